@@ -193,22 +193,20 @@ var edges = map[string][]string{
 	"internal/guestfs": {"internal/pattern", "internal/sys"},
 	"internal/opinion": {"internal/guestfs", "internal/qemuimg", "internal/self"},
 
-	// What a report and the rows of a scan propose: a suffix of the name decides whether a format has to be named.
-	"internal/report/suggested": {"internal/image"},
 	"internal/report": {
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/container",
 		"internal/exchange",
 		"internal/fragments", "internal/fragments/volumes", "internal/freespace", "internal/image",
 		"internal/image/ova",
 		"internal/layout", "internal/opinion",
-		"internal/plan", "internal/realign", "internal/report/suggested", "internal/table", "internal/unfinished",
+		"internal/plan", "internal/realign", "internal/table", "internal/unfinished",
 		"internal/verify", "internal/volume",
 		"internal/volume/identify",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": { // the states of a machine are those of boot
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/fragments",
-		"internal/report", "internal/report/metrics", "internal/report/pages", "internal/report/suggested",
+		"internal/report", "internal/report/metrics", "internal/report/pages",
 		"internal/scan/glob", "internal/scan/labels",
 	},
 	// The frame of all pages: templates and styles, and nothing of what they report.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/layout"
-	"github.com/trueup/trueup/internal/report/suggested"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -298,7 +297,7 @@ func (t *Text) Align(r *Align) {
 	}
 	// A source that came through a pipe is gone.
 	if r.Source != "-" && r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") {
-		t.next("To prove it again later:   ", suggested.Command("verify", r.Flags, r.Source, r.Dest))
+		t.next("To prove it again later:   ", commandLine("verify", r.Flags, r.Source, r.Dest))
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/report/suggested"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -23,9 +22,9 @@ func (t *Text) next(words, command string) {
 // align returns the command line that makes an aligned copy of the image.
 func (i Image) align(flags []string) string {
 	if i.Unpacked != nil {
-		return suggested.AlignUnpacked(i.Path, *i.Unpacked, i.Format, flags)
+		return alignUnpackedCommand(i.Path, *i.Unpacked, i.Format, flags)
 	}
-	return suggested.Align(i.Path, i.Format, flags)
+	return AlignCommand(i.Path, i.Format, flags)
 }
 
 // command names the next step. A copy that would be refused is not proposed.
@@ -37,9 +36,9 @@ func (t *Text) command(r *Inspect) {
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]
 		t.para(2, "An aligned copy would be refused: %s: %s.", f.Subject, SafeMessage(f.Text))
-		t.next("To see all of it:           ", suggested.Command("plan", next, r.Image.Path))
+		t.next("To see all of it:           ", commandLine("plan", next, r.Image.Path))
 		return
 	}
-	t.next("To see what would change:   ", suggested.Command("plan", next, r.Image.Path))
+	t.next("To see what would change:   ", commandLine("plan", next, r.Image.Path))
 	t.next("To write an aligned copy:   ", r.Image.align(next))
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/report/suggested"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -148,7 +147,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 		}
 	}
 	if misaligned && possible && !t.List { // one disk that is refused keeps the whole package from being written
-		t.next("To write an aligned package: ", suggested.AlignPackage(r.Package.Path, r.Flags))
+		t.next("To write an aligned package: ", AlignPackageCommand(r.Package.Path, r.Flags))
 	}
 }
 
@@ -205,7 +204,7 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	}
 	// The files of an OVF have other names.
 	if r.Replaced == nil || r.Replaced.Original != "" && r.Package.Kind == "ova" {
-		t.next("To prove it again later:   ", suggested.Command("verify", r.Disks[0].Flags, r.Source, r.Dest))
+		t.next("To prove it again later:   ", commandLine("verify", r.Disks[0].Flags, r.Source, r.Dest))
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/report/suggested"
+	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/shell"
 )
 
@@ -40,7 +40,7 @@ func (c *Copies) Add(i *Image) {
 	switch {
 	case i.State != Judged || i.Accepted != nil:
 	case i.Verdict == align.Aligned:
-		if p := i.ExactPath(); strings.Contains(path.Base(p), suggested.Mark) {
+		if p := i.ExactPath(); strings.Contains(path.Base(p), report.CopyMark) {
 			first, _ := i.written()
 			c.aligned[p] = pair{i.disks(), i.Size, first}
 		}

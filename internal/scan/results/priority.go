@@ -7,7 +7,7 @@ import (
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/report/suggested"
+	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -47,10 +47,10 @@ func (i *Image) Settle(flags []string) {
 			"blocks of the storage after a move: the image stays as it is"}
 		return
 	}
-	p := Priority{Class: 1, Command: suggested.Align(i.ExactPath(), i.Format, flags)}
-	i.exchange = suggested.Replace(i.ExactPath(), flags)
+	p := Priority{Class: 1, Command: report.AlignCommand(i.ExactPath(), i.Format, flags)}
+	i.exchange = report.ReplaceCommand(i.ExactPath(), flags)
 	if i.packed() {
-		p.Command = suggested.AlignPackage(i.ExactPath(), flags)
+		p.Command = report.AlignPackageCommand(i.ExactPath(), flags)
 	}
 	why := []string{"a partition starts off a 4 KiB boundary"}
 	if i.Verdict == align.BelowBoundary {
@@ -129,9 +129,9 @@ func (i *Image) packed() bool { return i.Format == "ova" || i.Format == "ovf" }
 // alignedName returns the path of the copy.
 func (i *Image) alignedName() string {
 	if i.packed() {
-		return suggested.PackageName(i.ExactPath())
+		return report.PackageCopyName(i.ExactPath())
 	}
-	return suggested.Name(i.ExactPath())
+	return report.CopyName(i.ExactPath())
 }
 
 func (i *Image) boundary() int64 {

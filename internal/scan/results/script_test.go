@@ -16,7 +16,6 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/report/suggested"
 )
 
 // stub stands for trueup: it records its arguments, NUL behind each and one more at the end, and does what a test
@@ -165,7 +164,7 @@ func TestScriptOfHostileNames(t *testing.T) {
 	var want [][]string
 	seen := map[string]bool{}
 	for _, i := range images {
-		dest := suggested.Name(i.ExactPath())
+		dest := report.CopyName(i.ExactPath())
 		if i.Priority == nil || i.Accepted != nil || len(i.Refusals()) > 0 || seen[dest] {
 			continue
 		}

@@ -1,4 +1,4 @@
-package suggested
+package report
 
 import (
 	"testing"
@@ -8,6 +8,6 @@ import (
 
 // A copy of a disk that Windows has a name for goes into the current folder.
 func TestNamesOfCopiesOfDrives(t *testing.T) {
-	require.Equal(t, "PhysicalDrive0-aligned.img", Name(`\\.\PhysicalDrive0`))
-	require.Equal(t, "physicaldrive1-aligned.img", Name("//./physicaldrive1"))
+	require.Equal(t, "PhysicalDrive0-aligned.img", CopyName(`\\.\PhysicalDrive0`))
+	require.Equal(t, "physicaldrive1-aligned.img", CopyName("//./physicaldrive1"))
 }

@@ -1,4 +1,4 @@
-package suggested
+package report
 
 import (
 	"strings"
@@ -24,7 +24,7 @@ func TestNamesOfCopies(t *testing.T) {
 		"/dev/disk/by-id/ata-disk.1-part": "trueup align /dev/disk/by-id/ata-disk.1-part ata-disk.1-part-aligned.img",
 		"/dev/shm/disk.img":               "trueup align /dev/shm/disk.img /dev/shm/disk-aligned.img",
 	} {
-		require.Equal(t, strings.ReplaceAll(want, "'", quote), Align(path, "raw", nil), path)
+		require.Equal(t, strings.ReplaceAll(want, "'", quote), AlignCommand(path, "raw", nil), path)
 	}
 }
 
@@ -39,8 +39,8 @@ func TestNamesOfUnpackedCopies(t *testing.T) {
 		"lib/vm.box":           {image.Unpacked{File: "vm.box", Member: "box.img"}, "lib/box-aligned.img"},
 		"vm.box.d/vm.box!vm/b": {image.Unpacked{File: "vm.box", Member: "vm/b"}, "vm.box.d/b-aligned"},
 	} {
-		require.Equal(t, Command("align", []string{"--to", "raw"}, path, c.want),
-			AlignUnpacked(path, c.from, "raw", []string{"--to", "raw"}), path)
+		require.Equal(t, commandLine("align", []string{"--to", "raw"}, path, c.want),
+			alignUnpackedCommand(path, c.from, "raw", []string{"--to", "raw"}), path)
 	}
 }
 
@@ -54,7 +54,7 @@ func TestLongNamesOfCopies(t *testing.T) {
 		strings.Repeat("n", 255):                       strings.Repeat("n", 232) + "-aligned",
 		"d/n." + strings.Repeat("x", 250):              "d/n-aligned." + strings.Repeat("x", 250),
 	} {
-		require.Equal(t, want, Name(path), path)
+		require.Equal(t, want, CopyName(path), path)
 	}
-	require.Equal(t, strings.Repeat("n", 228)+"-aligned.ova", PackageName(strings.Repeat("n", 251)+".zip"))
+	require.Equal(t, strings.Repeat("n", 228)+"-aligned.ova", PackageCopyName(strings.Repeat("n", 251)+".zip"))
 }

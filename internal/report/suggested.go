@@ -1,5 +1,4 @@
-// Package suggested has the command lines and the names of copies that reports suggest. It is pure.
-package suggested
+package report
 
 import (
 	"cmp"
@@ -12,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// Command returns the command line of a command of trueup. Flags stand as they are; paths are quoted.
-func Command(name string, flags []string, paths ...string) string {
+// commandLine returns the command line of a command of trueup. Flags stand as they are; paths are quoted.
+func commandLine(name string, flags []string, paths ...string) string {
 	words := append([]string{"trueup", name}, flags...)
 	for _, p := range paths {
 		words = append(words, shell.Quote(p))
@@ -21,21 +20,22 @@ func Command(name string, flags []string, paths ...string) string {
 	return strings.Join(words, " ")
 }
 
-// Align returns the command line that makes an aligned copy of the image or package at path. It names the format
+// AlignCommand returns the command line that makes an aligned copy of the image or package at path. It names the format
 // if the suffix of path belongs to another one.
-func Align(path, format string, fs []string) string { return alignTo(path, Name(path), format, fs) }
+func AlignCommand(path, format string, fs []string) string { return alignTo(path, CopyName(path), format, fs) }
 
-// AlignUnpacked is Align for an image in a compressed file or in an archive: the copy is named as what is in that.
-func AlignUnpacked(path string, from image.Unpacked, format string, fs []string) string {
+// alignUnpackedCommand is AlignCommand for an image in a compressed file or in an archive, whose name the copy takes
+// from that image.
+func alignUnpackedCommand(path string, from image.Unpacked, format string, fs []string) string {
 	name := from.Member
 	if name == "" {
 		name = strings.TrimSuffix(from.File, filepath.Ext(from.File))
 	}
 	folder, _ := filepath.Split(strings.TrimSuffix(path, "!"+from.Member))
 	if _, _, served := strings.Cut(path, "://"); served {
-		return alignTo(path, Name(name[nameAt(name):]), format, fs) // in the current folder
+		return alignTo(path, CopyName(name[nameAt(name):]), format, fs) // in the current folder
 	}
-	return alignTo(path, Name(folder+name[nameAt(name):]), format, fs)
+	return alignTo(path, CopyName(folder+name[nameAt(name):]), format, fs)
 }
 
 func alignTo(path, name, format string, fs []string) string {
@@ -43,50 +43,50 @@ func alignTo(path, name, format string, fs []string) string {
 		image.SuffixFormat("."+format) == format {
 		fs = append(slices.Clone(fs), "--to", format)
 	}
-	return Command("align", fs, path, name)
+	return commandLine("align", fs, path, name)
 }
 
-// AlignPackage returns the same for a package of any name; the name of the copy shows that it is a package.
-func AlignPackage(path string, fs []string) string {
-	return Command("align", fs, path, PackageName(path))
+// AlignPackageCommand returns the same for a package of any name; the name of the copy shows that it is a package.
+func AlignPackageCommand(path string, fs []string) string {
+	return commandLine("align", fs, path, PackageCopyName(path))
 }
 
-// Replace returns the command line that exchanges the image at path for its aligned copy.
-func Replace(path string, fs []string) string {
-	return Command("align --replace", fs, path)
+// ReplaceCommand returns the command line that exchanges the image at path for its aligned copy.
+func ReplaceCommand(path string, fs []string) string {
+	return commandLine("align --replace", fs, path)
 }
 
-// PackageName suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files:
+// PackageCopyName suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files:
 // beside their originals these could not keep their names, which the OVF has.
-func PackageName(path string) string {
-	path = Name(path)
+func PackageCopyName(path string) string {
+	path = CopyName(path)
 	if dot := strings.LastIndexByte(path, '.'); dot >= nameAt(path) {
 		path = path[:dot]
 	}
-	return marked(strings.TrimSuffix(path, Mark), ".ova")
+	return marked(strings.TrimSuffix(path, CopyMark), ".ova")
 }
 
-// Mark follows the name of the source in the name of a copy.
-const Mark = "-aligned"
+// CopyMark follows the name of the source in the name of a copy.
+const CopyMark = "-aligned"
 
-// Name suggests a name for the copy. A disk inside of a package gets one beside the package, a block device and an
+// CopyName suggests a name for the copy. A disk inside of a package gets one beside the package, a block device and an
 // image of a server one in the current folder.
-func Name(path string) string {
+func CopyName(path string) string {
 	if scheme, at, ok := strings.Cut(path, "://"); ok {
 		at, _, _ = strings.Cut(at, "?")
 		at, _, _ = strings.Cut(at, "#")
 		_, export, _ := strings.Cut(at, "/")
 		name := cmp.Or(export[strings.LastIndexByte(export, '/')+1:], "disk")
 		if strings.HasPrefix(scheme, "http") {
-			return Name(name)
+			return CopyName(name)
 		}
 		return marked(name, ".img")
 	}
 	if strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/") {
-		return path[nameAt(path):] + Mark + ".img"
+		return path[nameAt(path):] + CopyMark + ".img"
 	}
 	if volume := filepath.VolumeName(path); volume != "" && len(volume) == len(path) {
-		return path[strings.LastIndexAny(path, `\/`)+1:] + Mark + ".img" // a device of Windows
+		return path[strings.LastIndexAny(path, `\/`)+1:] + CopyMark + ".img" // a device of Windows
 	}
 	if i := strings.LastIndexByte(path, '!'); i >= 0 {
 		inside := path[i+1:]
@@ -97,7 +97,7 @@ func Name(path string) string {
 		return marked(path, "")
 	}
 	if strings.EqualFold(path[dot:], ".ovf") {
-		return marked(path[:dot], ".ova") // see PackageName
+		return marked(path[:dot], ".ova") // see PackageCopyName
 	}
 	return marked(path[:dot], path[dot:])
 }
@@ -115,11 +115,11 @@ const longest = 240
 // marked returns the name of a copy. A stem that leaves no room for the mark is cut.
 func marked(stem, ext string) string {
 	base := nameAt(stem)
-	if end := base + max(1, longest-len(Mark)-len(ext)); end < len(stem) {
+	if end := base + max(1, longest-len(CopyMark)-len(ext)); end < len(stem) {
 		for end > base+1 && !utf8.RuneStart(stem[end]) {
 			end--
 		}
 		stem = stem[:end]
 	}
-	return stem + Mark + ext
+	return stem + CopyMark + ext
 }
