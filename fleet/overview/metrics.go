@@ -4,25 +4,23 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/trueup/trueup/fleet"
-	"github.com/trueup/trueup/internal/report/metrics"
 )
 
 // Metrics writes the sums as Prometheus reads them. No image is named: each would be a series of its own.
 func (o *Overview) Metrics(w io.Writer, version string) error {
 	v := o.view()
-	m := metrics.New(w, "")
+	m := fleet.NewMetrics(w)
 	m.Gauge("trueup_fleet_jobs", "Jobs by what became of them.", sorted(v.jobs, func(k kind) string {
-		return labels("datastore", k.datastore, "kind", string(k.kind), "state", string(k.state))
+		return fleet.Labels("datastore", k.datastore, "kind", string(k.kind), "state", string(k.state))
 	})...)
 	m.Gauge("trueup_fleet_failures", "Jobs that were refused or are dead, by the code of the error.",
 		sorted(v.failures, func(f failure) string {
-			return labels("datastore", f.datastore, "state", string(f.state), "code", f.code)
+			return fleet.Labels("datastore", f.datastore, "state", string(f.state), "code", f.code)
 		})...)
 	byDatastore := func(name, help string, of map[string]int64) {
-		m.Gauge(name, help, sorted(of, func(name string) string { return labels("datastore", name) })...)
+		m.Gauge(name, help, sorted(of, func(name string) string { return fleet.Labels("datastore", name) })...)
 	}
 	byDatastore("trueup_fleet_deliveries", "How often the last messages of all jobs were delivered.", v.deliveries)
 	byDatastore("trueup_fleet_copied_bytes", "Bytes of disks that jobs have copied which are done.", v.copied)
@@ -43,7 +41,7 @@ func (o *Overview) Metrics(w io.Writer, version string) error {
 	byDatastore("trueup_fleet_queue_limit", "How many jobs may run at a time.", limits)
 	workers, drained := map[string]int64{}, map[string]int64{}
 	for _, name := range v.datastores() {
-		workers[name], drained[name] = 0, metrics.Bool(v.Drained[name])
+		workers[name], drained[name] = 0, number(v.Drained[name])
 	}
 	for _, a := range v.Workers {
 		for _, name := range a.Datastores {
@@ -52,28 +50,27 @@ func (o *Overview) Metrics(w io.Writer, version string) error {
 	}
 	byDatastore("trueup_fleet_workers", "Workers that are there.", workers)
 	byDatastore("trueup_fleet_drained", "1 if workers take no jobs, by drain.", drained)
-	m.Gauge("trueup_fleet_up", "1 if the queue answers.", metrics.Of("", metrics.Bool(v.problem == "")))
-	m.Gauge("trueup_fleet_info", "Always 1. Version of trueup-fleet.", metrics.Of(labels("version", version), 1))
+	m.Gauge("trueup_fleet_up", "1 if the queue answers.", fleet.SampleOf("", number(v.problem == "")))
+	m.Gauge("trueup_fleet_info", "Always 1. Version of trueup-fleet.", fleet.SampleOf(fleet.Labels("version", version), 1))
 	return m.Flush()
 }
 
 // sorted returns the numbers of a map, in the order of their labels.
-func sorted[K comparable, V int | int64](of map[K]V, label func(K) string) (out []metrics.Sample) {
+func sorted[K comparable, V int | int64](of map[K]V, label func(K) string) (out []fleet.Sample) {
 	texts := map[string]V{}
 	for k, n := range of {
 		texts[label(k)] = n
 	}
 	for _, text := range slices.Sorted(maps.Keys(texts)) {
-		out = append(out, metrics.Of(text, texts[text]))
+		out = append(out, fleet.SampleOf(text, texts[text]))
 	}
 	return out
 }
 
-// labels returns labels of names and values.
-func labels(pairs ...string) string {
-	var out []string
-	for i := 0; i < len(pairs); i += 2 {
-		out = append(out, metrics.Label(pairs[i], fleet.Plain(pairs[i+1])))
+// number returns 1 for a truth, else 0.
+func number(b bool) int64 {
+	if b {
+		return 1
 	}
-	return strings.Join(out, ",")
+	return 0
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/fleet"
-	"github.com/trueup/trueup/internal/report/metrics"
 )
 
 // Counts are what a worker has done since it began. Its methods may be called by several goroutines.
@@ -74,28 +73,28 @@ func (c *Counts) Failed() (refused, failed int) {
 func (c *Counts) Metrics(w io.Writer, version string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := metrics.New(w, "")
-	by := func(counts map[string]int64) (out []metrics.Sample) {
+	m := fleet.NewMetrics(w)
+	by := func(counts map[string]int64) (out []fleet.Sample) {
 		for _, name := range slices.Sorted(maps.Keys(counts)) {
-			out = append(out, metrics.Of(metrics.Label("datastore", name), counts[name]))
+			out = append(out, fleet.SampleOf(fleet.Labels("datastore", name), counts[name]))
 		}
 		return out
 	}
 	m.Gauge("trueup_fleet_worker_running", "Jobs that this worker does now.", by(c.running)...)
 	m.Counter("trueup_fleet_worker_copied_bytes_total", "Bytes of disks that jobs have copied which are done.",
 		by(c.copied)...)
-	var ends []metrics.Sample
+	var ends []fleet.Sample
 	for _, a := range slices.SortedFunc(maps.Keys(c.attempts), func(a, b attempted) int {
 		return cmp.Or(cmp.Compare(a.datastore, b.datastore), cmp.Compare(a.kind, b.kind),
 			cmp.Compare(a.outcome, b.outcome), cmp.Compare(a.code, b.code))
 	}) {
-		ends = append(ends, metrics.Of(metrics.Label("datastore", a.datastore)+","+metrics.Label("kind", a.kind)+","+
-			metrics.Label("outcome", a.outcome)+","+metrics.Label("code", a.code), c.attempts[a]))
+		ends = append(ends, fleet.SampleOf(fleet.Labels("datastore", a.datastore, "kind", a.kind, "outcome", a.outcome,
+			"code", a.code), c.attempts[a]))
 	}
 	m.Counter("trueup_fleet_worker_attempts_total", "Attempts at jobs that have ended, by what became of the job.",
 		ends...)
 	m.Gauge("trueup_fleet_worker_info", "Always 1. Version of trueup-fleet.",
-		metrics.Of(metrics.Label("version", version), 1))
+		fleet.SampleOf(fleet.Labels("version", version), 1))
 	return m.Flush()
 }
 

@@ -206,13 +206,11 @@ var edges = map[string][]string{
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": { // the states of a machine are those of boot
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/fragments",
-		"internal/report", "internal/report/metrics", "internal/report/pages",
+		"internal/report", "internal/report/pages",
 		"internal/scan/glob", "internal/scan/labels",
 	},
 	// The frame of all pages: templates and styles, and nothing of what they report.
 	"internal/report/pages": nil,
-	// The text of Prometheus, whatever is counted.
-	"internal/report/metrics": nil,
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.
@@ -319,9 +317,9 @@ var edges = map[string][]string{
 	"fleet/engine": {"internal/sys"},
 	"fleet/queue":  {"fleet"},
 	// It decodes no image: trueup does each job, in a process of its own.
-	"fleet/work": {"fleet", "fleet/queue", "internal/report/metrics", "internal/sys"},
+	"fleet/work": {"fleet", "fleet/queue", "internal/sys"},
 	// How a fleet is, as metrics and as a page, which has the frame of reports; pure.
-	"fleet/overview": {"fleet", "internal/report/metrics", "internal/report/pages"},
+	"fleet/overview": {"fleet", "internal/report/pages"},
 	"fleet/web":      {"fleet/overview", "fleet/queue"},
 	"fleet/fleetcmd": {
 		"fleet", "fleet/engine", "fleet/overview", "fleet/queue",

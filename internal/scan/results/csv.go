@@ -1,74 +1,70 @@
 package results
 
 import (
-	"bufio"
-	"encoding/csv"
 	"fmt"
 	"io"
 	"iter"
 	"math"
-	"slices"
+	"reflect"
 	"strconv"
 	"strings"
+	"unicode"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 )
 
-var csvFormat = Format{Name: "csv", Write: func(w io.Writer, r *Report) error {
-	if r.Summary.Fragmentation {
-		return writeCSV(w, r.Images, fragmentColumns...)
-	}
-	return writeCSV(w, r.Images)
-}}
+var csvFormat = Format{
+	Name: "csv",
+	Write: func(w io.Writer, r *Report) error {
+		return csvTemplate(w, struct{ Rows iter.Seq[*csvRow] }{csvRows(r.Images, r.Summary.Fragmentation)})
+	},
+}
 
-// writeCSV writes a row for each partition as RFC 4180 has it, and one for each disk or image that has none, so that
-// none is lost. docs/scan-reports.md explains the columns. Texts are escaped for a terminal and never read as formulas;
-// numbers are plain. More columns follow the usual ones.
-func writeCSV(w io.Writer, images iter.Seq[*Image], more ...csvColumn) error {
-	columns := slices.Concat(csvColumns, more)
-	b := bufio.NewWriter(w)
-	out := csv.NewWriter(b)
-	out.UseCRLF = true // RFC 4180, 2.1
-	record := make([]string, len(columns))
-	for n, c := range columns {
-		record[n] = c.name
-	}
-	if err := out.Write(record); err != nil {
-		return fmt.Errorf("csv: %w", err)
-	}
-	for i := range images {
-		for _, r := range rowsOf(i) {
-			for n, c := range columns {
-				record[n] = c.of(r)
-			}
-			if err := out.Write(record); err != nil {
-				return fmt.Errorf("csv: %w", err)
+// csvTemplate lays out rows as RFC 4180 has it, with lines that end in CR LF. docs/scan-reports.md explains the columns.
+// Texts are escaped for a terminal and never read as formulas; numbers are plain.
+var csvTemplate = builtIn("scan.csv.tmpl")
+
+// csvRows yields a header, a row for each partition, and one for each disk or image that has none, so that none is
+// lost. counted adds the pieces of files.
+func csvRows(images iter.Seq[*Image], counted bool) iter.Seq[*csvRow] {
+	return func(yield func(*csvRow) bool) {
+		if !yield(&csvRow{Image: &Image{}, Counted: counted, header: true}) {
+			return
+		}
+		for i := range images {
+			for _, r := range rowsOf(i) {
+				if r.Counted = counted; counted {
+					r.Fragments = r.fragments()
+				}
+				if !yield(&r) {
+					return
+				}
 			}
 		}
 	}
-	if out.Flush(); out.Error() != nil {
-		return fmt.Errorf("csv: %w", out.Error())
-	}
-	return b.Flush()
 }
 
 // csvRow is the subject of a row. There may be no disk or no partition.
 type csvRow struct {
 	*Image
-	disk *Disk
-	part *report.Partition
+	Disk *Disk
+	Part *report.Partition
+	// Fragments has the pieces of files of its volumes. Nil: nothing was counted.
+	Fragments *report.Fragmentation
+	Counted   bool // the pieces of files, in the run
+	header    bool // names of columns instead of cells
+	begun     bool
 }
 
 func rowsOf(i *Image) (out []csvRow) {
 	for n := range i.Disks {
 		d := &i.Disks[n]
 		if len(d.Partitions) == 0 {
-			out = append(out, csvRow{Image: i, disk: d})
+			out = append(out, csvRow{Image: i, Disk: d})
 		}
 		for m := range d.Partitions {
-			out = append(out, csvRow{i, d, &d.Partitions[m]})
+			out = append(out, csvRow{Image: i, Disk: d, Part: &d.Partitions[m]})
 		}
 	}
 	if len(out) == 0 {
@@ -77,126 +73,89 @@ func rowsOf(i *Image) (out []csvRow) {
 	return out
 }
 
-// csvColumn is one column: its name, and its cell in a row.
-type csvColumn struct {
-	name string
-	of   func(csvRow) string
+// Column returns the cell of a column with the comma before it, or the name of the column in the header. A nil value is
+// an empty cell.
+func (r *csvRow) Column(name string, value any) string {
+	comma := ""
+	if r.begun {
+		comma = ","
+	}
+	if r.begun = true; r.header {
+		return comma + name
+	}
+	return comma + csvCell(value)
 }
 
-// csvColumns only grow at the end: scripts count them.
-var csvColumns = []csvColumn{
-	{"path", func(r csvRow) string { return cell(r.ExactPath()) }},
-	{"member", ofDisk(func(d *Disk) string { return cell(d.Member) })},
-	{"state", func(r csvRow) string { return cell(string(r.State)) }},
-	{"format", func(r csvRow) string { return cell(r.Format) }},
-	{"subformat", func(r csvRow) string { return cell(r.Subformat) }},
-	{"verdict", func(r csvRow) string { return cell(string(r.Verdict)) }},
-	{"rank", ofPriority(func(p *Priority) string { return known(int64(p.Rank)) })},
-	{"class", ofPriority(func(p *Priority) string { return number(int64(p.Class)) })},
-	{"cost_percent", ofPriority(func(p *Priority) string { return hundredths(p.Cost) })},
-	{"scheme", ofDisk(func(d *Disk) string { return cell(d.Table.Scheme) })},
-	{"disk_size_bytes", ofDisk(func(d *Disk) string { return known(d.Size) })},
-	{"stored_bytes", func(r csvRow) string { return number(r.Stored) }},
-	{"partition", ofPart(func(p *report.Partition) string { return number(int64(p.Number)) })},
-	{"kind", ofPart(func(p *report.Partition) string { return cell(p.Kind) })},
-	{"active", ofPart(func(p *report.Partition) string { return strconv.FormatBool(p.Active) })},
-	{"type", ofPart(func(p *report.Partition) string { return cell(p.Type) })},
-	{"type_name", ofPart(func(p *report.Partition) string { return cell(p.TypeName) })},
-	{"name", ofPart(func(p *report.Partition) string { return cell(p.Name) })},
-	{"start_lba", ofPart(func(p *report.Partition) string { return number(p.StartLBA) })},
-	{"start_bytes", ofPart(func(p *report.Partition) string { return number(p.Start) })},
-	{"size_bytes", ofPart(func(p *report.Partition) string { return number(p.Size) })},
-	{"alignment_bytes", ofPart(func(p *report.Partition) string { return number(p.Alignment) })},
-	{"aligned_4k", ofPart(func(p *report.Partition) string { return strconv.FormatBool(p.Aligned.To4K) })},
-	{"aligned_64k", ofPart(func(p *report.Partition) string { return strconv.FormatBool(p.Aligned.To64K) })},
-	{"aligned_1m", ofPart(func(p *report.Partition) string { return strconv.FormatBool(p.Aligned.To1M) })},
-	{"partition_verdict", ofPart(func(p *report.Partition) string { return cell(string(p.Verdict)) })},
-	{"filesystem", ofVolume(func(v *report.Volume) string { return cell(v.Kind) })},
-	{"label", ofVolume(func(v *report.Volume) string { return cell(v.Label) })},
-	{"uuid", ofVolume(func(v *report.Volume) string { return cell(v.UUID) })},
-	{"cluster_bytes", ofVolume(func(v *report.Volume) string { return known(v.Cluster) })},
-	{"boot_code", ofDisk(func(d *Disk) string { return cell(d.Boot.Name) })},
-	{"role", ofDisk(func(d *Disk) string { return cell(string(d.role())) })},
-	{"refused", ofDisk(func(d *Disk) string { return cell(d.firstHindrance()) })},
-	{"grows_bytes", ofDisk(func(d *Disk) string { return d.grows() })},
-	{"error_code", func(r csvRow) string { return cell(r.failure().Code) }},
-	{"error", func(r csvRow) string { return cell(r.failure().Message) }},
-	{"finding", func(r csvRow) string { return cell(r.finding()) }},
-	{"accepted_reason", ofAccepted(func(a *Accepted) string { return cell(a.Reason) })},
-	{"accepted_until", ofAccepted(func(a *Accepted) string { return cell(a.Until) })},
-	{"change", func(r csvRow) string { return cell(string(r.Change)) }},
-	{"reason", ofPriority(func(p *Priority) string { return cell(p.Reason) })},
-	{"command", func(r csvRow) string { return cell(r.command()) }},
-	{"content", func(r csvRow) string { return cell(string(r.content())) }},
-	{"copied_to", func(r csvRow) string { return cell(r.Copied) }},
-	{"guest", ofDisk(func(d *Disk) string { return cell(d.left()) })},
-	{"labels", func(r csvRow) string { return cell(r.Labels.String()) }},
-}
-
-// of makes an empty cell of an absent value.
-func of[T any](find func(csvRow) *T, value func(*T) string) func(csvRow) string {
-	return func(r csvRow) string {
-		if t := find(r); t != nil {
-			return value(t)
-		}
+// csvCell prints a value as a cell of CSV. Floating-point numbers have at most two digits behind the point.
+func csvCell(value any) string {
+	v := reflect.ValueOf(value)
+	switch v.Kind() {
+	case reflect.String:
+		return csvQuote(cell(v.String()))
+	case reflect.Float64:
+		return hundredths(v.Float())
+	case reflect.Invalid, reflect.Pointer: // of something that is not there
 		return ""
+	default:
+		return fmt.Sprint(value)
 	}
 }
 
-func ofPriority(value func(*Priority) string) func(csvRow) string {
-	return of(func(r csvRow) *Priority { return r.Priority }, value)
+// csvQuote quotes a cell as encoding/csv does. It has no line break.
+func csvQuote(s string) string {
+	if s != `\.` && !strings.ContainsAny(s, `,"`) && strings.TrimLeftFunc(s, unicode.IsSpace) == s {
+		return s
+	}
+	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
 }
 
-func ofAccepted(value func(*Accepted) string) func(csvRow) string {
-	return of(func(r csvRow) *Accepted { return r.Accepted }, value)
-}
-
-func ofDisk(value func(*Disk) string) func(csvRow) string {
-	return of(func(r csvRow) *Disk { return r.disk }, value)
-}
-
-func ofPart(value func(*report.Partition) string) func(csvRow) string {
-	return of(func(r csvRow) *report.Partition { return r.part }, value)
-}
-
-// ofVolume returns cells of the partition's volume, or the disk's if it has no partitions.
-func ofVolume(value func(*report.Volume) string) func(csvRow) string {
-	return of(func(r csvRow) *report.Volume {
-		switch {
-		case r.part != nil:
-			return r.part.Volume
-		case r.disk != nil:
-			return r.disk.Volume
-		}
-		return nil
-	}, value)
-}
-
-// failure returns why there is no verdict on the disk or the image.
-func (r csvRow) failure() report.Error {
+// Volume returns the partition's volume, or the disk's if it has no partitions.
+func (r *csvRow) Volume() *report.Volume {
 	switch {
-	case r.disk != nil && r.disk.Error != nil:
-		return *r.disk.Error
-	case r.Error != nil:
-		return *r.Error
+	case r.Part != nil:
+		return r.Part.Volume
+	case r.Disk != nil:
+		return r.Disk.Volume
 	}
-	return report.Error{}
+	return nil
 }
 
-// content returns that of the disk if there is nothing to judge, or of a package without a disk.
-func (r csvRow) content() align.Content {
-	if r.disk != nil {
-		return r.disk.Content
+// Failure returns why there is no verdict on the disk or the image.
+func (r *csvRow) Failure() *report.Error {
+	if r.Disk != nil && r.Disk.Error != nil {
+		return r.Disk.Error
+	}
+	return r.Error
+}
+
+// Nothing returns the content of the disk if there is nothing to judge, or of a package without a disk.
+func (r *csvRow) Nothing() align.Content {
+	if r.Disk != nil {
+		return r.Disk.Content
 	}
 	return r.Content
 }
 
-// finding returns the first on the image as a whole.
-func (r csvRow) finding() string {
-	if len(r.Findings) == 0 {
+// Refused returns the first reason why no aligned copy of the disk can be made.
+func (r *csvRow) Refused() string {
+	if r.Disk == nil {
 		return ""
 	}
-	return findingText(r.Findings[0])
+	return r.Disk.firstHindrance()
+}
+
+// Finding returns the first finding on the image as a whole.
+func (r *csvRow) Finding() string { return r.finding() }
+
+// Command returns the command that makes the copy.
+func (r *csvRow) Command() string { return r.command() }
+
+// finding returns the first on the image as a whole.
+func (i *Image) finding() string {
+	if len(i.Findings) == 0 {
+		return ""
+	}
+	return findingText(i.Findings[0])
 }
 
 func findingText(f align.Finding) string {
@@ -204,28 +163,6 @@ func findingText(f align.Finding) string {
 		return f.Text
 	}
 	return f.Subject + ": " + f.Text
-}
-
-func (d *Disk) role() advice.Role {
-	if d.Advice == nil {
-		return ""
-	}
-	return d.Advice.Role
-}
-
-// left returns how the machine was left, if the disk was looked into.
-func (d *Disk) left() string {
-	if d.Guest == nil {
-		return ""
-	}
-	return string(d.Guest.State)
-}
-
-func (d *Disk) grows() string {
-	if d.Fix == nil {
-		return ""
-	}
-	return number(d.Fix.NewSize - d.Fix.OldSize)
 }
 
 // hindrances returns why no aligned copy of the disk can be made now.
@@ -252,14 +189,6 @@ func (d *Disk) firstHindrance() string {
 func hundredths(n float64) string { return strconv.FormatFloat(math.Round(n*100)/100, 'f', -1, 64) }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
-
-// known prints a number, of which 0 means that it is absent.
-func known(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return number(n)
-}
 
 // formulaStarts begin a formula in a spreadsheet, in both widths; TAB and CR are escaped.
 const formulaStarts = "=+-@\uff1d\uff0b\uff0d\uff20"

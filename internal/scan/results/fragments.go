@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -25,47 +24,21 @@ func piecesCell(i *Image) string {
 	return fmt.Sprintf("%.1f %%", worst)
 }
 
-// fragmentsOf returns what was counted in the volumes of a row; nil if nothing was.
-func fragmentsOf(r csvRow) *report.Fragmentation {
-	if r.disk == nil {
+// fragments returns what was counted in the volumes of a row; nil if nothing was.
+func (r *csvRow) fragments() (all *report.Fragmentation) {
+	if r.Disk == nil {
 		return nil
 	}
 	number := 0
-	if r.part != nil {
-		number = r.part.Number
+	if r.Part != nil {
+		number = r.Part.Number
 	}
-	var all *report.Fragmentation
-	for _, f := range r.disk.Fragmentation {
+	for _, f := range r.Disk.Fragmentation {
 		if f.Partition == number && f.Error == nil {
 			all = all.With(f)
 		}
 	}
 	return all
-}
-
-func ofFragments(value func(*report.Fragmentation) string) func(csvRow) string {
-	return of(fragmentsOf, value)
-}
-
-// fragmentColumns follow the others where files were counted.
-var fragmentColumns = []csvColumn{
-	{"files", ofFragments(func(f *report.Fragmentation) string { return number(f.Files.Number) })},
-	{"fragmented_files", ofFragments(func(f *report.Fragmentation) string { return number(f.Files.Fragmented) })},
-	{"pieces_per_file", ofFragments(func(f *report.Fragmentation) string { return hundredths(f.Files.PiecesEach()) })},
-	{"fragmented_percent", ofFragments(func(f *report.Fragmentation) string { return hundredths(f.Files.Share()) })},
-	{"mft_pieces", ofFragments(func(f *report.Fragmentation) string { return known(f.MFT) })},
-	{"free_bytes", ofFree(func(f *fragments.Free) int64 { return f.Bytes })},
-	{"free_pieces", ofFree(func(f *fragments.Free) int64 { return f.Pieces })},
-	{"largest_free_bytes", ofFree(func(f *fragments.Free) int64 { return f.Largest })},
-}
-
-func ofFree(value func(*fragments.Free) int64) func(csvRow) string {
-	return ofFragments(func(f *report.Fragmentation) string {
-		if f.Free == nil {
-			return ""
-		}
-		return number(value(f.Free))
-	})
 }
 
 // fragmentFacts describes the volumes of an image whose files were counted.

@@ -69,7 +69,7 @@ func TestTitle(t *testing.T) {
 	require.Len(t, pagetest.Elements(doc, "script"), 1)
 
 	var junit, text strings.Builder
-	require.NoError(t, writeJUnit(&junit, s, slices.Values(images), Default))
+	require.NoError(t, write(&junit, junitFormat, s, images))
 	var suites struct {
 		Name  string `xml:"name,attr"`
 		Suite struct {

@@ -135,6 +135,9 @@ type Fix struct {
 	Refusals []align.Finding `json:"refusals"` // none: it can be made
 }
 
+// Grows returns how much larger the disk of the copy would be, in bytes.
+func (f *Fix) Grows() int64 { return f.NewSize - f.OldSize }
+
 // Cost is the effect of the most expensive start on a storage.
 type Cost struct {
 	Storage   string `json:"storage"`
@@ -209,7 +212,7 @@ func (i *Image) unknown() bool {
 func (i *Image) Grows() (n int64) {
 	for _, d := range i.Disks {
 		if d.Fix != nil {
-			n = plus(n, d.Fix.NewSize-d.Fix.OldSize)
+			n = plus(n, d.Fix.Grows())
 		}
 	}
 	return n

@@ -1,14 +1,10 @@
 package results
 
 import (
-	"bufio"
 	"cmp"
-	"encoding/xml"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -21,25 +17,29 @@ import (
 const suiteName = "trueup scan"
 
 var junitFormat = Format{
-	Name: "junit", Write: func(w io.Writer, r *Report) error { return writeJUnit(w, r.Summary, r.Images, r.Fail) },
+	Name: "junit", Write: func(w io.Writer, r *Report) error {
+		suite := junitSuite{Name: report.Escape(cmp.Or(r.Summary.Title, suiteName)), Report: r}
+		for c := range suite.Cases() { // the sums stand in front of them
+			suite.count(c)
+		}
+		return junitTemplate(w, suite)
+	},
 }
 
-// writeJUnit writes a test report for a CI system: an image is a test case, and so is a place that could not be looked
-// at, and a run that was interrupted. A case fails if fail asks for an exit code. Times are 0: they are not measured.
-// See docs/scan-reports.md.
-func writeJUnit(w io.Writer, s *Summary, images iter.Seq[*Image], fail FailOn) error {
-	name := report.Escape(cmp.Or(s.Title, suiteName))
-	suite := junitSuite{Name: name, Timestamp: s.Started, Properties: []junitProperty{
-		{"boundary", units.Short(s.Boundary)},
-		{"storage", report.Escape(s.Storage)},
-		{"fail-on", report.Escape(cmp.Or(s.FailOn, "default"))},
-		{"version", report.Escape(s.Version)},
-		{"complete", strconv.FormatBool(s.Complete)},
-	}}
-	if s.Shard != "" {
-		suite.Properties = append(suite.Properties, junitProperty{"shard", report.Escape(s.Shard)})
-	}
-	cases := func(yield func(junitCase) bool) {
+// junitTemplate lays out a test report for a CI system. Times are 0: they are not measured. See docs/scan-reports.md.
+var junitTemplate = builtIn("scan.junit.tmpl")
+
+type junitSuite struct {
+	*Report
+	Name                             string
+	Tests, Failures, Errors, Skipped int
+}
+
+// Cases yields a case for each image and each place that could not be looked at, and one for a run that was interrupted
+// or judged no image. A case fails if FailOn asks for an exit code.
+func (j junitSuite) Cases() iter.Seq[junitCase] {
+	s, fail := j.Summary, j.Fail
+	return func(yield func(junitCase) bool) {
 		if !s.Complete && !yield(lost(suiteName, "run", "interrupted",
 			fmt.Sprintf("the run was interrupted: %d images were looked at, and not all", s.Images), fail)) {
 			return
@@ -48,7 +48,7 @@ func writeJUnit(w io.Writer, s *Summary, images iter.Seq[*Image], fail FailOn) e
 			"no image was judged; if that is right, give --allow-empty", fail)) {
 			return
 		}
-		for i := range images {
+		for i := range j.Images {
 			if i.State != Gone && !yield(caseOf(i, fail)) {
 				return
 			}
@@ -60,85 +60,24 @@ func writeJUnit(w io.Writer, s *Summary, images iter.Seq[*Image], fail FailOn) e
 			}
 		}
 	}
-	for c := range cases { // the sums stand in front of them
-		suite.count(c)
-	}
-	b := bufio.NewWriter(w)
-	fmt.Fprint(b, xml.Header)
-	if err := suite.write(b, cases); err != nil {
-		return fmt.Errorf("junit: %w", err)
-	}
-	fmt.Fprintln(b)
-	return b.Flush() // an earlier error comes again
 }
 
-type junitSuite struct {
-	Tests, Failures, Errors, Skipped int
-	Name, Timestamp                  string
-	Properties                       []junitProperty
-}
-
-// write writes the suites with the one suite. Cases are made one at a time.
-func (s *junitSuite) write(w io.Writer, cases iter.Seq[junitCase]) error {
-	e := xml.NewEncoder(w)
-	e.Indent("", "  ")
-	element := func(name string, attrs ...string) xml.StartElement {
-		out := xml.StartElement{Name: xml.Name{Local: name}}
-		for n := 0; n < len(attrs); n += 2 {
-			out.Attr = append(out.Attr, xml.Attr{Name: xml.Name{Local: attrs[n]}, Value: attrs[n+1]})
-		}
-		return out
-	}
-	sums := []string{
-		"name", s.Name, "tests", strconv.Itoa(s.Tests), "failures", strconv.Itoa(s.Failures),
-		"errors", strconv.Itoa(s.Errors),
-	}
-	suites := element("testsuites", append(slices.Clone(sums), "time", "0")...)
-	suite := element("testsuite", append(slices.Clone(sums),
-		"skipped", strconv.Itoa(s.Skipped), "time", "0", "timestamp", s.Timestamp)...)
-	err := errors.Join(e.EncodeToken(suites), e.EncodeToken(suite), e.EncodeElement(struct {
-		All []junitProperty `xml:"property"`
-	}{s.Properties}, element("properties")))
-	for c := range cases {
-		if err == nil {
-			err = e.EncodeElement(c, element("testcase"))
-		}
-	}
-	return errors.Join(err, e.EncodeToken(suite.End()), e.EncodeToken(suites.End()), e.Close())
-}
-
-type junitProperty struct {
-	Name  string `xml:"name,attr"`
-	Value string `xml:"value,attr"`
-}
-
-// junitCase has no attribute "file": the schema of Jenkins's xUnit plugin refuses it, and class and name are the path.
+// junitCase is a test case, whose class and name are the path. All texts are escaped as for a terminal.
 type junitCase struct {
-	Class   string       `xml:"classname,attr"`
-	Name    string       `xml:"name,attr"`
-	Time    int          `xml:"time,attr"`
-	Failure *junitResult `xml:"failure"`
-	Error   *junitResult `xml:"error"`
-	Skipped *junitResult `xml:"skipped"`
-	Out     string       `xml:"system-out,omitempty"`
+	Class, Name string
+	Result      *junitResult // nil: it passed
+	Out         string
 }
 
-type junitResult struct {
-	Type    string `xml:"type,attr,omitempty"`
-	Message string `xml:"message,attr"` // one line
-	Body    string `xml:",cdata"`
-}
+// junitResult is an element of a case: its name, and what it has. Message is one line.
+type junitResult struct{ Element, Type, Message, Body string }
 
-func (s *junitSuite) count(c junitCase) {
-	s.Tests++
-	switch {
-	case c.Failure != nil:
-		s.Failures++
-	case c.Error != nil:
-		s.Errors++
-	case c.Skipped != nil:
-		s.Skipped++
+func (j *junitSuite) count(c junitCase) {
+	j.Tests++
+	if c.Result == nil {
+		return
 	}
+	*map[string]*int{"failure": &j.Failures, "error": &j.Errors, "skipped": &j.Skipped}[c.Result.Element]++
 }
 
 // caseOf returns the case of an image. One without a verdict never passes: at best it is skipped.
@@ -148,25 +87,24 @@ func caseOf(i *Image, fail FailOn) junitCase {
 	code := fail.Code(i)
 	switch {
 	case i.Accepted != nil:
-		c.Skipped = skipped("accepted", i.Accepted.text())
+		c.Result = skipped("accepted", i.Accepted.text())
 	case i.State == Failed && i.Error != nil:
 		return lost(folder, name, i.Error.Code, i.Error.Message, fail)
 	case i.unknown() && code != 0:
 		return lost(folder, name, i.unknownCode(), i.unknownText(), fail)
 	case i.unknown() && !i.Verdict.Off():
-		c.Skipped = skipped(i.unknownCode(), i.unknownText())
+		c.Result = skipped(i.unknownCode(), i.unknownText())
 	case i.State != Judged:
-		c.Skipped = skipped(string(i.State), csvRow{Image: i}.finding())
+		c.Result = skipped(string(i.State), i.finding())
 	case code != 0:
 		lines := i.offLines(fail)
-		c.Failure = &junitResult{
-			Type: string(i.Verdict), Message: lines[0],
-			Body: strings.Join(append(lines, i.fixLines()...), "\n"),
+		c.Result = &junitResult{
+			"failure", string(i.Verdict), lines[0], strings.Join(append(lines, i.fixLines()...), "\n"),
 		}
 	case i.Verdict == align.NothingToJudge:
-		c.Skipped = skipped(string(i.Content), "nothing to judge: "+contentLooks[i.Content].word)
+		c.Result = skipped(string(i.Content), "nothing to judge: "+contentLooks[i.Content].word)
 	case i.lostDisk() != "":
-		c.Skipped = skipped("disk", i.lostDisk())
+		c.Result = skipped("disk", i.lostDisk())
 	case i.Priority != nil:
 		c.Out = report.Escape(string(i.Verdict) + ", which does not fail the run: " + i.Priority.Reason)
 	}
@@ -211,16 +149,16 @@ func (i *Image) lostDisk() string {
 func lost(class, name, code, message string, fail FailOn) junitCase {
 	c := junitCase{Class: report.Escape(class), Name: report.Escape(name)}
 	if fail == Never {
-		c.Skipped = skipped(code, message)
+		c.Result = skipped(code, message)
 		return c
 	}
 	text := report.Escape(message)
-	c.Error = &junitResult{Type: report.Escape(code), Message: text, Body: text}
+	c.Result = &junitResult{"error", report.Escape(code), text, text}
 	return c
 }
 
 func skipped(kind, message string) *junitResult {
-	return &junitResult{Type: report.Escape(kind), Message: report.Escape(message)}
+	return &junitResult{"skipped", report.Escape(kind), report.Escape(message), ""}
 }
 
 // text returns the reason and the last day.

@@ -37,7 +37,7 @@ json.dump(cases, sys.stdout)`
 func cases(t *testing.T, s *Summary, images []*Image, fail FailOn) (out [][4]string) {
 	t.Helper()
 	path := saved(t, "junit.xml", written(t, func(w io.Writer) error {
-		return writeJUnit(w, s, slices.Values(images), fail)
+		return junitFormat.Write(w, &Report{Summary: s, Images: slices.Values(images), Fail: fail})
 	}))
 	disktest.Run(t, "xmllint", "--noout", "--nonet", "--huge", "--schema", filepath.Join("testdata", "junit.xsd"), path)
 	require.NoError(t, json.Unmarshal([]byte(python(t, readCases, path)), &out))

@@ -2,7 +2,6 @@ package results
 
 import (
 	"io"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +15,7 @@ func TestLabelsAreEscaped(t *testing.T) {
 	i := NewImage("/x")
 	i.State, i.Labels = Orphan, labels.Labels{"host": {"=cmd\x1b[31m"}}
 	require.NoError(t, i.Check())
-	csv := written(t, func(w io.Writer) error { return writeCSV(w, slices.Values([]*Image{i})) })
+	csv := written(t, func(w io.Writer) error { return write(w, csvFormat, NewSummary(), []*Image{i}) })
 	require.Contains(t, csv, `,host==cmd\u001b[31m`)
 	i.Labels = labels.Labels{"=x": {"v"}}
 	require.ErrorContains(t, i.Check(), `the key "=x"`)

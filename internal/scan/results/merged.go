@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/report/metrics"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -97,28 +96,4 @@ func (p *printer) merged(m *Merged) {
 		p.para(indent, report.SafeMessage(l.Key+"="+l.Value)+": "+l.text()+".")
 	}
 	p.more(m.LabelsCut)
-}
-
-// labels writes the sums of labels.
-func labelMetrics(m *metrics.Writer, sums []LabelSum) {
-	var now, before []metrics.Sample
-	for _, l := range sums {
-		at := label("key", l.Key) + "," + label("value", l.Value) + ","
-		now = append(now, l.samples(at)...)
-		if l.Before != nil {
-			before = append(before, l.Before.samples(at)...)
-		}
-	}
-	m.Gauge("trueup_images_by_label", "Images with a label, by verdict.", now...)
-	m.Gauge("trueup_images_by_label_before", "The same at the time of --since.", before...)
-}
-
-// samples are sums by verdict.
-func (s *Sums) samples(at string) []metrics.Sample {
-	return []metrics.Sample{
-		metrics.Of(at+`verdict="aligned"`, s.Aligned),
-		metrics.Of(at+`verdict="below_boundary"`, s.Below),
-		metrics.Of(at+`verdict="misaligned"`, s.Off),
-		metrics.Of(at+`verdict="failed"`, s.Failed),
-	}
 }

@@ -16,7 +16,7 @@ func metricsOf(t *testing.T, runs ...*Summary) [][]disktest.Series {
 	t.Helper()
 	var texts []string
 	for _, s := range runs {
-		texts = append(texts, written(t, func(w io.Writer) error { return writeMetrics(w, s, nil) }))
+		texts = append(texts, written(t, func(w io.Writer) error { return write(w, metricsFormat, s, nil) }))
 	}
 	return disktest.ReadMetrics(t, texts...)
 }
@@ -81,5 +81,5 @@ func TestHostileTextsInMetrics(t *testing.T) {
 func TestMetricsNeedTimes(t *testing.T) {
 	s, _ := smallLibrary()
 	s.Finished = ""
-	require.ErrorContains(t, writeMetrics(&strings.Builder{}, s, nil), "end of the run")
+	require.ErrorContains(t, write(&strings.Builder{}, metricsFormat, s, nil), "end of the run")
 }

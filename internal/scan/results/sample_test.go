@@ -212,16 +212,21 @@ func python(t *testing.T, program string, args ...string) string {
 	return disktest.Output(t, disktest.DataFile(t, "/usr/bin/python3"), append([]string{"-c", program}, args...)...)
 }
 
+// write prints images in a format.
+func write(w io.Writer, f Format, s *Summary, images []*Image) error {
+	return f.Write(w, &Report{Summary: s, Images: slices.Values(images)})
+}
+
 // The reports of the sample are those that stand in testdata.
 func TestSample(t *testing.T) {
 	s, images := smallLibrary()
-	for name, write := range map[string]func(io.Writer) error{
-		"sample.csv":  func(w io.Writer) error { return writeCSV(w, slices.Values(images)) },
-		"sample.xml":  func(w io.Writer) error { return writeJUnit(w, s, slices.Values(images), Default) },
-		"sample.prom": func(w io.Writer) error { return writeMetrics(w, s, nil) },
+	for name, print := range map[string]func(io.Writer) error{
+		"sample.csv":  func(w io.Writer) error { return write(w, csvFormat, NewSummary(), images) },
+		"sample.xml":  func(w io.Writer) error { return write(w, junitFormat, s, images) },
+		"sample.prom": func(w io.Writer) error { return write(w, metricsFormat, s, nil) },
 		"sample.sh":   func(w io.Writer) error { return Script(w, s, slices.Values(images)) },
 	} {
-		golden, got := filepath.Join("testdata", name), written(t, write)
+		golden, got := filepath.Join("testdata", name), written(t, print)
 		if *update {
 			require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
 		}
@@ -245,11 +250,11 @@ func (f *full) Write(p []byte) (int, error) {
 func TestReportsSayWhenTheyAreCut(t *testing.T) {
 	s, images := hostiles()
 	for _, room := range []int{0, 5000} {
-		require.ErrorIs(t, writeCSV(&full{room}, slices.Values(images)), io.ErrShortWrite)
-		require.ErrorIs(t, writeJUnit(&full{room}, s, slices.Values(images), Default), io.ErrShortWrite)
+		require.ErrorIs(t, write(&full{room}, csvFormat, NewSummary(), images), io.ErrShortWrite)
+		require.ErrorIs(t, write(&full{room}, junitFormat, s, images), io.ErrShortWrite)
 		require.ErrorIs(t, Script(&full{room}, s, slices.Values(images)), io.ErrShortWrite)
 	}
-	require.ErrorIs(t, writeMetrics(&full{}, s, nil), io.ErrShortWrite)
+	require.ErrorIs(t, write(&full{}, metricsFormat, s, nil), io.ErrShortWrite)
 }
 
 // What a name is on disk survives a row that went through JSON.
