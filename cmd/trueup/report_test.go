@@ -86,6 +86,45 @@ func TestReportOfACatalogue(t *testing.T) {
 	}
 }
 
+// TestTemplates prints a scan and its report by a template of the user, which is read before anything else.
+func TestTemplates(t *testing.T) {
+	t.Parallel()
+	dir, work := manyDisks(t, 3), t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(work, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	good := file("good.tmpl", "{{range .images}}{{.verdict}} {{.exit_code}}\n{{end}}{{.summary.images}}\n")
+	bad, wrong := file("bad.tmpl", "\n{{if}}"), file("wrong.tmpl", "\n\n{{range .images}}{{.verdcit}}{{end}}")
+	want := strings.Repeat("misaligned 3\n", 3) + "3\n"
+	r := trueup(t, "scan", "--template", good, dir)
+	require.Equal(t, 3, r.code, r.stderr)
+	require.Equal(t, want, r.stdout)
+	lines, out := keptScan(t, "a.ndjson", dir), filepath.Join(work, "out")
+	r = trueup(t, "report", "--quiet", "--template", good, "--out", out, lines)
+	require.Equal(t, 3, r.code, r.stderr)
+	require.Equal(t, want, string(disktest.ReadFile(t, out)))
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--template", bad}, "bad.tmpl:2: missing value for if"},
+		{[]string{"--template", wrong, "--out", filepath.Join(work, "none")}, `wrong.tmpl:3:19: executing`},
+		{[]string{"--template", filepath.Join(work, "none")}, "none: no such file"},
+		{[]string{"--template", file("large", strings.Repeat(" ", 1<<20+1))}, "large has more than 1 MiB"},
+		{[]string{"--template", good, "-o", "csv"}, "--template and --output ask for two formats"},
+		{[]string{"--template", good, "--json"}, "--template and --output ask for two formats"},
+		{[]string{"--template", good, "--out", good}, "would overwrite --template"},
+	} {
+		r := trueup(t, append(append([]string{"report"}, c.args...), lines)...)
+		require.Equal(t, 64, r.code, r.stderr)
+		require.Contains(t, r.stderr, c.want)
+		require.NotContains(t, r.stdout, "misaligned 3")
+	}
+	require.NoFileExists(t, filepath.Join(work, "none"))
+}
+
 // TestReportSince compares two scans, and the result with the changes that a catalogue has found between them.
 func TestReportSince(t *testing.T) {
 	t.Parallel()

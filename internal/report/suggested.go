@@ -22,7 +22,9 @@ func commandLine(name string, flags []string, paths ...string) string {
 
 // AlignCommand returns the command line that makes an aligned copy of the image or package at path. It names the format
 // if the suffix of path belongs to another one.
-func AlignCommand(path, format string, fs []string) string { return alignTo(path, CopyName(path), format, fs) }
+func AlignCommand(path, format string, fs []string) string {
+	return alignTo(path, CopyName(path), format, fs)
+}
 
 // alignUnpackedCommand is AlignCommand for an image in a compressed file or in an archive, whose name the copy takes
 // from that image.

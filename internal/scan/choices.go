@@ -210,8 +210,11 @@ func FailOns() []string { return results.FailOns() }
 // Worse reports whether exit code a is worse than b.
 func Worse(a, b int) bool { return results.Worse(a, b) }
 
+// Format is a way to print a report.
+type Format = results.Format
+
 // FormatOf returns the format of a name that is listed.
-func FormatOf(name string) results.Format { return results.Formats[slices.Index(FormatNames(), name)] }
+func FormatOf(name string) Format { return results.Formats[slices.Index(FormatNames(), name)] }
 
 // Print has each row printed as soon as it is finished, if the format does that. An error of w is wrapped.
 func (t *Task) Print(f results.Format, w func() io.Writer, wrap func(error) error) {

@@ -102,6 +102,24 @@ func ReadIgnore(name string) (*results.Ignore, error) {
 	return list, err
 }
 
+// ReadTemplate reads the template of --template, which the user trusts.
+func ReadTemplate(name string) (results.Format, error) {
+	in, err := os.Open(name)
+	if err != nil {
+		return results.Format{}, ondisk.In(ondisk.ErrUsage, "--template: %w", err)
+	}
+	defer in.Close()
+	text, err := io.ReadAll(io.LimitReader(in, results.MaxTemplate+1))
+	switch {
+	case err != nil:
+		return results.Format{}, fmt.Errorf("--template: %w", err)
+	case len(text) > results.MaxTemplate:
+		return results.Format{}, ondisk.In(ondisk.ErrUsage, "--template %s has more than %s, the most that is read",
+			name, units.Format(results.MaxTemplate))
+	}
+	return results.ParseTemplate(name, string(text))
+}
+
 // Wanted returns which files the globs of --include and --exclude leave, for Options; nil: all.
 func Wanted(include, exclude []string) (func(rel, shown string) bool, error) {
 	in, err := globs("--include", include)

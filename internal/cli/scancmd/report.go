@@ -14,13 +14,13 @@ import (
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/cli/flags"
 	"github.com/trueup/trueup/internal/image/store"
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/scan/merge"
 )
 
 type reportFlags struct {
 	*command.Base
+	formatFlags
 	merge.Task
 	failOn string
 	since  string
@@ -57,9 +57,7 @@ with 1.`,
 		},
 	}
 	fs := cmd.Flags()
-	formats := scan.FormatNames()
-	fs.StringVarP(&f.Output, "output", "o", formats[0], "print the result as `FORMAT`: "+strings.Join(formats, ", "))
-	command.Complete(cmd, "output", formats...)
+	f.add(cmd, c)
 	f.AddSandbox(cmd)
 	fs.StringVar(&f.failOn, "fail-on", "", "fail for `LEVEL`: "+strings.Join(scan.FailOns(), ", ")+
 		" (default: errors and starts off the boundary)")
@@ -74,14 +72,8 @@ with 1.`,
 
 // settle checks the command line.
 func (f *reportFlags) settle(args []string) (err error) {
-	formats := scan.FormatNames()
-	switch {
-	case !slices.Contains(formats, f.Output):
-		return ondisk.NoChoice("--output", f.Output, formats...)
-	case f.AsJSON && f.Output != "text" && f.Output != "json":
-		return command.Usage("--json and --output %s ask for two formats; give one of them", f.Output)
-	case f.AsJSON:
-		f.Output = "json"
+	if err := f.formatFlags.settle(f.Base); err != nil {
+		return err
 	}
 	if f.Fail, err = scan.ParseFailOn(f.failOn); err != nil {
 		return err
@@ -157,7 +149,7 @@ func runReport(ctx context.Context, out, errOut io.Writer, f reportFlags, args [
 	if err != nil {
 		return err
 	}
-	format := scan.FormatOf(f.Output)
+	format := f.format
 	if !format.Terminal || f.Out != "" || !f.Quiet {
 		m.Text, m.Summary.Title = f.Layout(out), string(f.title)
 		if format.Row != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,6 +24,7 @@ import (
 
 type scanFlags struct {
 	*command.Base
+	formatFlags
 	flags.Work
 	scan.Choices
 	boundary align.Boundary
@@ -93,9 +93,7 @@ bytes or line ends.`,
 
 func (f *scanFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	formats := scan.FormatNames()
-	fs.StringVarP(&f.Output, "output", "o", formats[0], "print the result as `FORMAT`: "+strings.Join(formats, ", "))
-	command.Complete(cmd, "output", formats...)
+	f.formatFlags.add(cmd, f.Base)
 	flags.AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
 	f.storage.Add(cmd)
 	f.bench.Add(cmd)
@@ -128,21 +126,14 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 
 // checkFlags refuses flags that cannot be right.
 func (f *scanFlags) checkFlags() error {
-	formats := scan.FormatNames()
-	switch {
-	case !slices.Contains(formats, f.Output):
-		return ondisk.NoChoice("--output", f.Output, formats...)
-	case f.AsJSON && f.Output != "text" && f.Output != "json":
-		return command.Usage("--json and --output %s ask for two formats; give one of them", f.Output)
+	if err := f.formatFlags.settle(f.Base); err != nil {
+		return err
 	}
 	if err := f.Consistent(f.RequireSandbox); err != nil {
 		return err
 	}
 	if f.bench != "" && (f.Output != command.HTML || f.AsJSON) {
 		return command.Usage("--bench is for the page; add -o html, or give it to inspect and plan")
-	}
-	if f.AsJSON {
-		f.Output = "json"
 	}
 	if err := f.CheckWork(); err != nil {
 		return err
@@ -167,7 +158,7 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 	}
 	t.Boundary, t.Storage, t.Jobs, t.Version = f.boundary.Criterion(), f.storage.Storage, f.Jobs, f.Version
 	t.Again, t.Args = f.Again(f.storage.Profiles), []string{Worker}
-	t.Spare = append(t.Spare, f.Out, f.storage.Profiles, string(f.bench))
+	t.Spare = append(t.Spare, f.Out, f.storage.Profiles, string(f.bench), f.template)
 	if f.OwnProcess {
 		t.Confine = func(a sandbox.Access) {
 			if !a.Workers {
@@ -194,7 +185,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 			err = closing // which is worse than any verdict
 		}
 	}()
-	format := scan.FormatOf(f.Output)
+	format := f.format
 	w, end, stop := out, func(err error) error { return err }, func() {}
 	t.Ready = func() (err error) {
 		if f.Out != "" {

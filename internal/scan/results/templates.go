@@ -3,7 +3,6 @@ package results
 import (
 	"bufio"
 	"embed"
-	"encoding/xml"
 	"fmt"
 	"io"
 	"strings"
@@ -22,7 +21,8 @@ var layouts embed.FS
 // builtIn returns a function that executes one of layouts. The template is parsed when it is first used.
 func builtIn(name string) func(w io.Writer, data any) error {
 	parsed := sync.OnceValue(func() *template.Template {
-		return template.Must(template.New(name).Funcs(functions).ParseFS(layouts, "templates/"+name))
+		return template.Must(template.New(name).Funcs(functions).Funcs(layoutFunctions).
+			ParseFS(layouts, "templates/"+name))
 	})
 	return func(w io.Writer, data any) error {
 		b := bufio.NewWriterSize(w, 64<<10)
@@ -37,21 +37,10 @@ func builtIn(name string) func(w io.Writer, data any) error {
 	}
 }
 
-// functions are those of all templates, also of users: docs/scan-reports.md lists them.
-var functions = template.FuncMap{
-	"bytes":  func(n int64) string { return units.Format(n) },
+// layoutFunctions are those that only layouts have.
+var layoutFunctions = template.FuncMap{
 	"cdata":  func(s string) string { return strings.ReplaceAll(s, "]]>", "]]]]><![CDATA[>") },
-	"csv":    csvCell,
-	"xml":    escapeXML,
-	"short":  func(n int64) string { return units.Short(n) },
-	"safe":   report.SafeMessage,
 	"escape": report.Escape,
 	"minus":  func(a, b int64) int64 { return a - b },
-}
-
-// escapeXML escapes a text for an element or an attribute.
-func escapeXML(s string) string {
-	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(s)) // into memory
-	return b.String()
+	"short":  func(n int64) string { return units.Short(n) },
 }
