@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/trueup/trueup/fleet"
@@ -29,12 +28,8 @@ var (
 )
 
 var (
-	pageKind = sync.OnceValue(func() *pages.Kind {
-		return pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Script: htmlScript, Asks: true})
-	})
-	loginKind = sync.OnceValue(func() *pages.Kind {
-		return pages.New(pages.Source{Body: htmlLogin, Style: htmlStyle, Asks: true})
-	})
+	pageKind  = pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Script: htmlScript, Asks: true})
+	loginKind = pages.New(pages.Source{Body: htmlLogin, Style: htmlStyle, Asks: true})
 )
 
 // parts are the parts of the page that change, each a template and the id of an element.
@@ -76,19 +71,19 @@ type entry struct {
 type worker struct{ Name, About string }
 
 // Policy returns what the page may do, for the header of an answer.
-func Policy() string { return pageKind().Policy() }
+func Policy() string { return pageKind.Policy() }
 
 // LoginPolicy is that of Login.
-func LoginPolicy() string { return loginKind().Policy() }
+func LoginPolicy() string { return loginKind.Policy() }
 
 // Page writes the page of a version of the program, as of a time.
 func (o *Overview) Page(w io.Writer, version string, now time.Time) error {
-	return pageKind().Write(w, fleet.Plain(version), o.body(version, now))
+	return pageKind.Write(w, fleet.Plain(version), o.body(version, now))
 }
 
 // Login writes the page that asks for the token.
 func Login(w io.Writer, version string, wrong bool) error {
-	return loginKind().Write(w, fleet.Plain(version), struct {
+	return loginKind.Write(w, fleet.Plain(version), struct {
 		Version string
 		Wrong   bool
 	}{fleet.Plain(version), wrong})
@@ -102,7 +97,7 @@ func (o *Overview) Events(version string, now time.Time) (out []Event, err error
 	b := o.body(version, now)
 	for _, name := range parts {
 		var text bytes.Buffer
-		if err := pageKind().Part(&text, name, b); err != nil {
+		if err := pageKind.Part(&text, name, b); err != nil {
 			return nil, fmt.Errorf("page: %w", err)
 		}
 		out = append(out, Event{name, text.String()})

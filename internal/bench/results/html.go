@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/report"
@@ -21,9 +20,7 @@ var htmlPage string
 //go:embed html/bench.css
 var htmlStyle string
 
-var kind = sync.OnceValue(func() *pages.Kind {
-	return pages.New(pages.Source{Body: htmlPage, Style: htmlStyle})
-})
+var kind = pages.New(pages.Source{Body: htmlPage, Style: htmlStyle})
 
 type body struct {
 	Path     string
@@ -67,7 +64,7 @@ func (b *Bench) HTML(w io.Writer, version string) error {
 	}
 	rows := b.rows()
 	p.Heads, p.Table = rows[0], rows[1:]
-	return kind().Write(w, report.Safe(version), p)
+	return kind.Write(w, report.Safe(version), p)
 }
 
 // classes of the style for starts. There are no more starts than these in a run.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"sync"
 )
 
 //go:embed frame.html.tmpl
@@ -29,18 +30,25 @@ type Source struct {
 }
 
 // Kind is one kind of page.
-type Kind struct {
+type Kind struct{ parse func() page }
+
+// New returns a kind of page that is parsed when it is first used. A template that is wrong panics then: it is ours.
+func New(s Source) *Kind {
+	return &Kind{sync.OnceValue(func() page { return parse(s) })}
+}
+
+// page is a kind of page that is parsed.
+type page struct {
 	frame  *template.Template
 	policy string
 }
 
-// New parses a page. It panics about a template that is wrong, which is a bug of ours.
-func New(s Source) *Kind {
+func parse(s Source) page {
 	t := template.Must(template.New("frame").Parse(frame))
 	for name, text := range map[string]string{"page": s.Body, "style": frameStyle + s.Style, "script": s.Script} {
 		template.Must(t.New(name).Parse(text))
 	}
-	k := &Kind{frame: t, policy: "default-src 'none'; "}
+	k := page{frame: t, policy: "default-src 'none'; "}
 	if s.Pictures {
 		k.policy += "img-src data:; "
 	}
@@ -58,17 +66,17 @@ func New(s Source) *Kind {
 }
 
 // Policy returns what the page may do, for the header of an answer.
-func (k *Kind) Policy() string { return k.policy }
+func (k *Kind) Policy() string { return k.parse().policy }
 
 // Part writes one template of the body alone.
 func (k *Kind) Part(w io.Writer, name string, body any) error {
-	return k.frame.ExecuteTemplate(w, name, body)
+	return k.parse().frame.ExecuteTemplate(w, name, body)
 }
 
 // inlineHash returns the hash of the text between the tags of an element. The policy allows style and script by it and
 // nothing else, so that a value that got out of its place would still not run. It hashes what the browser sees:
 // html/template drops comments.
-func (k *Kind) inlineHash(name string) string {
+func (k page) inlineHash(name string) string {
 	var b bytes.Buffer
 	if err := k.frame.ExecuteTemplate(&b, name, nil); err != nil {
 		panic(err) // the text is ours
@@ -83,10 +91,11 @@ func (k *Kind) inlineHash(name string) string {
 // made as the page asks for it.
 func (k *Kind) Write(w io.Writer, version string, body any) error {
 	out := bufio.NewWriterSize(w, 64<<10)
-	err := k.frame.ExecuteTemplate(out, "frame", struct {
+	p := k.parse()
+	err := p.frame.ExecuteTemplate(out, "frame", struct {
 		Policy, Version string
 		Body            any
-	}{k.policy, version, body})
+	}{p.policy, version, body})
 	if err == nil {
 		err = out.Flush()
 	}

@@ -8,7 +8,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"sync"
 
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/report/pages"
@@ -31,12 +30,10 @@ var htmlFormat = Format{
 // writeHTML writes the report of a run as one file that asks no server for anything. images are in the order of Rank.
 // Rows are made one at a time, and the same values give the same bytes.
 func writeHTML(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
-	return kind().Write(w, safe(s.Version), newPage(s, images))
+	return kind.Write(w, safe(s.Version), newPage(s, images))
 }
 
-var kind = sync.OnceValue(func() *pages.Kind {
-	return pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Script: htmlScript})
-})
+var kind = pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Script: htmlScript})
 
 // htmlRows makes the rows as the page asks for them. Counted: with the pieces of files.
 func htmlRows(images iter.Seq[*Image], counted bool) iter.Seq[htmlRow] {

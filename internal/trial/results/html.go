@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/report/pages"
@@ -21,9 +20,7 @@ var htmlPage string
 //go:embed html/boot.css
 var htmlStyle string
 
-var kind = sync.OnceValue(func() *pages.Kind {
-	return pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Pictures: true})
-})
+var kind = pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Pictures: true})
 
 // Bounds of a page. The JSON has more.
 const (
@@ -84,7 +81,7 @@ func (r *Boot) HTML(w io.Writer, version string) error {
 	for n, run := range r.Runs() {
 		p.Runs = append(p.Runs, r.pageRun(n, run))
 	}
-	return kind().Write(w, report.Safe(version), p)
+	return kind.Write(w, report.Safe(version), p)
 }
 
 // nothing returns a text of a run, or words for an empty one.
