@@ -86,27 +86,22 @@ var edges = map[string][]string{
 
 	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
 	"internal/table": nil,
-	// What a prober returns. Probers are below it by family, and identify lists them.
+	// What a prober returns, and the probers of volumes whose files are not read. identify puts the others in front.
 	"internal/volume": nil,
 	// What a reader of files returns: where the bytes of a file lie. It knows no partitions.
 	"internal/guestfile": nil,
 	// Boot sectors and superblocks are decoded once, for the prober and for the reader of files.
-	"internal/fs/exfat":       {"internal/volume"},
 	"internal/fs/ext/journal": nil, // what a replay writes: it knows blocks and no files
 	// What a walk over the files of a volume counts: runs of files, and no structures of file systems.
 	"internal/fragments": {"internal/guestfile"},
 	"internal/fs/ext": {
 		"internal/fragments", "internal/fs/ext/journal", "internal/guestfile", "internal/volume",
 	},
-	"internal/fs/fat":            {"internal/fragments", "internal/guestfile", "internal/volume"},
-	"internal/fs/ntfs":           {"internal/fragments", "internal/guestfile", "internal/volume"},
-	"internal/fs/ntfs/journal":   {"internal/fs/ntfs"}, // pages of the log have the fix-ups of records
-	"internal/volume/disklabel":  {"internal/volume"},
-	"internal/volume/filesystem": {"internal/fs/fat", "internal/volume"}, // HPFS begins with the BPB of a FAT
-	"internal/volume/stack":      {"internal/volume"},
+	"internal/fs/fat":          {"internal/fragments", "internal/guestfile", "internal/volume"},
+	"internal/fs/ntfs":         {"internal/fragments", "internal/guestfile", "internal/volume"},
+	"internal/fs/ntfs/journal": {"internal/fs/ntfs"}, // pages of the log have the fix-ups of records
 	"internal/volume/identify": {
-		"internal/fs/exfat", "internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs", "internal/volume",
-		"internal/volume/disklabel", "internal/volume/filesystem", "internal/volume/stack",
+		"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs", "internal/volume",
 	},
 	"internal/hive": nil, // values in a file of a guest, and where their bytes lie
 	// What all knowledge of booting is made of, one package for each family of it, and the lists above them.
@@ -115,7 +110,7 @@ var edges = map[string][]string{
 		"internal/volume",
 	},
 	"internal/boot/firmware": {
-		"internal/boot", "internal/fs/exfat", "internal/guestfile", "internal/table", "internal/volume",
+		"internal/boot", "internal/guestfile", "internal/table", "internal/volume",
 	}, // a move of exFAT makes its checksum anew
 	// room in volumes
 	"internal/boot/grub": {
@@ -123,7 +118,7 @@ var edges = map[string][]string{
 	},
 	"internal/boot/linux": {
 		"internal/boot", "internal/fs/ext", "internal/guestfile", "internal/pattern", "internal/table",
-		"internal/volume", "internal/volume/stack", // a swap file is probed as a swap partition is
+		"internal/volume", // a swap file is probed as a swap partition is
 	},
 	// A registry is a hive. The traits of a kind say what Windows starts from.
 	// What is rewritten must outlast the replay of an open log. A disk decides what a BitLocker volume is that does not
@@ -131,7 +126,7 @@ var edges = map[string][]string{
 	"internal/boot/windows": {
 		"internal/boot", "internal/fs/fat", "internal/fs/ntfs", "internal/fs/ntfs/journal", "internal/guestfile",
 		"internal/hive",
-		"internal/pattern", "internal/table", "internal/volume", "internal/volume/identify", "internal/volume/stack",
+		"internal/pattern", "internal/table", "internal/volume", "internal/volume/identify",
 	},
 	"internal/boot/known": {
 		"internal/boot", "internal/boot/firmware", "internal/boot/grub", "internal/boot/linux",
@@ -145,7 +140,6 @@ var edges = map[string][]string{
 	// A disk is asked for all that is known. Members of arrays are of the disk as a whole.
 	"internal/layout": {
 		"internal/boot", "internal/boot/known", "internal/table", "internal/volume", "internal/volume/identify",
-		"internal/volume/stack",
 	},
 
 	// What the volumes of a disk call free, and why that is not believed: the list of file systems with a bitmap.
@@ -177,7 +171,7 @@ var edges = map[string][]string{
 	// The list of file systems whose files are counted, and what reading the worst of them costs in the container.
 	"internal/fragments/volumes": {
 		"internal/container", "internal/fragments", "internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs",
-		"internal/volume", "internal/volume/identify", "internal/volume/stack", // volumes inside of others
+		"internal/volume", "internal/volume/identify", // volumes inside of others
 	},
 
 	// A move inside of a disk follows a plan, keeps what it does in a journal, and reads the disk as a copy does.

@@ -11,7 +11,6 @@ import (
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
-	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 // Codes of disks on which there is nothing to judge.
@@ -42,7 +41,7 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 			Code: CodeBlank, Effect: ondisk.Note,
 			Text: "the disk is blank: there are zeros where partition tables and file systems begin",
 		}
-	} else if name, at, raid := stack.FirmwareRAID(d); name != "" {
+	} else if name, at, raid := volume.FirmwareRAID(d); name != "" {
 		i = memberWithoutTable(name, at)
 	} else if !errors.Is(raid, ondisk.ErrLimit) { // of an image of which the end was not unpacked
 		err = ondisk.Legible(raid)

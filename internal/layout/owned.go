@@ -4,17 +4,18 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/trueup/trueup/internal/volume"
+
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
-	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 // firmwareRAID reports a disk that is a member of the array of a BIOS or controller: the partitions are those of the
 // array, and other disks hold them too.
 func (l *Layout) firmwareRAID(d disk.Disk) error {
-	name, at, err := stack.FirmwareRAID(d)
+	name, at, err := volume.FirmwareRAID(d)
 	if name == "" {
 		return err
 	}

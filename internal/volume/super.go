@@ -3,6 +3,7 @@ package volume
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -63,4 +64,20 @@ func ReadBlock(d disk.Disk, off, n int64) ([]byte, error) {
 		return nil, ondisk.ErrNoMatch
 	}
 	return ondisk.Bytes(d, off, n)
+}
+
+// orNil drops ErrNoMatch of a structure that a volume may lack.
+func orNil(err error) error {
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		return nil
+	}
+	return err
+}
+
+// DOSLabel returns a text that is padded with blanks. Formatters write "NO NAME" for an empty one.
+func DOSLabel(b []byte) string {
+	if s := strings.TrimRight(Text(b), " "); s != "NO NAME" {
+		return s
+	}
+	return ""
 }

@@ -8,11 +8,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/volume"
+
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/fs/ext"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 // Hibernation finds a Linux that is hibernated into a swap file. A swap partition shows that itself.
@@ -142,7 +143,7 @@ func asleepIn(files guestfile.FS, name string) ([]ondisk.Issue, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := stack.Swap.Probe(file)
+	v, err := volume.SwapArea.Probe(file)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 		Kind: kind, SectorSize: b.Sector, Hidden: b.Hidden, Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads),
 	}}
 	if b.named() {
-		v.Label, v.UUID = Label(b.Label[:]), fmt.Sprintf("%04X-%04X", b.Serial>>16, b.Serial&0xffff)
+		v.Label, v.UUID = volume.DOSLabel(b.Label[:]), fmt.Sprintf("%04X-%04X", b.Serial>>16, b.Serial&0xffff)
 	}
 	if kind == volume.FAT32 {
 		if err := readBackup(v, d, b); err != nil {
@@ -134,7 +134,7 @@ func readLabel(v *volume.Volume, d disk.Disk, b *bootSector) error {
 			case raw[0] == 0:
 				return nil
 			case raw[0] != deleted && raw[11]&longName != longName && raw[11]&volumeID != 0:
-				v.Label = Label(raw[:11])
+				v.Label = volume.DOSLabel(raw[:11])
 				return nil
 			}
 		}
@@ -147,12 +147,3 @@ const (
 	maxRoot   = 64 << 10
 	rootPiece = 2 << 10
 )
-
-// Label returns a text that is padded with blanks. Formatters write "NO NAME" for an empty one.
-func Label(b []byte) string {
-	s := strings.TrimRight(volume.Text(b), " ")
-	if s == "NO NAME" {
-		return ""
-	}
-	return s
-}

@@ -12,7 +12,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
-	"github.com/trueup/trueup/internal/volume/disklabel"
 )
 
 const foreignSectors = 4096
@@ -415,10 +414,10 @@ func FuzzForeignTable(f *testing.F) {
 			}
 		}
 		d := disktest.ShortDisk(b, int64(sectors)*512)
-		for _, p := range []volume.Prober{
-			disklabel.APM, disklabel.SGI, disklabel.RDB, disklabel.Atari,
-			disklabel.DASD,
-		} {
+		for _, p := range volume.Probers {
+			if !p.Kinds[0].Foreign {
+				continue
+			}
 			v, err := p.Probe(d)
 			if err != nil {
 				require.True(t, errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, ondisk.ErrFormat), "%v", err)

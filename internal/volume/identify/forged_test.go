@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/volume"
-	"github.com/trueup/trueup/internal/volume/filesystem"
 )
 
 const forgedSectors = 6000
@@ -94,7 +94,7 @@ func TestReFSOfWindows(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			b, err := hex.DecodeString(strings.ReplaceAll(tc.dump, " ", ""))
 			require.NoError(t, err)
-			v, err := filesystem.ReFS.Probe(disktest.ShortDisk(b, 1<<40))
+			v, err := proberOf(volume.ReFS).Probe(disktest.ShortDisk(b, 1<<40))
 			require.NoError(t, err)
 			require.Equal(t, version, detail(v, "version"))
 			require.Equal(t, tc.cluster, v.BlockSize)
@@ -190,4 +190,9 @@ func TestShortDisks(t *testing.T) {
 			require.NoError(t, err, "%s, %d bytes", name, size)
 		}
 	}
+}
+
+// proberOf returns the prober of a kind.
+func proberOf(kind volume.Kind) volume.Prober {
+	return Probers[slices.IndexFunc(Probers, func(p volume.Prober) bool { return p.Kinds[0].Kind == kind })]
 }

@@ -4,51 +4,14 @@ import (
 	"cmp"
 	"sync"
 
-	"github.com/trueup/trueup/internal/fs/exfat"
 	"github.com/trueup/trueup/internal/fs/ext"
 	"github.com/trueup/trueup/internal/fs/fat"
 	"github.com/trueup/trueup/internal/fs/ntfs"
 	"github.com/trueup/trueup/internal/volume"
-	"github.com/trueup/trueup/internal/volume/disklabel"
-	"github.com/trueup/trueup/internal/volume/filesystem"
-	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 // Probers lists all probers. All of them run on every partition.
-var Probers = []volume.Prober{
-	ntfs.Prober,
-	fat.Prober,
-	ext.Prober,
-	exfat.Prober,
-	filesystem.ReFS,
-	filesystem.XFS,
-	filesystem.Btrfs,
-	filesystem.JFS,
-	filesystem.HPFS,
-	filesystem.ReiserFS,
-	filesystem.F2FS,
-	filesystem.UFS,
-	filesystem.HFS,
-	filesystem.HFSPlus,
-	filesystem.APFS,
-	filesystem.ISO9660,
-	stack.Swap,
-	stack.LUKS,
-	stack.BitLocker,
-	stack.LVM,
-	stack.MD,
-	stack.BCache,
-	stack.ZFS,
-	filesystem.VMFS,
-	disklabel.BSD,
-	disklabel.VTOC,
-	disklabel.Sun,
-	disklabel.APM,
-	disklabel.SGI,
-	disklabel.RDB,
-	disklabel.Atari,
-	disklabel.DASD,
-}
+var Probers = append([]volume.Prober{ntfs.Prober, fat.Prober, ext.Prober}, volume.Probers...)
 
 // Kinds yields all kinds: those of probers, those that have a magic number only, and those that no content shows. A
 // kind of several probers comes for each.
@@ -65,10 +28,15 @@ func Kinds(yield func(*volume.Traits) bool) {
 			return
 		}
 	}
-	_ = yield(&stack.LDM) && yield(&unknown)
+	_ = yield(&dynamicPartition) && yield(&unknown)
 }
 
-var unknown = volume.Traits{Kind: volume.Unknown}
+// Kinds that no content shows.
+var (
+	unknown = volume.Traits{Kind: volume.Unknown}
+	// dynamicPartition is a partition of a dynamic disk of Windows, known by its type in the partition table.
+	dynamicPartition = volume.Traits{Kind: volume.LDM, Title: "dynamic disk (LDM)", Data: "first volume"}
+)
 
 // Traits returns the traits of a kind, with the defaults filled in.
 func Traits(k volume.Kind) volume.Traits {

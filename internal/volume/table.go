@@ -1,0 +1,263 @@
+package volume
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// row describes a superblock: where it is, how it is recognised, which values its fields can have, and the volume that
+// it makes.
+type row struct {
+	kinds []Traits
+	what  string  // its name in errors
+	at    []int64 // its places from the start of the volume, in bytes; the first one with a magic number counts
+	size  int64   // bytes
+	order binary.ByteOrder
+	magic []Mark // offsets from its start; the superblock has one of them
+
+	mine   func(s *super) bool // further evidence, where the magic number is weak
+	checks func(s *super)
+	volume func(s *super) *Volume // called after the checks
+}
+
+// check is a field of a superblock with the values that it can have.
+type check struct {
+	name  string // in the specification
+	off   int64  // from the start of the superblock
+	bytes int64
+	rule
+}
+
+// rule decides on the value of a field.
+type rule struct {
+	ok   func(n uint64) bool
+	want string // the values that it accepts
+	got  any    // printed instead of the value
+	// value is decided on instead of that of the field, where it is not nil.
+	value *uint64
+	// sum computes the only accepted value, a checksum. It is not called before the earlier checks have passed.
+	sum func() uint64
+}
+
+// says replaces the text of the accepted values.
+func (r rule) says(format string, args ...any) rule {
+	r.want = fmt.Sprintf(format, args...)
+	return r
+}
+
+// of decides on a value that is computed, instead of that of the field.
+func (r rule) of(n uint64) rule {
+	r.value = &n
+	return r
+}
+
+func within(low, high uint64) rule {
+	return rule{ok: func(n uint64) bool { return n >= low && n <= high }}.says("%d to %d", low, high)
+}
+
+func atLeast(low uint64) rule {
+	return rule{ok: func(n uint64) bool { return n >= low }}.says("%d or more", low)
+}
+
+func below(limit uint64) rule {
+	return rule{ok: func(n uint64) bool { return n < limit }}.says("less than %d", limit)
+}
+
+func equal(want uint64) rule {
+	return rule{ok: func(n uint64) bool { return n == want }}.says("%d", want)
+}
+
+func power(low, high int64) rule {
+	return rule{ok: func(n uint64) bool {
+		return n <= 1<<62 && PowerBetween(ondisk.I64(n), low, high)
+	}}.says("a power of two from %d to %d", low, high)
+}
+
+// and is a rule with a further condition, which has no text of its own.
+func (r rule) and(condition bool) rule {
+	ok := r.ok
+	r.ok = func(n uint64) bool { return condition && ok(n) }
+	return r
+}
+
+// holds decides by a condition on several fields. got is the value to print.
+func holds(condition bool, got any, format string, args ...any) rule {
+	return rule{ok: func(uint64) bool { return condition }, got: got}.says(format, args...)
+}
+
+// or accepts one more value, which the text does not name.
+func (r rule) or(value uint64) rule {
+	ok := r.ok
+	r.ok = func(n uint64) bool { return n == value || ok(n) }
+	return r
+}
+
+func sum(of func() uint64) rule { return rule{sum: of} }
+
+// super is a superblock in memory. Offsets are bytes from its start. It keeps the first error.
+type super struct {
+	*row
+	d     disk.Disk
+	at    int64
+	order binary.ByteOrder
+	b     []byte
+	err   error
+}
+
+func (s *super) u8(off int64) uint8   { return s.b[off] }
+func (s *super) u16(off int64) uint16 { return s.order.Uint16(s.b[off:]) }
+func (s *super) u32(off int64) uint32 { return s.order.Uint32(s.b[off:]) }
+func (s *super) u64(off int64) uint64 { return s.order.Uint64(s.b[off:]) }
+func (s *super) uuid(off int64) string {
+	return UUID([16]byte(s.b[off:]))
+}
+
+// i64 returns a 32-bit field for computing.
+func (s *super) i64(off int64) int64 { return int64(s.u32(off)) }
+
+// text returns the text of a field of fixed size.
+func (s *super) text(off, n int64) string { return Text(s.b[off : off+n]) }
+
+// label returns the text of a field of fixed size, without the blanks behind it.
+func (s *super) label(off, n int64) string { return Label(s.b[off : off+n]) }
+
+func (s *super) number(off, n int64) uint64 {
+	switch n {
+	case 1:
+		return uint64(s.b[off])
+	case 2:
+		return uint64(s.u16(off))
+	case 4:
+		return uint64(s.u32(off))
+	case 8:
+		return s.u64(off)
+	}
+	return 0 // the rule has a value of its own
+}
+
+// read returns n bytes at a place of the volume; nil where they cannot be read.
+func (s *super) read(off, n int64) (b []byte) {
+	if s.err == nil {
+		b, s.err = ondisk.Bytes(s.d, off, n)
+	}
+	return b
+}
+
+// blocks bounds a number of blocks by the size of the partition.
+func (s *super) blocks(block int64) rule {
+	if block <= 0 {
+		block = s.d.Size() + 1
+	}
+	return within(1, ondisk.U64(s.d.Size()/block)).says("1 to %d, the size of the partition", s.d.Size()/block)
+}
+
+// crc32 returns a CRC-32 of n bytes from the start of the superblock, with the checksum in them taken for zeros.
+func (s *super) crc32(n, atSum int64, crc func(b []byte) uint32) rule {
+	return sum(func() uint64 {
+		b := s.read(s.at, n)
+		if s.err != nil {
+			return 0
+		}
+		clear(b[atSum:min(atSum+4, n)])
+		return uint64(crc(b))
+	})
+}
+
+func crc32c(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// check keeps the error of the first field whose value is not accepted.
+func (s *super) check(checks ...check) {
+	for _, c := range checks {
+		if s.err != nil {
+			return
+		}
+		n := s.number(c.off, c.bytes)
+		if c.value != nil {
+			n = *c.value
+		}
+		switch {
+		case c.sum != nil:
+			hex := func(n uint64) string { return fmt.Sprintf("%#0*x", 2*c.bytes, n) }
+			if want := c.sum(); s.err == nil && n != want {
+				s.err = s.field(c.name, c.off, hex(n), hex(want))
+			}
+		case c.ok(n):
+		case c.got != nil:
+			s.err = s.field(c.name, c.off, c.got, c.want)
+		default:
+			s.err = s.field(c.name, c.off, n, c.want)
+		}
+	}
+}
+
+// field returns the error of a field.
+func (s *super) field(name string, off int64, got, want any) error {
+	return ondisk.Field(s.what, name, s.at+off, got, want)
+}
+
+// load reads the superblock at a place; nil where the volume ends before it, or it is not one of the row.
+func (r *row) load(d disk.Disk, at int64) (*super, error) {
+	b, err := ReadBlock(d, at, r.size)
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &super{row: r, d: d, at: at, order: r.order, b: b}
+	for _, m := range r.magic {
+		if string(b[m.Off:m.Off+len(m.Bytes)]) == m.Bytes {
+			if r.mine == nil || r.mine(s) {
+				return s, nil
+			}
+			return nil, s.err
+		}
+	}
+	return nil, nil
+}
+
+func (r *row) probe(d disk.Disk) (*Volume, error) {
+	for _, at := range r.at {
+		s, err := r.load(d, at)
+		if err != nil {
+			return nil, err
+		}
+		if s == nil {
+			continue
+		}
+		switch r.checks(s); {
+		case errors.Is(s.err, ondisk.ErrNoMatch):
+			continue
+		case s.err != nil:
+			return nil, s.err
+		}
+		v := r.volume(s)
+		return v, s.err
+	}
+	return nil, ondisk.ErrNoMatch
+}
+
+// frontSize is the part of a volume in which a prober has marks, in bytes.
+const frontSize = 4 << 10
+
+// prober returns the row as a prober. It has marks if all of them lie at the front of the volume.
+func (r *row) prober() Prober {
+	p := Prober{Kinds: r.kinds, Probe: r.probe}
+	for _, at := range r.at {
+		for _, m := range r.magic {
+			if at+int64(m.Off+len(m.Bytes)) > frontSize {
+				p.Marks = nil
+				return p
+			}
+			p.Marks = append(p.Marks, Mark{int(at) + m.Off, m.Bytes})
+		}
+	}
+	return p
+}
