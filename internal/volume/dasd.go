@@ -7,56 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
-)
-
-// dasd finds the label of an IBM mainframe disk. It has no mark in the head, since most labels lie behind it.
-var dasd = Prober{
-	Kinds: []Traits{{Kind: DASD, Slices: "IBM DASD label", Foreign: true, NeverStale: true}},
-	Probe: probeDASD,
-}
-
-// Labels of an IBM mainframe disk, big-endian. Spec: Linux, arch/s390/include/uapi/asm/vtoc.h, and
-// block/partitions/ibm.c, which reads them so.
-type (
-	dasdCDL struct { // compatible disk layout: a table of contents
-		Key, Label [4]byte
-		Name       [6]byte
-		_          byte
-		VTOC       dasdTrack
-		Block      byte // of the track, from 1
-	}
-	dasdLDL struct { // Linux disk layout: one partition
-		Label   [4]byte
-		Name    [6]byte
-		_       [69]byte
-		Version byte
-		Blocks  uint64 // formatted, in version 2 of EBCDIC
-	}
-	dasdCMS struct { // CMS: one partition
-		Label     [4]byte
-		Name      [6]byte
-		_         uint16
-		BlockSize uint32
-		_         [3]uint32
-		Blocks    uint32
-		_         [3]uint32
-		_         [8]byte
-		Offset    uint32 // blocks, of a reserved minidisk; else 0
-	}
-	// dasdEntry is a DSCB of format 1 or 8, up to its first extent.
-	dasdEntry struct {
-		Name   [44]byte
-		Format byte
-		_      [60]byte
-		_      [2]byte
-		First  dasdTrack
-		Last   dasdTrack
-	}
-	// dasdTrack is cylinder and head; the upper 12 bits of the head are those of large cylinders.
-	dasdTrack struct{ Cylinder, Head uint16 }
 )
 
 // A 3390, by which every DASD of Linux counts, has 15 tracks in a cylinder and 12 blocks of 4096 bytes in a track. An
@@ -66,125 +18,115 @@ const (
 	dasdBlock  = 4096
 	dasdTracks = 15
 	dasdTrackB = 12 * dasdBlock // bytes
+	dasdLabel  = 2 * dasdBlock  // the place of the label with a table of contents
 )
 
-// Formats of a DSCB, and versions, are digits of EBCDIC.
+// Marks of labels, in EBCDIC.
 const (
-	ebcdic1 = 0xf1
-	ebcdic2 = 0xf2
-	ebcdic4 = 0xf4
-	ebcdic5 = 0xf5
-	ebcdic7 = 0xf7
-	ebcdic8 = 0xf8
-	ebcdic9 = 0xf9
+	dasdCDL = "\xe5\xd6\xd3\xf1" // VOL1: compatible disk layout, with a table of contents
+	dasdLDL = "\xd3\xd5\xe7\xf1" // LNX1: Linux disk layout, one partition
+	dasdCMS = "\xc3\xd4\xe2\xf1" // CMS1: one partition
 )
 
-func (t dasdTrack) bytes() int64 {
-	cylinder := int64(t.Head&0xfff0)<<12 | int64(t.Cylinder)
-	return (cylinder*dasdTracks + int64(t.Head&0x000f)) * dasdTrackB
-}
-
-// probeDASD looks where Linux does without the device: in sector 1, block 1 and block 2, of blocks of 512 and 4096
-// bytes.
-func probeDASD(d disk.Disk) (*Volume, error) {
-	for _, at := range []struct{ off, block int64 }{
-		{512, 512},
-		{1024, 512},
-		{4096, dasdBlock},
-		{2 * dasdBlock, dasdBlock},
-	} {
-		b, err := ReadBlock(d, at.off, 4)
-		switch {
-		case err != nil:
-			return nil, err // a smaller disk has none of the places behind
-		case ebcdic(b) == "VOL1" && at.off == 2*dasdBlock:
-			return probeCDL(d)
-		case ebcdic(b) == "LNX1":
-			return probeLDL(d, at.off, at.block)
-		case ebcdic(b) == "CMS1":
-			return probeCMS(d, at.off)
+// dasd is the label of an IBM mainframe disk, in the places where Linux looks without the device: sector 1, block 1 and
+// block 2, of blocks of 512 and 4096 bytes. Spec: Linux, arch/s390/include/uapi/asm/vtoc.h, and block/partitions/ibm.c,
+// which reads them so.
+var dasd = &row{
+	kinds: []Traits{{Kind: DASD, Slices: "IBM DASD label", Foreign: true, NeverStale: true}},
+	what:  dasdWhat, at: []int64{512, 1024, dasdBlock, dasdLabel}, size: 88, order: binary.BigEndian,
+	magic: []Mark{{0, dasdCDL}, {0, dasdLDL}, {0, dasdCMS}},
+	mine: func(s *super) bool {
+		return string(s.b[:4]) != dasdCDL || (s.at == dasdLabel && string(s.b[4:8]) == dasdCDL)
+	},
+	checks: func(*super) {},
+	volume: func(s *super) *Volume {
+		v := newTable(DASD, s.d)
+		switch string(s.b[:4]) {
+		case dasdCDL:
+			v.Label = ebcdic(s.b[8:14])
+			v.Add("layout", "CDL (VOL1)")
+			dasdContents(v, s)
+		case dasdLDL:
+			v.Label = ebcdic(s.b[4:10])
+			v.Add("layout", "LDL (LNX1)")
+			dasdOfLinux(v, s)
+		default:
+			v.Label = ebcdic(s.b[4:10])
+			v.Add("layout", "CMS (CMS1)")
+			dasdOfCMS(v, s)
 		}
-	}
-	return nil, ondisk.ErrNoMatch
+		return v
+	},
 }
 
-// probeCDL lists the data sets of the table of contents, which begins with a DSCB of format 4.
-func probeCDL(d disk.Disk) (*Volume, error) {
-	var l dasdCDL
-	if _, err := Superblock(d, 2*dasdBlock, binary.BigEndian, &l); err != nil {
-		return nil, err
-	}
-	if ebcdic(l.Label[:]) != "VOL1" {
-		return nil, ondisk.ErrNoMatch
-	}
-	v := newDASD(d, "CDL (VOL1)", l.Name[:])
-	first := l.VTOC.bytes() + (int64(l.Block)-1)*dasdBlock
+// dasdContents lists the data sets of the table of contents: DSCBs of format 1 or 8. Formats are digits of EBCDIC, and
+// the first one is 4.
+func dasdContents(v *Volume, s *super) {
+	const atFormat, atFirst, atLast, size = 44, 107, 111, 115
+	first := dasdTrack(s.b[15:19]) + (int64(s.u8(19))-1)*dasdBlock
 	for i := range int64(maxEntries) {
-		var e dasdEntry
 		at := first + i*dasdBlock
-		_, err := Superblock(d, at, binary.BigEndian, &e)
+		b, err := ReadBlock(s.d, at, size)
+		if err != nil && !errors.Is(err, ondisk.ErrNoMatch) {
+			s.err = err
+			return
+		}
+		format := byte(0)
+		if err == nil {
+			format = b[atFormat]
+		}
 		switch {
-		case i == 0 && (errors.Is(err, ondisk.ErrNoMatch) || (err == nil && e.Format != ebcdic4)):
-			return v, ondisk.Field(dasdWhat, "place of the table of contents", 2*dasdBlock+15,
-				fmt.Sprintf("byte %d", at), "a DSCB of format 4, by the geometry of a 3390 with blocks of 4096 bytes")
-		case errors.Is(err, ondisk.ErrNoMatch):
-			return v, nil
-		case err != nil:
-			return nil, err
-		case e.Format == ebcdic4 || e.Format == ebcdic5 || e.Format == ebcdic7 || e.Format == ebcdic9:
-			continue
-		case e.Format != ebcdic1 && e.Format != ebcdic8:
-			return v, nil
+		case i == 0 && format != 0xf4:
+			s.err = s.field("place of the table of contents", 15, fmt.Sprintf("byte %d", at),
+				"a DSCB of format 4, by the geometry of a 3390 with blocks of 4096 bytes")
+			return
+		case format == 0xf4 || format == 0xf5 || format == 0xf7 || format == 0xf9:
+		case format == 0xf1 || format == 0xf8:
+			start := dasdTrack(b[atFirst:])
+			dataset(v, at+atFirst, ebcdic(b[:atFormat]), start, dasdTrack(b[atLast:])+dasdTrackB-start)
+		default:
+			return
 		}
-		start := e.First.bytes()
-		dataset(v, at+107, ebcdic(e.Name[:]), start, e.Last.bytes()+dasdTrackB-start)
 	}
-	return v, nil
 }
 
-func probeLDL(d disk.Disk, at, block int64) (*Volume, error) {
-	var l dasdLDL
-	if _, err := Superblock(d, at, binary.BigEndian, &l); err != nil {
-		return nil, err
-	}
-	v := newDASD(d, "LDL (LNX1)", l.Name[:])
-	end := d.Size()
-	if l.Version == ebcdic2 {
-		if err := BlocksWithin(dasdWhat, "formatted blocks", at+80, l.Blocks, block, d.Size()); err != nil {
-			return v, err
-		}
-		end = ondisk.I64(l.Blocks) * block
-	}
-	dataset(v, at+80, "", at+block, end-at-block)
-	return v, nil
+// dasdTrack returns the place of a track, which is a cylinder and a head; the upper 12 bits of the head are those of
+// large cylinders.
+func dasdTrack(b []byte) int64 {
+	low, head := int64(binary.BigEndian.Uint16(b)), int64(binary.BigEndian.Uint16(b[2:]))
+	return (((head&0xfff0)<<12|low)*dasdTracks + head&0x000f) * dasdTrackB
 }
 
-func probeCMS(d disk.Disk, at int64) (*Volume, error) {
-	var l dasdCMS
-	if _, err := Superblock(d, at, binary.BigEndian, &l); err != nil {
-		return nil, err
+// dasdOfLinux adds the partition, whose blocks version 2 counts. Versions are digits of EBCDIC.
+func dasdOfLinux(v *Volume, s *super) {
+	block, end := int64(dasdBlock), v.Size
+	if s.at < dasdBlock {
+		block = units.SectorSize
 	}
-	v := newDASD(d, "CMS (CMS1)", l.Name[:])
-	block := int64(l.BlockSize)
-	if !PowerBetween(block, 512, dasdBlock) {
-		return v, ondisk.Field(dasdWhat, "block size", at+12, l.BlockSize, "512, 1024, 2048 or 4096")
+	if s.u8(79) == 0xf2 {
+		if s.check(check{"formatted blocks", 80, 8, s.blocks(block)}); s.err != nil {
+			return
+		}
+		end = ondisk.I64(s.u64(80)) * block
 	}
-	start, blocks := at+block, int64(l.Blocks)
-	switch {
-	case l.Offset != 0:
-		start, blocks = int64(l.Offset)*block, blocks-1
-	case at == units.SectorSize:
+	dataset(v, s.at+80, "", s.at+block, end-s.at-block)
+}
+
+// dasdOfCMS adds the partition, which a reserved minidisk moves.
+func dasdOfCMS(v *Volume, s *super) {
+	block, count := s.i64(12), s.i64(28)
+	s.check(check{"block size", 12, 4, power(512, dasdBlock).says("512, 1024, 2048 or 4096")})
+	if s.err != nil {
+		return
+	}
+	start := s.at + block
+	switch offset := s.i64(52); {
+	case offset != 0:
+		start, count = offset*block, count-1
+	case s.at == units.SectorSize:
 		start = 2 * block
 	}
-	dataset(v, at+28, "", start, blocks*block-start)
-	return v, nil
-}
-
-func newDASD(d disk.Disk, layout string, name []byte) *Volume {
-	v := newTable(DASD, d)
-	v.Label = ebcdic(name)
-	v.Addf("layout", "%s", layout)
-	return v
+	dataset(v, s.at+28, "", start, count*block-start)
 }
 
 // dataset adds a partition, numbered as Linux does. Its place stands at byte off.

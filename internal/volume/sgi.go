@@ -1,40 +1,12 @@
 package volume
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"strconv"
 
-	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
-)
-
-// sgi finds the volume header of IRIX.
-var sgi = Prober{
-	Kinds: []Traits{{Kind: SGI, Slices: "SGI volume header", Foreign: true, NeverStale: true}},
-	Marks: []Mark{{Off: 0, Bytes: "\x0b\xe5\xa9\x41"}},
-	Probe: probeSGI,
-}
-
-// sgiLabel is the volume header of IRIX in sector 0. Big-endian. Spec: IRIX, sys/dvh.h (struct volume_header); Linux,
-// block/partitions/sgi.c.
-type sgiLabel struct {
-	Magic    uint32
-	_        [68]byte  // where to boot from, and the geometry of the drive
-	_        [240]byte // files in the header
-	Map      [16]struct{ Blocks, First, Type uint32 }
-	Checksum uint32
-	_        uint32
-}
-
-const (
-	sgiWhat         = "sgi volume header"
-	sgiMap          = 312 // 16 entries of 12 bytes
-	sgiHeader       = 0
-	sgiVolume       = 6
-	sgiTrackReplace = 1
-	sgiSectReplace  = 2
 )
 
 // sgiTypes are the uses of a partition. Source: sfdisk --label sgi --list-types.
@@ -44,32 +16,28 @@ var sgiTypes = map[uint32]string{
 	0x82: "Linux swap", 0x83: "Linux native", 0x8e: "Linux LVM", 0xfd: "Linux RAID",
 }
 
-func probeSGI(d disk.Disk) (*Volume, error) {
-	var l sgiLabel
-	b, err := Superblock(d, 0, binary.BigEndian, &l)
-	switch {
-	case err != nil:
-		return nil, err
-	case l.Magic != 0x0be5a941:
-		return nil, ondisk.ErrNoMatch
-	}
-	v := newTable(SGI, d)
-	for i, e := range l.Map {
-		if e.Blocks == 0 {
-			continue
+// sgi is the volume header of IRIX. Spec: IRIX, sys/dvh.h (struct volume_header); Linux, block/partitions/sgi.c.
+var sgi = &row{
+	kinds: []Traits{{Kind: SGI, Slices: "SGI volume header", Foreign: true, NeverStale: true}},
+	what:  "sgi volume header", at: []int64{0}, size: 512, order: binary.BigEndian,
+	magic:  []Mark{{0, "\x0b\xe5\xa9\x41"}},
+	checks: func(*super) {},
+	volume: func(s *super) *Volume {
+		const entries, header, trackReplace, sectorReplace, whole, atSum = 16, 0, 1, 2, 6, 504
+		v := newTable(SGI, s.d)
+		for i := range int64(entries) {
+			at := 312 + 12*i
+			use := s.u32(at + 8)
+			if s.u32(at) == 0 {
+				continue
+			}
+			entry(v, s.what, at, Part{
+				Name: strconv.FormatInt(i+1, 10), Kind: cmp.Or(sgiTypes[use], fmt.Sprintf("type %#x", use)),
+				Start: s.i64(at+4) * units.SectorSize, Size: s.i64(at) * units.SectorSize,
+				Own: use == header || use == whole || use == trackReplace || use == sectorReplace,
+			})
 		}
-		kind := sgiTypes[e.Type]
-		if kind == "" {
-			kind = fmt.Sprintf("type %#x", e.Type)
-		}
-		entry(v, sgiWhat, sgiMap+12*int64(i), Part{
-			Name: strconv.Itoa(i + 1), Kind: kind,
-			Start: blocks(e.First, units.SectorSize), Size: blocks(e.Blocks, units.SectorSize),
-			Own: e.Type == sgiHeader || e.Type == sgiVolume || e.Type == sgiTrackReplace || e.Type == sgiSectReplace,
-		})
-	}
-	if sum := sum32(b); sum != 0 {
-		return v, ondisk.Field(sgiWhat, "checksum", 504, Hex(l.Checksum), Hex(l.Checksum-sum))
-	}
-	return v, nil
+		s.check(check{"checksum", atSum, 4, sum(func() uint64 { return uint64(s.u32(atSum) - sum32(s.b)) })})
+		return v
+	},
 }

@@ -10,67 +10,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var (
-	vtocKinds = []Traits{{Kind: VTOC, Title: "Solaris VTOC", Slices: "Sun disk label", NeverStale: true}}
-	// vtoc finds the table of slices of Solaris on a PC.
-	vtoc = Prober{
-		Kinds: vtocKinds, Marks: []Mark{{Off: 512 + 12, Bytes: "\xee\xde\x0d\x60"}}, Probe: probeVTOC,
-	}
-	// sun finds that of a Sun machine.
-	sun = Prober{Kinds: vtocKinds, Marks: []Mark{{Off: 508, Bytes: "\xda\xbe"}}, Probe: probeSun}
-)
-
-// x86Label is the disk label of Solaris on a PC, in sector 1 of its partition. Spec: illumos,
-// usr/src/uts/common/sys/dklabel.h (struct dk_label with _SUNOS_VTOC_16) and vtoc.h.
-type x86Label struct {
-	BootInfo   [3]uint32
-	Sanity     uint32
-	Version    uint32
-	Volume     [8]byte
-	SectorSize uint16 // bytes
-	Slices     uint16
-	_          [10]uint32
-	Map        [16]x86Slice
-	_          [16]uint32 // time stamps
-	ASCII      [128]byte
-	_          [52]byte // geometry
-	Magic      uint16
-	Checksum   uint16
-}
-
-type x86Slice struct {
-	Tag, Flag uint16
-	Start     uint32 // sectors from the start of the partition
-	Sectors   uint32
-}
-
-// sunLabel is the disk label of Sun's SPARC machines, in sector 0, big-endian. Spec: Linux, block/partitions/sun.c;
-// illumos, dklabel.h with _SUNOS_VTOC_8.
-type sunLabel struct {
-	ASCII    [128]byte
-	Version  uint32
-	Volume   [8]byte
-	Slices   uint16
-	Tags     [8]struct{ Tag, Flag uint16 }
-	_        uint16
-	_        [3]uint32
-	Sanity   uint32
-	_        [60]uint32 // time stamps, unused
-	_        [2]uint16  // cylinders
-	Heads    uint16
-	Sectors  uint16 // of a track
-	_        [2]uint16
-	Map      [8]struct{ Cylinder, Sectors uint32 }
-	Magic    uint16
-	Checksum uint16
-}
+var vtocKinds = []Traits{{Kind: VTOC, Title: "Solaris VTOC", Slices: "Sun disk label", NeverStale: true}}
 
 const (
-	x86What      = "solaris disk label"
-	sunWhat      = "sun disk label"
 	vtocSanity   = 0x600ddeee
 	sunMagic     = 0xdabe
 	wholeDiskTag = 5
+	atSunSum     = 510
 )
 
 // vtocTags are the uses of a slice. Source: sfdisk --label sun --list-types.
@@ -80,61 +26,59 @@ var vtocTags = map[uint16]string{
 	0x82: "Linux swap", 0x83: "Linux native", 0x8e: "Linux LVM", 0xfd: "Linux raid autodetect",
 }
 
-func probeVTOC(d disk.Disk) (*Volume, error) {
-	const at = units.SectorSize
-	var l x86Label
-	b, err := Superblock(d, at, binary.LittleEndian, &l)
-	switch {
-	case err != nil:
-		return nil, err
-	case l.Sanity != vtocSanity || l.Version != 1:
-		return nil, ondisk.ErrNoMatch
-	case l.Magic != sunMagic:
-		return nil, ondisk.Field(x86What, "magic", at+508, hex16(l.Magic), hex16(sunMagic))
-	case xor16(b, binary.LittleEndian) != 0:
-		return nil, ondisk.Field(x86What, "checksum", at+510, hex16(l.Checksum),
-			hex16(l.Checksum^xor16(b, binary.LittleEndian)))
-	case int(l.Slices) > len(l.Map):
-		return nil, ondisk.Field(x86What, "slice count", at+30, l.Slices, fmt.Sprintf("at most %d", len(l.Map)))
-	}
-	v := solaris(d, "Solaris x86", l.ASCII[:], l.Volume[:])
-	for i, s := range l.Map[:l.Slices] {
-		slice(v, x86What, at+72+12*int64(i), i, s.Tag, int64(s.Start), units.SectorSize,
-			int64(s.Sectors)*units.SectorSize)
-	}
-	return v, nil
+// vtoc is the table of slices of Solaris on a PC, in sector 1 of its partition. Spec: illumos,
+// usr/src/uts/common/sys/dklabel.h (struct dk_label with _SUNOS_VTOC_16) and vtoc.h.
+var vtoc = &row{
+	kinds: vtocKinds,
+	what:  "solaris disk label", at: []int64{units.SectorSize}, size: 512, order: binary.LittleEndian,
+	magic: []Mark{{12, "\xee\xde\x0d\x60"}},
+	mine:  func(s *super) bool { return s.u32(16) == 1 },
+	checks: func(s *super) {
+		s.check(
+			check{"magic", 508, 2, sum(func() uint64 { return sunMagic })},
+			check{"checksum", atSunSum, 2, sum(func() uint64 { return uint64(s.u16(atSunSum) ^ xor16(s.b, s.order)) })},
+			check{"slice count", 30, 2, within(0, 16).says("at most 16")},
+		)
+	},
+	volume: func(s *super) *Volume {
+		v := solaris(s.d, "Solaris x86", s.b[328:456], s.b[20:28])
+		for i := range int(s.u16(30)) {
+			at := 72 + 12*int64(i)
+			slice(v, s.what, s.at+at, i, s.u16(at), s.i64(at+4), units.SectorSize, s.i64(at+8)*units.SectorSize)
+		}
+		return v
+	},
 }
 
-// probeSun knows the label of a whole disk. Its slices begin on cylinders.
-func probeSun(d disk.Disk) (*Volume, error) {
-	var l sunLabel
-	b, err := Superblock(d, 0, binary.BigEndian, &l)
-	if err != nil {
-		return nil, err
-	}
-	perCylinder := int64(l.Heads) * int64(l.Sectors)
-	switch {
-	case l.Magic != sunMagic || (l.Sanity != vtocSanity && xor16(b, binary.BigEndian) != 0):
-		// Two bytes are too few: one encrypted partition in 65536 has them, and any MBR can.
-		return nil, ondisk.ErrNoMatch
-	case xor16(b, binary.BigEndian) != 0:
-		return nil, ondisk.Field(sunWhat, "checksum", 510, hex16(l.Checksum),
-			hex16(l.Checksum^xor16(b, binary.BigEndian)))
-	case perCylinder == 0:
-		return nil, ondisk.Field(sunWhat, "geometry", 436, fmt.Sprintf("%d heads, %d sectors", l.Heads, l.Sectors),
-			"1 or more of each")
-	}
-	v := solaris(d, "Sun (SPARC)", l.ASCII[:], l.Volume[:])
-	hasTags := l.Sanity == vtocSanity && l.Version == 1 && int(l.Slices) <= len(l.Tags)
-	for i, s := range l.Map {
-		tag := uint16(0)
-		if hasTags {
-			tag = l.Tags[i].Tag
+// sun is the disk label of Sun's SPARC machines. Its slices begin on cylinders. Spec: Linux, block/partitions/sun.c;
+// illumos, dklabel.h with _SUNOS_VTOC_8.
+var sun = &row{
+	kinds: vtocKinds,
+	what:  "sun disk label", at: []int64{0}, size: 512, order: binary.BigEndian, magic: []Mark{{508, "\xda\xbe"}},
+	// Two bytes are too few: one encrypted partition in 65536 has them, and any MBR can.
+	mine: func(s *super) bool { return s.u32(188) == vtocSanity || xor16(s.b, s.order) == 0 },
+	checks: func(s *super) {
+		heads, sectors := s.u16(436), s.u16(438)
+		s.check(
+			check{"checksum", atSunSum, 2, sum(func() uint64 { return uint64(s.u16(atSunSum) ^ xor16(s.b, s.order)) })},
+			check{"geometry", 436, 0, holds(heads > 0 && sectors > 0,
+				fmt.Sprintf("%d heads, %d sectors", heads, sectors), "1 or more of each")},
+		)
+	},
+	volume: func(s *super) *Volume {
+		const slices = 8
+		cylinder := int64(s.u16(436)) * int64(s.u16(438)) * units.SectorSize
+		v := solaris(s.d, "Sun (SPARC)", s.b[:128], s.b[132:140])
+		hasTags := s.u32(188) == vtocSanity && s.u32(128) == 1 && s.u16(140) <= slices
+		for i := range slices {
+			tag, at := uint16(0), 444+8*int64(i)
+			if hasTags {
+				tag = s.u16(142 + 4*int64(i))
+			}
+			slice(v, s.what, at, i, tag, s.i64(at), cylinder, s.i64(at+4)*units.SectorSize)
 		}
-		slice(v, sunWhat, 444+8*int64(i), i, tag, int64(s.Cylinder), perCylinder*units.SectorSize,
-			int64(s.Sectors)*units.SectorSize)
-	}
-	return v, nil
+		return v
+	},
 }
 
 // solaris returns a volume with boot code and slices at the places of Solaris. Source: illumos, installgrub.c:
