@@ -86,7 +86,8 @@ func TestEmptyTables(t *testing.T) {
 		"GPT of 4096":   {"", 0, []int64{6 * 4096, units.MiB, size - 7*4096}},
 		"Microsoft reserved only": {
 			"label: gpt\nfirst-lba: 34\nstart=34, size=1000, type=E3C9E316-0B5C-4DB8-817D-F92DF00215AE\n",
-			0, []int64{1034 * 512, size - 34*512},
+			0,
+			[]int64{1034 * 512, size - 34*512},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

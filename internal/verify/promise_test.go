@@ -3,8 +3,6 @@ package verify_test
 import (
 	"testing"
 
-	"github.com/trueup/trueup/internal/volume"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
