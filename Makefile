@@ -194,13 +194,12 @@ filesystems: ## align to ext4, FAT, exFAT, SMB and NFS of a Linux kernel in a vi
 	scripts/filesystems.sh
 
 .PHONY: torture
-torture: ## kill -9 at 2000 points of an align instead of 100, and at every call of an exchange and of a copy that goes on; power cuts of moves; logs of NTFS replayed by a Linux that is built for it
+torture: ## kill -9 at 2000 points of an align instead of 100, and at every call of an exchange; power cuts of moves; logs of NTFS replayed by a Linux that is built for it
 	@$(GO) test -list '^TestKill$$' ./cmd/... | grep -x TestKill
 	scripts/ntfs3-kernel.sh
 	TRUEUP_NTFS3=1 $(GO) test -count=1 -timeout 1h -v -run '^TestReplayByNTFS3$$' ./internal/fs/ntfs/journal
 	TRUEUP_CRASHES=6 $(GO) test -count=1 -timeout 1h -v -run '^Test(Crashes.*|FailedCalls|KilledThenPower)$$' ./internal/inplace
 	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^Test(Kill(Device|edMoves(OnDevice)?|edSfdisk)?|CallsOfAMoveFail)$$' ./cmd/...
-	TRUEUP_SHARES=all TRUEUP_KILLS=all $(GO) test -count=1 -timeout 6h -v -run '^Test(KillAndResume|CallsOfAResumeFail)$$' ./cmd/...
 	TRUEUP_SHARES=all TRUEUP_KILLS=all $(GO) test -count=1 -timeout 1h -v -run '^Test(KilledAtEveryCall|EveryCallFails|EveryCallOfAnExchangeFails)$$' ./internal/exchange ./internal/image/device
 
 .PHONY: chaos

@@ -298,3 +298,13 @@ func TestSurroundings(t *testing.T) {
 		})
 	}
 }
+
+// sumsOf returns the digests of all files of a folder.
+func sumsOf(t testing.TB, folder string) map[string]string {
+	t.Helper()
+	sums := map[string]string{}
+	for _, name := range folderNames(t, folder) {
+		sums[name] = sha256Of(t, filepath.Join(folder, name))
+	}
+	return sums
+}

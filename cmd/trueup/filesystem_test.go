@@ -178,7 +178,6 @@ func TestSharedBlocks(t *testing.T) {
 				"align":     {[]string{"align"}, []string{"align"}, "align", true},
 				"convert":   {[]string{"convert"}, []string{"convert"}, "convert", true},
 				"structure": {[]string{"align", "--verify", "structure"}, []string{"structure"}, "align", true},
-				"lasting":   {[]string{"align", "--resumable"}, []string{"lasting"}, "align", false},
 				"flat": {
 					[]string{"align", "--to", "vmdk:monolithicFlat"},
 					[]string{"flat.vmdk", "flat-flat.vmdk"},

@@ -67,7 +67,7 @@ func (l library) requireFlat(t *testing.T, folders ...string) {
 	run(0, "convert", "--flatten", l.top, dest)
 	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", l.format, l.raw, dest)
 	run(0, "plan", "--flatten", l.top)
-	run(0, "align", "--flatten", "--force", "--resumable", l.top, dest)
+	run(0, "align", "--flatten", "--force", l.top, dest)
 	run(0, "verify", l.top, dest)
 	require.Equal(t, 0, trueup(t, "verify", l.raw, dest).code, "as QEMU reads it")
 	require.Contains(t, run(3, "inspect", l.top), l.path("lib/deep/base."+l.format))
@@ -205,7 +205,7 @@ func TestExtentsInFurtherFolders(t *testing.T) {
 					{"convert", "--force", l.top, dest},
 					{"verify", l.top, dest},
 					{"plan", l.top},
-					{"align", "--force", "--resumable", l.top, dest},
+					{"align", "--force", l.top, dest},
 					{"verify", l.top, dest},
 				} {
 					r := trueup(t, append(c, flags...)...)

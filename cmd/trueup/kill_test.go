@@ -301,3 +301,16 @@ func killedAt(t *testing.T, strace string, p callPoint, command []string) *exec.
 	}
 	return exec.Command(strace, append(append(args, builtPath), command...)...)
 }
+
+// What a killed run has left names DEST as its data, which is no reason to keep that.
+func TestUnfinishedFileIsNoUserOfDest(t *testing.T) {
+	t.Parallel()
+	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
+	args := []string{"align", "--force", "--no-progress", "--to", "vmdk:monolithicSparse", killDisk(t), dest}
+	require.Equal(t, 0, trueup(t, args...).code)
+	require.NoError(t, os.Rename(dest, filepath.Join(filepath.Dir(dest), ".aligned.vmdk.partial")))
+	require.NoError(t, os.WriteFile(dest, []byte("no disk"), 0o600))
+	r := trueup(t, args...)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Equal(t, []string{"aligned.vmdk"}, folderNames(t, filepath.Dir(dest)))
+}

@@ -151,7 +151,6 @@ func TestPackedImagesAreNamed(t *testing.T) {
 		{4, "--replace needs an image in a file of its own", []string{"align", "--replace", at("x.img.gz")}},
 		{4, "--in-place needs an image in a file of its own", []string{"align", "--in-place", at("flat.tar")}},
 		{4, "--view needs an image in a file of its own", []string{"align", "--view", at("flat.tar"), dest}},
-		{4, "--resumable needs an image in a file of its own", []string{"align", "--resumable", at("x.vmdk.gz"), dest}},
 		{4, "trueup serve needs an image in a file of its own", []string{"serve", "--once", at("x.img.xz")}},
 		{4, "trueup convert", []string{"convert", at("x.img.xz"), strings.TrimSuffix(dest, "vmdk") + "ova"}},
 		{1, "unpacking in " + dest, []string{"inspect", "--spool", dest, at("x.img.xz")}},

@@ -50,7 +50,6 @@ func TestRemoteSource(t *testing.T) {
 		"--replace needs a file":          {"align", "--replace", uri},
 		"--in-place needs a file":         {"align", "--in-place", uri},
 		"--view needs a file":             {"align", "--view", uri, in("view.vmdk")},
-		"--resumable needs a file":        {"align", "--resumable", uri, in("x.img")},
 		"a copy that is a package needs":  {"align", uri, in("x.ova")},
 		"is an image of a server, which":  {"align", src, uri},
 		"trueup serve needs a file":       {"serve", uri},

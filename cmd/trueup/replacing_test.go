@@ -250,12 +250,11 @@ func TestReplaceRefuses(t *testing.T) {
 		code    int
 		says    string
 	}{
-		"DEST":        {nil, []string{"other.vmdk"}, 64, "leave out one of them"},
-		"a view":      {nil, []string{"--view"}, 64, "--view"},
-		"--resumable": {nil, []string{"--resumable"}, 64, "--resumable"},
-		"--force":     {nil, []string{"--force"}, 64, "--force"},
-		"--to":        {nil, []string{"--to", "raw"}, 64, "keeps the format"},
-		"--keep":      {nil, []string{"--keep", "all"}, 64, "original or none"},
+		"DEST":    {nil, []string{"other.vmdk"}, 64, "leave out one of them"},
+		"a view":  {nil, []string{"--view"}, 64, "--view"},
+		"--force": {nil, []string{"--force"}, 64, "--force"},
+		"--to":    {nil, []string{"--to", "raw"}, 64, "keeps the format"},
+		"--keep":  {nil, []string{"--keep", "all"}, 64, "original or none"},
 		"a hypervisor": {
 			func(t *testing.T, p string) { t.Helper(); require.NoError(t, os.Mkdir(p+".lck", 0o755)) },
 			nil, 4, "has the disk open",

@@ -3,7 +3,6 @@ package fleetcmd_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -220,7 +219,7 @@ func (s *site) requireOnly(t *testing.T, names ...string) {
 	require.ElementsMatch(t, names, got)
 }
 
-// The worker of a job is killed, and the run dies with it. The next worker goes on with what is written.
+// The worker of a job is killed, and the run dies with it. The next worker starts again.
 func TestKilledWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -236,13 +235,6 @@ func TestKilledWorker(t *testing.T) {
 	st, err := os.Stat(filepath.Join(s.root, "a-aligned.img"))
 	require.NoError(t, err)
 	require.Equal(t, fleet.IdentityOf(st.Size(), st.ModTime().UnixNano()), r.Named)
-	var result struct {
-		Kept    int64 `json:"kept_bytes"`
-		Written int64 `json:"written_bytes"`
-	}
-	require.NoError(t, json.Unmarshal(r.Result, &result))
-	require.Positive(t, result.Kept, "it went on")
-	require.Positive(t, result.Written)
 	s.requireOnly(t, "a.img", "a-aligned.img")
 	require.True(t, bytes.Equal(want(t, image), disktest.ReadFile(t, filepath.Join(s.root, "a-aligned.img"))))
 }
@@ -318,27 +310,32 @@ func TestCancelledJob(t *testing.T) {
 	s.requireOnly(t, "a.img", "a-aligned.img")
 }
 
-// A cancelled exchange leaves nothing, also if its worker was killed before.
-func TestCancelledExchange(t *testing.T) {
+// A cancelled job leaves nothing, also if its worker was killed before.
+func TestCancelledJobOfAKilledWorker(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	s.disk(t, "a.img")
-	s.run(t, "", "submit", "exchange", "--datastore", "ds1", "a.img")
-	first := s.worker(t, slow(t)...)
-	r := s.until(t, copying)
-	s.requireOnly(t, "a.img", ".a.img.partial")
-	first.kill()
-	s.run(t, "", "cancel", r.Key())
-	second := s.worker(t)
-	second.waitFor(t, "the job was cancelled")
-	second.kill()
-	s.requireOnly(t, "a.img")
-	s.run(t, "", "retry", r.Key())
-	s.worker(t, slow(t)...)
-	s.until(t, copying)
-	s.run(t, "", "cancel", r.Key())
-	s.until(t, func(r *fleet.Record) bool { return r.State == fleet.Cancelled && !r.Begun })
-	s.requireOnly(t, "a.img")
+	for kind, partial := range map[string]string{"exchange": ".a.img.partial", "align": ".a-aligned.img.partial"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.disk(t, "a.img")
+			s.run(t, "", "submit", kind, "--datastore", "ds1", "a.img")
+			first := s.worker(t, slow(t)...)
+			r := s.until(t, copying)
+			s.requireOnly(t, "a.img", partial)
+			first.kill()
+			s.run(t, "", "cancel", r.Key())
+			second := s.worker(t)
+			second.waitFor(t, "the job was cancelled")
+			second.kill()
+			s.requireOnly(t, "a.img")
+			s.run(t, "", "retry", r.Key())
+			s.worker(t, slow(t)...)
+			s.until(t, copying)
+			s.run(t, "", "cancel", r.Key())
+			s.until(t, func(r *fleet.Record) bool { return r.State == fleet.Cancelled && !r.Begun })
+			s.requireOnly(t, "a.img")
+		})
+	}
 }
 
 // A worker that is asked to end gives its job back, and the next one goes on at once.

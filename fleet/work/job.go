@@ -323,15 +323,16 @@ func (j *attempt) clear() error {
 	}
 	at := filepath.Join(dir, filepath.Base(r.Path)) // the image need not be there
 	to := target(at, r)
-	left, args := to+journal, []string{"undo", "--json", to}
+	// A run removes what an earlier one has left before it copies. It is ended then.
+	left, args := partialOf(to), append([]string{"align", "--supervised", "--json", "--progress", "json"}, r.Flags()...)
 	if r.Kind == fleet.Exchange {
-		if exists(left) {
+		if exists(to + journal) {
 			j.log.Warn("an exchange has begun to give names, or is complete: see trueup undo and trueup resume")
 			return nil
 		}
-		// A run removes what an earlier one has left before it copies. It is ended then.
-		left, args = partialOf(to), []string{"align", "--supervised", "--replace", "--json", "--progress", "json"}
-		args = append(append(args, r.Flags()...), at)
+		args = append(args, "--replace", at)
+	} else {
+		args = append(args, at, to)
 	}
 	if !exists(left) {
 		return nil

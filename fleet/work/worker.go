@@ -275,14 +275,14 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 		return append(append(args, r.Flags()...), at), v
 	}
 	dest := target(at, r)
-	if r.Kind == fleet.Align && r.Named != "" && identityOf(dest) == r.Named && !exists(dest+journal) {
+	if r.Kind == fleet.Align && r.Named != "" && identityOf(dest) == r.Named {
 		args = append([]string{"verify"}, common...) // an earlier delivery has come to its end
 		if r.SkipFree {
 			args = append(args, "--skip-free")
 		}
 		return append(args, at, dest), v
 	}
-	if r.Kind == fleet.Align && exists(dest) && !exists(dest+journal) {
+	if r.Kind == fleet.Align && exists(dest) {
 		return nil, verdict{
 			fleet.Refused, "exists", filepath.Base(dest) + " exists: rename it, and have the job retried, or submit " +
 				"the image with another --suffix",
@@ -292,7 +292,7 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 	if r.Kind == fleet.Exchange {
 		return append(append([]string{"align", "--supervised", "--replace"}, common...), at), v
 	}
-	return append(append([]string{"align", "--supervised", "--resumable"}, common...), at, dest), v
+	return append(append([]string{"align", "--supervised"}, common...), at, dest), v
 }
 
 // target returns where the result of a job gets its name, whose image is at a path.
@@ -327,7 +327,7 @@ func identityOf(path string) string {
 	return fleet.IdentityOf(st.Size(), st.ModTime().UnixNano())
 }
 
-// journal ends the name of the file beside a copy that can go on.
+// journal ends the name of the journal of an exchange.
 const journal = ".trueup"
 
 func exists(path string) bool {

@@ -58,6 +58,7 @@ var removed = map[string]string{
 	"libvirt-xml":    definitions,
 	"limit-rate":     "read SOURCE through nbdkit --filter=rate, as docs/recipes.md shows",
 	"log-format":     "the lines of --log are JSON, which jq prints as text",
+	"resumable":      "an ended copy starts again; trueup resume is for --replace and --in-place",
 	"second-opinion": "write && trueup judge SOURCE DEST after the line",
 	"vmx":            definitions,
 }

@@ -45,6 +45,7 @@ func TestDidYouMean(t *testing.T) {
 		"inspect --boundaryy 1M src.img":  "did you mean --boundary?",
 		"align --after true src.img b":    "--after, which was removed; write && COMMAND after the line of trueup; see",
 		"plan --dynamic-disks src.img":    "--dynamic-disks, which was removed; convert the disk",
+		"align --resumable a b":           "--resumable, which was removed; an ended copy starts again; trueup resume",
 		"inspect --bogus src.img":         "unknown flag: --bogus; see trueup inspect --help",
 		"inspect":                         "inspect takes IMAGE..., 0 given; see trueup inspect --help",
 		"inspect --with c a b":            "--with names the other disks of one machine, and 2 images are given",

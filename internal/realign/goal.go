@@ -15,11 +15,11 @@ type Goal struct {
 	DataOnly        bool  // only partitions that the boot does not need
 	AllowUnbootable bool  // go on although a finding warns that the copy may not boot
 	Flatten         bool  // take a snapshot together with its parents
-	SkipFree        bool  `json:",omitempty"` // the free space of volumes becomes zeros
-	RepairTable     bool  `json:",omitempty"` // damaged copies of a GPT are written anew
+	SkipFree        bool  // the free space of volumes becomes zeros
+	RepairTable     bool  // damaged copies of a GPT are written anew
 
 	// To is the format of the copy; empty: that of the source.
-	To string `json:"-"`
+	To string
 }
 
 // Consistent refuses what contradicts itself.

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/trueup/trueup/internal/exchange"
-	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/unfinished"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // Undo, Resume and Finish are the commands that go on with open work.
@@ -26,8 +23,6 @@ type GoOn struct {
 	KeepNone bool // resume an exchange of which no original is to stay
 	// Allow are folders in which, and below, overlays of the disks of an exchange are looked for.
 	Allow []string
-	// Copy writes what an ended copy lacks.
-	Copy func(ctx context.Context, o *Order) (w Written, err error)
 }
 
 // GoOn goes on with open work, which is locked. It refuses a command that does not apply.
@@ -45,10 +40,6 @@ func (j *Job) GoOn(ctx context.Context, w *unfinished.Held, g GoOn) (unfinished.
 		return j.goOnExchange(ctx, w, g)
 	case kind == unfinished.InPlace && g.Command != Finish:
 		return j.goOnInPlace(ctx, w, g.Command == Undo)
-	case kind == unfinished.Copy && g.Command == Undo:
-		return undoCopy(w)
-	case kind == unfinished.Copy && g.Command == Resume:
-		return resumeCopy(ctx, w, g)
 	}
 	return unfinished.Done{}, fmt.Errorf("no %s of %q", g.Command, w.Work.Kind) // our own bug
 }
@@ -98,46 +89,4 @@ func FinishExchange(ctx context.Context, path string, allow []string) error {
 		err = errors.Join(err, w.Close())
 	}
 	return err
-}
-
-// ReadFor lists the images that going on with some work reads beside the disk itself. An order that is not understood
-// is refused later: the copy can be undone.
-func ReadFor(w *unfinished.Held) []string {
-	if w.Work.Kind != unfinished.Copy {
-		return nil
-	}
-	o, err := OrderOf(w)
-	if err != nil {
-		return nil
-	}
-	return slices.Concat([]string{o.Source}, o.With, o.Reading.Allow)
-}
-
-// undoCopy removes what an ended copy has written.
-func undoCopy(w *unfinished.Held) (d unfinished.Done, err error) {
-	complete, err := store.Settle(w, true)
-	d.Text = "the unfinished copy is removed"
-	if complete {
-		d.Text = "the copy was complete, and stays; its journal is removed"
-	}
-	return d, err
-}
-
-// resumeCopy goes on with a copy, and compares every byte at its end.
-func resumeCopy(ctx context.Context, w *unfinished.Held, g GoOn) (d unfinished.Done, err error) {
-	if complete, err := store.Settle(w, false); complete {
-		return unfinished.Done{Text: "the copy was complete already; its journal is removed"}, err
-	}
-	o, err := OrderOf(w)
-	if err != nil {
-		return d, err
-	}
-	written, err := g.Copy(ctx, o)
-	if err != nil {
-		return d, err
-	}
-	d.Files, d.Notes, d.Kept, d.Written = written.Files, written.Notes, written.Kept, written.Wrote
-	d.Text = fmt.Sprintf("the copy of %s is complete, and every byte was compared; %s of its files stood there "+
-		"already, and %s were written", o.Source, units.Format(written.Kept), units.Format(written.Wrote))
-	return d, nil
 }

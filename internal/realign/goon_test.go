@@ -1,8 +1,10 @@
 package realign
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/image"
@@ -18,7 +19,6 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/verify"
@@ -279,79 +279,56 @@ func TestJournalFiles(t *testing.T) {
 	leaveFolder(t)
 	_, err := JournalFile("x", path)
 	require.ErrorIs(t, err, ondisk.ErrUsage)
-	_, err = NewOrder("1.0", "align", "x", nil, Reading{}, Goal{}, Target{}, false)
-	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = NewOrder("1.0", "align", path, nil, Reading{Allow: []string{"x"}}, Goal{}, Target{}, false)
-	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// A copy that was ended goes on, or goes.
-func TestGoOnWithACopy(t *testing.T) {
+// A copy with --resumable that an earlier version began is refused, and not a byte of it is touched.
+func TestCopiesOfEarlierVersions(t *testing.T) {
 	t.Parallel()
-	path := smallDisk(t)
-	was := content(t, path)
-	dest := filepath.Join(t.TempDir(), "copy.raw")
-	order := func() *Order {
-		o, err := NewOrder("1.0", "align", path, nil, Reading{}, Goal{}, Target{Format: "raw"}, false)
-		require.NoError(t, err)
-		return o
-	}
-	ended := func() {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		j := Job{Dest: dest, Format: "raw", Jobs: 1, Order: order(), Watch: func() Progress {
-			return watcher(func(phase string) {
-				if phase == diskcopy.PhaseProve {
-					cancel()
-				}
-			})
-		}, Full: true}
-		_, err := write(ctx, t, &j, path)
-		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, "what is written stays: trueup resume "+shell.Quote(dest))
-		require.Len(t, disktest.Names(t, filepath.Dir(dest)), 2)
-	}
-	ended()
-	d, err := goOn(t, &Job{}, dest, GoOn{Command: Undo})
-	require.NoError(t, err)
-	require.Equal(t, "the unfinished copy is removed", d.Text)
-	require.Empty(t, d.Notes)
-	require.Empty(t, disktest.Names(t, filepath.Dir(dest)))
+	for _, version := range []string{"df2a663f", "77f090bd"} {
+		for phase, says := range map[unfinished.Phase]string{
+			unfinished.Begun:    "DEST is not complete",
+			unfinished.Complete: "if trueup verify finds DEST equal to SOURCE",
+		} {
+			dest := filepath.Join(t.TempDir(), "dest.vmdk")
+			packed, err := os.Open(filepath.Join("testdata", "copy-"+version+".trueup.gz"))
+			require.NoError(t, err)
+			defer packed.Close()
+			z, err := gzip.NewReader(packed)
+			require.NoError(t, err)
+			journal, err := io.ReadAll(z)
+			require.NoError(t, err)
+			partial := filepath.Join(filepath.Dir(dest), ".dest.vmdk.partial")
+			require.NoError(t, errors.Join(os.WriteFile(unfinished.JournalOf(dest), journal, 0o600),
+				os.WriteFile(partial, []byte("written"), 0o600)))
+			w, err := unfinished.Hold(dest, "")
+			require.NoError(t, err)
+			if phase == unfinished.Complete {
+				require.NoError(t, w.Enter(phase))
+			}
+			require.NoError(t, w.Close())
+			was := content(t, unfinished.JournalOf(dest))
 
-	ended()
-	_, err = goOn(t, &Job{}, dest, GoOn{Command: Resume, Copy: func(context.Context, *Order) (Written, error) {
-		return Written{}, errMarker
-	}})
-	require.ErrorIs(t, err, errMarker)
-	w, err := unfinished.Hold(dest, "")
-	require.NoError(t, err)
-	require.Equal(t, []string{path}, ReadFor(w))
-	for what, change := range map[string]func(o *Order){
-		"it was begun by trueup 1.0": func(o *Order) { o.Program = "another" },
-		"has changed since":          func(o *Order) { o.Files = nil },
-		"its plan is another":        func(o *Order) { o.Seed = nil },
-	} {
-		begun, err := OrderOf(w)
-		require.NoError(t, err)
-		now := *begun
-		change(&now)
-		require.ErrorContains(t, now.agrees(begun, w), what)
+			requireRefused := func(err error) {
+				t.Helper()
+				var refusal *ondisk.Refusal
+				require.ErrorAs(t, err, &refusal)
+				require.Equal(t, "unfinished", refusal.Code)
+				require.ErrorContains(t, err, "an earlier version of trueup")
+				require.ErrorContains(t, err, "the trueup that began it")
+				require.ErrorContains(t, err, says)
+				require.ErrorContains(t, err, "SOURCE is untouched")
+			}
+			for _, command := range []string{Undo, Resume, Finish} {
+				_, err = goOn(t, &Job{Force: true}, dest, GoOn{Command: command})
+				requireRefused(err)
+			}
+			_, err = write(t.Context(), t, &Job{Dest: dest, Format: "vmdk", Jobs: 1}, smallDisk(t))
+			requireRefused(err)
+			require.Equal(t, was, content(t, unfinished.JournalOf(dest)))
+			require.Equal(t, "written", content(t, partial))
+			require.Len(t, disktest.Names(t, filepath.Dir(dest)), 2)
+		}
 	}
-	again := Job{Dest: dest, Format: "raw", Jobs: 1, Order: order(), Going: w}
-	again.Order.Program = "another"
-	_, err = write(t.Context(), t, &again, path)
-	require.ErrorContains(t, err, "use that program")
-	again.Order = order()
-	again.Full = true
-	d, err = again.GoOn(t.Context(), w, GoOn{Command: Resume, Copy: func(_ context.Context, o *Order) (Written, error) {
-		require.Equal(t, path, o.Source)
-		return write(t.Context(), t, &again, path)
-	}})
-	require.NoError(t, errors.Join(err, w.Close()))
-	require.Equal(t, []string{"copy.raw"}, d.Files)
-	require.Positive(t, d.Kept)
-	requireMoved(t, dest, was)
-	require.Equal(t, []string{"copy.raw"}, disktest.Names(t, filepath.Dir(dest)))
 }
 
 // begun leaves work of a kind open on a disk, in a phase.
@@ -364,30 +341,12 @@ func begun(t *testing.T, path, kind string, plan []byte, phase unfinished.Phase)
 	require.NoError(t, errors.Join(w.Enter(phase), w.Close(), d.Close()))
 }
 
-// Work that cannot go on says why, and what was complete is only tidied up.
-func TestWorkThatDoesNotGoOn(t *testing.T) {
+// Of work that was not begun, only the journal is removed.
+func TestJournalThatWasNotBegun(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
-	none := func(context.Context, *Order) (Written, error) { return Written{}, errMarker }
-	begun(t, path, unfinished.Copy, []byte("{}"), unfinished.Complete)
-	d, err := goOn(t, &Job{}, path, GoOn{Command: Resume, Copy: none})
-	require.NoError(t, err)
-	require.Contains(t, d.Text, "complete already")
-	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
-
-	begun(t, path, unfinished.Copy, []byte("no order"), unfinished.Begun)
-	_, err = goOn(t, &Job{}, path, GoOn{Command: Resume, Copy: none})
-	require.ErrorContains(t, err, "its journal cannot be understood")
-	w, err := unfinished.Hold(path, "")
-	require.NoError(t, err)
-	require.Empty(t, ReadFor(w))
-	j := Job{Dest: path, Order: &Order{}, Going: w}
-	_, err = write(t.Context(), t, &j, smallDisk(t))
-	require.ErrorContains(t, err, "its journal cannot be understood")
-	require.NoError(t, errors.Join(w.Remove(), w.Close()))
-
 	require.NoError(t, os.WriteFile(unfinished.JournalOf(path), nil, 0o600))
-	d, err = goOn(t, &Job{}, path, GoOn{Command: Undo})
+	d, err := goOn(t, &Job{}, path, GoOn{Command: Undo})
 	require.NoError(t, err)
 	require.Contains(t, d.Text, "nothing was begun")
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))

@@ -25,16 +25,16 @@ type Reading struct {
 	SectorSize int64  // of the disk, bytes
 	Like       int64  // sector size of a raw image when the user says none, bytes; 0 for its own
 
-	Claimed bool `json:"-"` // this run has claimed the device, and knows that it is free
+	Claimed bool // this run has claimed the device, and knows that it is free
 
-	Allow []string `json:",omitempty"` // folders in which parents and extents may lie
+	Allow []string // folders in which parents and extents may lie
 
-	Remotes Remotes `json:"-"` // connections to servers
+	Remotes Remotes // connections to servers
 
-	Unpacking Unpacking `json:"-"` // of packed images
+	Unpacking Unpacking // of packed images
 
 	// Writers are the programs that have files open for writing; nil: nobody has looked for them, and nobody does.
-	Writers Writers `json:"-"`
+	Writers Writers
 }
 
 // Writers names the programs that have files open for writing.

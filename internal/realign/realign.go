@@ -30,7 +30,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/verify"
 )
 
@@ -401,9 +400,6 @@ type Job struct {
 	Warn  func(text string)
 	Ask   func(ctx context.Context) error // called after the proof; its error keeps DEST from its name
 
-	Order *Order           // has a run that is ended leave what it wrote; nil: it leaves nothing
-	Going *unfinished.Held // the work of a run that was ended, which this one goes on with
-
 	progress Progress
 	shared   []disk.Piece // stretches of files of SOURCE whose blocks DEST has, too
 	memory   int64        // of the machine, bytes; 0: as the system says
@@ -431,9 +427,6 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 			return w, err
 		}
 	}
-	if err := j.lasting(s, p, &options); err != nil {
-		return w, err
-	}
 	if j.Replace {
 		return j.replace(ctx, s, p, view, options)
 	}
@@ -447,7 +440,6 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 		w.Format, w.Subformat = o.Kind()
 		w.Copied, err = j.fill(ctx, s, p, stored, o, view)
 		if file, ok := o.(*store.Output); ok {
-			w.Kept, w.Wrote = file.Counts()
 			w.Notes = s.geometryNotes(file)
 		}
 		return err
@@ -480,7 +472,7 @@ func publish[O output](ctx context.Context, j *Job, start time.Time, create func
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(j.left(err, any(o)), o.Discard())
+			err = errors.Join(err, o.Discard())
 		}
 	}()
 	w.Files = o.Files()
@@ -532,9 +524,6 @@ func (j *Job) fill(
 	j.watch()
 	if err := j.begin(ctx, diskcopy.PhaseCopy, o.Unit(), stored); err != nil {
 		return 0, err
-	}
-	if lasts, ok := o.(*store.Output); ok {
-		lasts.Keep(false)
 	}
 	j.pass(s, o, need)
 	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()}

@@ -36,13 +36,9 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (ne
 	if _, err := diskcopy.Run(ctx, view, n, diskcopy.Options{Jobs: j.Jobs}); err != nil {
 		return 0, err
 	}
-	where, remedy := "", "make room or choose another place"
-	if j.Going != nil {
-		where, remedy = " or held by what is written of it", "make room"
-	}
 	if need = withTables(n.bytes); need > free {
 		return 0, ondisk.In(ondisk.ErrOutput, "the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST "+
-			"goes%s; %s", units.Format(need), need, units.Format(free), free, where, remedy)
+			"goes; make room or choose another place", units.Format(need), need, units.Format(free), free)
 	}
 	return need, nil
 }

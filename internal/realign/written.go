@@ -12,7 +12,6 @@ type Written struct {
 	Files             []string // names, the one named DEST first
 	Sums              []store.Sum
 	Copied            int64   // bytes of data
-	Kept, Wrote       int64   // bytes of the files, by an earlier run and by this one; 0 if not lasting
 	Took              float64 // seconds
 	Notes             []ondisk.Issue
 	Replaced          *exchange.Result // where the copy has the names of SOURCE

@@ -13,8 +13,6 @@ type Unfinished struct {
 	Text     string          `json:"text"`
 	Files    []string        `json:"files"` // of the disk at the path
 	Removed  []string        `json:"removed"`
-	Kept     int64           `json:"kept_bytes,omitempty"`    // of a copy that went on: what stood in its files already
-	Written  int64           `json:"written_bytes,omitempty"` // and what did not
 	Findings []align.Finding `json:"findings"`
 	ExitCode int             `json:"exit_code"`
 }
@@ -23,7 +21,7 @@ type Unfinished struct {
 func NewUnfinished(h Head, w unfinished.Work, d unfinished.Done) *Unfinished {
 	return &Unfinished{
 		Head: h, Path: w.Path, Kind: w.Kind, Text: d.Text, Files: orEmptyNames(d.Files),
-		Removed: orEmptyNames(d.Removed), Findings: findingsOf("disk", d.Notes), Kept: d.Kept, Written: d.Written,
+		Removed: orEmptyNames(d.Removed), Findings: findingsOf("disk", d.Notes),
 	}
 }
 

@@ -31,13 +31,15 @@ type State struct {
 // Exchange is the name of the kind that gives an aligned copy the names of its source.
 const Exchange = "exchange"
 
-// Copy is the name of the kind that writes a copy to a name of its own, and can go on when it was ended.
+// Copy is the name of the kind that earlier versions left of a copy with --resumable. No command goes on with it.
 const Copy = "copy"
 
 // Texts of the states of a copy.
 const (
-	noOriginal = "a copy keeps no original; resume completes it, undo removes it"
-	removes    = "removes what is written"
+	copyEnded = "the trueup that began it goes on with it; or remove the journal and the .partial files: SOURCE is " +
+		"untouched, and DEST is not complete, so that the copy starts again"
+	copyNamed = "the trueup that began it completes it; or, if trueup verify finds DEST equal to SOURCE, remove the " +
+		"journal, and else the .partial files too: SOURCE is untouched, and the copy starts again"
 )
 
 // InPlace is the name of the kind that moves partitions inside of a disk.
@@ -71,8 +73,15 @@ var Kinds = []Kind{{
 }, {
 	Name: Copy,
 	States: map[Phase]State{
-		Begun:    {Text: "a copy to this name was interrupted", Finish: noOriginal, Undoes: removes},
-		Complete: {Text: "a copy to this name was interrupted at its very end", Finish: noOriginal, Undoes: removes},
+		Begun: {
+			Text: "an earlier version of trueup began a copy to this name with --resumable, and was interrupted",
+			Undo: copyEnded, Resume: copyEnded, Finish: copyEnded,
+		},
+		Complete: {
+			Text: "an earlier version of trueup wrote a copy to this name with --resumable, and was interrupted at " +
+				"its very end",
+			Undo: copyNamed, Resume: copyNamed, Finish: copyNamed,
+		},
 	},
 }, {
 	Name:   InPlace,

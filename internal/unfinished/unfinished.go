@@ -265,8 +265,6 @@ type Done struct {
 	Files   []string // of the disk at PATH
 	Removed []string
 	Notes   []ondisk.Issue
-	Kept    int64 // bytes of the files that stood there already
-	Written int64 // bytes of the files that were not
 }
 
 // Options of the commands.

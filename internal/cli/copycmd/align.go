@@ -20,7 +20,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // copyFlags decide how a copy is written; align and convert share them.
@@ -33,9 +32,6 @@ type copyFlags struct {
 	sums    string // file for the digests
 	command string
 	dev     deviceFlags
-
-	resumable bool             // a run that is ended leaves what it wrote
-	going     *unfinished.Held // a run that was ended, with which this one goes on
 }
 
 func (c *copyFlags) add(cmd *cobra.Command) {
@@ -47,7 +43,6 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.StringVar(&c.verify, "verify", full, "proof before DEST gets its name, by `LEVEL`: full (every "+
 		"byte) or structure")
 	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of DEST to `FILE`, as sha256sum does")
-	f.BoolVar(&c.resumable, "resumable", false, "keep the unfinished DEST of a run that is ended, for trueup resume")
 	c.dev.add(cmd)
 	c.AddWork(cmd, defaultJobs, "read and write `N` chunks at once")
 	names, _ := realign.Targets()
@@ -151,8 +146,6 @@ manifest of SOURCE are checked first. Any other DEST becomes a single disk, from
 
 ` + deviceHelp + `
 
-` + resumableHelp + `
-
 ` + command.SourcesHelp + `
 
 ` + flags.ToHelp()
@@ -191,15 +184,11 @@ func NewAlign(c *command.Base) *cobra.Command {
 
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
 	err := errors.Join(f.checkFlags(), f.Consistent(), f.checkView(dest), f.checkDevice(src, dest),
-		f.checkResumable(src, dest), f.checkReplace(), f.checkSupervised(src, dest),
-		f.checkRemote(src, dest))
+		f.checkReplace(), f.checkSupervised(src, dest), f.checkRemote(src, dest))
 	if err != nil {
 		return err
 	}
 	if goes, err := f.goesOnFirst(ctx, out, errOut, src); goes {
-		return err
-	}
-	if goes, err := f.goesOnSupervised(ctx, out, errOut, src, dest); goes || err != nil {
 		return err
 	}
 	if err := f.dev.claim(dest, append(f.With, src)...); err != nil {
@@ -263,9 +252,6 @@ func (f *alignFlags) copyDisk(
 	}
 	j, end := f.job(errOut, dest)
 	j.Replace, j.Looped = f.replace, f.looped
-	if err := f.orders(j, src); err != nil {
-		return nil, w, err
-	}
 	if f.view {
 		j.View, j.Format, j.Subformat = true, "vmdk", "twoGbMaxExtentFlat"
 	}
@@ -356,8 +342,6 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 ` + flags.RepairTableHelp + `
 
 ` + deviceHelp + `
-
-` + resumableHelp + `
 
 ` + command.SourcesHelp + `
 

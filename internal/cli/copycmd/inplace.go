@@ -22,7 +22,7 @@ const moveJobs = 4
 
 // notInPlace are the flags of align that a move in place has no use for: those of a copy, and of its machine.
 var notInPlace = []string{
-	"to", "force", "view", "verify", "checksums", "flatten", "replace", "keep", "resumable",
+	"to", "force", "view", "verify", "checksums", "flatten", "replace", "keep",
 	"overwrite-content", "discard", "skip-free",
 }
 

@@ -58,9 +58,6 @@ func (f *alignFlags) checkReplace() error {
 		return nil
 	case f.view:
 		return command.Usage("--view shows SOURCE, which --replace would move away; leave out one of them")
-	case f.resumable:
-		return command.Usage("--resumable is for a copy beside SOURCE, and --replace gives it the names of SOURCE; " +
-			"leave out one of them")
 	case f.force:
 		return command.Usage("--force replaces a DEST, and --replace SOURCE; leave out one of them")
 	}

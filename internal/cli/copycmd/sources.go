@@ -32,7 +32,6 @@ func (f *alignFlags) needFiles() (out []string) {
 	}{
 		{"--replace", f.replace},
 		{"--view", f.view},
-		{"--resumable", f.resumable},
 	} {
 		if work.on {
 			out = append(out, work.name)

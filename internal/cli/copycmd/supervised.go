@@ -3,21 +3,18 @@ package copycmd
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/cli/command"
-	"github.com/trueup/trueup/internal/cli/flags"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // supervised is --supervised, which users do not give: a program that runs many copies is asked before DEST gets its
-// name, and a copy that was ended goes on if it is the same.
+// name.
 type supervised struct {
 	on  bool
 	ask io.Writer
@@ -69,38 +66,4 @@ func (s *supervised) judgeCopy(j *realign.Job, end func()) {
 		}
 		return nil
 	}
-}
-
-// goesOnSupervised goes on with a copy to dest that was ended, if it was begun in the same way. It reports whether
-// there was one.
-func (f *alignFlags) goesOnSupervised(
-	ctx context.Context, out, errOut io.Writer, src, dest string,
-) (goes bool, err error) {
-	if !f.caller.on || !f.resumable {
-		return false, nil
-	}
-	w, err := unfinished.Hold(dest, "")
-	switch {
-	case errors.Is(err, ondisk.ErrBusy):
-		return true, fmt.Errorf("%s: %w", dest, err)
-	case err != nil:
-		return false, nil // nothing is open, or the copy says the same
-	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	if w.Work.Kind != unfinished.Copy {
-		return false, nil
-	}
-	mine, err := realign.NewOrder(f.Version, f.command, src, f.With, f.Reading, f.Goal, f.to, f.force)
-	if err != nil {
-		return false, err
-	}
-	if begun, err := realign.OrderOf(w); err != nil || !mine.Same(begun) {
-		return false, nil // the copy is refused, since another one is open
-	}
-	on := &openFlags{
-		Base: f.Base, Shown: flags.Shown{Progress: f.Progress}, command: realign.Resume,
-		caller: f.caller,
-	}
-	on.Ending.Hold("")
-	return true, on.run(ctx, out, errOut, dest, w)
 }

@@ -29,16 +29,14 @@ type openFlags struct {
 	claimed *realign.Device // on which the disk lies; nil for files
 
 	keepNone bool // resume an exchange of which no original is to stay
-	caller   supervised
 }
 
 // NewUndo returns the command undo.
 func NewUndo(c *command.Base) *cobra.Command {
 	return newOpen(c, realign.Undo, "Bring the original disk back",
 		`Takes back what a run has left open on the disk at PATH: an
-exchange by align --replace, complete or not; a move by align --in-place, until its tables are written; or an unfinished
-copy of --resumable, which is removed. The disk is what it was before, under the same names, and what was made beside it
-is removed.
+exchange by align --replace, complete or not, or a move by align --in-place, until its tables are written. The disk is
+what it was before, under the same names, and what was made beside it is removed.
 
 What a guest has written to the disk since the exchange is lost with that. undo refuses it then, unless --force is
 given. It refuses too where an overlay needs one of the two disks: in the folder of the disk and below, and in
@@ -50,7 +48,7 @@ and only where the first sector is not the mark of the move.`)
 
 // NewResume returns the command resume.
 func NewResume(c *command.Base) *cobra.Command {
-	return newOpen(c, realign.Resume, "Go on with an interrupted exchange, move or copy",
+	return newOpen(c, realign.Resume, "Go on with an interrupted exchange or move",
 		`Goes on with what a run has left open on
 the disk at PATH, from where it was ended.`)
 }
@@ -115,7 +113,7 @@ func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, path string,
 	}
 	defer f.claimed.Close()
 	f.looped = realign.Looped()
-	reads := slices.Concat(realign.ReadFor(w), f.allow, []string{path})
+	reads := slices.Concat(f.allow, []string{path})
 	if err := f.Confine(ctx, errOut, reads, []string{path, f.journal}); err != nil {
 		return err
 	}
@@ -139,7 +137,7 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, w *unfinished.He
 		Looped: f.looped, Writers: f.Writers(),
 	}
 	done, err := j.GoOn(ctx, w, realign.GoOn{
-		Command: f.command, KeepNone: f.keepNone, Copy: f.copyAgain(errOut, w), Allow: f.allow,
+		Command: f.command, KeepNone: f.keepNone, Allow: f.allow,
 	})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", w.Work.Path, err)

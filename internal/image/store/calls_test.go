@@ -62,12 +62,6 @@ var outputs = map[string]func(src, path string) (notes []string, err error){
 	"package":              writePackage,
 	"package after a kill": writePackage,
 	"report":               writeReport,
-	"resumable": func(src, path string) ([]string, error) {
-		o := flat
-		o.Order = []byte("order")
-		return writeCopy(src, path, o)
-	},
-	"resumed": resume,
 }
 
 // startsWith is what the folder of an output has before.
@@ -209,7 +203,6 @@ var mayFail = map[string]map[string]int{
 	"two files": {"link": 1, "open": 1, "read": 1, "unlink": 1},
 	"package":   {"link": 1, "open": 1, "read": 1, "unlink": 1},
 	"report":    {"lock": 2, "open": 1, "read": 1},
-	"resumable": mayFailToResume,
 
 	"after a kill":         {"link": 1, "open": 2, "read": 3, "unlink": 1},
 	"package after a kill": {"link": 1, "open": 2, "read": 2, "unlink": 1},
@@ -258,7 +251,7 @@ func TestEveryCallOfAnOutputFails(t *testing.T) {
 	src := readOnlySource(t)
 	for kind, on := range map[string][]string{
 		"two files": slices.Collect(maps.Keys(manners)), "replaced": {"a disk", "neither links nor flags"},
-		"package": {"a disk"}, "resumable": {"a disk"},
+		"package":      {"a disk"},
 		"after a kill": {"a disk"}, "package after a kill": {"a disk"}, "report": {"a disk"},
 	} {
 		for _, name := range on {
@@ -277,7 +270,7 @@ func TestEveryCallOfAnOutputFails(t *testing.T) {
 				}
 				each(func(fails bool) { c.run(t, fails) })
 				c.j.RequireNoticed(t, mayFail[kind])
-				if name == "a disk" && kind != "report" && kind != "resumable" { // its journal is written first
+				if name == "a disk" && kind != "report" {
 					requireOrder(t, kind, c.done)
 				}
 				// the first try removes what shows the kill
@@ -396,9 +389,7 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 	}
 	if said == "" {
 		c.j.Ignored()
-		if c.kind != "resumable" || failed != "fsyncdir" { // that its journal is gone need not last
-			require.NotContains(t, mustFail, failed)
-		}
+		require.NotContains(t, mustFail, failed)
 	} else {
 		requireNamed(t, failed, said)
 	}

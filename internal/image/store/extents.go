@@ -124,19 +124,12 @@ func (o *Output) removeMarked(n, mark string) error {
 	unpublished := mark == unfinished.Partial && o.stale && o.dir.SameFile(n, partialName(n))
 	// DEST got another extent, and this one was not removed.
 	replaced := mark == unfinished.Replaced && len(o.old) > 0 && o.dir.SameFile(n, replacedName(n))
-	if unpublished && o.lasting.goesOn() { // the partial name stays
-		if err := o.dir.At.Remove(n); err != nil {
-			return ondisk.In(ondisk.ErrOutput, "remove unfinished %s: %w", n, err)
-		}
-	} else if unpublished || replaced {
+	if unpublished || replaced {
 		if err := o.removeUnused(n); err != nil {
 			return err
 		}
 	}
 	if mark == unfinished.Partial {
-		if o.lasting.goesOn() {
-			return nil
-		}
 		return o.removeStale(partialName(n))
 	}
 	if err := o.dir.At.Remove(replacedName(n)); err != nil {

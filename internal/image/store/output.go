@@ -43,8 +43,6 @@ type Output struct {
 	replace    []string // the extent files among them, removed at the end
 	// again opens what was written if it has no file of its own; nil otherwise.
 	again func() (*image.Image, error)
-	// lasting holds what stays of a run that is ended; nil: nothing does.
-	lasting *lasting
 }
 
 // Create starts an image at path of size bytes. src is the image it is a copy of.
@@ -91,7 +89,6 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	if files := src.Local(); len(files) > 0 {
 		o.mode = files[0].Info.Mode.Perm()
 	}
-	o.lasting = lastingOf(opts)
 	o.swaps = opts.Swap
 	if err := o.checkDest(&src.Opened); err != nil {
 		return err
@@ -100,9 +97,6 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 		if err := o.checkBeside(&src.Opened); err != nil {
 			return err
 		}
-	}
-	if err := o.last(opts); err != nil {
-		return err
 	}
 	o.stale = o.dir.Exists(partialName(o.base))
 	main, err := o.newPart(o.base)
@@ -191,9 +185,6 @@ func (o *Output) checkDest(src *gate.Opened) error {
 // checkUnfinished refuses a DEST on which a run has left work open: its partial files would be taken for stale ones,
 // and its original for an unused file.
 func (o *Output) checkUnfinished() error {
-	if o.lasting.goesOn() {
-		return nil
-	}
 	who := "DEST " + o.path + " cannot be written"
 	w, err := unfinished.Beside(o.dir, o.base)
 	if err != nil {

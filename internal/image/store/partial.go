@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // partialFile is one file under construction. Its errors are of the class ErrOutput.
@@ -23,74 +24,53 @@ type partialFile struct {
 	shown string      // the final name, with the folder as typed
 	mode  fs.FileMode // permissions that it will have
 
-	lasting *lasting // nil: nothing stays of a run that is ended
-	adopted bool     // an earlier run wrote it
-	end     atomic.Int64
 	early   atomic.Int64 // bytes written since WriteBack
-	dirty   atomic.Bool  // since the last flush
 	passing bool         // the kernel drops from memory what the storage has
 	turn    sync.Mutex   // to write: the kernel lets one at a time, and the others would spin
 }
 
 func partialName(name string) string { return "." + name + unfinished.Partial }
 
-// WriteAt, Truncate and Sync name the file in their errors. Bytes that stand in an adopted file already are not written
-// again.
+// earlyBytes is the number of written bytes after which the storage begins to write them.
+const earlyBytes = 32 * units.MiB
+
+// WriteAt, Truncate and Sync name the file in their errors.
 func (p *partialFile) WriteAt(b []byte, off int64) (int, error) {
-	stands, err := p.stands(b, off)
-	if err != nil {
-		return stands, p.wrap("read back", err)
-	}
 	p.turn.Lock()
-	n, err := p.File.WriteAt(b[stands:], off+int64(stands))
+	n, err := p.File.WriteAt(b, off)
 	p.turn.Unlock()
 	if err == nil {
-		err = p.wrote(n)
+		p.wrote(n)
 	}
-	return stands + n, p.wrap("write", err)
+	return n, p.wrap("write", err)
 }
 
 // wrote has the storage write while the disk is read. The kernel begins by itself when a tenth of the memory waits to
 // be written, and the flush at the end would wait for nearly all of a copy.
-func (p *partialFile) wrote(n int) error {
-	if p.lasting != nil {
-		return p.lasting.wrote(p, n)
-	}
-	if p.early.Add(int64(n)) >= flushEach {
+func (p *partialFile) wrote(n int) {
+	if p.early.Add(int64(n)) >= earlyBytes {
 		p.early.Store(0)
 		sys.Of(p.File).WriteBack(0, math.MaxInt64)
 		if p.passing {
 			_ = sys.Of(p.File).Forget() // it stays in memory
 		}
 	}
-	return nil
 }
 
-// Share takes over a stretch of a file of SOURCE, whose blocks both files then have. A lasting copy writes all of its
-// bytes, since the run that goes on knows by them what stands.
+// Share takes over a stretch of a file of SOURCE, whose blocks both files then have.
 func (p *partialFile) Share(from driver.File, off, n, at int64) error {
-	if f, ok := from.(*gate.File); ok && p.lasting == nil {
+	if f, ok := from.(*gate.File); ok {
 		return f.ShareTo(sys.Of(p.File), off, n, at)
 	}
 	return errors.ErrUnsupported
 }
 
-// Truncate sets the size. What an adopted file has behind it stays until Sync: most of that is written again.
 func (p *partialFile) Truncate(size int64) error {
-	if p.adopted {
-		p.end.Store(size)
-		if st, err := p.Stat(); err != nil || st.Size() >= size {
-			return p.wrap("look at", err)
-		}
-	}
 	return p.wrap("set size of", p.File.Truncate(size))
 }
 
 // Sync makes the bytes durable. A sync that failed once is never repeated: the kernel forgets what it could not write.
 func (p *partialFile) Sync() error {
-	if err := p.trim(); err != nil {
-		return p.wrap("set size of", err)
-	}
 	return p.wrap("sync", p.File.Sync())
 }
 
@@ -121,9 +101,6 @@ func (o *Output) newPart(name string) (*partialFile, error) {
 			return nil, err
 		}
 	}
-	if p, err := o.adopt(name); p != nil || err != nil {
-		return p, err
-	}
 	if err := o.removeStale(partial); err != nil {
 		return nil, err
 	}
@@ -134,7 +111,7 @@ func (o *Output) newPart(name string) (*partialFile, error) {
 	if err != nil {
 		return nil, ondisk.In(ondisk.ErrOutput, "create %s: %w", o.shown(partial), err)
 	}
-	p := &partialFile{File: f, final: name, shown: o.shown(name), lasting: o.lasting}
+	p := &partialFile{File: f, final: name, shown: o.shown(name)}
 	if err := o.begin(p, partial); errors.Is(err, ondisk.ErrBusy) {
 		return nil, errors.Join(err, p.Close()) // the other run removes it, and may have put its own in its place
 	} else if err != nil {
@@ -174,7 +151,6 @@ func (o *Output) begin(p *partialFile, partial string) error {
 		}
 	}
 	o.parts = append(o.parts, p)
-	o.lasting.add(p)
 	return nil
 }
 

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
@@ -104,51 +103,17 @@ func folderOfOrdinaryUser(t *testing.T) *gate.Folder {
 	return dir
 }
 
-// When much was written to the files of a copy that can go on, those that have changed are flushed. It runs alone, as
-// the next one: a program that another test starts closes the files, too.
-func TestFlushesOnTheWay(t *testing.T) {
-	var j oddfs.Journal
-	dir, err := gate.OpenFolder(oddfs.Mount(t, t.TempDir(), oddfs.Manners{Journal: &j}))
-	require.NoError(t, err)
-	o := Output{dir: dir, path: "x", base: "x", mode: 0o666, notes: &notes{}, lasting: &lasting{}}
-	first, err := o.newPart("x")
-	require.NoError(t, err)
-	second, err := o.newPart("y")
-	require.NoError(t, err)
-	wrote := func(p *partialFile, n int64, calls ...string) {
-		j.Restart(0)
-		require.NoError(t, p.wrote(int(n)))
-		require.Equal(t, calls, j.Done())
-	}
-	wrote(first, flushEach-2)
-	wrote(second, 1)
-	wrote(second, 1, "fsync", "fsync")
-	wrote(second, flushEach, "fsync")
-	j.Restart(1)
-	require.ErrorIs(t, first.wrote(int(flushEach)), unix.EIO)
-	require.Equal(t, []string{"fsync"}, j.Done())
-	require.NoError(t, o.Discard())
-}
-
 // A file that cannot be closed is said.
 func TestCloseThatFails(t *testing.T) {
 	path := t.TempDir()
 	dir, err := gate.OpenFolder(path)
 	require.NoError(t, err)
-	o := Output{dir: dir, path: path + "/x", base: "x", mode: 0o600, notes: &notes{}, lasting: &lasting{}}
+	o := Output{dir: dir, path: path + "/x", base: "x", mode: 0o600, notes: &notes{}}
 	p, err := o.newPart("x")
 	require.NoError(t, err)
 	require.NoError(t, p.File.Close())
 	require.ErrorIs(t, o.Discard(), os.ErrClosed)
 	require.False(t, dir.Exists(".x.partial"))
-
-	var j oddfs.Journal
-	o.dir, err = gate.OpenFolder(oddfs.Mount(t, path, oddfs.Manners{Journal: &j}))
-	require.NoError(t, err)
-	require.NoError(t, o.last(CreateOptions{Order: []byte("order")}))
-	j.Restart(2) // behind the end of its lock
-	require.ErrorIs(t, o.Release(), unix.EIO)
-	require.Equal(t, []string{"lock", "flush"}, j.Done()[:2])
 }
 
 // A run that is killed just before DEST gets its name leaves a file that its owner may only read, as SOURCE is. The

@@ -36,13 +36,7 @@ func (o *Output) Free() (int64, error) {
 }
 
 // Room returns what was free before the files of the output had a size: FAT and exFAT give a file its room with that.
-// What an earlier run has written has its room.
-func (o *Output) Room() int64 {
-	if o.room == UnknownRoom {
-		return o.room
-	}
-	return o.room + o.lasting.has()
-}
+func (o *Output) Room() int64 { return o.room }
 
 // Reopen opens what was written, through a handle of its own, as a later reader will.
 func (o *Output) Reopen() (*image.Image, error) {
@@ -168,9 +162,6 @@ func (o *Output) Publish() error {
 		// before it can remove them. A file system without links leaves them to the user then.
 		_ = o.dir.At.Link(n, replacedName(n))
 	}
-	if err := o.lasting.complete(); err != nil {
-		return errors.Join(err, o.unpublish())
-	}
 	if err := o.rename(o.parts[0], o.force); err != nil {
 		return errors.Join(err, o.unpublish())
 	}
@@ -181,9 +172,6 @@ func (o *Output) Publish() error {
 		o.removePartialName(partialName(p.final))
 	}
 	o.removeReplaced()
-	if err := o.lasting.remove(); err != nil {
-		o.notes.add("dest-leftover", "remove it by hand", "the journal of the copy could not be removed: %v", err)
-	}
 	if err := o.close(); err != nil { // all bytes were synced and read again before
 		o.notes.add("dest-close", "", "%v; the copy itself is complete and verified", err)
 	}
@@ -325,13 +313,10 @@ func (o *Output) Release() error {
 	return o.close()
 }
 
-// Discard removes what was written, unless it is kept. It is harmless after Publish.
+// Discard removes what was written. It is harmless after Publish.
 func (o *Output) Discard() error {
 	if o.dir == nil {
 		return nil
-	}
-	if o.Kept() {
-		return o.close()
 	}
 	var errs []error
 	for _, p := range o.parts {
@@ -339,7 +324,7 @@ func (o *Output) Discard() error {
 			errs = append(errs, ondisk.In(ondisk.ErrOutput, "remove %s: %w", o.shown(partialName(p.final)), err))
 		}
 	}
-	return errors.Join(append(errs, o.lasting.remove(), o.close())...)
+	return errors.Join(append(errs, o.close())...)
 }
 
 func (o *Output) close() error {
@@ -348,7 +333,6 @@ func (o *Output) close() error {
 		errs = append(errs, p.Close())
 	}
 	_ = o.dir.Close() // its names are durable, or do not matter
-	errs = append(errs, o.lasting.close())
 	o.parts, o.dir = nil, nil
 	return errors.Join(errs...)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // CreateOptions of Create. The zero value makes an image of the source's own format.
@@ -23,10 +22,6 @@ type CreateOptions struct {
 	Over []disk.Piece
 	// BIOS has the heads and sectors that the BIOS of the machine is to report; zero when nothing depends on them.
 	BIOS driver.Geometry
-	// Order is what the copy was asked for. With it a run that is ended leaves its files and a journal beside DEST.
-	Order []byte
-	// Going is the journal of a run that was ended: this one goes on with its files.
-	Going *unfinished.Held
 }
 
 // target chooses format and subformat of a copy.
