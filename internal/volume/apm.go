@@ -24,7 +24,6 @@ var apm = &row{
 		s.err = orNil(err)
 		return err == nil && string(b[:2]) == "PM"
 	},
-	checks: func(*super) {},
 	volume: func(s *super) *Volume {
 		v, size := newTable(APM, s.d), int64(s.u16(2))
 		for i, n := int64(1), int64(1); i <= n; i++ {

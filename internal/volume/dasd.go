@@ -38,7 +38,6 @@ var dasd = &row{
 	mine: func(s *super) bool {
 		return string(s.b[:4]) != dasdCDL || (s.at == dasdLabel && string(s.b[4:8]) == dasdCDL)
 	},
-	checks: func(*super) {},
 	volume: func(s *super) *Volume {
 		v := newTable(DASD, s.d)
 		switch string(s.b[:4]) {

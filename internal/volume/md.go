@@ -2,6 +2,7 @@ package volume
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -21,203 +22,133 @@ var md = Prober{
 	Probe: probeMD,
 }
 
-// md1Super is a superblock of version 1, little-endian. Numbers of two bytes for each device follow. Spec: Linux,
-// include/uapi/linux/raid/md_p.h, struct mdp_superblock_1.
-type md1Super struct {
-	Magic       uint32
-	Major       uint32
-	Features    uint32
-	_           uint32
-	SetUUID     [16]byte
-	SetName     [32]byte
-	_           uint64 // creation time
-	Level       int32
-	_           uint32 // layout
-	_           uint64 // size that is used of each device
-	Chunk       uint32 // sectors
-	Devices     uint32
-	_           [32]byte // bitmap, and a change of shape
-	DataOffset  uint64   // sectors
-	DataSize    uint64   // sectors
-	SuperOffset uint64   // sectors, its own place
-	_           uint64
-	Number      uint32 // of this device, an index of the roles
-	_           uint32
-	_           [16]byte // UUID of the device
-	_           [8]byte
-	_           [24]byte // times, events, progress
-	Checksum    uint32
-	MaxDevices  uint32 // roles that follow
-	_           [32]byte
-}
-
-// md0Super is a superblock of version 0.90, in the byte order of the machine. Spec: Linux,
-// include/uapi/linux/raid/md_p.h, struct mdp_superblock_s.
-type md0Super struct {
-	Magic    uint32
-	Major    uint32
-	Minor    uint32
-	_        uint32 // patch level
-	_        uint32
-	UUID0    uint32
-	_        uint32 // creation time
-	Level    int32
-	Size     uint32 // KiB that are used of each device
-	_        uint32 // devices with spares
-	Devices  uint32
-	_        uint32 // number of the array
-	_        uint32
-	UUID1    uint32
-	UUID2    uint32
-	UUID3    uint32
-	_        [16]uint32
-	_        [6]uint32 // state
-	Checksum uint32
-	_        [25]uint32
-	_        uint32 // layout
-	Chunk    uint32 // bytes
-	_        [62]uint32
-	_        [896]uint32 // devices
-}
-
 const (
-	md0What = "md 0.90 superblock"
-	md1What = "md superblock"
-	mdMagic = 0xa92b4efc
-
-	mdSector     = 512
-	md0Size      = 4096
-	md0Reserved  = 64 << 10 // at the end of the device
-	md1Size      = 256
-	md1MaxRoles  = (4096 - md1Size) / 2
-	md1AtEnd     = 8 << 10
-	md1Granule   = 4 << 10
-	mdReshaping  = 0x4
-	mdMaxDevices = 4096 // Linux stops at 1920
+	mdSector   = 512
+	md1Size    = 256 // bytes, without the roles of the devices
+	md1Page    = 4096
+	md1SumAt   = 216
+	md1RolesAt = 220 // the number of roles
+	md0SumAt   = 38 * 4
 )
 
-// probeMD tries four places in the order of libblkid.
+// probeMD tries four places in the order of libblkid. Version 0.90 is in the last 64 KiB of the device, 1.0 in the last
+// 8 KiB.
 func probeMD(d disk.Disk) (*Volume, error) {
+	const reserved, atEnd = 64 << 10, 8 << 10
 	size := d.Size()
-	v, err := (*Volume)(nil), ondisk.ErrNoMatch
-	if size >= 2*md0Reserved {
-		v, err = probeMD0(d, units.AlignDown(size, md0Reserved)-md0Reserved)
-	}
+	last := units.AlignDown(size, reserved) - reserved
 	for _, c := range []struct {
-		version string
-		at      int64
-	}{{"1.0", units.AlignDown(size, md1Granule) - md1AtEnd}, {"1.1", 0}, {"1.2", 4 << 10}} {
-		if err != ondisk.ErrNoMatch { //nolint:errorlint // the probers of this file return it as it is
+		row *row
+		at  int64
+	}{{md0, last}, {md10, units.AlignDown(size, md1Page) - atEnd}, {md11, 0}, {md12, 4 << 10}} {
+		if c.row == md0 && size < 2*reserved {
+			continue
+		}
+		v, err := c.row.probeAt(d, c.at)
+		if !errors.Is(err, ondisk.ErrNoMatch) {
 			return v, err
 		}
-		if c.at >= 0 && c.at <= size-md1Granule {
-			v, err = probeMD1(d, c.at, c.version)
+	}
+	return nil, ondisk.ErrNoMatch
+}
+
+// md0 is a superblock of version 0.90, in the byte order of the machine. Spec: Linux, include/uapi/linux/raid/md_p.h,
+// struct mdp_superblock_s.
+var md0 = &row{
+	what: "md 0.90 superblock", size: 4096, order: binary.LittleEndian,
+	magic: []Mark{{0, "\xfc\x4e\x2b\xa9"}, {0, "\xa9\x2b\x4e\xfc"}},
+	mine: func(s *super) bool {
+		if s.u8(0) == 0xa9 {
+			s.order = binary.BigEndian
 		}
-	}
-	return v, err
+		return s.u32(4) == 0
+	},
+	checks: func(s *super) {
+		most := ondisk.U64(s.at / units.KiB)
+		s.check(
+			check{"checksum", md0SumAt, 4, sum(func() uint64 { return uint64(mdSum(s.b, md0SumAt, s.order)) })},
+			check{"size", 32, 4, within(0, most).says("up to %d KiB, the place of the superblock", most)},
+		)
+	},
+	volume: func(s *super) *Volume {
+		v := &Volume{
+			Kind: MDRaid, Size: s.d.Size(), AtEnd: true, Holds: true,
+			UUID: fmt.Sprintf("%08x:%08x:%08x:%08x", s.u32(20), s.u32(52), s.u32(56), s.u32(60)),
+		}
+		if s.u32(8) < 90 {
+			v.UUID = fmt.Sprintf("%08x", s.u32(20))
+		}
+		version := fmt.Sprintf("0.%d", s.u32(8))
+		if s.order == binary.BigEndian {
+			version += ", big-endian"
+		}
+		raid(v, version, int32(s.u32(28)), s.u32(40), s.i64(260)) //nolint:gosec // some levels are below zero
+		return v
+	},
 }
 
-func probeMD0(d disk.Disk, at int64) (*Volume, error) {
-	b, err := ondisk.Bytes(d, at, md0Size)
-	if err != nil {
-		return nil, err
+// Superblocks of version 1 differ by their place.
+var (
+	md10 = md1("1.0")
+	md11 = md1("1.1")
+	md12 = md1("1.2")
+)
+
+// md1 is a superblock of version 1. Numbers of two bytes for each device follow. Spec: Linux,
+// include/uapi/linux/raid/md_p.h, struct mdp_superblock_1.
+func md1(version string) *row {
+	const maxRoles, maxDevices, atRole = (md1Page - md1Size) / 2, 4096, 160 // Linux stops at 1920 devices
+	return &row{
+		what: "md superblock", size: md1Page, order: binary.LittleEndian, magic: []Mark{{0, "\xfc\x4e\x2b\xa9"}},
+		mine: func(s *super) bool { return s.u32(4) == 1 && s.u64(144) == ondisk.U64(s.at/mdSector) },
+		checks: func(s *super) {
+			sectors := s.d.Size() / mdSector
+			s.check(
+				check{"devices", md1RolesAt, 4, within(0, maxRoles).says("up to %d", maxRoles)},
+				check{"checksum", md1SumAt, 4, sum(func() uint64 {
+					return uint64(mdSum(s.b[:md1Size+2*s.u32(md1RolesAt)], md1SumAt, s.order))
+				})},
+				check{"raid devices", 92, 4, within(0, maxDevices).says("up to %d", maxDevices)},
+				check{"data offset", 128, 8, below(ondisk.U64(sectors)).
+					says("less than %d sectors, the size of the device", sectors)},
+			)
+		},
+		volume: func(s *super) *Volume {
+			const reshaping = 0x4
+			id := s.b[16:32]
+			v := &Volume{
+				Kind: MDRaid, Label: s.text(32, 32), Size: s.d.Size(), AtEnd: version == "1.0",
+				DataStart: ondisk.I64(s.u64(128)) * mdSector,
+				UUID:      fmt.Sprintf("%x:%x:%x:%x", id[:4], id[4:8], id[8:12], id[12:]),
+			}
+			raid(v, version, int32(s.u32(72)), s.u32(92), s.i64(88)*mdSector) //nolint:gosec // as above
+			role := ""
+			if n := s.u32(atRole); n < s.u32(md1RolesAt) {
+				role = mdRole(s.u16(md1Size + 2*int64(n)))
+			}
+			v.Holds = strings.HasPrefix(role, "device")
+			v.Add("role", role)
+			if s.u32(8)&reshaping != 0 {
+				v.Add("reshape", "under way")
+			}
+			end := s.u64(128) + min(s.u64(136), math.MaxInt64/mdSector/2)
+			v.Size = max(v.Size, ondisk.I64(end)*mdSector)
+			return v
+		},
 	}
-	var order binary.ByteOrder = binary.LittleEndian
-	if order.Uint32(b) != mdMagic {
-		order = binary.BigEndian
-	}
-	var s md0Super
-	ondisk.MustFill(b, order, &s)
-	if s.Magic != mdMagic || s.Major != 0 {
-		return nil, ondisk.ErrNoMatch
-	}
-	const atSum = 38 * 4
-	if sum := mdSum(b, atSum, order); s.Checksum != sum {
-		return nil, ondisk.Field(md0What, "checksum", at+atSum, Hex(s.Checksum), Hex(sum))
-	}
-	if int64(s.Size) > at/units.KiB {
-		return nil, ondisk.Field(md0What, "size", at+32, s.Size,
-			fmt.Sprintf("up to %d KiB, the place of the superblock", at/units.KiB))
-	}
-	v := &Volume{
-		Kind: MDRaid, Size: d.Size(), AtEnd: true, Holds: true,
-		UUID: fmt.Sprintf("%08x:%08x:%08x:%08x", s.UUID0, s.UUID1, s.UUID2, s.UUID3),
-	}
-	if s.Minor < 90 {
-		v.UUID = fmt.Sprintf("%08x", s.UUID0)
-	}
-	order0 := ""
-	if order == binary.BigEndian {
-		order0 = ", big-endian"
-	}
-	raid(v, "0."+strconv.FormatUint(uint64(s.Minor), 10)+order0, s.Level, s.Devices, int64(s.Chunk))
-	return v, nil
 }
 
-func probeMD1(d disk.Disk, at int64, version string) (*Volume, error) {
-	b, err := ondisk.Bytes(d, at, md1Granule)
-	if err != nil {
-		return nil, err
-	}
-	var s md1Super
-	ondisk.MustFill(b, binary.LittleEndian, &s)
-	if s.Magic != mdMagic || s.Major != 1 || s.SuperOffset != ondisk.U64(at/mdSector) {
-		return nil, ondisk.ErrNoMatch
-	}
-	if err := s.check(b, at, d.Size()); err != nil {
-		return nil, err
-	}
-	v := &Volume{
-		Kind: MDRaid, Label: Text(s.SetName[:]), Size: d.Size(),
-		DataStart: ondisk.I64(s.DataOffset) * mdSector, AtEnd: version == "1.0",
-		UUID: fmt.Sprintf("%x:%x:%x:%x", s.SetUUID[:4], s.SetUUID[4:8], s.SetUUID[8:12], s.SetUUID[12:]),
-	}
-	raid(v, version, s.Level, s.Devices, int64(s.Chunk)*mdSector)
-	role := s.role(b)
-	v.Holds = strings.HasPrefix(role, "device")
-	v.Add("role", role)
-	if s.Features&mdReshaping != 0 {
-		v.Add("reshape", "under way")
-	}
-	end := s.DataOffset + min(s.DataSize, math.MaxInt64/mdSector/2)
-	v.Size = max(v.Size, ondisk.I64(end)*mdSector)
-	return v, nil
-}
-
-// check verifies the checksum of a superblock, and bounds it by the device. b is its page.
-func (s *md1Super) check(b []byte, at, size int64) error {
-	const atSum, atRoles, atDevices, atData = 216, 220, 92, 128
-	if s.MaxDevices > md1MaxRoles {
-		return ondisk.Field(md1What, "devices", at+atRoles, s.MaxDevices, fmt.Sprintf("up to %d", md1MaxRoles))
-	}
-	if sum := mdSum(b[:md1Size+2*s.MaxDevices], atSum, binary.LittleEndian); s.Checksum != sum {
-		return ondisk.Field(md1What, "checksum", at+atSum, Hex(s.Checksum), Hex(sum))
-	}
-	switch {
-	case s.Devices > mdMaxDevices:
-		return ondisk.Field(md1What, "raid devices", at+atDevices, s.Devices, fmt.Sprintf("up to %d", mdMaxDevices))
-	case s.DataOffset >= ondisk.U64(size/mdSector):
-		return ondisk.Field(md1What, "data offset", at+atData, s.DataOffset,
-			fmt.Sprintf("less than %d sectors, the size of the device", size/mdSector))
-	}
-	return nil
-}
-
-// role returns the role of the device in its array.
-func (s *md1Super) role(b []byte) string {
-	if s.Number >= s.MaxDevices {
-		return ""
-	}
-	switch n := binary.LittleEndian.Uint16(b[md1Size+2*s.Number:]); n {
+// mdRole returns the role of a device in its array.
+func mdRole(n uint16) string {
+	switch n {
 	case 0xffff:
 		return "spare"
 	case 0xfffe:
 		return "faulty"
 	case 0xfffd:
 		return "journal"
-	default:
-		return fmt.Sprintf("device %d", n)
 	}
+	return fmt.Sprintf("device %d", n)
 }
 
 // mdSum returns the sum of all words except the one at byte skip, folded to 32 bits.

@@ -20,8 +20,7 @@ var sgiTypes = map[uint32]string{
 var sgi = &row{
 	kinds: []Traits{{Kind: SGI, Slices: "SGI volume header", Foreign: true, NeverStale: true}},
 	what:  "sgi volume header", at: []int64{0}, size: 512, order: binary.BigEndian,
-	magic:  []Mark{{0, "\x0b\xe5\xa9\x41"}},
-	checks: func(*super) {},
+	magic: []Mark{{0, "\x0b\xe5\xa9\x41"}},
 	volume: func(s *super) *Volume {
 		const entries, header, trackReplace, sectorReplace, whole, atSum = 16, 0, 1, 2, 6, 504
 		v := newTable(SGI, s.d)

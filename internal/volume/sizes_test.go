@@ -24,8 +24,6 @@ func TestStructSizesOfStack(t *testing.T) {
 	assert.Equal(t, 16, binary.Size(lvmArea{}), "LVM2 disk location")
 	assert.Equal(t, 24, binary.Size(lvmText{}), "LVM2 raw location")
 	assert.Equal(t, 512, binary.Size(lvmMetadata{}), "LVM2 metadata area header")
-	assert.Equal(t, md0Size, binary.Size(md0Super{}), "md 0.90 superblock")
-	assert.Equal(t, md1Size, binary.Size(md1Super{}), "md 1 superblock without roles")
 	assert.Equal(t, 208, binary.Size(luks1Header{}), "LUKS1 partition header without its key slots")
 	assert.Equal(t, luks2Fixed, binary.Size(luks2Header{}), "LUKS2 binary header")
 	assert.Equal(t, 4096, luks2Fixed, "LUKS2 binary header")

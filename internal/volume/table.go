@@ -20,8 +20,8 @@ type row struct {
 	order binary.ByteOrder
 	magic []Mark // offsets from its start; the superblock has one of them
 
-	mine   func(s *super) bool // further evidence, where the magic number is weak
-	checks func(s *super)
+	mine   func(s *super) bool    // further evidence, where the magic number is weak
+	checks func(s *super)         // nil: none
 	volume func(s *super) *Volume // called after the checks
 }
 
@@ -225,23 +225,29 @@ func (r *row) load(d disk.Disk, at int64) (*super, error) {
 
 func (r *row) probe(d disk.Disk) (*Volume, error) {
 	for _, at := range r.at {
-		s, err := r.load(d, at)
-		if err != nil {
-			return nil, err
+		if v, err := r.probeAt(d, at); !errors.Is(err, ondisk.ErrNoMatch) {
+			return v, err
 		}
-		if s == nil {
-			continue
-		}
-		switch r.checks(s); {
-		case errors.Is(s.err, ondisk.ErrNoMatch):
-			continue
-		case s.err != nil:
-			return nil, s.err
-		}
-		v := r.volume(s)
-		return v, s.err
 	}
 	return nil, ondisk.ErrNoMatch
+}
+
+// probeAt is probe at one place.
+func (r *row) probeAt(d disk.Disk, at int64) (*Volume, error) {
+	s, err := r.load(d, at)
+	switch {
+	case err != nil:
+		return nil, err
+	case s == nil:
+		return nil, ondisk.ErrNoMatch
+	case r.checks != nil:
+		r.checks(s)
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	v := r.volume(s)
+	return v, s.err
 }
 
 // frontSize is the part of a volume in which a prober has marks, in bytes.
