@@ -28,14 +28,6 @@ func Superblock(d disk.Disk, off int64, order binary.ByteOrder, v any) ([]byte, 
 // PowerBetween reports whether n is a power of two within both limits.
 func PowerBetween(n, low, high int64) bool { return n >= low && n <= high && units.IsPowerOfTwo(n) }
 
-// BlocksWithin bounds a number of blocks by the size of the partition.
-func BlocksWithin(what, name string, off int64, n uint64, block, size int64) error {
-	if most := size / block; n == 0 || n > ondisk.U64(most) {
-		return ondisk.Field(what, name, off, n, fmt.Sprintf("1 to %d, the size of the partition", most))
-	}
-	return nil
-}
-
 // Hex formats a number at its full width for a message.
 func Hex[T uint16 | uint32 | uint64](n T) string {
 	return fmt.Sprintf("%#0*x", 2*binary.Size(n), n)
