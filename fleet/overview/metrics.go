@@ -51,7 +51,8 @@ func (o *Overview) Metrics(w io.Writer, version string) error {
 	byDatastore("trueup_fleet_workers", "Workers that are there.", workers)
 	byDatastore("trueup_fleet_drained", "1 if workers take no jobs, by drain.", drained)
 	m.Gauge("trueup_fleet_up", "1 if the queue answers.", fleet.SampleOf("", number(v.problem == "")))
-	m.Gauge("trueup_fleet_info", "Always 1. Version of trueup-fleet.", fleet.SampleOf(fleet.Labels("version", version), 1))
+	m.Gauge("trueup_fleet_info", "Always 1. Version of trueup-fleet.",
+		fleet.SampleOf(fleet.Labels("version", version), 1))
 	return m.Flush()
 }
 

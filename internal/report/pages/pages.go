@@ -27,6 +27,8 @@ type Source struct {
 	Script   string // empty: none
 	Pictures bool   // are in the page
 	Asks     bool   // the server that it is from, by a script or a form
+	// Functions are those of Body, beside the usual ones.
+	Functions template.FuncMap
 }
 
 // Kind is one kind of page.
@@ -44,7 +46,7 @@ type page struct {
 }
 
 func parse(s Source) page {
-	t := template.Must(template.New("frame").Parse(frame))
+	t := template.Must(template.New("frame").Funcs(s.Functions).Parse(frame))
 	for name, text := range map[string]string{"page": s.Body, "style": frameStyle + s.Style, "script": s.Script} {
 		template.Must(t.New(name).Parse(text))
 	}

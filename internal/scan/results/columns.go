@@ -99,8 +99,11 @@ type look struct {
 
 // stateLooks are those of the states without a verdict.
 var stateLooks = map[State]look{
-	Failed: {"error", "failed", text.FgRed}, Orphan: {"orphan", "orphan", text.FgCyan}, Packed: {"packed", "unknown", text.FgYellow},
-	Original: {"original", "original", text.Faint}, Gone: {"removed", "removed", text.Faint},
+	Failed:   {"error", "failed", text.FgRed},
+	Orphan:   {"orphan", "orphan", text.FgCyan},
+	Packed:   {"packed", "unknown", text.FgYellow},
+	Original: {"original", "original", text.Faint},
+	Gone:     {"removed", "removed", text.Faint},
 }
 
 // contentLooks are those of what there is nothing to judge in.

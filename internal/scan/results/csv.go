@@ -21,7 +21,7 @@ var csvFormat = Format{
 	},
 }
 
-// csvTemplate lays out rows as RFC 4180 has it, with lines that end in CR LF. docs/scan-reports.md explains the columns.
+// csvTemplate lays out rows as RFC 4180 defines CSV: lines end in CR LF. docs/scan-reports.md explains the columns.
 // Texts are escaped for a terminal and never read as formulas; numbers are plain.
 var csvTemplate = builtIn("scan.csv.tmpl")
 

@@ -33,15 +33,15 @@ func writeHTML(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 	return kind.Write(w, safe(s.Version), newPage(s, images))
 }
 
-var kind = pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Script: htmlScript})
+var kind = pages.New(pages.Source{
+	Body: htmlPage, Style: htmlStyle, Script: htmlScript, Functions: htmlFunctions,
+})
 
 // htmlRows makes the rows as the page asks for them. Counted: with the pieces of files.
 func htmlRows(images iter.Seq[*Image], counted bool) iter.Seq[htmlRow] {
 	return func(yield func(htmlRow) bool) {
 		for i := range images {
-			r := newHTMLRow(i)
-			r.Counted = counted
-			if !yield(r) {
+			if !yield(htmlRow{i, counted}) {
 				return
 			}
 		}

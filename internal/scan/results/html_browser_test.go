@@ -156,7 +156,8 @@ func opensDetails(p *page, images []*Image) {
 
 func keepsState(p *page, images []*Image) {
 	t := p.t
-	p.run(chromedp.Click(pageHead("size")), chromedp.Click(`input[value="misaligned"]`), chromedp.SendKeys("#find", "vhd"))
+	p.run(chromedp.Click(pageHead("size")), chromedp.Click(`input[value="misaligned"]`),
+		chromedp.SendKeys("#find", "vhd"))
 	p.settles("2 of 38 rows are shown: misaligned, with “vhd”.")
 	got := eval[[]string](p, shownPaths)
 	address := eval[string](p, `location.hash`)

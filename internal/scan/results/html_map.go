@@ -1,7 +1,6 @@
 package results
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -28,19 +27,19 @@ func share(n, total int64) percent {
 	return percent(100 * float64(n) / float64(total))
 }
 
-// htmlDisk is a disk with its map. All texts in it are safe.
+// htmlDisk is a disk with its map. All texts in it but those of Parts are safe.
 type htmlDisk struct {
 	Title, Facts string
 	Guest        string
 	Half, Size   string // of the disk, for the scale
 	Boxes        []box
 	Lenses       []lens
-	Parts        []htmlPart
+	Parts        []report.Partition // their texts are not safe
+	Boundary     int64
 	More         string // about partitions that are not shown
 	Advice, Fix  string
-	Refusals     []htmlFinding
-	Findings     []htmlFinding
-	MoreFindings int
+	Refusals     htmlFindings
+	Findings     htmlFindings
 	HasMap       bool
 }
 
@@ -57,19 +56,6 @@ type lens struct {
 	Blocks            [4]percent
 }
 
-// htmlPart is a line of the partition table.
-type htmlPart struct {
-	Class, Word string
-	Number      int
-	Active      bool
-	Type        string
-	LBA         int64
-	Size        size
-	Alignment   string
-	Kind        string
-	Labels      []string
-}
-
 // Limits of the picture of a disk.
 const (
 	maxParts  = 64
@@ -77,6 +63,13 @@ const (
 	// labelShare is the least part of a disk in which a number is drawn: two digits on a map of a phone.
 	labelShare = 5
 )
+
+func newHTMLDisks(all []Disk) (out []htmlDisk) {
+	for _, d := range all[:min(len(all), maxDisks)] {
+		out = append(out, newHTMLDisk(d))
+	}
+	return out
+}
 
 func newHTMLDisk(d Disk) htmlDisk {
 	h := htmlDisk{
@@ -88,24 +81,22 @@ func newHTMLDisk(d Disk) htmlDisk {
 		h.More = fmt.Sprintf("Of %d partitions %d are shown, those off the boundary first; trueup inspect lists all.",
 			len(d.Partitions), len(parts))
 	}
-	for _, p := range parts {
-		h.Parts = append(h.Parts, newHTMLPart(p, d.Boundary))
-	}
+	h.Parts, h.Boundary = parts, d.Boundary
 	h.Boxes = boxes(d, parts)
 	rest := slices.Clone(d.Findings)
 	h.Lenses, rest = lenses(d, parts, rest)
-	h.Findings, h.MoreFindings = newFindings(rest)
-	h.Findings = append(fromError("error", d.Error), h.Findings...)
+	h.Findings = newFindings(rest)
+	h.Findings.All = append(fromError("error", d.Error), h.Findings.All...)
 	if d.Advice != nil {
 		h.Advice = safe(d.Advice.Text)
 	}
 	if d.Fix != nil {
-		h.Refusals, _ = newFindings(d.Fix.Refusals)
+		h.Refusals.All = newFindings(d.Fix.Refusals).All
 	}
-	for n := range h.Refusals {
-		h.Refusals[n].Severity = "refused"
+	for n := range h.Refusals.All {
+		h.Refusals.All[n].Severity = "refused"
 	}
-	h.Refusals = append(h.Refusals, fromError("no plan", d.Unplanned)...)
+	h.Refusals.All = append(h.Refusals.All, fromError("no plan", d.Unplanned)...)
 	return h
 }
 
@@ -133,23 +124,15 @@ func diskFacts(d Disk) string {
 	return strings.Join(out, " · ")
 }
 
-func newHTMLPart(p report.Partition, boundary int64) htmlPart {
-	h := htmlPart{
-		Class: lookOf(p.Verdict, boundary).class, Number: p.Number, Active: p.Active,
-		Type: safe(cmp.Or(p.TypeName, p.Type)), // GUIDs mean nothing to readers
-		LBA:  p.StartLBA, Size: size(p.Size), Alignment: units.Short(p.Alignment),
-	}
-	h.Word = wordOf(h.Class)
+// partLabels returns the names of a partition and its volume.
+func partLabels(p report.Partition) (out []string) {
 	if p.Name != "" {
-		h.Labels = append(h.Labels, safe(p.Name))
+		out = append(out, p.Name)
 	}
-	if v := p.Volume; v != nil {
-		h.Kind = safe(v.Kind)
-		if v.Label != "" && v.Label != p.Name {
-			h.Labels = append(h.Labels, safe(v.Label))
-		}
+	if v := p.Volume; v != nil && v.Label != "" && v.Label != p.Name {
+		out = append(out, v.Label)
 	}
-	return h
+	return out
 }
 
 // boxes are the partitions to scale, extended ones below the others. Partitions of a broken table are cut at the end of

@@ -3,6 +3,7 @@ package results
 import (
 	"cmp"
 	"fmt"
+	"html/template"
 	"math"
 	"slices"
 	"strconv"
@@ -67,24 +68,23 @@ func (s size) String() string { return units.Format(int64(s)) }
 // Exact prints the number itself.
 func (s size) Exact() string { return strconv.FormatInt(int64(s), 10) + " bytes" }
 
-// htmlRow is one row and its details. All texts in it are safe.
+// htmlRow is one row and its details.
 type htmlRow struct {
-	Kind, Word   string
-	Tags         []choice
-	Rank         int
-	Path, Note   string
-	Format       string
-	Subformat    string
-	Size, Stored size
-	Cost         string
-	Counted      bool // the pieces of files, in the run
-	Pieces       string
-	Why, Command string
-	Facts        []fact
-	Findings     []htmlFinding
-	MoreFindings int
-	Disks        []htmlDisk
-	MoreDisks    int
+	*Image
+	Counted bool // the pieces of files, in the run
+}
+
+// htmlFunctions are those of the page. It escapes the texts of rows by safe; other functions return safe texts, but for
+// note, command and partLabels.
+var htmlFunctions = template.FuncMap{
+	"safe": safe, "short": units.Short, "size": func(n int64) size { return size(n) }, "more": more,
+	"kind": kindOf, "word": wordOf, "tags": newTags, "note": noteOf, "facts": rowFacts, "command": (*Image).command,
+	"pieces":     func(i *Image) string { return strings.TrimPrefix(piecesCell(i), "-") },
+	"findings":   newFindings,
+	"disks":      newHTMLDisks,
+	"moreDisks":  func(all []Disk) int { return max(len(all)-maxDisks, 0) },
+	"partKind":   func(p report.Partition, boundary int64) string { return lookOf(p.Verdict, boundary).class },
+	"partLabels": partLabels,
 }
 
 // Limits of one row. trueup inspect shows the rest.
@@ -94,43 +94,23 @@ const (
 	maxFiles    = 16
 )
 
-func newHTMLRow(i *Image) htmlRow {
-	r := htmlRow{
-		Kind: kindOf(i), Tags: newTags(i), Path: safe(i.Path), Format: safe(i.Format), Subformat: safe(i.Subformat),
-		Size: size(i.Size), Stored: size(i.Stored), Facts: rowFacts(i), Pieces: strings.TrimPrefix(piecesCell(i), "-"),
-	}
-	r.Word = wordOf(r.Kind)
-	if i.Error != nil {
-		r.Note = safe(i.Error.Code + ": " + i.Error.Message)
-	}
+// noteOf returns the line below the path: why there is no verdict, or why it does not count.
+func noteOf(i *Image) string {
 	switch {
+	case i.Accepted != nil:
+		return report.Capital(i.Accepted.text())
+	case i.Copied != "":
+		return i.copiedText()
 	case i.originalText() != "":
-		r.Note = safe(i.originalText())
+		return i.originalText()
 	case i.unknown():
-		r.Note = safe(i.unknownText())
+		return i.unknownText()
 	case i.Verdict == align.NothingToJudge:
-		r.Note = contentLooks[i.Content].word
+		return contentLooks[i.Content].word
+	case i.Error != nil:
+		return i.Error.Code + ": " + i.Error.Message
 	}
-	if p := i.Priority; p != nil {
-		r.Rank, r.Cost = p.Rank, more(p.Cost)
-		r.Why, r.Command = safe(p.Reason), safe(i.command())
-	}
-	if i.Copied != "" {
-		r.Note = safe(i.copiedText())
-	}
-	if a := i.Accepted; a != nil {
-		r.Note = "Accepted"
-		if a.Until != "" {
-			r.Note += " until " + safe(a.Until)
-		}
-		r.Note += ": " + safe(a.Reason)
-	}
-	r.Findings, r.MoreFindings = newFindings(i.Findings)
-	for _, d := range i.Disks[:min(len(i.Disks), maxDisks)] {
-		r.Disks = append(r.Disks, newHTMLDisk(d))
-	}
-	r.MoreDisks = max(len(i.Disks)-maxDisks, 0)
-	return r
+	return ""
 }
 
 // more prints the share of extra work in percent.
@@ -169,11 +149,18 @@ func rowFacts(i *Image) (out []fact) {
 // htmlFinding is something that a reader should know of an image or a disk.
 type htmlFinding struct{ Severity, Subject, Text, Remedy string }
 
-func newFindings(fs []align.Finding) (out []htmlFinding, left int) {
+// htmlFindings are the first of several findings, and how many more there are.
+type htmlFindings struct {
+	All  []htmlFinding
+	More int
+}
+
+func newFindings(fs []align.Finding) (out htmlFindings) {
 	for _, f := range fs[:min(len(fs), maxFindings)] {
-		out = append(out, htmlFinding{safe(string(f.Severity)), safe(f.Subject), safe(f.Text), safe(f.Remedy)})
+		out.All = append(out.All, htmlFinding{safe(string(f.Severity)), safe(f.Subject), safe(f.Text), safe(f.Remedy)})
 	}
-	return out, max(len(fs)-maxFindings, 0)
+	out.More = max(len(fs)-maxFindings, 0)
+	return out
 }
 
 // fromError makes a finding of an error.

@@ -210,7 +210,12 @@ func TestHTMLMapIsToScale(t *testing.T) {
 	}
 	require.Equal(t, map[string][][3]string{
 		// the last is cut at the end of the disk
-		"map": {{"unjudged", "25%", "50%"}, {"misaligned", "0%", "12.5%"}, {"misaligned", "25%", "12.5%"}, {"aligned", "87.5%", "12.5%"}},
+		"map": {
+			{"unjudged", "25%", "50%"},
+			{"misaligned", "0%", "12.5%"},
+			{"misaligned", "25%", "12.5%"},
+			{"aligned", "87.5%", "12.5%"},
+		},
 		// LBA 63 is 3584 of 4096 bytes into a quarter of the picture, and one picture is for both.
 		"lens": {
 			{"misaligned", "21.875%", "25%"},

@@ -55,7 +55,7 @@ func TestErrorsOfTemplates(t *testing.T) {
 	}
 	s, images := smallLibrary()
 	for text, want := range map[string]string{
-		"{{range .images}}\n{{.verdcit}}{{end}}":       `--template x:2:2: executing "x" at <.verdcit>: map has no entry`,
+		"{{range .images}}\n{{.verdcit}}{{end}}":       `--template x:2:2: executing "x" at <.verdcit>`,
 		"{{range .images}}{{.error.code}}{{end}}":      "nil pointer evaluating",
 		"{{range .images}}{{.Settle}}{{end}}":          "map has no entry",
 		"{{range .images}}{{.disks.Trim 1}}{{end}}":    "--template x:1:",
