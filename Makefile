@@ -123,9 +123,9 @@ RACED_FLEET := engine queue web work
 COMPUTES := ^Test(Differential|LargeCopyPassesTheMemory|PageInChromium|LivePage|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
 SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem|CoreRequiresNoNATS)$$
 # What it watches in make exhaustive, beside a plain run in make test: of these it gets the disks that are read and
-# written by several goroutines, once for each format and kind of chain, and the runs of one catalogue; not what is tried
+# written by several goroutines, once for each format and kind of chain; not what is tried
 # again with disks of others, damaged ones or other processes.
-RACED_SHARE := image image/gate image/qcow2 image/raw image/store image/vdi image/vhd image/vhdx image/vmdk scan/catalog
+RACED_SHARE := image image/gate image/qcow2 image/raw image/store image/vdi image/vhd image/vhdx image/vmdk
 UNRACED := Corpus|Hostile|Huge|ByQemuImg|TheSame|OptimizedGrains|Deterministic|Truncated|Broken|Damaged|Refuse|CopiesKeep|Refcounts|Killed|TwoProcesses|Questions|Bounded|CanBeMany|Bombs|OptimizedIsWritten
 
 # A test that lacks a tool fails here. `make test REQUIRE_TOOLS=0` skips such tests instead.

@@ -62,3 +62,13 @@ func TestLog(t *testing.T) {
 	commands := strings.Join(k.follow("A log to read"), "")
 	require.Regexp(k, `(?m)^\d{4}-\S+\tinspect\t3\t$`, k.shell(commands))
 }
+
+func TestNightlyScan(t *testing.T) {
+	k := newKitchen(t, "jq")
+	commands := k.follow("A library that is scanned each night")
+	for range 2 {
+		require.Contains(k, k.shell(strings.Join(commands, "")), " 1 63\n")
+	}
+	require.Contains(k, k.shell("jq -r .change last.ndjson"), "same\n")
+	require.Contains(k, k.shell("cat library.html"), "</html>")
+}

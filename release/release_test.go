@@ -376,7 +376,7 @@ func checkBill(t *testing.T, bill, unpacked string) {
 	require.Equal(t, slices.Compact(all), names)
 	texts, err := os.ReadFile(filepath.Join(unpacked, "THIRD-PARTY.txt"))
 	require.NoError(t, err)
-	for _, name := range []string{"github.com/nats-io/nats-server/v2", "modernc.org/sqlite"} {
+	for _, name := range []string{"github.com/nats-io/nats-server/v2", "github.com/spf13/pflag"} {
 		folder := strings.TrimSpace(run(t, "go", "list", "-m", "-f", "{{.Dir}}", name))
 		licence, err := os.ReadFile(filepath.Join(folder, "LICENSE"))
 		require.NoError(t, err)

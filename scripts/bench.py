@@ -320,15 +320,13 @@ def scans(o):
     once(library + ".ndjson", lambda path: (shutil.rmtree(library, ignore_errors=True), tool(
         sys.executable, "scripts/make-library.py", "--plain", library, str(o.images), "--record", path)))
     scan = [TRUEUP, "scan", "--jobs", "2", "--fail-on", "never", "-o", "json", "--out"]
-    catalog = OUT + "/catalog.db"
     warm = lambda: subprocess.run([*scan, OUT + "/rows", library], check=True, stdout=subprocess.DEVNULL)  # noqa: E731
     warm()
     g = Group(f"scan of {o.images} images", "All formats, --jobs 2. Processor time and bytes include the workers'.")
     g.add("sandboxed", *scan, OUT + "/rows", library)
     g.add("--isolation none", *scan, OUT + "/rows", "--isolation", "none", library)
-    g.add("new catalogue", *scan, OUT + "/rows", "--catalog", catalog, library)
-    g.add("again", *scan, OUT + "/again", "--catalog", catalog, library, prepare=lambda: subprocess.run(
-        [*scan, OUT + "/rows", "--catalog", catalog, library], check=True))
+    g.add("again", *scan, OUT + "/again", "--since", OUT + "/rows", library, prepare=lambda: subprocess.run(
+        [*scan, OUT + "/rows", library], check=True))
     if os.access("/proc/sys/vm/drop_caches", os.W_OK):
         g.add("sandboxed, cold", *scan, OUT + "/rows", library, prepare=cold)
     g.goal("sandboxed", "--isolation none", "wall", 1.3)

@@ -32,7 +32,7 @@ packages=(
 	python3-prometheus-client                 # second opinion on metrics
 	libxml2-utils shellcheck                  # xmllint: JUnit by its schema; scripts that we write
 	chromium fonts-dejavu-core poppler-utils  # opens the HTML report; pdftotext reads what it prints
-	sqlite3                                   # second reader of catalogues
+	sqlite3                                   # locks that a file system may not upgrade
 	fio                                       # measures storage: trueup bench
 	fuse3                                     # fusermount3: file systems of the tests, for an ordinary user
 	gcc libc6-dev                             # go test -race needs cgo

@@ -13,7 +13,7 @@ export REQUIRE_TOOLS=${REQUIRE_TOOLS:-1} TRUEUP_KILLS=${TRUEUP_KILLS:-20} TMPDIR
 chmod 1777 "$work"
 
 # Built once, since an ordinary user may not reach the caches of root; the packages whose tests start processes or wait for them.
-for package in cmd/trueup internal/cli internal/progress internal/scan internal/scan/sandbox internal/scan/catalog internal/disktest; do
+for package in cmd/trueup internal/cli internal/progress internal/scan internal/scan/sandbox internal/disktest; do
 	go test -c -o "$work/$(basename "$package").test" "./$package"
 done
 
@@ -24,7 +24,7 @@ CGO_ENABLED=0 go build -buildvcs=false -o "$TRUEUP_TEST_PROGRAM" ./cmd/trueup
 manner() {
 	local name=$1 package test pattern
 	shift
-	for package in cmd/trueup internal/cli internal/progress internal/scan internal/scan/sandbox internal/scan/catalog internal/disktest; do
+	for package in cmd/trueup internal/cli internal/progress internal/scan internal/scan/sandbox internal/disktest; do
 		test="$work/$(basename "$package").test"
 		case "$package" in
 		cmd/trueup) pattern=$tests ;;

@@ -157,9 +157,9 @@ compare_with_linux() {
 	same align --replace made.vmdk
 	same finish made.vmdk
 	same scan .
-	same scan --catalog catalog.db . # which begins it, and is read by the second
-	same scan --catalog catalog.db .
-	rm "$work"/{linux,windows}/catalog.db* # it has times and paths
+	same scan -o json --since last.ndjson --out last.ndjson . # which begins it, and is read by the second
+	same scan --since last.ndjson .
+	rm "$work"/{linux,windows}/last.ndjson # it has times and paths
 	refuses_scripts
 	same inspect broken.vhdx
 	diff -r "$work/linux" "$work/windows" # the same files with the same bytes

@@ -227,19 +227,6 @@ func TestRoomThatTheCopyHasAlready(t *testing.T) {
 	}
 }
 
-// TestCatalogueWithoutUpgrade is about SMB, where SQLite would wait for its own lock. What to do is said at once
-// instead.
-func TestCatalogueWithoutUpgrade(t *testing.T) {
-	t.Parallel()
-	behind := t.TempDir()
-	catalogue := filepath.Join(oddfs.Mount(t, behind, oddfs.Manners{NoUpgrade: true}), "catalogue.db")
-	r := trueup(t, "scan", "--catalog", catalogue, sampleDisk(t))
-	require.Equal(t, 1, r.code)
-	require.Contains(t, r.stderr, catalogue+": locks of this file system cannot be upgraded, which a database needs; "+
-		"mount it with nobrl if it is SMB, or keep the file on a local disk\n")
-	require.Empty(t, folderNames(t, behind))
-}
-
 // TestStaleReportWithoutFlock is about NFS, where a lock of flock(2) for writing needs a file that is open for writing.
 func TestStaleReportWithoutFlock(t *testing.T) {
 	t.Parallel()

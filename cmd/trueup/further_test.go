@@ -335,8 +335,7 @@ func TestAllowedFoldersAreFolders(t *testing.T) {
 }
 
 // TestScanReadsParentsBelowItsPaths has the workers read parents in any folder below a PATH, and nowhere else. Rows
-// that
-// depend on another folder are not taken from the catalogue.
+// that depend on another folder are not taken over.
 func TestScanReadsParentsBelowItsPaths(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t, "qcow2", func(root string) (string, string) {
@@ -344,7 +343,7 @@ func TestScanReadsParentsBelowItsPaths(t *testing.T) {
 			"deep/base.qcow2"
 	})
 	needsLandlock(t)
-	catalogue := filepath.Join(t.TempDir(), "catalogue.db")
+	last := filepath.Join(t.TempDir(), "last.ndjson")
 	for _, c := range []struct {
 		paths []string
 		want  string
@@ -360,7 +359,7 @@ func TestScanReadsParentsBelowItsPaths(t *testing.T) {
 		for _, p := range c.paths {
 			paths = append(paths, l.path(p))
 		}
-		s := scan(t, append([]string{"--require-sandbox", "--catalog", catalogue}, paths...)...)
+		s := scan(t, append(append(since(last), "--require-sandbox"), paths...)...)
 		require.Equal(t, c.code, s.code, s.stderr)
 		row := s.rows[l.top]
 		require.NotNil(t, row, c.paths)

@@ -15,13 +15,12 @@ import (
 )
 
 // mounted is a file system of the guest, and what is different on it: the codes of the notes on a DEST of several
-// files, what a scan says of its catalogue, and a copy of known size that finds no room.
+// files, and a copy of known size that finds no room.
 type mounted struct {
-	name      string
-	request   guestRequest
-	several   []string
-	catalogue string
-	full      string
+	name    string
+	request guestRequest
+	several []string
+	full    string
 }
 
 // TestMountedFileSystems runs trueup on file systems of a Linux kernel in a virtual machine: those of sticks and cards,
@@ -53,10 +52,7 @@ func TestMountedFileSystems(t *testing.T) {
 		{name: "ext4", request: guestRequest{Type: "ext4", Source: "/dev/vda"}, full: free},
 		{name: "vfat", request: guestRequest{Type: "vfat", Source: "/dev/vdb"}, several: noLinks, full: set},
 		{name: "exfat", request: guestRequest{Type: "exfat", Source: "/dev/vdc"}, several: noLinks, full: set},
-		{
-			name: "smb", request: guestRequest{Type: "cifs", Source: "//10.0.2.2/share", Data: smbData}, full: free,
-			catalogue: "locks of this file system cannot be upgraded",
-		},
+		{name: "smb", request: guestRequest{Type: "cifs", Source: "//10.0.2.2/share", Data: smbData}, full: free},
 		{name: "smb without locks", request: guestRequest{
 			Type: "cifs", Source: "//10.0.2.2/share",
 			Data: smbData + ",nobrl",
@@ -159,21 +155,13 @@ func (m mounted) requireNames(t *testing.T, g *linuxGuest, want ...string) {
 	require.ElementsMatch(t, want, m.names(t, g))
 }
 
-// reports writes each kind of report beside the images and over itself. A catalogue keeps what a scan has read.
+// reports writes each kind of report beside the images and over itself.
 func (m mounted) reports(t *testing.T, g *linuxGuest) {
 	t.Helper()
 	dir := m.request.Target
 	at := func(name string) string { return filepath.Join(dir, name) }
 	want := append(m.names(t, g), "report.txt", "scan.json")
-	scan := []string{"scan", "--json", dir, "--out", at("scan.json")}
-	withCatalogue := append(slices.Clone(scan), "--catalog", at("catalogue.db"))
-	if m.catalogue == "" {
-		want, scan = append(want, "catalogue.db"), withCatalogue
-	} else {
-		r := g.trueup(t, withCatalogue...)
-		require.Equal(t, 1, r.code, r.stderr)
-		require.Contains(t, r.stderr, m.catalogue)
-	}
+	scan := append([]string{"scan", "--json", dir}, since(at("scan.json"))...)
 	for range 2 {
 		r := g.trueup(t, "inspect", at("out.vmdk"), "--out", at("report.txt"))
 		require.Equal(t, 0, r.code, r.stderr)

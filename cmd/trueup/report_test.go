@@ -58,34 +58,6 @@ func TestReportOfShards(t *testing.T) {
 	require.Equal(t, sum, r)
 }
 
-// TestReportOfACatalogue joins the rows of a catalogue with those of the lines that the same scan printed.
-func TestReportOfACatalogue(t *testing.T) {
-	t.Parallel()
-	dir := manyDisks(t, 5)
-	catalogue := filepath.Join(t.TempDir(), "library.db")
-	lines := keptScan(t, "a.ndjson", "--catalog", catalogue, "--label", "datastore=d1", "--label", "host=a", dir)
-	before := disktest.ReadFile(t, catalogue)
-	s := readScan(t, trueup(t, "report", "--json", "datastore=d1", "host=b", catalogue, lines))
-	require.Equal(t, 3, s.code, s.stderr)
-	require.Len(t, s.rows, 5)
-	for _, i := range s.rows {
-		require.Equal(t, &results.Joined{By: "datastore", Rows: 2}, i.Joined)
-		require.Equal(t, []string{"a", "b"}, i.Labels["host"])
-	}
-	require.Equal(t, before, disktest.ReadFile(t, catalogue))
-	text := trueup(t, "report", "datastore=d1", "host=b", catalogue, lines)
-	require.Contains(t, text.stdout, "Made of 1 scan and 1 catalogue.")
-	require.Contains(t, text.stdout, "    host=b: 5 images, 5 misaligned, 0 below the boundary, 0 failed, ")
-	for format, want := range map[string]string{
-		"html": "<dd>5 images, 5 misaligned", "prometheus": `key="host",value="b",verdict="misaligned"} 5`,
-		"junit": `tests="5" failures="5"`, "csv": ",datastore=d1 host=a host=b\r\n",
-	} {
-		r := trueup(t, "report", "-o", format, "datastore=d1", "host=b", catalogue, lines)
-		require.Equal(t, 3, r.code, r.stderr)
-		require.Contains(t, r.stdout, want, format)
-	}
-}
-
 // TestTemplates prints a scan and its report by a template of the user, which is read before anything else.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
@@ -125,14 +97,11 @@ func TestTemplates(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(work, "none"))
 }
 
-// TestReportSince compares two scans, and the result with the changes that a catalogue has found between them.
+// TestReportSince compares two scans, and the result with the changes that scan --since has found between them.
 func TestReportSince(t *testing.T) {
 	t.Parallel()
-	dir, catalogue := manyDisks(t, 4), filepath.Join(t.TempDir(), "library.db")
-	scanned := func(name string) (path string) {
-		return keptScan(t, name, "--catalog", catalogue, "--label", "host=a", dir)
-	}
-	then := scanned("then.ndjson")
+	dir := manyDisks(t, 4)
+	then := keptScan(t, "then.ndjson", "--label", "host=a", dir)
 	text := regexp.MustCompile(`"(started|finished)":"[^"]*"`).ReplaceAllString(string(disktest.ReadFile(t, then)),
 		`"$1":"2026-01-02T03:04:05Z"`)
 	require.NoError(t, os.WriteFile(then, []byte(text), 0o600))
@@ -141,7 +110,7 @@ func TestReportSince(t *testing.T) {
 	require.Equal(t, 0, exchanged.code, exchanged.stderr)
 	require.NoError(t, os.Remove(disk(1)))
 	disktest.Run(t, "cp", disk(2), filepath.Join(dir, "new.raw"))
-	now := scanned("now.ndjson")
+	now := keptScan(t, "now.ndjson", "--since", then, "--label", "host=a", dir)
 	r := readScan(t, trueup(t, "report", "--json", "--since", "2026-02-01", then, now))
 	require.Equal(t, 3, r.code, r.stderr)
 	want := readScan(t, result{stdout: string(disktest.ReadFile(t, now)), code: 3}).sum

@@ -13,10 +13,10 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
-// TestScanOfTheSameImagesAmongOthers has a catalogue, images that do not change, and what lies beside them, which does.
+// TestScanOfTheSameImagesAmongOthers takes over images that do not change, with what lies beside them, which does.
 func TestScanOfTheSameImagesAmongOthers(t *testing.T) {
 	t.Parallel()
-	s, catalog := newShelf(t), t.TempDir()+"/c.db"
+	s, last := newShelf(t), t.TempDir()+"/last.ndjson"
 	off := offDisk()
 	child := qcow2forge.New(make([]byte, len(off)), 16)
 	child.SetBacking("base.qcow2", "qcow2")
@@ -30,7 +30,7 @@ func TestScanOfTheSameImagesAmongOthers(t *testing.T) {
 	same := func() {
 		t.Helper()
 		for range 2 {
-			s.requireRows(want, "--catalog", catalog, ".")
+			s.requireRows(want, append(since(last), ".")...)
 			s.requireRows(want, ".")
 		}
 	}
@@ -80,9 +80,9 @@ func TestScanParallels(t *testing.T) {
 	}
 	one := map[string]string{"a.pvm/disk.hdd/DiskDescriptor.xml": "failed unsupported"}
 	s.requireRows(one, "a.pvm")
-	cat := []string{"--catalog", t.TempDir() + "/cat.db"}
-	s.requireRows(one, append(cat, "a.pvm")...)
-	s.requireRows(one, append(cat, "a.pvm")...)
+	last := t.TempDir() + "/last.ndjson"
+	s.requireRows(one, append(since(last), "a.pvm")...)
+	s.requireRows(one, append(since(last), "a.pvm")...)
 	s.requireRows(map[string]string{
 		"a.pvm/disk.hdd/DiskDescriptor.xml": "failed unsupported", "disk.img": isOff,
 		"b.pvm/disk.hdd/DiskDescriptor.xml": "failed unsupported",

@@ -475,10 +475,10 @@ func TestScanClonezilla(t *testing.T) {
 	s.requireRows(map[string]string{"img/vg-root.ext4-ptcl-img.zst.aa": "packed"}, "img/vg-root.ext4-ptcl-img.zst.aa")
 	stdout, _, _ := scanRun(t, s.dir, "img")
 	require.Contains(t, stdout, `its folder is a Clonezilla image of disk sda, sdb (partclone), and not read`)
-	cat := []string{"--catalog", t.TempDir() + "/cat.db"}
+	last := t.TempDir() + "/last.ndjson"
 	s.requireRows(map[string]string{"img/sda1.ntfs-ptcl-img.gz.aa": "packed", "img/other.img": isOff},
-		append(cat, "img")...)
-	stdout, _, _ = scanRun(t, s.dir, append(cat, "--changed", "img")...)
+		append(since(last), "img")...)
+	stdout, _, _ = scanRun(t, s.dir, "--since", last, "--changed", "img")
 	require.NotContains(t, stdout, `"event":"image"`, "nothing has changed")
 }
 

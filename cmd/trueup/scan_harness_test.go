@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,8 +37,28 @@ type scanResult struct {
 // scan runs trueup scan with -o json to its end.
 func scan(t testing.TB, args ...string) scanResult {
 	t.Helper()
-	return readScan(t, trueup(t, append([]string{"scan", "-o", "json"}, args...)...))
+	r := trueup(t, append([]string{"scan", "-o", "json"}, args...)...)
+	r.stdout += reportOf(t, args)
+	return readScan(t, r)
 }
+
+// reportOf returns what a scan has written into the file of --out; empty without that.
+func reportOf(t testing.TB, args []string) string {
+	t.Helper()
+	at := slices.Index(args, "--out")
+	if at < 0 {
+		return ""
+	}
+	text, err := os.ReadFile(args[at+1])
+	if errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	require.NoError(t, err)
+	return string(text)
+}
+
+// since has a scan take over what the last one has written into a file, and write its own results there.
+func since(path string) []string { return []string{"--since", path, "--out", path} }
 
 // readScan reads the lines of a scan, each of which its schema must allow. The last one is the sum.
 func readScan(t testing.TB, r result) scanResult {

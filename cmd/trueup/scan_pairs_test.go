@@ -12,10 +12,10 @@ import (
 )
 
 // TestScanOfPairs scans exchanged disks. Their kept originals are no findings, in each report, until the journal that
-// vouches for them is gone; with a catalogue too.
+// vouches for them is gone; also beside the results of an earlier scan.
 func TestScanOfPairs(t *testing.T) {
 	t.Parallel()
-	dir, catalog := t.TempDir(), filepath.Join(t.TempDir(), "c.db")
+	dir, last := t.TempDir(), filepath.Join(t.TempDir(), "last.ndjson")
 	sparse := filepath.Join(dir, "xp.vmdk")
 	disktest.Run(t, "cp", sampleDisk(t), sparse)
 	flat := flatDisk(t, dir, "flat")
@@ -25,14 +25,19 @@ func TestScanOfPairs(t *testing.T) {
 		require.Equal(t, code, r.code, "%s%s", r.stdout, r.stderr)
 		return r.stdout
 	}
-	scan(3, "--catalog", catalog)
+	keep := func(code int) {
+		t.Helper()
+		scan(code, append(since(last), "-o", "json")...)
+	}
+	keep(3)
 	for _, disk := range []string{sparse, flat} {
 		require.Equal(t, 0, trueup(t, "align", "--replace", disk).code)
 	}
 	for _, more := range [][]string{
-		nil, {"--catalog", catalog}, {"--catalog", catalog}, {"--check"}, {"--isolation", "none"},
+		nil, {"--since", last}, {"--since", last}, {"--check"}, {"--isolation", "none"},
 	} {
 		out := scan(0, more...)
+		keep(0)
 		require.Contains(t, out, `it is the original of "xp.vmdk", kept`)
 		require.Contains(t, out, "2  original  of an exchanged disk, kept")
 		require.NotContains(t, out, "can be realigned")
@@ -58,11 +63,12 @@ func TestScanOfPairs(t *testing.T) {
 
 	away := filepath.Join(t.TempDir(), "journal")
 	require.NoError(t, os.Rename(sparse+".trueup", away))
-	require.Contains(t, scan(3, "--catalog", catalog), "xp.orig-aligned.vmdk")
+	require.Contains(t, scan(3, "--since", last), "xp.orig-aligned.vmdk")
+	keep(3)
 	require.NoError(t, os.Rename(away, sparse+".trueup"))
-	scan(0, "--catalog", catalog)
+	keep(0)
 	require.Equal(t, 0, trueup(t, "undo", sparse).code)
-	require.Contains(t, scan(3, "--catalog", catalog), "1  original")
+	require.Contains(t, scan(3, "--since", last), "1  original")
 }
 
 // TestScanOfAnUnfinishedDisk has an exchange that was killed: the row of the disk is an error, whichever of its names
@@ -72,12 +78,13 @@ func TestScanOfAnUnfinishedDisk(t *testing.T) {
 	for name, source := range map[string]string{"one file": sampleDisk(t), "two files": flatDisk(t, t.TempDir(), "x")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, catalog := filepath.Dir(source), filepath.Join(t.TempDir(), "c.db")
+			dir, last := filepath.Dir(source), filepath.Join(t.TempDir(), "last.ndjson")
 			killed := run(t, disktest.Tool(t, "strace"), "-f", "-o", filepath.Join(t.TempDir(), "log"), "-e",
 				"trace=renameat", "-e", "inject=renameat:signal=KILL:when=1", builtPath, "align", "--replace", source)
 			require.Equal(t, 128+9, killed.code, killed.stderr)
 			for range 2 {
-				r := trueup(t, "scan", "--catalog", catalog, dir)
+				require.Equal(t, 1, scan(t, append(since(last), dir)...).code)
+				r := trueup(t, "scan", "--since", last, dir)
 				require.Equal(t, 1, r.code, "%s%s", r.stdout, r.stderr)
 				require.Contains(t, r.stdout, "was interrupted; trueup resume")
 				require.NotRegexp(t, `(?m)\.(partial|exchange)$`, r.stdout, "it is part of the interrupted work")
@@ -85,7 +92,7 @@ func TestScanOfAnUnfinishedDisk(t *testing.T) {
 				require.Regexp(t, "Passed over [1-3] files? that runs of trueup have not completed", r.stdout)
 			}
 			require.Equal(t, 0, trueup(t, "resume", source).code)
-			r := trueup(t, "scan", "--catalog", catalog, dir)
+			r := trueup(t, "scan", "--since", last, dir)
 			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 		})
 	}

@@ -14,14 +14,14 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// A signal in the middle ends the scan with a report of what was done, and the catalogue has that.
+// A signal in the middle ends the scan with a report of what was done, which the next one takes over.
 func TestScanInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, s := range endSignals {
 		t.Run(s.String(), func(t *testing.T) {
 			dir := manyDisks(t, someDisks)
-			catalogue := filepath.Join(t.TempDir(), "catalogue")
-			args := []string{"-o", "json", "--jobs", "2", "--catalog", catalogue, dir}
+			last := filepath.Join(t.TempDir(), "last.ndjson")
+			args := []string{"-o", "json", "--jobs", "2", dir}
 			disktest.WaitSettled(t, dir) // what is as young as the scan is read again
 			l := startHeld(t, args...)
 			l.middle(t, 20)
@@ -29,6 +29,7 @@ func TestScanInterrupted(t *testing.T) {
 			l.signal(t, s)
 			l.signal(t, syscall.SIGCONT)
 			first := readScan(t, l.end(t))
+			require.NoError(t, os.WriteFile(last, []byte(first.stdout), 0o600))
 			require.Equal(t, 128+int(s), first.code)
 			requireScanInterrupted(t, first.stderr)
 			require.False(t, first.sum.Complete)
@@ -36,7 +37,7 @@ func TestScanInterrupted(t *testing.T) {
 			require.Less(t, len(first.rows), someDisks)
 			require.Equal(t, len(first.rows), first.sum.Images)
 
-			second := scan(t, args[2:]...)
+			second := scan(t, "--since", last, dir)
 			require.Equal(t, 3, second.code)
 			require.True(t, second.sum.Complete)
 			require.Len(t, second.rows, someDisks)

@@ -50,8 +50,8 @@ func TestScanKeepsItsFilesApart(t *testing.T) {
 		{"--out", path, "--ignore", path},
 		{"--out", link, "--ignore", path},
 		{"--script", path, "--files-from", path},
-		{"--out", absent, "--catalog", dir + "/./absent"},
-		{"--out", absent + "-wal", "--catalog", absent},
+		{"--script", absent, "--since", dir + "/./absent"},
+		{"--script", path, "--since", link},
 	} {
 		r := trueup(t, append([]string{"scan", dir}, args...)...)
 		require.Equal(t, 64, r.code, args)

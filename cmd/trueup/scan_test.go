@@ -105,7 +105,7 @@ func scanJSON(t testing.TB, dir string, args ...string) (rows []*scanRow, sum sc
 	t.Helper()
 	out, errs, code := scanRun(t, dir, args...)
 	rows, sum = linesOfScan(t, strings.NewReader(out))
-	// A catalogue tells of images that are there no more.
+	// --since tells of images that are there no more.
 	rows = slices.DeleteFunc(rows, func(r *scanRow) bool { return r.State == "gone" })
 	require.Equal(t, sum.ExitCode, code, errs)
 	require.Len(t, rows, sum.Images)
@@ -120,7 +120,7 @@ func scanRun(t testing.TB, dir string, args ...string) (stdout, stderr string, c
 	cmd.Dir = dir
 	r, _ := end(t, cmd)
 	require.GreaterOrEqual(t, r.code, 0, r.stderr)
-	return r.stdout, r.stderr, r.code
+	return r.stdout + reportOf(t, args), r.stderr, r.code
 }
 
 func linesOfScan(t testing.TB, out io.Reader) (rows []*scanRow, sum scanSummary) {

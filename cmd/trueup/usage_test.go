@@ -144,7 +144,7 @@ func exampleResults(t *testing.T, dir string) {
 	source := filepath.Join(dir, "xp.vmdk")
 	makeExampleDisk(t, source)
 	for _, name := range []string{"esx1.ndjson", "esx2.ndjson"} {
-		r := trueup(t, "scan", "-o", "json", "--catalog", filepath.Join(dir, "templates.db"), source)
+		r := trueup(t, "scan", "-o", "json", source)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(r.stdout), 0o600))
 	}
 }
@@ -308,10 +308,10 @@ func wrongValues(source, dest string) map[string][]string {
 		"a report over an image":          {"scan", "--out", source, source},
 		"a script over an image":          {"scan", "--script", source, source},
 		"a report over the script":        {"scan", "--out", dest, "--script", dest, source},
-		"a report over the catalogue": {
-			"scan", "--catalog", dest, "--out",
-			filepath.Dir(dest) + "/./" + filepath.Base(dest), source,
-		},
+		"a table over results":            {"scan", "--since", dest, "--out", dest, source},
+		"changes over results":            {"scan", "-o", "json", "--since", dest, "--out", dest, "--changed", source},
+		"since no scan":                   {"scan", "--since", dest, source},
+		"since a folder":                  {"scan", "--since", filepath.Dir(dest), source},
 	}
 }
 

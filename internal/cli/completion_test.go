@@ -54,7 +54,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"bench", ""}, files},
 		{[]string{"bench", "--size", ""}, nothing},
 		{[]string{"scan", "--exclude", ""}, files},
-		{[]string{"scan", "--catalog", ""}, files},
+		{[]string{"scan", "--since", ""}, files},
 		{[]string{"plan", "--out", ""}, files},
 		{[]string{"plan", "--allow-folder", ""}, folders},
 		{[]string{"plan", "--color", ""}, "always\nnever\nauto\n" + nothing},

@@ -52,6 +52,7 @@ var flagHabits = map[string][]string{
 // removed are flags of earlier versions, and their replacements.
 var removed = map[string]string{
 	"after":          "write && COMMAND after the line of trueup",
+	"catalog":        "write --since FILE, NDJSON of scan -o json; --out can name the same FILE",
 	"boot-trial":     "write trueup boot SOURCE && in front of the line",
 	"dynamic-disks":  "convert the disk to a basic one in the guest, or copy its files to a new disk",
 	"idle":           "write ionice -c 3 in front of trueup",

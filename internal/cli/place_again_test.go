@@ -114,7 +114,7 @@ func TestOutputsOfARunAreApart(t *testing.T) {
 		{"scan", "--isolation", "none", "src.img", "--out", "new", "--script", "here/new"},
 		{"scan", "--isolation", "none", "src.img", "--out", "x", "--script", "hard"},
 		{"scan", "--isolation", "none", "src.img", "--out", "soft", "--ignore", "x"},
-		{"scan", "--isolation", "none", "src.img", "--script", "new", "--catalog", "./new"},
+		{"scan", "--isolation", "none", "src.img", "--script", "new", "--since", "./new"},
 	} {
 		before := state(t)
 		r := trueup(t, args...)

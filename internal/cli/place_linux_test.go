@@ -33,7 +33,7 @@ var standings = []standing{
 	},
 	{
 		name: "bare", make: func(t *testing.T) { t.Helper(); put(t, "bare", append(tiny(), make([]byte, 512)...)) },
-		want: every("64 would overwrite what is no text", "catalog", "64 no catalogue", "copy", exists, "force", "0"),
+		want: every("64 would overwrite what is no text", "copy", exists, "force", "0"),
 	},
 	{
 		name: "extent", make: func(t *testing.T) { t.Helper(); putFlat(t, "extent") },
@@ -103,11 +103,11 @@ var standings = []standing{
 		want: every(machine),
 	},
 	{name: "notes", make: func(t *testing.T) { t.Helper(); put(t, "notes", []byte("mine\n")) }, want: every("0",
-		"script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", exists)},
+		"script", "64 is not as trueup wrote it", "copy", exists)},
 	{
 		name: "run.sh", make: func(t *testing.T) { t.Helper(); put(t, "run.sh", []byte("#!/bin/sh\n")) },
 		want: every("64 would overwrite a program",
-			"script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", exists, "force", "0"),
+			"script", "64 is not as trueup wrote it", "copy", exists, "force", "0"),
 	},
 	{
 		name: "folder", make: func(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) },
@@ -124,7 +124,7 @@ var standings = []standing{
 	{
 		name: "to-text", through: "notes",
 		make: func(t *testing.T) { t.Helper(); put(t, "notes", []byte("mine\n")); link(t, "notes", "to-text") },
-		want: every("0", "script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", aLink, "force",
+		want: every("0", "script", "64 is not as trueup wrote it", "copy", aLink, "force",
 			aLink),
 	},
 	{

@@ -38,7 +38,7 @@ func trueup(t *testing.T, args ...string) ended {
 
 // writing is one file that a command writes: the command line with PLACE where its name goes.
 type writing struct {
-	name, role string // role: report, script, catalog, copy, force
+	name, role string // role: report, script, copy, force
 	args       []string
 }
 
@@ -53,7 +53,6 @@ var writings = []writing{
 	{"scan", "report", []string{"scan", "--isolation", "none", "src.img", "--out", "PLACE"}},
 	{"scan, json", "report", []string{"scan", "--isolation", "none", "src.img", "--json", "--out", "PLACE"}},
 	{"scan, script", "script", []string{"scan", "--isolation", "none", "src.img", "--script", "PLACE"}},
-	{"scan, catalogue", "catalog", []string{"scan", "--isolation", "none", "src.img", "--catalog", "PLACE"}},
 	{"align", "copy", []string{"align", "src.img", "PLACE", "--to", "raw"}},
 	{"convert", "copy", []string{"convert", "src.img", "PLACE", "--to", "raw"}},
 	{"align --force", "force", []string{"align", "--force", "src.img", "PLACE", "--to", "raw"}},
@@ -72,7 +71,7 @@ type standing struct {
 
 // every gives all roles one answer, but for those that differ.
 func every(text string, differ ...string) map[string]string {
-	m := map[string]string{"report": text, "script": text, "catalog": text, "copy": text, "force": text}
+	m := map[string]string{"report": text, "script": text, "copy": text, "force": text}
 	for i := 0; i < len(differ); i += 2 {
 		m[differ[i]] = differ[i+1]
 	}

@@ -39,7 +39,6 @@ var clockAllowed = map[string]string{
 	"internal/nbd/clients_test.go time.Sleep":              "the same",
 	"internal/realign/cost_test.go time.Sleep":             "the same",
 	"internal/trial/fake_test.go time.Sleep":               "a machine under load, whose answers take long",
-	"internal/scan/catalog/process_test.go time.Sleep":     "lanes of a crowd share the processors",
 	"internal/scan/sandbox/confine_test.go time.Since":     "a figure for a benchmark",
 	"internal/scan/sandbox/worker_main_test.go time.Sleep": "a worker that never answers",
 }

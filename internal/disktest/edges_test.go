@@ -214,20 +214,15 @@ var edges = map[string][]string{
 		"internal/image/ova",
 		"internal/image/store", "internal/image/unpack",
 		"internal/layout", "internal/ovf", "internal/realign", "internal/report",
-		"internal/scan/catalog",
 		"internal/scan/glob",
 		"internal/scan/labels", "internal/scan/results",
 		"internal/scan/sandbox",
 		"internal/sys", "internal/unfinished",
 	},
-	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
-	"internal/scan/catalog": {"internal/scan/results", "internal/report", "internal/sys"},
-	"internal/scan/labels":  nil, // labels of rows
-	"internal/scan/glob":    nil, // patterns of paths
+	"internal/scan/labels": nil, // labels of rows
+	"internal/scan/glob":   nil, // patterns of paths
 	// Rows of many runs become one report: it looks at no image.
-	"internal/scan/merge": {
-		"internal/align", "internal/report", "internal/scan/catalog", "internal/scan/labels", "internal/scan/results",
-	},
+	"internal/scan/merge": {"internal/align", "internal/report", "internal/scan/labels", "internal/scan/results"},
 	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
 	// DEST can be a device, whose old content is read as a disk, by the kinds of its volumes.
 	"internal/realign": {
@@ -293,7 +288,7 @@ var edges = map[string][]string{
 	},
 	"internal/cli/scancmd": {
 		"internal/align", "internal/cli/command", "internal/cli/flags", "internal/image/store", "internal/progress",
-		"internal/realign", "internal/scan", "internal/scan/merge", "internal/scan/sandbox",
+		"internal/realign", "internal/report", "internal/scan", "internal/scan/merge", "internal/scan/sandbox",
 	},
 	"internal/cli/servecmd": {
 		"internal/cli/command", "internal/cli/flags", "internal/image/store", "internal/nbd", "internal/realign",

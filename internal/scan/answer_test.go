@@ -102,8 +102,8 @@ func TestAnHonestWorker(t *testing.T) {
 	require.Equal(t, int64(1<<20), sum.Fix.Grows)
 }
 
-// What the row of a worker that lies may not change is where it is, what a catalogue knows of it and what the user has
-// accepted.
+// What the row of a worker that lies may not change is where it is, what an earlier scan has of it and what the user
+// has accepted.
 func TestWhatAWorkerMayNotSay(t *testing.T) {
 	i := honest()
 	i.Path, i.PathBytes = "/etc/shadow", "L2V0Yy9zaGFkb3c="

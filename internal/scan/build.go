@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// buildOf returns what stands for the version in the catalogue. Builds that share a version with others, since it was
+// buildOf returns the version as rows name it. Builds that share a version with others, since it was
 // not set or the sources had changed, differ by the hash of the program.
 func buildOf(version string) (string, error) {
 	if version != "devel" && version != "unknown" && !strings.HasSuffix(version, "-dirty") {

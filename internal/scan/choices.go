@@ -1,7 +1,11 @@
 package scan
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 	"github.com/trueup/trueup/internal/shell"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // Choices are a scan as a command line asks for it. Its fields are flags.
@@ -19,7 +24,7 @@ type Choices struct {
 	Include, Exclude []string
 	FilesFrom        string
 	Isolation        string // one of Isolations
-	Catalog          string
+	Since            string
 	Changed          bool
 	FailOn           string
 	Ignore           string
@@ -32,9 +37,9 @@ type Choices struct {
 	Shard            string
 	Label            []string // of all rows, KEY=VALUE
 
-	fail  results.FailOn
-	shard Shard
-
+	fail   results.FailOn
+	shard  Shard
+	first  bool // --out is --since, which need not be there yet
 	labels labels.Labels
 }
 
@@ -55,8 +60,8 @@ func (c *Choices) Consistent(whole bool) error {
 	case c.Replace && c.Shard != "":
 		return ondisk.In(ondisk.ErrUsage, "--replace and --shard contradict each other: an image of another shard "+
 			"may need the one that is exchanged")
-	case c.Changed && c.Catalog == "":
-		return ondisk.In(ondisk.ErrUsage, "--changed needs --catalog FILE, which knows the last run")
+	case c.Changed && c.Since == "":
+		return ondisk.In(ondisk.ErrUsage, "--changed needs --since FILE, the results of the scan to compare with")
 	}
 	return c.scriptOn(runtime.GOOS)
 }
@@ -71,21 +76,17 @@ func (c *Choices) scriptOn(system string) error {
 }
 
 // Settle refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out
-// and profiles are files of the command. It also reads --fail-on, --shard and --label.
-func (c *Choices) Settle(out, profiles string) (err error) {
+// and profiles are files of the command; rows is set if out gets rows of JSON. It also reads --fail-on, --shard and
+// --label.
+func (c *Choices) Settle(out, profiles string, rows bool) (err error) {
 	if c.shard, err = ParseShard(c.Shard); err != nil {
 		return err
 	}
 	if c.labels, err = labels.ParseAll(c.Label); err != nil {
 		return ondisk.In(ondisk.ErrUsage, "--label %w", err)
 	}
-	if err := c.apart(out, profiles); err != nil {
+	if err := errors.Join(c.apart(out, profiles), c.settleSince(out, rows)); err != nil {
 		return err
-	}
-	if c.Catalog != "" {
-		if _, err := (store.Place{Flag: "--catalog", Path: c.Catalog, Role: store.Database}).Settle(); err != nil {
-			return err
-		}
 	}
 	if c.Script != "" {
 		script := store.Place{
@@ -100,6 +101,37 @@ func (c *Choices) Settle(out, profiles string) (err error) {
 	}
 	c.fail, err = ParseFailOn(c.FailOn)
 	return err
+}
+
+// settleSince refuses results of an earlier scan that cannot be read, and to replace them by what the next scan cannot
+// read.
+func (c *Choices) settleSince(out string, rows bool) error {
+	if c.Since == "" {
+		return nil
+	}
+	c.first = out != "" && store.SameFile(out, c.Since)
+	switch {
+	case c.first && !rows:
+		return ondisk.In(ondisk.ErrUsage, "--out %s would replace the results of --since by a report that no scan "+
+			"reads; add -o json, or name another file", out)
+	case c.first && c.Changed:
+		return ondisk.In(ondisk.ErrUsage, "--changed would leave unchanged images out of %s, and the next scan would "+
+			"take them for new; name another file for --out", out)
+	}
+	st, err := os.Stat(c.Since)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && c.first:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return ondisk.In(ondisk.ErrUsage, "--since %s: %w; it is what trueup scan -o json --out FILE has written, and "+
+			"the first scan has --out with the same FILE", c.Since, sys.Cause(err))
+	case err != nil:
+		return fmt.Errorf("--since %s: %w", c.Since, sys.Cause(err))
+	case !st.Mode().IsRegular():
+		return ondisk.In(ondisk.ErrUsage, "--since %s is not a regular file, want one with results of trueup scan "+
+			"-o json", c.Since)
+	}
+	return nil
 }
 
 // ParseFailOn parses the value of --fail-on. Empty is the default.
@@ -118,27 +150,22 @@ func ParseFailOn(s string) (results.FailOn, error) {
 func (c *Choices) apart(out, profiles string) error {
 	script := store.Use{Flag: "--script", Path: c.Script}
 	read := []store.Use{
-		{Flag: "--catalog", Path: c.Catalog},
 		{Flag: "--ignore", Path: c.Ignore},
 		{Flag: "--files-from", Path: c.FilesFrom},
 		{Flag: "--profiles", Path: profiles},
 	}
-	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
-		if c.Catalog != "" {
-			read = append(read, store.Use{Flag: "--catalog", Path: c.Catalog + suffix}) // SQLite's own
-		}
-	}
 	if err := store.Apart(store.Use{Flag: "--out", Path: out}, append(read, script)...); err != nil {
 		return err
 	}
-	return store.Apart(script, read...)
+	return store.Apart(script, append(read, store.Use{Flag: "--since", Path: c.Since})...)
 }
 
 // Task returns what is to be done. Criteria, workers and the files of the command are its caller's.
 func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	t := &Task{
 		Paths: slices.Clone(paths), Check: c.Tables, Fragments: c.Pieces, Level: sandbox.Level(c.Isolation),
-		Catalog: c.Catalog, ChangedOnly: c.Changed, Fail: c.fail, AllowUnknown: c.Unknown, AllowEmpty: c.Empty,
+		Since: c.Since, First: c.first, ChangedOnly: c.Changed,
+		Fail: c.fail, AllowUnknown: c.Unknown, AllowEmpty: c.Empty,
 		Shard: c.shard, Labels: c.labels, KeepRanked: c.Script != "", Replace: c.Replace,
 		Spare: []string{c.Script, c.Ignore, c.FilesFrom},
 	}
@@ -180,7 +207,7 @@ func (c *Choices) Again(profiles string) string {
 	add("--exclude", c.Exclude...)
 	add("--ignore", c.Ignore)
 	add("--profiles", profiles)
-	add("--catalog", c.Catalog)
+	add("--since", c.Since)
 	add("--shard", c.Shard)
 	add("--label", c.Label...)
 	return strings.Join(out, " ")

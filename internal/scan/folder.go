@@ -2,7 +2,6 @@ package scan
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -14,7 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/unfinished"
 )
@@ -24,7 +22,7 @@ type found struct {
 	entry
 	id     image.Identity
 	read   int64          // bytes, to identify it
-	known  *catalog.Known // from an earlier run, as long as it holds
+	known  *results.Image // the row of the earlier scan, if the file has not changed since
 	failed *results.Image
 	wanted bool   // it may have a row
 	second bool   // another link to the same file stands for it
@@ -56,7 +54,12 @@ func (r *search) folder(ctx context.Context, f *folder) error {
 		rows = c.images()
 		r.more(len(rows))
 	}
-	return r.keepParts(f, c)
+	for _, x := range c.sorted() {
+		if !x.rowed && c.hidden(x) {
+			r.earlier.noImage(x)
+		}
+	}
+	return nil
 }
 
 // claim finds which files were seen by another name. Of the links of a file the first in the order of the walk counts,
@@ -137,7 +140,8 @@ func (r *search) limit(fits bool, x *found) {
 	}
 }
 
-// identifyOne identifies a file, by the catalogue or a worker. It returns nil if the file does not matter.
+// identifyOne identifies a file, by its row of the earlier scan or by a worker. It returns nil if the file does not
+// matter.
 func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, error) {
 	x := &found{entry: e, wanted: r.wants(f, e)}
 	path := filepath.Join(f.path, e.Name)
@@ -145,14 +149,13 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 		x.id.Kind = image.Disk // a device: it is identified when it is opened
 		return x, nil
 	}
-	if known, err := r.lookup(path, x); known || err != nil {
-		m := r.matters(f, x)
-		if m == nil && err == nil {
-			_, err = r.Store.Reuse(path, *x.known) // results that no run reuses are deleted
-		}
-		return m, err
-	}
-	if e.Size > 0 {
+	known, id, err := r.earlier.known(x)
+	switch {
+	case err != nil:
+		return nil, err
+	case known != nil:
+		x.known, x.id = known, *id
+	case e.Size > 0:
 		a, err := r.Pool.do(ctx, Request{Path: []byte(path)})
 		switch {
 		case ctx.Err() != nil:
@@ -167,8 +170,8 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 		x.id.Read = 0 // it is not read again to identify it
 	}
 	m := r.matters(f, x)
-	if m == nil && r.Store != nil {
-		return nil, r.keep(path, x, nil, "")
+	if m == nil {
+		r.earlier.noImage(x)
 	}
 	return m, nil
 }
@@ -225,43 +228,6 @@ var tarNames = regexp.MustCompile(`(?i)\.(tar\.(gz|xz|zst|bz2)|tgz|txz|tzst|tbz2
 // archive reports whether a packed file may be an archive, by its content or by its name.
 func archive(x *found) bool { return x.id.Format == "zip" || tarNames.MatchString(x.Name) }
 
-// lookup asks the store about a file.
-func (r *search) lookup(path string, x *found) (bool, error) {
-	if r.Store == nil {
-		return false, nil
-	}
-	k, ok, err := r.Store.Lookup(path, x.File)
-	if err != nil || !ok {
-		return false, err
-	}
-	id, ok := believed(k)
-	if ok {
-		x.id, x.known = id, &k
-	}
-	return ok, nil
-}
-
-// believed returns the identity of a file in the catalogue, which is untrusted. An impossible one is read again.
-func believed(k catalog.Known) (id image.Identity, ok bool) {
-	if json.Unmarshal(k.Ident, &id) != nil || checkIdentity(id) != nil {
-		return id, false
-	}
-	return id, k.Image == nil || k.Image.Check() == nil
-}
-
-// keep stores a result.
-func (r *search) keep(path string, x *found, i *results.Image, beside string) error {
-	ident, err := json.Marshal(x.id)
-	if err != nil {
-		return err
-	}
-	change, err := r.Store.Save(path, x.File, catalog.Known{Ident: ident, Image: i, Beside: beside})
-	if i != nil {
-		i.Change = change
-	}
-	return err
-}
-
 // bare reports whether a file has no format. An empty one is not opened to see that.
 func (x *found) bare() bool { return x.id.Kind == image.Bare || x.Size == 0 }
 
@@ -269,35 +235,6 @@ func (x *found) bare() bool { return x.id.Kind == image.Bare || x.Size == 0 }
 func (x *found) isExtent() bool {
 	return x.id.Kind == image.Extent || x.id.Kind == image.Companion ||
 		(x.bare() && image.IsFlatName(x.Name))
-}
-
-// asPart marks a result that holds only as long as the file is part of an image.
-const asPart = "part"
-
-// keepParts stores the identity of files without a row of their own, so that the next run need not open them.
-func (r *search) keepParts(f *folder, c *contents) error {
-	if r.Store == nil {
-		return nil
-	}
-	for _, x := range c.sorted() {
-		if !x.rowed && c.hidden(x) && r.mine(f, c, x) {
-			if err := r.keepPart(f, x); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (r *search) keepPart(f *folder, x *found) error {
-	switch {
-	case r.Store == nil || !x.regular || x.failed != nil:
-		return nil
-	case x.known != nil && x.known.Image == nil && x.known.Beside == asPart:
-		_, err := r.Store.Reuse(filepath.Join(f.path, x.Name), *x.known)
-		return err
-	}
-	return r.keep(filepath.Join(f.path, x.Name), x, nil, asPart)
 }
 
 // takes reports whether a file that x names can be a part of it. An image with a format of its own is never hidden by a

@@ -14,7 +14,6 @@ import (
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
@@ -28,6 +27,7 @@ func (r *search) judge(ctx context.Context, f *folder, c *contents, x *found) er
 		return err
 	}
 	if i == nil { // a doubt that came to nothing
+		r.earlier.noImage(x)
 		r.skipped.Add(1)
 		r.more(-1)
 		return nil
@@ -42,46 +42,39 @@ func (r *search) judge(ctx context.Context, f *folder, c *contents, x *found) er
 
 func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*results.Image, error) {
 	path := filepath.Join(f.path, x.Name)
-	if x.failed != nil {
-		return x.failed, r.keepIf(path, x, x.failed, "")
-	}
-	if x.clone != "" {
-		i := x.packed(fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), restoreClone)
-		return i, r.keepIf(path, x, i, "")
-	}
 	switch lone := len(c.owners[x.Name]) == 0; {
+	case x.failed != nil:
+		return r.complete(path, x, x.failed, "")
+	case x.clone != "":
+		i := x.packed(fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), restoreClone)
+		return r.complete(path, x, i, "")
 	case x.id.Kind == image.Companion:
-		i := x.companion(x.id.Format)
-		return i, r.keepIf(path, x, i, "")
+		return r.complete(path, x, x.companion(x.id.Format), "")
 	case x.isExtent() && lone:
-		i := x.orphan()
-		return i, r.keepIf(path, x, i, "")
+		return r.complete(path, x, x.orphan(), "")
 	}
 	j := Job{Path: path, Package: x.id.Kind == image.Pack, Beside: r.beside(c, x)}
 	j.Packed = x.id.Kind == image.Packed
 	j.Doubt = x.doubted()
-	key := besideKey(j.Beside) + c.work(x)
-	if k := x.known; k != nil && k.Beside == key && (k.Image != nil || j.Doubt) && unchanged(f.path, k.Image) {
-		return r.reuse(path, x, k)
+	key := besideKey(j.Beside, c.work(x))
+	if x.known != nil && x.known.Reuse.Beside == key && unchanged(f.path, x.known) {
+		return r.takeOver(path, x), nil
 	}
 	i, err := r.ask(ctx, x, j)
-	switch {
-	case err != nil:
+	if i == nil || err != nil {
 		return nil, err
-	case i == nil:
-		return nil, r.keepIf(path, x, nil, key)
 	}
 	if kind := image.CompanionKind(x.Name); kind != "" && namedCompanion(i) {
 		read := i.Read
 		i = x.companion(kind)
 		i.Read = read + c.read(x)
-		return i, r.keepIf(path, x, i, key)
+		return r.complete(path, x, i, key)
 	}
 	if (j.Packed || i.Format == unpack.Tar) && i.State == results.Failed && !fleeting(i) {
 		read := i.Read
 		i = x.unjudged(i)
 		i.Read = read + c.read(x)
-		return i, r.keepIf(path, x, i, key)
+		return r.complete(path, x, i, key)
 	}
 	i.SetPath(x.shown)
 	if i.Format == "" { // it could not be opened
@@ -94,7 +87,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	i.Read += c.read(x)
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
 	i.Settle(r.Flags)
-	return i, r.keepIf(path, x, i, key)
+	return r.complete(path, x, i, key)
 }
 
 // doubted reports whether a file has a row only if an image is found in it.
@@ -192,17 +185,15 @@ func (r *search) beside(c *contents, x *found) *image.Beside {
 	return &image.Beside{Locks: c.beside.Locks(c.family(x)), Children: c.snapshots(x)}
 }
 
-// reuse takes a row from the store.
-func (r *search) reuse(path string, x *found, k *catalog.Known) (*results.Image, error) {
-	change, err := r.Store.Reuse(path, *k)
-	if k.Image != nil {
-		k.Image.SetPath(x.shown)
-		k.Image.Files[0].Name = x.Name
-		k.Image.FileSystem = r.fileSystem(path, x)
-		k.Image.Settle(r.Flags)
-		k.Image.Change, k.Image.Read = change, 0
-	}
-	return k.Image, err
+// takeOver returns the row of the earlier scan, without the fields of a single run.
+func (r *search) takeOver(path string, x *found) *results.Image {
+	i := x.known
+	i.SetPath(x.shown)
+	i.Files[0].Name = x.Name
+	i.FileSystem = r.fileSystem(path, x)
+	i.Settle(r.Flags)
+	i.Change, i.Read, i.Accepted, i.Joined = results.Same, 0, nil, nil
+	return i
 }
 
 // fileSystem returns the UUID of the file system of a file. It is asked for once for each device.
@@ -222,35 +213,12 @@ func (r *search) fileSystem(path string, x *found) string {
 	return id
 }
 
-// keepIf stores a result if there is one. A file that is no image was kept when that was found.
-func (r *search) keepIf(path string, x *found, i *results.Image, beside string) error {
-	if i != nil {
-		i.FileSystem = r.fileSystem(path, x)
-	}
-	if r.Store == nil || !x.regular {
-		return nil
-	}
-	return r.keep(path, x, i, beside)
-}
-
-// unchanged reports whether all files of an image are as they were when it was judged. An image with a parent in
-// another folder, whose name is a path, is read again: the neighbours of that parent are not in the catalogue.
-func unchanged(dir string, i *results.Image) bool {
-	if i == nil {
-		return true
-	}
-	if len(i.Files) == 0 {
-		return false // no scan has written that
-	}
-	for _, f := range i.Files {
-		if filepath.IsAbs(f.Name) {
-			return false
-		}
-		if now, err := stat(filepath.Join(dir, f.Name), f.Name); err != nil || !catalog.Unchanged(now.File, f) {
-			return false
-		}
-	}
-	return true
+// complete adds to a new row what only this process knows.
+func (r *search) complete(path string, x *found, i *results.Image, beside string) (*results.Image, error) {
+	i.FileSystem = r.fileSystem(path, x)
+	var err error
+	i.Reuse, err = r.reusable(x, i, beside)
+	return i, err
 }
 
 // unjudged returns the row of a packed file in place of one that failed.

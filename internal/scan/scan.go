@@ -4,17 +4,18 @@ package scan
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -42,23 +43,13 @@ type Judge interface {
 	Classify(err error) report.Error
 }
 
-// Store keeps results from one run to the next. Safe for concurrent use. *catalog.Run is one.
-type Store interface {
-	// Lookup returns the result of an unchanged file.
-	Lookup(path string, f results.File) (k catalog.Known, ok bool, err error)
-	// Save keeps a result, and returns how it differs from the last one.
-	Save(path string, f results.File, k catalog.Known) (results.Change, error)
-	// Reuse notes that a known result holds still.
-	Reuse(path string, k catalog.Known) (results.Change, error)
-}
-
 // Options of a run.
 type Options struct {
 	Paths []string // files and folders, as the user wrote them
 	// Wanted reports whether a file counts, by its path from the root that it was found under, and as it is shown; nil:
 	// all do.
 	Wanted func(rel, shown string) bool
-	// Spare are files that are never read, such as the catalogue and the report, by device and inode.
+	// Spare are files that are never read, such as the report, by device and inode.
 	Spare func(device, inode uint64) bool
 	// Flags are those of the command line that a copy of an image would need.
 	Flags []string
@@ -67,9 +58,14 @@ type Options struct {
 	// Exchange finds out for each row with a priority what is against align --replace.
 	Exchange bool
 
-	Jobs  int
-	Pool  *Pool
-	Store Store // nil: none
+	Jobs int
+	Pool *Pool
+	// Settings are the build and the options that results depend on: rows have them, for a later scan that takes rows
+	// over. Empty: rows are not for that.
+	Settings string
+	Started  time.Time // of the run
+
+	earlier *earlier // nil: nothing is taken over
 
 	// Found receives how many more images will have a row. After Walked, it receives corrections only. Row receives
 	// each row, Unreadable each place that could not be read. They are called one at a time. An error of Row ends the
@@ -169,6 +165,7 @@ func (r *search) announce() {
 func (r *search) row(i *results.Image) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	i.Change = r.earlier.compare(i)
 	return r.Row(i)
 }
 
@@ -215,21 +212,15 @@ func allowedOf(paths []string) (out []string) {
 	return out
 }
 
-// placesOf are the paths as they are, absolute and without links; those that lead nowhere are left out.
-func placesOf(paths []string) []string {
-	var out []string
-	for _, p := range paths {
-		if real, _, err := resolve(p); err == nil {
-			out = append(out, real)
-		}
+// besideKey returns a hash of the files around an image that its row depends on; empty if there are none. work are
+// those that runs have left open.
+func besideKey(b *image.Beside, work string) string {
+	if b != nil && len(b.Locks)+len(b.Children) > 0 {
+		work = fmt.Sprintf("%q %q%s", b.Locks, b.Children, work)
 	}
-	return out
-}
-
-// besideKey returns the files around an image that its row depends on, as a text to compare.
-func besideKey(b *image.Beside) string {
-	if b == nil || (len(b.Locks) == 0 && len(b.Children) == 0) {
+	if work == "" {
 		return ""
 	}
-	return fmt.Sprintf("%q %q", b.Locks, b.Children)
+	sum := sumOf([]byte(work))
+	return hex.EncodeToString(sum[:])
 }

@@ -217,7 +217,7 @@ func TestEachInodeHasOneRow(t *testing.T) {
 	}
 }
 
-// The first name in the order of the walk has the row, whichever folder was ready first: a catalogue knows images by
+// The first name in the order of the walk has the row, whichever folder was ready first: a later scan finds images by
 // their paths.
 func TestHardLinks(t *testing.T) {
 	tr := newTrial(t)
@@ -285,11 +285,11 @@ func TestWanted(t *testing.T) {
 
 func TestSpared(t *testing.T) {
 	tr := newTrial(t)
-	tr.put(map[string]string{"x": "disk", "catalog.db": "disk"})
-	own, err := stat(tr.path("catalog.db"), "")
+	tr.put(map[string]string{"x": "disk", "last.ndjson": "disk"})
+	own, err := stat(tr.path("last.ndjson"), "")
 	require.NoError(t, err)
 	tr.Spare = func(device, inode uint64) bool { return device == own.Device && inode == own.Inode }
-	tr.judge.look = func(path string) { require.NotEqual(t, tr.path("catalog.db"), path) }
+	tr.judge.look = func(path string) { require.NotEqual(t, tr.path("last.ndjson"), path) }
 	tr.scanned()
 	require.Equal(t, []string{"x"}, tr.shown())
 }

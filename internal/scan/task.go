@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/image/store"
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
-	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
@@ -42,15 +38,20 @@ type Task struct {
 	// Weaker receives an isolation below Level, again if a later worker has less. An error ends the run.
 	Weaker func(sandbox.Isolation) error
 
-	Catalog      string // file that keeps the results; empty: none
-	ChangedOnly  bool   // rows and exit code are those of new, changed and removed images
+	Since string // NDJSON of an earlier scan, whose rows are taken over where nothing has changed; empty: none
+	// First allows that Since is not there: nothing was scanned yet.
+	First bool
+	// Reusable has rows say what a later scan needs to take them over.
+	Reusable     bool
+	ChangedOnly  bool // rows and exit code are those of new, changed and removed images
 	Ignore       *results.Ignore
 	Fail         results.FailOn
 	AllowUnknown bool
 	AllowEmpty   bool
 
-	// Ready is called when the catalogue is open, before the first image is looked at.
-	Ready    func() error
+	// Ready is called when the rows of the earlier scan are known, before the first image is looked at. cut is the
+	// number of a last line of Since that is incomplete, 0 if there is none.
+	Ready    func(cut int) error
 	Progress Progress
 	// Row takes each row as soon as it is finished. Nil: the report has them all.
 	Row func(*results.Image) error
@@ -60,8 +61,6 @@ type Task struct {
 	Replace bool
 	// Interrupted returns the exit code of a run that its context has ended.
 	Interrupted func() int
-
-	known *catalog.Catalog // nil: none is open
 }
 
 // Progress receives how far a scan is, from any goroutine.
@@ -77,24 +76,26 @@ type running struct {
 	start   time.Time
 	today   string
 	roots   results.Roots
-	store   *catalog.Run // nil: no catalogue
-	summary *results.Summary
-	copies  *results.Copies
-	images  []*results.Image // of the report
-	items   int              // of images
+	earlier *earlier // nil: no Since
+	// settings are as in Options.
+	settings string
+	summary  *results.Summary
+	copies   *results.Copies
+	images   []*results.Image // of the report
+	items    int              // of images
 	// elsewhere are the files that an image in another folder reads, and that image.
 	elsewhere map[sys.ID]string
 }
 
-// Run looks at all images and returns the report, ranked. A report with an error is complete but for the catalogue; one
-// that is not complete was interrupted. Without a report nothing is to be shown.
-func (t *Task) Run(ctx context.Context) (*results.Report, error) {
+// Run looks at all images and returns the report, ranked. One that is not complete was interrupted.
+func (t *Task) Run(ctx context.Context) (out *results.Report, err error) {
 	r := t.begin()
 	if err := r.open(); err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, r.earlier.close()) }()
 	if t.Ready != nil {
-		if err := t.Ready(); err != nil {
+		if err := t.Ready(r.earlier.cutLine()); err != nil {
 			return nil, err
 		}
 	}
@@ -105,15 +106,7 @@ func (t *Task) Run(ctx context.Context) (*results.Report, error) {
 	case err != nil:
 		return nil, err
 	}
-	return r.finish(interrupted)
-}
-
-// Close closes the catalogue.
-func (t *Task) Close() error {
-	if t.known == nil {
-		return nil
-	}
-	return t.known.Close()
+	return r.finish(interrupted), nil
 }
 
 func (t *Task) begin() *running {
@@ -136,39 +129,32 @@ func (t *Task) begin() *running {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// open opens the catalogue and begins a run there.
+// open reads the results of the earlier scan.
 func (r *running) open() (err error) {
-	if r.Catalog == "" {
+	if r.Since == "" && !r.Reusable {
 		return nil
-	}
-	if err := store.CheckUpgrade(r.Catalog); err != nil {
-		return err
-	}
-	below := r.Storage
-	options := fmt.Sprintf("boundary=%d storage=%s:%d+%d:%t", r.Boundary, below.Name, below.Block, below.Offset,
-		below.Rewrites)
-	if r.Check {
-		options += " check"
-	}
-	if r.Fragments {
-		options += " fragments"
 	}
 	build, err := buildOf(r.Version)
 	if err != nil {
 		return err
 	}
-	r.known, err = catalog.Open(r.Catalog, catalog.Settings{Version: build, Options: options})
-	switch {
-	case errors.Is(err, catalog.ErrForeign):
-		return ondisk.In(ondisk.ErrUsage, "%w", err)
-	case err != nil:
-		return err
+	below := r.Storage
+	r.settings = fmt.Sprintf("%s boundary=%d storage=%s:%d+%d:%t", build, r.Boundary, below.Name, below.Block,
+		below.Offset, below.Rewrites)
+	if r.Check {
+		r.settings += " check"
 	}
-	if r.store, err = r.known.Begin(placesOf(r.Paths), time.Now()); err != nil {
-		return err
+	if r.Fragments {
+		r.settings += " fragments"
 	}
-	r.summary.Changes = &results.Changes{Since: r.store.Since}
-	return nil
+	if r.Since == "" {
+		return nil
+	}
+	r.earlier, err = openEarlier(r.Since, r.settings, r.First)
+	if err == nil {
+		r.summary.Changes = &results.Changes{Since: r.earlier.ended}
+	}
+	return err
 }
 
 // look has the workers look at all images.
@@ -180,11 +166,8 @@ func (r *running) look(ctx context.Context) error {
 	o := Options{
 		Paths: r.Paths, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool,
 		Flags:    results.BoundaryFlags(r.Boundary),
-		Exchange: r.Replace, Shard: r.Shard,
+		Exchange: r.Replace, Shard: r.Shard, Settings: r.settings, Started: r.start, earlier: r.earlier,
 		Found: r.Progress.Found, Walked: r.Progress.Walked, Row: r.row, Unreadable: r.unreadable,
-	}
-	if r.store != nil {
-		o.Store = r.store
 	}
 	res, err := Scan(ctx, o)
 	r.summary.Found, r.summary.Skipped, r.summary.Temporary = res.Found, res.Skipped, res.Temporary
@@ -193,7 +176,7 @@ func (r *running) look(ctx context.Context) error {
 	if err == nil {
 		err = closing
 	}
-	if err == nil && r.store != nil {
+	if err == nil && r.earlier != nil {
 		err = r.removed()
 	}
 	return err
@@ -237,12 +220,8 @@ func (r *running) achieved(got sandbox.Isolation) error {
 
 // spared selects the files of the run itself, which are no images whatever they hold.
 func (r *running) spared() func(device, inode uint64) bool {
-	names := r.Spare
-	if r.known != nil {
-		names = append(names, r.known.Files()...)
-	}
 	ids := map[sys.ID]bool{}
-	for _, name := range names {
+	for _, name := range append(r.Spare, r.Since) {
 		if st, err := sys.Stat(name); name != "" && err == nil {
 			ids[st.ID] = true
 		}
@@ -250,17 +229,13 @@ func (r *running) spared() func(device, inode uint64) bool {
 	return func(device, inode uint64) bool { return ids[sys.ID{Device: device, Inode: inode}] }
 }
 
-// removed hands over the images that the catalogue knows and that are not there any more. Those of other shards are
-// not missed.
+// removed hands over the images of the earlier scan that are not there any more. Those of other shards are not missed.
 func (r *running) removed() error {
-	there := func(path string) bool {
-		_, err := os.Lstat(path)
-		return err == nil || !r.Shard.Has(path)
+	images, err := r.earlier.removed(r.Paths, r.Shard.Has)
+	if err != nil {
+		return err
 	}
-	for i, err := range r.store.Removed(there) {
-		if err != nil {
-			return err
-		}
+	for _, i := range images {
 		if err := r.row(i); err != nil {
 			return err
 		}
@@ -328,9 +303,8 @@ func (r *running) keepParents() {
 	}
 }
 
-// finish completes the sum, ranks the images, and has the catalogue note the run. interrupted is the exit code of a run
-// that is not complete, else 0.
-func (r *running) finish(interrupted int) (*results.Report, error) {
+// finish completes the sum and ranks the images. interrupted is the exit code of a run that is not complete, else 0.
+func (r *running) finish(interrupted int) *results.Report {
 	sum := r.summary
 	out := &results.Report{Summary: sum, Fail: r.Fail}
 	sum.Finished, sum.Took = stamp(time.Now()), realign.Since(r.start)
@@ -348,8 +322,5 @@ func (r *running) finish(interrupted int) (*results.Report, error) {
 	r.keepParents()
 	results.Rank(r.images)
 	out.Images = slices.Values(r.images)
-	if r.store == nil {
-		return out, nil
-	}
-	return out, r.store.Finish(sum)
+	return out
 }

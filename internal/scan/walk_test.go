@@ -2,7 +2,6 @@ package scan
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -131,29 +129,6 @@ func TestCancelledInABigFolder(t *testing.T) {
 	res, err := tr.run(ctx, tr.dir)
 	require.ErrorIs(t, err, context.Canceled)
 	require.False(t, res.Walked)
-}
-
-// fullStore is a catalogue whose disk is full.
-type fullStore struct{ err error }
-
-func (fullStore) Lookup(string, results.File) (k catalog.Known, ok bool, err error) {
-	return k, false, nil
-}
-func (s fullStore) Reuse(string, catalog.Known) (results.Change, error) { return "", s.err }
-func (s fullStore) Save(string, results.File, catalog.Known) (results.Change, error) {
-	return "", s.err
-}
-
-func TestAStoreThatFailsEndsTheRun(t *testing.T) {
-	for _, text := range []string{"disk", "text"} { // one fails when it is judged, one when it is known to be no image
-		tr := newTrial(t)
-		tr.put(map[string]string{"x": text})
-		tr.Store = fullStore{errors.New("disk full")}
-		_, err := tr.run(t.Context(), tr.dir)
-		require.EqualError(t, err, "disk full")
-		require.Empty(t, tr.unreadable)
-		require.Empty(t, tr.rows)
-	}
 }
 
 // Files that the user names are looked at, and what they belong to is known; the others of the folder have no rows.
@@ -280,11 +255,6 @@ func TestWalkHasBoundedMemory(t *testing.T) {
 	require.Len(t, names, n)
 	require.Less(t, after.HeapAlloc-before.HeapAlloc, uint64(n*100), "bytes for each folder that waits")
 	require.True(t, slices.IsSortedFunc(names, func(a, b string) int { return strings.Compare(b, a) }))
-}
-
-func TestARowWithoutFilesIsNotReused(t *testing.T) {
-	require.True(t, unchanged(t.TempDir(), nil), "a file that is no image")
-	require.False(t, unchanged(t.TempDir(), results.NewImage("x")), "a catalogue that a stranger has made")
 }
 
 // A shell shows the folder that it is in by the link through which it came there.

@@ -53,14 +53,3 @@ func (f *File) fcntl(command int, kind LockKind, at int64) (unix.Flock_t, error)
 	err := again(func() error { return unix.FcntlFlock(uintptr(f.fd), command, &l) })
 	return l, err
 }
-
-// UpgradesLocks reports whether a lock for reading can become one for writing. The locks are those of the process, as
-// SQLite has them: Linux upgrades those of a descriptor on SMB. Other troubles with locks do not count.
-func UpgradesLocks(f *os.File) bool {
-	file := Of(f)
-	if _, err := file.fcntl(unix.F_SETLK, Shared, lockByte); err != nil {
-		return true
-	}
-	_, err := file.fcntl(unix.F_SETLK, Exclusive, lockByte)
-	return !Locked(err)
-}

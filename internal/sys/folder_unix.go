@@ -153,23 +153,7 @@ func (d *Folder) Sync() error {
 	return again(func() error { return flush(d.fd) })
 }
 
-// MayChange returns why this user cannot read and write a file; nil also for one that is not there.
-func MayChange(path string) error {
-	err := access(path, unix.R_OK|unix.W_OK)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return err
-}
-
-// MayCreateIn returns why this user cannot make files in a folder.
-func MayCreateIn(folder string) error { return access(folder, unix.W_OK|unix.X_OK) }
-
 // MayCreate returns why this user cannot make and remove files in the folder.
 func (d *Folder) MayCreate() error {
 	return again(func() error { return unix.Faccessat(d.fd, ".", unix.W_OK|unix.X_OK, 0) })
-}
-
-func access(path string, mode uint32) error {
-	return again(func() error { return unix.Access(path, mode) })
 }

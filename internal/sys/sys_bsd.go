@@ -4,10 +4,8 @@ package sys
 
 import (
 	"errors"
-	"io/fs"
 	"math"
 	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,16 +43,6 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 
 // InMemory reports whether the files of the folder lie in memory; it is not known on this system.
 func (*Folder) InMemory() (bool, error) { return false, nil }
-
-// SharesMemory reports whether the file system of a folder is a local one, on which all that open a file share memory.
-func SharesMemory(folder string) (bool, error) {
-	var st unix.Statfs_t
-	if err := again(func() error { return unix.Statfs(folder, &st) }); err != nil {
-		return false, &fs.PathError{Op: "statfs", Path: folder, Err: err}
-	}
-	return slices.Contains([]string{"apfs", "hfs", "ufs", "zfs", "tmpfs"}, unix.ByteSliceToString(st.Fstypename[:])),
-		nil
-}
 
 // Uncache returns false: this system does not report which pages are in memory.
 func (*File) Uncache() bool { return false }

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"io"
-	"io/fs"
 	"math"
 	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -89,16 +87,6 @@ func (d *Folder) InMemory() (bool, error) {
 	err := again(func() error { return unix.Fstatfs(d.fd, &st) })
 	kind := int64(uint32(st.Type)) //nolint:gosec // a magic
 	return kind == unix.TMPFS_MAGIC || kind == unix.RAMFS_MAGIC, err
-}
-
-// SharesMemory reports whether the file system of a folder is a local one, on which all that open a file share memory.
-func SharesMemory(folder string) (bool, error) {
-	var st unix.Statfs_t
-	if err := again(func() error { return unix.Statfs(folder, &st) }); err != nil {
-		return false, &fs.PathError{Op: "statfs", Path: folder, Err: err}
-	}
-	// As on processors where it is signed and narrower.
-	return slices.Contains(memory, int64(uint32(st.Type))), nil //nolint:gosec // see above
 }
 
 // Uncache has the kernel drop the pages of a file that it keeps in memory, and reports whether at most a hundredth of

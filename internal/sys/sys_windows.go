@@ -181,21 +181,11 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 	return int64(min(free, math.MaxInt64)), true, err //nolint:gosec // it fits
 }
 
-// MayChange returns why this user cannot read and write a file. That is not asked here.
-func MayChange(string) error { return nil }
-
-// MayCreateIn returns why this user cannot make files in a folder. That is not asked here.
-func MayCreateIn(string) error { return nil }
-
 // MayCreate returns why this user cannot make and remove files in the folder. That is not asked here.
 func (*Folder) MayCreate() error { return nil }
 
 // InMemory reports whether the files of the folder lie in memory; it is not known on this system.
 func (*Folder) InMemory() (bool, error) { return false, nil }
-
-// SharesMemory reports whether the file system of a folder is a local one, on which all that open a file share memory.
-// None counts as one.
-func SharesMemory(string) (bool, error) { return false, nil }
 
 // OpenDirect opens a folder by a path without links. Only the last name is guarded against a link that took its place
 // since.
@@ -311,9 +301,6 @@ func (*File) LockByte(LockKind, int64) error { return needsLinux("a lock of one 
 
 // LockedByte reports whether another has a lock of a byte.
 func (*File) LockedByte(int64) (bool, error) { return false, needsLinux("a lock of one byte") }
-
-// UpgradesLocks reports whether a lock for reading can become one for writing. SQLite does without such locks here.
-func UpgradesLocks(*os.File) bool { return true }
 
 // NoCore keeps this process from leaving a core file: this system writes none.
 func NoCore() {}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -33,8 +32,8 @@ func NewReport(c *command.Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report [KEY=VALUE]... FILE...",
 		Short: "Make one report of the results of many scans",
-		Long: `Reads what trueup scan -o json has printed on many hosts, for shards or one after the other, and files of
-scan --catalog, and makes every report that scan makes. It reads no image.
+		Long: `Reads what trueup scan -o json has printed on many hosts, for shards or one after the other, and makes
+every report that scan makes. It reads no image.
 
 KEY=VALUE labels the rows of all FILEs behind it, up to another VALUE of that KEY. A label that a row has from
 scan --label stays. A FILE with = in its name is written as ./FILE. Reports have sums for each label.
@@ -50,7 +49,7 @@ An image is found again by its whole path and its label datastore, the UUID of i
 A damaged line, a scan that was interrupted, a FILE without a summary and a shard without a FILE are listed, and end
 with 1.`,
 		Example: `  trueup report esx1.ndjson esx2.ndjson
-  trueup report host=esx1 esx1.ndjson host=esx2 esx2.ndjson templates.db
+  trueup report host=esx1 esx1.ndjson host=esx2 esx2.ndjson
   trueup report -o html --out report.html datastore=ds7 esx1.ndjson esx2.ndjson`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runReport(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
@@ -103,8 +102,7 @@ func (f *reportFlags) apart() error {
 		case err != nil:
 			return command.Usage("%w", err)
 		case !st.Mode().IsRegular():
-			return command.Usage("%s is not a regular file, want one with results of trueup scan -o json, or a "+
-				"catalogue", file.Path)
+			return command.Usage("%s is not a regular file, want one with results of trueup scan -o json", file.Path)
 		case slices.ContainsFunc(seen, func(other os.FileInfo) bool { return os.SameFile(st, other) }):
 			return command.Usage("%s is given twice: its rows would count twice", file.Path)
 		}
@@ -116,28 +114,15 @@ func (f *reportFlags) apart() error {
 	return f.Spare()
 }
 
-// confine restricts this process to the files, and to the folders where SQLite makes its temporary one.
-func (f *reportFlags) confine(ctx context.Context, errOut io.Writer) error {
-	read, written := []string{}, []string{}
-	for _, folder := range []string{os.Getenv("SQLITE_TMPDIR"), os.TempDir(), "/var/tmp", "/usr/tmp"} {
-		if folder != "" {
-			written = append(written, filepath.Join(folder, "x"))
-		}
-	}
-	for _, file := range f.Files {
-		read = append(read, file.Path)
-		if merge.IsCatalog(file.Path) {
-			written = append(written, file.Path) // for its locks and its log
-		}
-	}
-	return f.Confine(ctx, errOut, read, written)
-}
-
 func runReport(ctx context.Context, out, errOut io.Writer, f reportFlags, args []string) (err error) {
 	if err := f.settle(args); err != nil {
 		return err
 	}
-	if err := f.confine(ctx, errOut); err != nil {
+	read := []string{}
+	for _, file := range f.Files {
+		read = append(read, file.Path)
+	}
+	if err := f.Confine(ctx, errOut, read, nil); err != nil {
 		return err
 	}
 	m, err := f.Run(ctx)

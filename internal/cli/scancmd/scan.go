@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"strings"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
@@ -50,8 +52,8 @@ func New(c *command.Base) *cobra.Command {
 		Long: `Inspects every image below the PATHs and prints one row each, worst first. A PATH is a file or a
 folder. Folders are searched recursively, links are not followed, and a file with several names is inspected once.
 Images are recognised by their content. A VMDK descriptor and its extents are one image, an OVF and its disks are one
-image; an extent that no descriptor names is reported as an orphan. Nothing is written but the report and the files of
---catalog and --script.
+image; an extent that no descriptor names is reported as an orphan. Nothing is written but the report and the file of
+--script.
 
 Worker processes read the images. They can read below the PATHs and do nothing else, so a broken or malicious image
 can only fail its own row (--isolation).
@@ -65,8 +67,9 @@ and the data if there are at most 128 MiB, as inspect does.
 
 --fragmentation counts in how many pieces the files of NTFS, FAT and ext lie, as inspect does, and adds columns.
 
---catalog keeps the results in a file, and images that have not changed are not read again. --changed limits report
-and exit code to new, changed and removed images.
+--since takes the rows of images that have not changed from what an earlier scan -o json has written, and says what has
+changed since. --out can name the same FILE, which need not be there the first time. --changed limits report and exit
+code to new, changed and removed images.
 
 --fail-on sets what makes the exit code 1, 2 or 3. Each of error, 4K, 64K and 1M includes those before it. An error
 ends with 1, whatever else is found.
@@ -79,7 +82,8 @@ PATHs as the others.
 A GLOB has * and ? within a name, [a-z], {a,b}, and ** for any number of folders. --files-from separates PATHs by NUL
 bytes or line ends.`,
 		Example: `  trueup scan templates
-  trueup scan -o html --out report.html --catalog templates.db templates
+  trueup scan -o html --out report.html templates
+  trueup scan -o json --since last.ndjson --out last.ndjson templates
   trueup scan --include '*.vmdk' --exclude '**/archive/**' templates
   trueup scan --script fix.sh --storage netapp templates
   trueup scan -o junit --out j.xml --fail-on 4K --ignore accepted.txt templates`,
@@ -107,7 +111,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 		"isolation of the workers, by `LEVEL`: "+strings.Join(scan.Isolations, ", "))
 	command.Complete(cmd, "isolation", scan.Isolations...)
 	f.AddSandbox(cmd)
-	fs.StringVar(&f.Catalog, "catalog", "", "keep results in `FILE` and skip unchanged images")
+	fs.StringVar(&f.Since, "since", "", "take unchanged images from `FILE`, JSON of an earlier scan; say what changed")
 	fs.BoolVar(&f.Changed, "changed", false, "report only new, changed and removed images")
 	levels := strings.Join(scan.FailOns(), ", ")
 	fs.StringVar(&f.FailOn, "fail-on", "", "fail for `LEVEL`: "+levels+" (default: errors and starts off --boundary)")
@@ -141,7 +145,7 @@ func (f *scanFlags) checkFlags() error {
 	if err := errors.Join(f.storage.Find(), f.SettleOut()); err != nil {
 		return err
 	}
-	if err := f.Settle(f.Out, f.storage.Profiles); err != nil {
+	if err := f.Settle(f.Out, f.storage.Profiles, f.Output == "json"); err != nil {
 		return err
 	}
 	return f.Spare()
@@ -158,11 +162,12 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 	}
 	t.Boundary, t.Storage, t.Jobs, t.Version = f.boundary.Criterion(), f.storage.Storage, f.Jobs, f.Version
 	t.Again, t.Args = f.Again(f.storage.Profiles), []string{Worker}
+	t.Reusable = f.Output == "json"
 	t.Spare = append(t.Spare, f.Out, f.storage.Profiles, string(f.bench), f.template)
 	if f.OwnProcess {
 		t.Confine = func(a sandbox.Access) {
 			if !a.Workers {
-				a.Write = store.OutputFolders(f.Out, f.Script, f.Catalog)
+				a.Write = store.OutputFolders(f.Out, f.Script)
 			}
 			sandbox.Confine(a)
 		}
@@ -180,14 +185,13 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return err
 	}
 	f.Ending.Hold("completing the report of what was looked at")
-	defer func() {
-		if closing := t.Close(); closing != nil {
-			err = closing // which is worse than any verdict
-		}
-	}()
 	format := f.format
 	w, end, stop := out, func(err error) error { return err }, func() {}
-	t.Ready = func() (err error) {
+	t.Ready = func(cut int) (err error) {
+		if cut > 0 && !f.Quiet {
+			fmt.Fprintf(errOut, "trueup: note: %s: line %d is incomplete, as a scan leaves it that is killed; it is "+
+				"passed over\n", report.SafeMessage(f.Since), cut)
+		}
 		if f.Out != "" {
 			if w, end, err = reportFile(t, f.Out); err != nil {
 				return err
@@ -210,11 +214,17 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		r.Text = f.Layout(out)
 		err = errors.Join(err, command.WrapStdout(format.Write(w, r)))
 	}
-	err = end(err)
+	interrupted := r.Interrupted()
+	if _, none := os.Stat(f.Out); t.First && none == nil && interrupted != "" {
+		interrupted = "interrupted: " + report.SafeMessage(f.Out) + " stays as the earlier scan has written it"
+		_ = end(context.Canceled) // which removes the new one
+	} else {
+		err = end(err)
+	}
 	if err := errors.Join(err, f.WriteScript(r)); err != nil { // one that cannot be written must not cost the other
 		return err
 	}
-	return verdict(ctx, r.Interrupted(), r.NoneJudged() && r.Summary.Failed == 0, r.Summary.ExitCode)
+	return verdict(ctx, interrupted, r.NoneJudged() && r.Summary.Failed == 0, r.Summary.ExitCode)
 }
 
 // reportFile makes the file of a report, which the scan does not look at. end gives it its name.

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/trueup/trueup/internal/image/gate"
@@ -162,20 +160,4 @@ func (o *Output) permit(p *partialFile, mode fs.FileMode) error {
 		return nil
 	}
 	return p.wrap("permissions of", err)
-}
-
-// CheckUpgrade fails where a lock for reading cannot become one for writing in the folder of a file, as databases need
-// it. SMB knows no such change. Other troubles are left to the database.
-func CheckUpgrade(path string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".trueup-*")
-	if err != nil {
-		return nil
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if sys.UpgradesLocks(f) {
-		return nil
-	}
-	return ondisk.In(ondisk.ErrOutput, "%s: locks of this file system cannot be upgraded, which a database needs; "+
-		"mount it with nobrl if it is SMB, or keep the file on a local disk", path)
 }

@@ -27,7 +27,7 @@ type Use struct{ Flag, Path string }
 // Apart refuses a written file that is one of the others: one would overwrite the other. Empty paths are no files.
 func Apart(written Use, others ...Use) error {
 	for _, other := range others {
-		if written.Path != "" && other.Path != "" && sameFile(written.Path, other.Path) {
+		if written.Path != "" && other.Path != "" && SameFile(written.Path, other.Path) {
 			return ondisk.In(ondisk.ErrUsage, "%s %s would overwrite %s %s; name another file",
 				written.Flag, written.Path, other.Flag, other.Path)
 		}
@@ -35,8 +35,8 @@ func Apart(written Use, others ...Use) error {
 	return nil
 }
 
-// sameFile reports whether two paths lead to one file, or would when it is there.
-func sameFile(a, b string) bool {
+// SameFile reports whether two paths lead to one file, or would when it is there.
+func SameFile(a, b string) bool {
 	there, err := os.Stat(a)
 	if other, oerr := os.Stat(b); err == nil && oerr == nil {
 		return os.SameFile(there, other)

@@ -22,15 +22,14 @@ type Purpose int
 
 // Purposes of files.
 const (
-	Copy     Purpose = iota // an image or a package, which --force may replace
-	Report                  // a text, which replaces a text
-	Script                  // a text that a person edits
-	Database                // a file that SQLite writes in place
+	Copy   Purpose = iota // an image or a package, which --force may replace
+	Report                // a text, which replaces a text
+	Script                // a text that a person edits
 )
 
 // Place is a name under which a command wants to write a file.
 type Place struct {
-	Flag  string // what users call it: DEST, --out, --script or --catalog
+	Flag  string // what users call it: DEST, --out or --script
 	Path  string // as typed
 	Role  Purpose
 	Force bool
@@ -120,7 +119,6 @@ func (p Place) checkFolder() error {
 func (p Place) folder() error {
 	name := map[Purpose]string{
 		Copy: "aligned.vmdk", Report: "report.txt", Script: "fix.sh",
-		Database: "catalog.db",
 	}[p.Role]
 	return p.refuse("is a folder: name the file, such as %s", filepath.Join(p.Path, name))
 }

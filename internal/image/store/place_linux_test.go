@@ -88,7 +88,6 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 			store.Place{Path: script, Role: store.Script, Mine: mine(false, errMarker)},
 			"marker",
 		},
-		"a database, which knows itself": {store.Place{Path: binary, Role: store.Database}, ""},
 	} {
 		c.place.Flag = "DEST"
 		_, err := c.place.Settle()

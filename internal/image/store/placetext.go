@@ -19,9 +19,6 @@ const textSample = 64 * units.KiB
 
 // spareText refuses to write over what is no text, and over a script that is not as trueup wrote it.
 func (p Place) spareText(path string) error {
-	if p.Role == Database {
-		return nil // the catalogue knows its own
-	}
 	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))

@@ -132,7 +132,6 @@ func TestTrialsGo(t *testing.T) {
 	out, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
 	require.NoError(t, err)
 	require.NoError(t, out.Discard())
-	require.NoError(t, store.CheckUpgrade(filepath.Join(dir, "catalogue")))
 	require.NoError(t, store.TryFolder("--report", filepath.Join(dir, "report")))
 	require.Empty(t, disktest.Names(t, dir))
 }

@@ -1,14 +1,11 @@
-// Package merge makes one report of the results of many scans: lines of JSON and catalogues. Rows about one image
-// become one. SQLite keeps and sorts the rows in a temporary file without a name, so that memory does not grow with
-// them.
+// Package merge makes one report of the results of many scans, which are lines of JSON. Rows about one image become
+// one. The rows stay in their files: memory has some 200 bytes for each, by which they are joined and sorted.
 package merge
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -17,7 +14,6 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/units"
@@ -70,7 +66,7 @@ func (f File) label(l labels.Labels) labels.Labels {
 	return l
 }
 
-// Merged is a report whose rows are in a temporary file.
+// Merged is a report whose rows are read from their files.
 type Merged struct {
 	*results.Report
 	table *table
@@ -84,7 +80,7 @@ func (m *Merged) Err() error {
 	return cmp.Or(m.table.ctx.Err(), m.table.err)
 }
 
-// Close removes the temporary file.
+// Close closes the files.
 func (m *Merged) Close() error { return m.table.close() }
 
 // merging is a Task at work.
@@ -113,7 +109,7 @@ type library struct {
 // source is where a row stands.
 type source struct {
 	File
-	line  int
+	results.Line
 	part  part // without a summary if the file ends before one
 	roots results.Roots
 }
@@ -124,9 +120,7 @@ func (t *Task) Run(ctx context.Context) (out *Merged, err error) {
 		Task: t, summary: results.NewSummary(), copies: map[string]*results.Copies{}, storages: map[string]bool{},
 		shards: map[library]map[int]int{}, walks: map[string][]walk{}, shares: map[library]map[int]string{},
 	}
-	if m.table, err = newTable(ctx, t.Since); err != nil {
-		return nil, err
-	}
+	m.table = newTable(ctx, t.Since)
 	defer func() {
 		if err != nil {
 			err = cmp.Or(ctx.Err(), errors.Join(err, m.table.close()))
@@ -144,6 +138,9 @@ func (t *Task) Run(ctx context.Context) (out *Merged, err error) {
 		}
 	}
 	m.missing()
+	if err := m.table.join(); err != nil {
+		return nil, err
+	}
 	if err := m.compare(); err != nil {
 		return nil, err
 	}
@@ -183,8 +180,8 @@ func (m *merging) rootsOf(p part) results.Roots {
 	return m.roots
 }
 
-// take keeps a row. raw is its JSON. Only an error that is an errTable ends the run, any other is one of the row.
-func (m *merging) take(i *results.Image, at source, raw []byte) error {
+// take keeps a row. Only an error that is an errRun ends the run, any other is one of the row.
+func (m *merging) take(i *results.Image, at source) error {
 	if i.State == results.Gone {
 		return nil
 	}
@@ -197,8 +194,8 @@ func (m *merging) take(i *results.Image, at source, raw []byte) error {
 			m.boundary = d.Boundary
 		}
 		if d.Boundary != m.boundary {
-			return errTableOf(ondisk.In(ondisk.ErrUsage, "line %d: judged with --boundary %s, and rows before with "+
-				"%s; a report needs results of one", at.line, units.Short(d.Boundary), units.Short(m.boundary)))
+			return errRunOf(ondisk.In(ondisk.ErrUsage, "line %d: judged with --boundary %s, and rows before with "+
+				"%s; a report needs results of one", at.Number, units.Short(d.Boundary), units.Short(m.boundary)))
 		}
 	}
 	i.Settle(results.BoundaryFlags(m.boundary))
@@ -210,7 +207,7 @@ func (m *merging) take(i *results.Image, at source, raw []byte) error {
 		m.copiesIn(placeOf(i, at)).Add(i)
 	}
 	m.summary.Merged.Rows++
-	return m.table.put(i, at, raw)
+	return m.table.put(i, at)
 }
 
 const maxStorages = 64
@@ -225,46 +222,19 @@ func (m *merging) copiesIn(place string) *results.Copies {
 	return c
 }
 
-// catalogue reads the rows of a catalogue.
-func (m *merging) catalogue(f File) error {
-	m.summary.Merged.Catalogs++
-	n := 0
-	for l, err := range catalog.Read(f.Path) {
-		if err != nil {
-			return err
-		}
-		n++
-		at := source{File: f, line: n, roots: l.Roots, part: part{n, &results.Summary{Finished: l.Found}}}
-		m.earliest = least(m.earliest, l.Found)
-		m.summary.Started = least(m.summary.Started, l.Found)
-		m.summary.Finished = max(m.summary.Finished, l.Found)
-		var raw bytes.Buffer
-		err := report.Line(&raw, l.Image)
-		if err == nil {
-			err = m.take(l.Image, at, raw.Bytes())
-		}
-		switch {
-		case errors.Is(err, errTable):
-			return fmt.Errorf("%s: %w", f.Path, err)
-		case err != nil:
-			m.lost(fmt.Sprintf("%s: image %d", f.Path, n), "format", err.Error())
-		}
-	}
-	return nil
-}
-
 // settle takes the rows that are left, one for each image, into the sums, and has the table sort them.
 func (m *merging) settle() error {
 	sums := labelSums{}
 	err := m.table.each(func(r row) error {
 		m.complete(r)
+		r.kept.order(r.Image)
 		m.summary.Add(r.Image)
 		m.summary.Exit(r.Image, m.Fail)
 		sums.add(r.Labels, func(sum *results.LabelSum) { sum.Add(r.Image) })
 		if r.Joined != nil {
 			m.summary.Merged.Joined++
 		}
-		return m.table.place(r)
+		return nil
 	})
 	if err != nil {
 		return err
@@ -275,18 +245,19 @@ func (m *merging) settle() error {
 		}
 	}
 	sums.put(m.summary.Merged)
-	m.summary.Merged.Unknown, err = m.table.unidentified()
-	return errors.Join(err, m.table.index())
+	m.summary.Merged.Unknown = m.table.unidentified()
+	m.table.sort()
+	return nil
 }
 
 // complete completes a row as a scan does. Of copies all that are aligned are known by now.
 func (m *merging) complete(r row) {
 	i := r.Image
-	if i.Tolerated, i.Change = m.AllowUnknown, r.change; i.State == results.Gone {
+	if i.Tolerated, i.Change = m.AllowUnknown, changes[r.kept.change]; i.State == results.Gone {
 		return
 	}
 	i.Settle(results.BoundaryFlags(m.boundary))
-	if c := m.copies[r.place]; c != nil && c.Wants(i) {
+	if c := m.copies[m.table.placeOf(r)]; c != nil && c.Wants(i) {
 		c.Add(i)
 		c.Mark(i)
 	}

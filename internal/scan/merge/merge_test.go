@@ -308,7 +308,7 @@ func TestOtherResultsAreRefused(t *testing.T) {
 		},
 		{"path,verdict\n", "no result of trueup scan -o json", ondisk.ErrUnsupported},
 		{scanned(t, 1, wide), "line 1: judged with --boundary 1M, and rows before with 64K", ondisk.ErrUsage},
-		{"SQLite format 3\x00" + strings.Repeat("x", 1000), "no catalogue", nil},
+		{"SQLite format 3\x00" + strings.Repeat("x", 1000), "no result of trueup scan -o json", ondisk.ErrUnsupported},
 	} {
 		_, _, err := merged(t, Task{}, good, c.text)
 		require.ErrorContains(t, err, c.want)
@@ -328,8 +328,8 @@ func TestLinesAreBounded(t *testing.T) {
 		strings.NewReader(text), iotest.OneByteReader(strings.NewReader(text)),
 	} {
 		var got []string
-		require.NoError(t, lines(in, most, func(l line) error {
-			got = append(got, fmt.Sprintf("%d %d %v", l.number, len(l.text), l.err))
+		require.NoError(t, results.Lines(in, most, func(l results.Line) error {
+			got = append(got, fmt.Sprintf("%d %d %v", l.Number, len(l.Text), l.Err))
 			return nil
 		}))
 		require.Len(t, got, 3)
@@ -337,14 +337,14 @@ func TestLinesAreBounded(t *testing.T) {
 		require.Contains(t, got[1], "2 0 ")
 		require.Equal(t, "4 1 <nil>", got[2])
 	}
-	require.ErrorIs(t, lines(iotest.ErrReader(io.ErrClosedPipe), most, nil), io.ErrClosedPipe)
+	require.ErrorIs(t, results.Lines(iotest.ErrReader(io.ErrClosedPipe), most, nil), io.ErrClosedPipe)
 }
 
-// TestOrderOfRows compares the order of SQLite with that of results.Rank.
+// TestOrderOfRows compares the order of the table with that of results.Rank.
 func TestOrderOfRows(t *testing.T) {
 	t.Parallel()
 	var rows []*results.Image
-	for n := range 3 * batch {
+	for n := range 1500 {
 		i := image(fmt.Sprintf("/lib/%d.raw", n*7919%4001), int64(2048-n%3))
 		i.Stored = int64(n % 5)
 		if n%11 == 0 {
@@ -371,16 +371,16 @@ func FuzzLines(f *testing.F) {
 		var images []*results.Image
 		sum := results.NewSummary()
 		sum.Finished = "2026-01-02T03:00:00Z"
-		require.NoError(t, lines(bytes.NewReader(text), 1<<16, func(l line) error {
-			event, unknown, wrong := l.kind()
+		require.NoError(t, results.Lines(bytes.NewReader(text), 1<<16, func(l results.Line) error {
+			event, unknown, wrong := l.Kind()
 			if wrong != nil || unknown != nil {
 				return nil //nolint:nilerr // any line may be wrong
 			}
 			if event == "summary" {
-				_, _ = l.summary()
+				_, _ = l.Summary()
 				return nil
 			}
-			if i, err := l.image(); err == nil && i.State != results.Gone && i.Check() == nil {
+			if i, err := l.Image(); err == nil && i.State != results.Gone && i.Check() == nil {
 				i.Change = ""
 				i.Settle(nil)
 				sum.Add(i)

@@ -1,7 +1,6 @@
 package merge
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"errors"
@@ -11,136 +10,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
-
-	jsonv2 "github.com/go-json-experiment/json"
 
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 )
-
-// maxLine bounds a line, in bytes: a row has at most 1024 partitions and findings of each kind, and a summary the PATHs
-// of its scan.
-const maxLine = 64 << 20
-
-// line is one line of a file with results, or what is wrong with it.
-type line struct {
-	number int
-	text   []byte // holds until the next line is read
-	err    error
-}
-
-// lines passes on the lines of r that are not empty, each without its end. A line that is too long is passed over.
-func lines(r io.Reader, most int, use func(line) error) error {
-	in := bufio.NewReaderSize(r, 64<<10)
-	var text []byte
-	for n := 1; ; n++ {
-		text = text[:0]
-		long := false
-		var err error
-		for more := true; more; {
-			var part []byte
-			part, err = in.ReadSlice('\n')
-			more = errors.Is(err, bufio.ErrBufferFull)
-			if long = long || len(text)+len(part) > most; !long {
-				text = append(text, part...)
-			}
-		}
-		ended := errors.Is(err, io.EOF)
-		if err != nil && !ended {
-			return err
-		}
-		l := line{number: n, text: bytes.TrimRight(text, "\r\n")}
-		if long {
-			l = line{number: n, err: fmt.Errorf("%w of %d bytes", ondisk.ErrLimit, most)}
-		}
-		if l.err != nil || len(l.text) > 0 {
-			if err := use(l); err != nil {
-				return err
-			}
-		}
-		if ended {
-			return nil
-		}
-	}
-}
-
-// head is what all lines have.
-type head struct {
-	Schema  string `json:"schema"`
-	Command string `json:"command"`
-	Event   string `json:"event"`
-}
-
-// kind returns the event of a line. unknown: the line is one of another version or command, which is refused as a
-// whole.
-func (l line) kind() (event string, unknown, err error) {
-	if l.err != nil {
-		return "", nil, l.err
-	}
-	var h head
-	if err := jsonv2.Unmarshal(l.text, &h); err != nil {
-		return "", nil, errors.New("no object of JSON: the line is damaged")
-	}
-	switch {
-	case h.Schema == "":
-		return "", nil, errors.New("no result of trueup scan")
-	case h.Schema != report.Schema:
-		return "", ondisk.In(ondisk.ErrUnsupported, "line %d: schema %.40q, want %q; use the trueup that wrote it",
-			l.number, h.Schema, report.Schema), nil
-	case h.Command != results.Command && h.Command != results.ReportCommand:
-		return "", ondisk.In(ondisk.ErrUnsupported, "line %d: a result of trueup %.40q, want one of scan -o json",
-			l.number, h.Command), nil
-	case h.Event != "image" && h.Event != "summary":
-		return "", nil, fmt.Errorf("the event %.40q, want image or summary", h.Event)
-	}
-	return h.Event, nil, nil
-}
-
-// image returns the row of a line, which was checked.
-func (l line) image() (*results.Image, error) {
-	i := results.NewImage("")
-	if err := jsonv2.Unmarshal(l.text, i); err != nil {
-		return nil, errors.New("no row of an image: the line is damaged")
-	}
-	if i.Path == "" {
-		return nil, errors.New("a row without a path")
-	}
-	i.Command = results.Command // also in a row of a report
-	return i, nil
-}
-
-// summary returns the sums of a line, as far as a report needs them.
-func (l line) summary() (*results.Summary, error) {
-	s := results.NewSummary()
-	if err := jsonv2.Unmarshal(l.text, s); err != nil {
-		return nil, errors.New("no summary: the line is damaged")
-	}
-	for _, at := range []*string{&s.Started, &s.Finished} { // they are compared as texts
-		parsed, err := time.Parse(time.RFC3339, *at)
-		if err != nil {
-			return nil, fmt.Errorf("a summary with the time %.40q", *at)
-		}
-		*at = parsed.UTC().Format(time.RFC3339)
-	}
-	if min(s.Skipped, s.Temporary, s.Links) < 0 || s.UnreadableCount < len(s.Unreadable) ||
-		s.UnreadableCount > maxCount {
-		return nil, errors.New("a summary with impossible counts")
-	}
-	for n := range s.Unreadable {
-		if err := results.CheckError(&s.Unreadable[n].Error); err != nil {
-			return nil, err
-		}
-	}
-	if err := s.Labels.Check(); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// maxCount bounds the places that a summary counts, so that no sum overflows.
-const maxCount = 1 << 30
 
 // part is where the summary of one scan stands in a file: results of several may follow each other.
 type part struct {
@@ -151,48 +24,34 @@ type part struct {
 // summaries returns those of a file, in their order.
 func summaries(r io.Reader) (out []part, err error) {
 	size := 0
-	err = lines(r, maxLine, func(l line) error {
-		if !bytes.Contains(l.text, []byte(`"summary"`)) {
+	err = results.Lines(r, results.MaxLine, func(l results.Line) error {
+		if !bytes.Contains(l.Text, []byte(`"summary"`)) {
 			return nil
 		}
-		if event, unknown, err := l.kind(); event != "summary" || unknown != nil || err != nil {
+		if event, unknown, err := l.Kind(); event != "summary" || unknown != nil || err != nil {
 			return nil //nolint:nilerr // said when the rows are read
 		}
-		s, err := l.summary()
+		s, err := l.Summary()
 		if err != nil {
 			return nil //nolint:nilerr // as above
 		}
-		if size += len(l.text); size > maxLine {
-			return fmt.Errorf("line %d: %w of %d bytes for all summaries of a file", l.number, ondisk.ErrLimit, maxLine)
+		if size += len(l.Text); size > results.MaxLine {
+			return fmt.Errorf("line %d: %w of %d bytes for all summaries of a file", l.Number, ondisk.ErrLimit,
+				results.MaxLine)
 		}
-		out = append(out, part{l.number, s})
+		out = append(out, part{l.Number, s})
 		return nil
 	})
 	return out, err
 }
 
-// IsCatalog reports whether a file is a database of SQLite.
-func IsCatalog(path string) bool {
-	in, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer in.Close()
-	magic := make([]byte, len(sqliteMagic))
-	_, err = io.ReadFull(in, magic)
-	return err == nil && string(magic) == sqliteMagic
-}
-
-// file reads one file into the table.
+// file reads one file into the table, which keeps it open.
 func (m *merging) file(f File) error {
-	if IsCatalog(f.Path) {
-		return m.catalogue(f)
-	}
 	in, err := os.Open(f.Path)
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	m.table.files = append(m.table.files, in)
 	parts, err := summaries(in)
 	if err == nil {
 		_, err = in.Seek(0, io.SeekStart)
@@ -203,27 +62,24 @@ func (m *merging) file(f File) error {
 	return m.rowsOf(f, in, parts)
 }
 
-// sqliteMagic begins a database (SQLite file format, 1.3.1).
-const sqliteMagic = "SQLite format 3\x00"
-
 // rowsOf reads the rows of a file. Damaged lines are noted, and the others are read all the same.
 func (m *merging) rowsOf(f File, in io.Reader, parts []part) error {
 	good, open := 0, 0 // lines that are results; rows without a summary yet
 	var first error
 	sum, damaged := newRowSums(), false // of the rows since the last summary
-	err := lines(in, maxLine, func(l line) error {
-		event, unknown, err := l.kind()
+	err := results.Lines(in, results.MaxLine, func(l results.Line) error {
+		event, unknown, err := l.Kind()
 		if unknown != nil {
-			return unknown
+			return fmt.Errorf("line %d: %w", l.Number, unknown)
 		}
-		at := source{File: f, line: l.number}
+		at := source{File: f, Line: l}
 		if len(parts) > 0 {
 			at.part, at.roots = parts[0], m.rootsOf(parts[0])
 		}
 		switch {
 		case err != nil:
 		case event == "summary":
-			if len(parts) > 0 && parts[0].line == l.number {
+			if len(parts) > 0 && parts[0].line == l.Number {
 				if damaged || !m.addsUp(parts[0], sum, f) { // a damaged line is named, and may be a row
 					parts[0].Whole = false
 				}
@@ -232,23 +88,23 @@ func (m *merging) rowsOf(f File, in io.Reader, parts []part) error {
 				sum, damaged = newRowSums(), false
 				return nil
 			}
-			_, err = l.summary()
+			_, err = l.Summary()
 		default:
 			var i *results.Image
-			if i, err = l.image(); err == nil {
+			if i, err = l.Image(); err == nil {
 				good, open = good+1, open+1
-				err = m.take(i, at, slices.Clone(l.text))
+				err = m.take(i, at)
 			}
 			if err == nil {
 				sum.Add(i)
 			}
 		}
-		if err != nil && !errors.Is(err, errTable) {
+		if err != nil && !errors.Is(err, errRun) {
 			damaged = true
 			if first == nil {
-				first = fmt.Errorf("line %d: %w", l.number, err)
+				first = fmt.Errorf("line %d: %w", l.Number, err)
 			}
-			m.lost(fmt.Sprintf("%s: line %d", f.Path, l.number), "format", err.Error())
+			m.lost(fmt.Sprintf("%s: line %d", f.Path, l.Number), "format", err.Error())
 			return nil
 		}
 		return err
@@ -257,8 +113,7 @@ func (m *merging) rowsOf(f File, in io.Reader, parts []part) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", f.Path, err)
 	case good == 0 && first != nil:
-		return ondisk.In(ondisk.ErrUnsupported, "%s: no result of trueup scan -o json, and no catalogue: %w", f.Path,
-			first)
+		return ondisk.In(ondisk.ErrUnsupported, "%s: no result of trueup scan -o json: %w", f.Path, first)
 	case open > 0 || good == 0:
 		m.lost(f.Path, "reference", "it does not end with a summary: the scan was killed, or the file is cut, "+
 			"and images may be missing")
@@ -333,11 +188,11 @@ func (m *merging) endOf(p part, f File) {
 	if p.Shard != "" && m.shard(p, f) != 1 {
 		return // the first shard counts these files
 	}
-	s.Skipped, s.Temporary = s.Skipped+min(p.Skipped, maxCount), s.Temporary+min(p.Temporary, maxCount)
+	s.Skipped, s.Temporary = s.Skipped+min(p.Skipped, results.MaxCount), s.Temporary+min(p.Temporary, results.MaxCount)
 	if p.Leftover != "" {
 		s.Leftover = least(s.Leftover, p.Leftover)
 	}
-	s.Links += min(p.Links, maxCount)
+	s.Links += min(p.Links, results.MaxCount)
 	for _, u := range p.Unreadable {
 		m.unreadable(u)
 	}

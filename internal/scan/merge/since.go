@@ -1,18 +1,12 @@
 package merge
 
 import (
-	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"database/sql"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	jsonv2 "github.com/go-json-experiment/json"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -43,15 +37,6 @@ type spot struct {
 	name  string // empty: nothing says where it is
 	scope string // the scans that would find it there; empty: nothing says which
 	path  string // what one of these must have walked
-}
-
-// sum identifies a spot in the table; nil for none.
-func (s spot) sum() []byte {
-	if s.name == "" {
-		return nil
-	}
-	sum := sha256.Sum256([]byte(s.name))
-	return sum[:]
 }
 
 // spotOf returns the spot of a row. Below a relative path it has none.
@@ -107,9 +92,9 @@ func (m *merging) walked(p part, f File) {
 	m.walks[scope] = append(m.walks[scope], walk{started, results.NewRoots(p.Paths)})
 }
 
-// missed reports whether a later scan would have found an image.
-func (m *merging) missed(p pastRow) bool {
-	return slices.ContainsFunc(m.walks[p.scope], func(w walk) bool { return w.started > p.last && w.roots.Has(p.path) })
+// missed reports whether a later scan would have found an image that was last seen at a time.
+func (m *merging) missed(s spot, last string) bool {
+	return slices.ContainsFunc(m.walks[s.scope], func(w walk) bool { return w.started > last && w.roots.Has(s.path) })
 }
 
 // compare finds out what has become of all images since then.
@@ -121,16 +106,14 @@ func (m *merging) compare() error {
 		return ondisk.In(ondisk.ErrUsage, "--since %s: no scan had ended by then, the first did on %s; give a later "+
 			"time, or an older FILE too", m.Since, m.earliest)
 	}
-	if err := m.table.supersede(m.missed); err != nil {
-		return err
-	}
+	m.table.supersede(m.missed)
 	m.summary.Changes = &results.Changes{Since: m.Since}
 	return m.table.each(func(r row) error {
-		if r.change == "" {
+		if r.kept.is("") {
 			m.summary.Changes.Unplaced++
 		}
-		if r.change != results.Removed && r.Verdict == align.Aligned {
-			m.copiesIn(r.place).Add(r.Image)
+		if !r.kept.is(results.Removed) && r.Verdict == align.Aligned {
+			m.copiesIn(m.table.placeOf(r)).Add(r.Image)
 		}
 		return nil
 	})
@@ -139,7 +122,7 @@ func (m *merging) compare() error {
 // before adds what was known then to the sums.
 func (m *merging) before(sums labelSums) error {
 	m.summary.Merged.Before = &results.Sums{}
-	return m.table.before(func(marks labels.Labels, was results.Sums) {
+	return m.table.before(results.BoundaryFlags(m.boundary), func(marks labels.Labels, was results.Sums) {
 		m.summary.Merged.Before.Plus(was)
 		sums.add(marks, func(l *results.LabelSum) {
 			if l.Before == nil {
@@ -159,129 +142,137 @@ func goneOf(i *results.Image) *results.Image {
 	return gone
 }
 
-// past has what a report since then needs of the spot of an image: the last scan that has seen it there, and what was
-// known of it then.
-const past = `CREATE TABLE past (spot BLOB PRIMARY KEY, scope TEXT NOT NULL, path BLOB NOT NULL, last TEXT NOT NULL,
-	stamp TEXT, key BLOB, labels TEXT, digest BLOB, sums TEXT) WITHOUT ROWID`
-
-type pastRow struct {
-	spot        []byte
-	scope, path string
-	last        string
+// seen is what a report since then needs of a record beside it.
+type seen struct {
+	spot, digest sum   // zero spot: nothing says where it is
+	scope        int32 // index of texts
 }
 
-// note keeps a row as what was known of its spot.
-func (t *table) note(i *results.Image, s spot, stamp string, key, facts []byte) error {
-	if s.name == "" {
-		return nil
-	}
-	var sums results.Sums
-	sums.Add(i)
-	marks, err := jsonv2.Marshal(i.Labels)
-	if err != nil {
-		return err
-	}
-	text, err := jsonv2.Marshal(sums)
-	if err != nil {
-		return err
-	}
-	then := sql.NullString{String: stamp, Valid: stamp <= t.since}
-	_, err = t.conn.ExecContext(t.ctx, `INSERT INTO past VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-		ON CONFLICT (spot) DO UPDATE SET last = max(last, excluded.last)`, s.sum(), s.scope, []byte(s.path), stamp,
-		then, key, marks, facts, text)
-	if err == nil && then.Valid {
-		_, err = t.conn.ExecContext(t.ctx, `UPDATE past SET stamp = ?2, key = ?3, labels = ?4, digest = ?5, sums = ?6
-			WHERE spot = ?1 AND coalesce(stamp, '') <= ?2`, s.sum(), stamp, key, marks, facts, text)
-	}
-	return err
+// past is what became of a spot: the last scan that has seen an image there, and the record that counted then.
+type past struct {
+	scope int32 // index of texts
+	last  string
+	then  int32 // index of records; below 0: nothing was known of it
 }
 
-// spots returns the next spots behind one of which there are scans.
-func (t *table) spots(last []byte) (out []pastRow, err error) {
-	rows, err := t.conn.QueryContext(t.ctx, `SELECT spot, scope, path, last FROM past WHERE spot > ? AND scope <> ''
-		ORDER BY spot LIMIT ?`, last, batch)
-	if err != nil {
-		return nil, err
+// see notes the spot of the last record.
+func (t *table) see(i *results.Image, at source) {
+	where := spotOf(i, at)
+	s := seen{digest: sum(results.Digest(i)[:len(sum{})]), scope: t.text(where.scope)}
+	if where.name != "" {
+		s.spot = sumOf(where.name)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var p pastRow
-		if err := rows.Scan(&p.spot, &p.scope, &p.path, &p.last); err != nil {
-			return nil, err
-		}
-		out = append(out, p)
-	}
-	return out, errors.Join(rows.Err(), rows.Close())
+	t.spots = append(t.spots, s)
 }
 
-// before passes on what was known then of each image, which can have had several spots.
-func (t *table) before(use func(labels.Labels, results.Sums)) error {
-	rows, err := t.conn.QueryContext(t.ctx, `SELECT key, labels, sums FROM past WHERE stamp IS NOT NULL
-		ORDER BY coalesce(key, spot), stamp DESC`)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	var (
-		last  []byte
-		marks labels.Labels
-		sums  results.Sums
-	)
-	for begun := false; rows.Next(); begun = true {
-		var key, its, text []byte
-		if err := rows.Scan(&key, &its, &text); err != nil {
-			return err
-		}
-		same := begun && key != nil && bytes.Equal(key, last)
-		if begun && !same {
-			use(marks, sums)
-		}
-		l := labels.Labels{}
-		if err := jsonv2.Unmarshal(its, &l); err != nil {
-			return err
-		}
-		if same {
-			marks = marks.Merge(l)
+// history returns the past of all spots, in the order of their first records.
+func (t *table) history() (order []sum, all map[sum]*past) {
+	all = map[sum]*past{}
+	for n, s := range t.spots {
+		if s.spot == (sum{}) {
 			continue
 		}
-		last, marks, sums = key, l, results.Sums{}
-		if err := jsonv2.Unmarshal(text, &sums); err != nil {
-			return err
+		p, stamp := all[s.spot], t.texts[t.records[n].stamp]
+		if p == nil {
+			p = &past{scope: s.scope, then: -1}
+			all[s.spot], order = p, append(order, s.spot)
+		}
+		p.last = max(p.last, stamp)
+		if stamp <= t.since && (p.then < 0 || stamp >= t.texts[t.records[p.then].stamp]) {
+			p.then = small(n)
 		}
 	}
-	if marks != nil {
-		use(marks, sums)
-	}
-	return errors.Join(rows.Err(), rows.Close())
+	return order, all
 }
 
 // supersede leaves the last row of each spot, with what has changed.
-func (t *table) supersede(missed func(pastRow) bool) error {
-	exec := func(query string, args ...any) error {
-		_, err := t.conn.ExecContext(t.ctx, query, args...)
-		return err
+func (t *table) supersede(missed func(s spot, last string) bool) {
+	lastAt := map[sum]*kept{} // of the rows that stay
+	for n := range t.kept {
+		k := &t.kept[n]
+		where := t.spots[k.record].spot
+		if was := lastAt[where]; was == nil || t.stampOf(k) > t.stampOf(was) {
+			lastAt[where] = k
+		}
 	}
-	err := errors.Join(exec(`CREATE INDEX seen_spot ON seen (spot, stamp, id) WHERE spot IS NOT NULL`),
-		exec(`DELETE FROM seen WHERE EXISTS (SELECT 1 FROM seen o WHERE o.spot = seen.spot AND
-			(o.stamp > seen.stamp OR o.stamp = seen.stamp AND o.id < seen.id))`),
-		exec(`UPDATE seen SET change = CASE WHEN p.stamp IS NULL THEN ?1 WHEN p.digest = seen.digest THEN ?2 ELSE ?3 END
-			FROM past p WHERE p.spot = seen.spot`, results.New, results.Same, results.Changed))
-	for last := []byte{}; err == nil; {
-		list, err := t.spots(last)
-		if err != nil || len(list) == 0 {
+	_, all := t.history()
+	gone := func(k *kept) bool {
+		s := t.spots[k.record]
+		if s.spot == (sum{}) {
+			return false
+		}
+		if lastAt[s.spot] != k {
+			return true
+		}
+		p := all[s.spot]
+		switch {
+		case p.then < 0:
+			k.become(results.New)
+		case t.spots[p.then].digest == s.digest:
+			k.become(results.Same)
+		default:
+			k.become(results.Changed)
+		}
+		where := spot{scope: t.texts[p.scope], path: string(t.pathOf(k.record))}
+		if where.scope == "" || !missed(where, p.last) {
+			return false
+		}
+		if k.is(results.New) {
+			return true
+		}
+		k.become(results.Removed)
+		return false
+	}
+	left := make([]kept, 0, len(t.kept))
+	for n := range t.kept {
+		if !gone(&t.kept[n]) {
+			left = append(left, t.kept[n])
+		}
+	}
+	t.kept = left
+}
+
+func (t *table) stampOf(k *kept) string { return t.texts[t.records[k.record].stamp] }
+
+// before passes on what was known then of each image, which can have had several spots.
+func (t *table) before(flags []string, use func(labels.Labels, results.Sums)) error {
+	order, all := t.history()
+	type known struct {
+		labels labels.Labels
+		sums   results.Sums
+		stamp  string
+	}
+	var images []*known
+	byKey := map[sum]*known{}
+	for _, s := range order {
+		n := all[s].then
+		if n < 0 {
+			continue
+		}
+		r := &t.records[n]
+		marks, err := t.labelsOf(r.labels)
+		if err != nil {
 			return err
 		}
-		for _, p := range list {
-			last = p.spot
-			if !missed(p) {
-				continue
-			}
-			err := errors.Join(exec(`DELETE FROM seen WHERE spot = ? AND change = ?`, p.spot, results.New),
-				exec(`UPDATE seen SET change = ? WHERE spot = ?`, results.Removed, p.spot))
-			if err != nil {
-				return err
-			}
+		k := byKey[r.key]
+		if k == nil || r.key == (sum{}) {
+			k = &known{}
+			byKey[r.key], images = k, append(images, k)
 		}
+		k.labels = k.labels.Merge(marks)
+		if stamp := t.texts[r.stamp]; k.stamp != "" && stamp <= k.stamp {
+			continue
+		}
+		i, err := t.read(n)
+		if err != nil {
+			return err
+		}
+		i.Settle(flags)
+		k.stamp, k.sums = t.texts[r.stamp], results.Sums{}
+		k.sums.Add(i)
 	}
-	return err
+	for _, k := range images {
+		use(k.labels, k.sums)
+	}
+	return nil
 }

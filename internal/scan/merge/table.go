@@ -1,116 +1,103 @@
 package merge
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
-	"database/sql"
 	"errors"
 	"fmt"
 	"iter"
+	"os"
+	"slices"
 	"strings"
 
 	jsonv2 "github.com/go-json-experiment/json"
-	_ "modernc.org/sqlite" // the table
 
-	"github.com/trueup/trueup/internal/scan/catalog"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// table holds the rows in a temporary file, which SQLite removes as soon as it has made it.
+// table has a record of each row. The rows themselves stay in the files.
 type table struct {
-	ctx  context.Context //nolint:containedctx // of the run that the table belongs to
-	db   *sql.DB
-	conn *sql.Conn
-	err  error // the first of sorted
+	ctx   context.Context //nolint:containedctx // of the run that the table belongs to
+	since string          // as in Task
+	files []*os.File
+	err   error // the first of sorted
 
-	since string // as in Task
+	records []record // in the order in which the rows came
+	paths   []byte   // of all records
+	spots   []seen   // of all records; empty without since
+	kept    []kept   // of each image one: in the order of their first rows, then as the report has them
 
-	find, insert, replace, add, order *sql.Stmt
+	texts  []string // those that many records have
+	textAt map[string]int32
+	marks  []labels.Labels // by the numbers of their texts; nil: not parsed yet
+	line   []byte          // the last that was read
 }
 
-// errTable marks an error that ends the run, as opposed to one of a row.
-var errTable = errors.New("table")
+// record is a row. It has no pointers, so that a million of them cost the garbage collector nothing.
+type record struct {
+	key            sum    // of what identifies the image; zero: nothing does
+	main           uint64 // hash of size and times of the main file; 0: there is none
+	offset, path   int64  // in the file, and in paths
+	length, pathed int32  // bytes of them
+	file           int32  // index of files
+	labels, place  int32  // index of texts
+	stamp          int32  // index of texts: when the scan ended; empty: it did not
+	by             int8   // index of identities
+}
 
-type tableError struct{ error }
+// kept is the row that counts of an image.
+type kept struct {
+	stored        int64
+	cost          float64
+	record, first int32 // indexes of records: the last result, and the first row of the image
+	labels, rows  int32 // of all rows of the image, and how many there are
+	change        int8  // index of changes
+	group, class  int8
+}
 
-func (e tableError) Unwrap() error      { return e.error }
-func (tableError) Is(target error) bool { return target == errTable }
+// sum is the first half of a SHA-256.
+type sum [16]byte
 
-// errTableOf marks an error.
-func errTableOf(err error) error {
+func sumOf(parts ...string) sum {
+	all := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return sum(all[:len(sum{})])
+}
+
+// Limits, so that no input takes all memory. maxRows is also less than an int32 can have.
+const (
+	maxRows  = 1 << 24
+	maxPaths = 1 << 30 // bytes
+)
+
+// errRun marks an error that ends the run, as opposed to one of a row.
+var errRun = errors.New("run")
+
+type runError struct{ error }
+
+func (e runError) Unwrap() error      { return e.error }
+func (runError) Is(target error) bool { return target == errRun }
+
+// errRunOf marks an error.
+func errRunOf(err error) error {
 	if err == nil {
 		return nil
 	}
-	return tableError{err}
+	return runError{err}
 }
 
-// The memory of SQLite is its cache, and that of sorting, which is as large.
-var pragmas = []string{
-	"journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE", "temp_store = FILE", "cache_size = -8192",
+func newTable(ctx context.Context, since string) *table {
+	return &table{ctx: ctx, since: since, textAt: map[string]int32{}}
 }
 
-// seen has a row for each image; key is NULL where nothing identifies it. place has what reports are sorted by.
-const tables = `CREATE TABLE seen (id INTEGER PRIMARY KEY, key BLOB, stamp TEXT NOT NULL, labels TEXT NOT NULL,
-	joined TEXT NOT NULL, count INTEGER NOT NULL, place TEXT NOT NULL, path BLOB NOT NULL, file TEXT NOT NULL,
-	json BLOB NOT NULL, spot BLOB, digest BLOB, change TEXT NOT NULL DEFAULT '');
-CREATE UNIQUE INDEX seen_key ON seen (key) WHERE key IS NOT NULL;
-CREATE TABLE place (grp INTEGER, class INTEGER, cost REAL, stored INTEGER, path BLOB, id INTEGER);
-BEGIN`
-
-func newTable(ctx context.Context, since string) (t *table, err error) {
-	t = &table{ctx: ctx, since: since}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, t.close())
-		}
-	}()
-	if t.db, err = sql.Open("sqlite", ""); err != nil { // a file without a name is temporary
-		return t, err
+func (t *table) close() (err error) {
+	for _, f := range t.files {
+		err = errors.Join(err, f.Close())
 	}
-	if t.conn, err = t.db.Conn(ctx); err != nil {
-		return t, err
-	}
-	for _, p := range pragmas {
-		if _, err := t.conn.ExecContext(ctx, "PRAGMA "+p); err != nil {
-			return t, err
-		}
-	}
-	for _, text := range []string{past, tables} {
-		if _, err := t.conn.ExecContext(ctx, text); err != nil {
-			return t, err
-		}
-	}
-	for s, text := range map[**sql.Stmt]string{
-		&t.find: `SELECT id, stamp, labels, path, file FROM seen WHERE key = ?`,
-		&t.insert: `INSERT INTO seen (key, stamp, labels, joined, count, place, path, file, json, spot, digest)
-			VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?)`,
-		&t.replace: `UPDATE seen SET stamp = ?, joined = ?, place = ?, path = ?, file = ?, json = ?, spot = ?,
-			digest = ? WHERE id = ?`,
-		&t.add:   `UPDATE seen SET labels = ?, count = count + 1 WHERE id = ?`,
-		&t.order: `INSERT INTO place (grp, class, cost, stored, path, id) VALUES (?, ?, ?, ?, ?, ?)`,
-	} {
-		if *s, err = t.conn.PrepareContext(ctx, text); err != nil {
-			return t, err
-		}
-	}
-	return t, nil
-}
-
-func (t *table) close() error {
-	var errs []error
-	for _, s := range []*sql.Stmt{t.find, t.insert, t.replace, t.add, t.order} {
-		if s != nil {
-			errs = append(errs, s.Close())
-		}
-	}
-	if t.conn != nil {
-		errs = append(errs, t.conn.Close())
-	}
-	if t.db != nil {
-		errs = append(errs, t.db.Close())
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 // What shows that two rows are about one image.
@@ -118,6 +105,17 @@ const (
 	byDatastore  = "datastore"   // the same label datastore, and the same path below the one folder that was scanned
 	byFileSystem = "file_system" // the UUID of the file system, inode, size and times of the main file
 )
+
+// changes are the values of kept.change; empty: nothing says it.
+var changes = []results.Change{"", results.New, results.Changed, results.Same, results.Removed}
+
+// become notes a change.
+func (k *kept) become(c results.Change) { k.change = int8(slices.Index(changes, c)) } //nolint:gosec // there are five
+
+func (k *kept) is(c results.Change) bool { return changes[k.change] == c }
+
+// identities are the values of record.by.
+var identities = []string{"", byDatastore, byFileSystem}
 
 // identity returns what identifies the image of a row, and how; empty if nothing does.
 func identity(i *results.Image, at source) (key, by string) {
@@ -133,15 +131,6 @@ func identity(i *results.Image, at source) (key, by string) {
 	return "", ""
 }
 
-// fileOf has what shows that the main files of two rows are one: size and times. Empty if a row has no file.
-func fileOf(i *results.Image) string {
-	if len(i.Files) == 0 {
-		return ""
-	}
-	f := i.Files[0]
-	return fmt.Sprint(f.Size, f.Modified, f.Changed)
-}
-
 // placeOf is the place in which the path of a row means one file: a datastore, a file system, or one file of results.
 func placeOf(i *results.Image, at source) string {
 	_, by := identity(i, at)
@@ -154,194 +143,242 @@ func placeOf(i *results.Image, at source) string {
 	return "f" + at.Path
 }
 
-// kept is a row in the table. A datastore can be scanned from several folders, in which other images have the same
-// path: rows of one path below them are about one image if the whole path is the same, too, or the main file.
-type kept struct {
-	id           int64
-	stamp, marks string
-	path         []byte
-	file         string
-}
-
-func (k kept) is(i *results.Image, by string) bool {
+// put keeps a row of the last file.
+func (t *table) put(i *results.Image, at source) error {
 	path := i.ExactPath()
-	return by == byFileSystem || strings.HasPrefix(path, "/") && path == string(k.path) ||
-		k.file != "" && k.file == fileOf(i)
-}
-
-// put keeps a row. Of rows of one image the last run counts; of runs that ended at once the first row.
-func (t *table) put(i *results.Image, at source, raw []byte) error {
+	if len(t.records) == maxRows || len(t.paths)+len(path) > maxPaths {
+		return errRunOf(fmt.Errorf("%w of %d rows and %d bytes of their paths in one report", ondisk.ErrLimit, maxRows,
+			maxPaths))
+	}
+	marks, err := jsonv2.Marshal(i.Labels, jsonv2.Deterministic(true))
+	if err != nil {
+		return err
+	}
 	key, by := identity(i, at)
-	var (
-		stamp string
-		where spot
-		facts []byte
-	)
+	r := record{
+		offset: at.Offset, length: small(len(at.Text)), file: small(len(t.files) - 1),
+		path: int64(len(t.paths)), pathed: small(len(path)),
+		labels: t.text(string(marks)), place: t.text(placeOf(i, at)),
+		by: int8(slices.Index(identities, by)), //nolint:gosec // there are three
+	}
+	stamp := ""
 	if at.part.Summary != nil {
 		stamp = at.part.Finished
 	}
+	r.stamp = t.text(stamp)
+	if key != "" {
+		r.key = sumOf(by, key)
+	}
+	if len(i.Files) > 0 {
+		f := i.Files[0]
+		main := sumOf(fmt.Sprint(f.Size, f.Modified, f.Changed))
+		r.main = uint64(main[0])<<56 | uint64(main[1])<<48 | uint64(main[2])<<40 | uint64(main[3])<<32 | 1
+	}
+	t.records, t.paths = append(t.records, r), append(t.paths, path...)
 	if t.since != "" {
-		where, facts = spotOf(i, at), catalog.Digest(i)
+		t.see(i, at)
 	}
-	insert := func(sum []byte) error {
-		marks, err := jsonv2.Marshal(i.Labels)
-		if err == nil {
-			_, err = t.insert.ExecContext(t.ctx, sum, stamp, marks, by, placeOf(i, at), []byte(i.ExactPath()),
-				fileOf(i), raw, where.sum(), facts)
-		}
-		return errTableOf(errors.Join(err, t.note(i, where, stamp, sum, facts)))
-	}
-	if key == "" {
-		return insert(nil)
-	}
-	sum := sha256.Sum256([]byte(by + key))
-	var k kept
-	err := t.find.QueryRowContext(t.ctx, sum[:]).Scan(&k.id, &k.stamp, &k.marks, &k.path, &k.file)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return insert(sum[:])
-	case err != nil:
-		return errTableOf(err)
-	case !k.is(i, by):
-		return insert(nil)
-	}
-	was := labels.Labels{}
-	if err := jsonv2.Unmarshal([]byte(k.marks), &was); err != nil {
-		return errTableOf(err)
-	}
-	marks, err := jsonv2.Marshal(was.Merge(i.Labels))
-	if err == nil && stamp > k.stamp {
-		_, err = t.replace.ExecContext(t.ctx, stamp, by, placeOf(i, at), []byte(i.ExactPath()), fileOf(i), raw,
-			where.sum(), facts, k.id)
-	}
-	if err == nil {
-		_, err = t.add.ExecContext(t.ctx, marks, k.id)
-	}
-	return errTableOf(errors.Join(err, t.note(i, where, stamp, sum[:], facts)))
+	return nil
 }
 
-// columns are those that decode reads.
-const columns = `s.id, s.labels, s.joined, s.count, s.place, s.json, s.change`
+// small returns a number that is bounded by maxRows or results.MaxLine.
+func small(n int) int32 { return int32(n) } //nolint:gosec // see above
 
-// row is a row with its number, and the place in which its path means one file.
+// text returns the number of a text that many records have.
+func (t *table) text(s string) int32 {
+	n, ok := t.textAt[s]
+	if !ok {
+		n = small(len(t.texts))
+		t.textAt[s], t.texts, t.marks = n, append(t.texts, s), append(t.marks, nil)
+	}
+	return n
+}
+
+// labelsOf returns the labels of a text, which nobody may change.
+func (t *table) labelsOf(text int32) (labels.Labels, error) {
+	if t.marks[text] == nil {
+		l := labels.Labels{}
+		if err := jsonv2.Unmarshal([]byte(t.texts[text]), &l); err != nil {
+			return nil, err
+		}
+		t.marks[text] = l
+	}
+	return t.marks[text], nil
+}
+
+func (t *table) pathOf(n int32) []byte {
+	r := &t.records[n]
+	return t.paths[r.path : r.path+int64(r.pathed)]
+}
+
+// join finds the rows that are about one image. The last run counts; of runs that ended at once the first row.
+func (t *table) join() error {
+	all := make([]int32, len(t.records))
+	for n := range all {
+		all[n] = small(n)
+	}
+	slices.SortFunc(all, func(a, b int32) int {
+		return cmp.Or(bytes.Compare(t.records[a].key[:], t.records[b].key[:]), cmp.Compare(a, b))
+	})
+	t.kept = make([]kept, 0, len(all))
+	last := -1 // the one that has the key
+	for _, n := range all {
+		r := &t.records[n]
+		if r.key == (sum{}) || last < 0 || t.records[t.kept[last].record].key != r.key {
+			last = len(t.kept)
+			t.kept = append(t.kept, kept{record: n, first: n, labels: r.labels, rows: 1})
+			continue
+		}
+		k := &t.kept[last]
+		if !t.one(k.record, n) {
+			r.key = sum{}
+			t.kept = append(t.kept, kept{record: n, first: n, labels: r.labels, rows: 1})
+			continue
+		}
+		k.rows++
+		if t.texts[r.stamp] > t.texts[t.records[k.record].stamp] {
+			k.record = n
+		}
+		if err := t.merge(k, r.labels); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(t.kept, func(a, b kept) int { return cmp.Compare(a.first, b.first) })
+	return nil
+}
+
+// one reports whether a row of the same key is about the same image. A datastore can be scanned from several folders,
+// in which other images have the same path: rows of one path below them are about one image if the whole path is the
+// same, too, or the main file.
+func (t *table) one(k, n int32) bool {
+	a, b := &t.records[k], &t.records[n]
+	path := t.pathOf(n)
+	return identities[b.by] == byFileSystem || bytes.HasPrefix(path, []byte("/")) && bytes.Equal(path, t.pathOf(k)) ||
+		a.main != 0 && a.main == b.main
+}
+
+// merge adds labels to those of an image.
+func (t *table) merge(k *kept, its int32) error {
+	if k.labels == its {
+		return nil
+	}
+	was, err := t.labelsOf(k.labels)
+	if err != nil {
+		return err
+	}
+	more, err := t.labelsOf(its)
+	if err != nil {
+		return err
+	}
+	marks, err := jsonv2.Marshal(was.Merge(more), jsonv2.Deterministic(true))
+	k.labels = t.text(string(marks))
+	return err
+}
+
+// row is a row that was read again.
 type row struct {
 	*results.Image
-	id     int64
-	place  string
-	change results.Change // since then; empty: nothing says it
+	kept *kept
 }
 
-func decode(rows *sql.Rows) (out row, err error) {
-	var (
-		marks, by string
-		count     int
-		raw       []byte
-	)
-	out.Image = results.NewImage("")
-	if err := rows.Scan(&out.id, &marks, &by, &count, &out.place, &raw, &out.change); err != nil {
+func (t *table) placeOf(r row) string { return t.texts[t.records[r.kept.record].place] }
+
+// read reads a row again.
+func (t *table) read(n int32) (*results.Image, error) {
+	r := &t.records[n]
+	t.line = slices.Grow(t.line[:0], int(r.length))[:r.length]
+	if _, err := t.files[r.file].ReadAt(t.line, r.offset); err != nil {
+		return nil, err
+	}
+	i, err := results.Line{Text: t.line}.Image()
+	if err == nil {
+		err = i.Check()
+	}
+	if err != nil || i.ExactPath() != string(t.pathOf(n)) {
+		return nil, fmt.Errorf("%s was changed while it was read", t.files[r.file].Name())
+	}
+	i.Reuse, i.Joined = nil, nil // of one scan
+	i.SetPath(i.ExactPath())
+	return i, nil
+}
+
+// rowOf reads the row of an image again.
+func (t *table) rowOf(k *kept) (out row, err error) {
+	out.kept = k
+	if out.Image, err = t.read(k.record); err != nil {
 		return out, err
 	}
-	if err := jsonv2.Unmarshal(raw, out.Image); err != nil {
+	if out.Labels, err = t.labelsOf(k.labels); err != nil {
 		return out, err
 	}
-	out.Command, out.Labels, out.Joined = results.Command, nil, nil
-	if err := jsonv2.Unmarshal([]byte(marks), &out.Labels); err != nil {
-		return out, err
+	if k.rows > 1 {
+		out.Joined = &results.Joined{By: identities[t.records[k.record].by], Rows: int(k.rows)}
 	}
-	if count > 1 {
-		out.Joined = &results.Joined{By: by, Rows: count}
-	}
-	out.SetPath(out.ExactPath())
-	if out.change == results.Removed {
+	if k.is(results.Removed) {
 		out.Image = goneOf(out.Image)
 	}
 	return out, nil
 }
 
-// batch is the number of rows between which other statements can run.
-const batch = 512
-
-// each passes on all rows, in the order in which they came.
+// each passes on all rows, in their order.
 func (t *table) each(use func(r row) error) error {
-	for last := int64(0); ; {
-		list, err := t.some(`SELECT `+columns+` FROM seen s WHERE id > ? ORDER BY id LIMIT ?`, last, batch)
-		if err != nil || len(list) == 0 {
+	for n := range t.kept {
+		if err := t.ctx.Err(); err != nil {
 			return err
 		}
-		for _, s := range list {
-			if err := use(s); err != nil {
-				return err
-			}
-			last = s.id
+		r, err := t.rowOf(&t.kept[n])
+		if err == nil {
+			err = use(r)
 		}
-	}
-}
-
-func (t *table) some(query string, args ...any) (out []row, err error) {
-	rows, err := t.conn.QueryContext(t.ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		s, err := decode(rows)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		out = append(out, s)
 	}
-	return out, errors.Join(rows.Err(), rows.Close())
+	return nil
 }
 
-// place notes where a row stands in the report.
-func (t *table) place(r row) error {
-	o := r.Order()
-	_, err := t.order.ExecContext(t.ctx, o.Group, o.Class, o.Cost, r.Stored, []byte(r.Path), r.id)
-	return err
+// order notes where a row stands in the report.
+func (k *kept) order(i *results.Image) {
+	o := i.Order()
+	k.group, k.class, k.cost, k.stored = int8(o.Group), int8(o.Class), o.Cost, i.Stored //nolint:gosec // below 20
 }
 
 // unidentified counts the rows that nothing identifies.
-func (t *table) unidentified() (n int, err error) {
-	err = t.conn.QueryRowContext(t.ctx, `SELECT count(*) FROM seen WHERE key IS NULL`).Scan(&n)
-	return n, err
+func (t *table) unidentified() (n int) {
+	for _, k := range t.kept {
+		if t.records[k.record].key == (sum{}) {
+			n++
+		}
+	}
+	return n
 }
 
-// index sorts the rows.
-func (t *table) index() error {
-	_, err := t.conn.ExecContext(t.ctx,
-		`CREATE INDEX sorted ON place (grp, class, cost DESC, stored DESC, path, id)`)
-	return err
+// sort puts the rows into the order of a report, as results.Compare does.
+func (t *table) sort() {
+	slices.SortFunc(t.kept, func(a, b kept) int {
+		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.class, b.class), cmp.Compare(b.cost, a.cost),
+			cmp.Compare(b.stored, a.stored), bytes.Compare(t.pathOf(a.record), t.pathOf(b.record)),
+			cmp.Compare(a.first, b.first))
+	})
 }
 
-// sorted passes on all rows as a report has them, as results.Compare sorts. The first error ends them.
+// sorted passes on all rows as a report has them. The first error ends them.
 func (t *table) sorted(complete func(r row)) iter.Seq[*results.Image] {
 	return func(yield func(*results.Image) bool) {
-		if t.err == nil {
-			number := results.Numbers()
-			t.err = t.inOrder(func(r row) bool {
-				complete(r)
-				number(r.Image)
-				return yield(r.Image)
-			})
+		if t.err != nil {
+			return
 		}
-	}
-}
-
-func (t *table) inOrder(use func(r row) bool) error {
-	rows, err := t.conn.QueryContext(t.ctx, `SELECT `+columns+` FROM place p CROSS JOIN seen s ON s.id = p.id
-		ORDER BY p.grp, p.class, p.cost DESC, p.stored DESC, p.path, p.id`)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for t.ctx.Err() == nil && rows.Next() {
-		r, err := decode(rows)
-		if err != nil {
-			return err
-		}
-		if !use(r) {
+		number, enough := results.Numbers(), errors.New("the reader has enough")
+		t.err = t.each(func(r row) error {
+			complete(r)
+			number(r.Image)
+			if !yield(r.Image) {
+				return enough
+			}
 			return nil
+		})
+		if errors.Is(t.err, enough) {
+			t.err = nil
 		}
 	}
-	return errors.Join(t.ctx.Err(), rows.Err(), rows.Close())
 }

@@ -18,9 +18,9 @@ const (
 	maxItems = 1 << 17  // of one list
 )
 
-// Check returns what is wrong with a row from outside: from a worker, which an image may have taken over, or from the
-// catalogue of another user. A row that passes can be summed and shown. The contents of texts are not judged: each
-// report escapes them.
+// Check returns what is wrong with a row from outside: from a worker, which an image may have taken over, or from a
+// file of results. A row that passes can be summed and shown. The contents of texts are not judged: each report escapes
+// them.
 func (i *Image) Check() error {
 	if i.Origin != (report.Origin{Schema: report.Schema, Command: Command}) || i.Event != imageEvent {
 		return fmt.Errorf("a row that is %.32q of %.32q in %.32q, want %q of %q in %q", i.Event, i.Command, i.Schema,
@@ -42,6 +42,9 @@ func (i *Image) Check() error {
 	c.findings(i.Findings)
 	c.error(i.Error)
 	c.texts(i.FileSystem, i.Path, i.PathBytes)
+	if i.Reuse != nil {
+		c.texts(i.Reuse.Settings, i.Reuse.Beside)
+	}
 	if i.Accepted != nil {
 		c.texts(i.Accepted.Reason, i.Accepted.Until)
 	}
@@ -116,8 +119,8 @@ func (c *checker) numbers(numbers ...int64) {
 	}
 }
 
-// file requires a name in the folder of the image, since results of an image are compared with the files that it names,
-// or the path of a file elsewhere, which is not looked at.
+// file requires a name in the folder of the image, since a later scan compares the files that it names, or the path of
+// a file elsewhere, which is not looked at.
 func (c *checker) file(f File) {
 	if f.Name == "" || f.Name == "." || f.Name == ".." || strings.Contains(f.Name, "\x00") ||
 		strings.Contains(f.Name, "/") && !path.IsAbs(f.Name) {

@@ -175,7 +175,7 @@ func htmlFacts(s *Summary) []fact {
 		out = append(out, fact{"Links", linksText(s.Links)})
 	}
 	if c := s.Changes; c != nil {
-		since := "in the first run with this catalogue"
+		since := "since the earlier scan"
 		if c.Since != "" {
 			since = "since " + moment(c.Since)
 		}

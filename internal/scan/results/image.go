@@ -4,6 +4,7 @@ package results
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -33,13 +34,13 @@ const (
 	// Original is the original of a disk that was exchanged for its aligned copy. It is kept, and nothing is to be
 	// done.
 	Original State = "original"
-	Gone     State = "gone" // the catalogue knows it, and it is not there any more
+	Gone     State = "gone" // an earlier scan has it, and it is not there any more
 )
 
-// Change compares an image with the catalogue.
+// Change compares an image with its row of an earlier scan.
 type Change string
 
-// Changes since the last run with the same catalogue. Without one an image has none.
+// Changes since the earlier scan. Without one an image has none.
 const (
 	New     Change = "new"
 	Changed Change = "changed"
@@ -73,10 +74,12 @@ type Image struct {
 	Priority *Priority       `json:"priority,omitempty"` // of an image off the boundary
 	Accepted *Accepted       `json:"accepted,omitempty"`
 	Change   Change          `json:"change,omitempty"`
-	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when the catalogue knew it
+	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when it was taken over
 	Labels   labels.Labels   `json:"labels,omitempty"`
 	// FileSystem is the UUID of the file system of its main file, where that is known.
 	FileSystem string `json:"file_system,omitempty"`
+	// Reuse is what a later scan needs to take the row over; nil if the row held for the moment only.
+	Reuse *Reuse `json:"reuse,omitempty"`
 	// Joined is set if rows of several runs are about the image.
 	Joined *Joined `json:"joined,omitempty"`
 	// Tolerated reports that the user accepts unknown content.
@@ -87,7 +90,7 @@ type Image struct {
 	// it.
 	NoExchange string `json:"-"`
 	exchange   string // the command
-	// Fleeting is set if the row depends on the moment, such as a lock, and no later run may reuse it.
+	// Fleeting is set if the row depends on the moment, such as a lock, and no later run may take it over.
 	Fleeting bool `json:"-"`
 }
 
@@ -100,6 +103,19 @@ type File struct {
 	Inode     uint64 `json:"inode"`
 	Modified  int64  `json:"modified_ns"` // since 1970
 	Changed   int64  `json:"changed_ns"`  // since 1970; of the inode
+}
+
+// Unchanged reports whether the numbers of a file are those of another time.
+func (f File) Unchanged(then File) bool {
+	return f.Device == then.Device && f.Inode == then.Inode && f.Size == then.Size && f.Modified == then.Modified &&
+		f.Changed == then.Changed
+}
+
+// Reuse is the circumstances of a row beside its Files.
+type Reuse struct {
+	Settings string          `json:"settings"`         // the build, and the options that results depend on
+	Identity json.RawMessage `json:"identity"`         // of the main file by its first bytes, in the form of the scan
+	Beside   string          `json:"beside,omitempty"` // hash of the files around it that the row depends on
 }
 
 // Depth is how far a disk was looked into.

@@ -19,7 +19,6 @@ type Joined struct {
 // Merged are the sums of a report that only one of several runs has.
 type Merged struct {
 	Scans     int        `json:"scans"`            // that ended
-	Catalogs  int        `json:"catalogs"`         // that were read
 	Rows      int        `json:"rows"`             // before those of one image were joined
 	Joined    int        `json:"joined"`           // images with several rows
 	Unknown   int        `json:"unidentified"`     // rows that nothing identifies, which are joined with no other
@@ -75,11 +74,11 @@ func (l *LabelSum) text() string {
 
 // text returns where the rows come from.
 func (m *Merged) text() string {
-	out := fmt.Sprintf("Made of %s and %s.", units.Counted(m.Scans, "scan"), units.Counted(m.Catalogs, "catalogue"))
+	out := "Made of " + units.Counted(m.Scans, "scan") + "."
 	if m.Joined > 0 {
 		out += " Several rows were one image: " + images(m.Joined) + "."
 	}
-	if m.Unknown > 0 && m.Scans+m.Catalogs > 1 {
+	if m.Unknown > 0 && m.Scans > 1 {
 		out += " Nothing identifies " + counted(m.Unknown, "row", "rows") +
 			", so an image that several hosts have seen may count for each."
 	}

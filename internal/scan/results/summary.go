@@ -76,7 +76,7 @@ type Unreadable struct {
 	Error report.Error `json:"error"`
 }
 
-// Changes counts the differences from the last run with the same catalogue, or from what was known at a point in time.
+// Changes counts the differences from an earlier scan, or from what was known at a point in time.
 type Changes struct {
 	Since   string `json:"since,omitempty"` // when that ended; empty for the first run
 	New     int    `json:"new"`

@@ -225,10 +225,14 @@ func staysText(n int) string {
 }
 
 func changesText(c *Changes) string {
-	if c.Since == "" {
-		return "The catalogue is new: the next run with it says what has changed."
+	since := "the earlier scan"
+	switch {
+	case c.Since != "":
+		since = moment(c.Since)
+	case c.Changed+c.Same+c.Removed == 0:
+		return "There is no earlier scan: the next one says what has changed."
 	}
-	out := fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", moment(c.Since),
+	out := fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", since,
 		thousands(int64(c.New)), thousands(int64(c.Changed)), thousands(int64(c.Same)), thousands(int64(c.Removed)))
 	if c.Unplaced > 0 {
 		out += " Nothing says where " + counted(c.Unplaced, "image was", "images were") +

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,13 +16,13 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// kept is a library with a catalogue.
-type kept struct{ dir, catalogue string }
+// kept is a library and the results of its last scan.
+type kept struct{ dir, last string }
 
 // newKept makes one with images of several files, and scans it.
 func newKept(t *testing.T) (kept, scanResult) {
 	t.Helper()
-	k := kept{t.TempDir(), filepath.Join(t.TempDir(), "catalogue")}
+	k := kept{t.TempDir(), filepath.Join(t.TempDir(), "last.ndjson")}
 	raw := smallDisk(t, filepath.Join(t.TempDir(), "disk.raw"), 63)
 	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=monolithicFlat", raw,
 		k.path("flat.vmdk"))
@@ -41,12 +40,15 @@ func newKept(t *testing.T) (kept, scanResult) {
 
 func (k kept) path(name string) string { return filepath.Join(k.dir, name) }
 
-// scan scans the library with its catalogue. What was written just now may be written once more under the same time
-// stamp, so that it is not taken as known: the time has to go on before.
+// scan scans the library once more, and keeps the results unless some are left out. What was written just now may be
+// written once more under the same time stamp, so that it is not taken over: the time has to go on before.
 func (k kept) scan(t *testing.T, code int, flags ...string) scanResult {
 	t.Helper()
 	disktest.WaitSettled(t, k.dir)
-	s := scan(t, append(flags, "--catalog", k.catalogue, k.dir)...)
+	if !slices.Contains(flags, "--changed") {
+		flags = append(flags, "--out", k.last)
+	}
+	s := scan(t, append(flags, "--since", k.last, k.dir)...)
 	require.Equal(t, code, s.code, s.stderr)
 	require.NotNil(t, s.sum.Changes)
 	return s
@@ -63,7 +65,7 @@ func (k kept) read(s scanResult) []string {
 	return names
 }
 
-// What has not changed is not opened.
+// The workers do not open what has not changed, but parts of images and what is no image.
 func TestScanKnowsWhatHasNotChanged(t *testing.T) {
 	t.Parallel()
 	k, first := newKept(t)
@@ -74,14 +76,17 @@ func TestScanKnowsWhatHasNotChanged(t *testing.T) {
 	require.Equal(t, first.same(t), again.same(t))
 
 	for range 2 { // nor in the run behind that
-		paths, r := opened(t, "--catalog", k.catalogue, k.dir)
+		paths, r := opened(t, "--since", k.last, k.dir)
 		s := readScan(t, r)
 		require.Zero(t, s.sum.Read)
 		require.Equal(t, 2, s.sum.Skipped)
+		var names []string
 		for _, path := range paths {
-			require.False(t, strings.HasPrefix(path, k.dir+"/"), "opened %s", path)
+			if name, in := strings.CutPrefix(path, k.dir+"/"); in && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
 		}
-		require.Contains(t, paths, k.dir)
+		require.ElementsMatch(t, []string{"firmware.bin", "flat-flat.vmdk", "readme"}, names)
 	}
 }
 
@@ -184,98 +189,106 @@ func TestScanShowsChanges(t *testing.T) {
 	require.Equal(t, 5, s.sum.Images)
 	smallDisk(t, k.path("newer.raw"), 63)
 	s = k.scan(t, 3, "--changed")
-	require.Equal(t, map[string]string{"newer.raw": "misaligned"}, s.words(k.dir))
+	require.Equal(t, "misaligned", s.words(k.dir)["newer.raw"])
+	k.scan(t, 3)
 	disktest.WaitSettled(t, k.dir)
-	r := trueup(t, "scan", "--changed", "--catalog", k.catalogue, k.dir)
+	r := trueup(t, "scan", "--changed", "--since", k.last, k.dir)
 	require.Equal(t, 0, r.code)
 	require.Regexp(t, `(?m)^Since .*: 0 new, 0 changed, 6 as before, 0 removed\.$`, r.stdout)
 }
 
-func TestTwoScansAtOnce(t *testing.T) {
+// TestScanSinceDamagedResults has an earlier scan that was killed while it printed a line, and files of which no scan
+// has written all.
+func TestScanSinceDamagedResults(t *testing.T) {
 	t.Parallel()
-	dir := manyDisks(t, someDisks)
-	k := kept{dir, filepath.Join(dir, "folder-00", "catalogue.db")} // it lies in the library
-	disktest.WaitSettled(t, dir)
-	var scans []*live
-	for range 2 {
-		scans = append(scans, startScan(t, "-o", "json", "--jobs", "1", "--catalog", k.catalogue, dir))
+	k, _ := newKept(t)
+	good := string(disktest.ReadFile(t, k.last))
+	lines := strings.SplitAfter(good, "\n")
+	require.Len(t, lines, 7, "five rows, their sums, and nothing behind them")
+	since := func(text string) result {
+		require.NoError(t, os.WriteFile(k.last, []byte(text), 0o600))
+		return trueup(t, "scan", "-o", "json", "--since", k.last, k.dir)
 	}
-	for _, l := range scans {
-		s := readScan(t, l.end(t))
-		require.Equal(t, 3, s.code, s.stderr)
-		require.Len(t, s.rows, someDisks)
-		require.NotContains(t, s.rows, k.catalogue)
-	}
-	again := k.scan(t, 3)
-	require.Zero(t, again.sum.Read)
-	require.Equal(t, someDisks, again.sum.Changes.Same)
-	require.Zero(t, again.sum.Skipped, "its own files are not even files that are no images")
-	require.Equal(t, "ok", strings.TrimSpace(disktest.Output(t, "sqlite3", k.catalogue, "PRAGMA integrity_check")))
-}
-
-// What was finished is kept, however a scan ends.
-func TestScanIsKilled(t *testing.T) {
-	t.Parallel()
-	k := kept{manyDisks(t, someDisks), filepath.Join(t.TempDir(), "catalogue")}
 	disktest.WaitSettled(t, k.dir)
-	l := startHeld(t, "-o", "json", "--jobs", "2", "--catalog", k.catalogue, k.dir)
-	l.middle(t, 20)
-	l.freeze(t)
-	l.signal(t, syscall.SIGCONT)
-	finished := 0
-	disktest.WaitFor(t, "rows in the catalogue", func() bool {
-		text := disktest.Output(t, "sqlite3", k.catalogue, "SELECT count(*) FROM image")
-		_, err := fmt.Sscan(text, &finished)
-		require.NoError(t, err)
-		return finished >= 20
-	})
-	l.signal(t, syscall.SIGKILL)
-	l.end(t)
-	s := k.scan(t, 3)
-	require.Len(t, s.rows, someDisks)
-	require.LessOrEqual(t, len(k.read(s)), someDisks-finished)
-	require.NotEmpty(t, k.read(s))
-	require.Equal(t, someDisks, s.sum.Changes.New, "no report of them was read")
+	for _, cut := range []int{1, 5, 100, len(lines[4]) - 2} {
+		r := since(strings.Join(lines[:4], "") + lines[4][:cut])
+		require.Equal(t, 3, r.code, r.stderr)
+		require.Equal(t, "trueup: note: "+k.last+": line 5 is incomplete, as a scan leaves it that is killed; it is "+
+			"passed over\n", r.stderr)
+		s := readScan(t, r)
+		require.Len(t, k.read(s), 1)
+		require.Equal(t, results.Changes{New: 1, Same: 4}, *s.sum.Changes)
+	}
+	whole := since(strings.TrimSuffix(good, "\n"))
+	require.Equal(t, 3, whole.code, whole.stderr)
+	require.Empty(t, whole.stderr)
+	for name, c := range map[string]struct{ text, says string }{
+		"a line in the middle": {lines[0] + lines[1][:50] + "\n" + lines[2], "line 2: no row of an image"},
+		"no JSON at the end":   {lines[0] + "and so on", "line 2: no object of JSON"},
+		"another program":      {"SQLite format 3\x00" + strings.Repeat("x", 1000), "line 1: no object of JSON"},
+		"another schema":       {strings.Replace(lines[0], "trueup/1", "trueup/9", 1), `line 1: schema "trueup/9"`},
+		"another command":      {strings.Replace(lines[0], `"scan"`, `"plan"`, 1), `line 1: a result of trueup "plan"`},
+		"a report of several": {
+			good + strings.Replace(lines[5], `"scan"`, `"report"`, 1), "line 7: the summary of a report of several",
+		},
+		"a state that no row has": {
+			strings.Replace(lines[0], `"state":"judged"`, `"state":"good"`, 1), `line 1: a row that is "good"`,
+		},
+		"an identity that no file has": {
+			strings.Replace(lines[0], `"identity":{"kind":"`, `"identity":{"kind":"x`, 1), "line 1: a file of the kind",
+		},
+	} {
+		r := since(c.text)
+		require.Equal(t, 1, r.code, "%s: %s", name, r.stderr)
+		requireOneLine(t, r.stderr)
+		require.Contains(t, r.stderr, "--since "+k.last+": "+c.says, name)
+	}
 }
 
-// A file that is something else is refused, and stays as it is.
-func TestScanRefusesOtherCatalogues(t *testing.T) {
+// TestScanSinceIsEnded ends scans that would replace the results which they take over: those stay.
+func TestScanSinceIsEnded(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Dir(sampleDisk(t))
-	other := filepath.Join(dir, "other.db")
-	disktest.Run(t, "sqlite3", other, "CREATE TABLE t (x); PRAGMA user_version = 7")
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "text"),
-		[]byte("not a database, and longer than a header of one is, which has a hundred bytes: see its file format\n"),
-		0o644))
-	smallDisk(t, filepath.Join(dir, "disk.raw"), 63)
-	before := hashFolder(t, dir)
-	for _, name := range []string{"xp.vmdk", "disk.raw", "other.db", "text", "."} {
-		for _, format := range []string{"text", "json"} {
-			r := trueup(t, "scan", "-o", format, "--catalog", filepath.Join(dir, name), dir)
-			require.Equal(t, 64, r.code, "%s: %s", name, r.stderr)
-			requireOneLine(t, r.stderr)
-			require.Contains(t, r.stderr, filepath.Join(dir, name))
+	dir, last := manyDisks(t, 5*someDisks), filepath.Join(t.TempDir(), "last.ndjson")
+	scan(t, append(since(last), filepath.Join(dir, "folder-00"))...)
+	before := disktest.ReadFile(t, last)
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		l := startScan(t, append(since(last), "-o", "json", "--jobs", "2", dir)...)
+		disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers(t)) > 1000 })
+		l.freeze(t)
+		l.signal(t, s)
+		l.signal(t, syscall.SIGCONT)
+		r := l.end(t)
+		require.Equal(t, 128+int(s), r.code, r.stderr)
+		require.Equal(t, before, disktest.ReadFile(t, last), s)
+		if s == syscall.SIGTERM {
+			require.Contains(t, r.stderr, "interrupted: "+last+" stays as the earlier scan has written it")
+			require.Equal(t, []string{"last.ndjson"}, folderNames(t, filepath.Dir(last)))
 		}
-		require.Equal(t, before, hashFolder(t, dir), name)
 	}
-	missing := trueup(t, "scan", "--catalog", filepath.Join(dir, "no", "catalogue"), dir)
-	require.Equal(t, 1, missing.code)
-	require.Contains(t, missing.stderr, "make it first")
+	whole := scan(t, append(since(last), dir)...)
+	require.Equal(t, []string{"last.ndjson"}, folderNames(t, filepath.Dir(last)), "what was killed left nothing")
+	require.Len(t, whole.rows, 5*someDisks)
+	require.Positive(t, whole.sum.Changes.Same)
 }
 
-// A catalogue in a folder that cannot be written is an error before anything is looked at.
-func TestScanCatalogueReadOnly(t *testing.T) {
+// TestScanSinceAnotherBuild takes no row over that another build has written, and compares with it all the same.
+func TestScanSinceAnotherBuild(t *testing.T) {
 	t.Parallel()
-	dir, closed := filepath.Dir(sampleDisk(t)), t.TempDir()
-	require.NoError(t, os.Chmod(closed, 0o555))
-	t.Cleanup(func() { require.NoError(t, os.Chmod(closed, 0o755)) })
-	command := []string{builtPath, "scan", "--catalog", filepath.Join(closed, "catalogue"), dir}
-	if os.Geteuid() == 0 {
-		command = append([]string{disktest.Tool(t, "setpriv"), "--bounding-set", "-dac_override"}, command...)
-	}
-	r := run(t, command[0], command[1:]...)
-	require.Equal(t, 1, r.code)
-	require.Empty(t, r.stdout)
+	k, _ := newKept(t)
+	const ours = `"reuse":{"settings":"`
+	text := strings.ReplaceAll(string(disktest.ReadFile(t, k.last)), ours, ours+"v9 ")
+	require.NoError(t, os.WriteFile(k.last, []byte(text), 0o600))
+	s := k.scan(t, 3)
+	require.Len(t, k.read(s), 5)
+	require.Equal(t, 5, s.sum.Changes.Same)
+	require.Empty(t, k.read(k.scan(t, 3)))
+}
+
+// TestScanWithoutCatalogue has the flag that wrote a database.
+func TestScanWithoutCatalogue(t *testing.T) {
+	t.Parallel()
+	r := trueup(t, "scan", "--catalog", "c.db", t.TempDir())
+	require.Equal(t, 64, r.code)
 	requireOneLine(t, r.stderr)
-	require.Contains(t, r.stderr, "writable")
+	require.Contains(t, r.stderr, "--since FILE")
 }

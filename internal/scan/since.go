@@ -1,0 +1,313 @@
+package scan
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// earlier has the rows of an earlier scan, as scan -o json has printed them. The rows stay in the file, and memory has
+// a place for each. A nil one has no rows.
+type earlier struct {
+	in       *os.File
+	name     string // as the user wrote it
+	settings string // of this run: rows of others are compared with, and not taken over
+	ended    string // when the last scan in the file ended, RFC 3339; empty: the file does not say
+	cut      int    // as cutLine returns it
+	places   []place
+	at       map[pathSum]int // index of places
+}
+
+// pathSum identifies the absolute path of an image.
+type pathSum [16]byte
+
+// place is where the row of an image stands in the file, and what this run has found of the image.
+type place struct {
+	offset       int64
+	length, line int
+	digest       pathSum
+	row          bool // this run has a row of the image
+	noImage      bool // the file is there, and has no row of its own any more
+}
+
+// absolute returns the path that a row is found again by. It does not resolve links: the user names the same PATHs.
+func absolute(path string) string {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return filepath.Clean(path)
+	}
+	return abs
+}
+
+// maxRows bounds the images of an earlier scan: each takes some 130 bytes of memory.
+const maxRows = 1 << 24
+
+func sumOf(b []byte) pathSum {
+	sum := sha256.Sum256(b)
+	return pathSum(sum[:16])
+}
+
+// openEarlier reads the results in a file. A file that is not there has none if first is set.
+func openEarlier(path, settings string, first bool) (*earlier, error) {
+	in, err := os.Open(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && first:
+		return &earlier{}, nil
+	case err != nil:
+		return nil, fmt.Errorf("--since %s: %w", path, sys.Cause(err))
+	}
+	e := &earlier{in: in, name: path, settings: settings, at: map[pathSum]int{}}
+	if err := results.Lines(in, results.MaxLine, e.take); err != nil {
+		return nil, errors.Join(fmt.Errorf("--since %s: %w", path, err), in.Close())
+	}
+	return e, nil
+}
+
+func (e *earlier) close() error {
+	if e == nil || e.in == nil {
+		return nil
+	}
+	return e.in.Close()
+}
+
+// cutLine returns the number of the last line if that is incomplete, else 0.
+func (e *earlier) cutLine() int {
+	if e == nil {
+		return 0
+	}
+	return e.cut
+}
+
+// rowBegins begins all lines of results, also one that is cut.
+const rowBegins = `{"schema":"`
+
+// take notes the row of a line. A last line that is incomplete is passed over: the scan was killed when it wrote it.
+func (e *earlier) take(l results.Line) error {
+	err := e.note(l)
+	n := min(len(l.Text), len(rowBegins))
+	if err != nil && l.Open && l.Err == nil && !json.Valid(l.Text) && string(l.Text[:n]) == rowBegins[:n] {
+		e.cut = l.Number
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("line %d: %w; name another FILE, or scan without --since", l.Number, err)
+	}
+	return nil
+}
+
+func (e *earlier) note(l results.Line) error {
+	event, unknown, err := l.Kind()
+	if err := cmp.Or(err, unknown); err != nil {
+		return err
+	}
+	if event == "summary" {
+		s, err := l.Summary()
+		if err == nil && s.Command != results.Command {
+			err = errors.New("the summary of a report of several scans, want those of one scan -o json")
+		}
+		if err == nil {
+			e.ended = s.Finished
+		}
+		return err
+	}
+	i, _, err := e.decode(l)
+	if err != nil {
+		return err
+	}
+	sum := sumOf([]byte(absolute(i.ExactPath())))
+	if i.State == results.Gone {
+		delete(e.at, sum)
+		return nil
+	}
+	if len(e.places) == maxRows {
+		return fmt.Errorf("%w of %d images", ondisk.ErrLimit, maxRows)
+	}
+	e.at[sum] = len(e.places)
+	e.places = append(e.places, place{
+		offset: l.Offset, length: len(l.Text), line: l.Number, digest: sumOf(results.Digest(i)),
+	})
+	return nil
+}
+
+// decode returns the row of a line, and the identity of its main file, where this run may take them over: a row of
+// another build or other options tells only what is new. A row of this build is one that this build could have written.
+func (e *earlier) decode(l results.Line) (i *results.Image, id *image.Identity, err error) {
+	if i, err = l.Image(); err != nil || i.Reuse == nil || i.Reuse.Settings != e.settings || i.State == results.Gone {
+		return i, nil, err
+	}
+	id = &image.Identity{}
+	if err = i.Check(); err == nil && len(i.Files) == 0 {
+		err = errors.New("a row without files")
+	}
+	if err == nil && json.Unmarshal(i.Reuse.Identity, id) != nil {
+		err = errors.New("a row without the identity of its file")
+	}
+	if err == nil {
+		err = checkIdentity(*id)
+	}
+	return i, id, err
+}
+
+// find returns the place of the row of a path; nil if the earlier scan has none.
+func (e *earlier) find(path string) *place {
+	if e == nil {
+		return nil
+	}
+	if n, ok := e.at[sumOf([]byte(absolute(path)))]; ok {
+		return &e.places[n]
+	}
+	return nil
+}
+
+// read reads a row once more.
+func (e *earlier) read(p *place) (i *results.Image, id *image.Identity, err error) {
+	text := make([]byte, p.length)
+	if _, err = e.in.ReadAt(text, p.offset); err == nil {
+		i, id, err = e.decode(results.Line{Number: p.line, Text: text})
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("--since %s: line %d: %w", e.name, p.line, err)
+	}
+	return i, id, nil
+}
+
+// known returns the row of a file that this run may take over if nothing else has changed, and the identity of the
+// file.
+func (e *earlier) known(x *found) (*results.Image, *image.Identity, error) {
+	p := e.find(x.shown)
+	if p == nil {
+		return nil, nil, nil
+	}
+	i, id, err := e.read(p)
+	if err != nil || id == nil || !x.File.Unchanged(i.Files[0]) {
+		return nil, nil, err
+	}
+	return i, id, nil
+}
+
+// compare notes a row of this run, and returns how it differs from the earlier one; empty without an earlier scan. One
+// that was taken over is Same already.
+func (e *earlier) compare(i *results.Image) results.Change {
+	if e == nil {
+		return ""
+	}
+	p := e.find(i.ExactPath())
+	if p == nil {
+		return results.New
+	}
+	p.row = true
+	if i.Change == results.Same || sumOf(results.Digest(i)) == p.digest {
+		return results.Same
+	}
+	return results.Changed
+}
+
+// noImage notes that a file was seen, and is no image of its own.
+func (e *earlier) noImage(x *found) {
+	if p := e.find(x.shown); p != nil && x.wanted {
+		p.noImage = true
+	}
+}
+
+// removed returns rows for the images below the paths that the earlier scan has and this one has not, in the order of
+// their paths. An image that is still there was only left out, unless it is no image of its own any more. has selects
+// paths.
+func (e *earlier) removed(paths []string, has func(path string) bool) (out []*results.Image, err error) {
+	roots := map[string]bool{}
+	for _, p := range paths {
+		if _, _, err := resolve(p); err == nil {
+			roots[absolute(p)] = true
+		}
+	}
+	for _, n := range e.at {
+		p := &e.places[n]
+		if p.row {
+			continue
+		}
+		was, _, err := e.read(p)
+		if err != nil {
+			return nil, err
+		}
+		path := absolute(was.ExactPath())
+		if !inOne(roots, path) || !has(path) || !p.noImage && !gone(path) {
+			continue
+		}
+		i := results.NewImage(was.ExactPath())
+		i.State, i.Change, i.Format, i.Subformat = results.Gone, results.Removed, was.Format, was.Subformat
+		i.Size, i.Stored = was.Size, was.Stored
+		out = append(out, i)
+	}
+	slices.SortFunc(out, func(a, b *results.Image) int { return strings.Compare(a.Path, b.Path) })
+	return out, nil
+}
+
+// gone reports whether a path leads nowhere.
+func gone(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist) || err != nil && sys.NotFolder(err)
+}
+
+// inOne reports whether a path is one of the roots, or lies below one. There can be as many roots as images.
+func inOne(roots map[string]bool, path string) bool {
+	for up := filepath.Dir(path); ; path, up = up, filepath.Dir(up) {
+		if roots[path] {
+			return true
+		}
+		if up == path {
+			return false
+		}
+	}
+}
+
+// reusable returns the circumstances under which a later scan may take a row over; nil if it must not.
+func (r *search) reusable(x *found, i *results.Image, beside string) (*results.Reuse, error) {
+	if r.Settings == "" || !x.regular || i.Fleeting || len(i.Files) == 0 || !x.File.Unchanged(i.Files[0]) ||
+		slices.ContainsFunc(i.Files, func(f results.File) bool { return !settled(f, r.Started) }) {
+		return nil, nil
+	}
+	id, err := json.Marshal(x.id)
+	return &results.Reuse{Settings: r.Settings, Identity: bytes.TrimSpace(id), Beside: beside}, err
+}
+
+// settled reports whether the numbers of a file surely stand for the bytes that were read. Time stamps advance in
+// steps, so that a file may change twice under one of them: numbers count only when they are older than the run by more
+// than a step. That is 10 ms on Linux at most (one tick at 100 Hz), and 2 s where stamps have whole seconds.
+func settled(f results.File, started time.Time) bool {
+	step := 20 * time.Millisecond
+	if f.Changed%int64(time.Second) == 0 {
+		step = 2 * time.Second
+	}
+	return time.Unix(0, f.Changed).Add(step).Before(started)
+}
+
+// unchanged reports whether all files of an image are as they were when it was judged. An image with a parent in
+// another folder, whose name is a path, is read again: the neighbours of that parent are not in the row.
+func unchanged(dir string, i *results.Image) bool {
+	for _, f := range i.Files {
+		if filepath.IsAbs(f.Name) {
+			return false
+		}
+		if now, err := stat(filepath.Join(dir, f.Name), f.Name); err != nil || !now.Unchanged(f) {
+			return false
+		}
+	}
+	return true
+}
