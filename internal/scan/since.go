@@ -26,6 +26,7 @@ import (
 type earlier struct {
 	in       *os.File
 	name     string // as the user wrote it
+	folder   string // that the user is in
 	settings string // of this run: rows of others are compared with, and not taken over
 	ended    string // when the last scan in the file ended, RFC 3339; empty: the file does not say
 	cut      int    // as cutLine returns it
@@ -46,12 +47,11 @@ type place struct {
 }
 
 // absolute returns the path that a row is found again by. It does not resolve links: the user names the same PATHs.
-func absolute(path string) string {
-	abs, err := filepath.Abs(path)
-	if err != nil {
+func (e *earlier) absolute(path string) string {
+	if filepath.IsAbs(path) {
 		return filepath.Clean(path)
 	}
-	return abs
+	return filepath.Join(e.folder, path)
 }
 
 // maxRows bounds the images of an earlier scan: each takes some 130 bytes of memory.
@@ -64,6 +64,10 @@ func sumOf(b []byte) pathSum {
 
 // openEarlier reads the results in a file. A file that is not there has none if first is set.
 func openEarlier(path, settings string, first bool) (*earlier, error) {
+	folder, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
 	in, err := os.Open(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && first:
@@ -71,7 +75,7 @@ func openEarlier(path, settings string, first bool) (*earlier, error) {
 	case err != nil:
 		return nil, fmt.Errorf("--since %s: %w", path, sys.Cause(err))
 	}
-	e := &earlier{in: in, name: path, settings: settings, at: map[pathSum]int{}}
+	e := &earlier{in: in, name: path, folder: folder, settings: settings, at: map[pathSum]int{}}
 	if err := results.Lines(in, results.MaxLine, e.take); err != nil {
 		return nil, errors.Join(fmt.Errorf("--since %s: %w", path, err), in.Close())
 	}
@@ -129,7 +133,7 @@ func (e *earlier) note(l results.Line) error {
 	if err != nil {
 		return err
 	}
-	sum := sumOf([]byte(absolute(i.ExactPath())))
+	sum := sumOf([]byte(e.absolute(i.ExactPath())))
 	if i.State == results.Gone {
 		delete(e.at, sum)
 		return nil
@@ -168,7 +172,7 @@ func (e *earlier) find(path string) *place {
 	if e == nil {
 		return nil
 	}
-	if n, ok := e.at[sumOf([]byte(absolute(path)))]; ok {
+	if n, ok := e.at[sumOf([]byte(e.absolute(path)))]; ok {
 		return &e.places[n]
 	}
 	return nil
@@ -234,7 +238,7 @@ func (e *earlier) removed(paths []string, has func(path string) bool) (out []*re
 	roots := map[string]bool{}
 	for _, p := range paths {
 		if _, _, err := resolve(p); err == nil {
-			roots[absolute(p)] = true
+			roots[e.absolute(p)] = true
 		}
 	}
 	for _, n := range e.at {
@@ -246,7 +250,7 @@ func (e *earlier) removed(paths []string, has func(path string) bool) (out []*re
 		if err != nil {
 			return nil, err
 		}
-		path := absolute(was.ExactPath())
+		path := e.absolute(was.ExactPath())
 		if !inOne(roots, path) || !has(path) || !p.noImage && !gone(path) {
 			continue
 		}
