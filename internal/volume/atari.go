@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// atariRootSector finds the root sector of AHDI. It has no mark: sector 0 has no magic number, and its checksum need not
-// be right.
+// atariRootSector finds the root sector of AHDI. It has no mark: sector 0 has no magic number, and its checksum need
+// not be right.
 var atariRootSector = Prober{
 	Kinds: []Traits{{Kind: Atari, Slices: "Atari root sector", Foreign: true}},
 	Probe: probeAtari,
