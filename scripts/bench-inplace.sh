@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Times trueup align --in-place against a copy by trueup align, both on one file system: two raw disks of 2 GiB with one
+# Times trueup move against a copy by trueup align, both on one file system: two raw disks of 2 GiB with one
 # NTFS at LBA 63, one full and one nearly empty, and one of 20 GiB with an ext3, nearly empty, each group of whose blocks
 # holds some; to LBA 2048 and to LBA 128. The rows run in turn, ROUNDS times, the order turned round every time. Both
 # flush what they wrote and read it back. The page cache is warm.
@@ -46,7 +46,7 @@ row() {
 	sync
 	case $way in
 	copy) timed $trueup align -q --no-progress --boundary "$boundary" "$source" $moved ;;
-	move) timed $trueup align -q --no-progress --boundary "$boundary" --in-place $moved ;;
+	move) timed $trueup move -q --no-progress --boundary "$boundary" $moved ;;
 	esac
 	awk '{ print $1, $2 + $3, $4 / 1024 }' $cache/figures >>"$cache/inplace-$disk-$boundary-$way.csv"
 	rm -f $moved

@@ -151,10 +151,10 @@ compare_with_linux() {
 	same inspect --spool . packed.raw.gz
 	same align packed.raw.gz unpacked.raw
 	same align source.vmdk aligned-source.vmdk --force
-	same align --in-place made.raw
-	same align --replace made.vmdk
+	same move made.raw
+	same replace made.vmdk
 	same undo made.vmdk
-	same align --replace made.vmdk
+	same replace made.vmdk
 	same finish made.vmdk
 	same scan .
 	same scan -o json --since last.ndjson --out last.ndjson . # which begins it, and is read by the second

@@ -27,10 +27,10 @@ func TestMovedDiskBoots(t *testing.T) {
 		moved bool       // at the end; else the disk has its old bytes
 		quick bool
 	}{
-		"exchanged":                        {[][]string{{"align", "--replace"}}, true, true},
-		"exchanged and taken back":         {[][]string{{"align", "--replace"}, {"undo"}}, false, false},
-		"exchanged for good":               {[][]string{{"align", "--replace"}, {"finish"}}, true, false},
-		"moved in place":                   {[][]string{{"align", "--in-place"}}, true, false},
+		"exchanged":                        {[][]string{{"replace"}}, true, true},
+		"exchanged and taken back":         {[][]string{{"replace"}, {"undo"}}, false, false},
+		"exchanged for good":               {[][]string{{"replace"}, {"finish"}}, true, false},
+		"moved in place":                   {[][]string{{"move"}}, true, false},
 		"moved in place, killed, resumed":  {[][]string{{}, {"resume"}}, true, true},
 		"moved in place, killed, and back": {[][]string{{}, {"undo"}}, false, false},
 	} {

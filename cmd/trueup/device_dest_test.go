@@ -35,7 +35,7 @@ var overwriteFlag = regexp.MustCompile(`--overwrite-content '([^']*)'`)
 // onDevice aligns onto a device.
 func onDevice(t testing.TB, source, device string, more ...string) result {
 	t.Helper()
-	return trueup(t, append([]string{"align", source, device, "--device"}, more...)...)
+	return trueup(t, append([]string{"align", source, device}, more...)...)
 }
 
 // TestAlignOntoDevice writes onto a blank device, and onto what the user names. The result is what a file holds, with
@@ -48,10 +48,6 @@ func TestAlignOntoDevice(t *testing.T) {
 	require.NoError(t, os.Truncate(want, deviceSize))
 	device, file := destDevice(t, deviceSize)
 
-	r := trueup(t, "align", source, device)
-	require.Equal(t, 64, r.code)
-	require.Contains(t, r.stderr, "is a block device, and no file; name another, or add --device")
-
 	link := filepath.Join(t.TempDir(), "lv")
 	require.NoError(t, os.Symlink(device, link))
 	require.Equal(t, 0, onDevice(t, source, link).code, "a link to the node, as LVM has them")
@@ -59,7 +55,7 @@ func TestAlignOntoDevice(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "verify", source, device).code)
 	require.Contains(t, disktest.Run(t, "sfdisk", "-d", device), "start=        2048,")
 
-	r = onDevice(t, source, device)
+	r := onDevice(t, source, device)
 	require.Equal(t, 4, r.code)
 	requireOneLine(t, r.stderr)
 	found := overwriteFlag.FindStringSubmatch(r.stderr)
@@ -97,7 +93,7 @@ func TestGPTOntoDevice(t *testing.T) {
 	require.NoError(t, cmd.Run())
 	device, _ := destDevice(t, deviceSize)
 	for _, command := range []string{"align", "convert"} {
-		r := trueup(t, command, raw, device, "--device")
+		r := trueup(t, command, raw, device)
 		require.Equal(t, 0, r.code, r.stderr)
 		require.Equal(t, 0, trueup(t, "verify", raw, device).code)
 		require.Contains(t, disktest.Run(t, "sgdisk", "-v", device), "No problems found")
@@ -241,12 +237,6 @@ func TestDevicesRefused(t *testing.T) {
 	t.Run("read-only", func(t *testing.T) {
 		refuse(t, 4, source, disktest.LoopDevice(t, alone, "--read-only"), alone, "is read-only")
 	})
-	t.Run("no device", func(t *testing.T) {
-		plain := filepath.Join(t.TempDir(), "file")
-		require.NoError(t, os.WriteFile(plain, []byte("x"), 0o600))
-		refuse(t, 64, source, plain, plain, "is no block device")
-		refuse(t, 64, source, "/dev/null", plain, "is no block device")
-	})
 }
 
 // unfinishedDevice requires that a device with an unfinished copy is a disk for no program, and free for the next run.
@@ -282,7 +272,7 @@ func writesFail(t *testing.T, on func(t *testing.T, mib int, folder string, comm
 	source, folder, left := noisyDisk(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "left")
 	disktest.Tool(t, "losetup")
 	script := `truncate -s 12M "$0/thin" && d=$(flock "$2" sh -c "$3" sh "$0/thin") || exit 99; left=$1; shift 3
-		"$@" "$d" --device; code=$?; cp --sparse=always "$0/thin" "$left"; losetup -d "$d"; exit $code`
+		"$@" "$d"; code=$?; cp --sparse=always "$0/thin" "$left"; losetup -d "$d"; exit $code`
 	r := on(t, 6, folder, "sh", "-c", script, folder, left, disktest.LoopLock(), disktest.LoopAttach, builtPath,
 		"align", source)
 	if r.code == 99 {
@@ -307,7 +297,7 @@ func TestInterruptedDevice(t *testing.T) {
 	source := noisyDisk(t, 8)
 	device, file := destDevice(t, 12<<20)
 	cmd := exec.Command(disktest.Tool(t, "strace"), append(slowWrites, "-o", os.DevNull, builtPath, "align", "--json",
-		"--device", source, device)...)
+		source, device)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.NoError(t, cmd.Start())
@@ -354,7 +344,7 @@ func TestKillDevice(t *testing.T) {
 	traced := func(more ...string) []string {
 		return append(append([]string{"-f", "--seccomp-bpf", "-o", log, "-P", device}, more...), builtPath, "align",
 			source,
-			device, "--device", "--jobs", "1")
+			device, "--jobs", "1")
 	}
 	require.Equal(t, 0, run(t, strace, traced("-e", "trace="+deviceCalls)...).code)
 	text := disktest.ReadFile(t, log)
@@ -375,7 +365,7 @@ func TestKillDevice(t *testing.T) {
 			inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
 			_ = run(t, strace, traced("-e", "trace="+p.call, "-e", inject)...)
 		} else {
-			cmd := exec.Command(builtPath, "align", source, device, "--device")
+			cmd := exec.Command(builtPath, "align", source, device)
 			require.NoError(t, cmd.Start())
 			after := usual * time.Duration(n-len(points)+1) / time.Duration(kills-len(points))
 			timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
@@ -432,9 +422,14 @@ func TestDeviceFlags(t *testing.T) {
 	} {
 		r := onDevice(t, source, "/dev/loop0", more...)
 		require.Equal(t, 64, r.code, "%q: %s", more, r.stderr)
-		require.Contains(t, r.stderr, "--device does not fit", "%q", more)
+		require.Contains(t, r.stderr, "is a block device: ", "%q", more)
 	}
 	for _, more := range []string{"--discard", "--overwrite-content=x"} {
-		require.Equal(t, 64, trueup(t, "align", source, "x.raw", more).code)
+		r := trueup(t, "align", source, "x.raw", more)
+		require.Equal(t, 64, r.code)
+		require.Contains(t, r.stderr, "DEST x.raw is none")
 	}
+	r := trueup(t, "align", source, "/dev/absent")
+	require.Equal(t, 64, r.code)
+	require.Contains(t, r.stderr, "DEST /dev/absent: there is no such device")
 }

@@ -71,13 +71,13 @@ const fullFileSystem = `cp "$1"/x*.vmdk "$2"; cd "$2"; a=$(cat x*.vmdk | sha256s
 	strace=$3 program=$4
 	slowly() { "$strace" -qq -o /dev/null -f -e trace=pwrite64 -e inject=pwrite64:delay_enter=5s "$program" "$@"; }
 	filled() { "$@" & until [ -s "$partial" ]; do :; done; fill; wait $!; echo "copy: $?"; rm fill; }
-	"$3" -qq -o /dev/null -f -e trace=renameat -e inject=renameat:signal=KILL:when=1 "$4" align -q --replace x.vmdk
+	"$3" -qq -o /dev/null -f -e trace=renameat -e inject=renameat:signal=KILL:when=1 "$4" replace -q x.vmdk
 	test -e x.vmdk.trueup && fill || exit 91
 	"$4" resume x.vmdk 2>&1; echo "resume: $?"; "$4" undo x.vmdk 2>&1; rm fill
 	if [ -e x.vmdk.trueup ]; then "$4" undo x.vmdk || exit 92; fi; old || exit 93
-	partial=.x-flat.vmdk.partial; filled slowly align -q --replace x.vmdk 2>&1; old || exit 94
+	partial=.x-flat.vmdk.partial; filled slowly replace -q x.vmdk 2>&1; old || exit 94
 	test "$(echo .x*)" = '.x*' || exit 95
-	"$4" align -q --replace x.vmdk && "$4" verify x.orig.vmdk x.vmdk`
+	"$4" replace -q x.vmdk && "$4" verify x.orig.vmdk x.vmdk`
 
 // TestReplaceOnAFullFileSystem requires that errors name the cause, that the disk stays, and that the next run goes on
 // when there is room.

@@ -217,14 +217,14 @@ func TestExtentsInFurtherFolders(t *testing.T) {
 				serving(t, append(flags, "--as-is", l.top)...).requireServes(t, l.raw)
 			}
 			vm, deep := hashFolder(t, l.path("vm")), hashFolder(t, l.path("lib/deep"))
-			for _, how := range []string{"--replace", "--in-place"} {
-				r := trueup(t, append(l.flags("lib"), "align", how, l.top)...)
+			for _, how := range []string{"replace", "move"} {
+				r := trueup(t, append([]string{how, l.top}, l.flags("lib")...)...)
 				require.Equal(t, 4, r.code, r.stderr)
 				requireOneLine(t, r.stderr)
 				require.Regexp(t, "lies in another folder than the disk.*trueup align SOURCE DEST|"+
 					"hold the disk byte for byte", r.stderr, how)
 			}
-			r := trueup(t, append(l.flags("lib"), "align", "--view", l.top, l.path("vm/view.vmdk"))...)
+			r := trueup(t, append(l.flags("lib"), "view", l.top, l.path("vm/view.vmdk"))...)
 			require.NotEqual(t, 0, r.code, "a view names files of its own folder only")
 			r = trueup(t, append(l.flags("lib"), "convert", "--force", "--to", "raw", l.top,
 				l.path("lib/deep/"+extent))...)

@@ -227,10 +227,10 @@ func TestLoaderInUnusedEntries(t *testing.T) {
 		was := disktest.ReadFile(t, source)
 		for _, args := range [][]string{
 			{"align", "--repair-table", source, dest},
-			{"align", "--in-place", "--repair-table", source},
-			{"align", "--replace", "--repair-table", source},
+			{"move", "--repair-table", source},
+			{"replace", "--repair-table", source},
 			{"convert", "--repair-table", source, dest},
-			{"align", "--view", "--repair-table", source, filepath.Join(filepath.Dir(source), "view.vmdk")},
+			{"view", "--repair-table", source, filepath.Join(filepath.Dir(source), "view.vmdk")},
 		} {
 			r := trueup(t, args...)
 			require.Equal(t, 4, r.code, r.stderr)
@@ -262,9 +262,9 @@ func TestSkippedDamagedGPT(t *testing.T) {
 	require.NoFileExists(t, none)
 	require.Equal(t, 0, trueup(t, "align", "--skip-aligned", "--repair-table", dest, none).code)
 	require.Contains(t, disktest.Run(t, "sgdisk", "-v", none), "No problems found")
-	require.Equal(t, 0, trueup(t, "align", "--replace", "--repair-table", dest).code)
+	require.Equal(t, 0, trueup(t, "replace", "--repair-table", dest).code)
 	require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
 	gptDamage["backup header zeroed"].spoil(t, none)
-	require.Equal(t, 0, trueup(t, "align", "--in-place", "--repair-table", none).code)
+	require.Equal(t, 0, trueup(t, "move", "--repair-table", none).code)
 	require.Contains(t, disktest.Run(t, "sgdisk", "-v", none), "No problems found")
 }

@@ -71,7 +71,7 @@ func alignedMade(t *testing.T) (disks []readDisk) {
 		args := []string{"align", source, dest}
 		if f == formatFlat { // Linux reads a view, which has the bytes of the copy
 			dest = filepath.Join(filepath.Dir(source), viewName)
-			args = []string{"align", "--view", source, dest}
+			args = []string{"view", source, dest}
 		}
 		r := trueup(t, args...)
 		require.Equal(t, 0, r.code, r.stderr)

@@ -37,7 +37,7 @@ func newDeviceMove(t testing.TB, raw string, options ...string) *deviceMove {
 	require.Equal(t, 0, r.code, r.stderr)
 	m.want = sha256Of(t, dest)
 	require.NotEqual(t, m.want, m.old)
-	m.flags = []string{"align", "-q", "--in-place", "--device", m.device, "--journal", m.journal}
+	m.flags = []string{"move", "-q", m.device, "--journal", m.journal}
 	return m
 }
 
@@ -115,12 +115,9 @@ func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 		requireOneLine(t, r.stderr)
 		m.requireIs(t, m.old, says)
 	}
-	refuse(64, "add --device and --journal FILE", "align", "--in-place", m.device)
-	refuse(64, "--device needs --journal FILE", "align", "--in-place", "--device", m.device)
-	refuse(64, "add --in-place", "align", "--journal", m.journal, m.device, "copy.raw")
-	refuse(64, "no block device", "align", "--in-place", "--device", "--journal", m.journal, m.file)
-	refuse(64, "--discard is for a copy", append(m.flags, "--discard")...)
-	refuse(64, "--with plans from the original state of all disks", append(m.flags, "--with", m.made)...)
+	refuse(64, "add --journal FILE, on another storage", "move", m.device)
+	refuse(64, "unknown flag: --discard", append(m.flags, "--discard")...)
+	refuse(64, "unknown flag: --with", append(m.flags, "--with", m.made)...)
 	refuse(64, "nothing is open here", "resume", m.device)
 	refuse(64, "there is no journal "+m.journal, "undo", m.device, "--journal", m.journal)
 
@@ -266,14 +263,14 @@ func TestJournalIsNoOtherFile(t *testing.T) {
 			disktest.Run(t, "mke2fs", "-q", "-F", file)
 		}
 		kept := sha256Of(t, file)
-		for _, command := range [][]string{{"align", "--in-place"}, {"resume"}, {"undo"}, {"undo", "--force"}} {
+		for _, command := range [][]string{{"move"}, {"resume"}, {"undo"}, {"undo", "--force"}} {
 			r := trueup(t, append(command, "--journal", file, c.path)...)
 			require.Equal(t, 4, r.code, r.stderr)
 			require.Contains(t, r.stderr, "should be a journal of trueup, and is empty or begins with zeros")
 			require.Equal(t, kept, sha256Of(t, file))
 		}
 	}
-	r := trueup(t, "align", "--in-place", "--journal", flatName(c.path), c.path)
+	r := trueup(t, "move", "--journal", flatName(c.path), c.path)
 	require.Equal(t, 64, r.code, r.stderr)
 	require.Contains(t, r.stderr, "is disk-flat.vmdk, a file of the disk")
 	c.requireOld(t)
@@ -289,7 +286,7 @@ func TestInPlaceByOddNames(t *testing.T) {
 		path := filepath.Join(filepath.Dir(c.path), name)
 		require.NoError(t, os.Rename(c.path, path))
 		_ = underStrace(t, os.DevNull, []string{"-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=6"},
-			[]string{"align", "-q", "--in-place", path}).Run()
+			[]string{"move", "-q", path}).Run()
 		r := trueup(t, "inspect", path)
 		require.Contains(t, r.stderr, "the partitions inside of the disk was interrupted; trueup resume", name)
 		require.Equal(t, 0, trueup(t, command, path).code)
@@ -302,7 +299,7 @@ func TestInPlaceByOddNames(t *testing.T) {
 	}
 	c.reset(t)
 	require.NoError(t, os.Rename(c.path, c.path+"\xff"))
-	r := trueup(t, "align", "--in-place", c.path+"\xff")
+	r := trueup(t, "move", c.path+"\xff")
 	require.Equal(t, 4, r.code, r.stderr)
 	require.Contains(t, r.stderr, "is not UTF-8")
 	require.NoError(t, os.Rename(c.path+"\xff", c.path))
@@ -332,8 +329,8 @@ func TestFilesOnLoopDevices(t *testing.T) {
 			})
 			require.Equal(t, before, c.sums(t))
 		}
-		refused(c.old, "align", "--in-place")
-		refused(c.old, "align", "--replace")
+		refused(c.old, "move")
+		refused(c.old, "replace")
 		_ = c.traced(t, os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=6").Run()
 		now := c.sums(t)
 		require.Contains(t, now, filepath.Base(c.path)+".trueup")
@@ -343,7 +340,7 @@ func TestFilesOnLoopDevices(t *testing.T) {
 		c.requireMoved(t)
 
 		c.reset(t)
-		require.Zero(t, trueup(t, "align", "--replace", c.path).code)
+		require.Zero(t, trueup(t, "replace", c.path).code)
 		now = c.sums(t)
 		refused(now, "undo")
 		refused(now, "finish")

@@ -62,7 +62,7 @@ func TestCallsOfAMoveFail(t *testing.T) {
 			t.Run(name+", "+command, func(t *testing.T) {
 				t.Parallel()
 				c := newMove(t, f, moveDisks[name](t))
-				args := map[string][]string{"align": {"align", "-q", "--in-place", c.path}}[command]
+				args := map[string][]string{"align": {"move", "-q", c.path}}[command]
 				ready := c.reset
 				if args == nil {
 					args, ready = []string{command, c.path}, c.inTheMiddle
@@ -133,7 +133,7 @@ func TestMoveOnAFullFileSystem(t *testing.T) {
 	dest := filepath.Join(t.TempDir(), "copy.raw")
 	require.Equal(t, 0, trueup(t, "align", "--to", "raw", raw, dest).code)
 	script := `cd "$1" && cp "$3" disk && "$4" -f -qq -o /dev/null -e trace=fsync -e inject=fsync:signal=KILL:when=6 \
-			"$2" align -q --in-place disk
+			"$2" move -q disk
 		head -c 1G /dev/zero >fill 2>/dev/null; test -e disk.trueup || exit 99
 		"$2" resume disk 2>&1; echo "full: $?"; "$2" undo disk 2>&1; echo "full: $?"
 		"$2" inspect disk 2>&1; echo "inspect: $?"; rm fill; "$2" $5 disk 2>&1; echo "room: $?"; sha256sum disk`
@@ -167,9 +167,9 @@ func TestMoveIsAlone(t *testing.T) {
 		{"resume"},
 		{"undo"},
 		{"finish"},
-		{"align", "--in-place"},
+		{"move"},
 		{"inspect"},
-		{"align", "--replace"},
+		{"replace"},
 	} {
 		r := trueup(t, append(command, c.path)...)
 		require.Contains(t, []int{1, 4}, r.code, "%q: %s%s", command, r.stdout, r.stderr)
@@ -205,7 +205,7 @@ func TestJournalElsewhere(t *testing.T) {
 			t.Parallel()
 			c := newMove(t, f, twoNTFS(t))
 			journal := filepath.Join(t.TempDir(), "journal")
-			move := []string{"align", "-q", "--in-place", "--journal", journal, c.path}
+			move := []string{"move", "-q", "--journal", journal, c.path}
 			for _, command := range []string{"resume", "undo"} {
 				c.reset(t)
 				_ = exec.Command(disktest.Tool(t, "strace"), append([]string{

@@ -131,7 +131,7 @@ func TestInPlaceIsTheCopy(t *testing.T) {
 			t.Run(name+", "+f.name, func(t *testing.T) {
 				t.Parallel()
 				c := newMove(t, f, raw)
-				r := trueup(t, "align", "--in-place", "--json", c.path)
+				r := trueup(t, "move", "--json", c.path)
 				require.Equal(t, 0, r.code, r.stderr)
 				validate(t, r.stdout)
 				c.requireMoved(t)
@@ -140,7 +140,7 @@ func TestInPlaceIsTheCopy(t *testing.T) {
 				}
 				r = trueup(t, "inspect", c.path)
 				require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
-				r = trueup(t, "align", "--in-place", c.path)
+				r = trueup(t, "move", c.path)
 				require.Equal(t, 0, r.code, r.stderr)
 				require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "nothing was written")
 				for _, command := range []string{"resume", "undo"} {
@@ -196,7 +196,7 @@ func TestInPlaceIsRefused(t *testing.T) {
 		flags      []string
 		code       int
 	}{
-		{name: "sparse", format: formatSparse, says: "use align --replace", code: 4},
+		{name: "sparse", format: formatSparse, says: "use trueup replace", code: 4},
 		{
 			name: "hard link", format: formatRaw, says: "2 names (hard links)", code: 4,
 			spoil: func(t *testing.T, path string) {
@@ -249,10 +249,10 @@ func TestInPlaceIsRefused(t *testing.T) {
 			},
 		},
 		{
-			name: "another format", format: formatRaw, says: "--to is for a copy", flags: []string{"--to", "vmdk"},
+			name: "another format", format: formatRaw, says: "unknown flag: --to", flags: []string{"--to", "vmdk"},
 			code: 64,
 		},
-		{name: "DEST", format: formatRaw, says: "takes no DEST", flags: []string{"dest.raw"}, code: 64},
+		{name: "DEST", format: formatRaw, says: "takes one DISK, 2 were given", flags: []string{"dest.raw"}, code: 64},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
@@ -261,7 +261,7 @@ func TestInPlaceIsRefused(t *testing.T) {
 				x.spoil(t, path)
 			}
 			before := hashFolder(t, filepath.Dir(path))
-			r := trueup(t, append([]string{"align", "--in-place", path}, x.flags...)...)
+			r := trueup(t, append([]string{"move", path}, x.flags...)...)
 			require.Equal(t, x.code, r.code, "%s%s", r.stdout, r.stderr)
 			require.Contains(t, r.stderr, x.says)
 			require.Equal(t, before, hashFolder(t, filepath.Dir(path)))
@@ -281,7 +281,7 @@ func TestMoveBesideMove(t *testing.T) {
 		c.path + ".moving": fmt.Sprintf("trueup resume %s goes on", c.path),
 		flatName(c.path):   `it is a file of the disk "disk.vmdk": a move of the partitions inside of the disk was`,
 	} {
-		r := trueup(t, "align", "--in-place", path)
+		r := trueup(t, "move", path)
 		require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
 		require.Contains(t, r.stderr, says)
 		requireOneLine(t, r.stderr)
@@ -374,7 +374,7 @@ func TestDiskBroughtBack(t *testing.T) {
 func (c *moveCase) traced(t testing.TB, log string, args ...string) *exec.Cmd {
 	t.Helper()
 	args = append([]string{"-f", "-qq", "-o", log}, args...)
-	return exec.Command(disktest.Tool(t, "strace"), append(args, builtPath, "align", "-q", "--in-place", c.path)...)
+	return exec.Command(disktest.Tool(t, "strace"), append(args, builtPath, "move", "-q", c.path)...)
 }
 
 // moveCalls are the system calls that a move changes something with.

@@ -47,9 +47,9 @@ func TestRemoteSource(t *testing.T) {
 	require.Equal(t, 1, r.code, r.stderr)
 	require.Contains(t, r.stdout, `"exit_code":3`, "an error of one server is that of one image")
 	for want, args := range map[string][]string{
-		"--replace needs a file":          {"align", "--replace", uri},
-		"--in-place needs a file":         {"align", "--in-place", uri},
-		"--view needs a file":             {"align", "--view", uri, in("view.vmdk")},
+		"trueup replace needs a file":     {"replace", uri},
+		"trueup move needs a file":        {"move", uri},
+		"trueup view needs a file":        {"view", uri, in("view.vmdk")},
 		"a copy that is a package needs":  {"align", uri, in("x.ova")},
 		"is an image of a server, which":  {"align", src, uri},
 		"trueup serve needs a file":       {"serve", uri},
@@ -83,7 +83,7 @@ func TestWebAddress(t *testing.T) {
 		{`inspect "$uri"`, []string{"scan", dir, uri}},
 		{`inspect "$uri"`, []string{"scan", "--files-from", list}},
 		{`align "$uri" DEST`, []string{"align", uri, in("x.img")}},
-		{`align "$uri" DEST`, []string{"align", "--in-place", uri}},
+		{`align "$uri" DEST`, []string{"move", uri}},
 		{`convert "$uri" DEST`, []string{"convert", uri, in("x.img")}},
 		{`verify "$uri" DEST`, []string{"verify", uri, in("list")}},
 		{`align "$uri" DEST`, []string{"serve", uri}},

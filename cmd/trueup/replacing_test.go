@@ -48,7 +48,7 @@ func TestReplace(t *testing.T) {
 			require.Equal(t, 0, trueup(t, "align", path, want).code)
 			before := folderSums(t, dir)
 
-			r := trueup(t, "align", "--replace", "--json", path)
+			r := trueup(t, "replace", "--json", path)
 			require.Equal(t, 0, r.code, r.stderr)
 			validate(t, r.stdout)
 			require.Contains(t, r.stdout, `"original": "`+orig)
@@ -61,14 +61,14 @@ func TestReplace(t *testing.T) {
 			r = trueup(t, "inspect", path)
 			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 			require.Contains(t, r.stdout, "the original is kept beside it")
-			require.Contains(t, trueup(t, "align", "--replace", path).stdout, "is aligned already")
+			require.Contains(t, trueup(t, "replace", path).stdout, "is aligned already")
 
 			r = trueup(t, "undo", "--json", path)
 			require.Equal(t, 0, r.code, r.stderr)
 			validate(t, r.stdout)
 			require.Equal(t, before, folderSums(t, dir))
 
-			require.Equal(t, 0, trueup(t, "align", "--replace", path).code)
+			require.Equal(t, 0, trueup(t, "replace", path).code)
 			r = trueup(t, "finish", "--json", path)
 			require.Equal(t, 0, r.code, r.stderr)
 			validate(t, r.stdout)
@@ -112,9 +112,9 @@ func TestReplacePackage(t *testing.T) {
 				require.Contains(t, r.stdout, "the original is kept beside it")
 				r = trueup(t, "inspect", filepath.Join(dir, "vm.orig"+ext))
 				require.Equal(t, 3, r.code, "%s%s", r.stdout, r.stderr)
-				require.Contains(t, trueup(t, "align", "--replace", path).stdout, "are aligned already")
+				require.Contains(t, trueup(t, "replace", path).stdout, "are aligned already")
 			}
-			r := trueup(t, "align", "--replace", "--json", path)
+			r := trueup(t, "replace", "--json", path)
 			require.Equal(t, 0, r.code, r.stderr)
 			validate(t, r.stdout)
 			require.Contains(t, r.stdout, `"original": "`+filepath.Join(dir, "vm.orig"+ext))
@@ -125,7 +125,7 @@ func TestReplacePackage(t *testing.T) {
 			validate(t, r.stdout)
 			require.Equal(t, before, folderSums(t, dir))
 
-			require.Equal(t, 0, trueup(t, "align", "--replace", "--keep", "none", path).code)
+			require.Equal(t, 0, trueup(t, "replace", "--keep", "none", path).code)
 			require.NotContains(t, strings.Join(folderNames(t, dir), " "), "orig")
 			unpacked(t, path)
 			require.Equal(t, 0, trueup(t, "scan", dir).code)
@@ -155,7 +155,7 @@ func unpacked(t testing.TB, path string) (disks []string) {
 func TestKeepNone(t *testing.T) {
 	t.Parallel()
 	path := sampleDisk(t)
-	r := trueup(t, "align", "--replace", "--keep", "none", "--json", path)
+	r := trueup(t, "replace", "--keep", "none", "--json", path)
 	require.Equal(t, 0, r.code, r.stderr)
 	validate(t, r.stdout)
 	require.Equal(t, []string{"xp.vmdk"}, folderNames(t, filepath.Dir(path)))
@@ -168,12 +168,12 @@ func TestKeepNoneLater(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{sampleDisk(t), flatDisk(t, t.TempDir(), "x"), twoDisks(t).folder(t)} {
 		before := folderNames(t, filepath.Dir(path))
-		require.Equal(t, 0, trueup(t, "align", "--replace", path).code)
-		r := trueup(t, "align", "--replace", "--keep", "none", path)
+		require.Equal(t, 0, trueup(t, "replace", path).code)
+		r := trueup(t, "replace", "--keep", "none", path)
 		require.Equal(t, 0, r.code, r.stderr)
 		require.Contains(t, r.stdout, "the original is removed")
 		require.Equal(t, before, folderNames(t, filepath.Dir(path)))
-		require.Contains(t, trueup(t, "align", "--replace", "--keep", "none", path).stdout, "aligned already")
+		require.Contains(t, trueup(t, "replace", "--keep", "none", path).stdout, "aligned already")
 	}
 }
 
@@ -194,7 +194,7 @@ func TestReplaceOfAFixedFile(t *testing.T) {
 			t.Skip("the file system has no such attributes: " + r.stderr)
 		}
 		t.Cleanup(func() { run(t, chattr, "-"+flag, fixed) })
-		r := trueup(t, "align", "--replace", path)
+		r := trueup(t, "replace", path)
 		require.Equal(t, 4, r.code, r.stderr)
 		require.Contains(t, r.stderr, "chattr")
 		require.Equal(t, []string{"xp.vmdk"}, folderNames(t, filepath.Dir(path)))
@@ -206,7 +206,7 @@ func TestReplaceOfAFixedFile(t *testing.T) {
 func TestFolderCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	path := sampleDisk(t)
-	require.Zero(t, trueup(t, "align", "--replace", path).code)
+	require.Zero(t, trueup(t, "replace", path).code)
 	before, dir := hashFolder(t, filepath.Dir(path)), filepath.Dir(path)
 	require.NoError(t, os.Chmod(dir, 0o555))
 	t.Cleanup(func() { require.NoError(t, os.Chmod(dir, 0o755)) })
@@ -229,7 +229,7 @@ func TestKeepNoneIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	f := newFault(t, flatDisk(t, dir, "x"))
 	before := folderNames(t, dir)
-	command := []string{builtPath, "align", "--replace", "--keep", "none", f.source}
+	command := []string{builtPath, "replace", "--keep", "none", f.source}
 	killed := run(t, disktest.Tool(t, "strace"), append([]string{
 		"-f", "-o", filepath.Join(t.TempDir(), "log"),
 		"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1",
@@ -250,10 +250,9 @@ func TestReplaceRefuses(t *testing.T) {
 		code    int
 		says    string
 	}{
-		"DEST":    {nil, []string{"other.vmdk"}, 64, "leave out one of them"},
-		"a view":  {nil, []string{"--view"}, 64, "--view"},
-		"--force": {nil, []string{"--force"}, 64, "--force"},
-		"--to":    {nil, []string{"--to", "raw"}, 64, "keeps the format"},
+		"DEST":    {nil, []string{"other.vmdk"}, 64, "other.vmdk: no such file"},
+		"--force": {nil, []string{"--force"}, 64, "unknown flag: --force"},
+		"--to":    {nil, []string{"--to", "raw"}, 64, "unknown flag: --to"},
 		"--keep":  {nil, []string{"--keep", "all"}, 64, "original or none"},
 		"a hypervisor": {
 			func(t *testing.T, p string) { t.Helper(); require.NoError(t, os.Mkdir(p+".lck", 0o755)) },
@@ -276,7 +275,7 @@ func TestReplaceRefuses(t *testing.T) {
 				c.prepare(t, path)
 			}
 			before := folderNames(t, filepath.Dir(path))
-			r := trueup(t, append([]string{"align", "--replace", path}, c.args...)...)
+			r := trueup(t, append([]string{"replace", path}, c.args...)...)
 			require.Equal(t, c.code, r.code, r.stderr)
 			require.Contains(t, r.stderr, c.says)
 			requireOneLine(t, r.stderr)
@@ -284,7 +283,7 @@ func TestReplaceRefuses(t *testing.T) {
 		})
 	}
 	require.Equal(t, 64, trueup(t, "align", "--keep", "none", sampleDisk(t), "x.vmdk").code)
-	require.Contains(t, trueup(t, "align", "--replace", "x.ova").stderr, "no such file")
+	require.Contains(t, trueup(t, "replace", "x.ova").stderr, "no such file")
 }
 
 // TestReplaceIsKilled kills an exchange by the program itself. All commands refuse the disk, and the same one completes
@@ -294,7 +293,7 @@ func TestReplaceIsKilled(t *testing.T) {
 	f := newFault(t, flatDisk(t, t.TempDir(), "x"))
 	before := folderSums(t, filepath.Dir(f.source))
 	killed := run(t, disktest.Tool(t, "strace"), "-f", "-o", filepath.Join(t.TempDir(), "log"),
-		"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1", builtPath, "align", "--replace", f.source)
+		"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1", builtPath, "replace", f.source)
 	require.Equal(t, 128+9, killed.code, killed.stderr)
 	for _, args := range [][]string{
 		{"inspect", f.source},
@@ -309,7 +308,7 @@ func TestReplaceIsKilled(t *testing.T) {
 		require.Contains(t, r.stdout, `"unfinished"`)
 	}
 	require.Contains(t, trueup(t, "inspect", f.source).stderr, "trueup resume")
-	r := trueup(t, "align", "--replace", f.source)
+	r := trueup(t, "replace", f.source)
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Contains(t, r.stdout, "the exchange is complete")
 	require.Equal(t, 0, trueup(t, "verify", filepath.Join(filepath.Dir(f.source), "x.orig.vmdk"), f.source).code)

@@ -106,7 +106,7 @@ func TestReportSince(t *testing.T) {
 		`"$1":"2026-01-02T03:04:05Z"`)
 	require.NoError(t, os.WriteFile(then, []byte(text), 0o600))
 	disk := func(n int) string { return filepath.Join(dir, "folder-00", fmt.Sprintf("disk-%03d.raw", n)) }
-	exchanged := trueup(t, "align", "--replace", "--keep", "none", disk(0))
+	exchanged := trueup(t, "replace", "--keep", "none", disk(0))
 	require.Equal(t, 0, exchanged.code, exchanged.stderr)
 	require.NoError(t, os.Remove(disk(1)))
 	disktest.Run(t, "cp", disk(2), filepath.Join(dir, "new.raw"))

@@ -31,7 +31,7 @@ func TestScanOfPairs(t *testing.T) {
 	}
 	keep(3)
 	for _, disk := range []string{sparse, flat} {
-		require.Equal(t, 0, trueup(t, "align", "--replace", disk).code)
+		require.Equal(t, 0, trueup(t, "replace", disk).code)
 	}
 	for _, more := range [][]string{
 		nil, {"--since", last}, {"--since", last}, {"--check"}, {"--isolation", "none"},
@@ -80,7 +80,7 @@ func TestScanOfAnUnfinishedDisk(t *testing.T) {
 			t.Parallel()
 			dir, last := filepath.Dir(source), filepath.Join(t.TempDir(), "last.ndjson")
 			killed := run(t, disktest.Tool(t, "strace"), "-f", "-o", filepath.Join(t.TempDir(), "log"), "-e",
-				"trace=renameat", "-e", "inject=renameat:signal=KILL:when=1", builtPath, "align", "--replace", source)
+				"trace=renameat", "-e", "inject=renameat:signal=KILL:when=1", builtPath, "replace", source)
 			require.Equal(t, 128+9, killed.code, killed.stderr)
 			for range 2 {
 				require.Equal(t, 1, scan(t, append(since(last), dir)...).code)

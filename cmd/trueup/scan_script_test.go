@@ -57,7 +57,7 @@ func TestScriptExchanges(t *testing.T) {
 	names := folderNames(t, dir)
 	script, commands := exchangeScript(t, dir)
 	require.ElementsMatch(t, []string{
-		"align --replace a.raw", "align --replace 'b c.vmdk'", "align --replace p.ova", "align --replace vm.ovf",
+		"replace a.raw", "replace 'b c.vmdk'", "replace p.ova", "replace vm.ovf",
 	}, commands)
 	command := []string{"env", "TRUEUP=" + builtPath, "bash", script}
 	require.Contains(t, disktest.Output(t, command[0], command[1:]...),
@@ -76,7 +76,7 @@ func TestScriptExchanges(t *testing.T) {
 	require.Equal(t, names, folderNames(t, dir))
 }
 
-// TestScriptCopiesWhatCannotBeExchanged has disks of which align --replace would refuse some, and take away another
+// TestScriptCopiesWhatCannotBeExchanged has disks of which replace would refuse some, and take away another
 // from its snapshot in the folder beside: these are copied. So is one whose original would have too long a name.
 func TestScriptCopiesWhatCannotBeExchanged(t *testing.T) {
 	t.Parallel()
@@ -95,7 +95,7 @@ func TestScriptCopiesWhatCannotBeExchanged(t *testing.T) {
 	script, commands := exchangeScript(t, dir)
 	require.ElementsMatch(t, []string{
 		"align also.raw also-aligned.raw", "align taken.raw taken-aligned.raw", "align base.raw base-aligned.raw",
-		"align left.raw left-aligned.raw", "align --replace plain.raw", "align unnamed unnamed-aligned.ova",
+		"align left.raw left-aligned.raw", "replace plain.raw", "align unnamed unnamed-aligned.ova",
 		"align " + long + ".raw " + long[:228] + "-aligned.raw",
 	}, commands)
 	text, err := os.ReadFile(script)

@@ -159,8 +159,8 @@ func TestSkipFreeOfOtherCommands(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "verify", "--skip-free", raw, dest).code)
 
 	for _, args := range [][]string{
-		{"align", "--in-place", "--skip-free", dest},
-		{"align", "--view", "--skip-free", raw, filepath.Join(t.TempDir(), "view.vmdk")},
+		{"move", "--skip-free", dest},
+		{"view", "--skip-free", raw, filepath.Join(t.TempDir(), "view.vmdk")},
 		{"convert", "--skip-free", "--to", "raw", "-", filepath.Join(t.TempDir(), "other.img")},
 	} {
 		out := trueup(t, args...)
@@ -168,7 +168,7 @@ func TestSkipFreeOfOtherCommands(t *testing.T) {
 		require.Contains(t, out.stderr, "--skip-free", "%q", args)
 		require.Equal(t, 1, strings.Count(out.stderr, "\n"), out.stderr)
 	}
-	r = trueupJSON[jsonFreeSpace](t, 0, "align", "--replace", "--skip-free", raw)
+	r = trueupJSON[jsonFreeSpace](t, 0, "replace", "--skip-free", raw)
 	require.Equal(t, want, r.FreeSpace)
 	require.Less(t, r.Copied, int64(30*skippedMiB))
 }

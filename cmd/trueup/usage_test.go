@@ -21,8 +21,8 @@ import (
 
 // commands are all that do something with images, and version.
 var commands = []string{
-	"inspect", "plan", "align", "verify", "convert", "serve", "scan", "report", "boot", "judge",
-	"version",
+	"inspect", "plan", "align", "verify", "convert", "replace", "move", "view", "serve", "scan", "report", "boot",
+	"judge", "version",
 }
 
 // interrupts are the exit codes of all commands that take some time.
@@ -39,6 +39,9 @@ var (
 		"plan":    {"0", "1", "4", "64", interrupts},
 		"align":   {"0", "1", "4", "64", interrupts},
 		"convert": {"0", "1", "4", "64", interrupts},
+		"replace": {"0", "1", "4", "64", interrupts},
+		"move":    {"0", "1", "4", "64", interrupts},
+		"view":    {"0", "1", "4", "64", interrupts},
 		"verify":  {"0", "1", "5", "64", interrupts},
 		"serve":   {"0", "1", "4", "64", interrupts},
 		"boot":    {"0", "1", "4", "5", "64", interrupts},
@@ -114,9 +117,9 @@ func TestExamples(t *testing.T) {
 						[]byte("retired/**  never  nobody starts them\n"), 0o600))
 				case "report":
 					exampleResults(t, dir)
-				case "inspect", "plan":
+				case "inspect", "plan", "replace", "move":
 					makeExampleDisk(t, filepath.Join(dir, args[len(args)-1]))
-				case "align", "verify", "convert":
+				case "align", "verify", "convert", "view":
 					for _, arg := range args[1 : len(args)-1] {
 						if filepath.Ext(arg) != "" {
 							makeExampleDisk(t, filepath.Join(dir, arg))
@@ -250,11 +253,11 @@ func wrongCommands(source, dest string) map[string][]string {
 		"dest is the source":            {"align", source, source},
 		"dest is a folder":              {"align", source, filepath.Dir(dest) + "/"},
 		"dest has no name":              {"align", source, ""},
-		"a journal without a name":      {"align", "--in-place", "--journal", "", source},
+		"a journal without a name":      {"move", "--journal", "", source},
 		"undo by a journal of no name":  {"undo", "--journal", "", source},
-		"the disk as its journal":       {"align", "--in-place", "--journal", source, source},
+		"the disk as its journal":       {"move", "--journal", source, source},
 		"resume by the disk":            {"resume", "--journal", source, source},
-		"a folder as the journal":       {"align", "--in-place", "--journal", filepath.Dir(dest), source},
+		"a folder as the journal":       {"move", "--journal", filepath.Dir(dest), source},
 		"undo by a device":              {"undo", "--journal", "/dev/null", source},
 		"a report of nothing":           {"report"},
 		"a report of labels":            {"report", "host=esx1"},

@@ -28,7 +28,7 @@ func requireSameView(t testing.TB, source, aligned string, flags ...string) {
 func sameView(t testing.TB, source, aligned string, flags ...string) (view string) {
 	t.Helper()
 	view = filepath.Join(filepath.Dir(source), viewName)
-	r := trueup(t, append([]string{"align", "--view", source, view}, flags...)...)
+	r := trueup(t, append([]string{"view", source, view}, flags...)...)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 	format := "raw"
 	if filepath.Ext(aligned) == ".vmdk" {
@@ -80,7 +80,7 @@ func TestViewIsTheCopy(t *testing.T) {
 		// the last has a block for each partition
 		if want, ok := map[string]int{"dynamic-disk": 4, "disk2.img": 0}[name]; ok {
 			require.Equal(t, want, r.code)
-			require.Equal(t, 4, trueup(t, "align", "--view", source, filepath.Join(filepath.Dir(source),
+			require.Equal(t, 4, trueup(t, "view", source, filepath.Join(filepath.Dir(source),
 				viewName)).code)
 		} else {
 			require.Equal(t, 0, r.code, r.stderr)
@@ -110,7 +110,7 @@ func TestLifeOfAView(t *testing.T) {
 	disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", "-o", "subformat=monolithicFlat",
 		filepath.Join("..", "..", "testdata", "xp-lba63.vmdk"), flat)
 	source := hashFolder(t, dir)
-	made := trueup(t, "align", "--view", flat, view)
+	made := trueup(t, "view", flat, view)
 	require.Equal(t, 0, made.code, made.stderr)
 	for _, said := range []string{
 		"is a view, not a copy", "the old offsets", "is not a snapshot",
@@ -196,27 +196,27 @@ func TestViewsRefused(t *testing.T) {
 		{"raw.img", "sub/v.vmdk", nil, 64, "in the same folder"},
 		{"raw.img", "v.img", nil, 64, ".vmdk at the end"},
 		{"raw.img", "v.ova", nil, 64, ".vmdk at the end"},
-		{"raw.img", "v.vmdk", []string{"--to", "vmdk:monolithicFlat"}, 64, "--to"},
+		{"raw.img", "v.vmdk", []string{"--to", "vmdk:monolithicFlat"}, 64, "unknown flag: --to"},
 		{"v-flat.vmdk", "v.vmdk", nil, 64, "belongs to DEST"},
 		{"co:lon.img", "v.vmdk", nil, 64, "colon"},
 		{"even.img", "v.vmdk", nil, 64, "nothing moves"},
 		{"raw.img", "ro.vmdk", nil, 1, "exists"},
 	} {
-		r := trueup(t, append([]string{"align", "--view", at(c.source), at(c.dest)}, c.flags...)...)
+		r := trueup(t, append([]string{"view", at(c.source), at(c.dest)}, c.flags...)...)
 		require.Equal(t, c.code, r.code, "%v\n%s%s", c, r.stdout, r.stderr)
 		require.Contains(t, strings.Join(strings.Fields(r.stderr), " "), c.says, "%v", c)
 		require.Equal(t, before, folderNames(t, dir), "%v", c)
 	}
-	require.Equal(t, 64, trueup(t, "convert", "--view", at("raw.img"), at("v.vmdk")).code)
-	require.Equal(t, 0, trueup(t, "align", "--view", "--skip-aligned", at("even.img"), at("v.vmdk")).code)
+	require.Equal(t, 64, trueup(t, "align", "--view", at("raw.img"), at("v.vmdk")).code)
+	require.Equal(t, 0, trueup(t, "view", "--skip-aligned", at("even.img"), at("v.vmdk")).code)
 	require.NoFileExists(t, at("v.vmdk"))
 
 	// A link to a disk is followed, and the view names what it leads to.
-	require.Equal(t, 0, trueup(t, "align", "--view", at("sub/raw.img"), at("v.vmdk")).code)
+	require.Equal(t, 0, trueup(t, "view", at("sub/raw.img"), at("v.vmdk")).code)
 	text := disktest.ReadFile(t, at("v.vmdk"))
 	require.Contains(t, string(text), `FLAT "raw.img" `)
-	require.Equal(t, 4, trueup(t, "align", "--view", at("raw.img"), at("w.vmdk")).code, "a second view")
-	require.Equal(t, 4, trueup(t, "align", "--view", "--boundary", "1M", at("v.vmdk"), at("w.vmdk")).code,
+	require.Equal(t, 4, trueup(t, "view", at("raw.img"), at("w.vmdk")).code, "a second view")
+	require.Equal(t, 4, trueup(t, "view", "--boundary", "1M", at("v.vmdk"), at("w.vmdk")).code,
 		"a view of a view")
-	require.NotEqual(t, 0, trueup(t, "align", "--view", "--force", at("raw.img"), at("v.vmdk")).code)
+	require.NotEqual(t, 0, trueup(t, "view", "--force", at("raw.img"), at("v.vmdk")).code)
 }

@@ -290,7 +290,7 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 	}
 	common = append(common, r.Flags()...)
 	if r.Kind == fleet.Exchange {
-		return append(append([]string{"align", "--supervised", "--replace"}, common...), at), v
+		return append(append([]string{"replace", "--supervised"}, common...), at), v
 	}
 	return append(append([]string{"align", "--supervised"}, common...), at, dest), v
 }

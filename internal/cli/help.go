@@ -23,8 +23,8 @@ var exits = []struct {
 		"0", "done; every inspected disk is aligned, blank or without partitions",
 		[]string{"trueup", "inspect", "scan", "report"},
 	},
-	{"0", "done; DEST is complete and verified", []string{"align", "convert"}},
-	{"0", "done", []string{"plan", "bench", "version", "undo", "resume", "finish"}},
+	{"0", "done; DEST is complete and verified", []string{"align", "convert", "view"}},
+	{"0", "done", []string{"plan", "bench", "version", "replace", "move", "undo", "resume", "finish"}},
 	{"0", "done: ended by a signal, by --once or with its parent", []string{"serve"}},
 	{"0", "both disks came to the same end, and it is no known failure", []string{"boot"}},
 	{"0", "DEST is an aligned copy of SOURCE", []string{"verify"}},
@@ -44,7 +44,7 @@ var exits = []struct {
 	{"3", "inspect, scan, report: data of a partition lie off 4 KiB", []string{"trueup", "inspect", "scan", "report"}},
 	{
 		"4", "refused: the copy would not be safe; the message names a remedy",
-		[]string{"trueup", "plan", "align", "serve", "boot", "convert"},
+		[]string{"trueup", "plan", "align", "replace", "move", "view", "serve", "boot", "convert"},
 	},
 	{
 		"4", "refused: it does not apply, or would lose data; the message names a remedy",

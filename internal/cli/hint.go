@@ -19,6 +19,7 @@ import (
 var habits = map[string][]string{
 	"inspect": {"info", "check", "show", "list", "map"},
 	"align":   {"fix", "realign", "resize"},
+	"replace": {"exchange", "swap"},
 	"convert": {"copy", "clone"},
 	"plan":    {"dry-run", "preview"},
 	"verify":  {"compare", "diff"},
@@ -55,17 +56,21 @@ var removed = map[string]string{
 	"catalog":        "write --since FILE, NDJSON of scan -o json; --out can name the same FILE",
 	"boot-trial":     "write trueup boot SOURCE && in front of the line",
 	"dynamic-disks":  "convert the disk to a basic one in the guest, or copy its files to a new disk",
+	"device":         "a DEST that is a block device is written as one",
 	"idle":           "write ionice -c 3 in front of trueup",
+	"in-place":       "write trueup move DISK",
 	"libvirt-xml":    definitions,
 	"limit-rate":     "read SOURCE through nbdkit --filter=rate, as docs/recipes.md shows",
 	"log-format":     "the lines of --log are JSON, which jq prints as text",
-	"resumable":      "an ended copy starts again; trueup resume is for --replace and --in-place",
+	"resumable":      "an ended copy starts again; trueup resume is for replace and move",
+	"replace":        "write trueup replace DISK",
 	"second-opinion": "write && trueup judge SOURCE DEST after the line",
+	"view":           "write trueup view SOURCE DEST",
 	"vmx":            definitions,
 }
 
 // definitions replaces the flags that checked the definition of a machine.
-const definitions = "the result has the command that attaches DEST; --replace keeps the names of SOURCE"
+const definitions = "the result has the command that attaches DEST; trueup replace keeps the names of SOURCE"
 
 // asJSON suggests the flag for the format of a report.
 const asJSON = "-o FORMAT, such as -o json"

@@ -46,6 +46,10 @@ func TestDidYouMean(t *testing.T) {
 		"align --after true src.img b":    "--after, which was removed; write && COMMAND after the line of trueup; see",
 		"plan --dynamic-disks src.img":    "--dynamic-disks, which was removed; convert the disk",
 		"align --resumable a b":           "--resumable, which was removed; an ended copy starts again; trueup resume",
+		"align --replace src.img":         "--replace, which was removed; write trueup replace DISK; see",
+		"align --in-place src.img":        "--in-place, which was removed; write trueup move DISK; see",
+		"align --view src.img b.vmdk":     "--view, which was removed; write trueup view SOURCE DEST; see",
+		"convert --device src.img b":      "--device, which was removed; a DEST that is a block device is written as",
 		"inspect --bogus src.img":         "unknown flag: --bogus; see trueup inspect --help",
 		"inspect":                         "inspect takes IMAGE..., 0 given; see trueup inspect --help",
 		"inspect --with c a b":            "--with names the other disks of one machine, and 2 images are given",
@@ -79,7 +83,7 @@ func TestScanOfAPattern(t *testing.T) {
 func TestOriginalsNameTheirDisk(t *testing.T) {
 	t.Chdir(t.TempDir())
 	put(t, "vm.img", tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512}))
-	require.Zero(t, trueup(t, "align", "--replace", "--allow-unbootable", "vm.img").code)
+	require.Zero(t, trueup(t, "replace", "--allow-unbootable", "vm.img").code)
 	for _, command := range []string{"undo", "resume", "finish"} {
 		r := trueup(t, command, "vm.orig.img")
 		require.Equal(t, 64, r.code)
@@ -93,7 +97,7 @@ func TestOriginalsNameTheirDisk(t *testing.T) {
 func TestOriginalsThatAreWritten(t *testing.T) {
 	t.Chdir(t.TempDir())
 	put(t, "vm.img", tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512}))
-	require.Zero(t, trueup(t, "align", "--replace", "--allow-unbootable", "vm.img").code)
+	require.Zero(t, trueup(t, "replace", "--allow-unbootable", "vm.img").code)
 	scan := func() ended { return trueup(t, "scan", "--isolation", "none", "--json", ".") }
 	r := scan()
 	require.Zero(t, r.code)

@@ -47,7 +47,7 @@ func TestInterruptBeforeMove(t *testing.T) {
 	var out, errs bytes.Buffer
 	root.SetOut(&out)
 	root.SetErr(&errs)
-	root.SetArgs([]string{"align", "--in-place", "--allow-unbootable", "disk.img"})
+	root.SetArgs([]string{"move", "--allow-unbootable", "disk.img"})
 	cmd, err := root.ExecuteContextC(ctx)
 	require.Equal(t, 128+int(syscall.SIGINT), command.Finish(err, c, cmd.Name(), &out, &errs))
 	require.Equal(t, "trueup: interrupted; nothing was moved, and the disk is as it was\n", errs.String())
@@ -83,7 +83,7 @@ func TestInterruptInMove(t *testing.T) {
 		return Run(ctx, "test", args, &out, &errs), errs.String()
 	}
 	stopped := moving{t.Context(), "disk.img.trueup"}
-	for _, args := range [][]string{{"align", "--in-place", "--allow-unbootable", "disk.img"}, {"resume", "disk.img"}} {
+	for _, args := range [][]string{{"move", "--allow-unbootable", "disk.img"}, {"resume", "disk.img"}} {
 		code, says := run(stopped, args...)
 		require.Equal(t, 128+int(syscall.SIGINT), code, says)
 		require.Equal(t, "trueup: interrupted: disk.img: the disk is in the middle of the move: trueup resume "+
@@ -93,7 +93,7 @@ func TestInterruptInMove(t *testing.T) {
 	was := "disk.img"
 	for _, line := range []string{
 		"inspect disk.img", "plan disk.img", "align disk.img dest.img", "convert disk.img dest.img",
-		"verify disk.img sound.img", "verify sound.img disk.img", "align --replace disk.img", "serve disk.img",
+		"verify disk.img sound.img", "verify sound.img disk.img", "replace disk.img", "serve disk.img",
 		"align --with disk.img sound.img dest.img", "scan --isolation none disk.img",
 	} {
 		for name, want := range map[string]string{

@@ -176,8 +176,8 @@ func TestPackedWarningIsSafe(t *testing.T) {
 func TestPackedIsRefusedFirst(t *testing.T) {
 	t.Chdir(t.TempDir())
 	put(t, "a.img.gz", gzipped(t, tiny()))
-	for _, args := range [][]string{{"--view", "a.img.gz", "d.vmdk"}, {"--in-place", "a.img.gz"}} {
-		r := trueup(t, append([]string{"align", "--spool", "none"}, args...)...)
+	for _, args := range [][]string{{"view", "a.img.gz", "d.vmdk"}, {"move", "a.img.gz"}} {
+		r := trueup(t, args...)
 		require.Equal(t, 4, r.code, r.stderr)
 		require.Contains(t, r.stderr, args[0]+" needs an image in a file of its own")
 	}

@@ -157,11 +157,11 @@ var standings = []standing{
 			node(t, "dm-3", unix.S_IFBLK)
 			link(t, "dm-3", "to-block")
 		},
-		want: every("64 is a link to the block device "),
+		want: every("64 is a link to the block device ", "copy", unlisted, "force", forced),
 	},
 	{
 		name: "block", make: func(t *testing.T) { t.Helper(); node(t, "block", unix.S_IFBLK) },
-		want: every("64 is a block device"),
+		want: every("64 is a block device", "copy", unlisted, "force", forced),
 	},
 	{
 		name: "character", make: func(t *testing.T) { t.Helper(); node(t, "character", unix.S_IFCHR) },

@@ -135,8 +135,7 @@ func newRoot(version string, c *command.Base) *cobra.Command {
 		Use:   "trueup",
 		Short: "Inspect and realign virtual-disk images, offline",
 		Long: `trueup finds virtual disks whose partitions do not start on a block boundary of the storage below, and
-writes an aligned copy with the file systems moved and the guest still able to boot. Only align --in-place writes to the
-source.`,
+writes an aligned copy with the file systems moved and the guest still able to boot. Only move writes to the source.`,
 		Example: `  trueup inspect winxp.vmdk
   trueup align winxp.vmdk winxp-aligned.vmdk`,
 		Version:       version, // for --version
@@ -167,6 +166,7 @@ source.`,
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(inspectcmd.NewInspect(c), inspectcmd.NewPlan(c),
 		copycmd.NewAlign(c), copycmd.NewConvert(c), copycmd.NewVerify(c),
+		copycmd.NewReplace(c), copycmd.NewMove(c), copycmd.NewView(c),
 		copycmd.NewUndo(c), copycmd.NewResume(c), copycmd.NewFinish(c),
 		servecmd.New(c), scancmd.New(c), scancmd.NewReport(c), bootcmd.New(c), benchcmd.New(c), command.NewVersion(c),
 		judgecmd.New(c), scancmd.NewWorker())

@@ -26,7 +26,7 @@ func putSeveral(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	require.Equal(t, 130, Run(moving{t.Context(), "4.img.trueup"}, "test",
-		[]string{"align", "--in-place", "--allow-unbootable", "4.img"}, &out, &errs), errs.String())
+		[]string{"move", "--allow-unbootable", "4.img"}, &out, &errs), errs.String())
 }
 
 // Several images are shown as each alone, and the worst exit code counts, as for scan: an error, then a refusal, which

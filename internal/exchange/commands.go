@@ -32,7 +32,7 @@ func Resume(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfi
 	if err == nil {
 		err = x.mayResume(ctx, o)
 	}
-	if err == nil {
+	if err == nil && !o.Judge {
 		if err = x.forward(); err != nil {
 			err = unfinishedError(h.Work.Path, err)
 		}
@@ -90,7 +90,7 @@ func Undo(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfini
 	if err == nil {
 		err = x.mayUndo(ctx, o)
 	}
-	if err != nil {
+	if err != nil || o.Judge {
 		return unfinished.Done{}, err
 	}
 	d := unfinished.Done{
@@ -278,9 +278,12 @@ func Finish(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfi
 	again := h.Work.Phase == unfinished.Finishing // an earlier run may have removed files
 	x, err := begun(h)
 	if err == nil && (h.Work.Phase != unfinished.Finishing || x.keeps(x.d)) {
-		if err = x.mayFinish(ctx, o); err == nil {
+		if err = x.mayFinish(ctx, o); err == nil && !o.Judge {
 			err = x.Enter(unfinished.Finishing)
 		}
+	}
+	if o.Judge {
+		return unfinished.Done{}, err
 	}
 	d := unfinished.Done{Text: "the original is removed, and the aligned disk stays", Files: nil}
 	if err == nil {

@@ -77,13 +77,9 @@ func (x *run) overlays(base string, o unfinished.Options, force string) error {
 		beside = slices.DeleteFunc(beside, func(i ondisk.Issue) bool {
 			return i.Effect == ondisk.Refuse // what needs a name of the disk, free has refused
 		})
-		at, below, bad := img.OverlaysBelow([]string{x.home()})
-		if bad != nil { // nobody has asked for these folders
-			below, bad = append(below, unsearched(bad)), nil
-		}
-		more, further, worse := img.OverlaysBelow(o.Search)
-		found = slices.Concat(found, at, more)
-		return slices.Concat(beside, below, further), errors.Join(err, bad, worse)
+		near, below, bad := img.OverlaysNear(x.home(), o.Search)
+		found = append(found, near...)
+		return slices.Concat(beside, below), errors.Join(err, bad)
 	})
 	for _, i := range missed {
 		if !slices.ContainsFunc(x.notes, func(n ondisk.Issue) bool { return n.Text == i.Text }) {
@@ -105,15 +101,6 @@ func (x *run) home() string {
 		return filepath.Dir(real)
 	}
 	return filepath.Dir(x.Work.Path)
-}
-
-// unsearched returns the warning of a search that ended early, at its bound or at a folder with errors.
-func unsearched(err error) ondisk.Issue {
-	return ondisk.Issue{
-		Code: image.CodeUnseen, Effect: ondisk.Warn,
-		Text:   fmt.Sprintf("overlays of it (snapshots, linked clones): not all folders were searched: %v", err),
-		Remedy: "name the folders that can hold some with --allow-folder, which have to be read",
-	}
 }
 
 // elsewhere warns of overlays in folders that are not searched: the disk does not hold who names it.

@@ -87,7 +87,7 @@ func New(img *image.Image) (*Source, error) {
 }
 
 func (s *Source) refuse(code, reason, remedy string) error {
-	return &ondisk.Refusal{Code: code, Reason: "--replace: " + reason, Remedy: remedy}
+	return &ondisk.Refusal{Code: code, Reason: "replace: " + reason, Remedy: remedy}
 }
 
 // checkPath refuses a path that is a link, and a disk on which work is open.
@@ -192,7 +192,7 @@ func (s *Source) checkUsers() error {
 	own := names(s.plan.Old)
 	if c, err := unfinished.Claiming(s.dir, own...); c != nil || err != nil {
 		if c != nil {
-			err = c.Refusal("--replace: its file "+fmt.Sprintf("%.256q", c.File)+" cannot be exchanged", s.path)
+			err = c.Refusal("replace: its file "+fmt.Sprintf("%.256q", c.File)+" cannot be exchanged", s.path)
 		}
 		return err
 	}

@@ -51,6 +51,27 @@ func (img *Image) OverlaysBelow(folders []string) (found []string, missed []ondi
 	return found, missed, nil
 }
 
+// OverlaysNear is OverlaysBelow for home, the folder of the disk, and for the folders that a user allows. A search of
+// home that ends early is a warning: nobody has asked for it.
+func (img *Image) OverlaysNear(home string, allowed []string) (found []string, missed []ondisk.Issue, err error) {
+	found, missed, bad := img.OverlaysBelow([]string{home})
+	if bad != nil {
+		missed = append(missed, ondisk.Issue{
+			Code: CodeUnseen, Effect: ondisk.Warn,
+			Text:   fmt.Sprintf("overlays of it (snapshots, linked clones): not all folders were searched: %v", bad),
+			Remedy: "name the folders that can hold some with --allow-folder, which have to be read",
+		})
+	}
+	further, more, err := img.OverlaysBelow(allowed)
+	return append(found, further...), append(missed, more...), err
+}
+
+// ChildrenNear is OverlaysNear with an issue for each overlay.
+func (img *Image) ChildrenNear(home string, allowed []string) ([]ondisk.Issue, error) {
+	found, missed, err := img.OverlaysNear(home, allowed)
+	return slices.Concat(snapshotsAt(found), missed), err
+}
+
 // childrenBesideLink finds snapshots of this disk beside the link that the user named: they can name that, too.
 func (img *Image) childrenBesideLink() ([]ondisk.Issue, error) {
 	if st, err := sys.Lstat(img.Path); err != nil || st.Mode&fs.ModeSymlink == 0 || img.known != nil {

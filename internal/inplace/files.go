@@ -64,7 +64,7 @@ func partsOf(img *image.Image, tail int64) (parts []Part, err error) {
 func unsuitable(format string, args ...any) error {
 	return &ondisk.Refusal{
 		Code: "unsupported", Reason: fmt.Sprintf(format, args...),
-		Remedy: "use align --replace, which puts an aligned copy in its place",
+		Remedy: "use trueup replace, which puts an aligned copy in its place",
 	}
 }
 

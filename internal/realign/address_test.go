@@ -15,7 +15,7 @@ func TestRefuseWeb(t *testing.T) {
 	const uri = "https://h/a.img?sig=secret"
 	for work, want := range map[string]string{
 		"trueup align": `align "$uri" DEST`, "trueup verify": `verify "$uri" DEST`, "trueup plan": `plan "$uri"`,
-		"trueup scan": `inspect "$uri"`, "trueup serve": `align "$uri" DEST`, "--replace": `align "$uri" DEST`,
+		"trueup scan": `inspect "$uri"`, "trueup serve": `align "$uri" DEST`, "trueup replace": `align "$uri" DEST`,
 	} {
 		err := refuseWeb(uri, work)
 		if runtime.GOOS == "windows" {

@@ -21,6 +21,7 @@ const (
 type GoOn struct {
 	Command  string
 	KeepNone bool // resume an exchange of which no original is to stay
+	Judge    bool // change nothing: the error says why the command would be refused
 	// Allow are folders in which, and below, overlays of the disks of an exchange are looked for.
 	Allow []string
 }
@@ -32,6 +33,8 @@ func (j *Job) GoOn(ctx context.Context, w *unfinished.Held, g GoOn) (unfinished.
 	switch {
 	case not != "" && !drops:
 		return unfinished.Done{}, &ondisk.Refusal{Code: "unfinished", Reason: w.Work.Text, Remedy: not}
+	case g.Judge && w.Work.Kind != unfinished.Exchange:
+		return unfinished.Done{}, nil // looked at when its turn comes
 	case w.Journal == nil: // and the command is undo
 		return unfinished.Done{Text: "nothing was begun; the journal is removed"}, w.Remove()
 	}
@@ -63,7 +66,7 @@ func (j *Job) goOnExchange(ctx context.Context, w *unfinished.Held, g GoOn) (unf
 	if err != nil {
 		return unfinished.Done{}, err
 	}
-	o := unfinished.Options{Force: j.Force, Search: allowed.Search, Progress: j.progress}
+	o := unfinished.Options{Force: j.Force, Judge: g.Judge, Search: allowed.Search, Progress: j.progress}
 	switch g.Command {
 	case Undo:
 		return exchange.Undo(ctx, w, o)
@@ -78,14 +81,10 @@ func (j *Job) goOnExchange(ctx context.Context, w *unfinished.Held, g GoOn) (unf
 }
 
 // FinishExchange removes the original of the disk at path, which was exchanged. allow are folders as those of GoOn.
-func FinishExchange(ctx context.Context, path string, allow []string) error {
-	allowed, err := Reading{Allow: allow}.Options()
-	if err != nil {
-		return err
-	}
+func (j *Job) FinishExchange(ctx context.Context, path string, allow []string) error {
 	w, err := unfinished.Hold(path, "")
 	if err == nil {
-		_, err = exchange.Finish(ctx, w, unfinished.Options{Search: allowed.Search})
+		_, err = j.goOnExchange(ctx, w, GoOn{Command: Finish, Allow: allow})
 		err = errors.Join(err, w.Close())
 	}
 	return err

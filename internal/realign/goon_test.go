@@ -114,9 +114,9 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	require.NoError(t, err)
 	final()
 	exchanged()
-	require.NoError(t, FinishExchange(t.Context(), path, nil))
+	require.NoError(t, (&Job{}).FinishExchange(t.Context(), path, nil))
 	final()
-	require.ErrorIs(t, FinishExchange(t.Context(), path, nil), os.ErrNotExist)
+	require.ErrorIs(t, (&Job{}).FinishExchange(t.Context(), path, nil), os.ErrNotExist)
 
 	exchanged()
 	interrupted()
@@ -229,7 +229,7 @@ func mustPlan(t *testing.T, s *Source) *Plan {
 func TestDisksOnDevices(t *testing.T) {
 	loop := disktest.LoopDevice(t, smallDisk(t))
 	s := open(t, loop)
-	require.ErrorContains(t, s.onDevice(nil), "it is a block device; add --device and --journal FILE")
+	require.ErrorContains(t, s.onDevice(nil), "it lies on a block device; name the device itself, with --journal FILE")
 	require.ErrorContains(t, s.onDevice(&Device{Device: &device.Device{}}), "the disk is not the device")
 	d, err := OpenDevice(loop)
 	require.NoError(t, err)

@@ -121,9 +121,9 @@ func promised(old, now disk.Disk) error {
 func (s *Source) onDevice(d *Device) error {
 	switch on := s.Image.OnDevice(); {
 	case on && d == nil:
-		return ondisk.In(ondisk.ErrUsage, "it is a block device; add --device and --journal FILE")
+		return ondisk.In(ondisk.ErrUsage, "it lies on a block device; name the device itself, with --journal FILE")
 	case d != nil && !d.Is(&s.Image.Opened):
-		return ondisk.In(ondisk.ErrUsage, "--device is given, and the disk is not the device %s alone", d.Path)
+		return ondisk.In(ondisk.ErrUsage, "the disk is not the device %s alone; name the device as a raw disk", d.Path)
 	}
 	return nil
 }

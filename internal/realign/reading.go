@@ -29,6 +29,9 @@ type Reading struct {
 
 	Allow []string // folders in which parents and extents may lie
 
+	// Changed reports that the disk itself changes, so that overlays are looked for below its folder, too.
+	Changed bool
+
 	Remotes Remotes // connections to servers
 
 	Unpacking Unpacking // of packed images

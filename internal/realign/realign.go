@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -99,12 +100,8 @@ func (s *Source) read() error {
 	if s.Layout == nil { // a scan counts such files by itself
 		s.left()
 	}
-	if o, err := s.reading.Options(); err == nil && len(o.Search) > 0 && !s.reading.Claimed {
-		found, err := s.Image.ChildrenBelow(o.Search)
-		if err != nil {
-			return fmt.Errorf("--allow-folder: %w", err)
-		}
-		s.Beside = append(s.Beside, found...)
+	if err := s.overlays(); err != nil {
+		return fmt.Errorf("--allow-folder: %w", err)
 	}
 	if s.reading.Writers != nil {
 		s.Beside = append(s.Beside, s.Image.Written(s.reading.Writers)...)
@@ -119,6 +116,29 @@ func (s *Source) read() error {
 	s.countSectors()
 	s.hidesData()
 	return nil
+}
+
+// overlays looks for snapshots and views of the disk in other folders than its own.
+func (s *Source) overlays() error {
+	o, err := s.reading.Options()
+	if err != nil || s.reading.Claimed {
+		return nil //nolint:nilerr // opening the image has said the same
+	}
+	if !s.reading.Changed {
+		found, err := s.Image.ChildrenBelow(o.Search)
+		s.Beside = append(s.Beside, found...)
+		return err
+	}
+	path := s.Path()
+	if s.Image.Packaged() {
+		path = s.Image.Package.Path
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	found, err := s.Image.ChildrenNear(filepath.Dir(path), o.Search)
+	s.Beside = append(s.Beside, found...)
+	return err
 }
 
 // geometry returns what the container knows of the disk's.
@@ -157,7 +177,8 @@ func (s *Source) child() []ondisk.Issue {
 		Code: "snapshot-child", Effect: ondisk.Refuse,
 		Text: "it is a snapshot, which is complete only together with its parent " +
 			strings.Join(names, ", and that one's parent "),
-		Remedy: "--flatten copies all of them into one complete disk; or consolidate the snapshots first",
+		Remedy: "--flatten of align and convert copies all of them into one complete disk; or consolidate the " +
+			"snapshots first",
 	}}
 }
 

@@ -124,9 +124,9 @@ func (s *Source) elsewhere(work, back string) []ondisk.Issue {
 	if s.Image.Packaged() {
 		return nil
 	}
-	seen := "its folder"
+	seen := "its folder and below"
 	if len(s.reading.Allow) > 0 {
-		seen += " and those of --allow-folder"
+		seen += ", and in those of --allow-folder,"
 	}
 	return []ondisk.Issue{{
 		Code: "overlays-elsewhere", Effect: ondisk.Warn,

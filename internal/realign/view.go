@@ -32,7 +32,7 @@ func (s *Source) lent(p *plan.Plan, view disk.Disk) ([]disk.Piece, disk.Disk, er
 	refuse := func(reason string) error {
 		return &ondisk.Refusal{
 			Code: "unsupported", Reason: s.Path() + ": " + reason,
-			Remedy: "make a copy of it (trueup align without --view)",
+			Remedy: "make a copy of it (trueup align)",
 		}
 	}
 	switch {

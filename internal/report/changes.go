@@ -275,7 +275,7 @@ func (t *Text) Align(r *Align) {
 		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
 	}
 	t.freeSpace(r.Changes)
-	if r.Command == "align" && slices.ContainsFunc(r.Findings,
+	if r.Command != "convert" && slices.ContainsFunc(r.Findings,
 		func(f align.Finding) bool { return f.Severity == align.Error }) {
 		t.para(2, "  accepted with --allow-unbootable: what the errors above say")
 	}

@@ -55,7 +55,7 @@ func AlignPackageCommand(path string, fs []string) string {
 
 // ReplaceCommand returns the command line that exchanges the image at path for its aligned copy.
 func ReplaceCommand(path string, fs []string) string {
-	return commandLine("align --replace", fs, path)
+	return commandLine("replace", fs, path)
 }
 
 // PackageCopyName suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files:

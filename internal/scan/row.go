@@ -113,7 +113,7 @@ func saysCompanion(d results.Disk) bool {
 // fleeting reports whether the error of a packed image is not one of its bytes.
 func fleeting(i *results.Image) bool { return slices.Contains([]string{"io", "changed"}, i.Error.Code) }
 
-// noExchange returns what align --replace would refuse of an image that can be copied; empty if nothing is known
+// noExchange returns what trueup replace would refuse of an image that can be copied; empty if nothing is known
 // against it. The files are looked at from outside only: align looks again.
 func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 	_, open := c.journals[x.Name]

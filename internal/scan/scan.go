@@ -55,7 +55,7 @@ type Options struct {
 	Flags []string
 	// Shard is the share of the images that have rows.
 	Shard Shard
-	// Exchange finds out for each row with a priority what is against align --replace.
+	// Exchange finds out for each row with a priority what is against trueup replace.
 	Exchange bool
 
 	Jobs int

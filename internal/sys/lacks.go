@@ -18,7 +18,7 @@ var lacks = []struct {
 	{Lack{"bench", "refused"}, nil},
 	{Lack{"block-devices", `refused; on Windows \\.\PhysicalDriveN is read as SOURCE`}, nil},
 	{Lack{"confinement", "`isolation` in JSON says so; `--require-sandbox` refuses"}, nil},
-	{Lack{"exchange-of-names", "without hard links `--replace` renames twice; in between the name is missing"}, nil},
+	{Lack{"exchange-of-names", "without hard links `replace` renames twice; in between the name is missing"}, nil},
 	{Lack{"file-system-names", "rows of `scan` have no `file_system`"}, nil},
 	{Lack{"folder-flush", "a loss of power soon after the run could lose the copy, as reported"}, []string{"windows"}},
 	{Lack{"holes", "all of a file is read as data"}, []string{"darwin"}},

@@ -270,6 +270,7 @@ type Done struct {
 // Options of the commands.
 type Options struct {
 	Force    bool     // go on although what was written since is lost
+	Judge    bool     // change nothing: the error is why it would be refused
 	Search   []string // further folders in which overlays of the disks are looked for, and below
 	Progress Progress // of reading the disk that stays; nil: nobody watches
 }

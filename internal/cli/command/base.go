@@ -66,10 +66,6 @@ func Arguments(names ...string) cobra.PositionalArgs {
 		case several && names[0] == "IMAGE":
 			return Usage("%s looks at one image, %d were given; for several: trueup scan PATH...", cmd.Name(),
 				len(args))
-		case several && names[0] == "PATH":
-			return Usage("%s takes one PATH, %d were given; for several: for disk in PATH...; do trueup %s \"$disk\"; "+
-				"done",
-				cmd.Name(), len(args), cmd.Name())
 		case several:
 			return Usage("%s takes one %s, %d were given; run it once for each", cmd.Name(), names[0], len(args))
 		}

@@ -41,8 +41,10 @@ func InterruptOf(ctx context.Context) InterruptError {
 // interruptedText returns what an interrupt means for the result of a command.
 func interruptedText(command string) string {
 	switch command {
-	case "align", "convert":
+	case "align", "convert", "replace", "view":
 		return "interrupted; no copy was made, and the source is unchanged"
+	case "move":
+		return "interrupted; nothing was moved, and the disk is as it was"
 	case "bench":
 		return "interrupted; there is no result, and no scratch file is left"
 	}

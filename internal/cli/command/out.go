@@ -93,6 +93,18 @@ func (c *Base) Spare(images ...Input) error {
 	return nil
 }
 
+// Apart refuses a report over one of several images, which may not open. name is their argument.
+func (c *Base) Apart(name string, images []string) error {
+	if len(images) == 1 {
+		return nil // it opens, or the command fails
+	}
+	var read []store.Use
+	for _, path := range images {
+		read = append(read, store.Use{Flag: name, Path: path})
+	}
+	return store.Apart(store.Use{Flag: "--out", Path: c.Out}, read...)
+}
+
 // ended is what the log has of each of several images.
 type ended struct {
 	Path string `json:"path"`

@@ -1,6 +1,12 @@
 package copycmd
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/cli/command"
@@ -9,31 +15,52 @@ import (
 
 // deviceFlags are those of a copy onto a block device.
 type deviceFlags struct {
-	device    bool
 	overwrite string
 	discard   bool
 	claimed   *realign.Device // nil: DEST is a file
 }
 
-// deviceHelp explains them.
-const deviceHelp = `With --device, DEST is a block device of Linux, such as a logical volume, a LUN or a loop device.
-It must not be in use, and it must be blank or named by --overwrite-content: the refusal prints that flag with what the
-device holds. The disk fills the device. Its first sector is written last, after the proof of all else; until then it
-holds a mark, and a run that ends before leaves the device marked as unfinished. Zeros are written by the device itself
-where it can do that; --discard gives their space back.`
+// deviceHelp explains copies onto devices.
+const deviceHelp = `DEST can be a block device of Linux, such as a logical volume, a LUN or a loop device. It must not
+be in use, and it must be blank or named by --overwrite-content: the refusal prints that flag with what the device
+holds. The disk fills the device. Its first sector is written last, after the proof of all else; until then it holds a
+mark, and a run that ends before leaves the device marked as unfinished. Zeros are written by the device itself where it
+can do that; --discard gives their space back.`
 
 func (d *deviceFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.BoolVar(&d.device, "device", false, "DEST is a block device, which is overwritten")
 	f.StringVar(&d.overwrite, "overwrite-content", "", "overwrite a device that holds `WHAT`, as the refusal has it")
 	f.BoolVar(&d.discard, "discard", false, "discard on the device what is zero")
 }
 
+// checkDest refuses a DEST that cannot be written, and flags that it cannot follow.
+func (f *alignFlags) checkDest(src, dest string) error {
+	var works []string // that need SOURCE in a file of its own
+	if realign.IsPackage(dest) {
+		works = append(works, "a copy that is a package")
+	}
+	for _, work := range works {
+		for _, image := range append(f.With, src) {
+			if err := realign.Local(image, work); err != nil {
+				return err
+			}
+		}
+	}
+	if realign.IsRemote(dest) {
+		return command.Usage("DEST %s is an image of a server, which trueup only reads; name a file", dest)
+	}
+	return f.checkDevice(src, dest)
+}
+
 // checkDevice refuses flags that a device cannot follow, and those of a device without one.
 func (f *alignFlags) checkDevice(src, dest string) error {
-	if !f.dev.device {
+	if !realign.IsDevice(dest) {
+		if at, err := filepath.Abs(dest); err == nil && amongDevices(at) {
+			return command.Usage("DEST %s: there is no such device; name one that is there, or a file elsewhere", dest)
+		}
 		if f.dev.overwrite != "" || f.dev.discard {
-			return command.Usage("--overwrite-content and --discard are about a block device; add --device")
+			return command.Usage("--overwrite-content and --discard are for a block device, and DEST %s is none; name "+
+				"one", dest)
 		}
 		return nil
 	}
@@ -41,27 +68,32 @@ func (f *alignFlags) checkDevice(src, dest string) error {
 		given bool
 		what  string
 	}{
-		{f.force, "--force replaces a file; a device is overwritten with --overwrite-content"},
-		{f.replace, "--replace gives the copy the names of SOURCE"},
-		{f.view, "--view writes a VMDK beside SOURCE, and no device"},
-		{f.sums != "", "--checksums lists files; use sha256sum for a device"},
+		{f.force, "a device is overwritten with --overwrite-content; leave out --force"},
+		{f.sums != "", "--checksums lists files, and sha256sum reads a device; leave it out"},
 		{
 			f.to.Format != "" && f.to.Format != "raw" || f.to.Round != 0,
-			"--to " + f.to.String() + ": a device holds a raw disk of its own size",
+			"it holds a raw disk of its own size; leave out --to " + f.to.String(),
 		},
-		{realign.IsPackage(dest), "DEST has the name of a package"},
-		{src == "-", "SOURCE must be a file or a device, not a pipe"},
+		{realign.IsPackage(dest), "its name is one of a package; name the device itself"},
+		{src == "-", "a device is not written from a pipe; store SOURCE in a file first"},
 	} {
 		if x.given {
-			return command.Usage("--device does not fit: %s", x.what)
+			return command.Usage("DEST %s is a block device: %s", dest, x.what)
 		}
 	}
 	return nil
 }
 
-// claim opens DEST for this run alone, before the process confines itself.
+// amongDevices reports whether a path names a file that is not there, in the folder of the devices: it would lie in
+// memory.
+func amongDevices(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/")
+}
+
+// claim opens a DEST that is a device for this run alone, before the process confines itself.
 func (d *deviceFlags) claim(dest string, sources ...string) (err error) {
-	if !d.device {
+	if !realign.IsDevice(dest) {
 		return nil
 	}
 	if d.claimed, err = realign.OpenDevice(dest, sources...); err == nil {
@@ -72,9 +104,6 @@ func (d *deviceFlags) claim(dest string, sources ...string) (err error) {
 
 // apart refuses disks of --with that lie on DEST.
 func (d *deviceFlags) apart(others realign.Others) error {
-	if !d.device {
-		return nil
-	}
 	for _, o := range others {
 		if err := d.claimed.Apart(&o.Image.Opened); err != nil {
 			return err
@@ -83,37 +112,5 @@ func (d *deviceFlags) apart(others realign.Others) error {
 	return nil
 }
 
-// reads adds a device to what the process may read.
-func (d *deviceFlags) reads(dest string, images []string) []string {
-	if d.device {
-		return append(images, dest)
-	}
-	return images
-}
-
-// writes lists the files that the process may write: a device is open already.
-func (d *deviceFlags) writes(dest, sums string) []string {
-	if d.device {
-		return []string{sums}
-	}
-	return []string{dest, sums}
-}
-
-// size returns what gives the disk its size.
-func (d *deviceFlags) size(file func(int64) int64) func(int64) int64 {
-	if d.device {
-		return d.claimed.Grown
-	}
-	return file
-}
-
-// removing is what an interrupted copy does.
-const removing = "removing the unfinished copy"
-
-// ends returns what an interrupted run does.
-func (d *deviceFlags) ends() string {
-	if d.device {
-		return "leaving the device as it is"
-	}
-	return removing
-}
+// leaving is what an interrupted copy onto a device does.
+const leaving = "leaving the device as it is"

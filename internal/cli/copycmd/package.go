@@ -13,12 +13,11 @@ import (
 )
 
 // copyPackage writes a package with every disk as planned, and everything else unchanged.
-func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, source, dest string) error {
+func (f *copyFlags) copyPackage(
+	ctx context.Context, out, errOut io.Writer, source, dest string, m *making,
+) error {
 	if err := f.NoPackage(); err != nil {
 		return err
-	}
-	if f.to != (realign.Target{}) {
-		return command.Usage("--to %s, but the disks of a package keep their format: the OVF names it", f.to)
 	}
 	src, err := realign.OpenPackage(source)
 	if errors.Is(err, ondisk.ErrNoMatch) {
@@ -42,7 +41,7 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	defer p.Close()
 	r := report.NewPackageAlign(command.Head(f.command), p, dest, f.proof())
 	if !p.Idle() || !f.skipAligned {
-		if err := f.writePackage(ctx, errOut, p, r, dest); err != nil {
+		if err := f.writePackage(ctx, errOut, p, r, m); err != nil {
 			return err
 		}
 	}
@@ -54,19 +53,19 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 }
 
 // writePackage writes and proves the package, and enters what was written in r.
-func (f *alignFlags) writePackage(
-	ctx context.Context, errOut io.Writer, p *realign.Package, r *report.PackageAlign, dest string,
+func (f *copyFlags) writePackage(
+	ctx context.Context, errOut io.Writer, p *realign.Package, r *report.PackageAlign, m *making,
 ) error {
-	j, end := f.job(errOut, dest)
-	j.Replace, j.Looped = f.replace, f.looped
+	j, end := f.jobOf(errOut, r.Dest)
+	m.job(j)
 	w, err := j.WritePackage(ctx, p)
 	end()
 	var replaced *report.Replaced
-	if err == nil {
-		replaced, err = f.replaced(ctx, dest, w.Written)
+	if err == nil && m.after != nil {
+		replaced, err = m.after(w.Written)
 	}
 	if err == nil {
-		err = f.writeSums(dest, w.Written)
+		err = f.writeSums(r.Dest, w.Written)
 	}
 	if err != nil {
 		return err

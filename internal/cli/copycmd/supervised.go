@@ -37,7 +37,7 @@ func (s *supervised) add(cmd *cobra.Command) {
 
 // checkSupervised refuses copies that would get their names without a question.
 func (f *alignFlags) checkSupervised(src, dest string) error {
-	if f.caller.on && (realign.IsPackage(dest) || f.view || f.inPlace) {
+	if f.caller.on && realign.IsPackage(dest) {
 		return command.Usage("--supervised is for the copy of one disk, and %s becomes something else", src)
 	}
 	return nil

@@ -23,10 +23,11 @@ type openFlags struct {
 	flags.Shown
 	command string
 	force   bool
-	allow   []string        // folders in which overlays of the disks of an exchange are looked for
-	journal string          // of a move in place, where it does not lie beside the disk
-	looped  realign.Loops   // files that loop devices show
-	claimed *realign.Device // on which the disk lies; nil for files
+	allow   []string      // folders in which overlays of the disks of an exchange are looked for
+	journal string        // of a move in place, where it does not lie beside the disk
+	looped  realign.Loops // files that loop devices show
+
+	below belowFlags
 
 	keepNone bool // resume an exchange of which no original is to stay
 }
@@ -35,8 +36,8 @@ type openFlags struct {
 func NewUndo(c *command.Base) *cobra.Command {
 	return newOpen(c, realign.Undo, "Bring the original disk back",
 		`Takes back what a run has left open on the disk at PATH: an
-exchange by align --replace, complete or not, or a move by align --in-place, until its tables are written. The disk is
-what it was before, under the same names, and what was made beside it is removed.
+exchange by replace, complete or not, or a move by move, until its tables are written. The disk is what it was before,
+under the same names, and what was made beside it is removed.
 
 What a guest has written to the disk since the exchange is lost with that. undo refuses it then, unless --force is
 given. It refuses too where an overlay needs one of the two disks: in the folder of the disk and below, and in
@@ -56,8 +57,8 @@ the disk at PATH, from where it was ended.`)
 // NewFinish returns the command finish.
 func NewFinish(c *command.Base) *cobra.Command {
 	return newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk",
-		`Removes the original that align --replace
-has kept beside the disk at PATH, and the journal. After that nothing can bring it back. finish refuses where the disk
+		`Removes the original that replace has kept
+beside the disk at PATH, and the journal. After that nothing can bring it back. finish refuses where the disk
 at PATH is another one than the copy, and where an overlay needs the original: in the folder of the disk and below, and
 in --allow-folder and below.`)
 }
@@ -65,19 +66,25 @@ in --allow-folder and below.`)
 func newOpen(c *command.Base, name, short, long string) *cobra.Command {
 	f := openFlags{Base: c, command: name}
 	cmd := &cobra.Command{
-		Use: name + " PATH", Short: short,
-		Long:    long + " trueup inspect PATH shows whether something is open, and which commands apply.",
+		Use: name + " PATH...", Short: short,
+		Long: long + ` trueup inspect PATH shows whether something is open, and which commands apply.
+
+Several PATHs follow one after the other, each for itself. With --json, each is an object of one line. An error of one
+does not end the others, and the exit code is the worst.
+
+` + belowHelp,
 		Example: "  trueup " + name + " winxp.vmdk",
-		Args:    command.Arguments("PATH"),
+		Args:    f.below.arguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runOpen(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
 		},
 	}
 	f.AddSandbox(cmd)
 	f.AddProgress(cmd)
+	f.below.add(cmd)
 	if name != realign.Finish {
 		cmd.Flags().StringVar(&f.journal, "journal", "",
-			"journal of a move in place that was begun with --journal `FILE`")
+			"journal of a move that was begun with --journal `FILE`")
 	}
 	if name != realign.Resume {
 		cmd.Flags().BoolVar(&f.force, "force", false, "go on although files were changed since")
@@ -87,63 +94,134 @@ func newOpen(c *command.Base, name, short, long string) *cobra.Command {
 	return cmd
 }
 
-func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path string) (err error) {
-	if err := errors.Join(f.Check(), f.CheckProgress()); err != nil {
+// held is the open work of the disk at a path, which this run has locked, or the reason why it has not.
+type held struct {
+	path   string
+	work   *unfinished.Held
+	device *realign.Device // on which the disk lies; nil for files
+	err    error           // wraps fs.ErrNotExist where nothing is open
+}
+
+// hold locks the open work of the disk at a path, and claims the device on which that lies.
+func (f *openFlags) hold(path string) *held {
+	h := &held{path: path}
+	switch h.work, h.err = unfinished.Hold(path, f.journal); {
+	case h.err != nil:
+		h.err = fmt.Errorf("%s: %w", path, h.err)
+	case f.journal != "" && h.work.Work.Kind != "" && h.work.Work.Kind != unfinished.InPlace:
+		h.err = command.Usage("--journal %s is not the journal of a move", f.journal)
+	case h.work.Work.Kind == unfinished.InPlace && realign.IsDevice(path):
+		h.device, h.err = realign.OpenDisk(path)
+	}
+	return h
+}
+
+// close gives up what is locked. Each record of the journal is durable by itself, and so is its removal.
+func (h *held) close() {
+	if h.work != nil {
+		_ = h.work.Close() // see above
+	}
+	h.device.Close()
+}
+
+// run goes on with the open work of disks.
+func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, paths []string) (err error) {
+	err = errors.Join(f.Check(), f.CheckProgress(), f.Apart("PATH", paths))
+	if len(paths) != 1 && f.journal != "" {
+		err = command.Usage("--journal belongs to one PATH, and %d are given; give one", len(paths))
+	}
+	if err != nil {
 		return err
 	}
 	f.Ending.Hold("")
-	if f.journal, err = realign.JournalFile(f.journal, path); err != nil {
+	if f.below.folder != "" {
+		return f.runBelow(ctx, out, errOut)
+	}
+	if f.journal, err = realign.JournalFile(f.journal, paths[0]); err != nil {
 		return err
 	}
-	w, err := unfinished.Hold(path, f.journal)
-	if errors.Is(err, fs.ErrNotExist) {
-		return f.nothingOpen(ctx, errOut, path)
+	all := map[string]*held{}
+	for _, path := range paths {
+		if all[path] != nil {
+			return command.Usage("%s is given twice; give it once", path)
+		}
+		h := f.hold(path)
+		defer h.close()
+		all[path] = h
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	f.looped = realign.Looped()
+	if err := f.Confine(ctx, errOut, slices.Concat(f.allow, paths), append(slices.Clone(paths), f.journal)); err != nil {
+		return err
 	}
-	defer w.Close() // each record of the journal is durable by itself, and so is its removal
-	return f.run(ctx, out, errOut, path, w)
+	for _, path := range paths { // before any disk is changed
+		if errors.Is(all[path].err, fs.ErrNotExist) {
+			return f.nothingOpen(path)
+		}
+	}
+	if len(paths) == 1 {
+		return f.goOnAt(ctx, out, errOut, all[paths[0]])
+	}
+	return f.Each(ctx, f.command, paths, out, errOut, func(out io.Writer, path string) error {
+		return f.goOnAt(ctx, out, errOut, all[path])
+	})
 }
 
-// run goes on with the open work of the disk at path.
-func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, path string, w *unfinished.Held) error {
-	if err := f.claimMoved(path, w); err != nil {
-		return err
+// goOnAt goes on with the open work of one disk, and prints what was done. It gives the lock up.
+func (f *openFlags) goOnAt(ctx context.Context, out, errOut io.Writer, h *held) error {
+	defer h.close()
+	if h.err != nil {
+		return h.err
 	}
-	defer f.claimed.Close()
-	f.looped = realign.Looped()
-	reads := slices.Concat(f.allow, []string{path})
-	if err := f.Confine(ctx, errOut, reads, []string{path, f.journal}); err != nil {
-		return err
-	}
-	done, err := f.goOn(ctx, errOut, w)
+	done, err := f.goOn(ctx, errOut, h, false)
 	if err != nil {
 		return err
 	}
-	r := report.NewUnfinished(command.Head(f.command), w.Work, done)
+	r := report.NewUnfinished(command.Head(f.command), h.work.Work, done)
 	if err := f.Emit(out, r, func(t *report.Text) { t.Unfinished(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is done", err, f.command)
 	}
 	return nil
 }
 
-// goOn goes on with open work.
-func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, w *unfinished.Held) (unfinished.Done, error) {
+// goOn goes on with open work, or only judges whether it can.
+func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge bool) (unfinished.Done, error) {
 	watch, end := f.Watched(errOut, f.Progress, f.command, false)
 	defer end()
 	j := &realign.Job{
-		Jobs: moveJobs, Watch: watch, Begin: func() { f.Ending.Hold(middle) }, Device: f.claimed, Force: f.force,
+		Jobs: moveJobs, Watch: watch, Begin: func() { f.Ending.Hold(middle) }, Device: h.device, Force: f.force,
 		Looped: f.looped, Writers: f.Writers(),
 	}
-	done, err := j.GoOn(ctx, w, realign.GoOn{
-		Command: f.command, KeepNone: f.keepNone, Allow: f.allow,
+	done, err := j.GoOn(ctx, h.work, realign.GoOn{
+		Command: f.command, KeepNone: f.keepNone, Judge: judge, Allow: f.allow,
 	})
 	if err != nil {
-		err = fmt.Errorf("%s: %w", w.Work.Path, err)
+		err = fmt.Errorf("%s: %w", h.path, err)
 	}
-	if w.Work.Kind == unfinished.InPlace {
+	if h.work.Work.Kind == unfinished.InPlace {
 		err = inMiddle(ctx, err)
 	}
 	return done, err
+}
+
+// nothingOpen returns the error of a path without a journal: the disk can name one, or be the kept original of an
+// exchanged disk.
+func (f *openFlags) nothingOpen(path string) error {
+	if f.journal != "" {
+		return command.Usage("there is no journal %s", f.journal)
+	}
+	if err := realign.Claimed(path); err != nil {
+		return err
+	}
+	s, err := command.OpenSource(path, realign.Reading{})
+	if err == nil {
+		s.Close()
+	}
+	if realign.Code(err) == "unfinished" {
+		return err
+	}
+	text := fmt.Sprintf("%s: nothing is open here: there is no journal %s", path, unfinished.JournalOf(path))
+	if left := realign.LeftBehind(path); left != "" {
+		text += "; " + left
+	}
+	return command.Usage("%s", text)
 }

@@ -23,11 +23,14 @@ const SkipFreeHelp = `With --skip-free, the free space of NTFS, FAT and ext2 to 
 the copy has zeros there: what was deleted cannot be brought back from it. A volume that is dirty or hibernated, or
 whose bitmap does not agree with its files, is copied as a whole, with the reason.`
 
-// MoveHelp explains the flags that decide what moves where.
+// MoveHelp explains the flags of a copy that decide what moves where, and what is copied.
 const MoveHelp = SkipFreeHelp + `
 
-By default, partitions that inspect finds off 64 KiB move to a multiple of 64 KiB if the boot code uses
-cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary SIZE makes SIZE both criterion and
+` + PlacesHelp
+
+// PlacesHelp explains the flags that decide what moves where.
+const PlacesHelp = `By default, partitions that inspect finds off 64 KiB move to a multiple of 64 KiB if the boot
+code uses cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary SIZE makes SIZE both criterion and
 target. A partition whose data would lie worse, or that no running guest reads or writes, stays; --partition N moves
 it, with a warning. --data-only is refused if a partition that the boot needs would have to make room.
 
@@ -35,16 +38,21 @@ it, with a warning. --data-only is refused if a partition that the boot needs wo
 
 // Add adds the flags.
 func (m *Move) Add(cmd *cobra.Command, c *command.Base) {
+	m.AddPlaces(cmd, c)
+	AddSkipFree(cmd, &m.SkipFree)
+	AddFlatten(cmd, &m.Flatten)
+	AddWith(cmd, &m.With)
+}
+
+// AddPlaces adds the flags that decide which partitions of an image move where.
+func (m *Move) AddPlaces(cmd *cobra.Command, c *command.Base) {
 	AddBoundary(cmd, (*align.Boundary)(&m.Boundary), "alignment of moved partitions: auto, or 4K to 1G")
 	cmd.Flags().IntSliceVar(&m.Only, "partition", nil, "move only partition `N`, and what it displaces (repeatable)")
 	completePartitions(c, cmd, "partition", &m.Reading)
 	cmd.Flags().BoolVar(&m.DataOnly, "data-only", false, "leave partitions that the boot needs in place")
 	cmd.Flags().BoolVar(&m.AllowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
 	AddRepairTable(cmd, &m.RepairTable)
-	AddSkipFree(cmd, &m.SkipFree)
 	AddReading(cmd, &m.Reading)
-	AddFlatten(cmd, &m.Flatten)
-	AddWith(cmd, &m.With)
 }
 
 // RepairTableHelp explains --repair-table.

@@ -12,7 +12,6 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/cli/flags"
-	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -116,20 +115,13 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	})
 }
 
-// apart refuses several images with what is about one, and a report over one of them that cannot be opened.
+// apart refuses several images with a flag for one, and a report over one of them.
 func (f *inspectFlags) apart(paths []string) error {
-	if len(paths) == 1 {
-		return nil
-	}
-	if len(f.with) > 0 {
+	if len(paths) > 1 && len(f.with) > 0 {
 		return command.Usage("--with names the other disks of one machine, and %d images are given; give one",
 			len(paths))
 	}
-	var read []store.Use
-	for _, path := range paths {
-		read = append(read, store.Use{Flag: "IMAGE", Path: path})
-	}
-	return store.Apart(store.Use{Flag: "--out", Path: f.Out}, read...)
+	return f.Apart("IMAGE", paths)
 }
 
 // run inspects one image.

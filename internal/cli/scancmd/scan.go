@@ -60,7 +60,7 @@ can only fail its own row (--isolation).
 
 The rank of an image tells what to realign first: starts off 4 KiB before starts off --boundary, data disks before
 boot disks, images that can be realigned before images that would be refused, and a higher cost on --storage before a
-lower one. --script writes the align commands in this order; with --replace they exchange images for their copies.
+lower one. --script writes the align commands in this order, and with --replace the replace commands.
 
 An aligned image is judged by its header, partition table and volumes. --check also reads all tables of its container,
 and the data if there are at most 128 MiB, as inspect does.
@@ -122,7 +122,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&f.Pieces, "fragmentation", false, "count the pieces of files and of free space")
 	fs.StringVar(&f.Ignore, "ignore", "", "accept the images listed in `FILE`")
 	fs.StringVar(&f.Script, "script", "", "write a shell script of the align commands to `FILE`")
-	fs.BoolVar(&f.Replace, "replace", false, "have --script exchange images for their copies, with align --replace")
+	fs.BoolVar(&f.Replace, "replace", false, "have --script exchange images for their copies, with trueup replace")
 	fs.BoolVar(&f.Force, "force", false, "replace a --script that was edited")
 	f.AddWork(cmd, min(runtime.NumCPU(), flags.MaxJobs),
 		fmt.Sprintf("inspect `N` images at once, 1 to %d", flags.MaxJobs))

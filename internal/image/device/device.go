@@ -57,8 +57,7 @@ func open(d *Device, sources []string, k kernel) (*Device, error) {
 	case err != nil:
 		return nil, ondisk.In(ondisk.ErrOutput, "%s: %w", d, gate.PlainError(err))
 	case st.Mode.Type() != fs.ModeDevice:
-		return nil, ondisk.In(ondisk.ErrUsage, "--device is given, and %s is no block device; leave it out, or name a "+
-			"device", d)
+		return nil, ondisk.In(ondisk.ErrUsage, "%s is no block device any more; run again", d)
 	}
 	d.Node, d.number = node, sys.NodeName(st.Node)
 	if err := k.known(d); err != nil {

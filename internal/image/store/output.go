@@ -70,7 +70,7 @@ func (o *Output) format(src *image.Image, opts CreateOptions) (driver.Format, st
 	case opts.Swap && sub != src.Subformat:
 		return format, sub, &ondisk.Refusal{
 			Code:   "unsupported",
-			Reason: fmt.Sprintf("--replace keeps the format, and no %s %s is written", format.Name, src.Subformat),
+			Reason: fmt.Sprintf("replace keeps the format, and no %s %s is written", format.Name, src.Subformat),
 			Remedy: "write a copy in another format: trueup align --to FORMAT SOURCE DEST",
 		}
 	case opts.Format == "" && !opts.Swap:
@@ -216,7 +216,7 @@ func (o *Output) checkBeside(src *gate.Opened) error {
 			return ondisk.In(ondisk.ErrUsage, "DEST %s cannot be a view of SOURCE: %w", o.path, bad)
 		case !f.Info.Same(st) || !st.Mode.IsRegular():
 			return ondisk.In(ondisk.ErrUsage, "DEST %s is a view, which needs the file %s of SOURCE in the same "+
-				"folder; name a DEST there, or make a copy (without --view)", o.path, f.Name())
+				"folder; name a DEST there, or make a copy (trueup align)", o.path, f.Name())
 		case o.owns(f.Name()):
 			return ondisk.In(ondisk.ErrUsage, "the source's file %s has a name that belongs to DEST %s; "+
 				"name another DEST",

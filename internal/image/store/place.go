@@ -142,15 +142,7 @@ func (p Place) resolveLink() (string, error) {
 		}
 		return real, p.checkFile(real, st)
 	}
-	return "", p.refuse("is a link to the %s %s; name a file%s", nodeKind(st.Mode()), real, p.orDevice(st.Mode()))
-}
-
-// orDevice names the flag of a copy onto a device.
-func (p Place) orDevice(m fs.FileMode) string {
-	if p.Role == Copy && nodeKind(m) == "block device" {
-		return ", or add --device to overwrite it with the disk"
-	}
-	return ""
+	return "", p.refuse("is a link to the %s %s; name a file", nodeKind(st.Mode()), real)
 }
 
 // nodeKind returns what users call a file that is not a regular one.
@@ -176,7 +168,7 @@ func (p Place) checkFile(path string, st fs.FileInfo) error {
 	case st.IsDir():
 		return p.folder()
 	case !st.Mode().IsRegular():
-		return p.refuse("is a %s, and no file; name another%s", nodeKind(st.Mode()), p.orDevice(st.Mode()))
+		return p.refuse("is a %s, and no file; name another", nodeKind(st.Mode()))
 	case p.Role == Copy:
 		return nil // what may be replaced is for Create to say
 	}

@@ -224,7 +224,7 @@ func TestTargetsThatCannotBe(t *testing.T) {
 	d := disk.New(mib, sector, disk.Whole(nil, mib))
 	kept := &image.Image{Format: "vmdk", Image: &driver.Image{Disk: d, Subformat: "vmfsSparse"}}
 	_, err = store.Create(filepath.Join(dir, "x.vmdk"), mib, kept, store.CreateOptions{Swap: true})
-	require.ErrorContains(t, err, "--replace keeps the format, and no vmdk vmfsSparse is written")
+	require.ErrorContains(t, err, "replace keeps the format, and no vmdk vmfsSparse is written")
 	none := &image.Image{Format: "raw", Image: &driver.Image{Disk: d}}
 	_, err = store.Create(filepath.Join(dir, "x.img"), mib, none, store.CreateOptions{Subformat: "flat"})
 	require.ErrorContains(t, err, "raw has no subformats")

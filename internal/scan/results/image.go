@@ -86,7 +86,7 @@ type Image struct {
 	Tolerated bool `json:"-"`
 	// Copied is the path of its aligned copy, as Copies found it; empty for none.
 	Copied string `json:"-"`
-	// NoExchange is why align --replace would refuse it although a copy can be made; empty if nothing is known against
+	// NoExchange is why trueup replace would refuse it although a copy can be made; empty if nothing is known against
 	// it.
 	NoExchange string `json:"-"`
 	exchange   string // the command

@@ -1,7 +1,7 @@
 
 exchanged=0
 
-# exchange RANK align --replace [FLAG…] SOURCE has an aligned copy take the names of SOURCE. A disk that is aligned
+# exchange RANK replace [FLAG…] DISK has an aligned copy take the names of DISK. A disk that is aligned
 # already stays as it is, and an exchange that was interrupted is completed, so it can be run again.
 exchange() {
 	local rank=$1

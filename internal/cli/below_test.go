@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+)
+
+// putReplaced replaces disks, whose originals stay.
+func putReplaced(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		put(t, name, tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512}))
+	}
+	r := trueup(t, append([]string{"replace", "--allow-unbootable"}, names...)...)
+	require.Zero(t, r.code, r.stderr)
+	for _, name := range names {
+		require.Contains(t, r.stdout, name+": raw, 1 partition moved")
+	}
+}
+
+// Several disks are replaced, and several exchanges taken back. A disk that is not there changes none.
+func TestReplaceSeveral(t *testing.T) {
+	t.Chdir(t.TempDir())
+	putReplaced(t, "a.img", "b.img")
+	all := []string{
+		"a.img", "a.img.trueup", "a.orig.img", "b.img", "b.img.trueup", "b.orig.img",
+	}
+	require.Equal(t, all, disktest.Names(t, "."))
+	r := trueup(t, "undo", "a.img", "absent.img")
+	require.Equal(t, 64, r.code)
+	require.Contains(t, r.stderr, "absent.img: nothing is open here")
+	require.Equal(t, all, disktest.Names(t, "."), "nothing was undone")
+	r = trueup(t, "undo", "--json", "a.img", "b.img")
+	require.Zero(t, r.code, r.stderr)
+	require.Equal(t, 2, strings.Count(r.stdout, "\n"), "an object of one line for each")
+	require.Equal(t, []string{"a.img", "b.img"}, disktest.Names(t, "."))
+}
+
+// finish --below judges all disks first, removes the originals of those that are sound, and leaves the others.
+func TestFinishBelow(t *testing.T) {
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.MkdirAll("lib/deep", 0o700))
+	require.NoError(t, os.Mkdir("away", 0o700))
+	putReplaced(t, "lib/a.img", "lib/deep/b.img", "lib/c.img", "away/d.img")
+	require.NoError(t, os.Symlink("../away", "lib/link"))
+	put(t, "lib/e.img.trueup", []byte("text"))
+	require.NoError(t, os.Truncate("lib/c.img", 512)) // the original is all there is
+	lib, deep := disktest.Names(t, "lib"), disktest.Names(t, "lib/deep")
+
+	r := trueup(t, "finish", "--below", "lib", "--dry-run")
+	require.Equal(t, 4, r.code)
+	require.Equal(t, "2 of 4 apply:\n  leave   lib/c.img\n  leave   lib/e.img\n  finish  lib/a.img\n"+
+		"  finish  lib/deep/b.img\n\n", r.stdout)
+	require.Contains(t, r.stderr, "lib/c.img: ")
+	require.Contains(t, r.stderr, "and the original is all there is")
+	require.Contains(t, r.stderr, `"e.img.trueup" should be a journal of trueup`)
+	require.Equal(t, lib, disktest.Names(t, "lib"))
+	require.Equal(t, deep, disktest.Names(t, "lib/deep"))
+
+	r = trueup(t, "finish", "--below", "lib", "--json")
+	require.Equal(t, 4, r.code)
+	var ends []int
+	for line := range strings.Lines(r.stdout) {
+		var object struct {
+			Exit int `json:"exit_code"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &object))
+		ends = append(ends, object.Exit)
+	}
+	require.Equal(t, []int{4, 4, 0, 0}, ends)
+	require.Equal(t, []string{"b.img"}, disktest.Names(t, "lib/deep"))
+	require.Equal(t, []string{"a.img", "c.img", "c.img.trueup", "c.orig.img", "deep", "e.img.trueup", "link"},
+		disktest.Names(t, "lib"))
+	require.Equal(t, []string{"d.img", "d.img.trueup", "d.orig.img"}, disktest.Names(t, "away"),
+		"links are not followed")
+
+	require.Equal(t, 64, trueup(t, "finish", "--below", "lib", "lib/c.img").code)
+	require.Equal(t, 64, trueup(t, "finish", "--dry-run", "lib/c.img").code)
+	require.Equal(t, 1, trueup(t, "finish", "--below", "lib/c.img").code, "it is no folder")
+	r = trueup(t, "undo", "--below", "lib", "--force")
+	require.Equal(t, 4, r.code, r.stdout)
+	require.Contains(t, r.stdout, "1 of 2 apply")
+	require.NoFileExists(t, "lib/c.orig.img")
+	require.Zero(t, trueup(t, "finish", "--below", "lib/deep").code, "there is none")
+}
+
+// A disk is not replaced, moved or bereft of its original where an overlay in a folder below needs it.
+func TestOverlaysBelowTheDisk(t *testing.T) {
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.Mkdir("vm", 0o700))
+	disk := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
+	put(t, "base.img", disk)
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-b", "../base.img", "-F", "raw", "vm/over.qcow2")
+	for _, command := range []string{"replace", "move"} {
+		r := trueup(t, command, "--allow-unbootable", "base.img")
+		require.Equal(t, 4, r.code, r.stdout)
+		require.Contains(t, r.stderr, `vm/over.qcow2" is a snapshot of this disk`)
+		require.Equal(t, []byte(disk), disktest.ReadFile(t, "base.img"))
+		require.Equal(t, []string{"base.img", "vm"}, disktest.Names(t, "."))
+	}
+	require.Zero(t, trueup(t, "align", "--allow-unbootable", "base.img", "copy.img").code, "a copy hurts none")
+}
