@@ -66,16 +66,120 @@ var ofCommands = regexp.MustCompile(`^(inspect, scan, report|scan, report|verify
 // helpWidth is the width of help without a terminal, in characters.
 const helpWidth = 80
 
-// help prints purpose, usage, flags and exit codes of a command.
-func help(cmd *cobra.Command, _ []string) {
+// mostWords bounds the help of a command: trueup help COMMAND and the manual page have all of its text.
+const mostWords = 600
+
+// usualFlags is how many flags -h lists.
+const usualFlags = 6
+
+// groups are the flags of the commands that read, move and copy disks, by what they are about. All others are in a
+// group of their own, which comes first.
+var groups = []struct {
+	title string
+	names []string
+}{
+	{"Flags", nil},
+	{"Flags of the result", []string{
+		"to", "force", "keep", "by", "journal", "verify", "checksums", "skip-aligned", "skip-free", "flatten",
+		"overwrite-content", "discard", "resumable",
+	}},
+	{"Flags of what moves", []string{
+		"boundary", "partition", "data-only", "allow-unbootable", "with", "repair-table", "dynamic-disks",
+	}},
+	{"Flags of reading", []string{"format", "sector-size", "allow-folder", "spool"}},
+	{"Flags of the run", []string{"jobs", "progress", "no-progress", "require-sandbox", "help"}},
+}
+
+// grouped returns the flags of a command as those of groups, in their order.
+func grouped(cmd *cobra.Command) (out []*pflag.FlagSet) {
+	seen := map[string]bool{}
+	for _, g := range groups {
+		set := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
+		set.SortFlags = false
+		for _, name := range g.names {
+			if f := cmd.LocalFlags().Lookup(name); f != nil {
+				set.AddFlag(f)
+				seen[name] = true
+			}
+		}
+		out = append(out, set)
+	}
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if !seen[f.Name] {
+			out[0].AddFlag(f)
+		}
+	})
+	return out
+}
+
+// help prints the help of a command: with -h one screen, with --help at most mostWords, and otherwise all.
+func help(cmd *cobra.Command, args []string) {
 	out := cmd.OutOrStdout()
 	columns := helpWidth
 	if command.Terminal(out) {
 		columns = command.Width(out)
 	}
-	for para := range strings.SplitSeq(strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short)), "\n\n") {
+	if slices.Contains(args, "-h") && cmd.HasParent() {
+		helpScreen(out, cmd, columns)
+		return
+	}
+	var rest strings.Builder
+	helpUse(&rest, cmd)
+	for i, set := range grouped(cmd) {
+		helpFlags(&rest, groups[i].title, set, columns)
+	}
+	helpFlags(&rest, "Flags of all commands", cmd.InheritedFlags(), columns)
+	helpExits(&rest, cmd.Name(), columns)
+	all := strings.Split(strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short)), "\n\n")
+	shown := all
+	if slices.Contains(args, "--help") {
+		words := len(strings.Fields(rest.String())) + len(strings.Fields(moreHelp(cmd)))
+		n := 0
+		for ; n < len(all) && words+len(strings.Fields(all[n])) <= mostWords; n++ {
+			words += len(strings.Fields(all[n]))
+		}
+		if shown = all[:n]; n == 0 {
+			shown = []string{cmd.Short + "."}
+		}
+		if n < len(all) {
+			shown = append(slices.Clone(shown), moreHelp(cmd))
+		}
+	}
+	for _, para := range shown {
 		fmt.Fprintf(out, "%s\n\n", fold(strings.Join(strings.Fields(para), " "), columns, ""))
 	}
+	fmt.Fprint(out, rest.String())
+}
+
+// moreHelp says where the whole text of a command is.
+func moreHelp(cmd *cobra.Command) string { return "More: trueup help " + commandName(cmd) }
+
+// commandName returns the words of a command behind trueup.
+func commandName(cmd *cobra.Command) string {
+	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
+}
+
+// helpScreen prints the help of -h.
+func helpScreen(out io.Writer, cmd *cobra.Command, columns int) {
+	fmt.Fprintf(out, "%s.\n\n", cmd.Short)
+	helpUse(out, cmd)
+	few := pflag.NewFlagSet("", pflag.ContinueOnError)
+	few.SortFlags = false
+	count := 0
+	for _, set := range grouped(cmd) {
+		set.VisitAll(func(f *pflag.Flag) {
+			if count < usualFlags && !f.Hidden {
+				few.AddFlag(f)
+				count++
+			}
+		})
+	}
+	helpFlags(out, "Flags", few, columns)
+	fmt.Fprintf(out, "\nAll flags and exit codes: trueup %s --help\n", commandName(cmd))
+}
+
+// helpUse prints usage, commands and examples.
+func helpUse(out io.Writer, cmd *cobra.Command) {
 	fmt.Fprintf(out, "Usage:\n  %s\n", cmd.UseLine())
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(out, "  %s [command]\n\nCommands:\n", cmd.CommandPath())
@@ -88,14 +192,12 @@ func help(cmd *cobra.Command, _ []string) {
 	if cmd.HasExample() {
 		fmt.Fprintf(out, "\nExamples:\n%s\n", cmd.Example)
 	}
-	flags := func(title string, f *pflag.FlagSet) {
-		if f.HasAvailableFlags() {
-			fmt.Fprintf(out, "\n%s:\n%s\n", title, strings.TrimRight(f.FlagUsagesWrapped(columns), " \n"))
-		}
+}
+
+func helpFlags(out io.Writer, title string, f *pflag.FlagSet, columns int) {
+	if f.HasAvailableFlags() {
+		fmt.Fprintf(out, "\n%s:\n%s\n", title, strings.TrimRight(f.FlagUsagesWrapped(columns), " \n"))
 	}
-	flags("Flags", cmd.LocalFlags())
-	flags("Flags of all commands", cmd.InheritedFlags())
-	helpExits(out, cmd.Name(), columns)
 }
 
 // Exit is what an exit code of a command means.

@@ -67,3 +67,22 @@ func TestHelpWithinItsWidth(t *testing.T) {
 		require.Less(t, strings.Index(text, "\nUsage:"), strings.Index(text, "\nExit codes:"))
 	}
 }
+
+// No command has more flags of its own than a reader takes in. Those of scan are many.
+func TestFewFlags(t *testing.T) {
+	for _, cmd := range newRoot("test", &command.Base{}).Commands() {
+		flags := 0
+		for _, set := range grouped(cmd) {
+			set.VisitAll(func(f *pflag.Flag) {
+				if !f.Hidden && f.Name != "help" {
+					flags++
+				}
+			})
+		}
+		most := 24
+		if more := map[string]int{"align": 25, "scan": 30}[cmd.Name()]; more != 0 {
+			most = more
+		}
+		require.LessOrEqual(t, flags, most, cmd.Name())
+	}
+}
