@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/trueup/trueup/fleet"
@@ -324,16 +323,12 @@ func (j *attempt) clear() error {
 	}
 	at := filepath.Join(dir, filepath.Base(r.Path)) // the image need not be there
 	to := target(at, r)
-	// A run removes what an earlier one has left before it copies. It is ended then.
-	left, command, names := partialOf(to), "align", []string{at, to}
-	if r.Kind == fleet.Exchange {
-		if exists(to + journal) {
-			j.log.Warn("an exchange has begun to give names, or is complete: see trueup undo and trueup resume")
-			return nil
-		}
-		command, names = "replace", []string{at}
+	if r.Kind == fleet.Exchange && exists(to+journal) {
+		j.log.Warn("an exchange has begun to give names, or is complete: see trueup undo and trueup resume")
+		return nil
 	}
-	args := slices.Concat([]string{command, "--supervised", "--json", "--progress", "json"}, r.Flags(), names)
+	// A run removes what an earlier one has left before it copies. It is ended then.
+	left, args := partialOf(to), runArgs(r, []string{"--json", "--progress", "json"}, at, to)
 	if !exists(left) {
 		return nil
 	}

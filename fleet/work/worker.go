@@ -288,11 +288,16 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 				"the image with another --suffix",
 		}
 	}
-	common = append(common, r.Flags()...)
+	return runArgs(r, common, at, dest), v
+}
+
+// runArgs returns the command line of a job on the image at a path. An exchange merges no snapshots.
+func runArgs(r *fleet.Record, common []string, at, dest string) []string {
+	o, command, names := r.Options, "align", []string{at, dest}
 	if r.Kind == fleet.Exchange {
-		return append(append([]string{"replace", "--supervised"}, common...), at), v
+		o.Flatten, command, names = false, "replace", []string{at}
 	}
-	return append(append([]string{"align", "--supervised"}, common...), at, dest), v
+	return slices.Concat([]string{command, "--supervised"}, common, o.Flags(), names)
 }
 
 // target returns where the result of a job gets its name, whose image is at a path.

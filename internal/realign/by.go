@@ -26,8 +26,8 @@ func (f finished) EachFile(each func(final, partial string, f *sys.File) error) 
 	return each(f.final, f.name, sys.Of(f.file))
 }
 
-// Release leaves the file as it is.
-func (f finished) Release() error { return nil }
+// Release closes the file, and leaves it as it is.
+func (f finished) Release() error { return f.file.Close() }
 
 // Exchange gives made, a copy of s that stands beside it, the names of s, once it is shown to be the planned disk: in
 // every byte, or with less than j.Full by its structures, and then it must be younger than s. It closes made.
@@ -47,7 +47,7 @@ func (j *Job) Exchange(ctx context.Context, s, made *Source, p *plan.Plan) (w Wr
 		return w, fmt.Errorf("%s: %w", made.Path(), err)
 	}
 	file := opened.Handed(copied.Name())
-	defer file.Close() // its bytes were flushed
+	defer file.Close() // for the second time, where names have changed
 	now, err := sys.Of(file).Stat()
 	switch {
 	case err != nil:
@@ -101,7 +101,7 @@ func (j *Job) fits(s, made *Source) (*exchange.Source, error) {
 			s.Image.Format, s.Image.Subformat))
 	case !j.Full && copied.Info.Modified < old.Info.Modified:
 		return nil, &ondisk.Refusal{
-			Code: "changed", Reason: fmt.Sprintf("%s: the disk was written after this copy of it", made.Path()),
+			Code: "changed", Reason: made.Path() + ": the disk was written after this copy of it",
 			Remedy: "make the copy anew; or compare every byte, with --verify full",
 		}
 	}

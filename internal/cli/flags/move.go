@@ -30,8 +30,8 @@ const MoveHelp = SkipFreeHelp + `
 
 // PlacesHelp explains the flags that decide what moves where.
 const PlacesHelp = `By default, partitions that inspect finds off 64 KiB move to a multiple of 64 KiB if the boot
-code uses cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary SIZE makes SIZE both criterion and
-target. A partition whose data would lie worse, or that no running guest reads or writes, stays; --partition N moves
+code uses cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary SIZE makes SIZE both criterion
+and target. A partition whose data would lie worse, or that no running guest reads or writes, stays; --partition N moves
 it, with a warning. --data-only is refused if a partition that the boot needs would have to make room.
 
 ` + RepairTableHelp
