@@ -72,7 +72,7 @@ func scanText(t testing.TB, dir string) string {
 // passing are fields that another run or another machine has otherwise.
 var passing = []string{
 	"device", "inode", "modified_ns", "changed_ns", "allocated_bytes", "stored_bytes", "copies_bytes", "read_bytes",
-	"started", "finished", "duration_seconds", "version", "isolation", "worst", "file_system",
+	"started", "finished", "duration_seconds", "version", "isolation", "worst", "file_system", "reuse",
 }
 
 // normal is a line of JSON without what is passing, its keys sorted.
