@@ -101,7 +101,7 @@ func TestNonsenseValues(t *testing.T) {
 	n := 0
 	eachFlag(t, func(cmd *cobra.Command, f *pflag.Flag) {
 		name, _ := pflag.UnquoteUsage(f)
-		path := slices.Contains([]string{"FILE", "DIR", "PATH", "PROGRAM", "DISK"}, name)
+		path := slices.Contains([]string{"FILE", "DIR", "PATH", "PROGRAM", "DISK", "COPY"}, name)
 		switch {
 		case f.Value.Type() == "bool":
 			args := append([]string{cmd.Name(), "--" + f.Name + "=maybe"}, usual(cmd)...)
