@@ -162,7 +162,7 @@ CALLS := ^Test(EveryCall.*|KilledAtEveryCall|Places)$$
 exhaustive: export REQUIRE_TOOLS ?= 1
 exhaustive: export TRUEUP_EXHAUSTIVE := 1
 exhaustive: ## every case of the tests of which test takes a share: random tables and disks, hostile images, calls that fail, libraries, libguestfs, pairs of formats; races of the formats
-	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/scan/results ./internal/fs/ntfs/journal
+	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/scan/results ./internal/fs/ntfs
 	$(GO) test -count=1 -timeout 60m -run '$(CALLS)' ./internal/cli ./internal/exchange ./internal/image ./internal/image/store ./internal/inplace ./internal/realign
 	@$(GO) test -list '$(SHARED)' ./cmd/... | grep -x TestScanLibrary
 	$(GO) test -count=1 -timeout 60m -run '$(SHARED)' ./cmd/...
@@ -197,10 +197,10 @@ filesystems: ## align to ext4, FAT, exFAT, SMB and NFS of a Linux kernel in a vi
 torture: ## kill -9 at 2000 points of an align instead of 100, and at every call of an exchange; power cuts of moves; logs of NTFS replayed by a Linux that is built for it
 	@$(GO) test -list '^TestKill$$' ./cmd/... | grep -x TestKill
 	scripts/ntfs3-kernel.sh
-	TRUEUP_NTFS3=1 $(GO) test -count=1 -timeout 1h -v -run '^TestReplayByNTFS3$$' ./internal/fs/ntfs/journal
+	TRUEUP_NTFS3=1 $(GO) test -count=1 -timeout 1h -v -run '^TestReplayByNTFS3$$' ./internal/fs/ntfs
 	TRUEUP_CRASHES=6 $(GO) test -count=1 -timeout 1h -v -run '^Test(Crashes.*|FailedCalls|KilledThenPower)$$' ./internal/inplace
 	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^Test(Kill(Device|edMoves(OnDevice)?|edSfdisk)?|CallsOfAMoveFail)$$' ./cmd/...
-	TRUEUP_SHARES=all TRUEUP_KILLS=all $(GO) test -count=1 -timeout 1h -v -run '^Test(KilledAtEveryCall|EveryCallFails|EveryCallOfAnExchangeFails)$$' ./internal/exchange ./internal/image/device
+	TRUEUP_SHARES=all TRUEUP_KILLS=all $(GO) test -count=1 -timeout 1h -v -run '^Test(KilledAtEveryCall|EveryCallFails|EveryCallOfAnExchangeFails)$$' ./internal/exchange ./internal/image/store
 
 .PHONY: chaos
 chaos: ## IMAGES images (200) of a fleet whose workers, servers, clocks, network and datastores fail, then with a cluster of nats-server, from SEED on; installs nats-server (as root)

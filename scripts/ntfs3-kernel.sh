@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds a small Linux with ntfs3, which replays the log of NTFS, into the folder of the tests (internal/fs/ntfs/journal). The kernels of
+# Builds a small Linux with ntfs3, which replays the log of NTFS, into the folder of the tests (internal/fs/ntfs). The kernels of
 # Debian come without ntfs3. It takes some minutes, so that scripts/install-tools.sh does not do it.
 set -euo pipefail
 

@@ -15,15 +15,14 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
+	bench "github.com/trueup/trueup/internal/bench"
 	gauge "github.com/trueup/trueup/internal/bench/measured"
-	bench "github.com/trueup/trueup/internal/bench/results"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
-	trial "github.com/trueup/trueup/internal/trial/results"
+	trial "github.com/trueup/trueup/internal/trial"
 )
 
 // schemaFolder holds the JSON Schemas that users get.
@@ -331,7 +330,7 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"judge.json#/$defs/answer":        opinion.Row{},
 		"common.json#/$defs/impact":       report.Impact{},
 		"common.json#/$defs/touched":      report.Touched{},
-		"common.json#/$defs/advice":       advice.Advice{},
+		"common.json#/$defs/advice":       align.Advice{},
 		"common.json#/$defs/measured":     report.Measured{},
 		"common.json#/$defs/gain":         gauge.Gain{},
 	} {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/pattern"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -29,7 +28,7 @@ const (
 // fio runs that program.
 type fio struct{ path, version string }
 
-var isVersion = pattern.Lazy(`^fio-[0-9][0-9A-Za-z.+-]{0,40}$`)
+var isVersion = ondisk.LazyPattern(`^fio-[0-9][0-9A-Za-z.+-]{0,40}$`)
 
 // newFio finds the program. An empty name looks in PATH.
 func newFio(ctx context.Context, name string) (*fio, error) {

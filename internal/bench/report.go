@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/trueup/trueup/internal/bench/measured"
-	"github.com/trueup/trueup/internal/bench/results"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -50,12 +49,12 @@ func readBounded(path string, most int64) ([]byte, error) {
 }
 
 // Report measures, and reports the result.
-func Report(ctx context.Context, o *Options, h report.Head) (*results.Bench, error) {
+func Report(ctx context.Context, o *Options, h report.Head) (*Bench, error) {
 	r, err := Run(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	return results.New(h, r), nil
+	return New(h, r), nil
 }
 
 // ReadResult reads the result of an earlier benchmark, which --bench names.

@@ -10,11 +10,11 @@ import (
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
-	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
@@ -186,8 +186,8 @@ func TestEachReadOfTheLoaders(t *testing.T) {
 	f.Text(16*512+0x180, "GRUB \x00Geom\x00Hard Disk\x00Read\x00 Error\x00")
 	disktest.EveryReadCounts(t, boottest.Disk(f), func(d disk.Disk) error {
 		g := guestOf(4)
-		g.Disk, g.Codes = d, known.Codes
-		g.Code = known.Identify(g.Sector0)
+		g.Disk, g.Codes = d, layout.Codes
+		g.Code = layout.Identify(g.Sector0)
 		_, err := boot.Loaders.Find(g)
 		return err
 	})

@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/identify"
@@ -82,7 +82,7 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 	begins := func(text string) func([]byte) bool {
 		return func(code []byte) bool { return strings.HasPrefix(string(code), text) }
 	}
-	with(t, &known.Codes, &boot.Code{
+	with(t, &layout.Codes, &boot.Code{
 		ID: "table-loader", Name: "Table Loader", Known: begins("TABLELDR"), HandsOver: true, AnyFlag: true,
 		ReadsCHS: true, Number: func([]byte) int { return 1 }, Address: "smoke signals",
 	})
@@ -95,7 +95,7 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 
 	const unknown = "(unknown) holds no code"
 	require.Contains(t, trueup(t, "inspect", byFind).stdout, unknown)
-	with(t, &known.Codes, &boot.Code{
+	with(t, &layout.Codes, &boot.Code{
 		ID: "find-loader", Name: "Find Loader", Known: begins("FINDLDR"), Absolute: true,
 		Find: func(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 			b := make([]byte, 440)
@@ -219,7 +219,7 @@ func TestSchemaListsTheTables(t *testing.T) {
 	require.ElementsMatch(t, slices.Compact(slices.Sorted(slices.Values(kinds))),
 		enum(t, "$defs", "volume", "properties", "kind"))
 	codes := []string{boot.Empty.ID, boot.Unknown.ID}
-	for _, c := range known.Codes {
+	for _, c := range layout.Codes {
 		if !c.OfVolume {
 			codes = append(codes, c.ID)
 		}

@@ -21,19 +21,17 @@ import (
 // client; merge reads results of scans;
 // unpack makes the file into which images are unpacked;
 // trial makes the temporary files of QEMU and
-// waits for it; qemuimg, guestfs and self start programs, and opinion looks for them and makes a folder
-// for one; in a fleet, engine reads keys, locks its store and waits for its
+// waits for it; self starts programs, and opinion looks for them, starts them and makes a folder for one; in a fleet, engine reads keys, locks its store and waits for its
 // server, queue keeps small files, work starts trueup and waits for it, fleetcmd reads worklists and keeps a
 // report, and web reads its token, listens and follows the queue; bench makes its scratch file, starts fio, and reads
 // what /proc and /sys say about the storage; disktest is for tests.
 var (
 	openers = []string{
-		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store",
+		"internal/sys", "internal/image/store", "internal/image/gate",
 		"internal/image/unpack", "internal/scan",
 		"internal/scan/merge", "internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd",
 		"internal/cli/copycmd", "internal/cli/flags",
-		"internal/nbd", "internal/self", "internal/trial", "internal/qemuimg", "internal/guestfs",
-		"internal/opinion",
+		"internal/nbd", "internal/self", "internal/trial", "internal/opinion",
 		"fleet/engine", "fleet/fleetcmd", "fleet/queue", "fleet/web",
 		"fleet/work",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",

@@ -8,13 +8,13 @@ import (
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/shell"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // Files are all names that the files of an exchange have or had.
-func Files(h *unfinished.Held) ([]string, error) {
+func Files(h *journal.Held) ([]string, error) {
 	x, err := begun(h)
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func Files(h *unfinished.Held) ([]string, error) {
 }
 
 // Resume completes an interrupted exchange.
-func Resume(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
+func Resume(ctx context.Context, h *journal.Held, o journal.Options) (journal.Done, error) {
 	x, err := begun(h)
 	if err == nil {
 		err = x.mayResume(ctx, o)
@@ -38,9 +38,9 @@ func Resume(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfi
 		}
 	}
 	if err != nil {
-		return unfinished.Done{}, err
+		return journal.Done{}, err
 	}
-	return unfinished.Done{
+	return journal.Done{
 		Text:  fmt.Sprintf("the exchange is complete, and the original is kept as %v", x.Old[0].Other),
 		Files: names(x.New),
 	}, nil
@@ -48,7 +48,7 @@ func Resume(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfi
 
 // mayResume refuses to give the path to an outdated copy: while the path led to the source, a guest may have written to
 // it.
-func (x *run) mayResume(ctx context.Context, o unfinished.Options) error {
+func (x *run) mayResume(ctx context.Context, o journal.Options) error {
 	if x.d.is(x.New[0].Name, x.New[0]) {
 		return x.copyStands(ctx, o)
 	}
@@ -69,12 +69,12 @@ func (x *run) mayResume(ctx context.Context, o unfinished.Options) error {
 }
 
 // copyStands refuses to complete an exchange by a copy that is not the one that was written.
-func (x *run) copyStands(ctx context.Context, o unfinished.Options) error {
+func (x *run) copyStands(ctx context.Context, o journal.Options) error {
 	n := x.New[0]
 	if n.Disks == nil || !x.d.is(n.Name, n) && !x.d.is(n.Other, n) {
 		return nil // of an earlier version; or the steps say which file is another
 	}
-	err := x.copySide(x.d).promised(ctx, x.d, unfinished.Options{Progress: o.Progress})
+	err := x.copySide(x.d).promised(ctx, x.d, journal.Options{Progress: o.Progress})
 	if err == nil {
 		return nil
 	}
@@ -85,15 +85,15 @@ func (x *run) copyStands(ctx context.Context, o unfinished.Options) error {
 
 // Undo brings the original back. What was written to the disk since the exchange is lost with it, which o has to
 // accept.
-func Undo(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
+func Undo(ctx context.Context, h *journal.Held, o journal.Options) (journal.Done, error) {
 	x, err := begun(h)
 	if err == nil {
 		err = x.mayUndo(ctx, o)
 	}
 	if err != nil || o.Judge {
-		return unfinished.Done{}, err
+		return journal.Done{}, err
 	}
-	d := unfinished.Done{
+	d := journal.Done{
 		Text: "the original is back under its own names", Files: names(x.Old),
 		Notes: slices.Concat(x.odd(x.Old), x.notes),
 	}
@@ -105,17 +105,17 @@ func Undo(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfini
 
 // mayUndo refuses an undo by which something is lost or breaks, or that could not come to its end. One that was begun
 // is looked at again where the path still leads to the copy, since a guest can have been started from it.
-func (x *run) mayUndo(ctx context.Context, o unfinished.Options) error {
+func (x *run) mayUndo(ctx context.Context, o journal.Options) error {
 	if err := x.present(); err != nil {
 		return err
 	}
-	if x.Work.Phase == unfinished.Undoing && !x.leadsToCopy() {
+	if x.Work.Phase == journal.Undoing && !x.leadsToCopy() {
 		return nil
 	}
 	if err := x.free(string(x.New[0].Name), names(x.New), string(x.Old[0].Other)); err != nil {
 		return err
 	}
-	if x.Work.Phase == unfinished.Kept { // what a guest writes to it now, nothing has judged
+	if x.Work.Phase == journal.Kept { // what a guest writes to it now, nothing has judged
 		if err := x.free(string(x.Old[0].Other), x.kept(), string(x.New[0].Name)); err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (x *run) mayUndo(ctx context.Context, o unfinished.Options) error {
 	if err := x.originalStands(ctx, o); err != nil {
 		return err
 	}
-	if odd := x.odd(x.Old); len(odd) > 0 && x.Work.Phase == unfinished.Kept && !o.Force {
+	if odd := x.odd(x.Old); len(odd) > 0 && x.Work.Phase == journal.Kept && !o.Force {
 		return &ondisk.Refusal{
 			Code: "changed", Reason: odd[0].Text + ", and an undo removes the aligned disk for it",
 			Remedy: "compare the two disks; give --force to bring the original back, or keep the aligned disk: " +
@@ -134,7 +134,7 @@ func (x *run) mayUndo(ctx context.Context, o unfinished.Options) error {
 		}
 	}
 	for _, f := range x.New {
-		pending := x.Work.Phase == unfinished.Begun && x.d.is(f.Other, f)
+		pending := x.Work.Phase == journal.Begun && x.d.is(f.Other, f)
 		if o.Force || pending || x.d.same(f.Name, f) {
 			continue
 		}
@@ -143,11 +143,11 @@ func (x *run) mayUndo(ctx context.Context, o unfinished.Options) error {
 		} else if !there {
 			continue // an undo loses nothing of it
 		}
-		if x.Work.Phase != unfinished.Kept && !x.d.is(f.Name, f) {
+		if x.Work.Phase != journal.Kept && !x.d.is(f.Name, f) {
 			continue // the copy is not complete, or an undo has begun to remove it
 		}
 		remedy := "give --force to lose it"
-		if x.Work.Phase == unfinished.Kept {
+		if x.Work.Phase == journal.Kept {
 			remedy += "; or keep the disk, with trueup finish"
 		}
 		return &ondisk.Refusal{
@@ -160,7 +160,7 @@ func (x *run) mayUndo(ctx context.Context, o unfinished.Options) error {
 }
 
 // originalStands refuses to remove the copy where the original is not what it was.
-func (x *run) originalStands(ctx context.Context, o unfinished.Options) error {
+func (x *run) originalStands(ctx context.Context, o journal.Options) error {
 	original := x.originalSide(x.d, x.Work.Phase)
 	err := original.whole(x.d)
 	if err == nil && original.disks != nil { // journals of earlier versions have none
@@ -173,7 +173,7 @@ func (x *run) originalStands(ctx context.Context, o unfinished.Options) error {
 		Code: "format", Reason: err.Error() + ", and the aligned disk is all there is",
 		Remedy: "restore the bytes of the original from a backup, then give the undo again",
 	}
-	if x.Work.Phase == unfinished.Kept {
+	if x.Work.Phase == journal.Kept {
 		r.Remedy = "keep the aligned disk: trueup finish --force " + shell.Quote(x.Work.Path)
 	}
 	return r
@@ -195,7 +195,7 @@ func (x *run) present() error {
 		}
 		err := gone(f)
 		switch {
-		case x.Work.Phase != unfinished.Kept:
+		case x.Work.Phase != journal.Kept:
 		case x.d.has(f.Other):
 			err = ondisk.In(ondisk.ErrChanged, "%v is another file than the one that was kept, as after a copy of the "+
 				"folder: rename it to %v by hand if it is the original; trueup finish --force %s removes the journal, "+
@@ -252,7 +252,7 @@ func (x *run) odd(files []file) (out []ondisk.Issue) {
 		text := "the original's file %v was written since the exchange"
 		switch {
 		case f.text():
-			if x.Work.Phase != unfinished.Kept || x.d.holds(f.Other, f.Kept) {
+			if x.Work.Phase != journal.Kept || x.d.holds(f.Other, f.Kept) {
 				continue
 			}
 			if !x.d.has(f.Other) {
@@ -274,18 +274,18 @@ func (x *run) odd(files []file) (out []ondisk.Issue) {
 }
 
 // Finish removes the original of a complete exchange.
-func Finish(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
-	again := h.Work.Phase == unfinished.Finishing // an earlier run may have removed files
+func Finish(ctx context.Context, h *journal.Held, o journal.Options) (journal.Done, error) {
+	again := h.Work.Phase == journal.Finishing // an earlier run may have removed files
 	x, err := begun(h)
-	if err == nil && (h.Work.Phase != unfinished.Finishing || x.keeps(x.d)) {
+	if err == nil && (h.Work.Phase != journal.Finishing || x.keeps(x.d)) {
 		if err = x.mayFinish(ctx, o); err == nil && !o.Judge {
-			err = x.Enter(unfinished.Finishing)
+			err = x.Enter(journal.Finishing)
 		}
 	}
 	if o.Judge {
-		return unfinished.Done{}, err
+		return journal.Done{}, err
 	}
-	d := unfinished.Done{Text: "the original is removed, and the aligned disk stays", Files: nil}
+	d := journal.Done{Text: "the original is removed, and the aligned disk stays", Files: nil}
 	if err == nil {
 		d.Files, d.Notes = names(x.New), x.notes
 		err = x.inSteps(func() error { return x.dropOriginal(&d) })
@@ -308,7 +308,7 @@ func (x *run) kept() (out []string) {
 }
 
 // mayFinish refuses to remove an original that is all there is, or that something needs.
-func (x *run) mayFinish(ctx context.Context, o unfinished.Options) error {
+func (x *run) mayFinish(ctx context.Context, o journal.Options) error {
 	orig := string(x.Old[0].Other)
 	if err := x.free(orig, x.kept(), string(x.Old[0].Name)); err != nil {
 		return err
@@ -335,7 +335,7 @@ func (x *run) mayFinish(ctx context.Context, o unfinished.Options) error {
 }
 
 // stands refuses a path that does not lead to the aligned disk, or to one that uses files of the original.
-func (x *run) stands(ctx context.Context, o unfinished.Options) error {
+func (x *run) stands(ctx context.Context, o journal.Options) error {
 	side := x.copySide(x.d)
 	side.alias = nil // all names are those of the disk
 	err := side.promised(ctx, x.d, o)
@@ -392,7 +392,7 @@ func (x *run) openDisk(base string) (*gate.Opened, error) {
 }
 
 // dropOriginal removes the files of the original. What has only the name of one is not its file, and stays.
-func (x *run) dropOriginal(d *unfinished.Done) error {
+func (x *run) dropOriginal(d *journal.Done) error {
 	another := false
 	for _, f := range x.Old {
 		if !f.text() {

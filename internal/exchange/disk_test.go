@@ -20,8 +20,8 @@ import (
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // kind is a disk before an exchange, and the files of its copy.
@@ -169,21 +169,21 @@ func (k kind) kept(name string) string {
 }
 
 // commands go on from an exchange.
-var commands = map[string]func(h *unfinished.Held) (unfinished.Done, error){
-	"resume": func(h *unfinished.Held) (unfinished.Done, error) {
-		return exchange.Resume(context.Background(), h, unfinished.Options{})
+var commands = map[string]func(h *journal.Held) (journal.Done, error){
+	"resume": func(h *journal.Held) (journal.Done, error) {
+		return exchange.Resume(context.Background(), h, journal.Options{})
 	},
-	"undo": func(h *unfinished.Held) (unfinished.Done, error) {
-		return exchange.Undo(context.Background(), h, unfinished.Options{})
+	"undo": func(h *journal.Held) (journal.Done, error) {
+		return exchange.Undo(context.Background(), h, journal.Options{})
 	},
-	"finish": func(h *unfinished.Held) (unfinished.Done, error) {
-		return exchange.Finish(context.Background(), h, unfinished.Options{})
+	"finish": func(h *journal.Held) (journal.Done, error) {
+		return exchange.Finish(context.Background(), h, journal.Options{})
 	},
 }
 
 // run runs a command on the disk.
-func (k kind) run(dir, command string) (d unfinished.Done, err error) {
-	h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
+func (k kind) run(dir, command string) (d journal.Done, err error) {
+	h, err := journal.Hold(filepath.Join(dir, k.main), "")
 	if err != nil {
 		return d, err
 	}
@@ -251,7 +251,7 @@ func (k kind) requireExchanged(t *testing.T, dir string) {
 	path := filepath.Join(dir, k.main)
 	require.Equal(t, "new", shows(t, path))
 	require.Equal(t, "old", shows(t, filepath.Join(dir, exchange.OriginalOf(k.main, k.main))))
-	want := []string{unfinished.JournalOf(k.main)}
+	want := []string{journal.JournalOf(k.main)}
 	for _, n := range k.old {
 		want = append(want, k.kept(n))
 	}
@@ -261,7 +261,7 @@ func (k kind) requireExchanged(t *testing.T, dir string) {
 		require.Equal(t, fmt.Sprintf("%x %v", sha256.Sum256(content('m', k.new, i)), os.FileMode(0o640)), now[n], n)
 	}
 	require.ElementsMatch(t, want, disktest.Names(t, dir))
-	w, err := unfinished.At(path)
+	w, err := journal.At(path)
 	require.NoError(t, err)
-	require.Equal(t, unfinished.Kept, w.Phase)
+	require.Equal(t, journal.Kept, w.Phase)
 }

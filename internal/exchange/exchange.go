@@ -6,22 +6,22 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // run is an exchange that this process has locked.
 type run struct {
 	*plan
-	*unfinished.Held
+	*journal.Held
 	d     *folder
 	notes []ondisk.Issue // of a search for overlays
 }
 
 // begun returns the exchange of a journal.
-func begun(h *unfinished.Held) (*run, error) {
+func begun(h *journal.Held) (*run, error) {
 	p, err := readPlan(h.Plan())
 	if err != nil {
 		return nil, err
@@ -33,12 +33,12 @@ func begun(h *unfinished.Held) (*run, error) {
 }
 
 // start writes the journal of an exchange. From then on the next run goes on from it.
-func (p *plan) start(d *folder, path string) (*unfinished.Held, error) {
+func (p *plan) start(d *folder, path string) (*journal.Held, error) {
 	b, err := json.Marshal(p)
 	if err != nil {
 		return nil, err
 	}
-	return unfinished.Begin(d.Folder, string(p.Old[0].Name), path, unfinished.Exchange, b, 0)
+	return journal.Begin(d.Folder, string(p.Old[0].Name), path, journal.Exchange, b, 0)
 }
 
 // inSteps makes changes of names, each durable before the next.
@@ -67,7 +67,7 @@ func (x *run) forward() error {
 	if err != nil {
 		return err
 	}
-	return x.Enter(unfinished.Kept)
+	return x.Enter(journal.Kept)
 }
 
 // check makes sure that nothing of the exchange was changed before its next step.
@@ -179,7 +179,7 @@ func (x *run) dropNames() error {
 
 // back brings the original back, from whatever point the exchange or an undo has reached. It returns what was removed.
 func (x *run) back() (removed []string, err error) {
-	if err := x.Enter(unfinished.Undoing); err != nil {
+	if err := x.Enter(journal.Undoing); err != nil {
 		return nil, err
 	}
 	if x.several() {

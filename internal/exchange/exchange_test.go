@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // A disk is exchanged for its copy; an undo brings back the very bytes and names, and a finish leaves the copy alone.
@@ -59,12 +59,12 @@ func TestFinishIsNoted(t *testing.T) {
 	dir, _ := k.fresh(t)
 	_, err := k.publish(dir)
 	require.NoError(t, err)
-	h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
+	h, err := journal.Hold(filepath.Join(dir, k.main), "")
 	require.NoError(t, err)
 	defer h.Close()
-	_, err = exchange.Finish(t.Context(), h, unfinished.Options{})
+	_, err = exchange.Finish(t.Context(), h, journal.Options{})
 	require.NoError(t, err)
-	require.Equal(t, []byte{byte(unfinished.Finishing)}, h.Record())
+	require.Equal(t, []byte{byte(journal.Finishing)}, h.Record())
 }
 
 // What the guest wrote since is lost by an undo only where that is accepted, and a finish goes on.
@@ -86,9 +86,9 @@ func TestGuestWroteSince(t *testing.T) {
 		_, err := k.run(dir, "undo")
 		require.ErrorContains(t, err, "was written since the exchange")
 		require.Equal(t, "new", shows(t, path))
-		h, err := unfinished.Hold(path, "")
+		h, err := journal.Hold(path, "")
 		require.NoError(t, err)
-		_, err = exchange.Undo(t.Context(), h, unfinished.Options{Force: true})
+		_, err = exchange.Undo(t.Context(), h, journal.Options{Force: true})
 		require.NoError(t, err)
 		require.NoError(t, h.Close())
 		require.Equal(t, before, sums(t, dir))
@@ -251,7 +251,7 @@ func FuzzJournalOfAnExchange(f *testing.F) {
 		img, err := image.Open(path, image.Options{})
 		require.NoError(t, err)
 		defer img.Close()
-		h, err := unfinished.Begin(img.Dir, "vm", path, unfinished.Exchange, plan, 0)
+		h, err := journal.Begin(img.Dir, "vm", path, journal.Exchange, plan, 0)
 		require.NoError(t, err)
 		_, err = exchange.OriginalBeside(img.Dir, "vm.orig")
 		require.NotErrorIs(t, err, ondisk.ErrNoMatch)

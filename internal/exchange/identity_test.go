@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/image/gate"
-	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/journal"
 )
 
 // The disk of these tests has two volumes, each of which two programs make.
@@ -233,7 +233,7 @@ func TestJournalWithoutIdentifiers(t *testing.T) {
 	for _, command := range []string{"undo", "finish"} {
 		k, dir := pairExchanged(t, "ours")
 		path := filepath.Join(dir, k.main)
-		h, err := unfinished.Hold(path, "")
+		h, err := journal.Hold(path, "")
 		require.NoError(t, err)
 		fields := regexp.MustCompile(`"(ID|GUID|UUID|Root)":("[^"]*"|true),?`)
 		require.Len(t, fields.FindAll(h.Plan(), -1), 10)
@@ -242,9 +242,9 @@ func TestJournalWithoutIdentifiers(t *testing.T) {
 		require.NoError(t, h.Close())
 		d, err := gate.OpenFolder(dir)
 		require.NoError(t, err)
-		h, err = unfinished.Begin(d, k.main, path, unfinished.Exchange, old, 0)
+		h, err = journal.Begin(d, k.main, path, journal.Exchange, old, 0)
 		require.NoError(t, err)
-		require.NoError(t, h.Enter(unfinished.Kept))
+		require.NoError(t, h.Enter(journal.Kept))
 		require.NoError(t, h.Close())
 		if command == "finish" {
 			overwrite(t, path, pair(t, "theirs", 2048))

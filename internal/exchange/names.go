@@ -8,9 +8,9 @@ import (
 	"io/fs"
 
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // folder changes the names of a folder. Each step looks first whether it was done.
@@ -159,7 +159,7 @@ func (d *folder) named(f file) bool {
 }
 
 // unfinishedName returns the name that a file has while it is written.
-func unfinishedName(n name) name { return name("." + string(n) + unfinished.Renamed) }
+func unfinishedName(n name) name { return name("." + string(n) + journal.Renamed) }
 
 // write puts a file with these bytes under a name, whole and durable, in place of what has the name. It gets the owner
 // and the attributes of the first of the files like that is there.

@@ -7,7 +7,6 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // mark stands in the names of files that are kept.
@@ -32,22 +31,22 @@ func DiskOf(original string) string {
 // OriginalBeside returns the work that keeps a file as the original of a disk beside it, or that is about to. Its path
 // is the name of that disk. It is nil for any other file: one that no journal names, that is not the source any more,
 // or that has no disk beside it.
-func OriginalBeside(d *gate.Folder, base string) (*unfinished.Work, error) {
+func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 	disk := DiskOf(base)
 	if disk == "" {
 		return nil, nil //nolint:nilnil // it is no original
 	}
-	w, err := unfinished.Beside(d, disk)
-	if w == nil || err != nil || w.Kind != unfinished.Exchange {
+	w, err := journal.Beside(d, disk)
+	if w == nil || err != nil || w.Kind != journal.Exchange {
 		return nil, nil //nolint:nilnil // the row of the disk says so
 	}
-	f, err := d.OpenAny(unfinished.JournalOf(disk), ondisk.ErrReference)
+	f, err := d.OpenAny(journal.JournalOf(disk), ondisk.ErrReference)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	if f.Size() > maxJournal {
-		return nil, ondisk.In(ondisk.ErrLimit, "%q has %d bytes, at most %d are read", unfinished.JournalOf(disk),
+		return nil, ondisk.In(ondisk.ErrLimit, "%q has %d bytes, at most %d are read", journal.JournalOf(disk),
 			f.Size(), maxJournal)
 	}
 	j, err := journal.Read(f)

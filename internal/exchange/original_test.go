@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image/gate"
-	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/journal"
 )
 
 // The source of an exchange is known as an original as long as it is whole, and the journal and another disk are there.
@@ -30,7 +30,7 @@ func TestOriginalBeside(t *testing.T) {
 				t.Helper()
 				w, err := exchange.OriginalBeside(d, base)
 				require.NoError(t, err)
-				return w != nil && w.Path == k.main && w.Phase == unfinished.Kept
+				return w != nil && w.Path == k.main && w.Phase == journal.Kept
 			}
 			require.False(t, kept(orig))
 			_, err = k.publish(dir)
@@ -67,7 +67,7 @@ func TestOriginalBeside(t *testing.T) {
 				away(k.kept(n))
 			}
 			away(k.main)
-			require.NoError(t, os.Remove(filepath.Join(dir, k.main+unfinished.Suffix)))
+			require.NoError(t, os.Remove(filepath.Join(dir, k.main+journal.Suffix)))
 			require.False(t, kept(orig))
 		})
 	}

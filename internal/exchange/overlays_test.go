@@ -11,13 +11,13 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // goOn runs a command on the disk of a folder with options.
-func (k kind) goOn(dir, command string, o unfinished.Options) (d unfinished.Done, err error) {
-	h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
+func (k kind) goOn(dir, command string, o journal.Options) (d journal.Done, err error) {
+	h, err := journal.Hold(filepath.Join(dir, k.main), "")
 	if err != nil {
 		return d, err
 	}
@@ -57,7 +57,7 @@ func TestOverlaysOfBothDisks(t *testing.T) {
 				require.NoError(t, os.Rename(exchanged(t, "raw"), dir))
 				require.NoError(t, os.WriteFile(filepath.Join(dir, "other.img"), make([]byte, 1<<20), 0o600))
 				overlayOf(t, filepath.Join(dir, where), up+c.base)
-				o := unfinished.Options{}
+				o := journal.Options{}
 				if where == "../ov.qcow2" {
 					o.Search = []string{filepath.Dir(dir)}
 				}
@@ -80,7 +80,7 @@ func TestOverlaysOfBothDisks(t *testing.T) {
 }
 
 // requireElsewhere requires the warning of folders that were not searched, and no other.
-func requireElsewhere(t *testing.T, d unfinished.Done) {
+func requireElsewhere(t *testing.T, d journal.Done) {
 	t.Helper()
 	require.Len(t, d.Notes, 1)
 	require.Equal(t, "overlays-elsewhere", d.Notes[0].Code)

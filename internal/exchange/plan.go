@@ -26,9 +26,9 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // name is the name of a file in the journal. It holds bytes, since JSON would change those that are not UTF-8.
@@ -80,7 +80,7 @@ func readPlan(b []byte) (*plan, error) {
 	seen := map[string]bool{}
 	for _, f := range append(append([]file{}, p.Old...), p.New...) {
 		for _, n := range []string{string(f.Name), string(f.Other)} {
-			if n == "" || n == "." || n == ".." || len(n) > unfinished.MaxName || strings.ContainsAny(n, slashes) {
+			if n == "" || n == "." || n == ".." || len(n) > journal.MaxName || strings.ContainsAny(n, slashes) {
 				return nil, ondisk.Field("journal of an exchange", "name", 0, n, "the name of a file in its folder")
 			}
 		}
@@ -109,8 +109,8 @@ func OriginalOf(disk, file string) string {
 // TooLong returns a name that the exchange of a file of a disk needs and that no file can have; empty if there is none.
 func TooLong(disk, file string) string {
 	other := OriginalOf(disk, file)
-	for _, n := range []string{other, string(unfinishedName(name(other))), unfinished.JournalOf(disk)} {
-		if len(n) > unfinished.MaxName {
+	for _, n := range []string{other, string(unfinishedName(name(other))), journal.JournalOf(disk)} {
+		if len(n) > journal.MaxName {
 			return n
 		}
 	}

@@ -7,18 +7,18 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/container"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // shape describes a disk in the journal, so that a later command can judge the disk that stays before it removes the
@@ -87,7 +87,7 @@ func shapeOf(img *image.Image) (s shape, err error) {
 	if i := slices.IndexFunc(img.Issues, func(i ondisk.Issue) bool { return i.Code == driver.CodeSnapshots }); i >= 0 {
 		s.Lost = img.Issues[i].Text
 	}
-	if _, err := container.Look(img.Disk, img.Child, nil); err != nil {
+	if _, err := align.Look(img.Disk, img.Child, nil); err != nil {
 		s.fault("unreadable-map", err.Error())
 	}
 	return s, nil
@@ -180,7 +180,7 @@ type side struct {
 // promised judges whether a disk is the one that the exchange promised: it opens as a whole, is not malformed, not
 // smaller, its table, volumes and identifiers are as they were, and all data with a checksum are sound. o.Force accepts
 // another table, other identifiers and files that were written, and nothing else. The error is a plain reason.
-func (s side) promised(ctx context.Context, d *folder, o unfinished.Options) error {
+func (s side) promised(ctx context.Context, d *folder, o journal.Options) error {
 	err := s.whole(d)
 	if err == nil && !o.Force {
 		err = s.unwritten(d)
@@ -247,15 +247,15 @@ func (unwatched) Add(int64)           {}
 const readJobs = 4
 
 // readChecked reads all data that carry a checksum: the files that a manifest names, and compressed data.
-func readChecked(ctx context.Context, p *ova.Package, disks []*image.Image, progress unfinished.Progress) error {
-	progress = cmp.Or(progress, unfinished.Progress(unwatched{}))
+func readChecked(ctx context.Context, p *ova.Package, disks []*image.Image, progress journal.Progress) error {
+	progress = cmp.Or(progress, journal.Progress(unwatched{}))
 	if p != nil {
 		if err := p.Check(ctx, progress); err != nil {
 			return err
 		}
 	}
 	for _, img := range disks {
-		if err := container.Decode(ctx, img.Disk, readJobs, progress); err != nil {
+		if err := align.Decode(ctx, img.Disk, readJobs, progress); err != nil {
 			return err
 		}
 	}
@@ -378,10 +378,10 @@ func (p *plan) copySide(d *folder) side {
 }
 
 // originalSide returns the original, which has its own names, those under which it is kept, or some of both.
-func (p *plan) originalSide(d *folder, phase unfinished.Phase) side {
+func (p *plan) originalSide(d *folder, phase journal.Phase) side {
 	s := side{what: "the original", alias: map[string]string{}, disks: p.Old[0].Disks, files: p.Old, exact: true}
 	o := p.Old[0]
-	kept := phase == unfinished.Kept || d.is(o.Other, o) || o.text() && d.holds(o.Other, o.Kept)
+	kept := phase == journal.Kept || d.is(o.Other, o) || o.text() && d.holds(o.Other, o.Kept)
 	s.base = string(o.Name)
 	if kept {
 		s.base = string(o.Other)

@@ -21,7 +21,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/exchange"
-	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/journal"
 )
 
 const (
@@ -205,12 +205,12 @@ var damages = map[string]struct {
 
 // command runs a command on the disk of a folder.
 func (k kind) command(dir, command string, force bool) error {
-	h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
+	h, err := journal.Hold(filepath.Join(dir, k.main), "")
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	o := unfinished.Options{Force: force}
+	o := journal.Options{Force: force}
 	if command == "undo" {
 		_, err = exchange.Undo(context.Background(), h, o)
 	} else {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // Source is a disk whose names a copy is to get.
@@ -103,7 +103,7 @@ func (s *Source) checkPath() error {
 		return s.refuse("unsupported", "it is no regular file, and has no name to exchange",
 			"write a copy: trueup align SOURCE DEST")
 	}
-	w, err := unfinished.At(s.path)
+	w, err := journal.At(s.path)
 	if w == nil || w.Kind == "" && !w.Blocks {
 		return err
 	}
@@ -137,7 +137,7 @@ func (s *Source) add(disk string, f *gate.File) error {
 	}
 	if n := TooLong(disk, f.Name()); n != "" {
 		return s.refuse("limit", fmt.Sprintf("%.64q… would have %d bytes, at most %d are allowed", n, len(n),
-			unfinished.MaxName), "rename the disk")
+			journal.MaxName), "rename the disk")
 	}
 	s.plan.Old = append(s.plan.Old, o)
 	return s.mayTake(o.Other)
@@ -190,7 +190,7 @@ func (s *Source) addTracked(disk, tracked string) error {
 // checkUsers refuses a disk whose files something else in the folder names, or the open work of another disk needs.
 func (s *Source) checkUsers() error {
 	own := names(s.plan.Old)
-	if c, err := unfinished.Claiming(s.dir, own...); c != nil || err != nil {
+	if c, err := journal.Claiming(s.dir, own...); c != nil || err != nil {
 		if c != nil {
 			err = c.Refusal("replace: its file "+fmt.Sprintf("%.256q", c.File)+" cannot be exchanged", s.path)
 		}
@@ -209,7 +209,7 @@ func (s *Source) checkUsers() error {
 func otherUser(d *gate.Folder, files []string, disks ...string) (string, error) {
 	var own []string
 	for _, n := range slices.Concat(files, disks) {
-		own = append(own, n, "."+n+unfinished.Partial, string(unfinishedName(name(n))))
+		own = append(own, n, "."+n+journal.Partial, string(unfinishedName(name(n))))
 	}
 	return image.OtherUser(d, files, func(n string) bool { return slices.Contains(own, n) })
 }
@@ -336,7 +336,7 @@ func (s *Source) idle() error {
 }
 
 func (s *Source) result() *Result {
-	r := &Result{Notes: s.notes, Journal: unfinished.JournalOf(s.path)}
+	r := &Result{Notes: s.notes, Journal: journal.JournalOf(s.path)}
 	for _, f := range s.plan.Old {
 		r.Files = append(r.Files, string(f.Other))
 	}

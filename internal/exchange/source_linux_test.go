@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // The copy gets owner, permissions and attributes of the original. Until it has its name it can be written.
@@ -143,7 +143,7 @@ func TestFoldersThatAreNotSearched(t *testing.T) {
 		require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
 		t.Run(command, func(t *testing.T) {
 			disktest.OrdinaryUser(t, dir)
-			d, err := made["raw"].goOn(dir, command, unfinished.Options{})
+			d, err := made["raw"].goOn(dir, command, journal.Options{})
 			require.NoError(t, err)
 			require.Len(t, d.Notes, 2)
 			require.Equal(t, "overlays-unseen", d.Notes[1].Code)

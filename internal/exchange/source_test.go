@@ -20,8 +20,8 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // What becomes of a disk after it was opened, and names that are too long, are found before anything is written.
@@ -169,7 +169,7 @@ func TestOthersComeBetween(t *testing.T) {
 	d, err := gate.OpenFolder(dir)
 	require.NoError(t, err)
 	defer d.Close()
-	h, err := unfinished.Begin(d, k.main, filepath.Join(dir, k.main), unfinished.InPlace, nil, 0)
+	h, err := journal.Begin(d, k.main, filepath.Join(dir, k.main), journal.InPlace, nil, 0)
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 	_, err = s.Publish(c)
@@ -192,7 +192,7 @@ func TestCopyTakesNoForeignName(t *testing.T) {
 	for n, sum := range before {
 		require.Equal(t, sum, now[n])
 	}
-	require.NoFileExists(t, filepath.Join(dir, unfinished.JournalOf(k.main)))
+	require.NoFileExists(t, filepath.Join(dir, journal.JournalOf(k.main)))
 }
 
 // The file of changed blocks stays with the original, and the user is told.

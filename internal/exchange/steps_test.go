@@ -21,7 +21,6 @@ import (
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // steps is an exchange that has begun, step by step, in a folder of its own. It has a disk of three files, "vm", "data"
@@ -109,7 +108,7 @@ func (s *steps) files() map[string]string {
 	require.NoError(s.t, err)
 	out := map[string]string{}
 	for _, e := range entries {
-		if e.Type().IsRegular() && e.Name() != "vm"+unfinished.Suffix {
+		if e.Type().IsRegular() && e.Name() != "vm"+journal.Suffix {
 			b := disktest.ReadFile(s.t, filepath.Join(s.dir, e.Name()))
 			out[e.Name()] = string(b)
 		}
@@ -205,7 +204,7 @@ func TestStepsRefuse(t *testing.T) {
 			return s.showKept()
 		}, "create", true},
 		"back: no room in the journal": {true, func(s *steps) { s.exchanged() }, func(s *steps) (err error) {
-			b := disktest.ReadFile(s.t, filepath.Join(s.dir, "vm"+unfinished.Suffix))
+			b := disktest.ReadFile(s.t, filepath.Join(s.dir, "vm"+journal.Suffix))
 			s.Journal, err = journal.Read(bytes.NewReader(b))
 			require.NoError(s.t, err)
 			_, err = s.back()
@@ -246,12 +245,12 @@ func TestStepsRefuse(t *testing.T) {
 		},
 		"undo: a name that cannot be looked at": {
 			true, func(s *steps) { s.exchanged(); s.New = append(s.New, file{Name: name("a\x00")}) },
-			func(s *steps) error { return s.mayUndo(t.Context(), unfinished.Options{}) }, "look at", false,
+			func(s *steps) error { return s.mayUndo(t.Context(), journal.Options{}) }, "look at", false,
 		},
 		"undo: a name of a step stays": {
 			true, func(s *steps) { s.exchanged(); s.mkdir(".data.orig.exchange") },
 			func(s *steps) error {
-				_, err := Undo(t.Context(), s.Held, unfinished.Options{Force: true})
+				_, err := Undo(t.Context(), s.Held, journal.Options{Force: true})
 				return err
 			}, "remove", true,
 		},
@@ -275,10 +274,10 @@ func TestFolderKeepsItsFiles(t *testing.T) {
 	chattr := disktest.Tool(t, "chattr")
 	for name, step := range map[string]func(s *steps) error{
 		"names that the copy has no files for": func(s *steps) error { return s.dropNames() },
-		"the original":                         func(s *steps) error { return s.dropOriginal(&unfinished.Done{}) },
+		"the original":                         func(s *steps) error { return s.dropOriginal(&journal.Done{}) },
 		"a text of the original": func(s *steps) error {
 			s.Old = s.Old[:1]
-			return s.dropOriginal(&unfinished.Done{})
+			return s.dropOriginal(&journal.Done{})
 		},
 		"the copy": func(s *steps) error { return s.dropCopy(&[]string{}) },
 	} {
@@ -309,7 +308,7 @@ func TestStepsWithoutLinks(t *testing.T) {
 			require.Equal(t, several || len(fail) > 1, s.d.bare, name)
 			kept := map[bool]string{true: "data", false: "vm"}[several]
 			require.Equal(t, "old "+kept, s.files()[kept+".orig"], name)
-			_, err := Undo(t.Context(), s.Held, unfinished.Options{})
+			_, err := Undo(t.Context(), s.Held, journal.Options{})
 			require.NoError(t, err, name)
 			require.Equal(t, before, s.files(), name)
 		}
@@ -323,7 +322,7 @@ func TestFilesOfAnExchange(t *testing.T) {
 	names, err := Files(s.Held)
 	require.NoError(t, err)
 	require.Equal(t, []string{"vm", "vm.orig", "vm", ".vm.partial"}, names)
-	h, err := unfinished.Begin(s.Dir, "other", filepath.Join(s.dir, "other"), unfinished.Exchange, []byte("{"), 0)
+	h, err := journal.Begin(s.Dir, "other", filepath.Join(s.dir, "other"), journal.Exchange, []byte("{"), 0)
 	require.NoError(t, err)
 	defer h.Close()
 	_, err = Files(h)
@@ -354,7 +353,7 @@ func TestUndoNamesWhatItRemoves(t *testing.T) {
 	s := begin(t, true)
 	before := s.source()
 	s.exchanged()
-	d, err := Undo(t.Context(), s.Held, unfinished.Options{})
+	d, err := Undo(t.Context(), s.Held, journal.Options{})
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{"vm.orig", "data.orig", "mf.orig", "more.orig", ".vm.partial"}, d.Removed)
 	require.Equal(t, before, s.files())
@@ -385,7 +384,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 	for i := range maxFiles {
 		many.Old = append(many.Old, f(fmt.Sprint(i), fmt.Sprint(i, "x")))
 	}
-	long := strings.Repeat("n", unfinished.MaxName+1)
+	long := strings.Repeat("n", journal.MaxName+1)
 	for why, p := range map[string]plan{
 		"":                           sound,
 		"no files of the source":     {nil, sound.New},
@@ -423,15 +422,15 @@ func TestPlansThatAreRefused(t *testing.T) {
 // TestJournalsOfOtherOriginals has a journal beside a disk whose original is asked for, and that is not of it.
 func TestJournalsOfOtherOriginals(t *testing.T) {
 	t.Parallel()
-	beside := func(plan string, spoil func(path string)) (*unfinished.Work, error) {
+	beside := func(plan string, spoil func(path string)) (*journal.Work, error) {
 		dir := t.TempDir()
 		d, err := gate.OpenFolder(dir)
 		require.NoError(t, err)
 		defer d.Close()
-		h, err := unfinished.Begin(d, "vm", filepath.Join(dir, "vm"), unfinished.Exchange, []byte(plan), 0)
+		h, err := journal.Begin(d, "vm", filepath.Join(dir, "vm"), journal.Exchange, []byte(plan), 0)
 		require.NoError(t, err)
 		require.NoError(t, h.Close())
-		spoil(filepath.Join(dir, "vm"+unfinished.Suffix))
+		spoil(filepath.Join(dir, "vm"+journal.Suffix))
 		return OriginalBeside(d, "vm.orig")
 	}
 	nothing := func(string) {}

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/exchange"
-	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/journal"
 )
 
 // A guest can be started from a disk in the middle of an exchange, which is complete at every moment. What it wrote is
@@ -95,10 +95,10 @@ func TestOriginalWasRemoved(t *testing.T) {
 		require.ErrorContains(t, err, "trueup finish --force")
 		_, err = k.run(dir, "finish")
 		require.ErrorContains(t, err, "is gone")
-		h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
+		h, err := journal.Hold(filepath.Join(dir, k.main), "")
 		require.NoError(t, err)
-		require.Equal(t, unfinished.Kept, h.Work.Phase)
-		done, err := exchange.Finish(t.Context(), h, unfinished.Options{Force: true})
+		require.Equal(t, journal.Kept, h.Work.Phase)
+		done, err := exchange.Finish(t.Context(), h, journal.Options{Force: true})
 		require.NoError(t, err)
 		require.NoError(t, h.Close())
 		require.Empty(t, done.Removed)
@@ -155,15 +155,15 @@ func TestFinishOfAnotherDisk(t *testing.T) {
 		require.ErrorContains(t, err, "is another file than the one that was kept", name)
 		_, err = k.run(dir, "finish")
 		require.ErrorContains(t, err, "is another file than the one that was kept; give --force", name)
-		h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
+		h, err := journal.Hold(filepath.Join(dir, k.main), "")
 		require.NoError(t, err)
-		done, err := exchange.Finish(t.Context(), h, unfinished.Options{Force: true})
+		done, err := exchange.Finish(t.Context(), h, journal.Options{Force: true})
 		require.NoError(t, err, name)
 		require.NoError(t, h.Close())
 		require.Empty(t, done.Removed, name)
 		require.NotContains(t, done.Text, "the original is removed", name)
 		require.Len(t, done.Notes, len(k.old), name)
-		delete(before, unfinished.JournalOf(k.main))
+		delete(before, journal.JournalOf(k.main))
 		require.Equal(t, before, sums(t, dir), name)
 	}
 }

@@ -10,11 +10,9 @@ import (
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/fs/ext"
 	"github.com/trueup/trueup/internal/fs/fat"
 	"github.com/trueup/trueup/internal/fs/ntfs"
-	"github.com/trueup/trueup/internal/fs/ntfs/journal"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -24,7 +22,7 @@ import (
 )
 
 // reader hands out the free space of a volume, and then what is in use as far as that is known.
-type reader func(b *guestfile.Budget, d disk.Disk, free *fragments.FreeRuns, used func(disk.Range) error) error
+type reader func(b *guestfile.Budget, d disk.Disk, free *guestfile.FreeRuns, used func(disk.Range) error) error
 
 var readers = map[volume.Kind]reader{
 	volume.NTFS:  ofNTFS,
@@ -124,7 +122,7 @@ type finder struct {
 func (f *finder) look(p boot.Partition) error {
 	v := Volume{Partition: p.Number, Kind: p.Volume.Kind, Whole: f.whole(p)}
 	if v.Whole == "" {
-		free := fragments.FreeRuns{Each: func(r disk.Range) {
+		free := guestfile.FreeRuns{Each: func(r disk.Range) {
 			f.add(disk.Range{Off: p.Off + r.Off, Len: r.Len}, p.Range)
 		}}
 		err := readers[v.Kind](f.budget, disk.Section(f.disk, p.Range), &free, func(r disk.Range) error {
@@ -204,7 +202,7 @@ func (f *finder) result() (*Found, error) {
 }
 
 // ofNTFS refuses a log that a replay could change the volume by.
-func ofNTFS(b *guestfile.Budget, d disk.Disk, free *fragments.FreeRuns, used func(disk.Range) error) error {
+func ofNTFS(b *guestfile.Budget, d disk.Disk, free *guestfile.FreeRuns, used func(disk.Range) error) error {
 	opened, err := ntfs.Open(b, d)
 	if err != nil {
 		return err
@@ -215,11 +213,11 @@ func ofNTFS(b *guestfile.Budget, d disk.Disk, free *fragments.FreeRuns, used fun
 	}
 	v := opened.(ntfs.Volume) //nolint:forcetypeassert // Open returns no others
 	cluster, record := v.Sizes()
-	read, err := journal.Read(log, journal.Volume{Source: d, Cluster: cluster, Record: record, MFT: v.Record})
+	read, err := ntfs.Read(log, ntfs.LogVolume{Source: d, Cluster: cluster, Record: record, MFT: v.Record})
 	switch {
 	case err != nil:
 		return err
-	case read.State == journal.Open:
+	case read.State == ntfs.OpenLog:
 		return ondisk.In(ondisk.ErrUnsupported, "$LogFile is open: the volume was in use")
 	}
 	return ntfs.Unused(b, d, free, used)

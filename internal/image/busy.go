@@ -11,7 +11,6 @@ import (
 
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/pattern"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -65,7 +64,7 @@ const guid = `[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}`
 
 // vboxState is the name of a saved state: the time, or the UUID of the machine in older versions. Spec: VirtualBox,
 // src/VBox/Main/src-server/MachineImpl.cpp, composeSavedStateFilename.
-var vboxState = pattern.Lazy(
+var vboxState = ondisk.LazyPattern(
 	`^(?:[0-9]{4}(?:-[0-9]{2}){2}T[0-9]{2}(?:-[0-9]{2}){2}-[0-9]{9}Z|\{` + guid + `\})\.sav$`)
 
 // savedStates are the states of saved machines in a folder beside the disk: names of folders in it, one in the other,
@@ -77,7 +76,7 @@ var savedStates = []struct {
 }{
 	{"Snapshots", []func() *regexp.Regexp{vboxState}},
 	{"Virtual Machines", []func() *regexp.Regexp{
-		pattern.Lazy(`^` + guid + `$`), pattern.Lazy(`^` + guid + `\.(?i:vsv|bin)$`),
+		ondisk.LazyPattern(`^` + guid + `$`), ondisk.LazyPattern(`^` + guid + `\.(?i:vsv|bin)$`),
 	}},
 }
 

@@ -9,14 +9,14 @@ import (
 	"io/fs"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // Again goes on with a move that was interrupted.
 type Again struct {
-	Held   *unfinished.Held
+	Held   *journal.Held
 	Device Device // nil for a disk in files
 	// Look reads the disk as it was and as it is before the first sector is written; its error ends the move.
 	Look  func(old, now disk.Disk) error
@@ -112,7 +112,7 @@ func (a *Again) files(p *Plan) (medium, error) {
 }
 
 // Resume completes the move. One that had moved nothing, or that was undone, is taken back, or refused for Forward.
-func (a *Again) Resume(ctx context.Context) (d unfinished.Done, err error) {
+func (a *Again) Resume(ctx context.Context) (d journal.Done, err error) {
 	w, x, err := a.open()
 	if err != nil {
 		_, err = a.gone(err)
@@ -122,7 +122,7 @@ func (a *Again) Resume(ctx context.Context) (d unfinished.Done, err error) {
 	switch x.state() {
 	case before, undone:
 		if !a.Forward {
-			return unfinished.Done{Text: "nothing is moved, and the disk is as it was"}, w.back()
+			return journal.Done{Text: "nothing is moved, and the disk is as it was"}, w.back()
 		}
 		if x.state() == undone {
 			return d, a.nothing("the move was undone", "removes the journal")
@@ -137,7 +137,7 @@ func (a *Again) Resume(ctx context.Context) (d unfinished.Done, err error) {
 	if err := x.finish(ctx); err != nil {
 		return d, middle(err, &a.Held.Work, x)
 	}
-	return unfinished.Done{Text: "the move in place is complete, and every byte that moved was compared"}, w.complete()
+	return journal.Done{Text: "the move in place is complete, and every byte that moved was compared"}, w.complete()
 }
 
 // nothing returns the refusal of a move that cannot go on: the bytes of the disk are the old ones.
@@ -149,7 +149,7 @@ func (a *Again) nothing(why, undo string) error {
 }
 
 // Undo takes the move back.
-func (a *Again) Undo(ctx context.Context) (d unfinished.Done, err error) {
+func (a *Again) Undo(ctx context.Context) (d journal.Done, err error) {
 	w, x, err := a.open()
 	if err != nil {
 		if free, err := a.gone(err); !free || !a.Force {
@@ -167,7 +167,7 @@ func (a *Again) Undo(ctx context.Context) (d unfinished.Done, err error) {
 	if err != nil {
 		return d, middle(err, &a.Held.Work, x)
 	}
-	return unfinished.Done{Text: "the disk is what it was before the move, byte for byte"}, w.showAndRemove(nil)
+	return journal.Done{Text: "the disk is what it was before the move, byte for byte"}, w.showAndRemove(nil)
 }
 
 // gone returns the refusal of a disk that is another one, or without the mark of the move, for the reason why. free
@@ -212,7 +212,7 @@ func (a *Again) gone(why error) (free bool, err error) {
 }
 
 // drop removes the journal of a disk that is not in the middle of the move.
-func (a *Again) drop() (d unfinished.Done, err error) {
+func (a *Again) drop() (d journal.Done, err error) {
 	d.Text = "the disk is left as it is, and the journal is removed"
 	d.Notes = []ondisk.Issue{{
 		Code: "journal-removed", Effect: ondisk.Warn, Text: "with the journal went " + a.plan.held(),

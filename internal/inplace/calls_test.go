@@ -12,7 +12,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
-	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/journal"
 )
 
 // request is a command, and the path of a disk.
@@ -86,7 +86,7 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 			require.Empty(t, ask("move", path))
 			moved := snapshot(t, f.dir)
 			f.putBack(old)
-			begun, want, last := old, moved, "unlink "+filepath.Base(path)+unfinished.Suffix
+			begun, want, last := old, moved, "unlink "+filepath.Base(path)+journal.Suffix
 			switch command {
 			case "resume", "undo":
 				require.Contains(t, ask("half", path), "resume")
@@ -148,7 +148,7 @@ func (f *onFiles) requireGoesOn(
 ) {
 	t := f.t
 	t.Helper()
-	if _, open := now[filepath.Base(f.path)+unfinished.Suffix]; !open {
+	if _, open := now[filepath.Base(f.path)+journal.Suffix]; !open {
 		require.True(t, maps.EqualFunc(old, now, bytes.Equal) || maps.EqualFunc(moved, now, bytes.Equal), at)
 		return
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // A move that was ended before it moved anything is no success of a resume that goes forward: it is refused and changes
@@ -17,7 +17,7 @@ import (
 func TestResumeBeforeTheMove(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false).middle()
-	h, err := unfinished.Hold(f.path, "")
+	h, err := journal.Hold(f.path, "")
 	require.NoError(t, err)
 	blob := bytes.Clone(h.Plan())
 	require.NoError(t, errors.Join(h.Remove(), h.Close()))
@@ -27,7 +27,7 @@ func TestResumeBeforeTheMove(t *testing.T) {
 	d, err := gate.OpenFolder(f.dir)
 	require.NoError(t, err)
 	defer d.Close()
-	h, err = unfinished.Begin(d, "vm.img", f.path, unfinished.InPlace, blob, p.area())
+	h, err = journal.Begin(d, "vm.img", f.path, journal.InPlace, blob, p.area())
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 
@@ -38,8 +38,8 @@ func TestResumeBeforeTheMove(t *testing.T) {
 	require.Equal(t, "unfinished", r.Code)
 	require.Contains(t, r.Remedy, "trueup undo "+f.path)
 	require.True(t, bytes.Equal(was, f.disk()))
-	require.FileExists(t, f.path+unfinished.Suffix)
+	require.FileExists(t, f.path+journal.Suffix)
 	require.NoError(t, f.again("undo", nil))
 	require.True(t, bytes.Equal(f.old, f.disk()))
-	require.NoFileExists(t, f.path+unfinished.Suffix)
+	require.NoFileExists(t, f.path+journal.Suffix)
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // TestJournalsOfOtherMedia opens what a plan names, which is not what it is given.
@@ -21,7 +21,7 @@ func TestJournalsOfOtherMedia(t *testing.T) {
 	d, err := gate.OpenFolder(f.dir)
 	require.NoError(t, err)
 	defer d.Close()
-	a := &Again{Held: &unfinished.Held{Dir: d, Base: "vm.img"}}
+	a := &Again{Held: &journal.Held{Dir: d, Base: "vm.img"}}
 	part := Part{disk.Range{Len: 96 * sector}, "vm.img", 0, f.inode("vm.img")}
 	sound := &Plan{Base: "vm.img", Files: []Part{part}}
 	m, err := a.medium(sound)
@@ -52,7 +52,7 @@ func TestJournalsOfOtherMedia(t *testing.T) {
 
 	g := newOnFiles(t, false).middle()
 	require.ErrorIs(t, g.again("resume", func(a *Again) { a.Device = device{} }), ondisk.ErrUsage)
-	h, err := unfinished.Begin(d, "other", filepath.Join(f.dir, "other"), unfinished.InPlace, []byte("{"), 0)
+	h, err := journal.Begin(d, "other", filepath.Join(f.dir, "other"), journal.InPlace, []byte("{"), 0)
 	require.NoError(t, err)
 	defer h.Close()
 	_, err = (&Again{Held: h}).Resume(t.Context())

@@ -15,11 +15,11 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // onFiles is a disk in a file, or in a descriptor and two, that is moved inside of a folder of its own.
@@ -116,14 +116,14 @@ func (f *onFiles) middle() *onFiles {
 	require.ErrorIs(f.t, err, ErrMiddle)
 	require.ErrorIs(f.t, err, context.Canceled)
 	require.NotContains(f.t, err.Error(), context.Canceled.Error(), "in other words")
-	require.FileExists(f.t, f.path+unfinished.Suffix)
+	require.FileExists(f.t, f.path+journal.Suffix)
 	return f
 }
 
 // again goes on with a command, after a change of what it goes on from.
 func (f *onFiles) again(command string, change func(a *Again)) error {
 	f.t.Helper()
-	h, err := unfinished.Hold(f.path, f.journal)
+	h, err := journal.Hold(f.path, f.journal)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func TestMovesOnFiles(t *testing.T) {
 			}
 			require.NoError(t, f.again(command, nil))
 			require.True(t, bytes.Equal(want(f), f.disk()), "%s, split %v", command, split)
-			require.NoFileExists(t, f.path+unfinished.Suffix)
+			require.NoFileExists(t, f.path+journal.Suffix)
 			require.NoFileExists(t, f.path+hidden)
 			now := disktest.ReadFile(t, f.path)
 			require.Equal(t, command == "resume", string(now) != string(text))
@@ -210,11 +210,11 @@ func TestOtherDisksAreNotMoved(t *testing.T) {
 			require.True(t, bytes.Equal(before, f.disk()), "%s, %s", name, command)
 			if command == "forced" && c.free {
 				require.NoError(t, err, name)
-				require.NoFileExists(t, f.path+unfinished.Suffix)
+				require.NoFileExists(t, f.path+journal.Suffix)
 				continue
 			}
 			require.ErrorContains(t, err, c.says, "%s, %s", name, command)
-			require.FileExists(t, f.path+unfinished.Suffix)
+			require.FileExists(t, f.path+journal.Suffix)
 		}
 	}
 }
@@ -230,13 +230,13 @@ func TestMovesOnOtherStorage(t *testing.T) {
 			c := f.copied()
 			require.NoError(t, c.again(command, nil))
 			require.True(t, bytes.Equal(want, c.disk()), "%s, split %v", command, split)
-			require.NoFileExists(t, c.path+unfinished.Suffix)
+			require.NoFileExists(t, c.path+journal.Suffix)
 			require.NoFileExists(t, c.path+hidden)
 
 			c = f.copied()
-			require.NoError(t, os.Remove(c.path+unfinished.Suffix))
+			require.NoError(t, os.Remove(c.path+journal.Suffix))
 			before := c.disk()
-			c.journal = f.path + unfinished.Suffix
+			c.journal = f.path + journal.Suffix
 			require.ErrorContains(t, c.again(command, nil), "another one has its name")
 			require.True(t, bytes.Equal(before, c.disk()))
 		}
@@ -249,7 +249,7 @@ func TestMovesOnOtherStorage(t *testing.T) {
 	for _, command := range []string{"resume", "undo"} {
 		require.ErrorIs(t, c.again(command, nil), errDiffers)
 		require.True(t, bytes.HasPrefix(c.disk(), []byte(MarkText)))
-		require.FileExists(t, c.path+unfinished.Suffix)
+		require.FileExists(t, c.path+journal.Suffix)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestDiskMovedAway(t *testing.T) {
 		require.ErrorContains(t, err, `"vm.img" is not there`)
 		require.ErrorContains(t, err,
 			"bring it back from where it was moved to, then trueup resume "+shell.Quote(f.path))
-		require.FileExists(t, f.path+unfinished.Suffix)
+		require.FileExists(t, f.path+journal.Suffix)
 	}
 	require.NoError(t, os.Rename(away, f.path))
 	require.NoError(t, f.again("resume", nil))
@@ -335,7 +335,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 		},
 		"a name that is not UTF-8": {func(_ *onFiles, m *Move) { m.Image.Base = "vm\xff.img" }, "is not UTF-8"},
 		"a name without room for that of a journal": {func(_ *onFiles, m *Move) {
-			m.Image.Base = strings.Repeat("n", unfinished.MaxName-6)
+			m.Image.Base = strings.Repeat("n", journal.MaxName-6)
 		}, "has 256 bytes, and 255 are allowed; rename the disk, or give --journal FILE"},
 		"another user": {func(f *onFiles, _ *Move) {
 			f.put("user.vmdk", []byte("# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\n"+
@@ -361,7 +361,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 		"an open move": {func(f *onFiles, _ *Move) {
 			d, err := gate.OpenFolder(f.dir)
 			require.NoError(f.t, err)
-			h, err := unfinished.Begin(d, "vm.img", f.path, unfinished.InPlace, nil, 0)
+			h, err := journal.Begin(d, "vm.img", f.path, journal.InPlace, nil, 0)
 			require.NoError(f.t, err)
 			require.NoError(f.t, h.Close())
 			require.NoError(f.t, d.Close())

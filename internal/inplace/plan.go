@@ -13,7 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/pattern"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -281,7 +280,7 @@ const MarkText = "trueup: this disk is in the middle of a move."
 const journalLine = "journal "
 
 // shown matches the paths that a mark can name: they fit, and a shell takes none of their bytes for more than a letter.
-var shown = pattern.Lazy(`^/[-A-Za-z0-9/._+,:@%= ]{1,255}$`)
+var shown = ondisk.LazyPattern(`^/[-A-Za-z0-9/._+,:@%= ]{1,255}$`)
 
 // JournalIn returns the path of the journal that the first sector of a disk names. marked is false for a disk that is
 // not in the middle of a move.

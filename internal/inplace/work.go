@@ -17,10 +17,10 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -112,7 +112,7 @@ func claimed(img *image.Image) error {
 	for _, f := range img.Handles {
 		names = append(names, f.Name())
 	}
-	c, err := unfinished.Claiming(img.Dir, names...)
+	c, err := journal.Claiming(img.Dir, names...)
 	if c == nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (m *Move) Run(ctx context.Context) error {
 	// one.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	w, err := unfinished.BeginIn(m.Journal, img.Dir, img.Base, m.Path, unfinished.InPlace, blob, p.area())
+	w, err := journal.BeginIn(m.Journal, img.Dir, img.Base, m.Path, journal.InPlace, blob, p.area())
 	if err != nil {
 		return err
 	}
@@ -190,19 +190,19 @@ func (m *Move) Run(ctx context.Context) error {
 func (m *Move) named(descriptor bool) error {
 	long, remedy := "", "rename the disk"
 	if m.Journal == "" {
-		long = unfinished.JournalOf(m.Image.Base)
+		long = journal.JournalOf(m.Image.Base)
 		remedy += ", or give --journal FILE"
 	}
 	if descriptor {
 		long, remedy = m.Image.Base+hidden, "rename the disk"
 	}
-	if len(long) <= unfinished.MaxName {
+	if len(long) <= journal.MaxName {
 		return nil
 	}
 	return &ondisk.Refusal{
 		Code: "limit", Remedy: remedy,
 		Reason: fmt.Sprintf("the move needs a file whose name has %d bytes, and %d are allowed", len(long),
-			unfinished.MaxName),
+			journal.MaxName),
 	}
 }
 
@@ -260,7 +260,7 @@ func (m *Move) end(ctx context.Context, w *work) error {
 }
 
 // middle returns an error with the commands that go on from there. x is nil where nothing was moved yet.
-func middle(err error, w *unfinished.Work, x *mover) error {
+func middle(err error, w *journal.Work, x *mover) error {
 	on := w.Command("resume") + " goes on"
 	if x == nil || x.state() != behind {
 		on += fmt.Sprintf(", %s takes it back", w.Command("undo"))
@@ -339,7 +339,7 @@ func (m *Move) lasts(d *sys.Folder) error {
 
 // work is a move with its journal and files.
 type work struct {
-	*unfinished.Held
+	*journal.Held
 	plan *Plan
 	disk medium
 }

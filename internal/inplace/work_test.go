@@ -20,10 +20,10 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // simDevice is a block device on a medium.
@@ -103,7 +103,7 @@ func (m *onDeviceMove) middle() *onDeviceMove {
 // again goes on with the journal.
 func (m *onDeviceMove) again(do func(a *Again) error) error {
 	m.t.Helper()
-	h, err := unfinished.Hold(m.img, m.journal)
+	h, err := journal.Hold(m.img, m.journal)
 	require.NoError(m.t, err)
 	defer h.Close()
 	return do(&Again{Held: h, Device: m.dev, Options: Options{Jobs: 1}})
@@ -176,7 +176,7 @@ func TestJournalsThatStay(t *testing.T) {
 		"the folder is closed":   func(a *Again) { require.NoError(t, a.Held.Dir.Close()) },
 		"another folder":         func(a *Again) { a.plan.Device, a.plan.Files = "", []Part{{Name: "absent"}} },
 	} {
-		h, err := unfinished.Hold(m.img, m.journal)
+		h, err := journal.Hold(m.img, m.journal)
 		require.NoError(t, err)
 		a := &Again{Held: h, Device: m.dev}
 		a.plan, err = decodePlan(h.Plan())
@@ -263,7 +263,7 @@ func TestKeptOriginalsAreUnsuitable(t *testing.T) {
 		"Old": []map[string][]byte{{"Name": []byte("x"), "Other": []byte(img.Base)}},
 	})
 	require.NoError(t, err)
-	h, err := unfinished.Begin(img.Dir, "x", filepath.Join(f.dir, "x"), unfinished.Exchange, blob, 0)
+	h, err := journal.Begin(img.Dir, "x", filepath.Join(f.dir, "x"), journal.Exchange, blob, 0)
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 	_, err = Suitable(img, 96*sector, driver.Geometry{})
@@ -318,7 +318,7 @@ func TestDescriptors(t *testing.T) {
 		require.NoError(t, err)
 		defer d.Close()
 		path := filepath.Join(dir, "vm")
-		h, err := unfinished.Begin(d, "vm", path, unfinished.InPlace, nil, 0)
+		h, err := journal.Begin(d, "vm", path, journal.InPlace, nil, 0)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = h.Close() })
 		require.NoError(t, os.WriteFile(path+hidden, []byte("a longer text"), 0o600))
@@ -377,7 +377,7 @@ func TestMarksThatAreNotRead(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
 	for _, op := range []string{"open", "read"} {
-		a := &Again{Held: &unfinished.Held{Dir: failing(t, f.dir, op)}}
+		a := &Again{Held: &journal.Held{Dir: failing(t, f.dir, op)}}
 		_, err := a.marked(&Plan{Files: []Part{{}}}, func(string, sys.Info) bool { return true })
 		require.ErrorIs(t, err, syscall.EIO, op)
 	}
@@ -389,7 +389,7 @@ func TestLostDisk(t *testing.T) {
 	f := newOnFiles(t, false).middle()
 	require.NoError(t, os.Rename(f.path, filepath.Join(t.TempDir(), "vm.img")))
 	require.ErrorContains(t, f.again("undo", func(a *Again) { a.Force = true }), `"vm.img" is not there`)
-	require.FileExists(t, f.path+unfinished.Suffix)
+	require.FileExists(t, f.path+journal.Suffix)
 }
 
 // TestLostDescriptor goes on from a move whose descriptor is gone, or has its name back: nothing moves without it.
@@ -417,7 +417,7 @@ func TestDescriptorGetsItsName(t *testing.T) {
 	require.NoError(t, err)
 	defer dir.Close()
 	const base = "vm.vmdk"
-	w := &work{Held: &unfinished.Held{Dir: dir, Base: base}, plan: &Plan{Text: []byte("new"), OldText: []byte("old")}}
+	w := &work{Held: &journal.Held{Dir: dir, Base: base}, plan: &Plan{Text: []byte("new"), OldText: []byte("old")}}
 	calls := []string{"write", "truncate", "fsync", "rename2 " + base, "fsyncdir"}
 	for at, want := range map[string][]string{
 		base + hidden: calls, base: slices.Concat([]string{"rename2 " + base + hidden, "fsyncdir"}, calls),

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -27,7 +26,7 @@ func Head(d disk.Disk, hint table.Geometry, beyond error) (*Layout, error) {
 	}
 	l := &Layout{
 		SectorSize: d.SectorSize(), Sectors: Sectors{Shown: d.SectorSize(), Counted: t.SectorSize},
-		Table: t, Boot: &boot.Result{Code: known.Identify(t.BootCode)},
+		Table: t, Boot: &boot.Result{Code: Identify(t.BootCode)},
 	}
 	for _, p := range t.Partitions {
 		for _, at := range h.missed {

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -49,7 +48,7 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	if l.Table == nil {
 		whole := boot.Partition{Volume: l.Volume}
 		whole.Len = l.Size
-		l.Boot.Signs, err = known.SignsOf(d, whole)
+		l.Boot.Signs, err = SignsOf(d, whole)
 		l.Boot.State = boot.Overall(l.Boot.Signs)
 		return l, ondisk.Legible(err)
 	}
@@ -127,7 +126,7 @@ func lookIn(d disk.Disk, found Sectors, hint table.Geometry, short bool) (*Layou
 		return nil, d, err
 	}
 	for i, p := range l.Partitions {
-		if l.Partitions[i].Fixed, err = known.FixedPlace(d, p, l.Partitions); err != nil {
+		if l.Partitions[i].Fixed, err = FixedPlace(d, p, l.Partitions); err != nil {
 			return nil, d, fmt.Errorf("partition %d: %w", p.Number, err)
 		}
 	}
@@ -141,7 +140,7 @@ func lookIn(d disk.Disk, found Sectors, hint table.Geometry, short bool) (*Layou
 	if t.Scheme == table.MBR || t.IsHybrid() {
 		l.Geometry = t.Geometry(l.hints(hint))
 	}
-	l.Boot = &boot.Result{Code: known.Identify(t.BootCode)}
+	l.Boot = &boot.Result{Code: Identify(t.BootCode)}
 	return l, d, ondisk.Legible(l.checkUnnamed(d))
 }
 
@@ -326,7 +325,7 @@ func (l *Layout) readBoot(d disk.Disk) error {
 		Disk: d, Sector0: l.Table.BootCode, Scheme: l.Table.Scheme, BesideGPT: l.Table.BesideGPT,
 		Signature: l.Table.Signature, GUID: l.Table.GUID, Partitions: l.Partitions,
 	}
-	if l.Boot, err = known.Read(g); err != nil {
+	if l.Boot, err = ReadBoot(g); err != nil {
 		return err
 	}
 	l.Issues = append(l.Issues, l.Boot.Issues...)

@@ -11,9 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/trueup/trueup/internal/guestfs"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/qemuimg"
 	"github.com/trueup/trueup/internal/self"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -40,8 +38,8 @@ type served struct {
 
 // programs are the judges by name: the program, and the package of Debian that has it.
 var programs = map[string]struct{ program, debian string }{
-	QemuImg:    {qemuimg.Program, qemuimg.Package},
-	Libguestfs: {guestfs.Program, guestfs.Package},
+	QemuImg:    {QemuImgProgram, QemuImgPackage},
+	Libguestfs: {GuestfishProgram, GuestfishPackage},
 }
 
 // find returns the paths of the programs of all judges that are asked. A program that is missing is an error.
@@ -182,13 +180,13 @@ func realPath(path string) (string, error) {
 // trueup reads.
 func (x *examined) askQemuImg(ctx context.Context, program string) (t Table) {
 	const check, compare = "check of the container", "every byte against the disk that trueup reads"
-	version, err := qemuimg.Version(ctx, program)
+	version, err := Version(ctx, program)
 	if err != nil {
 		return Table{{QemuImg, "its version", err.Error(), Failed}}
 	}
 	judge := QemuImg + " " + version
-	dest := qemuimg.Image{Path: x.path, Format: x.copy.Image.Format}
-	c, err := qemuimg.Check(ctx, program, dest)
+	dest := Image{Path: x.path, Format: x.copy.Image.Format}
+	c, err := Check(ctx, program, dest)
 	switch {
 	case err != nil:
 		t = append(t, Row{judge, check, err.Error(), Failed})
@@ -201,7 +199,7 @@ func (x *examined) askQemuImg(ctx context.Context, program string) (t Table) {
 	default:
 		t = append(t, Row{judge, check, "no error", Agrees})
 	}
-	switch said, err := qemuimg.Compare(ctx, program, qemuimg.Image{Socket: x.dest, Format: "raw"}, dest); {
+	switch said, err := CompareImages(ctx, program, Image{Socket: x.dest, Format: "raw"}, dest); {
 	case err != nil:
 		return append(t, Row{judge, compare, err.Error(), Failed})
 	case said != "":
@@ -218,13 +216,13 @@ func (x *examined) askLibguestfs(ctx context.Context, program string, limit time
 	}
 	defer os.RemoveAll(folder) // guestfish removes its files there, unless it hung
 	img := x.copy.Image
-	source := guestfs.Drive{Socket: x.source, SectorSize: img.SectorSize}
-	dest := guestfs.Drive{Path: x.path, Format: qemuimg.Driver(img.Format), SectorSize: img.SectorSize}
+	source := Drive{Socket: x.source, SectorSize: img.SectorSize}
+	dest := Drive{Path: x.path, Format: Driver(img.Format), SectorSize: img.SectorSize}
 	// libguestfs follows links, so that it would not find extents. The size of a VHD it would round.
 	if len(img.Files) > 1 || img.Format == "vhd" {
-		dest = guestfs.Drive{Socket: x.dest, SectorSize: img.SectorSize}
+		dest = Drive{Socket: x.dest, SectorSize: img.SectorSize}
 	}
-	version, rows, err := guestfs.Compare(ctx, program, folder, source, dest, limit)
+	version, rows, err := Compare(ctx, program, folder, source, dest, limit)
 	judge := Libguestfs
 	if version != "" {
 		judge += " " + version

@@ -5,7 +5,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
@@ -21,12 +20,12 @@ func TestDynamicDisks(t *testing.T) {
 	for name, c := range map[string]struct {
 		start, ntfs int64
 		verdict     align.Verdict
-		action      advice.Action
+		action      align.Action
 	}{
-		"aligned":                {2048, 0, align.Aligned, advice.Nothing},
-		"Windows Server 2008":    {63, 2048, align.Aligned, advice.Nothing},
-		"Windows 2000":           {63, 63, align.Misaligned, advice.Refused},
-		"volumes without a sign": {63, 0, align.Misaligned, advice.Refused},
+		"aligned":                {2048, 0, align.Aligned, align.Nothing},
+		"Windows Server 2008":    {63, 2048, align.Aligned, align.Nothing},
+		"Windows 2000":           {63, 63, align.Misaligned, align.Refused},
+		"volumes without a sign": {63, 0, align.Misaligned, align.Refused},
 	} {
 		f := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x42, Start: uint32(c.start), Sectors: 9000})
 		if c.ntfs > 0 {
@@ -35,9 +34,9 @@ func TestDynamicDisks(t *testing.T) {
 		l := read(t, disktest.Memory(f))
 		require.Equal(t, c.verdict, align.Overall(l, 65536), name)
 		p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536})
-		a := advice.For(l, advice.Case{Boundary: 65536, Storage: align.Generic(), Refusals: p.Refusals(false)})
+		a := align.For(l, align.Case{Boundary: 65536, Storage: align.Generic(), Refusals: p.Refusals(false)})
 		require.Equal(t, c.action, a.Action, name)
-		if c.action == advice.Refused {
+		if c.action == align.Refused {
 			require.Equal(t, []string{"ldm"}, codesOf(p.Refusals(true)), name)
 			continue
 		}

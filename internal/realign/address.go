@@ -7,7 +7,6 @@ import (
 
 	"github.com/trueup/trueup/internal/nbd"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/pattern"
 	"github.com/trueup/trueup/internal/shell"
 )
 
@@ -63,7 +62,7 @@ const hiddenQuery = "?..."
 
 // address finds URIs in a text: the scheme, all up to the last @, since a password may have any character, the place,
 // and the query.
-var address = pattern.Lazy(`(?i)\b(https?|nbds?(?:\+\w+)?)://(\S*@)?([^\s?#]*)([?#]\S*[^\s"':;,.)\]])?`)
+var address = ondisk.LazyPattern(`(?i)\b(https?|nbds?(?:\+\w+)?)://(\S*@)?([^\s?#]*)([?#]\S*[^\s"':;,.)\]])?`)
 
 // Shown returns a text, such as a message or a URI, without what may be secret in its URIs.
 func Shown(text string) string {

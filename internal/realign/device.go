@@ -9,9 +9,9 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/device"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -23,7 +23,7 @@ import (
 
 // Device is a block device as DEST, claimed for this run.
 type Device struct {
-	*device.Device
+	*store.Device
 
 	Overwrite string // what may be lost, as content names it
 	Discard   bool   // the space of zeros goes back to the storage
@@ -31,7 +31,7 @@ type Device struct {
 
 // OpenDevice claims a device, unless it is one of the sources. It has to run before the process confines itself.
 func OpenDevice(path string, sources ...string) (*Device, error) {
-	d, err := device.Open(path, sources...)
+	d, err := store.Open(path, sources...)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func OpenDevice(path string, sources ...string) (*Device, error) {
 
 // OpenDisk claims a device whose disk is changed in its place. It has to run before the process confines itself.
 func OpenDisk(path string) (*Device, error) {
-	d, err := device.OpenDisk(path)
+	d, err := store.OpenDisk(path)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func OpenDisk(path string) (*Device, error) {
 type Loops map[sys.ID]string
 
 // Looped returns the loop devices of this machine. It has to run before the process confines itself.
-func Looped() Loops { return device.Looped() }
+func Looped() Loops { return store.Looped() }
 
 // IsDevice reports whether a path leads to a block device.
 func IsDevice(path string) bool {
@@ -71,7 +71,7 @@ func (d *Device) Close() {
 func (d *Device) Grown(n int64) int64 { return max(n, d.Size) }
 
 // create starts a copy on the device, unless the disk does not belong there.
-func (d *Device) create(ctx context.Context, s *Source, p *plan.Plan) (*device.Output, error) {
+func (d *Device) create(ctx context.Context, s *Source, p *plan.Plan) (*store.DeviceOutput, error) {
 	if err := d.Apart(&s.Image.Opened); err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (d *Device) create(ctx context.Context, s *Source, p *plan.Plan) (*device.O
 	if found != "" && found != d.Overwrite {
 		return nil, d.holds(found)
 	}
-	return d.Create(device.Options{Discard: d.Discard, Stop: ctx.Err})
+	return d.Create(store.Options{Discard: d.Discard, Stop: ctx.Err})
 }
 
 // holds refuses to overwrite what is on the device.

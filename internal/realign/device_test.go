@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/device"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -38,7 +38,7 @@ func standIn(t *testing.T, size int64, at map[int64][]byte) *Device {
 		_, err := f.WriteAt(b, off)
 		require.NoError(t, err)
 	}
-	return &Device{Device: &device.Device{Path: "/dev/x", Node: path, Size: size, Sector: sector}}
+	return &Device{Device: &store.Device{Path: "/dev/x", Node: path, Size: size, Sector: sector}}
 }
 
 // A device is blank where nothing lies at its edges, nor where file systems have copies of their superblocks, nor in
@@ -71,7 +71,7 @@ func TestContentOfADevice(t *testing.T) {
 		}
 		require.Equal(t, c.want, got, name)
 	}
-	_, err := (&Device{Device: &device.Device{Node: filepath.Join(t.TempDir(), "none"), Sector: sector}}).content()
+	_, err := (&Device{Device: &store.Device{Node: filepath.Join(t.TempDir(), "none"), Sector: sector}}).content()
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 

@@ -15,12 +15,12 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/device"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/verify"
 )
 
@@ -51,9 +51,9 @@ func requireMoved(t *testing.T, path, was string) {
 }
 
 // goOn gives a command for the open work on a disk.
-func goOn(t *testing.T, j *Job, path string, g GoOn) (unfinished.Done, error) {
+func goOn(t *testing.T, j *Job, path string, g GoOn) (journal.Done, error) {
 	t.Helper()
-	w, err := unfinished.Hold(path, "")
+	w, err := journal.Hold(path, "")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, w.Close()) }()
 	return j.GoOn(t.Context(), w, g)
@@ -83,9 +83,9 @@ func TestGoOnWithAnExchange(t *testing.T) {
 		require.Len(t, disktest.Names(t, dir), 3, "with the original and the journal")
 	}
 	interrupted := func() {
-		w, err := unfinished.Hold(path, "")
+		w, err := journal.Hold(path, "")
 		require.NoError(t, err)
-		require.NoError(t, errors.Join(w.Enter(unfinished.Begun), w.Close()))
+		require.NoError(t, errors.Join(w.Enter(journal.Begun), w.Close()))
 	}
 	undone := func() {
 		_, err := goOn(t, &Job{}, path, GoOn{Command: Undo})
@@ -155,7 +155,7 @@ func TestGoOnWithAMove(t *testing.T) {
 		require.NoError(t, s.Image.Dir.CloseFiles())
 		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: Finish})
 		require.Error(t, err)
-		_, err = goOn(t, &Job{Jobs: 1, Device: &Device{Device: &device.Device{}}}, path, GoOn{Command: command})
+		_, err = goOn(t, &Job{Jobs: 1, Device: &Device{Device: &store.Device{}}}, path, GoOn{Command: command})
 		require.ErrorContains(t, err, "read back")
 		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: command})
 		require.NoError(t, err)
@@ -186,7 +186,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 	s := open(t, path)
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
-	_, err = (&Job{Device: &Device{Device: &device.Device{}}}).MoveInPlace(t.Context(), s, p)
+	_, err = (&Job{Device: &Device{Device: &store.Device{}}}).MoveInPlace(t.Context(), s, p)
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -230,7 +230,7 @@ func TestDisksOnDevices(t *testing.T) {
 	loop := disktest.LoopDevice(t, smallDisk(t))
 	s := open(t, loop)
 	require.ErrorContains(t, s.onDevice(nil), "it lies on a block device; name the device itself, with --journal FILE")
-	require.ErrorContains(t, s.onDevice(&Device{Device: &device.Device{}}), "the disk is not the device")
+	require.ErrorContains(t, s.onDevice(&Device{Device: &store.Device{}}), "the disk is not the device")
 	d, err := OpenDevice(loop)
 	require.NoError(t, err)
 	require.NoError(t, s.onDevice(d))
@@ -285,9 +285,9 @@ func TestJournalFiles(t *testing.T) {
 func TestCopiesOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"df2a663f", "77f090bd"} {
-		for phase, says := range map[unfinished.Phase]string{
-			unfinished.Begun:    "DEST is not complete",
-			unfinished.Complete: "if trueup verify finds DEST equal to SOURCE",
+		for phase, says := range map[journal.Phase]string{
+			journal.Begun:    "DEST is not complete",
+			journal.Complete: "if trueup verify finds DEST equal to SOURCE",
 		} {
 			dest := filepath.Join(t.TempDir(), "dest.vmdk")
 			packed, err := os.Open(filepath.Join("testdata", "copy-"+version+".trueup.gz"))
@@ -295,18 +295,18 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 			defer packed.Close()
 			z, err := gzip.NewReader(packed)
 			require.NoError(t, err)
-			journal, err := io.ReadAll(z)
+			old, err := io.ReadAll(z)
 			require.NoError(t, err)
 			partial := filepath.Join(filepath.Dir(dest), ".dest.vmdk.partial")
-			require.NoError(t, errors.Join(os.WriteFile(unfinished.JournalOf(dest), journal, 0o600),
+			require.NoError(t, errors.Join(os.WriteFile(journal.JournalOf(dest), old, 0o600),
 				os.WriteFile(partial, []byte("written"), 0o600)))
-			w, err := unfinished.Hold(dest, "")
+			w, err := journal.Hold(dest, "")
 			require.NoError(t, err)
-			if phase == unfinished.Complete {
+			if phase == journal.Complete {
 				require.NoError(t, w.Enter(phase))
 			}
 			require.NoError(t, w.Close())
-			was := content(t, unfinished.JournalOf(dest))
+			was := content(t, journal.JournalOf(dest))
 
 			requireRefused := func(err error) {
 				t.Helper()
@@ -324,7 +324,7 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 			}
 			_, err = write(t.Context(), t, &Job{Dest: dest, Format: "vmdk", Jobs: 1}, smallDisk(t))
 			requireRefused(err)
-			require.Equal(t, was, content(t, unfinished.JournalOf(dest)))
+			require.Equal(t, was, content(t, journal.JournalOf(dest)))
 			require.Equal(t, "written", content(t, partial))
 			require.Len(t, disktest.Names(t, filepath.Dir(dest)), 2)
 		}
@@ -332,11 +332,11 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 }
 
 // begun leaves work of a kind open on a disk, in a phase.
-func begun(t *testing.T, path, kind string, plan []byte, phase unfinished.Phase) {
+func begun(t *testing.T, path, kind string, plan []byte, phase journal.Phase) {
 	t.Helper()
 	d, err := gate.OpenFolder(filepath.Dir(path))
 	require.NoError(t, err)
-	w, err := unfinished.Begin(d, filepath.Base(path), path, kind, plan, 0)
+	w, err := journal.Begin(d, filepath.Base(path), path, kind, plan, 0)
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(w.Enter(phase), w.Close(), d.Close()))
 }
@@ -345,7 +345,7 @@ func begun(t *testing.T, path, kind string, plan []byte, phase unfinished.Phase)
 func TestJournalThatWasNotBegun(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
-	require.NoError(t, os.WriteFile(unfinished.JournalOf(path), nil, 0o600))
+	require.NoError(t, os.WriteFile(journal.JournalOf(path), nil, 0o600))
 	d, err := goOn(t, &Job{}, path, GoOn{Command: Undo})
 	require.NoError(t, err)
 	require.Contains(t, d.Text, "nothing was begun")

@@ -11,12 +11,12 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/inplace"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/verify"
 )
@@ -80,14 +80,14 @@ func (j *Job) inPlace() inplace.Options {
 }
 
 // goOnInPlace completes a move that was interrupted, or takes it back.
-func (j *Job) goOnInPlace(ctx context.Context, h *unfinished.Held, undo bool) (unfinished.Done, error) {
+func (j *Job) goOnInPlace(ctx context.Context, h *journal.Held, undo bool) (journal.Done, error) {
 	j.begun()
 	j.watch()
 	a := inplace.Again{Held: h, Look: promised, Force: j.Force, Forward: true, Options: j.inPlace()}
 	if j.Device != nil {
 		var err error
 		if a.Device, err = j.Device.Disk(); err != nil {
-			return unfinished.Done{}, err
+			return journal.Done{}, err
 		}
 	}
 	if undo {
@@ -161,14 +161,14 @@ func (s *Source) midMove() error {
 	if err := ondisk.ReadFull(s.Image.Disk, b, 0); err != nil {
 		return err
 	}
-	journal, marked := inplace.JournalIn(b)
+	name, marked := inplace.JournalIn(b)
 	if !marked {
 		return nil
 	}
-	w := unfinished.Work{Path: strings.TrimSuffix(s.Path(), image.Moving), Journal: journal}
+	w := journal.Work{Path: strings.TrimSuffix(s.Path(), image.Moving), Journal: name}
 	remedy := "its journal has .trueup behind the name of the disk: give trueup resume or trueup undo with that name"
 	switch {
-	case journal != "":
+	case name != "":
 		remedy = fmt.Sprintf("%s goes on, %s takes it back", w.Command("resume"), w.Command("undo"))
 	case s.Image.OnDevice():
 		remedy = "give trueup resume or trueup undo with --journal and the file that the move was begun with"

@@ -12,10 +12,10 @@ import (
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -183,7 +183,7 @@ func (r Reading) openDrive(path string, o image.Options) (*Source, error) {
 
 // Unopened returns why an image could not be opened: what a run has left open can be the cause.
 func Unopened(path string, err error) error {
-	w, _ := unfinished.At(path)
+	w, _ := journal.At(path)
 	switch {
 	case w.Refusal() != nil:
 		return w.Refusal()
@@ -199,7 +199,7 @@ func Unopened(path string, err error) error {
 				"trueup inspect %s can name the file", shell.Quote(path), shell.Quote(path+image.Moving)),
 		}
 	}
-	if names := unfinished.LeftAt(path); w == nil && len(names) > 0 && isAbsent(path) {
+	if names := journal.LeftAt(path); w == nil && len(names) > 0 && isAbsent(path) {
 		return fmt.Errorf("%w; %s: give the command that wrote it again, or remove it by hand", err, leftText(names))
 	}
 	return err
@@ -208,7 +208,7 @@ func Unopened(path string, err error) error {
 // Claimed returns the error of a file that belongs to the open work of another disk, such as a kept original: undo,
 // resume and finish take the name of that disk.
 func Claimed(path string) error {
-	c, err := unfinished.ClaimingAt(path)
+	c, err := journal.ClaimingAt(path)
 	if c == nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func (s *Source) left() {
 	var names []string
 	for _, f := range s.Image.Handles {
 		if f.Level == 0 && s.Image.Dir.Holds(f) {
-			names = append(names, unfinished.LeftOf(s.Image.Dir, f.Name())...)
+			names = append(names, journal.LeftOf(s.Image.Dir, f.Name())...)
 		}
 	}
 	if len(names) > 0 {
@@ -238,7 +238,7 @@ const leftRemedy = "give the same command again, which removes what it left; or 
 // LeftBehind returns what a user should know of hidden files that killed runs have left of the file at a path; empty:
 // there are none.
 func LeftBehind(path string) string {
-	names := unfinished.LeftAt(path)
+	names := journal.LeftAt(path)
 	if len(names) == 0 {
 		return ""
 	}
@@ -294,11 +294,11 @@ func (s *Source) open() error {
 		return nil
 	}
 	s.asked = true
-	if err := unfinished.Incomplete(s.Image.Dir, of.Base, of.Path); err != nil {
+	if err := journal.Incomplete(s.Image.Dir, of.Base, of.Path); err != nil {
 		return err
 	}
 	base, _ := strings.CutSuffix(of.Base, image.Moving)
-	w, err := unfinished.Beside(s.Image.Dir, base)
+	w, err := journal.Beside(s.Image.Dir, base)
 	if err == nil && w == nil && !s.Image.Packaged() {
 		err = s.midMove()
 	}

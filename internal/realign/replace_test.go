@@ -14,10 +14,10 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // What the user has to do after an exchange is said: the disk has another size, and no tracking of changed blocks.
@@ -108,9 +108,9 @@ func TestOriginals(t *testing.T) {
 	last = s.Beside[len(s.Beside)-1]
 	require.Equal(t, "original-written", last.Code)
 	require.Equal(t, ondisk.Warn, last.Effect)
-	h, err := unfinished.Hold(path, "")
+	h, err := journal.Hold(path, "")
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(h.Enter(unfinished.Begun), h.Close()))
+	require.NoError(t, errors.Join(h.Enter(journal.Begun), h.Close()))
 	for _, name := range []string{path, w.Replaced.Original} {
 		_, err = Open(name, Reading{})
 		require.Equal(t, "unfinished", Code(err), name)
@@ -128,11 +128,11 @@ func TestOriginals(t *testing.T) {
 func TestDisksThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
-	begun(t, path, unfinished.Exchange, []byte("plan"), unfinished.Kept)
+	begun(t, path, journal.Exchange, []byte("plan"), journal.Kept)
 	require.NoError(t, os.Rename(path, path+image.Moving))
 	_, err := Open(path, Reading{})
 	require.ErrorContains(t, err, "it is not there; the disk was exchanged")
-	require.NoError(t, os.Remove(unfinished.JournalOf(path)))
+	require.NoError(t, os.Remove(journal.JournalOf(path)))
 	_, err = Open(path, Reading{})
 	require.ErrorContains(t, err, "a move in place has left")
 	require.NoError(t, os.Remove(path+image.Moving))

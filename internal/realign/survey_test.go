@@ -18,8 +18,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/verify"
 )
 
@@ -41,7 +41,7 @@ func TestReading(t *testing.T) {
 func TestWorkThatWasNotBegun(t *testing.T) {
 	t.Parallel()
 	raw := oldLinux(t, t.TempDir())
-	require.NoError(t, os.WriteFile(unfinished.JournalOf(raw), nil, 0o600))
+	require.NoError(t, os.WriteFile(journal.JournalOf(raw), nil, 0o600))
 	s := open(t, raw)
 	require.Len(t, s.Beside, 1)
 	require.Equal(t, "unfinished", s.Beside[0].Code)
@@ -136,7 +136,7 @@ func TestDisksThatAreNotRead(t *testing.T) {
 	require.Len(t, s.Beside, 1)
 	require.Equal(t, "busy", s.Beside[0].Code)
 	require.NoError(t, os.Remove(lock))
-	begun(t, path, unfinished.Exchange, []byte("plan"), unfinished.Begun)
+	begun(t, path, journal.Exchange, []byte("plan"), journal.Begun)
 	_, err = Survey(img)
 	require.Equal(t, "unfinished", Code(err))
 }

@@ -5,14 +5,13 @@ import (
 	"errors"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/container"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // Usage describes how an image stores its disk, for inspect.
 type Usage struct {
-	Map     *container.Usage // nil when the tables of the image are broken
-	NonZero *int64           // bytes of data that are not zero; nil when they were not counted
+	Map     *align.Usage // nil when the tables of the image are broken
+	NonZero *int64       // bytes of data that are not zero; nil when they were not counted
 	Issues  []ondisk.Issue
 }
 
@@ -30,7 +29,7 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, watch func() Prog
 	if err := Broken(align.Relevant(s.Damage, nil)); err != nil {
 		return out, nil //nolint:nilerr // said already
 	}
-	u, err := container.Look(s.Image.Disk, s.Image.Child, s.parts())
+	u, err := align.Look(s.Image.Disk, s.Image.Child, s.parts())
 	if err != nil {
 		out.Issues = unreadable("unreadable-map", err)
 		return out, nil
@@ -44,7 +43,7 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, watch func() Prog
 	if j.progress != nil {
 		j.progress.Begin("read", u.Data())
 	}
-	n, err := container.NonZero(ctx, s.Image.Disk, jobs, j.add)
+	n, err := align.NonZero(ctx, s.Image.Disk, jobs, j.add)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return nil, err
@@ -57,11 +56,11 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, watch func() Prog
 }
 
 // parts returns the partitions whose place in the file matters.
-func (s *Source) parts() []container.Part {
-	var out []container.Part
+func (s *Source) parts() []align.Part {
+	var out []align.Part
 	for _, p := range s.Layout.Partitions {
 		if align.HoldsVolume(p) {
-			out = append(out, container.Part{Number: p.Number, Range: p.Range})
+			out = append(out, align.Part{Number: p.Number, Range: p.Range})
 		}
 	}
 	return out

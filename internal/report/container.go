@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/trueup/trueup/internal/container"
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -27,7 +27,7 @@ type Usage struct {
 }
 
 // stored adds how the image stores the disk; u is nil when that is not known. nonZero is nil when it was not counted.
-func (r *Inspect) stored(u *container.Usage, nonZero *int64) {
+func (r *Inspect) stored(u *align.Usage, nonZero *int64) {
 	if u == nil {
 		return
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
@@ -45,7 +44,7 @@ func inspect(t *testing.T, name string, d disk.Disk) *report.Inspect {
 	p, err := plan.New(l, align.GoalFor(l, 0))
 	require.NoError(t, err)
 	r.Refusals = append(r.Refusals, p.Refusals(false)...)
-	r.Advice = advice.For(l, advice.Case{Boundary: goal.Must, Storage: align.Generic(), Refusals: r.Refusals})
+	r.Advice = align.For(l, align.Case{Boundary: goal.Must, Storage: align.Generic(), Refusals: r.Refusals})
 	r.ExitCode = r.Verdict.ExitCode()
 	return r
 }

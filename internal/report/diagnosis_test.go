@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
@@ -114,7 +113,7 @@ func text(t *testing.T, fixture, storage string, impacts bool) string {
 	if storage != "" {
 		s, err = align.Profiles{}.Parse(storage)
 		require.NoError(t, err)
-		r.Costs, r.Advice = report.NewCosts(l, s), advice.For(l, advice.Case{Boundary: r.Boundary, Storage: s})
+		r.Costs, r.Advice = report.NewCosts(l, s), align.For(l, align.Case{Boundary: r.Boundary, Storage: s})
 	}
 	if impacts {
 		r.AddImpacts(l, s)
@@ -231,13 +230,13 @@ func TestCostsThatAreNone(t *testing.T) {
 
 // A package is written with all of its disks, or not at all.
 func TestPackageCommand(t *testing.T) {
-	disk := func(v align.Verdict, action advice.Action, refusals ...align.Finding) report.PackageDisk {
+	disk := func(v align.Verdict, action align.Action, refusals ...align.Finding) report.PackageDisk {
 		d := diskOf(10, part(1, 0, 5, v))
 		d.Verdict = v
-		r := &report.Inspect{Disk: d, Refusals: refusals, Advice: advice.Advice{Action: action}}
+		r := &report.Inspect{Disk: d, Refusals: refusals, Advice: align.Advice{Action: action}}
 		return report.PackageDisk{Inspect: r}
 	}
-	bad, good := disk(align.Misaligned, advice.Align), disk(align.Aligned, advice.Nothing)
+	bad, good := disk(align.Misaligned, align.Align), disk(align.Aligned, align.Nothing)
 	for _, tc := range []struct {
 		name  string
 		disks []report.PackageDisk
@@ -247,9 +246,9 @@ func TestPackageCommand(t *testing.T) {
 		{"all are aligned", []report.PackageDisk{good, good}, false},
 		{"another is refused", []report.PackageDisk{
 			bad,
-			disk(align.Misaligned, advice.Refused, align.Finding{Subject: "disk"}),
+			disk(align.Misaligned, align.Refused, align.Finding{Subject: "disk"}),
 		}, false},
-		{"another is malformed", []report.PackageDisk{disk(align.Aligned, advice.Repair), bad}, false},
+		{"another is malformed", []report.PackageDisk{disk(align.Aligned, align.Repair), bad}, false},
 		{"another cannot be read", []report.PackageDisk{bad, {Error: &report.Error{Message: "x"}}}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -269,7 +268,7 @@ func TestOnlyTheQuestionIsBold(t *testing.T) {
 		var out bytes.Buffer
 		r := &report.Inspect{
 			Disk:   diskOf(10, part(1, 0, 5, align.Misaligned)),
-			Advice: advice.Advice{Action: advice.Align, Text: strings.Repeat("more words ", 20)},
+			Advice: align.Advice{Action: align.Align, Text: strings.Repeat("more words ", 20)},
 		}
 		r.Boot.Text = "unknown"
 		(&report.Text{W: &out, Width: width, Color: true}).Inspect(r)
@@ -316,7 +315,7 @@ func TestNothingToJudge(t *testing.T) {
 // What is malformed has no next step but its repair.
 func TestNoCommandForTheMalformed(t *testing.T) {
 	r := inspect(t, "x", disktest.Fixture(t, disktest.Fixtures(t)["xp-lba63-one-ntfs"]))
-	r.Advice.Action = advice.Repair
+	r.Advice.Action = align.Repair
 	var out bytes.Buffer
 	(&report.Text{W: &out}).Inspect(r)
 	require.NotContains(t, out.String(), "trueup align")

@@ -8,9 +8,9 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/trueup/trueup/internal/container"
-	"github.com/trueup/trueup/internal/fragments"
-	"github.com/trueup/trueup/internal/fragments/volumes"
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/freespace"
+	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -20,10 +20,10 @@ type Fragmentation struct {
 	Partition int             `json:"partition,omitempty"` // 0: the volume over the whole disk
 	Name      string          `json:"volume,omitempty"`    // inside of it
 	Kind      string          `json:"kind"`
-	Files     fragments.Group `json:"files"`
-	Folders   fragments.Group `json:"folders"`
+	Files     guestfile.Group `json:"files"`
+	Folders   guestfile.Group `json:"folders"`
 	MFT       int64           `json:"mft_pieces,omitempty"`
-	Free      *fragments.Free `json:"free,omitempty"` // nil: not known
+	Free      *guestfile.Free `json:"free,omitempty"` // nil: not known
 	Unread    int64           `json:"unread"`
 	Read      int64           `json:"records_read"`
 	Records   int64           `json:"records"`
@@ -34,15 +34,15 @@ type Fragmentation struct {
 
 // worstFile is a file in many pieces.
 type worstFile struct {
-	Path   string           `json:"path,omitempty"` // empty: not found
-	Record int64            `json:"record"`         // inode, record of the MFT, or first cluster
-	Pieces int64            `json:"pieces"`
-	Bytes  int64            `json:"bytes"`
-	Read   *container.Reads `json:"read,omitempty"` // nil: not known
+	Path   string       `json:"path,omitempty"` // empty: not found
+	Record int64        `json:"record"`         // inode, record of the MFT, or first cluster
+	Pieces int64        `json:"pieces"`
+	Bytes  int64        `json:"bytes"`
+	Read   *align.Reads `json:"read,omitempty"` // nil: not known
 }
 
 // NewFragmentation describes what was counted.
-func NewFragmentation(vs []volumes.Volume) []Fragmentation {
+func NewFragmentation(vs []freespace.FragmentsOf) []Fragmentation {
 	out := make([]Fragmentation, 0, len(vs))
 	for _, v := range vs {
 		f := Fragmentation{
@@ -151,7 +151,7 @@ func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
 }
 
 // groupText describes files or folders in one line.
-func groupText(g fragments.Group) string {
+func groupText(g guestfile.Group) string {
 	s := fmt.Sprintf("%d, %d of them in pieces", g.Number, g.Fragmented)
 	if g.Fragmented == 0 {
 		s = fmt.Sprintf("%d, none in pieces", g.Number)
@@ -191,8 +191,8 @@ func (t *Text) worst(f Fragmentation) {
 
 // fragmentationAdvice says what a copy changes, and what only the guest can.
 func (t *Text) fragmentationAdvice(d Disk) {
-	var files fragments.Group
-	var now, copied container.Touches
+	var files guestfile.Group
+	var now, copied align.Touches
 	for _, f := range d.Fragmentation {
 		files = files.With(f.Files)
 		for _, x := range f.Worst {
@@ -205,7 +205,7 @@ func (t *Text) fragmentationAdvice(d Disk) {
 	var says []string
 	if now.Requests > 0 {
 		says = append(says, fmt.Sprintf("Reading the worst files by %s takes %d requests of %d blocks of the storage; "+
-			"in an aligned copy, stored in order, %d of %d.", units.Format(container.SequentialIO), now.Requests,
+			"in an aligned copy, stored in order, %d of %d.", units.Format(align.SequentialIO), now.Requests,
 			now.Blocks, copied.Requests, copied.Blocks))
 	}
 	says = append(says, "Alignment moves partitions as they are: pieces of files stay pieces.")

@@ -8,7 +8,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/units"
@@ -279,8 +278,8 @@ func (t *Text) costOn(c *Costs, fs []align.Finding) {
 }
 
 // advice prints whether a copy is worth the trouble. The verdict covers a disk that is in order.
-func (t *Text) advice(a advice.Advice) {
-	if a.Action == advice.Nothing {
+func (t *Text) advice(a align.Advice) {
+	if a.Action == align.Nothing {
 		return
 	}
 	t.printf("\n")

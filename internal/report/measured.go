@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/units"
@@ -78,8 +77,8 @@ func (p Partition) measurable() bool {
 }
 
 // Measure makes advice that of a benchmark, where that has measured a start for each of the partitions that would move.
-func Measure(a *advice.Advice, parts []Partition, b *Benchmark) {
-	gain, text, order := advice.Gain(""), "", []advice.Gain{advice.Loss, advice.NoGain, advice.Some, advice.High}
+func Measure(a *align.Advice, parts []Partition, b *Benchmark) {
+	gain, text, order := align.Gain(""), "", []align.Gain{align.Loss, align.NoGain, align.Some, align.High}
 	for _, p := range parts {
 		if !p.Verdict.Off() || p.Stays != "" {
 			continue
@@ -100,17 +99,17 @@ func Measure(a *advice.Advice, parts []Partition, b *Benchmark) {
 
 // gainOf returns the gain that a benchmark shows for the I/O that its text names. A loss of reads or writes outweighs a
 // gain of the other.
-func gainOf(all []measured.Gain) advice.Gain {
-	out := advice.NoGain
+func gainOf(all []measured.Gain) align.Gain {
+	out := align.NoGain
 	for _, g := range measured.Typical(all) {
 		switch m := g.Measured; {
 		case !m.Distinct:
 		case m.Median < 1:
-			return advice.Loss
-		case m.Median >= advice.HighGain:
-			out = advice.High
-		case out == advice.NoGain && m.Median > 1:
-			out = advice.Some
+			return align.Loss
+		case m.Median >= align.HighGain:
+			out = align.High
+		case out == align.NoGain && m.Median > 1:
+			out = align.Some
 		}
 	}
 	return out

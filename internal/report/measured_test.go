@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/boot"
@@ -45,10 +44,10 @@ func TestALossOutweighsAGain(t *testing.T) {
 		"writes": {Direct: true, Loads: []measured.Load{losses.Loads[0], gains.Loads[1]}},
 		"reads":  {Direct: true, Loads: []measured.Load{gains.Loads[0], losses.Loads[1]}},
 	} {
-		a := advice.Advice{Action: advice.Align, Gain: advice.High}
+		a := align.Advice{Action: align.Align, Gain: align.High}
 		report.Measure(&a, []report.Partition{{Number: 1, Start: start, Verdict: align.Misaligned}}, b)
-		require.Equal(t, advice.Loss, a.Gain, name)
-		require.Equal(t, advice.Optional, a.Action, name)
+		require.Equal(t, align.Loss, a.Gain, name)
+		require.Equal(t, align.Optional, a.Action, name)
 		require.Contains(t, a.Text, "Rather not: ", name)
 	}
 }
@@ -92,55 +91,55 @@ func TestWhatWasMeasuredIsTheAdvice(t *testing.T) {
 		name   string
 		parts  []boot.Partition
 		bench  *measured.Result
-		action advice.Action
-		gain   advice.Gain
+		action align.Action
+		gain   align.Gain
 		says   string
 	}{
-		{"by the model", []boot.Partition{part(1, 63, ntfs)}, nil, advice.Align, advice.High, "Yes: random reads"},
+		{"by the model", []boot.Partition{part(1, 63, ntfs)}, nil, align.Align, align.High, "Yes: random reads"},
 		{
 			"noise",
 			[]boot.Partition{part(1, 63, ntfs)},
-			benchmarkOf(8192, odd, 1000, 1000), advice.Optional,
-			advice.NoGain, "No: on this storage, aligned: random writes of 8 KiB: no difference that can be told apart",
+			benchmarkOf(8192, odd, 1000, 1000), align.Optional,
+			align.NoGain, "No: on this storage, aligned: random writes of 8 KiB: no difference that can be told apart",
 		},
 		{
 			"twice",
 			[]boot.Partition{part(1, 63, ntfs)},
-			benchmarkOf(8192, odd, 2000, 1000), advice.Align, advice.High,
+			benchmarkOf(8192, odd, 2000, 1000), align.Align, align.High,
 			"Yes: on this storage, aligned: random writes of 8 KiB 2.0 times as many",
 		},
 		{
 			"a tenth",
 			[]boot.Partition{part(1, 63, ntfs)},
-			benchmarkOf(8192, odd, 1100, 1000), advice.Align, advice.Some,
+			benchmarkOf(8192, odd, 1100, 1000), align.Align, align.Some,
 			"It helps a little: on this storage",
 		},
 		{
 			"slower",
 			[]boot.Partition{part(1, 63, ntfs)},
-			benchmarkOf(8192, odd, 1000, 2000), advice.Optional,
-			advice.Loss, "Rather not: on this storage, aligned: random writes of 8 KiB 0.50 times as many",
+			benchmarkOf(8192, odd, 1000, 2000), align.Optional,
+			align.Loss, "Rather not: on this storage, aligned: random writes of 8 KiB 0.50 times as many",
 		},
 		{
 			"below the boundary, where the model has no gain",
 			[]boot.Partition{part(1, 64, ntfs)},
-			benchmarkOf(65536, 32768, 2000, 1000), advice.Align, advice.High, "Yes: on this storage",
+			benchmarkOf(65536, 32768, 2000, 1000), align.Align, align.High, "Yes: on this storage",
 		},
 		{
 			"one of two was measured",
 			[]boot.Partition{part(1, 63, ntfs), part(2, 4100, ntfs)},
-			benchmarkOf(8192, odd, 1000, 1000), advice.Align, advice.High, "Yes: random reads",
+			benchmarkOf(8192, odd, 1000, 1000), align.Align, align.High, "Yes: random reads",
 		},
 		{
 			"data that no start on the boundary aligns as measured",
 			[]boot.Partition{part(1, 63, fat)},
-			benchmarkOf(8192, odd, 1000, 1000), advice.Align, advice.High, "Yes: random reads",
+			benchmarkOf(8192, odd, 1000, 1000), align.Align, align.High, "Yes: random reads",
 		},
 		{
 			"nothing to move",
 			[]boot.Partition{part(1, 2048, ntfs)},
-			benchmarkOf(8192, odd, 2000, 1000), advice.Nothing,
-			advice.NoGain, "No: every partition",
+			benchmarkOf(8192, odd, 2000, 1000), align.Nothing,
+			align.NoGain, "No: every partition",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -150,12 +149,12 @@ func TestWhatWasMeasuredIsTheAdvice(t *testing.T) {
 			}
 			goal := align.Goal{Must: 65536, Want: 65536}
 			r := &report.Inspect{Disk: report.NewDisk(l, goal.Must, align.Check(l, goal))}
-			r.Advice = advice.For(l, advice.Case{Boundary: goal.Must, Storage: align.Generic()})
+			r.Advice = align.For(l, align.Case{Boundary: goal.Must, Storage: align.Generic()})
 			r.Benchmark(tc.bench)
 			require.Equal(t, tc.action, r.Advice.Action)
 			require.Equal(t, tc.gain, r.Advice.Gain)
 			require.Contains(t, r.Advice.Text, tc.says)
-			if tc.action != advice.Nothing {
+			if tc.action != align.Nothing {
 				require.Contains(t, r.Advice.Text, "This is a data disk.")
 			}
 		})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
@@ -193,7 +192,7 @@ type Inspect struct {
 	Image Image `json:"image"`
 	Disk
 	Refusals []align.Finding `json:"refusals"` // why a copy could not be made now
-	Advice   advice.Advice   `json:"advice"`
+	Advice   align.Advice    `json:"advice"`
 	Costs    *Costs          `json:"-"`                  // on the storage that the user has named
 	Measured *Measured       `json:"measured,omitempty"` // by the benchmark that the user has named
 	Flags    []string        `json:"-"`                  // of the command line, for those that come next

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -140,7 +139,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 		if d.Inspect != nil {
 			t.Inspect(d.Inspect)
 			misaligned = misaligned || d.Inspect.Verdict.Off() && d.Inspect.Advice.Gainful()
-			possible = possible && len(d.Inspect.Refusals) == 0 && d.Inspect.Advice.Action != advice.Repair
+			possible = possible && len(d.Inspect.Refusals) == 0 && d.Inspect.Advice.Action != align.Repair
 		} else {
 			possible = false
 			t.para(4, "%s %s", t.Paint(text.FgRed, "error:"), SafeMessage(d.Error.Message)) // which names the disk

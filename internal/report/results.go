@@ -7,10 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/exchange"
-	"github.com/trueup/trueup/internal/fragments/volumes"
+	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/layout"
@@ -25,7 +24,7 @@ type Criteria struct {
 	Costs    bool // on the storage
 	Impact   bool // of each partition on the storage
 
-	Fragments []volumes.Volume // nil: not counted
+	Fragments []freespace.FragmentsOf // nil: not counted
 }
 
 // NewInspect reports on a disk and on the use of its container. A copy would be refused for refusals. The error is what
@@ -51,7 +50,7 @@ func NewInspect(
 	if c.Impact {
 		r.AddImpacts(s.Layout, c.Storage)
 	}
-	r.Advice = advice.For(s.Layout, advice.Case{
+	r.Advice = align.For(s.Layout, align.Case{
 		Boundary: r.Boundary, Storage: c.Storage, Refusals: refusals, Broken: bad != nil,
 	})
 	if bad != nil {

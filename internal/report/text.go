@@ -11,7 +11,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/image"
@@ -128,7 +127,7 @@ func (t *Text) Inspect(r *Inspect) {
 	t.measured(r.Measured)
 	t.findings(r.Findings)
 	t.advice(r.Advice)
-	if r.Verdict.Off() && r.Advice.Action != advice.Repair && r.Advice.Gainful() {
+	if r.Verdict.Off() && r.Advice.Action != align.Repair && r.Advice.Gainful() {
 		t.printf("\n")
 		t.command(r)
 	}

@@ -2,7 +2,7 @@ package report
 
 import (
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/journal"
 )
 
 // Unfinished is what undo, resume or finish has done with what a run had left open.
@@ -18,7 +18,7 @@ type Unfinished struct {
 }
 
 // NewUnfinished reports what a command has done.
-func NewUnfinished(h Head, w unfinished.Work, d unfinished.Done) *Unfinished {
+func NewUnfinished(h Head, w journal.Work, d journal.Done) *Unfinished {
 	return &Unfinished{
 		Head: h, Path: w.Path, Kind: w.Kind, Text: d.Text, Files: orEmptyNames(d.Files),
 		Removed: orEmptyNames(d.Removed), Findings: findingsOf("disk", d.Notes),

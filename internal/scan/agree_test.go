@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/realign"
@@ -80,32 +79,32 @@ func TestOneDecisionAboutGain(t *testing.T) {
 		verdict align.Verdict
 		exit    int
 		moves   []int
-		gain    advice.Gain // of the row; empty: it has no advice, since nothing is to be done
+		gain    align.Gain // of the row; empty: it has no advice, since nothing is to be done
 	}{
 		{
 			"data on 4 KiB", dos + fmt.Sprintf("%d,%d,6\n", start, half),
 			map[int64]string{start: small},
 			align.BelowBoundary, 2,
-			nil, advice.Loss,
+			nil, align.Loss,
 		},
 		{
 			"data on 2 KiB, and on 512 bytes after a move", dos + fmt.Sprintf("%d,%d,1\n", odd, half),
 			map[int64]string{odd: two},
-			align.Misaligned, 3, nil, advice.Loss,
+			align.Misaligned, 3, nil, align.Loss,
 		},
 		{
 			"ext4 at LBA 63", dos + fmt.Sprintf("63,%d,83\n", half),
 			map[int64]string{63: ext},
 			align.Misaligned, 3,
 			[]int{1},
-			advice.High,
+			align.High,
 		},
 		{
 			"one that gains beside one that loses", dos + fmt.Sprintf("%d,%d,6\n40001,%d,83\n", start, half, half),
 			map[int64]string{start: small, 40001: ext},
 			align.Misaligned, 3,
 			[]int{2},
-			advice.High,
+			align.High,
 		},
 		{
 			// Windows Vista to 8.1 put 128 MiB of Microsoft reserved at LBA 34 of a data disk, and the data at 264192.
@@ -122,7 +121,7 @@ func TestOneDecisionAboutGain(t *testing.T) {
 			map[int64]string{2049: ext},
 			align.Misaligned, 3,
 			[]int{2},
-			advice.High,
+			align.High,
 		},
 		{
 			"Microsoft reserved alone", "label: gpt\nfirst-lba: 34\n" +
@@ -146,7 +145,7 @@ func TestOneDecisionAboutGain(t *testing.T) {
 			s := results.NewSummary()
 			s.Add(i)
 			require.Equal(t, gains, s.Fix.Images == 1)
-			require.Equal(t, tc.gain == advice.Loss, s.Fix.Stays == 1)
+			require.Equal(t, tc.gain == align.Loss, s.Fix.Stays == 1)
 			require.Equal(t, gains, i.Priority != nil && i.Priority.Rank == 1 && i.Priority.Command != "")
 			require.Equal(t, tc.gain != "", i.Priority != nil)
 			var script strings.Builder

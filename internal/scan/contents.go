@@ -11,10 +11,10 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 	"github.com/trueup/trueup/internal/scan/results"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // contents holds the files of a folder that matter.
@@ -74,7 +74,7 @@ func (c *contents) add(x *found) bool {
 func (c *contents) open(e entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if disk, ok := strings.CutSuffix(e.Name, unfinished.Suffix); ok && e.regular {
+	if disk, ok := strings.CutSuffix(e.Name, journal.Suffix); ok && e.regular {
 		c.journals[disk] = e.File
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // found is a file that may have a row.
@@ -110,7 +110,7 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		if r.Spare != nil && r.Spare(e.Device, e.Inode) {
 			continue
 		}
-		if !e.named && unfinished.Temporary(e.Name, e.Size) { // it is no image yet, or none any more
+		if !e.named && journal.Temporary(e.Name, e.Size) { // it is no image yet, or none any more
 			if !f.context {
 				r.left(e.shown)
 			}
@@ -210,7 +210,7 @@ func (r *search) matters(f *folder, x *found) *found {
 	case x.id.Kind == image.Medium: // whatever its name is
 	case x.id.Kind == image.Packed && x.doubted() && !archive(x):
 	case x.id.Kind == image.Companion && !image.Named(x.Name, x.Size):
-	case x.id.Kind == image.Bare && strings.HasSuffix(x.Name, unfinished.Suffix): // a journal can be as large as a disk
+	case x.id.Kind == image.Bare && strings.HasSuffix(x.Name, journal.Suffix): // a journal can be as large as a disk
 	case x.id.MayBeDisk(x.Size), image.Named(x.Name, x.Size), image.NamedEmpty(x.Name, x.Size):
 		return x
 	case x.id.Kind != image.Other && x.id.Kind != image.Bare:

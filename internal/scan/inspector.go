@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -355,7 +354,7 @@ func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
 	c := report.NewChanges(p)
 	refusals := append([]align.Finding{}, p.Refusals(false)...)
 	d.Fix = &results.Fix{Boundary: p.Goal.Want, OldSize: p.OldSize, NewSize: p.Size, Moves: c.Moves, Refusals: refusals}
-	a := advice.For(s.Layout, advice.Case{Boundary: j.Boundary, Storage: j.Storage, Refusals: refusals})
+	a := align.For(s.Layout, align.Case{Boundary: j.Boundary, Storage: j.Storage, Refusals: refusals})
 	d.Advice = &a
 	d.Cost = newCost(s.Layout, j.Boundary, j.Storage)
 	return nil

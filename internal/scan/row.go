@@ -13,11 +13,11 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/unpack"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // judge makes the row of one image and hands it over.
@@ -127,7 +127,7 @@ func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 	case kept:
 		return fmt.Sprintf("it is the original that is kept of %q", exchange.DiskOf(x.Name))
 	case open:
-		return fmt.Sprintf("an earlier run has left %q", unfinished.JournalOf(x.Name))
+		return fmt.Sprintf("an earlier run has left %q", journal.JournalOf(x.Name))
 	case len(i.Parents) > 0:
 		return "it is a snapshot"
 	case x.id.Kind == image.Pack && ova.KindOf(x.Name) == "":
@@ -145,7 +145,7 @@ func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 		}
 		if long := exchange.TooLong(x.Name, file.Name); long != "" {
 			return fmt.Sprintf("its names are too long: %d bytes are needed for a while, and %d are allowed", len(long),
-				unfinished.MaxName)
+				journal.MaxName)
 		}
 		for _, o := range c.owners[file.Name] {
 			if o != x {

@@ -20,7 +20,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/trial"
-	"github.com/trueup/trueup/internal/trial/film"
 )
 
 // TestMain is the fake QEMU where the program is called by the name of a fake, and trueup where it is called as a
@@ -262,7 +261,7 @@ func fakeQEMU(t *testing.T, name string) (program, socket string) {
 }
 
 // runFake starts a fake, and requires that nothing is left of it.
-func runFake(t *testing.T, name string) (film.Film, error) {
+func runFake(t *testing.T, name string) (trial.Film, error) {
 	t.Helper()
 	program, socket := fakeQEMU(t, name)
 	m := trial.Machine{
@@ -283,33 +282,33 @@ func runFake(t *testing.T, name string) (film.Film, error) {
 func TestOddQEMU(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]struct {
-		end   film.End
+		end   trial.End
 		words string // of the note; of the error if end is empty
 	}{
-		"fake-plain":    {film.Settled, ""},
+		"fake-plain":    {trial.Settled, ""},
 		"fake-silent":   {"", "no greeting in 3s"},
 		"fake-garbage":  {"", `"Segmentation fault"`},
 		"fake-long":     {"", "too long"},
 		"fake-refuses":  {"", "exit status 1; qemu: -sandbox"},
-		"fake-dies":     {film.Broken, "exit status 3; qemu: assertion failed"},
-		"fake-stalls":   {film.Broken, "stop took 3s"},
-		"fake-floods":   {film.Broken, "stop took 3s"},
-		"fake-cells":    {film.Broken, "does not answer as its protocol demands: xp"},
-		"fake-few":      {film.Broken, "3 cells"},
-		"fake-no-cells": {film.Broken, "does not answer as its protocol demands: xp"},
-		"fake-port":     {film.Broken, "no such port"},
-		"fake-serial":   {film.Broken, "ringbuf-read"},
-		"fake-no-disk":  {film.Broken, "knows no disk"},
-		"fake-types":    {film.Broken, "query-status"},
-		"fake-huge":     {film.Broken, "PPM picture"},
-		"fake-endless":  {film.Broken, "a picture above"},
-		"fake-no-dump":  {film.Broken, "PPM picture"},
-		"fake-writes":   {film.DiskFull, ""},
-		"fake-io-error": {film.DiskFailed, ""},
-		"fake-off":      {film.PoweredOff, ""},
-		"fake-slow":     {film.PoweredOff, ""},
-		"fake-crashed":  {film.Broken, `"internal-error"`},
-		"fake-resets":   {film.ResetLoop, ""},
+		"fake-dies":     {trial.Broken, "exit status 3; qemu: assertion failed"},
+		"fake-stalls":   {trial.Broken, "stop took 3s"},
+		"fake-floods":   {trial.Broken, "stop took 3s"},
+		"fake-cells":    {trial.Broken, "does not answer as its protocol demands: xp"},
+		"fake-few":      {trial.Broken, "3 cells"},
+		"fake-no-cells": {trial.Broken, "does not answer as its protocol demands: xp"},
+		"fake-port":     {trial.Broken, "no such port"},
+		"fake-serial":   {trial.Broken, "ringbuf-read"},
+		"fake-no-disk":  {trial.Broken, "knows no disk"},
+		"fake-types":    {trial.Broken, "query-status"},
+		"fake-huge":     {trial.Broken, "PPM picture"},
+		"fake-endless":  {trial.Broken, "a picture above"},
+		"fake-no-dump":  {trial.Broken, "PPM picture"},
+		"fake-writes":   {trial.DiskFull, ""},
+		"fake-io-error": {trial.DiskFailed, ""},
+		"fake-off":      {trial.PoweredOff, ""},
+		"fake-slow":     {trial.PoweredOff, ""},
+		"fake-crashed":  {trial.Broken, `"internal-error"`},
+		"fake-resets":   {trial.ResetLoop, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -321,7 +320,7 @@ func TestOddQEMU(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, want.end, f.Ended, "%+v", f)
 			require.Contains(t, f.Note, want.words)
-			require.Equal(t, want.end == film.Settled || want.end == film.PoweredOff, f.Settled)
+			require.Equal(t, want.end == trial.Settled || want.end == trial.PoweredOff, f.Settled)
 		})
 	}
 }
@@ -332,11 +331,11 @@ func TestKVMThatHangs(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]struct {
 		accel, by string
-		end       film.End
+		end       trial.End
 	}{
-		"fake-kvm-blank": {"auto", "tcg", film.Settled},
-		"fake-kvm-stuck": {"", "tcg", film.Settled},
-		"fake-kvm-off":   {"auto", "kvm", film.PoweredOff},
+		"fake-kvm-blank": {"auto", "tcg", trial.Settled},
+		"fake-kvm-stuck": {"", "tcg", trial.Settled},
+		"fake-kvm-off":   {"auto", "kvm", trial.PoweredOff},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -365,9 +364,9 @@ func TestKVMThatHangs(t *testing.T) {
 // A machine that fails in the first run leaves nothing to compare, so the second run is left out.
 func TestSecondRunIsLeftOut(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]film.End{
-		"fake-crashed": film.LeftOut, "fake-io-error": film.LeftOut, "fake-off": film.PoweredOff,
-		"fake-resets": film.ResetLoop,
+	for name, want := range map[string]trial.End{
+		"fake-crashed": trial.LeftOut, "fake-io-error": trial.LeftOut, "fake-off": trial.PoweredOff,
+		"fake-resets": trial.ResetLoop,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -379,7 +378,7 @@ func TestSecondRunIsLeftOut(t *testing.T) {
 			p.Begin = func(string, time.Duration) {}
 			require.NoError(t, p.Run(t.Context(), io.Discard))
 			require.Equal(t, want, p.After.Ended, "%q", said)
-			require.Equal(t, want == film.LeftOut, strings.Contains(said[len(said)-1], "left out"), "%q", said)
+			require.Equal(t, want == trial.LeftOut, strings.Contains(said[len(said)-1], "left out"), "%q", said)
 		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/trial/results"
 )
 
 // Options are the choices of a user for a trial.
@@ -79,12 +78,12 @@ func (o *Options) Pair(source string, now time.Time, reading, moving []string) *
 }
 
 // Result compares the runs. Without a move there is only the first.
-func (t *Pair) Result(h report.Head) *results.Boot {
+func (t *Pair) Result(h report.Head) *Boot {
 	after := &t.After
 	if !t.Plan.Moves() {
 		after = nil
 	}
-	return results.New(h, t.Source, results.Machine{
+	return New(h, t.Source, MachineReport{
 		Firmware: t.Machine.Firmware, Bus: t.Machine.Bus, Memory: int64(t.Machine.Memory) << 20,
 		Seconds: int(t.Machine.Limit.Seconds()),
 	}, t.Plan.Moved, &t.Before, after, t.moves()...)

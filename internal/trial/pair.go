@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/self"
-	"github.com/trueup/trueup/internal/trial/film"
-	"github.com/trueup/trueup/internal/trial/judge"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -114,7 +112,7 @@ type Pair struct {
 	Begin   func(disk string, longest time.Duration) // is told when a run begins; disk is one of Disks
 
 	Plan          *Plan
-	Before, After film.Film // without a move there is no second run
+	Before, After Film // without a move there is no second run
 }
 
 // Disks are the two of a trial: that of SOURCE, and the planned one.
@@ -124,14 +122,14 @@ const (
 )
 
 // moves returns the places of the partitions that move, as guests may print them.
-func (t *Pair) moves() (out []judge.Move) {
+func (t *Pair) moves() (out []Move) {
 	before, after := t.Plan.BIOS.Source.fit(t.Machine), t.Plan.BIOS.Result.fit(t.Machine)
 	for _, x := range t.Plan.Places {
-		out = append(out, judge.Move{
-			Before: judge.Start{
+		out = append(out, Move{
+			Before: Start{
 				LBA: x.From / units.SectorSize, Heads: int64(before.Heads), Sectors: int64(before.Sectors),
 			},
-			After: judge.Start{LBA: x.To / units.SectorSize, Heads: int64(after.Heads), Sectors: int64(after.Sectors)},
+			After: Start{LBA: x.To / units.SectorSize, Heads: int64(after.Heads), Sectors: int64(after.Sectors)},
 		})
 	}
 	return out
@@ -174,8 +172,8 @@ func (t *Pair) runs(ctx context.Context, source *self.Server) (mute bool, err er
 	if t.Before, err = t.film(ctx, t.Plan.BIOS.Source.fit(t.Machine), Source, source); err != nil || !t.Plan.Moves() {
 		return false, err
 	}
-	if judge.Moot(&t.Before) {
-		t.After = film.Film{Ended: film.LeftOut, Accel: t.Before.Accel}
+	if Moot(&t.Before) {
+		t.After = Film{Ended: LeftOut, Accel: t.Before.Accel}
 		t.Say("the disk aligned: left out, since there is nothing to compare it with")
 		return false, nil
 	}
@@ -190,7 +188,7 @@ func (t *Pair) runs(ctx context.Context, source *self.Server) (mute bool, err er
 }
 
 // film starts a disk that is served.
-func (t *Pair) film(ctx context.Context, m Machine, disk string, s *self.Server) (film.Film, error) {
+func (t *Pair) film(ctx context.Context, m Machine, disk string, s *self.Server) (Film, error) {
 	m.Disk = s.URI
 	name := "the disk " + map[string]string{Source: "as it is", Aligned: "aligned"}[disk]
 	t.Say(fmt.Sprintf("boots %s: %s, %s, %d s at most", name, m.Firmware, m.Bus, int(m.Limit.Seconds())))

@@ -14,7 +14,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/trial"
-	"github.com/trueup/trueup/internal/trial/film"
 )
 
 // bootSector prints a text through the BIOS, runs some code, and waits for ever.
@@ -55,7 +54,7 @@ func serve(t testing.TB, content []byte) string {
 }
 
 // run starts a machine under emulation.
-func run(t testing.TB, m trial.Machine) film.Film {
+func run(t testing.TB, m trial.Machine) trial.Film {
 	t.Helper()
 	m.QEMU = disktest.Tool(t, "qemu-system-x86_64")
 	m.Accel, m.Memory, m.Clock = "tcg", 64, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -67,7 +66,7 @@ func run(t testing.TB, m trial.Machine) film.Film {
 	return f
 }
 
-func last(t testing.TB, f film.Film) film.Frame {
+func last(t testing.TB, f trial.Film) trial.Frame {
 	t.Helper()
 	frame, ok := f.Last()
 	require.True(t, ok, "no frame: %+v", f)
@@ -80,7 +79,7 @@ func TestRunReadsTheTextScreen(t *testing.T) {
 		t.Run(bus, func(t *testing.T) {
 			t.Parallel()
 			f := run(t, trial.Machine{Disk: serve(t, bootSector("the guest is \x82\xb3 up")), Bus: bus})
-			require.Equal(t, film.Settled, f.Ended, "%+v", f)
+			require.Equal(t, trial.Settled, f.Ended, "%+v", f)
 			require.True(t, f.Settled)
 			require.Equal(t, "tcg", f.Accel)
 			screen := last(t, f)

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"github.com/trueup/trueup/internal/trial/film"
 )
 
 // Registers of a VGA. Spec: IBM VGA, as in QEMU's hw/display/vga_regs.h.
@@ -103,8 +101,8 @@ func (v *vga) text(ctx context.Context) (geometry, bool) {
 	r := v.registers(ctx, port, crtcColumns, crtcOverflow, crtcCell, crtcStartHigh, crtcStartLow, crtcLastLine,
 		crtcPitch)
 	lines := 1 + (r[crtcLastLine] | r[crtcOverflow]&0x02<<7 | r[crtcOverflow]&0x40<<3)
-	g.columns = min(r[crtcColumns]+1, film.MaxColumns)
-	g.rows = min(lines/(r[crtcCell]&0x1F+1), film.MaxRows)
+	g.columns = min(r[crtcColumns]+1, MaxColumns)
+	g.rows = min(lines/(r[crtcCell]&0x1F+1), MaxRows)
 	g.start = r[crtcStartHigh]<<8 | r[crtcStartLow]
 	g.pitch = 2 * r[crtcPitch]
 	return g, v.err == nil

@@ -11,9 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/trueup/trueup/internal/trial/film"
-	"github.com/trueup/trueup/internal/trial/judge"
 )
 
 // When a run is looked at, and when it has settled.
@@ -43,7 +40,7 @@ type recorder struct {
 	monitor *monitor
 	limit   time.Duration
 	writes  int64
-	film    film.Film
+	film    Film
 	began   time.Time
 
 	changed time.Time     // when screen or serial port last changed
@@ -66,13 +63,13 @@ type recorder struct {
 // Run starts the machine, and returns what it showed until it settled, ended or ran out of time. With auto, emulation
 // replaces a KVM that breaks while the guest runs, that cannot begin, or that shows nothing: where KVM opens and hangs,
 // not even the firmware shows itself.
-func (m Machine) Run(ctx context.Context, w Watch) (film.Film, error) {
+func (m Machine) Run(ctx context.Context, w Watch) (Film, error) {
 	f, err := m.run(ctx, w)
 	if !own(m.Accel) || ctx.Err() != nil {
 		return f, err
 	}
 	hung := err != nil && errors.Is(err, errNoQMP)
-	if hung || err == nil && f.Accel != emulation && (f.Ended == film.Broken || mutely(&f)) {
+	if hung || err == nil && f.Accel != emulation && (f.Ended == Broken || mutely(&f)) {
 		m.Accel = emulation
 		return m.run(ctx, w)
 	}
@@ -80,14 +77,14 @@ func (m Machine) Run(ctx context.Context, w Watch) (film.Film, error) {
 }
 
 // mutely reports whether the machine ran and has shown nothing at all: all firmware shows something.
-func mutely(f *film.Film) bool {
-	return (f.Ended == "" || f.Ended == film.Settled || f.Ended == film.TimeOver) && judge.Mute(f)
+func mutely(f *Film) bool {
+	return (f.Ended == "" || f.Ended == Settled || f.Ended == TimeOver) && Mute(f)
 }
 
-func (m *Machine) run(ctx context.Context, w Watch) (film.Film, error) {
+func (m *Machine) run(ctx context.Context, w Watch) (Film, error) {
 	p, err := m.start(ctx, cmp.Or(w.Patience, callLimit))
 	if err != nil {
-		return film.Film{}, err
+		return Film{}, err
 	}
 	defer p.end()
 	r := &recorder{
@@ -98,10 +95,10 @@ func (m *Machine) run(ctx context.Context, w Watch) (film.Film, error) {
 	p.monitor.event = r.event
 	err = r.record(ctx)
 	if ctx.Err() != nil {
-		return film.Film{}, ctx.Err()
+		return Film{}, ctx.Err()
 	}
 	if err != nil { // the guest ran, so that there is a film
-		r.film.Ended, r.film.Note = film.Broken, p.words(err)
+		r.film.Ended, r.film.Note = Broken, p.words(err)
 	}
 	r.film.Serial = r.serial.String()
 	r.film.Took = time.Since(r.began)
@@ -148,7 +145,7 @@ func (r *recorder) record(ctx context.Context) error {
 			return err
 		}
 	}
-	r.film.Settled = r.film.Ended == film.Settled || r.film.Ended == film.PoweredOff || r.film.Ended == film.Panicked
+	r.film.Settled = r.film.Ended == Settled || r.film.Ended == PoweredOff || r.film.Ended == Panicked
 	return nil
 }
 
@@ -194,17 +191,17 @@ func (r *recorder) look(ctx context.Context) error {
 	}
 	switch {
 	case r.noSpace || wrote > r.writes:
-		r.film.Ended = film.DiskFull
+		r.film.Ended = DiskFull
 	case !running:
 		r.film.Ended, r.film.Note = stopped(state.Status)
 	case r.resets > maxResets:
-		r.film.Ended = film.ResetLoop
+		r.film.Ended = ResetLoop
 	case r.hangs(now):
-		r.film.Ended, r.film.Note = film.Broken, fmt.Sprintf("%s showed nothing in %v", r.film.Accel, silence)
+		r.film.Ended, r.film.Note = Broken, fmt.Sprintf("%s showed nothing in %v", r.film.Accel, silence)
 	case r.settled(now):
-		r.film.Ended = film.Settled
+		r.film.Ended = Settled
 	case now.Sub(r.began) >= r.limit:
-		r.film.Ended = film.TimeOver
+		r.film.Ended = TimeOver
 	}
 	return nil
 }
@@ -219,16 +216,16 @@ func (r *recorder) hangs(now time.Time) bool {
 }
 
 // stopped returns the end of a machine by its state. Spec: QEMU, qapi/run-state.json, RunState.
-func stopped(status string) (end film.End, note string) {
+func stopped(status string) (end End, note string) {
 	switch status {
 	case "shutdown":
-		return film.PoweredOff, ""
+		return PoweredOff, ""
 	case "guest-panicked":
-		return film.Panicked, ""
+		return Panicked, ""
 	case "io-error":
-		return film.DiskFailed, ""
+		return DiskFailed, ""
 	}
-	return film.Broken, fmt.Sprintf("the machine stopped in the state %.40q", status)
+	return Broken, fmt.Sprintf("the machine stopped in the state %.40q", status)
 }
 
 // screen adds a frame if the screen has changed. It returns the lines of a text screen.
@@ -240,7 +237,7 @@ func (r *recorder) screen(ctx context.Context, running bool) ([]string, error) {
 	if lines != nil {
 		last, _ := r.film.Last()
 		if !slices.Equal(lines, last.Text) && (len(r.film.Frames) > 0 || strings.Join(lines, "") != "") {
-			r.add(film.Frame{Text: lines})
+			r.add(Frame{Text: lines})
 		}
 		r.raw, r.picture = nil, nil
 		return lines, nil
@@ -249,7 +246,7 @@ func (r *recorder) screen(ctx context.Context, running bool) ([]string, error) {
 	if err != nil || r.raw != nil && bytes.Equal(raw, r.raw) {
 		return nil, err
 	}
-	picture, err := film.DecodePPM(raw)
+	picture, err := DecodePPM(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +257,7 @@ func (r *recorder) screen(ctx context.Context, running bool) ([]string, error) {
 	if r.picture != nil && isCursor(r.picture, picture) {
 		r.film.Frames[len(r.film.Frames)-1].Picture = b.Bytes()
 	} else {
-		r.add(film.Frame{Picture: b.Bytes()})
+		r.add(Frame{Picture: b.Bytes()})
 	}
 	r.raw, r.picture = raw, picture
 	return nil, nil
@@ -299,14 +296,14 @@ func (r *recorder) processor(ctx context.Context) error {
 }
 
 // add appends a frame. Beyond the bounds a frame of the middle is dropped.
-func (r *recorder) add(f film.Frame) {
+func (r *recorder) add(f Frame) {
 	now := time.Now()
 	f.At = now.Sub(r.began)
 	if work, known := r.machine.work(); known {
 		f.Work = work - r.begun
 	}
 	r.film.Frames = append(r.film.Frames, f)
-	for len(r.film.Frames) > 2 && (len(r.film.Frames) > film.MaxFrames || pictures(r.film.Frames) > film.MaxPictures) {
+	for len(r.film.Frames) > 2 && (len(r.film.Frames) > MaxFrames || pictures(r.film.Frames) > MaxPictures) {
 		middle := len(r.film.Frames) / 2
 		r.film.Frames = slices.Delete(r.film.Frames, middle, middle+1)
 		r.film.Dropped++
@@ -315,7 +312,7 @@ func (r *recorder) add(f film.Frame) {
 }
 
 // pictures returns the bytes of all pictures.
-func pictures(frames []film.Frame) (n int) {
+func pictures(frames []Frame) (n int) {
 	for _, f := range frames {
 		n += len(f.Picture)
 	}
@@ -424,7 +421,7 @@ type halves struct {
 }
 
 func (h *halves) add(b []byte) {
-	const half = film.MaxSerial / 2
+	const half = MaxSerial / 2
 	n := min(half-len(h.head), len(b))
 	h.head, b = append(h.head, b[:n]...), b[n:]
 	h.tail = append(h.tail, b...)

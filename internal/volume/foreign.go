@@ -1,5 +1,6 @@
-// Package disklabel finds the tables that divide a partition into slices, and the partition tables of machines other
-// than PCs.
+// This part of the package finds the tables that divide a partition into slices, and the partition tables of machines
+// other than PCs.
+
 package volume
 
 import (

@@ -1,5 +1,6 @@
-// Package stack finds what lies between a partition and its file systems: arrays, volume groups, pools, caches and
-// encryption. Swap belongs to it, since a swap area can lie on a logical volume.
+// This part of the package finds what lies between a partition and its file systems: arrays, volume groups, pools,
+// caches and encryption. Swap belongs to it, since a swap area can lie on a logical volume.
+
 package volume
 
 import (

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume/identify"
@@ -73,7 +73,7 @@ func Guest(d disk.Disk, tab *table.Table, parts []boot.Partition) *boot.Guest {
 // ReadGuest returns what a guest boots with.
 func ReadGuest(t testing.TB, g *boot.Guest) *boot.Result {
 	t.Helper()
-	r, err := known.Read(g)
+	r, err := layout.ReadBoot(g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func EveryBadSector(t testing.TB, g *boot.Guest) {
 // said returns what reads a disk with partitions, as text.
 func said(tab *table.Table, parts []boot.Partition) func(d disk.Disk) (string, error) {
 	return func(d disk.Disk) (string, error) {
-		r, err := known.Read(Guest(d, tab, parts))
+		r, err := layout.ReadBoot(Guest(d, tab, parts))
 		if err != nil {
 			return "", err
 		}

@@ -7,13 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot/boottest"
-	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -65,7 +65,7 @@ func TestHiddenSectorsOfBitLocker(t *testing.T) {
 func TestHiddenSectorsOfFAT32(t *testing.T) {
 	d := disktest.Fixture(t, disktest.Fixtures(t)["logical-chain"])
 	tab, parts := boottest.Partitions(t, d)
-	r, err := known.Read(boottest.Guest(d, tab, parts))
+	r, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
 	require.NoError(t, err)
 	var at []int64
 	for _, ref := range r.Refs {
@@ -112,11 +112,11 @@ func TestBootSectorOfFreeBSD(t *testing.T) {
 	f.U16(63*512+510, 0xaa55)
 	d := boottest.Disk(f)
 	tab, parts := boottest.Partitions(t, d)
-	r, err := known.Read(boottest.Guest(d, tab, parts))
+	r, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
 	require.NoError(t, err)
 	require.Empty(t, r.Issues)
 	f.Text(63*512+0x180, "GRUB \x00Geom\x00Hard Disk\x00Read\x00 Error\x00")
-	r, err = known.Read(boottest.Guest(d, tab, parts))
+	r, err = layout.ReadBoot(boottest.Guest(d, tab, parts))
 	require.NoError(t, err)
 	require.Len(t, r.Issues, 1, "a loader of another maker in its place")
 }
@@ -168,7 +168,7 @@ func TestBootSectorOfExFAT(t *testing.T) {
 		d := boottest.Disk(f)
 		tab, parts := boottest.Partitions(t, d)
 		require.Equal(t, volume.ExFAT, parts[0].Volume.Kind)
-		r, err := known.Read(boottest.Guest(d, tab, parts))
+		r, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
 		require.NoError(t, err)
 		require.Len(t, r.Issues, want)
 	}

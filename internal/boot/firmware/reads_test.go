@@ -8,7 +8,6 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/firmware"
-	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
@@ -16,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -27,7 +27,7 @@ func eachRead(t *testing.T, finder boot.Finder, f forge.Bytes, change func(g *bo
 	tab, parts := boottest.Partitions(t, d)
 	disktest.EveryReadCounts(t, d, func(d disk.Disk) error {
 		g := boottest.Guest(d, tab, parts)
-		g.Codes, g.Code = known.Codes, known.Identify(g.Sector0)
+		g.Codes, g.Code = layout.Codes, layout.Identify(g.Sector0)
 		if change != nil {
 			change(g)
 		}

@@ -11,11 +11,11 @@ import (
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
-	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -129,6 +129,6 @@ func TestChainOfUEFIThatCannotBeRead(t *testing.T) {
 	defer holding(nil, broken)()
 	d := boottest.Disk(f)
 	tab, parts := boottest.Partitions(t, d)
-	_, err := known.Read(boottest.Guest(d, tab, parts))
+	_, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
 	require.ErrorIs(t, err, broken)
 }

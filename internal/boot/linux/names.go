@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/pattern"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -17,13 +17,13 @@ import (
 // Names of whole disks and of partitions. Spec: Linux, Documentation/admin-guide/devices.txt; systemd,
 // 60-persistent-storage.rules.
 var (
-	diskName   = pattern.Lazy(`^/dev/(?:(?:sd|hd|vd|xvd)[a-z]{1,3}|nvme[0-9]{1,3}n[0-9]{1,3}|mmcblk[0-9]{1,3})$`)
-	diskLink   = pattern.Lazy(`^/dev/disk/by-(?:path/.+|id/(?:ata|scsi|virtio|nvme|usb|wwn|mmc)-.+)$`)
-	partLink   = pattern.Lazy(`-part[0-9]+$`)
-	firstDisk  = pattern.Lazy(`^(?:/dev/(?:sda|hda|vda|xvda|nvme0n1|mmcblk0)|\(hd0\)|hd0|8:0)$`)
-	firstPart  = pattern.Lazy(`^/dev/(?:(?:sd|hd|vd|xvd)a|nvme0n1p|mmcblk0p)([0-9]{1,3})$`)
-	byLink     = pattern.Lazy(`^/dev/disk/by-(uuid|label|partuuid|partlabel)/(.+)$`)
-	arithmetic = pattern.Lazy(`^\$\(\(([0-9]{1,12})\*([0-9]{1,6})\)\)$`)
+	diskName   = ondisk.LazyPattern(`^/dev/(?:(?:sd|hd|vd|xvd)[a-z]{1,3}|nvme[0-9]{1,3}n[0-9]{1,3}|mmcblk[0-9]{1,3})$`)
+	diskLink   = ondisk.LazyPattern(`^/dev/disk/by-(?:path/.+|id/(?:ata|scsi|virtio|nvme|usb|wwn|mmc)-.+)$`)
+	partLink   = ondisk.LazyPattern(`-part[0-9]+$`)
+	firstDisk  = ondisk.LazyPattern(`^(?:/dev/(?:sda|hda|vda|xvda|nvme0n1|mmcblk0)|\(hd0\)|hd0|8:0)$`)
+	firstPart  = ondisk.LazyPattern(`^/dev/(?:(?:sd|hd|vd|xvd)a|nvme0n1p|mmcblk0p)([0-9]{1,3})$`)
+	byLink     = ondisk.LazyPattern(`^/dev/disk/by-(uuid|label|partuuid|partlabel)/(.+)$`)
+	arithmetic = ondisk.LazyPattern(`^\$\(\(([0-9]{1,12})\*([0-9]{1,6})\)\)$`)
 )
 
 // isDisk reports whether a name is that of a whole disk, this one or another.

@@ -11,7 +11,6 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/pattern"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -66,10 +65,10 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 
 // arcPath is how NTLDR names a folder: the r'th disk of the BIOS, and the n'th partition of those that are used and not
 // extended, primary ones first. scsi() and signature() name disks in other ways.
-var arcPath = pattern.Lazy(`(?i)multi\(\d{1,3}\)disk\(\d{1,3}\)rdisk\((\d{1,3})\)partition\((\d{1,3})\)`)
+var arcPath = ondisk.LazyPattern(`(?i)multi\(\d{1,3}\)disk\(\d{1,3}\)rdisk\((\d{1,3})\)partition\((\d{1,3})\)`)
 
 // savedPath is a file of C: that a line of the menu starts.
-var savedPath = pattern.Lazy(`(?im)^[ \t]*c:\\([^/:*?"<>|=\r\n]{1,128}?)[ \t]*=`)
+var savedPath = ondisk.LazyPattern(`(?im)^[ \t]*c:\\([^/:*?"<>|=\r\n]{1,128}?)[ \t]*=`)
 
 // checkArc compares the partitions that boot.ini counts with those that exist. All moves keep numbers and order.
 func checkArc(f *boot.Found, g *boot.Guest, p boot.Partition, menu []byte) {
@@ -119,7 +118,7 @@ func readBootIni(files guestfile.FS) (menu []byte, size int64, err error) {
 
 // savedName matches the usual names of files that hold a boot sector: BOOTSECT.DOS of the setup of Windows,
 // bootsect.lnx and others.
-var savedName = pattern.Lazy(`(?i)^bootsect\.[^.]{1,16}$`)
+var savedName = ondisk.LazyPattern(`(?i)^bootsect\.[^.]{1,16}$`)
 
 // savedPaths returns the files that the menu starts.
 func savedPaths(menu []byte) []string {

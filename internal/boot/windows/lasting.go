@@ -10,7 +10,6 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/fs/fat"
 	"github.com/trueup/trueup/internal/fs/ntfs"
-	"github.com/trueup/trueup/internal/fs/ntfs/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
@@ -56,7 +55,7 @@ func (r *fileRefs) mirrored() error {
 }
 
 // logOf reads the log of an NTFS, once; nil if the volume has no log.
-func logOf(g *boot.Guest, p boot.Partition) (*journal.Log, error) {
+func logOf(g *boot.Guest, p boot.Partition) (*ntfs.Log, error) {
 	logs := memoryOf(g).logs
 	known, ok := logs[p.Number]
 	if !ok {
@@ -74,7 +73,7 @@ func findLogs(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		return nil
 	}
 	known, ok := memoryOf(g).logs[p.Number]
-	state, err := journal.State(0), known.err
+	state, err := ntfs.State(0), known.err
 	switch {
 	case ok && err == nil && known.Log == nil:
 		err = fs.ErrNotExist
@@ -89,7 +88,7 @@ func findLogs(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		f.Sign(boot.NotKnown, p, boot.OnMoveRepair, "%s is not there, or cannot be read", name)
 	case err != nil:
 		return err
-	case state == journal.Open:
+	case state == ntfs.OpenLog:
 		const move = "a position in a file is rewritten if the log leaves that file alone; else the move is refused"
 		f.Sign(boot.Running, p, move, "%s is open", name)
 	default:
@@ -99,28 +98,28 @@ func findLogs(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 }
 
 // look reads how a log was left that nothing else has read.
-func look(g *boot.Guest, p boot.Partition) (journal.State, error) {
+func look(g *boot.Guest, p boot.Partition) (ntfs.State, error) {
 	file, err := windowsFile(g, p, "$LogFile")
 	if err != nil {
-		return journal.Empty, err
+		return ntfs.Empty, err
 	}
-	return journal.Look(file)
+	return ntfs.Look(file)
 }
 
 // ntfsLog is the log of a volume, or why it cannot be read.
 type ntfsLog struct {
-	*journal.Log
+	*ntfs.Log
 	err error
 }
 
-func readLog(g *boot.Guest, p boot.Partition) (*journal.Log, error) {
+func readLog(g *boot.Guest, p boot.Partition) (*ntfs.Log, error) {
 	file, err := ifThere(windowsFile(g, p, "$LogFile"))
 	if file == nil {
 		return nil, err
 	}
 	v := opened[ntfs.Volume](g, p)
 	cluster, record := v.Sizes()
-	log, err := journal.Read(file, journal.Volume{Source: v.Disk(), Cluster: cluster, Record: record, MFT: v.Record})
+	log, err := ntfs.Read(file, ntfs.LogVolume{Source: v.Disk(), Cluster: cluster, Record: record, MFT: v.Record})
 	if err != nil && boot.Understood(err) {
 		err = ondisk.In(ondisk.ErrUnsupported,
 			"$LogFile of NTFS cannot be read, so it is not known whether Windows was shut down cleanly: %v", err)
@@ -157,7 +156,7 @@ func (r *fileRefs) replayed() error {
 // noteOpen reports that an open log was found harmless.
 func (r *fileRefs) noteOpen(f *boot.Found) {
 	log := memoryOf(r.g).logs[r.p.Number].Log
-	if log != nil && log.State == journal.Open {
+	if log != nil && log.State == ntfs.OpenLog {
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "ntfs-open", Effect: ondisk.Note, OnMove: true,
 			Text: fmt.Sprintf("the NTFS of partition %d was in use when it was copied: "+
@@ -167,8 +166,8 @@ func (r *fileRefs) noteOpen(f *boot.Found) {
 }
 
 // patched returns what a replay must leave alone.
-func (r *fileRefs) patched() (journal.Patched, error) {
-	var out journal.Patched
+func (r *fileRefs) patched() (ntfs.Patched, error) {
+	var out ntfs.Patched
 	v := opened[ntfs.Volume](r.g, r.p)
 	places := func(at []disk.Range) {
 		for _, x := range at {

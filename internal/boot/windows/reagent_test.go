@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot/boottest"
-	"github.com/trueup/trueup/internal/boot/known"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 )
@@ -109,7 +109,7 @@ func TestRecoveryOnGPT(t *testing.T) {
 	tab, parts := boottest.Partitions(t, d)
 	g := boottest.Guest(d, tab, parts)
 	g.Scheme = table.GPT
-	r, err := known.Read(g)
+	r, err := layout.ReadBoot(g)
 	require.NoError(t, err)
 	require.Equal(t, []string{"winre WinreLocation: 20512256 follows 2"}, fates(stored(r)))
 }
@@ -138,7 +138,7 @@ func TestRecoveryOnAnotherDisk(t *testing.T) {
 			parts[1].GUID = partition
 			g := boottest.Guest(d, tab, parts)
 			g.Scheme, g.GUID = tc.scheme, here
-			r, err := known.Read(g)
+			r, err := layout.ReadBoot(g)
 			require.NoError(t, err)
 			require.Len(t, stored(r), tc.want)
 		})

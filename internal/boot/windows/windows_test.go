@@ -16,13 +16,13 @@ import (
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
-	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/boot/windows"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
@@ -241,7 +241,7 @@ func TestHivesOfGPTDisks(t *testing.T) {
 	tab, parts := boottest.Partitions(t, d)
 	g := boottest.Guest(d, tab, parts)
 	g.Scheme = table.GPT
-	r, err := known.Read(g)
+	r, err := layout.ReadBoot(g)
 	require.NoError(t, err)
 	require.Equal(t, []string{"drive letter D:: 32256 of disk 0x55667788"}, fates(stored(r)))
 	require.Empty(t, r.Issues)

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // belowFlags choose the disks of undo, resume and finish by a folder.
@@ -55,7 +55,7 @@ func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 	if err := f.Confine(ctx, errOut, append(slices.Clone(f.allow), folder), writes); err != nil {
 		return err
 	}
-	disks, kept, err := unfinished.Below(folder)
+	disks, kept, err := journal.Below(folder)
 	if err != nil {
 		return err
 	}
@@ -85,8 +85,8 @@ func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 		case f.below.dry && !f.JSON():
 			return nil
 		case f.below.dry:
-			done := unfinished.Done{Text: f.command + " applies; nothing was changed"}
-			r := report.NewUnfinished(command.Head(f.command), unfinished.Work{Path: path}, done)
+			done := journal.Done{Text: f.command + " applies; nothing was changed"}
+			r := report.NewUnfinished(command.Head(f.command), journal.Work{Path: path}, done)
 			return f.Emit(out, r, func(*report.Text) {})
 		}
 		return f.goOnAt(ctx, out, errOut, f.hold(path))

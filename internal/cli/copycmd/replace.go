@@ -12,10 +12,10 @@ import (
 
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/cli/flags"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // replaceFlags are the flags of replace.
@@ -162,8 +162,8 @@ func (f *replaceFlags) making(ctx context.Context, disk string) *making {
 
 // goesOn completes the exchange that an earlier run has left open. It reports whether there was one.
 func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk string) (bool, error) {
-	w, err := unfinished.At(disk)
-	if err != nil || w == nil || w.Kind != unfinished.Exchange {
+	w, err := journal.At(disk)
+	if err != nil || w == nil || w.Kind != journal.Exchange {
 		return false, nil //nolint:nilerr // opening the disk says the same
 	}
 	on := &openFlags{
@@ -171,7 +171,7 @@ func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk s
 		looped: f.looped,
 	}
 	switch {
-	case on.keepNone && (w.Phase == unfinished.Finishing || w.Phase == unfinished.Kept):
+	case on.keepNone && (w.Phase == journal.Finishing || w.Phase == journal.Kept):
 		on.command = realign.Finish
 	case w.Resume != "":
 		return false, nil

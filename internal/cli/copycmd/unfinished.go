@@ -12,9 +12,9 @@ import (
 
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/cli/flags"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // openFlags are those of the commands that go on with open work.
@@ -97,7 +97,7 @@ does not end the others, and the exit code is the worst.
 // held is the open work of the disk at a path, which this run has locked, or the reason why it has not.
 type held struct {
 	path   string
-	work   *unfinished.Held
+	work   *journal.Held
 	device *realign.Device // on which the disk lies; nil for files
 	err    error           // wraps fs.ErrNotExist where nothing is open
 }
@@ -105,12 +105,12 @@ type held struct {
 // hold locks the open work of the disk at a path, and claims the device on which that lies.
 func (f *openFlags) hold(path string) *held {
 	h := &held{path: path}
-	switch h.work, h.err = unfinished.Hold(path, f.journal); {
+	switch h.work, h.err = journal.Hold(path, f.journal); {
 	case h.err != nil:
 		h.err = fmt.Errorf("%s: %w", path, h.err)
-	case f.journal != "" && h.work.Work.Kind != "" && h.work.Work.Kind != unfinished.InPlace:
+	case f.journal != "" && h.work.Work.Kind != "" && h.work.Work.Kind != journal.InPlace:
 		h.err = command.Usage("--journal %s is not the journal of a move", f.journal)
-	case h.work.Work.Kind == unfinished.InPlace && realign.IsDevice(path):
+	case h.work.Work.Kind == journal.InPlace && realign.IsDevice(path):
 		h.device, h.err = realign.OpenDisk(path)
 	}
 	return h
@@ -184,7 +184,7 @@ func (f *openFlags) goOnAt(ctx context.Context, out, errOut io.Writer, h *held) 
 }
 
 // goOn goes on with open work, or only judges whether it can.
-func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge bool) (unfinished.Done, error) {
+func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge bool) (journal.Done, error) {
 	watch, end := f.Watched(errOut, f.Progress, f.command, false)
 	defer end()
 	j := &realign.Job{
@@ -197,7 +197,7 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge b
 	if err != nil {
 		err = fmt.Errorf("%s: %w", h.path, err)
 	}
-	if h.work.Work.Kind == unfinished.InPlace {
+	if h.work.Work.Kind == journal.InPlace {
 		err = inMiddle(ctx, err)
 	}
 	return done, err
@@ -219,7 +219,7 @@ func (f *openFlags) nothingOpen(path string) error {
 	if realign.Code(err) == "unfinished" {
 		return err
 	}
-	text := fmt.Sprintf("%s: nothing is open here: there is no journal %s", path, unfinished.JournalOf(path))
+	text := fmt.Sprintf("%s: nothing is open here: there is no journal %s", path, journal.JournalOf(path))
 	if left := realign.LeftBehind(path); left != "" {
 		text += "; " + left
 	}

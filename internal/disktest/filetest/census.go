@@ -6,16 +6,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/fragments"
+	"github.com/trueup/trueup/internal/guestfile"
 )
 
 // Walk counts the files of a volume.
-type Walk = func(*fragments.Census, disk.Disk) error
+type Walk = func(*guestfile.Census, disk.Disk) error
 
 // Counted returns the census of a sound volume.
-func Counted(t testing.TB, volume disk.Disk, walk Walk) *fragments.Census {
+func Counted(t testing.TB, volume disk.Disk, walk Walk) *guestfile.Census {
 	t.Helper()
-	c := &fragments.Census{Budget: fragments.NewBudget()}
+	c := &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
 	require.NoError(t, walk(c, volume))
 	require.False(t, c.Ended)
 	require.Equal(t, c.Of, c.Looked, "no sample")
@@ -26,16 +26,16 @@ func Counted(t testing.TB, volume disk.Disk, walk Walk) *fragments.Census {
 // ExerciseCensus counts the files of a volume that may be broken, and holds the census to what it promises.
 func ExerciseCensus(t *testing.T, volume disk.Disk, walk Walk) {
 	t.Helper()
-	c := &fragments.Census{Budget: fragments.NewBudget()}
+	c := &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
 	c.Budget.Work.Limit = 64 << 20 // an input must not take seconds
 	Known(t, walk(c, volume))
 	consistent(t, c, volume)
 }
 
 // consistent requires the numbers of a census to agree with each other.
-func consistent(t testing.TB, c *fragments.Census, volume disk.Disk) {
+func consistent(t testing.TB, c *guestfile.Census, volume disk.Disk) {
 	t.Helper()
-	for _, g := range []fragments.Group{c.Files, c.Folders} {
+	for _, g := range []guestfile.Group{c.Files, c.Folders} {
 		require.LessOrEqual(t, g.Placed, g.Number)
 		require.LessOrEqual(t, g.Fragmented, g.Placed)
 		require.GreaterOrEqual(t, g.Pieces, g.Placed+g.Fragmented)

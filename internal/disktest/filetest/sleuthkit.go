@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/fragments"
+	"github.com/trueup/trueup/internal/guestfile"
 )
 
 // FreeOfSleuthkit is the free space of a volume as blkls lists it. A unit is a cluster, or a sector of a FAT.
-func FreeOfSleuthkit(t testing.TB, img string, unit int64) *fragments.Free {
+func FreeOfSleuthkit(t testing.TB, img string, unit int64) *guestfile.Free {
 	t.Helper()
-	var f fragments.Free
+	var f guestfile.Free
 	last, length := int64(-2), int64(0)
 	for lines := bufio.NewScanner(strings.NewReader(disktest.Output(t, "blkls", "-l", img))); lines.Scan(); {
 		addr, free := strings.CutSuffix(lines.Text(), "|f")

@@ -37,9 +37,7 @@ var (
 	}
 	diskTests = []suite{{"internal/layout", ""}, planTests, pipeTests}
 	bootTests = []suite{
-		{"internal/boot/known", ""},
 		{"internal/boot/firmware", ""},
-		{"internal/boot/grub", ""},
 		{"internal/boot/linux", ""},
 		{"internal/boot/windows", ""},
 		{"internal/layout", ""},
@@ -67,13 +65,12 @@ var rooms = []room{
 	{path: "layout", pure: true, also: []suite{planTests, pipeTests}},
 	{path: "boot", pure: true, also: bootTests},
 	{path: "boot/firmware", pure: true, also: bootTests},
-	{path: "boot/grub", pure: true, also: bootTests},
 	{path: "boot/linux", pure: true, also: bootTests},
 	{path: "boot/windows", pure: true, also: bootTests},
 	{path: "sys", also: []suite{{"internal/image/gate", ""}, storeTests, pipeTests, processTests}},
 	{path: "image", also: []suite{storeTests, pipeTests, processTests}},
 	{path: "image/gate", also: fileTests},
-	{path: "image/store", also: []suite{pipeTests, processTests}},
+	{path: "image/store", also: []suite{pipeTests, processTests, {"cmd/trueup", "Device"}}},
 	{path: "image/ova", also: []suite{{"internal/exchange", ""}, pipeTests, processTests}},
 	{path: "image/driver", also: []suite{imageTests, storeTests, pipeTests}},
 	{path: "image/qcow2", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
@@ -81,11 +78,9 @@ var rooms = []room{
 	{path: "image/vhd", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
 	{path: "image/vhdx", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
 	{path: "image/vmdk", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
-	{path: "journal", also: []suite{{"internal/unfinished", ""}, {"internal/inplace", ""}, pipeTests}},
-	{path: "unfinished", also: []suite{{"internal/exchange", ""}, pipeTests, placeTests}},
+	{path: "journal", also: []suite{{"internal/inplace", ""}, {"internal/exchange", ""}, pipeTests, placeTests}},
 	{path: "exchange", also: []suite{pipeTests, placeTests}},
 	{path: "inplace", also: []suite{pipeTests, placeTests}},
-	{path: "image/device", also: []suite{pipeTests, {"cmd/trueup", "Device"}}},
 	{path: "freespace", logic: true, pure: true, also: []suite{pipeTests, spaceTests}},
 }
 

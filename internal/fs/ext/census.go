@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -23,7 +22,7 @@ const (
 
 // census counts the files of a volume.
 type census struct {
-	*fragments.Census
+	*guestfile.Census
 	fs      *fileSystem
 	folders []int64        // inodes
 	wanted  map[int64]name // of the worst files, and of the folders above them
@@ -36,7 +35,7 @@ type name struct {
 }
 
 // Fragments counts the files of a volume, as the replay of its journal leaves them.
-func Fragments(c *fragments.Census, volume disk.Disk) error {
+func Fragments(c *guestfile.Census, volume disk.Disk) error {
 	opened, err := Open(c.Budget, volume)
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
-	"github.com/trueup/trueup/internal/fragments"
+	"github.com/trueup/trueup/internal/guestfile"
 )
 
 var (
@@ -53,7 +53,7 @@ func filefrag(t testing.TB, img, path string) (pieces int64) {
 }
 
 // sum is the group of files with so many pieces. It knows nothing of their bytes.
-func sum(pieces map[string]int64) (g fragments.Group) {
+func sum(pieces map[string]int64) (g guestfile.Group) {
 	for _, n := range pieces {
 		g.Number++
 		g.Pieces += n
@@ -107,7 +107,7 @@ func TestCensusLikeE2fsprogs(t *testing.T) {
 			if strings.Contains(k.name, "inline") {
 				require.Less(t, sum(files).Placed, sum(files).Number-5)
 			}
-			for _, both := range [][2]fragments.Group{{sum(files), c.Files}, {sum(folders), c.Folders}} {
+			for _, both := range [][2]guestfile.Group{{sum(files), c.Files}, {sum(folders), c.Folders}} {
 				want, got := both[0], both[1]
 				got.Bytes, got.Apart = 0, 0
 				require.Equal(t, want, got)
@@ -151,7 +151,7 @@ func TestCensusEndsWithItsBudget(t *testing.T) {
 		files[fmt.Sprint(i)] = filetest.Noise(uint64(i), 10)
 	}
 	img := makeExt(t, extKinds[5], filetest.WriteTree(t, files))
-	c := &fragments.Census{Budget: fragments.NewBudget()}
+	c := &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
 	c.Budget.Work.Limit = 256 << 10 // group descriptors, bitmaps and two or three stretches of inodes
 	require.NoError(t, Fragments(c, filetest.RawImage(t, img)))
 	require.True(t, c.Ended)

@@ -4,14 +4,14 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/fragments"
+	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
 
 // free finds the free space in the bitmaps of all groups.
-func (f *fileSystem) free() (*fragments.Free, error) {
-	var out fragments.FreeRuns
+func (f *fileSystem) free() (*guestfile.Free, error) {
+	var out guestfile.FreeRuns
 	for number := range f.groups {
 		g, err := f.group(number)
 		if err != nil {
@@ -43,7 +43,7 @@ func (f *fileSystem) unit() (int64, error) {
 }
 
 // freeOf adds the free blocks of a group. A bit of its bitmap is a block, or a cluster of them.
-func (f *fileSystem) freeOf(g *group, out *fragments.FreeRuns) error {
+func (f *fileSystem) freeOf(g *group, out *guestfile.FreeRuns) error {
 	unit, err := f.unit()
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (f *fileSystem) bitmap(field string, at int64, block uint64) (int64, error)
 
 // freeOfNew adds the free blocks of a group without a bitmap: all but the superblock, the descriptors, and its own
 // bitmaps and inodes where they lie within it. Spec: e2fsprogs, lib/ext2fs/rw_bitmaps.c, mark_uninit_bg_group_blocks.
-func (f *fileSystem) freeOfNew(g *group, blocks disk.Range, unit int64, out *fragments.FreeRuns) error {
+func (f *fileSystem) freeOfNew(g *group, blocks disk.Range, unit int64, out *guestfile.FreeRuns) error {
 	taken := []disk.Range{{Off: blocks.Off, Len: f.headBlocks(g.number)}}
 	for _, r := range []struct {
 		at uint64

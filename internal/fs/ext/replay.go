@@ -3,7 +3,6 @@ package ext
 import (
 	"fmt"
 
-	"github.com/trueup/trueup/internal/fs/ext/journal"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -13,7 +12,7 @@ import (
 type Replayed struct {
 	guestfile.FS
 	Before guestfile.FS // the files as they are on the disk
-	Log    *journal.Log // nil if Unread is set
+	Log    *Log         // nil if Unread is set
 	Unread error        // why it is not known what a replay writes
 }
 
@@ -24,7 +23,7 @@ func (f *fileSystem) replayed(b *guestfile.Budget) (*Replayed, error) {
 		return nil, err
 	}
 	metered := &ondisk.Metered{Source: src, Budget: b.Journals}
-	log, err := journal.Read(metered, journal.Volume{Block: f.block, Blocks: f.blocks})
+	log, err := Read(metered, Volume{Block: f.block, Blocks: f.blocks})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", src.Path, err)
 	}

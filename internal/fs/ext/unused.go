@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -16,7 +15,7 @@ import (
 // Unused hands the free blocks of a volume to free, and then all that is in use to used, whose error ends the walk: the
 // tables of the groups, and what the inodes map. The error is that of a volume whose bitmaps cannot be trusted. e2fsck
 // checks the same: Spec: e2fsprogs, e2fsck/pass5.c, check_block_bitmaps and check_block_end.
-func Unused(b *guestfile.Budget, volume disk.Disk, free *fragments.FreeRuns, used func(disk.Range) error) error {
+func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, used func(disk.Range) error) error {
 	f, err := openAsIs(b, volume)
 	if err != nil {
 		return err
@@ -63,7 +62,7 @@ type unused struct {
 
 // groups adds the free blocks of all groups, and compares their number with those that the group and the superblock
 // count.
-func (u *unused) groups(free *fragments.FreeRuns) error {
+func (u *unused) groups(free *guestfile.FreeRuns) error {
 	unit, err := u.fs.unit()
 	if err != nil {
 		return err
@@ -105,7 +104,7 @@ func (f *fileSystem) padded(g *group, unit int64) error {
 	if err := f.read(raw, ondisk.I64(g.blockBitmap)*f.block); err != nil {
 		return err
 	}
-	var behind fragments.FreeRuns
+	var behind guestfile.FreeRuns
 	bits := (f.blocksOf(g.number).Len + unit - 1) / unit
 	for ; bits%8 != 0; bits++ {
 		if raw[bits/8]>>(bits%8)&1 == 0 {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -20,7 +19,7 @@ const (
 
 // census counts the files of a volume.
 type census struct {
-	*fragments.Census
+	*guestfile.Census
 	fs      *fileSystem
 	folders []folder       // those that were met, in the order of the walk
 	seen    map[int64]bool // first clusters of folders
@@ -34,7 +33,7 @@ type folder struct {
 }
 
 // Fragments counts the files of a volume, folder by folder.
-func Fragments(c *fragments.Census, volume disk.Disk) error {
+func Fragments(c *guestfile.Census, volume disk.Disk) error {
 	opened, err := Open(c.Budget, volume)
 	if err != nil {
 		return err
@@ -85,9 +84,9 @@ func (w *census) skip(err error) bool {
 
 // visit counts a file, and remembers a folder.
 func (w *census) visit(e entry, parent int) error {
-	if w.Looked++; w.Looked > fragments.MaxRecords {
+	if w.Looked++; w.Looked > guestfile.MaxRecords {
 		w.Cut()
-		return fmt.Errorf("fat: %w of %d names", ondisk.ErrLimit, fragments.MaxRecords)
+		return fmt.Errorf("fat: %w of %d names", ondisk.ErrLimit, guestfile.MaxRecords)
 	}
 	if !e.dir() {
 		return w.count(e, parent)
@@ -133,14 +132,14 @@ func (w *census) path(e entry, parent int) string {
 }
 
 // free finds the free clusters in the FAT in use.
-func (f *fileSystem) free() (*fragments.Free, error) {
-	var out fragments.FreeRuns
+func (f *fileSystem) free() (*guestfile.Free, error) {
+	var out guestfile.FreeRuns
 	return &out.Free, f.freeInto(&out, nil)
 }
 
 // freeInto adds the free clusters in the FAT in use. same gets each piece of that which was read, with its place; nil:
 // nothing looks at it.
-func (f *fileSystem) freeInto(out *fragments.FreeRuns, same func(raw []byte, at int64) error) error {
+func (f *fileSystem) freeInto(out *guestfile.FreeRuns, same func(raw []byte, at int64) error) error {
 	add := func(cluster int64, value uint32) {
 		if value == 0 {
 			out.Add(disk.Range{Off: f.at(cluster), Len: f.Cluster})

@@ -11,11 +11,11 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
-	"github.com/trueup/trueup/internal/fragments"
+	"github.com/trueup/trueup/internal/guestfile"
 )
 
 // mshowfat is what mshowfat prints of files and folders: the runs of clusters of each.
-func mshowfat(t *testing.T, img string, cluster int64, names []string) (g fragments.Group, pieces map[string]int64) {
+func mshowfat(t *testing.T, img string, cluster int64, names []string) (g guestfile.Group, pieces map[string]int64) {
 	t.Helper()
 	args := []string{"-i", img}
 	for _, name := range names {
@@ -159,7 +159,7 @@ func TestCensusOfBrokenFAT(t *testing.T) {
 	require.Equal(t, int64(2), c.Files.Number)
 	require.Equal(t, int64(2), c.Folders.Number)
 
-	c = &fragments.Census{Budget: fragments.NewBudget()}
+	c = &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
 	c.Budget.Work.Limit = 150 << 10 // the free clusters and the root
 	require.NoError(t, Fragments(c, filetest.Memory(b)))
 	require.True(t, c.Ended)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -27,7 +26,7 @@ const (
 // Unused hands the free clusters of a volume to free. The error is that of a volume whose tables cannot be trusted:
 // copies that differ, another number of free clusters than FAT32 has stored, a chain of a file or folder that is
 // broken. A cluster in use has an entry of its own in the table, so that used gets nothing.
-func Unused(b *guestfile.Budget, volume disk.Disk, free *fragments.FreeRuns, _ func(disk.Range) error) error {
+func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, _ func(disk.Range) error) error {
 	opened, err := Open(b, volume)
 	if err != nil {
 		return err
@@ -43,7 +42,7 @@ func Unused(b *guestfile.Budget, volume disk.Disk, free *fragments.FreeRuns, _ f
 	if err := f.counted(free.Bytes / f.Cluster); err != nil {
 		return err
 	}
-	w := &census{Census: &fragments.Census{Budget: b}, fs: f, seen: map[int64]bool{}}
+	w := &census{Census: &guestfile.Census{Budget: b}, fs: f, seen: map[int64]bool{}}
 	if err := w.walk(); err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"unicode/utf16"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -24,12 +23,12 @@ const (
 
 // census counts the files of a volume.
 type census struct {
-	*fragments.Census
+	*guestfile.Census
 	fs *fileSystem
 }
 
 // Fragments counts the files of a volume by the records of its MFT.
-func Fragments(c *fragments.Census, volume disk.Disk) error {
+func Fragments(c *guestfile.Census, volume disk.Disk) error {
 	boot, err := readBoot(volume)
 	if err != nil {
 		return err
@@ -121,7 +120,7 @@ func (n *fileSystem) peek(number int64) (inUse bool, h recordHead, err error) {
 }
 
 // tally adds the runs of all streams of a kind. The parts of one follow each other in the list, as in a record.
-func (node *node) tally(t *fragments.Tally, kind uint32) error {
+func (node *node) tally(t *guestfile.Tally, kind uint32) error {
 	s := stream{fs: node.fs, tally: t}
 	return node.each(kind, func(string) bool { return true }, s.add)
 }
@@ -129,7 +128,7 @@ func (node *node) tally(t *fragments.Tally, kind uint32) error {
 // stream decodes the runs of the streams of a file.
 type stream struct {
 	fs       *fileSystem
-	tally    *fragments.Tally
+	tally    *guestfile.Tally
 	name     string
 	clusters int64 // of the stream so far
 }
@@ -163,8 +162,8 @@ func (s *stream) add(rec *record, a *attr) error {
 }
 
 // free finds the free space in $Bitmap.
-func (n *fileSystem) free() (*fragments.Free, error) {
-	var out fragments.FreeRuns
+func (n *fileSystem) free() (*guestfile.Free, error) {
+	var out guestfile.FreeRuns
 	return &out.Free, n.freeInto(&out)
 }
 
@@ -193,7 +192,7 @@ func (n *fileSystem) bitmap() (*guestfile.File, *value, error) {
 }
 
 // freeInto adds the free clusters of $Bitmap.
-func (n *fileSystem) freeInto(out *fragments.FreeRuns) error {
+func (n *fileSystem) freeInto(out *guestfile.FreeRuns) error {
 	f, _, err := n.bitmap()
 	if err != nil {
 		return err

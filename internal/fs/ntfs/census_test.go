@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/disktest/forge"
-	"github.com/trueup/trueup/internal/fragments"
+	"github.com/trueup/trueup/internal/guestfile"
 )
 
 // fragmentedNTFS is a volume that ntfs-3g has filled, and filled again where files were removed: holes, streams, a
@@ -136,7 +136,7 @@ func TestCensusLikeNTFSProgs(t *testing.T) {
 	_, _, pieces, _ := ntfscluster(t, vol, 0)
 	require.Equal(t, pieces, c.MFT)
 
-	var files, folders fragments.Group
+	var files, folders guestfile.Group
 	worst := map[int64]int64{}
 	add := func(number int64) {
 		path, folder, pieces, clusters := ntfscluster(t, vol, number)
@@ -203,7 +203,7 @@ func TestCensusOfBrokenNTFS(t *testing.T) {
 	require.Equal(t, int64(3), c.Unread)
 	require.Equal(t, int64(9), c.Files.Number)
 
-	c = &fragments.Census{Budget: fragments.NewBudget()}
+	c = &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
 	c.Budget.Work.Limit = 48 << 10
 	require.NoError(t, Fragments(c, m.disk()))
 	require.True(t, c.Ended)

@@ -7,14 +7,13 @@ import (
 	"math"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // Unused hands the free clusters of a volume to free, and then all that is in use to used, whose error ends the walk:
 // the runs of every record of the MFT. The error is that of a volume whose $Bitmap cannot be trusted.
-func Unused(b *guestfile.Budget, volume disk.Disk, free *fragments.FreeRuns, used func(disk.Range) error) error {
+func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, used func(disk.Range) error) error {
 	boot, err := readBoot(volume)
 	if err != nil {
 		return err

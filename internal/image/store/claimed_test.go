@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // No output takes the place of a file that the open work of another disk needs: --force is for files of no use.
@@ -24,10 +24,10 @@ func TestClaimedFilesAreSpared(t *testing.T) {
 	require.NoError(t, err)
 	defer d.Close()
 	// The names are vm.img and vm.orig.img, and vm.img and t.
-	h, err := unfinished.Begin(d, "vm.img", filepath.Join(dir, "vm.img"), unfinished.Exchange, []byte(
+	h, err := journal.Begin(d, "vm.img", filepath.Join(dir, "vm.img"), journal.Exchange, []byte(
 		`{"Old":[{"Name":"dm0uaW1n","Other":"dm0ub3JpZy5pbWc="}],"New":[{"Name":"dm0uaW1n","Other":"dA=="}]}`), 0)
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(h.Enter(unfinished.Kept), h.Close()))
+	require.NoError(t, errors.Join(h.Enter(journal.Kept), h.Close()))
 	for _, name := range []string{"vm.img", "vm.orig.img", "t"} {
 		path := imagetest.Write(t, dir, name, []byte("kept"))
 		_, err := store.Create(path, 64*kib, src, store.CreateOptions{Format: "raw", Force: true})

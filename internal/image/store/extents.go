@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // extentNames returns the names that a further file of an image can have.
@@ -83,13 +83,13 @@ func (o *Output) findCase() error {
 }
 
 // replacedName returns the name of a second link to an extent that waits for its removal, since DEST has got another.
-func replacedName(name string) string { return "." + name + unfinished.Replaced }
+func replacedName(name string) string { return "." + name + journal.Replaced }
 
 // cutMark takes a name apart that killed runs leave: the file that it stands for, and ".partial" or ".replaced". Other
 // names have no mark.
 func cutMark(name string) (inner, mark string) {
 	rest, ok := strings.CutPrefix(name, ".")
-	for _, mark := range []string{unfinished.Partial, unfinished.Replaced} {
+	for _, mark := range []string{journal.Partial, journal.Replaced} {
 		if inner, ends := strings.CutSuffix(rest, mark); ok && ends {
 			return inner, mark
 		}
@@ -121,15 +121,15 @@ func (o *Output) removeMarked(n, mark string) error {
 		return err
 	}
 	// Named, and DEST was not: its partial file was there when this run began.
-	unpublished := mark == unfinished.Partial && o.stale && o.dir.SameFile(n, partialName(n))
+	unpublished := mark == journal.Partial && o.stale && o.dir.SameFile(n, partialName(n))
 	// DEST got another extent, and this one was not removed.
-	replaced := mark == unfinished.Replaced && len(o.old) > 0 && o.dir.SameFile(n, replacedName(n))
+	replaced := mark == journal.Replaced && len(o.old) > 0 && o.dir.SameFile(n, replacedName(n))
 	if unpublished || replaced {
 		if err := o.removeUnused(n); err != nil {
 			return err
 		}
 	}
-	if mark == unfinished.Partial {
+	if mark == journal.Partial {
 		return o.removeStale(partialName(n))
 	}
 	if err := o.dir.At.Remove(replacedName(n)); err != nil {
@@ -140,10 +140,10 @@ func (o *Output) removeMarked(n, mark string) error {
 
 // otherWork returns the open work on another DEST that has files of a name, final or partial; nil: there is none. DEST
 // can be named as the extent of another one, and the other way round.
-func (o *Output) otherWork(name string) (*unfinished.Work, error) {
+func (o *Output) otherWork(name string) (*journal.Work, error) {
 	lower := strings.ToLower(name)
 	journals, err := o.dir.Names(func(n string) bool {
-		dest, ok := strings.CutSuffix(n, unfinished.Suffix)
+		dest, ok := strings.CutSuffix(n, journal.Suffix)
 		folded := strings.ToLower(dest)
 		return ok && !strings.EqualFold(dest, o.base) && (folded == lower || isExtentName(folded, lower))
 	})
@@ -151,9 +151,9 @@ func (o *Output) otherWork(name string) (*unfinished.Work, error) {
 		return nil, err
 	}
 	for _, n := range journals {
-		dest := strings.TrimSuffix(n, unfinished.Suffix)
-		w, err := unfinished.Beside(o.dir, dest)
-		if err != nil || w != nil && (w.Kind == unfinished.Copy || w.Blocks) {
+		dest := strings.TrimSuffix(n, journal.Suffix)
+		w, err := journal.Beside(o.dir, dest)
+		if err != nil || w != nil && (w.Kind == journal.Copy || w.Blocks) {
 			if w != nil {
 				w.Path = o.shown(dest)
 			}

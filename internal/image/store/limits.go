@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // limits are what the file system of DEST lacks. Those of networks, shared folders and user space lack much.
@@ -97,7 +97,7 @@ func readable(d *gate.Folder, name string) error {
 
 // trialNames are names that a file has for a moment, to try links and renames.
 func trialNames(final string) (first, second string) {
-	return "." + final + unfinished.Trial, "." + final + unfinished.Moved
+	return "." + final + journal.Trial, "." + final + journal.Moved
 }
 
 // tryNames tries a second name and a rename that replaces nothing, with a file that serves for nothing else: a server

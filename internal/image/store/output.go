@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // Output is an image under construction. All its files stand beside their final places as .NAME.partial until Publish.
@@ -186,12 +186,12 @@ func (o *Output) checkDest(src *gate.Opened) error {
 // and its original for an unused file.
 func (o *Output) checkUnfinished() error {
 	who := "DEST " + o.path + " cannot be written"
-	w, err := unfinished.Beside(o.dir, o.base)
+	w, err := journal.Beside(o.dir, o.base)
 	if err != nil {
 		return err
 	}
 	if w == nil || w.Kind == "" && !w.Blocks {
-		c, err := unfinished.Claiming(o.dir, o.base)
+		c, err := journal.Claiming(o.dir, o.base)
 		if c != nil {
 			return c.Refusal(who, o.path)
 		}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -29,7 +29,7 @@ type partialFile struct {
 	turn    sync.Mutex   // to write: the kernel lets one at a time, and the others would spin
 }
 
-func partialName(name string) string { return "." + name + unfinished.Partial }
+func partialName(name string) string { return "." + name + journal.Partial }
 
 // earlyBytes is the number of written bytes after which the storage begins to write them.
 const earlyBytes = 32 * units.MiB

@@ -12,9 +12,9 @@ import (
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // Purpose is the use of a file that a command writes. It decides what may stand under its name.
@@ -88,7 +88,7 @@ func (p Place) nameOf(path string) string {
 		return "an image"
 	case slices.Contains(machineFiles, strings.ToLower(filepath.Ext(path))):
 		return "a virtual machine's own file"
-	case strings.EqualFold(filepath.Ext(path), unfinished.Suffix):
+	case strings.EqualFold(filepath.Ext(path), journal.Suffix):
 		return "a journal of trueup"
 	}
 	return ""
@@ -192,9 +192,9 @@ func (p Place) spareImage(path string) error {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
 	}
 	user, err := image.UserOf(dir, filepath.Base(path))
-	var claim *unfinished.Claim
+	var claim *journal.Claim
 	if err == nil {
-		claim, err = unfinished.Claiming(dir, filepath.Base(path))
+		claim, err = journal.Claiming(dir, filepath.Base(path))
 	}
 	if err = errors.Join(err, dir.Close()); err != nil {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/packed"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -63,7 +62,7 @@ func (s *spool) close() error {
 
 // unpackStream unpacks all of the file.
 func (b *box) unpackStream(kind string) (content, error) {
-	r, err := packed.Open(kind, b.file)
+	r, err := OpenStream(kind, b.file)
 	if err != nil {
 		return nil, err
 	}
@@ -83,9 +82,9 @@ func (b *box) content(f *file) (content, error) {
 }
 
 // unpack unpacks so many packed bytes into the spool. stated is how many there should be of them then, -1 for unknown.
-func (b *box) unpack(kind string, r packed.Unpacker, size, stated int64) (content, error) {
+func (b *box) unpack(kind string, r Unpacker, size, stated int64) (content, error) {
 	if b.way.Head {
-		if kind == packed.Zstd {
+		if kind == Zstd {
 			stated = -1 // it is that of the first frame
 		}
 		return unpackHead(r, stated)

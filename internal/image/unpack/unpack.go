@@ -18,7 +18,6 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/packed"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
@@ -59,9 +58,9 @@ type content interface {
 // file is one of an archive.
 type file struct {
 	name string
-	at   disk.Range   // in base
-	zip  *packed.File // nil of a tar
-	bad  error        // of a name that no image may have
+	at   disk.Range // in base
+	zip  *File      // nil of a tar
+	bad  error      // of a name that no image may have
 }
 
 // size returns the size of the file, unpacked.
@@ -145,7 +144,7 @@ var ErrArchive = ondisk.In(ondisk.ErrUnsupported, "archive with an image")
 // unjudged returns the error of an archive, whose images show by their names.
 func (b *box) unjudged(kind string) error {
 	of, where := "an archive", "it"
-	if packed.Known(kind) {
+	if Known(kind) {
 		of, where = "a tar archive", "its first "+units.Format(HeadSize)
 	}
 	images := slices.DeleteFunc(slices.Clone(b.files), func(f file) bool { return !image.Named(f.name, f.size()) })
@@ -165,7 +164,7 @@ const (
 )
 
 // Reads reports whether files of a kind can be unpacked, such as gzip.
-func Reads(kind string) bool { return packed.Known(kind) || kind == zipFile || kind == Tar }
+func Reads(kind string) bool { return Known(kind) || kind == zipFile || kind == Tar }
 
 // recognise returns what the file is: a stream, or an archive of plain files.
 func (b *box) recognise() (kind string, err error) {
@@ -228,7 +227,7 @@ func (b *box) list(kind string) (err error) {
 
 // listZip lists the files of a zip archive, of which none is unpacked.
 func (b *box) listZip() error {
-	files, err := packed.Files(b.file)
+	files, err := Files(b.file)
 	if err != nil {
 		return err
 	}

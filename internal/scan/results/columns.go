@@ -9,7 +9,6 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
@@ -218,9 +217,9 @@ func roleCell(i *Image) string {
 		return "-"
 	}
 	switch i.role() {
-	case advice.BootDisk:
+	case align.BootDisk:
 		return "boot"
-	case advice.DataDisk:
+	case align.DataDisk:
 		return "data"
 	default:
 		return "?"

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/trueup/trueup/internal/advice"
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -42,7 +42,7 @@ func records(t *testing.T, images []*Image, texts []string) [][]string {
 
 // labelled is an image whose path and label are a text.
 func labelled(text string) *Image {
-	d := diskOf(advice.DataDisk, part(1, 63, "ntfs"))
+	d := diskOf(align.DataDisk, part(1, 63, "ntfs"))
 	d.Partitions[0].Volume.Label = text
 	return judged(text, "raw", d)
 }

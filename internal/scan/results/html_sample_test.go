@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
@@ -61,11 +60,11 @@ func sampleFindings(p report.Partition, boundary int64) []align.Finding {
 }
 
 // fixed gives a disk that is off its boundary what a survey in full depth says.
-func fixed(d Disk, role advice.Role, refusals ...align.Finding) Disk {
+func fixed(d Disk, role align.Role, refusals ...align.Finding) Disk {
 	d.Depth, d.Guest = Full, guestOf(role)
-	text := map[advice.Role]string{advice.BootDisk: "boot", advice.DataDisk: "data"}[role]
-	d.Advice = &advice.Advice{
-		Action: advice.Align, Gain: advice.High, Role: role,
+	text := map[align.Role]string{align.BootDisk: "boot", align.DataDisk: "data"}[role]
+	d.Advice = &align.Advice{
+		Action: align.Align, Gain: align.High, Role: role,
 		Text: "Yes: random I/O of 4 KiB touches 100 % more blocks of the storage than it must. This is a " + text +
 			" disk. 2 stored positions change with the move, and all can be rewritten.",
 	}
@@ -113,12 +112,12 @@ const gib = units.GiB
 
 func xpDisk(label string, size int64) Disk {
 	return fixed(sampleDisk("mbr", "Windows 2000 to 2003", size,
-		pagePart{63, size - 63*units.SectorSize, "07 NTFS/exFAT", "ntfs", label}), advice.BootDisk)
+		pagePart{63, size - 63*units.SectorSize, "07 NTFS/exFAT", "ntfs", label}), align.BootDisk)
 }
 
 func dataDisk(label string, size int64) Disk {
 	return fixed(sampleDisk("mbr", "none", size, pagePart{63, size / 2, "07 NTFS/exFAT", "ntfs", label},
-		pagePart{63 + size/1024, size / 3, "07 NTFS/exFAT", "ntfs", "LOGS"}), advice.DataDisk)
+		pagePart{63 + size/1024, size / 3, "07 NTFS/exFAT", "ntfs", "LOGS"}), align.DataDisk)
 }
 
 func gptDisk(size int64) Disk {
@@ -157,7 +156,7 @@ func sampleLibrary() (*Summary, []*Image) {
 			dataDisk("DATA", int64(64+n*64)*gib)), []Change{New, Same}[n])
 	}
 	suse := fixed(sampleDisk("mbr", "LILO", 20*gib, pagePart{63, 18 * gib, "83 Linux", "reiserfs", ""}),
-		advice.BootDisk,
+		align.BootDisk,
 		lilo)
 	add(htmlSample("/vmfs/templates/legacy/suse-9.vmdk", "vmdk", "twoGbMaxExtentSparse", 7*gib, suse), Same)
 	kiosk := htmlSample("/vmfs/templates/legacy/kiosk-nt4.qcow2", "qcow2", "", 900*units.MiB, xpDisk("", 4*gib))
@@ -169,7 +168,7 @@ func sampleLibrary() (*Summary, []*Image) {
 	add(ova, Changed)
 	below := fixed(sampleDisk("mbr", "Windows Vista to 11", 60*gib,
 		pagePart{64, 20 * gib, "07 NTFS/exFAT", "ntfs", "System"},
-		pagePart{20*2097152 + 2048, 30 * gib, "07 NTFS/exFAT", "ntfs", "Daten"}), advice.BootDisk)
+		pagePart{20*2097152 + 2048, 30 * gib, "07 NTFS/exFAT", "ntfs", "Daten"}), align.BootDisk)
 	add(htmlSample("/vmfs/templates/win/office-2008.vhdx", "vhdx", "dynamic", 22*gib, below), Same)
 	for n, name := range []string{
 		"win2012r2", "win2016-core", "win2016", "win2019-core", "win2019", "win2022-core", "win2022", "win2025",

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/disktest/pagetest"
@@ -271,7 +270,7 @@ func TestHTMLOfNothingJudged(t *testing.T) {
 }
 
 func TestHTMLOfWhatHasNotChanged(t *testing.T) {
-	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, advice.DataDisk, 100, false)})
+	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false)})
 	s.Changes, s.ChangedOnly = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}, true
 	_, doc := rendered(t, s, nil)
 	require.Contains(t, pagetest.TextOf(doc), "Nothing is new, changed or removed.")
@@ -307,10 +306,10 @@ func TestMeasuredIsOfWhatIsOff(t *testing.T) {
 		},
 	}}}
 	bench.Settle()
-	images := []*Image{judged("off.vmdk", "vmdk", diskOf(advice.BootDisk, part(1, 63, "ntfs")))}
+	images := []*Image{judged("off.vmdk", "vmdk", diskOf(align.BootDisk, part(1, 63, "ntfs")))}
 	require.Len(t, htmlMeasured(bench, slices.Values(images)), 1)
 	require.Contains(t, htmlMeasured(bench, slices.Values(images))[0], "For 1 image off the boundary: ")
-	kept := judged("x.orig.vmdk", "vmdk", diskOf(advice.BootDisk, part(1, 63, "ntfs")))
+	kept := judged("x.orig.vmdk", "vmdk", diskOf(align.BootDisk, part(1, 63, "ntfs")))
 	kept.State = Original
 	kept.Settle(nil)
 	images = append(images, kept)

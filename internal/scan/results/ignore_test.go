@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
@@ -98,10 +97,10 @@ func TestAccept(t *testing.T) {
 	gone := NewImage("gone.raw")
 	gone.State = Gone
 	for img, want := range map[*Image]*Accepted{
-		row("off.raw", align.Misaligned, advice.DataDisk, 1, false):     {Reason: "known"},
-		row("below.raw", align.BelowBoundary, advice.DataDisk, 1, true): {Reason: "known"},
-		row("off.vhd", align.Misaligned, advice.DataDisk, 1, false):     nil,
-		row("fine.raw", align.Aligned, "", 0, false):                    nil,
+		row("off.raw", align.Misaligned, align.DataDisk, 1, false):     {Reason: "known"},
+		row("below.raw", align.BelowBoundary, align.DataDisk, 1, true): {Reason: "known"},
+		row("off.vhd", align.Misaligned, align.DataDisk, 1, false):     nil,
+		row("fine.raw", align.Aligned, "", 0, false):                   nil,
 		failed: {Reason: "known"}, on64: nil, gone: nil,
 	} {
 		i.Accept(img, nil, "2027-01-01", Default)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/report"
@@ -135,8 +134,8 @@ type Disk struct {
 	Depth Depth         `json:"depth"`
 	Error *report.Error `json:"error,omitempty"` // why this disk of a package could not be judged
 	// Advice and Fix are those of a disk with partitions off the boundary.
-	Advice *advice.Advice `json:"advice,omitempty"`
-	Fix    *Fix           `json:"fix,omitempty"`
+	Advice *align.Advice `json:"advice,omitempty"`
+	Fix    *Fix          `json:"fix,omitempty"`
 	// Unplanned is why there is no Fix.
 	Unplanned *report.Error `json:"unplanned,omitempty"`
 	Cost      *Cost         `json:"cost,omitempty"`

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/advice"
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -142,7 +142,7 @@ func TestHostileTextsInJUnit(t *testing.T) {
 	for n := range 1000 {
 		parts = append(parts, part(n+1, int64(63+n*64), "ntfs"))
 	}
-	lines := judged("many", "raw", diskOf(advice.DataDisk, parts...)).offLines(Default)
+	lines := judged("many", "raw", diskOf(align.DataDisk, parts...)).offLines(Default)
 	require.Len(t, lines, maxOffLines+1)
 	require.Equal(t, "and 980 more", lines[maxOffLines])
 }

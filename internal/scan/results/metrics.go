@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trueup/trueup/internal/fragments"
+	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -70,7 +70,7 @@ func fragmentsOf(r *Report) (all *report.Fragmentation) {
 		}
 	}
 	if all != nil && all.Free == nil {
-		all.Free = &fragments.Free{}
+		all.Free = &guestfile.Free{}
 	}
 	return all
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
@@ -58,10 +57,10 @@ func (i *Image) Settle(flags []string) {
 	}
 	role := i.role()
 	switch role {
-	case advice.BootDisk:
+	case align.BootDisk:
 		p.Class += classBoot
 		why = append(why, "a system boots from the disk")
-	case advice.DataDisk:
+	case align.DataDisk:
 		why = append(why, "no system boots from the disk")
 	default:
 		p.Class += classUnsure
@@ -144,15 +143,15 @@ func (i *Image) boundary() int64 {
 }
 
 // role returns that of the disks that are off the boundary: one that a system boots from decides.
-func (i *Image) role() advice.Role {
-	role := advice.DataDisk
+func (i *Image) role() align.Role {
+	role := align.DataDisk
 	for _, d := range i.Disks {
 		switch {
 		case !d.Verdict.Off():
-		case d.Advice == nil || d.Advice.Role == advice.UnknownRole:
-			role = advice.UnknownRole
-		case d.Advice.Role == advice.BootDisk:
-			return advice.BootDisk
+		case d.Advice == nil || d.Advice.Role == align.UnknownRole:
+			role = align.UnknownRole
+		case d.Advice.Role == align.BootDisk:
+			return align.BootDisk
 		}
 	}
 	return role

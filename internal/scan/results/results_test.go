@@ -5,19 +5,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/report"
 )
 
 // row is an image with one disk that is off or on the boundary.
-func row(path string, v align.Verdict, role advice.Role, cost float64, refused bool) *Image {
+func row(path string, v align.Verdict, role align.Role, cost float64, refused bool) *Image {
 	i := NewImage(path)
 	i.State = Judged
 	d := Disk{Disk: report.Disk{Verdict: v, Boundary: align.DefaultBoundary}, Depth: Survey}
 	if v != align.Aligned {
-		d.Depth, d.Advice, d.Fix, d.Cost = Full, &advice.Advice{Role: role}, &Fix{}, &Cost{More: cost}
+		d.Depth, d.Advice, d.Fix, d.Cost = Full, &align.Advice{Role: role}, &Fix{}, &Cost{More: cost}
 		d.Guest = guestOf(role)
 		if refused {
 			d.Fix.Refusals = []align.Finding{{Code: "x", Text: "for a reason"}}
@@ -34,19 +33,19 @@ func TestRank(t *testing.T) {
 	failed.Fail("format", "broken")
 	images := []*Image{
 		row("fine", align.Aligned, "", 0, false),
-		row("below data", align.BelowBoundary, advice.DataDisk, 5, false),
-		row("off boot refused", align.Misaligned, advice.BootDisk, 100, true),
-		row("off boot", align.Misaligned, advice.BootDisk, 100, false),
-		row("off unsure", align.Misaligned, advice.UnknownRole, 100, false),
-		row("off data refused", align.Misaligned, advice.DataDisk, 100, true),
-		row("off data cheap", align.Misaligned, advice.DataDisk, 6, false),
-		row("off data", align.Misaligned, advice.DataDisk, 100, false),
+		row("below data", align.BelowBoundary, align.DataDisk, 5, false),
+		row("off boot refused", align.Misaligned, align.BootDisk, 100, true),
+		row("off boot", align.Misaligned, align.BootDisk, 100, false),
+		row("off unsure", align.Misaligned, align.UnknownRole, 100, false),
+		row("off data refused", align.Misaligned, align.DataDisk, 100, true),
+		row("off data cheap", align.Misaligned, align.DataDisk, 6, false),
+		row("off data", align.Misaligned, align.DataDisk, 100, false),
 		failed,
 	}
-	accepted := row("accepted", align.Misaligned, advice.DataDisk, 100, false)
+	accepted := row("accepted", align.Misaligned, align.DataDisk, 100, false)
 	accepted.Accepted = &Accepted{Reason: "retired"}
-	stays := row("stays", align.Misaligned, advice.DataDisk, 100, false)
-	stays.Disks[0].Advice.Gain = advice.Loss
+	stays := row("stays", align.Misaligned, align.DataDisk, 100, false)
+	stays.Disks[0].Advice.Gain = align.Loss
 	stays.Settle(nil)
 	images = append(images, accepted, stays)
 	Rank(images)
@@ -69,11 +68,11 @@ func TestRank(t *testing.T) {
 func TestFailOn(t *testing.T) {
 	failed := NewImage("failed")
 	failed.Fail("format", "broken")
-	below := row("below", align.BelowBoundary, advice.DataDisk, 0, false)
+	below := row("below", align.BelowBoundary, align.DataDisk, 0, false)
 	below.Disks[0].Partitions = []report.Partition{{Verdict: align.BelowBoundary, Start: 8192}}
 	on64 := row("64K", align.Aligned, "", 0, false)
 	on64.Disks[0].Partitions = []report.Partition{{Verdict: align.Aligned, Start: 65536}}
-	off := row("off", align.Misaligned, advice.DataDisk, 0, false)
+	off := row("off", align.Misaligned, align.DataDisk, 0, false)
 	for level, want := range map[FailOn][4]int{
 		Never: {0, 0, 0, 0}, Errors: {1, 0, 0, 0}, Off4K: {1, 3, 0, 0}, Off64K: {1, 3, 2, 0}, Off1M: {1, 3, 2, 2},
 		Default: {1, 3, 2, 0},
@@ -91,11 +90,11 @@ func TestFailOn(t *testing.T) {
 func TestSummaryCounts(t *testing.T) {
 	s := NewSummary()
 	s.Changes = &Changes{}
-	i := row("off", align.Misaligned, advice.DataDisk, 0, false)
+	i := row("off", align.Misaligned, align.DataDisk, 0, false)
 	i.Stored, i.Change, i.Format = 100, New, "vmdk"
 	i.Disks[0].Fix.NewSize = 7
 	s.Add(i)
-	s.Add(row("refused", align.Misaligned, advice.BootDisk, 0, true))
+	s.Add(row("refused", align.Misaligned, align.BootDisk, 0, true))
 	s.Add(row("fine", align.Aligned, "", 0, false))
 	gone := NewImage("gone")
 	gone.State, gone.Change = Gone, Removed
@@ -110,7 +109,7 @@ func TestSummaryCounts(t *testing.T) {
 // What has its copy beside it asks for none; another image of that name, or one that is off itself, is no copy.
 func TestCopies(t *testing.T) {
 	disk := func(path string, v align.Verdict) *Image {
-		i := row(path, v, advice.DataDisk, 100, false)
+		i := row(path, v, align.DataDisk, 100, false)
 		i.Size, i.Files = 1<<30, []File{{Name: path, Modified: 7}}
 		i.Disks[0].Table = report.Table{Scheme: "mbr", Signature: "0x12345678"}
 		i.Disks[0].Partitions = []report.Partition{{Number: 1, Kind: "primary", Type: "0x07", Size: 1 << 20}}
@@ -167,7 +166,7 @@ func TestCopies(t *testing.T) {
 
 // A row of a version that did not look for the state of a machine is no row to use again.
 func TestRowWithoutTheStateOfItsMachine(t *testing.T) {
-	i := row("old", align.Misaligned, advice.DataDisk, 100, false).withPartitions("raw", 63)
+	i := row("old", align.Misaligned, align.DataDisk, 100, false).withPartitions("raw", 63)
 	complete := func(d *Disk) {
 		d.Findings, d.Chain, d.Fix.Moves, d.Fix.Refusals = []align.Finding{}, []report.BootLink{}, []report.Move{},
 			[]align.Finding{}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disktest"
@@ -40,7 +39,7 @@ func part(number int, lba int64, kind string) report.Partition {
 }
 
 // diskOf is an MBR disk whose verdict is the worst of its partitions.
-func diskOf(role advice.Role, parts ...report.Partition) Disk {
+func diskOf(role align.Role, parts ...report.Partition) Disk {
 	d := Disk{Depth: Survey, Disk: report.Disk{
 		Size: 8 * units.GiB, Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "win2000"},
 		Partitions: parts, Boundary: align.DefaultBoundary, Verdict: align.Aligned,
@@ -49,7 +48,7 @@ func diskOf(role advice.Role, parts ...report.Partition) Disk {
 		d.Verdict = d.Verdict.Worse(p.Verdict)
 	}
 	if d.Verdict != align.Aligned {
-		d.Depth, d.Advice, d.Guest = Full, &advice.Advice{Role: role}, guestOf(role)
+		d.Depth, d.Advice, d.Guest = Full, &align.Advice{Role: role}, guestOf(role)
 		d.Fix = &Fix{Boundary: units.MiB, OldSize: d.Size, NewSize: d.Size + units.MiB}
 		d.Cost = &Cost{
 			Storage: "generic", Block: 4096, Partition: parts[0].Number, More: 87.5,
@@ -60,16 +59,16 @@ func diskOf(role advice.Role, parts ...report.Partition) Disk {
 }
 
 // guestOf is a machine of which a boot disk was cloned while it ran, and of which a data disk was closed.
-func guestOf(role advice.Role) *report.Guest {
+func guestOf(role align.Role) *report.Guest {
 	sign := report.Sign{
 		State: boot.NotKnown, Partition: 1,
 		Text: "whether the volume (xfs) of partition 1 was closed is not known",
 	}
 	switch role {
-	case advice.BootDisk:
+	case align.BootDisk:
 		sign.State, sign.Text, sign.OnMove = boot.Running, "the log of the NTFS of partition 1 is open",
 			"it may be refused"
-	case advice.DataDisk:
+	case align.DataDisk:
 		sign.State, sign.Text = boot.ShutDown, "the log of the NTFS of partition 1 is clean"
 	default:
 	}
@@ -96,18 +95,18 @@ func emptyImage(path string, content align.Content) *Image {
 
 // smallLibrary is a small library with an image of each kind, ranked, and its sum.
 func smallLibrary() (*Summary, []*Image) {
-	refused := diskOf(advice.BootDisk, part(1, 63, "ext3"))
+	refused := diskOf(align.BootDisk, part(1, 63, "ext3"))
 	refused.Fix.Refusals = []align.Finding{{
 		Code: "lilo", Severity: align.Error, Subject: "partition 1",
 		Text: "LILO keeps sectors", Remedy: "Run lilo on the copy.",
 	}}
-	unplanned := diskOf(advice.UnknownRole, part(1, 63, "xfs"))
+	unplanned := diskOf(align.UnknownRole, part(1, 63, "xfs"))
 	unplanned.Fix, unplanned.Unplanned = nil, &report.Error{Code: "limit", Message: "more than 128 partitions"}
 	broken := Disk{
 		Member: "b.vmdk",
 		Error:  &report.Error{Code: "format", Message: "grain table at 0x200: ends behind the file"},
 	}
-	packed := diskOf(advice.DataDisk, part(1, 128, "ntfs"), part(2, 2097160, "ntfs"))
+	packed := diskOf(align.DataDisk, part(1, 128, "ntfs"), part(2, 2097160, "ntfs"))
 	packed.Member = "a.vmdk"
 	extended := part(2, 64*2048, "")
 	extended.Kind, extended.Verdict, extended.Volume = "extended", "", nil
@@ -116,14 +115,14 @@ func smallLibrary() (*Summary, []*Image) {
 
 	images := []*Image{
 		judged("/t/fine.qcow2", "qcow2", diskOf("", part(1, 2048, "ntfs"), extended)),
-		judged("/t/data.vmdk", "vmdk", diskOf(advice.DataDisk, part(1, 63, "ntfs"))),
-		judged("/t/my boot.vmdk", "vmdk", diskOf(advice.BootDisk, part(1, 63, "ntfs"))),
+		judged("/t/data.vmdk", "vmdk", diskOf(align.DataDisk, part(1, 63, "ntfs"))),
+		judged("/t/my boot.vmdk", "vmdk", diskOf(align.BootDisk, part(1, 63, "ntfs"))),
 		judged("/t/lilo.vmdk", "vmdk", refused),
 		judged("/t/many.vmdk", "vmdk", unplanned),
 		judged("/t/two.ova", "ova", packed),
 		judged("/t/half.ova", "ova", packed, broken),
 		judged("/t/floppy.img", "raw", whole),
-		judged("/t/retired.vmdk", "vmdk", diskOf(advice.DataDisk, part(1, 63, "ntfs"))),
+		judged("/t/retired.vmdk", "vmdk", diskOf(align.DataDisk, part(1, 63, "ntfs"))),
 	}
 	failed, orphan, gone := NewImage("/t/broken.vhd"), NewImage("/t/lone-s002.vmdk"), NewImage("/t/gone.vhdx")
 	failed.Fail("format", "vhd footer at 0x27fe00: checksum 0x1f3c, want 0x1f40")
@@ -173,9 +172,9 @@ func hostiles() (*Summary, []*Image) {
 	s.Paths, s.Version, s.Storage, s.Errors = hostile, hostile[0], hostile[1], map[string]int{hostile[2]: 1}
 	var images []*Image
 	for _, text := range hostile {
-		d := diskOf(advice.DataDisk, part(1, 63, "ntfs"))
+		d := diskOf(align.DataDisk, part(1, 63, "ntfs"))
 		d.Partitions[0].Volume.Label, d.Partitions[0].Name, d.Member = text, text, text
-		refused := diskOf(advice.BootDisk, part(1, 63, "ntfs"))
+		refused := diskOf(align.BootDisk, part(1, 63, "ntfs"))
 		refused.Fix.Refusals = []align.Finding{{Subject: text, Text: text, Remedy: text}}
 		failed, accepted, orphan := NewImage("failed "+text), judged("accepted "+text, "vmdk", d),
 			NewImage("orphan "+text)
@@ -259,7 +258,7 @@ func TestReportsSayWhenTheyAreCut(t *testing.T) {
 
 // What a name is on disk survives a row that went through JSON.
 func TestExactPath(t *testing.T) {
-	i := judged("/t/\xff.vmdk", "vmdk", diskOf(advice.DataDisk, part(1, 63, "ntfs")))
+	i := judged("/t/\xff.vmdk", "vmdk", diskOf(align.DataDisk, part(1, 63, "ntfs")))
 	command := i.Priority.Command
 	require.Equal(t, `trueup align $'/t/\xff.vmdk' $'/t/\xff-aligned.vmdk'`, command)
 	i.Path = "/t/\ufffd.vmdk"

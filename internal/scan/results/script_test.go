@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/advice"
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
@@ -81,7 +81,7 @@ func TestScriptMakesTheCopiesInOrder(t *testing.T) {
 
 func TestScriptKeepsFlags(t *testing.T) {
 	s, _ := smallLibrary()
-	i := judged("x.img", "raw", diskOf(advice.DataDisk, part(1, 63, "ntfs")))
+	i := judged("x.img", "raw", diskOf(align.DataDisk, part(1, 63, "ntfs")))
 	i.Settle([]string{"--sector-size", "512"})
 	Rank([]*Image{i})
 	r := run(t, t.TempDir(), scriptOf(t, s, []*Image{i}), "")
@@ -104,7 +104,7 @@ func TestScriptCanBeRunAgain(t *testing.T) {
 	dir := t.TempDir()
 	var images []*Image
 	for _, name := range []string{"a.vmdk", "b.vmdk", "-c.vmdk"} {
-		images = append(images, judged(name, "vmdk", diskOf(advice.DataDisk, part(1, 63, "ntfs"))))
+		images = append(images, judged(name, "vmdk", diskOf(align.DataDisk, part(1, 63, "ntfs"))))
 	}
 	Rank(images)
 	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "b-aligned.vmdk")))

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
@@ -53,10 +52,10 @@ func someLibrary() (*Summary, []*Image) {
 	orphan := NewImage("/srv/templates/linux/old/sles9-flat.vmdk")
 	orphan.State, orphan.Format = Orphan, "raw"
 	orphan.Findings = []align.Finding{{Severity: align.Warning, Text: "no image names this extent"}}
-	unplanned := row("/srv/templates/windows/nt4.vhd", align.Misaligned, advice.UnknownRole, 100, false)
+	unplanned := row("/srv/templates/windows/nt4.vhd", align.Misaligned, align.UnknownRole, 100, false)
 	unplanned.Disks[0].Fix = nil
 	unplanned.Settle(nil)
-	accepted := row("/srv/templates/vendor/appliance 1.raw", align.Misaligned, advice.BootDisk, 100,
+	accepted := row("/srv/templates/vendor/appliance 1.raw", align.Misaligned, align.BootDisk, 100,
 		false).withPartitions("raw", 63)
 	accepted.Accepted = &Accepted{
 		Reason: "an appliance of the vendor, who must not find it changed",
@@ -74,12 +73,12 @@ func someLibrary() (*Summary, []*Image) {
 	list := []*Image{
 		failed, killed, orphan, accepted, pair, gone, unplanned,
 		row("/srv/templates/windows/server-2003-enterprise-r2-sp2-x64-german-with-office.vmdk", align.Misaligned,
-			advice.BootDisk, 100, false).withPartitions("vmdk", 63, 2048),
-		row("/srv/templates/windows/xp-sp3.vmdk", align.Misaligned, advice.BootDisk, 100, true).withPartitions("vmdk",
+			align.BootDisk, 100, false).withPartitions("vmdk", 63, 2048),
+		row("/srv/templates/windows/xp-sp3.vmdk", align.Misaligned, align.BootDisk, 100, true).withPartitions("vmdk",
 			63),
-		row("/srv/templates/data/テンプレート/データディスク.vhdx", align.Misaligned, advice.DataDisk, 12.5,
+		row("/srv/templates/data/テンプレート/データディスク.vhdx", align.Misaligned, align.DataDisk, 12.5,
 			false).withPartitions("vhdx", 63, 33_554_495, 67_108_927),
-		row("/srv/templates/linux/rhel5.qcow2", align.BelowBoundary, advice.BootDisk, 5, false).withPartitions("qcow2",
+		row("/srv/templates/linux/rhel5.qcow2", align.BelowBoundary, align.BootDisk, 5, false).withPartitions("qcow2",
 			2048,
 			1_048_584),
 		row("/srv/templates/linux/debian-12.qcow2", align.Aligned, "", 0, false).withPartitions("qcow2", 2048),
@@ -180,8 +179,8 @@ func TestNothingFound(t *testing.T) {
 // The commands that come next are about the images of this run, not about those that it left out or accepted.
 func TestNextCommandsChooseTheSameImages(t *testing.T) {
 	list := []*Image{
-		row("/srv/a.raw", align.Misaligned, advice.DataDisk, 100, false),
-		row("/srv/b.raw", align.Misaligned, advice.DataDisk, 100, false),
+		row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false),
+		row("/srv/b.raw", align.Misaligned, align.DataDisk, 100, false),
 	}
 	s := summed(list)
 	s.Paths, s.Boundary, s.Again = []string{"/srv"}, units.MiB, "--include '*.raw' --ignore accepted.txt"
@@ -194,7 +193,7 @@ func TestNextCommandsChooseTheSameImages(t *testing.T) {
 
 // Sums are those of all images, so a run that shows only some must say so.
 func TestChangedRowsAloneAreSaidToBe(t *testing.T) {
-	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, advice.DataDisk, 100, false)})
+	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false)})
 	s.Changes = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}
 	const words = "Rows and exit code are those of what is new, changed or removed alone.\n"
 	require.NotContains(t, tableOf(report.Text{}, s, nil), words)
@@ -236,7 +235,7 @@ func TestAlignedImagesAreCountedWhereThereAreMany(t *testing.T) {
 		list = append(list, row(fmt.Sprintf("lib/fine-%05d.vmdk", n), align.Aligned, "", 0, false))
 	}
 	for n := range 100 {
-		list = append(list, row(fmt.Sprintf("lib/off-%05d.vmdk", n), align.Misaligned, advice.DataDisk, 100,
+		list = append(list, row(fmt.Sprintf("lib/off-%05d.vmdk", n), align.Misaligned, align.DataDisk, 100,
 			false).withPartitions("vmdk", 63))
 	}
 	s := summed(list)
@@ -255,11 +254,11 @@ func TestAlignedImagesAreCountedWhereThereAreMany(t *testing.T) {
 func TestAcceptedAndRemovedImagesAreCountedWhereThereAreMany(t *testing.T) {
 	var list []*Image
 	for n := range 21 {
-		accepted := row(fmt.Sprintf("accepted-%d", n), align.Misaligned, advice.DataDisk, 100, false)
+		accepted := row(fmt.Sprintf("accepted-%d", n), align.Misaligned, align.DataDisk, 100, false)
 		accepted.Accepted = &Accepted{Reason: "known"}
 		gone := NewImage(fmt.Sprintf("gone-%d", n))
 		gone.State, gone.Change = Gone, Removed
-		list = append(list, accepted, gone, row(fmt.Sprintf("off-%d", n), align.Misaligned, advice.DataDisk, 100,
+		list = append(list, accepted, gone, row(fmt.Sprintf("off-%d", n), align.Misaligned, align.DataDisk, 100,
 			false))
 	}
 	out := tableOf(report.Text{}, summed(list), list)
@@ -293,7 +292,7 @@ func hostileImage(t *rapid.T, n int) *Image {
 		return i
 	}
 	v := rapid.SampledFrom([]align.Verdict{align.Aligned, align.BelowBoundary, align.Misaligned}).Draw(t, "verdict")
-	i := row(path, v, advice.Role(text("role")), 1, rapid.Bool().Draw(t, "refused"))
+	i := row(path, v, align.Role(text("role")), 1, rapid.Bool().Draw(t, "refused"))
 	i.withPartitions(text("format"), rapid.SliceOfN(rapid.Int64Range(0, 1<<40), 0, 3).Draw(t, "starts")...)
 	for n := range i.Disks[0].Partitions {
 		i.Disks[0].Partitions[n].Volume.Label = text("label")

@@ -1,0 +1,342 @@
+// This part of the package answers the first question of an administrator: is a copy worth the trouble? It is pure.
+
+package align
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Action is what to do with a disk.
+type Action string
+
+// Actions.
+const (
+	Nothing       Action = "none"     // every start is on the boundary
+	Align         Action = "align"    // an aligned copy helps, and can be made
+	Optional      Action = "optional" // a start is off the boundary, and the storage does not mind
+	OtherBoundary Action = "boundary" // every start is on the boundary, and off the larger blocks of the storage
+	Refused       Action = "refused"  // a start is off the boundary, and a copy would be refused
+	Repair        Action = "repair"   // the disk is malformed
+)
+
+// Gain is what a storage saves when the partitions are aligned.
+type Gain string
+
+// Gains, least first.
+const (
+	Loss   Gain = "loss" // data inside a partition are on blocks now, and would not be
+	NoGain Gain = "none"
+	Some   Gain = "some"
+	High   Gain = "high" // HighGain times as many blocks, or more, for a random I/O of a block or a stream
+)
+
+// HighGain is a quarter more: below it, no administrator sees a difference in a graph.
+const HighGain = 1.25
+
+var gains = []Gain{Loss, NoGain, Some, High}
+
+// References are the stored positions of the partitions that are off the boundary.
+type References struct {
+	Rewritten int `json:"rewritten"` // a copy would have the new position
+	Left      int `json:"left"`      // they do not point to their partition now, or cannot be written
+}
+
+// Advice is the answer for one disk.
+type Advice struct {
+	Action     Action     `json:"action"`
+	Gain       Gain       `json:"gain"`
+	Role       Role       `json:"role"`
+	References References `json:"references"`
+	Unmended   []string   `json:"unmended"`                 // codes of findings that a move raises and leaves
+	Boundary   int64      `json:"boundary_bytes,omitempty"` // to ask for, where the storage has larger blocks
+	Text       string     `json:"text"`
+
+	rest string // of Text, behind its first sentence
+}
+
+// Case holds what is known of a disk beside its layout.
+type Case struct {
+	Boundary int64 // the criterion
+	Storage  Storage
+	Refusals []Finding // of an aligned copy
+	Broken   bool      // the image or the disk is malformed
+}
+
+// For decides from the values that verdict, refusals and exit code are made of.
+func For(l *layout.Layout, c Case) Advice {
+	a := Advice{Gain: NoGain, Role: roleOf(l)}
+	goal := Goal{Must: c.Boundary, Want: c.Boundary}
+	moves := map[int]bool{}
+	var judged, off, moving []boot.Partition
+	for _, p := range l.Partitions {
+		j := Judge(p, c.Boundary)
+		if j.Unjudged != "" {
+			continue
+		}
+		judged = append(judged, p)
+		if j.Verdict.Off() {
+			off = append(off, p)
+		}
+		if moves[p.Number] = goal.Moves(l, p); moves[p.Number] && j.Verdict.Off() {
+			moving = append(moving, p)
+		}
+	}
+	a.References, a.Unmended = referencesOf(l, moves), unmended(l, moves)
+	overall := Overall(l, c.Boundary)
+	parts := moving
+	switch {
+	case !overall.Off():
+		parts = judged
+	case len(moving) == 0:
+		parts = off // they stay, since their data would lie worse
+	}
+	worst := a.weigh(parts, c.Storage)
+	if len(off) > 0 && len(moving) == 0 {
+		a.Gain = Loss // on storage of other blocks too
+	}
+	if c.Storage.Block > c.Boundary && a.Gain != NoGain && a.Gain != Loss {
+		a.Boundary = c.Storage.Block
+	}
+	a.Action = a.action(overall, c)
+	lead, rest := a.text(l, overall, c, worst, len(moving) > 0)
+	a.Text, a.rest = strings.Join(append([]string{lead}, rest...), " "), strings.Join(rest, " ")
+	return a
+}
+
+// Measured makes the advice that of a benchmark of the storage, which the model of its blocks yields to: the gain that
+// was measured, and what was measured in words. A refusal and a disk on which nothing is to be moved stay as they are.
+func (a *Advice) Measured(gain Gain, text string) {
+	if a.Action != Align && a.Action != Optional && a.Action != Refused {
+		return
+	}
+	lead := map[Gain]string{
+		Loss: "Rather not: ", NoGain: "No: ", Some: "It helps a little: ", High: "Yes: ",
+	}[gain] + text + "."
+	if a.Gain = gain; a.Action == Refused {
+		a.Text = strings.TrimSuffix(text, ".") + "; a copy would be refused now."
+		return
+	}
+	a.Action = Optional
+	if gain == Some || gain == High {
+		a.Action = Align
+	}
+	a.Text = lead + " " + cmp.Or(a.rest, roleTexts[a.Role])
+}
+
+// Gainful reports whether a copy is worth proposing: it makes nothing worse.
+func (a *Advice) Gainful() bool { return a.Gain != Loss }
+
+func (a *Advice) action(overall Verdict, c Case) Action {
+	useful := a.Gain == Some || a.Gain == High
+	switch {
+	case c.Broken:
+		return Repair
+	case !overall.Off() && a.Boundary != 0:
+		return OtherBoundary
+	case !overall.Off():
+		return Nothing
+	case len(c.Refusals) > 0:
+		return Refused
+	case useful:
+		return Align
+	}
+	return Optional
+}
+
+// weigh finds the partition that gains most, and describes its gain.
+func (a *Advice) weigh(parts []boot.Partition, s Storage) string {
+	text, first := "", true
+	seen := map[[3]int64]bool{} // a GPT can have thousands of partitions, and few ways to lie
+	for _, p := range parts {
+		i := ImpactOf(p, s)
+		way := [3]int64{i.Data % s.Block, (i.Data - p.Off) % s.Block, i.Block}
+		if seen[way] {
+			continue
+		}
+		seen[way] = true
+		if g := gainOf(i); first || slices.Index(gains, g) > slices.Index(gains, a.Gain) {
+			a.Gain, text, first = g, more(i), false
+		}
+	}
+	return text
+}
+
+func gainOf(i Impact) Gain {
+	g := NoGain
+	loads, usual := i.Loads()
+	for _, l := range loads {
+		if usual && l.More() >= HighGain {
+			return High
+		}
+		g = Some
+	}
+	for _, t := range i.Table() {
+		for _, c := range []Change{t.Random, t.Sequential, t.RandomWrite, t.SequentialWrite} {
+			if g == NoGain && c.More() < 1 {
+				g = Loss
+			}
+		}
+	}
+	return g
+}
+
+// more describes the work of the storage beyond the least possible, "" if there is no such work.
+func more(i Impact) string {
+	var out []string
+	loads, _ := i.Loads()
+	for n, l := range loads {
+		percent := fmt.Sprintf("%.0f %%", 100*(l.More()-1))
+		if percent == "0 %" {
+			percent = "less than 1 %"
+		}
+		if n == 0 {
+			cost := "cost"
+			if strings.HasSuffix(l.What, "I/O") {
+				cost = "costs"
+			}
+			percent = fmt.Sprintf("%s %s more blocks of the storage than needed", cost, percent)
+		}
+		name := l.Name
+		if n > 0 && strings.TrimPrefix(name, l.What) == strings.TrimPrefix(loads[n-1].Name, loads[n-1].What) {
+			name = l.What // of the same size
+		}
+		out = append(out, name+" "+percent)
+	}
+	return strings.Join(out, ", ")
+}
+
+// referencesOf counts the stored positions of the partitions that a copy moves.
+func referencesOf(l *layout.Layout, moves map[int]bool) References {
+	var out References
+	for _, r := range l.Boot.Refs {
+		switch {
+		case moves[r.Target] && r.Follows():
+			out.Rewritten++
+		case moves[r.Target] || r.Target == 0 && r.File == "" && moves[r.Partition]:
+			out.Left++
+		}
+	}
+	return out
+}
+
+// unmended returns the codes of issues that a move raises and that do not refuse it.
+func unmended(l *layout.Layout, moves map[int]bool) []string {
+	out := []string{}
+	for _, i := range l.Issues {
+		if i.OnMove && i.Effect == ondisk.Warn && Matters(i, moves) && !slices.Contains(out, i.Code) {
+			out = append(out, i.Code)
+		}
+	}
+	return out
+}
+
+// text returns the advice: a sentence, and the sentences behind it. moving reports whether a copy moves a partition
+// that is off the boundary.
+func (a *Advice) text(
+	l *layout.Layout, overall Verdict, c Case, gain string, moving bool,
+) (lead string, rest []string) {
+	switch a.Action {
+	case Nothing:
+		return a.nothingText(l, c.Boundary), nil
+	case Repair:
+		return "Not yet: what is malformed must be repaired first.", nil
+	case OtherBoundary:
+		return fmt.Sprintf("Perhaps: every start is on a multiple of %s, but %s; trueup plan --boundary %s shows what "+
+			"would move.",
+			units.Format(c.Boundary), gain, units.Short(a.Boundary)), nil
+	case Refused:
+		lead = a.refusedText(gain, c.Storage)
+		if l.FixedTable() != "" {
+			lead = "Not with trueup: it moves no partition of such a table."
+		}
+	case Optional:
+		lead = a.optionalText(l, overall, c, moving)
+	case Align:
+		lead = map[Gain]string{High: "Yes: ", Some: "It helps a little: "}[a.Gain] + gain + "."
+	}
+	rest = append(rest, roleTexts[a.Role])
+	if n := a.References; a.Action != Refused && n.Rewritten+n.Left > 0 {
+		rest = append(rest, n.text())
+	}
+	if a.Action != Refused && len(a.Unmended) > 0 {
+		rest = append(rest, fmt.Sprintf("What a move does not mend is among the findings: %s.",
+			strings.Join(a.Unmended, ", ")))
+	}
+	if a.Boundary != 0 {
+		rest = append(rest, fmt.Sprintf("For this storage, give --boundary %s.", units.Short(a.Boundary)))
+	}
+	return lead, rest
+}
+
+func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
+	switch {
+	case ContentOf(l) == UnknownContent:
+		return "That cannot be said: what the disk holds is not known."
+	case !slices.ContainsFunc(l.Partitions, Judged):
+		return "No: there is no partition to move."
+	}
+	what := "partition"
+	for _, p := range l.Partitions {
+		j := Judge(p, boundary)
+		if j.Unjudged != "" && j.Stays != "" {
+			what = "partition that is judged"
+		}
+		if j.Unjudged == "" && j.ByStart.Off() {
+			return "No: the data inside lie on blocks of the storage now, and would not after a move, as the volume " +
+				"was formatted."
+		}
+	}
+	return fmt.Sprintf("No: every %s starts on a multiple of %s.", what, units.Format(boundary))
+}
+
+func (a *Advice) refusedText(gain string, s Storage) string {
+	if a.Gain == NoGain || a.Gain == Loss {
+		return fmt.Sprintf("It would not help this storage (%s), and a copy would be refused now.", s.About)
+	}
+	return "It would help (" + gain + "), but a copy would be refused now."
+}
+
+func (a *Advice) optionalText(l *layout.Layout, overall Verdict, c Case, moving bool) string {
+	switch {
+	case a.Gain == Loss && c.Storage.Offset != 0:
+		return fmt.Sprintf("Rather not: the blocks of this storage start at byte %d of the disk, and I/O would touch "+
+			"more of them after a move. Align what lies below the disk first.", c.Storage.Offset)
+	case a.Gain == Loss:
+		return "Rather not: I/O touches fewer blocks of the storage now than after a move, as the volume was formatted."
+	case c.Storage.Block == units.SectorSize:
+		return fmt.Sprintf("Not for this storage (%s): alignment does not matter to it.", c.Storage.About)
+	case c.Storage == Generic() && overall == BelowBoundary:
+		return "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; " +
+			"--storage says which it is."
+	}
+	return fmt.Sprintf("Not for this storage (%s): no I/O would touch fewer of its blocks after a move.",
+		c.Storage.About)
+}
+
+var roleTexts = map[Role]string{
+	BootDisk: "This is a boot disk.", DataDisk: "This is a data disk.",
+	UnknownRole: "Whether the disk is booted from is not known.",
+}
+
+func (n References) text() string {
+	switch {
+	case n.Left == 0 && n.Rewritten == 1:
+		return "One stored position changes with the move, and it can be rewritten."
+	case n.Left == 0:
+		return fmt.Sprintf("%d stored positions change with the move, and all can be rewritten.", n.Rewritten)
+	case n.Rewritten > 0:
+		return fmt.Sprintf("Of %d stored positions %d can be rewritten; the others are left as found.",
+			n.Rewritten+n.Left, n.Rewritten)
+	case n.Left == 1:
+		return "One stored position is left as found."
+	}
+	return fmt.Sprintf("%d stored positions are left as found.", n.Left)
+}

@@ -1,0 +1,283 @@
+// This part of the package knows the loaders GRUB 2, GRUB legacy and grub4dos.
+
+package linux
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume/identify"
+)
+
+// V2 is boot.img of GRUB 2, in the MBR or in the boot sector of a partition. It names the first sector of core.img
+// by its absolute number, and that sector holds a list of the others. What follows finds its files through partition
+// numbers and UUIDs.
+//
+// Spec: GRUB 2.06, include/grub/i386/pc/boot.h, grub-core/boot/i386/pc/boot.S, diskboot.S and startup_raw.S,
+// util/setup.c. The list may be edited: the Reed-Solomon code that setup.c adds, and startup_raw.S mends by, begins at
+// GRUB_DISK_SECTOR_SIZE + no_rs_length of core.img, behind its first sector.
+var V2 = &boot.Code{
+	ID: "grub2", Name: "GRUB 2", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findGrub2,
+	Known: func(code []byte) bool { return isGrub(code) && code[atGrubVersion] != legacyVersion },
+}
+
+// isGrub reports code with the messages that boot.img and stage1 share.
+func isGrub(code []byte) bool {
+	return len(code) > atGrubVersion && bytes.Contains(code, []byte("GRUB ")) && bytes.Contains(code, []byte("Geom"))
+}
+
+// atGrubVersion is where stage1 has its major version. boot.img of GRUB 2 has a BPB there.
+const (
+	atGrubVersion = 0x3e
+	legacyVersion = 3
+)
+
+// grubSector is the unit of all fields: GRUB for the BIOS knows sectors of 512 bytes only (GRUB_DISK_SECTOR_SIZE).
+const grubSector = 512
+
+// Places in boot.img.
+const (
+	grubKernelAddress = 0x5a // u16: where it loads core.img and jumps to
+	grubKernelSector  = 0x5c // u64
+	grubBootDrive     = 0x64 // u8: the BIOS drive that it reads
+)
+
+// Places in the first sector of core.img, which is diskboot.img.
+const (
+	grubFirstEntry = 0x1f4 // the list grows downwards from here; an entry of no sectors ends it
+	grubEntrySize  = 12
+
+	grubLoadSegment   = 0x820 // of the first entry: behind the first sector, which is at 0x8000
+	grubSectorSegment = grubSector / 16
+	grubMaxSectors    = (0xa0000 - grubLoadSegment*16) / grubSector // conventional memory ends at 640 KiB
+)
+
+// grubEntry is a run of sectors. Spec: struct grub_pc_bios_boot_blocklist.
+type grubEntry struct {
+	Start   uint64
+	Sectors uint16
+	Segment uint16 // real-mode segment that it is loaded to
+}
+
+// grubReader is the state of reading what GRUB 2 stores.
+type grubReader struct {
+	g    *boot.Guest
+	c    *boot.Code
+	f    *boot.Found
+	seen map[grubSeen]bool // lists that have been read: two boot sectors may name one
+}
+
+type grubSeen struct {
+	sector uint64 // of the core image
+	starts bool   // whether the boot goes there, so that it matters what is wrong with the list
+}
+
+// grubImage is a boot.img.
+type grubImage struct {
+	boot.Partition
+	place string // "the MBR"
+	code  []byte
+}
+
+func findGrub2(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
+	r := grubReader{g: g, c: c, f: &f, seen: map[grubSeen]bool{}}
+	err = eachHome(g, c, &f, func(home boot.Partition, where string, code []byte) error {
+		return r.boot(grubImage{home, where, code[:boot.CodeLen]})
+	})
+	return f, err
+}
+
+// eachHome calls do for each boot sector that holds a loader, as far as these are followed.
+func eachHome(g *boot.Guest, c *boot.Code, f *boot.Found, do func(boot.Partition, string, []byte) error) error {
+	followed := 0
+	return g.Homes(c, func(home boot.Partition, where string, code []byte) error {
+		if home.Number != 0 {
+			followed++
+		}
+		if followed == boot.MaxBootSectors+1 {
+			text := fmt.Sprintf("%s is in the boot sectors of more than %d partitions", c.Name, boot.MaxBootSectors)
+			f.Unbootable(c.ID, 0, text, boot.InstallAgain)
+		}
+		if followed > boot.MaxBootSectors {
+			return nil
+		}
+		return do(home, where, code)
+	})
+}
+
+// boot reads a boot.img and the core image that it loads.
+func (r *grubReader) boot(img grubImage) error {
+	if !isBootImage(img.code) || r.g.Disk.SectorSize() != grubSector {
+		r.breaks(img, 0, fmt.Sprintf("GRUB 2 in %s is of a build that is not known, and so is where it finds core.img",
+			img.place), boot.WhenUnknown)
+		r.f.Link(img.Number, "GRUB 2 in %s, of an unknown build", img.place)
+		return nil
+	}
+	if drive := img.code[grubBootDrive]; drive != bootedDrive && drive != firstDrive {
+		text := fmt.Sprintf("GRUB 2 in %s loads core.img from BIOS drive %#x, which can be another disk", img.place,
+			drive)
+		r.f.Link(img.Number, "%s", text)
+		r.breaks(img, 0, text, boot.WhenUnknown)
+		return nil
+	}
+	sector := binary.LittleEndian.Uint64(img.code[grubKernelSector:])
+	z := r.zone(sector, 1)
+	text := fmt.Sprintf("GRUB 2 in %s loads core.img from LBA %d, %s", img.place, sector, z.text)
+	r.link(img.Number, z, text)
+	if !z.known {
+		r.breaks(img, 0, text, boot.InstallAgain)
+		return nil
+	}
+	first, err := ondisk.Bytes(r.g.Disk, ondisk.I64(sector)*grubSector, grubSector)
+	if err != nil {
+		return err
+	}
+	entries, ok := blockList(first)
+	switch nothing := ondisk.IsZero(first) || bytes.HasPrefix(first, gptMagic); {
+	case !ok && nothing:
+		r.f.Warn(r.c.ID, 0, text+", which is missing there: no BIOS boots by it, before a move or after",
+			"install the boot loader again if a BIOS is to boot from the disk")
+		return nil
+	case !ok:
+		r.breaks(img, 0, text+": what is there is no core.img that is known", boot.InstallAgain)
+		return nil
+	}
+	r.refer(img, "grub2 core image", img.Partition, img.Off+grubKernelSector, sector, z)
+	if key := (grubSeen{sector, r.g.Starts(img.Partition)}); !r.seen[key] {
+		r.seen[key] = true
+		if r.list(img, sector, z, entries) {
+			return r.configure(img, entries)
+		}
+	}
+	return nil
+}
+
+// gptMagic begins the header of a GPT, at LBA 1: a GRUB in the gap is lost when an MBR disk becomes a GPT disk.
+var gptMagic = []byte("EFI PART")
+
+// breaks reports that a move breaks what begins at a boot sector.
+func (r *grubReader) breaks(img grubImage, partition int, text, remedy string) {
+	r.f.Breaks(r.g, img.Partition, r.c.ID, partition, text, remedy)
+}
+
+// link names the partitions that a step needs.
+func (r *grubReader) link(stored int, z grubZone, text string) {
+	r.f.Link(stored, "%s", text)
+	if z.Number != 0 && z.Number != stored {
+		r.f.Link(z.Number, "core.img of GRUB 2 lies in partition %d", z.Number)
+	}
+}
+
+// list reads the block list of the core image that begins at a sector. whole reports whether all of the image lies
+// where it can be read.
+func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []grubEntry) (whole bool) {
+	said := map[int]bool{in.Number: true}
+	whole = true
+	for i, e := range entries {
+		z := r.zone(e.Start, uint64(e.Sectors))
+		at := ondisk.I64(sector)*grubSector + grubFirstEntry - int64(i)*grubEntrySize
+		switch {
+		case !z.known:
+			r.breaks(img, 0, fmt.Sprintf("the block list of GRUB 2 at LBA %d names %d sectors from LBA %d, %s", sector,
+				e.Sectors, e.Start, z.text),
+				boot.InstallAgain)
+			whole = false
+			continue
+		case !said[z.Number] && z.Number != 0:
+			r.f.Link(z.Number, "core.img of GRUB 2 goes on in partition %d", z.Number)
+		}
+		said[z.Number] = true
+		r.refer(img, fmt.Sprintf("grub2 block list entry %d", i+1), in.Partition, at, e.Start, z)
+	}
+	return whole
+}
+
+// refer adds the number of a sector that is stored at a byte of the disk. One in the gap stays valid and is left out.
+func (r *grubReader) refer(img grubImage, kind string, stored boot.Partition, at int64, sector uint64, z grubZone) {
+	if z.Number == 0 {
+		return
+	}
+	ref := boot.Ref{
+		Kind: kind, Partition: stored.Number, Off: at - stored.Off, At: []disk.Range{{Off: at, Len: 8}},
+		Raw: binary.LittleEndian.AppendUint64(nil, sector), Points: ondisk.I64(sector) * grubSector, Target: z.Number,
+		Encode: encodeGrubSector,
+	}
+	if ref.Stays = stays(stored, ref.Off); ref.Stays != "" {
+		ref.Encode = nil
+		r.breaks(img, z.Number, fmt.Sprintf("%s: LBA %d stays as found, %s", ref.Name(), sector, ref.Stays),
+			boot.InstallAgain)
+	}
+	r.f.Refs = append(r.f.Refs, ref)
+}
+
+// stays returns why a field in a partition cannot be rewritten; empty: it can.
+func stays(stored boot.Partition, off int64) string {
+	if stored.Number == 0 {
+		return ""
+	}
+	if stored.Kind == table.Extended {
+		return "it stands in a record of the partition table"
+	}
+	if reserved := identify.Traits(stored.Volume.Kind).Checksummed; reserved > 0 && off >= reserved {
+		return fmt.Sprintf("it stands under a checksum of %s", stored.Volume.Kind)
+	}
+	return ""
+}
+
+// encodeGrubSector writes a byte offset as a number of a sector.
+func encodeGrubSector(_ []byte, to int64) ([]byte, error) {
+	if to <= 0 || to%grubSector != 0 {
+		return nil, fmt.Errorf("offset %#x: %w to whole sectors of %d bytes", to, ondisk.ErrLimit, grubSector)
+	}
+	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to/grubSector)), nil
+}
+
+// isBootImage reports whether boot.img takes the sector from the known field: it loads to 0x8000, and fills the address
+// packet of its one read by mov ebx,[7c5ch].
+func isBootImage(b []byte) bool {
+	return binary.LittleEndian.Uint16(b[grubKernelAddress:]) == 0x8000 &&
+		bytes.Contains(b, []byte{0x66, 0x8b, 0x1e, 0x5c, 0x7c})
+}
+
+// Marks of diskboot.img. Builds differ in what they print, and so in where the code stands.
+var (
+	grubListCode = [][]byte{
+		{0xbf, 0xf4, 0x81},             // mov di,81f4h: the first entry, where it is in memory
+		{0x83, 0xef, 0x0c},             // sub di,12: on to the next
+		{0xea, 0x00, 0x82, 0x00, 0x00}, // jmp 0:8200h: into what the list has loaded
+	}
+	grubTexts = []byte("Geom\x00Read\x00 Error\x00") // the last ones, behind the code
+)
+
+// blockList decodes the list in the first sector of core.img. It requires the code that reads such a list, and entries
+// that fill memory without a hole, as setup.c makes them: a guess is never patched.
+func blockList(b []byte) (entries []grubEntry, ok bool) {
+	end := bytes.Index(b, grubTexts)
+	if end < 0 || !boot.Has(grubListCode...)(b[:end]) {
+		return nil, false
+	}
+	sectors := 0
+	for at := grubFirstEntry; at >= end+len(grubTexts); at -= grubEntrySize {
+		var e grubEntry
+		if err := ondisk.Fill(b[at:at+grubEntrySize], binary.LittleEndian, &e); err != nil {
+			return nil, false
+		}
+		if e.Sectors == 0 {
+			return entries, true
+		}
+		if int(e.Segment) != grubLoadSegment+sectors*grubSectorSegment {
+			return nil, false
+		}
+		sectors += int(e.Sectors)
+		if sectors > grubMaxSectors {
+			return nil, false
+		}
+		entries = append(entries, e)
+	}
+	return nil, false
+}

@@ -1,0 +1,321 @@
+package linux_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/boot/linux"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/grubforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+const endless = 1<<64 - 1
+
+// grubDisk has a partition of 3000 sectors at LBA 63 and one of 500 at LBA 3500.
+func grubDisk() forge.Bytes {
+	return tableforge.NewMBR(4096, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 3000},
+		tableforge.Slot{Type: 0x83, Start: 3500, Sectors: 500})
+}
+
+// inMBR is boot.img in the MBR; core.img begins at LBA first.
+func inMBR(first uint64, entries ...grubforge.Entry) forge.Bytes {
+	f := grubDisk()
+	grubforge.PutBoot(f, 0, first)
+	if first > 0 && first < 4000 {
+		grubforge.PutCore(f, int64(first), entries...)
+	}
+	return f
+}
+
+// list is a block list of runs: start and sectors by turns.
+func list(numbers ...uint64) (out []grubforge.Entry) {
+	for i := 0; i < len(numbers); i += 2 {
+		out = append(out, grubforge.Entry{Start: numbers[i], Sectors: uint16(numbers[i+1])})
+	}
+	return out
+}
+
+// grubRef is what a test says about a reference.
+type grubRef struct {
+	kind       string
+	stored     int
+	off        int64 // in the partition, or on the disk
+	sector     int64
+	target     int
+	unwritable bool
+}
+
+func grubRefs(r *boot.Result) []grubRef {
+	var out []grubRef
+	for _, x := range r.Refs {
+		out = append(out, grubRef{x.Kind, x.Partition, x.Off, x.Points / 512, x.Target, x.Encode == nil})
+	}
+	return out
+}
+
+func issuesOf(r *boot.Result) (partitions []int) {
+	for _, i := range boottest.But(r, boottest.Unseen) {
+		partitions = append(partitions, i.Partition)
+	}
+	return partitions
+}
+
+// GRUB 2 survives a move when all that it reads by LBA lies in the gap, which stays, or can be
+// rewritten.
+func TestGrub2(t *testing.T) {
+	const core, entry1, entry2 = "grub2 core image", "grub2 block list entry 1", "grub2 block list entry 2"
+	for _, tc := range []struct {
+		name   string
+		first  uint64
+		list   []grubforge.Entry
+		want   []grubRef
+		issues []int // the partitions whose move matters; 0: any
+	}{
+		{"core.img in the gap", 1, list(2, 50), nil, nil},
+		{"core.img up to the last sector of the gap", 1, list(2, 61), nil, nil},
+		{"one sector too long", 1, list(2, 62), nil, []int{0}},
+		{"list of nothing", 1, nil, nil, nil},
+		{
+			"list that goes on in the partition", 1, list(2, 5, 70, 10),
+			[]grubRef{{entry2, 0, 512 + 0x1e8, 70, 1, false}},
+			nil,
+		},
+		{
+			"core.img in the partition", 100, list(101, 10, 120, 3),
+			[]grubRef{
+				{core, 0, 0x5c, 100, 1, false},
+				{entry1, 1, 37*512 + 0x1f4, 101, 1, false},
+				{entry2, 1, 37*512 + 0x1e8, 120, 1, false},
+			},
+			nil,
+		},
+		{
+			"core.img in two partitions", 100, list(3500, 500),
+			[]grubRef{{core, 0, 0x5c, 100, 1, false}, {entry1, 1, 37*512 + 0x1f4, 3500, 2, false}},
+			nil,
+		},
+		{"first sector of a partition", 63, list(64, 1), []grubRef{
+			{core, 0, 0x5c, 63, 1, false},
+			{entry1, 1, 0x1f4, 64, 1, false},
+		}, nil},
+		{
+			"entry over the end of the partition", 100, list(3060, 4),
+			[]grubRef{{core, 0, 0x5c, 100, 1, false}},
+			[]int{0},
+		},
+		{"entry over its start", 100, list(62, 2), []grubRef{{core, 0, 0x5c, 100, 1, false}}, []int{0}},
+		{"entry in a later gap", 100, list(3100, 4), []grubRef{{core, 0, 0x5c, 100, 1, false}}, []int{0}},
+		{"core.img in a later gap", 3100, list(3101, 10), nil, []int{0}},
+		{"core.img behind the partitions", 4000, nil, nil, []int{0}},
+		{"core.img at LBA 0", 0, nil, nil, []int{0}},
+		{"core.img behind the disk", 4096, nil, nil, []int{0}},
+		{"core.img at LBA 2^64-1", endless, nil, nil, []int{0}},
+		{"list that names LBA 2^64-1", 1, list(endless, 1), nil, []int{0}},
+		{"list of more sectors than the disk has", 1, list(4000, 1000), nil, []int{0}},
+		{"list of more sectors than memory has", 100, list(101, 1216), nil, []int{0}},
+		{"list of 65535 sectors", 1, list(2, 65535), nil, []int{0}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := boottest.Read(t, inMBR(tc.first, tc.list...))
+			require.Equal(t, linux.V2, r.Code)
+			require.Equal(t, tc.want, grubRefs(r))
+			require.Equal(t, tc.issues, issuesOf(r))
+			for _, i := range boottest.But(r, boottest.Unseen) {
+				require.Equal(t, "grub2", i.Code)
+			}
+		})
+	}
+}
+
+// What is not the code that reads such a list is not patched, wherever it lies.
+func TestGrub2OfAnUnknownBuild(t *testing.T) {
+	const core = 100 * 512
+	endlessList := func(f forge.Bytes) {
+		f = f[core:]
+		for at := int64(grubforge.FirstEntry); at > 0x120; at -= grubforge.EntrySize {
+			f.U64(at, 101)
+			f.U16(at+8, 1)
+			f.U16(at+10, uint16(0x820+(grubforge.FirstEntry-at)/grubforge.EntrySize*32))
+		}
+	}
+	for name, change := range map[string]func(forge.Bytes){
+		"boot.img loads elsewhere":         func(f forge.Bytes) { f.U16(grubforge.KernelAddress, 0x2000) },
+		"boot.img reads another field":     func(f forge.Bytes) { f.U16(0xbf, 0x7db0) }, // boot_hybrid.img
+		"another list":                     func(f forge.Bytes) { f.U16(core+9, 0x81f8) },
+		"entries of another size":          func(f forge.Bytes) { f.U8(core+0xf4, 8) },
+		"another place to jump to":         func(f forge.Bytes) { f.U16(core+0x101, 0x2200) },
+		"no texts":                         func(f forge.Bytes) { f.Text(core+0x129, "Gram") },
+		"a first entry for another memory": func(f forge.Bytes) { f.U16(core+0x1fe, 0x800) },
+		"a hole in memory":                 func(f forge.Bytes) { f.U16(core+0x1f2, 0x841) },
+		"a list without an end":            endlessList,
+		"zeros":                            func(f forge.Bytes) { clear(f[core:][:512]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := inMBR(100, list(101, 1, 110, 4)...)
+			require.Len(t, boottest.Read(t, f).Refs, 3)
+			change(f)
+			r := boottest.Read(t, f)
+			require.Empty(t, r.Refs)
+			require.Equal(t, []int{0}, issuesOf(r))
+			require.Equal(t, "grub2", r.Issues[0].Code)
+		})
+	}
+}
+
+// A boot sector of a partition has the same fields. Two that name one core.img share its list.
+func TestGrub2InBootSectors(t *testing.T) {
+	f := inMBR(100, list(101, 10)...)
+	grubforge.PutBoot(f, 3500, 100)
+	r := boottest.Read(t, f)
+	require.Empty(t, boottest.But(r, boottest.Unseen))
+	require.Equal(t, []grubRef{
+		{"grub2 core image", 0, 0x5c, 100, 1, false},
+		{"grub2 block list entry 1", 1, 37*512 + 0x1f4, 101, 1, false},
+		{"grub2 core image", 2, 0x5c, 100, 1, false},
+	}, grubRefs(r))
+	require.Equal(t, []boot.Link{
+		{Partition: 0, Text: "GRUB 2 in the MBR loads core.img from LBA 100, inside partition 1"},
+		{Partition: 1, Text: "core.img of GRUB 2 lies in partition 1"},
+		{
+			Partition: 2,
+			Text:      "GRUB 2 in the boot sector of partition 2 loads core.img from LBA 100, inside partition 1",
+		},
+		{Partition: 1, Text: "core.img of GRUB 2 lies in partition 1"},
+	}, r.Chain)
+}
+
+// The first sector of a logical partition moves with it. That of an extended one is a record of the table.
+func TestGrub2InLogicalAndExtendedPartitions(t *testing.T) {
+	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 5, Start: 63, Sectors: 7000})
+	tableforge.PutEBR(f, 63, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 6000}, tableforge.Slot{})
+	grubforge.PutBoot(f, 126, 200)
+	grubforge.PutCore(f, 200, list(201, 10)...)
+	r := boottest.Read(t, f)
+	require.Empty(t, r.Issues)
+	require.Equal(t, []grubRef{
+		{"grub2 core image", 5, 0x5c, 200, 5, false},
+		{"grub2 block list entry 1", 5, 74*512 + 0x1f4, 201, 5, false},
+	}, grubRefs(r))
+
+	grubforge.PutCore(f, 100)
+	grubforge.PutBoot(f, 126, 100)
+	require.Equal(t, []int{0}, issuesOf(boottest.Read(t, f)), "between two records is no partition")
+
+	clear(f[126*512:][:512])
+	for core, want := range map[uint64][]int{1: nil, 200: {5}} {
+		table := bytes.Clone(f[63*512+440:][:72])
+		grubforge.PutBoot(f, 63, core)
+		f.Put(63*512+440, table)
+		grubforge.PutCore(f, int64(core))
+		require.Equal(t, want, issuesOf(boottest.Read(t, f)))
+	}
+}
+
+// A file system with checksums takes a rewritten sector for a damaged one, but for the room that it leaves to boot
+// loaders.
+func TestGrub2InBtrfs(t *testing.T) {
+	f := inMBR(100, list(101, 10)...)
+	grubforge.PutCore(f, 2500, list(2501, 10)...)
+	read := func() *boot.Result {
+		d := boottest.Disk(f)
+		tab, parts := boottest.Partitions(t, d)
+		parts[0].Volume = &volume.Volume{Kind: volume.Btrfs}
+		r, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
+		require.NoError(t, err)
+		return r
+	}
+	r := read()
+	require.Empty(t, boottest.But(r, boottest.Unseen))
+	require.Len(t, r.Refs, 2)
+
+	f.U64(grubforge.KernelSector, 2500)
+	r = read()
+	require.Equal(t, []int{1}, issuesOf(r))
+	require.Equal(t, []grubRef{
+		{"grub2 core image", 0, 0x5c, 2500, 1, false},
+		{"grub2 block list entry 1", 1, 2437*512 + 0x1f4, 2501, 1, true},
+	}, grubRefs(r))
+}
+
+// GRUB counts sectors of 512 bytes, and cannot boot from others.
+func TestGrub2OnLargeSectors(t *testing.T) {
+	f := inMBR(100, list(101, 10)...)
+	tab, parts := boottest.Partitions(t, boottest.Disk(f))
+	d := boottest.DiskOf(f, 4096)
+	r, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
+	require.NoError(t, err)
+	require.Empty(t, r.Refs)
+	require.Equal(t, []int{0}, issuesOf(r))
+}
+
+// A partition can be said to go on behind the end of the disk.
+func TestGrub2BehindTheDisk(t *testing.T) {
+	f := inMBR(5000)
+	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000})
+	d := boottest.Disk(f)
+	tab, err := table.Read(d)
+	require.NoError(t, err)
+	var parts []boot.Partition
+	for _, p := range tab.Partitions {
+		parts = append(parts, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
+	}
+	r, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
+	require.NoError(t, err)
+	require.Empty(t, r.Refs)
+	require.Equal(t, []int{0}, issuesOf(r))
+}
+
+// Debian's own images, and the lists that grub-mkimage makes.
+func TestGrub2OfDebian(t *testing.T) {
+	const dir = "/usr/lib/grub/i386-pc/"
+	read := func(name string) forge.Bytes {
+		b := disktest.ReadFile(t, disktest.DataFile(t, dir+name))
+		return b
+	}
+	f := grubDisk()
+	img, core := read("boot.img"), read("diskboot.img")
+	f.Put(0, img[:440])
+	f.U64(grubforge.KernelSector, 100)
+	f.Put(100*512, core)
+	require.Equal(t, uint64(2), binary.LittleEndian.Uint64(core[grubforge.FirstEntry:]), "what comes from the package")
+	f.U64(100*512+grubforge.FirstEntry, 101)
+	f.U16(100*512+grubforge.FirstEntry+8, 77)
+	r := boottest.Read(t, f)
+	require.Empty(t, r.Issues)
+	require.Equal(t, []grubRef{
+		{"grub2 core image", 0, 0x5c, 100, 1, false},
+		{"grub2 block list entry 1", 1, 37*512 + 0x1f4, 101, 1, false},
+	}, grubRefs(r))
+
+	f.Put(0, read("boot_hybrid.img")[:440]) // keeps the sector number at another place
+	r = boottest.Read(t, f)
+	require.Empty(t, r.Refs)
+	require.Equal(t, []int{0}, issuesOf(r))
+}
+
+// The field holds a whole sector, never one that wraps.
+func TestGrub2Encode(t *testing.T) {
+	r := boottest.Read(t, inMBR(100)).Refs[0]
+	require.Equal(t, []disk.Range{{Off: 0x5c, Len: 8}}, r.At)
+	b, err := r.Encode(r.Raw, 2048*512)
+	require.NoError(t, err)
+	require.Equal(t, []byte{0, 8, 0, 0, 0, 0, 0, 0}, b)
+	b, err = r.Encode(r.Raw, 1<<42)
+	require.NoError(t, err)
+	require.Equal(t, []byte{0, 0, 0, 0, 2, 0, 0, 0}, b)
+	for _, to := range []int64{0, -512, 513} {
+		_, err = r.Encode(r.Raw, to)
+		require.Error(t, err)
+	}
+}

@@ -1,0 +1,419 @@
+package ntfs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// The forged volume: clusters of 4096 bytes, records of 1024, the MFT in one run.
+const (
+	testCluster = 4096
+	testRecord  = 1024
+	testMFT     = 16  // first cluster
+	testRecords = 64  // of the MFT
+	testBlocks  = 100 // first cluster of index blocks
+	testVolume  = 256 // clusters
+
+	mftSlot   = 0x18 // in the table of open attributes, as in all logs of Windows
+	indexSlot = mftSlot + 0x28
+)
+
+// forged is a log that is written record by record, as LFS does it.
+type forged struct {
+	forge.Bytes
+	major, minor uint16
+	client       uint32 // major version of the NTFS records
+	at           int64  // of the next record
+	round        uint64
+	offset       uint
+	last         uint64
+	begun        map[int64]uint64 // round in which a page was begun
+	copied       map[int64][]byte // copies of pages, by the page that holds them
+}
+
+// op is a record of NTFS.
+type op struct {
+	redo, undo      Op
+	data, old       []byte
+	slot            uint16
+	lcns            []uint64
+	rec, att, block uint16
+	vcn             uint64
+	tx              uint32
+	undoNext        uint64
+	flags           uint16
+	// bare has the side without a write say that it has 4 KiB of data, which are not there.
+	bare bool
+}
+
+// newLog begins a log of so many pages, in round 2 as Windows does.
+func newLog(major uint16, client uint32, pages int64) *forged {
+	f := &forged{major: major, client: client, round: 2, begun: map[int64]uint64{}}
+	f.Bytes = make(forge.Bytes, pages*pageSize)
+	if major == 1 {
+		f.minor = 1
+	}
+	for i := range f.Bytes {
+		f.Bytes[i] = 0xff
+	}
+	f.offset = 64 - uint(67-bits.Len64(uint64(len(f.Bytes))))
+	f.at = f.first()*pageSize + pageData
+	return f
+}
+
+func (f *forged) first() int64 {
+	if f.major == 1 {
+		return 4
+	}
+	return 34
+}
+
+// touch begins a page that is new in this round.
+func (f *forged) touch(n int64) forge.Bytes {
+	p := f.Bytes[n*pageSize : (n+1)*pageSize]
+	if f.begun[n] != f.round {
+		f.begun[n] = f.round
+		clear(p)
+		p.Text(0, "RCRD")
+		p.U16(4, pageFixups)
+		p.U16(6, 9)
+	}
+	return p
+}
+
+func (f *forged) follow(n int64) int64 {
+	if n+1 < int64(len(f.Bytes))/pageSize {
+		return n + 1
+	}
+	f.round++
+	return f.first()
+}
+
+// append writes a record and returns its LSN.
+func (f *forged) append(kind, tx uint32, flags uint16, undoNext uint64, data []byte) uint64 {
+	lsn := f.round<<f.offset | uint64(f.at)/8
+	head := make(forge.Bytes, headerSize)
+	head.U64(0, lsn)
+	head.U64(8, f.last)
+	head.U64(0x10, undoNext)
+	head.U32(0x18, uint32(len(data)))
+	head.U32(0x20, kind)
+	head.U32(0x24, tx)
+	head.U16(0x28, flags)
+	rest := slices.Concat(head, data)
+	n, from := f.at/pageSize, f.at%pageSize
+	for {
+		p := f.touch(n)
+		part := copy(p[from:], rest)
+		rest, from = rest[part:], from+int64(part)
+		p.U64(pageLast, lsn)
+		if len(rest) == 0 {
+			p.U64(pageLastEnd, lsn)
+			p.U32(0x10, 1)
+			break
+		}
+		n, from = f.follow(n), pageData
+	}
+	if from = (from + 7) / 8 * 8; pageSize-from < headerSize {
+		n, from = f.follow(n), pageData
+	}
+	f.at, f.last = n*pageSize+from, lsn
+	return lsn
+}
+
+// nextPage leaves the rest of a page empty, as Windows does when it writes the page out.
+func (f *forged) nextPage() {
+	f.at = f.follow(f.at/pageSize)*pageSize + pageData
+}
+
+// bytes returns what the record has for data.
+func (o op) bytes() []byte {
+	b := make(forge.Bytes, actionSize+8*len(o.lcns))
+	b.U16(0, uint16(o.redo))
+	b.U16(2, uint16(o.undo))
+	redo := len(b)
+	undo := redo + (len(o.data)+7)/8*8
+	b.U16(4, uint16(redo))
+	b.U16(6, uint16(len(o.data)))
+	b.U16(8, uint16(undo))
+	b.U16(0x0a, uint16(len(o.old)))
+	b.U16(0x0c, o.slot)
+	b.U16(0x0e, uint16(len(o.lcns)))
+	b.U16(0x10, o.rec)
+	b.U16(0x12, o.att)
+	b.U16(0x14, o.block)
+	b.U64(0x18, o.vcn)
+	for i, lcn := range o.lcns {
+		b.U64(int64(actionSize+8*i), lcn)
+	}
+	for i, side := range []Op{o.redo, o.undo} {
+		if o.bare && side.class() == nothing {
+			b.U16(int64(6+4*i), 4096)
+		}
+	}
+	return append(append(append(b, o.data...), make([]byte, undo-redo-len(o.data))...), o.old...)
+}
+
+func (f *forged) op(o op) uint64 {
+	if o.tx == 0 {
+		o.tx = 0x40
+	}
+	return f.append(ordinary, o.tx, o.flags, o.undoNext, o.bytes())
+}
+
+// onRecord is an operation on a record of the MFT.
+func onRecord(n int64, o op) op {
+	o.slot, o.vcn = mftSlot, uint64(n*testRecord/testCluster)
+	o.block = uint16(n * testRecord % testCluster / blockUnit)
+	o.lcns = []uint64{testMFT + o.vcn}
+	return o
+}
+
+// onBlock is an operation on an index block of the folder that the index slot stands for.
+func onBlock(o op) op {
+	o.slot, o.lcns = indexSlot, []uint64{testBlocks}
+	return o
+}
+
+// forget ends the transaction that operations have where they name none.
+func (f *forged) forget() { f.op(op{redo: forget, undo: compensation}) }
+
+// openEntry is an entry of the table of open attributes.
+func (f *forged) openEntry(t Target) []byte {
+	l := layouts[f.client]
+	e := make(forge.Bytes, l.attribute)
+	e.U32(0, liveEntry)
+	e.U64(int64(l.attrFile), uint64(t.File)|7<<48)
+	e.U32(int64(l.attrType), t.Type)
+	return e
+}
+
+// dump is a table of entries of one size.
+func dump(entries ...[]byte) []byte {
+	b := make(forge.Bytes, tableHeader)
+	b.U16(0, uint16(len(entries[0])))
+	b.U16(2, uint16(len(entries)))
+	return append(b, bytes.Join(entries, nil)...)
+}
+
+// tables are what a checkpoint dumps beside $MFT's data.
+type tables struct {
+	open         []Target
+	oldest       uint64 // of a dirty page
+	transactions []transaction
+	first        uint64 // LSN of the transactions
+}
+
+// checkpoint writes the tables and a restart record, and makes it the current one. It returns the LSN of that.
+func (f *forged) checkpoint(t tables) uint64 {
+	start := f.op(op{redo: noop, undo: noop})
+	f.forget()
+	c := make(forge.Bytes, 0x70)
+	dumped := func(op Op, at, length int64, entries ...[]byte) {
+		b := dump(entries...)
+		c.U64(at, f.dumped(op, b))
+		c.U32(length, uint32(len(b)))
+	}
+	open := [][]byte{f.openEntry(Target{0, typeData})}
+	for _, o := range t.open {
+		open = append(open, f.openEntry(o))
+	}
+	dumped(dumpAttributes, 0x10, 0x30, open...)
+	if t.oldest != 0 {
+		l := layouts[f.client]
+		e := make(forge.Bytes, l.dirtyPage+8)
+		e.U32(0, liveEntry)
+		e.U64(int64(l.oldest), t.oldest)
+		free := make([]byte, len(e))
+		dumped(dumpDirtyPages, 0x20, 0x38, free, e)
+	}
+	if len(t.transactions) > 0 {
+		all := [][]byte{make([]byte, transactionSize), make([]byte, transactionSize)} // 0x18 is the checkpoint's own
+		for _, x := range t.transactions {
+			e := make(forge.Bytes, transactionSize)
+			e.U32(0, liveEntry)
+			e[transactionState] = byte(x.state)
+			e.U64(transactionFirst, t.first)
+			e.U64(transactionUndoNext, x.undoNext)
+			all = append(all, e)
+		}
+		dumped(dumpTransaction, 0x28, 0x3c, all...)
+	}
+	oldest := start
+	for _, l := range []uint64{t.oldest, t.first} {
+		if l != 0 {
+			oldest = min(oldest, l)
+		}
+	}
+	return f.closeCheckpoint(c, start, oldest)
+}
+
+// closeCheckpoint completes the restart record of a checkpoint and makes it the current one.
+func (f *forged) closeCheckpoint(c forge.Bytes, start, oldest uint64) uint64 {
+	c.U32(0, f.client)
+	c.U64(8, start)
+	c.U32(0x50, testCluster)
+	if f.client == 0 {
+		c = c[:0x68]
+	}
+	lsn := f.append(clientRestart, 0, 0, 0, c)
+	f.restart(lsn, lsn, oldest, 0)
+	return lsn
+}
+
+func (f *forged) dumped(table Op, b []byte) uint64 {
+	return f.op(op{redo: table, data: b, tx: 0x18})
+}
+
+// restart writes both restart pages.
+func (f *forged) restart(current, restart, oldest uint64, flags uint16) {
+	for off := int64(0); off < 2*pageSize; off += pageSize {
+		p := f.Bytes[off : off+pageSize]
+		clear(p)
+		p.Text(0, "RSTR")
+		p.U16(4, restartFixups)
+		p.U16(6, 9)
+		p.U32(0x10, pageSize)
+		p.U32(0x14, pageSize)
+		p.U16(0x18, 0x30)
+		p.U16(0x1a, f.minor)
+		p.U16(0x1c, f.major)
+		a := p[0x30:]
+		a.U64(0, current)
+		a.U16(8, 1)
+		a.U16(0x0a, noClient)
+		a.U16(0x0e, flags)
+		a.U32(0x10, 64-uint32(f.offset))
+		a.U16(0x14, 0xe0)
+		a.U16(0x16, 0x40)
+		a.U64(0x18, uint64(len(f.Bytes)))
+		a.U16(0x24, headerSize)
+		a.U16(0x26, pageData)
+		c := a[0x40:]
+		c.U64(0, oldest)
+		c.U64(8, restart)
+		c.U32(0x1c, 8)
+		c.Text(0x20, clientName)
+	}
+}
+
+// sealed returns the log as it is on a disk, with fix-ups.
+func (f *forged) sealed() []byte {
+	log := bytes.Clone(f.Bytes)
+	for n, c := range f.copied {
+		copy(log[n*pageSize:], c)
+	}
+	for off := 0; off < len(log); off += pageSize {
+		seal(log[off : off+pageSize])
+	}
+	return log
+}
+
+// seal applies the fix-ups of a page that has any.
+func seal(p []byte) {
+	at, n := int(binary.LittleEndian.Uint16(p[4:])), int(binary.LittleEndian.Uint16(p[6:]))
+	if n != 9 || at+2*n > blockUnit-2 {
+		return
+	}
+	binary.LittleEndian.PutUint16(p[at:], 5)
+	for i := 1; i < n; i++ {
+		copy(p[at+2*i:], p[i*blockUnit-2:i*blockUnit])
+		binary.LittleEndian.PutUint16(p[i*blockUnit-2:], 5)
+	}
+}
+
+// copyPage moves a page into one of the pages for copies, and puts an older state in its place.
+func (f *forged) copyPage(n, to int64, older []byte) {
+	c := forge.Bytes(bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize]))
+	if f.major == 1 {
+		c.U64(pageLast, uint64(n*pageSize))
+	} else {
+		c.U32(pageCopyOf, uint32(n*pageSize))
+	}
+	if f.copied == nil {
+		f.copied = map[int64][]byte{}
+	}
+	f.copied[to] = c
+	copy(f.Bytes[n*pageSize:(n+1)*pageSize], older)
+}
+
+// testDisk is the forged volume.
+type testDisk struct {
+	*bytes.Reader
+	data forge.Bytes
+}
+
+func newDisk() *testDisk {
+	d := &testDisk{data: make(forge.Bytes, testVolume*testCluster)}
+	for n := range int64(testRecords) {
+		d.record(n)
+	}
+	d.block(0)
+	return d
+}
+
+// record returns record n of the MFT, made new: times, and data in clusters.
+func (d *testDisk) record(n int64) forge.Bytes {
+	r := d.data[testMFT*testCluster+n*testRecord:][:testRecord]
+	clear(r)
+	r.Text(0, "FILE")
+	r.U16(0x14, 0x38)
+	r.U16(0x16, 1)
+	r.U32(0x38, standardInformation)
+	r.U32(0x3c, 0x60)
+	r.U32(0x48, 0x48)
+	r.U16(0x4c, 0x18)
+	a := r[0x98:]
+	a.U32(0, typeData)
+	a.U32(4, 0x48)
+	a[8] = 1
+	a.U64(0x28, 8192)
+	a.U64(0x30, 5000)
+	a.U64(0x38, 4000)
+	r.U32(0xe0, 0xffffffff)
+	return r
+}
+
+// block makes the index block, with an LSN.
+func (d *testDisk) block(lsn uint64) {
+	b := d.data[testBlocks*testCluster:]
+	b.Text(0, "INDX")
+	b.U64(8, lsn)
+}
+
+func (d *testDisk) volume() LogVolume {
+	mft := func(n int64) ([]byte, error) {
+		if n >= testRecords {
+			return nil, nil
+		}
+		return d.data[testMFT*testCluster+n*testRecord:][:testRecord], nil
+	}
+	return LogVolume{Source: bytes.NewReader(d.data), Cluster: testCluster, Record: testRecord, MFT: mft}
+}
+
+func (f *forged) read(t testing.TB, d *testDisk) *Log {
+	t.Helper()
+	l, err := Read(bytes.NewReader(f.sealed()), d.volume())
+	require.NoError(t, err)
+	requireLook(t, l.State, f.sealed())
+	return l
+}
+
+// refused returns the error of a log that is broken.
+func (f *forged) refused(t testing.TB) error {
+	t.Helper()
+	l, err := Read(bytes.NewReader(f.sealed()), newDisk().volume())
+	require.Nil(t, l)
+	require.Error(t, err)
+	return err
+}
+
+var _ ondisk.Source = (*bytes.Reader)(nil)

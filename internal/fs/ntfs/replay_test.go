@@ -1,0 +1,213 @@
+package ntfs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// replayed is a volume whose log is set back to an older checkpoint, with records of the MFT as they were then.
+type replayed struct {
+	raw     forge.Bytes
+	allowed []disk.Range // where a mount may write
+	back    []disk.Range // records that were put back
+	folders []disk.Range // records of folders
+	log     *Log
+	patched []disk.Range
+}
+
+// setBack makes the volume of a row of rewound. A record is put back where the log has all of its old value.
+func setBack(t *testing.T, v *realVolume, to uint64) *replayed {
+	t.Helper()
+	r := &replayed{raw: make(forge.Bytes, v.Size())}
+	require.NoError(t, ondisk.ReadFull(v, r.raw, 0))
+	log := rewind(t, v.log, to)
+	put := func(places []disk.Range, b []byte) {
+		for _, p := range places {
+			b = b[copy(r.raw[p.Off:p.End()], b):]
+		}
+	}
+	logPlaces, _ := v.places(v.recordOf(2))
+	put(logPlaces, log)
+	mft, _ := v.places(v.recordOf(0))
+	l, err := Read(bytes.NewReader(log), v.volume())
+	require.NoError(t, err)
+	named := map[int64]bool{}
+	for _, w := range l.Writes {
+		named[w.Record] = true
+	}
+	for n, list := range changesOf(t, v, log, l.Since) {
+		if first := list[0]; !named[n] && first.Op == residentValue && first.Length == first.otherLength {
+			b := forge.Bytes(v.recordOf(n))
+			copy(b[first.recordOffset+first.attrOffset:], first.other)
+			b.U64(recordLSN, first.LSN-1)
+			copy(v.mft[n*v.record:], fixedUp(b))
+			r.back = append(r.back, placeOf(mft, n*v.record, v.record))
+		}
+	}
+	put(mft, v.mft)
+	for n := range int64(len(v.mft)) / v.record {
+		if raw := v.recordOf(n); raw != nil && raw[0x16]&2 != 0 {
+			r.folders = append(r.folders, placeOf(mft, n*v.record, v.record))
+		}
+	}
+	r.log, err = Read(bytes.NewReader(log), v.volume())
+	require.NoError(t, err)
+	for _, w := range r.log.Writes {
+		r.allowed = append(r.allowed, w.Places...)
+	}
+	// Any mount writes the log, the volume's flags and the folders in which ntfs3 keeps its own, and their copies.
+	for _, n := range []int64{3, 5, 11} {
+		r.allowed = append(r.allowed, placeOf(mft, n*v.record, v.record))
+	}
+	mirror, _ := v.places(v.recordOf(1))
+	r.allowed = disk.Merge(slices.Concat(r.allowed, logPlaces, mirror))
+	return r
+}
+
+// placeOf returns where bytes of a file lie, which are in one piece.
+func placeOf(places []disk.Range, off, n int64) disk.Range {
+	for _, p := range places {
+		if off < p.Len {
+			return disk.Range{Off: p.Off + off, Len: n}
+		}
+		off -= p.Len
+	}
+	panic("outside of the file")
+}
+
+// fixedUp puts the fix-ups of a record back.
+func fixedUp(b forge.Bytes) forge.Bytes {
+	at, n := int64(binary.LittleEndian.Uint16(b[4:])), int64(binary.LittleEndian.Uint16(b[6:]))
+	for i := int64(1); i < n; i++ {
+		copy(b[at+2*i:at+2*i+2], b[i*512-2:i*512])
+		copy(b[i*512-2:i*512], b[at:at+2])
+	}
+	return b
+}
+
+// onlyMarked reports whether a sector is of a folder of which only the mark changed that ntfs3 sets in each folder that
+// it reads, without any replay: the flag of a folder in the attributes of $STANDARD_INFORMATION.
+func (r *replayed) onlyMarked(after []byte, sector disk.Range) bool {
+	const fixUps = 0x28
+	i := slices.IndexFunc(r.folders, sector.Overlaps)
+	if i < 0 {
+		return false
+	}
+	was, is := bytes.Clone(r.raw[r.folders[i].Off:r.folders[i].End()]),
+		bytes.Clone(after[r.folders[i].Off:r.folders[i].End()])
+	if !UndoFixups(was, fixUps) || !UndoFixups(is, fixUps) {
+		return false
+	}
+	info := was[binary.LittleEndian.Uint16(was[0x14:]):]                              // the first attribute
+	was[binary.LittleEndian.Uint16(was[4:])] = is[binary.LittleEndian.Uint16(is[4:])] // number of the fix-ups
+	info[binary.LittleEndian.Uint16(info[0x14:])+0x23] |= 0x10
+	return bytes.Equal(was, is)
+}
+
+// patch changes what a move changes: hidden sectors, and bytes of a file that the log leaves alone.
+func (r *replayed) patch(t *testing.T, v *realVolume) {
+	t.Helper()
+	r.patched = []disk.Range{{Off: 0x1c, Len: 4}}
+	for n := int64(24); n*v.record < int64(len(v.mft)); n++ {
+		raw := v.recordOf(n)
+		if raw == nil || raw[0x16] != 1 {
+			continue
+		}
+		if places, size := v.places(raw); len(places) > 0 && size > 512 {
+			bytes := disk.Range{Off: places[0].Off + 100, Len: 8}
+			if r.log.Conflict(Patched{Records: []int64{n}, Folders: nil, Bytes: []disk.Range{bytes}}) == nil {
+				r.patched = append(r.patched, bytes)
+				break
+			}
+		}
+	}
+	for _, p := range r.patched {
+		for i := p.Off; i < p.End(); i++ {
+			r.raw[i] ^= 0xa5
+		}
+	}
+}
+
+// changedSectors returns the sectors in which two volumes differ.
+func changedSectors(a, b []byte) (out []disk.Range) {
+	for off := 0; off < len(a); off += 512 {
+		if !bytes.Equal(a[off:off+512], b[off:off+512]) {
+			out = append(out, disk.Range{Off: int64(off), Len: 512})
+		}
+	}
+	return out
+}
+
+// TestReplayByNTFS3 has the log of Windows replayed by Linux, which writes nowhere but where it is expected, and leaves
+// patched bytes as they are. It is a witness for where a replay writes, not for what: it redoes some operations on
+// records that are newer.
+func TestReplayByNTFS3(t *testing.T) {
+	t.Parallel()
+	var volumes []*replayed
+	var paths []string
+	files := 0
+	add := func(r *replayed) {
+		path := filepath.Join(t.TempDir(), "volume")
+		// Linux wants a sector more
+		require.NoError(t, os.WriteFile(path, append(slices.Clone(r.raw), make([]byte, 1<<20)...), 0o600))
+		volumes, paths = append(volumes, r), append(paths, path)
+	}
+	for _, row := range rewound {
+		w := windows[row.volume]
+		v := real(t, w.rel, w.start, w.size)
+		if v.Size() > 32<<20 {
+			continue
+		}
+		r := setBack(t, v, row.to)
+		add(r)
+		moved := *r
+		moved.raw = slices.Clone(r.raw)
+		moved.patch(t, v)
+		files += len(moved.patched) - 1
+		add(&moved)
+	}
+	require.Positive(t, files, "the volume of XP has no file left")
+	said := disktest.MountNTFS3(t, paths...)
+	back, trees := 0, 0
+	for i := 0; i < len(volumes); i += 2 {
+		before, moved := volumes[i], volumes[i+1]
+		require.Equal(t, said[i], said[i+1], "trees")
+		if strings.Contains(said[i], "names") { // ntfs3 refuses others, its writes done
+			trees++
+		}
+		var after [2]forge.Bytes
+		for k, path := range paths[i : i+2] {
+			raw := disktest.ReadFile(t, path)
+			after[k] = raw[:len(before.raw)]
+		}
+		for _, s := range changedSectors(before.raw, after[0]) {
+			hit := disk.Behind(before.allowed, s.Off)
+			expected := hit < len(before.allowed) && before.allowed[hit].Overlaps(s)
+			require.True(t, expected || before.onlyMarked(after[0], s), "volume %d: sector at %#x", i/2, s.Off)
+			if slices.ContainsFunc(before.back, s.Overlaps) {
+				back++
+			}
+		}
+		for _, p := range moved.patched {
+			require.Equal(t, moved.raw[p.Off:p.End()], after[1][p.Off:p.End()], "volume %d: a patch at %#x", i/2, p.Off)
+			copy(after[1][p.Off:p.End()], after[0][p.Off:p.End()])
+		}
+		t.Logf("volume %d: %d writes expected, %d sectors written, %s", i/2, len(before.log.Writes),
+			len(changedSectors(before.raw, after[0])), said[i])
+		require.Empty(t, changedSectors(after[0], after[1]), "volume %d: the copies differ by patches alone", i/2)
+	}
+	require.Positive(t, back, "records that were put back were written")
+	require.Positive(t, trees)
+}

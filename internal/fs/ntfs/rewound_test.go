@@ -1,0 +1,298 @@
+package ntfs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// rewind sets a log back to the checkpoint of a restart record, so that it is open. Pages of later mounts, to which no
+// record of this one leads, are blanked: they were not there yet.
+func rewind(t testing.TB, log []byte, to uint64) []byte {
+	t.Helper()
+	r, all := allRecords(t, log)
+	end := to
+	for rec := all[to]; rec != nil; rec = all[rec.next] {
+		end = rec.LSN
+	}
+	out := bytes.Clone(log)
+	for n := int64(firstCopy); n < r.count; n++ {
+		p := page(out[n*pageSize : (n+1)*pageSize])
+		if string(p[:4]) == "RCRD" && p.lastEnd() > end {
+			copy(p, bytes.Repeat([]byte{0xff}, pageSize))
+		}
+	}
+	for off := int64(0); off < 2*pageSize; off += pageSize {
+		b := forge.Bytes(out[off : off+pageSize])
+		a := b[binary.LittleEndian.Uint16(b[0x18:]):] // in front of the first fix-up
+		a.U64(0, to)
+		a.U16(0x0e, binary.LittleEndian.Uint16(a[0x0e:])&^markedClean)
+		a.U32(0x20, all[to].Length)
+		c := a[binary.LittleEndian.Uint16(a[0x16:]):]
+		c.U64(0, slices.Min(slices.Collect(maps.Keys(all))))
+		c.U64(8, to)
+	}
+	return out
+}
+
+// rewound is what another program, written from the same sources, found in the logs of Windows when they are set back
+// to an older checkpoint. Most changes are in the volumes already. What is left are operations that count as pending
+// always, and those behind them.
+var rewound = []struct {
+	volume         int // of windows
+	to, since, end uint64
+	writes         int
+	records        []int64 // of the MFT; other clusters are written too wherever records are
+}{
+	{0, 1054756, 1054224, 1088833, 380, span(27, 38)},
+	{0, 1076287, 1074463, 1088833, 121, append([]int64{27}, span(29, 38)...)},
+	{0, 1086691, 1085354, 1088833, 33, span(29, 37)},
+	{0, 1088833, 0, 1088833, 0, nil},
+	{1, 1055054, 1050668, 1058085, 103, append([]int64{9, 11}, span(24, 29)...)},
+	{1, 1056174, 1056193, 1058085, 14, []int64{29}},
+	{1, 1058027, 1058046, 1058085, 0, nil},
+	{2, 2113617, 2112219, 2155442, 2063, span(35, 41)},
+	{2, 2135834, 2135063, 2155442, 1004, []int64{40, 41}},
+	{2, 2155104, 2154574, 2155442, 11, []int64{41}},
+	{3, 1073523, 1071901, 1078171, 73, span(34, 38)},
+	{3, 1077810, 1077830, 1078171, 9, []int64{38}},
+}
+
+func span(from, to int64) (out []int64) {
+	for n := from; n <= to; n++ {
+		out = append(out, n)
+	}
+	return out
+}
+
+// unnamed is a record of the MFT that no record of those logs names: $Quota, or reserved.
+const unnamed = 8
+
+func TestRewoundLogs(t *testing.T) {
+	for i, w := range windows {
+		v := real(t, w.rel, w.start, w.size)
+		for _, want := range rewound {
+			if want.volume != i {
+				continue
+			}
+			l, err := Read(bytes.NewReader(rewind(t, v.log, want.to)), v.volume())
+			require.NoError(t, err)
+			require.Equal(t, OpenLog, l.State)
+			require.Equal(t, []uint64{want.to, want.since, want.end}, []uint64{l.Current, l.Since, l.End}, w.name)
+			require.Len(t, l.Writes, want.writes, "%s from %d", w.name, want.to)
+			records := map[int64]bool{}
+			for _, x := range l.Writes {
+				records[x.Record] = true
+				require.False(t, x.Undo, "no transaction was active")
+			}
+			require.Equal(t, len(want.records) > 0, records[-1])
+			delete(records, -1)
+			require.Equal(t, want.records, slices.Sorted(maps.Keys(records)), "%s from %d", w.name, want.to)
+			// Files that no write is for are safe.
+			require.Nil(t, l.Conflict(Patched{Records: []int64{unnamed}}))
+			if len(want.records) > 0 {
+				require.NotNil(t, l.Conflict(Patched{Records: want.records}))
+			}
+		}
+	}
+}
+
+// The start of a replay can be lost: the next mount began the log anew.
+func TestRewoundTooFar(t *testing.T) {
+	v := real(t, windows[2].rel, 0, 0)
+	_, err := Read(bytes.NewReader(rewind(t, v.log, 2109647)), v.volume())
+	require.ErrorContains(t, err, "LSN that a replay begins with 2099244, want 2099723 at least")
+	v = real(t, windows[0].rel, 0, 0)
+	_, err = Read(bytes.NewReader(rewind(t, v.log, 1050632)), v.volume())
+	require.ErrorContains(t, err, "place of LSN 0", "the first checkpoint of all has none before it")
+}
+
+// The mount before the last of this volume was one of Windows 8 or later, which wrote version 2.0. A copy of one of its
+// pages was lost in the next mount, and what stands in later ones cannot be reached.
+func TestRewoundVersion2(t *testing.T) {
+	w := windows[3]
+	v := real(t, w.rel, w.start, w.size)
+	log := rewind(t, v.log, 1073523)
+	for off := int64(0); off < 2*pageSize; off += pageSize {
+		forge.Bytes(log).U16(off+0x1a, 0)
+		forge.Bytes(log).U16(off+0x1c, 2)
+	}
+	_, err := Read(bytes.NewReader(log), v.volume())
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	require.ErrorContains(t, err, "$LogFile page 58 at 0x3a020: last LSN 0, want 1 to 1078171, the end of the records")
+}
+
+// changesOf returns the changes of records of the MFT from an LSN on, by record.
+func changesOf(t testing.TB, v *realVolume, log []byte, since uint64) map[int64][]Write {
+	t.Helper()
+	r, all := allRecords(t, log)
+	changes := map[int64][]Write{}
+	for lsn := since; since != 0 && all[lsn] != nil; lsn = all[lsn].next {
+		if all[lsn].Type != ordinary {
+			continue
+		}
+		act, err := takeApart(all[lsn])
+		require.NoError(t, err)
+		a := analysis{reader: r, volume: v.volume()}
+		require.NoError(t, a.note(act, false))
+		if len(a.pending) > 0 && a.pending[0].Record >= 0 {
+			p := a.pending[0].Write
+			changes[p.Record] = append(changes[p.Record], p)
+		}
+	}
+	return changes
+}
+
+// A change that is in the log, and not yet in the record of the MFT, is pending with all that follow it.
+func TestChangePutBack(t *testing.T) {
+	tried := 0
+	for _, want := range rewound {
+		w := windows[want.volume]
+		v := real(t, w.rel, w.start, w.size)
+		log := rewind(t, v.log, want.to)
+		l, err := Read(bytes.NewReader(log), v.volume())
+		require.NoError(t, err)
+		for n, list := range changesOf(t, v, log, l.Since) {
+			if slices.Contains(want.records, n) {
+				continue
+			}
+			first := list[0]
+			if first.Op != residentValue || first.Length != first.otherLength {
+				continue
+			}
+			raw := forge.Bytes(v.recordOf(n))
+			copy(raw[first.recordOffset+first.attrOffset:], first.other)
+			raw.U64(recordLSN, first.LSN-1)
+			back := v.volume()
+			mft := back.MFT
+			back.MFT = func(number int64) ([]byte, error) {
+				if number == n {
+					return raw, nil
+				}
+				return mft(number)
+			}
+			got, err := Read(bytes.NewReader(log), back)
+			require.NoError(t, err)
+			var named []uint64
+			for _, x := range got.Writes {
+				if x.Record == n {
+					named = append(named, x.LSN)
+				}
+			}
+			require.Len(t, named, len(list), "%s, record %d", w.name, n)
+			require.Equal(t, first.LSN, named[0])
+			require.Len(t, got.Writes, want.writes+len(list))
+			tried++
+		}
+	}
+	t.Logf("%d records put back", tried)
+	require.Positive(t, tried)
+}
+
+// A change of runs, made one of the file that is patched, is refused by its LSN; no checksum covers it.
+func TestForgedChangeOfRuns(t *testing.T) {
+	w := windows[0]
+	v := real(t, w.rel, w.start, w.size)
+	log := rewind(t, v.log, 1054756)
+	r, all := allRecords(t, log)
+	const runs Op = 0x09
+	for _, lsn := range slices.Sorted(maps.Keys(all)) {
+		if all[lsn].Type != ordinary || lsn < 1054756 {
+			continue
+		}
+		act, err := takeApart(all[lsn])
+		require.NoError(t, err)
+		if act.Redo != runs {
+			continue
+		}
+		const file = 24
+		forged := forge.Bytes(bytes.Clone(log))
+		forged.U64(act.at+headerSize+0x18, file) // clusters of 1024 bytes, as records
+		back := v.volume()
+		mft := back.MFT
+		back.MFT = func(n int64) ([]byte, error) {
+			raw, err := mft(n)
+			if n == file {
+				forge.Bytes(raw).U64(recordLSN, lsn-1)
+			}
+			return raw, err
+		}
+		l, err := Read(bytes.NewReader(forged), back)
+		require.NoError(t, err)
+		c := l.Conflict(Patched{Records: []int64{file}})
+		require.Equal(t, &Conflict{LSN: lsn, Op: runs, Record: file, What: "the file"}, c)
+		require.Nil(t, l.Conflict(Patched{Records: []int64{file + 1}}))
+		_ = r
+		return
+	}
+	t.Fatal("no change of runs in the log")
+}
+
+// A machine that stopped in the middle of a transaction leaves it to be undone.
+func TestTransactionCut(t *testing.T) {
+	undone := 0
+	for i, want := range rewound {
+		if i > 0 && rewound[i-1].volume == want.volume && !disktest.Exhaustive {
+			continue
+		}
+		w := windows[want.volume]
+		v := real(t, w.rel, w.start, w.size)
+		log := rewind(t, v.log, want.to)
+		r, all := allRecords(t, log)
+		for cut := all[want.to].at/pageSize + 2; cut < r.count; cut += 3 {
+			p := page(log[cut*pageSize : (cut+1)*pageSize])
+			if string(p[:4]) != "RCRD" || p.lastEnd() <= want.to || p.lastEnd() > want.end {
+				break
+			}
+			short := bytes.Clone(log)
+			for n := int64(firstCopy); n < r.count; n++ {
+				if q := page(short[n*pageSize : (n+1)*pageSize]); string(q[:4]) == "RCRD" &&
+					q.lastEnd() >= p.lastEnd() {
+					copy(q, bytes.Repeat([]byte{0xff}, pageSize))
+				}
+			}
+			l, err := Read(bytes.NewReader(short), v.volume())
+			require.NoError(t, err, "%s from %d, without page %d", w.name, want.to, cut)
+			require.Less(t, l.End, p.lastEnd())
+			var got []uint64
+			for _, x := range l.Writes {
+				if x.Undo {
+					got = append(got, x.LSN)
+				}
+			}
+			require.ElementsMatch(t, unended(t, all, want.to, l.End), got)
+			undone += len(got)
+		}
+	}
+	t.Logf("%d writes undone", undone)
+	require.Positive(t, undone)
+}
+
+// unended returns the records up to an end whose undo writes, and whose transaction does not end there.
+func unended(t *testing.T, all map[uint64]*logRecord, from, end uint64) (out []uint64) {
+	t.Helper()
+	ended := map[uint32]bool{}
+	lsns := slices.Sorted(maps.Keys(all))
+	for _, lsn := range slices.Backward(lsns) {
+		if lsn > end || lsn < from || all[lsn].Type != ordinary {
+			continue
+		}
+		act, err := takeApart(all[lsn])
+		require.NoError(t, err)
+		if act.Redo == forget {
+			ended[act.Transaction] = true
+		}
+		if act.Undo.class() != nothing && !ended[act.Transaction] {
+			out = append(out, lsn)
+		}
+	}
+	return out
+}

@@ -1,0 +1,238 @@
+package ntfs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// keptData bounds the bytes of data that a write keeps: a reference or sizes, and the head of a record.
+const keptData = 48
+
+// Write is a change that a replay of the log may make.
+type Write struct {
+	LSN  uint64 // of the record of the log
+	Op   Op
+	Undo bool // of a transaction that did not end
+
+	// Record is the record of the MFT that is written, -1 for other clusters. Owners are that record, and the base
+	// records that it belongs to or is going to.
+	Record int64
+	Owners []int64
+	// Targets are the attributes that the write may be meant for, other than records of the MFT.
+	Targets []Target
+
+	Length int          // bytes
+	Places []disk.Range // in the volume: the record of the MFT, or all clusters named
+
+	// Same reports that a record's layout stays: the value lies in $STANDARD_INFORMATION and keeps its size, or sizes
+	// of an attribute are those that it has now.
+	Same bool
+
+	data, other  []byte // the first bytes of what is written, and of what the opposite operation would write
+	otherLength  int
+	recordOffset int
+	attrOffset   int
+	block        int64 // bytes in the first cluster
+}
+
+// note adds the write of an action, if it makes one.
+func (a *analysis) note(act *action, undo bool) error {
+	op := act.Redo
+	if undo {
+		op = act.Undo
+	}
+	if op.class() == nothing {
+		return nil
+	}
+	if len(a.pending) == maxWrites {
+		return fmt.Errorf("$LogFile: %w of %d writes of a replay", ondisk.ErrLimit, maxWrites)
+	}
+	data, length, err := act.side(undo)
+	if err != nil {
+		return err
+	}
+	other, otherLength, err := act.side(!undo)
+	if err != nil {
+		return err
+	}
+	w := Write{
+		LSN: act.LSN, Op: op, Undo: undo, Record: -1, data: kept(data), other: kept(other),
+		Length: length, otherLength: otherLength,
+		recordOffset: int(act.RecordOffset), attrOffset: int(act.AttrOffset), block: int64(act.BlockOffset) * blockUnit,
+	}
+	if err := a.place(act, &w); err != nil {
+		return err
+	}
+	a.pending = append(a.pending, pending{w, int(act.Target)})
+	return nil
+}
+
+// kept copies the first bytes of data, so that their page can go.
+func kept(b []byte) []byte { return slices.Clone(b[:min(len(b), keptData)]) }
+
+// place finds the bytes of the volume that a write changes.
+func (a *analysis) place(act *action, w *Write) error {
+	cluster := a.volume.Cluster
+	from, size := int64(0), int64(len(act.lcns))*cluster
+	switch w.Op.class() {
+	case mftClass:
+		off := ondisk.I64(act.VCN)*cluster + w.block
+		if off%a.volume.Record != 0 {
+			return act.broken(0x14, "place in the MFT", off, fmt.Sprintf("a multiple of %d", a.volume.Record))
+		}
+		w.Record = off / a.volume.Record
+		if end := w.block + a.volume.Record; end > size {
+			return act.broken(0x0e, "number of clusters", len(act.lcns), fmt.Sprintf("enough for %d bytes", end))
+		}
+		from, size = w.block, a.volume.Record
+	case valueAt:
+		if end := w.block + int64(w.recordOffset+w.attrOffset+w.Length); end > size {
+			return act.broken(0x0e, "number of clusters", len(act.lcns), fmt.Sprintf("enough for %d bytes", end))
+		}
+	case bitmap:
+		if end := bitsEnd(w.data); w.block+int64(w.recordOffset+w.attrOffset)+end > size {
+			return act.broken(0x0e, "number of clusters", len(act.lcns),
+				fmt.Sprintf("enough for %d bytes of bits", end))
+		}
+	case index, nothing: // a whole block, whose size the log does not give
+	}
+	for i, lcn := range act.lcns {
+		if lcn >= ondisk.U64(a.volume.Size()/cluster) {
+			return act.broken(actionSize+8*int64(i), "LCN", lcn, fmt.Sprintf("below %d", a.volume.Size()/cluster))
+		}
+		start, end := max(0, from-int64(i)*cluster), min(cluster, from+size-int64(i)*cluster)
+		if start < end {
+			w.add(disk.Range{Off: ondisk.I64(lcn)*cluster + start, Len: end - start})
+		}
+	}
+	if a.places += len(w.Places); a.places > maxPlaces {
+		return fmt.Errorf("$LogFile: %w of %d places that a replay writes to", ondisk.ErrLimit, maxPlaces)
+	}
+	return nil
+}
+
+// add appends a place, which may go on from the one before.
+func (w *Write) add(r disk.Range) {
+	if k := len(w.Places) - 1; k >= 0 && w.Places[k].End() == r.Off {
+		w.Places[k].Len += r.Len
+		return
+	}
+	w.Places = append(w.Places, r)
+}
+
+// bitsEnd returns the byte behind the last bit of a range of bits: its first one, and their number.
+func bitsEnd(b []byte) int64 {
+	if len(b) < 8 {
+		return 0
+	}
+	first, n := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
+	return (int64(first) + int64(n) + 7) / 8
+}
+
+// writes holds what is pending against the volume, and drops what is there already.
+func (a *analysis) writes() ([]Write, error) {
+	byRecord := map[int64][]int{}
+	for i := range a.pending {
+		p := &a.pending[i]
+		if err := a.meant(p); err != nil {
+			return nil, err
+		}
+		byRecord[p.Record] = append(byRecord[p.Record], i)
+	}
+	done := make([]bool, len(a.pending))
+	for n, list := range byRecord {
+		var err error
+		if n >= 0 {
+			err = a.holdRecord(n, list, done)
+		} else {
+			err = a.holdBlocks(list, done)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	var out []Write
+	for i := range a.pending {
+		if !done[i] {
+			out = append(out, a.pending[i].Write)
+		}
+	}
+	return out, nil
+}
+
+// meant sets the attributes that a write is meant for. In front of the checkpoint one may be closed and forgotten: then
+// none of its pages was dirty, and a replay skips it.
+func (a *analysis) meant(p *pending) error {
+	targets := a.slots[p.slot]
+	bad := func(field string, got, want any) error {
+		return ondisk.Field(fmt.Sprintf("$LogFile record of LSN %d", p.LSN), field,
+			a.reader.place(p.LSN)+headerSize+0x0c, got, want)
+	}
+	if len(targets) == 0 && p.LSN > a.client.Start {
+		return bad("target", p.slot, "an open attribute")
+	}
+	if p.Record < 0 {
+		p.Targets = targets
+		return nil
+	}
+	if len(targets) > 0 && !slices.Contains(targets, Target{0, typeData}) {
+		return bad("target of "+p.Op.String(), targets, "data of $MFT")
+	}
+	return nil
+}
+
+// holdRecord holds the writes to one record of the MFT against it. The list is in the order of a replay.
+func (a *analysis) holdRecord(n int64, list []int, done []bool) error {
+	raw, err := a.volume.MFT(n)
+	if err != nil {
+		return err
+	}
+	rec := logMFTRecord(raw)
+	owners := []int64{n}
+	if base, ok := rec.base(); ok {
+		owners = append(owners, base)
+	}
+	renewed := false
+	for _, i := range list {
+		w := &a.pending[i].Write
+		if w.Op == initRecord || w.Op == freeRecord {
+			renewed = true
+		}
+		if base, ok := logMFTRecord(w.data).base(); w.Op == initRecord && ok && !slices.Contains(owners, base) {
+			owners = append(owners, base)
+		}
+		if len(owners) > maxOwners {
+			return fmt.Errorf("$LogFile: %w of %d owners of record %d of the MFT", ondisk.ErrLimit, maxOwners, n)
+		}
+		done[i] = !w.Undo && !renewed && w.Op.filtered() && rec.lsn() >= w.LSN
+		w.Same = rec.keeps(w)
+	}
+	for _, i := range list {
+		a.pending[i].Owners = owners
+	}
+	return nil
+}
+
+// holdBlocks holds writes to index blocks against them.
+func (a *analysis) holdBlocks(list []int, done []bool) error {
+	for _, i := range list {
+		w := &a.pending[i].Write
+		if w.Undo || !w.Op.filtered() {
+			continue
+		}
+		head := make([]byte, 16)
+		at := w.Places[0].Off + w.block
+		if at > a.volume.Size()-int64(len(head)) {
+			continue
+		}
+		if err := ondisk.ReadFull(a.volume, head, at); err != nil {
+			return err
+		}
+		done[i] = string(head[:4]) == "INDX" && binary.LittleEndian.Uint64(head[8:]) >= w.LSN
+	}
+	return nil
+}

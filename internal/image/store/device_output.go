@@ -1,0 +1,286 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// edges are how many bytes at both ends of a device hold tables and superblocks: they are cleared before the first byte
+// of data, and written last.
+type edges struct{ head, tail int64 }
+
+// allEdges hold the superblocks of btrfs and ZFS in the first MiB and that of VMFS behind it; in the last MiB those of
+// ZFS and md, and the backup of a GPT.
+var allEdges = edges{4 * units.MiB, units.MiB}
+
+// Output is a copy under construction on a device. Until Publish has proved all other bytes the first sector holds a
+// mark, and no table or superblock stands at the edges.
+type DeviceOutput struct {
+	path   string
+	base   string
+	dir    *gate.Folder
+	m      medium
+	size   int64
+	sector int64
+	first  int64 // bytes of the first sector, which is the last to be written
+	head   []byte
+	tail   []byte
+	next   int64 // end of what was placed: what lies in front of it was written, or has become zeros
+	begun  bool
+	done   bool
+	notes  []ondisk.Issue
+	reread func() error // has the kernel read the table again
+}
+
+// Options of Create.
+type Options struct {
+	Discard bool         // give the space of zeros back to the storage
+	Stop    func() error // ends long work with its error
+}
+
+// Create starts a copy that fills the device. Nothing is written before the first call of Reserve or Finish.
+func (d *Device) Create(o Options) (*DeviceOutput, error) {
+	dir, base, err := gate.Follow(d.Node, nil)
+	if err != nil {
+		return nil, ondisk.In(ondisk.ErrOutput, "folder of DEST %s: %w", d.Path, err)
+	}
+	m := &blockdev{path: d.Path, file: d.file, discard: o.Discard, stop: o.Stop}
+	if err := m.open(); err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	out := newOutput(d.Path, m, d.Size, d.Sector, allEdges)
+	out.dir, out.base = dir, base
+	out.reread = func() error { return sys.Of(d.file).RereadTable() }
+	return out, nil
+}
+
+func newOutput(path string, m medium, size, sector int64, e edges) *DeviceOutput {
+	head := min(e.head, size)
+	tail := max(head, units.AlignDown(size-e.tail, pageSize))
+	return &DeviceOutput{
+		path: path, m: m, size: size, sector: sector, first: sector, head: make([]byte, head),
+		tail: make([]byte, size-tail), reread: func() error { return nil },
+	}
+}
+
+// tailAt returns where the last edge begins.
+func (o *DeviceOutput) tailAt() int64 { return o.size - int64(len(o.tail)) }
+
+// middle returns what of a range lies between the edges.
+func (o *DeviceOutput) middle(off, end int64) (int64, int64) {
+	return max(off, int64(len(o.head))), min(end, o.size-int64(len(o.tail)))
+}
+
+// Unit returns the granularity of writes: no sector of a device is larger.
+func (o *DeviceOutput) Unit() int64 { return pageSize }
+
+// Reserve clears what lies between the range and the one before.
+func (o *DeviceOutput) Reserve(off, n int64) error {
+	if err := o.begin(); err != nil {
+		return err
+	}
+	if err := o.clear(off); err != nil {
+		return err
+	}
+	o.next = off + n
+	return nil
+}
+
+// clear has everything up to off that was not placed read as zeros.
+func (o *DeviceOutput) clear(off int64) error {
+	if from, to := o.middle(o.next, off); from < to {
+		return o.m.Zero(from, to-from)
+	}
+	return nil
+}
+
+// WriteAt writes what lies between the edges, and keeps what belongs there until Publish.
+func (o *DeviceOutput) WriteAt(p []byte, off int64) (int, error) {
+	end := off + int64(len(p))
+	if off < int64(len(o.head)) {
+		copy(o.head[off:], p)
+	}
+	if at := o.tailAt(); end > at {
+		copy(o.tail[max(0, off-at):], p[max(0, at-off):])
+	}
+	if from, to := o.middle(off, end); from < to {
+		if _, err := o.m.WriteAt(p[from-off:to-off], from); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+// begin takes away what stands on the device, before the first byte of data: the mark first, then the edges.
+func (o *DeviceOutput) begin() error {
+	if o.begun {
+		return nil
+	}
+	o.begun = true
+	if err := o.write(image.Mark(o.sector), 0); err != nil {
+		return err
+	}
+	for _, edge := range []disk.Range{
+		{Off: o.first, Len: int64(len(o.head)) - o.first},
+		{Off: o.tailAt(), Len: int64(len(o.tail))},
+	} {
+		if _, err := o.m.WriteAt(make([]byte, edge.Len), edge.Off); err != nil {
+			return err
+		}
+	}
+	if err := o.m.Sync(); err != nil {
+		return err
+	}
+	_ = o.reread() // of what is gone: a device without partitions cannot, and one in use would not have been claimed
+	return nil
+}
+
+// write writes bytes, makes them durable, and reads them back.
+func (o *DeviceOutput) write(p []byte, off int64) error {
+	if _, err := o.m.WriteAt(p, off); err != nil {
+		return err
+	}
+	if err := o.m.Sync(); err != nil {
+		return err
+	}
+	return o.prove(p, off)
+}
+
+func (o *DeviceOutput) prove(p []byte, off int64) error {
+	if err := sameBytes(o.m, p, off); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "prove %s: %w", o.path, err)
+	}
+	return nil
+}
+
+// Finish makes all durable that lies between the edges.
+func (o *DeviceOutput) Finish() error {
+	if err := o.begin(); err != nil {
+		return err
+	}
+	if err := o.clear(o.size); err != nil {
+		return err
+	}
+	o.next = o.size
+	return o.m.Sync()
+}
+
+// Reopen returns the disk as it will be: what lies between the edges is read from the device, past all caches.
+func (o *DeviceOutput) Reopen() (*image.Image, error) {
+	at := o.tailAt()
+	d := disk.New(o.size, o.sector, func(off int64) (disk.Run, error) {
+		switch head := int64(len(o.head)); {
+		case off < head:
+			return disk.Run{Len: head - off, Src: bytesAt(o.head), Off: off}, nil
+		case off >= at:
+			return disk.Run{Len: o.size - off, Src: bytesAt(o.tail), Off: off - at}, nil
+		}
+		return disk.Run{Len: at - off, Src: o.m, Off: off}, nil
+	})
+	out := &image.Image{
+		Image: &driver.Image{Disk: d, Flat: true}, Path: o.path, Format: raw.Format.Name,
+		Opened: gate.Opened{Base: o.base},
+	}
+	var err error
+	if o.dir != nil {
+		out.Dir, err = o.dir.Again()
+	}
+	return out, err
+}
+
+// bytesAt reads from memory.
+type bytesAt []byte
+
+func (b bytesAt) ReadAt(p []byte, off int64) (int, error) { return copy(p, b[off:]), nil }
+
+// Publish writes the edges of what was proved, and the first sector last. Each is durable and read back before the
+// next.
+func (o *DeviceOutput) Publish() error {
+	first, rest := o.head[:o.first], o.head[o.first:]
+	at := o.tailAt()
+	if _, err := o.m.WriteAt(o.tail, at); err != nil {
+		return err
+	}
+	if err := o.write(rest, o.first); err != nil {
+		return err
+	}
+	if err := o.prove(o.tail, at); err != nil {
+		return err
+	}
+	if err := o.write(first, 0); err != nil {
+		return errors.Join(err, o.write(image.Mark(o.sector), 0)) // the first sector may be torn
+	}
+	o.done = true
+	if err := o.reread(); err != nil && !sys.Unsupported(err) {
+		o.notes = append(o.notes, ondisk.Issue{
+			Code: "dest-table-not-read", Effect: ondisk.Note, Remedy: "partprobe " + o.path,
+			Text: fmt.Sprintf("the kernel has not read the new table of the device (%v); the copy itself is complete "+
+				"and verified", err),
+		})
+	}
+	return nil
+}
+
+// Discard leaves the device as it is, and returns an error if it was begun: its old content is lost.
+func (o *DeviceOutput) Discard() error {
+	err := errors.Join(o.m.Close(), o.closeDir())
+	if !o.begun || o.done {
+		return err
+	}
+	return errors.Join(&MarkedError{o.path}, err)
+}
+
+// MarkedError is the error of a run that leaves a part of a copy on its device.
+type MarkedError struct{ Path string }
+
+func (m *MarkedError) Error() string { return m.Remedy() }
+
+func (m *MarkedError) Unwrap() error { return ondisk.ErrOutput }
+
+// Remedy returns what is left, and what to do about it.
+func (m *MarkedError) Remedy() string {
+	return fmt.Sprintf("DEST %s holds an unfinished copy, which its first sector says; run the command again", m.Path)
+}
+
+func (o *DeviceOutput) closeDir() error {
+	if o.dir == nil {
+		return nil
+	}
+	err := o.dir.Close()
+	o.dir = nil
+	return err
+}
+
+// Kind returns the format: a device holds the disk byte for byte.
+func (o *DeviceOutput) Kind() (format, subformat string) { return raw.Format.Name, "" }
+
+// Pack returns nil: units are stored as they are.
+func (o *DeviceOutput) Pack() func(unit []byte, off int64) ([]byte, error) { return nil }
+
+// Room returns no bound: whether the disk fits was asked before.
+func (o *DeviceOutput) Room() int64 { return math.MaxInt64 }
+
+// Free returns no bound, as Room.
+func (o *DeviceOutput) Free() (int64, error) { return UnknownRoom, nil }
+
+// Files returns the name of the device.
+func (o *DeviceOutput) Files() []string { return []string{o.base} }
+
+// Notes returns what the user should know of the device.
+func (o *DeviceOutput) Notes() []ondisk.Issue { return o.notes }
+
+// Sums returns nothing: a device has no file.
+func (o *DeviceOutput) Sums(context.Context, func(int64), func(int64)) ([]Sum, error) {
+	return nil, nil
+}

@@ -1,0 +1,187 @@
+// This part of the package decodes compressed streams and lists archives, with bounds for what a file of a stranger
+// can cost. It knows no images.
+
+package unpack
+
+import (
+	"bufio"
+	"compress/bzip2"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Streams, as users write them.
+const (
+	Gzip  = "gzip"
+	XZ    = "xz"
+	Zstd  = "zstd"
+	Bzip2 = "bzip2"
+)
+
+// formats open a stream, and return how many bytes it says that it unpacks to, -1 where it does not say it.
+var formats = map[string]struct {
+	open   func(in *bufio.Reader) (io.Reader, error)
+	stated func(f ondisk.Source) int64
+}{
+	Gzip:  {openGzip, unknown},
+	XZ:    {openXZ, statedXZ},
+	Zstd:  {openZstd, statedZstd},
+	Bzip2: {func(in *bufio.Reader) (io.Reader, error) { return bzip2.NewReader(in), nil }, unknown},
+}
+
+// Known reports whether a stream can be unpacked.
+func Known(stream string) bool { return formats[stream].open != nil }
+
+// unknown is the length of a stream that does not say it.
+func unknown(ondisk.Source) int64 { return -1 }
+
+// maxIdle is how many packed bytes in a row may unpack to nothing, such as empty members of gzip.
+const maxIdle = 16 * units.MiB
+
+// What packed bytes may unpack to, in bytes: maxGrowth for each of them, and as many more. No stream but bzip2 of zeros
+// reaches the former, whose blocks hold 45 MB of them in 40 bytes. Zeros take no room in a spool, so that nothing else
+// ends the work. Spec: RFC 8878, 3.1.1.2.2: 128 KiB in a block of 4 bytes.
+const (
+	maxGrowth = 128 * units.KiB / 4
+	maxSpare  = units.GiB
+)
+
+// Unpacker reads what a stream or a file of an archive unpacks to, and counts the packed bytes that it has read.
+type Unpacker interface {
+	io.Reader
+	Taken() int64
+}
+
+// Reader unpacks a stream, front to back. An error that is not one of reading the file has the class of what is wrong.
+type Reader struct {
+	// Stated is how many bytes the stream says that it unpacks to, -1 where it does not say it. It can be wrong.
+	Stated int64
+	stream string
+	in     input
+	ahead  *bufio.Reader // of in
+	out    io.Reader
+	err    error
+}
+
+// Open begins to unpack a file that holds a stream.
+func OpenStream(stream string, f ondisk.Source) (*Reader, error) {
+	format := formats[stream]
+	if format.open == nil {
+		return nil, fmt.Errorf("%s: %w", stream, ondisk.ErrUnsupported)
+	}
+	r := &Reader{stream: stream, Stated: format.stated(f), in: input{r: io.NewSectionReader(f, 0, f.Size())}}
+	var err error
+	r.ahead = bufio.NewReaderSize(&r.in, buffer)
+	if r.out, err = format.open(r.ahead); err != nil {
+		return nil, r.because(noEOF(err))
+	}
+	return r, nil
+}
+
+// buffer is how many packed bytes are read at once.
+const buffer = 256 << 10
+
+// Read follows the contract of io.Reader.
+func (r *Reader) Read(p []byte) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	n, err := r.out.Read(p[:min(len(p), buffer)]) // or the packed bytes of all of it would look idle
+	if grown := r.in.grow(n, r.ahead.Buffered()); grown != nil {
+		n, err = 0, grown
+	}
+	if err != nil {
+		r.err = r.because(err)
+	}
+	return n, r.err
+}
+
+// Taken returns how many packed bytes were read.
+func (r *Reader) Taken() int64 { return r.in.read }
+
+// because returns the error of a stream with its class.
+func (r *Reader) because(err error) error {
+	switch {
+	case r.in.err != nil:
+		return r.in.err
+	case errors.Is(err, io.EOF):
+		return io.EOF
+	case errors.Is(err, io.ErrUnexpectedEOF) && r.stream == Zstd:
+		return ondisk.In(ondisk.ErrFormat, "%s stream: it ends in the middle of a frame, or in bytes that are none: "+
+			"the file is truncated, or has other bytes at its end; get it again", r.stream)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return ondisk.In(ondisk.ErrFormat, "%s stream: it ends in the middle: the file is truncated, get it again",
+			r.stream)
+	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
+		return fmt.Errorf("%s stream: %w of %d MiB for its window; unpack it where it is: zstd -d --long=31", r.stream,
+			ondisk.ErrLimit, maxWindow/units.MiB)
+	case errors.Is(err, ondisk.ErrLimit), errors.Is(err, ondisk.ErrUnsupported):
+		return fmt.Errorf("%s stream: %w", r.stream, err)
+	}
+	return ondisk.In(ondisk.ErrFormat, "%s stream: %w: the file is damaged, get it again", r.stream, err)
+}
+
+// input counts what is read of a file, and ends where too much of it unpacks to nothing.
+type input struct {
+	r          io.Reader
+	read, idle int64
+	out        int64 // bytes that they were unpacked to
+	err        error // of reading, or the bound
+}
+
+// grow notes that n more bytes were unpacked; ahead were read and are not unpacked yet. Its error is the bound.
+func (in *input) grow(n, ahead int) error {
+	if n > 0 {
+		in.idle = 0
+	}
+	in.out += int64(n)
+	return checkGrowth(in.read-int64(ahead), in.out)
+}
+
+// checkGrowth returns the error of some packed bytes that unpack to too many.
+func checkGrowth(packed, unpacked int64) error {
+	if (unpacked-maxSpare)/maxGrowth <= packed {
+		return nil
+	}
+	return fmt.Errorf("%d bytes of the file unpack to %s: %w of %s and %d times as many; nearly all are zeros: unpack "+
+		"it to a sparse file first, as with bzip2 -dc FILE | dd bs=1M conv=sparse of=IMAGE", packed,
+		units.Format(unpacked), ondisk.ErrLimit, units.Format(maxSpare), maxGrowth)
+}
+
+// Read follows the contract of io.Reader.
+func (in *input) Read(p []byte) (int, error) {
+	if in.idle > maxIdle {
+		in.err = fmt.Errorf("%w: %d bytes of the file unpack to nothing", ondisk.ErrLimit, in.idle)
+		return 0, in.err
+	}
+	n, err := in.r.Read(p)
+	in.read, in.idle = in.read+int64(n), in.idle+int64(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		in.err = err
+	}
+	return n, err
+}
+
+// maxWindow is the largest window of a zstd frame, in bytes: as large as the largest dictionary of xz.
+const maxWindow = maxDict
+
+func openZstd(in *bufio.Reader) (io.Reader, error) {
+	return zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(uint64(maxWindow)))
+}
+
+// statedZstd returns the size of content in the header of the first frame, which is all of most files.
+func statedZstd(f ondisk.Source) int64 {
+	b, err := ondisk.Bytes(f, 0, min(f.Size(), zstd.HeaderMaxSize))
+	var h zstd.Header
+	if err != nil || h.Decode(b) != nil || !h.HasFCS || h.Skippable {
+		return -1
+	}
+	return ondisk.I64(h.FrameContentSize)
+}

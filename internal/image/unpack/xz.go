@@ -1,0 +1,348 @@
+package unpack
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"hash/crc64"
+	"io"
+
+	"github.com/ulikunitz/xz/lzma"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// The container of .xz is read here and its LZMA2 by a library, which takes as much memory as a block asks for: each
+// header is bounded before. Spec: The .xz File Format 1.2.1.
+const (
+	xzMagic    = "\xfd7zXZ\x00"
+	xzFooter   = "YZ"
+	xzHeader   = 12 // bytes of the header of a stream, and of its footer
+	xzFilter   = 0x21
+	maxDict    = 64 * units.MiB // what xz -9 asks for
+	maxPadding = 64 * units.KiB // behind a stream
+)
+
+// xzReader unpacks the streams of a file.
+type xzReader struct {
+	in     *counted
+	check  byte          // of the stream
+	block  *lzma.Reader2 // nil between blocks
+	header blockHeader
+	began  int64 // where the block began
+	data   int64 // where its data began
+	sum    hash.Hash
+	size   int64 // bytes unpacked of the block
+
+	records         uint64
+	blocks          hash.Hash // of the sizes of the blocks, which the index must repeat
+	dicts, unpacked int64     // bytes of all dictionaries, and all that was unpacked
+}
+
+// counted counts the bytes that are read.
+type counted struct {
+	*bufio.Reader
+	at int64
+}
+
+// Read follows the contract of io.Reader.
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.at += int64(n)
+	return n, err
+}
+
+// ReadByte follows the contract of io.ByteReader.
+func (c *counted) ReadByte() (byte, error) {
+	b, err := c.Reader.ReadByte()
+	if err == nil {
+		c.at++
+	}
+	return b, err
+}
+
+func openXZ(in *bufio.Reader) (io.Reader, error) {
+	r := &xzReader{in: &counted{Reader: in}}
+	return r, noEOF(r.stream())
+}
+
+// xzSums are the checks of blocks, by their number, and how many bytes they take.
+func xzSum(check byte) hash.Hash {
+	switch check {
+	case 0:
+		return nil
+	case 1:
+		return crc32.NewIEEE()
+	case 4:
+		return crc64.New(crc64.MakeTable(crc64.ECMA))
+	default:
+		return sha256.New()
+	}
+}
+
+// bad returns the error of a field that has a value that it cannot have.
+func bad(what string) error { return errors.New(what + " is wrong") }
+
+// take reads n bytes, of a few.
+func (r *xzReader) take(n int) ([]byte, error) {
+	b := make([]byte, n)
+	_, err := io.ReadFull(r.in, b)
+	return b, noEOF(err)
+}
+
+// stream reads the header of a stream, which is there.
+func (r *xzReader) stream() error {
+	b, err := r.take(xzHeader)
+	if err != nil {
+		return err
+	}
+	if !bytes.HasPrefix(b, []byte(xzMagic)) {
+		return errBehind
+	}
+	if binary.LittleEndian.Uint32(b[8:]) != crc32.ChecksumIEEE(b[6:8]) {
+		return bad("the checksum of the header")
+	}
+	r.check = b[7]
+	if b[6] != 0 || r.check != 0 && r.check != 1 && r.check != 4 && r.check != 10 {
+		return fmt.Errorf("it has a check of the kind %d: %w; unpack it where it is: unxz -k", r.check,
+			ondisk.ErrUnsupported)
+	}
+	r.records, r.blocks = 0, sha256.New()
+	return nil
+}
+
+// Read follows the contract of io.Reader.
+func (r *xzReader) Read(p []byte) (int, error) {
+	for {
+		if r.block == nil {
+			if err := r.next(); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		n, err := r.block.Read(p)
+		if r.sum != nil {
+			r.sum.Write(p[:n])
+		}
+		r.size, r.unpacked = r.size+int64(n), r.unpacked+int64(n)
+		switch {
+		case errors.Is(err, io.EOF):
+			err = r.endBlock()
+		case err != nil:
+			err = noEOF(err)
+		}
+		if n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+// next begins the next block, in this stream or another one; io.EOF behind the last one.
+func (r *xzReader) next() error {
+	r.began = r.in.at
+	size, err := r.in.ReadByte()
+	if err != nil {
+		return noEOF(err)
+	}
+	if size != 0 {
+		return r.beginBlock(size)
+	}
+	if err := r.index(); err != nil {
+		return err
+	}
+	for padding := 0; ; padding++ {
+		b, err := r.in.Peek(1)
+		switch {
+		case errors.Is(err, io.EOF) && padding%4 == 0:
+			return io.EOF
+		case err != nil:
+			return noEOF(err)
+		case b[0] != 0 && padding%4 == 0:
+			return r.stream()
+		case b[0] != 0 || int64(padding) > maxPadding:
+			return errBehind
+		}
+		if _, err := r.in.ReadByte(); err != nil {
+			return err
+		}
+	}
+}
+
+// blockHeader is what the header of a block says. Sizes are -1 where it does not say them.
+type blockHeader struct{ packed, size, dict int64 }
+
+// Bits of the flags of a block.
+const (
+	xzFilters  = 0x03
+	xzReserved = 0x3c
+	xzPacked   = 0x40
+	xzSize     = 0x80
+)
+
+// beginBlock reads the header of a block, of which the first byte was read.
+func (r *xzReader) beginBlock(first byte) error {
+	rest, err := r.take((int(first)+1)*4 - 1)
+	if err != nil {
+		return err
+	}
+	b := append([]byte{first}, rest...)
+	if binary.LittleEndian.Uint32(b[len(b)-4:]) != crc32.ChecksumIEEE(b[:len(b)-4]) {
+		return bad("the checksum of the header of a block")
+	}
+	if r.header, err = parseBlock(b[1 : len(b)-4]); err != nil {
+		return err
+	}
+	dict := r.header.dict
+	if r.header.size >= 0 {
+		dict = min(dict, r.header.size)
+	}
+	dict = max(dict, lzma.MinDictCap)
+	if dict > maxDict {
+		return fmt.Errorf("a block asks for a dictionary of %s: %w of %s; unpack it where it is: unxz -k",
+			units.Format(dict), ondisk.ErrLimit, units.Format(maxDict))
+	}
+	// The smallest blocks that xz makes are a small part of their dictionary.
+	if r.dicts += dict; r.dicts > units.GiB && r.dicts/maxDict > r.unpacked/units.MiB {
+		return fmt.Errorf("%w: its blocks ask for dictionaries of %s, and unpack to %s; unpack it where it is: unxz -k",
+			ondisk.ErrLimit,
+			units.Format(r.dicts), units.Format(r.unpacked))
+	}
+	if r.sum = xzSum(r.check); r.sum != nil {
+		r.sum.Reset()
+	}
+	r.size, r.data = 0, r.in.at
+	r.block, err = lzma.Reader2Config{DictCap: int(dict)}.NewReader2(r.in)
+	return noEOF(err)
+}
+
+// parseBlock decodes the header of a block without its size and checksum.
+func parseBlock(b []byte) (h blockHeader, err error) {
+	flags := b[0]
+	p := vints{b: b[1:]}
+	h = blockHeader{-1, -1, 0}
+	if flags&xzReserved != 0 {
+		return h, bad("a flag of a block")
+	}
+	if flags&xzPacked != 0 {
+		h.packed = p.next()
+	}
+	if flags&xzSize != 0 {
+		h.size = p.next()
+	}
+	id, props := p.next(), p.next()
+	switch {
+	case p.bad:
+		return h, bad("the header of a block")
+	case flags&xzFilters != 0 || id != xzFilter:
+		return h, fmt.Errorf("a block has a filter beside LZMA2: %w; unpack it where it is: unxz -k",
+			ondisk.ErrUnsupported)
+	case props != 1 || len(p.b) == 0 || p.b[0] > 40 || !ondisk.IsZero(p.b[1:]):
+		return h, bad("the header of a block")
+	}
+	bits := int64(p.b[0])
+	if h.dict = (2 | bits&1) << (bits/2 + 11); bits == 40 {
+		h.dict = units.GiB*4 - 1
+	}
+	return h, nil
+}
+
+// endBlock reads what stands behind the data of a block.
+func (r *xzReader) endBlock() error {
+	r.block = nil
+	packed := r.in.at - r.data
+	if h := r.header; h.packed >= 0 && h.packed != packed || h.size >= 0 && h.size != r.size {
+		return bad("a size in the header of a block")
+	}
+	pad, err := r.take(int(-packed & 3))
+	if err != nil {
+		return err
+	}
+	if !ondisk.IsZero(pad) {
+		return bad("the padding of a block")
+	}
+	unpadded := r.in.at - r.began - int64(len(pad))
+	if r.sum != nil {
+		want, err := r.take(r.sum.Size())
+		if err != nil {
+			return err
+		}
+		unpadded += int64(len(want))
+		if got := r.sum.Sum(nil); !bytes.Equal(littleEndian(r.check, got), want) {
+			return errors.New("the checksum does not fit the data")
+		}
+	}
+	r.records++
+	record(r.blocks, unpadded, r.size)
+	return nil
+}
+
+// littleEndian returns a check as .xz stores it.
+func littleEndian(check byte, sum []byte) []byte {
+	if check == 10 {
+		return sum
+	}
+	out := make([]byte, len(sum))
+	for i := range sum {
+		out[i] = sum[len(sum)-1-i]
+	}
+	return out
+}
+
+// record adds the sizes of a block to a hash of all of them.
+func record(h hash.Hash, unpadded, size int64) {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:], ondisk.U64(unpadded))
+	binary.LittleEndian.PutUint64(b[8:], ondisk.U64(size))
+	h.Write(b[:])
+}
+
+// index reads the index of a stream, of which the first byte was read, and the footer. It must be that of the blocks.
+func (r *xzReader) index() error {
+	sum := crc32.NewIEEE()
+	sum.Write([]byte{0})
+	in := &vintReader{in: r.in, sum: sum}
+	n := in.next()
+	if in.err == nil && ondisk.U64(n) != r.records {
+		return bad("the number of blocks in the index")
+	}
+	again := sha256.New()
+	for i := int64(0); i < n && in.err == nil; i++ {
+		unpadded := in.next()
+		record(again, unpadded, in.next())
+	}
+	if in.err != nil {
+		return in.err
+	}
+	pad, err := r.take(int(-(r.in.at - r.began) & 3))
+	if err != nil {
+		return err
+	}
+	sum.Write(pad)
+	size := r.in.at - r.began + 4
+	want, err := r.take(4 + xzHeader)
+	switch {
+	case err != nil:
+		return err
+	case !ondisk.IsZero(pad) || binary.LittleEndian.Uint32(want) != sum.Sum32():
+		return bad("the checksum of the index")
+	case !bytes.Equal(again.Sum(nil), r.blocks.Sum(nil)):
+		return bad("the index")
+	}
+	stored, check, ok := parseFooter(want[4:])
+	if !ok || stored != size || check != r.check {
+		return bad("the footer")
+	}
+	return nil
+}
+
+// parseFooter decodes the footer of a stream: the size of the index, and the check of the blocks.
+func parseFooter(b []byte) (index int64, check byte, ok bool) {
+	ok = string(b[10:]) == xzFooter && binary.LittleEndian.Uint32(b) == crc32.ChecksumIEEE(b[4:10]) && b[8] == 0
+	return (int64(binary.LittleEndian.Uint32(b[4:])) + 1) * 4, b[9], ok
+}

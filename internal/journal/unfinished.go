@@ -1,0 +1,512 @@
+// This part of the package finds the journal beside a disk, and knows what it means for the disk: which work a run has
+// left open there, and which of the commands undo, resume and finish go on from it. The package of each kind does that
+// work.
+
+package journal
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// Suffix ends the name of a journal: behind the whole name of its disk.
+const Suffix = ".trueup"
+
+// MaxName bounds the name of a file, in bytes. Spec: NAME_MAX of Linux, include/uapi/linux/limits.h.
+const MaxName = 255
+
+// JournalOf returns the name of the journal of a disk.
+func JournalOf(disk string) string { return disk + Suffix }
+
+// Ends of the names that files have for a while: a dot, the name, and one of these.
+const (
+	Partial  = ".partial"  // it is being written
+	Replaced = ".replaced" // another file has got its name
+	Renamed  = ".exchange" // it is about to get its name by an exchange
+	Trial    = ".trial"    // an empty file, to try links and renames
+	Moved    = ".moved"    // the second name of that
+)
+
+// Temporary reports whether a name is one that a file of a size has only while a run is at work, or after one was
+// killed.
+func Temporary(name string, size int64) bool {
+	switch end := filepath.Ext(name); end {
+	case Partial, Replaced, Renamed:
+		return name[0] == '.' && len(name) > len(".")+len(end)
+	case Trial, Moved:
+		return name[0] == '.' && len(name) > len(".")+len(end) && size == 0
+	default:
+		return false
+	}
+}
+
+// Incomplete returns the refusal of a file that has the name of one that is being written, nil for any other. path is
+// its path as the user names it.
+func Incomplete(d *gate.Folder, base, path string) error {
+	final, partial := strings.CutSuffix(base, Partial)
+	if final, _ = strings.CutPrefix(final, "."); !partial || "."+final+Partial != base || final == "" {
+		return nil
+	}
+	r := &ondisk.Refusal{
+		Code: "unfinished", Reason: fmt.Sprintf("it is an unfinished copy, of which trueup makes %.256q", final),
+		Remedy: "give the command that wrote it again, or remove it by hand; if it is something else, rename it",
+	}
+	if w, err := Beside(d, final); w != nil && err == nil {
+		w.Path = strings.TrimSuffix(path, base) + final
+		r.Reason, r.Remedy = r.Reason+": "+w.Text, w.advice()
+	}
+	return r
+}
+
+// LeftOf lists the files that killed runs have left of a file, final or not, and that no run is at work on.
+func LeftOf(d *gate.Folder, base string) (out []string) {
+	for _, end := range []string{Partial, Replaced, Renamed, Trial, Moved} {
+		name := "." + base + end
+		f, err := d.OpenAny(name, ondisk.ErrReference)
+		if err != nil {
+			continue // it is not there, or nothing that a run leaves
+		}
+		if Temporary(name, f.Size()) && !f.AtWork() {
+			out = append(out, name)
+		}
+		_ = f.Close() // it was read
+	}
+	return out
+}
+
+// LeftAt is LeftOf for the file at a path, which does not need to be there.
+func LeftAt(path string) []string {
+	dir, base, err := folderOf(path)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	return LeftOf(dir, base)
+}
+
+// Work is what a run has left open.
+type Work struct {
+	Path    string // of the disk, as the user names it
+	Journal string // its path, as the user names it; empty: beside the disk
+	Kind    string // empty: the run had not begun
+	Phase   Phase
+	Written bool // the original that an exchange keeps was written since
+	State
+}
+
+// At returns what is open on the disk at a path, nil when nothing is. The disk does not need to be there.
+func At(path string) (*Work, error) {
+	dir, base, err := folderOf(path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	w, err := Beside(dir, base)
+	if w != nil {
+		w.Path = path
+	}
+	return w, err
+}
+
+// folderOf opens the folder of a disk, through all links of its path.
+func folderOf(path string) (*gate.Folder, string, error) {
+	_, failed := sys.Lstat(path)
+	if errors.Is(failed, fs.ErrNotExist) {
+		dir, err := gate.OpenFolder(filepath.Dir(path))
+		return dir, filepath.Base(path), err
+	}
+	dir, base, err := gate.Follow(path, nil)
+	if failed != nil && errors.Is(err, fs.ErrNotExist) {
+		err = failed // the disk need not be there, and a journal can be
+	}
+	return dir, base, err
+}
+
+// Beside is At for a disk in an open folder.
+func Beside(d *gate.Folder, base string) (*Work, error) {
+	w, err := of(d, JournalOf(base))
+	if w != nil {
+		w.Path = base
+	}
+	return w, err
+}
+
+// of returns the work of a journal, nil when there is no such file.
+func of(d *gate.Folder, name string) (*Work, error) {
+	f, err := d.OpenAny(name, ondisk.ErrUnsupported)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || sys.TooLong(err):
+		return nil, nil //nolint:nilnil // nothing is open
+	case sys.FromSystem(err):
+		return nil, fmt.Errorf("what a run has left open on the disk cannot be known: %w", err)
+	case err != nil:
+		return nil, odd(name, err)
+	}
+	defer f.Close()
+	w := &Work{}
+	if f.AtWork() {
+		w.State = atWork
+		return w, nil
+	}
+	kind, record, err := Peek(f)
+	switch {
+	case isNotBegun(name, err):
+		w.State = notBegun
+	case errors.Is(err, ondisk.ErrUnsupported):
+		w.Kind, w.State = kind, unknown
+	case sys.FromSystem(err):
+		return nil, fmt.Errorf("what a run has left open on the disk cannot be known: %w", err)
+	case err != nil:
+		return nil, odd(name, err)
+	default:
+		w.Kind = kind
+		w.Phase, w.State = stateOf(kind, record)
+	}
+	return w, nil
+}
+
+// isNotBegun reports whether a file that cannot be opened as a journal is what a run has left that had not begun. Other
+// files are empty or begin with zeros, too: such a one counts under the name of a journal beside a disk only.
+func isNotBegun(name string, err error) bool {
+	return errors.Is(err, ErrNotBegun) && (!errors.Is(err, ErrBlank) || strings.HasSuffix(name, Suffix))
+}
+
+// odd returns the error of a file that has the name of a journal and cannot be read as one.
+func odd(name string, err error) error {
+	if errors.Is(err, ErrBlank) {
+		return &ondisk.Refusal{
+			Code:   "unfinished",
+			Reason: fmt.Sprintf("%q should be a journal of trueup, and is empty or begins with zeros", name),
+			Remedy: "name another file; or remove it by hand, if no other program needs it: as a journal " +
+				"it has nothing",
+		}
+	}
+	return &ondisk.Refusal{
+		Code:   "unfinished",
+		Reason: fmt.Sprintf("%q should be a journal of trueup, and cannot be read as one: %v", name, err),
+		Remedy: "rename it if it is not; otherwise the disk may be in the middle of a move: restore the journal from " +
+			"a backup",
+	}
+}
+
+// Commands lists the commands that apply, in the order of advice.
+func (w *Work) Commands() (out []string) {
+	for _, c := range []struct{ name, not string }{{"resume", w.Resume}, {"undo", w.Undo}, {"finish", w.Finish}} {
+		if c.not == "" {
+			out = append(out, c.name)
+		}
+	}
+	return out
+}
+
+// Command returns the command line of a command that goes on from here.
+func (w *Work) Command(name string) string {
+	if w.Journal != "" {
+		return fmt.Sprintf("trueup %s %s --journal %s", name, shell.Quote(w.Path), shell.Quote(w.Journal))
+	}
+	return fmt.Sprintf("trueup %s %s", name, shell.Quote(w.Path))
+}
+
+// advice returns which commands go on from here.
+func (w *Work) advice() string {
+	what := map[string]string{
+		"resume": "goes on", "undo": w.undoes(), "finish": "removes the original",
+	}
+	var out []string
+	for _, c := range w.Commands() {
+		out = append(out, w.Command(c)+" "+what[c])
+	}
+	if len(out) == 0 {
+		return w.Undo
+	}
+	return strings.Join(out, ", ")
+}
+
+// AtWork reports whether another run has the journal open, which passes when it ends.
+func (w *Work) AtWork() bool { return w.Text == atWork.Text }
+
+// Refusal returns the error of a disk that may not be used now, nil for one that may.
+func (w *Work) Refusal() error {
+	if w == nil || !w.Blocks {
+		return nil
+	}
+	return &ondisk.Refusal{Code: "unfinished", Reason: w.Text, Remedy: w.advice()}
+}
+
+// Refused returns the error of work that cannot go on as it was begun.
+func (w *Work) Refused(reason, remedy string) error {
+	return &ondisk.Refusal{
+		Code: "unfinished", Reason: w.Text + ", and " + reason,
+		Remedy: fmt.Sprintf("%s; or give it up: %s %s", remedy, w.Command("undo"), w.undoes()),
+	}
+}
+
+// undoes returns what undo does.
+func (w *Work) undoes() string { return cmp.Or(w.Undoes, "brings the original back") }
+
+// Issue returns what a reader of the disk should know of the work.
+func (w *Work) Issue() ondisk.Issue {
+	return ondisk.Issue{Code: "unfinished", Effect: ondisk.Note, Text: w.Text, Remedy: w.advice()}
+}
+
+// Done is what a command has done.
+type Done struct {
+	Text    string   // one sentence
+	Files   []string // of the disk at PATH
+	Removed []string
+	Notes   []ondisk.Issue
+}
+
+// Options of the commands.
+type Options struct {
+	Force    bool     // go on although what was written since is lost
+	Judge    bool     // change nothing: the error is why it would be refused
+	Search   []string // further folders in which overlays of the disks are looked for, and below
+	Progress Progress // of reading the disk that stays; nil: nobody watches
+}
+
+// Progress receives how far a reader is, phase by phase.
+type Progress interface {
+	Begin(phase string, total int64)
+	Add(n int64)
+}
+
+// Held is open work that this run has locked.
+type Held struct {
+	*Journal
+	Work Work
+	Dir  *gate.Folder
+	Base string // of the disk
+
+	Writers map[sys.ID]sys.Writer // programs that have files open for writing
+
+	in   *gate.Folder
+	name string // of the journal
+	file *os.File
+}
+
+// Hold locks the journal of a disk and reads it. file is its path, empty for one beside the disk. Without a journal,
+// the error wraps fs.ErrNotExist. Work that was not begun has no Journal.
+func Hold(path, file string) (*Held, error) {
+	dir, base, err := folderOf(path)
+	if err != nil {
+		return nil, err
+	}
+	h := &Held{Work: Work{Path: path, Journal: file}, Dir: dir, Base: base}
+	if err = h.find(); err == nil {
+		err = h.hold()
+	}
+	if err == nil {
+		err = h.mayEnd()
+	}
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+// mayEnd refuses a folder from which the journal cannot be removed: no work comes to its end there.
+func (h *Held) mayEnd() error {
+	if err := h.in.At.MayCreate(); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "folder of %q: %w; nothing was changed: make it writable, then go on",
+			h.name, err)
+	}
+	return nil
+}
+
+// find opens the folder of the journal.
+func (h *Held) find() (err error) {
+	if h.Work.Journal == "" {
+		h.name = JournalOf(h.Base)
+		h.in, err = h.Dir.Again()
+		return err
+	}
+	h.in, h.name, err = folderOf(h.Work.Journal)
+	return err
+}
+
+func (h *Held) hold() error {
+	name := h.name
+	st, err := h.in.At.Lstat(name)
+	if err == nil && !st.Mode.IsRegular() {
+		return odd(name, ondisk.ErrReference)
+	}
+	f, err := h.in.At.OpenToWrite(name)
+	switch {
+	case sys.NotShared(err):
+		return h.elsewhere()
+	case err != nil:
+		return fmt.Errorf("journal %q: %w", name, err)
+	}
+	h.file = f.Handed(name)
+	if err := h.lock(); err != nil {
+		return err
+	}
+	h.Journal, err = Open(kept{h.file})
+	switch {
+	case isNotBegun(name, err):
+		h.Journal, h.Work.State = nil, notBegun
+		return nil
+	case err != nil:
+		return odd(name, err)
+	}
+	h.Work.Kind = h.Kind()
+	h.Work.Phase, h.Work.State = stateOf(h.Kind(), h.Record())
+	return nil
+}
+
+// lock takes the lock of the journal, and makes sure that it is the journal still.
+func (h *Held) lock() error {
+	f := sys.Of(h.file)
+	err := f.Lock(sys.Exclusive)
+	switch {
+	case sys.Locked(err) || err == nil && !h.in.LeadsTo(h.name, f):
+		return h.elsewhere()
+	case err != nil && !sys.NoLocks(err):
+		return ondisk.In(ondisk.ErrOutput, "lock %s: %w", h.name, err)
+	}
+	return nil
+}
+
+// elsewhere returns the error of a journal that another run has.
+func (h *Held) elsewhere() error {
+	return fmt.Errorf("%s: %w by another run of trueup", h.Work.Path, ondisk.ErrBusy)
+}
+
+// Begin writes the journal of a disk beside it, durably with its name, and holds it. The folder stays that of the
+// caller.
+func Begin(d *gate.Folder, base, path, kind string, plan []byte, area int64) (*Held, error) {
+	return BeginIn("", d, base, path, kind, plan, area)
+}
+
+// BeginIn is Begin with a journal at a path of its own; an empty one stands for beside the disk.
+func BeginIn(file string, d *gate.Folder, base, path, kind string, plan []byte, area int64) (*Held, error) {
+	h := &Held{Work: Work{Path: path, Journal: file, Kind: kind}, Base: base}
+	var err error
+	if h.Dir, err = d.Again(); err == nil {
+		err = h.find()
+	}
+	if err == nil {
+		err = h.free()
+	}
+	if err == nil {
+		err = h.create(plan, area)
+	}
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	_, h.Work.State = stateOf(kind, nil)
+	return h, nil
+}
+
+// free refuses a disk with open work, and a name that another journal has. That of a run that had not begun goes.
+func (h *Held) free() error {
+	w, err := Beside(h.Dir, h.Base)
+	if err == nil && w == nil && h.Work.Journal != "" {
+		if w, err = of(h.in, h.name); w != nil {
+			w.Journal = h.Work.Journal
+		}
+	}
+	switch {
+	case w == nil:
+		return err
+	case w.Kind != "" || w.Blocks: // a journal stays also where the disk may be read
+		w.Path = h.Work.Path
+		return &ondisk.Refusal{Code: "unfinished", Reason: w.Text, Remedy: w.advice()}
+	}
+	in, name := h.in, h.name
+	if w.Journal == "" {
+		in, name = h.Dir, JournalOf(h.Base)
+	}
+	if err := in.At.Remove(name); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "remove %s, of a run that had not begun: %w", name, err)
+	}
+	return nil
+}
+
+// kept is the file of a journal. What is saved in it is on its way to the storage before it is flushed.
+type kept struct{ *os.File }
+
+func (f kept) WriteAt(b []byte, off int64) (int, error) {
+	n, err := f.File.WriteAt(b, off)
+	if err == nil {
+		sys.Of(f.File).WriteBack(off, int64(n))
+	}
+	return n, err
+}
+
+func (h *Held) create(plan []byte, area int64) (err error) {
+	if h.file, err = h.in.At.Create(h.name, 0o600); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "create %s: %w", h.name, err)
+	}
+	if err = h.lock(); err == nil {
+		var id ID
+		_, _ = rand.Read(id[:]) // it never fails
+		h.Journal, err = Create(kept{h.file}, h.Work.Kind, id, plan, area)
+	}
+	if err == nil {
+		err = syncFolder(h.in)
+	}
+	if err != nil {
+		return errors.Join(ondisk.In(ondisk.ErrOutput, "%s: %w", h.name, err), h.in.At.Remove(h.name))
+	}
+	return nil
+}
+
+// Enter makes a phase the last one, durably.
+func (h *Held) Enter(p Phase) error {
+	if err := h.Put([]byte{byte(p)}); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "%s: %w", h.name, err)
+	}
+	h.Work.Phase, h.Work.State = stateOf(h.Work.Kind, []byte{byte(p)})
+	return nil
+}
+
+// SyncFolder makes the names in the folder of the disk durable, where its file system can.
+func (h *Held) SyncFolder() error { return syncFolder(h.Dir) }
+
+func syncFolder(d *gate.Folder) error {
+	if err := d.At.Sync(); err != nil && !sys.Unsupported(err) {
+		return ondisk.In(ondisk.ErrOutput, "sync folder: %w", err)
+	}
+	return nil
+}
+
+// Remove removes the journal: nothing is open any more.
+func (h *Held) Remove() error {
+	if err := h.in.At.Remove(h.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ondisk.In(ondisk.ErrOutput, "remove %s: %w", h.name, err)
+	}
+	return syncFolder(h.in)
+}
+
+// Close releases the journal, which stays.
+func (h *Held) Close() error {
+	var errs []error
+	if h.file != nil {
+		// A program that was just started can hold the file for a moment, and with it the lock.
+		_ = sys.Of(h.file).Lock(sys.Unlocked) // it ends with the file, too
+		if err := h.file.Close(); !sys.Interrupted(err) {
+			errs = append(errs, err)
+		}
+		h.file = nil
+	}
+	for _, d := range []**gate.Folder{&h.Dir, &h.in} {
+		if *d != nil {
+			errs = append(errs, (*d).Close())
+			*d = nil
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,115 @@
+// This part of the package lists what is known of booting: the codes of boot sectors, and the finders of stored
+// positions.
+
+package layout
+
+import (
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/firmware"
+	"github.com/trueup/trueup/internal/boot/linux"
+	"github.com/trueup/trueup/internal/boot/windows"
+	"github.com/trueup/trueup/internal/disk"
+)
+
+// finders lists all finders, in the order of a boot. All of them run on every disk with a partition table; those of
+// boot loaders are in Codes.
+var finders = []boot.Finder{
+	firmware.Chain,
+	firmware.DOS,
+	firmware.Boards,
+	firmware.Encryption,
+	firmware.Sector0,
+	firmware.BootSectors,
+	boot.Loaders,
+	windows.Hibernation,
+	windows.Folders,
+	windows.BootIni,
+	windows.BCD,
+	windows.MountedDevices,
+	windows.Recovery,
+	firmware.HiddenSectors,
+	firmware.ExFATOffset,
+	firmware.UEFI,
+	linux.EFI,
+	linux.Configuration,
+	linux.Hibernation,
+	windows.Logs,
+	boot.Volumes,
+}
+
+// Read identifies the boot code of a disk and finds all references.
+func ReadBoot(g *boot.Guest) (*boot.Result, error) {
+	r, err := boot.Read(g, Codes, finders)
+	if err == nil {
+		windows.BitLocker(g, r)
+	}
+	return r, err
+}
+
+// FixedPlace returns why a partition must stay where it is; empty: nothing is known to find it by its place.
+func FixedPlace(d disk.Disk, p boot.Partition, all []boot.Partition) (string, error) {
+	return firmware.FixedPlace(d, p, all)
+}
+
+// SignsOf returns what a volume over the whole disk shows of the state in which its machine was left.
+func SignsOf(d disk.Disk, whole boot.Partition) ([]boot.Sign, error) {
+	signs, g := boot.SignsOf(whole), &boot.Guest{Disk: d, Partitions: []boot.Partition{whole}}
+	for _, finder := range []boot.Finder{windows.Hibernation, linux.Hibernation, windows.Logs} {
+		found, err := finder.Find(g)
+		if err != nil {
+			return signs, err
+		}
+		signs = append(signs, found.Signs...)
+	}
+	return signs, nil
+}
+
+// Identify returns the code of an MBR.
+func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
+
+// Codes lists all codes, the more particular code before the more general. What each reads and passes on was read from
+// its instructions.
+//
+// Seen as real bytes: Windows Server 2003 R2 and Windows 7 in the test corpus; syslinux and isolinux 6.04, parted 3.5
+// and mbr 1.2.1 of Debian. DOS, 95B and Vista were compared with copies in public repositories (retrodos, ms-sys), and
+// the first instructions of FreeBSD's mbr with a published dump. The corpus has boot0, mbr and pmbr of FreeBSD 8 and
+// mbr.b of LILO 24. Rufus, ReactOS and KolibriOS were compared with public copies. Haiku, mbr2.b of LILO, NetBSD and
+// OpenBSD are known from their sources only. Windows NT 4 is missing, since no bytes of it were available: it probably
+// has the code of DOS, or else the common shape.
+var Codes = []*boot.Code{
+	linux.V2,
+	linux.Legacy,
+	linux.LiloMBR,
+	linux.LiloMBR2,
+	linux.Lilo,
+	firmware.TrueCrypt,
+	firmware.VeraCrypt,
+	firmware.PGP,
+	firmware.SafeBoot,
+	windows.MBR2000,
+	windows.MBR98,
+	windows.MBRDOS,
+	windows.MBR7,
+	windows.MBRVista,
+	linux.SyslinuxGPT,
+	linux.ForDOS,
+	linux.SyslinuxAlt,
+	linux.Syslinux,
+	linux.SyslinuxVolume,
+	linux.Isolinux,
+	linux.Parted,
+	linux.DebianMBR,
+	firmware.FreeBSDGPT,
+	firmware.FreeBSDMenu,
+	firmware.FreeBSD,
+	firmware.NetBSD,
+	firmware.OpenBSD,
+	firmware.Rufus,
+	firmware.ReactOS,
+	firmware.KolibriOS,
+	firmware.Haiku,
+	firmware.FreeBSDBoot,
+	firmware.Limine,
+	firmware.GenericCHS,
+	firmware.GenericLBA,
+}

@@ -1,0 +1,224 @@
+// This part of the package asks qemu-img about images, as a second opinion. It knows no images itself, and qemu-img
+// gets formats and paths in a form in which it probes nothing. What qemu-img prints is untrusted: it is bounded, and
+// it must be escaped before it is shown.
+
+package opinion
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// Program is the name of qemu-img, and Debian's package that has it.
+const (
+	QemuImgProgram = "qemu-img"
+	QemuImgPackage = "qemu-utils"
+)
+
+// Image is what qemu-img opens: a file, or the disk that a socket serves by NBD.
+type Image struct {
+	Path   string // absolute
+	Socket string // of a server of NBD, instead of a path; the format is raw
+	Format string // as trueup names formats
+}
+
+// drivers are QEMU's names of formats.
+var drivers = map[string]string{
+	"raw": "raw", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx", "qcow2": "qcow2",
+}
+
+// Driver returns QEMU's name of a format, empty if it has none.
+func Driver(format string) string { return drivers[format] }
+
+// ErrFormat marks a format for which qemu-img has no driver.
+var ErrFormat = errors.New("qemu-img has no driver for this format")
+
+// spec returns the image as a pseudo-protocol of QEMU, which names each driver. Spec: QEMU,
+// docs/system/qemu-block-drivers and qapi/block-core.json, BlockdevOptions.
+func (i Image) spec() (string, error) {
+	driver, ok := drivers[i.Format]
+	if !ok {
+		return "", fmt.Errorf("%w: %q", ErrFormat, i.Format)
+	}
+	file := map[string]any{"driver": "file", "filename": i.Path}
+	if i.Socket != "" {
+		driver = "raw"
+		file = map[string]any{
+			"driver": "nbd", "export": "",
+			"server": map[string]string{"type": "unix", "path": i.Socket},
+		}
+	} else if st, err := os.Stat(i.Path); err == nil && st.Mode()&os.ModeDevice != 0 {
+		file["driver"] = "host_device"
+	}
+	options := map[string]any{"driver": driver, "file": file}
+	if driver == "vpc" {
+		options["force_size_calc"] = "current_size" // geometry would round the size of the disk
+	}
+	text, err := json.Marshal(options)
+	return "json:" + string(text), err
+}
+
+// Version returns the version of qemu-img.
+func Version(ctx context.Context, program string) (string, error) {
+	e, err := run(ctx, program, "--version")
+	if err != nil {
+		return "", err
+	}
+	text, found := strings.CutPrefix(e.out, "qemu-img version ")
+	version, _, _ := strings.Cut(strings.TrimSpace(text), " ")
+	if e.code != 0 || !found || version == "" {
+		return "", e.odd()
+	}
+	return version, nil
+}
+
+// Checked is the result of a check of an image's tables.
+type Checked struct {
+	Supported           bool // false for a format that qemu-img does not check
+	Errors, Corruptions int64
+	Leaks               int64 // clusters that nothing uses, which do no harm
+}
+
+// Exit codes of qemu-img check. Spec: docs/tools/qemu-img.rst, "check".
+const (
+	checkSound       = 0
+	checkCorrupt     = 2
+	checkLeaks       = 3
+	checkUnsupported = 63
+)
+
+// Check has qemu-img check the tables of an image.
+func Check(ctx context.Context, program string, i Image) (c Checked, err error) {
+	spec, err := i.spec()
+	if err != nil {
+		return c, err
+	}
+	e, err := run(ctx, program, "check", "--output=json", spec)
+	if err != nil {
+		return c, err
+	}
+	return e.checked()
+}
+
+// checked returns what a check reported.
+func (e ended) checked() (c Checked, err error) {
+	switch e.code {
+	case checkUnsupported:
+		return c, nil
+	case checkSound, checkCorrupt, checkLeaks:
+	default:
+		return c, e.odd()
+	}
+	var found struct {
+		Errors      *int64 `json:"check-errors"`
+		Corruptions int64  `json:"corruptions"`
+		Leaks       int64  `json:"leaks"`
+	}
+	if err := json.Unmarshal([]byte(e.out), &found); err != nil || found.Errors == nil {
+		return c, e.odd()
+	}
+	c = Checked{Supported: true, Errors: *found.Errors, Corruptions: found.Corruptions, Leaks: found.Leaks}
+	if sound := c.Errors == 0 && c.Corruptions == 0; sound != (e.code != checkCorrupt) {
+		return Checked{}, e.odd() // its exit code contradicts its report
+	}
+	return c, nil
+}
+
+// Compare has qemu-img compare every byte of two disks. said is what differs; empty: nothing.
+func CompareImages(ctx context.Context, program string, a, b Image) (said string, err error) {
+	left, err := a.spec()
+	if err != nil {
+		return "", err
+	}
+	right, err := b.spec()
+	if err != nil {
+		return "", err
+	}
+	e, err := run(ctx, program, "compare", left, right)
+	if err != nil {
+		return "", err
+	}
+	return e.compared()
+}
+
+// mismatch finds the place of a difference.
+var mismatch = regexp.MustCompile(`Content mismatch at offset [0-9]{1,20}!`).FindString
+
+// compared returns what differs. Spec: docs/tools/qemu-img.rst, "compare".
+func (e ended) compared() (said string, err error) {
+	words := strings.TrimSpace(e.out)
+	switch {
+	case e.code == 0 && words == "Images are identical." && e.err == "":
+		return "", nil
+	case e.code == 0 && strings.Contains(words+e.err, "Image size mismatch"):
+		return "the disks differ in size", nil // beyond the smaller one there are zeros
+	case e.code == 1 && mismatch(words) != "":
+		return mismatch(words), nil
+	}
+	return "", e.odd()
+}
+
+// ended is how a run of qemu-img ended.
+type ended struct {
+	what     string
+	code     int
+	out, err string
+}
+
+// odd returns the error of an end that no documentation has.
+func (e ended) odd() error {
+	words := strings.Join(strings.Fields(e.err+" "+e.out), " ")
+	if words == "" {
+		words = "nothing"
+	}
+	return fmt.Errorf("%s ended with exit code %d and printed %.300q", e.what, e.code, words)
+}
+
+// dying is how long the pipes of a qemu-img that was ended are waited for.
+const dying = 5 * time.Second
+
+// run runs qemu-img until ctx ends. An exit code is no error.
+func run(ctx context.Context, program string, args ...string) (ended, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	var out, errs bounded
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	sys.Apart(cmd)
+	cmd.Cancel = func() error { return sys.KillGroup(cmd) }
+	cmd.WaitDelay = dying
+	err := cmd.Run()
+	what := QemuImgProgram + " " + strings.TrimLeft(args[0], "-")
+	if ctx.Err() != nil {
+		return ended{}, fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	}
+	e := ended{what: what, out: out.String(), err: strings.TrimSpace(errs.String())}
+	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
+		return e, fmt.Errorf("%s: %w", what, err)
+	}
+	e.code = cmd.ProcessState.ExitCode()
+	return e, nil
+}
+
+// mostWords bounds what is kept of the output of qemu-img, in bytes.
+const mostWords = 64 << 10
+
+// bounded keeps the beginning of what is written to it. The buffer is not embedded: io.Copy would read into it past the
+// bound.
+type bounded struct{ kept bytes.Buffer }
+
+func (b *bounded) String() string { return b.kept.String() }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.kept.Write(p[:min(len(p), mostWords-b.kept.Len())])
+	return len(p), nil
+}

@@ -1,0 +1,424 @@
+// This part of the package compares two runs of a guest by what their screens and serial ports came to. It is pure.
+
+package trial
+
+import (
+	"fmt"
+	"image"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Verdict is what two runs have in common.
+type Verdict string
+
+// Verdicts. Only Same and Differs judge the guest.
+const (
+	Same    Verdict = "same"    // both runs came to the same end, and it is no known failure
+	Differs Verdict = "differs" // they came to different ends
+	Neither Verdict = "neither" // neither run booted a guest
+	Unclear Verdict = "unclear" // time was over, or the machine failed, before the ends could be compared
+)
+
+// Place is what shows a difference.
+type Place string
+
+// Places of differences.
+const (
+	AtEnd    Place = "end"     // how the run ended
+	OnScreen Place = "screen"  // a line of text
+	Picture  Place = "picture" // an area of a screen in graphics
+	Serial   Place = "serial"  // a line of the serial port
+	Passing  Place = "passing" // a failure that only one run showed on its way
+)
+
+// Difference is one between the ends of two runs.
+type Difference struct {
+	Where  Place           `json:"where"`
+	Line   int             `json:"line,omitempty"`   // of a text, from 1
+	Column int             `json:"column,omitempty"` // from 1
+	Before string          `json:"before"`           // empty where that run has nothing there
+	After  string          `json:"after"`
+	Area   image.Rectangle `json:"-"` // of a picture, in pixels
+	Share  float64         `json:"-"` // of the pixels of the picture that differ, 0 to 1
+}
+
+// MaxDifferences bounds those that are listed.
+const MaxDifferences = 40
+
+// Judgement is the verdict on two runs with its reason in one sentence.
+type Judgement struct {
+	Verdict     Verdict
+	Reason      string
+	Differences []Difference
+	Slow        bool     // the emulation was, for timers of the guest
+	Tolerated   []string // what differs and says nothing of a guest
+}
+
+// Compare compares a run on the source with one on the aligned view. Where that is nil, the run on the source is judged
+// alone. moves are the places of partitions in both, which guests print.
+func Compare(before, after *Film, moves ...Move) Judgement {
+	glyphs := alphabet{}
+	b := newSide(before, glyphs)
+	if after == nil {
+		return alone(b)
+	}
+	a := newSide(after, glyphs)
+	if j, broken := machineFailed(b, a); broken {
+		return j
+	}
+	var j Judgement
+	j.Differences = ends(b, a)
+	shown, tolerated := screens(b, a, moves)
+	j.Differences, j.Tolerated = append(j.Differences, shown...), tolerated
+	j.Differences = append(j.Differences, differing(Serial, b.tail, a.tail, b.said, a.said, moves)...)
+	j.Differences = append(j.Differences, passing(b, a)...)
+	if len(j.Differences) > 0 {
+		j.Verdict, j.Reason = different(b, a, moves, j.Differences)
+	} else {
+		j.Verdict, j.Reason = alike(b, a)
+	}
+	j.Differences = j.Differences[:min(len(j.Differences), MaxDifferences)]
+	return j
+}
+
+// Moot reports whether a run on the source leaves nothing to judge, whatever the other shows: its machine failed.
+func Moot(before *Film) bool {
+	s := newSide(before, alphabet{})
+	_, failed := machineFailed(s, s)
+	return failed
+}
+
+// machineFailed judges nothing where QEMU or the server of the disk failed, or the emulation: that is no act of the
+// guest.
+func machineFailed(b, a *side) (Judgement, bool) {
+	for _, s := range []struct {
+		run string
+		*side
+	}{{"source", b}, {"aligned view", a}} {
+		if s.slow != "" {
+			reason := fmt.Sprintf("the emulation was too slow for timers in the run on the %s: %s", s.run,
+				quoted(s.slow))
+			return Judgement{Verdict: Unclear, Reason: reason, Slow: true}, true
+		}
+		switch s.film.Ended {
+		case Broken, DiskFailed, DiskFull:
+			reason := fmt.Sprintf("the run on the %s ended with a failure of its machine (%s)", s.run,
+				s.film.Ended.Words())
+			if s.film.Note != "" {
+				reason += ": " + s.film.Note
+			}
+			return Judgement{Verdict: Unclear, Reason: reason}, true
+		case Settled, TimeOver, PoweredOff, ResetLoop, Panicked, LeftOut:
+		}
+	}
+	return Judgement{}, false
+}
+
+// alone judges a single run.
+func alone(s *side) Judgement {
+	if j, broken := machineFailed(s, s); broken {
+		return j
+	}
+	verdict, _ := alike(s, s)
+	var reason string
+	stop := s.stopped()
+	switch {
+	case verdict == Same:
+		reason = "it comes to " + s.came()
+	case s.unsettled() && s.evidence:
+		reason = "time was over before it settled: it was at " + s.came()
+	case stop != nil && stop.guest:
+		reason = "it stops with a failure: " + stop.shown
+	case stop != nil:
+		reason = "no system was found: " + stop.shown
+	case verdict == Neither:
+		reason = "it showed nothing but what the firmware shows by itself"
+	case !s.evidence:
+		reason = "time was over before it showed anything of a guest"
+	default:
+		reason = fmt.Sprintf("it stood at %s, which is not the end of a boot", s.came())
+	}
+	return Judgement{Verdict: verdict, Reason: reason}
+}
+
+// running reports whether the machine still ran at the end of a film.
+func running(f *Film) bool { return f.Ended == Settled || f.Ended == TimeOver }
+
+// ends returns the difference between how two runs ended. Running out of time is no difference by itself.
+func ends(b, a *side) []Difference {
+	if b.film.Ended == a.film.Ended || running(b.film) && running(a.film) {
+		return nil
+	}
+	return []Difference{{Where: AtEnd, Before: string(b.film.Ended), After: string(a.film.Ended)}}
+}
+
+// passing returns the failures that one run has shown on its way and the other has not.
+func passing(b, a *side) (out []Difference) {
+	for _, text := range slices.Sorted(maps.Keys(b.failures)) {
+		if !a.failures[text] && !b.ended(text) {
+			out = append(out, Difference{Where: Passing, Before: text})
+		}
+	}
+	for _, text := range slices.Sorted(maps.Keys(a.failures)) {
+		if !b.failures[text] && !a.ended(text) {
+			out = append(out, Difference{Where: Passing, After: text})
+		}
+	}
+	return out
+}
+
+// ended reports whether a failure stands among the final lines.
+func (s *side) ended(text string) bool {
+	return slices.ContainsFunc(slices.Concat(s.final, s.tail),
+		func(l line) bool { return strings.Contains(l.norm, text) })
+}
+
+// outOfTime says that time was over before both runs came to an end, and where they were.
+func outOfTime(b, a *side) string {
+	if b.came() == a.came() {
+		return "time was over before both runs settled: they were at " + b.came()
+	}
+	return fmt.Sprintf("time was over before both runs settled: the source was at %s, the aligned view at %s", b.came(),
+		a.came())
+}
+
+// different judges runs with differences: they differ, unless one may only have been slower.
+func different(b, a *side, moves Moves, all []Difference) (Verdict, string) {
+	bFails, aFails := b.stopped(), a.stopped()
+	switch {
+	case b.unsettled() || a.unsettled():
+		return Unclear, outOfTime(b, a)
+	case aFails != nil && bFails == nil:
+		return Differs, fmt.Sprintf("the source boots to %s, and the aligned view stops: %s", b.came(), aFails.shown)
+	case bFails != nil && aFails == nil:
+		return Differs, fmt.Sprintf("the source stops: %s; the aligned view goes on to %s", bFails.shown, a.came())
+	case bFails != nil && stoppedAlike(b, a):
+		return alike(b, a)
+	case bFails != nil:
+		return Differs, fmt.Sprintf("the source stops: %s; the aligned view stops: %s", bFails.shown, aFails.shown)
+	}
+	switch {
+	case a.partOf(b, moves):
+		return Unclear, fmt.Sprintf("the aligned view stood at %s, from where the source went on to %s: it needs more "+
+			"time, or hangs there", a.came(), b.came())
+	case b.partOf(a, moves):
+		return Unclear, fmt.Sprintf("the source stood at %s, from where the aligned view went on to %s: it needs more "+
+			"time, or hangs there", b.came(), a.came())
+	}
+	reason := fmt.Sprintf("the source comes to %s, the aligned view to %s", b.came(), a.came())
+	if b.came() == a.came() {
+		reason = "both runs come to " + a.came() + ", and show other things before"
+	}
+	if d := all[0]; d.Where == Picture && d.Share < 1 {
+		reason = fmt.Sprintf("%.1f %% of the pixels of the last screens differ, in areas too large for a "+
+			"clock or a cursor",
+			100*d.Share)
+	}
+	if all[0].Where == AtEnd {
+		reason = fmt.Sprintf("the run on the source ended with %q, that on the aligned view with %q", all[0].Before,
+			all[0].After)
+	}
+	return Differs, reason
+}
+
+// stoppedAlike reports whether two runs that show a failure ended with it. Where one went on, the failure was not its
+// end.
+func stoppedAlike(b, a *side) bool {
+	bFails, aFails := b.stopped(), a.stopped()
+	if bFails.norm != aFails.norm || bFails.norm == "" || !maps.Equal(b.failures, a.failures) {
+		return bFails.norm == "" && b.film.Ended == a.film.Ended
+	}
+	unread := b.picture != nil && len(b.final) == 0 || a.picture != nil && len(a.final) == 0
+	return (unread || alikeLast(b.final, a.final)) && alikeLast(b.tail, a.tail)
+}
+
+// alikeLast reports whether the lowest lines are the same, or both failures.
+func alikeLast(before, after []line) bool {
+	b, hasB := last(before)
+	a, hasA := last(after)
+	bFails, _ := failure(b.norm)
+	aFails, _ := failure(a.norm)
+	return hasB == hasA && (b.norm == a.norm || bFails != "" && aFails != "")
+}
+
+// alike judges runs without a difference: they are the same, unless what they came to says nothing of a guest.
+func alike(b, a *side) (Verdict, string) {
+	stop := b.stopped()
+	switch {
+	case b.evidence && a.evidence && (b.unsettled() || a.unsettled()):
+		return Unclear, outOfTime(b, a)
+	case stop != nil && stop.guest:
+		return Neither, "both runs stop with the same failure, so nothing was judged: " + stop.shown
+	case stop != nil:
+		return Neither, "no system was found in either run: " + stop.shown
+	case !b.evidence || !a.evidence:
+		if shown := b.only(a); shown != "" {
+			return Unclear, "both runs end with an empty screen, and only that on the source showed " + shown
+		}
+		if shown := a.only(b); shown != "" {
+			return Unclear, "both runs end with an empty screen, and only that on the aligned view showed " + shown
+		}
+		if b.steady && a.steady {
+			return Neither, "neither run showed anything but what the firmware shows by itself"
+		}
+		return Unclear, "time was over before either run showed anything of a guest"
+	case b.onTheWay() || a.onTheWay():
+		return Unclear, fmt.Sprintf("both runs stood at %s, which is not the end of a boot", b.came())
+	}
+	return Same, "both runs come to " + a.came()
+}
+
+// only returns what a run has shown and the other one never did, empty if there is nothing. A screen of the firmware is
+// there for a moment, which a busy host can miss.
+func (s *side) only(other *side) string {
+	drawn := func(f Frame) bool { return f.Picture != nil }
+	if slices.ContainsFunc(s.film.Frames, drawn) && !slices.ContainsFunc(other.film.Frames, drawn) {
+		return "graphics before"
+	}
+	for _, text := range slices.Sorted(maps.Keys(s.seen)) {
+		if !other.seen[text] && !mayMiss(text) && !firmware().MatchString(text) && readable(text) {
+			return quoted(text) + " before"
+		}
+	}
+	return ""
+}
+
+// quiet is how long a screen must have been the same, apart from what is tolerated, to count as an end. It is time of
+// the guest's processor: on a busy host a guest that boots shows nothing for long.
+const quiet = 8 * time.Second
+
+// moving reports whether the screen still changed when time was over, if only by a countdown or by the bar of a logo: a
+// boot that goes on looks alike in both runs.
+func (s *side) moving() bool {
+	last, ok := s.film.Last()
+	return ok && s.film.Ended == TimeOver && s.film.Work-last.Work < quiet
+}
+
+// unsettled reports whether time was over before a run came to an end.
+func (s *side) unsettled() bool { return !s.steady || s.moving() }
+
+// partOf reports whether a run has shown nothing but what the other has shown too, and does not end with what that
+// does: it stands still on the same way, or is only slower.
+func (s *side) partOf(other *side, moves Moves) bool {
+	if !running(s.film) || s.picture != nil && !slices.ContainsFunc(other.phases, func(p *image.NRGBA) bool {
+		return near(p, s.picture, nil, clockAndCursor)
+	}) {
+		return false
+	}
+	for _, all := range []struct{ own, others pool }{{s.seen, other.seen}, {s.said, other.said}} {
+		for text := range all.own {
+			if !all.others[text] && !mayMiss(text) && !all.others.hasMoved(text, moves) {
+				return false
+			}
+		}
+	}
+	return (!endAlike(s.final, other.final) || !endAlike(s.tail, other.tail)) && !s.stuck(other)
+}
+
+// ample is how many times longer than the other run took to go on a run must have rested to be stuck.
+const ample = 3
+
+// stuck reports whether a run that settled had ample time to go on from its last screen as the other did: it hangs
+// there. Of the serial port it is not known when each line came, so that the other's whole boot counts.
+func (s *side) stuck(other *side) bool {
+	if !s.steady || len(other.film.Frames) == 0 {
+		return false
+	}
+	if len(s.tail)+len(other.tail) > 0 {
+		return s.rest > 0 && s.rest >= ample*other.film.Heard
+	}
+	frames := other.film.Frames
+	from := 0
+	for i, f := range frames[:len(frames)-1] {
+		if f.Picture == nil && s.picture == nil && endAlike(lines(whole(f.Text)), s.final) {
+			from = i
+		}
+	}
+	gone := frames[min(from+1, len(frames)-1)].At - frames[from].At
+	if s.picture != nil { // which screens of the other look so is not asked
+		gone = frames[len(frames)-1].At
+	}
+	var since time.Duration
+	if last, ok := s.film.Last(); ok {
+		since = last.At
+	}
+	return s.film.Took-since >= ample*gone
+}
+
+// endAlike reports whether the lowest lines are the same.
+func endAlike(x, y []line) bool {
+	a, hasA := last(x)
+	b, hasB := last(y)
+	return hasA == hasB && a.norm == b.norm
+}
+
+// stop is a failure that a run ended with.
+type stop struct {
+	shown, norm string
+	guest       bool // of a loader or a system, which was found
+}
+
+// stopped returns the failure that a run ended with, or nil.
+func (s *side) stopped() *stop {
+	switch s.film.Ended {
+	case ResetLoop:
+		return &stop{"the machine is reset again and again", "", true}
+	case Panicked:
+		return &stop{"the guest reports a panic", "", true}
+	default:
+	}
+	for _, all := range [][]line{s.final, s.tail} {
+		for _, l := range all {
+			if known, guest := failure(l.norm); known != "" {
+				return &stop{quoted(l.shown), l.norm, guest}
+			}
+		}
+	}
+	return nil
+}
+
+// onTheWay reports whether a run ended at a line of a boot that goes on, and its serial port shows no more.
+func (s *side) onTheWay() bool {
+	screen, hasScreen := last(s.final)
+	serial, hasSerial := last(s.tail)
+	switch {
+	case !running(s.film):
+		return false
+	case hasSerial && hasScreen:
+		return stays(serial.norm) && stays(screen.norm)
+	case hasSerial:
+		return stays(serial.norm) && s.picture == nil
+	case hasScreen:
+		return stays(screen.norm)
+	}
+	return false
+}
+
+// came describes what a run came to.
+func (s *side) came() string {
+	if l, ok := last(s.final); ok && readable(l.shown) {
+		return "the line " + quoted(l.shown)
+	}
+	if s.picture != nil {
+		size := s.picture.Bounds().Size()
+		return fmt.Sprintf("a screen of %d x %d pixels", size.X, size.Y)
+	}
+	if l, ok := last(s.tail); ok {
+		return "the line " + quoted(l.shown) + " on the serial port"
+	}
+	return "an empty screen"
+}
+
+// maxQuoted bounds a line in a sentence, in characters: rows that a terminal wrapped are one line.
+const maxQuoted = 160
+
+// quoted returns a line within quotation marks.
+func quoted(s string) string {
+	if all := []rune(strings.TrimSpace(s)); len(all) > maxQuoted {
+		return `"` + string(all[:maxQuoted]) + `…"`
+	}
+	return `"` + strings.TrimSpace(s) + `"`
+}

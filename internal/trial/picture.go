@@ -1,0 +1,298 @@
+package trial
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Size returns the size of a screen of a film, a PNG, which is bounded.
+func Size(b []byte) (image.Point, error) {
+	head, err := png.DecodeConfig(bytes.NewReader(b))
+	if err != nil {
+		return image.Point{}, fmt.Errorf("picture of a screen: %w", err)
+	}
+	if head.Width <= 0 || head.Height <= 0 || head.Width > MaxPixels/head.Height {
+		return image.Point{}, ondisk.Field("picture of a screen", "size", 0,
+			fmt.Sprintf("%d x %d", head.Width, head.Height), "4 Mi pixels at most")
+	}
+	return image.Pt(head.Width, head.Height), nil
+}
+
+// Decode decodes a screen of a film.
+func Decode(b []byte) (*image.NRGBA, error) {
+	size, err := Size(b)
+	if err != nil {
+		return nil, err
+	}
+	p, err := png.Decode(bytes.NewReader(b))
+	if err != nil {
+		return nil, fmt.Errorf("picture of a screen: %w", err)
+	}
+	switch p := p.(type) {
+	case *image.NRGBA:
+		return p, nil
+	case *image.RGBA:
+		if p.Opaque() { // its bytes are the same
+			return &image.NRGBA{Pix: p.Pix, Stride: p.Stride, Rect: p.Rect}, nil
+		}
+	}
+	out := image.NewNRGBA(image.Rectangle{Max: size})
+	draw.Draw(out, out.Bounds(), p, p.Bounds().Min, draw.Src)
+	return out, nil
+}
+
+// cell is the side of the squares in which pictures are compared, in pixels.
+const cell = 8
+
+// grid is a picture in cells: those that are marked.
+type grid struct {
+	w, h int
+	set  []bool
+}
+
+func newGrid(size image.Point) grid {
+	w, h := (size.X+cell-1)/cell, (size.Y+cell-1)/cell
+	return grid{w, h, make([]bool, w*h)}
+}
+
+func (g grid) count() (n int) {
+	for _, set := range g.set {
+		if set {
+			n++
+		}
+	}
+	return n
+}
+
+// visible is the least difference of a colour channel that counts: less is a matter of rounding.
+const visible = 16
+
+// changed returns the cells in which two pictures of one size differ, and how many pixels do.
+func changed(a, b *image.NRGBA) (g grid, pixels int) {
+	size := a.Bounds().Size()
+	g = newGrid(size)
+	for y := range size.Y {
+		p, q := a.Pix[y*a.Stride:][:4*size.X], b.Pix[y*b.Stride:][:4*size.X]
+		if bytes.Equal(p, q) {
+			continue
+		}
+		for x := range size.X {
+			if far(p[4*x:4*x+3], q[4*x:4*x+3]) {
+				g.set[y/cell*g.w+x/cell] = true
+				pixels++
+			}
+		}
+	}
+	return g, pixels
+}
+
+func far(p, q []byte) bool {
+	for i, v := range p {
+		if d := int(v) - int(q[i]); d > visible || d < -visible {
+			return true
+		}
+	}
+	return false
+}
+
+// areas returns the bounds of the marked cells that touch each other, in pixels. Cells with one other between them do.
+func (g grid) areas() (out []image.Rectangle) {
+	left := append([]bool{}, g.set...)
+	var open []int
+	for start, set := range left {
+		if !set {
+			continue
+		}
+		left[start] = false
+		open = append(open[:0], start)
+		var box image.Rectangle
+		for len(open) > 0 {
+			x, y := open[len(open)-1]%g.w, open[len(open)-1]/g.w
+			open = open[:len(open)-1]
+			box = box.Union(image.Rect(x*cell, y*cell, (x+1)*cell, (y+1)*cell))
+			for ny := max(y-1, 0); ny <= min(y+1, g.h-1); ny++ {
+				for nx := max(x-2, 0); nx <= min(x+2, g.w-1); nx++ {
+					if n := ny*g.w + nx; left[n] {
+						left[n] = false
+						open = append(open, n)
+					}
+				}
+			}
+		}
+		out = append(out, box)
+	}
+	return out
+}
+
+// near reports whether two screens are alike but for at most small areas of the size of a clock or a cursor. Cells of
+// restless, which also change within a run, do not count; it may have none.
+func near(a, b *image.NRGBA, restless []bool, small int) bool {
+	if a.Bounds() != b.Bounds() {
+		return false
+	}
+	g, _ := changed(a, b)
+	for n, moves := range restless {
+		g.set[n] = g.set[n] && !moves
+	}
+	all := g.areas()
+	if len(all) == 0 || len(all) > small {
+		return len(all) == 0
+	}
+	limit := clock(a.Bounds().Size(), console(a) || console(b))
+	for _, r := range all {
+		if r.Dx() > limit.X || r.Dy() > limit.Y {
+			return false
+		}
+	}
+	return true
+}
+
+// clock returns the largest area that a clock or a cursor takes: on a screen of text just the cursor, as each character
+// of a text counts.
+func clock(size image.Point, text bool) image.Point {
+	if text {
+		return image.Pt(3*cell, 4*cell)
+	}
+	return image.Pt(max(size.X/6, 3*cell), max(size.Y/20, 4*cell))
+}
+
+// restless returns the cells that change among the last screens of a run, while the rest stays. An animation is no part
+// of a comparison if it takes less than an eighth of the screen.
+func restless(phases []*image.NRGBA) []bool {
+	if len(phases) < 3 {
+		return nil
+	}
+	all := newGrid(phases[0].Bounds().Size())
+	for _, p := range phases[1:] {
+		if p.Bounds() != phases[0].Bounds() {
+			break
+		}
+		g, _ := changed(phases[0], p)
+		if g.count() > len(g.set)/8 {
+			break
+		}
+		for n, set := range g.set {
+			all.set[n] = all.set[n] || set
+		}
+	}
+	if all.count() > len(all.set)/8 {
+		return nil
+	}
+	return all.set
+}
+
+// colours returns how many colours a picture has, up to most+1.
+func colours(p *image.NRGBA, most int) int {
+	seen := map[color.NRGBA]bool{}
+	var before color.NRGBA
+	size := p.Bounds().Size()
+	for y := range size.Y {
+		row := p.Pix[y*p.Stride:][:4*size.X]
+		for x := range size.X {
+			c := color.NRGBA{row[4*x], row[4*x+1], row[4*x+2], row[4*x+3]}
+			if c == before && len(seen) > 0 {
+				continue
+			}
+			before = c
+			if seen[c] = true; len(seen) > most {
+				return len(seen)
+			}
+		}
+	}
+	return len(seen)
+}
+
+// console reports whether a picture may be text that was painted: it has few colours.
+func console(p *image.NRGBA) bool { return colours(p, 16) <= 16 }
+
+// plain reports whether a picture shows nothing: one colour, and a cursor at most.
+func plain(p *image.NRGBA) bool {
+	n := colours(p, 2)
+	if n > 2 {
+		return false
+	}
+	blank := image.NewNRGBA(p.Bounds())
+	draw.Draw(blank, blank.Bounds(), image.NewUniform(p.At(p.Bounds().Max.X-1, p.Bounds().Max.Y-1)), image.Point{},
+		draw.Src)
+	g, _ := changed(p, blank)
+	all := g.areas()
+	limit := clock(p.Bounds().Size(), true)
+	return len(all) == 0 || len(all) == 1 && all[0].Dx() <= limit.X && all[0].Dy() <= limit.Y
+}
+
+// screens returns where the last screens of two runs differ, and what was tolerated.
+func screens(b, a *side, moves Moves) (out []Difference, tolerated []string) {
+	bPicture, aPicture := b.picture, a.picture
+	switch {
+	case bPicture == nil && aPicture == nil:
+		return differing(OnScreen, b.final, a.final, b.seen, a.seen, moves), nil
+	case bPicture == nil || aPicture == nil:
+		return []Difference{{Where: OnScreen, Before: b.came(), After: a.came()}}, nil
+	case bPicture.Bounds() != aPicture.Bounds():
+		return []Difference{{Where: Picture, Before: b.came(), After: a.came(), Share: 1, Area: aPicture.Bounds()}}, nil
+	}
+	small := clockAndCursor
+	if len(b.final) > 0 && len(a.final) > 0 { // both are text that was painted
+		texts := differing(OnScreen, b.final, a.final, b.seen, a.seen, moves)
+		if texts == nil {
+			return nil, nil
+		}
+		small = 0 // each character counts
+		for _, d := range texts {
+			if readable(d.Before + d.After) {
+				out = append(out, d)
+			}
+		}
+	}
+	moving := restless(b.phases)
+	if more := restless(a.phases); moving == nil {
+		moving = more
+	} else {
+		for n, set := range more {
+			moving[n] = moving[n] || set
+		}
+	}
+	if among(bPicture, a.phases, moving, small) && among(aPicture, b.phases, moving, small) {
+		if g, _ := changed(bPicture, aPicture); g.count() > 0 {
+			tolerated = append(tolerated, "small parts of the screen, such as a clock or a cursor")
+		}
+		return nil, tolerated
+	}
+	g, pixels := changed(bPicture, aPicture)
+	size := aPicture.Bounds().Size()
+	share := float64(pixels) / float64(size.X*size.Y)
+	all := g.areas()
+	if len(all) > maxAreas {
+		box := all[0]
+		for _, r := range all {
+			box = box.Union(r)
+		}
+		all = []image.Rectangle{box}
+	}
+	for _, r := range all {
+		out = append(out, Difference{Where: Picture, Area: r.Intersect(aPicture.Bounds()), Share: share})
+	}
+	return out, nil
+}
+
+// clockAndCursor are the small areas of a screen in graphics that may differ.
+const clockAndCursor = 2
+
+// maxAreas bounds the areas that are told apart.
+const maxAreas = 8
+
+// among reports whether a screen is near to one of others.
+func among(p *image.NRGBA, others []*image.NRGBA, moves []bool, small int) bool {
+	for _, o := range others {
+		if o.Bounds() == p.Bounds() && near(p, o, moves, small) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,296 @@
+package trial
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/pagetest"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// recorded is a film of a real machine, of the tests of judge.
+func recordedRun(t testing.TB, name string) *Film {
+	t.Helper()
+	b := disktest.ReadFile(t, filepath.Join("testdata", name+".json"))
+	var f Film
+	require.NoError(t, json.Unmarshal(b, &f))
+	return &f
+}
+
+// painted is a film of a BIOS and of a desktop with a window.
+func paintedScreen(t testing.TB, window image.Rectangle) *Film {
+	t.Helper()
+	f := &Film{Settled: true, Ended: Settled, Accel: "tcg", Took: 42 * time.Second}
+	f.Frames = []Frame{{Text: []string{"SeaBIOS (version 1)", "Starting ..."}}}
+	for n, box := range []image.Rectangle{{}, window} {
+		p := image.NewNRGBA(image.Rect(0, 0, 800, 600))
+		for at := range p.Pix {
+			p.Pix[at] = []byte{uint8(at / 16000), 90, uint8(at % 3200 / 16), 255}[at%4]
+		}
+		draw.Draw(p, box, image.NewUniform(color.NRGBA{210, 210, 220, 255}), image.Point{}, draw.Src)
+		var b bytes.Buffer
+		require.NoError(t, png.Encode(&b, p))
+		f.Frames = append(f.Frames, Frame{At: time.Duration(20+n) * time.Second, Picture: b.Bytes()})
+	}
+	return f
+}
+
+var (
+	head    = report.Head{Origin: report.Origin{Schema: "trueup/1", Command: "boot"}}
+	machine = MachineReport{Firmware: "bios", Bus: "ide", Memory: 512 << 20, Seconds: 120}
+)
+
+func of(before, after *Film) *Boot {
+	return New(head, "/vm/winxp.vmdk", machine, 1, before, after)
+}
+
+// samples are reports of all verdicts.
+func samples(t testing.TB) map[string]*Boot {
+	t.Helper()
+	panicked := recordedRun(t, "uefi")
+	panicked.Ended, panicked.Note = Broken, "qemu: out of memory"
+	return map[string]*Boot{
+		"same":     of(recordedRun(t, "grub2"), recordedRun(t, "grub2-aligned")),
+		"differs":  of(recordedRun(t, "grub2"), recordedRun(t, "grub2-broken")),
+		"serial":   of(recordedRun(t, "uefi"), recordedRun(t, "uefi-empty")),
+		"pictures": of(paintedScreen(t, image.Rect(0, 0, 0, 0)), paintedScreen(t, image.Rect(200, 160, 520, 400))),
+		"neither":  of(recordedRun(t, "blank"), recordedRun(t, "blank")),
+		"unclear":  of(panicked, recordedRun(t, "uefi")),
+		"left out": of(panicked, &Film{Ended: LeftOut, Accel: "tcg"}),
+		"once":     of(recordedRun(t, "sys-win"), nil),
+		"nothing":  of(&Film{Ended: TimeOver}, &Film{Ended: TimeOver}),
+	}
+}
+
+func TestTextOfABoot(t *testing.T) {
+	t.Parallel()
+	shown := func(r *Boot) string {
+		var b strings.Builder
+		r.Text(&report.Text{W: &b, Width: 100})
+		return b.String()
+	}
+	all := samples(t)
+	require.Equal(t,
+		`Differs: the source boots to the line "trueup: loaded", and the aligned view stops: "error: unknown
+filesystem.".
+  screen, line 6, column 1
+    source   trueup: loaded
+    aligned  error: unknown filesystem.
+  screen, line 7, column 1
+    source   trueup: loaded
+    aligned  grub rescue>
+  screen, line 8, column 1
+    source   trueup: loaded
+    aligned  (nothing there)
+
+Source: nothing changed any more after 40.0 s (TCG), 3 screens.
+  | SeaBIOS (version 1.16.2-debian-1.16.2-1)
+  | Booting from Hard Disk...
+  | GRUB loading.
+  | Welcome to GRUB!
+  |
+  | trueup: loaded
+  | trueup: loaded
+  | trueup: loaded
+
+Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
+  | SeaBIOS (version 1.16.2-debian-1.16.2-1)
+  | Booting from Hard Disk...
+  | GRUB loading.
+  | Welcome to GRUB!
+  |
+  | error: unknown filesystem.
+  | grub rescue>
+`, shown(all["differs"]))
+	require.Contains(t, shown(all["pictures"]), "picture, 320 x 240 pixels at 200, 160 (16.0 % of the screen)\n")
+	require.Contains(t, shown(all["pictures"]), "a screen of 800 x 600 pixels: aligned-003.png\n")
+	all["pictures"].Unnamed()
+	require.Contains(t, shown(all["pictures"]), "--pictures DIR or -o html show it\n")
+	require.Contains(t, shown(all["once"]), "Same: nothing has to move, so the source was started once: it comes to ")
+	require.NotContains(t, shown(all["once"]), "\nAligned view:")
+	require.NotContains(t, shown(all["unclear"]), "--seconds N", "time is no remedy for a QEMU that fails")
+	all["unclear"].Before.Ended = TimeOver
+	lead := func(r *Boot) string { return strings.Join(strings.Fields(strings.SplitN(shown(r), "\n\n", 2)[0]), " ") }
+	require.Regexp(t, "^Not judged: .*; give the guest more time with --seconds N[.]$", lead(all["unclear"]))
+	all["unclear"].Before.Ended = Settled
+	require.Regexp(t, "; give the guest more time with --seconds N, and let its screen rest longer with --settle N[.]$",
+		lead(all["unclear"]))
+	slow := Film{
+		Accel: "tcg", Ended: Settled,
+		Serial: "Kernel panic - not syncing: IO-APIC + timer doesn't work!",
+	}
+	require.Regexp(t, "; try again when this machine has less to do[.]$", lead(of(&slow, &slow)))
+	require.Contains(t, shown(all["serial"]), "The serial port ends with:\n")
+	all["differs"].Differences = make([]DifferenceReport, MaxDifferences-1)
+	require.Contains(t, shown(all["differs"]), "  and 27 more differences\n")
+	all["differs"].Differences = make([]DifferenceReport, MaxDifferences)
+	require.Contains(t, shown(all["differs"]), "  and at least 28 more differences\n")
+}
+
+func TestExitCodesOfABoot(t *testing.T) {
+	t.Parallel()
+	for name, code := range map[string]int{
+		"same": 0, "once": 0, "differs": 5, "serial": 5, "pictures": 5, "neither": 1, "unclear": 1, "left out": 1,
+		"nothing": 1,
+	} {
+		require.Equal(t, code, samples(t)[name].ExitCode, name)
+	}
+}
+
+func TestSchemaOfABoot(t *testing.T) {
+	t.Parallel()
+	schema, err := jsonschema.NewCompiler().Compile("../../docs/schema/boot.json")
+	require.NoError(t, err)
+	for name, r := range samples(t) {
+		var b bytes.Buffer
+		require.NoError(t, report.JSON(&b, r))
+		object, err := jsonschema.UnmarshalJSON(&b)
+		require.NoError(t, err)
+		require.NoError(t, schema.Validate(object), name)
+		object.(map[string]any)["exit_code"] = json.Number("2")
+		require.Error(t, schema.Validate(object), name)
+	}
+}
+
+func TestPicturesOfABoot(t *testing.T) {
+	t.Parallel()
+	r := samples(t)["pictures"]
+	files := map[string]image.Point{}
+	require.NoError(t, r.Pictures(func(name string, b []byte) error {
+		p, err := png.Decode(bytes.NewReader(b))
+		require.NoError(t, err)
+		files[name] = p.Bounds().Size()
+		return nil
+	}))
+	size := image.Pt(800, 600)
+	require.Equal(t, map[string]image.Point{
+		"source-002.png": size, "source-003.png": size, "aligned-002.png": size, "aligned-003.png": size,
+	}, files)
+	full := errors.New("no space left on device")
+	require.ErrorIs(t, r.Pictures(func(string, []byte) error { return full }), full)
+}
+
+// rendered is the page of a report, and what a second parser makes of it.
+func rendered(t testing.TB, r *Boot) (string, *html.Node) {
+	t.Helper()
+	var b strings.Builder
+	require.NoError(t, r.HTML(&b, "1.0"))
+	doc, err := html.Parse(strings.NewReader(b.String()))
+	require.NoError(t, err)
+	return b.String(), doc
+}
+
+func TestPageOfABoot(t *testing.T) {
+	t.Parallel()
+	all := samples(t)
+	for name, r := range all {
+		_, doc := rendered(t, r)
+		require.Equal(t, r.Word(), pagetest.TextOf(pagetest.Elements(doc, "h1")[0]), name)
+		require.Contains(t, pagetest.TextOf(doc), report.Capital(report.SafeMessage(r.Reason)))
+		require.Len(t, pagetest.Elements(doc, "h2"), len(r.Runs())+min(len(r.Differences), 1))
+	}
+	_, doc := rendered(t, all["differs"])
+	var marks []string
+	for _, m := range pagetest.Elements(doc, "mark") {
+		marks = append(marks, pagetest.TextOf(m))
+	}
+	require.Equal(t, []string{
+		"trueup: loaded", "trueup: loaded", "trueup: loaded", "error: unknown filesystem.", "grub rescue>",
+	}, marks)
+
+	_, doc = rendered(t, all["pictures"])
+	images := pagetest.Elements(doc, "img")
+	require.Len(t, images, 4)
+	for n, want := range all["pictures"].After.Screens[1:] {
+		_, data, found := strings.Cut(pagetest.Attribute(images[2+1-n], "src"), "data:image/png;base64,")
+		require.True(t, found, "%.80s", pagetest.Attribute(images[2+1-n], "src"))
+		require.Equal(t, want.png, decoded(t, data))
+	}
+	rects := pagetest.Elements(doc, "rect")
+	require.Len(t, rects, 2)
+	require.Equal(t, []string{"200", "160", "320", "240"},
+		[]string{
+			pagetest.Attribute(rects[0], "x"), pagetest.Attribute(rects[0], "y"), pagetest.Attribute(rects[0], "width"),
+			pagetest.Attribute(rects[0], "height"),
+		})
+}
+
+// Texts that a page or a terminal would obey.
+var hostile = []string{
+	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `</pre><style>*{display:none}</style>`,
+	"\x1b[2J\x1b]0;x\a", "\xff\xfe", "exe.\u202egnp", "{{.Policy}}", "]]>", "\u2028",
+}
+
+func TestHostileGuest(t *testing.T) {
+	t.Parallel()
+	_, plain := rendered(t, samples(t)["differs"])
+	for _, text := range hostile {
+		f := recordedRun(t, "grub2-broken")
+		f.Note, f.Accel, f.Serial = text, text, strings.Repeat(text+"\r\n", 50)
+		for n := range f.Frames {
+			f.Frames[n].Text = append(f.Frames[n].Text, text)
+		}
+		r := New(head, text, machine, 1, recordedRun(t, "grub2"), f)
+		out, doc := rendered(t, r)
+		for _, name := range []string{"script", "style", "title", "meta", "img"} {
+			require.Len(t, pagetest.Elements(doc, name), len(pagetest.Elements(plain, name)),
+				"%q makes a %s", text, name)
+		}
+		var b strings.Builder
+		r.Text(&report.Text{W: &b, Width: 80})
+		for _, s := range []string{out, b.String()} {
+			require.True(t, utf8.ValidString(s))
+			require.Equal(t, -1, strings.IndexFunc(s, func(r rune) bool {
+				return r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028')
+			}), "%q", text)
+		}
+		var object bytes.Buffer
+		require.NoError(t, report.JSON(&object, r))
+		require.True(t, json.Valid(object.Bytes()))
+	}
+	// Pictures that are none.
+	f := paintedScreen(t, image.Rectangle{})
+	f.Frames[2].Picture = []byte("\x89PNG\r\n\x1a\n<script>")
+	r := of(f, f)
+	require.Equal(t, Neither, r.Verdict)
+	_, doc := rendered(t, r)
+	require.Contains(t, pagetest.TextOf(doc), "is left out")
+}
+
+// The page has no more of a long run than its bounds.
+func TestLongFilms(t *testing.T) {
+	t.Parallel()
+	f := recordedRun(t, "grub2")
+	f.Dropped = 100
+	for len(f.Frames) < MaxFrames {
+		f.Frames = append(f.Frames, Frame{Text: []string{strings.Repeat("x", 2000)}})
+	}
+	f.Serial = strings.Repeat("a line\r\n", 10_000)
+	out, doc := rendered(t, of(f, f))
+	require.Less(t, len(out), 200<<10)
+	require.Contains(t, pagetest.TextOf(doc), "Before it: 24 screens, without the first 203 screens")
+}
+
+func decoded(t testing.TB, text string) []byte {
+	t.Helper()
+	b, err := base64.StdEncoding.DecodeString(text)
+	require.NoError(t, err)
+	return b
+}
