@@ -22,9 +22,9 @@ clean_up() {
 trap clean_up EXIT
 
 # Packages that ask the system, and compute sizes and offsets.
-both=(disk diskcopy exchange image image/gate image/ova image/raw image/store inplace realign sys unfinished verify)
+both=(disk diskcopy exchange image image/gate image/ova image/raw image/store inplace journal realign sys verify)
 # Those that only differ on a processor of 32 bits, and those that only differ on Windows.
-only_386=(align container fragments fs/fat hive image/qcow2 image/vdi image/vhd image/vhdx image/vmdk layout ondisk
+only_386=(align fs/fat guestfile hive image/qcow2 image/vdi image/vhd image/vhdx image/vmdk layout ondisk
 	plan scan/sandbox table volume)
 only_windows=(cli/command progress report shell)
 # Tests that have other programs compute, or compute much, and show nothing of a system.
