@@ -65,7 +65,8 @@ var smallStorages = map[string]func(t *testing.T, mib int, folder string, comman
 	},
 }
 
-// fullFileSystem takes all space away while the copy of an exchange is written, and in the middle of an exchange. Its arguments are the folder of x.vmdk, one of its own, strace and the program.
+// fullFileSystem takes all space away while the copy of an exchange is written, and in the middle of an exchange. Its
+// arguments are the folder of x.vmdk, one of its own, strace and the program.
 const fullFileSystem = `cp "$1"/x*.vmdk "$2"; cd "$2"; a=$(cat x*.vmdk | sha256sum)
 	fill() { dd if=/dev/zero of=fill bs=4k 2>/dev/null; true; }; old() { test "$a" = "$(cat x*.vmdk | sha256sum)"; }
 	strace=$3 program=$4

@@ -223,11 +223,13 @@ func TestScanSinceDamagedResults(t *testing.T) {
 	require.Equal(t, 3, whole.code, whole.stderr)
 	require.Empty(t, whole.stderr)
 	for name, c := range map[string]struct{ text, says string }{
-		"a line in the middle": {lines[0] + lines[1][:50] + "\n" + lines[2], "line 2: no object of JSON: the line is damaged"},
-		"no JSON at the end":   {lines[0] + "and so on", "line 2: no object of JSON"},
-		"another program":      {"SQLite format 3\x00" + strings.Repeat("x", 1000), "line 1: no object of JSON"},
-		"another schema":       {strings.Replace(lines[0], "trueup/1", "trueup/9", 1), `line 1: schema "trueup/9"`},
-		"another command":      {strings.Replace(lines[0], `"scan"`, `"plan"`, 1), `line 1: a result of trueup "plan"`},
+		"a line in the middle": {
+			lines[0] + lines[1][:50] + "\n" + lines[2], "line 2: no object of JSON: the line is damaged",
+		},
+		"no JSON at the end": {lines[0] + "and so on", "line 2: no object of JSON"},
+		"another program":    {"SQLite format 3\x00" + strings.Repeat("x", 1000), "line 1: no object of JSON"},
+		"another schema":     {strings.Replace(lines[0], "trueup/1", "trueup/9", 1), `line 1: schema "trueup/9"`},
+		"another command":    {strings.Replace(lines[0], `"scan"`, `"plan"`, 1), `line 1: a result of trueup "plan"`},
 		"a report of several": {
 			good + strings.Replace(lines[5], `"scan"`, `"report"`, 1), "line 7: the summary of a report of several",
 		},

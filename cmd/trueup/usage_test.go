@@ -74,7 +74,8 @@ func TestHelp(t *testing.T) {
 			require.LessOrEqual(t, len(strings.Fields(r.stdout)), 600)
 			whole := trueup(t, append([]string{"help"}, args...)...).stdout
 			require.GreaterOrEqual(t, len(whole), len(r.stdout)-len("More: trueup help "+name+"\n\n"))
-			require.True(t, strings.HasSuffix(whole, r.stdout[strings.Index(r.stdout, "Usage:\n"):]))
+			_, usage, found := strings.Cut(r.stdout, "Usage:\n")
+			require.True(t, found && strings.HasSuffix(whole, "Usage:\n"+usage))
 			screen := trueup(t, append(args, "-h")...).stdout
 			if name != "" {
 				require.LessOrEqual(t, strings.Count(screen, "\n"), 24, screen)

@@ -85,7 +85,7 @@ func For(l *layout.Layout, c Case) Advice {
 		if j.Verdict.Off() {
 			off = append(off, p)
 		}
-		if moves[p.Number] = goal.Moves(l, p); moves[p.Number] && j.Verdict.Off() {
+		if moves[p.Number] = goal.Moves(p); moves[p.Number] && j.Verdict.Off() {
 			moving = append(moving, p)
 		}
 	}
@@ -106,7 +106,7 @@ func For(l *layout.Layout, c Case) Advice {
 		a.Boundary = c.Storage.Block
 	}
 	a.Action = a.action(overall, c)
-	lead, rest := a.text(l, overall, c, worst, len(moving) > 0)
+	lead, rest := a.text(l, overall, c, worst)
 	a.Text, a.rest = strings.Join(append([]string{lead}, rest...), " "), strings.Join(rest, " ")
 	return a
 }
@@ -238,11 +238,8 @@ func unmended(l *layout.Layout, moves map[int]bool) []string {
 	return out
 }
 
-// text returns the advice: a sentence, and the sentences behind it. moving reports whether a copy moves a partition
-// that is off the boundary.
-func (a *Advice) text(
-	l *layout.Layout, overall Verdict, c Case, gain string, moving bool,
-) (lead string, rest []string) {
+// text returns the advice: a sentence, and the sentences behind it.
+func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) (lead string, rest []string) {
 	switch a.Action {
 	case Nothing:
 		return a.nothingText(l, c.Boundary), nil
@@ -258,7 +255,7 @@ func (a *Advice) text(
 			lead = "Not with trueup: it moves no partition of such a table."
 		}
 	case Optional:
-		lead = a.optionalText(l, overall, c, moving)
+		lead = a.optionalText(overall, c)
 	case Align:
 		lead = map[Gain]string{High: "Yes: ", Some: "It helps a little: "}[a.Gain] + gain + "."
 	}
@@ -304,7 +301,7 @@ func (a *Advice) refusedText(gain string, s Storage) string {
 	return "It would help (" + gain + "), but a copy would be refused now."
 }
 
-func (a *Advice) optionalText(l *layout.Layout, overall Verdict, c Case, moving bool) string {
+func (a *Advice) optionalText(overall Verdict, c Case) string {
 	switch {
 	case a.Gain == Loss && c.Storage.Offset != 0:
 		return fmt.Sprintf("Rather not: the blocks of this storage start at byte %d of the disk, and I/O would touch "+

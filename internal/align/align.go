@@ -117,7 +117,7 @@ func (g Goal) Selects(number int) bool {
 
 // Moves reports whether the goal moves a partition on its own account: it is off the boundary, and its data gain by
 // that or the user has named it.
-func (g Goal) Moves(l *layout.Layout, p boot.Partition) bool {
+func (g Goal) Moves(p boot.Partition) bool {
 	switch j := Judge(p, g.Must); {
 	case !g.Selects(p.Number) || p.Fixed != "":
 		return false
@@ -213,7 +213,7 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 	moves, inOrder := map[int]bool{}, map[int]bool{}
 	for _, p := range l.Partitions {
 		j := Judge(p, goal.Must)
-		moves[p.Number], inOrder[p.Number] = goal.Moves(l, p), j.Verdict == Aligned && j.ByStart.Off()
+		moves[p.Number], inOrder[p.Number] = goal.Moves(p), j.Verdict == Aligned && j.ByStart.Off()
 		out = append(out, j.findings(p, goal.Must, l.LBASize())...)
 	}
 	out = append(out, nested(l.Volume, 0, 0, goal.Must)...)

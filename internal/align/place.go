@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
@@ -162,8 +161,8 @@ const Kept = units.MiB
 // Anchor returns the byte of a partition that is put on a boundary, and that boundary. A partition that moves on its
 // own account starts on the target. One that only makes room for another loses no alignment that its data have, also
 // where the target is smaller: it moves by a multiple of that, up to Kept.
-func (g Goal) Anchor(l *layout.Layout, p boot.Partition) (anchor, boundary int64) {
-	if Judged(p) && !g.Moves(l, p) {
+func (g Goal) Anchor(p boot.Partition) (anchor, boundary int64) {
+	if Judged(p) && !g.Moves(p) {
 		boundary = g.Want
 		for _, o := range origins(p) {
 			boundary = max(boundary, min(units.Alignment(p.Off+o.inside), Kept))
@@ -262,7 +261,7 @@ func cost(p boot.Partition) (text string, free bool) {
 
 // Left returns the note on a partition off the boundary that a plan leaves where it is, and the warning on one that
 // moves, since the user has named it, although its data lie worse then. ok is false where there is nothing to say.
-func (g Goal) Left(l *layout.Layout, p boot.Partition, moves bool) (i ondisk.Issue, ok bool) {
+func (g Goal) Left(p boot.Partition, moves bool) (i ondisk.Issue, ok bool) {
 	j := Judge(p, g.Must)
 	i = ondisk.Issue{Partition: p.Number}
 	switch {

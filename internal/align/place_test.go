@@ -188,7 +188,7 @@ func TestJudgement(t *testing.T) {
 			assert.Equal(t, tc.verdict == "", j.Unjudged != "")
 			assert.Equal(t, tc.verdict != "", align.Judged(tc.p))
 			goal := align.Goal{Must: tc.boundary, Want: tc.boundary}
-			assert.Equal(t, tc.moves, goal.Moves(l, tc.p))
+			assert.Equal(t, tc.moves, goal.Moves(tc.p))
 			assert.Equal(t, !tc.moves && j.ByStart.Off(), j.Stays != "", j.Stays)
 			want := tc.verdict
 			if want == "" {
@@ -196,12 +196,12 @@ func TestJudgement(t *testing.T) {
 			}
 			assert.Equal(t, want, align.Overall(l, tc.boundary))
 
-			_, said := goal.Left(l, tc.p, false)
+			_, said := goal.Left(tc.p, false)
 			assert.Equal(t, j.Stays != "", said)
 			goal.Only = []int{1}
-			assert.Equal(t, j.ByStart.Off(), goal.Moves(l, tc.p),
+			assert.Equal(t, j.ByStart.Off(), goal.Moves(tc.p),
 				"--partition moves what is off the boundary by its start")
-			if warning, said := goal.Left(l, tc.p, true); j.Stays != "" {
+			if warning, said := goal.Left(tc.p, true); j.Stays != "" {
 				assert.True(t, said)
 				assert.Contains(t, []string{"data-worse", "no-gain"}, warning.Code)
 			} else {
@@ -231,7 +231,6 @@ func TestNoMovePutsDataWorse(t *testing.T) {
 		}
 		p := at(rapid.Int64Range(1, 300).Draw(t, "start"), 6, v)
 		goal := align.Goal{Must: boundary, Want: boundary}
-		l := &layout.Layout{Partitions: []boot.Partition{p}}
 		better, worse := false, false
 		for block := int64(1024); block <= boundary; block *= 2 {
 			for size := int64(512); size <= boundary; size *= 2 {
@@ -243,11 +242,11 @@ func TestNoMovePutsDataWorse(t *testing.T) {
 			}
 		}
 		require.False(t, better && worse, "an order of places by a power of two")
-		if goal.Moves(l, p) {
+		if goal.Moves(p) {
 			require.False(t, worse)
 		}
 		j := align.Judge(p, boundary)
-		if j.Verdict.Off() && !goal.Moves(l, p) {
+		if j.Verdict.Off() && !goal.Moves(p) {
 			require.True(t, worse)
 		}
 		if j.Verdict == align.Aligned && j.ByStart.Off() {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // acceptedRow is a difference that is right, and why.
@@ -69,8 +70,25 @@ var accepted = []acceptedRow{
 		"plan refuses for a malformed volume and for more, and names the other reason first",
 	},
 	{
-		inPlan, func(_ *mutant, d difference) bool { return d.other.Error == nil && d.inspect.onlyVolumes(d.other) },
+		inPlan, func(_ *mutant, d difference) bool {
+			return (d.other.Error == nil || len(d.other.Refusals) > 0) && d.inspect.onlyVolumes(d.other)
+		},
 		"a malformed volume is an error of inspect; plan does not look at what stays where it is",
+	},
+	{
+		inScan, func(_ *mutant, d difference) bool {
+			return d.state == "failed" && d.inspect.Error == nil && d.inspect.has("unknown-content")
+		},
+		"a damaged container with unknown content: scan counts it as failed, inspect shows it, and both end with 1",
+	},
+	{
+		inTable, func(_ *mutant, d difference) bool {
+			return d.want.Label == "dos" && d.got.Label == "" && d.inspect.has("unknown-content") &&
+				!slices.ContainsFunc(d.want.Partitions, func(s differSlot) bool {
+					return s.Start*512 < d.inspect.Image.Size
+				})
+		},
+		"an MBR whose entries all begin behind the end of the disk: unknown content (1)",
 	},
 	{
 		inTable, func(_ *mutant, d difference) bool {
@@ -213,14 +231,16 @@ var accepted = []acceptedRow{
 	},
 }
 
-// onlyVolumes reports whether all errors that inspect found are volumes in partitions that a plan does not move.
+// onlyVolumes reports whether all errors that inspect found are volumes in partitions that a plan does not move, or
+// refusals of the plan.
 func (a *jsonAnswer) onlyVolumes(plan *jsonAnswer) bool {
 	return a.Error != nil && !slices.ContainsFunc(a.Findings, func(f coded) bool {
 		stays := strings.HasPrefix(f.Subject, "partition ")
 		for _, m := range plan.Moves {
 			stays = stays && f.Subject != fmt.Sprint("partition ", m.Partition)
 		}
-		return f.Severity == "error" && (f.Code != "volume" || !stays)
+		refused := slices.ContainsFunc(plan.Refusals, func(r coded) bool { return r.Code == f.Code })
+		return f.Severity == "error" && !refused && (f.Code != "volume" && f.Code != volume.CodeSize || !stays)
 	})
 }
 

@@ -60,7 +60,9 @@ func TestDifferential(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs outside tools")
 	}
-	for _, tool := range []string{"qemu-img", "sfdisk", "sgdisk", "mkfs.fat", "fsck.fat", "mke2fs", "mkswap", "mkntfs"} {
+	for _, tool := range []string{
+		"qemu-img", "sfdisk", "sgdisk", "mkfs.fat", "fsck.fat", "mke2fs", "mkswap", "mkntfs",
+	} {
 		disktest.Tool(t, tool)
 	}
 	first, count, mutants := differNumber(t, "_SEED", 1), differNumber(t, "", 20), differNumber(t, "_MUTANTS", 3)

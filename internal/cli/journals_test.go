@@ -146,7 +146,7 @@ func withInodes(t *testing.T, b []byte, folder, inodes string) []byte {
 		require.NoError(t, err)
 		info, err := sys.Stat(filepath.Join(folder, name))
 		require.NoError(t, err)
-		pairs = append(pairs, ":"+number, fmt.Sprint(":", info.ID.Inode))
+		pairs = append(pairs, ":"+number, fmt.Sprint(":", info.Inode))
 	}
 	length := binary.LittleEndian.Uint64(b[lengthAt:])
 	plan := strings.NewReplacer(pairs...).Replace(string(b[planAt : planAt+length]))

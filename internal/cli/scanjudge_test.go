@@ -18,7 +18,8 @@ import (
 )
 
 // A table that is broken where no partition, volume or boot sector lies: a scan that reads only those calls the disk
-// aligned, and says how deep it looked. With --check it agrees with inspect, also when an earlier scan looked less deep.
+// aligned, and says how deep it looked. With --check it agrees with inspect, also when an earlier scan looked less
+// deep.
 func TestScanChecksTables(t *testing.T) {
 	t.Chdir(t.TempDir())
 	q := qcow2forge.New(tiny(), 16)

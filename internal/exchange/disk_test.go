@@ -251,7 +251,7 @@ func (k kind) requireExchanged(t *testing.T, dir string) {
 	path := filepath.Join(dir, k.main)
 	require.Equal(t, "new", shows(t, path))
 	require.Equal(t, "old", shows(t, filepath.Join(dir, exchange.OriginalOf(k.main, k.main))))
-	want := []string{journal.JournalOf(k.main)}
+	want := []string{journal.PathOf(k.main)}
 	for _, n := range k.old {
 		want = append(want, k.kept(n))
 	}

@@ -109,7 +109,7 @@ func OriginalOf(disk, file string) string {
 // TooLong returns a name that the exchange of a file of a disk needs and that no file can have; empty if there is none.
 func TooLong(disk, file string) string {
 	other := OriginalOf(disk, file)
-	for _, n := range []string{other, string(unfinishedName(name(other))), journal.JournalOf(disk)} {
+	for _, n := range []string{other, string(unfinishedName(name(other))), journal.PathOf(disk)} {
 		if len(n) > journal.MaxName {
 			return n
 		}

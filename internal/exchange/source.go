@@ -336,7 +336,7 @@ func (s *Source) idle() error {
 }
 
 func (s *Source) result() *Result {
-	r := &Result{Notes: s.notes, Journal: journal.JournalOf(s.path)}
+	r := &Result{Notes: s.notes, Journal: journal.PathOf(s.path)}
 	for _, f := range s.plan.Old {
 		r.Files = append(r.Files, string(f.Other))
 	}

@@ -192,7 +192,7 @@ func TestCopyTakesNoForeignName(t *testing.T) {
 	for n, sum := range before {
 		require.Equal(t, sum, now[n])
 	}
-	require.NoFileExists(t, filepath.Join(dir, journal.JournalOf(k.main)))
+	require.NoFileExists(t, filepath.Join(dir, journal.PathOf(k.main)))
 }
 
 // The file of changed blocks stays with the original, and the user is told.

@@ -163,7 +163,7 @@ func TestFinishOfAnotherDisk(t *testing.T) {
 		require.Empty(t, done.Removed, name)
 		require.NotContains(t, done.Text, "the original is removed", name)
 		require.Len(t, done.Notes, len(k.old), name)
-		delete(before, journal.JournalOf(k.main))
+		delete(before, journal.PathOf(k.main))
 		require.Equal(t, before, sums(t, dir), name)
 	}
 }

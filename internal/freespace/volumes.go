@@ -60,7 +60,7 @@ func PartsOf(number int, r disk.Range, v *volume.Volume) []Part {
 	return out
 }
 
-// Volume is what was counted in one.
+// FragmentsOf holds the counts of one volume.
 type FragmentsOf struct {
 	Part
 	guestfile.Census

@@ -29,7 +29,8 @@ func (s source) ReadAt(p []byte, _ int64) (int, error) {
 
 func parts(n int, kind volume.Kind) (out []freespace.Part) {
 	for i := range n {
-		out = append(out, freespace.Part{Number: i + 1, Kind: kind, Range: disk.Range{Off: int64(i) << 20, Len: 1 << 20}})
+		r := disk.Range{Off: int64(i) << 20, Len: 1 << 20}
+		out = append(out, freespace.Part{Number: i + 1, Kind: kind, Range: r})
 	}
 	return out
 }
@@ -102,10 +103,11 @@ func TestPartsOfAVolume(t *testing.T) {
 	require.Equal(t, []string{" ntfs 10 100", "b  50 20"}, names(&volume.Volume{Kind: volume.NTFS, Parts: divided}),
 		"a is the NTFS")
 
-	got, err := freespace.Count(zeros(nil), freespace.PartsOf(1, r, &volume.Volume{Kind: volume.LVM2, Parts: []volume.Part{
+	lvm := &volume.Volume{Kind: volume.LVM2, Parts: []volume.Part{
 		{Name: "elsewhere", Start: -1, Size: mib},
 		{Name: "empty", Size: mib},
-	}}), cost())
+	}}
+	got, err := freespace.Count(zeros(nil), freespace.PartsOf(1, r, lvm), cost())
 	require.NoError(t, err)
 	require.Len(t, got, 2)
 	for i, want := range []string{"several places", "only the files of NTFS"} {

@@ -20,7 +20,7 @@ const (
 	maxWorst = 10
 )
 
-// NewBudget returns the budget of a disk whose files are counted.
+// NewFragmentBudget returns the budget of a disk whose files are counted.
 func NewFragmentBudget() *Budget {
 	b := NewBudget()
 	b.Work.Limit = fragmentBudget
@@ -66,7 +66,7 @@ func (f *Free) With(o *Free) *Free {
 	return &Free{f.Pieces + o.Pieces, f.Bytes + o.Bytes, max(f.Largest, o.Largest)}
 }
 
-// File is one that was counted.
+// Layout describes where one file lies.
 type Layout struct {
 	ID     int64 // number of the inode or record; of the first cluster in FAT
 	Path   string

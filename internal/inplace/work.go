@@ -190,7 +190,7 @@ func (m *Move) Run(ctx context.Context) error {
 func (m *Move) named(descriptor bool) error {
 	long, remedy := "", "rename the disk"
 	if m.Journal == "" {
-		long = journal.JournalOf(m.Image.Base)
+		long = journal.PathOf(m.Image.Base)
 		remedy += ", or give --journal FILE"
 	}
 	if descriptor {

@@ -118,7 +118,7 @@ func claimOf(d *gate.Folder, disk string, files []named) *Claim {
 	if w == nil || err != nil {
 		return nil
 	}
-	plan, kind := planOf(d, JournalOf(disk))
+	plan, kind := planOf(d, PathOf(disk))
 	for _, f := range files {
 		if role := plan.role(f, disk); role != "" {
 			c := &Claim{Work: *w, Role: role, File: f.name}

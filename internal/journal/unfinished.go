@@ -26,8 +26,8 @@ const Suffix = ".trueup"
 // MaxName bounds the name of a file, in bytes. Spec: NAME_MAX of Linux, include/uapi/linux/limits.h.
 const MaxName = 255
 
-// JournalOf returns the name of the journal of a disk.
-func JournalOf(disk string) string { return disk + Suffix }
+// PathOf returns the name of the journal of a disk.
+func PathOf(disk string) string { return disk + Suffix }
 
 // Ends of the names that files have for a while: a dot, the name, and one of these.
 const (
@@ -135,7 +135,7 @@ func folderOf(path string) (*gate.Folder, string, error) {
 
 // Beside is At for a disk in an open folder.
 func Beside(d *gate.Folder, base string) (*Work, error) {
-	w, err := of(d, JournalOf(base))
+	w, err := of(d, PathOf(base))
 	if w != nil {
 		w.Path = base
 	}
@@ -328,7 +328,7 @@ func (h *Held) mayEnd() error {
 // find opens the folder of the journal.
 func (h *Held) find() (err error) {
 	if h.Work.Journal == "" {
-		h.name = JournalOf(h.Base)
+		h.name = PathOf(h.Base)
 		h.in, err = h.Dir.Again()
 		return err
 	}
@@ -427,7 +427,7 @@ func (h *Held) free() error {
 	}
 	in, name := h.in, h.name
 	if w.Journal == "" {
-		in, name = h.Dir, JournalOf(h.Base)
+		in, name = h.Dir, PathOf(h.Base)
 	}
 	if err := in.At.Remove(name); err != nil {
 		return ondisk.In(ondisk.ErrOutput, "remove %s, of a run that had not begun: %w", name, err)

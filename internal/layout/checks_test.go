@@ -23,20 +23,6 @@ func requireBad(t *testing.T, f forge.Bytes, lba int64) {
 	require.ErrorIs(t, err, disktest.ErrFault, lba)
 }
 
-// oddSector is a disk of which one sector is read from another.
-type oddSector struct {
-	disk.Disk
-	at  int64
-	odd disk.Disk
-}
-
-func (d oddSector) ReadAt(p []byte, off int64) (int, error) {
-	if (disk.Range{Off: off, Len: int64(len(p))}).Overlaps(disk.Range{Off: d.at, Len: 512}) {
-		return d.odd.ReadAt(p, off)
-	}
-	return d.Disk.ReadAt(p, off)
-}
-
 // Both sizes of sectors are looked at, and what cannot be read there speaks for neither.
 func TestBadSectorsOfEvidence(t *testing.T) {
 	t.Parallel()

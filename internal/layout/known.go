@@ -37,7 +37,7 @@ var finders = []boot.Finder{
 	boot.Volumes,
 }
 
-// Read identifies the boot code of a disk and finds all references.
+// ReadBoot identifies the boot code of a disk and finds all references.
 func ReadBoot(g *boot.Guest) (*boot.Result, error) {
 	r, err := boot.Read(g, Codes, finders)
 	if err == nil {

@@ -4,12 +4,11 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/trueup/trueup/internal/volume"
-
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // firmwareRAID reports a disk that is a member of the array of a BIOS or controller: the partitions are those of the

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Lazy returns a function that returns the expression. A wrong one panics there.
+// LazyPattern returns a function that returns the expression. A wrong one panics there.
 func LazyPattern(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }

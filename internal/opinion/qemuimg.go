@@ -134,7 +134,7 @@ func (e ended) checked() (c Checked, err error) {
 	return c, nil
 }
 
-// Compare has qemu-img compare every byte of two disks. said is what differs; empty: nothing.
+// CompareImages has qemu-img compare every byte of two disks. said is what differs; empty: nothing.
 func CompareImages(ctx context.Context, program string, a, b Image) (said string, err error) {
 	left, err := a.spec()
 	if err != nil {

@@ -41,7 +41,7 @@ func TestDynamicDisks(t *testing.T) {
 			continue
 		}
 		require.True(t, p.Idle() && len(p.Refusals(false)) == 0, name)
-		require.Equal(t, []byte(f), []byte(disktest.Head(t, p.View(disktest.Memory(f)), p.Size)), name)
+		require.Equal(t, []byte(f), disktest.Head(t, p.View(disktest.Memory(f)), p.Size), name)
 	}
 }
 

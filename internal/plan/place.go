@@ -35,8 +35,8 @@ func newPlacer(l *layout.Layout, goal align.Goal) *placer {
 		s := &c.slots[i]
 		s.boundary = goal.Want
 		if p, ok := l.Partition(s.part.Number); ok {
-			s.moves = goal.Moves(l, p)
-			s.anchor, s.boundary = goal.Anchor(l, p)
+			s.moves = goal.Moves(p)
+			s.anchor, s.boundary = goal.Anchor(p)
 		}
 	}
 	return c

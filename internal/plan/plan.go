@@ -335,7 +335,7 @@ func (p *Plan) inTheWay(l *layout.Layout, number int) {
 func (p *Plan) leftAlone(l *layout.Layout) {
 	moved := p.moved()
 	for _, x := range l.Partitions {
-		if i, ok := p.Goal.Left(l, x, moved[x.Number]); ok {
+		if i, ok := p.Goal.Left(x, moved[x.Number]); ok {
 			p.Notes = append(p.Notes, align.FromIssue(i))
 		}
 	}

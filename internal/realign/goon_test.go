@@ -298,7 +298,7 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 			old, err := io.ReadAll(z)
 			require.NoError(t, err)
 			partial := filepath.Join(filepath.Dir(dest), ".dest.vmdk.partial")
-			require.NoError(t, errors.Join(os.WriteFile(journal.JournalOf(dest), old, 0o600),
+			require.NoError(t, errors.Join(os.WriteFile(journal.PathOf(dest), old, 0o600),
 				os.WriteFile(partial, []byte("written"), 0o600)))
 			w, err := journal.Hold(dest, "")
 			require.NoError(t, err)
@@ -306,7 +306,7 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 				require.NoError(t, w.Enter(phase))
 			}
 			require.NoError(t, w.Close())
-			was := content(t, journal.JournalOf(dest))
+			was := content(t, journal.PathOf(dest))
 
 			requireRefused := func(err error) {
 				t.Helper()
@@ -324,7 +324,7 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 			}
 			_, err = write(t.Context(), t, &Job{Dest: dest, Format: "vmdk", Jobs: 1}, smallDisk(t))
 			requireRefused(err)
-			require.Equal(t, was, content(t, journal.JournalOf(dest)))
+			require.Equal(t, was, content(t, journal.PathOf(dest)))
 			require.Equal(t, "written", content(t, partial))
 			require.Len(t, disktest.Names(t, filepath.Dir(dest)), 2)
 		}
@@ -345,7 +345,7 @@ func begun(t *testing.T, path, kind string, plan []byte, phase journal.Phase) {
 func TestJournalThatWasNotBegun(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
-	require.NoError(t, os.WriteFile(journal.JournalOf(path), nil, 0o600))
+	require.NoError(t, os.WriteFile(journal.PathOf(path), nil, 0o600))
 	d, err := goOn(t, &Job{}, path, GoOn{Command: Undo})
 	require.NoError(t, err)
 	require.Contains(t, d.Text, "nothing was begun")

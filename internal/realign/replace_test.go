@@ -132,7 +132,7 @@ func TestDisksThatAreNotThere(t *testing.T) {
 	require.NoError(t, os.Rename(path, path+image.Moving))
 	_, err := Open(path, Reading{})
 	require.ErrorContains(t, err, "it is not there; the disk was exchanged")
-	require.NoError(t, os.Remove(journal.JournalOf(path)))
+	require.NoError(t, os.Remove(journal.PathOf(path)))
 	_, err = Open(path, Reading{})
 	require.ErrorContains(t, err, "a move in place has left")
 	require.NoError(t, os.Remove(path+image.Moving))

@@ -41,7 +41,7 @@ func TestReading(t *testing.T) {
 func TestWorkThatWasNotBegun(t *testing.T) {
 	t.Parallel()
 	raw := oldLinux(t, t.TempDir())
-	require.NoError(t, os.WriteFile(journal.JournalOf(raw), nil, 0o600))
+	require.NoError(t, os.WriteFile(journal.PathOf(raw), nil, 0o600))
 	s := open(t, raw)
 	require.Len(t, s.Beside, 1)
 	require.Equal(t, "unfinished", s.Beside[0].Code)

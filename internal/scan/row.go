@@ -127,7 +127,7 @@ func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 	case kept:
 		return fmt.Sprintf("it is the original that is kept of %q", exchange.DiskOf(x.Name))
 	case open:
-		return fmt.Sprintf("an earlier run has left %q", journal.JournalOf(x.Name))
+		return fmt.Sprintf("an earlier run has left %q", journal.PathOf(x.Name))
 	case len(i.Parents) > 0:
 		return "it is a snapshot"
 	case x.id.Kind == image.Pack && ova.KindOf(x.Name) == "":

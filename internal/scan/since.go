@@ -201,7 +201,7 @@ func (e *earlier) known(x *found) (*results.Image, *image.Identity, error) {
 		return nil, nil, nil
 	}
 	i, id, err := e.read(p)
-	if err != nil || id == nil || !x.File.Unchanged(i.Files[0]) {
+	if err != nil || id == nil || !x.Unchanged(i.Files[0]) {
 		return nil, nil, err
 	}
 	return i, id, nil
@@ -283,7 +283,7 @@ func inOne(roots map[string]bool, path string) bool {
 
 // reusable returns the circumstances under which a later scan may take a row over; nil if it must not.
 func (r *search) reusable(x *found, i *results.Image, beside string) (*results.Reuse, error) {
-	if r.Settings == "" || !x.regular || i.Fleeting || len(i.Files) == 0 || !x.File.Unchanged(i.Files[0]) ||
+	if r.Settings == "" || !x.regular || i.Fleeting || len(i.Files) == 0 || !x.Unchanged(i.Files[0]) ||
 		slices.ContainsFunc(i.Files, func(f results.File) bool { return !settled(f, r.Started) }) {
 		return nil, nil
 	}

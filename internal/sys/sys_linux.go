@@ -71,16 +71,6 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 	return int64(min(st.Bavail, math.MaxInt64)) * int64(cmp.Or(st.Frsize, st.Bsize)), true, err
 }
 
-// memory are the file systems on which all that open a file share memory.
-var memory = []int64{
-	unix.EXT4_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC,
-	unix.RAMFS_MAGIC,
-	unix.REISERFS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC,
-	0x58465342, // XFS: "XFSB", fs/xfs/libxfs/xfs_format.h of Linux
-	0x3153464a, // JFS: "JFS1", fs/jfs/jfs_superblock.h of Linux
-	0x2fc12fc1, // ZFS, zfs_vfsops_os.h of OpenZFS
-}
-
 // InMemory reports whether the files of the folder lie in memory, and are lost with the power.
 func (d *Folder) InMemory() (bool, error) {
 	var st unix.Statfs_t

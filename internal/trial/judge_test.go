@@ -260,8 +260,8 @@ var compared = []struct {
 		name: "a countdown when time is over", before: counting(), after: counting(), want: Unclear,
 		says: "time was over",
 	}, {
-		name: "a logo with a bar that moves when time is over", before: loadingGRUB(0), after: loadingGRUB(3), want: Unclear,
-		says: "time was over",
+		name: "a logo with a bar that moves when time is over", before: loadingGRUB(0), after: loadingGRUB(3),
+		want: Unclear, says: "time was over",
 	}, {
 		name: "a serial port that still sends when time is over", before: said("Linux\nhost login:"), want: Unclear,
 		says: "time was over",

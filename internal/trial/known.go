@@ -8,9 +8,9 @@ import (
 
 // firmware matches lines that firmware shows on every machine, whatever its disk holds. They prove nothing of a guest.
 // Source: SeaBIOS src/bootsplash.c, src/boot.c; iPXE src/usr/autoboot.c; EDK2 BdsDxe, PlatformBootManagerLib.
-var firmware = ondisk.LazyPattern(`^(SeaBIOS \(version |Machine UUID |iPXE |Press (F12|ESC) for boot menu|Booting from ` +
-	`(Hard Disk|DVD/CD|Floppy|ROM)\.\.\.$|BdsDxe: (loading|starting|failed to load) Boot|Press any key to enter the ` +
-	`Boot Manager Menu|Plex86/Bochs VGABios|UEFI firmware \(version |Start boot option)`)
+var firmware = ondisk.LazyPattern(`^(SeaBIOS \(version |Machine UUID |iPXE |Press (F12|ESC) for boot menu|Booting ` +
+	`from (Hard Disk|DVD/CD|Floppy|ROM)\.\.\.$|BdsDxe: (loading|starting|failed to load) Boot|Press any key to enter ` +
+	`the Boot Manager Menu|Plex86/Bochs VGABios|UEFI firmware \(version |Start boot option)`)
 
 // noSystem are texts of firmware and of boot code in sector 0 that found nothing to start.
 var noSystem = []string{
@@ -66,10 +66,10 @@ var failedLine = ondisk.LazyPattern(`^(GRUB )?(loading[ ,.a-z0-9]*)?Error \d+\b|
 	`[0-9A-F]{2}){2,}|^L(I[?-]?)?$|^grub>|^Read error$|^(GRUB|GRUB loading) *(error:|Read Error|Geom Error)`)
 
 // onTheWay are last lines of a boot that goes on: a run that ends at one has shown nothing of its guest yet.
-var onTheWay = ondisk.LazyPattern(`^(Loading initial ramdisk|Loading Linux|Loading (/|vmlinuz|initrd|kernel)|LILO \S* ` +
-	`*Loading|Uncompressing Linux|Decompressing Linux|Booting the kernel|Booting '|Starting up|GRUB loading|Welcome ` +
-	`to GRUB|GRUB Loading stage|Starting Windows|Starting MS-DOS|Loading Windows|Loading operating system|Probing ` +
-	`EDD|Booting a command list|early console in|EFI stub:|SYSLINUX |EXTLINUX |ISOLINUX |Loading ` +
+var onTheWay = ondisk.LazyPattern(`^(Loading initial ramdisk|Loading Linux|Loading (/|vmlinuz|initrd|kernel)|LILO ` +
+	`\S* *Loading|Uncompressing Linux|Decompressing Linux|Booting the kernel|Booting '|Starting up|GRUB loading|` +
+	`Welcome to GRUB|GRUB Loading stage|Starting Windows|Starting MS-DOS|Loading Windows|Loading operating system|` +
+	`Probing EDD|Booting a command list|early console in|EFI stub:|SYSLINUX |EXTLINUX |ISOLINUX |Loading ` +
 	`stage2)|^GRUB *$|^\.+$`)
 
 // stays reports whether the last line is one of a boot that has not ended. A prompt below it is an end.

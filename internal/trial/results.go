@@ -31,7 +31,7 @@ type Boot struct {
 	slow bool // the emulation was, for timers of the guest
 }
 
-// Machine is what both runs had.
+// MachineReport describes the machine of both runs.
 type MachineReport struct {
 	Firmware string `json:"firmware"` // bios or uefi
 	Bus      string `json:"bus"`
@@ -52,7 +52,7 @@ type Run struct {
 	SerialID string         `json:"serial_sha256"`
 }
 
-// Screen is a screen of a run. A hash names what it shows.
+// ScreenReport is a screen of a run. A hash names what it shows.
 type ScreenReport struct {
 	At      float64  `json:"at_seconds"`
 	Kind    string   `json:"kind"` // text or picture
@@ -65,7 +65,7 @@ type ScreenReport struct {
 	png []byte
 }
 
-// Difference is one between the two runs.
+// DifferenceReport is a difference between the two runs.
 type DifferenceReport struct {
 	Difference
 	Rect  *Rect   `json:"area,omitempty"`
@@ -121,7 +121,8 @@ func New(
 
 func newRun(name string, f *Film) *Run {
 	r := &Run{
-		Ended: f.Ended, Note: f.Note, Accel: f.Accel, Settled: f.Settled, Seconds: seconds(f.Took), Screens: []ScreenReport{},
+		Ended: f.Ended, Note: f.Note, Accel: f.Accel, Settled: f.Settled, Seconds: seconds(f.Took),
+		Screens: []ScreenReport{},
 		LeftOut: f.Dropped, Serial: strings.ToValidUTF8(f.Serial, "\uFFFD"), SerialID: sum([]byte(f.Serial)),
 	}
 	for n, frame := range f.Frames {

@@ -103,7 +103,7 @@ func checkHFS(s *super) {
 		check{"blocks", 0x12, 0, holds(blocks > 0 && hfsEnd(s) <= s.d.Size(), blocks,
 			"1 to %d, the size of the partition", max(0, s.d.Size()-first*hfsSector)/max(1, block))},
 		check{"embedded volume", 0x7e, 0, holds(!wraps(s) || embedded+length <= blocks,
-			fmt.Sprint(uint16(embedded), uint16(length)), "an end within %d blocks", blocks)},
+			fmt.Sprint(embedded, length), "an end within %d blocks", blocks)},
 	)
 }
 

@@ -82,7 +82,7 @@ var md0 = &row{
 		if s.order == binary.BigEndian {
 			version += ", big-endian"
 		}
-		raid(v, version, int32(s.u32(28)), s.u32(40), s.i64(260)) //nolint:gosec // some levels are below zero
+		raid(v, version, int32(s.u32(28)), s.u32(40), s.i64(260))
 		return v
 	},
 }

@@ -8,12 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/trueup/trueup/internal/volume"
-
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/fs/ext"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // Hibernation finds a Linux that is hibernated into a swap file. A swap partition shows that itself.

@@ -150,7 +150,8 @@ func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, paths []stri
 		all[path] = h
 	}
 	f.looped = realign.Looped()
-	if err := f.Confine(ctx, errOut, slices.Concat(f.allow, paths), append(slices.Clone(paths), f.journal)); err != nil {
+	err = f.Confine(ctx, errOut, slices.Concat(f.allow, paths), append(slices.Clone(paths), f.journal))
+	if err != nil {
 		return err
 	}
 	for _, path := range paths { // before any disk is changed
@@ -219,7 +220,7 @@ func (f *openFlags) nothingOpen(path string) error {
 	if realign.Code(err) == "unfinished" {
 		return err
 	}
-	text := fmt.Sprintf("%s: nothing is open here: there is no journal %s", path, journal.JournalOf(path))
+	text := fmt.Sprintf("%s: nothing is open here: there is no journal %s", path, journal.PathOf(path))
 	if left := realign.LeftBehind(path); left != "" {
 		text += "; " + left
 	}

@@ -130,7 +130,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 
 // checkFlags refuses flags that cannot be right.
 func (f *scanFlags) checkFlags() error {
-	if err := f.formatFlags.settle(f.Base); err != nil {
+	if err := f.settle(f.Base); err != nil {
 		return err
 	}
 	if err := f.Consistent(f.RequireSandbox); err != nil {

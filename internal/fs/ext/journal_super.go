@@ -117,7 +117,8 @@ func (s *superblock) checkSum(raw []byte) error {
 		return ondisk.Field(whatJournal, "checksum type", 0x50, s.ChecksumType, crc32cType)
 	}
 	if got := sumWithout(^uint32(0), raw, atSuperSum); got != s.Checksum {
-		return ondisk.Field(whatJournal, "checksum", atSuperSum, fmt.Sprintf("%#x", s.Checksum), fmt.Sprintf("%#x", got))
+		return ondisk.Field(whatJournal, "checksum", atSuperSum, fmt.Sprintf("%#x", s.Checksum),
+			fmt.Sprintf("%#x", got))
 	}
 	return nil
 }

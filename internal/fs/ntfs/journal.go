@@ -43,7 +43,7 @@ func (s State) String() string {
 	return [...]string{"empty", "reset by chkdsk", "closed", "clean", "open"}[s]
 }
 
-// Volume is what the log belongs to.
+// LogVolume is the volume of a log.
 type LogVolume struct {
 	ondisk.Source       // the volume itself: index blocks hold the LSN of their last change
 	Cluster       int64 // bytes

@@ -43,7 +43,8 @@ func (m logMFTRecord) attribute(off int) []byte {
 	if len(m) < logRecordHead {
 		return nil
 	}
-	for at := int(binary.LittleEndian.Uint16(m[recordAttributes:])); at >= logRecordHead && at+attributeHead <= len(m); {
+	at := int(binary.LittleEndian.Uint16(m[recordAttributes:]))
+	for at >= logRecordHead && at+attributeHead <= len(m) {
 		n := int64(binary.LittleEndian.Uint32(m[at+4:]))
 		if n < attributeHead || n > int64(len(m)-at) {
 			return nil

@@ -278,7 +278,8 @@ func TestRecordsHoldTheirSizes(t *testing.T) {
 				moved[p.Record] = true
 			case !moved[p.Record] && !seen[at]:
 				seen[at] = true
-				require.True(t, logMFTRecord(v.recordOf(p.Record)).keeps(p), "%s: %s of record %d", w.name, p.Op, p.Record)
+				require.True(t, logMFTRecord(v.recordOf(p.Record)).keeps(p), "%s: %s of record %d", w.name, p.Op,
+					p.Record)
 				same[p.Op]++
 			}
 		}

@@ -24,8 +24,8 @@ type edges struct{ head, tail int64 }
 // ZFS and md, and the backup of a GPT.
 var allEdges = edges{4 * units.MiB, units.MiB}
 
-// Output is a copy under construction on a device. Until Publish has proved all other bytes the first sector holds a
-// mark, and no table or superblock stands at the edges.
+// DeviceOutput is a copy under construction on a device. Until Publish has proved all other bytes the first sector
+// holds a mark, and no table or superblock stands at the edges.
 type DeviceOutput struct {
 	path   string
 	base   string

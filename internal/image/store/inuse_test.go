@@ -221,7 +221,7 @@ func TestLoopOverAKeptOriginal(t *testing.T) {
 		d, err := Open(path)
 		require.NoError(t, d.Close())
 		requireRefused(t, "unfinished", "cannot be written", err)
-		require.NoError(t, os.Remove(filepath.Join(filepath.Dir(file), journal.JournalOf(disk))))
+		require.NoError(t, os.Remove(filepath.Join(filepath.Dir(file), journal.PathOf(disk))))
 	}
 	d, err := Open(path)
 	require.NoError(t, err)

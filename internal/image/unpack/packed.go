@@ -69,7 +69,7 @@ type Reader struct {
 	err    error
 }
 
-// Open begins to unpack a file that holds a stream.
+// OpenStream begins to unpack a file that holds a stream.
 func OpenStream(stream string, f ondisk.Source) (*Reader, error) {
 	format := formats[stream]
 	if format.open == nil {

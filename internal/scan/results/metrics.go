@@ -13,7 +13,7 @@ import (
 var metricsFormat = Format{
 	Name: "prometheus", Write: func(w io.Writer, r *Report) error {
 		m := runMetrics{Summary: r.Summary}
-		finished, err := time.Parse(time.RFC3339, m.Summary.Finished)
+		finished, err := time.Parse(time.RFC3339, m.Finished)
 		if err != nil {
 			return fmt.Errorf("metrics: end of the run: %w", err)
 		}

@@ -219,13 +219,13 @@ func write(w io.Writer, f Format, s *Summary, images []*Image) error {
 // The reports of the sample are those that stand in testdata.
 func TestSample(t *testing.T) {
 	s, images := smallLibrary()
-	for name, print := range map[string]func(io.Writer) error{
+	for name, show := range map[string]func(io.Writer) error{
 		"sample.csv":  func(w io.Writer) error { return write(w, csvFormat, NewSummary(), images) },
 		"sample.xml":  func(w io.Writer) error { return write(w, junitFormat, s, images) },
 		"sample.prom": func(w io.Writer) error { return write(w, metricsFormat, s, nil) },
 		"sample.sh":   func(w io.Writer) error { return Script(w, s, slices.Values(images)) },
 	} {
-		golden, got := filepath.Join("testdata", name), written(t, print)
+		golden, got := filepath.Join("testdata", name), written(t, show)
 		if *update {
 			require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
 		}

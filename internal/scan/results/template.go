@@ -22,7 +22,7 @@ const MaxTemplate = 1 << 20
 
 // functions are those of all templates. docs/scan-reports.md lists them for users.
 var functions = template.FuncMap{
-	"bytes": func(n int64) string { return units.Format(n) },
+	"bytes": units.Format,
 	"csv":   csvCell,
 	"json":  jsonText,
 	"xml":   escapeXML,
@@ -113,7 +113,7 @@ func jsonRows(r *Report) iter.Seq[map[string]any] {
 // jsonValue returns a value as its JSON has it, with plain types and all fields: a nil pointer is nil, a nil slice
 // empty. Texts are escaped as for a terminal. There are no methods that a template could call.
 func jsonValue(v reflect.Value) any {
-	switch v.Kind() {
+	switch v.Kind() { //nolint:exhaustive // all others are plain
 	case reflect.Pointer:
 		if v.IsNil() {
 			return nil

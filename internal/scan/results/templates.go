@@ -42,5 +42,5 @@ var layoutFunctions = template.FuncMap{
 	"cdata":  func(s string) string { return strings.ReplaceAll(s, "]]>", "]]]]><![CDATA[>") },
 	"escape": report.Escape,
 	"minus":  func(a, b int64) int64 { return a - b },
-	"short":  func(n int64) string { return units.Short(n) },
+	"short":  units.Short,
 }
