@@ -102,17 +102,13 @@ const full = "full"
 
 // making is how a command has a copy written.
 type making struct {
-	needs  string // what needs SOURCE in a file; empty: nothing
-	format string // of the copy; empty: that of SOURCE
-
-	// job completes the job; size gives the disk its size, takes refuses a SOURCE, and beside other disks of the
-	// machine; write writes the copy, and after ends an exchange. All but job may be nil.
-	job    func(*realign.Job)
-	size   func(int64) int64
-	takes  func(*realign.Source) error
-	beside func(realign.Others) error
-	write  func(*realign.Job, *realign.Source, *realign.Plan) (realign.Written, error)
-	after  func(realign.Written) (*report.Replaced, error)
+	needs  string                                          // what needs SOURCE in a file; empty: nothing
+	format string                                          // of the copy; empty: that of SOURCE
+	size   func(int64) int64                               // gives the disk its size; nil: as SOURCE
+	takes  func(*realign.Source) error                     // refuses a SOURCE; nil: any
+	beside func(realign.Others) error                      // refuses other disks of the machine; nil: any
+	job    func(*realign.Job)                              // completes the job
+	after  func(realign.Written) (*report.Replaced, error) // ends an exchange; nil: none
 }
 
 // copyDisk writes DEST of one disk, unless it is aligned and may be skipped.
@@ -157,11 +153,7 @@ func (c *copyFlags) copyDisk(
 	j, end := c.jobOf(errOut, dest)
 	m.job(j)
 	c.caller.judgeCopy(j, end)
-	if m.write != nil {
-		w, err = m.write(j, s, p)
-	} else {
-		w, err = j.Write(ctx, s, p)
-	}
+	w, err = j.Write(ctx, s, p)
 	end()
 	if err == nil && m.after != nil {
 		var replaced *report.Replaced

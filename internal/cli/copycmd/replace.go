@@ -22,7 +22,6 @@ import (
 type replaceFlags struct {
 	copyFlags
 	keep   string
-	by     string        // a copy that is there; empty: replace writes one
 	looped realign.Loops // files that loop devices show
 }
 
@@ -34,11 +33,6 @@ gets the names of DISK, and the original stays beside it as a disk of its own, N
 disk stands under the name of DISK. trueup undo brings the original back, trueup finish removes it, and --keep none does
 so at once. A run that was killed is completed by trueup resume, or by the same command again. If nothing has to move,
 nothing is done. DISK can also be a package, an OVA or an OVF with its files.
-
-With --by COPY nothing is written: COPY, which align has made in the folder of DISK, gets the name of DISK. Both are
-disks in one file, of the same format. Before names change, COPY is compared with the disk that align would write now,
-with the same flags: every byte, or with --verify structure the partitions, boot sectors and positions, and then COPY
-must not be older than the last write to DISK.
 
 The copy has the format of DISK. replace refuses a DISK that is open in a program, that has several names, or that an
 overlay needs: in its folder and below, and in --allow-folder and below.
@@ -70,8 +64,6 @@ func NewReplace(c *command.Base) *cobra.Command {
 	flags.AddWith(cmd, &f.With)
 	cmd.Flags().StringVar(&f.keep, "keep", "original", "keep the `WHAT`: original or none")
 	command.Complete(cmd, "keep", "original", keepNone)
-	cmd.Flags().StringVar(&f.by, "by", "", "exchange DISK for `COPY`, its aligned copy, and write none")
-	command.CompleteBy(cmd, "by", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 	return cmd
 }
 
@@ -81,14 +73,8 @@ func (f *replaceFlags) run(ctx context.Context, out, errOut io.Writer, disks []s
 	if err == nil && f.keep != "original" && f.keep != keepNone {
 		err = ondisk.NoChoice("--keep", f.keep, "original", keepNone)
 	}
-	switch several := len(disks) > 1; {
-	case err != nil:
-	case several && (len(f.With) > 0 || f.sums != "" || f.by != ""):
-		err = command.Usage("--with, --checksums and --by are for one DISK, and %d are given; give one", len(disks))
-	case f.by != "" && f.sums != "":
-		err = command.Usage("--checksums lists the files of a copy that is written; give it to the align of %s", f.by)
-	case f.by != "" && realign.IsPackage(disks[0]):
-		err = command.Usage("--by is for one disk, and %s is a package; leave it out", disks[0])
+	if several := len(disks) > 1; several && (len(f.With) > 0 || f.sums != "") {
+		err = command.Usage("--with and --checksums are for one DISK, and %d are given; give one", len(disks))
 	}
 	if err == nil {
 		err = f.Apart("DISK", disks)
@@ -105,11 +91,7 @@ func (f *replaceFlags) run(ctx context.Context, out, errOut io.Writer, disks []s
 		return err
 	}
 	f.looped, f.Changed = realign.Looped(), true
-	reads := f.Reads(disks...)
-	if f.by != "" {
-		reads = append(reads, f.by)
-	}
-	if err := f.Confine(ctx, errOut, reads, append(disks, f.sums)); err != nil {
+	if err := f.Confine(ctx, errOut, f.Reads(disks...), append(disks, f.sums)); err != nil {
 		return err
 	}
 	if len(disks) == 1 {
@@ -126,18 +108,6 @@ func (f *replaceFlags) one(ctx context.Context, out, errOut io.Writer, disk stri
 		return err
 	}
 	m := f.making(ctx, disk)
-	if f.by != "" {
-		made, err := f.Open(f.by, realign.Reading{Format: f.Format, SectorSize: f.SectorSize})
-		if err != nil {
-			return err
-		}
-		defer made.Close()
-		m.size = func(n int64) int64 { return max(n, made.Image.Disk.Size()) }
-		m.write = func(j *realign.Job, s *realign.Source, p *realign.Plan) (realign.Written, error) {
-			j.Begin = func() { f.Ending.Hold(still) }
-			return j.Exchange(ctx, s, made, p)
-		}
-	}
 	if realign.IsPackage(disk) {
 		return f.copyPackage(ctx, out, errOut, disk, disk, m)
 	}

@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -107,60 +106,4 @@ func TestOverlaysBelowTheDisk(t *testing.T) {
 		require.Equal(t, []string{"base.img", "vm"}, disktest.Names(t, "."))
 	}
 	require.Zero(t, trueup(t, "align", "--allow-unbootable", "base.img", "copy.img").code, "a copy hurts none")
-}
-
-// replace --by exchanges a disk for a copy that is there, if that is shown to be its aligned copy.
-func TestReplaceBy(t *testing.T) {
-	t.Chdir(t.TempDir())
-	disk := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
-	put(t, "vm.img", disk)
-	align := func(more ...string) {
-		r := trueup(t, append([]string{"align", "--allow-unbootable", "--force", "vm.img", "new.img"}, more...)...)
-		require.Zero(t, r.code, r.stderr)
-	}
-	by := func(more ...string) ended {
-		return trueup(t, append([]string{"replace", "--allow-unbootable", "--by", "new.img", "vm.img"}, more...)...)
-	}
-	refused := func(code int, want string, more ...string) {
-		t.Helper()
-		was := disktest.Names(t, ".")
-		r := by(more...)
-		require.Equal(t, code, r.code, r.stdout)
-		require.Contains(t, r.stderr, want)
-		require.Equal(t, was, disktest.Names(t, "."))
-		require.Equal(t, []byte(disk), disktest.ReadFile(t, "vm.img"))
-	}
-	align()
-	aligned := disktest.ReadFile(t, "new.img")
-	disktest.WriteAt(t, "new.img", 2048*512+100, []byte("guest"))
-	refused(4, "new.img is not the aligned copy of vm.img")
-	align("--boundary", "64K")
-	refused(4, "new.img is not the aligned copy of vm.img: ", "--verify", "structure")
-	require.NoError(t, os.WriteFile("new.img", disk, 0o600))
-	refused(4, "new.img is not the aligned copy of vm.img")
-	align()
-	require.NoError(t, os.Chtimes("new.img", time.Unix(1e9, 0), time.Unix(1e9, 0)))
-	refused(4, "the disk was written after this copy of it", "--verify", "structure")
-	require.NoError(t, os.Link("new.img", "link.img"))
-	refused(4, "its file has several names")
-	require.NoError(t, os.Remove("link.img"))
-	refused(64, "vm.img is the disk itself", "--by", "vm.img")
-	refused(64, "give it to the align of new.img", "--checksums", "sums")
-	require.NoError(t, os.Mkdir("away", 0o700))
-	put(t, "away/new.img", aligned)
-	refused(4, "it is no file in the folder of the disk", "--by", "away/new.img")
-	require.Zero(t, trueup(t, "convert", "--to", "vmdk", "new.img", "new.vmdk").code)
-	refused(4, "it is vmdk monolithicSparse, and the disk is raw", "--by", "new.vmdk")
-
-	r := by()
-	require.Zero(t, r.code, r.stderr)
-	require.Contains(t, r.stdout, "the original is kept as vm.orig.img")
-	require.Equal(t, aligned, disktest.ReadFile(t, "vm.img"))
-	require.Equal(t, []byte(disk), disktest.ReadFile(t, "vm.orig.img"))
-	require.NoFileExists(t, "new.img")
-	require.Zero(t, trueup(t, "undo", "vm.img").code)
-	align()
-	require.Zero(t, by("--verify", "structure", "--keep", "none").code)
-	require.Equal(t, aligned, disktest.ReadFile(t, "vm.img"))
-	require.NoFileExists(t, "vm.orig.img")
 }
