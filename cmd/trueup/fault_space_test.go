@@ -314,3 +314,14 @@ func TestHarmlessFaults(t *testing.T) {
 		require.Equal(t, want, sumsOf(t, filepath.Dir(f.dest)))
 	})
 }
+
+// TestBelowNamesOtherFileSystems requires that finish --below names a folder that it does not enter.
+func TestBelowNamesOtherFileSystems(t *testing.T) {
+	t.Parallel()
+	lib := t.TempDir()
+	other := filepath.Join(lib, "other")
+	require.NoError(t, os.Mkdir(other, 0o755))
+	r := privateMount(t, "size=1m", other, builtPath, "finish", "--below", lib)
+	require.Equal(t, 4, r.code, r.stderr)
+	require.Contains(t, r.stderr, "other: refused: the folder lies on another file system; name it with --below")
+}

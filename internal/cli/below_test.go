@@ -107,3 +107,24 @@ func TestOverlaysBelowTheDisk(t *testing.T) {
 	}
 	require.Zero(t, trueup(t, "align", "--allow-unbootable", "base.img", "copy.img").code, "a copy hurts none")
 }
+
+// An overlay beside another disk of the folder keeps an original, and a folder without journals is no silent success.
+func TestFinishBelowKeepsWhatAnOverlayNeeds(t *testing.T) {
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.MkdirAll("lib/base", 0o700))
+	require.NoError(t, os.MkdirAll("lib/machine", 0o700))
+	putReplaced(t, "lib/base/a.img", "lib/machine/b.img")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "../base/a.orig.img",
+		"lib/machine/snapshot.qcow2")
+	for _, args := range [][]string{{"--dry-run"}, nil} {
+		r := trueup(t, append([]string{"finish", "--below", "lib"}, args...)...)
+		require.Equal(t, 4, r.code)
+		require.Contains(t, r.stdout, "1 of 2 apply:\n  leave   lib/base/a.img\n  finish  lib/machine/b.img\n")
+		require.Contains(t, r.stderr, "snapshot.qcow2")
+	}
+	require.Equal(t, []string{"a.img", "a.img.trueup", "a.orig.img"}, disktest.Names(t, "lib/base"))
+	require.Equal(t, []string{"b.img", "snapshot.qcow2"}, disktest.Names(t, "lib/machine"))
+	r := trueup(t, "finish", "--below", "lib/machine")
+	require.Zero(t, r.code, r.stderr)
+	require.Equal(t, "no disk in lib/machine or below has a journal\n", r.stdout)
+}

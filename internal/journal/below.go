@@ -26,8 +26,8 @@ type walk struct {
 }
 
 // Below lists the paths of the disks in a folder and below that have a journal beside them, by their names. It follows
-// no link below the folder, and stays on its file system. unread has the error of each folder that cannot be searched,
-// by its path.
+// no link below the folder, and stays on its file system. unread has the error of each folder that is not searched, by
+// its path.
 func Below(folder string) (disks []string, unread map[string]error, err error) {
 	d, err := gate.OpenFolder(folder)
 	if err != nil {
@@ -48,8 +48,15 @@ func (w *walk) look(d *gate.Folder, at string, deep int) error {
 	var inner []string
 	journals, err := d.Names(func(n string) bool {
 		st, err := d.At.Lstat(n)
-		if err == nil && st.Mode.IsDir() && st.Device == w.device {
+		switch {
+		case err != nil || !st.Mode.IsDir():
+		case st.Device == w.device:
 			inner = append(inner, n)
+		default:
+			path := filepath.Join(at, n)
+			w.unread[path] = fmt.Errorf("%s: %w", path, &ondisk.Refusal{
+				Code: "file-system", Reason: "the folder lies on another file system", Remedy: "name it with --below",
+			})
 		}
 		return err == nil && st.Mode.IsRegular() && strings.HasSuffix(n, Suffix) && n != Suffix
 	})

@@ -25,7 +25,7 @@ type belowFlags struct {
 
 // belowHelp explains them.
 const belowHelp = `With --below DIR the disks are all those in DIR and below that have a journal beside them; links are
-not followed, and other file systems not entered. All are judged first and listed. Then the command runs for those to
+not followed, and folders on other file systems are left, too. All are judged first and listed. Then the command runs for those to
 which it applies, and leaves the others, each with the reason; the exit code is 4 if there is one. --dry-run ends with
 the list.`
 
@@ -51,8 +51,9 @@ func (b *belowFlags) arguments(cmd *cobra.Command, args []string) error {
 func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 	folder := f.below.folder
 	f.looped = realign.Looped()
+	f.allow = append(f.allow, folder)                 // overlays of one disk can lie beside another
 	writes := []string{filepath.Join(folder, "disk")} // any in it
-	if err := f.Confine(ctx, errOut, append(slices.Clone(f.allow), folder), writes); err != nil {
+	if err := f.Confine(ctx, errOut, slices.Clone(f.allow), writes); err != nil {
 		return err
 	}
 	disks, kept, err := journal.Below(folder)
@@ -74,6 +75,10 @@ func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 		}
 	}
 	list := f.list(paths, kept)
+	if len(paths) == 0 && list != "" {
+		_, err := fmt.Fprintf(out, "no disk in %s or below has a journal\n", report.Safe(folder))
+		return command.WrapStdout(err)
+	}
 	return f.Each(ctx, f.command, paths, out, errOut, func(out io.Writer, path string) error {
 		if _, err := io.WriteString(out, list); err != nil {
 			return command.WrapStdout(err)
