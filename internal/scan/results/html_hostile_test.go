@@ -1,6 +1,7 @@
 package results
 
 import (
+	"encoding/json"
 	"reflect"
 	"slices"
 	"strings"
@@ -38,6 +39,11 @@ func fill(v reflect.Value, text string, number int64) {
 		}
 		fill(v.Elem(), text, number)
 	case reflect.Slice:
+		if v.Type() == reflect.TypeFor[json.RawMessage]() {
+			text, _ := json.Marshal([]any{text, number})
+			v.SetBytes(text)
+			return
+		}
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
 		fill(v.Index(0), text, number)
 		fill(v.Index(1), text, number)
