@@ -320,7 +320,7 @@ func wrongValues(source, dest string) map[string][]string {
 		"a script over an image":          {"scan", "--script", source, source},
 		"a report over the script":        {"scan", "--out", dest, "--script", dest, source},
 		"a table over results":            {"scan", "--since", dest, "--out", dest, source},
-		"changes over results":            {"scan", "-o", "json", "--since", dest, "--out", dest, "--changed", source},
+		"changes over results":            {"scan", "--since", dest, "--out", dest, "--changed", source},
 		"since no scan":                   {"scan", "--since", dest, source},
 		"since a folder":                  {"scan", "--since", filepath.Dir(dest), source},
 	}

@@ -135,7 +135,10 @@ func (r *running) open() (err error) {
 		return nil
 	}
 	build, err := buildOf(r.Version)
-	if err != nil {
+	switch {
+	case err != nil && r.Since == "":
+		return nil // without settings, no later scan takes the rows over
+	case err != nil:
 		return err
 	}
 	below := r.Storage

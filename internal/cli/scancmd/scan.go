@@ -65,7 +65,7 @@ lower one. --script writes the align commands in this order, and with --replace 
 An aligned image is judged by its header, partition table and volumes. --check also reads all tables of its container,
 and the data if there are at most 128 MiB, as inspect does.
 
---fragmentation counts in how many pieces the files of NTFS, FAT and ext lie, as inspect does, and adds columns.
+--fragmentation counts the pieces of files as inspect does, and adds columns.
 
 --since takes the rows of images that have not changed from what an earlier scan -o json has written, and says what has
 changed since. --out can name the same FILE, which need not be there the first time. --changed limits report and exit
@@ -77,7 +77,7 @@ ends with 1, whatever else is found.
 --shard K/N takes a stable share of the images: those of 1/N to N/N are all images, each once. A run needs the same
 PATHs as the others.
 
---label marks all rows, such as with host=esx1 or datastore=ds7. Reports of many scans have sums for each label.
+--label marks all rows, such as with host=esx1 or datastore=ds7. Reports have sums for each label.
 
 A GLOB has * and ? within a name, [a-z], {a,b}, and ** for any number of folders. --files-from separates PATHs by NUL
 bytes or line ends.`,
@@ -104,14 +104,14 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	flags.AddTitle(cmd, &f.title)
 	fs.StringArrayVar(&f.Include, "include", nil, "inspect only files in folders that match `GLOB` (repeatable)")
 	fs.StringArrayVar(&f.Exclude, "exclude", nil, "skip files in folders that match `GLOB` (repeatable)")
-	fs.StringVar(&f.FilesFrom, "files-from", "", "read more PATHs from `FILE`, or - for standard input")
+	fs.StringVar(&f.FilesFrom, "files-from", "", "read PATHs from `FILE`, - for standard input")
 	fs.StringVar(&f.Shard, "shard", "", "inspect only share `K/N` of the images, for array jobs")
 	fs.StringArrayVar(&f.Label, "label", nil, "label all rows with `KEY=VALUE` (repeatable)")
 	fs.StringVar(&f.Isolation, "isolation", scan.Isolations[len(scan.Isolations)-1],
 		"isolation of the workers, by `LEVEL`: "+strings.Join(scan.Isolations, ", "))
 	command.Complete(cmd, "isolation", scan.Isolations...)
 	f.AddSandbox(cmd)
-	fs.StringVar(&f.Since, "since", "", "take unchanged images from `FILE`, JSON of an earlier scan; say what changed")
+	fs.StringVar(&f.Since, "since", "", "take unchanged images from `FILE` of an earlier scan; say what changed")
 	fs.BoolVar(&f.Changed, "changed", false, "report only new, changed and removed images")
 	levels := strings.Join(scan.FailOns(), ", ")
 	fs.StringVar(&f.FailOn, "fail-on", "", "fail for `LEVEL`: "+levels+" (default: errors and starts off --boundary)")
