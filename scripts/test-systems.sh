@@ -27,8 +27,8 @@ both=(disk diskcopy exchange image image/gate image/ova image/raw image/store in
 only_386=(align fs/fat guestfile hive image/qcow2 image/vdi image/vhd image/vhdx image/vmdk layout ondisk
 	plan scan/sandbox table volume)
 only_windows=(cli/command progress report shell)
-# Tests that have other programs compute, or compute much, and show nothing of a system.
-elsewhere='Corpus|ByQemuImg|LikeHivex|LikeOthers|TheSame|Deterministic|CopiesKeep|Chains?$|ManyTimes|ThousandsOfRoots|TablesOf'
+# Tests that have other programs compute, or compute much, and show nothing of a system; commands for a shell of Linux.
+elsewhere='Corpus|ByQemuImg|LikeHivex|LikeOthers|TheSame|Deterministic|CopiesKeep|Chains?$|ManyTimes|ThousandsOfRoots|TablesOf|UseOfACopy'
 
 packages() {
 	printf './internal/%s\n' "$@"

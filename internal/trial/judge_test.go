@@ -106,17 +106,20 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			after: shown("[    0.100000] a\n[    0.110000] ..MP-BIOS bug: 8254 timer not connected to IO-APIC\n" +
 				"[    0.120000] ...trying to set up timer (IRQ0) through the 8259A ...\n" +
 				"[    0.130000] ..... (found apic 0 pin 2) ...\n" +
-				"[    0.140000] ....... works.\n[    0.150000] TSC found unstable after boot, most likely due to broken " +
+				"[    0.140000] ....... works.\n[    0.150000] TSC found unstable after boot, most likely due to " +
+				"broken " +
 				"BIOS.\nlogin:"), want: Same,
 		}, {
 			name: "an emulation that is too slow", before: emulated(said(kernelLog)), want: Unclear,
 			says: "too slow for timers",
-			after: emulated(said("[    0.068000] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with " +
+			after: emulated(said("[    0.068000] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot " +
+				"with " +
 				"apic=debug\n" + kernelLog)),
 		}, {
 			name: "the same panic of a processor that is not emulated", before: said(kernelLog), want: Differs,
-			says:  "IO-APIC",
-			after: said("[    0.068000] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with apic=debug\n"),
+			says: "IO-APIC",
+			after: said("[    0.068000] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot " +
+				"with apic=debug\n"),
 		}, {
 			name:   "a log of systemd of which messages are missing",
 			before: said("[    1.100000] systemd[1]: Starting a...\nx\nlogin:"),
@@ -146,9 +149,10 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			says: "aligned view stops: \"Boot error\"",
 			at:   Difference{Where: OnScreen, Line: 8, Column: 1, Before: "boot:", After: "Boot error"},
 		}, {
-			name: "another number of an error", before: shown(bios + "GRUB Error 17"), after: shown(bios + "GRUB Error 15"),
-			want: Differs,
-			at:   Difference{Where: OnScreen, Line: 8, Column: 13, Before: "GRUB Error 17", After: "GRUB Error 15"},
+			name: "another number of an error", before: shown(bios + "GRUB Error 17"),
+			after: shown(bios + "GRUB Error 15"),
+			want:  Differs,
+			at:    Difference{Where: OnScreen, Line: 8, Column: 13, Before: "GRUB Error 17", After: "GRUB Error 15"},
 		}, {
 			name: "a boot that stops early", before: shown(bios+"GRUB loading.",
 				bios+"GRUB loading.\nWelcome\nhost login:"),
@@ -162,14 +166,16 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			after: paced(9*time.Second, bios+"a", bios+"a\nb", bios+"a\nb\nlogin:"), want: Unclear,
 			says: `the source stood at the line "b", from where the aligned view went on to the line "login:"`,
 		}, {
-			name: "a serial port that stops early", before: said(kernelLog), after: said(kernelLog[:200]), want: Unclear,
+			name: "a serial port that stops early", before: said(kernelLog), after: said(kernelLog[:200]),
+			want: Unclear,
 			says: "the aligned view stood at",
 		}, {
 			name: "another way than that of the source", before: shown(bios+"a", bios+"a\nlogin:"),
 			after: shown(bios+"a", bios+"a\nstopped"), want: Differs,
 		}, {
-			name: "a source that only begins, and an error", before: cut(shown(bios)), after: shown(bios + "Boot error"),
-			want: Unclear, says: "time was over",
+			name: "a source that only begins, and an error", before: cut(shown(bios)),
+			after: shown(bios + "Boot error"),
+			want:  Unclear, says: "time was over",
 		}, {
 			name: "a boot that goes on only after", before: shown(bios + "Missing operating system"),
 			after: shown(bios + "host login:"), want: Differs,
@@ -186,7 +192,8 @@ var compared = sync.OnceValue(func() []comparedRuns {
 				"Kernel panic - not syncing: VFS: Unable to mount root fs"),
 			want: Differs, says: "Kernel panic",
 		}, {
-			name: "an error that passes", before: shown("menu", "host login:"), after: shown("error: no such device: 1234.",
+			name: "an error that passes", before: shown("menu", "host login:"),
+			after: shown("error: no such device: 1234.",
 				"menu", "host login:"), want: Differs,
 			at: Difference{Where: Passing, After: "error: no such device"},
 		}, {
@@ -227,10 +234,12 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			name: "a kernel that is loading", before: shown(bios + "Loading initial ramdisk ..."),
 			after: shown(bios + "Loading initial ramdisk ..."), want: Unclear, says: "not the end of a boot",
 		}, {
-			name: "an empty screen behind a system, and behind a BIOS", before: shown(bios, bios+"Starting Windows", ""),
-			after: shown(bios, ""), want: Unclear, says: `the source showed "Starting Windows" before`,
+			name:   "an empty screen behind a system, and behind a BIOS",
+			before: shown(bios, bios+"Starting Windows", ""),
+			after:  shown(bios, ""), want: Unclear, says: `the source showed "Starting Windows" before`,
 		}, {
-			name: "a black screen in graphics behind a system, and in text behind a BIOS", want: Unclear, says: "graphics",
+			name: "a black screen in graphics behind a system, and in text behind a BIOS",
+			want: Unclear, says: "graphics",
 			before: painted(with(desktop(320, 240), image.Rect(0, 0, 320, 240), color.Black)), after: shown(bios, ""),
 		}, {
 			name: "an empty screen behind the same system", before: shown(bios, "Starting Windows", ""),
@@ -252,8 +261,9 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			name: "one rests for time of its processor", before: shown(bios+"a", bios+"a\nlogin:"), want: Differs,
 			after: resting(9 * time.Second),
 		}, {
-			name: "an error that only one run survives", before: shown(bios + "error: no such device: 1234.\nhost login:"),
-			after: shown(bios + "error: no such device: 1234.\nLoading"), want: Differs,
+			name:   "an error that only one run survives",
+			before: shown(bios + "error: no such device: 1234.\nhost login:"),
+			after:  shown(bios + "error: no such device: 1234.\nLoading"), want: Differs,
 		}, {
 			name:   "an error of both, and one more of one",
 			before: shown(bios + "error: no such device: 1234.\nhost login:"),
@@ -276,7 +286,10 @@ var compared = sync.OnceValue(func() []comparedRuns {
 				f.Took, f.Work, f.Heard = 20*time.Second, 20*time.Second, 19*time.Second
 				return f
 			}(),
-		}, {name: "text and graphics", before: shown("host login:"), after: painted(desktop(320, 240)), want: Differs}, {
+		}, {
+			name: "text and graphics", before: shown("host login:"), after: painted(desktop(320, 240)),
+			want: Differs,
+		}, {
 			name: "QEMU failed", before: shown("host login:"), after: &Film{Ended: Broken, Note: "out of memory"},
 			want: Unclear, says: "out of memory",
 		}, {
@@ -293,7 +306,8 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			after: filmed(with(desktop(320, 240), image.Rect(80, 80, 200, 160), white)), want: Differs,
 			at: Difference{Where: Picture, Area: image.Rect(80, 80, 200, 160), Share: float64(120*80) / (320 * 240)},
 		}, {
-			name: "another resolution", before: filmed(desktop(320, 240)), after: filmed(desktop(400, 300)), want: Differs,
+			name: "another resolution", before: filmed(desktop(320, 240)), after: filmed(desktop(400, 300)),
+			want: Differs,
 		}, {
 			name: "only the firmware's picture", before: painted(desktop(400, 300)), after: painted(desktop(400, 300)),
 			want: Neither, says: "firmware",

@@ -25,9 +25,9 @@ type belowFlags struct {
 
 // belowHelp explains them.
 const belowHelp = `With --below DIR the disks are all those in DIR and below that have a journal beside them; links are
-not followed, and folders on other file systems are left, too. All are judged first and listed. Then the command runs for those to
-which it applies, and leaves the others, each with the reason; the exit code is 4 if there is one. --dry-run ends with
-the list.`
+not followed, and folders on other file systems are left, too. All are judged first and listed. Then the command runs
+for those to which it applies, and leaves the others, each with the reason; the exit code is 4 if there is one.
+--dry-run ends with the list.`
 
 func (b *belowFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&b.folder, "below", "", "take all disks with a journal in `DIR` and below")

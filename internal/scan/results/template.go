@@ -113,7 +113,7 @@ func jsonRows(r *Report) iter.Seq[map[string]any] {
 // jsonValue returns a value as its JSON has it, with plain types and all fields: a nil pointer is nil, a nil slice
 // empty. Texts are escaped as for a terminal. There are no methods that a template could call.
 func jsonValue(v reflect.Value) any {
-	if raw, ok := v.Interface().(json.RawMessage); ok {
+	if raw, ok := reflect.TypeAssert[json.RawMessage](v); ok {
 		var plain any
 		if json.Unmarshal(raw, &plain) != nil || plain == nil {
 			return nil
