@@ -92,9 +92,9 @@ test_windows() {
 	compare_with_linux
 }
 
-# What differs between two systems, or two runs: times, what is stored of a file, what a run is confined by.
+# What differs between two systems, or two runs: times, what is stored of a file, what a run is confined by, the program.
 passing='["device", "inode", "modified_ns", "changed_ns", "allocated_bytes", "stored_bytes", "read_bytes", "write_bytes",
-	"space_bytes", "copies_bytes", "since", "started", "finished", "duration_seconds", "isolation", "file_system"]'
+	"space_bytes", "copies_bytes", "since", "started", "finished", "duration_seconds", "isolation", "file_system", "reuse"]'
 
 # same runs a command on both systems, in folders of their own, and compares exit codes and JSON.
 same() {
