@@ -85,6 +85,7 @@ func TestTemplates(t *testing.T) {
 		{[]string{"--template", wrong, "--out", filepath.Join(work, "none")}, `wrong.tmpl:3:19: executing`},
 		{[]string{"--template", filepath.Join(work, "none")}, "none: no such file"},
 		{[]string{"--template", file("large", strings.Repeat(" ", 1<<20+1))}, "large has more than 1 MiB"},
+		{[]string{"--template", file("binary", "text\xff")}, "binary is no text in UTF-8"},
 		{[]string{"--template", good, "-o", "csv"}, "--template and --output ask for two formats"},
 		{[]string{"--template", good, "--json"}, "--template and --output ask for two formats"},
 		{[]string{"--template", good, "--out", good}, "would overwrite --template"},

@@ -42,7 +42,7 @@ func scan(t testing.TB, args ...string) scanResult {
 	return readScan(t, r)
 }
 
-// reportOf returns what a scan has written into the file of --out; empty without that.
+// reportOf returns the contents of the file of --out; empty without the flag.
 func reportOf(t testing.TB, args []string) string {
 	t.Helper()
 	at := slices.Index(args, "--out")
@@ -57,7 +57,7 @@ func reportOf(t testing.TB, args []string) string {
 	return string(text)
 }
 
-// since has a scan take over what the last one has written into a file, and write its own results there.
+// since returns the flags by which a scan reads the results of the last one and replaces them.
 func since(path string) []string { return []string{"--since", path, "--out", path} }
 
 // readScan reads the lines of a scan, each of which its schema must allow. The last one is the sum.

@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// A signal in the middle ends the scan with a report of what was done, which the next one takes over.
+// A signal ends the scan with a report of the images so far, and the next scan takes them over.
 func TestScanInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, s := range endSignals {

@@ -65,7 +65,7 @@ func (k kept) read(s scanResult) []string {
 	return names
 }
 
-// The workers do not open what has not changed, but parts of images and what is no image.
+// The workers open no unchanged image, only parts of images and other files.
 func TestScanKnowsWhatHasNotChanged(t *testing.T) {
 	t.Parallel()
 	k, first := newKept(t)
@@ -275,7 +275,7 @@ func TestScanSinceIsEnded(t *testing.T) {
 	require.Positive(t, whole.sum.Changes.Same)
 }
 
-// TestScanSinceAnotherBuild takes no row over that another build has written, and compares with it all the same.
+// TestScanSinceAnotherBuild compares with the rows of another build, and takes none over.
 func TestScanSinceAnotherBuild(t *testing.T) {
 	t.Parallel()
 	k, _ := newKept(t)

@@ -175,6 +175,7 @@ func jsonCases(t *testing.T) map[string][]string {
 		"version":                       {"version"},
 		"error, no such file":           {"inspect", "absent.vmdk"},
 		"scan":                          {"scan", source, aligned, unbootable, packed, filepath.Dir(broken)},
+		"scan, check":                   {"scan", "--check", source, aligned, blank},
 		"scan, nothing there":           {"scan", "absent.vmdk"},
 		"scan, packages":                {"scan", packedBroken.ova(t), packedAligned},
 		"scan, no path":                 {"scan"},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
@@ -116,6 +117,8 @@ func ReadTemplate(name string) (results.Format, error) {
 	case len(text) > results.MaxTemplate:
 		return results.Format{}, ondisk.In(ondisk.ErrUsage, "--template %s has more than %s, the most that is read",
 			name, units.Format(results.MaxTemplate))
+	case !utf8.Valid(text):
+		return results.Format{}, ondisk.In(ondisk.ErrUsage, "--template %s is no text in UTF-8; name a template", name)
 	}
 	return results.ParseTemplate(name, string(text))
 }

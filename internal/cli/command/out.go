@@ -62,16 +62,6 @@ func (c *Base) Open(path string, r realign.Reading) (*realign.Source, error) {
 	return s, nil
 }
 
-// OpenFile is Open for work that needs an image in a file of its own, which a packed one is not. work names it, and is
-// empty where no such file is needed.
-func (c *Base) OpenFile(path, work string, r realign.Reading) (*realign.Source, error) {
-	if work != "" {
-		defer func(u realign.Unpacking) { c.unpacking = u }(c.unpacking)
-		c.unpacking.On, c.unpacking.Wanted = false, work
-	}
-	return c.Open(path, r)
-}
-
 // Input is an image or a package that a command reads.
 type Input interface {
 	Uses(path string) (name string, ok bool)

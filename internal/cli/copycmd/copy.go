@@ -102,10 +102,8 @@ const full = "full"
 
 // making is how a command has a copy written.
 type making struct {
-	needs  string                                          // what needs SOURCE in a file; empty: nothing
 	format string                                          // of the copy; empty: that of SOURCE
 	size   func(int64) int64                               // gives the disk its size; nil: as SOURCE
-	takes  func(*realign.Source) error                     // refuses a SOURCE; nil: any
 	beside func(realign.Others) error                      // refuses other disks of the machine; nil: any
 	job    func(*realign.Job)                              // completes the job
 	after  func(realign.Written) (*report.Replaced, error) // ends an exchange; nil: none
@@ -115,16 +113,12 @@ type making struct {
 func (c *copyFlags) copyDisk(
 	ctx context.Context, errOut io.Writer, src, dest string, m *making,
 ) (r *report.Align, w realign.Written, err error) {
-	s, err := c.OpenFile(src, m.needs, c.Reading)
+	s, err := c.Open(src, c.Reading)
 	if err != nil {
 		return nil, w, err
 	}
 	defer s.Close()
-	err = c.spareSums(s.Image)
-	if err == nil && m.takes != nil {
-		err = m.takes(s)
-	}
-	if err != nil {
+	if err := c.spareSums(s.Image); err != nil {
 		return nil, w, err
 	}
 	o, err := c.OpenOthers(c.Base, s, dest)

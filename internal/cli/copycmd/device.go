@@ -35,13 +35,9 @@ func (d *deviceFlags) add(cmd *cobra.Command) {
 
 // checkDest refuses a DEST that cannot be written, and flags that it cannot follow.
 func (f *alignFlags) checkDest(src, dest string) error {
-	var works []string // that need SOURCE in a file of its own
 	if realign.IsPackage(dest) {
-		works = append(works, "a copy that is a package")
-	}
-	for _, work := range works {
 		for _, image := range append(f.With, src) {
-			if err := realign.Local(image, work); err != nil {
+			if err := realign.Local(image, "a copy that is a package"); err != nil {
 				return err
 			}
 		}

@@ -53,6 +53,9 @@ func (f *viewFlags) run(ctx context.Context, out, errOut io.Writer, src, dest st
 	if err := f.checkFlags(); err != nil {
 		return err
 	}
+	if !strings.EqualFold(filepath.Ext(dest), ".vmdk") {
+		return command.Usage("a view is a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
+	}
 	for _, other := range f.With {
 		if err := realign.Local(other, "trueup view"); err != nil {
 			return err
@@ -63,12 +66,6 @@ func (f *viewFlags) run(ctx context.Context, out, errOut io.Writer, src, dest st
 	}
 	r, w, err := f.copyDisk(ctx, errOut, src, dest, &making{
 		format: "vmdk",
-		takes: func(*realign.Source) error {
-			if strings.EqualFold(filepath.Ext(dest), ".vmdk") {
-				return nil
-			}
-			return command.Usage("a view is a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
-		},
 		job: func(j *realign.Job) {
 			j.View, j.Format, j.Subformat, j.Force = true, "vmdk", "twoGbMaxExtentFlat", f.force
 		},
