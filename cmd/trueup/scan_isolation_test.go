@@ -68,9 +68,8 @@ func TestScanOpensNothingElse(t *testing.T) {
 			seen = append(seen, below)
 			continue
 		}
-		// a build without a version knows itself by its hash
 		own := path == k.dir || path == builtPath || usual[path] || ownFiles.MatchString(path)
-		require.True(t, own, "opened %q", path)
+		require.True(t, own, "opened %q", path) // the program itself is hashed where it has no version
 	}
 	require.Subset(t, seen, []string{"shadow.vmdk", "backed.qcow2", "deep/two.ova"}, "the trace has no images")
 	require.NotContains(t, seen, "folder", "links are not followed")

@@ -231,8 +231,7 @@ var accepted = []acceptedRow{
 	},
 }
 
-// onlyVolumes reports whether all errors that inspect found are volumes in partitions that a plan does not move, or
-// refusals of the plan.
+// onlyVolumes reports whether the errors of inspect are volumes in partitions that stay, or refusals of the plan.
 func (a *jsonAnswer) onlyVolumes(plan *jsonAnswer) bool {
 	return a.Error != nil && !slices.ContainsFunc(a.Findings, func(f coded) bool {
 		stays := strings.HasPrefix(f.Subject, "partition ")

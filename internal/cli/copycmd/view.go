@@ -53,6 +53,9 @@ func (f *viewFlags) run(ctx context.Context, out, errOut io.Writer, src, dest st
 	if err := f.checkFlags(); err != nil {
 		return err
 	}
+	if _, err := f.Options(); err != nil {
+		return err
+	}
 	if !strings.EqualFold(filepath.Ext(dest), ".vmdk") {
 		return command.Usage("a view is a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
 	}
