@@ -254,8 +254,9 @@ func (l *Layout) bareVolume() {
 func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 	l.Partitions = make([]boot.Partition, 0, len(l.Table.Partitions))
 	m, full := meter(d, len(l.Table.Partitions)), false
+	unknown := &volume.Volume{Kind: volume.Unknown} // one for all: a table can name thousands
 	for _, p := range l.Table.Partitions {
-		v := &volume.Volume{Kind: volume.Unknown}
+		v := unknown
 		if i, now := m.exhausted(p.Number); now && !full {
 			l.Issues, full = append(l.Issues, i), true
 		}
@@ -267,6 +268,9 @@ func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 			if v, err = probe(disk.Section(m, p.Range), p.Off); err == nil {
 				fromDisk(v, p.Range)
 				err = identify.Slices(disk.Section(m, p.Range), p.Off, v, probe)
+			}
+			if err == nil && v.Kind == volume.Unknown && len(v.Issues) == 0 {
+				v = unknown
 			}
 		}
 		if err != nil {

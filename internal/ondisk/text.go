@@ -3,7 +3,7 @@ package ondisk
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf16"
 )
@@ -32,8 +32,14 @@ type GUID [16]byte
 
 // String returns the text without braces, in lower case.
 func (g GUID) String() string {
-	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", binary.LittleEndian.Uint32(g[0:]), binary.LittleEndian.Uint16(g[4:]),
-		binary.LittleEndian.Uint16(g[6:]), g[8:10], g[10:])
+	slices.Reverse(g[0:4])
+	slices.Reverse(g[4:6])
+	slices.Reverse(g[6:8])
+	text := hex.AppendEncode(make([]byte, 0, 36), g[0:4])
+	for _, part := range [][]byte{g[4:6], g[6:8], g[8:10], g[10:]} {
+		text = hex.AppendEncode(append(text, '-'), part)
+	}
+	return string(text)
 }
 
 // ParseGUID reads a text with or without braces.

@@ -28,7 +28,7 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 			headers[i], arrays[i] = headers[i]+c.growth(to.Size), arrays[i]+c.growth(to.Size)
 		}
 	}
-	var out []disk.Patch
+	out := make([]disk.Patch, 0, 2*len(entries)+16) // a table can have thousands
 	for i, own := range c.valid {
 		w, name, patches := c.anew[i], copyNames[i], entries
 		switch {

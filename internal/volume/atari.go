@@ -22,7 +22,7 @@ var atariRootSector = Prober{
 // atariRoot is the root sector of AHDI. Big-endian. Spec: Atari, "AHDI 3.00 Release Notes"; Linux,
 // block/partitions/atari.h.
 type atariRoot struct {
-	_       [0x1c2]byte
+	_       [atariSectors]byte
 	Sectors uint32 // of the disk
 	Parts   [4]atariPart
 	_       [10]byte
@@ -39,19 +39,24 @@ type atariPart struct {
 var atariIDs = []string{"GEM", "BGM", "XGM", "RAW", "LNX", "SWP", "MIX", "UNX", "F32", "MAC", "QWA"}
 
 const (
-	atariWhat = "atari root sector"
-	atariMap  = 0x1c6
-	atariMore = "XGM" // a chain of further partitions
+	atariWhat    = "atari root sector"
+	atariSectors = 0x1c2
+	atariMap     = 0x1c6
+	atariMore    = "XGM" // a chain of further partitions
 )
 
 func probeAtari(d disk.Disk) (*Volume, error) {
-	r, err := readAtari(d, 0)
+	sectors := ondisk.U64(d.Size() / units.SectorSize)
+	b, err := ReadBlock(d, atariSectors, 4)
 	if err != nil {
 		return nil, err
 	}
-	sectors := ondisk.U64(d.Size() / units.SectorSize)
-	if r.Sectors == 0 || uint64(r.Sectors) > sectors {
+	if n := binary.BigEndian.Uint32(b); n == 0 || uint64(n) > sectors {
 		return nil, ondisk.ErrNoMatch
+	}
+	r, err := readAtari(d, 0)
+	if err != nil {
+		return nil, err
 	}
 	v, used := newTable(Atari, d), false
 	for i, p := range r.Parts {

@@ -204,21 +204,23 @@ func (s *super) field(name string, off int64, got, want any) error {
 
 // load reads the superblock at a place; nil where the volume ends before it, or it is not one of the row.
 func (r *row) load(d disk.Disk, at int64) (*super, error) {
-	b, err := ReadBlock(d, at, r.size)
-	if errors.Is(err, ondisk.ErrNoMatch) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	s := &super{row: r, d: d, at: at, order: r.order, b: b}
 	for _, m := range r.magic {
-		if string(b[m.Off:m.Off+len(m.Bytes)]) == m.Bytes {
-			if r.mine == nil || r.mine(s) {
-				return s, nil
-			}
-			return nil, s.err
+		// No more than the magic number: a table can name thousands of volumes, most of them without one.
+		b, err := ReadBlock(d, at+int64(m.Off), int64(len(m.Bytes)))
+		if err != nil {
+			return nil, orNil(err)
 		}
+		if string(b) != m.Bytes {
+			continue
+		}
+		if b, err = ReadBlock(d, at, r.size); err != nil {
+			return nil, orNil(err)
+		}
+		s := &super{row: r, d: d, at: at, order: r.order, b: b}
+		if r.mine == nil || r.mine(s) {
+			return s, nil
+		}
+		return nil, s.err
 	}
 	return nil, nil
 }
