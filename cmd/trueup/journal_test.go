@@ -70,24 +70,25 @@ func TestEveryOperationOfDestFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var j oddfs.Journal
-			behind := t.TempDir()
+			behind, surfaced := t.TempDir(), 0
 			dest := filepath.Join(oddfs.Mount(t, behind, oddfs.Manners{Journal: &j}), "out.vmdk")
-			j.EachFails(func(fails bool) {
+			j.EachFails(func(bool) {
 				require.NoError(t, removeAll(behind))
 				if c.old != "" {
 					require.NoError(t, os.CopyFS(behind, os.DirFS(filepath.Join(good, c.old))))
 				}
 				r := trueup(t, append([]string{"align", source, dest}, c.flags...)...)
 				failed := j.Failed()
-				require.Equal(t, fails, failed != "")
 				said := fmt.Sprintf("%s: %d %s", failed, r.code, r.stderr)
 				if r.code == 0 {
 					require.True(t, is(behind, c.new), said)
 					require.NotContains(t, mustSurface, failed, said)
 					return
 				}
-				require.True(t, fails, said)
+				// Some of the last calls are the kernel's own, made in some runs only: then none was left to fail.
+				require.NotEmpty(t, failed, said)
 				require.NotEmpty(t, r.stderr)
+				surfaced++
 				if c.old != "" {
 					require.True(t, is(behind, c.old) || is(behind, c.new), said)
 					return
@@ -96,6 +97,7 @@ func TestEveryOperationOfDestFails(t *testing.T) {
 					require.True(t, strings.HasPrefix(left, "."), "%s: %s is left", said, left)
 				}
 			})
+			require.Positive(t, surfaced)
 		})
 	}
 }
