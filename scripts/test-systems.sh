@@ -26,7 +26,9 @@ both=(disk diskcopy exchange image image/gate image/ova image/raw image/store in
 # Those that only differ on a processor of 32 bits, and those that only differ on Windows.
 only_386=(align fs/fat guestfile hive image/qcow2 image/vdi image/vhd image/vhdx image/vmdk layout ondisk
 	plan scan/sandbox table volume)
-only_windows=(cli/command progress report shell)
+only_windows=(progress report shell)
+# Tests of cli that name no path of Linux.
+of_cli='^Test(NothingIsSaidTwice|InterruptIsAnswered|InterruptedResults|InterruptBeforeAnything)$'
 # Tests that have other programs compute, or compute much, and show nothing of a system; commands for a shell of Linux.
 elsewhere='Corpus|ByQemuImg|LikeHivex|LikeOthers|TheSame|Deterministic|CopiesKeep|Chains?$|ManyTimes|ThousandsOfRoots|TablesOf|UseOfACopy'
 
@@ -87,6 +89,8 @@ test_windows() {
 	prepare_wine
 	packages "${both[@]}" "${only_windows[@]}" | GOOS=windows xargs go test -vet=off -count=1 -short -timeout 20m -skip "$elsewhere" \
 		-overlay "$work/overlay.json" -exec "$work/run"
+	GOOS=windows go test -vet=off -count=1 -short -timeout 20m -run "$of_cli" -overlay "$work/overlay.json" \
+		-exec "$work/run" ./internal/cli
 	go build -o "$work/trueup.linux" ./cmd/trueup
 	GOOS=windows go build -overlay "$work/overlay.json" -o "$work/trueup.exe" ./cmd/trueup
 	compare_with_linux

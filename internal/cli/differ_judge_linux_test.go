@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -53,7 +52,7 @@ func (m *mutant) differences(t *testing.T) (out []difference) {
 	for _, text := range badEnd(in, a) {
 		add(badEnding, "%s", text)
 	}
-	s, err := command.OpenSource(m.path, realign.Reading{})
+	s, err := OpenSource(m.path, realign.Reading{})
 	if err != nil {
 		return out
 	}

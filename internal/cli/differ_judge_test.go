@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
@@ -52,7 +51,7 @@ func badEnd(e ended, a *jsonAnswer) (out []string) {
 	if !slices.Contains([]int{0, 1, 2, 3, 4}, e.code) {
 		out = append(out, fmt.Sprintf("exit code %d", e.code))
 	}
-	if lines := strings.Count(e.stderr, "\n"); e.code == command.ExitError && lines != 1 {
+	if lines := strings.Count(e.stderr, "\n"); e.code == ExitError && lines != 1 {
 		out = append(out, fmt.Sprintf("%d lines of errors: %q", lines, e.stderr))
 	}
 	c := a.Error.code()
@@ -84,7 +83,7 @@ func disagreements(t *testing.T, path string, in ended, a *jsonAnswer) (out []di
 	case code != "":
 		want = in.code
 	case len(a.Refusals) > 0:
-		want, code = command.ExitRefused, p.Error.code()
+		want, code = ExitRefused, p.Error.code()
 	}
 	if end.code != want || p.Error.code() != code {
 		add(inPlan, "plan ends with %d (%s), inspect with %d (%s)", end.code, end.stderr, in.code, in.stderr)
@@ -99,8 +98,8 @@ func disagreements(t *testing.T, path string, in ended, a *jsonAnswer) (out []di
 		add(inScan, "scan says %q (%q), inspect %q (%q): %.400s\n%s",
 			got, row.Verdict, a.Error.code(), a.Verdict, first, in.stderr)
 	}
-	if want = in.code; want == command.ExitRefused {
-		want = command.ExitError // of a row that failed
+	if want = in.code; want == ExitRefused {
+		want = ExitError // of a row that failed
 	}
 	if end.code != want {
 		add(inScan, "scan ends with %d (%s), inspect with %d (%s)", end.code, end.stderr, in.code, in.stderr)

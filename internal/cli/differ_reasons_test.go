@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/realign"
 )
 
@@ -41,7 +40,7 @@ const maxReasoned = 256 << 20
 // copy. It returns how many copies were made.
 func requireReasons(t *testing.T, path string) (copies int) {
 	t.Helper()
-	s, err := command.OpenSource(path, realign.Reading{})
+	s, err := OpenSource(path, realign.Reading{})
 	if err != nil {
 		return 0
 	}

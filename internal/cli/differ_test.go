@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
@@ -64,7 +63,7 @@ func requireRead(t *testing.T, d *differDisk, raw, path string) {
 	require.NoError(t, json.Unmarshal([]byte(out), &info))
 	require.Equal(t, info.Size, a.Image.Size)
 	require.Equal(t, d.format.name, a.Image.Format)
-	s, err := command.OpenSource(path, realign.Reading{})
+	s, err := OpenSource(path, realign.Reading{})
 	require.NoError(t, err)
 	defer s.Close()
 	require.Empty(t, differentBytes(t, s.Image.Disk, raw, info.Size))

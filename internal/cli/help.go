@@ -10,8 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/trueup/trueup/internal/cli/command"
 )
 
 // exits are the exit codes, with the commands that can end so; none: all.
@@ -116,8 +114,8 @@ func grouped(cmd *cobra.Command) (out []*pflag.FlagSet) {
 func help(cmd *cobra.Command, args []string) {
 	out := cmd.OutOrStdout()
 	columns := helpWidth
-	if command.Terminal(out) {
-		columns = command.Width(out)
+	if Terminal(out) {
+		columns = Width(out)
 	}
 	if slices.Contains(args, "-h") && cmd.HasParent() {
 		helpScreen(out, cmd, columns)

@@ -6,8 +6,6 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
-
-	"github.com/trueup/trueup/internal/cli/command"
 )
 
 func TestFold(t *testing.T) {
@@ -25,7 +23,7 @@ func TestFold(t *testing.T) {
 
 // Completion shows the texts of flags without the marks that help reads.
 func TestCompletionShowsPlainTexts(t *testing.T) {
-	root := newRoot("test", &command.Base{})
+	root := newRoot("test", &Base{})
 	root.SetArgs([]string{"__complete", "scan", "--"})
 	plainUsages(root)
 	var out strings.Builder
@@ -39,7 +37,7 @@ func TestCompletionShowsPlainTexts(t *testing.T) {
 // A flag whose text a script left empty is a wrong command line, whatever the command and the flag.
 func TestEmptyTextsOfFlags(t *testing.T) {
 	flags := 0
-	for _, cmd := range newRoot("test", &command.Base{}).Commands() {
+	for _, cmd := range newRoot("test", &Base{}).Commands() {
 		cmd.InheritedFlags() // they are among the flags now
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			if cmd.Hidden || f.Value.Type() == "bool" {
@@ -70,7 +68,7 @@ func TestHelpWithinItsWidth(t *testing.T) {
 
 // No command has more flags of its own than a reader takes in. Those of scan are many.
 func TestFewFlags(t *testing.T) {
-	for _, cmd := range newRoot("test", &command.Base{}).Commands() {
+	for _, cmd := range newRoot("test", &Base{}).Commands() {
 		flags := 0
 		for _, set := range grouped(cmd) {
 			set.VisitAll(func(f *pflag.Flag) {

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/shell"
 )
@@ -90,7 +89,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	} else if _, err := os.Stat(name); err == nil {
 		hint = "it is a file: trueup inspect " + shell.Quote(name) + " looks at an image"
 	}
-	return command.Usage("unknown command %q; %s", name, hint)
+	return Usage("unknown command %q; %s", name, hint)
 }
 
 // calls gives a command line to the root, for the suggestions too.
@@ -116,13 +115,13 @@ func wrongFlag(cmd *cobra.Command, args []string, err error) error {
 		err = errors.New("unknown flag: " + flag)
 	}
 	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		err = command.WrongValue(wrong.GetFlag(), wrong.GetValue(), wrong.Unwrap())
+		err = WrongValue(wrong.GetFlag(), wrong.GetValue(), wrong.Unwrap())
 	}
 	if none, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		name, _ := pflag.UnquoteUsage(none.GetFlag())
-		err = command.Usage("--%s needs a value: %s", none.GetFlag().Name, name)
+		err = Usage("--%s needs a value: %s", none.GetFlag().Name, name)
 	}
-	return command.Usage("%s", withHelp(err.Error(), help))
+	return Usage("%s", withHelp(err.Error(), help))
 }
 
 // withHelp appends the command line of a help to a message.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -42,14 +41,14 @@ func TestInterruptBeforeMove(t *testing.T) {
 	put(t, "disk.img", disk)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	c := &command.Base{}
+	c := &Base{}
 	root := newRoot("test", c)
 	var out, errs bytes.Buffer
 	root.SetOut(&out)
 	root.SetErr(&errs)
 	root.SetArgs([]string{"move", "--allow-unbootable", "disk.img"})
 	cmd, err := root.ExecuteContextC(ctx)
-	require.Equal(t, 128+int(syscall.SIGINT), command.Finish(err, c, cmd.Name(), &out, &errs))
+	require.Equal(t, 128+int(syscall.SIGINT), Finish(err, c, cmd.Name(), &out, &errs))
 	require.Equal(t, "trueup: interrupted; nothing was moved, and the disk is as it was\n", errs.String())
 	require.True(t, c.Ending.Interrupted(&errs))
 	require.Contains(t, errs.String(), "leaving the disk as it is")

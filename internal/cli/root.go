@@ -1,4 +1,5 @@
-// Package cli is the program: the list of the commands, its help and its ends.
+// Package cli is the command line of trueup: one file for each command, and what all of them share: flags, help,
+// completion, the report, the terminal, signals, exit codes and the sandbox of the process.
 package cli
 
 import (
@@ -16,27 +17,18 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/trueup/trueup/internal/cli/benchcmd"
-	"github.com/trueup/trueup/internal/cli/bootcmd"
-	"github.com/trueup/trueup/internal/cli/command"
-	"github.com/trueup/trueup/internal/cli/copycmd"
-	"github.com/trueup/trueup/internal/cli/flags"
-	"github.com/trueup/trueup/internal/cli/inspectcmd"
-	"github.com/trueup/trueup/internal/cli/judgecmd"
-	"github.com/trueup/trueup/internal/cli/scancmd"
-	"github.com/trueup/trueup/internal/cli/servecmd"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // helpers are the arguments by which the program starts itself.
-var helpers = []string{scancmd.Worker}
+var helpers = []string{Worker}
 
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
-	c := &command.Base{Asked: asksJSON(args), OwnProcess: true}
+	c := &Base{Asked: asksJSON(args), OwnProcess: true}
 	helper := len(args) > 0 && slices.Contains(helpers, args[0])
 	if !helper {
-		command.AbortOnCrash()
+		AbortOnCrash()
 	} else { // the parent reads the cause of a crash from its output
 		c.Ending.Hold("") // its parent ends it
 	}
@@ -44,7 +36,7 @@ func Main(version string, args []string) (code int) {
 	defer func() {
 		if p := recover(); p != nil {
 			err := fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())
-			code = command.Finish(err, c, "trueup", os.Stdout, os.Stderr)
+			code = Finish(err, c, "trueup", os.Stdout, os.Stderr)
 		}
 	}()
 	boundHeap(helper)
@@ -55,7 +47,7 @@ func Main(version string, args []string) (code int) {
 	}
 	ctx := c.Receive(commandOf(root, args).Name())
 	cmd, err := root.ExecuteContextC(ctx)
-	return command.Finish(interrupted(ctx, err), c, cmd.Name(), os.Stdout, os.Stderr)
+	return Finish(interrupted(ctx, err), c, cmd.Name(), os.Stdout, os.Stderr)
 }
 
 // interrupted makes an end that a signal asked for say so.
@@ -63,7 +55,7 @@ func interrupted(ctx context.Context, err error) error {
 	if !errors.Is(err, context.Canceled) {
 		return err
 	}
-	i := command.InterruptOf(ctx)
+	i := InterruptOf(ctx)
 	var left interface{ Remedy() string } // what the run leaves: files of a copy, or a marked device
 	if errors.As(err, &left) {
 		i = i.Saying("interrupted; " + left.Remedy())
@@ -92,18 +84,18 @@ func boundHeap(helper bool) {
 // Run runs a command in the process of another program, which it does not restrict, and returns its exit code. Tests
 // that ask hundreds of times start no process for each.
 func Run(ctx context.Context, version string, args []string, out, errOut io.Writer) int {
-	c := &command.Base{Asked: asksJSON(args)}
+	c := &Base{Asked: asksJSON(args)}
 	root := newRoot(version, c)
 	calls(root, args)
 	root.SetOut(out)
 	root.SetErr(errOut)
 	root.SetIn(strings.NewReader(""))
 	cmd, err := root.ExecuteContextC(ctx)
-	return command.Finish(interrupted(ctx, err), c, cmd.Name(), out, errOut)
+	return Finish(interrupted(ctx, err), c, cmd.Name(), out, errOut)
 }
 
 // Commands returns the tree of all commands, for manual pages and completions.
-func Commands(version string) *cobra.Command { return newRoot(version, &command.Base{}) }
+func Commands(version string) *cobra.Command { return newRoot(version, &Base{}) }
 
 // commandOf returns the command that a command line calls.
 func commandOf(root *cobra.Command, args []string) *cobra.Command {
@@ -129,7 +121,7 @@ func asksJSON(args []string) bool {
 	return false
 }
 
-func newRoot(version string, c *command.Base) *cobra.Command {
+func newRoot(version string, c *Base) *cobra.Command {
 	c.Version = version
 	root := &cobra.Command{
 		Use:   "trueup",
@@ -155,31 +147,31 @@ writes an aligned copy with the file systems moved and the guest still able to b
 	f.StringVar(&c.Out, "out", "", "write the result to `FILE`, or - for standard output")
 	f.BoolVarP(&c.Quiet, "quiet", "q", false, "print only errors")
 	f.BoolVarP(&c.Verbose, "verbose", "v", false, "also print volume IDs, hidden sectors, changed bytes")
-	c.Color = command.Choice{Of: []string{"always", "never", "auto"}, Value: "auto"}
+	c.Color = Choice{Of: []string{"always", "never", "auto"}, Value: "auto"}
 	f.Var(&c.Color, "color", "print colours `WHEN`: always, never or auto (on terminals, unless the variable "+
 		"NO_COLOR is set)")
 	f.BoolVar(&c.NoColor, "no-color", false, "same as --color never")
-	command.Complete(root, "output", "text", "json")
-	command.Complete(root, "color", c.Color.Of...)
+	Complete(root, "output", "text", "json")
+	Complete(root, "color", c.Color.Of...)
 	keepLog(root, c)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(inspectcmd.NewInspect(c), inspectcmd.NewPlan(c),
-		copycmd.NewAlign(c), copycmd.NewConvert(c), copycmd.NewVerify(c),
-		copycmd.NewReplace(c), copycmd.NewMove(c), copycmd.NewView(c),
-		copycmd.NewUndo(c), copycmd.NewResume(c), copycmd.NewFinish(c),
-		servecmd.New(c), scancmd.New(c), scancmd.NewReport(c), bootcmd.New(c), benchcmd.New(c), command.NewVersion(c),
-		judgecmd.New(c), scancmd.NewWorker())
+	root.AddCommand(NewInspect(c), NewPlan(c),
+		NewAlign(c), NewConvert(c), NewVerify(c),
+		NewReplace(c), NewMove(c), NewView(c),
+		NewUndo(c), NewResume(c), NewFinish(c),
+		newserve(c), newscan(c), NewReport(c), newboot(c), newbench(c), NewVersion(c),
+		newjudge(c), NewWorker())
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}
-	command.RefuseEmpty(root)
-	flags.CompletePaths(c, root)
+	RefuseEmpty(root)
+	CompletePaths(c, root)
 	return root
 }
 
 // keepLog adds the flag of a log, which begins before a command does anything.
-func keepLog(root *cobra.Command, c *command.Base) {
+func keepLog(root *cobra.Command, c *Base) {
 	var path string
 	root.PersistentFlags().StringVar(&path, "log", "",
 		"add to `FILE` what was done to which files, when, as lines of JSON; - for standard error")
@@ -197,7 +189,7 @@ func keepLog(root *cobra.Command, c *command.Base) {
 		})
 		w := cmd.ErrOrStderr()
 		if path != "-" {
-			file, err := flags.OpenLog(path, given)
+			file, err := OpenLog(path, given)
 			if err != nil {
 				return err
 			}

@@ -209,49 +209,11 @@ var edges = map[string][]string{
 	"internal/trial": {"internal/report", "internal/report/pages", "internal/self", "internal/sys"},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/diskcopy", "internal/report", "internal/scan/results"},
-	// What all commands share. Errors of other programs and of a trial have exit codes; scan knows what a path is that
-	// no image is.
-	"internal/cli/command": {
-		"internal/image/store", "internal/progress", "internal/realign", "internal/report", "internal/scan",
-		"internal/scan/sandbox", "internal/sys",
-	},
-	// Flags that several commands share, with the packages whose options they are.
-	"internal/cli/flags": {
-		"internal/align", "internal/bench", "internal/cli/command", "internal/image/store", "internal/progress",
-		"internal/realign", "internal/report",
-	},
-	// Commands, by what they use. They do not know each other.
-	"internal/cli/benchcmd": {
-		"internal/bench", "internal/cli/command", "internal/cli/flags", "internal/progress", "internal/report",
-	},
-	"internal/cli/bootcmd": {
-		"internal/cli/command", "internal/cli/flags", "internal/progress", "internal/report", "internal/self",
-		"internal/trial",
-	},
-	"internal/cli/judgecmd": {
-		"internal/cli/command", "internal/cli/flags", "internal/opinion", "internal/realign", "internal/report",
-	},
-	"internal/cli/copycmd": {
-		"internal/align", "internal/cli/command", "internal/cli/flags", "internal/image/store",
-		"internal/realign", "internal/report", "internal/journal",
-	},
-	"internal/cli/inspectcmd": {
-		"internal/align", "internal/cli/command", "internal/cli/flags", "internal/image/store",
-		"internal/realign", "internal/report",
-	},
-	"internal/cli/scancmd": {
-		"internal/align", "internal/cli/command", "internal/cli/flags", "internal/image/store",
-		"internal/progress", "internal/realign", "internal/report", "internal/scan", "internal/scan/merge",
-		"internal/scan/sandbox",
-	},
-	"internal/cli/servecmd": {
-		"internal/cli/command", "internal/cli/flags", "internal/image/store", "internal/nbd",
-		"internal/realign", "internal/report", "internal/scan/sandbox",
-	},
+	// The commands, by all that they use.
 	"internal/cli": {
-		"internal/cli/benchcmd", "internal/cli/bootcmd", "internal/cli/command", "internal/cli/copycmd",
-		"internal/cli/flags", "internal/cli/inspectcmd", "internal/cli/judgecmd", "internal/cli/scancmd",
-		"internal/cli/servecmd",
+		"internal/align", "internal/bench", "internal/image/store", "internal/journal", "internal/nbd",
+		"internal/opinion", "internal/progress", "internal/realign", "internal/report", "internal/scan",
+		"internal/scan/merge", "internal/scan/sandbox", "internal/self", "internal/sys", "internal/trial",
 	},
 
 	// A fleet of hosts: what a job is, and what is known of it; pure.

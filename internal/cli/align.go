@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/realign"
+)
+
+// alignFlags are the flags of align and convert: of a copy whose DEST the user names.
+type alignFlags struct {
+	copyFlags
+	to    realign.Target
+	force bool
+	dev   deviceFlags
+}
+
+// add adds the flags that align and convert share.
+func (f *alignFlags) add(cmd *cobra.Command) {
+	f.copyFlags.add(cmd)
+	f.AddSpool(cmd, " (default: the folder of DEST)")
+	fs := cmd.Flags()
+	fs.Var(&f.to, "to", "format of DEST (default: the format of SOURCE)")
+	fs.BoolVar(&f.force, "force", false, "replace an existing DEST when the copy is complete")
+	f.dev.add(cmd)
+	names, _ := realign.Targets()
+	Complete(cmd, "to", names...)
+}
+
+func alignHelp() string {
+	return `Writes DEST, a copy of SOURCE in which every misaligned partition starts on a boundary. File systems
+move with their partitions; the partition table, the boot sectors and the positions that boot loaders and Windows
+store are corrected. A copy that would not be safe is refused. By default, every byte is compared before DEST gets its
+name. SOURCE is never written; if it is aligned already, it is copied unchanged.
+
+` + MoveHelp + `
+
+Windows refers to partitions of other MBR disks by position. Align each disk of such a machine with --with for every
+other disk, in its original state, and with the same options. The references in SOURCE then follow the partitions of
+the other disks.
+
+SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova or .ovf, it becomes a package too:
+every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the
+manifest of SOURCE are checked first. Any other DEST becomes a single disk, from a SOURCE such as vm.ova!disk1.vmdk.
+
+` + deviceHelp + `
+
+` + SourcesHelp + `
+
+` + ToHelp()
+}
+
+// NewAlign returns the command align.
+func NewAlign(c *Base) *cobra.Command {
+	f := alignFlags{copyFlags: copyFlags{Base: c, command: "align"}}
+	cmd := &cobra.Command{
+		Use:   "align SOURCE DEST",
+		Short: "Write an aligned copy of a disk image that still boots",
+		Long:  alignHelp(),
+		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
+  trueup align --json --no-progress --to raw p2v.vmdk p2v.img
+  trueup align --with data.vmdk system.vmdk system-aligned.vmdk
+  trueup align library.ova library-aligned.ova`,
+		Args: Arguments("SOURCE", "DEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.caller.ask, f.caller.in = cmd.ErrOrStderr(), cmd.InOrStdin()
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0], args[1])
+		},
+	}
+	f.add(cmd)
+	f.caller.add(cmd)
+	f.Add(cmd, c)
+	f.addSkipAligned(cmd)
+	return cmd
+}
+
+// run writes the copy of a disk, of a package or of an image from a pipe.
+func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest string) error {
+	err := errors.Join(f.checkFlags(), f.checkDest(src, dest), f.checkSupervised(src, dest))
+	if err != nil {
+		return err
+	}
+	if err := f.dev.claim(dest, append(f.With, src)...); err != nil {
+		return err
+	}
+	defer f.dev.claimed.Close()
+	reads, writes := f.Reads(src), []string{f.sums}
+	if f.dev.claimed == nil {
+		f.SpoolBeside(dest)
+		writes = append(writes, dest)
+	} else {
+		reads = append(reads, dest) // which is open for writing already
+	}
+	if err := f.Confine(ctx, errOut, reads, writes); err != nil {
+		return err
+	}
+	switch {
+	case realign.IsPackage(dest):
+		if f.to != (realign.Target{}) {
+			return Usage("--to %s, but the disks of a package keep their format: the OVF names it", f.to)
+		}
+		return f.copyPackage(ctx, out, errOut, src, dest, f.making())
+	case src == "-" && f.command == convert:
+		return f.convertStream(ctx, out, errOut, dest)
+	}
+	r, w, err := f.copyDisk(ctx, errOut, src, dest, f.making())
+	if err != nil {
+		return err
+	}
+	return f.report(out, r, w)
+}
+
+// making returns how the copy is written.
+func (f *alignFlags) making() *making {
+	m := &making{format: f.to.Format, size: f.to.Size}
+	if f.dev.claimed != nil {
+		m.format, m.size, m.beside = "raw", f.dev.claimed.Grown, f.dev.apart
+	}
+	m.job = func(j *realign.Job) {
+		j.Format, j.Subformat, j.Force = f.to.Format, f.to.Subformat, f.force
+		if f.dev.claimed != nil {
+			j.Device, j.Begin = f.dev.claimed, func() { f.Ending.Hold(leaving) }
+		}
+	}
+	return m
+}

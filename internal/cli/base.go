@@ -1,0 +1,279 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// Base has the flags of all commands, and what a run needs to print its result and to end.
+type Base struct {
+	Output  string
+	AsJSON  bool
+	Out     string
+	Quiet   bool
+	Verbose bool
+	Color   Choice
+	NoColor bool
+	seen    bool // a report was printed on a terminal
+	several bool // results go one after the other
+	Stays   bool // the command stays running behind its result, which programs read as a line
+	printed bool // the first of them
+	Log     Log
+	Result  any // of the run, for its log
+	Ending  ending
+	Asked   bool // the command line asks for JSON, whether it could be parsed or not
+	// OwnProcess is set where the process is that of one command, which can restrict it for good.
+	OwnProcess     bool
+	RequireSandbox bool
+	Version        string
+	Judging        []string // folders of judges, which read from sockets in them that are open
+	readsServers   bool     // the command reads images of servers
+	remotes        realign.Remotes
+	writers        realign.Writers // programs that have files open for writing
+	unpacking      realign.Unpacking
+	unpacked       bool   // an image was
+	unpackShown    string // one of progress.Kinds, for unpacking
+}
+
+// JSON reports whether the result is printed as JSON.
+func (c *Base) JSON() bool { return c.AsJSON || c.Output == "json" }
+
+// Arguments demands so many positional arguments and names them.
+func Arguments(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		want := "no argument"
+		if len(names) > 0 {
+			want = strings.Join(names, " ")
+		}
+		switch several := len(names) == 1 && len(args) > 1; {
+		case several && names[0] == "IMAGE":
+			return Usage("%s looks at one image, %d were given; for several: trueup scan PATH...", cmd.Name(),
+				len(args))
+		case several:
+			return Usage("%s takes one %s, %d were given; run it once for each", cmd.Name(), names[0], len(args))
+		}
+		return Usage("%s takes %s, %d given; see trueup %s --help", cmd.Name(), want, len(args), cmd.Name())
+	}
+}
+
+// Several demands at least one positional argument and names it.
+func Several(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return nil
+		}
+		return Usage("%s takes %s..., 0 given; see trueup %s --help", cmd.Name(), name, cmd.Name())
+	}
+}
+
+// Head returns what all results of a command begin with.
+func Head(command string) report.Head {
+	return report.Head{Origin: report.Origin{Schema: report.Schema, Command: command}, Isolation: lost}
+}
+
+// Check refuses values of common flags that cannot be right.
+func (c *Base) Check() error {
+	if formats := []string{"text", "json"}; !slices.Contains(formats, c.Output) {
+		return hinted(ondisk.NoChoice("--output", c.Output, formats...), notTarget(c.Output))
+	}
+	return c.SettleOut()
+}
+
+// hinted adds a hint to an error of usage.
+func hinted(err error, hint string) error { return Usage("%w%s", err, hint) }
+
+// notTarget returns a hint at --to, for users of tools in which -o or -O sets the format of a copy.
+func notTarget(output string) string {
+	t, err := realign.ParseTarget(output)
+	if err == nil && t == (realign.Target{Format: t.Format}) && slices.Contains(realign.Formats(), t.Format) {
+		return "; the format of a copy is --to " + t.Format
+	}
+	return ""
+}
+
+// Emit prints a result: as JSON, or as text by show. A report that cannot be written completely is an error.
+func (c *Base) Emit(stdout io.Writer, v any, show func(t *report.Text)) error {
+	c.Ending.Hold("") // a report is printed whole, or not at all
+	c.Result = v
+	t := c.Layout(stdout)
+	if c.Out != "" && !c.several {
+		var buf bytes.Buffer
+		err := c.print(&buf, v, t, show)
+		if err == nil {
+			err = WriteFile(c.Out, buf.Bytes())
+		}
+		return WrapStdout(err)
+	}
+	if c.Quiet && !c.JSON() {
+		return nil
+	}
+	c.seen = Terminal(stdout) && !c.JSON()
+	return WrapStdout(c.print(stdout, v, t, show))
+}
+
+// HTML is the format that bench, boot and scan have beside those of all commands.
+const HTML = "html"
+
+// CheckPage is Check for commands that also print a page.
+func (c *Base) CheckPage() error {
+	output := c.Output
+	if output == HTML && !c.AsJSON {
+		c.Output = "text" // which the check of all commands knows
+	}
+	err := c.Check()
+	c.Output = output
+	return err
+}
+
+// EmitPage is Emit for commands that also print a page.
+func (c *Base) EmitPage(stdout io.Writer, v any, show func(t *report.Text), page func(w io.Writer) error) error {
+	if c.Output != HTML || c.JSON() {
+		return c.Emit(stdout, v, show)
+	}
+	c.Result = v
+	var b bytes.Buffer
+	if err := page(&b); err != nil {
+		return err
+	}
+	if c.Out != "" {
+		return WrapStdout(WriteFile(c.Out, b.Bytes()))
+	}
+	_, err := b.WriteTo(stdout)
+	return WrapStdout(err)
+}
+
+func (c *Base) print(w io.Writer, v any, t *report.Text, show func(t *report.Text)) error {
+	if c.JSON() {
+		return c.writeJSON("")(w, v)
+	}
+	return t.Buffered(w, func() {
+		if c.printed {
+			fmt.Fprintln(t.W)
+		}
+		c.printed = c.several
+		show(t)
+	})
+}
+
+// WrapStdout marks an error as one of writing the report.
+func WrapStdout(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errStdout, err)
+}
+
+// Complete offers fixed choices for a flag in the shell.
+func Complete(cmd *cobra.Command, flag string, choices ...string) {
+	CompleteBy(cmd, flag, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// CompleteBy has the shell offer for a flag what a function returns.
+func CompleteBy(cmd *cobra.Command, flag string, offer cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, offer); err != nil {
+		panic(err) // the flag does not exist: our own bug
+	}
+}
+
+// Hidden returns a command that users do not run: it serves the trueup at the other end of its input and output.
+func Hidden(name, short string, serve func(in io.Reader, out io.Writer) error) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Short: short, Hidden: true, Args: Arguments(),
+		RunE: func(*cobra.Command, []string) error { return serve(os.Stdin, os.Stdout) },
+	}
+}
+
+// ProgressTo returns where progress goes. Messages of an interruption then go above its bar.
+func (c *Base) ProgressTo(w io.Writer, kind string) progress.Output {
+	return progress.Output{W: w, Kind: kind, Quiet: c.Quiet, Above: c.Ending.Above}
+}
+
+// Watched shows the progress of work from the call of watch until that of end. Proves: a copy is read again.
+func (c *Base) Watched(w io.Writer, kind, command string, proves bool) (watch func() realign.Progress, end func()) {
+	var p *progress.Copy
+	watch = func() realign.Progress {
+		if p = progress.NewCopy(c.ProgressTo(w, kind), command, proves); p == nil {
+			return nil
+		}
+		return p
+	}
+	return watch, func() {
+		p.Stop()
+		p = nil
+	}
+}
+
+// given is the argument of a flag that is not empty: "$FILE" of a script that did not set it asks for nothing.
+type given struct{ pflag.Value }
+
+// Set parses the argument.
+func (g given) Set(arg string) error {
+	if arg == "" {
+		return errors.New("it is empty; name one, or leave the flag out")
+	}
+	return g.Value.Set(arg)
+}
+
+// WrongValue returns the error of the value of a flag. why is that of its parser.
+func WrongValue(f *pflag.Flag, value string, why error) error {
+	want := map[string]string{
+		"bool": "true or false", "int": "a whole number", "intSlice": "a whole number", "int64": "a whole number",
+		"duration": "a time such as 30s or 5m",
+	}[f.Value.Type()]
+	if want == "" || value == "" && f.Value.Type() != "bool" {
+		return Usage("--%s %.256q: %w", f.Name, value, why)
+	}
+	return Usage("--%s %.256q, want %s", f.Name, value, want)
+}
+
+// fullArguments returns the check of positional arguments with one for empty ones, as of a variable that is not set.
+func fullArguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if i := slices.Index(args, ""); i >= 0 {
+			names := slices.DeleteFunc(strings.Fields(cmd.Use)[1:], func(name string) bool { return name[0] == '[' })
+			name := "argument"
+			if len(names) > 0 {
+				name = strings.TrimSuffix(names[min(i, len(names)-1)], "...")
+			}
+			return Usage("%s: %s is empty, perhaps from a variable that is not set; name it", cmd.Name(), name)
+		}
+		if check == nil {
+			return nil
+		}
+		return check(cmd, args)
+	}
+}
+
+// RefuseEmpty has a command and those below it refuse empty arguments, also of their flags, but for the commands that
+// only trueup itself calls.
+func RefuseEmpty(cmd *cobra.Command) {
+	cmd.Args = fullArguments(cmd.Args)
+	refuse := func(f *pflag.Flag) {
+		if f.Value.Type() != "bool" {
+			f.Value = given{f.Value}
+		}
+	}
+	cmd.Flags().VisitAll(refuse)
+	cmd.PersistentFlags().VisitAll(refuse)
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			RefuseEmpty(c)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/trueup/trueup/internal/bench"
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/report"
+)
+
+type benchFlags struct {
+	*Base
+	Shown
+	bench.Options
+	set *pflag.FlagSet
+}
+
+// New returns the command bench.
+func newbench(c *Base) *cobra.Command {
+	f := benchFlags{Base: c, Options: bench.Options{
+		Size: bench.DefaultSize, Starts: slices.Clone(bench.DefaultStarts), Sizes: slices.Clone(bench.DefaultSizes),
+		Now: time.Now,
+	}}
+	cmd := &cobra.Command{
+		Use:   "bench DIR",
+		Short: "Measure what misalignment costs on a storage",
+		Long: `Measures I/O from aligned and from misaligned starts with fio, on the storage that has the images. DIR is
+a folder on it: a scratch file without a name is filled there, and it is gone when the program ends, however that ends.
+With --read-only, DIR is an image or a block device, which is read and not written.
+
+Without --quick: random reads and writes of 8 KiB with 1 to 36 jobs, and random and sequential ones of 4 to 128 KiB with
+one job, each from the starts 63.5, 64 and 64.5 KiB. The order of the starts changes from round to round. I/O goes past
+the page cache; where that is refused, so is the measurement, unless --buffered is given.
+
+--workload measures a fio job file instead. It may say what kind of I/O there is; file, offset, size and time are set
+here, and options that run programs or touch other files are refused.
+
+The result can be kept as JSON.`,
+		Example: `  trueup bench --quick /srv/images
+  trueup bench --rounds 5 -o html --out bench.html /srv/images
+  trueup bench --read-only /dev/sdb`,
+		Args: Arguments("DIR"),
+		// an image, with --read-only
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.Target = args[0]
+			return runBench(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f)
+		},
+	}
+	s := cmd.Flags()
+	f.set = s
+	s.Var((*bench.Size)(&f.Size), "size", "size of the scratch file")
+	s.Var((*bench.Sizes)(&f.Starts), "starts", "starts to compare, one of them on 4 KiB")
+	s.Var((*bench.Sizes)(&f.Sizes), "sizes", "sizes of one I/O, powers of two")
+	s.IntSliceVarP(&f.Jobs, "jobs", "j", bench.DefaultJobs,
+		"numbers of `JOBS` that do random I/O of 8 KiB at the same time")
+	s.DurationVar(&f.Runtime, "runtime", bench.DefaultRuntime, "`TIME` of each measurement (2s with --quick)")
+	s.IntVar(&f.Rounds, "rounds", bench.DefaultRounds, "measure each point `N` times")
+	s.BoolVar(&f.Quick, "quick", false, "measure a few points, in about two minutes")
+	s.BoolVar(&f.ReadOnly, "read-only", false, "read an image or a block device instead of a scratch file")
+	s.BoolVar(&f.Buffered, "buffered", false, "measure through the page cache, with a flush after each write")
+	s.StringVar(&f.JobFile, "workload", "", "measure the jobs of a fio job `FILE`")
+	f.AddProgress(cmd)
+	s.StringVarP(&f.Output, "output", "o", "text", "print the result as `FORMAT`: text, json or html")
+	Complete(cmd, "output", "text", "json", HTML)
+	return cmd
+}
+
+func (f *benchFlags) checkFlags() error {
+	if err := errors.Join(f.CheckPage(), f.CheckProgress()); err != nil {
+		return err
+	}
+	return f.Settle(f.set.Changed)
+}
+
+func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
+	if err := f.checkFlags(); err != nil {
+		return err
+	}
+	does := "ending fio"
+	if !f.ReadOnly {
+		does += "; the scratch file goes with it"
+	}
+	f.Ending.Hold(does)
+	if !f.Quiet {
+		f.Ready = func() { fmt.Fprintf(errOut, "trueup: bench %s\n", report.SafeMessage(f.Say())) }
+	}
+	bar := progress.NewBench(f.ProgressTo(errOut, f.Progress))
+	f.Watch = bar
+	b, err := bench.Report(ctx, &f.Options, Head("bench"))
+	bar.Stop()
+	if err != nil {
+		return err
+	}
+	return f.EmitPage(out, b, b.Text, func(w io.Writer) error { return b.HTML(w, f.Version) })
+}

@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/self"
+	"github.com/trueup/trueup/internal/trial"
+)
+
+type bootFlags struct {
+	*Base
+	Move
+	trial.Options
+	Shown
+	pictures string // a folder
+}
+
+// New returns the command boot.
+func newboot(c *Base) *cobra.Command {
+	f := bootFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:   "boot SOURCE",
+		Short: "Start a disk under QEMU as it is and aligned, and compare",
+		Long: `Starts the disk of SOURCE under QEMU, first as it is and then as align would write it, and compares what
+the screen and the serial port show. Nothing is written: both disks are served read-only, and what the guest writes goes
+to a temporary file that is thrown away. The guest has no network.
+
+A run ends when the screen rests, when the guest switches itself off, or after --seconds. The result is that
+both runs came to the same end, that they differ, that neither boots, or that nothing could be judged. If nothing has to
+move, the disk is started once, and the result says only whether it boots.
+
+` + MoveHelp,
+		Example: `  trueup boot winxp.vmdk
+  trueup boot --seconds 600 --memory 4096 server.vhdx`,
+		Args: Arguments("SOURCE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runBoot(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
+		},
+	}
+	f.Add(cmd, c)
+	f.addMachine(cmd)
+	f.AddProgress(cmd)
+	f.AddSandbox(cmd)
+	cmd.Flags().StringVarP(&f.Output, "output", "o", "text", "print the result as `FORMAT`: text, json or html")
+	cmd.Flags().StringVar(&f.pictures, "pictures", "",
+		"write the screens in graphics as PNG files into a new folder `DIR`")
+	Complete(cmd, "output", "text", "json", HTML)
+	return cmd
+}
+
+// addMachine adds the flags that describe the machine and its runs.
+func (f *bootFlags) addMachine(cmd *cobra.Command) {
+	s := cmd.Flags()
+	s.StringVar(&f.QEMU, "qemu", "", "QEMU `PROGRAM` (default: qemu-system-x86_64)")
+	s.StringVar(&f.Firmware, "firmware", trial.Auto, "`KIND` of firmware: auto (what boots the disk), bios or uefi")
+	s.StringVar(&f.Bus, "bus", trial.Auto, "disk `CONTROLLER`: auto, "+strings.Join(trial.Buses(), ", "))
+	s.StringVar(&f.Accel, "accel", trial.Auto, "`ACCELERATOR`: auto (KVM where it works), kvm or tcg")
+	s.IntVar(&f.Memory, "memory", trial.DefaultMemory, "memory of the guest in `MIB`")
+	s.IntVar(&f.Seconds, "seconds", int(trial.DefaultLimit.Seconds()), "end each run after `N` seconds")
+	s.IntVar(&f.Settle, "settle", int(trial.DefaultSettle.Seconds()), "end a run when its screen rests for `N` seconds")
+	Complete(cmd, "firmware", trial.Firmwares...)
+	Complete(cmd, "bus", trial.BusChoices()...)
+	Complete(cmd, "accel", trial.Accels...)
+}
+
+func (f *bootFlags) checkFlags() error {
+	_, err := f.Reading.Options()
+	err = errors.Join(err, f.CheckPage(), f.Consistent(), f.CheckTrial(), f.CheckProgress())
+	if err != nil || f.pictures == "" {
+		return err
+	}
+	err = os.Mkdir(f.pictures, 0o777)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return ondisk.In(ondisk.ErrOutput, "--pictures: %s exists; name a folder that does not exist yet", f.pictures)
+	case err != nil:
+		return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
+	}
+	return nil
+}
+
+// savePicture writes a picture into the folder of --pictures, if there is one.
+func (f *bootFlags) savePicture(name string, png []byte) error {
+	if f.pictures == "" {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(f.pictures, name), png, ReportMode)
+}
+
+func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src string) error {
+	if err := f.checkFlags(); err != nil {
+		return err
+	}
+	f.Ending.Hold("ending the guest")
+	t := f.Pair(src, time.Now(), f.Sandboxed(f.Arguments()), f.Choices())
+	t.Say = func(text string) {
+		if !f.Quiet {
+			f.Ending.Say(errOut, report.SafeMessage(text))
+		}
+	}
+	bar := progress.NewTrial(f.ProgressTo(errOut, f.Progress), "boot")
+	defer bar.Stop()
+	t.Begin = bar.Begin
+	if err := t.Run(ctx, errOut); err != nil {
+		_ = os.Remove(f.pictures) // which is empty, or was not asked for
+		if _, named := errors.AsType[*self.Error](err); named {
+			return err // by the command that ran for the trial
+		}
+		return fmt.Errorf("%s: %w", src, err)
+	}
+	bar.Stop()
+	r := t.Result(Head("boot"))
+	if f.pictures == "" {
+		r.Unnamed()
+	}
+	if err := r.Pictures(f.savePicture); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
+	}
+	if err := f.EmitPage(out, r, r.Text, func(w io.Writer) error { return r.HTML(w, f.Version) }); err != nil {
+		return err
+	}
+	return ExitWith(r.ExitCode)
+}

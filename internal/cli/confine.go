@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/sandbox"
+)
+
+// AddSandbox adds --require-sandbox.
+func (c *Base) AddSandbox(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&c.RequireSandbox, "require-sandbox", false, "fail if the kernel cannot confine the program")
+}
+
+// SourcesHelp explains images of servers and packed images, for the help of commands that read them.
+const SourcesHelp = `An image can also be an export of an NBD server, which is only read: nbd://HOST:PORT/EXPORT or
+nbd+unix:///EXPORT?socket=PATH, without TLS. NBD cannot show a change, so a copy is compared with what the server gives
+when it is read again. Such an image can name no other files, and is not unpacked. nbdkit reads web addresses, archives
+and more for trueup: nbdkit -U - curl URL --run 'trueup inspect "$uri"'.
+
+An image can also be packed: .gz, .xz, .zst or .bz2 of one image, a .zip, a .tar or a compressed tar
+such as a Vagrant .box. vm.box!box.img is one image of an archive; it can name the other files of the archive, and no
+file beside that. It is unpacked into a file without a name in the folder of --spool, which is gone with the command.`
+
+// AddSpool adds --spool, for packed images.
+func (c *Base) AddSpool(cmd *cobra.Command, otherwise string) {
+	cmd.Flags().StringVar(&c.unpacking.Spool, "spool", "", "unpack a packed image in `DIR`"+otherwise)
+	CompleteBy(cmd, "spool", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	})
+}
+
+// SpoolBeside has packed images unpacked beside a file that is written, unless there is --spool.
+func (c *Base) SpoolBeside(dest string) {
+	if c.unpacking.Spool == "" {
+		c.unpacking.Spool = filepath.Dir(dest)
+	}
+}
+
+// readsPacked settles whether a command reads packed images, and how it shows that.
+func (c *Base) readsPacked(cmd *cobra.Command) {
+	c.unpacking.On, c.unpacking.Wanted = cmd.Flags().Lookup("spool") != nil, cmd.CommandPath()
+	c.unpackShown = "auto"
+	if f := cmd.Flags().Lookup("progress"); f != nil {
+		c.unpackShown = f.Value.String()
+	}
+	if none, err := cmd.Flags().GetBool("no-progress"); err == nil && none {
+		c.unpackShown = "none"
+	}
+}
+
+// unpacks prepares for images that are packed.
+func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
+	u := &c.unpacking
+	watch, end := c.Watched(errOut, c.unpackShown, strings.TrimPrefix(u.Wanted, "trueup "), false)
+	u.Run, u.Ended = ctx, end
+	u.Watch = func() realign.Progress {
+		c.Ending.Hold("")
+		c.unpacked = true
+		return watch()
+	}
+	if !c.Quiet {
+		u.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+report.SafeMessage(text)) }
+	}
+}
+
+// CheckServers refuses images of servers for a command that does not read them, and settles whether it reads packed
+// ones.
+func (c *Base) CheckServers(cmd *cobra.Command, args []string) error {
+	c.readsPacked(cmd)
+	if err := realign.CheckAddresses(args); err != nil {
+		return err
+	}
+	if c.readsServers = c.unpacking.On; c.readsServers {
+		return nil
+	}
+	for _, arg := range args {
+		if err := realign.Local(arg, cmd.CommandPath()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Spooled adds --spool to the flags of a command line that reads the same images, if they are packed.
+func (c *Base) Spooled(flags []string) []string {
+	if c.unpacked {
+		flags = append(flags, c.unpacking.Flags()...)
+	}
+	return flags
+}
+
+// Sandboxed adds the flag to those of another trueup, which is to be confined as well.
+func (c *Base) Sandboxed(args []string) []string {
+	if c.RequireSandbox {
+		args = append(args, "--require-sandbox")
+	}
+	return args
+}
+
+// lost is the isolation of this process or its workers if it is less than wanted, else nil. Every object of JSON has
+// it.
+var lost *report.Isolation
+
+// Confine restricts the process to reading around images and writing beside outputs, before it reads a byte of an
+// image. Servers of images are connected to before that, until ctx ends.
+func (c *Base) Confine(ctx context.Context, errOut io.Writer, images, outputs []string) (err error) {
+	if c.readsServers {
+		if c.remotes, err = realign.Connect(ctx, images, c.unpacking.Wanted); err != nil {
+			return err
+		}
+	}
+	c.unpacks(ctx, errOut)
+	if !c.OwnProcess {
+		return nil
+	}
+	c.writers = realign.FindWriters()
+	written := store.OutputFolders(append(outputs, c.Out)...)
+	if spool, err := filepath.EvalSymlinks(c.unpacking.Spool); err == nil && spool != "" {
+		written = append(written, spool)
+	}
+	a := sandbox.Access{
+		Read: realign.Folders(images), Write: written,
+		Serves: len(c.Judging) > 0, Remove: c.Judging,
+	}
+	a.Read = append(a.Read, c.Judging...)
+	return c.Confined(errOut, sandbox.Confine(a))
+}
+
+// Confined warns of an isolation that is not the whole one, or refuses to go on with it.
+func (c *Base) Confined(errOut io.Writer, iso sandbox.Isolation) error {
+	if iso.Achieved == sandbox.Sandbox {
+		return nil
+	}
+	if c.RequireSandbox {
+		return ondisk.In(ondisk.ErrUnsupported, "--require-sandbox: isolation is %q, not %q (%s); nothing was read",
+			iso.Achieved, sandbox.Sandbox, iso.Note)
+	}
+	lost = &report.Isolation{
+		Wanted: string(iso.Wanted), Achieved: string(iso.Achieved), Layers: iso.Layers, Note: iso.Note,
+	}
+	if !c.Quiet {
+		fmt.Fprintf(errOut, "trueup: warning: isolation is %q, not %q (%s); "+
+			"do not open images of strangers here, or use --require-sandbox\n",
+			iso.Achieved, sandbox.Sandbox, report.SafeMessage(iso.Note))
+	}
+	return nil
+}

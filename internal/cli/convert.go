@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/report"
+)
+
+// convert is the command that moves nothing.
+const convert = "convert"
+
+// NewConvert returns the command convert.
+func NewConvert(c *Base) *cobra.Command {
+	f := alignFlags{copyFlags: copyFlags{Base: c, command: convert}}
+	f.Copy = true
+	cmd := &cobra.Command{
+		Use:   "convert SOURCE DEST",
+		Short: "Copy a disk image into another format, moving nothing",
+		Long: `Copies the disk of SOURCE to DEST unchanged, in the format of --to. By default, every byte is compared
+before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a pipe.
+
+` + SkipFreeHelp + `
+
+` + RepairTableHelp + `
+
+` + deviceHelp + `
+
+` + SourcesHelp + `
+
+` + ToHelp(),
+		Example: `  trueup convert --to raw disk.vmdk disk.img
+  trueup convert --to vmdk:monolithicFlat disk.img disk.vmdk
+  tar -xOf vm.ova disk1.vmdk | trueup convert --to raw - disk.img`,
+		Args: Arguments("SOURCE", "DEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0], args[1])
+		},
+	}
+	f.add(cmd)
+	AddRepairTable(cmd, &f.RepairTable)
+	AddSkipFree(cmd, &f.SkipFree)
+	AddReading(cmd, &f.Reading)
+	AddFlatten(cmd, &f.Flatten)
+	return cmd
+}
+
+// convertStream converts an image that comes through standard input.
+func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, dest string) error {
+	if f.SkipFree {
+		return Usage("--skip-free reads where SOURCE has free space before it is copied, and SOURCE is a " +
+			"pipe; store it in a file first")
+	}
+	if err := f.Spare(); err != nil {
+		return err
+	}
+	in, stop := Interruptible(ctx, os.Stdin)
+	defer stop()
+	j, end := f.jobOf(errOut, dest)
+	f.making().job(j)
+	p, w, err := j.WriteStream(ctx, in, f.Reading, f.to.Size)
+	end()
+	if err != nil {
+		return err
+	}
+	r := report.NewStreamAlign(Head(convert), p, dest)
+	return f.report(out, r, w)
+}

@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// copyFlags are the flags of each command that writes a copy of a disk or a package.
+type copyFlags struct {
+	*Base
+	Work
+	Move
+	command string
+	verify  string
+	sums    string // file for the digests
+	caller  supervised
+
+	skipAligned bool // write nothing if no partition has to move
+}
+
+// add adds the flags of all such commands.
+func (c *copyFlags) add(cmd *cobra.Command) {
+	c.AddSandbox(cmd)
+	f := cmd.Flags()
+	f.StringVar(&c.verify, "verify", full, "proof before the copy gets its name, by `LEVEL`: full (every "+
+		"byte) or structure")
+	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of the copy to `FILE`, as sha256sum does")
+	c.AddWork(cmd, defaultJobs, "read and write `N` chunks at once")
+	Complete(cmd, "verify", full, "structure")
+}
+
+// addSkipAligned adds --skip-aligned.
+func (c *copyFlags) addSkipAligned(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&c.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
+}
+
+func (c *copyFlags) checkFlags() error {
+	if err := c.Check(); err != nil {
+		return err
+	}
+	if proofs := []string{full, "structure"}; !slices.Contains(proofs, c.verify) {
+		return ondisk.NoChoice("--verify", c.verify, proofs...)
+	}
+	return errors.Join(c.settleSums(), c.CheckWork(), c.Consistent())
+}
+
+// settleSums decides where the digests go, before anything is read.
+func (c *copyFlags) settleSums() (err error) {
+	if c.sums == "" {
+		return nil
+	}
+	if c.sums, err = (store.Place{Flag: "--checksums", Path: c.sums, Role: store.Report}).Settle(); err != nil {
+		return err
+	}
+	return errors.Join(store.Apart(store.Use{Flag: "--checksums", Path: c.sums}, store.Use{Flag: "--out", Path: c.Out}),
+		store.TryFolder("--checksums", c.sums))
+}
+
+// spareSums refuses a file of digests that would overwrite what the command reads.
+func (c *copyFlags) spareSums(images ...Input) error {
+	for _, i := range images {
+		if name, ok := i.Uses(c.sums); ok && c.sums != "" {
+			return Usage("--checksums %s would overwrite %s, which the command reads", c.sums, name)
+		}
+	}
+	return nil
+}
+
+// writeSums writes the digests of the files of DEST, named as the user named that.
+func (c *copyFlags) writeSums(dest string, w realign.Written) error {
+	if c.sums == "" || len(w.Sums) == 0 {
+		return nil
+	}
+	sums := store.SHA256Sums(strings.TrimSuffix(dest, filepath.Base(dest)), w.Sums)
+	if err := WriteFile(c.sums, []byte(sums)); err != nil {
+		return fmt.Errorf("--checksums: %w; %s itself is complete and verified", err, dest)
+	}
+	return nil
+}
+
+// defaultJobs is how many chunks a copy reads and writes at once.
+const defaultJobs = 4
+
+// full is the proof that compares every byte.
+const full = "full"
+
+// making is how a command has a copy written.
+type making struct {
+	format string                                          // of the copy; empty: that of SOURCE
+	size   func(int64) int64                               // gives the disk its size; nil: as SOURCE
+	beside func(realign.Others) error                      // refuses other disks of the machine; nil: any
+	job    func(*realign.Job)                              // completes the job
+	after  func(realign.Written) (*report.Replaced, error) // ends an exchange; nil: none
+}
+
+// copyDisk writes DEST of one disk, unless it is aligned and may be skipped.
+func (c *copyFlags) copyDisk(
+	ctx context.Context, errOut io.Writer, src, dest string, m *making,
+) (r *report.Align, w realign.Written, err error) {
+	s, err := c.Open(src, c.Reading)
+	if err != nil {
+		return nil, w, err
+	}
+	defer s.Close()
+	if err := c.spareSums(s.Image); err != nil {
+		return nil, w, err
+	}
+	o, err := c.OpenOthers(c.Base, s, dest)
+	if err != nil {
+		return nil, w, err
+	}
+	defer o.Close()
+	if m.beside != nil {
+		if err := m.beside(o); err != nil {
+			return nil, w, err
+		}
+	}
+	c.To = m.format
+	p, err := s.PlanAmong(o, c.Goal, m.size)
+	if err != nil {
+		return nil, w, err
+	}
+	if err := realign.Acceptable(p, c.Goal); err != nil {
+		return nil, w, fmt.Errorf("%s: %w", src, err)
+	}
+	r = report.NewAlign(Head(c.command), s, p, dest)
+	r.Flags = c.proof()
+	if p.Idle() && c.skipAligned {
+		return r, w, nil
+	}
+	j, end := c.jobOf(errOut, dest)
+	m.job(j)
+	c.caller.judgeCopy(j, end)
+	w, err = j.Write(ctx, s, p)
+	end()
+	if err == nil && m.after != nil {
+		var replaced *report.Replaced
+		replaced, err = m.after(w)
+		r.ReplacedBy(replaced)
+	}
+	return r, w, err
+}
+
+// jobOf is the writing of a copy, and what ends it: once, when the writing has ended.
+func (c *copyFlags) jobOf(errOut io.Writer, dest string) (j *realign.Job, end func()) {
+	watch, end := c.Watched(errOut, c.Progress, c.command, c.verify == full)
+	j = &realign.Job{
+		Dest: dest, Full: c.verify == full, Jobs: c.Jobs, Sums: c.sums != "",
+		Begin: func() { c.Ending.Hold(removing) }, Watch: watch,
+		Spare: func(files []string) error {
+			return errors.Join(store.SpareFiles("--out", c.Out, dest, files),
+				store.SpareFiles("--checksums", c.sums, dest, files))
+		},
+	}
+	if !c.Quiet {
+		j.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+report.SafeMessage(text)) }
+	}
+	return j, end
+}
+
+// removing is what an interrupted copy does.
+const removing = "removing the unfinished copy"
+
+// report prints what became of a copy: w has no files where it was skipped.
+func (c *copyFlags) report(out io.Writer, r *report.Align, w realign.Written) error {
+	if len(w.Files) == 0 {
+		return c.Emit(out, r, func(t *report.Text) { t.Align(r) })
+	}
+	if err := c.writeSums(r.Dest, w); err != nil {
+		return err
+	}
+	r.Wrote(w, c.verify)
+	r.Folder, _ = os.Getwd() // for a command that is shown
+	if err := c.Emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
+		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
+	}
+	return nil
+}
+
+// proof returns the flags of the verify that proves the copy again.
+func (c *copyFlags) proof() []string {
+	same := c.Spooled(c.Reading.Flags())
+	if c.SkipFree {
+		same = append(same, "--skip-free")
+	}
+	return same
+}

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan"
+)
+
+// Exit codes that are no verdict. 0, 2 and 3 are those of align.Verdict.
+const (
+	ExitError   = 1
+	ExitRefused = 4
+	exitUsage   = 64
+)
+
+// Usage returns the error of a command line that cannot be right.
+func Usage(format string, args ...any) error { return ondisk.In(ondisk.ErrUsage, format, args...) }
+
+// VerdictError ends a command that has printed its result with an exit code.
+type VerdictError int
+
+func (v VerdictError) Error() string { return fmt.Sprintf("exit code %d", int(v)) }
+
+// reportedError ends a command that has printed its report.
+type reportedError struct {
+	error
+	said bool // the report has the same words
+}
+
+func (r reportedError) Unwrap() error { return r.error }
+
+// AfterReport makes err end a command that has printed its report. said: the report has the same words.
+func AfterReport(err error, said bool) error { return reportedError{err, said} }
+
+// classified is an error that another trueup, which this one has started, has classified.
+type classified interface {
+	error
+	Reported() (code string, exit int)
+}
+
+// Classify gives the JSON code and the exit code of an error.
+func Classify(err error) (string, int) {
+	if i, ok := errors.AsType[InterruptError](err); ok {
+		return "interrupted", i.Exit()
+	}
+	if c, ok := errors.AsType[classified](err); ok {
+		return c.Reported()
+	}
+	code := realign.Code(err)
+	_, refused := errors.AsType[*ondisk.Refusal](err)
+	switch {
+	case refused || code == "busy":
+		return code, ExitRefused
+	case code == "usage":
+		return code, exitUsage
+	case code == "internal" && errors.Is(err, errStdout):
+		return "io", ExitError
+	}
+	return code, ExitError
+}
+
+// errStdout marks a report that could not be written: that is no success.
+var errStdout = errors.New("write the report")
+
+// Failed returns the result of a command that has no other.
+func Failed(command string, err error) report.Failure {
+	code, exit := Classify(err)
+	return report.Failure{
+		Head: Head(command), Error: report.Error{Code: code, Message: report.Message(err)}, ExitCode: exit,
+	}
+}
+
+// Finish prints an error on stderr, in one line, ends the log and connections to servers, and returns the exit code.
+func Finish(err error, c *Base, command string, stdout, stderr io.Writer) int {
+	defer c.remotes.Close()
+	code, failed := printed(err, c, command, stdout, stderr)
+	if failed != nil {
+		code = ExitError
+	}
+	if err := c.Log.end(err, code, c.Result); err != nil {
+		fmt.Fprintln(stderr, "trueup: "+report.Message(err))
+		return max(code, ExitError)
+	}
+	return code
+}
+
+// printed prints an error, and returns the exit code, and why its object could not be written.
+func printed(err error, c *Base, command string, stdout, stderr io.Writer) (code int, failed error) {
+	if err == nil {
+		return 0, nil
+	}
+	if v, ok := errors.AsType[VerdictError](err); ok {
+		return int(v), nil
+	}
+	_, exit := Classify(err)
+	msg := report.Message(err)
+	m, told := errors.AsType[reportedError](err)
+	if !m.said || !c.seen {
+		fmt.Fprintln(stderr, "trueup: "+msg)
+	}
+	if !told && (c.JSON() || c.Asked) && !errors.Is(err, errStdout) {
+		failed = c.writeJSON(command)(stdout, Failed(command, err))
+	}
+	return exit, failed
+}
+
+// inLines are the commands that print objects of one line each: others follow, or the command stays running.
+var inLines = []string{scan.Command, "report", "serve"}
+
+// writeJSON returns the function that writes an object of a command.
+func (c *Base) writeJSON(command string) func(io.Writer, any) error {
+	if c.several || c.Stays || slices.Contains(inLines, command) {
+		return report.Line
+	}
+	return report.JSON
+}
+
+// ExitWith makes an exit code the error of a command.
+func ExitWith(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return VerdictError(code)
+}

@@ -1,0 +1,287 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+type inspectFlags struct {
+	*Base
+	realign.Reading
+	boundary align.Boundary
+	data     bool
+	storage  Storage
+	bench    BenchFile
+	measured *report.Benchmark // of --bench
+	impact   bool
+	list     bool
+	pieces   bool // of files are counted
+	unknown  bool // accepted
+	with     []string
+}
+
+// NewInspect returns the command inspect.
+func NewInspect(c *Base) *cobra.Command {
+	f := inspectFlags{Base: c, boundary: align.Boundary(align.DefaultBoundary)}
+	cmd := &cobra.Command{
+		Use:   "inspect IMAGE...",
+		Short: "Show what is on a disk image and what is misaligned",
+		Long: `Shows the container, partition table and volumes of one image, and how it boots. Compares the start of
+every partition with boundaries of 4 KiB, 64 KiB and 1 MiB, and reports what a misalignment costs and how to fix it.
+Also reports how the container stores the disk, and how many bytes are not zero if the image stores at most 128 MiB of
+data, or with --data. Writes nothing. The image format is detected from the content.
+
+--boundary is the criterion for verdict and exit code: a partition is aligned if its start or the first byte of its
+data is a multiple of it; the better one counts. Partitions without I/O of a running guest are not judged.
+--storage describes the storage below the image and changes only the reported costs and the advice.
+
+--impact computes these costs for each partition. A random I/O starts at any block of the volume, one smaller than a
+block at any multiple of its own size; sequential I/O starts at the first block and is not cached. The alignment of
+the data in the container is not included.
+
+--fragmentation counts in how many pieces files, folders, the MFT and free space lie in NTFS, FAT and ext, and what
+reading the worst files costs: requests to the storage and blocks of it, now and in an aligned copy.
+
+--bench adds what trueup bench measured on the storage for the starts that are off the boundary; the advice is that.
+
+--with names the other disks of the machine, as for align. References between these disks are then resolved instead of
+warned about.
+
+IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is one disk of a package.
+
+Several IMAGEs are inspected one after the other, each for itself. With --json, each is an object of one line. An error
+of one does not end the others, and the exit code is the worst: 1, then 4, 3, 2, 0.
+
+` + SourcesHelp,
+		Example: `  trueup inspect winxp.vmdk
+  trueup inspect --boundary 1M --json winxp.vmdk
+  trueup inspect --impact --storage netapp winxp.vmdk
+  trueup inspect --fragmentation winxp.vmdk
+  trueup inspect --list winxp.vmdk
+  trueup inspect --data winxp.vmdk`,
+		Args: Several("IMAGE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runInspect(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// add adds the flags.
+func (f *inspectFlags) add(cmd *cobra.Command) {
+	AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
+	AddReading(cmd, &f.Reading)
+	f.AddSandbox(cmd)
+	f.AddSpool(cmd, "")
+	AddWith(cmd, &f.with)
+	f.storage.Add(cmd)
+	f.bench.Add(cmd)
+	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute the storage blocks that an I/O touches")
+	cmd.Flags().BoolVarP(&f.list, "list", "l", false, "print only the partitions, as fdisk -lu lists them")
+	cmd.Flags().BoolVar(&f.pieces, "fragmentation", false, "count the pieces of files and of free space")
+	AddUnknown(cmd, &f.unknown)
+	cmd.Flags().BoolVar(&f.data, "data", false, "read all data to count the bytes that are not zero")
+}
+
+func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, paths []string) error {
+	if err := errors.Join(f.Check(), f.storage.Find(), f.apart(paths)); err != nil {
+		return err
+	}
+	var err error
+	if f.measured, err = f.bench.Read(f.Out); err != nil {
+		return err
+	}
+	if err := f.Confine(ctx, errOut, f.move().Reads(paths...), nil); err != nil {
+		return err
+	}
+	if len(paths) == 1 {
+		return f.run(ctx, out, errOut, paths[0])
+	}
+	return f.Each(ctx, "inspect", paths, out, errOut, func(out io.Writer, path string) error {
+		return f.run(ctx, out, errOut, path)
+	})
+}
+
+// apart refuses several images with a flag for one, and a report over one of them.
+func (f *inspectFlags) apart(paths []string) error {
+	if len(paths) > 1 && len(f.with) > 0 {
+		return Usage("--with names the other disks of one machine, and %d images are given; give one",
+			len(paths))
+	}
+	return f.Apart("IMAGE", paths)
+}
+
+// run inspects one image.
+func (f *inspectFlags) run(ctx context.Context, out, errOut io.Writer, path string) error {
+	if isPackage, err := f.inspectPackage(ctx, out, errOut, path); isPackage {
+		return err
+	}
+	s, err := f.Open(path, f.Reading)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := f.joinOthers(s); err != nil {
+		return err
+	}
+	r, bad, err := f.inspect(ctx, errOut, s)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	s.Layout = nil // the report has it all, and the text of a large table needs the memory
+	if err := f.Emit(out, r, f.show(func(t *report.Text) { t.Inspect(r) })); err != nil {
+		return err
+	}
+	if bad != nil {
+		return bad
+	}
+	return ExitWith(r.ExitCode)
+}
+
+// move returns the flags for align.
+func (f *inspectFlags) move() *Move {
+	return &Move{Reading: f.Reading, Goal: realign.Goal{Boundary: f.boundary.Target()}, With: f.with}
+}
+
+// joinOthers resolves references to the other disks of --with.
+func (f *inspectFlags) joinOthers(s *realign.Source) error {
+	o, err := f.move().OpenOthers(f.Base, s, "")
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	return o.Join(s, f.move().Goal)
+}
+
+// show prints by a function, as a list where that is wanted.
+func (f *inspectFlags) show(text func(t *report.Text)) func(t *report.Text) {
+	return func(t *report.Text) {
+		t.List = f.list
+		text(t)
+	}
+}
+
+// inspect reports on an opened image. bad is the error of a malformed one, which the report has too.
+func (f *inspectFlags) inspect(
+	ctx context.Context, errOut io.Writer, s *realign.Source,
+) (r *report.Inspect, bad, err error) {
+	watch, end := f.Watched(errOut, "auto", "inspect", false)
+	u, err := s.Use(ctx, f.data, func() realign.Progress {
+		f.Ending.Hold("")
+		if !f.data {
+			return nil
+		}
+		return watch()
+	})
+	end()
+	if err != nil {
+		return nil, nil, err
+	}
+	// The plan that this takes is gone before the report needs memory.
+	refusals, err := s.Refusals(f.move().Goal)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := report.Criteria{
+		Boundary: f.boundary.Criterion(), Storage: f.storage.Storage, Costs: f.storage.Named, Impact: f.impact,
+	}
+	if f.pieces {
+		if c.Fragments, err = s.Fragments(c.Storage); err != nil {
+			return nil, nil, err
+		}
+	}
+	r, bad = report.NewInspect(Head("inspect"), s, u, refusals, c)
+	r.Flags = f.Spooled(append(f.Flags(), f.move().WithArguments()...))
+	r.Benchmark(f.measured)
+	switch {
+	case bad != nil:
+		bad = AfterReport(bad, true)
+		_, r.ExitCode = Classify(bad)
+	case r.Content == align.UnknownContent && s.Lacks() != nil:
+		r.ExitCode = ExitError
+		bad = AfterReport(fmt.Errorf("%s: %w", s.Path(), s.Lacks()), false)
+	case r.Content == align.UnknownContent && !f.unknown:
+		r.ExitCode = ExitError
+		bad = AfterReport(ondisk.In(realign.ErrUnknown,
+			"%s: nothing that is known was found on the disk; if that is right, give --allow-unknown", s.Path()), false)
+	}
+	return r, bad, nil
+}
+
+// inspectPackage shows each disk of a package. It reports whether path is one.
+func (f *inspectFlags) inspectPackage(
+	ctx context.Context, out, errOut io.Writer, path string,
+) (isPackage bool, err error) {
+	p, err := realign.OpenPackage(path)
+	if err != nil {
+		return !errors.Is(err, ondisk.ErrNoMatch), err
+	}
+	defer p.Close()
+	if _, err = f.Options(); err == nil {
+		err = errors.Join(f.Spare(p), f.move().NoPackage())
+	}
+	if err != nil {
+		return true, err
+	}
+	r := report.NewPackageInspect(Head("inspect"), p)
+	r.Flags = f.Flags()
+	open := realign.Members(p, f.Reading)
+	machines := realign.MachinesOf(p, f.move().Goal, open)
+	var bad error
+	for _, d := range p.Images() {
+		s, err := open(d)
+		var x *report.Inspect
+		if err == nil {
+			s.Join(machines[p.Machine(d)])
+			x, err = f.inspectMember(ctx, errOut, s)
+		}
+		r.Add(d, x, err)
+		if bad == nil || (err != nil && errors.Is(bad, realign.ErrUnknown)) {
+			bad = err
+		}
+	}
+	return true, f.concludePackage(out, r, bad)
+}
+
+// concludePackage draws the conclusion from the disks. bad is the error of one of them.
+func (f *inspectFlags) concludePackage(out io.Writer, r *report.PackageInspect, bad error) error {
+	switch {
+	case errors.Is(bad, realign.ErrUnknown):
+		r.ExitCode = ExitError
+	case bad != nil:
+		_, r.ExitCode = Classify(bad)
+		r.Error, r.Verdict = report.NewError(bad), ""
+	}
+	if r.Verdict != align.NothingToJudge {
+		r.Content = ""
+	}
+	if err := f.Emit(out, r, f.show(func(t *report.Text) { t.PackageInspect(r) })); err != nil {
+		return err
+	}
+	if bad != nil {
+		return AfterReport(bad, !errors.Is(bad, realign.ErrUnknown))
+	}
+	return ExitWith(r.ExitCode)
+}
+
+// inspectMember reports on a disk of a package and closes it. A malformed one has a report and an error.
+func (f *inspectFlags) inspectMember(
+	ctx context.Context, errOut io.Writer, s *realign.Source,
+) (*report.Inspect, error) {
+	defer s.Close()
+	r, bad, err := f.inspect(ctx, errOut, s)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	return r, bad
+}

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/opinion"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+type judgeFlags struct {
+	*Base
+	Move  // how SOURCE is read, and flags of verify
+	judge string
+}
+
+// New returns the command judge.
+func newjudge(c *Base) *cobra.Command {
+	f := judgeFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:   "judge SOURCE DEST",
+		Short: "Ask qemu-img and libguestfs about a finished copy",
+		Long: `Asks programs that share no code with trueup whether DEST is a sound copy of SOURCE. trueup verify
+compares every byte first. qemu-img checks the container of DEST, and compares the disk that it reads there with the
+one that trueup reads. libguestfs runs the checks of file systems that do not write, and compares the names and SHA-256
+of all files in SOURCE and DEST; it takes some minutes where KVM does not work. Nothing is written. A pipeline puts
+&& trueup judge SOURCE DEST behind its align.
+
+Both programs must be installed; --by names one of them. --format and --sector-size describe SOURCE. Give --skip-free
+and --with as they were given to align.`,
+		Example: `  trueup judge winxp.vmdk winxp-aligned.vmdk
+  trueup judge --by qemu-img --json winxp.vmdk winxp-aligned.vmdk`,
+		Args: Arguments("SOURCE", "DEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runJudge(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
+		},
+	}
+	AddReading(cmd, &f.Reading)
+	AddWith(cmd, &f.With)
+	AddSkipFree(cmd, &f.SkipFree)
+	f.AddSandbox(cmd)
+	cmd.Flags().StringVar(&f.judge, "by", opinion.All, "`JUDGE`: all, qemu-img or libguestfs")
+	Complete(cmd, "by", opinion.Judges()...)
+	return cmd
+}
+
+func runJudge(ctx context.Context, out, errOut io.Writer, f *judgeFlags, src, dest string) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
+	if _, err := f.Options(); err != nil {
+		return err
+	}
+	if !slices.Contains(opinion.Judges(), f.judge) {
+		return ondisk.NoChoice("--by", f.judge, opinion.Judges()...)
+	}
+	if realign.IsPackage(src) || realign.IsPackage(dest) {
+		return Usage("judge compares one disk, and a package has several: extract them, and name a disk of " +
+			"SOURCE and of DEST")
+	}
+	f.Ending.Hold("ending the judges")
+	if f.judge != opinion.QemuImg && !f.Quiet {
+		f.Ending.Say(errOut, "asking the judges; libguestfs takes some minutes where KVM does not work")
+	}
+	proof := f.WithArguments()
+	if f.SkipFree {
+		proof = append(proof, "--skip-free")
+	}
+	rows, err := opinion.Ask(ctx, errOut, opinion.Case{
+		Source: src, Dest: dest, Judge: f.judge, Reading: f.Arguments(), Proof: proof,
+		Sandbox: f.Sandboxed(nil),
+	})
+	if err == nil {
+		err = rows.Err()
+	}
+	if err != nil {
+		if len(rows) > 0 {
+			err = fmt.Errorf("%s: %w", dest, err)
+		}
+		return err
+	}
+	r := report.NewJudge(Head("judge"), src, dest, rows)
+	if err := f.Emit(out, r, func(t *report.Text) { t.Judge(r) }); err != nil {
+		return err
+	}
+	return ExitWith(r.ExitCode)
+}

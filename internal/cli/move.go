@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// moveFlags are the flags of move.
+type moveFlags struct {
+	*Base
+	Work
+	Move
+	journal string // empty: beside the disk
+}
+
+// moveJobs is how many chunks are read at once to compare them.
+const moveJobs = 4
+
+// still is what an interrupt does before a move.
+const still = "leaving the disk as it is"
+
+// middle is what an interrupted move does.
+const middle = "stopping behind the next stretch; resume goes on, undo takes the move back"
+
+const moveHelp = `Moves the misaligned partitions inside of DISK, without a copy: of a raw image, a flat VMDK, a fixed
+VHD, or a block device. A journal beside it, DISK.trueup, lets trueup resume go on after a kill or a power cut, and
+trueup undo bring the old bytes back, until the last tables are written. Nothing else is kept of the old disk: have a
+backup. No guest starts from the disk in between. With --journal FILE the journal lies there, not in memory, and resume
+and undo need the same flag. A block device needs --journal, on another storage; it must not be in use, and cannot grow.
+
+move knows no other disks of the machine: align those as copies, with align --with.
+
+`
+
+// NewMove returns the command move.
+func NewMove(c *Base) *cobra.Command {
+	f := moveFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:     "move DISK",
+		Short:   "Move the partitions inside of a disk, with a journal",
+		Long:    moveHelp + PlacesHelp,
+		Example: "  trueup move winxp.img",
+		Args:    Arguments("DISK"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])
+		},
+	}
+	f.AddSandbox(cmd)
+	f.AddPlaces(cmd, c)
+	f.AddWork(cmd, defaultJobs, "read and write `N` chunks at once")
+	cmd.Flags().StringVar(&f.journal, "journal", "", "keep the journal in `FILE`, not beside DISK")
+	return cmd
+}
+
+// plan plans the move inside of a disk.
+func (f *moveFlags) plan(s *realign.Source) (*realign.Plan, error) {
+	if name, ok := s.Image.Uses(f.journal); ok {
+		return nil, Usage("--journal %s is %s, a file of the disk; name another file", f.journal, name)
+	}
+	p, err := s.Plan(f.Goal)
+	if err == nil {
+		err = realign.Acceptable(p, f.Goal)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	return p, nil
+}
+
+// claim opens a disk that is a device for this run alone, before the process confines itself; nil for any other.
+func (f *moveFlags) claim(path string) (*realign.Device, error) {
+	switch {
+	case !realign.IsDevice(path):
+		return nil, nil //nolint:nilnil // it is a file
+	case f.journal == "":
+		return nil, Usage("%s is a block device, beside which no journal can lie; add --journal FILE, on "+
+			"another storage", path)
+	}
+	f.Claimed = true
+	return realign.OpenDisk(path)
+}
+
+// run moves the partitions inside of a disk.
+func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string) (err error) {
+	if err := errors.Join(f.Check(), f.CheckWork(), f.Consistent()); err != nil {
+		return err
+	}
+	if f.journal, err = realign.JournalFile(f.journal, path); err != nil {
+		return err
+	}
+	device, err := f.claim(path)
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+	looped := realign.Looped()
+	f.Changed = true
+	if err := f.Confine(ctx, errOut, f.Reads(path), []string{path, f.journal}); err != nil {
+		return err
+	}
+	s, err := f.Open(path, f.Reading)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	p, err := f.plan(s)
+	if err != nil {
+		return err
+	}
+	r := report.NewAlign(Head("move"), s, p, path)
+	if len(p.Moves) > 0 || p.Mends {
+		watch, end := f.Watched(errOut, f.Progress, "move", true)
+		j := &realign.Job{
+			Dest: path, Full: true, Jobs: f.Jobs, Watch: watch, Device: device, Journal: f.journal, Looped: looped,
+			Begin: func() { f.Ending.Hold(still) }, Moves: func() { f.Ending.Hold(middle) },
+		}
+		w, err := j.MoveInPlace(ctx, s, p)
+		end()
+		if err != nil {
+			return inMiddle(ctx, err)
+		}
+		r.Wrote(w, full)
+	}
+	return f.Emit(out, r, func(t *report.Text) { t.Align(r) })
+}
+
+// inMiddle returns the error of a move that was interrupted: it says how to go on, and the exit code is that of the
+// signal.
+func inMiddle(ctx context.Context, err error) error {
+	switch {
+	case !errors.Is(err, context.Canceled):
+		return err
+	case realign.Middle(err):
+		return InterruptOf(ctx).Saying("interrupted: " + report.Message(err))
+	}
+	return InterruptOf(ctx).Saying("interrupted; nothing was moved, and the disk is as it was")
+}

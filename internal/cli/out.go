@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/scan"
+)
+
+// SettleOut decides where the report goes, before anything is read.
+func (c *Base) SettleOut() (err error) {
+	switch {
+	case c.Out == "":
+		return nil
+	case store.Standard(c.Out):
+		c.Out = ""
+		return nil
+	}
+	c.Out, err = store.Place{Flag: "--out", Path: c.Out, Role: store.Report}.Settle()
+	return err
+}
+
+// OpenSource opens an image and reads its layout. Errors name the path as the user wrote it.
+func OpenSource(path string, r realign.Reading) (*realign.Source, error) {
+	s, err := realign.Open(path, r)
+	if errors.Is(err, realign.ErrOpen) {
+		return nil, scan.NotOpened(path, err)
+	}
+	return s, err
+}
+
+// OpenSource is the function OpenSource for an image that may be one of a server, or packed.
+func (c *Base) OpenSource(path string, r realign.Reading) (*realign.Source, error) {
+	r.Remotes, r.Unpacking = c.remotes, c.unpacking
+	return OpenSource(path, c.Knowing(r))
+}
+
+// Knowing returns r with the programs that had files open for writing before the process confined itself.
+func (c *Base) Knowing(r realign.Reading) realign.Reading {
+	r.Writers = c.writers
+	return r
+}
+
+// Writers are the programs that had files open for writing before the process confined itself.
+func (c *Base) Writers() realign.Writers { return c.writers }
+
+// Open opens an image and makes sure that a report can be written without harm.
+func (c *Base) Open(path string, r realign.Reading) (*realign.Source, error) {
+	s, err := c.OpenSource(path, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Spare(s.Image); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Input is an image or a package that a command reads.
+type Input interface {
+	Uses(path string) (name string, ok bool)
+}
+
+// Spare refuses a report that would overwrite an input, or that has no place to go, before any work.
+func (c *Base) Spare(images ...Input) error {
+	if c.Out == "" {
+		return nil
+	}
+	if err := store.TryFolder("--out", c.Out); err != nil {
+		return err
+	}
+	for _, i := range images {
+		if name, ok := i.Uses(c.Out); ok {
+			return Usage("--out %s would overwrite %s, which the command reads", c.Out, name)
+		}
+	}
+	return nil
+}
+
+// Apart refuses a report over one of several images, which may not open. name is their argument.
+func (c *Base) Apart(name string, images []string) error {
+	if len(images) == 1 {
+		return nil // it opens, or the command fails
+	}
+	var read []store.Use
+	for _, path := range images {
+		read = append(read, store.Use{Flag: name, Path: path})
+	}
+	return store.Apart(store.Use{Flag: "--out", Path: c.Out}, read...)
+}
+
+// ended is what the log has of each of several images.
+type endedEarly struct {
+	Path string `json:"path"`
+	Exit int    `json:"exit_code"`
+}
+
+// Each runs a command for one image after the other. Their results follow each other: as objects of one line, or as
+// texts with an empty line between them. An error of one image is its result; wrong usage, a signal and a result that
+// cannot be written end the run. The exit code is the worst of all, as that of a scan.
+func (c *Base) Each(
+	ctx context.Context, command string, images []string, stdout, stderr io.Writer,
+	run func(out io.Writer, image string) error,
+) error {
+	c.several = true
+	w, end, err := c.CreateReport(stdout)
+	if err != nil {
+		return err
+	}
+	worst, ends := 0, []endedEarly(nil)
+	each := func(image string) (err error) {
+		if err = ctx.Err(); err == nil {
+			err = run(w, image)
+		}
+		switch {
+		case errors.Is(err, context.Canceled):
+			return InterruptOf(ctx).Saying(fmt.Sprintf("interrupted; %d of %d images were not looked at",
+				len(images)-len(ends), len(images)))
+		case errors.Is(err, ondisk.ErrUsage) || errors.Is(err, errStdout):
+			return err
+		}
+		code, err := printed(err, c, command, w, stderr)
+		if scan.Worse(code, worst) {
+			worst = code
+		}
+		ends = append(ends, endedEarly{realign.Shown(image), code})
+		return WrapStdout(err)
+	}
+	for _, image := range images {
+		if err := each(image); err != nil {
+			_ = end(err) // which gives the report no name
+			return err
+		}
+	}
+	c.Result = ends
+	if err := end(nil); err != nil {
+		return err
+	}
+	return ExitWith(worst)
+}
+
+// CreateReport returns where a report is written piece by piece, and what ends it: a file without its name, if there is
+// --out. A signal has the run end it.
+func (c *Base) CreateReport(stdout io.Writer) (w io.Writer, end func(error) error, err error) {
+	c.Ending.Hold("")
+	if c.Out == "" {
+		return stdout, func(err error) error { return err }, nil
+	}
+	f, err := store.CreateReport(c.Out, ReportMode)
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, f.End, nil
+}
+
+// ReportMode has permissions before the umask.
+const ReportMode = 0o666
+
+// WriteFile writes a report to a file, complete or not at all.
+func WriteFile(path string, b []byte) error {
+	f, err := store.CreateReport(path, ReportMode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return f.End(err)
+}

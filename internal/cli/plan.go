@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+type planFlags struct {
+	*Base
+	Move
+	bench    BenchFile
+	estimate bool
+}
+
+// NewPlan returns the command plan.
+func NewPlan(c *Base) *cobra.Command {
+	f := planFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:   "plan IMAGE",
+		Short: "Show what align would do, and write nothing",
+		Long: `Shows what align would do: the partitions that move, every byte that changes with old value, new value
+and reason, the growth of the disk, every stored position of a partition and its new value, refusals, an inspection of
+the result, and what a copy reads, writes and needs. Writes nothing.
+
+` + MoveHelp + `
+
+--with names the other disks of the machine, as for align.
+
+` + SourcesHelp,
+		Example: `  trueup plan winxp.vmdk
+  trueup plan --boundary 1M --partition 2 data.vmdk`,
+		Args: Arguments("IMAGE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runPlan(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
+		},
+	}
+	f.Add(cmd, c)
+	f.AddSandbox(cmd)
+	f.AddSpool(cmd, "")
+	f.bench.Add(cmd)
+	cmd.Flags().BoolVar(&f.estimate, "estimate", false,
+		"read some of IMAGE, not from memory, to estimate the time of a copy")
+	return cmd
+}
+
+func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path string) error {
+	if err := errors.Join(f.Check(), f.Consistent()); err != nil {
+		return err
+	}
+	measured, err := f.bench.Read(f.Out)
+	if err != nil {
+		return err
+	}
+	if err := f.Confine(ctx, errOut, f.Reads(path), nil); err != nil {
+		return err
+	}
+	s, err := f.Open(path, f.Reading)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	o, err := f.OpenOthers(f.Base, s, "")
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	p, err := s.PlanAmong(o, f.Goal, nil)
+	if err != nil {
+		return err
+	}
+	refusals := p.Refusals(f.AllowUnbootable)
+	r := report.NewPlan(Head("plan"), s, p, refusals)
+	r.Flags = f.Spooled(append(f.Reading.Flags(), f.Choices()...))
+	refused := realign.Refusal(refusals)
+	if refused == nil {
+		after, err := s.Result(p)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		r.Inspected(after, p)
+		cost, err := s.Cost(ctx, p, f.estimate)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		r.Cost = new(report.Cost(cost))
+	} else {
+		refused = AfterReport(fmt.Errorf("%s: %w", path, refused), true)
+		_, r.ExitCode = Classify(refused)
+		r.Error = report.NewError(refused)
+	}
+	r.Changes = report.NewChanges(p) // not before: the layouts of both disks need the memory
+	r.Benchmark(measured)
+	if err := f.Emit(out, r, func(t *report.Text) { t.Plan(r) }); err != nil {
+		return err
+	}
+	return refused
+}

@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/journal"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// replaceFlags are the flags of replace.
+type replaceFlags struct {
+	copyFlags
+	keep   string
+	looped realign.Loops // files that loop devices show
+}
+
+// keepNone is the argument of --keep by which no original stays.
+const keepNone = "none"
+
+const replaceHelp = `Writes an aligned copy of DISK beside it, as align does. When the copy is complete and proved, it
+gets the names of DISK, and the original stays beside it as a disk of its own, NAME.orig.EXT. At every moment a complete
+disk stands under the name of DISK. trueup undo brings the original back, trueup finish removes it, and --keep none does
+so at once. A run that was killed is completed by trueup resume, or by the same command again. If nothing has to move,
+nothing is done. DISK can also be a package, an OVA or an OVF with its files.
+
+The copy has the format of DISK. replace refuses a DISK that is open in a program, that has several names, or that an
+overlay needs: in its folder and below, and in --allow-folder and below.
+
+Several DISKs are replaced one after the other, each for itself. With --json, each is an object of one line. An error of
+one does not end the others, and the exit code is the worst.
+
+` + MoveHelp
+
+// NewReplace returns the command replace.
+func NewReplace(c *Base) *cobra.Command {
+	f := replaceFlags{copyFlags: copyFlags{Base: c, command: "replace", skipAligned: true}}
+	cmd := &cobra.Command{
+		Use:   "replace DISK...",
+		Short: "Put an aligned copy in the place of a disk",
+		Long:  replaceHelp,
+		Example: `  trueup replace winxp.vmdk
+  trueup replace --keep none winxp.vmdk`,
+		Args: Several("DISK"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.caller.ask, f.caller.in = cmd.ErrOrStderr(), cmd.InOrStdin()
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
+		},
+	}
+	f.add(cmd)
+	f.caller.add(cmd)
+	f.AddPlaces(cmd, c)
+	AddSkipFree(cmd, &f.SkipFree)
+	AddWith(cmd, &f.With)
+	cmd.Flags().StringVar(&f.keep, "keep", "original", "keep the `WHAT`: original or none")
+	Complete(cmd, "keep", "original", keepNone)
+	return cmd
+}
+
+// run replaces disks.
+func (f *replaceFlags) run(ctx context.Context, out, errOut io.Writer, disks []string) error {
+	err := f.checkFlags()
+	if err == nil && f.keep != "original" && f.keep != keepNone {
+		err = ondisk.NoChoice("--keep", f.keep, "original", keepNone)
+	}
+	if several := len(disks) > 1; several && (len(f.With) > 0 || f.sums != "") {
+		err = Usage("--with and --checksums are for one DISK, and %d are given; give one", len(disks))
+	}
+	if err == nil {
+		err = f.Apart("DISK", disks)
+	}
+	for _, disk := range disks { // before the first is replaced
+		if _, bad := os.Stat(disk); errors.Is(bad, fs.ErrNotExist) && len(disks) > 1 {
+			err = errors.Join(err, Usage("%s: no such file; name disks that are there", disk))
+		}
+	}
+	for _, other := range f.With {
+		err = errors.Join(err, realign.Local(other, "trueup replace"))
+	}
+	if err != nil {
+		return err
+	}
+	f.looped, f.Changed = realign.Looped(), true
+	if err := f.Confine(ctx, errOut, f.Reads(disks...), append(disks, f.sums)); err != nil {
+		return err
+	}
+	if len(disks) == 1 {
+		return f.one(ctx, out, errOut, disks[0])
+	}
+	return f.Each(ctx, f.command, disks, out, errOut, func(out io.Writer, disk string) error {
+		return f.one(ctx, out, errOut, disk)
+	})
+}
+
+// one replaces a disk or a package.
+func (f *replaceFlags) one(ctx context.Context, out, errOut io.Writer, disk string) error {
+	if goes, err := f.goesOn(ctx, out, errOut, disk); goes {
+		return err
+	}
+	m := f.making(ctx, disk)
+	if realign.IsPackage(disk) {
+		return f.copyPackage(ctx, out, errOut, disk, disk, m)
+	}
+	r, w, err := f.copyDisk(ctx, errOut, disk, disk, m)
+	if err != nil {
+		return err
+	}
+	return f.report(out, r, w)
+}
+
+// making returns how the copy is written that gets the names of a disk.
+func (f *replaceFlags) making(ctx context.Context, disk string) *making {
+	return &making{
+		job: func(j *realign.Job) {
+			j.Replace, j.Looped = true, f.looped
+		},
+		after: func(w realign.Written) (*report.Replaced, error) {
+			return report.NewReplaced(w.Replaced, f.keep != keepNone), f.finish(ctx, disk)
+		},
+	}
+}
+
+// goesOn completes the exchange that an earlier run has left open. It reports whether there was one.
+func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk string) (bool, error) {
+	w, err := journal.At(disk)
+	if err != nil || w == nil || w.Kind != journal.Exchange {
+		return false, nil //nolint:nilerr // opening the disk says the same
+	}
+	on := &openFlags{
+		Base: f.Base, Shown: f.Shown, command: realign.Resume, keepNone: f.keep == keepNone, allow: f.Allow,
+		looped: f.looped,
+	}
+	switch {
+	case on.keepNone && (w.Phase == journal.Finishing || w.Phase == journal.Kept):
+		on.command = realign.Finish
+	case w.Resume != "":
+		return false, nil
+	}
+	return true, on.goOnAt(ctx, out, errOut, on.hold(disk))
+}
+
+// finish removes the original of a disk that was replaced, where none is to be kept.
+func (f *replaceFlags) finish(ctx context.Context, disk string) error {
+	if f.keep != keepNone {
+		return nil
+	}
+	j := &realign.Job{Looped: f.looped, Writers: f.Writers()}
+	if err := j.FinishExchange(ctx, disk, f.Allow); err != nil {
+		return fmt.Errorf("%s is aligned and complete, but its original was not removed: %w", disk, err)
+	}
+	return nil
+}

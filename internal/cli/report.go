@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/merge"
+)
+
+type reportFlags struct {
+	*Base
+	formatFlags
+	merge.Task
+	failOn string
+	since  string
+	title  Title
+}
+
+// NewReport returns the command report.
+func NewReport(c *Base) *cobra.Command {
+	f := reportFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:   "report [KEY=VALUE]... FILE...",
+		Short: "Make one report of the results of many scans",
+		Long: `Reads what trueup scan -o json has printed on many hosts, for shards or one after the other, and makes
+every report that scan makes. It reads no image.
+
+KEY=VALUE labels the rows of all FILEs behind it, up to another VALUE of that KEY. A label that a row has from
+scan --label stays. A FILE with = in its name is written as ./FILE. Reports have sums for each label.
+
+An image that several scans have seen is one row, with the labels of all: that of the scan that ended last. Rows are
+about one image if they have the same label datastore, the same path below the only PATH of their scan, and the same
+path as a whole or the same size and times of the main file; or else the same file system by its UUID, and the same
+inode, size and times of the main file. The row says which. Rows that nothing identifies are joined with no other.
+
+With --since, rows say what is new, changed, as before or removed since then, and sums have those of then beside them.
+An image is found again by its whole path and its label datastore, the UUID of its file system or its label host.
+
+A damaged line, a scan that was interrupted, a FILE without a summary and a shard without a FILE are listed, and end
+with 1.`,
+		Example: `  trueup report esx1.ndjson esx2.ndjson
+  trueup report host=esx1 esx1.ndjson host=esx2 esx2.ndjson
+  trueup report -o html --out report.html datastore=ds7 esx1.ndjson esx2.ndjson`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runReport(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
+		},
+	}
+	fs := cmd.Flags()
+	f.add(cmd, c)
+	f.AddSandbox(cmd)
+	fs.StringVar(&f.failOn, "fail-on", "", "fail for `LEVEL`: "+strings.Join(scan.FailOns(), ", ")+
+		" (default: errors and starts off the boundary)")
+	Complete(cmd, "fail-on", scan.FailOns()...)
+	AddUnknown(cmd, &f.AllowUnknown)
+	AddTitle(cmd, &f.title)
+	fs.StringVar(&f.since, "since", "",
+		"compare with what was known at `TIME`, a day as 2026-11-01 or an RFC 3339 time")
+	fs.BoolVar(&f.AllowEmpty, "allow-empty", false, "exit with 0 if no image was judged")
+	return cmd
+}
+
+// settle checks the command line.
+func (f *reportFlags) settle(args []string) (err error) {
+	if err := f.formatFlags.settle(f.Base); err != nil {
+		return err
+	}
+	if f.Fail, err = scan.ParseFailOn(f.failOn); err != nil {
+		return err
+	}
+	if f.since != "" {
+		if f.Since, err = merge.ParseSince(f.since); err != nil {
+			return err
+		}
+	}
+	if f.Files, err = merge.Files(args); err != nil {
+		return err
+	}
+	f.Task.Version = f.Base.Version
+	if err := f.SettleOut(); err != nil {
+		return err
+	}
+	return f.apart()
+}
+
+// apart refuses to write the report over what it is made of, and a FILE that is not there or is given twice.
+func (f *reportFlags) apart() error {
+	var read []store.Use
+	var seen []os.FileInfo
+	for _, file := range f.Files {
+		st, err := os.Stat(file.Path)
+		switch {
+		case err != nil:
+			return Usage("%w", err)
+		case !st.Mode().IsRegular():
+			return Usage("%s is not a regular file, want one with results of trueup scan -o json", file.Path)
+		case slices.ContainsFunc(seen, func(other os.FileInfo) bool { return os.SameFile(st, other) }):
+			return Usage("%s is given twice: its rows would count twice", file.Path)
+		}
+		seen, read = append(seen, st), append(read, store.Use{Flag: "FILE", Path: file.Path})
+	}
+	if err := store.Apart(store.Use{Flag: "--out", Path: f.Out}, read...); err != nil {
+		return err
+	}
+	return f.Spare()
+}
+
+func runReport(ctx context.Context, out, errOut io.Writer, f reportFlags, args []string) (err error) {
+	if err := f.settle(args); err != nil {
+		return err
+	}
+	read := []string{}
+	for _, file := range f.Files {
+		read = append(read, file.Path)
+	}
+	if err := f.Confine(ctx, errOut, read, nil); err != nil {
+		return err
+	}
+	m, err := f.Run(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	w, end, err := f.CreateReport(out)
+	if err != nil {
+		return err
+	}
+	format := f.format
+	if !format.Terminal || f.Out != "" || !f.Quiet {
+		m.Text, m.Summary.Title = f.Layout(out), string(f.title)
+		if format.Row != nil {
+			for i := range m.Images {
+				if err = format.Row(w, i); err != nil {
+					break
+				}
+			}
+		}
+		if err == nil {
+			err = format.Write(w, m.Report)
+		}
+		err = errors.Join(WrapStdout(err), m.Err())
+	}
+	if err := end(err); err != nil {
+		return err
+	}
+	return verdict(ctx, "", m.NoneJudged() && m.Summary.Failed == 0, m.Summary.ExitCode)
+}

@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/sandbox"
+)
+
+type scanFlags struct {
+	*Base
+	formatFlags
+	Work
+	scan.Choices
+	boundary align.Boundary
+	storage  Storage
+	bench    BenchFile
+	title    Title
+}
+
+// Worker is the argument that makes the program a worker.
+const Worker = "scan-worker"
+
+// NewWorker returns the command of a worker, which is of no use to people.
+func NewWorker() *cobra.Command {
+	return Hidden(Worker, "Answer the questions of trueup scan", scan.Serve)
+}
+
+// New returns the command scan.
+func newscan(c *Base) *cobra.Command {
+	f := scanFlags{Base: c, boundary: align.Boundary(align.DefaultBoundary)}
+	cmd := &cobra.Command{
+		Use:   "scan PATH...",
+		Short: "Check a whole library of images, worst first",
+		Long: `Inspects every image below the PATHs and prints one row each, worst first. A PATH is a file or a
+folder. Folders are searched recursively, links are not followed, and a file with several names is inspected once.
+Images are recognised by their content. A VMDK descriptor and its extents are one image, an OVF and its disks are one
+image; an extent that no descriptor names is reported as an orphan. Nothing is written but the report and the file of
+--script.
+
+Worker processes read the images. They can read below the PATHs and do nothing else, so a broken or malicious image
+can only fail its own row (--isolation).
+
+The rank of an image tells what to realign first: starts off 4 KiB before starts off --boundary, data disks before
+boot disks, images that can be realigned before images that would be refused, and a higher cost on --storage before a
+lower one. --script writes the align commands in this order, and with --replace the replace commands.
+
+An aligned image is judged by its header, partition table and volumes. --check also reads all tables of its container,
+and the data if there are at most 128 MiB, as inspect does.
+
+--fragmentation counts the pieces of files as inspect does, and adds columns.
+
+--since takes the rows of images that have not changed from what an earlier scan -o json has written, and says what has
+changed since. --out can name the same FILE, which need not be there the first time. --changed limits report and exit
+code to new, changed and removed images.
+
+--fail-on sets what makes the exit code 1, 2 or 3. Each of error, 4K, 64K and 1M includes those before it. An error
+ends with 1, whatever else is found.
+
+--shard K/N takes a stable share of the images: those of 1/N to N/N are all images, each once. A run needs the same
+PATHs as the others.
+
+--label marks all rows, such as with host=esx1 or datastore=ds7. Reports have sums for each label.
+
+A GLOB has * and ? within a name, [a-z], {a,b}, and ** for any number of folders. --files-from separates PATHs by NUL
+bytes or line ends.`,
+		Example: `  trueup scan templates
+  trueup scan -o html --out report.html templates
+  trueup scan -o json --since last.ndjson --out last.ndjson templates
+  trueup scan --include '*.vmdk' --exclude '**/archive/**' templates
+  trueup scan --script fix.sh --storage netapp templates
+  trueup scan -o junit --out j.xml --fail-on 4K --ignore accepted.txt templates`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runScan(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (f *scanFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	f.formatFlags.add(cmd, f.Base)
+	AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
+	f.storage.Add(cmd)
+	f.bench.Add(cmd)
+	AddTitle(cmd, &f.title)
+	fs.StringArrayVar(&f.Include, "include", nil, "inspect only files in folders that match `GLOB` (repeatable)")
+	fs.StringArrayVar(&f.Exclude, "exclude", nil, "skip files in folders that match `GLOB` (repeatable)")
+	fs.StringVar(&f.FilesFrom, "files-from", "", "read PATHs from `FILE`, - for standard input")
+	fs.StringVar(&f.Shard, "shard", "", "inspect only share `K/N` of the images, for array jobs")
+	fs.StringArrayVar(&f.Label, "label", nil, "label all rows with `KEY=VALUE` (repeatable)")
+	fs.StringVar(&f.Isolation, "isolation", scan.Isolations[len(scan.Isolations)-1],
+		"isolation of the workers, by `LEVEL`: "+strings.Join(scan.Isolations, ", "))
+	Complete(cmd, "isolation", scan.Isolations...)
+	f.AddSandbox(cmd)
+	fs.StringVar(&f.Since, "since", "", "take unchanged images from `FILE` of an earlier scan; say what changed")
+	fs.BoolVar(&f.Changed, "changed", false, "report only new, changed and removed images")
+	levels := strings.Join(scan.FailOns(), ", ")
+	fs.StringVar(&f.FailOn, "fail-on", "", "fail for `LEVEL`: "+levels+" (default: errors and starts off --boundary)")
+	Complete(cmd, "fail-on", scan.FailOns()...)
+	AddUnknown(cmd, &f.Unknown)
+	fs.BoolVar(&f.Empty, "allow-empty", false, "exit with 0 if no image was judged")
+	fs.BoolVar(&f.Tables, "check", false, "check all tables of every container, as inspect does")
+	fs.BoolVar(&f.Pieces, "fragmentation", false, "count the pieces of files and of free space")
+	fs.StringVar(&f.Ignore, "ignore", "", "accept the images listed in `FILE`")
+	fs.StringVar(&f.Script, "script", "", "write a shell script of the align commands to `FILE`")
+	fs.BoolVar(&f.Replace, "replace", false, "have --script exchange images for their copies, with trueup replace")
+	fs.BoolVar(&f.Force, "force", false, "replace a --script that was edited")
+	f.AddWork(cmd, min(runtime.NumCPU(), MaxJobs),
+		fmt.Sprintf("inspect `N` images at once, 1 to %d", MaxJobs))
+}
+
+// checkFlags refuses flags that cannot be right.
+func (f *scanFlags) checkFlags() error {
+	if err := f.settle(f.Base); err != nil {
+		return err
+	}
+	if err := f.Consistent(f.RequireSandbox); err != nil {
+		return err
+	}
+	if f.bench != "" && (f.Output != HTML || f.AsJSON) {
+		return Usage("--bench is for the page; add -o html, or give it to inspect and plan")
+	}
+	if err := f.CheckWork(); err != nil {
+		return err
+	}
+	if err := errors.Join(f.storage.Find(), f.SettleOut()); err != nil {
+		return err
+	}
+	if err := f.Settle(f.Out, f.storage.Profiles, f.Output == "json"); err != nil {
+		return err
+	}
+	return f.Spare()
+}
+
+// task makes the flags a value. It checks all of them before anything is looked at.
+func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
+	if err := f.checkFlags(); err != nil {
+		return nil, err
+	}
+	t, err := f.Task(stdin, paths)
+	if err != nil {
+		return nil, err
+	}
+	t.Boundary, t.Storage, t.Jobs, t.Version = f.boundary.Criterion(), f.storage.Storage, f.Jobs, f.Version
+	t.Again, t.Args = f.Again(f.storage.Profiles), []string{Worker}
+	t.Reusable = f.Output == "json"
+	t.Spare = append(t.Spare, f.Out, f.storage.Profiles, string(f.bench), f.template)
+	if f.OwnProcess {
+		t.Confine = func(a sandbox.Access) {
+			if !a.Workers {
+				a.Write = store.OutputFolders(f.Out, f.Script)
+			}
+			sandbox.Confine(a)
+		}
+	}
+	return t, nil
+}
+
+func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFlags, paths []string) (err error) {
+	t, err := f.task(in, paths)
+	if err != nil {
+		return err
+	}
+	measured, err := f.bench.Read(f.Out)
+	if err != nil {
+		return err
+	}
+	f.Ending.Hold("completing the report of what was looked at")
+	format := f.format
+	w, end, stop := out, func(err error) error { return err }, func() {}
+	t.Ready = func(cut int) (err error) {
+		if cut > 0 && !f.Quiet {
+			fmt.Fprintf(errOut, "trueup: note: %s: line %d is incomplete, as a scan leaves it that is killed; it is "+
+				"passed over\n", report.SafeMessage(f.Since), cut)
+		}
+		if f.Out != "" {
+			if w, end, err = reportFile(t, f.Out); err != nil {
+				return err
+			}
+		}
+		bar := progress.NewScan(f.ProgressTo(errOut, f.Progress))
+		t.Progress, stop = bar, bar.Stop
+		return nil
+	}
+	t.Print(format, func() io.Writer { return w }, WrapStdout)
+	t.Weaker = func(got sandbox.Isolation) error { return f.Confined(errOut, got) }
+	t.Interrupted = func() int { return InterruptOf(ctx).Exit() }
+	r, err := t.Run(ctx)
+	stop()
+	if r == nil {
+		return end(err)
+	}
+	r.Summary.Title, r.Summary.Bench, f.Result = string(f.title), measured, r.Summary
+	if !format.Terminal || f.Out != "" || !f.Quiet {
+		r.Text = f.Layout(out)
+		err = errors.Join(err, WrapStdout(format.Write(w, r)))
+	}
+	interrupted := r.Interrupted()
+	if _, none := os.Stat(f.Out); t.First && none == nil && interrupted != "" {
+		interrupted = "interrupted: " + report.SafeMessage(f.Out) + " stays as the earlier scan has written it"
+		_ = end(context.Canceled) // which removes the new one
+	} else {
+		err = end(err)
+	}
+	if err := errors.Join(err, f.WriteScript(r)); err != nil { // one that cannot be written must not cost the other
+		return err
+	}
+	return verdict(ctx, interrupted, r.NoneJudged() && r.Summary.Failed == 0, r.Summary.ExitCode)
+}
+
+// reportFile makes the file of a report, which the scan does not look at. end gives it its name.
+func reportFile(t *scan.Task, path string) (w io.Writer, end func(error) error, err error) {
+	file, err := store.CreateReport(path, ReportMode)
+	if err != nil {
+		return nil, nil, err
+	}
+	t.Spare = append(t.Spare, file.Name())
+	return file, file.End, nil
+}
+
+// verdict returns how the command ends, when its report has been written. interrupted is empty if nothing was.
+func verdict(ctx context.Context, interrupted string, noneJudged bool, code int) error {
+	if interrupted != "" {
+		return AfterReport(InterruptOf(ctx).Saying(interrupted), false)
+	}
+	if noneJudged {
+		return AfterReport(ondisk.In(realign.ErrUnknown,
+			"scan: no image was judged; if that is right, give --allow-empty"), false)
+	}
+	return ExitWith(code)
+}

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/nbd"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/sandbox"
+)
+
+type serveFlags struct {
+	*Base
+	Move
+	place      nbd.Place
+	once       bool
+	withParent bool
+}
+
+// New returns the command serve.
+func newserve(c *Base) *cobra.Command {
+	f := serveFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:   "serve SOURCE",
+		Short: "Serve the aligned disk to other programs, without a copy",
+		Long: `Serves the disk that align would write, read-only, by the NBD protocol. qemu-img, nbdcopy, guestfish and
+hypervisors read it as if it were a file; nothing is written. A disk that align refuses is refused here too. The server
+runs until SIGINT, SIGTERM or SIGHUP, and then ends with 0.
+
+Clients connect to a socket in a new folder that only this user can open, to --socket PATH, to --listen HOST:PORT, or
+to the socket that systemd hands over (LISTEN_FDS). The address is printed before the first client is accepted.
+
+SOURCE is held against writers while it is served. If it changes all the same, the server ends with an error.
+
+--as-is serves the disk of SOURCE with nothing moved, a snapshot together with its parents.
+
+` + MoveHelp,
+		Example: `  trueup serve winxp.vmdk
+  trueup serve --once --socket /tmp/xp.sock winxp.vmdk
+  trueup serve --as-is --listen 127.0.0.1:10809 library.ova!disk1.vmdk`,
+		Args: Arguments("SOURCE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runServe(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
+		},
+	}
+	f.Add(cmd, c)
+	f.AddSandbox(cmd)
+	fs := cmd.Flags()
+	fs.BoolVar(&f.Copy, "as-is", false, "serve the disk of SOURCE with nothing moved")
+	fs.StringVar(&f.place.Socket, "socket", "", "listen on a new Unix socket at `PATH`")
+	fs.StringVar(&f.place.TCP, "listen", "", "listen on TCP `HOST:PORT`, a loopback address; port 0: any free")
+	fs.BoolVar(&f.place.Anywhere, "listen-anywhere", false, "let --listen take an address that other machines reach")
+	fs.BoolVar(&f.once, "once", false, "end when the last client has left")
+	fs.BoolVar(&f.withParent, "exit-with-parent", false, "end when the calling program has ended")
+	return cmd
+}
+
+func (f *serveFlags) checkFlags() error {
+	err := errors.Join(f.Check(), f.Consistent())
+	moves := f.Boundary != 0 || len(f.Only) > 0 || f.DataOnly || len(f.With) > 0
+	switch {
+	case err != nil:
+		return err
+	case f.Copy && moves:
+		return Usage("--as-is moves nothing; leave out the flags that say what moves, and --with")
+	case f.withParent && runtime.GOOS == "windows":
+		return ondisk.In(ondisk.ErrUnsupported, "--exit-with-parent is not supported on this system; leave it out")
+	}
+	f.Flatten = f.Flatten || f.Copy
+	return nil
+}
+
+func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src string) error {
+	if err := f.checkFlags(); err != nil {
+		return err
+	}
+	f.Stays = true
+	f.Ending.Hold("")      // the socket is removed at the end
+	parent := os.Getppid() // it may end while the disk is planned
+	if !f.withParent {
+		parent = 0
+	}
+	l, err := f.place.Listen()
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if f.OwnProcess {
+		a := sandbox.Access{
+			Read: realign.Folders(f.Reads(src)), Write: store.OutputFolders(f.Out),
+			Serves: true, Remove: nbd.Leftovers(l),
+		}
+		if err := f.Confined(errOut, sandbox.Confine(a)); err != nil {
+			return err
+		}
+	}
+	s, err := f.Open(src, f.Reading)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	p, err := f.plan(s)
+	if err != nil {
+		return err
+	}
+	r := report.NewServe(Head("serve"), s, p, nbd.URI(l.Addr(), ""))
+	served, err := s.Serve(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer served.Close()
+	if err := f.Emit(out, r, func(t *report.Text) { t.Serve(r) }); err != nil {
+		return err
+	}
+	server := nbd.Server{
+		Export: nbd.Export{Description: "the disk of " + report.Safe(src), Disk: served.Disk}, Once: f.once,
+		Fit: served.Fit, Parent: parent,
+		Warn: func(err error) {
+			fmt.Fprintf(errOut, "trueup: %s; clients get an I/O error there\n", report.Message(err))
+		},
+	}
+	err = server.Serve(ctx, l)
+	if _, asked := errors.AsType[InterruptError](err); asked {
+		return nil
+	}
+	return err
+}
+
+// plan returns the plan of the disk that is served. One that align refuses is an error.
+func (f *serveFlags) plan(s *realign.Source) (*realign.Plan, error) {
+	o, err := f.OpenOthers(f.Base, s, "")
+	if err != nil {
+		return nil, err
+	}
+	defer o.Close()
+	p, err := s.PlanAmong(o, f.Goal, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := realign.Acceptable(p, f.Goal); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	return p, nil
+}

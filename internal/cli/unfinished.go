@@ -1,0 +1,226 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/journal"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// openFlags are those of the commands that go on with open work.
+type openFlags struct {
+	*Base
+	Shown
+	command string
+	force   bool
+	allow   []string      // folders in which overlays of the disks of an exchange are looked for
+	journal string        // of a move in place, where it does not lie beside the disk
+	looped  realign.Loops // files that loop devices show
+
+	below belowFlags
+
+	keepNone bool // resume an exchange of which no original is to stay
+}
+
+// NewUndo returns the command undo.
+func NewUndo(c *Base) *cobra.Command {
+	return newOpen(c, realign.Undo, "Bring the original disk back",
+		`Takes back what a run has left open on the disk at PATH: an
+exchange by replace, complete or not, or a move by move, until its tables are written. The disk is what it was before,
+under the same names, and what was made beside it is removed.
+
+What a guest has written to the disk since the exchange is lost with that. undo refuses it then, unless --force is
+given. It refuses too where an overlay needs one of the two disks: in the folder of the disk and below, and in
+--allow-folder and below.
+
+A disk that was brought back from a backup in the middle of a move is left as it is: undo --force removes its journal,
+and only where the first sector is not the mark of the move.`)
+}
+
+// NewResume returns the command resume.
+func NewResume(c *Base) *cobra.Command {
+	return newOpen(c, realign.Resume, "Go on with an interrupted exchange or move",
+		`Goes on with what a run has left open on
+the disk at PATH, from where it was ended.`)
+}
+
+// NewFinish returns the command finish.
+func NewFinish(c *Base) *cobra.Command {
+	return newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk",
+		`Removes the original that replace has kept
+beside the disk at PATH, and the journal. After that nothing can bring it back. finish refuses where the disk
+at PATH is another one than the copy, and where an overlay needs the original: in the folder of the disk and below, and
+in --allow-folder and below.`)
+}
+
+func newOpen(c *Base, name, short, long string) *cobra.Command {
+	f := openFlags{Base: c, command: name}
+	cmd := &cobra.Command{
+		Use: name + " PATH...", Short: short,
+		Long: long + ` trueup inspect PATH shows whether something is open, and which commands apply.
+
+Several PATHs follow one after the other, each for itself. With --json, each is an object of one line. An error of one
+does not end the others, and the exit code is the worst.
+
+` + belowHelp,
+		Example: "  trueup " + name + " winxp.vmdk",
+		Args:    f.below.arguments,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
+		},
+	}
+	f.AddSandbox(cmd)
+	f.AddProgress(cmd)
+	f.below.add(cmd)
+	if name != realign.Finish {
+		cmd.Flags().StringVar(&f.journal, "journal", "",
+			"journal of a move that was begun with --journal `FILE`")
+	}
+	if name != realign.Resume {
+		cmd.Flags().BoolVar(&f.force, "force", false, "go on although files were changed since")
+		cmd.Flags().StringArrayVar(&f.allow, "allow-folder", nil,
+			"look for overlays of the disks in `DIR` and below too (repeatable)")
+	}
+	return cmd
+}
+
+// held is the open work of the disk at a path, which this run has locked, or the reason why it has not.
+type held struct {
+	path   string
+	work   *journal.Held
+	device *realign.Device // on which the disk lies; nil for files
+	err    error           // wraps fs.ErrNotExist where nothing is open
+}
+
+// hold locks the open work of the disk at a path, and claims the device on which that lies.
+func (f *openFlags) hold(path string) *held {
+	h := &held{path: path}
+	switch h.work, h.err = journal.Hold(path, f.journal); {
+	case h.err != nil:
+		h.err = fmt.Errorf("%s: %w", path, h.err)
+	case f.journal != "" && h.work.Work.Kind != "" && h.work.Work.Kind != journal.InPlace:
+		h.err = Usage("--journal %s is not the journal of a move", f.journal)
+	case h.work.Work.Kind == journal.InPlace && realign.IsDevice(path):
+		h.device, h.err = realign.OpenDisk(path)
+	}
+	return h
+}
+
+// close gives up what is locked. Each record of the journal is durable by itself, and so is its removal.
+func (h *held) close() {
+	if h.work != nil {
+		_ = h.work.Close() // see above
+	}
+	h.device.Close()
+}
+
+// run goes on with the open work of disks.
+func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, paths []string) (err error) {
+	err = errors.Join(f.Check(), f.CheckProgress(), f.Apart("PATH", paths))
+	if len(paths) != 1 && f.journal != "" {
+		err = Usage("--journal belongs to one PATH, and %d are given; give one", len(paths))
+	}
+	if err != nil {
+		return err
+	}
+	f.Ending.Hold("")
+	if f.below.folder != "" {
+		return f.runBelow(ctx, out, errOut)
+	}
+	if f.journal, err = realign.JournalFile(f.journal, paths[0]); err != nil {
+		return err
+	}
+	all := map[string]*held{}
+	for _, path := range paths {
+		if all[path] != nil {
+			return Usage("%s is given twice; give it once", path)
+		}
+		h := f.hold(path)
+		defer h.close()
+		all[path] = h
+	}
+	f.looped = realign.Looped()
+	err = f.Confine(ctx, errOut, slices.Concat(f.allow, paths), append(slices.Clone(paths), f.journal))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths { // before any disk is changed
+		if errors.Is(all[path].err, fs.ErrNotExist) {
+			return f.nothingOpen(path)
+		}
+	}
+	if len(paths) == 1 {
+		return f.goOnAt(ctx, out, errOut, all[paths[0]])
+	}
+	return f.Each(ctx, f.command, paths, out, errOut, func(out io.Writer, path string) error {
+		return f.goOnAt(ctx, out, errOut, all[path])
+	})
+}
+
+// goOnAt goes on with the open work of one disk, and prints what was done. It gives the lock up.
+func (f *openFlags) goOnAt(ctx context.Context, out, errOut io.Writer, h *held) error {
+	defer h.close()
+	if h.err != nil {
+		return h.err
+	}
+	done, err := f.goOn(ctx, errOut, h, false)
+	if err != nil {
+		return err
+	}
+	r := report.NewUnfinished(Head(f.command), h.work.Work, done)
+	if err := f.Emit(out, r, func(t *report.Text) { t.Unfinished(r) }); err != nil {
+		return fmt.Errorf("%w; %s itself is done", err, f.command)
+	}
+	return nil
+}
+
+// goOn goes on with open work, or only judges whether it can.
+func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge bool) (journal.Done, error) {
+	watch, end := f.Watched(errOut, f.Progress, f.command, false)
+	defer end()
+	j := &realign.Job{
+		Jobs: moveJobs, Watch: watch, Begin: func() { f.Ending.Hold(middle) }, Device: h.device, Force: f.force,
+		Looped: f.looped, Writers: f.Writers(),
+	}
+	done, err := j.GoOn(ctx, h.work, realign.GoOn{
+		Command: f.command, KeepNone: f.keepNone, Judge: judge, Allow: f.allow,
+	})
+	if err != nil {
+		err = fmt.Errorf("%s: %w", h.path, err)
+	}
+	if h.work.Work.Kind == journal.InPlace {
+		err = inMiddle(ctx, err)
+	}
+	return done, err
+}
+
+// nothingOpen returns the error of a path without a journal: the disk can name one, or be the kept original of an
+// exchanged disk.
+func (f *openFlags) nothingOpen(path string) error {
+	if f.journal != "" {
+		return Usage("there is no journal %s", f.journal)
+	}
+	if err := realign.Claimed(path); err != nil {
+		return err
+	}
+	s, err := OpenSource(path, realign.Reading{})
+	if err == nil {
+		s.Close()
+	}
+	if realign.Code(err) == "unfinished" {
+		return err
+	}
+	text := fmt.Sprintf("%s: nothing is open here: there is no journal %s", path, journal.PathOf(path))
+	if left := realign.LeftBehind(path); left != "" {
+		text += "; " + left
+	}
+	return Usage("%s", text)
+}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+type verifyFlags struct {
+	*Base
+	Work
+	Move // of the align that wrote DEST, for the disks of --with
+}
+
+// NewVerify returns the command verify.
+func NewVerify(c *Base) *cobra.Command {
+	f := verifyFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:   "verify SOURCE DEST",
+		Short: "Prove that DEST is SOURCE, aligned",
+		Long: `Reads the new partition starts from DEST, computes from SOURCE what DEST must contain, and compares
+every byte. The two images may have different formats. --format and --sector-size describe SOURCE; a raw DEST has the
+same sector size. Writes nothing.
+
+If align was run with --skip-free, give it here too: DEST must have zeros where SOURCE has free space.
+
+If align was run with --with, give the same --with and the other options of align here: the references in DEST to
+other disks must then match the plans of those disks. Without --with, references to other disks are accepted if they
+are plausible.
+
+` + SourcesHelp,
+		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk
+  trueup verify --with data.vmdk winxp.vmdk winxp-aligned.vmdk`,
+		Args: Arguments("SOURCE", "DEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
+		},
+	}
+	AddReading(cmd, &f.Reading)
+	f.AddSandbox(cmd)
+	f.AddSpool(cmd, "")
+	AddWith(cmd, &f.With)
+	AddBoundary(cmd, (*align.Boundary)(&f.Boundary), "the --boundary of align, for --with")
+	cmd.Flags().BoolVar(&f.DataOnly, "data-only", false, "align was run with --data-only, for --with")
+	cmd.Flags().BoolVar(&f.AllowUnbootable, "allow-unbootable", false,
+		"align was run with --allow-unbootable, for --with")
+	AddSkipFree(cmd, &f.SkipFree)
+	AddFlatten(cmd, &f.Flatten)
+	f.AddWork(cmd, 4, "read `N` chunks at once")
+	return cmd
+}
+
+// sameFile reports whether two paths lead to one file.
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	y, other := os.Stat(b)
+	return a == b || err == nil && other == nil && os.SameFile(x, y)
+}
+
+func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, dest string) error {
+	if err := errors.Join(f.Check(), f.CheckWork()); err != nil {
+		return err
+	}
+	if sameFile(src, dest) {
+		return Usage("SOURCE %s and DEST %s are the same file, which says nothing of a copy; name two", src,
+			dest)
+	}
+	if len(f.With) == 0 && (f.Boundary != 0 || f.DataOnly || f.AllowUnbootable || f.Flatten) {
+		return Usage("--boundary, --data-only, --allow-unbootable and --flatten speak of the " +
+			"disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
+	}
+	if err := f.Confine(ctx, errOut, f.Reads(src, dest), nil); err != nil {
+		return err
+	}
+	watch, end := f.Watched(errOut, f.Progress, "verify", false)
+	defer end()
+	j := &realign.Job{Jobs: f.Jobs, SkipFree: f.SkipFree, Watch: func() realign.Progress {
+		f.Ending.Hold("") // a comparison ends soon
+		return watch()
+	}}
+	if isPackage, err := f.verifyPackages(ctx, out, j, end, src, dest); isPackage {
+		return err
+	}
+	s, d, err := f.both(src, dest)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	defer d.Close()
+	o, err := f.OpenOthers(f.Base, s, "")
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	m, err := o.Elsewhere(s, d, f.Goal)
+	if err != nil {
+		return err
+	}
+	p, diffs, err := j.Verify(ctx, s, d, m)
+	end()
+	if err != nil {
+		return err
+	}
+	r := report.NewVerify(Head("verify"), realign.Shown(src), realign.Shown(dest), p, diffs, d.Layout)
+	if err := f.Emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
+		return err
+	}
+	return ExitWith(r.ExitCode)
+}
+
+// both opens the two disks. The caller closes them.
+func (f *verifyFlags) both(src, dest string) (s, d *realign.Source, err error) {
+	if s, err = f.OpenSource(src, f.Reading); err != nil {
+		return nil, nil, err
+	}
+	d, err = f.OpenSource(dest, realign.Reading{Like: s.Image.Disk.SectorSize()})
+	if err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	if err := f.Spare(s.Image, d.Image); err != nil {
+		d.Close()
+		s.Close()
+		return nil, nil, err
+	}
+	return s, d, nil
+}
+
+// verifyPackages proves that the package at dest is that at src with its disks aligned. It reports whether they are
+// packages.
+func (f *verifyFlags) verifyPackages(
+	ctx context.Context, out io.Writer, j *realign.Job, end func(), src, dest string,
+) (isPackage bool, err error) {
+	s, d, err := realign.OpenPackages(src, dest)
+	if err != nil {
+		return !errors.Is(err, ondisk.ErrNoMatch), err
+	}
+	defer s.Close()
+	defer d.Close()
+	if err := errors.Join(f.Spare(s, d), f.NoPackage()); err != nil {
+		return true, err
+	}
+	r := report.NewPackageVerify(Head("verify"), s, d)
+	others, err := j.VerifyPackages(ctx, s, d, f.Reading, r.Add)
+	end()
+	if err != nil {
+		return true, err
+	}
+	r.AddDifferences(others)
+	if err := f.Emit(out, r, func(t *report.Text) { t.PackageVerify(r) }); err != nil {
+		return true, err
+	}
+	return true, ExitWith(r.ExitCode)
+}
