@@ -66,12 +66,10 @@ func NewAlign(c *Base) *cobra.Command {
   trueup align library.ova library-aligned.ova`,
 		Args: Arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.caller.ask, f.caller.in = cmd.ErrOrStderr(), cmd.InOrStdin()
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0], args[1])
 		},
 	}
 	f.add(cmd)
-	f.caller.add(cmd)
 	f.Add(cmd, c)
 	f.addSkipAligned(cmd)
 	return cmd
@@ -79,7 +77,7 @@ func NewAlign(c *Base) *cobra.Command {
 
 // run writes the copy of a disk, of a package or of an image from a pipe.
 func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest string) error {
-	err := errors.Join(f.checkFlags(), f.checkDest(src, dest), f.checkSupervised(src, dest))
+	err := errors.Join(f.checkFlags(), f.checkDest(src, dest))
 	if err != nil {
 		return err
 	}

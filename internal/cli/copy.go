@@ -26,7 +26,6 @@ type copyFlags struct {
 	command string
 	verify  string
 	sums    string // file for the digests
-	caller  supervised
 
 	skipAligned bool // write nothing if no partition has to move
 }
@@ -39,7 +38,7 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 		"byte) or structure")
 	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of the copy to `FILE`, as sha256sum does")
 	c.AddWork(cmd, defaultJobs, "read and write `N` chunks at once")
-	Complete(cmd, "verify", full, "structure")
+	Complete(cmd, "verify", full, structure)
 }
 
 // addSkipAligned adds --skip-aligned.
@@ -51,7 +50,7 @@ func (c *copyFlags) checkFlags() error {
 	if err := c.Check(); err != nil {
 		return err
 	}
-	if proofs := []string{full, "structure"}; !slices.Contains(proofs, c.verify) {
+	if proofs := []string{full, structure}; !slices.Contains(proofs, c.verify) {
 		return ondisk.NoChoice("--verify", c.verify, proofs...)
 	}
 	return errors.Join(c.settleSums(), c.CheckWork(), c.Consistent())
@@ -94,8 +93,11 @@ func (c *copyFlags) writeSums(dest string, w realign.Written) error {
 // defaultJobs is how many chunks a copy reads and writes at once.
 const defaultJobs = 4
 
-// full is the proof that compares every byte.
-const full = "full"
+// Proofs of a copy: of every byte, or of its structures.
+const (
+	full      = "full"
+	structure = "structure"
+)
 
 // making is how a command has a copy written.
 type making struct {
@@ -143,7 +145,6 @@ func (c *copyFlags) copyDisk(
 	}
 	j, end := c.jobOf(errOut, dest)
 	m.job(j)
-	c.caller.judgeCopy(j, end)
 	w, err = j.Write(ctx, s, p)
 	end()
 	if err == nil && m.after != nil {

@@ -20,6 +20,7 @@ import (
 type replaceFlags struct {
 	copyFlags
 	keep   string
+	by     string        // finished copy; empty: one is written
 	looped realign.Loops // files that loop devices show
 }
 
@@ -35,6 +36,10 @@ nothing is done. DISK can also be a package, an OVA or an OVF with its files.
 The copy has the format of DISK. replace refuses a DISK that is open in a program, that has several names, or that an
 overlay needs: in its folder and below, and in --allow-folder and below.
 
+With --by COPY no copy is written: COPY, which trueup align has written beside DISK, gets the names of DISK, and is
+undone and finished as any other. Give the flags that it was written with. Its structures and all changed fields are
+compared, and with --verify full every byte. It is refused if DISK was written after it, and for packages.
+
 Several DISKs are replaced one after the other, each for itself. With --json, each is an object of one line. An error of
 one does not end the others, and the exit code is the worst.
 
@@ -48,20 +53,23 @@ func NewReplace(c *Base) *cobra.Command {
 		Short: "Put an aligned copy in the place of a disk",
 		Long:  replaceHelp,
 		Example: `  trueup replace winxp.vmdk
-  trueup replace --keep none winxp.vmdk`,
+  trueup replace --keep none winxp.vmdk
+  trueup replace --by winxp-aligned.vmdk winxp.vmdk`,
 		Args: Several("DISK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.caller.ask, f.caller.in = cmd.ErrOrStderr(), cmd.InOrStdin()
+			if f.by != "" && !cmd.Flags().Changed("verify") {
+				f.verify = structure // it was proved when it was written
+			}
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
 		},
 	}
 	f.add(cmd)
-	f.caller.add(cmd)
 	f.AddPlaces(cmd, c)
 	AddSkipFree(cmd, &f.SkipFree)
 	AddWith(cmd, &f.With)
 	cmd.Flags().StringVar(&f.keep, "keep", "original", "keep the `WHAT`: original or none")
 	Complete(cmd, "keep", "original", keepNone)
+	cmd.Flags().StringVar(&f.by, "by", "", "give the names to `DISK`, a finished copy beside it, and write none")
 	return cmd
 }
 
@@ -71,8 +79,11 @@ func (f *replaceFlags) run(ctx context.Context, out, errOut io.Writer, disks []s
 	if err == nil && f.keep != "original" && f.keep != keepNone {
 		err = ondisk.NoChoice("--keep", f.keep, "original", keepNone)
 	}
-	if several := len(disks) > 1; several && (len(f.With) > 0 || f.sums != "") {
-		err = Usage("--with and --checksums are for one DISK, and %d are given; give one", len(disks))
+	if several := len(disks) > 1; several && (len(f.With) > 0 || f.sums != "" || f.by != "") {
+		err = Usage("--with, --checksums and --by are for one DISK, and %d are given; give one", len(disks))
+	}
+	if f.by != "" && (f.sums != "" || realign.IsPackage(disks[0]) || realign.IsPackage(f.by)) {
+		err = Usage("--by gives the names of one disk to a copy of it: leave out --checksums, and packages")
 	}
 	if err == nil {
 		err = f.Apart("DISK", disks)
@@ -82,14 +93,18 @@ func (f *replaceFlags) run(ctx context.Context, out, errOut io.Writer, disks []s
 			err = errors.Join(err, Usage("%s: no such file; name disks that are there", disk))
 		}
 	}
-	for _, other := range f.With {
+	reads := f.Reads(disks...)
+	if f.by != "" {
+		reads = append(reads, f.by)
+	}
+	for _, other := range reads[len(disks):] {
 		err = errors.Join(err, realign.Local(other, "trueup replace"))
 	}
 	if err != nil {
 		return err
 	}
 	f.looped, f.Changed = realign.Looped(), true
-	if err := f.Confine(ctx, errOut, f.Reads(disks...), append(disks, f.sums)); err != nil {
+	if err := f.Confine(ctx, errOut, reads, append(disks, f.sums)); err != nil {
 		return err
 	}
 	if len(disks) == 1 {
@@ -120,7 +135,7 @@ func (f *replaceFlags) one(ctx context.Context, out, errOut io.Writer, disk stri
 func (f *replaceFlags) making(ctx context.Context, disk string) *making {
 	return &making{
 		job: func(j *realign.Job) {
-			j.Replace, j.Looped = true, f.looped
+			j.Replace, j.Looped, j.By, j.Writers = true, f.looped, f.by, f.Writers()
 		},
 		after: func(w realign.Written) (*report.Replaced, error) {
 			return report.NewReplaced(w.Replaced, f.keep != keepNone), f.finish(ctx, disk)
@@ -131,7 +146,7 @@ func (f *replaceFlags) making(ctx context.Context, disk string) *making {
 // goesOn completes the exchange that an earlier run has left open. It reports whether there was one.
 func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk string) (bool, error) {
 	w, err := journal.At(disk)
-	if err != nil || w == nil || w.Kind != journal.Exchange {
+	if err != nil || w == nil || f.by != "" || w.Kind != journal.Exchange {
 		return false, nil //nolint:nilerr // opening the disk says the same
 	}
 	on := &openFlags{

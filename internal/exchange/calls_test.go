@@ -50,7 +50,7 @@ func TestOddFileSystems(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
 	for name, m := range manners {
-		for _, kind := range []string{"raw", "split", "ovf"} {
+		for _, kind := range []string{"raw", "split", "ovf", "raw by", "split by"} {
 			t.Run(kind+", "+name, func(t *testing.T) {
 				t.Parallel()
 				k := kinds[kind]
@@ -58,7 +58,7 @@ func TestOddFileSystems(t *testing.T) {
 				dir := oddfs.Mount(t, behind, m)
 				notes, err := child("publish", kind, dir).Output()
 				require.NoError(t, err)
-				bare := strings.Contains(name, "links") && (kind != "raw" || strings.Contains(name, "neither"))
+				bare := strings.Contains(name, "links") && (kind[:3] != "raw" || strings.Contains(name, "neither"))
 				require.Equal(t, bare, strings.Contains(string(notes), "replaced-no-links"), "%s", notes)
 				k.requireExchanged(t, behind)
 				require.Empty(t, step(t, "undo", kind, dir))
@@ -76,7 +76,7 @@ func TestEveryCallOfAnExchangeFails(t *testing.T) {
 	if disktest.Raced {
 		t.Skip("its processes have one goroutine each, and take a second to end")
 	}
-	for _, kind := range []string{"raw", "flat", "ovf"} {
+	for _, kind := range []string{"raw", "flat", "ovf", "raw by", "split by"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			k, j := kinds[kind], oddfs.Journal{}
@@ -131,6 +131,9 @@ func TestEveryCallOfAnExchangeFails(t *testing.T) {
 			most := map[string]int{"lock": 2, "open": 4, "read": 4, "statfs": 1, "unlink": 2}
 			if kind == "ovf" { // a new file that cannot be compared with the old one is exchanged as if it differed
 				most["open"], most["read"] = 5, 9
+			}
+			if k.by != "" { // it is asked of the copy, too
+				most["statfs"] = 2
 			}
 			j.RequireNoticed(t, most)
 		})

@@ -134,7 +134,7 @@ func (x *run) mayUndo(ctx context.Context, o journal.Options) error {
 		}
 	}
 	for _, f := range x.New {
-		pending := x.Work.Phase == journal.Begun && x.d.is(f.Other, f)
+		pending := x.Work.Phase == journal.Begun && x.d.same(f.Other, f)
 		if o.Force || pending || x.d.same(f.Name, f) {
 			continue
 		}

@@ -29,27 +29,34 @@ type kind struct {
 	main string // name of the disk
 	old  []string
 	new  []string
+	by   string // name of a copy that was finished before; empty: it has partial names
 }
 
 // kinds are disks in one file, and disks in more and in fewer files than their copies have.
 var kinds = map[string]kind{
-	"raw":   {"vm.img", []string{"vm.img"}, []string{"vm.img"}},
-	"slash": {`v\m.img`, []string{`v\m.img`}, []string{`v\m.img`}},
-	"flat":  {"vm.vmdk", []string{"vm.vmdk", "vm-flat.vmdk"}, []string{"vm.vmdk", "vm-flat.vmdk"}},
-	"named": {"vm.vmdk", []string{"vm.vmdk", "data.bin"}, []string{"vm.vmdk", "vm-flat.vmdk"}},
+	"raw":   {main: "vm.img", old: []string{"vm.img"}, new: []string{"vm.img"}},
+	"slash": {main: `v\m.img`, old: []string{`v\m.img`}, new: []string{`v\m.img`}},
+	"flat":  {main: "vm.vmdk", old: []string{"vm.vmdk", "vm-flat.vmdk"}, new: []string{"vm.vmdk", "vm-flat.vmdk"}},
+	"named": {main: "vm.vmdk", old: []string{"vm.vmdk", "data.bin"}, new: []string{"vm.vmdk", "vm-flat.vmdk"}},
 	"split": {
-		"vm.vmdk",
-		[]string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk", "vm-f003.vmdk", "vm-ctk.vmdk"},
-		[]string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk"},
+		main: "vm.vmdk",
+		old:  []string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk", "vm-f003.vmdk", "vm-ctk.vmdk"},
+		new:  []string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk"},
 	},
 	"grown": {
-		"vm.vmdk", []string{"vm.vmdk", "vm-f001.vmdk"}, []string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk"},
+		main: "vm.vmdk", old: []string{"vm.vmdk", "vm-f001.vmdk"},
+		new: []string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk"},
 	},
-	"ova": {"vm.ova", []string{"vm.ova"}, []string{"vm.ova"}},
+	"ova": {main: "vm.ova", old: []string{"vm.ova"}, new: []string{"vm.ova"}},
 	"ovf": {
-		"vm.ovf",
-		[]string{"vm.ovf", "vm.mf", "vm.cert", "vm-disk1.img", "data.bin"},
-		[]string{"vm.ovf", "vm.mf", "vm-disk1.img", "data.bin"},
+		main: "vm.ovf",
+		old:  []string{"vm.ovf", "vm.mf", "vm.cert", "vm-disk1.img", "data.bin"},
+		new:  []string{"vm.ovf", "vm.mf", "vm-disk1.img", "data.bin"},
+	},
+	"raw by": {main: "vm.img", old: []string{"vm.img"}, new: []string{"vm.img"}, by: "copy"},
+	"split by": {
+		main: "vm.vmdk", old: []string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk", "vm-f003.vmdk", "vm-ctk.vmdk"},
+		new: []string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk"}, by: "copy",
 	},
 }
 
@@ -57,6 +64,14 @@ var kinds = map[string]kind{
 const sectors = 120
 
 func partial(name string) string { return "." + name + ".partial" }
+
+// copyName returns the name that a file of the copy has before the exchange.
+func (k kind) copyName(final string) string {
+	if k.by == "" {
+		return partial(final)
+	}
+	return k.by + strings.TrimPrefix(final, "vm")
+}
 
 // content returns the bytes of a file of a disk of some files, by which each disk differs from another.
 func content(disk byte, names []string, i int) []byte {
@@ -90,7 +105,11 @@ func (k kind) write(dir string) error {
 		errs = append(errs, os.WriteFile(filepath.Join(dir, n), content('a', k.old, i), 0o640))
 	}
 	for i, n := range k.new {
-		errs = append(errs, os.WriteFile(filepath.Join(dir, partial(n)), content('m', k.new, i), 0o600))
+		text := content('m', k.new, i)
+		if k.by != "" && i == 0 {
+			text = bytes.ReplaceAll(text, []byte(`"vm-f`), []byte(`"`+k.by+`-f`))
+		}
+		errs = append(errs, os.WriteFile(filepath.Join(dir, k.copyName(n)), text, 0o600))
 	}
 	return errors.Join(errs...)
 }
@@ -135,9 +154,29 @@ func (k kind) publish(dir string) (*exchange.Result, error) {
 		return nil, err
 	}
 	defer done() //nolint:errcheck // read-only
+	if k.by != "" {
+		return k.take(x, filepath.Join(dir, k.copyName(k.main)))
+	}
 	c := &copied{dir: dir, names: k.new}
 	if err := x.Prepare(c); err != nil {
 		return nil, errors.Join(err, c.Release())
+	}
+	return x.Publish(c)
+}
+
+// take exchanges a disk for the finished copy at a path.
+func (k kind) take(x *exchange.Source, path string) (*exchange.Result, error) {
+	img, err := image.Open(path, image.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer img.Close()
+	c, err := x.Take(img, true, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(c.Begin(), x.Prepare(c)); err != nil {
+		return nil, errors.Join(err, c.Discard())
 	}
 	return x.Publish(c)
 }
@@ -240,7 +279,7 @@ func (k kind) fresh(t *testing.T) (dir string, before map[string]string) {
 	require.NoError(t, k.write(dir))
 	before = sums(t, dir)
 	for _, n := range k.new {
-		delete(before, partial(n))
+		delete(before, k.copyName(n))
 	}
 	return dir, before
 }

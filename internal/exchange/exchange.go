@@ -165,13 +165,26 @@ func (x *run) takeThose(seals bool) error {
 	return nil
 }
 
-// dropNames removes the old names of files that the copy has no files for.
+// dropNames removes the old names of files that the copy has no files for, and what it has left of itself.
 func (x *run) dropNames() error {
+	if err := x.dropLeft(); err != nil {
+		return err
+	}
 	for _, f := range x.Old[1:] {
 		if x.d.is(f.Other, f) {
 			if err := x.d.drop(f.Name, f, nil); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// dropLeft removes the files of the copy that get no name.
+func (x *run) dropLeft() error {
+	for _, f := range x.Left {
+		if err := x.d.drop(f.Name, f, nil); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -329,6 +342,9 @@ func (x *run) cleanUp(removed *[]string) error {
 
 // dropCopy removes what is left of the copy: of its names those that the source has no files for.
 func (x *run) dropCopy(removed *[]string) error {
+	if err := x.dropLeft(); err != nil {
+		return err
+	}
 	for _, f := range x.New {
 		err := x.d.drop(f.Other, f, removed)
 		if !slices.Contains(names(x.Old), string(f.Name)) {

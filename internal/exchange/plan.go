@@ -56,7 +56,10 @@ type file struct {
 func (f file) text() bool { return f.Was != nil }
 
 // plan is what the journal keeps. The first files are those that the user names.
-type plan struct{ Old, New []file }
+type plan struct {
+	Old, New []file
+	Left     []file `json:",omitempty"` // of the copy, which the exchange removes: its descriptor with other names
+}
 
 // several reports whether the first file of the disk names others.
 func (p *plan) several() bool { return p.Old[0].text() }
@@ -70,17 +73,25 @@ func readPlan(b []byte) (*plan, error) {
 	if err := json.Unmarshal(b, p); err != nil {
 		return nil, ondisk.In(ondisk.ErrFormat, "journal of an exchange: %w", err)
 	}
-	if len(p.Old) == 0 || len(p.New) == 0 || len(p.Old)+len(p.New) > maxFiles ||
+	if len(p.Old) == 0 || len(p.New) == 0 || len(p.Old)+len(p.New)+len(p.Left) > maxFiles ||
 		!p.several() && len(p.Old)+len(p.New) > 2 || string(p.Old[0].Name) != string(p.New[0].Name) {
 		return nil, ondisk.In(ondisk.ErrFormat, "journal of an exchange: %d old and %d new files, of which "+
 			"one is no disk",
 			len(p.Old), len(p.New))
 	}
 	slashes := "/\x00" + string(os.PathSeparator) // a backslash is a letter where it separates no folders
+	bad := func(n string) bool {
+		return n == "" || n == "." || n == ".." || len(n) > journal.MaxName || strings.ContainsAny(n, slashes)
+	}
+	for _, f := range p.Left {
+		if n := string(f.Name); bad(n) {
+			return nil, ondisk.Field("journal of an exchange", "name", 0, n, "the name of a file in its folder")
+		}
+	}
 	seen := map[string]bool{}
 	for _, f := range append(append([]file{}, p.Old...), p.New...) {
 		for _, n := range []string{string(f.Name), string(f.Other)} {
-			if n == "" || n == "." || n == ".." || len(n) > journal.MaxName || strings.ContainsAny(n, slashes) {
+			if bad(n) {
 				return nil, ondisk.Field("journal of an exchange", "name", 0, n, "the name of a file in its folder")
 			}
 		}

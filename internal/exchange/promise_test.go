@@ -47,21 +47,21 @@ var made = map[string]struct {
 	format string
 	flags  []string
 }{
-	"raw":    {kind{"vm.img", []string{"vm.img"}, []string{"vm.img"}}, "raw", nil},
-	"qcow2":  {kind{"vm.qcow2", []string{"vm.qcow2"}, []string{"vm.qcow2"}}, "qcow2", nil},
-	"sparse": {kind{"vm.vmdk", []string{"vm.vmdk"}, []string{"vm.vmdk"}}, "vmdk", nil},
+	"raw":    {kind{main: "vm.img", old: []string{"vm.img"}, new: []string{"vm.img"}}, "raw", nil},
+	"qcow2":  {kind{main: "vm.qcow2", old: []string{"vm.qcow2"}, new: []string{"vm.qcow2"}}, "qcow2", nil},
+	"sparse": {kind{main: "vm.vmdk", old: []string{"vm.vmdk"}, new: []string{"vm.vmdk"}}, "vmdk", nil},
 	"stream": {
-		kind{"vm.vmdk", []string{"vm.vmdk"}, []string{"vm.vmdk"}},
+		kind{main: "vm.vmdk", old: []string{"vm.vmdk"}, new: []string{"vm.vmdk"}},
 		"vmdk",
 		[]string{"subformat=streamOptimized"},
 	},
 	"fixed": {
-		kind{"vm.vhd", []string{"vm.vhd"}, []string{"vm.vhd"}},
+		kind{main: "vm.vhd", old: []string{"vm.vhd"}, new: []string{"vm.vhd"}},
 		"vpc",
 		[]string{"subformat=fixed,force_size=on"},
 	},
 	"flat": {
-		kind{"vm.vmdk", []string{"vm.vmdk", "vm-flat.vmdk"}, []string{"vm.vmdk", "vm-flat.vmdk"}},
+		kind{main: "vm.vmdk", old: []string{"vm.vmdk", "vm-flat.vmdk"}, new: []string{"vm.vmdk", "vm-flat.vmdk"}},
 		"vmdk",
 		[]string{"subformat=monolithicFlat"},
 	},

@@ -378,7 +378,8 @@ func TestPlansThatAreRefused(t *testing.T) {
 		x.Was, x.Kept = []byte{}, []byte{}
 		return x
 	}
-	sound := plan{[]file{text("a", "b"), f("c", "d")}, []file{f("a", "e"), f("c", "g")}}
+	of := func(old, copied []file) plan { return plan{Old: old, New: copied} }
+	sound := of([]file{text("a", "b"), f("c", "d")}, []file{f("a", "e"), f("c", "g")})
 	many := plan{New: sound.New}
 	many.Old = append(many.Old, sound.Old...)
 	for i := range maxFiles {
@@ -387,22 +388,23 @@ func TestPlansThatAreRefused(t *testing.T) {
 	long := strings.Repeat("n", journal.MaxName+1)
 	for why, p := range map[string]plan{
 		"":                           sound,
-		"no files of the source":     {nil, sound.New},
-		"no files of the copy":       {sound.Old, nil},
+		"no files of the source":     of(nil, sound.New),
+		"no files of the copy":       of(sound.Old, nil),
 		"too many files":             many,
-		"one file that names others": {[]file{f("a", "b")}, []file{f("a", "e"), f("c", "g")}},
-		"another name of the copy":   {sound.Old, []file{f("c", "e")}},
-		"no name":                    {sound.Old, []file{f("a", "e"), f("", "g")}},
-		"the folder":                 {sound.Old, []file{f("a", "e"), f("c", ".")}},
-		"the folder above":           {sound.Old, []file{f("a", "e"), f("..", "g")}},
-		"a path":                     {[]file{text("a", "b"), f("c", "/d")}, sound.New},
-		"a long name":                {sound.Old, []file{f("a", "e"), f(long, "g")}},
-		"half a text": {
+		"one file that names others": of([]file{f("a", "b")}, []file{f("a", "e"), f("c", "g")}),
+		"another name of the copy":   of(sound.Old, []file{f("c", "e")}),
+		"no name":                    of(sound.Old, []file{f("a", "e"), f("", "g")}),
+		"the folder":                 of(sound.Old, []file{f("a", "e"), f("c", ".")}),
+		"the folder above":           of(sound.Old, []file{f("a", "e"), f("..", "g")}),
+		"a path left":                {Old: sound.Old, New: sound.New, Left: []file{f("../x", "")}},
+		"a path":                     of([]file{text("a", "b"), f("c", "/d")}, sound.New),
+		"a long name":                of(sound.Old, []file{f("a", "e"), f(long, "g")}),
+		"half a text": of(
 			[]file{text("a", "b"), {Name: name("c"), Other: name("d"), Was: []byte{}}},
 			sound.New,
-		},
-		"a name twice": {sound.Old, []file{f("a", "b"), f("c", "g")}},
-		"its own name": {sound.Old, []file{f("a", "e"), f("c", "c")}},
+		),
+		"a name twice": of(sound.Old, []file{f("a", "b"), f("c", "g")}),
+		"its own name": of(sound.Old, []file{f("a", "e"), f("c", "c")}),
 	} {
 		b, err := json.Marshal(p)
 		require.NoError(t, err)

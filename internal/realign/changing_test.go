@@ -2,7 +2,6 @@ package realign
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -70,7 +69,6 @@ func TestCauseOfOtherBytes(t *testing.T) {
 		when string // the phase in which
 		at   int64  // a byte changes
 		copy bool   // of the copy
-		ask  error
 		want error
 		text string
 	}{
@@ -85,8 +83,7 @@ func TestCauseOfOtherBytes(t *testing.T) {
 		"a patched byte of the server": {
 			at: boot, want: ondisk.ErrChanged, text: "end what writes to the export",
 		},
-		"nothing, and the caller does not agree": {ask: errMarker, want: errMarker},
-		"nothing":                                {},
+		"nothing": {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, e := exported(t, raw)
@@ -109,7 +106,6 @@ func TestCauseOfOtherBytes(t *testing.T) {
 			j := Job{
 				Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 2,
 				Watch: func() Progress { return watcher(change) },
-				Ask:   func(context.Context) error { return c.ask },
 			}
 			_, err = j.Write(t.Context(), s, p)
 			if c.want == nil {

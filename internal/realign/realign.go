@@ -406,6 +406,7 @@ type Job struct {
 	SkipFree  bool   // the copy to verify has zeros in the free space of volumes
 	View      bool   // a VMDK that shows the planned disk in the files of SOURCE
 	Replace   bool   // the copy gets the names of SOURCE, which is kept beside it
+	By        string // finished copy that gets the names of SOURCE; empty: the one that is written
 	Full      bool   // compare every byte before DEST gets its name, not its structures alone
 	Sums      bool   // compute the digests of the files before they get their names
 	Jobs      int    // how many chunks are read and written at once
@@ -419,7 +420,6 @@ type Job struct {
 	Spare func(files []string) error // refuses the names of the files of DEST, before data are written
 	Watch func() Progress            // called when long work begins; a nil Progress is not told of it
 	Warn  func(text string)
-	Ask   func(ctx context.Context) error // called after the proof; its error keeps DEST from its name
 
 	progress Progress
 	shared   []disk.Piece // stretches of files of SOURCE whose blocks DEST has, too
@@ -447,6 +447,9 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 		if options.Over, stored, err = s.lent(p, view); err != nil {
 			return w, err
 		}
+	}
+	if j.By != "" {
+		return j.replaceBy(ctx, s, p, view)
 	}
 	if j.Replace {
 		return j.replace(ctx, s, p, view, options)
@@ -560,9 +563,6 @@ func (j *Job) fill(
 	}
 	s.Image.Forget() // the proof reads what the server has
 	return copied, j.reread(o, func(got *image.Image) error {
-		if err := j.prove(ctx, s, p, view, got, work.Sum); err != nil || j.Ask == nil {
-			return err
-		}
-		return j.Ask(ctx)
+		return j.prove(ctx, s, p, view, got, work.Sum)
 	})
 }

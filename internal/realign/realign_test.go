@@ -174,7 +174,6 @@ func TestNothingIsLeft(t *testing.T) {
 		when  string // the phase in which
 		does  func(t *testing.T, source, partial string, cancel func())
 		spare error
-		ask   error
 		want  error
 		text  string
 	}{
@@ -204,8 +203,7 @@ func TestNothingIsLeft(t *testing.T) {
 		) {
 			cancel()
 		}, want: context.Canceled},
-		"its names are refused":     {spare: ondisk.ErrUsage, want: ondisk.ErrUsage},
-		"the caller does not agree": {ask: errMarker, want: errMarker},
+		"its names are refused": {spare: ondisk.ErrUsage, want: ondisk.ErrUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, to := t.TempDir(), t.TempDir()
@@ -222,7 +220,6 @@ func TestNothingIsLeft(t *testing.T) {
 					require.Equal(t, []string{"copy.raw"}, files)
 					return c.spare
 				},
-				Ask: func(context.Context) error { return c.ask },
 				Watch: func() Progress {
 					return watcher(func(phase string) {
 						if phase == c.when {

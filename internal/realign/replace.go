@@ -1,12 +1,15 @@
 package realign
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image/ova"
@@ -16,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/verify"
 )
 
 // replacing is a copy that gets the names of its source instead of names of its own.
@@ -70,6 +74,95 @@ func (j *Job) replace(
 		w.Notes = slices.Concat(w.Notes, outside(p), s.elsewhere("exchange", "trueup undo brings the original back"))
 	}
 	return w, err
+}
+
+// replaceBy gives a finished copy the names of SOURCE, when it is proved to be what the plan makes of that.
+func (j *Job) replaceBy(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk) (w Written, err error) {
+	start := time.Now()
+	from, err := exchange.New(s.Image)
+	if err != nil {
+		return w, err
+	}
+	by, err := Open(j.By, Reading{Format: s.Image.Format, Like: s.Image.Disk.SectorSize()})
+	if err != nil {
+		return w, err
+	}
+	defer by.Close()
+	for _, f := range slices.Concat(s.Image.Handles, by.Image.Handles) {
+		if err := j.Looped.apart(f.Info.ID, f.Name()); err != nil {
+			return w, err
+		}
+	}
+	allowed, err := s.reading.Options()
+	if err != nil {
+		return w, err
+	}
+	c, err := from.Take(by.Image, !j.Full, j.Writers, allowed.Search)
+	if err != nil {
+		return w, err
+	}
+	j.watch()
+	err = j.proved(ctx, s, p, view, by)
+	if err == nil {
+		err = cmp.Or(s.unchanged(), by.unchanged(), ctx.Err())
+	}
+	if err == nil {
+		err = errors.Join(c.Begin(), from.Prepare(c))
+	}
+	if err != nil {
+		return w, errors.Join(err, c.Discard())
+	}
+	w = Written{Format: by.Image.Format, Subformat: by.Image.Subformat, Files: c.Files()}
+	if w.Replaced, err = from.Publish(c); err != nil {
+		return w, err
+	}
+	w.Took = Since(start)
+	w.Notes = slices.Concat(w.Replaced.Notes, outside(p), s.elsewhere("exchange", "trueup undo brings the original back"))
+	return w, nil
+}
+
+// proved refuses a copy that is not what the plan makes of s: in its structures and in all fields that the plan changes,
+// and in every byte where all are compared.
+func (j *Job) proved(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, by *Source) error {
+	if err := Broken(align.Relevant(by.Damage, nil)); err != nil {
+		return err
+	}
+	got := by.Image.Disk
+	err := cmp.Or(intact(by.Image), verify.Promise(p, s.Layout, by.Layout))
+	var diffs []Difference
+	switch {
+	case err != nil:
+	case j.Full:
+		diffs, err = j.same(ctx, view, got)
+	default:
+		if diffs, err = s.unexplained(p, got, by.Layout); err == nil && len(diffs) == 0 {
+			diffs, err = unpatched(p, got)
+		}
+	}
+	if len(diffs) > 0 {
+		err = fmt.Errorf("%w at byte %d: %s", verify.ErrDifferent, diffs[0].Off, diffs[0].Text)
+	}
+	if errors.Is(err, verify.ErrDifferent) {
+		return &ondisk.Refusal{
+			Code: "changed", Reason: fmt.Sprintf("COPY %s is not what these flags make of %s: %v", j.By, s.Path(), err),
+			Remedy: "give the flags that it was written with, or write it anew",
+		}
+	}
+	return err
+}
+
+// unpatched returns the first field that the plan changes and that a copy has with another value.
+func unpatched(p *plan.Plan, got disk.Disk) ([]Difference, error) {
+	for _, x := range p.Patches {
+		b, err := ondisk.Bytes(got, x.Off, int64(len(x.New)))
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Equal(b, x.New) {
+			return []Difference{{Range: x.Range(), Text: fmt.Sprintf("% x, want % x (%s)", b, x.New, x.Reason)}}, nil
+		}
+	}
+	return nil, nil
 }
 
 // exchangeNames is publish for a copy that gets the names of its source.

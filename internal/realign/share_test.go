@@ -1,7 +1,6 @@
 package realign
 
 import (
-	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -119,7 +118,7 @@ func TestNoteOfSharedBlocks(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
 	j := Job{Dest: filepath.Join(t.TempDir(), "copy.raw"), Format: "raw", Jobs: 1}
-	j.Ask = func(context.Context) error {
+	j.Watch = func() Progress {
 		j.shared = []disk.Piece{{Range: disk.Range{Len: 4096}}}
 		return nil
 	}

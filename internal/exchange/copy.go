@@ -1,0 +1,239 @@
+package exchange
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// Copy is a finished copy with names of its own in the folder of its source. It is an Output.
+type Copy struct {
+	img  *image.Image
+	dir  *folder
+	head name   // unfinished name of the descriptor with the names of the disk; empty for a copy in one file
+	text []byte // of that descriptor
+
+	finals []string // names that the files get, in the order of img.Handles
+}
+
+// Take checks that a finished copy can get the names of the source. fresh also requires that the source was not written
+// after the copy. The caller closes img when the exchange has ended.
+func (s *Source) Take(img *image.Image, fresh bool, by image.Writers, search []string) (*Copy, error) {
+	c := &Copy{img: img, dir: &folder{Folder: s.dir}}
+	err := s.checkCopy(img, fresh)
+	if err == nil {
+		err = s.checkNeeded(img, by, search)
+	}
+	if err == nil {
+		err = c.rename(string(s.plan.Old[0].Name))
+	}
+	if c.head != nil {
+		s.plan.Left = append(s.plan.Left, fileOf(img.Handles[0].Name(), "", img.Handles[0].Info))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("COPY %s: %w", img.Path, err)
+	}
+	return c, nil
+}
+
+// checkCopy refuses a copy of another kind than the source, and files whose names cannot change.
+func (s *Source) checkCopy(img *image.Image, fresh bool) error {
+	const anew = "write it beside the disk: trueup align DISK COPY"
+	here, errHere := s.dir.At.Stat(".")
+	there, errThere := img.Dir.At.Stat(".")
+	if err := errors.Join(errHere, errThere); err != nil {
+		return err
+	}
+	st, err := sys.Lstat(img.Path)
+	newest := int64(0)
+	for _, f := range img.Handles {
+		newest = max(newest, f.Info.Modified)
+	}
+	was := s.plan.Old[0].Disks[0]
+	switch {
+	case err != nil:
+		return err
+	case !st.Mode.IsRegular():
+		return s.refuse("reference", "it is a link or no regular file", "name the file itself")
+	case !here.Same(there):
+		return s.refuse("unsupported", "it lies in another folder than the disk, and only names of one folder are "+
+			"exchanged", anew)
+	case img.Packaged() || img.MapsDevice || img.Child || len(img.Chain) > 0:
+		return s.refuse("unsupported", "it is a snapshot, a view or a disk of a package", anew)
+	case img.Format != was.Format:
+		return s.refuse("unsupported", fmt.Sprintf("it is a %s, and the disk a %s", img.Format, was.Format), anew)
+	}
+	for _, f := range img.Handles {
+		fixed, err := s.immovable(f.Name())
+		switch {
+		case err != nil:
+			return err
+		case fixed != "":
+			return s.refuse("output", fmt.Sprintf("%q is immutable or append-only", fixed), "run chattr -i -a on it")
+		case !img.Dir.Holds(f) || f.Info.Device != here.Device || f.Info.Inode == 0:
+			return s.refuse("unsupported", fmt.Sprintf("%q lies on another file system", f.Name()), anew)
+		case f.Info.Links > 1:
+			return s.refuse("reference", fmt.Sprintf("%q has %d hard links", f.Name(), f.Info.Links), "remove the others")
+		}
+	}
+	for _, o := range s.plan.Old {
+		is := func(f *gate.File) bool { return f.Name() == string(o.Name) || o.Inode != 0 && f.Info.Inode == o.Inode }
+		if slices.ContainsFunc(img.Handles, is) {
+			return s.refuse("reference", fmt.Sprintf("it uses %v, a file of the disk", o.Name), anew)
+		}
+		if fresh && o.Modified > newest {
+			return s.refuse("changed", fmt.Sprintf("%v was written after it, and what was written is not in it", o.Name),
+				anew+"; or have all bytes compared, with --verify full")
+		}
+	}
+	return nil
+}
+
+// checkNeeded refuses a copy that a program has open, that open work names, or that an image needs.
+func (s *Source) checkNeeded(img *image.Image, by image.Writers, search []string) error {
+	var own []string
+	for _, f := range img.Handles {
+		own = append(own, f.Name())
+	}
+	w, err := journal.At(img.Path)
+	switch {
+	case err != nil:
+		return err
+	case w != nil && (w.Kind != "" || w.Blocks):
+		i := w.Issue()
+		return s.refuse(i.Code, i.Text, i.Remedy)
+	}
+	if claim, err := journal.Claiming(s.dir, own...); claim != nil || err != nil {
+		if claim != nil {
+			err = claim.Refusal("it cannot get the names of the disk", img.Path)
+		}
+		return err
+	}
+	busy, err := img.UsedBy(by)
+	if err == nil && len(busy) > 0 {
+		err = &ondisk.Refusal{Code: "busy", Reason: busy[0].Text, Remedy: busy[0].Remedy}
+	}
+	if err != nil {
+		return err
+	}
+	user, err := otherUser(s.dir, own, own[0])
+	if err != nil {
+		return err
+	}
+	home, _ := filepath.EvalSymlinks(filepath.Dir(img.Path)) // a folder that is gone has an error of its own
+	below, missed, err := img.OverlaysNear(cmp.Or(home, "."), search)
+	s.notes = append(s.notes, missed...)
+	if user = cmp.Or(user, strings.Join(below[:min(len(below), 1)], "")); user != "" && err == nil {
+		err = s.refuse("reference", fmt.Sprintf("%.1024q needs it", user), "consolidate or remove that first")
+	}
+	return err
+}
+
+// rename finds the names that the files get: each has the name of the copy in it, as trueup align names them.
+func (c *Copy) rename(disk string) error {
+	base := c.img.Handles[0].Name()
+	stem, to := strings.TrimSuffix(base, filepath.Ext(base)), strings.TrimSuffix(disk, filepath.Ext(disk))
+	for i, f := range c.img.Handles {
+		rest, ok := strings.CutPrefix(f.Name(), stem)
+		switch {
+		case i == 0:
+			c.finals = append(c.finals, disk)
+		case !ok || stem == "":
+			return &ondisk.Refusal{
+				Code:   "unsupported",
+				Reason: fmt.Sprintf("replace: its file %q is not named after it, so that it gets no name", f.Name()),
+				Remedy: "write it beside the disk: trueup align DISK COPY",
+			}
+		default:
+			c.finals = append(c.finals, to+rest)
+		}
+	}
+	was, text, err := c.img.Renamed(func(n string) string {
+		if i := slices.IndexFunc(c.img.Handles, func(f *gate.File) bool { return f.Name() == n }); i >= 0 {
+			return c.finals[i]
+		}
+		return n // none of the disk's, such as the one of changed-block tracking
+	})
+	if was != nil {
+		c.text, c.head = text, name("."+disk+journal.Partial)
+	}
+	return err
+}
+
+// EachFile passes the files. It refuses a copy that was written since it was opened, or that a program writes.
+func (c *Copy) EachFile(each func(final, partial string, f *sys.File) error) error {
+	for i, f := range c.img.Handles {
+		st, err := c.dir.At.Lstat(f.Name())
+		switch {
+		case err != nil:
+			return err
+		case st.ID != f.Info.ID || st.Size != f.Info.Size || st.Modified != f.Info.Modified:
+			return ondisk.In(ondisk.ErrChanged, "COPY: %q was written while the exchange was prepared", f.Name())
+		case f.Written():
+			return &ondisk.Refusal{
+				Code: "busy", Reason: fmt.Sprintf("COPY: %q is open for writing in another program", f.Name()),
+				Remedy: "end that, and run again",
+			}
+		}
+		at := name(f.Name())
+		if i == 0 && c.head != nil {
+			at = c.head
+		}
+		if err := c.pass(at, c.finals[i], each); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pass passes the file that has a name, and makes it durable: the copy can have been written by another program.
+func (c *Copy) pass(at name, final string, each func(final, partial string, f *sys.File) error) error {
+	opened, err := c.dir.At.OpenToWrite(string(at))
+	if err != nil {
+		return failed("open", at, err)
+	}
+	f := opened.Handed(string(at))
+	defer f.Close()
+	if err := each(final, string(at), sys.Of(f)); err != nil {
+		return err
+	}
+	return failed("sync", at, f.Sync())
+}
+
+// Begin writes the descriptor of a copy in several files with the names that these get.
+func (c *Copy) Begin() error {
+	if c.head == nil {
+		return nil
+	}
+	if f, err := c.dir.OpenAny(string(c.head), ondisk.ErrReference); err == nil {
+		locked := f.AtWork()
+		f.Close()
+		if locked {
+			return ondisk.In(ondisk.ErrBusy, "%v is written by another run of trueup", c.head)
+		}
+	}
+	return c.dir.write(c.head, c.text, name(c.img.Handles[0].Name()))
+}
+
+// Release does nothing: no file is open.
+func (*Copy) Release() error { return nil }
+
+// Discard leaves the copy as it was.
+func (c *Copy) Discard() error {
+	if c.head == nil {
+		return nil
+	}
+	return c.dir.remove(c.head)
+}
+
+// Files returns the names that the files of the copy get, the first of the disk.
+func (c *Copy) Files() []string { return c.finals }
