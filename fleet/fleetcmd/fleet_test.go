@@ -3,6 +3,8 @@ package fleetcmd_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -262,6 +264,74 @@ func TestFrozenWorker(t *testing.T) {
 	require.True(t, bytes.Equal(want(t, image), disktest.ReadFile(t, filepath.Join(s.root, "a-aligned.img"))))
 }
 
+// frozenAt has a worker be frozen by its trueup: before a command runs, or when it has ended.
+func frozenAt(t *testing.T, command string, behind bool) []string {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	program := filepath.Join(t.TempDir(), "trueup")
+	run, freeze := shell.Quote(self)+` "$@"; code=$?`, `[ "$1" != `+command+` ] || kill -STOP $PPID`
+	if behind {
+		run, freeze = freeze, run
+	}
+	text := "#!/bin/sh\ncode=0\n" + freeze + "\n" + run + "\nexit $code\n"
+	require.NoError(t, os.WriteFile(program, []byte(text), 0o755))
+	return []string{"--trueup", program}
+}
+
+// sums returns the digests of all files of the datastore.
+func (s *site) sums(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	require.NoError(t, filepath.WalkDir(s.root, func(path string, e os.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			out[path] = fmt.Sprintf("%x", sha256.Sum256(disktest.ReadFile(t, path)))
+		}
+		return err
+	}))
+	return out
+}
+
+// A worker that is frozen at any point before the fence changes no name when it wakes up after its lease.
+func TestFrozenBeforeTheFence(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]struct {
+		kind, command string
+		behind        bool
+	}{
+		"align, before the copy":     {"align", "align", false},
+		"align, behind the copy":     {"align", "align", true},
+		"align, behind the proof":    {"align", "verify", true},
+		"exchange, before the copy":  {"exchange", "align", false},
+		"exchange, behind the copy":  {"exchange", "align", true},
+		"exchange, behind the proof": {"exchange", "verify", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			image := s.disk(t, "a.img")
+			aligned := want(t, image)
+			s.run(t, "", "submit", at.kind, "--datastore", "ds1", "a.img")
+			frozen := s.worker(t, frozenAt(t, at.command, at.behind)...)
+			disktest.WaitFor(t, "a frozen worker", func() bool {
+				stat := string(disktest.ReadFile(t, fmt.Sprintf("/proc/%d/stat", frozen.Process.Pid)))
+				return strings.Contains(stat, ") T ")
+			})
+			s.worker(t)
+			r := s.until(t, ended)
+			require.Equal(t, fleet.Done, r.State, r.Message)
+			before := s.sums(t)
+			require.NoError(t, frozen.Process.Signal(syscall.SIGCONT))
+			frozen.waitFor(t, "the job is left to others")
+			require.Equal(t, before, s.sums(t))
+			if at.kind == "align" {
+				image = filepath.Join(s.root, "a-aligned.img")
+			}
+			require.True(t, bytes.Equal(aligned, disktest.ReadFile(t, image)))
+		})
+	}
+}
+
 // The server is killed and starts again on its store in the middle of a job, which goes on without another delivery.
 func TestKilledServer(t *testing.T) {
 	t.Parallel()
@@ -313,7 +383,7 @@ func TestCancelledJob(t *testing.T) {
 // A cancelled job leaves nothing, also if its worker was killed before.
 func TestCancelledJobOfAKilledWorker(t *testing.T) {
 	t.Parallel()
-	for kind, partial := range map[string]string{"exchange": ".a.img.partial", "align": ".a-aligned.img.partial"} {
+	for kind, own := range map[string]string{"exchange": "..trueup-%s-a.img.partial", "align": ".trueup-%s"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
@@ -321,7 +391,7 @@ func TestCancelledJobOfAKilledWorker(t *testing.T) {
 			s.run(t, "", "submit", kind, "--datastore", "ds1", "a.img")
 			first := s.worker(t, slow(t)...)
 			r := s.until(t, copying)
-			s.requireOnly(t, "a.img", partial)
+			s.requireOnly(t, "a.img", fmt.Sprintf(own, r.ID()))
 			first.kill()
 			s.run(t, "", "cancel", r.Key())
 			second := s.worker(t)

@@ -185,18 +185,6 @@ func TestPublishedBefore(t *testing.T) {
 	s.requireOnly(t, "a.img", "a-aligned.img", "b.img", "b-aligned.img")
 }
 
-// A run that is not told that its copy may get its name leaves it without one.
-func TestUnansweredRun(t *testing.T) {
-	t.Parallel()
-	s := &site{root: t.TempDir()}
-	var out bytes.Buffer
-	args := []string{"align", "--no-progress", "--supervised", s.disk(t, "a.img"), filepath.Join(s.root, "b.img")}
-	require.Equal(t, 4, cli.Run(t.Context(), "test", args, &out, &out)) // its input is empty
-	require.Contains(t, out.String(), `{"event":"proved"}`)
-	require.Contains(t, out.String(), "nothing was published")
-	s.requireOnly(t, "a.img")
-}
-
 // A worker whose trueup is of another version takes no job, and gives the one back that shows it: a flag that an old
 // program does not know is no fault of the job.
 func TestOtherVersion(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/trueup/trueup/fleet"
@@ -20,6 +21,7 @@ type attempt struct {
 	*Worker
 	*run
 	at    Datastore
+	task  task
 	lease *queue.Lease
 	log   *slog.Logger
 
@@ -27,7 +29,6 @@ type attempt struct {
 	advanced time.Time // when work was last seen
 	heard    time.Time // when the job was last known to be this worker's
 	unlocked bool      // the file system knows no locks: nothing keeps another run from the copy
-	asked    bool      // the run waits for the answer whether its result may get its name
 }
 
 // bounded is a context for an exchange with the server that the end of this worker does not cut off.
@@ -47,19 +48,14 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 	}
 	w.Counts.add(d.Name, 1)
 	defer w.Counts.add(d.Name, -1)
-	args, v := w.prepare(d, r)
+	var v verdict
 	var e end
-	if args != nil {
+	if j.task, v = w.prepare(d, r); v.state == "" {
 		log.Info("the job begins")
 		var err error
-		if j.run, err = start(w.Program, args, func(line string) { log.Info("trueup", "text", line) }); err != nil {
-			v = verdict{fleet.Queued, "io", err.Error()}
-		} else {
-			e, v, err = j.attend(ctx)
-			if err != nil {
-				j.fenced(ctx, err)
-				return nil
-			}
+		if e, v, err = j.work(ctx); err != nil {
+			j.fenced(ctx, err)
+			return nil
 		}
 	}
 	var other error
@@ -68,12 +64,169 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 			v.state = fleet.Queued
 		}
 	}
+	if v.state != fleet.Queued || j.lease.Record.Named == "" { // else the next delivery goes on from the copy
+		err := j.checkpoint(ctx) // of another worker's job, nothing is removed
+		if errors.Is(err, queue.ErrFenced) {
+			j.fenced(ctx, err)
+			return nil
+		}
+		if err = cmp.Or(err, j.clear()); err != nil {
+			log.Warn("what the job has written is still there", "error", err)
+		}
+	}
 	if err := j.settle(ctx, e, v, other != nil); err != nil {
 		j.fenced(ctx, err)
 	} else {
 		w.Counts.settled(&l.Record, w.Once)
 	}
 	return other
+}
+
+// work does the runs of a job, takes the fence, and gives the copy its names. The error is that of a job that is not
+// this worker's any more.
+func (j *attempt) work(ctx context.Context) (e end, v verdict, err error) {
+	v = verdict{state: fleet.Done}
+	var result []byte
+	for i, args := range j.task.runs {
+		if e, v, err = j.runOne(ctx, args); err != nil || v.state != fleet.Done {
+			return e, v, err
+		}
+		if i == 0 {
+			result = e.output
+		}
+		if j.task.copy != "" && !exists(j.task.copy) {
+			return e, v, nil // aligned already
+		}
+	}
+	if j.task.copy != "" {
+		if err := j.fence(ctx); err != nil {
+			return e, v, err
+		}
+		if j.task.last == nil {
+			v = j.publish()
+		} else if e, v, err = j.runOne(ctx, j.task.last); err != nil {
+			return e, v, err
+		}
+		result = merged(result, e.output, j.task.dest)
+	}
+	e.output = result
+	return e, v, nil
+}
+
+// runOne does one run, if the job is this worker's.
+func (j *attempt) runOne(ctx context.Context, args []string) (e end, v verdict, err error) {
+	if err := j.checkpoint(ctx); errors.Is(err, queue.ErrFenced) {
+		return e, v, err
+	}
+	if j.run, err = start(j.Program, args, func(line string) { j.log.Info("trueup", "text", line) }); err != nil {
+		return e, verdict{fleet.Queued, "io", err.Error()}, nil
+	}
+	j.advanced = time.Now()
+	return j.attend(ctx)
+}
+
+// merged returns the result of a job: that of the run which gave the names, with what the first run says of the copy.
+func merged(first, last []byte, dest string) []byte {
+	var copied, named map[string]json.RawMessage
+	if json.Unmarshal(first, &copied) != nil {
+		return last // an earlier delivery has written the copy
+	}
+	if json.Unmarshal(last, &named) == nil && named["replaced"] != nil {
+		named["copied_bytes"] = copied["copied_bytes"]
+		copied = named
+	}
+	copied["dest"], _ = json.Marshal(dest) // a text
+	out, err := json.Marshal(copied)
+	if err != nil {
+		return first
+	}
+	return out
+}
+
+// fence asks the server until it answers whether the job is still this worker's. From then on its copy may get its
+// names, and no other worker begins anew.
+func (j *attempt) fence(ctx context.Context) error {
+	identity := identityOf(j.task.copy)
+	if identity == "" {
+		identity = j.lease.Record.Named // the exchange has begun to give names
+	}
+	for {
+		within, cancel := bounded(ctx)
+		err := j.lease.Prove(within, identity)
+		cancel()
+		switch {
+		case err == nil || errors.Is(err, queue.ErrFenced):
+			return err
+		case ctx.Err() != nil || j.isCutOff():
+			return err
+		}
+		j.log.Warn("the server does not answer; the copy waits for its names", "error", err)
+		pause(ctx, j.every())
+	}
+}
+
+// publish gives the files of a copy their names: those that its first file names, and then that.
+func (j *attempt) publish() verdict {
+	dir, to := filepath.Dir(j.task.copy), filepath.Dir(j.task.dest)
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return verdict{fleet.Queued, "io", err.Error()}
+	}
+	var names []string
+	for _, e := range list {
+		if e.Name() != filepath.Base(j.task.copy) {
+			names = append(names, e.Name())
+		}
+	}
+	for _, name := range append(names, filepath.Base(j.task.copy)) {
+		err := rename(filepath.Join(dir, name), filepath.Join(to, name))
+		switch {
+		case errors.Is(err, os.ErrExist):
+			return verdict{fleet.Refused, "exists", name + " exists: rename it, and have the job retried"}
+		case err != nil:
+			return verdict{fleet.Queued, "output", err.Error()}
+		}
+	}
+	if err := errors.Join(os.Remove(dir), flush(to)); err != nil {
+		j.log.Warn("the copy has its names, and its folder is left or not flushed", "error", err)
+	}
+	return verdict{state: fleet.Done}
+}
+
+// rename gives a file a name in another folder, if none has that name.
+func rename(from, to string) error {
+	err := os.Link(from, to)
+	if errors.Is(err, os.ErrExist) {
+		was, errWas := os.Lstat(from)
+		is, errIs := os.Lstat(to)
+		if errWas != nil || errIs != nil || !os.SameFile(was, is) { // else an earlier delivery was cut off here
+			return err
+		}
+		err = nil
+	}
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, os.ErrPermission) {
+		if exists(to) {
+			return os.ErrExist
+		}
+		return os.Rename(from, to) // a file system without links
+	}
+	if err != nil {
+		return err
+	}
+	return os.Remove(from)
+}
+
+// flush makes the names of a folder durable, where the system can.
+func flush(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Sync(); !sys.Unsupported(err) {
+		return err
+	}
+	return nil
 }
 
 // attend waits for the end of the run. The error is that of a job that is not this worker's any more.
@@ -94,7 +247,7 @@ func (j *attempt) attend(ctx context.Context) (end, verdict, error) {
 				e := <-j.ended
 				return e, j.judge(e), nil
 			}
-			err = j.note(ctx, e)
+			j.note(e)
 		case <-tick.C:
 			err = j.checkpoint(ctx)
 		}
@@ -120,38 +273,11 @@ func (j *attempt) attend(ctx context.Context) (end, verdict, error) {
 }
 
 // note takes what the run says.
-func (j *attempt) note(ctx context.Context, e event) error {
-	if e.Event == "proved" {
-		j.asked, j.advanced = true, time.Now()
-		return j.prove(ctx)
-	}
+func (j *attempt) note(e event) {
 	if e.Advanced(j.now) {
 		j.advanced = time.Now()
 	}
 	j.now = e.Progress
-	return nil
-}
-
-// prove asks the server whether the job is still this worker's, and has the run publish its result then.
-func (j *attempt) prove(ctx context.Context) error {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	err := j.lease.Prove(ctx, identityOf(j.partial()))
-	if err == nil {
-		j.asked = false
-		_ = j.publish() // a run that is gone has an end to say so
-	}
-	return err
-}
-
-// partial returns the path of the copy that the run writes, empty if it is not known.
-func (j *attempt) partial() string {
-	r := &j.lease.Record
-	at, err := j.at.place(r.Path)
-	if err != nil || r.Kind == fleet.Scan {
-		return ""
-	}
-	return partialOf(target(at, r))
 }
 
 // isCutOff reports whether the job may be another worker's soon, and no lock would keep that one from the copy. Half of
@@ -176,13 +302,7 @@ func unlocked(path string) bool {
 // checkpoint tells the server that the job is being worked on, and records how far the run is.
 func (j *attempt) checkpoint(ctx context.Context) error {
 	beat := j.lease.Beat()
-	if j.asked {
-		j.advanced = time.Now() // it waits for this worker
-		if err := j.prove(ctx); err != nil {
-			return err
-		}
-	}
-	j.unlocked = j.unlocked || unlocked(j.partial())
+	j.unlocked = j.unlocked || j.task.copy != "" && unlocked(partialOf(j.task.copy))
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	begun := time.Now()
@@ -210,7 +330,11 @@ func (j *attempt) judge(e end) verdict {
 		}
 		return verdictOf(e)
 	}
-	return verdictOf(e, 0)
+	v := verdictOf(e, 0)
+	if v.code == unfinished && r.Named != "" { // an earlier delivery has taken the fence, and its exchange may be at work
+		v.state, v.code = fleet.Queued, busy
+	}
+	return v
 }
 
 // mostResult bounds a result in a record, in bytes: all records are read for a list.
@@ -310,60 +434,27 @@ func (j *attempt) cancelled(ctx context.Context) {
 	j.log.Info("the job was cancelled")
 }
 
-// clear removes what a cancelled job has written. What another run has left there is not touched, and an exchange that
-// has begun to give names is not taken back: the disk may be in use since.
+// clear removes what a job has written under names of its own. What another run has left is not touched, and an
+// exchange that has begun to give names is not taken back: the disk may be in use since.
 func (j *attempt) clear() error {
 	r := &j.lease.Record
-	if r.Kind == fleet.Scan || j.now.Phase == "" {
+	if r.Kind == fleet.Scan {
 		return nil
 	}
-	dir, err := j.at.place(filepath.Dir(r.Path))
+	dir, err := j.at.place(filepath.Dir(r.Path)) // the image need not be there
 	if err != nil {
 		return err
 	}
-	at := filepath.Join(dir, filepath.Base(r.Path)) // the image need not be there
-	to := target(at, r)
-	if r.Kind == fleet.Exchange && exists(to+journal) {
+	if r.Kind == fleet.Exchange && r.Named != "" && exists(filepath.Join(dir, filepath.Base(r.Path))+journal) {
 		j.log.Warn("an exchange has begun to give names, or is complete: see trueup undo and trueup resume")
 		return nil
 	}
-	// A run removes what an earlier one has left before it copies. It is ended then.
-	left, args := partialOf(to), runArgs(r, []string{"--json", "--progress", "json"}, at, to)
-	if !exists(left) {
-		return nil
-	}
-	e, err := j.tidy(args)
-	if err == nil && exists(left) {
-		err = errors.New(verdictOf(e, 0).message)
-	}
-	return err
-}
-
-// tidy has the program remove what is left of a job, while that is kept.
-func (j *attempt) tidy(args []string) (end, error) {
-	r, err := start(j.Program, args, func(line string) { j.log.Info("trueup", "text", line) })
-	if err != nil {
-		return end{}, err
-	}
-	tick := time.NewTicker(j.every())
-	defer tick.Stop()
-	for advanced := time.Now(); ; {
-		select {
-		case e, more := <-r.said:
-			switch {
-			case !more:
-				return <-r.ended, nil
-			case e.Phase == "copy" || e.Event == "proved":
-				return r.finish(j.Stall), nil
-			}
-			advanced = time.Now()
-		case <-tick.C:
-			if time.Since(advanced) > j.Stall {
-				return r.kill(), nil
-			}
-			if err := j.lease.Beat(); err != nil {
-				j.log.Warn("the server does not answer", "error", err)
-			}
+	list, err := os.ReadDir(dir)
+	for _, e := range list {
+		name, _ := strings.CutPrefix(e.Name(), "..") // trueup puts a dot before the name of a file while it is written
+		if strings.HasPrefix(e.Name(), ownName(r)) || strings.HasPrefix("."+name, ownName(r)) && name != e.Name() {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}
+	return err
 }

@@ -26,10 +26,10 @@ const (
 	maxCode   = 64
 )
 
-// run is a trueup that does a job. It dies with this process, at any moment: what it writes has no name yet.
+// run is a trueup that does a part of a job. It dies with this process, at any moment: what it writes has names of its
+// own, or it gives names that a later run can complete.
 type run struct {
 	cmd   *exec.Cmd
-	in    io.WriteCloser
 	said  chan event // closed when the run has closed its output
 	ended chan end
 
@@ -60,16 +60,13 @@ func start(program string, args []string, log func(line string)) (*run, error) {
 		r.cmd = exec.Command(program, args...)
 		release := sys.Tie(r.cmd)
 		defer release()
-		in, err := r.cmd.StdinPipe()
-		var out, said io.Reader
-		if err == nil {
-			out, err = r.cmd.StdoutPipe()
-		}
+		var said io.Reader
+		out, err := r.cmd.StdoutPipe()
 		if err == nil {
 			said, err = r.cmd.StderrPipe()
 		}
 		if err == nil {
-			r.in, err = in, r.cmd.Start()
+			err = r.cmd.Start()
 		}
 		started <- err
 		if err == nil {
@@ -118,12 +115,6 @@ func (r *run) listen(said io.Reader, log func(line string)) (tail string) {
 			return strings.ToValidUTF8(tail, "?")
 		}
 	}
-}
-
-// publish answers the question whether the result may get its name.
-func (r *run) publish() error {
-	_, err := io.WriteString(r.in, "publish\n")
-	return err
 }
 
 // signal tells the run something, unless it is gone.
@@ -179,11 +170,17 @@ var lasting = map[string]bool{
 // busy is the code of an error that passes when another program is done.
 const busy = "busy"
 
+// unfinished is the code of a disk in the middle of an exchange.
+const unfinished = "unfinished"
+
 // gone is the code of a datastore that this worker does not see any more.
 const gone = "gone"
 
 // exitRefused is the exit code of trueup for a refusal.
 const exitRefused = 4
+
+// exitDiffers is the exit code of trueup verify for a difference.
+const exitDiffers = 5
 
 // verdictOf judges the end of a run by its exit code and its JSON. good are the exit codes of success.
 func verdictOf(e end, good ...int) verdict {
@@ -191,7 +188,11 @@ func verdictOf(e end, good ...int) verdict {
 		return verdict{state: fleet.Done}
 	}
 	var f failure
-	if err := json.Unmarshal(e.output, &f); err != nil || f.Error == nil || e.exit < 0 || !fleet.IsCode(f.Error.Code) {
+	err := json.Unmarshal(e.output, &f)
+	if err == nil && f.Error == nil && e.exit == exitDiffers {
+		return verdict{fleet.Queued, "verify", "the copy is not the aligned image"}
+	}
+	if err != nil || f.Error == nil || e.exit < 0 || !fleet.IsCode(f.Error.Code) {
 		return verdict{fleet.Queued, "crash", fmt.Sprintf("trueup ended without a result: %v", e.err)}
 	}
 	v := verdict{fleet.Queued, f.Error.Code, clip(f.Error.Message, maxLog)}

@@ -243,20 +243,29 @@ var (
 	errGone    = errors.New("the datastore is not there")
 )
 
-// prepare returns the arguments of the run that does a job, or why the job has no run.
-func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict) {
+// task is how a job is done: by runs, each of which has to succeed, and by a last step once the fence is taken.
+type task struct {
+	runs [][]string
+	copy string   // path that the runs write, a name of its own; empty: they write none, and there is no fence
+	dest string   // path of the result
+	last []string // arguments of the last run; nil: the files of the copy get their names
+}
+
+// prepare returns how a job is done, or why it is not.
+func (w *Worker) prepare(d Datastore, r *fleet.Record) (t task, v verdict) {
 	at, err := d.place(r.Path)
 	switch {
 	case errors.Is(err, errOutside):
-		return nil, verdict{fleet.Refused, "reference", err.Error()}
+		return t, verdict{fleet.Refused, "reference", err.Error()}
 	case errors.Is(err, errGone):
-		return nil, verdict{fleet.Queued, gone, err.Error()}
+		return t, verdict{fleet.Queued, gone, err.Error()}
 	case err != nil:
-		return nil, verdict{fleet.Queued, "io", err.Error()}
+		return t, verdict{fleet.Queued, "io", err.Error()}
 	}
+	t.dest = target(at, r)
 	exchanged := r.Kind == fleet.Exchange && r.Named != "" && exists(at+journal) // by an earlier delivery
 	if !exchanged && changed(at, &r.Job) {
-		return nil, verdict{
+		return t, verdict{
 			fleet.Refused, "changed",
 			"the image is not what it was when it was scanned; scan it again, and submit what is found",
 		}
@@ -267,37 +276,50 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 	}
 	if r.Kind == fleet.Scan {
 		if err := os.Remove(w.results(r)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, verdict{fleet.Queued, "io", err.Error()}
+			return t, verdict{fleet.Queued, "io", err.Error()}
 		}
-		args = append(
-			[]string{"scan"}, append(common, "--label", "datastore="+d.Name, "--out", w.results(r))...,
-		)
-		return append(append(args, r.Flags()...), at), v
+		scan := slices.Concat([]string{"scan"}, common, []string{"--label", "datastore=" + d.Name, "--out", w.results(r)})
+		t.runs = [][]string{append(append(scan, r.Flags()...), at)}
+		return t, v
 	}
-	dest := target(at, r)
-	if r.Kind == fleet.Align && r.Named != "" && identityOf(dest) == r.Named {
-		args = append([]string{"verify"}, common...) // an earlier delivery has come to its end
-		if r.SkipFree {
-			args = append(args, "--skip-free")
-		}
-		return append(args, at, dest), v
+	verify := append([]string{"verify"}, common...)
+	if r.SkipFree {
+		verify = append(verify, "--skip-free")
 	}
-	if r.Kind == fleet.Align && exists(dest) {
-		return nil, verdict{
-			fleet.Refused, "exists", filepath.Base(dest) + " exists: rename it, and have the job retried, or submit " +
+	copied := copyOf(at, r)
+	named := func(path string) bool { return r.Named != "" && identityOf(path) == r.Named }
+	o, replace := r.Options, slices.Concat([]string{"replace"}, common)
+	if r.Kind == fleet.Exchange {
+		o.Flatten = false // an exchange merges no snapshots
+		replace = append(replace, o.Flags()...)
+	}
+	switch {
+	case r.Kind == fleet.Align && named(t.dest): // an earlier delivery has come to its end
+		t.runs = [][]string{append(verify, at, t.dest)}
+		return t, v
+	case r.Kind == fleet.Align && exists(t.dest):
+		return t, verdict{
+			fleet.Refused, "exists", filepath.Base(t.dest) + " exists: rename it, and have the job retried, or submit " +
 				"the image with another --suffix",
 		}
+	case exchanged:
+		t.copy, t.last = copied, append(replace, at)
+		return t, v
+	case r.Kind == fleet.Exchange:
+		t.last = append(replace, "--by", copied, at)
 	}
-	return runArgs(r, common, at, dest), v
-}
-
-// runArgs returns the command line of a job on the image at a path. An exchange merges no snapshots.
-func runArgs(r *fleet.Record, common []string, at, dest string) []string {
-	o, command, names := r.Options, "align", []string{at, dest}
+	t.copy = copied
+	if named(copied) { // an earlier delivery has taken the fence
+		return t, v
+	}
+	align := slices.Concat([]string{"align", "--force", "--verify", "structure"}, common, o.Flags())
 	if r.Kind == fleet.Exchange {
-		o.Flatten, command, names = false, "replace", []string{at}
+		align = append(align, "--skip-aligned")
+	} else if err := os.Mkdir(filepath.Dir(copied), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return t, verdict{fleet.Queued, "io", err.Error()}
 	}
-	return slices.Concat([]string{command, "--supervised"}, common, o.Flags(), names)
+	t.runs = [][]string{append(align, at, copied), append(verify, at, copied)}
+	return t, v
 }
 
 // target returns where the result of a job gets its name, whose image is at a path.
@@ -306,6 +328,18 @@ func target(at string, r *fleet.Record) string {
 		return filepath.Join(filepath.Dir(at), filepath.Base(r.Dest()))
 	}
 	return at
+}
+
+// ownName begins the names of what a job writes until its copy gets the names of the result.
+func ownName(r *fleet.Record) string { return ".trueup-" + r.ID() }
+
+// copyOf returns the path that the copy of an image is written to. The files of an aligned one have their final names,
+// in a folder of their own. That of an exchange lies beside the image, as trueup replace --by wants it.
+func copyOf(at string, r *fleet.Record) string {
+	if r.Kind == fleet.Align {
+		return filepath.Join(filepath.Dir(at), ownName(r), filepath.Base(r.Dest()))
+	}
+	return filepath.Join(filepath.Dir(at), ownName(r)+"-"+filepath.Base(at))
 }
 
 // partialOf returns the path that a file has while trueup writes it.
