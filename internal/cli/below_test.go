@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -127,4 +128,120 @@ func TestFinishBelowKeepsWhatAnOverlayNeeds(t *testing.T) {
 	r := trueup(t, "finish", "--below", "lib/machine")
 	require.Zero(t, r.code, r.stderr)
 	require.Equal(t, "no disk in lib/machine or below has a journal\n", r.stdout)
+}
+
+// TestReplaceBy exchanges a disk for a finished copy, and refuses copies that are not what the flags make of it, or
+// that something else needs.
+func TestReplaceBy(t *testing.T) {
+	misaligned := func(t *testing.T) {
+		t.Helper()
+		t.Chdir(t.TempDir())
+		put(t, "d.img", tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512}))
+		require.Equal(t, 0, trueup(t, "align", "--allow-unbootable", "d.img", "c.img").code)
+	}
+	replace := func(t *testing.T, flags ...string) ended {
+		t.Helper()
+		return trueup(t, append([]string{"replace", "--allow-unbootable", "--by"}, flags...)...)
+	}
+	t.Run("exchanged, and back", func(t *testing.T) {
+		misaligned(t)
+		old, aligned := disktest.ReadFile(t, "d.img"), disktest.ReadFile(t, "c.img")
+		for _, flags := range [][]string{nil, {"--verify", "full"}} {
+			r := replace(t, append([]string{"c.img", "d.img"}, flags...)...)
+			require.Equal(t, 0, r.code, r.stderr)
+			require.Equal(t, aligned, disktest.ReadFile(t, "d.img"))
+			require.Equal(t, old, disktest.ReadFile(t, "d.orig.img"))
+			require.NoFileExists(t, "c.img")
+			require.Equal(t, 0, trueup(t, "undo", "d.img").code)
+			require.Equal(t, old, disktest.ReadFile(t, "d.img"))
+			require.ElementsMatch(t, []string{"d.img"}, disktest.Names(t, "."))
+			require.Equal(t, 0, trueup(t, "align", "--allow-unbootable", "d.img", "c.img").code)
+		}
+	})
+	for name, c := range map[string]struct {
+		change func(t *testing.T)
+		flags  string
+		code   int
+		says   string
+	}{
+		"other flags": {nil, "c.img d.img --boundary 4K", 4, "is not what these flags make of d.img"},
+		"a field that the move changed": {func(t *testing.T) {
+			t.Helper()
+			disktest.WriteAt(t, "c.img", 446+8, []byte{64})
+		}, "c.img d.img", 4, "is not what these flags make of d.img"},
+		"a byte of the data": {func(t *testing.T) {
+			t.Helper()
+			disktest.WriteAt(t, "c.img", 200*512, []byte("other"))
+		}, "c.img d.img --verify full", 4, "is not what these flags make of d.img"},
+		"a disk that was written after it": {func(t *testing.T) {
+			t.Helper()
+			require.NoError(t, os.Chtimes("c.img", time.Time{}, time.Unix(1, 0)))
+		}, "c.img d.img", 4, `"d.img" was written after it`},
+		"a link": {func(t *testing.T) {
+			t.Helper()
+			require.NoError(t, os.Symlink("c.img", "l.img"))
+		}, "l.img d.img", 4, "it is a link"},
+		"two names": {func(t *testing.T) {
+			t.Helper()
+			require.NoError(t, os.Link("c.img", "l.img"))
+		}, "c.img d.img", 4, "2 hard links"},
+		"another folder": {func(t *testing.T) {
+			t.Helper()
+			require.NoError(t, os.Mkdir("sub", 0o755))
+			require.NoError(t, os.Rename("c.img", "sub/c.img"))
+		}, "sub/c.img d.img", 4, "another folder"},
+		"another format": {func(t *testing.T) {
+			t.Helper()
+			require.Equal(t, 0, trueup(t, "convert", "c.img", "c.vmdk", "--to", "vmdk").code)
+		}, "c.vmdk d.img", 4, "vmdk"},
+		"an overlay of it": {func(t *testing.T) {
+			t.Helper()
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "c.img", "o.qcow2")
+		}, "c.img d.img", 4, `"o.qcow2" needs it`},
+		"an overlay of it below": {func(t *testing.T) {
+			t.Helper()
+			require.NoError(t, os.Mkdir("sub", 0o755))
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "../c.img", "sub/o.qcow2")
+		}, "c.img d.img", 4, "o.qcow2"},
+		"an overlay of the disk": {func(t *testing.T) {
+			t.Helper()
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "d.img", "o.qcow2")
+		}, "c.img d.img", 4, "o.qcow2"},
+		"an original of another exchange": {func(t *testing.T) {
+			t.Helper()
+			require.NoError(t, os.WriteFile("x.img", disktest.ReadFile(t, "d.img"), 0o600))
+			require.Equal(t, 0, trueup(t, "replace", "--allow-unbootable", "x.img").code)
+		}, "x.orig.img d.img", 4, "x.img"},
+		"the disk itself": {nil, "d.img d.img", 4, "a file of the disk"},
+		"a package":       {nil, "c.ova d.img", 64, "leave out"},
+		"digests":         {nil, "c.img d.img --checksums s", 64, "leave out --checksums"},
+		"several disks":   {nil, "c.img d.img c.img", 64, "--by are for one DISK"},
+		"a web address":   {nil, "nbd://localhost d.img", 4, "nbd"},
+		"an absent copy":  {nil, "absent.img d.img", 1, "absent.img"},
+		"an aligned disk": {nil, "d.img c.img", 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			misaligned(t)
+			if c.change != nil {
+				c.change(t)
+			}
+			before := sumsHere(t)
+			r := replace(t, strings.Fields(c.flags)...)
+			require.Equal(t, c.code, r.code, r.stdout+r.stderr)
+			require.Contains(t, r.stderr, c.says)
+			require.Equal(t, before, sumsHere(t))
+		})
+	}
+}
+
+// sumsHere returns the bytes of the files of the working folder.
+func sumsHere(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, name := range disktest.Names(t, ".") {
+		if st := disktest.Stat(t, name); st.Mode().IsRegular() {
+			out[name] = string(disktest.ReadFile(t, name))
+		}
+	}
+	return out
 }

@@ -58,7 +58,6 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 	for _, f := range img.Handles {
 		newest = max(newest, f.Info.Modified)
 	}
-	was := s.plan.Old[0].Disks[0]
 	switch {
 	case err != nil:
 		return err
@@ -69,8 +68,8 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 			"exchanged", anew)
 	case img.Packaged() || img.MapsDevice || img.Child || len(img.Chain) > 0:
 		return s.refuse("unsupported", "it is a snapshot, a view or a disk of a package", anew)
-	case img.Format != was.Format:
-		return s.refuse("unsupported", fmt.Sprintf("it is a %s, and the disk a %s", img.Format, was.Format), anew)
+	case kindOf(img) != s.kind:
+		return s.refuse("unsupported", fmt.Sprintf("it is a %s, and the disk a %s", kindOf(img), s.kind), anew)
 	}
 	for _, f := range img.Handles {
 		fixed, err := s.immovable(f.Name())

@@ -22,6 +22,7 @@ type Source struct {
 	dir   *gate.Folder
 	plan  plan
 	notes []ondisk.Issue
+	kind  string // format and subformat
 }
 
 // Output is a copy beside its source that is complete, but has no name yet.
@@ -34,7 +35,7 @@ type Output interface {
 
 // New checks, before anything is written, that the files of an image can be exchanged.
 func New(img *image.Image) (*Source, error) {
-	s := &Source{path: img.Path, dir: img.Dir}
+	s := &Source{path: img.Path, dir: img.Dir, kind: kindOf(img)}
 	err := s.checkPath()
 	if err == nil && img.Packaged() {
 		err = s.refuse("unsupported", "it is a disk of a package", "exchange the package as a whole")
@@ -85,6 +86,9 @@ func New(img *image.Image) (*Source, error) {
 	}
 	return s, nil
 }
+
+// kindOf returns the format and the subformat of an image, as messages name them.
+func kindOf(img *image.Image) string { return strings.TrimSpace(img.Format + " " + img.Subformat) }
 
 func (s *Source) refuse(code, reason, remedy string) error {
 	return &ondisk.Refusal{Code: code, Reason: "replace: " + reason, Remedy: remedy}
