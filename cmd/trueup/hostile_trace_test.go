@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -116,4 +119,145 @@ func (w watch) checkCall(t *testing.T, path, dest string, c nameCall) {
 		allowed = allowed || openFiles.MatchString(p) || !opens && openFile.MatchString(p)
 		require.True(t, allowed, "touches %q: %s", p, c.line)
 	}
+}
+
+// Jobs of a process: it decodes images and starts no program, or it starts programs and decodes nothing.
+const (
+	decodes      = "decodes"
+	orchestrates = "orchestrates"
+)
+
+// processes are the commands that read images or start programs, each with its job and its arguments.
+var processes = map[string]struct {
+	job  string
+	args []string
+}{
+	"inspect": {decodes, []string{"source.raw"}},
+	"plan":    {decodes, []string{"source.raw"}},
+	"align":   {decodes, []string{"source.raw", "copy.raw"}},
+	"convert": {decodes, []string{"--to", "vmdk", "source.raw", "copy.vmdk"}},
+	"verify":  {decodes, []string{"source.raw", "source-aligned.raw"}},
+	"replace": {decodes, []string{"source.raw"}},
+	"move":    {decodes, []string{"source.raw"}},
+	"view":    {decodes, []string{"source.raw", "view.vmdk"}},
+	"serve":   {decodes, []string{"--socket", "socket", "source.raw"}},
+	"scan":    {decodes, []string{"."}},
+	"undo":    {decodes, []string{"source-replaced.raw"}},
+	"resume":  {decodes, []string{"source-replaced.raw"}},
+	"finish":  {decodes, []string{"source-replaced.raw"}},
+	"boot":    {orchestrates, []string{"source.raw"}},
+	"judge":   {orchestrates, []string{"source.raw", "source-aligned.raw"}},
+	"bench":   {orchestrates, []string{"."}},
+}
+
+// noImages are the commands that do neither.
+var noImages = []string{"completion", "help", "report", "version"}
+
+// TestOneProcessOneJob holds each command to its job: one that decodes starts no program, but for the workers of scan,
+// and one that starts programs opens no image in its own process.
+func TestOneProcessOneJob(t *testing.T) {
+	t.Parallel()
+	_, list, _ := strings.Cut(trueup(t, "help").stdout, "Commands:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	commands := regexp.MustCompile(`(?m)^  ([a-z]+) `).FindAllStringSubmatch(list, -1)
+	require.Greater(t, len(commands), 10)
+	for _, c := range commands {
+		_, known := processes[c[1]]
+		require.NotEqual(t, slices.Contains(noImages, c[1]), known, "%s has one job, and it stands here", c[1])
+	}
+	for name, c := range processes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for _, args := range [][]string{
+				{"convert", "--to", "raw", sampleDisk(t), "source.raw"},
+				{"convert", "source.raw", "source-replaced.raw"}, {"replace", "source-replaced.raw"},
+				{"align", "source.raw", "source-aligned.raw"},
+			} {
+				cmd := exec.Command(builtPath, args...)
+				cmd.Dir = dir
+				require.NoError(t, cmd.Run())
+			}
+			fails := map[string]string{}
+			for _, program := range []string{"qemu-img", "qemu-system-x86_64", "guestfish", "fio"} {
+				fails[program] = "exit 1"
+			}
+			o := fakes(t, fails)
+			p := tracedProcess(t, dir, o.path, append([]string{name}, c.args...))
+			switch c.job {
+			case decodes:
+				want := []string(nil)
+				if name == "scan" { // its workers decode
+					want = []string{"/proc/self/exe"}
+				}
+				require.Equal(t, want, slices.Compact(p.programs))
+				if name != "scan" && name != "resume" { // which finds nothing to do
+					require.Positive(t, p.opened, "it opens the image")
+				}
+			case orchestrates:
+				require.Zero(t, p.opened, "it opens no image")
+				require.NotEmpty(t, p.programs)
+			}
+		})
+	}
+}
+
+// process is what strace shows of a process: how often it has opened images, and the programs that it, and those that
+// it has started, have become.
+type process struct {
+	opened   int
+	programs []string
+}
+
+var (
+	straceCall  = regexp.MustCompile(`^(\d+) +(?:<\.\.\. )?(\w+)(.*)$`)
+	straceChild = regexp.MustCompile(` = (\d+)$`)
+	straceOpen  = regexp.MustCompile(`"([^"]*source[^"]*\.raw)".* = \d+$`)
+	straceStart = regexp.MustCompile(`^\("([^"]*)"`)
+)
+
+// tracedProcess runs trueup in a folder, with fakes before all other programs, until it ends or has run for a while.
+func tracedProcess(t *testing.T, dir, path string, args []string) (p process) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "calls")
+	strace := []string{"-f", "-qq", "-s", "4096", "-o", log, "-e", "trace=/^(execve|open|openat|clone|clone3|v?fork)$"}
+	command := append([]string{"-s", "INT", "5", disktest.Tool(t, "strace")}, append(strace, builtPath)...)
+	cmd := exec.Command("timeout", append(command, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+path+":"+os.Getenv("PATH"))
+	_ = cmd.Run() // what it is asked for may fail
+	own, begun := map[string]bool{}, map[string]string{}
+	lines := strings.Split(string(disktest.ReadFile(t, log)), "\n")
+	for _, line := range lines { // threads first: the first call of one can stand before the end of the call that made it
+		m := straceCall.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		if len(own) == 0 {
+			own[m[1]] = true
+		}
+		if !strings.HasPrefix(m[2], "clone") {
+			continue
+		}
+		flags := begun[m[1]] + m[3]
+		if begun[m[1]] = flags; !strings.HasSuffix(line, "<unfinished ...>") {
+			delete(begun, m[1])
+		}
+		if child := straceChild.FindStringSubmatch(line); child != nil && strings.Contains(flags, "CLONE_THREAD") {
+			own[child[1]] = own[m[1]]
+		}
+	}
+	for i, line := range lines {
+		m := straceCall.FindStringSubmatch(line)
+		switch {
+		case m == nil:
+		case m[2] == "execve" && i > 0:
+			if program := straceStart.FindStringSubmatch(m[3]); program != nil {
+				p.programs = append(p.programs, program[1])
+			}
+		case own[m[1]] && strings.HasPrefix(m[2], "open") && straceOpen.MatchString(m[3]):
+			p.opened++
+		}
+	}
+	return p
 }
