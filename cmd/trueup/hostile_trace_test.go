@@ -171,7 +171,8 @@ func TestOneProcessOneJob(t *testing.T) {
 			dir := t.TempDir()
 			for _, args := range [][]string{
 				{"convert", "--to", "raw", sampleDisk(t), "source.raw"},
-				{"convert", "source.raw", "source-replaced.raw"}, {"replace", "source-replaced.raw"},
+				{"convert", "source.raw", "source-replaced.raw"},
+				{"replace", "source-replaced.raw"},
 				{"align", "source.raw", "source-aligned.raw"},
 			} {
 				cmd := exec.Command(builtPath, args...)
@@ -228,7 +229,7 @@ func tracedProcess(t *testing.T, dir, path string, args []string) (p process) {
 	_ = cmd.Run() // what it is asked for may fail
 	own, begun := map[string]bool{}, map[string]string{}
 	lines := strings.Split(string(disktest.ReadFile(t, log)), "\n")
-	for _, line := range lines { // threads first: the first call of one can stand before the end of the call that made it
+	for _, line := range lines { // threads first: a call of one can stand before the end of the call that made it
 		m := straceCall.FindStringSubmatch(line)
 		if m == nil {
 			continue

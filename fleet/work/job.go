@@ -119,7 +119,7 @@ func (j *attempt) runOne(ctx context.Context, args []string) (e end, v verdict, 
 		return e, v, err
 	}
 	if j.run, err = start(j.Program, args, func(line string) { j.log.Info("trueup", "text", line) }); err != nil {
-		return e, verdict{fleet.Queued, "io", err.Error()}, nil
+		return e, verdict{fleet.Queued, "io", err.Error()}, nil //nolint:nilerr // the verdict says it
 	}
 	j.advanced = time.Now()
 	return j.attend(ctx)
@@ -331,7 +331,8 @@ func (j *attempt) judge(e end) verdict {
 		return verdictOf(e)
 	}
 	v := verdictOf(e, 0)
-	if v.code == unfinished && r.Named != "" { // an earlier delivery has taken the fence, and its exchange may be at work
+	// An earlier delivery has taken the fence, and its exchange may be at work.
+	if v.code == unfinished && r.Named != "" {
 		v.state, v.code = fleet.Queued, busy
 	}
 	return v

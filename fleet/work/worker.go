@@ -262,7 +262,6 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (t task, v verdict) {
 	case err != nil:
 		return t, verdict{fleet.Queued, "io", err.Error()}
 	}
-	t.dest = target(at, r)
 	exchanged := r.Kind == fleet.Exchange && r.Named != "" && exists(at+journal) // by an earlier delivery
 	if !exchanged && changed(at, &r.Job) {
 		return t, verdict{
@@ -278,47 +277,56 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (t task, v verdict) {
 		if err := os.Remove(w.results(r)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return t, verdict{fleet.Queued, "io", err.Error()}
 		}
-		scan := slices.Concat([]string{"scan"}, common, []string{"--label", "datastore=" + d.Name, "--out", w.results(r)})
-		t.runs = [][]string{append(append(scan, r.Flags()...), at)}
+		label := []string{"--label", "datastore=" + d.Name, "--out", w.results(r)}
+		t.runs = [][]string{slices.Concat([]string{"scan"}, common, label, r.Flags(), []string{at})}
 		return t, v
 	}
-	verify := append([]string{"verify"}, common...)
-	if r.SkipFree {
-		verify = append(verify, "--skip-free")
+	return copying(at, r, common, exchanged)
+}
+
+// copying returns how an image is copied, and what an earlier delivery has left to do of that. exchanged says that one
+// has begun to give names. common are the flags of all runs.
+func copying(at string, r *fleet.Record, common []string, exchanged bool) (t task, v verdict) {
+	t.dest, t.copy = target(at, r), copyOf(at, r)
+	run := func(command string, more ...[]string) []string {
+		return slices.Concat(append([][]string{{command}, common}, more...)...)
 	}
-	copied := copyOf(at, r)
 	named := func(path string) bool { return r.Named != "" && identityOf(path) == r.Named }
-	o, replace := r.Options, slices.Concat([]string{"replace"}, common)
+	flags, o := []string(nil), r.Options
+	if r.SkipFree {
+		flags = []string{"--skip-free"}
+	}
+	write := []string{"--force", "--verify", "structure"}
 	if r.Kind == fleet.Exchange {
 		o.Flatten = false // an exchange merges no snapshots
-		replace = append(replace, o.Flags()...)
+		write = append(write, "--skip-aligned")
 	}
 	switch {
 	case r.Kind == fleet.Align && named(t.dest): // an earlier delivery has come to its end
-		t.runs = [][]string{append(verify, at, t.dest)}
+		t.copy, t.runs = "", [][]string{run("verify", flags, []string{at, t.dest})}
 		return t, v
 	case r.Kind == fleet.Align && exists(t.dest):
 		return t, verdict{
-			fleet.Refused, "exists", filepath.Base(t.dest) + " exists: rename it, and have the job retried, or submit " +
-				"the image with another --suffix",
+			fleet.Refused, "exists", filepath.Base(t.dest) + " exists: rename it, and have the job retried, or " +
+				"submit the image with another --suffix",
 		}
 	case exchanged:
-		t.copy, t.last = copied, append(replace, at)
+		t.last = run("replace", o.Flags(), []string{at})
 		return t, v
 	case r.Kind == fleet.Exchange:
-		t.last = append(replace, "--by", copied, at)
+		t.last = run("replace", o.Flags(), []string{"--by", t.copy, at})
 	}
-	t.copy = copied
-	if named(copied) { // an earlier delivery has taken the fence
+	if named(t.copy) { // an earlier delivery has taken the fence
 		return t, v
 	}
-	align := slices.Concat([]string{"align", "--force", "--verify", "structure"}, common, o.Flags())
-	if r.Kind == fleet.Exchange {
-		align = append(align, "--skip-aligned")
-	} else if err := os.Mkdir(filepath.Dir(copied), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return t, verdict{fleet.Queued, "io", err.Error()}
+	if r.Kind == fleet.Align {
+		if err := os.Mkdir(filepath.Dir(t.copy), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return t, verdict{fleet.Queued, "io", err.Error()}
+		}
 	}
-	t.runs = [][]string{append(align, at, copied), append(verify, at, copied)}
+	t.runs = [][]string{
+		run("align", write, o.Flags(), []string{at, t.copy}), run("verify", flags, []string{at, t.copy}),
+	}
 	return t, v
 }
 

@@ -81,7 +81,8 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 		case !img.Dir.Holds(f) || f.Info.Device != here.Device || f.Info.Inode == 0:
 			return s.refuse("unsupported", fmt.Sprintf("%q lies on another file system", f.Name()), anew)
 		case f.Info.Links > 1:
-			return s.refuse("reference", fmt.Sprintf("%q has %d hard links", f.Name(), f.Info.Links), "remove the others")
+			return s.refuse("reference", fmt.Sprintf("%q has %d hard links", f.Name(), f.Info.Links),
+				"remove the others")
 		}
 	}
 	for _, o := range s.plan.Old {
@@ -90,7 +91,7 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 			return s.refuse("reference", fmt.Sprintf("it uses %v, a file of the disk", o.Name), anew)
 		}
 		if fresh && o.Modified > newest {
-			return s.refuse("changed", fmt.Sprintf("%v was written after it, and what was written is not in it", o.Name),
+			return s.refuse("changed", fmt.Sprintf("%v was written after it, and it lacks that", o.Name),
 				anew+"; or have all bytes compared, with --verify full")
 		}
 	}

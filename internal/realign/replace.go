@@ -71,10 +71,13 @@ func (j *Job) replace(
 		return err
 	})
 	if err == nil {
-		w.Notes = slices.Concat(w.Notes, outside(p), s.elsewhere("exchange", "trueup undo brings the original back"))
+		w.Notes = slices.Concat(w.Notes, outside(p), s.elsewhere("exchange", undoes))
 	}
 	return w, err
 }
+
+// undoes is the way back from an exchange.
+const undoes = "trueup undo brings the original back"
 
 // replaceBy gives a finished copy the names of SOURCE, when it is proved to be what the plan makes of that.
 func (j *Job) replaceBy(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk) (w Written, err error) {
@@ -117,12 +120,12 @@ func (j *Job) replaceBy(ctx context.Context, s *Source, p *plan.Plan, view disk.
 		return w, err
 	}
 	w.Took = Since(start)
-	w.Notes = slices.Concat(w.Replaced.Notes, outside(p), s.elsewhere("exchange", "trueup undo brings the original back"))
+	w.Notes = slices.Concat(w.Replaced.Notes, outside(p), s.elsewhere("exchange", undoes))
 	return w, nil
 }
 
-// proved refuses a copy that is not what the plan makes of s: in its structures and in all fields that the plan changes,
-// and in every byte where all are compared.
+// proved refuses a copy that is not what the plan makes of s: in its structures and in all fields that the plan
+// changes, and in every byte where all are compared.
 func (j *Job) proved(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, by *Source) error {
 	if err := Broken(align.Relevant(by.Damage, nil)); err != nil {
 		return err
