@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
@@ -20,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { disktest.LeakTestMain(m) }
 
 // textJudge takes a file for what its text says: "disk", "extent", "bare", "pack", "iso"; then "has NAME" and "of
 // NAME", a line each.

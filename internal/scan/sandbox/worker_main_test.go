@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	default:
-		goleak.VerifyTestMain(m)
+		disktest.LeakTestMain(m)
 	}
 }
 

@@ -1,0 +1,37 @@
+package disktest
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// leakPatience bounds the wait for goroutines that are about to end.
+const leakPatience = time.Minute
+
+// LeakTestMain runs the tests of a package, fails if goroutines are left behind, and ends the process.
+func LeakTestMain(m *testing.M) {
+	code := m.Run()
+	left := goroutines()
+	for began := time.Now(); code == 0 && len(left) > 0; left = goroutines() {
+		if time.Since(began) > leakPatience {
+			fmt.Fprintf(os.Stderr, "%d goroutines are left:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
+			code = 1
+		}
+		time.Sleep(pollEvery)
+	}
+	os.Exit(code)
+}
+
+// goroutines returns the stacks of all goroutines but the caller's and the ones of os/signal, which never end.
+func goroutines() []string {
+	text := make([]byte, 4<<20)
+	stacks := strings.Split(string(text[:runtime.Stack(text, true)]), "\n\n")
+	return slices.DeleteFunc(stacks[1:], func(stack string) bool {
+		return strings.Contains(stack, "os/signal.loop") || strings.Contains(stack, "runtime.ensureSigM")
+	})
+}
