@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/cli"
 	"github.com/trueup/trueup/internal/disktest"
 )
 
@@ -19,6 +20,9 @@ import (
 var builtPath string
 
 func TestMain(m *testing.M) {
+	if isScriptProgram() {
+		os.Exit(cli.Main(version, os.Args[1:]))
+	}
 	disktest.DefaultSignals()
 	run := buildAndRun
 	if os.Getenv(launchEnv) != "" {
