@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -84,31 +83,4 @@ func (c *alignCase) locate(t *testing.T, image string, off int64) (file string, 
 		}
 	}
 	return "", 0
-}
-
-// TestVerifyOfAForeignDisk has verify look at two disks that have nothing to do with each other.
-func TestVerifyOfAForeignDisk(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	one := madeDisks[0].make(t, dir)
-	other := disktest.Blank(t, "other.raw", madeDisks[0].sectors*sectorSize)
-	require.False(t, trueupJSON[jsonVerify](t, 5, "verify", one, other).Equal)
-
-	missing := trueupJSON[jsonError](t, 1, "verify", one, filepath.Join(dir, "absent.raw"))
-	require.Equal(t, "io", missing.Error.Code)
-}
-
-// TestVerifySwapped has verify look at a disk and its aligned copy the wrong way round. In a GPT the way back fits, and
-// every byte is where it leads, but no one who asks for an aligned disk wants a copy that is not.
-func TestVerifySwapped(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	source, dest := filepath.Join(dir, "source.raw"), filepath.Join(dir, "dest.raw")
-	disktest.MakeBlank(t, source, 64<<20)
-	disktest.Run(t, "sgdisk", "-a", "1", "-n", "1:34:+10M", "-n", "2:40001:+20M", source)
-	require.Equal(t, 0, trueup(t, "align", source, dest).code)
-	require.Equal(t, 0, trueup(t, "verify", source, dest).code)
-	answer := trueupJSON[jsonVerify](t, 5, "verify", dest, source)
-	require.False(t, answer.Equal)
-	require.Contains(t, answer.Differences[0].Text, "are SOURCE and DEST swapped?")
 }

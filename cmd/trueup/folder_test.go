@@ -65,16 +65,3 @@ func TestManyLinksToADescriptor(t *testing.T) {
 	calls := disktest.ReadFile(t, log)
 	require.Less(t, strings.Count(string(calls), "pread64("), 500, "less than one read for each name")
 }
-
-// TestMemoryOfAnotherMachine tells the memory files of machines with similar names apart.
-func TestMemoryOfAnotherMachine(t *testing.T) {
-	t.Parallel()
-	image := flatDisk(t, t.TempDir(), "win")
-	for name, want := range map[string]int{"winxp.vmem": 0, "win.vmem": 4, "win-1a2b.vmem": 4} {
-		memory := filepath.Join(filepath.Dir(image), name)
-		require.NoError(t, os.WriteFile(memory, nil, 0o644))
-		r := trueup(t, "align", image, filepath.Join(t.TempDir(), "dest.vmdk"))
-		require.Equal(t, want, r.code, "%s: %s", name, r.stderr)
-		require.NoError(t, os.Remove(memory))
-	}
-}

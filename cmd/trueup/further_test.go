@@ -303,37 +303,6 @@ func TestParentsOfVHDInFurtherFolders(t *testing.T) {
 	}
 }
 
-// TestPackagesNameNoFurtherFolders refuses a flag that would have no effect.
-func TestPackagesNameNoFurtherFolders(t *testing.T) {
-	t.Parallel()
-	source, folder := twoDisks(t).ova(t), t.TempDir()
-	for _, args := range [][]string{
-		{"inspect", source + "!disk1.vmdk"},
-		{"plan", source + "!disk1.vmdk"},
-		{"align", source, filepath.Join(t.TempDir(), "x.ova")},
-		{"convert", "--to", "raw", source + "!disk1.vmdk", filepath.Join(t.TempDir(), "x.raw")},
-	} {
-		r := trueup(t, append(args, "--allow-folder", folder)...)
-		require.Equal(t, 64, r.code, "%q: %s", args, r.stdout)
-		requireOneLine(t, r.stderr)
-		require.Contains(t, r.stderr, "a package is complete")
-	}
-	r := trueup(t, "plan", "--allow-folder", folder, "--with", source+"!disk2.vmdk", pairDisk(t))
-	require.Equal(t, 0, r.code, "the folder is for the other disk: %s", r.stderr)
-}
-
-// TestAllowedFoldersAreFolders refuses a flag that allows nothing.
-func TestAllowedFoldersAreFolders(t *testing.T) {
-	t.Parallel()
-	image := sampleDisk(t)
-	for _, path := range []string{image, image + "/x", filepath.Dir(image) + "/gone"} {
-		r := trueup(t, "inspect", "--allow-folder", path, image)
-		require.Equal(t, 64, r.code)
-		requireOneLine(t, r.stderr)
-		require.Contains(t, r.stderr, "--allow-folder "+path)
-	}
-}
-
 // TestScanReadsParentsBelowItsPaths has the workers read parents in any folder below a PATH, and nowhere else. Rows
 // that depend on another folder are not taken over.
 func TestScanReadsParentsBelowItsPaths(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -182,90 +181,6 @@ func TestDescriptorGivenBack(t *testing.T) {
 		} else {
 			c.requireMoved(t)
 		}
-	}
-}
-
-// TestInPlaceIsRefused: what cannot be moved in its place is refused before anything is written.
-func TestInPlaceIsRefused(t *testing.T) {
-	t.Parallel()
-	raw := noisyDisk(t, 4)
-	for _, x := range []struct {
-		name, says string
-		format     diskFormat
-		spoil      func(t *testing.T, path string)
-		flags      []string
-		code       int
-	}{
-		{name: "sparse", format: formatSparse, says: "use trueup replace", code: 4},
-		{
-			name: "hard link", format: formatRaw, says: "2 names (hard links)", code: 4,
-			spoil: func(t *testing.T, path string) {
-				t.Helper()
-				require.NoError(t, os.Link(path, path+".link"))
-			},
-		},
-		{
-			name: "second descriptor", format: formatFlat, says: `"second.vmdk" in the same folder names a file`,
-			code: 4,
-			spoil: func(t *testing.T, path string) {
-				t.Helper()
-				secondDescriptor(t, path, "second.vmdk")
-			},
-		},
-		{
-			name: "lock of a machine", format: formatFlat, says: "lock of a running virtual machine", code: 4,
-			spoil: func(t *testing.T, path string) {
-				t.Helper()
-				require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), "vm.vmx.lck"), nil, 0o600))
-			},
-		},
-		{
-			name: "bytes behind the disk", format: formatFlat, says: "512 bytes behind the end of the disk", code: 4,
-			spoil: func(t *testing.T, path string) {
-				t.Helper()
-				f, err := os.OpenFile(flatName(path), os.O_WRONLY|os.O_APPEND, 0)
-				require.NoError(t, err)
-				_, err = f.Write(make([]byte, 512))
-				require.NoError(t, err)
-				require.NoError(t, f.Close())
-			},
-		},
-		{
-			name: "one file twice", format: formatFlat, says: `two stretches of the disk lie in "disk-flat.vmdk"`,
-			code: 4,
-			spoil: func(t *testing.T, path string) {
-				t.Helper()
-				half := "RW 4096 FLAT \"disk-flat.vmdk\" "
-				text := disktest.ReadFile(t, path)
-				text = regexp.MustCompile(`RW 8192 FLAT .*`).ReplaceAll(text, []byte(half+"0\n"+half+"4096"))
-				require.NoError(t, os.WriteFile(path, text, 0o600))
-			},
-		},
-		{
-			name: "file that looks like a journal", format: formatRaw, says: "should be a journal", code: 4,
-			spoil: func(t *testing.T, path string) {
-				t.Helper()
-				require.NoError(t, os.WriteFile(path+".trueup", noise("x", 4096), 0o600))
-			},
-		},
-		{
-			name: "another format", format: formatRaw, says: "unknown flag: --to", flags: []string{"--to", "vmdk"},
-			code: 64,
-		},
-		{name: "DEST", format: formatRaw, says: "takes one DISK, 2 were given", flags: []string{"dest.raw"}, code: 64},
-	} {
-		t.Run(x.name, func(t *testing.T) {
-			t.Parallel()
-			path := x.format.convert(t, raw, t.TempDir(), "disk", "ide")
-			if x.spoil != nil {
-				x.spoil(t, path)
-			}
-			before := hashFolder(t, filepath.Dir(path))
-			r := trueup(t, append([]string{"move", path}, x.flags...)...)
-			require.Equal(t, x.code, r.code, "%s%s", r.stdout, r.stderr)
-			require.Contains(t, r.stderr, x.says)
-			require.Equal(t, before, hashFolder(t, filepath.Dir(path)))
-		})
 	}
 }
 

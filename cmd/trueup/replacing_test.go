@@ -151,32 +151,6 @@ func unpacked(t testing.TB, path string) (disks []string) {
 	return disks
 }
 
-// TestKeepNone removes the original when the copy is proved and has its names.
-func TestKeepNone(t *testing.T) {
-	t.Parallel()
-	path := sampleDisk(t)
-	r := trueup(t, "replace", "--keep", "none", "--json", path)
-	require.Equal(t, 0, r.code, r.stderr)
-	validate(t, r.stdout)
-	require.Equal(t, []string{"xp.vmdk"}, folderNames(t, filepath.Dir(path)))
-	require.Equal(t, 0, trueup(t, "inspect", path).code)
-}
-
-// TestKeepNoneLater removes the original of an exchange that has kept one: the run was killed before it could, or the
-// user has changed their mind.
-func TestKeepNoneLater(t *testing.T) {
-	t.Parallel()
-	for _, path := range []string{sampleDisk(t), flatDisk(t, t.TempDir(), "x"), twoDisks(t).folder(t)} {
-		before := folderNames(t, filepath.Dir(path))
-		require.Equal(t, 0, trueup(t, "replace", path).code)
-		r := trueup(t, "replace", "--keep", "none", path)
-		require.Equal(t, 0, r.code, r.stderr)
-		require.Contains(t, r.stdout, "the original is removed")
-		require.Equal(t, before, folderNames(t, filepath.Dir(path)))
-		require.Contains(t, trueup(t, "replace", "--keep", "none", path).stdout, "aligned already")
-	}
-}
-
 // TestReplaceOfAFixedFile refuses a file and a folder whose names cannot change, before a byte is copied.
 func TestReplaceOfAFixedFile(t *testing.T) {
 	t.Parallel()
@@ -239,51 +213,6 @@ func TestKeepNoneIsKilled(t *testing.T) {
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Contains(t, r.stdout, "the original is removed")
 	require.Equal(t, before, folderNames(t, dir))
-}
-
-// TestReplaceRefuses has disks and command lines that are refused before anything is written.
-func TestReplaceRefuses(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		prepare func(t *testing.T, path string)
-		args    []string
-		code    int
-		says    string
-	}{
-		"DEST":    {nil, []string{"other.vmdk"}, 64, "other.vmdk: no such file"},
-		"--force": {nil, []string{"--force"}, 64, "unknown flag: --force"},
-		"--to":    {nil, []string{"--to", "raw"}, 64, "unknown flag: --to"},
-		"--keep":  {nil, []string{"--keep", "all"}, 64, "original or none"},
-		"a hypervisor": {
-			func(t *testing.T, p string) { t.Helper(); require.NoError(t, os.Mkdir(p+".lck", 0o755)) },
-			nil, 4, "has the disk open",
-		},
-		"a snapshot": {func(t *testing.T, p string) {
-			t.Helper()
-			disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-F", "vmdk", "-b", p,
-				filepath.Join(filepath.Dir(p), "s.vmdk"))
-		}, nil, 4, "is a snapshot of this disk"},
-		"a backup": {func(t *testing.T, p string) {
-			t.Helper()
-			disktest.Run(t, "cp", p, filepath.Join(filepath.Dir(p), "xp.orig.vmdk"))
-		}, nil, 4, "exists, and is the name"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			path := sampleDisk(t)
-			if c.prepare != nil {
-				c.prepare(t, path)
-			}
-			before := folderNames(t, filepath.Dir(path))
-			r := trueup(t, append([]string{"replace", path}, c.args...)...)
-			require.Equal(t, c.code, r.code, r.stderr)
-			require.Contains(t, r.stderr, c.says)
-			requireOneLine(t, r.stderr)
-			require.Equal(t, before, folderNames(t, filepath.Dir(path)))
-		})
-	}
-	require.Equal(t, 64, trueup(t, "align", "--keep", "none", sampleDisk(t), "x.vmdk").code)
-	require.Contains(t, trueup(t, "replace", "x.ova").stderr, "no such file")
 }
 
 // TestReplaceIsKilled kills an exchange by the program itself. All commands refuse the disk, and the same one completes

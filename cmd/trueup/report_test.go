@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -56,85 +55,6 @@ func TestReportOfShards(t *testing.T) {
 		s.Isolation, s.Merged, s.Whole = results.Isolation{}, nil, false
 	}
 	require.Equal(t, sum, r)
-}
-
-// TestTemplates prints a scan and its report by a template of the user, which is read before anything else.
-func TestTemplates(t *testing.T) {
-	t.Parallel()
-	dir, work := manyDisks(t, 3), t.TempDir()
-	file := func(name, text string) string {
-		path := filepath.Join(work, name)
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		return path
-	}
-	good := file("good.tmpl", "{{range .images}}{{.verdict}} {{.exit_code}}\n{{end}}{{.summary.images}}\n")
-	bad, wrong := file("bad.tmpl", "\n{{if}}"), file("wrong.tmpl", "\n\n{{range .images}}{{.verdcit}}{{end}}")
-	want := strings.Repeat("misaligned 3\n", 3) + "3\n"
-	r := trueup(t, "scan", "--template", good, dir)
-	require.Equal(t, 3, r.code, r.stderr)
-	require.Equal(t, want, r.stdout)
-	lines, out := keptScan(t, "a.ndjson", dir), filepath.Join(work, "out")
-	r = trueup(t, "report", "--quiet", "--template", good, "--out", out, lines)
-	require.Equal(t, 3, r.code, r.stderr)
-	require.Equal(t, want, string(disktest.ReadFile(t, out)))
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--template", bad}, "bad.tmpl:2: missing value for if"},
-		{[]string{"--template", wrong, "--out", filepath.Join(work, "none")}, `wrong.tmpl:3:19: executing`},
-		{[]string{"--template", filepath.Join(work, "none")}, "none: no such file"},
-		{[]string{"--template", file("large", strings.Repeat(" ", 1<<20+1))}, "large has more than 1 MiB"},
-		{[]string{"--template", file("binary", "text\xff")}, "binary is no text in UTF-8"},
-		{[]string{"--template", good, "-o", "csv"}, "--template and --output ask for two formats"},
-		{[]string{"--template", good, "--json"}, "--template and --output ask for two formats"},
-		{[]string{"--template", good, "--out", good}, "would overwrite --template"},
-	} {
-		r := trueup(t, append(append([]string{"report"}, c.args...), lines)...)
-		require.Equal(t, 64, r.code, r.stderr)
-		require.Contains(t, r.stderr, c.want)
-		require.NotContains(t, r.stdout, "misaligned 3")
-	}
-	require.NoFileExists(t, filepath.Join(work, "none"))
-}
-
-// TestReportSince compares two scans, and the result with the changes that scan --since has found between them.
-func TestReportSince(t *testing.T) {
-	t.Parallel()
-	dir := manyDisks(t, 4)
-	then := keptScan(t, "then.ndjson", "--label", "host=a", dir)
-	text := regexp.MustCompile(`"(started|finished)":"[^"]*"`).ReplaceAllString(string(disktest.ReadFile(t, then)),
-		`"$1":"2026-01-02T03:04:05Z"`)
-	require.NoError(t, os.WriteFile(then, []byte(text), 0o600))
-	disk := func(n int) string { return filepath.Join(dir, "folder-00", fmt.Sprintf("disk-%03d.raw", n)) }
-	exchanged := trueup(t, "replace", "--keep", "none", disk(0))
-	require.Equal(t, 0, exchanged.code, exchanged.stderr)
-	require.NoError(t, os.Remove(disk(1)))
-	disktest.Run(t, "cp", disk(2), filepath.Join(dir, "new.raw"))
-	now := keptScan(t, "now.ndjson", "--since", then, "--label", "host=a", dir)
-	r := readScan(t, trueup(t, "report", "--json", "--since", "2026-02-01", then, now))
-	require.Equal(t, 3, r.code, r.stderr)
-	want := readScan(t, result{stdout: string(disktest.ReadFile(t, now)), code: 3}).sum
-	require.Equal(t, &results.Changes{Since: "2026-02-01T00:00:00Z", New: 1, Changed: 1, Same: 2, Removed: 1},
-		r.sum.Changes)
-	want.Changes.Since = r.sum.Changes.Since
-	require.Equal(t, want.Changes, r.sum.Changes)
-	require.Equal(t, []int{want.Images, want.Aligned, want.Misaligned},
-		[]int{r.sum.Images, r.sum.Aligned, r.sum.Misaligned})
-	require.Equal(t, []int{4, 4}, []int{r.sum.Merged.Before.Images, r.sum.Merged.Before.Off})
-	for format, want := range map[string]string{
-		"text":       "Since 2026-02-01 00:00 UTC: 1 new, 1 changed, 2 as before, 1 removed.",
-		"html":       "; before: 4 images, 4 misaligned",
-		"prometheus": `_before{library="` + then + " " + now + `",verdict="misaligned"} 4`,
-		"csv":        ",removed,",
-	} {
-		r := trueup(t, "report", "-o", format, "--since", "2026-02-01", then, now)
-		require.Equal(t, 3, r.code, r.stderr)
-		require.Contains(t, r.stdout, want, format)
-	}
-	early := trueup(t, "report", "--since", "2026-01-01", then, now)
-	require.Equal(t, 64, early.code, early.stderr)
-	require.Contains(t, early.stderr, "no scan had ended by then, the first did on 2026-01-02T03:04:05Z")
 }
 
 // TestReportOfManyRows has more rows than fit into the memory that a report may take.

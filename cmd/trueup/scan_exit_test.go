@@ -86,18 +86,6 @@ func TestScanNamesTheWorst(t *testing.T) {
 	}
 }
 
-// A script that cannot be written ends the run before it begins, not behind hours of work.
-func TestScanTriesTheScriptFirst(t *testing.T) {
-	t.Parallel()
-	image := sampleDisk(t)
-	out := filepath.Join(t.TempDir(), "report")
-	r := trueup(t, "scan", "--out", out, "--script", filepath.Join(t.TempDir(), "none", "fix.sh"), image)
-	require.Equal(t, 1, r.code)
-	requireOneLine(t, r.stderr)
-	require.Contains(t, r.stderr, "folder of --script")
-	require.NoFileExists(t, out)
-}
-
 // withoutRights runs a scan that has no right to pass over the modes of files, which root has.
 func withoutRights(t *testing.T, args ...string) scanResult {
 	t.Helper()
@@ -132,61 +120,4 @@ func TestScanUnreadable(t *testing.T) {
 	s := withoutRights(t, dir)
 	require.Equal(t, map[string]string{"a.raw": "aligned", "secret.vmdk": "io"}, s.words(dir))
 	require.Contains(t, s.rows[secret].Error.Message, "permission denied")
-}
-
-// Paths that the user names and that lead nowhere have rows; what else is given is looked at.
-func TestScanMissingPaths(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Dir(sampleDisk(t))
-	s := scan(t, filepath.Join(dir, "none"), dir, filepath.Join(dir, "xp.vmdk", "below"))
-	require.Equal(t, 1, s.code)
-	require.Equal(t, map[string]string{"none": "io", "xp.vmdk": "misaligned", "xp.vmdk/below": "io"}, s.words(dir))
-	slash := filepath.Join(dir, "xp.vmdk") + "/"
-	require.Equal(t, "not a directory; check the path", scan(t, slash).rows[slash].Error.Message)
-	require.Contains(t, s.rows[filepath.Join(dir, "none")].Error.Message, "no such file or directory")
-
-	for _, args := range [][]string{{""}, {dir, ""}} {
-		r := trueup(t, append([]string{"scan"}, args...)...)
-		require.Equal(t, 64, r.code, "a variable that is not set is no folder")
-		require.Empty(t, r.stdout)
-		requireOneLine(t, r.stderr)
-	}
-}
-
-func TestScanIgnores(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	for name, start := range map[string]uint32{"old.raw": 63, "new.raw": 63, "fine.raw": 2048} {
-		smallDisk(t, filepath.Join(dir, name), start)
-	}
-	list := filepath.Join(t.TempDir(), "accepted")
-	accept := func(text string) scanResult {
-		require.NoError(t, os.WriteFile(list, []byte(text), 0o644))
-		return scan(t, "--ignore", list, dir)
-	}
-	s := accept("old.raw never a museum\nnew.raw 2999-12-31 is replaced then\n")
-	require.Equal(t, 0, s.code)
-	require.Equal(t, 2, s.sum.Accepted)
-	require.Equal(t, 2, s.sum.Misaligned)
-	require.Zero(t, s.sum.Fix.Images)
-	require.Empty(t, s.sum.IgnoreNotes)
-	require.Equal(t, "a museum", s.rows[filepath.Join(dir, "old.raw")].Accepted.Reason)
-	require.Equal(t, "2999-12-31", s.rows[filepath.Join(dir, "new.raw")].Accepted.Until)
-
-	s = accept("old.raw never a museum\nnew.raw 2001-01-31 was to be replaced\nfine.raw never needs none\n" +
-		"lost.raw never is gone\n")
-	require.Equal(t, 3, s.code)
-	require.Equal(t, filepath.Join(dir, "new.raw"), s.sum.Worst)
-	require.Equal(t, []string{
-		"ignore line 2: expired on 2001-01-31, matched 1 image",
-		"ignore line 3: matched 1 image, of which none needs it", "ignore line 4: matched no image",
-	}, s.sum.IgnoreNotes)
-
-	r := trueup(t, "scan", "--ignore", list, dir)
-	require.Contains(t, r.stdout, "ignore line 4: matched no image\n")
-	require.Contains(t, r.stdout, "accepted: a museum\n")
-	require.NoError(t, os.WriteFile(list, []byte("old.raw never\n"), 0o644))
-	r = trueup(t, "scan", "--ignore", list, dir)
-	require.Equal(t, 64, r.code)
-	require.Contains(t, r.stderr, "line 1, column 14: a reason is missing")
 }

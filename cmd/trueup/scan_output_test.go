@@ -102,32 +102,6 @@ func TestScanReportCannotBeWritten(t *testing.T) {
 	require.Equal(t, before, hashFolder(t, dir))
 }
 
-// A report and the results of an earlier scan that lie in the library are no part of it.
-func TestScanOwnFiles(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Dir(sampleDisk(t))
-	list := filepath.Join(dir, "accepted")
-	require.NoError(t, os.WriteFile(list, []byte("xp.vmdk never why\n"), 0o644))
-	last := filepath.Join(dir, "last.ndjson")
-	for range 2 {
-		require.Equal(t, 0, scan(t, append(since(last), "--ignore", list, dir)...).code)
-		r := trueup(t, "scan", "-o", "prometheus", "--out", filepath.Join(dir, "scan.prom"), "--script",
-			filepath.Join(dir, "fix.sh"), "--ignore", list, "--since", last, dir)
-		require.Equal(t, 0, r.code, r.stderr)
-		text := disktest.ReadFile(t, filepath.Join(dir, "scan.prom"))
-		require.Regexp(t, `(?m)^trueup_skipped_files\{.*\} 0$`, string(text))
-		require.Regexp(t, `(?m)^trueup_images\{.*verdict="misaligned"\} 1$`, string(text))
-	}
-}
-
-func TestScanQuiet(t *testing.T) {
-	t.Parallel()
-	r := trueup(t, "scan", "-q", filepath.Dir(sampleDisk(t)))
-	require.Equal(t, result{code: 3}, r)
-	r = trueup(t, "scan", "-q", "absent")
-	require.Equal(t, result{code: 1}, r, "the row of what is not there is a part of the report")
-}
-
 var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
 // On a terminal there are colours, rows within its width, and a bar that is gone in the end.

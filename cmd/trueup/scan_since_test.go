@@ -177,26 +177,6 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 	}
 }
 
-// --changed shows what is new, and the exit code tells of that.
-func TestScanShowsChanges(t *testing.T) {
-	t.Parallel()
-	k, _ := newKept(t)
-	smallDisk(t, k.path("new.raw"), 2048)
-	require.NoError(t, os.Remove(k.path("b.raw")))
-	s := k.scan(t, 0, "--changed")
-	require.Equal(t, map[string]string{"new.raw": "aligned", "b.raw": "gone"}, s.words(k.dir))
-	require.Equal(t, results.Changes{Since: s.sum.Changes.Since, New: 1, Same: 4, Removed: 1}, *s.sum.Changes)
-	require.Equal(t, 5, s.sum.Images)
-	smallDisk(t, k.path("newer.raw"), 63)
-	s = k.scan(t, 3, "--changed")
-	require.Equal(t, "misaligned", s.words(k.dir)["newer.raw"])
-	k.scan(t, 3)
-	disktest.WaitSettled(t, k.dir)
-	r := trueup(t, "scan", "--changed", "--since", k.last, k.dir)
-	require.Equal(t, 0, r.code)
-	require.Regexp(t, `(?m)^Since .*: 0 new, 0 changed, 6 as before, 0 removed\.$`, r.stdout)
-}
-
 // TestScanSinceDamagedResults has an earlier scan that was killed while it printed a line, and files of which no scan
 // has written all.
 func TestScanSinceDamagedResults(t *testing.T) {
@@ -286,13 +266,4 @@ func TestScanSinceAnotherBuild(t *testing.T) {
 	require.Len(t, k.read(s), 5)
 	require.Equal(t, 5, s.sum.Changes.Same)
 	require.Empty(t, k.read(k.scan(t, 3)))
-}
-
-// TestScanWithoutCatalogue has the flag that wrote a database.
-func TestScanWithoutCatalogue(t *testing.T) {
-	t.Parallel()
-	r := trueup(t, "scan", "--catalog", "c.db", t.TempDir())
-	require.Equal(t, 64, r.code)
-	requireOneLine(t, r.stderr)
-	require.Contains(t, r.stderr, "--since FILE")
 }

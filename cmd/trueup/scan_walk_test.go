@@ -16,7 +16,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
-	"github.com/trueup/trueup/internal/scan/labels"
 )
 
 // TestScanOfUnreadableFolders runs as a user who has no rights: root can read everything.
@@ -219,16 +218,4 @@ func TestShards(t *testing.T) {
 	require.Equal(t, rows(whole), union)
 	r := trueup(t, "scan", "--shard", "2/4", k.dir)
 	require.Contains(t, r.stdout, "Shard 2/4: the other shards have ")
-}
-
-func TestLabelsOfAScan(t *testing.T) {
-	t.Parallel()
-	dir := manyDisks(t, 3)
-	s := scan(t, "--label", "host=esx1", "--label", "datastore=a\x1b[31m", dir)
-	require.Len(t, s.rows, 3)
-	for _, i := range s.rows {
-		require.Equal(t, labels.Labels{"host": {"esx1"}, "datastore": {"a\x1b[31m"}}, i.Labels)
-	}
-	r := trueup(t, "scan", "-v", "--label", "host=a\x1b[31m", dir)
-	require.Contains(t, r.stdout, `host=a\u001b[31m`)
 }

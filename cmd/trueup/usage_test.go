@@ -86,23 +86,6 @@ func TestHelp(t *testing.T) {
 	require.Equal(t, overview.stdout, trueup(t).stdout, "without a command there is nothing to do but to help")
 }
 
-// A command line that is wrong says where the right one is explained.
-func TestWrongFlagsNameTheHelp(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"inspect", "--bogus", "x"}, "unknown flag: --bogus; see trueup inspect --help"},
-		{[]string{"align", "--jobs", "many", "x", "y"}, "see trueup align --help"},
-		{[]string{"--bogus"}, "see trueup --help"},
-	} {
-		r := trueup(t, c.args...)
-		require.Equal(t, 64, r.code)
-		require.Contains(t, r.stderr, c.want)
-	}
-}
-
 // TestExamples runs what the help texts show: an example that is wrong is worse than none.
 func TestExamples(t *testing.T) {
 	t.Parallel()
@@ -344,42 +327,6 @@ func TestBoundaries(t *testing.T) {
 		require.Len(t, plan.Moves, 1)
 		require.Zero(t, plan.Moves[0].ToBytes%size)
 	}
-}
-
-func TestQuiet(t *testing.T) {
-	t.Parallel()
-	source := sampleDisk(t)
-	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
-	for _, c := range []struct {
-		code int
-		args []string
-	}{
-		{3, []string{"inspect", source}},
-		{3, []string{"inspect", "--impact", "--list", "--storage", "clariion", source}},
-		{0, []string{"plan", source}},
-		{0, []string{"align", source, dest}},
-		{0, []string{"verify", source, dest}},
-		{0, []string{"convert", "--force", source, dest}},
-		{5, []string{"verify", dest, sampleAligned(t)}},
-		{0, []string{"version"}},
-	} {
-		r := trueup(t, append(c.args, "-q")...)
-		require.Equal(t, c.code, r.code, r.stderr)
-		require.Empty(t, r.stdout, "%q", c.args)
-		require.Empty(t, r.stderr, "%q", c.args)
-	}
-	r := trueup(t, "inspect", "-q", "absent.vmdk")
-	require.Equal(t, 1, r.code)
-	requireOneLine(t, r.stderr)
-}
-
-// sampleAligned is the small disk after an align, with one byte changed.
-func sampleAligned(t *testing.T) string {
-	t.Helper()
-	dest := filepath.Join(t.TempDir(), "changed.raw")
-	require.Equal(t, 0, trueup(t, "align", "--to", "raw", sampleDisk(t), dest).code)
-	disktest.WriteAt(t, dest, 3<<20, []byte("changed"))
-	return dest
 }
 
 // TestReportFile requires that --out changes where a report goes, and nothing else.
