@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,15 +83,12 @@ func pathBytes(t testing.TB, path, encoded string) string {
 	return string(raw)
 }
 
-// makeLibrary makes the library that all tests of this package share, when the first of them asks. It lies beside the
-// built program, and goes with it.
-var makeLibrary = sync.OnceValues(func() (string, error) {
-	dir := filepath.Join(filepath.Dir(builtPath), "library")
-	cmd := exec.Command("python3", "../../scripts/make-library.py", dir, strconv.Itoa(libraryImages), "--record",
-		dir+".ndjson")
-	cmd.Stderr = os.Stderr
-	return dir, cmd.Run()
-})
+// sharedLibrary is the folder of images that the tests of this package share. It and its record lie beside the built
+// program, and go with it.
+var sharedLibrary struct {
+	sync.Mutex
+	dir string
+}
 
 // madeLibrary gives the folder of the library and its record.
 func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
@@ -102,8 +100,12 @@ func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
 		disktest.Tool(t, tool)
 	}
 	disktest.DataFile(t, "/usr/lib/syslinux/mbr/mbr.bin")
-	dir, err := makeLibrary()
-	require.NoError(t, err)
+	sharedLibrary.Lock()
+	defer sharedLibrary.Unlock()
+	if sharedLibrary.dir == "" {
+		sharedLibrary.dir = copyLibrary(t)
+	}
+	dir = sharedLibrary.dir
 	f, err := os.Open(dir + ".ndjson")
 	require.NoError(t, err)
 	defer f.Close()
@@ -116,6 +118,19 @@ func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
 	require.NoError(t, lines.Err())
 	require.Len(t, record, libraryImages)
 	return dir, record
+}
+
+// copyLibrary copies the library, since tests add to it.
+func copyLibrary(t testing.TB) string {
+	t.Helper()
+	recipe := []string{"scripts/make-library.py", "scripts/library"}
+	kept := disktest.Made(t, fmt.Sprintf("library-%d", libraryImages), recipe, func(work string) {
+		disktest.Run(t, "python3", "../../scripts/make-library.py", filepath.Join(work, "library"),
+			strconv.Itoa(libraryImages), "--record", filepath.Join(work, "library.ndjson"))
+	})
+	beside := filepath.Dir(builtPath)
+	disktest.Run(t, "cp", "-a", "--sparse=always", kept+"/.", beside)
+	return filepath.Join(beside, "library")
 }
 
 // TestLibraryRecord proves the record of the library by programs that had no part in it, or by the other end of one

@@ -106,7 +106,7 @@ def links(root, paths, folders, rng):
     for n, path in enumerate(rng.sample(paths, min(len(paths), 12))):
         where = os.path.join(rng.choice(folders), b"link-%02d-" % n + (os.path.splitext(path)[1] or b".img"))
         if n % 2:
-            os.symlink(os.path.join(os.path.abspath(root), path), os.path.join(root, where))
+            os.symlink(os.path.relpath(path, os.path.dirname(where)), os.path.join(root, where))
         else:
             os.link(os.path.join(root, path), os.path.join(root, where))
             also[path] = where
