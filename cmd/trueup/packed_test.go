@@ -243,6 +243,7 @@ func TestScanOfPackedImages(t *testing.T) {
 			rows[filepath.Base(x.Path)] = x
 		}
 	}
+	disktest.WaitSettled(t, dir)
 	scan()
 	for name, want := range map[string]string{
 		"gpt.img.gz": "misaligned", "gpt.img.xz": "misaligned", "near.img.gz": "aligned", "near.img.xz": "aligned",
