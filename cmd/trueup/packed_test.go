@@ -19,10 +19,18 @@ import (
 // programs that people use.
 func packedFolder(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
 	for _, tool := range []string{"qemu-img", "gzip", "xz", "zstd", "bzip2", "tar", "zip"} {
 		disktest.Tool(t, tool)
 	}
+	recipe := []string{"cmd/trueup/packed_test.go", "testdata/xp-lba63.vmdk"}
+	kept := disktest.Made(t, "packed", recipe, func(dir string) { fillPackedFolder(t, dir) })
+	dir := t.TempDir()
+	disktest.Run(t, "cp", "-a", "--sparse=always", kept+"/.", dir)
+	return dir
+}
+
+func fillPackedFolder(t *testing.T, dir string) {
+	t.Helper()
 	inFolder(t, dir, `
 		qemu-img convert -O raw "$1" x.img; qemu-img convert -O vmdk "$1" x.vmdk; mkdir sub
 		qemu-img convert -O vmdk -o subformat=monolithicFlat "$1" sub/flat.vmdk
@@ -35,7 +43,6 @@ func packedFolder(t *testing.T) string {
 		qemu-img convert -O qcow2 "$1" box.img; tar -czf vm.box metadata.json Vagrantfile box.img; rm box.img
 		zip -q two.zip x.img x.vmdk metadata.json; tar -cf two.tar x.img sub; rm metadata.json Vagrantfile
 	`, sampleDisk(t))
-	return dir
 }
 
 // inFolder runs a script in a folder.
