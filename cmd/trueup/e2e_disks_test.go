@@ -126,9 +126,21 @@ func (v madeVolume) files() map[string][]byte {
 	}
 }
 
-// make builds the disk as a raw file in dir. Nothing needs root: each volume is made in a file of its own and copied to
-// its place.
+// make copies the disk as a raw file to dir.
 func (d madeDisk) make(t testing.TB, dir string) string {
+	t.Helper()
+	recipe := []string{
+		"cmd/trueup/e2e_disks_test.go", "cmd/trueup/files_test.go", "cmd/trueup/hostile_terminal_test.go",
+	}
+	name := strings.NewReplacer(" ", "-", ",", "").Replace(d.name)
+	kept := disktest.Made(t, name, recipe, func(dir string) { d.build(t, dir) })
+	raw := filepath.Join(dir, "source.raw")
+	disktest.Run(t, "cp", "--sparse=always", filepath.Join(kept, "source.raw"), raw)
+	return raw
+}
+
+// build builds the disk in dir. Nothing needs root: each volume is made in a file of its own and copied to its place.
+func (d madeDisk) build(t testing.TB, dir string) {
 	t.Helper()
 	raw := filepath.Join(dir, "source.raw")
 	disktest.MakeBlank(t, raw, d.sectors*sectorSize)
@@ -145,7 +157,6 @@ func (d madeDisk) make(t testing.TB, dir string) string {
 			fmt.Sprintf("seek=%d", v.start*sectorSize), "status=none")
 		require.NoError(t, os.Remove(part))
 	}
-	return raw
 }
 
 // diskSignature is the same in all test disks, so that no disk differs from run to run for its sake.
