@@ -135,28 +135,6 @@ func TestAdviceOfImages(t *testing.T) {
 	}
 }
 
-// Each disk of a package has its own diagnosis.
-func TestDiagnosisOfAPackage(t *testing.T) {
-	t.Parallel()
-	packed := twoDisks(t).ova(t)
-	answer := trueupJSON[struct {
-		Disks []struct {
-			Inspect jsonDiagnosis `json:"inspect"`
-		} `json:"disks"`
-	}](t, 3, "inspect", "--impact", "--storage", "vmfs", packed)
-	require.Len(t, answer.Disks, 2)
-	for i, action := range []string{"align", "none"} {
-		require.Equal(t, action, answer.Disks[i].Inspect.Advice.Action)
-		require.EqualValues(t, 65536, answer.Disks[i].Inspect.Partitions[0].Impact.StorageBlockBytes)
-	}
-	list := trueup(t, "inspect", "--list", packed)
-	require.Equal(t, 3, list.code)
-	require.Equal(t, 2, strings.Count(list.stdout, "Disklabel type: dos"))
-	require.Contains(t, list.stdout, "!disk1.vmdk1 ")
-	require.NotContains(t, list.stdout, "trueup align")
-	require.Equal(t, 2, strings.Count(trueup(t, "inspect", packed).stdout, "  . free"), "a picture of each disk")
-}
-
 // onTerminal runs trueup on a terminal of so many columns.
 func onTerminal(t *testing.T, columns int, env []string, args ...string) string {
 	t.Helper()

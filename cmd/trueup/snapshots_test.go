@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -126,23 +125,6 @@ func TestBrokenChains(t *testing.T) {
 		require.NoError(t, os.Link(file("top"), file("base")))
 		fails("a cycle", 1, "chain")
 	}
-}
-
-// TestChainOfTooManyLinks stops at a depth that no machine has.
-func TestChainOfTooManyLinks(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	name := func(i int) string { return "link" + strings.Repeat("x", i) + ".qcow2" }
-	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", filepath.Join(dir, name(0)), "1M")
-	for i := 1; i <= 17; i++ {
-		disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", name(i-1),
-			filepath.Join(dir, name(i)))
-	}
-	require.Equal(t, 0, trueup(t, "inspect", filepath.Join(dir, name(16))).code)
-	r := trueup(t, "inspect", filepath.Join(dir, name(17)), "--json")
-	require.Equal(t, 1, r.code)
-	require.Contains(t, r.stdout, `"code": "limit"`)
-	require.Contains(t, r.stderr, "16")
 }
 
 func readAll(t testing.TB, path string) []byte {
