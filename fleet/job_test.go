@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/fleet"
 	"github.com/trueup/trueup/internal/cli"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
-	"github.com/trueup/trueup/internal/scan/glob"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 func good() fleet.Job {
@@ -171,8 +171,8 @@ func TestWorklist(t *testing.T) {
 		}))
 		return jobs, w
 	}
-	pattern := func(s string) *glob.Pattern {
-		p, err := glob.Parse(s)
+	pattern := func(s string) *shell.Glob {
+		p, err := shell.ParseGlob(s)
 		require.NoError(t, err)
 		return p
 	}

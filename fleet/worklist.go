@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/trueup/trueup/internal/scan/glob"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // Worklist makes jobs of what scans have found.
@@ -21,8 +21,8 @@ type Worklist struct {
 	Datastore string
 	Prefix    string // of the paths in the results: where the scan saw the datastore
 	Options   Options
-	Match     *glob.Pattern // of paths below the datastore; nil: all
-	Below     bool          // also images that are off the boundary only
+	Match     *shell.Glob // of paths below the datastore; nil: all
+	Below     bool        // also images that are off the boundary only
 
 	Refused []Refusal
 	Skipped map[string]int // rows that are no jobs, by the reason

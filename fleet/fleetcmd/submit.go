@@ -14,7 +14,7 @@ import (
 
 	"github.com/trueup/trueup/fleet"
 	"github.com/trueup/trueup/fleet/queue"
-	"github.com/trueup/trueup/internal/scan/glob"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -123,7 +123,7 @@ func (f *submitFlags) run(ctx context.Context, in io.Reader, out io.Writer, path
 	s := submitted{Refused: []fleet.Refusal{}}
 	var err error
 	if f.match != "" {
-		if f.Match, err = glob.Parse(f.match); err != nil {
+		if f.Match, err = shell.ParseGlob(f.match); err != nil {
 			return usage("--match %q: %w", f.match, err)
 		}
 	}

@@ -12,13 +12,12 @@ import (
 
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/scan"
-	"github.com/trueup/trueup/internal/scan/merge"
 )
 
 type reportFlags struct {
 	*Base
 	formatFlags
-	merge.Task
+	scan.MergeTask
 	failOn string
 	since  string
 	title  Title
@@ -76,14 +75,14 @@ func (f *reportFlags) settle(args []string) (err error) {
 		return err
 	}
 	if f.since != "" {
-		if f.Since, err = merge.ParseSince(f.since); err != nil {
+		if f.Since, err = scan.ParseSince(f.since); err != nil {
 			return err
 		}
 	}
-	if f.Files, err = merge.Files(args); err != nil {
+	if f.Files, err = scan.ReportFiles(args); err != nil {
 		return err
 	}
-	f.Task.Version = f.Base.Version
+	f.MergeTask.Version = f.Base.Version
 	if err := f.SettleOut(); err != nil {
 		return err
 	}

@@ -171,7 +171,6 @@ var edges = map[string][]string{
 	"internal/scan/results": { // the states of a machine are those of boot
 		"internal/align", "internal/align", "internal/bench/measured", "internal/boot", "internal/guestfile",
 		"internal/report", "internal/report/pages",
-		"internal/scan/glob", "internal/scan/labels",
 	},
 	// The frame of all pages: templates and styles, and nothing of what they report.
 	"internal/report/pages": nil,
@@ -182,13 +181,8 @@ var edges = map[string][]string{
 	"internal/scan": {
 		"internal/align", "internal/exchange", "internal/image", "internal/image/gate", "internal/image/ova",
 		"internal/image/store", "internal/image/unpack", "internal/layout", "internal/ovf", "internal/realign",
-		"internal/report", "internal/scan/glob", "internal/scan/labels", "internal/scan/results",
-		"internal/scan/sandbox", "internal/sys", "internal/journal",
+		"internal/report", "internal/scan/results", "internal/scan/sandbox", "internal/sys", "internal/journal",
 	},
-	"internal/scan/labels": nil, // labels of rows
-	"internal/scan/glob":   nil, // patterns of paths
-	// Rows of many runs become one report: it looks at no image.
-	"internal/scan/merge": {"internal/align", "internal/report", "internal/scan/labels", "internal/scan/results"},
 	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
 	// DEST can be a device, whose old content is read as a disk, by the kinds of its volumes.
 	"internal/realign": {
@@ -213,11 +207,11 @@ var edges = map[string][]string{
 	"internal/cli": {
 		"internal/align", "internal/bench", "internal/image/store", "internal/journal", "internal/nbd",
 		"internal/opinion", "internal/progress", "internal/realign", "internal/report", "internal/scan",
-		"internal/scan/merge", "internal/scan/sandbox", "internal/self", "internal/sys", "internal/trial",
+		"internal/scan/sandbox", "internal/self", "internal/sys", "internal/trial",
 	},
 
 	// A fleet of hosts: what a job is, and what is known of it; pure.
-	"fleet": {"internal/scan/glob"},
+	"fleet": nil,
 	// The two halves of NATS: the server, and a client that keeps jobs there. They know nothing of images.
 	"fleet/engine": {"internal/sys"},
 	"fleet/queue":  {"fleet"},
@@ -228,7 +222,7 @@ var edges = map[string][]string{
 	"fleet/web":      {"fleet/overview", "fleet/queue"},
 	"fleet/fleetcmd": {
 		"fleet", "fleet/engine", "fleet/overview", "fleet/queue",
-		"fleet/web", "fleet/work", "internal/scan/glob", "internal/sys",
+		"fleet/web", "fleet/work", "internal/sys",
 	},
 	"fleet/cmd/trueup-fleet": {"fleet/fleetcmd"},
 

@@ -18,8 +18,7 @@ import (
 // openers may touch the file system, and starters may start goroutines. Those of cli wait for a signal and for standard
 // input, read files that flags name, and make the folder of pictures; progress prints once a second; sandbox reads what
 // /proc says about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each
-// client; merge reads results of scans;
-// unpack makes the file into which images are unpacked;
+// client; unpack makes the file into which images are unpacked;
 // trial makes the temporary files of QEMU and waits for it; self starts programs, and opinion looks for them, starts
 // them and makes a folder for one; in a fleet, engine reads keys, locks its store and waits for its
 // server, queue keeps small files, work starts trueup and waits for it, fleetcmd reads worklists and keeps a
@@ -29,7 +28,7 @@ var (
 	openers = []string{
 		"internal/sys", "internal/image/store", "internal/image/gate",
 		"internal/image/unpack", "internal/scan",
-		"internal/scan/merge", "internal/scan/sandbox", "internal/bench", "internal/cli",
+		"internal/scan/sandbox", "internal/bench", "internal/cli",
 		"internal/nbd", "internal/self", "internal/trial", "internal/opinion",
 		"fleet/engine", "fleet/fleetcmd", "fleet/queue", "fleet/web",
 		"fleet/work",

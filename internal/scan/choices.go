@@ -12,7 +12,6 @@ import (
 
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 	"github.com/trueup/trueup/internal/shell"
@@ -40,7 +39,7 @@ type Choices struct {
 	fail   results.FailOn
 	shard  Shard
 	first  bool // --out is --since, which need not be there yet
-	labels labels.Labels
+	labels results.Labels
 }
 
 // Isolations are the values of --isolation, the last one the default.
@@ -82,7 +81,7 @@ func (c *Choices) Settle(out, profiles string, rows bool) (err error) {
 	if c.shard, err = ParseShard(c.Shard); err != nil {
 		return err
 	}
-	if c.labels, err = labels.ParseAll(c.Label); err != nil {
+	if c.labels, err = results.ParseLabels(c.Label); err != nil {
 		return ondisk.In(ondisk.ErrUsage, "--label %w", err)
 	}
 	if err := errors.Join(c.apart(out, profiles), c.settleSince(out, rows)); err != nil {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
-	"github.com/trueup/trueup/internal/scan/glob"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -136,8 +136,8 @@ func Wanted(include, exclude []string) (func(rel, shown string) bool, error) {
 	if len(in)+len(ex) == 0 {
 		return nil, nil
 	}
-	matches := func(gs []*glob.Pattern, names []string) bool {
-		return slices.ContainsFunc(gs, func(g *glob.Pattern) bool { return g.MatchAny(names) })
+	matches := func(gs []*shell.Glob, names []string) bool {
+		return slices.ContainsFunc(gs, func(g *shell.Glob) bool { return g.MatchAny(names) })
 	}
 	return func(rel, shown string) bool {
 		names := []string{rel, shown}
@@ -146,9 +146,9 @@ func Wanted(include, exclude []string) (func(rel, shown string) bool, error) {
 }
 
 // globs parses the globs of a flag.
-func globs(flag string, texts []string) (out []*glob.Pattern, err error) {
+func globs(flag string, texts []string) (out []*shell.Glob, err error) {
 	for _, text := range texts {
-		g, err := glob.Parse(text)
+		g, err := shell.ParseGlob(text)
 		if err != nil {
 			return nil, ondisk.In(ondisk.ErrUsage, "%s %q, %w", flag, text, err)
 		}

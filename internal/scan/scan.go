@@ -221,6 +221,6 @@ func besideKey(b *image.Beside, work string) string {
 	if work == "" {
 		return ""
 	}
-	sum := sumOf([]byte(work))
-	return hex.EncodeToString(sum[:])
+	key := sumOf(work)
+	return hex.EncodeToString(key[:])
 }

@@ -31,17 +31,22 @@ type earlier struct {
 	ended    string // when the last scan in the file ended, RFC 3339; empty: the file does not say
 	cut      int    // as cutLine returns it
 	places   []place
-	at       map[pathSum]int // index of places
+	at       map[sum]int // index of places, by absolute paths
 }
 
-// pathSum identifies the absolute path of an image.
-type pathSum [16]byte
+// sum is the first half of a SHA-256.
+type sum [16]byte
+
+func sumOf(s string) sum {
+	all := sha256.Sum256([]byte(s))
+	return sum(all[:len(sum{})])
+}
 
 // place is where the row of an image stands in the file, and what this run has found of the image.
 type place struct {
 	offset       int64
 	length, line int
-	digest       pathSum
+	digest       sum
 	row          bool // this run has a row of the image
 	noImage      bool // the file is there, and has no row of its own any more
 }
@@ -54,13 +59,8 @@ func (e *earlier) absolute(path string) string {
 	return filepath.Join(e.folder, path)
 }
 
-// maxRows bounds the images of an earlier scan: each takes some 130 bytes of memory.
+// maxRows bounds the rows of an earlier scan and of a report, each of which takes memory. An int32 can count them.
 const maxRows = 1 << 24
-
-func sumOf(b []byte) pathSum {
-	sum := sha256.Sum256(b)
-	return pathSum(sum[:16])
-}
 
 // openEarlier reads the results in a file. A file that is not there has none if first is set.
 func openEarlier(path, settings string, first bool) (*earlier, error) {
@@ -75,7 +75,7 @@ func openEarlier(path, settings string, first bool) (*earlier, error) {
 	case err != nil:
 		return nil, fmt.Errorf("--since %s: %w", path, sys.Cause(err))
 	}
-	e := &earlier{in: in, name: path, folder: folder, settings: settings, at: map[pathSum]int{}}
+	e := &earlier{in: in, name: path, folder: folder, settings: settings, at: map[sum]int{}}
 	if err := results.Lines(in, results.MaxLine, e.take); err != nil {
 		return nil, errors.Join(fmt.Errorf("--since %s: %w", path, err), in.Close())
 	}
@@ -133,17 +133,17 @@ func (e *earlier) note(l results.Line) error {
 	if err != nil {
 		return err
 	}
-	sum := sumOf([]byte(e.absolute(i.ExactPath())))
+	at := sumOf(e.absolute(i.ExactPath()))
 	if i.State == results.Gone {
-		delete(e.at, sum)
+		delete(e.at, at)
 		return nil
 	}
 	if len(e.places) == maxRows {
 		return fmt.Errorf("%w of %d images", ondisk.ErrLimit, maxRows)
 	}
-	e.at[sum] = len(e.places)
+	e.at[at] = len(e.places)
 	e.places = append(e.places, place{
-		offset: l.Offset, length: len(l.Text), line: l.Number, digest: sumOf(results.Digest(i)),
+		offset: l.Offset, length: len(l.Text), line: l.Number, digest: sum(results.Digest(i)),
 	})
 	return nil
 }
@@ -172,7 +172,7 @@ func (e *earlier) find(path string) *place {
 	if e == nil {
 		return nil
 	}
-	if n, ok := e.at[sumOf([]byte(e.absolute(path)))]; ok {
+	if n, ok := e.at[sumOf(e.absolute(path))]; ok {
 		return &e.places[n]
 	}
 	return nil
@@ -218,7 +218,7 @@ func (e *earlier) compare(i *results.Image) results.Change {
 		return results.New
 	}
 	p.row = true
-	if i.Change == results.Same || sumOf(results.Digest(i)) == p.digest {
+	if i.Change == results.Same || sum(results.Digest(i)) == p.digest {
 		return results.Same
 	}
 	return results.Changed
@@ -254,9 +254,8 @@ func (e *earlier) removed(paths []string, has func(path string) bool) (out []*re
 		if !inOne(roots, path) || !has(path) || !p.noImage && !gone(path) {
 			continue
 		}
-		i := results.NewImage(was.ExactPath())
-		i.State, i.Change, i.Format, i.Subformat = results.Gone, results.Removed, was.Format, was.Subformat
-		i.Size, i.Stored = was.Size, was.Stored
+		i := goneOf(was)
+		i.Change = results.Removed
 		out = append(out, i)
 	}
 	slices.SortFunc(out, func(a, b *results.Image) int { return strings.Compare(a.Path, b.Path) })

@@ -10,7 +10,6 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/realign"
-	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 	"github.com/trueup/trueup/internal/sys"
@@ -26,7 +25,7 @@ type Task struct {
 	Check     bool                         // reads all tables of every container
 	Fragments bool                         // of files are counted
 	Shard     Shard
-	Labels    labels.Labels // of all rows
+	Labels    results.Labels // of all rows
 	Jobs      int
 	Version   string // of the program
 	Again     string // flags that choose the same images once more

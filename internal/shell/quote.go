@@ -1,4 +1,5 @@
-// Package shell quotes names for the shells that commands are shown for, and has the environment of those that are run.
+// Package shell quotes names for the shells that commands are shown for, has the environment of those that are run, and
+// matches paths against globs.
 package shell
 
 import (

@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/trueup/trueup/internal/scan/glob"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // Limits of an ignore file.
@@ -26,7 +26,7 @@ type Ignore struct {
 
 type ignoreEntry struct {
 	line     int
-	glob     *glob.Pattern
+	glob     *shell.Glob
 	accepted Accepted
 	matched  int // images
 	needed   int // of them, those that would fail the run or stand in the worklist
@@ -89,9 +89,9 @@ func parseIgnoreLine(s string, line int) (ignoreEntry, error) {
 	if !ok {
 		return fail(begin, `the " is not closed; \" is a " itself`)
 	}
-	pattern, err := glob.Parse(s[from:to])
+	pattern, err := shell.ParseGlob(s[from:to])
 	if err != nil {
-		return fail(from+err.(*glob.Error).Off, "%s", err.(*glob.Error).Text) //nolint:errorlint // Parse promises it
+		return fail(from+err.(*shell.GlobError).Off, "%s", err.(*shell.GlobError).Text) //nolint:errorlint // Parse promises it
 	}
 	at := skipBlanks(s, next)
 	until, rest, _ := strings.Cut(strings.ReplaceAll(s[at:], "\t", " "), " ")

@@ -12,7 +12,6 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan/labels"
 )
 
 // Command is the name of the command whose results these are.
@@ -74,7 +73,7 @@ type Image struct {
 	Accepted *Accepted       `json:"accepted,omitempty"`
 	Change   Change          `json:"change,omitempty"`
 	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when it was taken over
-	Labels   labels.Labels   `json:"labels,omitempty"`
+	Labels   Labels          `json:"labels,omitempty"`
 	// FileSystem is the UUID of the file system of its main file, where that is known.
 	FileSystem string `json:"file_system,omitempty"`
 	// Reuse is what a later scan needs to take the row over; nil if the row held for the moment only.

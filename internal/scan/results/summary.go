@@ -4,7 +4,6 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan/labels"
 )
 
 // Summary is the sum of a run, and the last line of its JSON.
@@ -22,8 +21,8 @@ type Summary struct {
 	Shard    string   `json:"shard,omitempty"`        // K/N: the share of the images; empty: all
 	Others   int      `json:"other_shards,omitempty"` // images in the other shards
 
-	Labels labels.Labels `json:"labels,omitempty"` // of all rows
-	Whole  bool          `json:"whole,omitempty"`  // no option leaves out images below Paths that have no change
+	Labels Labels `json:"labels,omitempty"` // of all rows
+	Whole  bool   `json:"whole,omitempty"`  // no option leaves out images below Paths that have no change
 
 	Title       string `json:"-"` // of the report, as the user wants it; empty: its own
 	AllowEmpty  bool   `json:"-"` // a run that judged no image is right

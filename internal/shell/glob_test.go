@@ -1,4 +1,4 @@
-package glob
+package shell
 
 import (
 	"path"
@@ -46,7 +46,7 @@ func TestGlob(t *testing.T) {
 		{"a**c/x", "abc/x,ac/x", "a/c/x"},
 		{"a*b*c", "abc,aXbYbZc", "acb,abcd"},
 	} {
-		g, err := Parse(tc.glob)
+		g, err := ParseGlob(tc.glob)
 		require.NoError(t, err, tc.glob)
 		for name := range strings.SplitSeq(tc.yes, ",") {
 			require.True(t, g.match(name), "%q and %q", tc.glob, name)
@@ -72,7 +72,7 @@ func TestGlobErrors(t *testing.T) {
 		"./.":                     "character 1: the glob names no file",
 		strings.Repeat("a", 4097): "character 4097: the glob has 4097 bytes, want at most 4096",
 	} {
-		_, err := Parse(glob)
+		_, err := ParseGlob(glob)
 		require.EqualError(t, err, want)
 	}
 }
@@ -87,7 +87,7 @@ func TestGlobTakesItsTime(t *testing.T) {
 		strings.Repeat("**/", 1000) + "[!a]":         strings.Repeat("a/", 2000) + "a",
 		"**/" + strings.Repeat("*?", 1000) + "[!a]c": strings.Repeat("a", 4000) + "c",
 	} {
-		g, err := Parse(glob)
+		g, err := ParseGlob(glob)
 		require.NoError(t, err)
 		require.False(t, g.match(name))
 	}
@@ -141,9 +141,9 @@ func FuzzGlob(f *testing.F) {
 		if len(glob) > maxGlob+1 || len(name) > 4*maxGlob {
 			return
 		}
-		g, err := Parse(glob)
+		g, err := ParseGlob(glob)
 		if err != nil {
-			require.ErrorAs(t, err, new(*Error))
+			require.ErrorAs(t, err, new(*GlobError))
 			return
 		}
 		got := g.match(name)

@@ -1,6 +1,4 @@
-// Package merge makes one report of the results of many scans, which are lines of JSON. Rows about one image become
-// one. The rows stay in their files: memory has some 200 bytes for each, by which they are joined and sorted.
-package merge
+package scan
 
 import (
 	"cmp"
@@ -14,26 +12,25 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/units"
 )
 
-// File is a file with results, and labels of its rows that have none of these keys.
-type File struct {
+// ReportFile is a file with results, and labels of its rows that have none of these keys.
+type ReportFile struct {
 	Path   string
-	Labels labels.Labels
+	Labels results.Labels
 }
 
-// Files divides the arguments of a command line: KEY=VALUE labels the files behind it.
-func Files(args []string) (out []File, err error) {
-	given := labels.Labels{}
+// ReportFiles divides the arguments of a command line: KEY=VALUE labels the files behind it.
+func ReportFiles(args []string) (out []ReportFile, err error) {
+	given := results.Labels{}
 	for _, arg := range args {
 		if key, _, is := strings.Cut(arg, "="); !is || strings.Contains(key, "/") {
-			out = append(out, File{arg, given})
+			out = append(out, ReportFile{arg, given})
 			continue
 		}
-		key, value, err := labels.Parse(arg)
+		key, value, err := results.ParseLabel(arg)
 		if err != nil {
 			return nil, ondisk.In(ondisk.ErrUsage, "label: %w; a file with = in its name is written as ./FILE", err)
 		}
@@ -46,9 +43,10 @@ func Files(args []string) (out []File, err error) {
 	return out, nil
 }
 
-// Task is the report of many results as a value.
-type Task struct {
-	Files        []File
+// MergeTask is one report of the results of many scans, which are lines of JSON, as a value. Rows about one image become
+// one. The rows stay in their files: memory has some 200 bytes for each, by which they are joined and sorted.
+type MergeTask struct {
+	Files        []ReportFile
 	Version      string // of the program
 	Fail         results.FailOn
 	AllowUnknown bool
@@ -57,10 +55,10 @@ type Task struct {
 }
 
 // label adds the labels of a file that have none of these keys.
-func (f File) label(l labels.Labels) labels.Labels {
+func (f ReportFile) label(l results.Labels) results.Labels {
 	for key, values := range f.Labels {
 		if l[key] == nil {
-			l = l.Merge(labels.Labels{key: values})
+			l = l.Merge(results.Labels{key: values})
 		}
 	}
 	return l
@@ -85,7 +83,7 @@ func (m *Merged) Close() error { return m.table.close() }
 
 // merging is a Task at work.
 type merging struct {
-	*Task
+	*MergeTask
 	table    *table
 	summary  *results.Summary
 	copies   map[string]*results.Copies // by where paths lie: names beside each other in one place only
@@ -108,16 +106,16 @@ type library struct {
 
 // source is where a row stands.
 type source struct {
-	File
+	ReportFile
 	results.Line
 	part  part // without a summary if the file ends before one
 	roots results.Roots
 }
 
 // Run reads all files and returns the report, ranked. Close it.
-func (t *Task) Run(ctx context.Context) (out *Merged, err error) {
+func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 	m := &merging{
-		Task: t, summary: results.NewSummary(), copies: map[string]*results.Copies{}, storages: map[string]bool{},
+		MergeTask: t, summary: results.NewSummary(), copies: map[string]*results.Copies{}, storages: map[string]bool{},
 		shards: map[library]map[int]int{}, walks: map[string][]walk{}, shares: map[library]map[int]string{},
 	}
 	m.table = newTable(ctx, t.Since)

@@ -1,21 +1,18 @@
-package merge
+package scan
 
 import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"iter"
 	"os"
 	"slices"
-	"strings"
 
 	jsonv2 "github.com/go-json-experiment/json"
 
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -33,8 +30,8 @@ type table struct {
 
 	texts  []string // those that many records have
 	textAt map[string]int32
-	marks  []labels.Labels // by the numbers of their texts; nil: not parsed yet
-	line   []byte          // the last that was read
+	marks  []results.Labels // by the numbers of their texts; nil: not parsed yet
+	line   []byte           // the last that was read
 }
 
 // record is a row. It has no pointers, so that a million of them cost the garbage collector nothing.
@@ -59,19 +56,8 @@ type kept struct {
 	group, class  int8
 }
 
-// sum is the first half of a SHA-256.
-type sum [16]byte
-
-func sumOf(parts ...string) sum {
-	all := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	return sum(all[:len(sum{})])
-}
-
-// Limits, so that no input takes all memory. maxRows is also less than an int32 can have.
-const (
-	maxRows  = 1 << 24
-	maxPaths = 1 << 30 // bytes
-)
+// maxPaths bounds the paths of all rows, in bytes.
+const maxPaths = 1 << 30
 
 // errRun marks an error that ends the run, as opposed to one of a row.
 var errRun = errors.New("run")
@@ -167,7 +153,7 @@ func (t *table) put(i *results.Image, at source) error {
 	}
 	r.stamp = t.text(stamp)
 	if key != "" {
-		r.key = sumOf(by, key)
+		r.key = sumOf(by + "\x00" + key)
 	}
 	if len(i.Files) > 0 {
 		f := i.Files[0]
@@ -195,9 +181,9 @@ func (t *table) text(s string) int32 {
 }
 
 // labelsOf returns the labels of a text, which nobody may change.
-func (t *table) labelsOf(text int32) (labels.Labels, error) {
+func (t *table) labelsOf(text int32) (results.Labels, error) {
 	if t.marks[text] == nil {
-		l := labels.Labels{}
+		l := results.Labels{}
 		if err := jsonv2.Unmarshal([]byte(t.texts[text]), &l); err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package merge
+package scan
 
 import (
 	"bytes"
@@ -16,12 +16,11 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// image makes a row of a disk with one partition at an LBA.
-func image(path string, lba int64) *results.Image {
+// judgedRow makes a row of a disk with one partition at an LBA.
+func judgedRow(path string, lba int64) *results.Image {
 	i := results.NewImage(path)
 	i.State, i.Format, i.Stored = results.Judged, "raw", 1<<20
 	d := results.NewDisk(1<<30, align.DefaultBoundary)
@@ -57,13 +56,13 @@ func scanned(t testing.TB, minute int, rows ...*results.Image) string {
 }
 
 // merged makes a report of texts of files, each with labels.
-func merged(t testing.TB, task Task, texts ...string) (*results.Report, []*results.Image, error) {
+func merged(t testing.TB, task MergeTask, texts ...string) (*results.Report, []*results.Image, error) {
 	t.Helper()
 	for n, text := range texts {
 		path := filepath.Join(t.TempDir(), fmt.Sprintf("%d.ndjson", n))
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		if n == len(task.Files) {
-			task.Files = append(task.Files, File{})
+			task.Files = append(task.Files, ReportFile{})
 		}
 		task.Files[n].Path = path
 	}
@@ -78,16 +77,16 @@ func merged(t testing.TB, task Task, texts ...string) (*results.Report, []*resul
 	return m.Report, list, nil
 }
 
-func on(host string) File { return File{Labels: labels.Labels{"host": {host}}} }
+func on(host string) ReportFile { return ReportFile{Labels: results.Labels{"host": {host}}} }
 
 func TestTwoHostsThatSeeOneImage(t *testing.T) {
 	t.Parallel()
-	row := func(path string, lba int64, system string, marks labels.Labels) *results.Image {
-		i := image(path, lba)
+	row := func(path string, lba int64, system string, marks results.Labels) *results.Image {
+		i := judgedRow(path, lba)
 		i.FileSystem, i.Labels = system, marks
 		return i
 	}
-	ds := labels.Labels{"datastore": {"d1"}}
+	ds := results.Labels{"datastore": {"d1"}}
 	other, moved := row("/lib/a.raw", 2048, "u1", nil), row("/mnt/a.raw", 2048, "", ds)
 	other.Files[0].Changed, moved.Files[0].Changed = 1, 1
 	for _, c := range []struct {
@@ -107,7 +106,7 @@ func TestTwoHostsThatSeeOneImage(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, later := range []int{1, 9} { // the first scan ends at 5
-				r, rows, err := merged(t, Task{Files: []File{on("a"), on("b")}},
+				r, rows, err := merged(t, MergeTask{Files: []ReportFile{on("a"), on("b")}},
 					scanned(t, 5, c.first), scanned(t, later, c.second))
 				require.NoError(t, err)
 				require.Equal(t, 2, r.Summary.Merged.Rows)
@@ -146,15 +145,15 @@ func TestFoldersOfOneDatastore(t *testing.T) {
 		var b bytes.Buffer
 		s := results.NewSummary()
 		for n, path := range c.rows {
-			i := image(path, int64(63+n))
-			i.Labels = labels.Labels{"datastore": {"d1"}}
+			i := judgedRow(path, int64(63+n))
+			i.Labels = results.Labels{"datastore": {"d1"}}
 			require.NoError(t, report.Line(&b, i))
 			s.Add(i)
 		}
 		s.Paths, s.Complete = c.paths, true
 		s.Started, s.Finished = "2026-01-02T03:00:00Z", "2026-01-02T04:00:00+01:00"
 		require.NoError(t, report.Line(&b, s))
-		r, rows, err := merged(t, Task{}, b.String())
+		r, rows, err := merged(t, MergeTask{}, b.String())
 		require.NoError(t, err)
 		require.Len(t, rows, c.want, why)
 		require.Equal(t, "2026-01-02T03:00:00Z", r.Summary.Finished)
@@ -169,7 +168,7 @@ func TestMissingShards(t *testing.T) {
 		s.Paths, s.Complete, s.Shard = []string{"/lib"}, true, k
 		s.Started, s.Finished = "2026-01-02T03:00:00Z", "2026-01-02T03:00:00Z"
 		var b bytes.Buffer
-		i := image("/lib/"+k[:1], 2048)
+		i := judgedRow("/lib/"+k[:1], 2048)
 		s.Add(i)
 		require.NoError(t, report.Line(&b, i))
 		require.NoError(t, report.Line(&b, s))
@@ -191,7 +190,7 @@ func TestMissingShards(t *testing.T) {
 		for _, k := range c.shards {
 			texts = append(texts, shard(k))
 		}
-		r, _, err := merged(t, Task{}, texts...)
+		r, _, err := merged(t, MergeTask{}, texts...)
 		require.NoError(t, err)
 		if c.says == "" {
 			require.Empty(t, r.Summary.Unreadable)
@@ -206,16 +205,16 @@ func TestMissingShards(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	t.Parallel()
-	got, err := Files([]string{"a", "host=x", "b", "site=s", "./host=c", "host=y", "d"})
+	got, err := ReportFiles([]string{"a", "host=x", "b", "site=s", "./host=c", "host=y", "d"})
 	require.NoError(t, err)
-	require.Equal(t, []File{
-		{"a", labels.Labels{}},
-		{"b", labels.Labels{"host": {"x"}}},
-		{"./host=c", labels.Labels{"host": {"x"}, "site": {"s"}}},
-		{"d", labels.Labels{"host": {"y"}, "site": {"s"}}},
+	require.Equal(t, []ReportFile{
+		{"a", results.Labels{}},
+		{"b", results.Labels{"host": {"x"}}},
+		{"./host=c", results.Labels{"host": {"x"}, "site": {"s"}}},
+		{"d", results.Labels{"host": {"y"}, "site": {"s"}}},
 	}, got)
 	for _, args := range [][]string{nil, {"host=x"}, {"Host=x", "a"}, {"=", "a"}} {
-		_, err := Files(args)
+		_, err := ReportFiles(args)
 		require.ErrorIs(t, err, ondisk.ErrUsage)
 	}
 }
@@ -223,10 +222,10 @@ func TestArguments(t *testing.T) {
 // A label of the row stays, and one on the command line fills in.
 func TestLabelsOfFiles(t *testing.T) {
 	t.Parallel()
-	mine := image("/lib/a", 63)
-	mine.Labels = labels.Labels{"host": {"own"}}
-	_, rows, err := merged(t, Task{Files: []File{{Labels: labels.Labels{"host": {"x"}, "site": {"north"}}}}},
-		scanned(t, 1, mine, image("/lib/b", 63)))
+	mine := judgedRow("/lib/a", 63)
+	mine.Labels = results.Labels{"host": {"own"}}
+	_, rows, err := merged(t, MergeTask{Files: []ReportFile{{Labels: results.Labels{"host": {"x"}, "site": {"north"}}}}},
+		scanned(t, 1, mine, judgedRow("/lib/b", 63)))
 	require.NoError(t, err)
 	require.Equal(t, "host=own site=north", rows[0].Labels.String())
 	require.Equal(t, "host=x site=north", rows[1].Labels.String())
@@ -234,14 +233,14 @@ func TestLabelsOfFiles(t *testing.T) {
 
 func TestDamagedLinesAreNamed(t *testing.T) {
 	t.Parallel()
-	good := scanned(t, 1, image("/lib/a", 2048))
-	odd := image("/lib/b", 2048)
+	good := scanned(t, 1, judgedRow("/lib/a", 2048))
+	odd := judgedRow("/lib/b", 2048)
 	odd.Disks[0].Verdict = "fine"
 	for _, c := range []struct{ text, want string }{
 		{"{\n" + good, "line 1 no object of JSON"},
 		{good + `{"schema":"trueup/1","command":"scan","event":"image"}` + "\n", "line 3 a row without a path"},
 		{strings.Replace(good, `"state":"judged"`, `"state":"great"`, 1), `line 1 a row that is "great"`},
-		{scanned(t, 1, image("/lib/a", 2048), odd), `line 2 the verdict "fine"`},
+		{scanned(t, 1, judgedRow("/lib/a", 2048), odd), `line 2 the verdict "fine"`},
 		{strings.Replace(good, `"event":"image"`, `"event":"party"`, 1), `line 1 the event "party"`},
 		{strings.Replace(good, `03:01:00Z`, `later`, 1), "line 2 a summary with the time"},
 		{good + "\x00\xff\n", "line 3 no object of JSON"},
@@ -250,7 +249,7 @@ func TestDamagedLinesAreNamed(t *testing.T) {
 		{"", " it does not end with a summary"},
 		{strings.Replace(good, `"complete":true`, `"complete":false`, 1), " the scan was interrupted"},
 	} {
-		r, _, err := merged(t, Task{}, scanned(t, 2, image("/lib/z", 2048)), c.text)
+		r, _, err := merged(t, MergeTask{}, scanned(t, 2, judgedRow("/lib/z", 2048)), c.text)
 		require.NoError(t, err, c.text)
 		require.Equal(t, 1, r.Summary.ExitCode, c.text)
 		u := r.Summary.Unreadable[0]
@@ -262,12 +261,12 @@ func TestDamagedLinesAreNamed(t *testing.T) {
 // TestLostRows has files whose rows are fewer than their summary counts, or others.
 func TestLostRows(t *testing.T) {
 	t.Parallel()
-	whole := scanned(t, 1, image("/lib/a", 2048), image("/lib/b", 63), image("/lib/c", 63))
+	whole := scanned(t, 1, judgedRow("/lib/a", 2048), judgedRow("/lib/b", 63), judgedRow("/lib/c", 63))
 	rows := strings.SplitAfter(whole, "\n")
-	again, _, _ := strings.Cut(scanned(t, 1, image("/lib/d", 2048)), "\n")
+	again, _, _ := strings.Cut(scanned(t, 1, judgedRow("/lib/d", 2048)), "\n")
 	for why, c := range map[string]struct{ text, want string }{
 		"whole":       {whole, ""},
-		"two scans":   {whole + scanned(t, 2, image("/lib/d", 2048)), ""},
+		"two scans":   {whole + scanned(t, 2, judgedRow("/lib/d", 2048)), ""},
 		"a row less":  {rows[0] + rows[2] + rows[3], "line 3: the summary counts 3 images, and its rows are 2"},
 		"no row left": {rows[3], "line 1: the summary counts 3 images, and its rows are 0"},
 		"a row more":  {rows[0] + whole, "line 5: the summary counts 3 images, and its rows are 4"},
@@ -276,7 +275,7 @@ func TestLostRows(t *testing.T) {
 			"line 4: the summary counts 2 misaligned images, and its rows are 1",
 		},
 	} {
-		r, _, err := merged(t, Task{}, c.text)
+		r, _, err := merged(t, MergeTask{}, c.text)
 		require.NoError(t, err, why)
 		if c.want == "" {
 			require.Empty(t, r.Summary.Unreadable, why)
@@ -291,8 +290,8 @@ func TestLostRows(t *testing.T) {
 
 func TestOtherResultsAreRefused(t *testing.T) {
 	t.Parallel()
-	good := scanned(t, 1, image("/lib/a", 2048))
-	wide := image("/lib/b", 2048)
+	good := scanned(t, 1, judgedRow("/lib/a", 2048))
+	wide := judgedRow("/lib/b", 2048)
 	wide.Disks[0].Boundary = 1 << 20
 	for _, c := range []struct {
 		text, want string
@@ -310,7 +309,7 @@ func TestOtherResultsAreRefused(t *testing.T) {
 		{scanned(t, 1, wide), "line 1: judged with --boundary 1M, and rows before with 64K", ondisk.ErrUsage},
 		{"SQLite format 3\x00" + strings.Repeat("x", 1000), "no result of trueup scan -o json", ondisk.ErrUnsupported},
 	} {
-		_, _, err := merged(t, Task{}, good, c.text)
+		_, _, err := merged(t, MergeTask{}, good, c.text)
 		require.ErrorContains(t, err, c.want)
 		if c.class != nil {
 			require.ErrorIs(t, err, c.class)
@@ -345,14 +344,14 @@ func TestOrderOfRows(t *testing.T) {
 	t.Parallel()
 	var rows []*results.Image
 	for n := range 1500 {
-		i := image(fmt.Sprintf("/lib/%d.raw", n*7919%4001), int64(2048-n%3))
+		i := judgedRow(fmt.Sprintf("/lib/%d.raw", n*7919%4001), int64(2048-n%3))
 		i.Stored = int64(n % 5)
 		if n%11 == 0 {
 			i.Fail("io", "broken")
 		}
 		rows = append(rows, i)
 	}
-	_, got, err := merged(t, Task{}, scanned(t, 1, rows...))
+	_, got, err := merged(t, MergeTask{}, scanned(t, 1, rows...))
 	require.NoError(t, err)
 	results.Rank(rows)
 	require.Len(t, got, len(rows))
@@ -364,7 +363,7 @@ func TestOrderOfRows(t *testing.T) {
 
 // FuzzLines reads any bytes as lines of results, and prints what passes.
 func FuzzLines(f *testing.F) {
-	f.Add([]byte(scanned(f, 1, image("/lib/a", 63), image("/lib/b", 2048))))
+	f.Add([]byte(scanned(f, 1, judgedRow("/lib/a", 63), judgedRow("/lib/b", 2048))))
 	f.Add([]byte(`{"schema":"trueup/1","command":"scan","event":"image","path":"x","state":"failed"}` + "\n{}\n"))
 	f.Add([]byte("{\"schema\":\"trueup/1\",\"command\":\"report\",\"event\":\"summary\",\"paths\":[]}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) { // without the table, which would take all of the time

@@ -1,5 +1,4 @@
-// Package labels has the labels that a user gives the rows of a scan, such as their host. It is pure.
-package labels
+package results
 
 import (
 	"fmt"
@@ -21,8 +20,8 @@ const (
 	maxValues = 4096 // of one label, in a row of many hosts
 )
 
-// Parse divides KEY=VALUE.
-func Parse(s string) (key, value string, err error) {
+// ParseLabel divides KEY=VALUE.
+func ParseLabel(s string) (key, value string, err error) {
 	key, value, ok := strings.Cut(s, "=")
 	if !ok {
 		return "", "", fmt.Errorf("%.64q, want KEY=VALUE, such as host=esx1", s)
@@ -30,11 +29,11 @@ func Parse(s string) (key, value string, err error) {
 	return key, value, Labels{key: {value}}.Check()
 }
 
-// ParseAll makes labels of a list of KEY=VALUE.
-func ParseAll(list []string) (Labels, error) {
+// ParseLabels makes labels of a list of KEY=VALUE.
+func ParseLabels(list []string) (Labels, error) {
 	out := Labels{}
 	for _, s := range list {
-		key, value, err := Parse(s)
+		key, value, err := ParseLabel(s)
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package merge
+package scan
 
 import (
 	"bytes"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -17,7 +16,7 @@ import (
 func night(t testing.TB, day int, set func(s *results.Summary), rows ...*results.Image) string {
 	t.Helper()
 	var b bytes.Buffer
-	marks := labels.Labels{"host": {"a"}}
+	marks := results.Labels{"host": {"a"}}
 	s := results.NewSummary()
 	for _, i := range rows {
 		i.Labels = marks
@@ -35,7 +34,7 @@ func night(t testing.TB, day int, set func(s *results.Summary), rows ...*results
 
 // written is an image that has another content since a time.
 func written(path string, lba, at int64) *results.Image {
-	i := image(path, lba)
+	i := judgedRow(path, lba)
 	i.Files[0].Modified, i.Files[0].Changed, i.Files[0].Inode = at, at, uint64(at)
 	return i
 }
@@ -56,7 +55,7 @@ func TestSince(t *testing.T) {
 		written("/lib/gone.raw", 63, 1), written("/lib/brief.raw", 63, 1))
 	last := night(t, 9, nil, written("/lib/kept.raw", 2048, 1), written("/lib/fixed.raw", 2048, 7),
 		written("/lib/new.raw", 63, 7))
-	since := Task{Since: "2026-01-02T00:00:00Z"}
+	since := MergeTask{Since: "2026-01-02T00:00:00Z"}
 	for _, order := range [][]string{{first, between, last}, {last, first, between}, {between, last, first}} {
 		r, rows, err := merged(t, since, order...)
 		require.NoError(t, err)
@@ -91,7 +90,7 @@ func TestSinceKeepsWhatNoScanMissed(t *testing.T) {
 		"interrupted": func(s *results.Summary) { s.Complete = false },
 		"filtered":    func(s *results.Summary) { s.Whole = false },
 		"elsewhere":   func(s *results.Summary) { s.Paths = []string{"/lib2"} },
-		"other host":  func(s *results.Summary) { s.Labels = labels.Labels{"host": {"b"}} },
+		"other host":  func(s *results.Summary) { s.Labels = results.Labels{"host": {"b"}} },
 		"no label":    func(s *results.Summary) { s.Labels = nil },
 		"one shard":   func(s *results.Summary) { s.Shard = "1/2" },
 		"a folder": func(s *results.Summary) {
@@ -100,14 +99,14 @@ func TestSinceKeepsWhatNoScanMissed(t *testing.T) {
 		},
 		"at once": func(s *results.Summary) { s.Started = "2026-01-01T03:59:00Z" },
 	} {
-		r, rows, err := merged(t, Task{Since: "2026-01-02T00:00:00Z"}, night(t, 1, nil, written("/lib/a.raw", 63, 1)),
+		r, rows, err := merged(t, MergeTask{Since: "2026-01-02T00:00:00Z"}, night(t, 1, nil, written("/lib/a.raw", 63, 1)),
 			night(t, 9, set))
 		require.NoError(t, err, why)
 		require.Equal(t, map[string]results.Change{"/lib/a.raw": "same;"}, changesOf(rows), why)
 		require.Equal(t, 1, r.Summary.Misaligned, why)
 	}
 	shard := func(k string) string { return night(t, 9, func(s *results.Summary) { s.Shard = k }) }
-	r, _, err := merged(t, Task{Since: "2026-01-02T00:00:00Z"}, night(t, 1, nil, written("/lib/a.raw", 63, 1)),
+	r, _, err := merged(t, MergeTask{Since: "2026-01-02T00:00:00Z"}, night(t, 1, nil, written("/lib/a.raw", 63, 1)),
 		shard("1/2"), shard("2/2"))
 	require.NoError(t, err)
 	require.Equal(t, 1, r.Summary.Changes.Removed, "all shards together miss it")
@@ -117,7 +116,7 @@ func TestSinceKeepsWhatNoScanMissed(t *testing.T) {
 func TestSinceOfNowhere(t *testing.T) {
 	t.Parallel()
 	plain := func(minute int, i *results.Image) string { return scanned(t, minute, i) }
-	r, rows, err := merged(t, Task{Since: "2026-01-02T03:05:00Z"}, plain(1, written("/lib/a.raw", 63, 1)),
+	r, rows, err := merged(t, MergeTask{Since: "2026-01-02T03:05:00Z"}, plain(1, written("/lib/a.raw", 63, 1)),
 		plain(9, written("/lib/a.raw", 2048, 2)))
 	require.NoError(t, err)
 	require.Len(t, rows, 2)
@@ -129,7 +128,7 @@ func TestSinceOfNowhere(t *testing.T) {
 		return i
 	}
 	for system, want := range map[string]string{"u1": "changed;", "u2": "removed;new;"} { // of a disk at the same place
-		_, rows, err = merged(t, Task{Since: "2026-01-02T00:00:00Z"}, night(t, 1, nil, disk(63, 1, "u1")),
+		_, rows, err = merged(t, MergeTask{Since: "2026-01-02T00:00:00Z"}, night(t, 1, nil, disk(63, 1, "u1")),
 			night(t, 9, nil, disk(2048, 2, system)))
 		require.NoError(t, err)
 		got := changesOf(rows)["/lib/a.raw"]

@@ -1,4 +1,4 @@
-package merge
+package scan
 
 import (
 	"bytes"
@@ -46,7 +46,7 @@ func summaries(r io.Reader) (out []part, err error) {
 }
 
 // file reads one file into the table, which keeps it open.
-func (m *merging) file(f File) error {
+func (m *merging) file(f ReportFile) error {
 	in, err := os.Open(f.Path)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (m *merging) file(f File) error {
 }
 
 // rowsOf reads the rows of a file. Damaged lines are noted, and the others are read all the same.
-func (m *merging) rowsOf(f File, in io.Reader, parts []part) error {
+func (m *merging) rowsOf(f ReportFile, in io.Reader, parts []part) error {
 	good, open := 0, 0 // lines that are results; rows without a summary yet
 	var first error
 	sum, damaged := newRowSums(), false // of the rows since the last summary
@@ -72,7 +72,7 @@ func (m *merging) rowsOf(f File, in io.Reader, parts []part) error {
 		if unknown != nil {
 			return fmt.Errorf("line %d: %w", l.Number, unknown)
 		}
-		at := source{File: f, Line: l}
+		at := source{ReportFile: f, Line: l}
 		if len(parts) > 0 {
 			at.part, at.roots = parts[0], m.rootsOf(parts[0])
 		}
@@ -139,7 +139,7 @@ func (s *rowSums) Add(i *results.Image) {
 
 // addsUp reports whether rows add up to their summary, and notes the first sum that differs: files lose lines when they
 // are copied or filtered.
-func (m *merging) addsUp(p part, rows *rowSums, f File) bool {
+func (m *merging) addsUp(p part, rows *rowSums, f ReportFile) bool {
 	name, stated, found := p.differs(rows)
 	if name == "" {
 		return true
@@ -176,7 +176,7 @@ func (p part) differs(rows *rowSums) (name string, stated, found int) {
 }
 
 // endOf takes the sums of a scan.
-func (m *merging) endOf(p part, f File) {
+func (m *merging) endOf(p part, f ReportFile) {
 	s := m.summary
 	s.Merged.Scans++
 	m.earliest = least(m.earliest, p.Finished)
@@ -199,11 +199,8 @@ func (m *merging) endOf(p part, f File) {
 	s.UnreadableCount += p.UnreadableCount - len(p.Unreadable)
 }
 
-// maxShards is that of scan --shard.
-const maxShards = 1 << 16
-
 // shard notes a share that was read, and returns its number.
-func (m *merging) shard(p part, f File) int {
+func (m *merging) shard(p part, f ReportFile) int {
 	k, n := shardOf(p.Shard)
 	if n == 0 {
 		m.lost(f.Path, "format", fmt.Sprintf("a summary with the shard %.40q, want K/N", p.Shard))

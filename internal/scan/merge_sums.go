@@ -1,4 +1,4 @@
-package merge
+package scan
 
 import (
 	"cmp"
@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -20,7 +19,7 @@ type labelSums struct {
 }
 
 // add has a sum for each of the labels add an image.
-func (l *labelSums) add(marks labels.Labels, to func(sum *results.LabelSum)) {
+func (l *labelSums) add(marks results.Labels, to func(sum *results.LabelSum)) {
 	if l.sums == nil {
 		l.sums, l.left = map[[2]string]*results.LabelSum{}, map[[2]string]bool{}
 	}

@@ -1,4 +1,4 @@
-package merge
+package scan
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -56,7 +55,7 @@ func spotOf(i *results.Image, at source) (s spot) {
 }
 
 // scopeOf returns what scans with a label have looked at; empty without one value of it.
-func scopeOf(l labels.Labels, key string) string {
+func scopeOf(l results.Labels, key string) string {
 	if len(l[key]) != 1 {
 		return ""
 	}
@@ -71,7 +70,7 @@ type walk struct {
 
 // walked notes a scan. One that could not read a place has not found what lies there, and a shard counts when all of
 // them were read.
-func (m *merging) walked(p part, f File) {
+func (m *merging) walked(p part, f ReportFile) {
 	if m.Since == "" || !p.Complete || !p.Whole || p.UnreadableCount > 0 {
 		return
 	}
@@ -122,7 +121,7 @@ func (m *merging) compare() error {
 // before adds what was known then to the sums.
 func (m *merging) before(sums labelSums) error {
 	m.summary.Merged.Before = &results.Sums{}
-	return m.table.before(results.BoundaryFlags(m.boundary), func(marks labels.Labels, was results.Sums) {
+	return m.table.before(results.BoundaryFlags(m.boundary), func(marks results.Labels, was results.Sums) {
 		m.summary.Merged.Before.Plus(was)
 		sums.add(marks, func(l *results.LabelSum) {
 			if l.Before == nil {
@@ -158,7 +157,7 @@ type past struct {
 // see notes the spot of the last record.
 func (t *table) see(i *results.Image, at source) {
 	where := spotOf(i, at)
-	s := seen{digest: sum(results.Digest(i)[:len(sum{})]), scope: t.text(where.scope)}
+	s := seen{digest: sum(results.Digest(i)), scope: t.text(where.scope)}
 	if where.name != "" {
 		s.spot = sumOf(where.name)
 	}
@@ -235,10 +234,10 @@ func (t *table) supersede(missed func(s spot, last string) bool) {
 func (t *table) stampOf(k *kept) string { return t.texts[t.records[k.record].stamp] }
 
 // before passes on what was known then of each image, which can have had several spots.
-func (t *table) before(flags []string, use func(labels.Labels, results.Sums)) error {
+func (t *table) before(flags []string, use func(results.Labels, results.Sums)) error {
 	order, all := t.history()
 	type known struct {
-		labels labels.Labels
+		labels results.Labels
 		sums   results.Sums
 		stamp  string
 	}

@@ -1,5 +1,4 @@
-// Package glob matches paths against the patterns of --include, --exclude and the list of accepted images.
-package glob
+package shell
 
 import (
 	"fmt"
@@ -11,13 +10,13 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// Pattern is a pattern of paths, as package doublestar matches them: *, ?, [a-z], [!a-z], {a,b}, ** for folders, and \
+// Glob is a pattern of paths for --include, --exclude and the list of accepted images, as package doublestar matches them: *, ?, [a-z], [!a-z], {a,b}, ** for folders, and \
 // in front of a character that stands for itself. Upper and lower case are different, and * and ? match a dot in front
 // too.
 //
 // A glob without a slash is matched against the last name of a path, in any folder; one with a slash against the whole
 // path. Leading "./" and doubled slashes count in neither. "lib/**" matches whatever lies in lib, and not lib itself.
-type Pattern struct {
+type Glob struct {
 	pattern string
 	last    string // every match ends with it: most paths are rejected by their last characters
 	name    bool   // it is matched against the last name of a path
@@ -26,30 +25,30 @@ type Pattern struct {
 // maxGlob is how long a glob may be in bytes: as long as a path (PATH_MAX of Linux).
 const maxGlob = 4096
 
-// Error reports what is wrong with a glob, and at which byte.
-type Error struct {
+// GlobError reports what is wrong with a glob, and at which byte.
+type GlobError struct {
 	Off  int
 	Text string
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("character %d: %s", e.Off+1, e.Text) }
+func (e *GlobError) Error() string { return fmt.Sprintf("character %d: %s", e.Off+1, e.Text) }
 
-// Parse parses a glob. An error is a *Error.
-func Parse(s string) (*Pattern, error) {
+// ParseGlob parses a glob. An error is a *GlobError.
+func ParseGlob(s string) (*Glob, error) {
 	switch {
 	case s == "":
-		return nil, &Error{0, "the glob is empty, want at least one character"}
+		return nil, &GlobError{0, "the glob is empty, want at least one character"}
 	case len(s) > maxGlob:
-		return nil, &Error{maxGlob, fmt.Sprintf("the glob has %d bytes, want at most %d", len(s), maxGlob)}
+		return nil, &GlobError{maxGlob, fmt.Sprintf("the glob has %d bytes, want at most %d", len(s), maxGlob)}
 	case strings.HasSuffix(s, "/"):
-		return nil, &Error{len(s) - 1, "the glob ends in a slash; ** behind it means whatever lies in the folder"}
+		return nil, &GlobError{len(s) - 1, "the glob ends in a slash; ** behind it means whatever lies in the folder"}
 	case !doublestar.ValidatePattern(s):
 		const want = `want each [ and { closed, a character in each [], and one behind each \`
-		return nil, &Error{0, "the glob is malformed: " + want}
+		return nil, &GlobError{0, "the glob is malformed: " + want}
 	}
-	g := &Pattern{pattern: plainPath(s), name: !strings.Contains(s, "/")}
+	g := &Glob{pattern: plainPath(s), name: !strings.Contains(s, "/")}
 	if g.pattern == "" {
-		return nil, &Error{0, "the glob names no file"}
+		return nil, &GlobError{0, "the glob names no file"}
 	}
 	if path.Base(g.pattern) == "**" {
 		g.pattern += "/*"
@@ -62,7 +61,7 @@ func Parse(s string) (*Pattern, error) {
 }
 
 // MatchAny reports whether one of the ways to write a path matches.
-func (g *Pattern) MatchAny(names []string) bool {
+func (g *Glob) MatchAny(names []string) bool {
 	if g.name { // the last name is the same in all
 		return g.match(names[0])
 	}
@@ -70,7 +69,7 @@ func (g *Pattern) MatchAny(names []string) bool {
 }
 
 // match reports whether a path matches. Globs have slashes on every system.
-func (g *Pattern) match(p string) bool {
+func (g *Glob) match(p string) bool {
 	p = filepath.ToSlash(p)
 	if !strings.HasSuffix(p, g.last) {
 		return false
