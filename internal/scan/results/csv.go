@@ -1,9 +1,9 @@
 package results
 
 import (
+	"bufio"
 	"fmt"
 	"io"
-	"iter"
 	"math"
 	"reflect"
 	"strconv"
@@ -17,54 +17,62 @@ import (
 var csvFormat = Format{
 	Name: "csv",
 	Write: func(w io.Writer, r *Report) error {
-		return csvTemplate(w, struct{ Rows iter.Seq[*csvRow] }{csvRows(r.Images, r.Summary.Fragmentation)})
+		out := csvWriter{Writer: bufio.NewWriterSize(w, 64<<10), header: true}
+		out.line(&csvRow{Image: &Image{}}, r.Summary.Fragmentation)
+		out.header = false
+		for i := range r.Images {
+			for _, row := range rowsOf(i) {
+				out.line(&row, r.Summary.Fragmentation)
+			}
+		}
+		return out.Flush()
 	},
 }
 
-// csvTemplate lays out rows as RFC 4180 defines CSV: lines end in CR LF. docs/scan-reports.md explains the columns.
-// Texts are escaped for a terminal and never read as formulas; numbers are plain.
-var csvTemplate = builtIn("scan.csv.tmpl")
+// csvWriter writes lines as RFC 4180 defines CSV. Errors are those of Flush.
+type csvWriter struct {
+	*bufio.Writer
+	header bool // names of columns instead of cells
+	begun  bool // the line has a cell
+}
 
-// csvRows yields a header, a row for each partition, and one for each disk or image that has none, so that none is
-// lost. counted adds the pieces of files.
-func csvRows(images iter.Seq[*Image], counted bool) iter.Seq[*csvRow] {
-	return func(yield func(*csvRow) bool) {
-		if !yield(&csvRow{Image: &Image{}, Counted: counted, header: true}) {
-			return
-		}
-		for i := range images {
-			for _, r := range rowsOf(i) {
-				if r.Counted = counted; counted {
-					r.Fragments = r.fragments()
-				}
-				if !yield(&r) {
-					return
-				}
-			}
-		}
+// line writes a row. counted adds the pieces of files.
+func (w *csvWriter) line(r *csvRow, counted bool) {
+	w.begun = false
+	r.columns(w.cell)
+	if counted {
+		r.fragmentColumns(w.cell)
 	}
+	_, _ = w.WriteString("\r\n")
+}
+
+// cell writes the cell of a column, or its name. A nil value is an empty cell.
+func (w *csvWriter) cell(name string, value any) {
+	if w.begun {
+		_ = w.WriteByte(',')
+	}
+	if w.begun = true; !w.header {
+		name = csvCell(value)
+	}
+	_, _ = w.WriteString(name)
 }
 
 // csvRow is the subject of a row. There may be no disk or no partition.
 type csvRow struct {
 	*Image
-	Disk *Disk
-	Part *report.Partition
-	// Fragments has the pieces of files of its volumes. Nil: nothing was counted.
-	Fragments *report.Fragmentation
-	Counted   bool // the pieces of files, in the run
-	header    bool // names of columns instead of cells
-	begun     bool
+	disk *Disk
+	part *report.Partition
 }
 
+// rowsOf returns a row for each partition, and one for each disk or image that has none, so that none is lost.
 func rowsOf(i *Image) (out []csvRow) {
 	for n := range i.Disks {
 		d := &i.Disks[n]
 		if len(d.Partitions) == 0 {
-			out = append(out, csvRow{Image: i, Disk: d})
+			out = append(out, csvRow{i, d, nil})
 		}
 		for m := range d.Partitions {
-			out = append(out, csvRow{Image: i, Disk: d, Part: &d.Partitions[m]})
+			out = append(out, csvRow{i, d, &d.Partitions[m]})
 		}
 	}
 	if len(out) == 0 {
@@ -73,17 +81,96 @@ func rowsOf(i *Image) (out []csvRow) {
 	return out
 }
 
-// Column returns the cell of a column with the comma before it, or the name of the column in the header. A nil value is
-// an empty cell.
-func (r *csvRow) Column(name string, value any) string {
-	comma := ""
-	if r.begun {
-		comma = ","
+// columns adds the cells of a row. docs/scan-reports.md explains them. Columns only grow at the end: scripts count
+// them. Texts are escaped for a terminal and never read as formulas; numbers are plain.
+func (r *csvRow) columns(add func(name string, value any)) {
+	disk, part, volume, failure := orZero(r.disk), orZero(r.part), orZero(r.volume()), orZero(r.failure())
+	priority, accepted := orZero(r.Priority), orZero(r.Accepted)
+	add("path", r.ExactPath())
+	add("member", disk.Member)
+	add("state", r.State)
+	add("format", r.Format)
+	add("subformat", r.Subformat)
+	add("verdict", r.Verdict)
+	add("rank", notZero(priority.Rank))
+	add("class", ifSet(r.Priority, priority.Class))
+	add("cost_percent", ifSet(r.Priority, priority.Cost))
+	add("scheme", disk.Table.Scheme)
+	add("disk_size_bytes", notZero(disk.Size))
+	add("stored_bytes", r.Stored)
+	add("partition", ifSet(r.part, part.Number))
+	add("kind", part.Kind)
+	add("active", ifSet(r.part, part.Active))
+	add("type", part.Type)
+	add("type_name", part.TypeName)
+	add("name", part.Name)
+	add("start_lba", ifSet(r.part, part.StartLBA))
+	add("start_bytes", ifSet(r.part, part.Start))
+	add("size_bytes", ifSet(r.part, part.Size))
+	add("alignment_bytes", ifSet(r.part, part.Alignment))
+	add("aligned_4k", ifSet(r.part, part.Aligned.To4K))
+	add("aligned_64k", ifSet(r.part, part.Aligned.To64K))
+	add("aligned_1m", ifSet(r.part, part.Aligned.To1M))
+	add("partition_verdict", part.Verdict)
+	add("filesystem", volume.Kind)
+	add("label", volume.Label)
+	add("uuid", volume.UUID)
+	add("cluster_bytes", notZero(volume.Cluster))
+	add("boot_code", disk.Boot.Name)
+	add("role", orZero(disk.Advice).Role)
+	add("refused", disk.firstHindrance())
+	add("grows_bytes", ifSet(disk.Fix, orZero(disk.Fix).Grows()))
+	add("error_code", failure.Code)
+	add("error", failure.Message)
+	add("finding", r.finding())
+	add("accepted_reason", accepted.Reason)
+	add("accepted_until", accepted.Until)
+	add("change", r.Change)
+	add("reason", priority.Reason)
+	add("command", r.command())
+	add("content", r.nothing())
+	add("copied_to", r.Copied)
+	add("guest", orZero(disk.Guest).State)
+	add("labels", r.Labels.String())
+}
+
+// fragmentColumns adds the pieces of files in the volumes of a row.
+func (r *csvRow) fragmentColumns(add func(name string, value any)) {
+	counted := r.fragments()
+	all := orZero(counted)
+	free := orZero(all.Free)
+	add("files", ifSet(counted, all.Files.Number))
+	add("fragmented_files", ifSet(counted, all.Files.Fragmented))
+	add("pieces_per_file", ifSet(counted, all.Files.PiecesEach()))
+	add("fragmented_percent", ifSet(counted, all.Files.Share()))
+	add("mft_pieces", notZero(all.MFT))
+	add("free_bytes", ifSet(all.Free, free.Bytes))
+	add("free_pieces", ifSet(all.Free, free.Pieces))
+	add("largest_free_bytes", ifSet(all.Free, free.Largest))
+}
+
+// orZero returns a value of zeros for one that is not there.
+func orZero[T any](p *T) *T {
+	if p == nil {
+		return new(T)
 	}
-	if r.begun = true; r.header {
-		return comma + name
+	return p
+}
+
+// ifSet returns the value of a column, nil if its subject is not there.
+func ifSet[T any](subject *T, value any) any {
+	if subject == nil {
+		return nil
 	}
-	return comma + csvCell(value)
+	return value
+}
+
+// notZero returns the value of a column in which 0 is an empty cell.
+func notZero[T int | int64](n T) any {
+	if n == 0 {
+		return nil
+	}
+	return n
 }
 
 // csvCell prints a value as a cell of CSV. Floating-point numbers have at most two digits behind the point.
@@ -96,6 +183,8 @@ func csvCell(value any) string {
 		return hundredths(v.Float())
 	case reflect.Invalid, reflect.Pointer: // of something that is not there
 		return ""
+	case reflect.Int, reflect.Int64:
+		return number(v.Int())
 	default:
 		return fmt.Sprint(value)
 	}
@@ -109,46 +198,32 @@ func csvQuote(s string) string {
 	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
 }
 
-// Volume returns the partition's volume, or the disk's if it has no partitions.
-func (r *csvRow) Volume() *report.Volume {
+// volume returns the partition's volume, or the disk's if it has no partitions.
+func (r *csvRow) volume() *report.Volume {
 	switch {
-	case r.Part != nil:
-		return r.Part.Volume
-	case r.Disk != nil:
-		return r.Disk.Volume
+	case r.part != nil:
+		return r.part.Volume
+	case r.disk != nil:
+		return r.disk.Volume
 	}
 	return nil
 }
 
-// Failure returns why there is no verdict on the disk or the image.
-func (r *csvRow) Failure() *report.Error {
-	if r.Disk != nil && r.Disk.Error != nil {
-		return r.Disk.Error
+// failure returns why there is no verdict on the disk or the image.
+func (r *csvRow) failure() *report.Error {
+	if r.disk != nil && r.disk.Error != nil {
+		return r.disk.Error
 	}
 	return r.Error
 }
 
-// Nothing returns the content of the disk if there is nothing to judge, or of a package without a disk.
-func (r *csvRow) Nothing() align.Content {
-	if r.Disk != nil {
-		return r.Disk.Content
+// nothing returns the content of the disk if there is nothing to judge, or of a package without a disk.
+func (r *csvRow) nothing() align.Content {
+	if r.disk != nil {
+		return r.disk.Content
 	}
 	return r.Content
 }
-
-// Refused returns the first reason why no aligned copy of the disk can be made.
-func (r *csvRow) Refused() string {
-	if r.Disk == nil {
-		return ""
-	}
-	return r.Disk.firstHindrance()
-}
-
-// Finding returns the first finding on the image as a whole.
-func (r *csvRow) Finding() string { return r.finding() }
-
-// Command returns the command that makes the copy.
-func (r *csvRow) Command() string { return r.command() }
 
 // finding returns the first on the image as a whole.
 func (i *Image) finding() string {

@@ -26,14 +26,11 @@ func piecesCell(i *Image) string {
 
 // fragments returns what was counted in the volumes of a row; nil if nothing was.
 func (r *csvRow) fragments() (all *report.Fragmentation) {
-	if r.Disk == nil {
+	if r.disk == nil {
 		return nil
 	}
-	number := 0
-	if r.Part != nil {
-		number = r.Part.Number
-	}
-	for _, f := range r.Disk.Fragmentation {
+	number := orZero(r.part).Number
+	for _, f := range r.disk.Fragmentation {
 		if f.Partition == number && f.Error == nil {
 			all = all.With(f)
 		}
