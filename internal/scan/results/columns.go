@@ -3,7 +3,6 @@ package results
 import (
 	"cmp"
 	"fmt"
-	"iter"
 	"slices"
 	"strconv"
 
@@ -56,18 +55,21 @@ const (
 	leastFor = 16   // cells that a path wants at least; below that, its folder is useless
 )
 
-// fit chooses the columns that leave room for the paths, and returns that room; 0 is no limit. Without images there are
-// none.
-func fit(all []column, images iter.Seq[*Image], width int) (chosen []column, path int) {
+// fit chooses the columns that leave room for the paths, and returns that room; 0 is no limit. Without rows there are
+// no columns.
+func (v *view) fit(all []column, width int) (chosen []column, path int) {
 	longest, some := cells("path"), false
 	for n := range all {
 		all[n].width = cells(all[n].head)
 	}
-	for i := range images {
+	for kind, widths := range v.widths {
+		if !v.shows(kind) {
+			continue
+		}
 		some = true
-		longest = max(longest, cells(report.SafeMessage(i.Path)))
-		for n, c := range all {
-			all[n].width = max(c.width, cells(report.SafeMessage(c.cell(i))))
+		longest = max(longest, widths[len(all)])
+		for n := range all {
+			all[n].width = max(all[n].width, widths[n])
 		}
 	}
 	if !some {

@@ -103,9 +103,9 @@ func (l Line) Kind() (event string, unknown, err error) {
 }
 
 // Image returns the row of a line, whose Kind was image.
-func (l Line) Image() (*Image, error) {
+func (l Line) Image(options ...jsonv2.Options) (*Image, error) {
 	i := NewImage("")
-	if err := jsonv2.Unmarshal(l.Text, i); err != nil {
+	if err := jsonv2.Unmarshal(l.Text, i, options...); err != nil {
 		return nil, errors.New("no row of an image: the line is damaged")
 	}
 	if i.Path == "" {

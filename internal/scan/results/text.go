@@ -48,7 +48,8 @@ func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 			own.Width = p.width
 		}
 	}
-	v := overview(images)
+	cols := columns(s)
+	v := overview(images, cols, t.Verbose)
 	if s.Title != "" {
 		p.para("", safe(s.Title))
 		p.line("")
@@ -57,10 +58,11 @@ func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 		p.para("", failedText(v.failed)+" They stand behind the images with a rank.")
 		p.line("")
 	}
-	shown, hidden := p.choose(images, v)
-	p.rows(shown)
-	for _, h := range hidden {
-		p.para("", h)
+	p.rows(images, cols, v)
+	for k, kind := range uneventful {
+		if !v.shows(k) {
+			p.para("", fmt.Sprintf("%s %s images are not shown (-v shows them).", thousands(int64(v.counts[k])), kind.name))
+		}
 	}
 	if v.all > 0 {
 		p.line("")
@@ -69,16 +71,21 @@ func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 	p.next(v.worst, v.fixable)
 }
 
-// view is what a table needs to know of all images beforehand.
+// view holds the facts about all images that a table needs beforehand.
 type view struct {
+	verbose        bool
 	all, partly    int
 	failed         int
-	counts         []int  // of the kinds of uneventful
-	worst, fixable *Image // of those to be realigned: the first, and the first that can be; nil: none
+	counts         []int         // of the kinds of uneventful
+	widths         map[int][]int // of columns and path in rows of one kind, in cells
+	worst, fixable *Image        // of those to be realigned: the first, and the first that can be; nil: none
 }
 
-func overview(images iter.Seq[*Image]) view {
-	v := view{counts: make([]int, len(uneventful))}
+// shows reports whether the table has the images of a kind. Images that need no action are left out if they are many.
+func (v *view) shows(kind int) bool { return v.verbose || kind < 0 || v.counts[kind] <= maxUneventful }
+
+func overview(images iter.Seq[*Image], cols []column, verbose bool) view {
+	v := view{verbose: verbose, counts: make([]int, len(uneventful)), widths: map[int][]int{}}
 	for i := range images {
 		v.all++
 		if i.partly() {
@@ -87,8 +94,12 @@ func overview(images iter.Seq[*Image]) view {
 		if i.State == Failed && i.Accepted == nil {
 			v.failed++
 		}
-		if k := i.uneventfulKind(); k >= 0 {
-			v.counts[k]++
+		kind := i.uneventfulKind()
+		if kind >= 0 {
+			v.counts[kind]++
+		}
+		if v.shows(kind) {
+			v.measure(i, kind, cols)
 		}
 		if i.toDo() && v.worst == nil {
 			v.worst = i
@@ -100,6 +111,18 @@ func overview(images iter.Seq[*Image]) view {
 	return v
 }
 
+// measure widens the columns of a kind of images for one of them.
+func (v *view) measure(i *Image, kind int, cols []column) {
+	if v.widths[kind] == nil {
+		v.widths[kind] = make([]int, len(cols)+1)
+	}
+	w := v.widths[kind]
+	for n, c := range cols {
+		w[n] = max(w[n], cells(report.SafeMessage(c.cell(i))))
+	}
+	w[len(cols)] = max(w[len(cols)], cells(report.SafeMessage(i.Path)))
+}
+
 // uneventful are the kinds of images that need no action. No image is of two.
 var uneventful = []struct {
 	name string
@@ -109,26 +132,6 @@ var uneventful = []struct {
 	{"blank", func(i *Image) bool { return i.Content == align.Blank && i.Accepted == nil }},
 	{"accepted", func(i *Image) bool { return i.Accepted != nil }},
 	{"removed", func(i *Image) bool { return i.State == Gone }},
-}
-
-// choose leaves out images that need no action if they are many, with a note.
-func (p *printer) choose(images iter.Seq[*Image], v view) (shown iter.Seq[*Image], hidden []string) {
-	if p.t.Verbose {
-		return images, nil
-	}
-	for k, kind := range uneventful {
-		if n := v.counts[k]; n > maxUneventful {
-			hidden = append(hidden, fmt.Sprintf("%s %s images are not shown (-v shows them).", thousands(int64(n)),
-				kind.name))
-		}
-	}
-	return func(yield func(*Image) bool) {
-		for i := range images {
-			if k := i.uneventfulKind(); (k < 0 || v.counts[k] <= maxUneventful) && !yield(i) {
-				return
-			}
-		}
-	}, hidden
 }
 
 // uneventfulKind returns the place of the image's kind in uneventful, below 0 if it has none.
@@ -173,8 +176,8 @@ func (p *printer) fold(width int, indent, s string) {
 	}
 }
 
-func (p *printer) rows(images iter.Seq[*Image]) {
-	cols, room := fit(columns(p.s), images, p.width)
+func (p *printer) rows(images iter.Seq[*Image], all []column, v view) {
+	cols, room := v.fit(all, p.width)
 	if cols == nil {
 		return
 	}
@@ -184,6 +187,9 @@ func (p *printer) rows(images iter.Seq[*Image]) {
 	}
 	p.line(b.String() + "path")
 	for i := range images {
+		if !v.shows(i.uneventfulKind()) {
+			continue
+		}
 		b.Reset()
 		for _, c := range cols {
 			cell := pad(report.SafeMessage(c.cell(i)), c.width, c.right)
