@@ -134,16 +134,7 @@ func (c *Choices) settleSince(out string, rows bool) error {
 }
 
 // ParseFailOn parses the value of --fail-on. Empty is the default.
-func ParseFailOn(s string) (results.FailOn, error) {
-	if s == "" {
-		return results.Default, nil
-	}
-	level, err := results.ParseFailOn(s)
-	if err != nil {
-		return level, err
-	}
-	return level, nil
-}
+func ParseFailOn(s string) (results.FailOn, error) { return results.ParseFailOn(s) }
 
 // apart refuses one file for two purposes.
 func (c *Choices) apart(out, profiles string) error {

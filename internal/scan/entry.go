@@ -38,11 +38,6 @@ func stat(path, name string) (entry, error) {
 	}, nil
 }
 
-// useError marks an error of the consumer of files, as opposed to one of the folder.
-type useError struct{ error }
-
-func (e useError) Unwrap() error { return e.error }
-
 // files passes on the files of a folder in batches, the named ones first, and each name to note. A folder can have
 // millions.
 func (r *search) files(ctx context.Context, f *folder, note func(name string), use func(list []entry) error) error {
@@ -57,8 +52,8 @@ func (r *search) files(ctx context.Context, f *folder, note func(name string), u
 		note(d.Name())
 		return l.add(d)
 	})
-	if broken, ok := errors.AsType[useError](err); ok {
-		return broken.error
+	if l.broken != nil {
+		return l.broken
 	}
 	for _, err := range []error{err, l.failed} {
 		if err != nil && ctx.Err() == nil && !f.told {
@@ -78,6 +73,7 @@ type listing struct {
 	list   []entry
 	own    map[string]bool // files that were named, which come anyway
 	use    func(list []entry) error
+	broken error // of use
 	failed error // of a file that could not be looked at
 }
 
@@ -99,8 +95,6 @@ func (l *listing) add(d fs.DirEntry) error {
 	}
 	list := l.list
 	l.list = l.list[:0]
-	if err := l.use(list); err != nil {
-		return useError{err}
-	}
-	return nil
+	l.broken = l.use(list)
+	return l.broken
 }

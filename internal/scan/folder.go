@@ -119,8 +119,9 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		c.open(e)
 		g.Go(func() error {
 			x, err := r.identifyOne(gctx, f, e)
-			if err == nil && x != nil {
-				r.limit(c.add(x), x)
+			if err == nil && x != nil && !c.add(x) {
+				x.fail(r.classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to "+
+					"another folder", ondisk.ErrLimit, maxFolderNames)))
 			}
 			return err
 		})
@@ -129,15 +130,6 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		return err
 	}
 	return ctx.Err()
-}
-
-// limit makes a failed row of a file that names more than the folder may.
-func (r *search) limit(fits bool, x *found) {
-	if !fits {
-		x.fail(r.classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to "+
-			"another folder",
-			ondisk.ErrLimit, maxFolderNames)))
-	}
 }
 
 // identifyOne identifies a file, by its row of the earlier scan or by a worker. It returns nil if the file does not
@@ -156,7 +148,7 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 	case known != nil:
 		x.known, x.id = known, *id
 	case e.Size > 0:
-		a, err := r.Pool.do(ctx, Request{Path: []byte(path)})
+		a, err := r.Pool.do(ctx, Request{Job: Job{Path: path}})
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()

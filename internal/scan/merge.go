@@ -178,7 +178,7 @@ func (m *merging) rootsOf(p part) results.Roots {
 	return m.roots
 }
 
-// take keeps a row. Only an error that is an errRun ends the run, any other is one of the row.
+// take keeps a row. Only a runError ends the run, any other is one of the row.
 func (m *merging) take(i *results.Image, at source) error {
 	if i.State == results.Gone {
 		return nil
@@ -192,8 +192,8 @@ func (m *merging) take(i *results.Image, at source) error {
 			m.boundary = d.Boundary
 		}
 		if d.Boundary != m.boundary {
-			return errRunOf(ondisk.In(ondisk.ErrUsage, "line %d: judged with --boundary %s, and rows before with "+
-				"%s; a report needs results of one", at.Number, units.Short(d.Boundary), units.Short(m.boundary)))
+			return runError{ondisk.In(ondisk.ErrUsage, "line %d: judged with --boundary %s, and rows before with "+
+				"%s; a report needs results of one", at.Number, units.Short(d.Boundary), units.Short(m.boundary))}
 		}
 	}
 	i.Settle(results.BoundaryFlags(m.boundary))
@@ -263,10 +263,5 @@ func (m *merging) complete(r row) {
 
 // lost notes a part of the input that could not be read.
 func (m *merging) lost(path, code, message string) {
-	m.unreadable(results.Unreadable{Path: path, Error: report.Error{Code: code, Message: message}})
-}
-
-func (m *merging) unreadable(u results.Unreadable) {
-	m.summary.AddUnreadable(u)
-	m.summary.Exit(&results.Image{Path: u.Path, State: results.Failed}, m.Fail)
+	m.summary.Lose(results.Unreadable{Path: path, Error: report.Error{Code: code, Message: message}}, m.Fail)
 }

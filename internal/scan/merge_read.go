@@ -99,7 +99,7 @@ func (m *merging) rowsOf(f ReportFile, in io.Reader, parts []part) error {
 				sum.Add(i)
 			}
 		}
-		if err != nil && !errors.Is(err, errRun) {
+		if _, ends := errors.AsType[runError](err); err != nil && !ends {
 			damaged = true
 			if first == nil {
 				first = fmt.Errorf("line %d: %w", l.Number, err)
@@ -194,7 +194,7 @@ func (m *merging) endOf(p part, f ReportFile) {
 	}
 	s.Links += min(p.Links, results.MaxCount)
 	for _, u := range p.Unreadable {
-		m.unreadable(u)
+		s.Lose(u, m.Fail)
 	}
 	s.UnreadableCount += p.UnreadableCount - len(p.Unreadable)
 }

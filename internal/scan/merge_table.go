@@ -60,21 +60,10 @@ type kept struct {
 // maxPaths bounds the paths of all rows, in bytes.
 const maxPaths = 1 << 30
 
-// errRun marks an error that ends the run, as opposed to one of a row.
-var errRun = errors.New("run")
-
+// runError marks an error that ends the run, as opposed to one of a row.
 type runError struct{ error }
 
-func (e runError) Unwrap() error      { return e.error }
-func (runError) Is(target error) bool { return target == errRun }
-
-// errRunOf marks an error.
-func errRunOf(err error) error {
-	if err == nil {
-		return nil
-	}
-	return runError{err}
-}
+func (e runError) Unwrap() error { return e.error }
 
 func newTable(ctx context.Context, since string) *table {
 	return &table{ctx: ctx, since: since, textAt: map[string]int32{}}
@@ -134,8 +123,8 @@ func placeOf(i *results.Image, at source) string {
 func (t *table) put(i *results.Image, at source) error {
 	path := i.ExactPath()
 	if len(t.records) == maxRows || len(t.paths)+len(path) > maxPaths {
-		return errRunOf(fmt.Errorf("%w of %d rows and %d bytes of their paths in one report", ondisk.ErrLimit, maxRows,
-			maxPaths))
+		return runError{fmt.Errorf("%w of %d rows and %d bytes of their paths in one report", ondisk.ErrLimit, maxRows,
+			maxPaths)}
 	}
 	marks, err := jsonv2.Marshal(i.Labels, jsonv2.Deterministic(true))
 	if err != nil {

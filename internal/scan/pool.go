@@ -16,15 +16,11 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// Request asks a worker to identify a file, or to judge the image in it. Names are bytes, and texts of JSON are not.
+// Request asks a worker to identify the file of a job, or to judge the image in it.
 type Request struct {
-	Path  []byte `json:"path"` // absolute
+	Job
+	Name  []byte `json:"path"` // Path in JSON: names are bytes, and texts are not
 	Judge bool   `json:"judge,omitempty"`
-	// The rest is for a judge, see Job.
-	Package bool          `json:"package,omitempty"`
-	Beside  *image.Beside `json:"beside,omitempty"`
-	Doubt   bool          `json:"doubt,omitempty"`
-	Packed  bool          `json:"packed,omitempty"`
 }
 
 // Answer is the answer to a Request.
@@ -66,12 +62,9 @@ func NewPool(jobs int, judge Judge, start func(ctx context.Context) (Worker, err
 var errUnasked = errors.New("the worker was gone")
 
 // slowError is the error of a worker that gave no answer in time, though it may not have computed.
-type slowError struct{ Err error }
+type slowError struct{ error }
 
-func (s slowError) Error() string { return s.Err.Error() }
-
-// Unwrap returns the error with its class.
-func (s slowError) Unwrap() error { return s.Err }
+func (s slowError) Unwrap() error { return s.error }
 
 // errFewer is the error of a worker that could not be started while there are others: from now on there is one less.
 var errFewer = errors.New("there is no worker more")
@@ -150,11 +143,10 @@ func (p *Pool) Close() error {
 // handle answers a request by a judge, in this process.
 func handle(judge Judge, r Request) (a Answer) {
 	if r.Judge {
-		j := Job{Path: string(r.Path), Package: r.Package, Beside: r.Beside, Doubt: r.Doubt, Packed: r.Packed}
-		i := judge.Image(j)
+		i := judge.Image(r.Job)
 		return Answer{Image: i, Fleeting: i != nil && i.Fleeting}
 	}
-	id, err := judge.Identify(string(r.Path))
+	id, err := judge.Identify(r.Path)
 	if err != nil {
 		e := judge.Classify(err)
 		return Answer{Error: &e}

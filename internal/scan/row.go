@@ -53,9 +53,10 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	case x.isExtent() && lone:
 		return r.complete(path, x, x.orphan(), "")
 	}
-	j := Job{Path: path, Package: x.id.Kind == image.Pack, Beside: r.beside(c, x)}
-	j.Packed = x.id.Kind == image.Packed
-	j.Doubt = x.doubted()
+	j := Job{
+		Path: path, Package: x.id.Kind == image.Pack, Packed: x.id.Kind == image.Packed, Doubt: x.doubted(),
+		Beside: r.beside(c, x),
+	}
 	key := besideKey(j.Beside, c.work(x))
 	if x.known != nil && x.known.Reuse.Beside == key && unchanged(f.path, x.known) {
 		return r.takeOver(path, x), nil
@@ -64,17 +65,16 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	if i == nil || err != nil {
 		return nil, err
 	}
+	read := i.Read + c.read(x)
+	var aside *results.Image
 	if kind := image.CompanionKind(x.Name); kind != "" && namedCompanion(i) {
-		read := i.Read
-		i = x.companion(kind)
-		i.Read = read + c.read(x)
-		return r.complete(path, x, i, key)
+		aside = x.companion(kind)
+	} else if (j.Packed || i.Format == unpack.Tar) && i.State == results.Failed && !fleeting(i) {
+		aside = x.unjudged(i)
 	}
-	if (j.Packed || i.Format == unpack.Tar) && i.State == results.Failed && !fleeting(i) {
-		read := i.Read
-		i = x.unjudged(i)
-		i.Read = read + c.read(x)
-		return r.complete(path, x, i, key)
+	if aside != nil {
+		aside.Read = read
+		return r.complete(path, x, aside, key)
 	}
 	i.SetPath(x.shown)
 	if i.Format == "" { // it could not be opened
@@ -84,7 +84,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 		i.Files, i.Stored = []results.File{x.File}, x.Allocated
 	}
 	i.Findings = append(i.Findings, c.borrowed(x)...)
-	i.Read += c.read(x)
+	i.Read = read
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
 	i.Settle(r.Flags)
 	return r.complete(path, x, i, key)
@@ -158,10 +158,7 @@ func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 
 // ask has a worker judge an image. Nil: a doubt came to nothing.
 func (r *search) ask(ctx context.Context, x *found, j Job) (*results.Image, error) {
-	a, err := r.Pool.do(ctx, Request{
-		Path: []byte(j.Path), Judge: true, Package: j.Package, Beside: j.Beside, Doubt: j.Doubt,
-		Packed: j.Packed,
-	})
+	a, err := r.Pool.do(ctx, Request{Job: j, Judge: true})
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -234,11 +231,16 @@ func (x *found) unjudged(failed *results.Image) *results.Image {
 
 // packed returns the row of a packed file, or of a folder that Clonezilla wrote, that is not judged.
 func (x *found) packed(text, remedy string) *results.Image {
-	i := results.NewImage(x.shown)
-	i.State, i.Format, i.Stored, i.Files = results.Packed, x.id.Format, x.Allocated, []results.File{x.File}
-	i.Findings = append(i.Findings, align.FromIssue(ondisk.Issue{
+	return x.aside(results.Packed, x.id.Format, ondisk.Issue{
 		Code: "packed", Effect: ondisk.Warn, Err: ondisk.ErrUnsupported, Text: text, Remedy: remedy,
-	}))
+	})
+}
+
+// aside returns the row of a file that is not judged.
+func (x *found) aside(s results.State, format string, why ondisk.Issue) *results.Image {
+	i := results.NewImage(x.shown)
+	i.State, i.Format, i.Stored, i.Files = s, format, x.Allocated, []results.File{x.File}
+	i.Findings = append(i.Findings, align.FromIssue(why))
 	return i
 }
 
@@ -265,26 +267,21 @@ func remedied(all []align.Finding, code, remedy string) {
 // companion returns the row of a file that belongs to a disk whose row does not cover it.
 func (x *found) companion(kind string) *results.Image {
 	text, remedy := image.CompanionText(kind, x.Name)
-	i := results.NewImage(x.shown)
-	i.State, i.Format, i.Stored, i.Files = results.Orphan, kind, x.Allocated, []results.File{x.File}
-	i.Findings = append(i.Findings, align.FromIssue(ondisk.Issue{
+	return x.aside(results.Orphan, kind, ondisk.Issue{
 		Code: image.CodeCompanion, Effect: ondisk.Note, Text: text, Remedy: remedy,
-	}))
-	return i
+	})
 }
 
 // orphan returns the row of an extent that no image names. Alone it has no verdict, since its place on a disk is
 // unknown.
 func (x *found) orphan() *results.Image {
-	i := results.NewImage(x.shown)
-	i.State, i.Format, i.Stored, i.Files = results.Orphan, x.id.Format, x.Allocated, []results.File{x.File}
+	format := x.id.Format
 	if x.bare() {
-		i.Format = "vmdk"
+		format = "vmdk"
 	}
-	i.Findings = append(i.Findings, align.FromIssue(ondisk.Issue{
+	return x.aside(results.Orphan, format, ondisk.Issue{
 		Code: "orphan", Effect: ondisk.Warn, Err: ondisk.ErrReference,
 		Text:   fmt.Sprintf("it is an extent of a VMDK, and no descriptor in its folder names %.256q", x.Name),
 		Remedy: "find its descriptor, or remove it when the machine is gone",
-	}))
-	return i
+	})
 }

@@ -21,16 +21,16 @@ import (
 
 // Job is one image to judge.
 type Job struct {
-	Path string // absolute
+	Path string `json:"-"` // absolute
 	// Package is set for an OVA or OVF.
-	Package bool
+	Package bool `json:"package,omitempty"`
 	// Beside lists the files around it; nil: the judge looks.
-	Beside *image.Beside
+	Beside *image.Beside `json:"beside,omitempty"`
 	// Doubt is set if the file has neither the format nor the name of an image: it is one only if a table or a volume
 	// is found, or if it is an archive with an image.
-	Doubt bool
+	Doubt bool `json:"doubt,omitempty"`
 	// Packed is set for a compressed file.
-	Packed bool
+	Packed bool `json:"packed,omitempty"`
 }
 
 // Judge identifies and judges files. It runs in a worker, and may die of their bytes.

@@ -169,7 +169,8 @@ func (r *running) look(ctx context.Context) error {
 		Paths: r.Paths, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool,
 		Flags:    results.BoundaryFlags(r.Boundary),
 		Exchange: r.Replace, Shard: r.Shard, Settings: r.settings, Started: r.start, earlier: r.earlier,
-		Found: r.Progress.Found, Walked: r.Progress.Walked, Row: r.row, Unreadable: r.unreadable,
+		Found: r.Progress.Found, Walked: r.Progress.Walked, Row: r.row,
+		Unreadable: func(u results.Unreadable) { r.summary.Lose(u, r.Fail) },
 	}
 	res, err := Scan(ctx, o)
 	r.summary.Found, r.summary.Skipped, r.summary.Temporary = res.Found, res.Skipped, res.Temporary
@@ -182,27 +183,6 @@ func (r *running) look(ctx context.Context) error {
 		err = r.removed()
 	}
 	return err
-}
-
-// pool starts the workers. The process that starts them reads nothing of an image.
-func (r *running) pool(ctx context.Context) (*Pool, error) {
-	if r.Level != sandbox.None && r.Confine != nil {
-		r.Confine(sandbox.Access{Workers: true})
-	}
-	c := &crew{
-		Level: r.Level, Args: r.Args, Paths: r.Paths, Jobs: r.Jobs, Achieved: r.achieved, Inside: r.inside,
-		Inspector: &Inspector{
-			Boundary: r.Boundary, Storage: r.Storage, Check: r.Check, Fragments: r.Fragments, Allow: allowedOf(r.Paths),
-		},
-	}
-	return c.pool(ctx)
-}
-
-// inside restricts this process to the images, where it looks at them itself.
-func (r *running) inside() {
-	if r.Confine != nil {
-		r.Confine(sandbox.Access{Read: rootsOf(r.Paths)})
-	}
 }
 
 // achieved notes the isolation of a worker, of which the least counts.
@@ -286,12 +266,6 @@ func (r *running) keep(i *results.Image) {
 	}
 	r.items += i.Items()
 	r.images = append(r.images, i)
-}
-
-// unreadable takes a place that could not be looked at. Its content is unknown, which counts as a failed image.
-func (r *running) unreadable(u results.Unreadable) {
-	r.summary.AddUnreadable(u)
-	r.summary.Exit(&results.Image{Path: u.Path, State: results.Failed}, r.Fail)
 }
 
 // keepParents exchanges no image that one in another folder reads: it would find another disk under the name.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/sys"
 )
@@ -73,13 +74,7 @@ func resolve(path string) (string, fs.FileMode, error) {
 	if path == "" {
 		return "", 0, sys.ErrNotExist // it would be the folder that the user is in
 	}
-	real, err := filepath.EvalSymlinks(path)
-	if err == nil {
-		real, err = filepath.Abs(real)
-	}
-	if err == nil {
-		real, err = filepath.EvalSymlinks(real) // the folder that the user is in can be one by a link
-	}
+	real, err := gate.RealPath(path)
 	if err != nil {
 		if _, system := errors.AsType[*fs.PathError](err); system || sys.NotFolder(err) {
 			return "", 0, sys.Cause(err)

@@ -30,6 +30,7 @@ func startInspector(hello []byte) (sandbox.Handle, error) {
 		if err := json.Unmarshal(request, &r); err != nil {
 			panic(err) // our own parent wrote it
 		}
+		r.Path = string(r.Name)
 		answer, err := json.Marshal(handle(j, r))
 		if err != nil {
 			panic(err)
@@ -43,6 +44,7 @@ type outside struct{ *sandbox.Worker }
 
 // Call has the worker answer. The error names the cause of its death, and has the class for the row of the image.
 func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
+	r.Name = []byte(r.Path)
 	request, err := json.Marshal(r)
 	if err != nil {
 		return a, fmt.Errorf("request for a worker: %w", err)
@@ -60,7 +62,7 @@ func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 	case died && d.Idle:
 		return a, errors.Join(errUnasked, fromDeath(err))
 	case died && d.Cause == sandbox.Time:
-		return a, slowError{Err: fromDeath(err)}
+		return a, slowError{fromDeath(err)}
 	case died:
 		return a, fromDeath(err)
 	}
@@ -88,28 +90,27 @@ const maxAnswer = 8 * units.MiB
 
 // crew starts the workers of a scan.
 type crew struct {
-	Level     sandbox.Level
-	Args      []string // of the program, that make it call Serve
-	Paths     []string // of the scan
-	Jobs      int
-	Inspector *Inspector
-	// Achieved receives the isolation, again if a later worker has less. An error ends the scan.
-	Achieved func(sandbox.Isolation) error
-	// Inside is called before the process itself looks at images, where there are no workers.
-	Inside func()
-
-	options sandbox.Options
-	mu      sync.Mutex
-	first   *sandbox.Worker // until it is taken
-	level   sandbox.Level   // the least that was achieved
+	*running
+	inspector *Inspector
+	options   sandbox.Options
+	mu        sync.Mutex
+	first     *sandbox.Worker // until it is taken
+	level     sandbox.Level   // the least that was achieved
 }
 
-// pool returns the workers. The first is started at once, since its isolation must be known.
-func (c *crew) pool(ctx context.Context) (*Pool, error) {
+// pool returns the workers. The first is started at once, since its isolation must be known. The process that starts
+// them reads nothing of an image.
+func (r *running) pool(ctx context.Context) (*Pool, error) {
+	c := &crew{running: r, inspector: &Inspector{
+		Boundary: r.Boundary, Storage: r.Storage, Check: r.Check, Fragments: r.Fragments, Allow: allowedOf(r.Paths),
+	}}
 	if c.Level == sandbox.None {
 		return c.inside(), nil
 	}
-	hello, err := json.Marshal(c.Inspector)
+	if c.Confine != nil {
+		c.Confine(sandbox.Access{Workers: true})
+	}
+	hello, err := json.Marshal(c.inspector)
 	if err != nil {
 		return nil, fmt.Errorf("judge for a worker: %w", err)
 	}
@@ -126,20 +127,22 @@ func (c *crew) pool(ctx context.Context) (*Pool, error) {
 			Wanted: c.Level, Achieved: sandbox.None, Layers: []string{},
 			Note: report.Message(err),
 		}
-		return c.inside(), c.Achieved(none)
+		return c.inside(), c.achieved(none)
 	}
 	c.first, c.level = first, first.Isolation().Achieved
-	if err := c.Achieved(first.Isolation()); err != nil {
+	if err := c.achieved(first.Isolation()); err != nil {
 		return nil, errors.Join(err, first.Close())
 	}
-	return NewPool(c.Jobs, c.Inspector, c.next), nil
+	return NewPool(c.Jobs, c.inspector, c.next), nil
 }
 
-// inside is a pool without workers. The process itself looks at the images.
+// inside is a pool without workers. The process itself looks at the images, and is restricted to them.
 func (c *crew) inside() *Pool {
-	c.Inside()
-	start := func(context.Context) (Worker, error) { return inProcess{Judge: c.Inspector}, nil }
-	return NewPool(c.Jobs, c.Inspector, start)
+	if c.Confine != nil {
+		c.Confine(sandbox.Access{Read: rootsOf(c.Paths)})
+	}
+	start := func(context.Context) (Worker, error) { return inProcess{Judge: c.inspector}, nil }
+	return NewPool(c.Jobs, c.inspector, start)
 }
 
 // next returns a worker that was not used yet. A failed start is not the fault of an image.
@@ -159,7 +162,7 @@ func (c *crew) next(ctx context.Context) (Worker, error) {
 	defer c.mu.Unlock()
 	if got := w.Isolation(); got.Achieved != c.level && got.Achieved != got.Wanted {
 		c.level = got.Achieved
-		if err := c.Achieved(got); err != nil {
+		if err := c.achieved(got); err != nil {
 			return nil, errors.Join(errUnasked, err, w.Close())
 		}
 	}

@@ -21,7 +21,7 @@ var ErrOutside = errors.New("leaves the image's folder")
 // them also as the user wrote them.
 func Allow(folders []string) (real, all []string, err error) {
 	for _, folder := range folders {
-		at, err := realPath(folder)
+		at, err := RealPath(folder)
 		if err != nil {
 			return nil, nil, ondisk.In(ondisk.ErrUsage, "--allow-folder %s: %w", folder, PlainError(err))
 		}
@@ -44,8 +44,8 @@ func Allow(folders []string) (real, all []string, err error) {
 	return real, all, nil
 }
 
-// realPath returns an absolute path without links.
-func realPath(p string) (string, error) {
+// RealPath returns an absolute path without links.
+func RealPath(p string) (string, error) {
 	real, err := filepath.EvalSymlinks(p)
 	if err == nil {
 		real, err = filepath.Abs(real)
@@ -62,7 +62,7 @@ func (o *Opened) Reach(from *File, name string, allowed []string) (*File, error)
 	if from.dir.path == "" {
 		return from.Beside(name)
 	}
-	here, err := realPath(from.dir.path)
+	here, err := RealPath(from.dir.path)
 	if err != nil {
 		return nil, PlainError(err)
 	}
@@ -122,13 +122,13 @@ func absolute(here, name string) (string, error) {
 
 // further opens a folder below an allowed one, each once.
 func (o *Opened) further(like *Folder, allowed, below string) (*Folder, error) {
-	real, err := realPath(allowed)
+	real, err := RealPath(allowed)
 	if err != nil {
 		return nil, PlainError(err)
 	}
 	at := filepath.Join(real, filepath.FromSlash(below))
 	for _, d := range append([]*Folder{o.Dir}, o.Further...) {
-		if known, err := realPath(d.path); err == nil && known == at {
+		if known, err := RealPath(d.path); err == nil && known == at {
 			return d, nil
 		}
 	}

@@ -3,8 +3,6 @@ package results
 import (
 	"crypto/sha256"
 	"fmt"
-
-	"github.com/trueup/trueup/internal/report"
 )
 
 // Digest returns a hash of the facts of a result that matter to users. Results with the same digest are the same:
@@ -15,33 +13,18 @@ func Digest(i *Image) []byte {
 	h := sha256.New()
 	text := func(name string) string { return string([]rune(name)) }
 	fmt.Fprintf(h, "%q %q %q %q %q %d %q %q\n", i.State, i.Verdict, i.Content, i.Format, i.Subformat, i.Size,
-		codeOf(i.Error), i.Parents)
+		orZero(i.Error).Code, i.Parents)
 	for _, f := range i.Files {
 		fmt.Fprintf(h, "file %q %d %d %d\n", text(f.Name), f.Size, f.Inode, f.Modified)
 	}
 	for _, d := range i.Disks {
 		fmt.Fprintf(h, "disk %q %d %q %q %q %q\n", text(d.Member), d.Size, d.Table.Scheme, d.Verdict, d.Content,
-			codeOf(d.Error))
+			orZero(d.Error).Code)
 		for _, p := range d.Partitions {
-			volume, label := volumeOf(p)
-			fmt.Fprintf(h, "%d %q %q %d %d %q %q %q\n", p.Number, p.Kind, p.Type, p.Start, p.Size, volume, text(label),
-				p.Verdict)
+			v := orZero(p.Volume)
+			fmt.Fprintf(h, "%d %q %q %d %d %q %q %q\n", p.Number, p.Kind, p.Type, p.Start, p.Size, v.Kind,
+				text(v.Label), p.Verdict)
 		}
 	}
 	return h.Sum(nil)
-}
-
-func codeOf(e *report.Error) string {
-	if e == nil {
-		return ""
-	}
-	return e.Code
-}
-
-// volumeOf returns the kind and the label of the volume in a partition.
-func volumeOf(p report.Partition) (kind, label string) {
-	if p.Volume == nil {
-		return "", ""
-	}
-	return p.Volume.Kind, p.Volume.Label
 }

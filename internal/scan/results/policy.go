@@ -31,8 +31,11 @@ func FailOns() []string {
 	return []string{string(Off4K), string(Off64K), string(Off1M), string(Errors), string(Never)}
 }
 
-// ParseFailOn finds a level by its name.
+// ParseFailOn finds a level by its name. An empty one is Default.
 func ParseFailOn(s string) (FailOn, error) {
+	if s == "" {
+		return Default, nil
+	}
 	for _, level := range FailOns() {
 		if strings.EqualFold(s, level) {
 			return FailOn(level), nil

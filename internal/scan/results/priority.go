@@ -196,7 +196,10 @@ type Order struct {
 }
 
 // Order returns the place of the image.
-func (i *Image) Order() Order { return Order{i.order(), i.priority().Class, i.priority().Cost} }
+func (i *Image) Order() Order {
+	p := orZero(i.Priority)
+	return Order{i.order(), p.Class, p.Cost}
+}
 
 // order returns the place of the image's group. Accepted images come last.
 func (i *Image) order() int {
@@ -219,14 +222,6 @@ func (i *Image) order() int {
 		n += 10
 	}
 	return n
-}
-
-// priority returns that of an image, a zero one where it has none.
-func (i *Image) priority() Priority {
-	if i.Priority == nil {
-		return Priority{}
-	}
-	return *i.Priority
 }
 
 // Rank sorts images worst first and numbers those that are to be realigned. Accepted images, and those with a copy,

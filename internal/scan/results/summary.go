@@ -182,6 +182,12 @@ func (s *Summary) AddUnreadable(u Unreadable) {
 	}
 }
 
+// Lose notes a place that could not be looked at. Its content is unknown, which counts as a failed image.
+func (s *Summary) Lose(u Unreadable, fail FailOn) {
+	s.AddUnreadable(u)
+	s.Exit(&Image{Path: u.Path, State: Failed}, fail)
+}
+
 // unreadable returns how many places could not be read, also those that are not named.
 func (s *Summary) unreadable() int { return max(s.UnreadableCount, len(s.Unreadable)) }
 

@@ -29,6 +29,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -98,19 +99,12 @@ type Limits struct {
 // orDefault puts the budgets of an inspection where none is given.
 func (l Limits) orDefault() Limits {
 	return Limits{
-		Data:   or(l.Data, 256<<20),
-		CPU:    or(l.CPU, 10*time.Second),
-		Wall:   or(l.Wall, 30*time.Second),
-		Files:  or(l.Files, 64),
-		Answer: or(l.Answer, 32<<20),
+		Data:   cmp.Or(l.Data, 256<<20),
+		CPU:    cmp.Or(l.CPU, 10*time.Second),
+		Wall:   cmp.Or(l.Wall, 30*time.Second),
+		Files:  cmp.Or(l.Files, 64),
+		Answer: cmp.Or(l.Answer, 32<<20),
 	}
-}
-
-func or[T ~int | ~int64](value, instead T) T {
-	if value == 0 {
-		return instead
-	}
-	return value
 }
 
 // Access lists the files that a process which confines itself may still use. Paths that are not there are left out.
