@@ -121,18 +121,13 @@ func (i *Image) unknownCode() string {
 
 // unknownText returns why the content of an image is unknown.
 func (i *Image) unknownText() string {
-	if i.State == Packed {
-		return packedText(i.Findings)
-	}
-	return "nothing that is known was found on the disk; if that is right, give --allow-unknown"
-}
-
-// packedText returns the remedy for a packed file.
-func packedText(fs []align.Finding) string {
-	if len(fs) == 0 {
+	switch {
+	case i.State != Packed:
+		return "nothing that is known was found on the disk; if that is right, give --allow-unknown"
+	case len(i.Findings) == 0:
 		return "it is compressed, and not read"
 	}
-	return fs[0].Text + "; " + fs[0].Remedy
+	return i.Findings[0].Text + "; " + i.Findings[0].Remedy
 }
 
 // lostDisk returns which disk of a package could not be judged, and why.

@@ -3,6 +3,7 @@ package results
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,12 +53,7 @@ func (m runMetrics) With(pairs ...string) string {
 
 // Compared reports whether a label has sums of before.
 func (m *Merged) Compared() bool {
-	for _, l := range m.Labels {
-		if l.Before != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.Labels, func(l LabelSum) bool { return l.Before != nil })
 }
 
 // fragmentsOf sums up the files that were counted, of all volumes.
