@@ -43,8 +43,8 @@ func ReportFiles(args []string) (out []ReportFile, err error) {
 	return out, nil
 }
 
-// MergeTask is one report of the results of many scans, which are lines of JSON, as a value. Rows about one image become
-// one. The rows stay in their files: memory has some 200 bytes for each, by which they are joined and sorted.
+// MergeTask is one report of the results of many scans, which are lines of JSON, as a value. Rows about one image
+// become one. The rows stay in their files: memory has some 200 bytes for each, by which they are joined and sorted.
 type MergeTask struct {
 	Files        []ReportFile
 	Version      string // of the program

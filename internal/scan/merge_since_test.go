@@ -99,14 +99,16 @@ func TestSinceKeepsWhatNoScanMissed(t *testing.T) {
 		},
 		"at once": func(s *results.Summary) { s.Started = "2026-01-01T03:59:00Z" },
 	} {
-		r, rows, err := merged(t, MergeTask{Since: "2026-01-02T00:00:00Z"}, night(t, 1, nil, written("/lib/a.raw", 63, 1)),
+		r, rows, err := merged(t, MergeTask{Since: "2026-01-02T00:00:00Z"},
+			night(t, 1, nil, written("/lib/a.raw", 63, 1)),
 			night(t, 9, set))
 		require.NoError(t, err, why)
 		require.Equal(t, map[string]results.Change{"/lib/a.raw": "same;"}, changesOf(rows), why)
 		require.Equal(t, 1, r.Summary.Misaligned, why)
 	}
 	shard := func(k string) string { return night(t, 9, func(s *results.Summary) { s.Shard = k }) }
-	r, _, err := merged(t, MergeTask{Since: "2026-01-02T00:00:00Z"}, night(t, 1, nil, written("/lib/a.raw", 63, 1)),
+	r, _, err := merged(t, MergeTask{Since: "2026-01-02T00:00:00Z"},
+		night(t, 1, nil, written("/lib/a.raw", 63, 1)),
 		shard("1/2"), shard("2/2"))
 	require.NoError(t, err)
 	require.Equal(t, 1, r.Summary.Changes.Removed, "all shards together miss it")

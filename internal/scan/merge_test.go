@@ -224,8 +224,8 @@ func TestLabelsOfFiles(t *testing.T) {
 	t.Parallel()
 	mine := judgedRow("/lib/a", 63)
 	mine.Labels = results.Labels{"host": {"own"}}
-	_, rows, err := merged(t, MergeTask{Files: []ReportFile{{Labels: results.Labels{"host": {"x"}, "site": {"north"}}}}},
-		scanned(t, 1, mine, judgedRow("/lib/b", 63)))
+	file := ReportFile{Labels: results.Labels{"host": {"x"}, "site": {"north"}}}
+	_, rows, err := merged(t, MergeTask{Files: []ReportFile{file}}, scanned(t, 1, mine, judgedRow("/lib/b", 63)))
 	require.NoError(t, err)
 	require.Equal(t, "host=own site=north", rows[0].Labels.String())
 	require.Equal(t, "host=x site=north", rows[1].Labels.String())

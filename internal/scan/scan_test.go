@@ -385,10 +385,10 @@ type dying struct {
 }
 
 func (d dying) Call(ctx context.Context, r Request) (Answer, error) {
-	if err := d.of[filepath.Base(string(r.Path))]; err != nil {
+	if err := d.of[filepath.Base(r.Path)]; err != nil {
 		return Answer{}, err
 	}
-	if strings.HasPrefix(filepath.Base(string(r.Path)), "silent") && r.Judge {
+	if strings.HasPrefix(filepath.Base(r.Path), "silent") && r.Judge {
 		return Answer{}, nil
 	}
 	return d.inProcess.Call(ctx, r)

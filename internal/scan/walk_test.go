@@ -161,7 +161,7 @@ type noting struct {
 
 func (n noting) Call(ctx context.Context, r Request) (Answer, error) {
 	if r.Judge {
-		n.beside[filepath.Base(string(r.Path))] = r.Beside
+		n.beside[filepath.Base(r.Path)] = r.Beside
 	}
 	return n.inProcess.Call(ctx, r)
 }

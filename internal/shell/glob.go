@@ -10,9 +10,9 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// Glob is a pattern of paths for --include, --exclude and the list of accepted images, as package doublestar matches them: *, ?, [a-z], [!a-z], {a,b}, ** for folders, and \
-// in front of a character that stands for itself. Upper and lower case are different, and * and ? match a dot in front
-// too.
+// Glob is a pattern of paths for --include, --exclude and the list of accepted images, as package doublestar matches
+// them: *, ?, [a-z], [!a-z], {a,b}, ** for folders, and \ in front of a character that stands for itself. Upper and
+// lower case are different, and * and ? match a dot in front too.
 //
 // A glob without a slash is matched against the last name of a path, in any folder; one with a slash against the whole
 // path. Leading "./" and doubled slashes count in neither. "lib/**" matches whatever lies in lib, and not lib itself.

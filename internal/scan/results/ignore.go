@@ -91,7 +91,8 @@ func parseIgnoreLine(s string, line int) (ignoreEntry, error) {
 	}
 	pattern, err := shell.ParseGlob(s[from:to])
 	if err != nil {
-		return fail(from+err.(*shell.GlobError).Off, "%s", err.(*shell.GlobError).Text) //nolint:errorlint // Parse promises it
+		wrong := err.(*shell.GlobError) //nolint:errorlint // ParseGlob promises it
+		return fail(from+wrong.Off, "%s", wrong.Text)
 	}
 	at := skipBlanks(s, next)
 	until, rest, _ := strings.Cut(strings.ReplaceAll(s[at:], "\t", " "), " ")

@@ -61,7 +61,8 @@ func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 	p.rows(images, cols, v)
 	for k, kind := range uneventful {
 		if !v.shows(k) {
-			p.para("", fmt.Sprintf("%s %s images are not shown (-v shows them).", thousands(int64(v.counts[k])), kind.name))
+			p.para("", fmt.Sprintf("%s %s images are not shown (-v shows them).", thousands(int64(v.counts[k])),
+				kind.name))
 		}
 	}
 	if v.all > 0 {
