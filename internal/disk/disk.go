@@ -10,20 +10,6 @@ import (
 	"iter"
 )
 
-// Range is half-open: [Off, Off+Len). Bytes.
-type Range struct{ Off, Len int64 }
-
-// End returns the first byte behind the range.
-func (r Range) End() int64 { return r.Off + r.Len }
-
-// Contains reports whether o lies in r completely.
-func (r Range) Contains(o Range) bool { return o.Off >= r.Off && o.End() <= r.End() }
-
-// Overlaps reports whether r and o share a byte.
-func (r Range) Overlaps(o Range) bool {
-	return r.Off < o.End() && o.Off < r.End() && r.Len > 0 && o.Len > 0
-}
-
 // Extent is a stretch of a disk in one state.
 type Extent struct {
 	Range

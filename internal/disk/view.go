@@ -1,11 +1,8 @@
 package disk
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"slices"
-	"sort"
 )
 
 // Section returns the part r of d, as a disk of its own: a partition.
@@ -54,27 +51,6 @@ func Pieces(size int64, pieces []Piece, below Map) Map {
 	}
 }
 
-// Behind returns the index of the first of sorted, disjoint ranges that ends behind off: the one that covers off, or
-// the next one.
-func Behind[R interface{ End() int64 }](ranges []R, off int64) int {
-	return sort.Search(len(ranges), func(i int) bool { return ranges[i].End() > off })
-}
-
-// Gaps returns what pieces leave of a disk of size bytes. Pieces must be sorted and disjoint.
-func Gaps(size int64, pieces []Piece) (gaps []Range) {
-	end := int64(0)
-	for _, p := range pieces {
-		if p.Off > end {
-			gaps = append(gaps, Range{end, p.Off - end})
-		}
-		end = p.End()
-	}
-	if end < size {
-		gaps = append(gaps, Range{end, size - end})
-	}
-	return gaps
-}
-
 // Leaf follows the maps below d from off down to what really holds the bytes. depth counts these maps.
 func Leaf(d Disk, off int64) (run Run, depth int, err error) {
 	for run = (Run{Len: d.Size() - off, Src: d, Off: off}); ; depth++ {
@@ -89,20 +65,6 @@ func Leaf(d Disk, off int64) (run Run, depth int, err error) {
 		below.Len = min(below.Len, run.Len)
 		run = below
 	}
-}
-
-// Merge sorts ranges and joins those that meet. It reuses their memory.
-func Merge(ranges []Range) []Range {
-	slices.SortFunc(ranges, func(a, b Range) int { return cmp.Compare(a.Off, b.Off) })
-	joined := ranges[:0]
-	for _, r := range ranges {
-		if k := len(joined) - 1; k >= 0 && r.Off <= joined[k].End() {
-			joined[k].Len = max(joined[k].End(), r.End()) - joined[k].Off
-			continue
-		}
-		joined = append(joined, r)
-	}
-	return joined
 }
 
 // Shift takes Len bytes of a source from From on and shows them at To.

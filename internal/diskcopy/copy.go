@@ -143,13 +143,8 @@ func dataRuns(runs []disk.Range, b []byte, off, unit int64) []disk.Range {
 	}
 	for i := int64(0); i < int64(len(b)); i += unit {
 		u := b[i:min(i+unit, int64(len(b)))]
-		if ondisk.IsZero(u) {
-			continue
-		}
-		if n := len(runs); n > 0 && runs[n-1].End() == off+i {
-			runs[n-1].Len += int64(len(u))
-		} else {
-			runs = append(runs, disk.Range{Off: off + i, Len: int64(len(u))})
+		if !ondisk.IsZero(u) {
+			runs = disk.Append(runs, disk.Range{Off: off + i, Len: int64(len(u))})
 		}
 	}
 	return runs

@@ -100,11 +100,11 @@ func Find(d disk.Disk, l *layout.Layout) (*Found, error) {
 			return nil, fmt.Errorf("partition %d: %w", p.Number, err)
 		}
 	}
+	var stored []disk.Range
 	for _, r := range l.Boot.Refs {
-		for _, at := range r.At {
-			f.cut(at)
-		}
+		stored = append(stored, r.At...)
 	}
+	f.cut(disk.Merge(stored))
 	return f.result()
 }
 
@@ -158,23 +158,20 @@ func (f *finder) add(r, within disk.Range) {
 // inUse refuses a volume at byte start of the disk that uses what it calls free.
 func (f *finder) inUse(start int64, r disk.Range) error {
 	r.Off += start
-	if i := disk.Behind(f.ranges, r.Off); i < len(f.ranges) && f.ranges[i].Overlaps(r) {
-		at := max(r.Off, f.ranges[i].Off) - start
+	if hit := disk.Overlapping(f.ranges, r); len(hit) > 0 {
+		at := max(r.Off, hit[0].Off) - start
 		return ondisk.Field("volume", "block", at, "called free, and in use", "one of both")
 	}
 	return nil
 }
 
-// cut removes a range of the disk from the free space.
-func (f *finder) cut(r disk.Range) {
-	for i := disk.Behind(f.ranges, r.Off); i < len(f.ranges) && f.ranges[i].Overlaps(r); {
-		x := f.ranges[i]
-		left := disk.Range{Off: x.Off, Len: r.Off - x.Off}
-		right := disk.Range{Off: r.End(), Len: x.End() - r.End()}
-		rest := slices.DeleteFunc([]disk.Range{left, right}, func(x disk.Range) bool { return x.Len < f.least })
-		f.ranges = slices.Replace(f.ranges, i, i+1, rest...)
-		i += len(rest)
+// cut removes ranges of the disk from the free space.
+func (f *finder) cut(taken []disk.Range) {
+	var left []disk.Range
+	for _, free := range f.ranges {
+		left = append(left, disk.Gaps(free, taken)...)
 	}
+	f.ranges = slices.DeleteFunc(left, func(x disk.Range) bool { return x.Len < f.least })
 }
 
 // result counts what is left out.
@@ -185,10 +182,13 @@ func (f *finder) result() (*Found, error) {
 		if p, ok := f.layout.Partition(v.Partition); ok {
 			at = p.Range
 		}
-		for j := disk.Behind(f.ranges, at.Off); v.Whole == "" && j < len(f.ranges) && at.Contains(f.ranges[j]); j++ {
+		if v.Whole != "" {
+			continue
+		}
+		for _, free := range disk.Overlapping(f.ranges, at) {
 			v.Ranges++
-			v.LeftOut += f.ranges[j].Len
-			for e, err := range disk.Extents(f.disk, f.ranges[j]) {
+			v.LeftOut += free.Len
+			for e, err := range disk.Extents(f.disk, free) {
 				if err != nil {
 					return nil, err
 				}

@@ -174,9 +174,7 @@ func TestSparedRanges(t *testing.T) {
 	t.Parallel()
 	f := sound()
 	f.ranges = []disk.Range{{Off: mib, Len: mib}, {Off: 4 * mib, Len: mib}}
-	f.cut(disk.Range{Off: mib + mib/2, Len: 512})
-	f.cut(disk.Range{Off: 4*mib + 10, Len: 4})
-	f.cut(disk.Range{Off: 3 * mib, Len: 512})
+	f.cut([]disk.Range{{Off: mib + mib/2, Len: 512}, {Off: 3 * mib, Len: 512}, {Off: 4*mib + 10, Len: 4}})
 	require.Equal(t, []disk.Range{
 		{Off: mib, Len: mib / 2}, {Off: mib + mib/2 + 512, Len: mib/2 - 512}, {Off: 4*mib + 14, Len: mib - 14},
 	}, f.ranges)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -112,14 +113,14 @@ func (h *Hive) bytes(c cell, off, n int64) ([]byte, error) {
 // read fills b from a place in the file.
 func (h *Hive) read(b []byte, off int64) error {
 	if h.seen != nil {
-		h.seen.read.add(off, int64(len(b)))
+		h.seen.read = disk.Append(h.seen.read, disk.Range{Off: off, Len: int64(len(b))})
 	}
 	return h.pages.Read(b, off)
 }
 
 func (h *Hive) u32(off int64) (uint32, error) {
 	if h.seen != nil {
-		h.seen.read.add(off, 4)
+		h.seen.read = disk.Append(h.seen.read, disk.Range{Off: off, Len: 4})
 	}
 	return h.pages.U32(off)
 }

@@ -57,8 +57,8 @@ type walker struct {
 
 // looked is what a visit used of a state.
 type looked struct {
-	read   ranges // bytes whose values count
-	placed ranges // bytes whose places count
+	read   []disk.Range // bytes whose values count
+	placed []disk.Range // bytes whose places count
 }
 
 // state is a hive with some entries applied.
@@ -100,8 +100,8 @@ func (w *walker) apply(l *logFile, e logEntry) error {
 // compare marks the state as stale when a page changes what the last visit read.
 func (w *walker) compare(l *logFile, p logPage) error {
 	page := disk.Range{Off: baseSize + p.hive.Off, Len: p.hive.Len}
-	w.stale = w.stale || len(w.seen.placed.within(page)) > 0
-	for _, r := range w.seen.read.within(page) {
+	w.stale = w.stale || len(disk.Overlapping(w.seen.placed, page)) > 0
+	for _, r := range disk.Overlapping(w.seen.read, page) {
 		if w.stale {
 			break
 		}
@@ -136,26 +136,6 @@ func (w *walker) look() error {
 	w.err = w.visit(h)
 	w.seen.read, w.seen.placed = disk.Merge(w.seen.read), disk.Merge(w.seen.placed)
 	return w.err
-}
-
-// ranges are bytes of a hive.
-type ranges []disk.Range
-
-// within returns those that share a byte with a page. They must be sorted.
-func (r ranges) within(page disk.Range) ranges {
-	n, rest := 0, r[disk.Behind(r, page.Off):]
-	for n < len(rest) && rest[n].Off < page.End() {
-		n++
-	}
-	return rest[:n]
-}
-
-func (r *ranges) add(off, n int64) {
-	if k := len(*r) - 1; k >= 0 && (*r)[k].End() == off {
-		(*r)[k].Len += n
-		return
-	}
-	*r = append(*r, disk.Range{Off: off, Len: n})
 }
 
 // Size is where the hive ends, or its file if that is longer.
@@ -236,7 +216,7 @@ type Place struct {
 func (h *Hive) Places(r disk.Range) []Place {
 	var out []Place
 	if h.seen != nil {
-		h.seen.placed.add(r.Off, r.Len)
+		h.seen.placed = disk.Append(h.seen.placed, r)
 	}
 	for r.Len > 0 {
 		from, n := h.state.at(r.Off, r.Len)

@@ -239,34 +239,9 @@ func ordered(pieces []disk.Shift) (out []disk.Shift, err error) {
 	return out, nil
 }
 
-// within returns what two lists of sorted, disjoint ranges share.
-func within(a, b []disk.Range) (out []disk.Range) {
-	for i, k := 0, 0; i < len(a) && k < len(b); {
-		from, end := max(a[i].Off, b[k].Off), min(a[i].End(), b[k].End())
-		if from < end {
-			out = append(out, disk.Range{Off: from, Len: end - from})
-		}
-		if a[i].End() < b[k].End() {
-			i++
-		} else {
-			k++
-		}
-	}
-	return out
-}
-
 // without returns what ranges leave of the disk up to end, behind the first sector. They are reordered.
-func without(end int64, ranges []disk.Range) (out []disk.Range) {
-	from := int64(markSize)
-	for _, r := range disk.Merge(ranges) {
-		if r.Off > from {
-			out = append(out, disk.Range{Off: from, Len: min(r.Off, end) - from})
-		}
-		if from = max(from, r.End()); from >= end {
-			return out
-		}
-	}
-	return append(out, disk.Range{Off: from, Len: end - from})
+func without(end int64, ranges []disk.Range) []disk.Range {
+	return disk.Gaps(disk.Range{Off: markSize, Len: end - markSize}, disk.Merge(ranges))
 }
 
 // sources returns where pieces lie before the move.
@@ -291,10 +266,10 @@ func (p *Plan) dropped() []disk.Range {
 	for _, s := range p.Saved[1:] {
 		held = append(held, disk.Range{Off: s.Off, Len: int64(len(s.Bytes))})
 	}
-	return within(without(p.Size, dests(p.Pieces)), disk.Merge(held))
+	return disk.Intersect(without(p.Size, dests(p.Pieces)), disk.Merge(held))
 }
 
 // covered returns what was zero or saved before, and is written by the move.
 func (p *Plan) covered() []disk.Range {
-	return within(without(p.OldEnd, sources(p.Pieces)), disk.Merge(dests(p.order)))
+	return disk.Intersect(without(p.OldEnd, sources(p.Pieces)), disk.Merge(dests(p.order)))
 }

@@ -1,10 +1,8 @@
 package layout
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -106,19 +104,15 @@ func (l *Layout) checkUnnamed(d disk.Disk) error {
 // isBlank reports whether a disk has only zeros where tables and superblocks lie, beside ranges that are explained.
 // Reading ends at the first other byte.
 func isBlank(d disk.Disk, explained []disk.Range) (bool, error) {
-	slices.SortFunc(explained, func(a, b disk.Range) int { return cmp.Compare(a.Off, b.Off) })
+	explained = disk.Merge(explained)
 	front := min(blankFront, d.Size())
 	tail := min(blankTail, d.Size()-front)
 	for _, r := range []disk.Range{{Len: front}, {Off: d.Size() - tail, Len: tail}} {
-		at, left := r.Off, r.Len
-		for _, x := range append(explained, disk.Range{Off: r.End()}) {
-			rest := disk.Range{Off: at, Len: min(x.Off, r.End()) - at}
-			if rest.Len > 0 {
-				if first, err := firstData(d, rest, &left); err != nil || first != rest.End() {
-					return false, err
-				}
+		left := r.Len
+		for _, rest := range disk.Gaps(r, explained) {
+			if first, err := firstData(d, rest, &left); err != nil || first != rest.End() {
+				return false, err
 			}
-			at = max(at, x.End())
 		}
 	}
 	return true, nil

@@ -175,12 +175,8 @@ func storedIn(d disk.Disk, r disk.Range) (stored []disk.Range, whole bool, err e
 			return nil, false, err
 		}
 		n++
-		switch k := len(stored) - 1; {
-		case e.Zero:
-		case k >= 0 && stored[k].End() == e.Off:
-			stored[k].Len += e.Len
-		default:
-			stored = append(stored, e.Range)
+		if !e.Zero {
+			stored = disk.Append(stored, e.Range)
 		}
 	}
 	return stored, true, nil

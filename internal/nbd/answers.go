@@ -259,12 +259,7 @@ func (q *question) cover(off uint64, n int64) ([]byte, error) {
 		return nil, violation("a chunk of %d bytes at %#x", n, off)
 	}
 	r := disk.Range{Off: int64(off), Len: n}
-	i, _ := slices.BinarySearchFunc(q.covered, r.Off, func(x disk.Range, off int64) int {
-		if x.End() <= off {
-			return -1
-		}
-		return 1
-	})
+	i := disk.Behind(q.covered, r.Off)
 	q.chunks++
 	switch {
 	case !q.Contains(r):
@@ -428,12 +423,7 @@ func (c *Client) Extent(off, limit int64) (disk.Extent, error) {
 func (c *Client) remembered(off, limit int64) (disk.Extent, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(c.known, off, func(e disk.Extent, off int64) int {
-		if e.End() <= off {
-			return -1
-		}
-		return 1
-	})
+	i := disk.Behind(c.known, off)
 	if i == len(c.known) || off < c.known[i].Off {
 		return disk.Extent{}, false
 	}

@@ -72,7 +72,7 @@ func (j *Job) rest(d disk.Disk) disk.Disk {
 	if len(j.shared) == 0 {
 		return d
 	}
-	return only(d, disk.Gaps(d.Size(), j.shared))
+	return only(d, disk.Gaps(disk.Range{Len: d.Size()}, j.shared))
 }
 
 // only returns a disk that has the bytes of d in ranges, and zeros elsewhere.

@@ -66,11 +66,7 @@ func (s *Source) lent(p *plan.Plan, view disk.Disk) ([]disk.Piece, disk.Disk, er
 	case len(lent) == 0:
 		return nil, nil, refuse("no block of its files would be shown as it is")
 	}
-	var own []disk.Piece
-	for _, r := range disk.Gaps(view.Size(), lent) {
-		own = append(own, disk.Piece{Range: r, Src: view, At: r.Off})
-	}
-	return lent, disk.New(view.Size(), view.SectorSize(), disk.Pieces(view.Size(), own, nil)), nil
+	return lent, only(view, disk.Gaps(disk.Range{Len: view.Size()}, lent)), nil
 }
 
 // lender is a file of SOURCE.

@@ -85,7 +85,7 @@ func TestAViewIsTheWholeDisk(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, ondisk.IsZero(zero), "seed %d: stored although a file holds it", seed)
 		}
-		for _, r := range disk.Gaps(view.Size(), lent) {
+		for _, r := range disk.Gaps(disk.Range{Len: view.Size()}, lent) {
 			all = append(all, disk.Piece{Range: r, Src: own, At: r.Off})
 		}
 		slices.SortFunc(all, func(a, b disk.Piece) int { return int(a.Off - b.Off) })

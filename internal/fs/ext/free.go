@@ -92,14 +92,9 @@ func (f *fileSystem) freeOfNew(g *group, blocks disk.Range, unit int64, out *gue
 		taken[i].Off = units.AlignDown(r.Off, unit)
 		taken[i].Len = units.AlignUp(r.End(), unit) - taken[i].Off
 	}
-	at := blocks.Off
-	for _, r := range disk.Merge(taken) {
-		if end := min(r.Off, blocks.End()); end > at {
-			out.Add(disk.Range{Off: at * f.block, Len: (end - at) * f.block})
-		}
-		at = max(at, r.End())
+	for _, r := range disk.Gaps(blocks, disk.Merge(taken)) {
+		out.Add(disk.Range{Off: r.Off * f.block, Len: r.Len * f.block})
 	}
-	out.Add(disk.Range{Off: at * f.block, Len: (blocks.End() - at) * f.block})
 	return nil
 }
 

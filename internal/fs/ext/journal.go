@@ -86,8 +86,8 @@ func after(a, b uint32) bool { return a-b-1 < 1<<31-1 }
 // Conflict returns the first write over one of some ranges of the volume, or nil.
 func (l *Log) Conflict(at []disk.Range) *Write {
 	for _, r := range at {
-		if i := disk.Behind(l.Writes, r.Off); i < len(l.Writes) && l.Writes[i].Overlaps(r) {
-			return &l.Writes[i]
+		if hit := disk.Overlapping(l.Writes, r); len(hit) > 0 {
+			return &hit[0]
 		}
 	}
 	return nil

@@ -144,7 +144,4 @@ func (j *judge) namesOther(w *Write) bool {
 }
 
 // hits reports whether a range holds patched bytes.
-func (j *judge) hits(r disk.Range) bool {
-	i := disk.Behind(j.bytes, r.Off)
-	return i < len(j.bytes) && j.bytes[i].Overlaps(r)
-}
+func (j *judge) hits(r disk.Range) bool { return len(disk.Overlapping(j.bytes, r)) > 0 }

@@ -106,22 +106,13 @@ func (a *analysis) place(act *action, w *Write) error {
 		}
 		start, end := max(0, from-int64(i)*cluster), min(cluster, from+size-int64(i)*cluster)
 		if start < end {
-			w.add(disk.Range{Off: ondisk.I64(lcn)*cluster + start, Len: end - start})
+			w.Places = disk.Append(w.Places, disk.Range{Off: ondisk.I64(lcn)*cluster + start, Len: end - start})
 		}
 	}
 	if a.places += len(w.Places); a.places > maxPlaces {
 		return fmt.Errorf("$LogFile: %w of %d places that a replay writes to", ondisk.ErrLimit, maxPlaces)
 	}
 	return nil
-}
-
-// add appends a place, which may go on from the one before.
-func (w *Write) add(r disk.Range) {
-	if k := len(w.Places) - 1; k >= 0 && w.Places[k].End() == r.Off {
-		w.Places[k].Len += r.Len
-		return
-	}
-	w.Places = append(w.Places, r)
 }
 
 // bitsEnd returns the byte behind the last bit of a range of bits: its first one, and their number.

@@ -161,9 +161,8 @@ func (x *image) checkApart() error {
 
 // touches returns the structure that a block would overlap.
 func (x *image) touches(r disk.Range) (structure, bool) {
-	i := disk.Behind(x.used, r.Off)
-	if i < len(x.used) && x.used[i].Overlaps(r) {
-		return x.used[i], true
+	if hit := disk.Overlapping(x.used, r); len(hit) > 0 {
+		return hit[0], true
 	}
 	return structure{}, false
 }

@@ -73,7 +73,7 @@ func newViewTarget(f driver.WriteFile, size int64, from *descriptor, o driver.Op
 	}
 	t := &viewTarget{}
 	var end int64
-	for _, r := range disk.Gaps(size, o.Over) {
+	for _, r := range disk.Gaps(disk.Range{Len: size}, o.Over) {
 		t.own = append(t.own, disk.Piece{Range: r, At: end})
 		end += r.Len
 	}
