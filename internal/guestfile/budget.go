@@ -20,13 +20,11 @@ const (
 // RunCost is the cost of a run of a file, since it is sorted among others.
 const RunCost = 128
 
-// Budget counts what the file systems of a disk have cost. Those that share it also share a cache, which holds pages of
-// one of them at a time.
+// Budget counts what the file systems of a disk have cost. Those that share it also share a cache.
 type Budget struct {
 	Work, Runs *ondisk.Budget
 	Journals   *ondisk.Budget // apart from Work, since those of a busy server are long
-	owner      *ondisk.Metered
-	cache      *ondisk.Pages
+	cache      *ondisk.PageCache
 }
 
 // NewBudget returns the budget of a disk.
@@ -36,26 +34,20 @@ func NewBudget() *Budget {
 		Runs: &ondisk.Budget{What: "tables of the file systems", Unit: "runs in all", Limit: budgetRuns},
 
 		Journals: &ondisk.Budget{What: "journals of the file systems", Unit: "bytes in all", Limit: budgetJournals},
+		cache:    ondisk.NewPageCache(budgetPage),
 	}
 }
 
 // Of returns a volume whose reads count against the budget.
 func (b *Budget) Of(volume disk.Disk) Metered {
-	return Metered{&ondisk.Metered{Source: volume, Budget: b.Work}, b}
+	m := &ondisk.Metered{Source: volume, Budget: b.Work}
+	return Metered{m, b.cache.Of(m)}
 }
 
 // Metered is a volume whose reads count against a budget.
 type Metered struct {
 	*ondisk.Metered
-	all *Budget
-}
-
-// Pages returns the cache, for this volume.
-func (m Metered) Pages() *ondisk.Pages {
-	if m.all.owner != m.Metered {
-		m.all.owner, m.all.cache = m.Metered, ondisk.NewPages(m, budgetPage)
-	}
-	return m.all.cache
+	Pages *ondisk.Pages
 }
 
 // Elements divides a path. "" is the root, which has no elements.

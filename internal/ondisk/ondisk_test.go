@@ -121,7 +121,7 @@ func TestPagesReadWhatTheSourceHolds(t *testing.T) {
 	}
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))
-	require.LessOrEqual(t, len(p.pages), 2, "the cache keeps to its bound")
+	require.LessOrEqual(t, len(p.kept), 2, "the cache keeps to its bound")
 }
 
 func TestPagesAreKept(t *testing.T) {
@@ -139,6 +139,29 @@ func TestPagesAreKept(t *testing.T) {
 	require.Equal(t, int64(3), src.reads.Load())
 	read(1)
 	require.Equal(t, int64(4), src.reads.Load())
+}
+
+// Sources that share a cache share its bound, and each reads its own bytes.
+func TestSourcesShareACache(t *testing.T) {
+	c := NewPageCache(3 * pageSize)
+	sizes := []int{1, 512, 40_000, pageSize, pageSize + 3, 7}
+	var pages []*Pages
+	for i, size := range sizes {
+		pages = append(pages, c.Of(bytes.NewReader(bytes.Repeat([]byte{byte(i + 1)}, size))))
+	}
+	for range 2 {
+		for i, size := range sizes {
+			got := make([]byte, size)
+			require.NoError(t, pages[i].Read(got, 0))
+			require.Equal(t, bytes.Repeat([]byte{byte(i + 1)}, size), got)
+		}
+		require.LessOrEqual(t, len(c.kept), 3)
+	}
+	n, err := pages[2].U32(39_996)
+	require.NoError(t, err)
+	require.Equal(t, uint32(0x03030303), n)
+	_, err = pages[2].U32(39_997)
+	require.Error(t, err, "no source goes on in the next one")
 }
 
 // holed is a source that knows its holes.
@@ -174,7 +197,7 @@ func TestPagesInHolesAreNotRead(t *testing.T) {
 		require.True(t, IsZero(got), "page %d", page)
 	}
 	require.Zero(t, src.reads.Load())
-	require.Empty(t, p.pages, "they take no place in the cache")
+	require.Empty(t, p.kept, "they take no place in the cache")
 	for i, page := range []int64{0, 3, 4} {
 		require.NoError(t, p.Read(got, page*pageSize))
 		require.False(t, IsZero(got), "page %d holds data, if only a byte", page)

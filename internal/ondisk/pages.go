@@ -3,6 +3,7 @@ package ondisk
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"sync"
 )
 
@@ -14,27 +15,43 @@ const (
 	pieceSize = 4 << 10
 )
 
-// Pages reads big on-disk tables through a small cache, so that memory does not grow with the image. Safe for
-// concurrent use.
-type Pages struct {
-	src Source
+// PageCache keeps the pages of several sources that were read last. Safe for concurrent use.
+type PageCache struct {
 	max int // pages kept
 
 	mu    sync.Mutex
-	pages map[int64]*page
+	kept  []*page
 	clock uint64
-	holes *Holes // nil when src does not know its holes
+}
+
+// Pages reads big on-disk tables through a small cache, so that memory does not grow with the image. Safe for
+// concurrent use.
+type Pages struct {
+	*PageCache
+	src   Source
+	pages map[int64]*page // by their start
+	holes *Holes          // nil when src does not know its holes
 }
 
 // page is a stretch of the source, in pieces, of which those are there that were read.
 type page struct {
+	of     *Pages
+	start  int64
 	pieces [pageSize / pieceSize][]byte
 	used   uint64
 }
 
 // NewPages keeps at most limit bytes of src in memory.
-func NewPages(src Source, limit int64) *Pages {
-	p := &Pages{src: src, max: max(1, int(limit/pageSize)), pages: map[int64]*page{}}
+func NewPages(src Source, limit int64) *Pages { return NewPageCache(limit).Of(src) }
+
+// NewPageCache keeps at most limit bytes in memory.
+func NewPageCache(limit int64) *PageCache {
+	return &PageCache{max: max(1, int(limit/pageSize))}
+}
+
+// Of reads src through the cache.
+func (c *PageCache) Of(src Source) *Pages {
+	p := &Pages{PageCache: c, src: src, pages: map[int64]*page{}}
 	if f, ok := src.(sparseSource); ok {
 		p.holes = NewHoles(f)
 	}
@@ -140,11 +157,11 @@ func (p *Pages) from(off, useful int64) ([]byte, error) {
 		return nil, err
 	}
 	if pg == nil {
-		if len(p.pages) >= p.max {
+		if len(p.kept) == p.max {
 			p.evict()
 		}
-		pg = &page{}
-		p.pages[start] = pg
+		pg = &page{of: p, start: start}
+		p.pages[start], p.kept = pg, append(p.kept, pg)
 	}
 	pg.used = p.clock
 	for i := (at - start) / pieceSize; at < end; i, at = i+1, at+pieceSize {
@@ -178,15 +195,15 @@ func (p *Pages) want(off, useful int64) (at, end int64) {
 // empty is the page that all holes share. It is never written.
 var empty [pageSize]byte
 
-// evict drops the page that was not used for longest. A scan of the map is fine: there are few pages and each miss
-// costs a read.
-func (p *Pages) evict() {
-	var oldest int64
-	first := true
-	for off, pg := range p.pages {
-		if first || pg.used < p.pages[oldest].used {
-			oldest, first = off, false
+// evict drops the page that was not used for longest. A scan is fine: there are few pages and each miss costs a read.
+func (c *PageCache) evict() {
+	oldest := 0
+	for i, pg := range c.kept {
+		if pg.used < c.kept[oldest].used {
+			oldest = i
 		}
 	}
-	delete(p.pages, oldest)
+	pg := c.kept[oldest]
+	delete(pg.of.pages, pg.start)
+	c.kept = slices.Delete(c.kept, oldest, oldest+1)
 }

@@ -92,7 +92,7 @@ func (f *fileSystem) read(b []byte, off int64) error {
 	if err := f.meter.Budget.Spend(int64(len(b))); err != nil {
 		return err
 	}
-	return f.meter.Pages().Read(b, off)
+	return f.meter.Pages.Read(b, off)
 }
 
 // inodeTable returns the first byte of the inodes of a group.

@@ -29,7 +29,7 @@ func (f *fileSystem) value(table, cluster int64) (v, mask uint32, err error) {
 	if err := f.meter.Budget.Spend(step); err != nil {
 		return 0, 0, err
 	}
-	v, err = f.meter.Pages().U32(table + cluster*f.Bits/8)
+	v, err = f.meter.Pages.U32(table + cluster*f.Bits/8)
 	mask = 0x0fffffff // the upper bits of FAT32 are reserved
 	switch f.Bits {
 	case 12:

@@ -50,7 +50,7 @@ func cowdField(name string, at int64, got, want any) error {
 
 // openCOWD opens an extent of ESX. Beside the header it differs from the hosted kind in the size of its tables, which
 // lie among the grains.
-func openCOWD(f driver.File, tabs tableReader) (*sparse, error) {
+func openCOWD(f driver.File, tabs *ondisk.Pages) (*sparse, error) {
 	var h cowdHeader
 	size := int64(binary.Size(h))
 	if f.Size() < size {

@@ -1,6 +1,7 @@
 package vmdk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,9 +20,9 @@ func openFlat(s *driver.Source, d *descriptor, kind string) (*driver.Image, erro
 	if err := d.refuseParent(kind); err != nil {
 		return nil, err
 	}
-	m := flatMap{opened: map[string]driver.File{}}
+	m := newExtentMap(s)
 	for i, e := range d.extents {
-		if err := m.add(s, i, e); err != nil {
+		if err := m.addFlat(s, i, e); err != nil {
 			return nil, d.allMissing(s, err)
 		}
 	}
@@ -56,63 +57,65 @@ func checkExtent(i int, e *extent, size int64) error {
 	return nil
 }
 
-// flatMap is the list of extents in disk order.
-type flatMap struct {
-	size   int64
-	runs   []flatRun
-	files  []driver.File
-	opened map[string]driver.File // by name
-}
-
-type flatRun struct {
-	disk.Range
+// flatPiece is an extent that shows bytes of its file as they are.
+type flatPiece struct {
 	file driver.File // nil: zero
-	off  int64
-	line int
+	*extent
 }
 
-// add appends one extent. Every line of a descriptor counts: qemu-img 7.2 skips RDONLY and ZERO lines, which shifts
-// what follows.
-func (m *flatMap) add(s *driver.Source, i int, e *extent) error {
+func (x flatPiece) size() int64                      { return x.extent.size }
+func (x flatPiece) check(*faults) error              { return nil }
+func (x flatPiece) unclean() *ondisk.Issue           { return nil }
+func (x flatPiece) over(func(off, n int64) disk.Run) {}
+func (x flatPiece) run(off int64) (disk.Run, error) {
+	run := disk.Run{Len: x.size() - off, Off: x.off + off}
+	if x.file != nil {
+		run.Src = x.file
+	}
+	return run, nil
+}
+
+// addFlat appends an extent of a flat disk. Every line of a descriptor counts: qemu-img 7.2 skips RDONLY and ZERO
+// lines, which shifts what follows.
+func (m *extentMap) addFlat(s *driver.Source, i int, e *extent) error {
 	if err := checkExtent(i, e, m.size); err != nil {
 		return err
 	}
-	run := flatRun{Range: disk.Range{Off: m.size, Len: e.size}, off: e.off, line: e.line}
+	x := flatPiece{extent: e}
 	switch {
 	case e.kind == "ZERO":
 	case e.flat():
-		f, err := m.open(s, i, e)
-		if err != nil {
+		var err error
+		if x.file, err = m.openFlat(s, i, e); err != nil {
 			return err
 		}
-		run.file = f
 	case sparseKinds[e.kind]:
-		return m.refuseSparse(s, i, e)
+		return refuseSparse(s, i, e)
 	default:
 		return textErr(e.line, ondisk.ErrUnsupported, "extent type %.32q: not supported, want FLAT, VMFS or ZERO",
 			e.kind)
 	}
-	m.runs = append(m.runs, run)
-	m.size += e.size
+	m.add(e, x)
 	return nil
 }
 
 // refuseSparse ends at the first level: a sparse extent of a flat disk is a contradiction, whatever it names itself.
-func (m *flatMap) refuseSparse(s *driver.Source, i int, e *extent) error {
+func refuseSparse(s *driver.Source, i int, e *extent) error {
 	if _, err := openOther(s, i, e); err != nil {
 		return err
 	}
 	return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want FLAT, VMFS or ZERO in a flat disk", i, e.kind)
 }
 
-func (m *flatMap) open(s *driver.Source, i int, e *extent) (driver.File, error) {
-	f := m.opened[e.name]
+// openFlat opens the file of an extent, which others may use too.
+func (m *extentMap) openFlat(s *driver.Source, i int, e *extent) (driver.File, error) {
+	f := m.named[e.name]
 	if f == nil {
 		var err error
 		if f, err = openExtent(s, i, e); err != nil {
 			return nil, err
 		}
-		m.opened[e.name] = f
+		m.named[e.name] = f
 		m.files = append(m.files, f)
 	}
 	return f, e.checkFits(i, f)
@@ -202,33 +205,23 @@ func openExtent(s *driver.Source, i int, e *extent) (driver.File, error) {
 }
 
 // checkOverlap refuses two extents that show one range of a file: a write to one would change the other.
-func (m *flatMap) checkOverlap() error {
-	runs := slices.DeleteFunc(slices.Clone(m.runs), func(r flatRun) bool { return r.file == nil })
-	slices.SortFunc(runs, func(a, b flatRun) int {
-		if a.file.ID() != b.file.ID() {
-			if a.file.ID() < b.file.ID() {
-				return -1
-			}
-			return 1
+func (m *extentMap) checkOverlap() error {
+	var flat []flatPiece
+	for _, p := range m.pieces {
+		if x, ok := p.x.(flatPiece); ok && x.file != nil {
+			flat = append(flat, x)
 		}
-		return int(min(max(a.off-b.off, -1), 1))
+	}
+	slices.SortFunc(flat, func(a, b flatPiece) int {
+		return cmp.Or(cmp.Compare(a.file.ID(), b.file.ID()), cmp.Compare(a.off, b.off))
 	})
-	for i := 1; i < len(runs); i++ {
-		a, b := runs[i-1], runs[i]
-		if a.file.ID() == b.file.ID() && b.off < a.off+a.Len {
+	for i := 1; i < len(flat); i++ {
+		a, b := flat[i-1], flat[i]
+		if a.file.ID() == b.file.ID() && b.off < a.off+a.size() {
 			return textErr(b.line, ondisk.ErrFormat,
 				"extent overlaps that of line %d: bytes %d to %d of one file are used twice",
-				a.line, b.off, min(a.off+a.Len, b.off+b.Len))
+				a.line, b.off, min(a.off+a.size(), b.off+b.size()))
 		}
 	}
 	return nil
-}
-
-func (m *flatMap) run(off int64) (disk.Run, error) {
-	r := m.runs[disk.Behind(m.runs, off)]
-	run := disk.Run{Len: r.End() - off, Off: r.off + off - r.Off}
-	if r.file != nil {
-		run.Src = r.file
-	}
-	return run, nil
 }

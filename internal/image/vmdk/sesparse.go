@@ -13,7 +13,7 @@ import (
 // seExtent is an opened space-efficient sparse extent. Places are in bytes.
 type seExtent struct {
 	file             driver.File
-	tabs             tableReader
+	tabs             *ondisk.Pages
 	bytes            int64 // of the disk
 	gd, gts, grains0 int64 // begin of the directory, of the grain tables, of the grains
 	holed

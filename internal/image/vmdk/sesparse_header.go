@@ -93,7 +93,7 @@ func seField(name string, at int64, got, want any) error {
 	return ondisk.Field("vmdk seSparse header", name, at, got, want)
 }
 
-func openSESparse(f driver.File, tabs tableReader) (*seExtent, error) {
+func openSESparse(f driver.File, tabs *ondisk.Pages) (*seExtent, error) {
 	var h seHeader
 	if n := f.Size(); n < units.SectorSize {
 		return nil, seField("file size", 0, n, "at least 512 bytes, the size of the header")

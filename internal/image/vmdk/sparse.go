@@ -15,7 +15,7 @@ import (
 type sparse struct {
 	file  driver.File
 	h     sparseHeader
-	tabs  tableReader
+	tabs  *ondisk.Pages
 	gd    int64            // byte offset of the directory in use
 	grain *driver.Unpacked // compressed grains, by number
 	cowd  bool             // grain tables lie among the grains
@@ -35,14 +35,6 @@ func (h *holed) hole(off, n int64) disk.Run {
 		return disk.Run{Len: n}
 	}
 	return h.below(off, n)
-}
-
-// tableReader reads tables through a cache.
-type tableReader interface {
-	Read(b []byte, off int64) error
-	U32(off int64) (uint32, error)
-	U64(off int64) (uint64, error)
-	Zeros(off, most int64) (int64, error)
 }
 
 func openSparse(s *driver.Source) (*driver.Image, error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// sparseExtent is an opened extent with grains, of any kind.
-type sparseExtent interface {
+// opened is an opened extent of any kind.
+type opened interface {
 	size() int64 // on the disk, bytes
 	run(off int64) (disk.Run, error)
 	check(f *faults) error
@@ -22,26 +22,41 @@ type sparseExtent interface {
 	unclean() *ondisk.Issue
 }
 
-// splitMap is a disk that consists of sparse extents, and of flat ones where its type is custom, in disk order.
-type splitMap struct {
+// extentMap is a disk that consists of extents, in disk order.
+type extentMap struct {
 	size   int64
 	pieces []piece
 	files  []driver.File
-	tabs   *sharedCache
+	named  map[string]driver.File // of flat disks
+	opened map[string]bool        // files of other disks, by ID
+	tabs   *ondisk.PageCache      // one for all, so that memory does not grow with their number
 }
 
 // piece is one extent in its place on the disk.
 type piece struct {
 	disk.Range
 	name string
-	x    sparseExtent
+	x    opened
+}
+
+func newExtentMap(s *driver.Source) *extentMap {
+	return &extentMap{
+		named: map[string]driver.File{}, opened: map[string]bool{},
+		tabs: ondisk.NewPageCache(s.Memory(tableCache)),
+	}
+}
+
+// add appends an extent.
+func (m *extentMap) add(e *extent, x opened) {
+	m.pieces = append(m.pieces, piece{disk.Range{Off: m.size, Len: e.size}, e.name, x})
+	m.size += e.size
 }
 
 // openSplit opens the sparse extents of a descriptor one behind the other.
 func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
-	m := &splitMap{tabs: newSharedCache(s.Memory(tableCache))}
+	m := newExtentMap(s)
 	for i, e := range d.extents {
-		if err := m.add(s, i, e, kind); err != nil {
+		if err := m.addSparse(s, i, e, kind); err != nil {
 			return nil, d.allMissing(s, err)
 		}
 	}
@@ -75,26 +90,8 @@ func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, err
 	return img, nil
 }
 
-// flatPiece is a flat extent among sparse ones.
-type flatPiece struct {
-	file   driver.File // nil: zero
-	off, n int64       // in the file, and on the disk
-}
-
-func (x flatPiece) size() int64                      { return x.n }
-func (x flatPiece) check(*faults) error              { return nil }
-func (x flatPiece) unclean() *ondisk.Issue           { return nil }
-func (x flatPiece) over(func(off, n int64) disk.Run) {}
-func (x flatPiece) run(off int64) (disk.Run, error) {
-	run := disk.Run{Len: x.n - off, Off: x.off + off}
-	if x.file != nil {
-		run.Src = x.file
-	}
-	return run, nil
-}
-
-// add appends one extent.
-func (m *splitMap) add(s *driver.Source, i int, e *extent, kind string) error {
+// addSparse appends an extent of a disk that has grains. Where its type is custom, some extents are flat.
+func (m *extentMap) addSparse(s *driver.Source, i int, e *extent, kind string) error {
 	if err := checkExtent(i, e, m.size); err != nil {
 		return err
 	}
@@ -111,24 +108,23 @@ func (m *splitMap) add(s *driver.Source, i int, e *extent, kind string) error {
 	if err != nil {
 		return err
 	}
-	m.pieces = append(m.pieces, piece{disk.Range{Off: m.size, Len: e.size}, e.name, x})
-	m.size += e.size
+	m.add(e, x)
 	return nil
 }
 
 // extent opens an extent of a kind that the type has.
-func (m *splitMap) extent(s *driver.Source, i int, e *extent, kind string) (sparseExtent, error) {
+func (m *extentMap) extent(s *driver.Source, i int, e *extent, kind string) (opened, error) {
 	if e.kind == "ZERO" {
-		return flatPiece{n: e.size}, nil
+		return flatPiece{extent: e}, nil
 	}
 	f, err := m.open(s, i, e)
 	if err != nil {
 		return nil, err
 	}
 	if e.flat() {
-		return flatPiece{f, e.off, e.size}, e.checkFits(i, f)
+		return flatPiece{f, e}, e.checkFits(i, f)
 	}
-	x, err := openGrains(f, m.tabs, kind)
+	x, err := openGrains(f, m.tabs.Of(f), kind)
 	if err != nil {
 		return nil, fmt.Errorf("extent %d (%.256q): %w", i, e.name, err)
 	}
@@ -141,7 +137,7 @@ func (m *splitMap) extent(s *driver.Source, i int, e *extent, kind string) (spar
 }
 
 // open opens the file of an extent, which no other extent may use.
-func (m *splitMap) open(s *driver.Source, i int, e *extent) (driver.File, error) {
+func (m *extentMap) open(s *driver.Source, i int, e *extent) (driver.File, error) {
 	if e.off != 0 && !e.flat() {
 		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d at offset %d of its file, want none for %s", i, e.off,
 			e.kind)
@@ -150,7 +146,7 @@ func (m *splitMap) open(s *driver.Source, i int, e *extent) (driver.File, error)
 	if err != nil {
 		return nil, err
 	}
-	if m.tabs.has(f) {
+	if m.opened[f.ID()] {
 		class, remedy := ondisk.ErrFormat, ""
 		if e.flat() { // which the format allows
 			class = ondisk.ErrUnsupported
@@ -158,23 +154,23 @@ func (m *splitMap) open(s *driver.Source, i int, e *extent) (driver.File, error)
 		}
 		return nil, textErr(e.line, class, "extent %d (%.256q) is the same file as another extent%s", i, e.name, remedy)
 	}
-	m.files = append(m.files, f)
-	return f, m.tabs.add(f)
+	m.files, m.opened[f.ID()] = append(m.files, f), true
+	return f, nil
 }
 
-// openGrains opens the extent that was added to the cache last.
-func openGrains(f driver.File, tabs *sharedCache, kind string) (sparseExtent, error) {
+// openGrains opens an extent with grains.
+func openGrains(f driver.File, tabs *ondisk.Pages, kind string) (opened, error) {
 	switch kind {
 	case vmfsSparse:
-		return openCOWD(f, tabs.last())
+		return openCOWD(f, tabs)
 	case seSparse:
-		return openSESparse(f, tabs.last())
+		return openSESparse(f, tabs)
 	}
-	return openHosted(f, tabs.last())
+	return openHosted(f, tabs)
 }
 
 // openHosted opens an extent of a split disk: its header is that of a disk in one file, without a text.
-func openHosted(f driver.File, tabs tableReader) (*sparse, error) {
+func openHosted(f driver.File, tabs *ondisk.Pages) (*sparse, error) {
 	x := &sparse{file: f, tabs: tabs}
 	if n := f.Size(); n < units.SectorSize {
 		return nil, field("file size", 0, n, "at least 512 bytes, the size of the header")
@@ -222,7 +218,7 @@ func (x *sparse) unclean() *ondisk.Issue {
 }
 
 // run returns the map: the extent, and in it the grain.
-func (m *splitMap) run(off int64) (disk.Run, error) {
+func (m *extentMap) run(off int64) (disk.Run, error) {
 	p := m.pieces[disk.Behind(m.pieces, off)]
 	run, err := p.x.run(off - p.Off)
 	if err != nil {
@@ -232,7 +228,7 @@ func (m *splitMap) run(off int64) (disk.Run, error) {
 	return run, nil
 }
 
-func (m *splitMap) check() ([]ondisk.Issue, error) {
+func (m *extentMap) check() ([]ondisk.Issue, error) {
 	f := newFaults()
 	for _, p := range m.pieces {
 		f.file = p.name
@@ -244,7 +240,7 @@ func (m *splitMap) check() ([]ondisk.Issue, error) {
 }
 
 // unclean makes one issue of all extents that were not closed.
-func (m *splitMap) unclean() []ondisk.Issue {
+func (m *extentMap) unclean() []ondisk.Issue {
 	var first *ondisk.Issue
 	n := 0
 	for _, p := range m.pieces {
