@@ -141,11 +141,8 @@ func dataRuns(runs []disk.Range, b []byte, off, unit int64) []disk.Range {
 	if off%unit != 0 || ChunkSize%unit != 0 {
 		panic(fmt.Sprintf("diskcopy: chunk at %#x does not start on a unit of %d bytes", off, unit))
 	}
-	for i := int64(0); i < int64(len(b)); i += unit {
-		u := b[i:min(i+unit, int64(len(b)))]
-		if !ondisk.IsZero(u) {
-			runs = disk.Append(runs, disk.Range{Off: off + i, Len: int64(len(u))})
-		}
+	for r := range ondisk.DataRuns(b, unit) {
+		runs = append(runs, disk.Range{Off: off + r.Off, Len: r.Len})
 	}
 	return runs
 }

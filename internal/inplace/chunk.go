@@ -1,6 +1,7 @@
 package inplace
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 
@@ -97,12 +98,12 @@ func (m *mover) read(x disk.Range, filled []disk.Range) (chunk, error) {
 		if err := ondisk.ReadFull(m.disk, b, r.Off); err != nil {
 			return c, err
 		}
-		for i := (r.Off - x.Off) / c.unit; len(b) > 0; i++ {
-			u := b[:min(c.unit, int64(len(b)))]
-			if b = b[len(u):]; !ondisk.IsZero(u) {
+		for data := range ondisk.DataRuns(b, c.unit) {
+			for off := data.Off; off < data.End(); off += c.unit {
+				i := (r.Off + off - x.Off) / c.unit
 				c.units[i/8] |= 1 << (i % 8)
-				c.data = append(c.data, u...) // never in front of what is read next
 			}
+			c.data = append(c.data, b[data.Off:data.End()]...) // never in front of what is read next
 		}
 	}
 	return c, nil
@@ -121,14 +122,10 @@ func allZero(s Storage, r disk.Range) bool {
 // wantZero returns the error of an extent that holds something.
 func wantZero(s io.ReaderAt, e disk.Extent) error {
 	const step = 1 << 20
-	buf := make([]byte, min(step, e.Len))
 	for off := e.Off; off < e.End() && !e.Zero; off += step {
-		b := buf[:min(step, e.End()-off)]
-		if err := ondisk.ReadFull(s, b, off); err != nil {
-			return err
-		}
-		if !ondisk.IsZero(b) {
-			return fmt.Errorf("%w between byte %d and %d: not zero", errDiffers, off, off+int64(len(b)))
+		n := min(step, e.End()-off)
+		if zero, err := ondisk.AllZero(s, disk.Range{Off: off, Len: n}); err != nil || !zero {
+			return cmp.Or(err, fmt.Errorf("%w between byte %d and %d: not zero", errDiffers, off, off+n))
 		}
 	}
 	return nil

@@ -179,22 +179,18 @@ func anotherFile(name string) error {
 	return ondisk.In(ondisk.ErrChanged, "%.256q is not the file of the move: another one has its name", name)
 }
 
-// Bytes that QEMU locks: base + permission, with base 100 for what a program does and 200 for what it does not allow
-// others. Spec: QEMU block/file-posix.c and include/block/block-common.h.
-var qemuBytes = []int64{100, 101, 200, 201}
-
 // lock keeps other runs and QEMU away from a file. It locks nothing where the file system has no locks.
 func lock(f *sys.File, name string) error {
 	err := f.Lock(sys.Exclusive)
 	if sys.Locked(err) {
 		return fmt.Errorf("%q: %w by another run of trueup", name, ondisk.ErrBusy)
 	}
-	for _, b := range qemuBytes {
+	for _, b := range gate.QEMUBytes {
 		if err := f.LockByte(sys.Shared, b); err != nil {
 			return nil //nolint:nilerr // see above
 		}
 	}
-	for _, b := range qemuBytes {
+	for _, b := range gate.QEMUBytes {
 		if locked, err := f.LockedByte(b); err == nil && locked {
 			return fmt.Errorf("%q: %w by QEMU (lock on byte %d); shut the virtual machine down", name, ondisk.ErrBusy,
 				b)

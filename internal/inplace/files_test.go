@@ -104,7 +104,7 @@ func TestFilesOfADisk(t *testing.T) {
 		require.NoError(t, err)
 		defer f.Close()
 		require.True(t, sys.Locked(sys.Of(f).Lock(sys.Shared)), name)
-		for _, b := range qemuBytes {
+		for _, b := range gate.QEMUBytes {
 			locked, err := sys.Of(f).LockedByte(b)
 			require.NoError(t, err)
 			require.True(t, locked, "%s, byte %d", name, b)

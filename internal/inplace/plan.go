@@ -145,21 +145,17 @@ func saveData(s Storage, r disk.Range, out []Saved, left int64) ([]Saved, int64,
 		if err := ondisk.ReadFull(s, b, off); err != nil {
 			return nil, 0, err
 		}
-		for i := 0; i < len(b); i += markSize {
-			x := b[i:min(i+markSize, len(b))]
-			if ondisk.IsZero(x) {
-				continue
-			}
-			if left -= int64(len(x)); left < 0 {
+		for data := range ondisk.DataRuns(b, markSize) {
+			if left -= data.Len; left < 0 {
 				return nil, 0, fmt.Errorf("data between partitions that a move would drop: %w of %d bytes",
 					ondisk.ErrLimit, maxSaved)
 			}
-			at := off + int64(i)
-			if k := len(out) - 1; k > 0 && out[k].Off+int64(len(out[k].Bytes)) == at {
+			x := b[data.Off:data.End()]
+			if k := len(out) - 1; k > 0 && out[k].Off+int64(len(out[k].Bytes)) == off+data.Off {
 				out[k].Bytes = append(out[k].Bytes, x...)
 				continue
 			}
-			out = append(out, Saved{at, slices.Clone(x)})
+			out = append(out, Saved{off + data.Off, slices.Clone(x)})
 		}
 	}
 	return out, left, nil

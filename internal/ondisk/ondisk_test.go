@@ -86,18 +86,6 @@ func TestDecodeIsLittleEndian(t *testing.T) {
 	require.Equal(t, []byte{0x55, 0xaa, 1, 2, 3, 4}, raw)
 }
 
-func TestIsZero(t *testing.T) {
-	require.True(t, IsZero(nil))
-	b := make([]byte, 4096)
-	require.True(t, IsZero(b))
-	for _, i := range []int{0, 1, 2047, 4094, 4095} {
-		b[i] = 1
-		require.False(t, IsZero(b), "byte %d", i)
-		b[i] = 0
-	}
-	require.False(t, IsZero(bytes.Repeat([]byte{7}, 512)), "all bytes equal, and none of them zero")
-}
-
 func TestPagesReadWhatTheSourceHolds(t *testing.T) {
 	src := source(5*pageSize + 77)
 	p := NewPages(src, 2*pageSize)

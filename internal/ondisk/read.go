@@ -88,9 +88,3 @@ func MustFill(b []byte, order binary.ByteOrder, v any) {
 		panic(err)
 	}
 }
-
-// IsZero reports whether all of b is zero. Comparing b with itself shifted by one byte is the fastest way that needs no
-// assembly: bytes.Equal stops at the first differing block.
-func IsZero(b []byte) bool {
-	return len(b) == 0 || (b[0] == 0 && string(b[:len(b)-1]) == string(b[1:]))
-}

@@ -200,18 +200,9 @@ func blankSamples(d disk.Disk) (bool, error) {
 	return true, nil
 }
 
-// blankAt reports whether ranges of a disk are zero.
+// blankAt reports whether ranges are zero, as far as they lie on a disk.
 func blankAt(d disk.Disk, ranges ...disk.Range) (bool, error) {
-	for _, r := range ranges {
-		b := make([]byte, min(r.Len, d.Size()-r.Off))
-		if err := ondisk.ReadFull(d, b, r.Off); err != nil {
-			return false, err
-		}
-		if !ondisk.IsZero(b) {
-			return false, nil
-		}
-	}
-	return true, nil
+	return ondisk.AllZero(d, disk.Intersect(ranges, []disk.Range{{Len: d.Size()}})...)
 }
 
 // known reports whether a prober has recognised a volume.

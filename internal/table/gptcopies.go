@@ -157,27 +157,15 @@ func (c *copies) readPlace(d disk.Disk, missing *mbr) error {
 	return err
 }
 
-// isZero reports whether a disk has only zeros from a byte on up to another.
-func isZero(d disk.Disk, at, end int64) (bool, error) {
-	buf := make([]byte, 64<<10)
-	for ; at < end; at += int64(len(buf)) {
-		b := buf[:min(int64(len(buf)), end-at)]
-		if err := ondisk.ReadFull(d, b, at); err != nil || !ondisk.IsZero(b) {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// zerosBut is isZero but for ranges in ascending order.
+// zerosBut reports whether a disk has only zeros from a byte on up to another, but for ranges in ascending order.
 func zerosBut(d disk.Disk, at, end int64, ranges ...disk.Range) (bool, error) {
-	for _, r := range ranges {
-		if free, err := isZero(d, at, min(r.Off, end)); err != nil || !free {
+	for _, r := range append(ranges, disk.Range{Off: end}) {
+		if free, err := ondisk.AllZero(d, disk.Range{Off: at, Len: min(r.Off, end) - at}); err != nil || !free {
 			return false, err
 		}
 		at = max(at, r.End())
 	}
-	return isZero(d, at, end)
+	return true, nil
 }
 
 // Remnant reports whether of a GPT only the backup is left, without a protective MBR. A volume made on the whole disk

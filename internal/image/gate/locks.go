@@ -11,10 +11,14 @@ import (
 // Bytes that QEMU locks: base + permission, with base 100 for what a program does and 200 for what it does not allow
 // others. Spec: QEMU block/file-posix.c and include/block/block-common.h.
 const (
-	qemuRead     = 100 + 0 // "consistent read"
-	qemuWrite    = 100 + 1
-	qemuNoWriter = 200 + 1
+	QEMURead     = 100 + 0 // "consistent read"
+	QEMUWrite    = 100 + 1
+	QEMUAlone    = 200 + 0
+	QEMUNoWriter = 200 + 1
 )
+
+// QEMUBytes are those of a program that writes an image and shares it with no other.
+var QEMUBytes = []int64{QEMURead, QEMUWrite, QEMUAlone, QEMUNoWriter}
 
 // Hold keeps QEMU from opening the image for writing until release is called, by the locks that QEMU itself looks at,
 // and on Windows any program. Where the file system knows no such locks nothing is held, and the check that the source
@@ -24,13 +28,13 @@ func (o *Opened) Hold() (release func(), err error) {
 		return nil, err
 	}
 	for _, f := range o.Handles {
-		for _, b := range []int64{qemuRead, qemuNoWriter} {
+		for _, b := range []int64{QEMURead, QEMUNoWriter} {
 			f.lock(sys.Shared, b)
 		}
 	}
 	return func() {
 		for _, f := range o.Handles {
-			for _, b := range []int64{qemuRead, qemuNoWriter} {
+			for _, b := range []int64{QEMURead, QEMUNoWriter} {
 				f.lock(sys.Unlocked, b)
 			}
 		}
@@ -91,13 +95,13 @@ func (f *File) Claimed() bool { return f.device && !f.Ours && f.dir.At.Claimed(f
 func (f *File) QEMULock() error {
 	var locked bool
 	err := f.with(func(open *sys.File) (err error) {
-		locked, err = open.LockedByte(qemuWrite)
+		locked, err = open.LockedByte(QEMUWrite)
 		return err
 	})
 	if err != nil || !locked {
 		return nil //nolint:nilerr // the file system knows no such locks
 	}
-	return fmt.Errorf("%q is open for writing in QEMU (lock on byte %d)", f.name, qemuWrite)
+	return fmt.Errorf("%q is open for writing in QEMU (lock on byte %d)", f.name, QEMUWrite)
 }
 
 // Written reports whether any program, or the kernel, is known to have the file open for writing.

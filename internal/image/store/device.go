@@ -162,12 +162,6 @@ func (d *Device) claim() (err error) {
 	return ondisk.In(ondisk.ErrOutput, "%s: %w", d, gate.PlainError(err))
 }
 
-// Bytes that QEMU locks for what it does with a disk, and for what it does not allow others. See gate.Opened.Hold.
-const (
-	qemuReads, qemuWrites   = 100, 101
-	qemuAlone, qemuNoWriter = 200, 201
-)
-
 // measure looks at what was opened, and keeps QEMU from it.
 func (d *Device) measure(looked sys.Info) (err error) {
 	f := sys.Of(d.file)
@@ -198,14 +192,14 @@ func (d *Device) measure(looked sys.Info) (err error) {
 	case d.Size == 0:
 		return ondisk.In(ondisk.ErrOutput, "%s has 0 bytes: there is no medium in the device", d)
 	}
-	for _, b := range []int64{qemuReads, qemuWrites} {
+	for _, b := range []int64{gate.QEMURead, gate.QEMUWrite} {
 		if locked, err := f.LockedByte(b); err == nil && locked {
 			return d.busy(&use{
 				"it is open in QEMU or read by another run (a lock on its node)", "shut the virtual machine down",
 			})
 		}
 	}
-	for _, b := range []int64{qemuReads, qemuWrites, qemuAlone, qemuNoWriter} {
+	for _, b := range gate.QEMUBytes {
 		_ = f.LockByte(sys.Shared, b) // a file system of nodes that knows no locks is no reason to stop
 	}
 	return nil

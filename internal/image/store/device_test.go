@@ -106,13 +106,13 @@ func TestMeasure(t *testing.T) {
 	other, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer other.Close()
-	for _, b := range []int64{qemuReads, qemuWrites, qemuAlone, qemuNoWriter} {
+	for _, b := range gate.QEMUBytes {
 		locked, err := sys.Of(other).LockedByte(b)
 		require.NoError(t, err)
 		require.True(t, locked, "%d", b)
 	}
 	require.NoError(t, d.Close())
-	require.NoError(t, sys.Of(other).LockByte(sys.Shared, qemuReads))
+	require.NoError(t, sys.Of(other).LockByte(sys.Shared, gate.QEMURead))
 	_, err = open(&Device{Path: path, role: "DEST"}, nil, k)
 	requireRefused(t, "busy", "open in QEMU", err)
 

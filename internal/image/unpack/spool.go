@@ -148,30 +148,12 @@ func (s *spool) room(name string, done int64) error {
 
 // write writes bytes but for zeros.
 func (s *spool) write(p []byte, off int64) error {
-	for len(p) > 0 {
-		n, zero := run(p)
-		if !zero {
-			if _, err := s.f.WriteAt(p[:n], off); err != nil {
-				return err
-			}
+	for r := range ondisk.DataRuns(p, spoolUnit) {
+		if _, err := s.f.WriteAt(p[r.Off:r.End()], off+r.Off); err != nil {
+			return err
 		}
-		p, off = p[n:], off+int64(n)
 	}
 	return nil
-}
-
-// run returns how many bytes at the start of p, in whole units, are zeros or are none.
-func run(p []byte) (n int, zero bool) {
-	for n < len(p) {
-		unit := p[n:min(len(p), n+int(spoolUnit))]
-		if is := ondisk.IsZero(unit); n == 0 {
-			zero = is
-		} else if is != zero {
-			break
-		}
-		n += len(unit)
-	}
-	return n, zero
 }
 
 // ReadAt follows the contract of io.ReaderAt.

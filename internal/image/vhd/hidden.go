@@ -2,7 +2,6 @@ package vhd
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -69,14 +68,13 @@ func (h *hidden) count(off int64, r disk.Range) error {
 		if err != nil {
 			return err
 		}
-		for s := range slices.Chunk(b, int(units.SectorSize)) {
-			if !ondisk.IsZero(s) {
-				if h.sectors++; h.sectors == 1 {
-					h.first = off + at - r.Off
-				}
+		for data := range ondisk.DataRuns(b, units.SectorSize) {
+			if h.sectors == 0 {
+				h.first = off + at + data.Off - r.Off
 			}
-			at += units.SectorSize
+			h.sectors += data.Len / units.SectorSize
 		}
+		at += int64(len(b))
 		h.bytes += int64(len(b))
 	}
 	return nil
