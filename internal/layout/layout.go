@@ -357,3 +357,108 @@ func (l *Layout) Partition(number int) (boot.Partition, bool) {
 	}
 	return l.Partitions[i], true
 }
+
+// Head reads where the partitions of a disk start, of which only the first bytes can be read: what is behind them has
+// the error beyond. The table must be a certain one, all of which lies there. What is in the partitions is not known,
+// nor whether the second copy of a GPT is sound. The size is what the partitions take at least.
+func Head(d disk.Disk, hint table.Geometry, beyond error) (*Layout, error) {
+	h := &beheaded{Disk: d, beyond: beyond}
+	t, err := table.Read(h)
+	switch {
+	case errors.Is(err, ondisk.ErrNoMatch) || err == nil && !sensible(t):
+		return nil, fmt.Errorf("its first bytes hold no partition table that is certainly that of the disk: %w",
+			ondisk.ErrUnsupported)
+	case err != nil:
+		return nil, err
+	}
+	l := &Layout{
+		SectorSize: d.SectorSize(), Sectors: Sectors{Shown: d.SectorSize(), Counted: t.SectorSize},
+		Table: t, Boot: &boot.Result{Code: Identify(t.BootCode)},
+	}
+	for _, p := range t.Partitions {
+		for _, at := range h.missed {
+			if p.Kind == table.Extended && at >= p.Off && at < p.End() {
+				return nil, fmt.Errorf("a record of extended partition %d: %w", p.Number, beyond)
+			}
+		}
+		l.Size = max(l.Size, p.End())
+		l.Partitions = append(l.Partitions, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
+	}
+	t.Issues = nil // some come from what was not read
+	if t.Scheme == table.MBR || t.IsHybrid() {
+		l.Geometry = t.Geometry(l.hints(hint))
+	}
+	return l, nil
+}
+
+// beheaded reads what is missing as zeros, and notes where that was.
+type beheaded struct {
+	disk.Disk
+	beyond error
+	missed []int64
+}
+
+// ReadAt follows the contract of io.ReaderAt.
+func (h *beheaded) ReadAt(p []byte, off int64) (int, error) {
+	n, err := h.Disk.ReadAt(p, off)
+	if errors.Is(err, h.beyond) {
+		clear(p)
+		h.missed = append(h.missed, off)
+		return len(p), nil
+	}
+	return n, err
+}
+
+// Bytes that may be read to probe the volumes of a disk: what the largest metadata need, and a head for each partition.
+// A table can name thousands of partitions, each with a LUKS header of 4 MiB or texts of LVM, and all of that can be a
+// hole.
+const (
+	volumesLimit   = 64 * units.MiB
+	partitionLimit = 16 * units.KiB
+	partsLimit     = 1 << 16 // slices of all volumes
+	filledLimit    = 1 << 10 // partitions that hold anything: all probers look at each of those
+)
+
+// metered counts the bytes read of a disk.
+type metered struct {
+	disk.Disk
+	left   int64 // bytes
+	parts  int
+	filled int
+	data   bool // something that was read since the last partition is not zero
+}
+
+// meter returns a disk of which n partitions may read what they need.
+func meter(d disk.Disk, n int) *metered {
+	return &metered{Disk: d, left: volumesLimit + int64(n)*partitionLimit, parts: partsLimit, filled: filledLimit}
+}
+
+// ReadAt counts what it reads.
+func (m *metered) ReadAt(p []byte, off int64) (int, error) {
+	m.left -= int64(len(p))
+	n, err := m.Disk.ReadAt(p, off)
+	m.data = m.data || !ondisk.IsZero(p[:n])
+	return n, err
+}
+
+// count charges what one partition has needed against the limits.
+func (m *metered) count(v *volume.Volume) {
+	m.parts -= len(v.Parts)
+	if m.data {
+		m.filled--
+	}
+	m.data = false
+}
+
+// exhausted returns the issue of partitions that are not probed, from one on. Unknown content does not move.
+func (m *metered) exhausted(from int) (ondisk.Issue, bool) {
+	if m.left >= 0 && m.parts >= 0 && m.filled >= 0 {
+		return ondisk.Issue{}, false
+	}
+	err := fmt.Errorf("the volumes in front of partition %d have more metadata than is read: %w", from, ondisk.ErrLimit)
+	if m.filled < 0 {
+		err = fmt.Errorf("more than %d partitions in front of partition %d hold data: %w", filledLimit, from,
+			ondisk.ErrLimit)
+	}
+	return ondisk.Issue{Code: "volume", Effect: ondisk.Broken, Text: err.Error(), Err: err}, true
+}

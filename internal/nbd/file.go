@@ -3,8 +3,14 @@ package nbd
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // File is an export as the file of an image. Safe for concurrent use.
@@ -66,4 +72,114 @@ func (f *File) Unchanged() error {
 func (f *File) Close() error {
 	f.stop()
 	return f.client.Close()
+}
+
+// IsURI reports whether a word of a command line names an export.
+func IsURI(word string) bool {
+	scheme, _, ok := strings.Cut(word, "://")
+	scheme = strings.ToLower(scheme)
+	return ok && (scheme == "nbd" || strings.HasPrefix(scheme, "nbd+") || strings.HasPrefix(scheme, "nbds"))
+}
+
+// defaultPort is that of servers whose address names none. Spec: IANA, service nbd.
+const defaultPort = "10809"
+
+// parseURI takes the address of an export apart. Spec: NetworkBlockDevice/nbd, doc/uri.md.
+func parseURI(uri string) (network, address, export string, err error) {
+	u, err := url.Parse(uri)
+	if err != nil {
+		return "", "", "", ondisk.In(ondisk.ErrUsage, "the address of the export cannot be read; want "+
+			"nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")
+	}
+	export = strings.TrimPrefix(u.Path, "/")
+	key, value, _ := strings.Cut(u.RawQuery, "=")
+	socket, bad := url.PathUnescape(value) // in which a plus stays one, unlike in a query of a form
+	switch {
+	case strings.HasPrefix(u.Scheme, "nbds"):
+		err = ondisk.In(ondisk.ErrUnsupported, "TLS is %w for NBD; forward the port with ssh -L, and name that",
+			ondisk.ErrUnsupported)
+	case u.User != nil, u.Fragment != "", bad != nil, strings.Contains(value, "&"),
+		u.RawQuery != "" && key != "socket":
+		err = ondisk.In(ondisk.ErrUsage, "the address of an export has a host or a socket, and a name, and "+
+			"nothing else")
+	case len(export) > maxName:
+		err = ondisk.In(ondisk.ErrUsage, "the name of the export has %d bytes, want %d at most", len(export), maxName)
+	case u.Scheme == "nbd" && u.Hostname() != "" && u.RawQuery == "":
+		port := u.Port()
+		if port == "" {
+			port = defaultPort
+		}
+		return "tcp", net.JoinHostPort(u.Hostname(), port), export, nil
+	case u.Scheme == "nbd+unix" && u.Host == "" && socket != "":
+		return "unix", socket, export, nil
+	default:
+		err = ondisk.In(ondisk.ErrUsage, "want nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")
+	}
+	return "", "", "", err
+}
+
+const (
+	pageBytes = 64 << 10 // of one request; larger reads are not kept
+	maxPages  = 64       // 4 MiB
+)
+
+// pages keeps what small reads have asked for, with what lies around it. Each request to a server has to wait for it,
+// and an inspection reads few sectors at few places, several times. Safe for concurrent use.
+type pages struct {
+	of   io.ReaderAt
+	size int64
+
+	mu    sync.Mutex
+	kept  map[int64][]byte // by number
+	round int              // how often all was forgotten: what was asked for before is not kept
+}
+
+// ReadAt follows the contract of io.ReaderAt.
+func (c *pages) ReadAt(p []byte, off int64) (n int, err error) {
+	if off < 0 || off >= c.size || len(p) >= pageBytes {
+		return c.of.ReadAt(p, off)
+	}
+	if int64(len(p)) > c.size-off {
+		p, err = p[:c.size-off], io.EOF
+	}
+	for n < len(p) {
+		at := off + int64(n)
+		page, bad := c.page(at / pageBytes)
+		if bad != nil {
+			return n, bad
+		}
+		n += copy(p[n:], page[at%pageBytes:])
+	}
+	return n, err
+}
+
+// page returns a page, which is read if it is not known.
+func (c *pages) page(number int64) ([]byte, error) {
+	c.mu.Lock()
+	page, round := c.kept[number], c.round
+	c.mu.Unlock()
+	if page != nil {
+		return page, nil
+	}
+	page = make([]byte, min(pageBytes, c.size-number*pageBytes))
+	if n, err := c.of.ReadAt(page, number*pageBytes); n < len(page) {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kept == nil || len(c.kept) >= maxPages {
+		c.kept = map[int64][]byte{}
+	}
+	if c.round == round {
+		c.kept[number] = page
+	}
+	return page, nil
+}
+
+// forget drops all pages.
+func (c *pages) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept = nil
+	c.round++
 }

@@ -1,20 +1,25 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Purpose is the use of a file that a command writes. It decides what may stand under its name.
@@ -206,4 +211,187 @@ func (p Place) spareImage(path string) error {
 		return p.refuse("would overwrite a file that %s needs; name another", user)
 	}
 	return nil
+}
+
+// textSample is how much of a file shows whether it is a text, in bytes.
+const textSample = 64 * units.KiB
+
+// spareText refuses to write over what is no text, and over a script that is not as trueup wrote it.
+func (p Place) spareText(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
+	}
+	defer f.Close()
+	head, err := sample(f)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
+	case len(head) == 0:
+		return nil
+	case !isText(head):
+		return p.refuse("would overwrite what is no text, maybe an image; name another file")
+	case p.Role == Report && bytes.HasPrefix(head, []byte("#!")):
+		return p.refuse("would overwrite a program; name another file")
+	case p.Role == Script && !p.Force:
+		return p.spareEdited(io.MultiReader(bytes.NewReader(head), f))
+	}
+	return nil
+}
+
+func sample(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, textSample)) }
+
+// spareEdited refuses to write over what a person may have worked on.
+func (p Place) spareEdited(text io.Reader) error {
+	mine, err := p.Mine(text)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
+	}
+	if !mine {
+		return p.refuse("is not as trueup wrote it: it was edited, or is another's; name another file, or --force to " +
+			"replace it")
+	}
+	return nil
+}
+
+// isText reports whether a file begins as texts do. A disk begins with code, or with zeros.
+func isText(head []byte) bool {
+	for cut := range utf8.UTFMax { // the sample may end within a character
+		if cut <= len(head) && utf8.Valid(head[:len(head)-cut]) {
+			return bytes.IndexByte(head, 0) < 0
+		}
+	}
+	return false
+}
+
+// maxLinks is how many links a path leads through at most, as for the kernel.
+const maxLinks = 40
+
+var (
+	ownDescriptor = map[string]int{"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+	descriptorOf  = regexp.MustCompile(`^(?:/dev|/proc/(self|thread-self|[0-9]+)(?:/task/[0-9]+)?)/fd/([0-9]{1,6})$`)
+)
+
+// foreignDescriptor stands for any descriptor of another process.
+const foreignDescriptor = 1 << 20
+
+// descriptor returns which open file of this process a path stands for, such as 1 for /dev/stdout, through all links;
+// -1 for none. Such a name is no place for a file, and what it leads to is not where the user writes to.
+func descriptor(path string) int {
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	for range maxLinks {
+		if n := namedDescriptor(path); n >= 0 {
+			return n
+		}
+		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err != nil {
+			return -1
+		}
+		path = filepath.Join(dir, filepath.Base(path))
+		if n := namedDescriptor(path); n >= 0 {
+			return n
+		}
+		to, err := os.Readlink(path)
+		if err != nil {
+			return -1
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(dir, to)
+		}
+		path = filepath.Clean(to)
+	}
+	return -1
+}
+
+func namedDescriptor(path string) int {
+	if n, ok := ownDescriptor[path]; ok {
+		return n
+	}
+	m := descriptorOf.FindStringSubmatch(path)
+	if m == nil {
+		return -1
+	}
+	if n, err := strconv.Atoi(m[2]); err == nil &&
+		(m[1] == "" || m[1] == "self" || m[1] == "thread-self" || m[1] == strconv.Itoa(os.Getpid())) {
+		return n
+	}
+	return foreignDescriptor
+}
+
+// Standard reports whether a name means standard output: -, /dev/stdout, /proc/self/fd/1 and whatever leads there.
+func Standard(path string) bool { return path == "-" || descriptor(path) == 1 }
+
+// TryFolder tries whether a file can be made where a flag wants one, before hours of work that would end in an error.
+func TryFolder(flag, path string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".trueup-*")
+	if err != nil {
+		return ondisk.In(ondisk.ErrOutput, "folder of %s %s: %w", flag, path, err)
+	}
+	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "%s %s: %w", flag, path, err)
+	}
+	return nil
+}
+
+// Use is a file that a run reads or writes, and the flag that names it.
+type Use struct{ Flag, Path string }
+
+// Apart refuses a written file that is one of the others: one would overwrite the other. Empty paths are no files.
+func Apart(written Use, others ...Use) error {
+	for _, other := range others {
+		if written.Path != "" && other.Path != "" && SameFile(written.Path, other.Path) {
+			return ondisk.In(ondisk.ErrUsage, "%s %s would overwrite %s %s; name another file",
+				written.Flag, written.Path, other.Flag, other.Path)
+		}
+	}
+	return nil
+}
+
+// SameFile reports whether two paths lead to one file, or would when it is there.
+func SameFile(a, b string) bool {
+	there, err := os.Stat(a)
+	if other, oerr := os.Stat(b); err == nil && oerr == nil {
+		return os.SameFile(there, other)
+	}
+	here, err := os.Stat(filepath.Dir(a))
+	other, oerr := os.Stat(filepath.Dir(b))
+	return err == nil && oerr == nil && os.SameFile(here, other) && filepath.Base(a) == filepath.Base(b)
+}
+
+// SpareFiles refuses a report, named by flag, that would overwrite one of the files that are written beside dest.
+func SpareFiles(flag, out, dest string, files []string) error {
+	if out == "" {
+		return nil
+	}
+	here, err := os.Stat(filepath.Dir(dest))
+	if err != nil {
+		return fmt.Errorf("folder of DEST: %w", err)
+	}
+	there, err := os.Stat(filepath.Dir(out))
+	for _, f := range files {
+		if err == nil && os.SameFile(here, there) && filepath.Base(out) == f {
+			return ondisk.In(ondisk.ErrUsage, "%s %s would overwrite %s of DEST", flag, out, f)
+		}
+	}
+	return nil
+}
+
+// OutputFolders lists the folders in which files of these names are written: that of the name, and that of what a link
+// leads to. What is not a regular file, and what lies among the devices, is not written.
+func OutputFolders(paths ...string) (out []string) {
+	for _, path := range paths {
+		folder, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if path == "" || path == "-" || err != nil || folder == "/dev" {
+			continue
+		}
+		out = append(out, folder)
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			if st, err := os.Stat(real); err == nil && st.Mode().IsRegular() {
+				out = append(out, filepath.Dir(real))
+			}
+		}
+	}
+	return out
 }

@@ -157,3 +157,157 @@ func (d *Folder) Sync() error {
 func (d *Folder) MayCreate() error {
 	return again(func() error { return unix.Faccessat(d.fd, ".", unix.W_OK|unix.X_OK, 0) })
 }
+
+// File is an open file. Unlike an os.File it has no lock and no poller: a read is one system call.
+type File struct{ fd int }
+
+// Of returns an open file as a File. Its owner closes it.
+func Of(f *os.File) *File { return &File{int(f.Fd())} }
+
+// Handed turns f into an os.File, which is to be closed instead of f.
+func (f *File) Handed(name string) *os.File { return os.NewFile(uintptr(f.fd), name) }
+
+// Close closes the file.
+func (f *File) Close() error { return shut(&f.fd) }
+
+// Stat returns the information on the open file.
+func (f *File) Stat() (Info, error) {
+	return stat(func(st *unix.Stat_t) error { return unix.Fstat(f.fd, st) })
+}
+
+// Chmod sets the permissions and the special bits of a mode.
+func (f *File) Chmod(mode os.FileMode) error {
+	bits := uint32(mode.Perm())
+	for bit, name := range special {
+		if mode&name != 0 {
+			bits |= bit
+		}
+	}
+	return again(func() error { return unix.Fchmod(f.fd, bits) })
+}
+
+// Sparse does nothing: what is not written of a file takes no space.
+func (*File) Sparse() {}
+
+// Pread reads once, from off on: fewer bytes than p has room for are no error, and none is the end of the file.
+func (f *File) Pread(p []byte, off int64) (int, error) {
+	return value(func() (int, error) { return unix.Pread(f.fd, p, off) })
+}
+
+// fcntl makes a call for a lock of one byte, with command saying which.
+func (f *File) fcntl(command int, kind LockKind, at int64) (unix.Flock_t, error) {
+	l := unix.Flock_t{
+		Type:  [...]int16{Unlocked: unix.F_UNLCK, Shared: unix.F_RDLCK, Exclusive: unix.F_WRLCK}[kind],
+		Start: at, Len: 1,
+	}
+	err := again(func() error { return unix.FcntlFlock(uintptr(f.fd), command, &l) })
+	return l, err
+}
+
+// kinds are the types of files that have a name in fs.FileMode. Any other counts as a regular file.
+var kinds = map[uint32]fs.FileMode{
+	unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket,
+	unix.S_IFDIR: fs.ModeDir, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice, unix.S_IFBLK: fs.ModeDevice,
+}
+
+// special are the bits of a mode beside the permissions.
+var special = map[uint32]fs.FileMode{
+	unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid,
+	unix.S_ISVTX: fs.ModeSticky,
+}
+
+// info translates what stat(2) returns. The types of its fields differ between systems.
+func info(st *unix.Stat_t) Info {
+	mode := uint32(st.Mode)
+	i := Info{
+		ID:   ID{uint64(st.Dev), uint64(st.Ino)},
+		Mode: fs.FileMode(mode&0o777) | kinds[mode&unix.S_IFMT],
+		Size: st.Size, Allocated: st.Blocks * 512, Links: uint64(st.Nlink),
+		Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano(),
+	}
+	if i.Mode&fs.ModeDevice != 0 {
+		i.Node = uint64(st.Rdev)
+	}
+	for bit, name := range special {
+		if mode&bit != 0 {
+			i.Mode |= name
+		}
+	}
+	return i
+}
+
+// stat fills in what a call returns.
+func stat(call func(st *unix.Stat_t) error) (Info, error) {
+	var st unix.Stat_t
+	if err := again(func() error { return call(&st) }); err != nil {
+		return Info{}, err
+	}
+	return info(&st), nil
+}
+
+// Stat follows links.
+func Stat(path string) (Info, error) {
+	return stat(func(st *unix.Stat_t) error { return unix.Stat(path, st) })
+}
+
+// Lstat returns the information on a link itself.
+func Lstat(path string) (Info, error) {
+	return stat(func(st *unix.Stat_t) error { return unix.Lstat(path, st) })
+}
+
+// NoCore keeps this process from leaving a core file, which would hold what it has read.
+func NoCore() {
+	var core unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_CORE, &core) == nil {
+		core.Cur = 0
+		_ = unix.Setrlimit(unix.RLIMIT_CORE, &core) // lowering is always allowed
+	}
+}
+
+// Private runs a function whose new files and sockets only this user can use, and not run.
+func Private(f func()) {
+	const all = 0o177
+	defer unix.Umask(unix.Umask(all))
+	f()
+}
+
+var (
+	locked = []error{unix.EAGAIN, unix.EACCES}
+	// Files are shared with all programs here.
+	notShared []error
+	full      = []error{unix.ENOSPC, unix.EDQUOT}
+
+	unsupported = []error{unix.EINVAL, unix.EPERM}
+	denied      = []error{unix.EACCES}
+	tooLong     = []error{unix.ENAMETOOLONG}
+)
+
+// again repeats a call until no signal has interrupted it. A call that failed with EINTR can have had its effect all
+// the same, where a server carried it out: a caller that gives or takes names looks at them after an error.
+func again(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// value is again for calls that return one.
+func value[T any](call func() (T, error)) (out T, err error) {
+	err = again(func() error {
+		out, err = call()
+		return err
+	})
+	return out, err
+}
+
+// shut is close(2), which is never repeated: Linux has let the descriptor go whatever it says. Spec: close(2), "Dealing
+// with error returns from close()". A file that was closed has no descriptor: the number may be that of another one.
+func shut(fd *int) error {
+	n := *fd
+	*fd = -1
+	if err := unix.Close(n); !errors.Is(err, unix.EINTR) {
+		return err
+	}
+	return nil
+}
