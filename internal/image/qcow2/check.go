@@ -8,11 +8,12 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Kinds of damage, in the order in which they are told.
+// Kinds of damage.
 const (
 	badTables    = "entries of L1 and L2 tables that lead nowhere"
 	badPlaces    = "clusters that are in use more often than their refcount says"
@@ -21,43 +22,14 @@ const (
 	uncounted    = "clusters in use whose refcount is 0"
 )
 
-// damages describes each kind. QEMU's refcounts do not change the bytes of the disk.
-var damages = []struct {
-	kind, code string
-	effect     ondisk.Effect
-	remedy     string
-}{
-	{
-		badTables, "qcow2-tables", ondisk.Broken,
-		"restore the image from a good copy, or repair it with qemu-img check -r all",
-	},
-	{
-		badPlaces, "qcow2-tables", ondisk.Broken,
-		"restore the image from a good copy, or repair it with qemu-img check -r all",
-	},
-	{
-		badSnapshots, "qcow2-snapshot-tables", ondisk.Warn,
-		"look at it with qemu-img check; the present state of the disk does not need them",
-	},
-	{
-		badRefcounts, "qcow2-refcounts", ondisk.Warn,
-		"do not write to the image before qemu-img check -r all; a copy has right ones",
-	},
-	{
-		uncounted, "qcow2-refcounts", ondisk.Warn,
-		"do not write to the image before qemu-img check -r all; a copy has right ones",
-	},
-}
-
 // checker walks everything that a header leads to, and counts the uses of each cluster of the file.
 type checker struct {
+	driver.Faults
 	q      *qcow
 	uses   uses
 	tables *ondisk.PlaceSet // L2 tables whose entries were looked at
 	blocks *ondisk.PlaceSet // refcount blocks
-	counts map[string]int64
-	firsts map[string]string
-	kind   string // of damage in the tables that are being walked
+	kind   string           // of damage in the tables that are being walked
 	holes  *ondisk.Holes
 	budget int64 // entries of the tables of snapshots and bitmaps that are looked at
 	leaked int64 // clusters
@@ -87,9 +59,8 @@ var errGarbage = errors.New("too much damage to go on")
 // same; what it counts as leaks is orphaned data here.
 func (q *qcow) check() ([]ondisk.Issue, error) {
 	c := &checker{
-		q: q, tables: ondisk.NewPlaceSet(1), blocks: ondisk.NewPlaceSet(1), counts: map[string]int64{},
-		firsts: map[string]string{},
-		uses:   uses{pages: map[int64]*usePage{}}, holes: ondisk.NewHoles(q.file), kind: badTables, times: 1,
+		q: q, tables: ondisk.NewPlaceSet(1), blocks: ondisk.NewPlaceSet(1), uses: uses{pages: map[int64]*usePage{}},
+		holes: ondisk.NewHoles(q.file), kind: badTables, times: 1,
 	}
 	err := c.walk()
 	if errors.Is(err, errGarbage) {
@@ -122,12 +93,6 @@ func (c *checker) states() error {
 	return c.damage(c.snapshots())
 }
 
-func (c *checker) add(kind, format string, args ...any) {
-	if c.counts[kind]++; c.counts[kind] == 1 {
-		c.firsts[kind] = fmt.Sprintf(format, args...)
-	}
-}
-
 // damage takes what is wrong with the tables in work, and passes on what the file system says. Damage that is met
 // while counting is met again.
 func (c *checker) damage(err error) error {
@@ -138,7 +103,7 @@ func (c *checker) damage(err error) error {
 			}
 			return nil
 		}
-		if c.add(c.kind, "%v", err); c.counts[c.kind] == maxDamage {
+		if c.Add(c.kind, "%v", err); c.Count(c.kind) == maxDamage {
 			return errGarbage
 		}
 		return nil
@@ -250,23 +215,21 @@ func (c *checker) snapshots() error {
 	return err
 }
 
-// issues makes one issue for each kind of damage.
+// issues makes one issue for each kind of damage. QEMU's refcounts do not change the bytes of the disk.
 func (c *checker) issues() []ondisk.Issue {
-	var out []ondisk.Issue
-	for _, d := range damages {
-		n := c.counts[d.kind]
-		if n == 0 {
-			continue
-		}
-		i := ondisk.Issue{
-			Code: d.code, Effect: d.effect,
-			Text: fmt.Sprintf("%d %s; first: %s", n, d.kind, c.firsts[d.kind]), Remedy: d.remedy,
-		}
-		if d.effect == ondisk.Broken {
-			i.Err = fmt.Errorf("qcow2 tables: %w: %s", ondisk.ErrFormat, i.Text)
-		}
-		out = append(out, i)
-	}
+	out := slices.Concat(
+		c.Issues(ondisk.Issue{
+			Code: "qcow2-tables", Effect: ondisk.Broken,
+			Remedy: "restore the image from a good copy, or repair it with qemu-img check -r all",
+		}, "qcow2 tables", badTables, badPlaces),
+		c.Issues(ondisk.Issue{
+			Code: "qcow2-snapshot-tables", Effect: ondisk.Warn,
+			Remedy: "look at it with qemu-img check; the present state of the disk does not need them",
+		}, "", badSnapshots),
+		c.Issues(ondisk.Issue{
+			Code: "qcow2-refcounts", Effect: ondisk.Warn,
+			Remedy: "do not write to the image before qemu-img check -r all; a copy has right ones",
+		}, "", badRefcounts, uncounted))
 	if c.leaked > 0 {
 		out = append(out, ondisk.Issue{
 			Code: "orphaned-data", Text: fmt.Sprintf("%d clusters (%s) of the file have a refcount and are used by "+
@@ -366,7 +329,7 @@ func (c *checker) refcounts() error {
 	}); err != nil {
 		return err
 	}
-	c.counts[badRefcounts] = 0 // they are found once more
+	c.Reset(badRefcounts) // they are found once more
 	if c.unchecked() {
 		return nil
 	}
@@ -400,7 +363,7 @@ func (c *checker) eachBlock(visit func(i, place int64) error) error {
 		switch {
 		case entry == 0:
 		case entry%size != 0 || entry > ondisk.U64(c.q.file.Size()) || size > ondisk.U64(c.q.file.Size())-entry:
-			c.add(badRefcounts, "entry at %#x leads to %#x, want a cluster inside the file of %d bytes", at, entry,
+			c.Add(badRefcounts, "entry at %#x leads to %#x, want a cluster inside the file of %d bytes", at, entry,
 				c.q.file.Size())
 		default:
 			if err := visit(i, ondisk.I64(entry)); err != nil {
@@ -415,7 +378,7 @@ func (c *checker) eachBlock(visit func(i, place int64) error) error {
 func (c *checker) compare(i, place int64) error {
 	h := c.q.h
 	if c.blocks.Add(ondisk.U64(place / h.cluster())) {
-		c.add(badRefcounts, "entry %d leads to the block at %#x, as another does", i, place)
+		c.Add(badRefcounts, "entry %d leads to the block at %#x, as another does", i, place)
 		return nil
 	}
 	if c.holes.Has(place, h.cluster()) {
@@ -464,7 +427,7 @@ func (c *checker) compareOne(cluster int64, n uint64) {
 	case u == 0:
 		c.leaked++
 	case u&meta != 0 && u&payload != 0, uint64(u&countMask) > n:
-		c.add(badPlaces, "the cluster at %#x has refcount %d and %s", cluster*c.q.h.cluster(), n, u)
+		c.Add(badPlaces, "the cluster at %#x has refcount %d and %s", cluster*c.q.h.cluster(), n, u)
 	}
 }
 
@@ -477,7 +440,7 @@ func (c *checker) compareRest() {
 				kind = badPlaces
 			}
 			if u != 0 {
-				c.add(kind, "the cluster at %#x has refcount 0 and %s", (i*usesPerPage+int64(j))*c.q.h.cluster(), u)
+				c.Add(kind, "the cluster at %#x has refcount 0 and %s", (i*usesPerPage+int64(j))*c.q.h.cluster(), u)
 			}
 		}
 	}

@@ -303,11 +303,7 @@ func (x *image) issues(stored, faults int64, first string, full bool) (out []ond
 		})
 	}
 	if full {
-		out = append(out, ondisk.Issue{
-			Code: "vdi-tables-unchecked",
-			Text: "the image is too large to look for blocks that share a place; every byte is compared after a copy " +
-				"all the same",
-		})
+		out = append(out, driver.Unchecked("vdi-tables-unchecked", "blocks"))
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -20,20 +21,25 @@ const maxDamage = 1 << 16
 // tableFaults lists the errors of the block allocation table. Blocks of one file need not lie in step with each
 // other, since writers that align their data leave gaps; so their places are kept one by one.
 type tableFaults struct {
-	x       *sparse
-	places  []uint32 // table entries
-	full    bool     // there are more
-	outside int
-	first   string // of those outside
-	hidden  hidden
+	driver.Faults
+	x      *sparse
+	places []uint32 // table entries
+	full   bool     // there are more
+	hidden hidden
 }
+
+// Kinds of faults.
+const (
+	outside = "blocks outside of the file's data area"
+	shared  = "blocks at a place in use"
+)
 
 // check walks the table once. A reader would meet an entry that points outside of the file, but never two blocks that
 // share a place.
 func (x *sparse) check() ([]ondisk.Issue, error) {
 	c := &tableFaults{x: x, places: make([]uint32, 0, min(x.blocks(), maxPlaces)), hidden: hidden{x: x}}
 	var buf [4 * scanEntries]byte
-	for i := int64(0); i < x.blocks() && c.outside < maxDamage; i += scanEntries {
+	for i := int64(0); i < x.blocks() && c.Count(outside) < maxDamage; i += scanEntries {
 		b := buf[:4*min(scanEntries, x.blocks()-i)]
 		if err := x.tabs.Read(b, x.bat+4*i); err != nil {
 			return nil, err
@@ -46,7 +52,7 @@ func (x *sparse) check() ([]ondisk.Issue, error) {
 			}
 		}
 	}
-	c.full = c.full || c.outside >= maxDamage
+	c.full = c.full || c.Count(outside) >= maxDamage
 	slices.Sort(c.places)
 	return c.issues(), nil
 }
@@ -55,9 +61,7 @@ func (c *tableFaults) add(i int64, entry uint32) error {
 	at, err := c.x.place(i, entry)
 	switch {
 	case err != nil:
-		if c.outside++; c.outside == 1 {
-			c.first = err.Error()
-		}
+		c.Add(outside, "%v", err)
 	case len(c.places) == maxPlaces:
 		c.full = true
 	default:
@@ -70,29 +74,13 @@ func (c *tableFaults) add(i int64, entry uint32) error {
 }
 
 func (c *tableFaults) issues() []ondisk.Issue {
-	var out []ondisk.Issue
-	broken := func(text string) {
-		out = append(out, ondisk.Issue{
-			Code: "vhd-tables", Effect: ondisk.Broken, Text: text,
-			Err: fmt.Errorf("vhd block allocation table: %w: %s", ondisk.ErrFormat, text),
-		})
-	}
-	if c.outside > 0 {
-		broken(fmt.Sprintf("%d blocks outside of the file's data area; first: %s", c.outside, c.first))
-	}
-	shared, first, orphans := c.compare()
-	if shared > 0 {
-		broken(fmt.Sprintf("%d blocks at a place in use; first: a block at sector %d of the file", shared, first))
-	}
+	orphans := c.compare()
+	out := c.Issues(ondisk.Issue{Code: "vhd-tables", Effect: ondisk.Broken}, "vhd block allocation table", outside, shared)
 	if len(out) == 0 { // what a wrong place holds is no bitmap
 		out = c.hidden.issues()
 	}
 	if c.full {
-		return append(out, ondisk.Issue{
-			Code: "vhd-tables-unchecked",
-			Text: "the image is too large to look for blocks that share a place; every byte is compared after a copy " +
-				"all the same",
-		})
+		return append(out, driver.Unchecked("vhd-tables-unchecked", "blocks"))
 	}
 	if orphans > 0 {
 		out = append(out, ondisk.Issue{
@@ -104,23 +92,21 @@ func (c *tableFaults) issues() []ondisk.Issue {
 	return out
 }
 
-// compare looks at the sorted places: how many blocks overlap one in front of them, the sector of the first such, and
-// how many blocks would fit between those there are.
-func (c *tableFaults) compare() (shared int, first uint32, orphans int64) {
+// compare looks at the sorted places for blocks that overlap one in front of them, and returns how many would fit
+// between those there are.
+func (c *tableFaults) compare() (orphans int64) {
 	x := c.x
 	whole := x.bitmap + x.block
 	used := int64(0) // end of what is in use so far
 	for _, p := range c.places {
 		at := int64(p) * units.SectorSize
 		if at < used {
-			if shared++; shared == 1 {
-				first = p
-			}
+			c.Add(shared, "a block at sector %d of the file", p)
 		}
 		orphans += x.room(used, at, whole)
 		used = max(used, at+whole)
 	}
-	return shared, first, orphans + x.room(used, x.end, whole)
+	return orphans + x.room(used, x.end, whole)
 }
 
 // room returns how many blocks of n bytes fit between two places without lying on metadata.

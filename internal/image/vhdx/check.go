@@ -6,6 +6,7 @@ import (
 	"math/bits"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -60,27 +61,20 @@ func (s *space) page(no int64) *spacePage {
 	return p
 }
 
-// batFaults counts what is wrong with the BAT, and keeps the first place of each kind.
+// batFaults are the faults of the BAT.
 type batFaults struct {
-	x      *image
-	space  space
-	kept   int64 // bytes of blocks that have a place and no data: they may keep it
-	counts [len(faultKinds)]int
-	firsts [len(faultKinds)]string
+	driver.Faults
+	x     *image
+	space space
+	kept  int64 // bytes of blocks that have a place and no data: they may keep it
 }
 
 // Kinds of faults.
 const (
-	faultEntry = iota
-	faultShared
-	faultBitmap
+	faultEntry  = "BAT entries that are reserved or lead outside of the file's data area"
+	faultShared = "blocks at a place in use"
+	faultBitmap = "chunks without a valid sector bitmap"
 )
-
-var faultKinds = [...]string{
-	faultEntry:  "BAT entries that are reserved or lead outside of the file's data area",
-	faultShared: "blocks at a place in use",
-	faultBitmap: "chunks without a valid sector bitmap",
-}
 
 // check walks the BAT once. A reader would meet an entry that leads outside of the file, but never two that share a
 // place.
@@ -112,12 +106,6 @@ func (x *image) check() ([]ondisk.Issue, error) {
 	return c.issues(), nil
 }
 
-func (c *batFaults) add(kind int, format string, args ...any) {
-	if c.counts[kind]++; c.counts[kind] == 1 {
-		c.firsts[kind] = fmt.Sprintf(format, args...)
-	}
-}
-
 // entries looks at a few entries of the BAT, of which the first has number i.
 func (c *batFaults) entries(b []byte, i int64) {
 	for ; len(b) > 0; b, i = b[8:], i+1 {
@@ -139,16 +127,16 @@ func (c *batFaults) payload(e entry, block, at int64) {
 		return
 	}
 	if err := x.checkBlock(e, block, at); err != nil {
-		c.add(faultEntry, "%v", err)
+		c.Add(faultEntry, "%v", err)
 		return
 	}
 	if e.state() == statePartial {
 		if _, err := x.bitmap(block); err != nil {
-			c.add(faultBitmap, "%v", err)
+			c.Add(faultBitmap, "%v", err)
 		}
 	}
 	if c.space.add(disk.Range{Off: e.off(), Len: x.meta.blockSize}) {
-		c.add(faultShared, "BAT entry at %#x leads to %#x", at, e.off())
+		c.Add(faultShared, "BAT entry at %#x leads to %#x", at, e.off())
 	}
 }
 
@@ -160,33 +148,21 @@ func (c *batFaults) bitmap(e entry, at int64) {
 	}
 	off, err := c.x.bitmapAt(e, at)
 	if err != nil {
-		c.add(faultBitmap, "%v", err)
+		c.Add(faultBitmap, "%v", err)
 		return
 	}
 	if c.space.add(disk.Range{Off: off, Len: mib}) {
-		c.add(faultShared, "sector bitmap entry at %#x leads to %#x", at, off)
+		c.Add(faultShared, "sector bitmap entry at %#x leads to %#x", at, off)
 	}
 }
 
 // issues makes one issue for each kind of damage.
 func (c *batFaults) issues() []ondisk.Issue {
-	var out []ondisk.Issue
-	for kind, n := range c.counts {
-		if n == 0 {
-			continue
-		}
-		text := fmt.Sprintf("%d %s; first: %s", n, faultKinds[kind], c.firsts[kind])
-		out = append(out, ondisk.Issue{
-			Code: "vhdx-bat", Effect: ondisk.Broken, Text: text, Remedy: "restore the image from a good copy",
-			Err: fmt.Errorf("vhdx BAT: %w: %s", ondisk.ErrFormat, text),
-		})
-	}
+	out := c.Issues(ondisk.Issue{
+		Code: "vhdx-bat", Effect: ondisk.Broken, Remedy: "restore the image from a good copy",
+	}, "vhdx BAT", faultEntry, faultShared, faultBitmap)
 	if c.space.full {
-		return append(out, ondisk.Issue{
-			Code: "vhdx-bat-unchecked",
-			Text: "the image is too large to look for blocks that share a place; every byte is compared after a copy " +
-				"all the same",
-		})
+		return append(out, driver.Unchecked("vhdx-bat-unchecked", "blocks"))
 	}
 	if left := c.x.view.Size()/mib*mib - c.space.used*mib - c.kept; left > 0 && len(out) == 0 {
 		out = append(out, ondisk.Issue{

@@ -331,7 +331,7 @@ func (x *seExtent) check(f *faults) error {
 func (c *seFaults) table(i, loc int64) error {
 	number := (loc - c.x.gts) / seTableBytes
 	if c.tables.Add(ondisk.U64(number)) {
-		c.add(takenTable, "grain directory entry %d names table %d", i, number)
+		c.Add(takenTable, "grain directory entry %d names table %d", i, number)
 		return nil
 	}
 	if c.holes.Has(loc, seTableBytes) {
@@ -352,9 +352,9 @@ func (c *seFaults) entries(table, loc int64) {
 		off, stored, err := c.x.place(entry, loc+8*j)
 		switch {
 		case err != nil:
-			c.add(badGrain, "%v", err)
+			c.Add(badGrain, "%v", err)
 		case stored && c.grains.Add(ondisk.U64((off-c.x.grains0)/seGrainBytes)):
-			c.add(takenGrain, "grain table entry at %#x names grain %d", loc+8*j, (off-c.x.grains0)/seGrainBytes)
+			c.Add(takenGrain, "grain table entry at %#x names grain %d", loc+8*j, (off-c.x.grains0)/seGrainBytes)
 		}
 	}
 }

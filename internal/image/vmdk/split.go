@@ -229,9 +229,9 @@ func (m *extentMap) run(off int64) (disk.Run, error) {
 }
 
 func (m *extentMap) check() ([]ondisk.Issue, error) {
-	f := newFaults()
+	f := &faults{}
 	for _, p := range m.pieces {
-		f.file = p.name
+		f.File = p.name
 		if err := p.x.check(f); err != nil {
 			return nil, fmt.Errorf("extent %.256q: %w", p.name, err)
 		}

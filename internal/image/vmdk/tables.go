@@ -7,18 +7,17 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
 
-// faults counts what is wrong with the tables of a disk, and keeps the first place of each kind.
+// faults are those of the tables of a disk.
 type faults struct {
-	counts  map[string]int
-	firsts  map[string]string
-	partial bool   // not all places were compared
-	file    string // name of the extent in work, empty for the only one
-	orphans int64  // grains that no table names
-	lost    int64  // bytes of these
+	driver.Faults
+	partial bool  // not all places were compared
+	orphans int64 // grains that no table names
+	lost    int64 // bytes of these
 	mirrors mirrors
 }
 
@@ -30,22 +29,6 @@ const (
 	takenGrain = "grains at a place in use"
 	otherGrain = "grains with another marker"
 )
-
-func newFaults() *faults { return &faults{counts: map[string]int{}, firsts: map[string]string{}} }
-
-func (c *faults) add(kind, format string, args ...any) {
-	if c.counts[kind]++; c.counts[kind] == 1 {
-		c.firsts[kind] = c.where() + fmt.Sprintf(format, args...)
-	}
-}
-
-// where names the file, when the disk has several.
-func (c *faults) where() string {
-	if c.file == "" {
-		return ""
-	}
-	return fmt.Sprintf("%.256q: ", c.file)
-}
 
 // tableFaults looks for faults in one extent.
 type tableFaults struct {
@@ -63,7 +46,7 @@ type tableFaults struct {
 // checkTables walks every grain table once. A reader would meet an entry that points outside of the file, but never two
 // entries that share a grain.
 func (x *sparse) checkTables() ([]ondisk.Issue, error) {
-	c := newFaults()
+	c := &faults{}
 	if err := x.check(c); err != nil {
 		return nil, err
 	}
@@ -95,7 +78,7 @@ func (c *faults) eachTable(
 	for i := int64(0); i < n; i++ {
 		loc, absent, err := find(i)
 		if fe, ok := err.(*ondisk.FormatError); ok { //nolint:errorlint // made by find itself, never wrapped
-			c.add(badTable, "%v", fe)
+			c.Add(badTable, "%v", fe)
 			continue
 		}
 		if err == nil && loc == 0 {
@@ -117,7 +100,7 @@ func (c *tableFaults) table(i, loc int64) error {
 	if c.tables.Add(ondisk.U64(loc/units.SectorSize)) || c.amongGrains(loc) {
 		// Its entries are not looked at a second time: a directory of two million entries to one table costs nothing
 		// to write.
-		c.add(takenTable, "grain directory entry %d names sector %d", i, loc/units.SectorSize)
+		c.Add(takenTable, "grain directory entry %d names sector %d", i, loc/units.SectorSize)
 		return nil
 	}
 	if loc >= c.dataArea() {
@@ -161,9 +144,9 @@ func (c *tableFaults) entries(table, loc int64) error {
 		}
 		at, off := loc+4*j, int64(entry)*units.SectorSize
 		if err := x.checkGrains(entry, 1, table*x.h.gtes()+j, at); err != nil {
-			c.add(badGrain, "%v", err)
+			c.Add(badGrain, "%v", err)
 		} else if c.grains.Add(uint64(entry)) {
-			c.add(takenGrain, "grain table entry at %#x names sector %d", at, entry)
+			c.Add(takenGrain, "grain table entry at %#x names sector %d", at, entry)
 		} else if probe {
 			if err := c.probe(off, table*x.h.gtes()+j); err != nil {
 				return err
@@ -177,23 +160,12 @@ func (c *tableFaults) entries(table, loc int64) error {
 
 // issues makes one issue for each kind of damage.
 func (c *faults) issues() []ondisk.Issue {
-	var out []ondisk.Issue
-	for _, kind := range []string{badTable, takenTable, badGrain, takenGrain, otherGrain} {
-		if n := c.counts[kind]; n > 0 {
-			text := fmt.Sprintf("%d %s; first: %s", n, kind, c.firsts[kind])
-			out = append(out, ondisk.Issue{
-				Code: "vmdk-tables", Effect: ondisk.Broken, Text: text,
-				Remedy: "restore the image from a good copy, or repair it with vmware-vdiskmanager -R",
-				Err:    fmt.Errorf("vmdk grain tables: %w: %s", ondisk.ErrFormat, text),
-			})
-		}
-	}
+	out := c.Issues(ondisk.Issue{
+		Code: "vmdk-tables", Effect: ondisk.Broken,
+		Remedy: "restore the image from a good copy, or repair it with vmware-vdiskmanager -R",
+	}, "vmdk grain tables", badTable, takenTable, badGrain, takenGrain, otherGrain)
 	if c.partial {
-		out = append(out, ondisk.Issue{
-			Code: "vmdk-tables-unchecked",
-			Text: "the image is too large to look for grains that share a place; every byte is compared after a copy " +
-				"all the same",
-		})
+		out = append(out, driver.Unchecked("vmdk-tables-unchecked", "grains"))
 	}
 	if m := c.mirrors; m.differ > 0 {
 		out = append(out, ondisk.Issue{
@@ -265,7 +237,7 @@ func (m *mirror) compare(i int64, primary []byte, hole bool) error {
 func (m *mirror) note(format string, args ...any) {
 	to := &m.faults.mirrors
 	if to.differ++; to.differ == 1 {
-		to.first = m.faults.where() + fmt.Sprintf(format, args...)
+		to.first = m.faults.Where() + fmt.Sprintf(format, args...)
 	}
 }
 
@@ -280,7 +252,7 @@ func (c *tableFaults) probe(off, grain int64) error {
 	}
 	_, err := c.x.grainAt(off, grain)
 	if errors.Is(err, ondisk.ErrFormat) {
-		c.add(otherGrain, "%v", err)
+		c.Add(otherGrain, "%v", err)
 		return nil
 	}
 	return err
@@ -295,7 +267,7 @@ func (c *tableFaults) dataArea() int64 {
 // reading all of the file, and ESX takes space in advance, so these are not counted; nor is anything where tables are
 // damaged.
 func (c *tableFaults) addOrphans() {
-	if c.x.h.packed() || c.x.cowd || len(c.counts) > 0 || c.partial {
+	if c.x.h.packed() || c.x.cowd || c.Any() || c.partial {
 		return
 	}
 	if n := (c.x.file.Size() - c.dataArea() - c.used) / c.x.h.grainBytes(); n > 0 {
