@@ -8,7 +8,17 @@
 // file systems in user space and on a network let them interrupt calls that a local disk would finish.
 package sys
 
-import "io/fs"
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
 
 // ID identifies a file on this machine: the number of its file system, and that of the file in it.
 type ID struct{ Device, Inode uint64 }
@@ -40,3 +50,160 @@ const (
 // lockByte is the byte that Lock locks, far behind what a file can hold: SMB and Windows keep others from reading and
 // writing what is locked.
 const lockByte = 1 << 62
+
+// Drive describes a disk that Windows has opened.
+type Drive struct {
+	Name    string // without folders: PhysicalDrive0
+	Size    int64  // bytes
+	Sector  int64  // bytes that a read has to be aligned to
+	Offline bool   // Windows does not use the disk
+	Fixed   bool   // its medium is not removable
+}
+
+// IsDrive reports whether a path is the name that Windows has for a disk. On other systems none is.
+func IsDrive(path string) bool {
+	_, ok := driveName(path)
+	return ok && runtime.GOOS == "windows"
+}
+
+// driveNames is the folder of names of devices. Source: Naming Files, Paths, and Namespaces (Microsoft).
+const driveNames, drivePrefix = `\\.\`, "PhysicalDrive"
+
+// driveName returns the name of the disk that a path names, without the folder.
+func driveName(path string) (string, bool) {
+	name, ok := strings.CutPrefix(strings.ReplaceAll(path, "/", `\`), driveNames)
+	if !ok || len(name) < len(drivePrefix) || !strings.EqualFold(name[:len(drivePrefix)], drivePrefix) {
+		return "", false
+	}
+	number := name[len(drivePrefix):]
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || strconv.FormatUint(n, 10) != number {
+		return "", false
+	}
+	return drivePrefix + number, true
+}
+
+// Interrupt is the signal of Ctrl-C.
+const Interrupt = syscall.SIGINT
+
+// Terminate is the signal that asks a program to end.
+const Terminate = syscall.SIGTERM
+
+// BrokenPipe is the signal of a write to a pipe whose reader is gone.
+const BrokenPipe = syscall.SIGPIPE
+
+// EndSignals returns the signals that ask a program to end.
+func EndSignals() []os.Signal {
+	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+}
+
+// ExitCode returns the exit code of shells for a program that a signal has ended.
+func ExitCode(s os.Signal) int {
+	number, _ := s.(syscall.Signal)
+	return 128 + int(number)
+}
+
+// Lack is what this program does not do on a system, or does in another way.
+type Lack struct {
+	Feature string `json:"feature"`
+	Text    string `json:"text"` // what happens instead
+}
+
+// lacks are those of all systems but Linux, each with the only systems that it is of; none: all. The same are in
+// docs/systems.md, and the features in docs/schema/version.json.
+var lacks = []struct {
+	Lack
+	of []string
+}{
+	{Lack{"attributes", "of what a copy replaces it gets the permissions alone; the report says what was lost"}, nil},
+	{Lack{"bench", "refused"}, nil},
+	{Lack{"block-devices", `refused; on Windows \\.\PhysicalDriveN is read as SOURCE`}, nil},
+	{Lack{"confinement", "`isolation` in JSON says so; `--require-sandbox` refuses"}, nil},
+	{Lack{"exchange-of-names", "without hard links `replace` renames twice; in between the name is missing"}, nil},
+	{Lack{"file-system-names", "rows of `scan` have no `file_system`"}, nil},
+	{Lack{"folder-flush", "a loss of power soon after the run could lose the copy, as reported"}, []string{"windows"}},
+	{Lack{"holes", "all of a file is read as data"}, []string{"darwin"}},
+	{Lack{"page-cache", "what is read and written stays in memory as the system decides"}, nil},
+	{Lack{"qemu-locks", "a disk that QEMU has open is noticed when it changes, on Windows when a copy begins"}, nil},
+	{Lack{"scripts", "`scan --script`, which writes for bash, is refused"}, []string{"windows"}},
+	{Lack{"shared-blocks", "what could be shared with the source is copied"}, nil},
+}
+
+// Lacks returns what the program lacks on a system that Go calls so.
+func Lacks(system string) []Lack {
+	out := []Lack{}
+	for _, l := range lacks {
+		if system != "linux" && (l.of == nil || slices.Contains(l.of, system)) {
+			out = append(out, l.Lack)
+		}
+	}
+	return out
+}
+
+// Writer is a process that has a file open for writing.
+type Writer struct {
+	PID     int    // 0: the kernel, by the loop device Program
+	Program string // as the system shows it, at most a few letters
+	File    Info
+}
+
+// Errors of the system for what a look-up finds before it asks the system.
+const (
+	ErrNotExist = syscall.ENOENT
+	ErrExist    = syscall.EEXIST
+	ErrLoop     = syscall.ELOOP
+)
+
+// isAny reports whether an error is one of some.
+func isAny(err error, some ...error) bool {
+	return slices.ContainsFunc(some, func(e error) bool { return errors.Is(err, e) })
+}
+
+// Cause returns an error of the file system or of a program to start without its name, which the caller gives.
+func Cause(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return p.Err
+	}
+	if p, ok := errors.AsType[*exec.Error](err); ok {
+		return p.Err
+	}
+	return err
+}
+
+// FromSystem reports whether an error comes from the operating system.
+func FromSystem(err error) bool {
+	_, ok := errors.AsType[syscall.Errno](err)
+	return ok
+}
+
+// Unsupported reports whether an error says that a file system does not know a call, or an option of it.
+func Unsupported(err error) bool {
+	return isAny(err, unsupported...) || errors.Is(err, errors.ErrUnsupported)
+}
+
+// NoLocks reports whether an error says that a file system knows no locks.
+func NoLocks(err error) bool { return errors.Is(err, syscall.ENOLCK) || Unsupported(err) }
+
+// Locked reports whether an error says that another program has the lock.
+func Locked(err error) bool { return isAny(err, locked...) }
+
+// NotShared reports whether an error says that another program has a file open, and does not share it.
+func NotShared(err error) bool { return isAny(err, notShared...) }
+
+// Full reports whether an error says that a file system or a quota has no room left.
+func Full(err error) bool { return isAny(err, full...) }
+
+// Denied reports whether an error says that this user lacks the right to a file.
+func Denied(err error) bool { return isAny(err, denied...) }
+
+// NotFolder reports whether an error says that a name on the way to a file is a link or a file.
+func NotFolder(err error) bool { return isAny(err, syscall.ENOTDIR, syscall.ELOOP, syscall.EMLINK) }
+
+// TooLong reports whether an error says that no file can have a name so long.
+func TooLong(err error) bool { return isAny(err, tooLong...) }
+
+// Interrupted reports whether an error says that a signal interrupted a call.
+func Interrupted(err error) bool { return errors.Is(err, syscall.EINTR) }
+
+// Claimed reports whether an error says that the kernel keeps a device for another use.
+func Claimed(err error) bool { return errors.Is(err, syscall.EBUSY) }

@@ -1,11 +1,23 @@
 package sys
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -134,4 +146,457 @@ func (f *File) LockByte(kind LockKind, at int64) error {
 func (f *File) LockedByte(at int64) (bool, error) {
 	l, err := f.fcntl(unix.F_OFD_GETLK, Exclusive, at)
 	return err == nil && l.Type != unix.F_UNLCK, err
+}
+
+// ownSums are attributes with a checksum of their own file. Spec: Linux, include/uapi/linux/xattr.h.
+var ownSums = []string{"security.ima", "security.evm"}
+
+// Adopt gives f the owner, the permissions and the extended attributes of another file, with them access lists and the
+// SELinux label. lost are attributes that the file system does not keep.
+func (f *File) Adopt(from *File) (lost []string, err error) {
+	var is, was unix.Stat_t
+	err = again(func() error { return errors.Join(unix.Fstat(f.fd, &is), unix.Fstat(from.fd, &was)) })
+	if err == nil && (is.Uid != was.Uid || is.Gid != was.Gid) {
+		err = again(func() error { return unix.Fchown(f.fd, int(was.Uid), int(was.Gid)) })
+	}
+	if err != nil {
+		return nil, err
+	}
+	names, err := attributes(from.fd)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		switch err := copyAttribute(f.fd, from.fd, name); {
+		case errors.Is(err, unix.ENOTSUP):
+			lost = append(lost, name)
+		case err != nil:
+			return nil, err
+		}
+	}
+	return lost, f.Chmod(info(&was).Mode)
+}
+
+// attributes lists the names of the attributes of a file; none where the file system knows none.
+func attributes(fd int) ([]string, error) {
+	list := make([]byte, 64<<10) // XATTR_LIST_MAX
+	n, err := value(func() (int, error) { return unix.Flistxattr(fd, list) })
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil, nil
+	}
+	return slices.DeleteFunc(strings.Split(string(list[:max(n, 0)]), "\x00"), func(name string) bool {
+		return name == "" || slices.Contains(ownSums, name)
+	}), err
+}
+
+// copyAttribute copies an attribute, unless the file has it already.
+func copyAttribute(to, from int, name string) error {
+	var had, wanted [64 << 10]byte // XATTR_SIZE_MAX
+	n, err := value(func() (int, error) { return unix.Fgetxattr(from, name, wanted[:]) })
+	if err != nil {
+		return err
+	}
+	m, err := value(func() (int, error) { return unix.Fgetxattr(to, name, had[:]) })
+	if err == nil && bytes.Equal(had[:m], wanted[:n]) {
+		return nil
+	}
+	return again(func() error { return unix.Fsetxattr(to, name, wanted[:n], 0) })
+}
+
+// Exchange gives two files each other's name, at once.
+func (d *Folder) Exchange(a, b string) error {
+	return again(func() error { return unix.Renameat2(d.fd, a, d.fd, b, unix.RENAME_EXCHANGE) })
+}
+
+// Immovable reports whether a file can neither be renamed nor get a second name, nor a folder lose one: it is immutable
+// or takes data at its end only (chattr +i, +a).
+func (f *File) Immovable() bool {
+	var st unix.Statx_t
+	err := again(func() error { return unix.Statx(f.fd, "", unix.AT_EMPTY_PATH, 0, &st) })
+	return err == nil && st.Attributes&(unix.STATX_ATTR_IMMUTABLE|unix.STATX_ATTR_APPEND) != 0
+}
+
+// Self returns this very program, even when its file was replaced or removed since it was started.
+func Self() (string, error) { return "/proc/self/exe", nil }
+
+// Tie puts a program that the calling goroutine starts into a process group of its own, and has the kernel kill it when
+// this one dies. The kernel goes by the thread that started it: release gives that up.
+func Tie(cmd *exec.Cmd) (release func()) {
+	runtime.LockOSThread()
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
+	return runtime.UnlockOSThread
+}
+
+// Apart puts a program into a process group of its own: Ctrl-C at a terminal goes to this one alone.
+func Apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+
+// TerminateGroup asks a program that was put apart to end, and all that it started. It must not have been waited for.
+func TerminateGroup(cmd *exec.Cmd) error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
+
+// KillGroup ends a program that was put apart, and all that it started. It must not have been waited for.
+func KillGroup(cmd *exec.Cmd) error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+
+// EndGroup waits for the end of a process and then kills what it may have started.
+func EndGroup(pid int) {
+	_ = again(func() error { return unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
+	_ = unix.Kill(-pid, unix.SIGKILL)
+}
+
+// nobody is the user, and the group, that have no files. Spec: Linux, include/linux/highuid.h, DEFAULT_OVERFLOWUID.
+const nobody = 65534
+
+// Unprivileged has root start a program as the user nobody, with the right to use KVM. dir becomes that user's.
+func Unprivileged(cmd *exec.Cmd, dir string) error {
+	if os.Getuid() != 0 {
+		return nil
+	}
+	c := &syscall.Credential{Uid: nobody, Gid: nobody}
+	if st, err := os.Stat("/dev/kvm"); err == nil {
+		c.Groups = []uint32{st.Sys().(*syscall.Stat_t).Gid}
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c}
+	return os.Chown(dir, nobody, nobody)
+}
+
+// Work returns the time that a thread of a process had on a processor, or all of its threads where thread is 0; false
+// if that is not known. Spec: Linux, Documentation/scheduler/sched-stats.rst, schedstat.
+func Work(pid, thread int) (ran time.Duration, known bool) {
+	which := "*"
+	if thread != 0 {
+		which = strconv.Itoa(thread)
+	}
+	names, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/" + which + "/schedstat")
+	if err != nil {
+		return 0, false
+	}
+	for _, name := range names {
+		b, err := os.ReadFile(name) //nolint:gosec // of the kernel
+		if err != nil {
+			continue // the thread has ended
+		}
+		first, _, _ := strings.Cut(string(b), " ")
+		if n, err := strconv.ParseInt(first, 10, 64); err == nil {
+			ran, known = ran+time.Duration(n), true
+		}
+	}
+	return ran, known
+}
+
+// OpenDevice opens a block device for reading and writing past the page cache, and claims it: until it is closed the
+// kernel neither mounts it nor takes it for swap or an array. Spec: open(2), O_EXCL without O_CREAT.
+func OpenDevice(path string) (*os.File, error) {
+	const flags = unix.O_RDWR | unix.O_EXCL | unix.O_DIRECT | unix.O_NOFOLLOW
+	fd, err := openat(unix.AT_FDCWD, path, flags, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// ReadOnly reports whether a block device takes no writes.
+func (f *File) ReadOnly() (bool, error) {
+	n, err := value(func() (int, error) { return unix.IoctlGetInt(f.fd, unix.BLKROGET) })
+	return n != 0, err
+}
+
+// ZeroOut has a block device read as zeros from off on, n bytes, whose space it keeps.
+func (f *File) ZeroOut(off, n int64) error { return f.onRange(unix.BLKZEROOUT, off, n) }
+
+// Discard lets a block device forget n bytes from off on. What it reads as then, the kernel does not promise.
+func (f *File) Discard(off, n int64) error { return f.onRange(unix.BLKDISCARD, off, n) }
+
+// Punch makes a range of a file a hole, which reads as zeros and takes no space. On a block device it is ZeroOut that
+// gives the space back. A file system or device that cannot do so has an error that Unsupported knows.
+// Spec: fallocate(2); block/fops.c of Linux, blkdev_fallocate.
+func (f *File) Punch(off, n int64) error {
+	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	return again(func() error { return unix.Fallocate(f.fd, mode, off, n) })
+}
+
+// RereadTable has the kernel read the partition table of a block device again.
+func (f *File) RereadTable() error {
+	return again(func() error { return unix.IoctlSetInt(f.fd, unix.BLKRRPART, 0) })
+}
+
+// LoopFile returns the file that a loop device shows, whatever its name is now and wherever that is; false: none.
+func (f *File) LoopFile() (ID, bool) {
+	st, err := value(func() (*unix.LoopInfo64, error) { return unix.IoctlLoopGetStatus64(f.fd) })
+	if err != nil {
+		return ID{}, false
+	}
+	return ID{st.Device, st.Inode}, true
+}
+
+// onRange makes a call that takes a start and a length in bytes.
+func (f *File) onRange(call uintptr, off, n int64) error {
+	area := [2]uint64{uint64(off), uint64(n)} //nolint:gosec // positive
+	return f.ioctl(call, unsafe.Pointer(&area))
+}
+
+// ioctl makes a call that takes a struct.
+func (f *File) ioctl(call uintptr, about unsafe.Pointer) error {
+	return again(func() error {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(f.fd), call, uintptr(about)); errno != 0 {
+			return errno
+		}
+		return nil
+	})
+}
+
+// NodeName returns the number of a device node as the kernel's files have it: "8:1".
+func NodeName(node uint64) string { return fmt.Sprintf("%d:%d", unix.Major(node), unix.Minor(node)) }
+
+// fsIocGetUUID is FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), where reading has the bit 31. It has another one on
+// MIPS, PowerPC and SPARC, where the call is refused. Spec: include/uapi/linux/fs.h of Linux 6.9.
+const fsIocGetUUID = 0x80111500
+
+// FileSystem returns the UUID of the file system of a folder, empty where that is not known: before Linux 6.9, and for
+// most network file systems. A UUID of zeros counts as unknown.
+func FileSystem(folder string) string {
+	fd, err := value(func() (int, error) {
+		return unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	})
+	if err != nil {
+		return ""
+	}
+	f := &File{fd: fd}
+	defer unix.Close(fd)
+	var answer struct {
+		Len  uint8
+		UUID [16]byte
+	}
+	err = f.ioctl(fsIocGetUUID, unsafe.Pointer(&answer))
+	u := answer.UUID
+	if err != nil || int(answer.Len) != len(u) || u == [16]byte{} {
+		return ""
+	}
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// Scratch returns a new file in a folder, to read and write it. The file has no name: the kernel frees it with the last
+// process that has it open, however that ends. Where a file system makes no such files it has a name for a moment.
+func Scratch(folder, name string) (*os.File, error) {
+	fd, err := openat(unix.AT_FDCWD, folder, unix.O_RDWR|unix.O_TMPFILE, 0o600)
+	if err == nil {
+		return os.NewFile(uintptr(fd), folder), nil
+	}
+	if !Unsupported(err) && !errors.Is(err, unix.EISDIR) { // EISDIR: Linux before 3.11
+		return nil, &fs.PathError{Op: "open", Path: folder, Err: err}
+	}
+	return brief(folder, name)
+}
+
+// Allocate reserves the first n bytes of a file. A file system that reserves nothing is no error.
+func Allocate(f *os.File, n int64) error {
+	err := again(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, n) })
+	if err == nil || Unsupported(err) {
+		return nil
+	}
+	return &fs.PathError{Op: "fallocate", Path: f.Name(), Err: err}
+}
+
+// Direct opens an open file once more, to read it past the page cache.
+func Direct(f *os.File) (*os.File, error) {
+	path := Inherited(int(f.Fd()))
+	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// Inherited returns the path by which a process opens a file again that it has open already, also one without a name.
+// Spec: proc(5), /proc/[pid]/fd.
+func Inherited(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// Share has a file take over n bytes of another one, whose blocks both then have until one of them is written to. Both
+// lie on one file system, and the ranges are whole blocks of it. What cannot be shared is an error, after which the
+// range holds its old bytes or those of the other file. Spec: ioctl_ficlonerange(2).
+func (f *File) Share(from *File, off, n, at int64) error {
+	r := unix.FileCloneRange{
+		Src_fd: int64(from.fd), Src_offset: uint64(off), //nolint:gosec // positive, as those below
+		Src_length: uint64(n), Dest_offset: uint64(at), //nolint:gosec // see above
+	}
+	return again(func() error { return unix.IoctlFileCloneRange(f.fd, &r) })
+}
+
+// SharesBlocks reports whether n bytes of two files of one file system lie in the same blocks, or are holes in both.
+// What the file system does not say is false.
+func (f *File) SharesBlocks(with *File, off, at, n int64) bool {
+	for n > 0 {
+		a, ok := f.block(off, n)
+		b, okToo := with.block(at, n)
+		if !ok || !okToo || a.place != b.place {
+			return false
+		}
+		part := min(a.length, b.length)
+		off, at, n = off+part, at+part, n-part
+	}
+	return true
+}
+
+// block is a stretch of a file and its place on the storage, in bytes; hole: it has none.
+type block struct{ length, place int64 }
+
+const hole = -1
+
+// fiemap is the request for one extent with its answer. Spec: Documentation/filesystems/fiemap.rst of Linux,
+// include/uapi/linux/fiemap.h.
+type fiemap struct {
+	Start, Length    uint64
+	Flags            uint32
+	Mapped, Count, _ uint32
+	Extent           struct {
+		Logical, Physical, Length uint64
+		_                         [2]uint64
+		Flags                     uint32
+		_                         [3]uint32
+	}
+}
+
+const (
+	fsIocFiemap     = 0xc020660b // _IOWR('f', 11, struct fiemap), alike on all architectures
+	extentUnwritten = 0x800      // reads as zeros
+	// extentVague: the place is not known, not chosen yet, or not all that tells the bytes: FIEMAP_EXTENT_UNKNOWN,
+	// DELALLOC, ENCODED, DATA_ENCRYPTED, NOT_ALIGNED, DATA_INLINE and DATA_TAIL.
+	extentVague = 0x002 | 0x004 | 0x008 | 0x080 | 0x100 | 0x200 | 0x400
+)
+
+// block returns where the bytes from off on lie, at most n of them; false where that is not known.
+func (f *File) block(off, n int64) (b block, ok bool) {
+	m := fiemap{Start: uint64(off), Length: uint64(n), Count: 1} //nolint:gosec // positive
+	err := f.ioctl(fsIocFiemap, unsafe.Pointer(&m))
+	e := m.Extent
+	start, length := int64(e.Logical), int64(e.Length) //nolint:gosec // of a file
+	switch {
+	case err != nil:
+		return b, false
+	case m.Mapped == 0:
+		return block{n, hole}, true
+	case start > off:
+		return block{min(start-off, n), hole}, true
+	case e.Flags&extentVague != 0 || start+length <= off:
+		return b, false
+	}
+	b = block{min(start+length-off, n), int64(e.Physical) + off - start} //nolint:gosec // on a device
+	if e.Flags&extentUnwritten != 0 {
+		b.place = hole
+	}
+	return b, true
+}
+
+// Bounds of a look at all processes: what a busy machine has, several times.
+const (
+	maxProcesses   = 1 << 17
+	maxDescriptors = 1 << 21
+)
+
+// accessMode masks the access mode of open files; 0 is read only. Spec: O_ACCMODE of Linux, asm-generic/fcntl.h.
+const accessMode = 3
+
+// Writers passes what other processes have open for writing, until each returns false. proc is where the kernel shows
+// them, /proc. An ordinary user sees no processes of others. Spec: proc(5), /proc/[pid]/fd and fdinfo.
+func Writers(proc string, each func(w Writer) bool) {
+	descriptors := 0
+	for _, p := range list(proc, maxProcesses) {
+		pid, err := strconv.Atoi(p)
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		at := filepath.Join(proc, p)
+		for _, fd := range list(filepath.Join(at, "fd"), maxDescriptors-descriptors) {
+			descriptors++
+			if !writes(filepath.Join(at, "fdinfo", fd)) {
+				continue // before Stat, which a file system whose server hangs may not answer
+			}
+			st, err := Stat(filepath.Join(at, "fd", fd))
+			if err != nil {
+				continue
+			}
+			name, _ := os.ReadFile(filepath.Join(at, "comm")) //nolint:gosec // of the kernel
+			if !each(Writer{PID: pid, Program: strings.TrimSuffix(string(name), "\n"), File: st}) {
+				return
+			}
+		}
+	}
+}
+
+// list returns the names in a folder, at most some; none of one that cannot be read.
+func list(folder string, most int) []string {
+	f, err := os.Open(folder) //nolint:gosec // of the kernel
+	if err != nil || most <= 0 {
+		return nil
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(most)
+	return names
+}
+
+// writes reports whether a descriptor is open for writing, by the text that the kernel has about it.
+func writes(info string) bool {
+	b, err := os.ReadFile(info) //nolint:gosec // of the kernel
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(b), "flags:")
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[0], 8, 64)
+	return err == nil && flags&accessMode != 0
+}
+
+// leasing lists the file systems whose leases are those of the kernel itself. Others refuse a lease also where nobody
+// has the file open: NFS without a delegation, SMB without an oplock. Spec: include/uapi/linux/magic.h of Linux; ZFS:
+// ZFS_SUPER_MAGIC of OpenZFS.
+var leasing = []int64{
+	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC,
+	0x2fc12fc1,
+}
+
+// A lease that is refused is asked for again: a process that this one starts has its files open until its program runs.
+const (
+	leaseLooks = 10
+	leasePause = 10 * time.Millisecond
+)
+
+// Written reports whether any process, or the kernel, has the file open for writing; this process counts, too. It asks
+// for a lease of readers, which is given back at once. known is false where the system does not tell: to users who do
+// not own the file, and on file systems of networks. Spec: fcntl(2), F_SETLEASE.
+func (f *File) Written() (yes, known bool) { return f.refused(unix.F_RDLCK) }
+
+// Shared is Written for a file that is open or mapped elsewhere, also to read. It asks for a lease of a writer: f must
+// be the only open descriptor of this process, to read.
+func (f *File) Shared() (yes, known bool) { return f.refused(unix.F_WRLCK) }
+
+// refused reports whether the kernel refuses a lease because of others.
+func (f *File) refused(kind int) (yes, known bool) {
+	var st unix.Statfs_t
+	if again(func() error { return unix.Fstatfs(f.fd, &st) }) != nil ||
+		!slices.Contains(leasing, int64(uint32(st.Type))) { //nolint:gosec // it is signed on some processors
+		return false, false
+	}
+	lease := func(kind int) error {
+		return again(func() error {
+			_, err := unix.FcntlInt(uintptr(f.fd), unix.F_SETLEASE, kind)
+			return err
+		})
+	}
+	for looks := 1; ; looks++ {
+		err := lease(kind)
+		switch {
+		case err == nil:
+			_ = lease(unix.F_UNLCK) // the next close does the same
+			return false, true
+		case !errors.Is(err, unix.EAGAIN):
+			return false, false
+		case looks == leaseLooks:
+			return true, true
+		}
+		time.Sleep(leasePause)
+	}
 }

@@ -304,3 +304,227 @@ func (*File) LockedByte(int64) (bool, error) { return false, needsLinux("a lock 
 
 // NoCore keeps this process from leaving a core file: this system writes none.
 func NoCore() {}
+
+// span is a range of a file as calls about holes have it: FILE_ALLOCATED_RANGE_BUFFER with a length, and
+// FILE_ZERO_DATA_INFORMATION with an end. Source: winioctl.h (Microsoft).
+type span struct{ From, N int64 }
+
+// control makes a call about holes, and returns the ranges that it fills in, at most one.
+func (f *File) control(call uint32, about span) (out []span, err error) {
+	var first span
+	var n uint32
+	const size = uint32(unsafe.Sizeof(span{}))
+	err = windows.DeviceIoControl(f.handle(), call, (*byte)(unsafe.Pointer(&about)), size,
+		(*byte)(unsafe.Pointer(&first)), size, &n, nil)
+	if errors.Is(err, windows.ERROR_MORE_DATA) {
+		err = nil // further ranges
+	}
+	if n == size {
+		out = append(out, first)
+	}
+	return out, err
+}
+
+// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Where the file system
+// does not know its holes everything is data, which is slow and right.
+func (f *File) Extent(off, limit int64) (n int64, hole bool) {
+	var about windows.ByHandleFileInformation
+	if err := windows.GetFileInformationByHandle(f.handle(), &about); err != nil || !showsHoles(about.FileAttributes) {
+		return limit, false
+	}
+	data, err := f.control(windows.FSCTL_QUERY_ALLOCATED_RANGES, span{off, limit})
+	if err != nil {
+		return limit, false
+	}
+	return stateAt(off, limit, data)
+}
+
+// showsHoles reports whether what is not allocated of a file reads as zeros. The data of files that are deduplicated,
+// or that another program keeps, lie elsewhere: these are reparse points.
+// Source: File Attribute Constants, FSCTL_QUERY_ALLOCATED_RANGES, Reparse Point Tags (Microsoft).
+func showsHoles(attributes uint32) bool {
+	const both = windows.FILE_ATTRIBUTE_SPARSE_FILE | windows.FILE_ATTRIBUTE_REPARSE_POINT
+	return attributes&both == windows.FILE_ATTRIBUTE_SPARSE_FILE
+}
+
+// stateAt returns the state at off from the first range of data behind it, if there is one.
+func stateAt(off, limit int64, data []span) (n int64, hole bool) {
+	switch {
+	case len(data) == 0 || data[0].From >= off+limit:
+		return limit, true
+	case data[0].From > off:
+		return data[0].From - off, true
+	}
+	return max(1, min(limit, data[0].From+data[0].N-off)), false
+}
+
+// Sparse lets what is not written of a new file take no space. Where the file system cannot do so, it does.
+func (f *File) Sparse() {
+	var n uint32
+	_ = windows.DeviceIoControl(f.handle(), windows.FSCTL_SET_SPARSE, nil, 0, nil, 0, &n, nil) // see above
+}
+
+// Punch has a range of a file read as zeros. In a file that is sparse it takes no space then. A file system that cannot
+// do so has an error that Unsupported knows.
+func (f *File) Punch(off, n int64) error {
+	_, err := f.control(windows.FSCTL_SET_ZERO_DATA, span{off, off + n})
+	return err
+}
+
+// Calls that Windows answers for a disk. Spec: winioctl.h (Microsoft).
+const (
+	getLength     = 0x7405c // IOCTL_DISK_GET_LENGTH_INFO
+	getGeometry   = 0x700a0 // IOCTL_DISK_GET_DRIVE_GEOMETRY_EX
+	getAttributes = 0x700f0 // IOCTL_DISK_GET_DISK_ATTRIBUTES
+
+	removableMedia = 11 // of MEDIA_TYPE
+	isOffline      = 1  // DISK_ATTRIBUTE_OFFLINE
+)
+
+// OpenDrive opens a disk to read it, and lets other programs do what they like.
+func OpenDrive(path string) (*File, Drive, error) {
+	name, _ := driveName(path)
+	text, err := windows.UTF16PtrFromString(driveNames + name)
+	if err != nil {
+		return nil, Drive{}, err
+	}
+	file, err := windows.CreateFile(text, windows.GENERIC_READ, withAll, nil, windows.OPEN_EXISTING, 0, 0)
+	switch {
+	case Denied(err):
+		return nil, Drive{}, fmt.Errorf("%w; only administrators can read disks: run trueup as one", err)
+	case err != nil:
+		return nil, Drive{}, err
+	}
+	f := Of(os.NewFile(uintptr(file), name))
+	d, err := f.drive()
+	if err != nil {
+		return nil, Drive{}, errors.Join(err, f.Close())
+	}
+	d.Name = name
+	return f, d, nil
+}
+
+// drive asks for what is known of a disk.
+func (f *File) drive() (d Drive, err error) {
+	if err := f.ask(getLength, unsafe.Pointer(&d.Size), unsafe.Sizeof(d.Size)); err != nil {
+		return d, fmt.Errorf("size of the disk: %w", err)
+	}
+	var geometry struct { // DISK_GEOMETRY_EX
+		_      int64 // cylinders
+		Media  uint32
+		_, _   uint32 // heads and sectors
+		Sector uint32
+		_      int64     // size
+		_      [256]byte // what else is known, of any length
+	}
+	if err := f.ask(getGeometry, unsafe.Pointer(&geometry), unsafe.Sizeof(geometry)); err != nil {
+		return d, fmt.Errorf("sector size of the disk: %w", err)
+	}
+	d.Sector, d.Fixed = int64(geometry.Sector), geometry.Media != removableMedia
+	var attributes struct { // GET_DISK_ATTRIBUTES
+		Version, _ uint32
+		Attributes uint64
+	}
+	// A disk that does not answer counts as one that is in use.
+	err = f.ask(getAttributes, unsafe.Pointer(&attributes), unsafe.Sizeof(attributes))
+	d.Offline = err == nil && attributes.Attributes&isOffline != 0
+	return d, nil
+}
+
+// ask makes a call that answers a struct.
+func (f *File) ask(call uint32, answer unsafe.Pointer, size uintptr) error {
+	var n uint32
+	return windows.DeviceIoControl(f.handle(), call, nil, 0, (*byte)(answer), uint32(size), &n, nil)
+}
+
+// Restrict restricts this process for good, and returns the layers that are in force: it can have no more than so many
+// bytes of memory and start no program, and unless it is to write it is of low integrity, so that Windows refuses it
+// changes of files and of other processes. err says what is missing.
+func Restrict(memory int64, writes bool) (layers []string, err error) {
+	err = intoJob(memory)
+	if err == nil {
+		layers = append(layers, "job-object")
+	}
+	if writes {
+		return layers, err
+	}
+	low := lowerIntegrity()
+	switch {
+	case low == nil:
+		layers = append(layers, "low-integrity")
+	case err == nil:
+		err = low
+	default:
+		err = fmt.Errorf("%w; %w", err, low)
+	}
+	return layers, err
+}
+
+// intoJob puts this process into a job of its own, whose handle stays open until the process ends.
+// Spec: JOBOBJECT_EXTENDED_LIMIT_INFORMATION (Microsoft).
+func intoJob(memory int64) error {
+	job, err := windows.CreateJobObject(nil, nil)
+	if err != nil {
+		return fmt.Errorf("job object: %w", err)
+	}
+	var limits windows.JOBOBJECT_EXTENDED_LIMIT_INFORMATION
+	limits.BasicLimitInformation.LimitFlags = windows.JOB_OBJECT_LIMIT_ACTIVE_PROCESS |
+		windows.JOB_OBJECT_LIMIT_PROCESS_MEMORY | windows.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE |
+		windows.JOB_OBJECT_LIMIT_DIE_ON_UNHANDLED_EXCEPTION
+	limits.BasicLimitInformation.ActiveProcessLimit = 1
+	limits.ProcessMemoryLimit = uintptr(memory)
+	const size = uint32(unsafe.Sizeof(limits))
+	_, err = windows.SetInformationJobObject(job, windows.JobObjectExtendedLimitInformation,
+		uintptr(unsafe.Pointer(&limits)), size)
+	if err == nil {
+		err = windows.AssignProcessToJobObject(job, windows.CurrentProcess())
+	}
+	var inForce windows.JOBOBJECT_EXTENDED_LIMIT_INFORMATION
+	if err == nil {
+		err = windows.QueryInformationJobObject(job, windows.JobObjectExtendedLimitInformation,
+			uintptr(unsafe.Pointer(&inForce)), size, nil)
+	}
+	if err == nil && inForce.ProcessMemoryLimit != limits.ProcessMemoryLimit {
+		err = errors.New("it has no limits")
+	}
+	if err != nil {
+		return fmt.Errorf("job object: %w", err)
+	}
+	return nil
+}
+
+// lowerIntegrity lowers the integrity of this process. Spec: Mandatory Integrity Control (Microsoft).
+func lowerIntegrity() error {
+	err := lower()
+	if err != nil {
+		return fmt.Errorf("low integrity: %w", err)
+	}
+	return nil
+}
+
+func lower() error {
+	var token windows.Token
+	const access = windows.TOKEN_ADJUST_DEFAULT | windows.TOKEN_QUERY
+	if err := windows.OpenProcessToken(windows.CurrentProcess(), access, &token); err != nil {
+		return err
+	}
+	defer token.Close()
+	sid, err := windows.CreateWellKnownSid(windows.WinLowLabelSid)
+	if err != nil {
+		return err
+	}
+	label := windows.Tokenmandatorylabel{
+		Label: windows.SIDAndAttributes{Sid: sid, Attributes: windows.SE_GROUP_INTEGRITY},
+	}
+	err = windows.SetTokenInformation(token, windows.TokenIntegrityLevel, (*byte)(unsafe.Pointer(&label)), label.Size())
+	if err != nil {
+		return err
+	}
+	got := make([]byte, 256)
+	var n uint32
+	err = windows.GetTokenInformation(token, windows.TokenIntegrityLevel, &got[0], uint32(len(got)), &n)
+	if err == nil && !(*windows.Tokenmandatorylabel)(unsafe.Pointer(&got[0])).Label.Sid.Equals(sid) {
+		err = errors.New("the integrity of the process did not change")
+	}
+	return err
+}
