@@ -121,7 +121,7 @@ func TestAppend(t *testing.T) {
 				out = disk.Append(out, disk.Range{Off: r.Off + cut, Len: r.Len - cut})
 			}
 		}
-		require.Equal(t, len(merged), len(out))
+		require.Len(t, out, len(merged))
 		require.Equal(t, setOf(t, merged), setOf(t, out))
 	})
 }

@@ -75,7 +75,8 @@ func (c *tableFaults) add(i int64, entry uint32) error {
 
 func (c *tableFaults) issues() []ondisk.Issue {
 	orphans := c.compare()
-	out := c.Issues(ondisk.Issue{Code: "vhd-tables", Effect: ondisk.Broken}, "vhd block allocation table", outside, shared)
+	out := c.Issues(ondisk.Issue{Code: "vhd-tables", Effect: ondisk.Broken},
+		"vhd block allocation table", outside, shared)
 	if len(out) == 0 { // what a wrong place holds is no bitmap
 		out = c.hidden.issues()
 	}
