@@ -276,13 +276,25 @@ func ExtentOf(d *gate.Folder, base, mine string) (string, error) {
 	case !passed(err) && !sys.Denied(err):
 		return "", err
 	}
-	return needer(d, base, mine, gives)
+	siblings, err := readSiblings(d, base)
+	if err != nil {
+		return "", err
+	}
+	delete(siblings, mine)
+	return needer(d, siblings, base, gives)
 }
+
+// used lists the files that an image or a package cannot do without.
+func used(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) }
 
 // UserOf returns the first image or package of the folder that names a file as its extent, parent or member, empty when
 // none does.
 func UserOf(d *gate.Folder, base string) (string, error) {
-	return needer(d, base, "", func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) })
+	siblings, err := readSiblings(d, base)
+	if err != nil {
+		return "", err
+	}
+	return needer(d, siblings, base, used)
 }
 
 // OtherUser returns the first image or package of the folder that names one of some files, beside those that mine
@@ -293,7 +305,7 @@ func OtherUser(d *gate.Folder, files []string, mine func(name string) bool) (str
 		return "", err
 	}
 	maps.DeleteFunc(siblings, func(name string, _ driver.Names) bool { return mine(name) })
-	gives := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members, n.Views) }
+	gives := func(n driver.Names) []string { return append(used(n), n.Views...) }
 	for _, base := range files {
 		if user := userAmong(d, siblings, base, gives); user != "" {
 			return user, nil
@@ -315,14 +327,11 @@ func hidden(siblings map[string]driver.Names) error {
 	return nil
 }
 
-// needer returns the first other file of the folder that gives a file one of its names, or else the first OVF that
-// cannot be read and has the name of the file in its text. The file mine does not count.
-func needer(d *gate.Folder, base, mine string, gives func(driver.Names) []string) (string, error) {
-	siblings, err := readSiblings(d, base)
-	if err != nil {
-		return "", err
-	}
-	delete(siblings, mine)
+// needer returns the first of some files that gives another one of its names, or else the first OVF that cannot be read
+// and has the name of that one in its text.
+func needer(
+	d *gate.Folder, siblings map[string]driver.Names, base string, gives func(driver.Names) []string,
+) (string, error) {
 	if user := userAmong(d, siblings, base, gives); user != "" {
 		return user, nil
 	}
@@ -356,9 +365,9 @@ func userAmong(
 func IsNamed(d *gate.Folder, name string) (bool, error) {
 	siblings, err := readSiblings(d, name)
 	// Other programs follow paths, and some of them names in another case.
-	uses := func(extent string) bool { return calls(extent, name) }
+	uses := func(file string) bool { return calls(file, name) }
 	for _, n := range siblings {
-		if n.Broken || slices.ContainsFunc(slices.Concat(n.Extents, n.Parents, n.Members), uses) {
+		if n.Broken || slices.ContainsFunc(used(n), uses) {
 			return true, err
 		}
 	}
@@ -372,18 +381,9 @@ func (img *Image) OtherUser() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	all := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) }
 	for _, f := range img.Handles {
-		if user := userAmong(img.Dir, siblings, f.Name(), all); user != "" {
-			return user, nil
-		}
-		for _, name := range slices.Sorted(maps.Keys(siblings)) {
-			if !siblings[name].Broken {
-				continue
-			}
-			if found, err := mentions(img.Dir, name, f.Name()); err != nil || found {
-				return name, err
-			}
+		if user, err := needer(img.Dir, siblings, f.Name(), used); err != nil || user != "" {
+			return user, err
 		}
 	}
 	return "", hidden(siblings)
