@@ -10,8 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
+	"github.com/trueup/trueup/internal/guestfile"
 )
 
 func TestExtLargeFolder(t *testing.T) {
@@ -42,3 +44,23 @@ func TestExtLargeFolder(t *testing.T) {
 	filetest.Cheap(t, g, g.(*fileSystem).meter, int64(len(folder)),
 		fmt.Sprintf("large/name number %05d", filetest.ManyNames-1))
 }
+
+// alone opens the files of one volume, with a budget of its own.
+func alone(volume disk.Disk) (guestfile.FS, error) { return Open(guestfile.NewBudget(), volume) }
+
+// opened is alone for a volume that can be opened.
+func opened(t testing.TB, volume disk.Disk) guestfile.FS {
+	t.Helper()
+	g, err := alone(volume)
+	require.NoError(t, err)
+	return g
+}
+
+// Sorting the runs of a file takes longer than reading them, and a volume can have many such files.
+func TestFilesOfManyRunsCost(t *testing.T) {
+	m := &blockMap{fs: &fileSystem{meter: guestfile.NewBudget().Of(nil)}, runs: filetest.ManyRuns()}
+	filetest.EndsWithin(t, 100, m.disjoint)
+}
+
+// s_backup_bgs ends at 0x254. Spec: Linux, Documentation/filesystems/ext4/super.rst.
+func TestStructSize(t *testing.T) { require.Equal(t, 0x254, binary.Size(super{})) }

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/guestfile"
@@ -34,3 +37,14 @@ type lower struct{ guestfile.FS }
 func (l lower) Open(path string) (*guestfile.File, error) { return l.FS.Open(strings.ToLower(path)) }
 
 func (l lower) List(path string) ([]guestfile.Entry, error) { return l.FS.List(strings.ToLower(path)) }
+
+// alone opens the files of one volume, with a budget of its own.
+func alone(volume disk.Disk) (guestfile.FS, error) { return Open(guestfile.NewBudget(), volume) }
+
+// opened is alone for a volume that can be opened.
+func opened(t testing.TB, volume disk.Disk) guestfile.FS {
+	t.Helper()
+	g, err := alone(volume)
+	require.NoError(t, err)
+	return g
+}

@@ -7,6 +7,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+type memory []byte
+
+func (m memory) WriteAt(p []byte, off int64) (int, error) { return copy(m[off:], p), nil }
+
+func TestSlotsGiveEachReservationOnce(t *testing.T) {
+	var s Slots
+	m := make(memory, 100)
+	s.Add(10, 3, 50)
+	s.Add(13, 2, 80)
+	s.Add(20, 1, 0)
+	n, err := s.WriteAt(m, []byte("abcde"), 10)
+	require.NoError(t, err)
+	require.Equal(t, 5, n)
+	require.Equal(t, "abc", string(m[50:53]), "a write goes to the places of all reservations that it covers")
+	require.Equal(t, "de", string(m[80:82]))
+	require.Panics(t, func() { _, _ = s.WriteAt(m, []byte("abc"), 10) }, "it is gone")
+	require.Panics(t, func() { _, _ = s.WriteAt(m, []byte("x"), 21) }, "never reserved")
+	s.Add(30, 4, 0)
+	require.Panics(t, func() { _, _ = s.WriteAt(m, []byte("abc"), 30) }, "a part of a reservation is not a reservation")
+	require.Len(t, s.open, 2)
+}
+
 // failing is a file whose calls all end with one error.
 type failing struct{ err error }
 
