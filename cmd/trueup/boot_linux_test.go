@@ -22,7 +22,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// A Linux guest is Debian's kernel, and an initrd with one program (testdata/linux-init): it mounts the ext file system
+// A Linux guest is Debian's kernel, and an initrd with one program (disktest/testdata/linux-init): it mounts the ext file system
 // that the
 // command line names by its UUID, and says the checksum of its files on the serial port. Timers are not checked: the
 // emulation of a busy machine would fail.
@@ -98,7 +98,7 @@ func unpackedKernel(t testing.TB, image string) string {
 // linuxInitrd packs a program of testdata, its modules, and further files by their names.
 func linuxInitrd(t testing.TB, release, program string, modules []string, files map[string]string) []byte {
 	t.Helper()
-	init := buildStatic(t, "./"+filepath.Join("testdata", program))
+	init := buildStatic(t, "../../internal/disktest/testdata/"+program)
 
 	var archive bytes.Buffer
 	for _, dir := range []string{"dev", "proc", "sys", "root", "modules", "tmp"} {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/disktest/boottest"
 )
 
 // A second Windows in a partition has a folder of another name, and so has one that its owner named. A folder with
