@@ -338,7 +338,7 @@ func target(at string, r *fleet.Record) string {
 	return at
 }
 
-// ownName begins the names of what a job writes until its copy gets the names of the result.
+// ownName begins the names of what a job writes until its copy gets the names of the result. A scan passes over them.
 func ownName(r *fleet.Record) string { return ".trueup-" + r.ID() }
 
 // copyOf returns the path that the copy of an image is written to. The files of an aligned one have their final names,

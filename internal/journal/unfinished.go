@@ -38,9 +38,15 @@ const (
 	Moved    = ".moved"    // the second name of that
 )
 
+// OfJob begins the names of files and folders that a job of a fleet writes, until its copy gets the names of the result.
+const OfJob = ".trueup-"
+
 // Temporary reports whether a name is one that a file of a size has only while a run is at work, or after one was
 // killed.
 func Temporary(name string, size int64) bool {
+	if strings.HasPrefix(name, OfJob) {
+		return true
+	}
 	switch end := filepath.Ext(name); end {
 	case Partial, Replaced, Renamed:
 		return name[0] == '.' && len(name) > len(".")+len(end)

@@ -369,10 +369,11 @@ func TestTemporaryFilesHaveNoRows(t *testing.T) {
 	tr.put(map[string]string{
 		"x.vmdk": "disk", ".x.vmdk.partial": "disk", ".x-flat.vmdk.partial": "bare", ".x.orig.vmdk.exchange": "disk",
 		".x-flat.vmdk.replaced": "bare", ".partial": "disk", "y.partial": "disk", ".z.vmdk": "disk",
+		".trueup-1-x.vmdk": "disk", ".trueup-2/x.vmdk": "disk",
 	})
 	res := tr.scanned()
-	require.Equal(t, 4, res.Temporary)
-	require.Equal(t, tr.path(".x-flat.vmdk.partial"), res.Leftover)
+	require.Equal(t, 5, res.Temporary)
+	require.Equal(t, tr.path(".trueup-1-x.vmdk"), res.Leftover)
 	require.Equal(t, []string{".partial", ".z.vmdk", "x.vmdk", "y.partial"}, tr.shown())
 	require.Zero(t, tr.scanned(tr.path(".x.vmdk.partial"), tr.path("x.vmdk")).Temporary)
 	require.Equal(t, []string{".x.vmdk.partial", "x.vmdk"}, tr.shown())

@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/sys"
 )
@@ -172,6 +173,7 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 	files := len(f.only) > 0
 	err = eachEntry(ctx, f.path, func(d fs.DirEntry) error {
 		switch {
+		case d.IsDir() && strings.HasPrefix(d.Name(), journal.OfJob): // its files get their names elsewhere
 		case d.IsDir():
 			below = append(below, d.Name())
 		case d.Type().IsRegular():
