@@ -95,7 +95,8 @@ func (j *attempt) work(ctx context.Context) (e end, v verdict, err error) {
 			result = e.output
 		}
 		if j.task.copy != "" && !exists(j.task.copy) {
-			return e, v, nil // aligned already
+			e.output = merged(result, nil, j.task.dest) // aligned already
+			return e, v, nil
 		}
 	}
 	if j.task.copy != "" {
@@ -165,7 +166,8 @@ func (j *attempt) fence(ctx context.Context) error {
 	}
 }
 
-// publish gives the files of a copy their names: those that its first file names, and then that.
+// publish gives the files of a copy their names: those that its first file names, and then that. It begins only if all
+// names are free.
 func (j *attempt) publish() verdict {
 	dir, to := filepath.Dir(j.task.copy), filepath.Dir(j.task.dest)
 	list, err := os.ReadDir(dir)
@@ -174,41 +176,55 @@ func (j *attempt) publish() verdict {
 	}
 	var names []string
 	for _, e := range list {
-		if e.Name() != filepath.Base(j.task.copy) {
-			names = append(names, e.Name())
+		if n := e.Name(); n != filepath.Base(j.task.copy) && filepath.Ext(n) != partialExt {
+			names = append(names, n)
 		}
 	}
-	for _, name := range append(names, filepath.Base(j.task.copy)) {
-		err := rename(filepath.Join(dir, name), filepath.Join(to, name))
-		switch {
-		case errors.Is(err, os.ErrExist):
-			return verdict{fleet.Refused, "exists", name + " exists: rename it, and have the job retried"}
-		case err != nil:
-			return verdict{fleet.Queued, "output", err.Error()}
+	names = append(names, filepath.Base(j.task.copy))
+	for _, give := range []func(from, to string) error{mayRename, rename} {
+		for _, name := range names {
+			err := give(filepath.Join(dir, name), filepath.Join(to, name))
+			switch {
+			case errors.Is(err, os.ErrExist):
+				return verdict{fleet.Refused, "exists", name + " exists: rename it, and have the job retried"}
+			case err != nil:
+				return verdict{fleet.Queued, "output", err.Error()}
+			}
 		}
 	}
-	if err := errors.Join(os.Remove(dir), flush(to)); err != nil {
-		j.log.Warn("the copy has its names, and its folder is left or not flushed", "error", err)
+	if err := flush(to); err != nil {
+		j.log.Warn("the folder of the copy cannot be flushed", "error", err)
 	}
 	return verdict{state: fleet.Done}
 }
 
-// rename gives a file a name in another folder, if none has that name.
+// mayRename returns os.ErrExist where another file has the name that a file is to get.
+func mayRename(from, to string) error {
+	is, err := os.Lstat(to)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	was, errWas := os.Lstat(from)
+	if err := errors.Join(err, errWas); err != nil {
+		return err
+	}
+	if !os.SameFile(was, is) { // else an earlier delivery was cut off between link and removal
+		return os.ErrExist
+	}
+	return nil
+}
+
+// rename gives a file a name in another folder, if no other file has that name.
 func rename(from, to string) error {
 	err := os.Link(from, to)
-	if errors.Is(err, os.ErrExist) {
-		was, errWas := os.Lstat(from)
-		is, errIs := os.Lstat(to)
-		if errWas != nil || errIs != nil || !os.SameFile(was, is) { // else an earlier delivery was cut off here
+	switch {
+	case errors.Is(err, os.ErrExist):
+		err = mayRename(from, to)
+	case errors.Is(err, errors.ErrUnsupported) || errors.Is(err, os.ErrPermission): // a file system without links
+		if err := mayRename(from, to); err != nil {
 			return err
 		}
-		err = nil
-	}
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, os.ErrPermission) {
-		if exists(to) {
-			return os.ErrExist
-		}
-		return os.Rename(from, to) // a file system without links
+		return os.Rename(from, to)
 	}
 	if err != nil {
 		return err

@@ -154,3 +154,36 @@ func TestChangedExtent(t *testing.T) {
 	require.NoError(t, os.WriteFile(extent, []byte("xy"), 0o600))
 	require.True(t, changed(at, &j))
 }
+
+// The files of a copy get their names, the first one last. A name that another file has is taken from none.
+func TestPublish(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	own := filepath.Join(dir, ".trueup-1")
+	put := func(path string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, path), []byte(path), 0o600))
+	}
+	j := &attempt{task: task{copy: filepath.Join(own, "a.vmdk"), dest: filepath.Join(dir, "a.vmdk")}}
+	require.Equal(t, fleet.Queued, j.publish().state, "there is no copy")
+	require.NoError(t, os.Mkdir(own, 0o700))
+	for _, name := range []string{"a.vmdk", "a-s001.vmdk", "a-s002.vmdk", ".a-s003.vmdk.partial"} {
+		put(".trueup-1/" + name)
+	}
+	put("a-s002.vmdk")
+	v := j.publish()
+	require.Equal(t, fleet.Refused, v.state)
+	require.Contains(t, v.message, "a-s002.vmdk exists")
+	require.NoFileExists(t, filepath.Join(dir, "a-s001.vmdk"), "nothing has got a name")
+	require.NoError(t, os.Remove(filepath.Join(dir, "a-s002.vmdk")))
+	// An earlier delivery was cut off behind one name, and between link and removal of another.
+	require.NoError(t, os.Rename(filepath.Join(own, "a-s001.vmdk"), filepath.Join(dir, "a-s001.vmdk")))
+	require.NoError(t, os.Link(filepath.Join(own, "a-s002.vmdk"), filepath.Join(dir, "a-s002.vmdk")))
+	require.Equal(t, fleet.Done, j.publish().state)
+	for _, name := range []string{"a.vmdk", "a-s001.vmdk", "a-s002.vmdk"} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Equal(t, ".trueup-1/"+name, string(b))
+		require.NoFileExists(t, filepath.Join(own, name))
+	}
+	require.NoFileExists(t, filepath.Join(dir, ".a-s003.vmdk.partial"))
+}

@@ -350,9 +350,12 @@ func copyOf(at string, r *fleet.Record) string {
 	return filepath.Join(filepath.Dir(at), ownName(r)+"-"+filepath.Base(at))
 }
 
+// partialExt ends the name of a file that trueup has not completed.
+const partialExt = ".partial"
+
 // partialOf returns the path that a file has while trueup writes it.
 func partialOf(path string) string {
-	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".partial")
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+partialExt)
 }
 
 // changed reports whether a file of an image is not what it was when the image was scanned.
