@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -211,22 +213,35 @@ type process struct {
 }
 
 var (
-	straceCall  = regexp.MustCompile(`^(\d+) +(?:<\.\.\. )?(\w+)(.*)$`)
-	straceChild = regexp.MustCompile(` = (\d+)$`)
-	straceOpen  = regexp.MustCompile(`"([^"]*source[^"]*\.raw)".* = \d+$`)
-	straceStart = regexp.MustCompile(`^\("([^"]*)"`)
+	straceCall   = regexp.MustCompile(`^(\d+) +(?:<\.\.\. )?(\w+)(.*)$`)
+	straceChild  = regexp.MustCompile(` = (\d+)$`)
+	straceOpen   = regexp.MustCompile(`"([^"]*source[^"]*\.raw)".* = \d+$`)
+	straceServes = regexp.MustCompile(`openat\(.*source\.raw".* = \d+`)
+	straceStart  = regexp.MustCompile(`^\("([^"]*)"`)
 )
 
-// tracedProcess runs trueup in a folder, with fakes before all other programs, until it ends or has run for a while.
+// tracedProcess runs trueup in a folder, with fakes before all other programs. A server is ended when it has opened its
+// image.
 func tracedProcess(t *testing.T, dir, path string, args []string) (p process) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "calls")
 	strace := []string{"-f", "-qq", "-s", "4096", "-o", log, "-e", "trace=/^(execve|open|openat|clone|clone3|v?fork)$"}
-	command := append([]string{"-s", "INT", "5", disktest.Tool(t, "strace")}, append(strace, builtPath)...)
-	cmd := exec.Command("timeout", append(command, args...)...)
+	cmd := exec.Command(disktest.Tool(t, "strace"), slices.Concat(strace, []string{builtPath}, args)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+path+":"+os.Getenv("PATH"))
-	_ = cmd.Run() // what it is asked for may fail
+	require.NoError(t, cmd.Start())
+	if args[0] == "serve" {
+		var calls string
+		disktest.WaitFor(t, "an opened image", func() bool {
+			b, _ := os.ReadFile(log) // it may not be there yet
+			calls = string(b)
+			return straceServes.MatchString(calls)
+		})
+		pid, err := strconv.Atoi(straceCall.FindStringSubmatch(strings.SplitN(calls, "\n", 2)[0])[1])
+		require.NoError(t, err)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGINT))
+	}
+	_ = cmd.Wait() // what it is asked for may fail
 	own, begun := map[string]bool{}, map[string]string{}
 	lines := strings.Split(string(disktest.ReadFile(t, log)), "\n")
 	for _, line := range lines { // threads first: a call of one can stand before the end of the call that made it
