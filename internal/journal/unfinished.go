@@ -38,7 +38,7 @@ const (
 	Moved    = ".moved"    // the second name of that
 )
 
-// OfJob begins the names of files and folders that a job of a fleet writes, until its copy gets the names of the result.
+// OfJob begins the names of files and folders that a job of a fleet writes until its copy is named.
 const OfJob = ".trueup-"
 
 // Temporary reports whether a name is one that a file of a size has only while a run is at work, or after one was
