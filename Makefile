@@ -129,12 +129,12 @@ RACED_SHARE := image image/gate image/qcow2 image/raw image/store image/vdi imag
 UNRACED := Corpus|Hostile|Huge|ByQemuImg|TheSame|OptimizedGrains|Deterministic|Truncated|Broken|Damaged|Refuse|CopiesKeep|Refcounts|Killed|TwoProcesses|Questions|Bounded|CanBeMany|Bombs|OptimizedIsWritten
 
 # Go's test cache sees no outside tool, and no file that one reads or that lies outside of the module: packages whose
-# tests use one run each time. The results of the others are kept, except in CI.
-USES_TOOLS := exec\.Command|disktest\.(Corpus|DataFile|Fio|GrubLegacy|HasCorpus|LoopDevice|Made|MountNTFS3|OrdinaryUser|Output|Python|Run|Seeds|Tool)|(filetest|imagetest|oddfs|pagetest)\.
-UNCACHED = $(patsubst %,\%/%,$(sort $(dir $(shell grep -rlE --include='*_test.go' '$(USES_TOOLS)' internal fleet))))
-# $(call test,FLAGS,PACKAGES)
-test = $(GO) test -vet=off $1 $(if $(CI),-count=1) $(filter-out $(UNCACHED:/=),$2) && \
-	$(GO) test -vet=off $1 -count=1 $(filter $(UNCACHED:/=),$2)
+# tests use one, or draw random cases, run each time, and so do all with the race detector. The results of the others are
+# kept, except in CI.
+USES_TOOLS := rapid\.|exec\.Command|disktest\.(Corpus|DataFile|Fio|GrubLegacy|HasCorpus|LoopDevice|Made|MountNTFS3|OrdinaryUser|Output|Python|Run|Seeds|Tool)|(filetest|imagetest|oddfs|pagetest)\.
+UNCACHED = $(or $(patsubst %,\%/%,$(sort $(dir $(shell grep -rlE --include='*_test.go' '$(USES_TOOLS)' internal fleet)))),$(error no test uses a tool))
+
+PLAIN = $(filter-out $(addprefix %/internal/,$(RACED)) $(addprefix %/fleet/,$(RACED_FLEET)),$(shell $(GO) list ./internal/... ./fleet/...))
 
 # A test that lacks a tool fails here. `make test REQUIRE_TOOLS=0` skips such tests instead.
 .PHONY: test
@@ -152,9 +152,10 @@ test-cmd:
 	$(GO) test -vet=off -count=1 -timeout 45m -parallel 3 ./cmd/...
 test-plain test-race: export GOGC ?= 400
 test-plain:
-	$(call test,-timeout 45m -p 1,$(filter-out $(addprefix %/internal/,$(RACED)) $(addprefix %/fleet/,$(RACED_FLEET)),$(shell $(GO) list ./internal/... ./fleet/...)))
+	$(GO) test -vet=off -timeout 45m -p 1 $(if $(CI),-count=1) $(filter-out $(UNCACHED:/=),$(PLAIN))
+	$(GO) test -vet=off -timeout 45m -p 1 -count=1 $(filter $(UNCACHED:/=),$(PLAIN))
 test-race:
-	$(call test,-race -p 1 -timeout 25m -skip '$(COMPUTES)|$(SOURCES)',$(RACED:%=./internal/%) $(RACED_FLEET:%=./fleet/%))
+	$(GO) test -vet=off -count=1 -race -p 1 -timeout 25m -skip '$(COMPUTES)|$(SOURCES)' $(RACED:%=./internal/%) $(RACED_FLEET:%=./fleet/%)
 	$(GO) test -vet=off -count=1 -timeout 25m -run '$(COMPUTES)|$(SOURCES)' ./internal/cli ./internal/disktest \
 		./fleet/web ./internal/realign ./internal/scan/sandbox
 

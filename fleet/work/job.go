@@ -64,13 +64,17 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 			v.state = fleet.Queued
 		}
 	}
-	if v.state != fleet.Queued || j.lease.Record.Named == "" { // else the next delivery goes on from the copy
+	// The next delivery goes on from a copy behind the fence, and waits for the run of an earlier one.
+	if v.state != fleet.Queued || j.lease.Record.Named == "" && v.code != busy {
 		err := j.checkpoint(ctx) // of another worker's job, nothing is removed
 		if errors.Is(err, queue.ErrFenced) {
 			j.fenced(ctx, err)
 			return nil
 		}
-		if err = cmp.Or(err, j.clear()); err != nil {
+		if err == nil {
+			err = j.clear()
+		}
+		if err != nil {
 			log.Warn("what the job has written is still there", "error", err)
 		}
 	}
@@ -94,9 +98,13 @@ func (j *attempt) work(ctx context.Context) (e end, v verdict, err error) {
 		if i == 0 {
 			result = e.output
 		}
-		if j.task.copy != "" && !exists(j.task.copy) {
-			e.output = merged(result, nil, j.task.dest) // aligned already
+		switch {
+		case j.task.copy == "" || exists(j.task.copy):
+		case i == 0 && j.lease.Record.Kind == fleet.Exchange: // aligned already
+			e.output = merged(result, nil, j.task.dest)
 			return e, v, nil
+		default:
+			return e, verdict{fleet.Queued, "io", "the copy is gone: " + j.task.copy}, nil
 		}
 	}
 	if j.task.copy != "" {
@@ -126,10 +134,10 @@ func (j *attempt) runOne(ctx context.Context, args []string) (e end, v verdict, 
 	return j.attend(ctx)
 }
 
-// merged returns the result of a job: that of the run which gave the names, with what the first run says of the copy.
+// merged adds the size of the copy, which the first run prints, to the JSON of the last run, and the final name.
 func merged(first, last []byte, dest string) []byte {
 	var copied, named map[string]json.RawMessage
-	if json.Unmarshal(first, &copied) != nil {
+	if json.Unmarshal(first, &copied) != nil || copied == nil {
 		return last // an earlier delivery has written the copy
 	}
 	if json.Unmarshal(last, &named) == nil && named["replaced"] != nil {
@@ -166,8 +174,7 @@ func (j *attempt) fence(ctx context.Context) error {
 	}
 }
 
-// publish gives the files of a copy their names: those that its first file names, and then that. It begins only if all
-// names are free.
+// publish renames the files of a copy into place, the descriptor last, if all names are free.
 func (j *attempt) publish() verdict {
 	dir, to := filepath.Dir(j.task.copy), filepath.Dir(j.task.dest)
 	list, err := os.ReadDir(dir)
@@ -463,7 +470,9 @@ func (j *attempt) clear() error {
 		return err
 	}
 	if r.Kind == fleet.Exchange && r.Named != "" && exists(filepath.Join(dir, filepath.Base(r.Path))+journal) {
-		j.log.Warn("an exchange has begun to give names, or is complete: see trueup undo and trueup resume")
+		if r.State == fleet.Cancelled {
+			j.log.Warn("an exchange has begun to give names, or is complete: see trueup undo and trueup resume")
+		}
 		return nil
 	}
 	list, err := os.ReadDir(dir)

@@ -284,8 +284,8 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (t task, v verdict) {
 	return copying(at, r, common, exchanged)
 }
 
-// copying returns how an image is copied, and what an earlier delivery has left to do of that. exchanged says that one
-// has begun to give names. common are the flags of all runs.
+// copying returns the runs of a copy, less those that an earlier delivery has completed. exchanged means that one has
+// begun to give names. common are the flags of all runs.
 func copying(at string, r *fleet.Record, common []string, exchanged bool) (t task, v verdict) {
 	t.dest, t.copy = target(at, r), copyOf(at, r)
 	run := func(command string, more ...[]string) []string {
@@ -338,7 +338,7 @@ func target(at string, r *fleet.Record) string {
 	return at
 }
 
-// ownName begins the names of what a job writes until its copy gets the names of the result. A scan passes over them.
+// ownName is the prefix of a job's temporary files and folders, which a scan passes over.
 func ownName(r *fleet.Record) string { return ".trueup-" + r.ID() }
 
 // copyOf returns the path that the copy of an image is written to. The files of an aligned one have their final names,

@@ -24,7 +24,7 @@ type benchFlags struct {
 }
 
 // New returns the command bench.
-func newbench(c *Base) *cobra.Command {
+func newBench(c *Base) *cobra.Command {
 	f := benchFlags{Base: c, Options: bench.Options{
 		Size: bench.DefaultSize, Starts: slices.Clone(bench.DefaultStarts), Sizes: slices.Clone(bench.DefaultSizes),
 		Now: time.Now,

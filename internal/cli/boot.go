@@ -29,7 +29,7 @@ type bootFlags struct {
 }
 
 // New returns the command boot.
-func newboot(c *Base) *cobra.Command {
+func newBoot(c *Base) *cobra.Command {
 	f := bootFlags{Base: c}
 	cmd := &cobra.Command{
 		Use:   "boot SOURCE",

@@ -21,7 +21,7 @@ type judgeFlags struct {
 }
 
 // New returns the command judge.
-func newjudge(c *Base) *cobra.Command {
+func newJudge(c *Base) *cobra.Command {
 	f := judgeFlags{Base: c}
 	cmd := &cobra.Command{
 		Use:   "judge SOURCE DEST",

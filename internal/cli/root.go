@@ -160,8 +160,8 @@ writes an aligned copy with the file systems moved and the guest still able to b
 		NewAlign(c), NewConvert(c), NewVerify(c),
 		NewReplace(c), NewMove(c), NewView(c),
 		NewUndo(c), NewResume(c), NewFinish(c),
-		newserve(c), newscan(c), NewReport(c), newboot(c), newbench(c), NewVersion(c),
-		newjudge(c), NewWorker())
+		newServe(c), newScan(c), NewReport(c), newBoot(c), newBench(c), NewVersion(c),
+		newJudge(c), NewWorker())
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}

@@ -41,7 +41,7 @@ func NewWorker() *cobra.Command {
 }
 
 // New returns the command scan.
-func newscan(c *Base) *cobra.Command {
+func newScan(c *Base) *cobra.Command {
 	f := scanFlags{Base: c, boundary: align.Boundary(align.DefaultBoundary)}
 	cmd := &cobra.Command{
 		Use:   "scan PATH...",

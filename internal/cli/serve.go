@@ -27,7 +27,7 @@ type serveFlags struct {
 }
 
 // New returns the command serve.
-func newserve(c *Base) *cobra.Command {
+func newServe(c *Base) *cobra.Command {
 	f := serveFlags{Base: c}
 	cmd := &cobra.Command{
 		Use:   "serve SOURCE",

@@ -66,7 +66,7 @@ func Overlapping[R spanned](ranges []R, r Range) []R {
 	return ranges[:sort.Search(len(ranges), func(i int) bool { return ranges[i].span().Off >= r.End() })]
 }
 
-// Gaps returns the parts of r that sorted, disjoint ranges leave.
+// Gaps returns r minus ranges, which are sorted and disjoint.
 func Gaps[R spanned](r Range, ranges []R) (gaps []Range) {
 	from := r.Off
 	for _, x := range Overlapping(ranges, r) {

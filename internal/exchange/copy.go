@@ -21,6 +21,7 @@ type Copy struct {
 	dir  *folder
 	head name   // unfinished name of the descriptor with the names of the disk; empty for a copy in one file
 	text []byte // of that descriptor
+	owns bool   // the run has written the descriptor, and the exchange has not begun
 
 	finals []string // names that the files get, in the order of img.Handles
 }
@@ -98,7 +99,7 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 	return nil
 }
 
-// checkNeeded refuses a copy that a program has open, that open work names, or that an image needs.
+// checkNeeded refuses a copy in use: open in a program, named by a journal, or referenced by an image.
 func (s *Source) checkNeeded(img *image.Image, by image.Writers, search []string) error {
 	var own []string
 	for _, f := range img.Handles {
@@ -221,15 +222,19 @@ func (c *Copy) Begin() error {
 			return ondisk.In(ondisk.ErrBusy, "%v is written by another run of trueup", c.head)
 		}
 	}
+	c.owns = true
 	return c.dir.write(c.head, c.text, name(c.img.Handles[0].Name()))
 }
 
-// Release does nothing: no file is open.
-func (*Copy) Release() error { return nil }
+// Release leaves the files to the exchange. Discard is harmless after that.
+func (c *Copy) Release() error {
+	c.owns = false
+	return nil
+}
 
-// Discard leaves the copy as it was.
+// Discard removes the descriptor that Begin wrote. The copy keeps its names and bytes.
 func (c *Copy) Discard() error {
-	if c.head == nil {
+	if !c.owns {
 		return nil
 	}
 	return c.dir.remove(c.head)

@@ -175,10 +175,15 @@ func (k kind) take(x *exchange.Source, path string) (*exchange.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.Begin(), x.Prepare(c)); err != nil {
-		return nil, errors.Join(err, c.Discard())
+	var r *exchange.Result
+	err = c.Begin()
+	if err == nil {
+		err = x.Prepare(c)
 	}
-	return x.Publish(c)
+	if err == nil {
+		r, err = x.Publish(c)
+	}
+	return r, errors.Join(err, c.Discard())
 }
 
 // source opens the disk or the package at a path.

@@ -83,12 +83,7 @@ func readPlan(b []byte) (*plan, error) {
 	bad := func(n string) bool {
 		return n == "" || n == "." || n == ".." || len(n) > journal.MaxName || strings.ContainsAny(n, slashes)
 	}
-	for _, f := range p.Left {
-		if n := string(f.Name); bad(n) {
-			return nil, ondisk.Field("journal of an exchange", "name", 0, n, "the name of a file in its folder")
-		}
-	}
-	seen := map[string]bool{}
+	seen, all := map[string]bool{}, map[string]bool{}
 	for _, f := range append(append([]file{}, p.Old...), p.New...) {
 		for _, n := range []string{string(f.Name), string(f.Other)} {
 			if bad(n) {
@@ -102,6 +97,12 @@ func readPlan(b []byte) (*plan, error) {
 			return nil, ondisk.Field("journal of an exchange", "name", 0, string(f.Other), "another name for each file")
 		}
 		seen[string(f.Other)] = true
+		all[string(f.Name)], all[string(f.Other)] = true, true
+	}
+	for _, f := range p.Left {
+		if n := string(f.Name); bad(n) || all[n] {
+			return nil, ondisk.Field("journal of an exchange", "name", 0, n, "a further file in its folder")
+		}
 	}
 	return p, nil
 }

@@ -396,6 +396,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 		"no name":                    of(sound.Old, []file{f("a", "e"), f("", "g")}),
 		"the folder":                 of(sound.Old, []file{f("a", "e"), f("c", ".")}),
 		"the folder above":           of(sound.Old, []file{f("a", "e"), f("..", "g")}),
+		"a file of the disk left":    {Old: sound.Old, New: sound.New, Left: []file{f("d", "")}},
 		"a path left":                {Old: sound.Old, New: sound.New, Left: []file{f("../x", "")}},
 		"a path":                     of([]file{text("a", "b"), f("c", "/d")}, sound.New),
 		"a long name":                of(sound.Old, []file{f("a", "e"), f(long, "g")}),

@@ -387,10 +387,14 @@ func allZero(s Storage, r disk.Range) bool {
 // wantZero returns the error of an extent that holds something.
 func wantZero(s io.ReaderAt, e disk.Extent) error {
 	const step = 1 << 20
+	buf := make([]byte, min(step, e.Len))
 	for off := e.Off; off < e.End() && !e.Zero; off += step {
-		n := min(step, e.End()-off)
-		if zero, err := ondisk.AllZero(s, disk.Range{Off: off, Len: n}); err != nil || !zero {
-			return cmp.Or(err, fmt.Errorf("%w between byte %d and %d: not zero", errDiffers, off, off+n))
+		b := buf[:min(step, e.End()-off)]
+		if err := ondisk.ReadFull(s, b, off); err != nil {
+			return err
+		}
+		if !ondisk.IsZero(b) {
+			return fmt.Errorf("%w between byte %d and %d: not zero", errDiffers, off, off+int64(len(b)))
 		}
 	}
 	return nil

@@ -38,13 +38,16 @@ const (
 	Moved    = ".moved"    // the second name of that
 )
 
-// OfJob begins the names of files and folders that a job of a fleet writes until its copy is named.
-const OfJob = ".trueup-"
+// ofJob matches the names of files and folders that a job of a fleet writes until its copy is named.
+var ofJob = ondisk.LazyPattern(`^\.trueup-[0-9a-f]{32}(-.+)?$`)
+
+// OfJob reports whether a job of a fleet is writing, or has left, a file or a folder of that name.
+func OfJob(name string) bool { return ofJob().MatchString(name) }
 
 // Temporary reports whether a name is one that a file of a size has only while a run is at work, or after one was
 // killed.
 func Temporary(name string, size int64) bool {
-	if strings.HasPrefix(name, OfJob) {
+	if OfJob(name) {
 		return true
 	}
 	switch end := filepath.Ext(name); end {

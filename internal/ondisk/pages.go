@@ -17,7 +17,7 @@ const (
 	pieceSize = 4 << 10
 )
 
-// PageCache keeps the pages of several sources that were read last. Safe for concurrent use.
+// PageCache is an LRU cache that several sources share. Safe for concurrent use.
 type PageCache struct {
 	max int // pages kept
 

@@ -110,14 +110,17 @@ func (j *Job) replaceBy(ctx context.Context, s *Source, p *plan.Plan, view disk.
 		err = cmp.Or(s.unchanged(), by.unchanged(), ctx.Err())
 	}
 	if err == nil {
-		err = errors.Join(c.Begin(), from.Prepare(c))
+		err = c.Begin()
+	}
+	if err == nil {
+		err = from.Prepare(c)
+	}
+	w = Written{Format: by.Image.Format, Subformat: by.Image.Subformat, Files: c.Files()}
+	if err == nil {
+		w.Replaced, err = from.Publish(c)
 	}
 	if err != nil {
 		return w, errors.Join(err, c.Discard())
-	}
-	w = Written{Format: by.Image.Format, Subformat: by.Image.Subformat, Files: c.Files()}
-	if w.Replaced, err = from.Publish(c); err != nil {
-		return w, err
 	}
 	w.Took = Since(start)
 	w.Notes = slices.Concat(w.Replaced.Notes, outside(p), s.elsewhere("exchange", undoes))

@@ -365,16 +365,17 @@ func TestNonImagesAreCounted(t *testing.T) {
 // Files that a run is writing or has not removed yet are no images of their own, and not opened. The images that name
 // one as their extent, and the user who names one as a PATH, mean it.
 func TestTemporaryFilesHaveNoRows(t *testing.T) {
+	const job = ".trueup-0123456789abcdef0123456789abcdef"
 	tr := newTrial(t)
 	tr.put(map[string]string{
 		"x.vmdk": "disk", ".x.vmdk.partial": "disk", ".x-flat.vmdk.partial": "bare", ".x.orig.vmdk.exchange": "disk",
 		".x-flat.vmdk.replaced": "bare", ".partial": "disk", "y.partial": "disk", ".z.vmdk": "disk",
-		".trueup-1-x.vmdk": "disk", ".trueup-2/x.vmdk": "disk",
+		job + "-x.vmdk": "disk", job + "/x.vmdk": "disk", ".trueup-old.vmdk": "disk",
 	})
 	res := tr.scanned()
 	require.Equal(t, 5, res.Temporary)
-	require.Equal(t, tr.path(".trueup-1-x.vmdk"), res.Leftover)
-	require.Equal(t, []string{".partial", ".z.vmdk", "x.vmdk", "y.partial"}, tr.shown())
+	require.Equal(t, tr.path(job+"-x.vmdk"), res.Leftover)
+	require.Equal(t, []string{".partial", ".trueup-old.vmdk", ".z.vmdk", "x.vmdk", "y.partial"}, tr.shown())
 	require.Zero(t, tr.scanned(tr.path(".x.vmdk.partial"), tr.path("x.vmdk")).Temporary)
 	require.Equal(t, []string{".x.vmdk.partial", "x.vmdk"}, tr.shown())
 }

@@ -173,7 +173,7 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 	files := len(f.only) > 0
 	err = eachEntry(ctx, f.path, func(d fs.DirEntry) error {
 		switch {
-		case d.IsDir() && strings.HasPrefix(d.Name(), journal.OfJob): // its files get their names elsewhere
+		case d.IsDir() && journal.OfJob(d.Name()): // its files get their names elsewhere
 		case d.IsDir():
 			below = append(below, d.Name())
 		case d.Type().IsRegular():

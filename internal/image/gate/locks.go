@@ -17,7 +17,7 @@ const (
 	QEMUNoWriter = 200 + 1
 )
 
-// QEMUBytes are those of a program that writes an image and shares it with no other.
+// QEMUBytes lists the lock bytes of an exclusive writer.
 var QEMUBytes = []int64{QEMURead, QEMUWrite, QEMUAlone, QEMUNoWriter}
 
 // Hold keeps QEMU from opening the image for writing until release is called, by the locks that QEMU itself looks at,

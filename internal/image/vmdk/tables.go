@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// faults are those of the tables of a disk.
+// faults counts table damage across all extents.
 type faults struct {
 	driver.Faults
 	partial bool  // not all places were compared

@@ -24,6 +24,9 @@ var csvFormat = Format{
 			for _, row := range rowsOf(i) {
 				out.line(&row, r.Summary.Fragmentation)
 			}
+			if _, err := out.Write(nil); err != nil { // of an earlier write: the rest need not be read
+				return err
+			}
 		}
 		return out.Flush()
 	},

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -52,12 +51,21 @@ func readFrame(r io.Reader, number uint32, most int64) ([]byte, error) {
 	if size > most {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", errFrame, size, most)
 	}
-	payload := bytes.NewBuffer(make([]byte, 0, min(size, 64<<10)+bytes.MinRead))
-	switch _, err := io.CopyN(payload, r, size); {
-	case errors.Is(err, io.EOF):
-		return nil, io.ErrUnexpectedEOF
-	case err != nil:
-		return nil, err
+	return readPayload(r, size)
+}
+
+// readPayload reads so many bytes, in steps that double.
+func readPayload(r io.Reader, size int64) ([]byte, error) {
+	payload := make([]byte, 0, min(size, 64<<10))
+	for have := int64(0); have < size; have = int64(len(payload)) {
+		if have == int64(cap(payload)) {
+			payload = append(make([]byte, 0, min(size, 2*have)), payload...)
+		}
+		n, err := io.ReadFull(r, payload[have:cap(payload)])
+		payload = payload[:have+int64(n)]
+		if err != nil {
+			return nil, err
+		}
 	}
-	return payload.Bytes(), nil
+	return payload, nil
 }
