@@ -383,7 +383,7 @@ func TestCancelledJob(t *testing.T) {
 // A cancelled job leaves nothing, also if its worker was killed before.
 func TestCancelledJobOfAKilledWorker(t *testing.T) {
 	t.Parallel()
-	for kind, own := range map[string]string{"exchange": "..trueup-%s-a.img.partial", "align": ".trueup-%s"} {
+	for kind, own := range map[string]string{"exchange": "..trueup-%s-0.img.partial", "align": ".trueup-%s-0"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)

@@ -345,7 +345,9 @@ func stateOf(r *fleet.Record) string {
 }
 
 // anew makes a job one that waits for its first delivery.
-func anew(r *fleet.Record) { r.State, r.Round, r.Seq, r.Delivery = fleet.Queued, r.Round+1, 0, 0 }
+func anew(r *fleet.Record) {
+	r.State, r.Round, r.Seq, r.Delivery, r.Proved = fleet.Queued, r.Round+1, 0, 0, false
+}
 
 // Retry queues a job anew that has ended: without success, or, if done, in whatever way.
 func (q *Queue) Retry(ctx context.Context, key string, done bool) (*fleet.Record, error) {

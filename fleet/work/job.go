@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/trueup/trueup/fleet"
@@ -22,6 +22,7 @@ type attempt struct {
 	*run
 	at    Datastore
 	task  task
+	files []string // of the copy, when its proof began; nil: an earlier delivery has proved it
 	lease *queue.Lease
 	log   *slog.Logger
 
@@ -92,6 +93,11 @@ func (j *attempt) work(ctx context.Context) (e end, v verdict, err error) {
 	v = verdict{state: fleet.Done}
 	var result []byte
 	for i, args := range j.task.runs {
+		if i == 1 && j.lease.Record.Kind == fleet.Align {
+			if j.files, err = filesIn(filepath.Dir(j.task.copy)); err != nil {
+				return e, verdict{fleet.Queued, "io", err.Error()}, nil //nolint:nilerr // the verdict says it
+			}
+		}
 		if e, v, err = j.runOne(ctx, args); err != nil || v.state != fleet.Done {
 			return e, v, err
 		}
@@ -177,17 +183,15 @@ func (j *attempt) fence(ctx context.Context) error {
 // publish renames the files of a copy into place, the descriptor last, if all names are free.
 func (j *attempt) publish() verdict {
 	dir, to := filepath.Dir(j.task.copy), filepath.Dir(j.task.dest)
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		return verdict{fleet.Queued, "io", err.Error()}
-	}
-	var names []string
-	for _, e := range list {
-		if n := e.Name(); n != filepath.Base(j.task.copy) && filepath.Ext(n) != partialExt {
-			names = append(names, n)
+	names := j.files
+	if names == nil { // those that are left
+		var err error
+		if names, err = filesIn(dir); err != nil {
+			return verdict{fleet.Queued, "io", err.Error()}
 		}
 	}
-	names = append(names, filepath.Base(j.task.copy))
+	main := filepath.Base(j.task.copy)
+	names = append(slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == main }), main)
 	for _, give := range []func(from, to string) error{mayRename, rename} {
 		for _, name := range names {
 			err := give(filepath.Join(dir, name), filepath.Join(to, name))
@@ -205,14 +209,28 @@ func (j *attempt) publish() verdict {
 	return verdict{state: fleet.Done}
 }
 
+// filesIn lists the files of a copy in its folder.
+func filesIn(dir string) (names []string, err error) {
+	list, err := os.ReadDir(dir)
+	for _, e := range list {
+		if filepath.Ext(e.Name()) != partialExt {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
 // mayRename returns os.ErrExist where another file has the name that a file is to get.
 func mayRename(from, to string) error {
+	was, err := os.Lstat(from)
+	if err != nil {
+		return err
+	}
 	is, err := os.Lstat(to)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	was, errWas := os.Lstat(from)
-	if err := errors.Join(err, errWas); err != nil {
+	if err != nil {
 		return err
 	}
 	if !os.SameFile(was, is) { // else an earlier delivery was cut off between link and removal
@@ -458,8 +476,8 @@ func (j *attempt) cancelled(ctx context.Context) {
 	j.log.Info("the job was cancelled")
 }
 
-// clear removes what a job has written under names of its own. What another run has left is not touched, and an
-// exchange that has begun to give names is not taken back: the disk may be in use since.
+// clear removes what this round of a job, and earlier ones, have written under names of their own. What another job has
+// left is not touched, and an exchange that has begun to give names is not taken back: the disk may be in use since.
 func (j *attempt) clear() error {
 	r := &j.lease.Record
 	if r.Kind == fleet.Scan {
@@ -477,8 +495,7 @@ func (j *attempt) clear() error {
 	}
 	list, err := os.ReadDir(dir)
 	for _, e := range list {
-		name, _ := strings.CutPrefix(e.Name(), "..") // trueup puts a dot before the name of a file while it is written
-		if strings.HasPrefix(e.Name(), ownName(r)) || strings.HasPrefix("."+name, ownName(r)) && name != e.Name() {
+		if round := roundOf(e.Name(), r); round >= 0 && round <= r.Round {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}

@@ -178,6 +178,10 @@ func TestPublish(t *testing.T) {
 	// An earlier delivery was cut off behind one name, and between link and removal of another.
 	require.NoError(t, os.Rename(filepath.Join(own, "a-s001.vmdk"), filepath.Join(dir, "a-s001.vmdk")))
 	require.NoError(t, os.Link(filepath.Join(own, "a-s002.vmdk"), filepath.Join(dir, "a-s002.vmdk")))
+	j.files = []string{"a.vmdk", "a-s002.vmdk", "a-s009.vmdk"}
+	require.Equal(t, fleet.Queued, j.publish().state, "a file that was proved is gone")
+	require.NoFileExists(t, filepath.Join(dir, "a.vmdk"))
+	j.files = nil
 	require.Equal(t, fleet.Done, j.publish().state)
 	for _, name := range []string{"a.vmdk", "a-s001.vmdk", "a-s002.vmdk"} {
 		b, err := os.ReadFile(filepath.Join(dir, name))
@@ -186,4 +190,17 @@ func TestPublish(t *testing.T) {
 		require.NoFileExists(t, filepath.Join(own, name))
 	}
 	require.NoFileExists(t, filepath.Join(dir, ".a-s003.vmdk.partial"))
+}
+
+// The temporary names of a job belong to a round.
+func TestRounds(t *testing.T) {
+	t.Parallel()
+	r := &fleet.Record{Job: fleet.Job{Kind: fleet.Exchange, Datastore: "ds1", Path: "a/b.vmdk"}, Round: 12}
+	name := filepath.Base(copyOf("/a/b.vmdk", r))
+	for text, round := range map[string]int{
+		name: 12, partialOf(name): 12, name[:len(name)-5] + "-flat.vmdk": 12, "b.vmdk": -1, ".trueup-1-12": -1,
+		ownName(r): -1, name[1:]: -1, "..": -1,
+	} {
+		require.Equal(t, round, roundOf(text, r), text)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -262,7 +263,11 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (t task, v verdict) {
 	case err != nil:
 		return t, verdict{fleet.Queued, "io", err.Error()}
 	}
-	exchanged := r.Kind == fleet.Exchange && r.Named != "" && exists(at+journal) // by an earlier delivery
+	open := r.Kind == fleet.Exchange && exists(at+journal)
+	exchanged := open && r.Named != "" // by an earlier delivery
+	if open && !exchanged {
+		return t, verdict{fleet.Refused, unfinished, "an exchange of it is open: trueup inspect shows what to do"}
+	}
 	if !exchanged && changed(at, &r.Job) {
 		return t, verdict{
 			fleet.Refused, "changed",
@@ -314,7 +319,7 @@ func copying(at string, r *fleet.Record, common []string, exchanged bool) (t tas
 		t.last = run("replace", o.Flags(), []string{at})
 		return t, v
 	case r.Kind == fleet.Exchange:
-		t.last = run("replace", o.Flags(), []string{"--by", t.copy, at})
+		t.last = run("replace", o.Flags(), []string{"--verify", "structure", "--by", t.copy, at})
 	}
 	if named(t.copy) { // an earlier delivery has taken the fence
 		return t, v
@@ -341,13 +346,31 @@ func target(at string, r *fleet.Record) string {
 // ownName is the prefix of a job's temporary files and folders, which a scan passes over.
 func ownName(r *fleet.Record) string { return ".trueup-" + r.ID() }
 
+// roundName is ownName of one round: a worker of an earlier round can wake up and clear what that has written.
+func roundName(r *fleet.Record) string { return fmt.Sprintf("%s-%d", ownName(r), r.Round) }
+
+// roundOf returns the round of a temporary name of a job, -1 for any other name.
+func roundOf(name string, r *fleet.Record) int {
+	if strings.HasPrefix(name, "..") {
+		name = name[1:] // trueup puts a dot before the name of a file while it is written
+	}
+	rest, own := strings.CutPrefix(name, ownName(r)+"-")
+	digits, _, _ := strings.Cut(rest, ".")
+	digits, _, _ = strings.Cut(digits, "-") // of a further file of the copy
+	round, err := strconv.Atoi(digits)
+	if !own || err != nil {
+		return -1
+	}
+	return round
+}
+
 // copyOf returns the path that the copy of an image is written to. The files of an aligned one have their final names,
 // in a folder of their own. That of an exchange lies beside the image, as trueup replace --by wants it.
 func copyOf(at string, r *fleet.Record) string {
 	if r.Kind == fleet.Align {
-		return filepath.Join(filepath.Dir(at), ownName(r), filepath.Base(r.Dest()))
+		return filepath.Join(filepath.Dir(at), roundName(r), filepath.Base(r.Dest()))
 	}
-	return filepath.Join(filepath.Dir(at), ownName(r)+"-"+filepath.Base(at))
+	return filepath.Join(filepath.Dir(at), roundName(r)+filepath.Ext(at))
 }
 
 // partialExt ends the name of a file that trueup has not completed.

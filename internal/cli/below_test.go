@@ -146,7 +146,7 @@ func TestReplaceBy(t *testing.T) {
 	t.Run("exchanged, and back", func(t *testing.T) {
 		misaligned(t)
 		old, aligned := disktest.ReadFile(t, "d.img"), disktest.ReadFile(t, "c.img")
-		for _, flags := range [][]string{nil, {"--verify", "full"}} {
+		for _, flags := range [][]string{nil, {"--verify", "structure"}} {
 			r := replace(t, append([]string{"c.img", "d.img"}, flags...)...)
 			require.Equal(t, 0, r.code, r.stderr)
 			require.Equal(t, aligned, disktest.ReadFile(t, "d.img"))
@@ -168,15 +168,24 @@ func TestReplaceBy(t *testing.T) {
 		"a field that the move changed": {func(t *testing.T) {
 			t.Helper()
 			disktest.WriteAt(t, "c.img", 446+8, []byte{64})
+		}, "c.img d.img --verify structure", 4, "is not what these flags make of d.img"},
+		"a larger copy": {func(t *testing.T) {
+			t.Helper()
+			require.NoError(t, os.Truncate("c.img", 4<<20))
+		}, "c.img d.img --verify structure", 4, "is not what these flags make of d.img"},
+		"a shorter copy": {func(t *testing.T) {
+			t.Helper()
+			st := disktest.Stat(t, "c.img")
+			require.NoError(t, os.Truncate("c.img", st.Size()-512))
 		}, "c.img d.img", 4, "is not what these flags make of d.img"},
 		"a byte of the data": {func(t *testing.T) {
 			t.Helper()
 			disktest.WriteAt(t, "c.img", 200*512, []byte("other"))
-		}, "c.img d.img --verify full", 4, "is not what these flags make of d.img"},
+		}, "c.img d.img", 4, "is not what these flags make of d.img"},
 		"a disk that was written after it": {func(t *testing.T) {
 			t.Helper()
 			require.NoError(t, os.Chtimes("c.img", time.Time{}, time.Unix(1, 0)))
-		}, "c.img d.img", 4, `"d.img" was written after it`},
+		}, "c.img d.img --verify structure", 4, `"d.img" was written after it`},
 		"a link": {func(t *testing.T) {
 			t.Helper()
 			require.NoError(t, os.Symlink("c.img", "l.img"))
@@ -212,6 +221,28 @@ func TestReplaceBy(t *testing.T) {
 			require.NoError(t, os.WriteFile("x.img", disktest.ReadFile(t, "d.img"), 0o600))
 			require.Equal(t, 0, trueup(t, "replace", "--allow-unbootable", "x.img").code)
 		}, "x.orig.img d.img", 4, "x.img"},
+		"a disk with an open exchange": {func(t *testing.T) {
+			t.Helper()
+			require.Equal(t, 0, trueup(t, "replace", "--allow-unbootable", "d.img").code)
+		}, "c.img d.img --keep none", 4, "trueup finish"},
+		"names of the original": {func(t *testing.T) {
+			t.Helper()
+			for _, name := range []string{"d", "c"} {
+				require.Equal(t, 0, trueup(t, "convert", name+".img", name+".vmdk", "--to", "vmdk:monolithicFlat").code)
+			}
+			text := strings.ReplaceAll(string(disktest.ReadFile(t, "c.vmdk")), "c-flat", "c.orig-flat")
+			require.NoError(t, os.WriteFile("c.vmdk", []byte(text), 0o600))
+			require.NoError(t, os.Rename("c-flat.vmdk", "c.orig-flat.vmdk"))
+		}, "c.vmdk d.vmdk", 4, "which another file has or gets"},
+		"a name that is taken": {func(t *testing.T) {
+			t.Helper()
+			require.Equal(t, 0, trueup(t, "convert", "d.img", "d.vmdk", "--to", "vmdk:monolithicFlat").code)
+			require.NoError(t, os.Rename("d-flat.vmdk", "data.vmdk"))
+			text := strings.ReplaceAll(string(disktest.ReadFile(t, "d.vmdk")), "d-flat", "data")
+			require.NoError(t, os.WriteFile("d.vmdk", []byte(text), 0o600))
+			require.NoError(t, os.WriteFile("d-flat.vmdk", []byte("mine"), 0o600))
+			require.Equal(t, 0, trueup(t, "convert", "c.img", "c.vmdk", "--to", "vmdk:monolithicFlat").code)
+		}, "c.vmdk d.vmdk", 4, "which another file has or gets"},
 		"the disk itself": {nil, "d.img d.img", 4, "a file of the disk"},
 		"a package":       {nil, "c.ova d.img", 64, "leave out"},
 		"digests":         {nil, "c.img d.img --checksums s", 64, "leave out --checksums"},

@@ -174,7 +174,7 @@ func TestNonsenseArguments(t *testing.T) {
 		{64, "a: nothing is open here", []string{"finish", "a", "b"}},
 		{64, "a is given twice; give it once", []string{"undo", "a", "a"}},
 		{64, "--journal belongs to one PATH, and 2 are given", []string{"resume", "--journal", "j", "a", "b"}},
-		{64, "--with and --checksums are for one DISK, and 2 are given", []string{
+		{64, "--with, --checksums and --by are for one DISK, and 2 are given", []string{
 			"replace", "--checksums", "s", "src.img", "copy.img",
 		}},
 		{64, "absent: no such file; name disks that are there", []string{"replace", "src.img", "absent"}},

@@ -37,8 +37,9 @@ The copy has the format of DISK. replace refuses a DISK that is open in a progra
 overlay needs: in its folder and below, and in --allow-folder and below.
 
 With --by COPY no copy is written: COPY, which trueup align has written beside DISK, gets the names of DISK, and is
-undone and finished as any other. Give the flags that it was written with. Its structures and all changed fields are
-compared, and with --verify full every byte. It is refused if DISK was written after it, and for packages.
+undone and finished as any other. Give the flags that it was written with. Every byte is compared first; where trueup
+verify has done that, --verify structure compares sizes, tables, and all fields that the move changed, and refuses a
+DISK that was written after COPY. A disk that has an exchange open is refused, and so are packages.
 
 Several DISKs are replaced one after the other, each for itself. With --json, each is an object of one line. An error of
 one does not end the others, and the exit code is the worst.
@@ -57,9 +58,6 @@ func NewReplace(c *Base) *cobra.Command {
   trueup replace --by winxp-aligned.vmdk winxp.vmdk`,
 		Args: Several("DISK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.by != "" && !cmd.Flags().Changed("verify") {
-				f.verify = structure // it was proved when it was written
-			}
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
 		},
 	}
@@ -143,11 +141,16 @@ func (f *replaceFlags) making(ctx context.Context, disk string) *making {
 	}
 }
 
-// goesOn completes the exchange that an earlier run has left open. It reports whether there was one.
+// goesOn completes the exchange that an earlier run has left open, or refuses it with --by. It reports whether there
+// was one.
 func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk string) (bool, error) {
 	w, err := journal.At(disk)
-	if err != nil || w == nil || f.by != "" || w.Kind != journal.Exchange {
+	if err != nil || w == nil || w.Kind != journal.Exchange {
 		return false, nil //nolint:nilerr // opening the disk says the same
+	}
+	if f.by != "" { // which need not be the copy of that exchange
+		i := w.Issue()
+		return true, &ondisk.Refusal{Code: "unfinished", Reason: disk + ": " + i.Text, Remedy: i.Remedy}
 	}
 	on := &openFlags{
 		Base: f.Base, Shown: f.Shown, command: realign.Resume, keepNone: f.keep == keepNone, allow: f.Allow,

@@ -49,6 +49,9 @@ func Resume(ctx context.Context, h *journal.Held, o journal.Options) (journal.Do
 // mayResume refuses to give the path to an outdated copy: while the path led to the source, a guest may have written to
 // it.
 func (x *run) mayResume(ctx context.Context, o journal.Options) error {
+	if err := x.copyIdle(); err != nil {
+		return err
+	}
 	if x.d.is(x.New[0].Name, x.New[0]) {
 		return x.copyStands(ctx, o)
 	}
@@ -66,6 +69,34 @@ func (x *run) mayResume(ctx context.Context, o journal.Options) error {
 		}
 	}
 	return x.copyStands(ctx, o)
+}
+
+// copyIdle refuses a copy that still has names of its own, and that was written under them since the exchange began, or
+// is open for writing.
+func (x *run) copyIdle() error {
+	for _, f := range slices.Concat(x.New, x.Left) {
+		at := f.Other
+		if len(at) == 0 {
+			at = f.Name
+		}
+		if x.Work.Phase != journal.Begun || f.unnamed() || !x.d.is(at, f) {
+			continue
+		}
+		written := !x.d.same(at, f)
+		if open, err := x.d.OpenAny(string(at), ondisk.ErrReference); err == nil {
+			written = written || open.Written()
+			_ = open.Close() // it was read
+		}
+		if written {
+			return &ondisk.Refusal{
+				Code: "changed",
+				Reason: fmt.Sprintf("%v, a file of the copy, was written since the exchange began, or is open for writing",
+					at),
+				Remedy: "end what writes it; what was written is lost if you move the file away and run trueup undo",
+			}
+		}
+	}
+	return nil
 }
 
 // copyStands refuses to complete an exchange by a copy that is not the one that was written.
@@ -107,6 +138,9 @@ func Undo(ctx context.Context, h *journal.Held, o journal.Options) (journal.Done
 // is looked at again where the path still leads to the copy, since a guest can have been started from it.
 func (x *run) mayUndo(ctx context.Context, o journal.Options) error {
 	if err := x.present(); err != nil {
+		return err
+	}
+	if err := x.copyIdle(); err != nil {
 		return err
 	}
 	if x.Work.Phase == journal.Undoing && !x.leadsToCopy() {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,9 +21,10 @@ import (
 type Copy struct {
 	img  *image.Image
 	dir  *folder
-	head name   // unfinished name of the descriptor with the names of the disk; empty for a copy in one file
-	text []byte // of that descriptor
-	owns bool   // the run has written the descriptor, and the exchange has not begun
+	head name     // unfinished name of the descriptor with the names of the disk; empty for a copy in one file
+	text []byte   // of that descriptor
+	open *os.File // the descriptor, which is locked while its inode must not be another file's
+	owns bool     // the run has written the descriptor, and the exchange has not begun
 
 	finals []string // names that the files get, in the order of img.Handles
 }
@@ -36,6 +39,9 @@ func (s *Source) Take(img *image.Image, fresh bool, by image.Writers, search []s
 	}
 	if err == nil {
 		err = c.rename(string(s.plan.Old[0].Name))
+	}
+	if err == nil {
+		err = s.checkNames(c)
 	}
 	if c.head != nil {
 		s.plan.Left = append(s.plan.Left, fileOf(img.Handles[0].Name(), "", img.Handles[0].Info))
@@ -95,6 +101,23 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 			return s.refuse("changed", fmt.Sprintf("%v was written after it, and it lacks that", o.Name),
 				anew+"; or have all bytes compared, with --verify full")
 		}
+	}
+	return nil
+}
+
+// checkNames refuses names that the files of a copy would get, and that others have or get.
+func (s *Source) checkNames(c *Copy) error {
+	taken := map[string]bool{journal.PathOf(c.finals[0]): true, string(c.head): true}
+	for _, o := range s.plan.Old {
+		taken[string(o.Other)] = true
+	}
+	for i, n := range c.finals {
+		own := slices.Contains(names(s.plan.Old), n)
+		if taken[n] || !own && s.dir.Exists(n) || len(n) > journal.MaxName {
+			return s.refuse("output", fmt.Sprintf("its file %q would get the name %q, which another file has or gets",
+				c.img.Handles[i].Name(), n), "write it beside the disk: trueup align DISK COPY")
+		}
+		taken[n] = true
 	}
 	return nil
 }
@@ -215,29 +238,60 @@ func (c *Copy) Begin() error {
 	if c.head == nil {
 		return nil
 	}
-	if f, err := c.dir.OpenAny(string(c.head), ondisk.ErrReference); err == nil {
-		locked := f.AtWork()
-		f.Close()
-		if locked {
-			return ondisk.In(ondisk.ErrBusy, "%v is written by another run of trueup", c.head)
-		}
+	if err := c.dropStale(); err != nil {
+		return err
+	}
+	f, err := c.dir.At.Create(string(c.head), 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return c.atWork()
+	}
+	if err != nil {
+		return failed("create", c.head, err)
+	}
+	c.open = f
+	if sys.Locked(sys.Of(f).Lock(sys.Exclusive)) {
+		return c.atWork()
 	}
 	c.owns = true
-	return c.dir.write(c.head, c.text, name(c.img.Handles[0].Name()))
+	_, err = f.WriteAt(c.text, 0)
+	return failed("write", c.head, errors.Join(err, f.Sync()))
 }
 
-// Release leaves the files to the exchange. Discard is harmless after that.
+// dropStale removes a descriptor that a killed run has left.
+func (c *Copy) dropStale() error {
+	f, err := c.dir.At.OpenToWrite(string(c.head))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return failed("open", c.head, err)
+	}
+	defer f.Close()
+	if sys.Locked(f.Lock(sys.Exclusive)) {
+		return c.atWork()
+	}
+	return c.dir.remove(c.head)
+}
+
+func (c *Copy) atWork() error {
+	return ondisk.In(ondisk.ErrBusy, "%v is written by another run of trueup; wait for it", c.head)
+}
+
+// Release leaves the files to the exchange, which keeps the descriptor open.
 func (c *Copy) Release() error {
 	c.owns = false
 	return nil
 }
 
-// Discard removes the descriptor that Begin wrote. The copy keeps its names and bytes.
-func (c *Copy) Discard() error {
-	if !c.owns {
-		return nil
+// Discard removes the descriptor that Begin wrote, unless the exchange has begun. The copy keeps its names and bytes.
+func (c *Copy) Discard() (err error) {
+	if c.owns {
+		err = c.dir.remove(c.head)
 	}
-	return c.dir.remove(c.head)
+	if c.open != nil {
+		err = errors.Join(err, c.open.Close())
+	}
+	return err
 }
 
 // Files returns the names that the files of the copy get, the first of the disk.

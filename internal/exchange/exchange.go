@@ -167,7 +167,7 @@ func (x *run) takeThose(seals bool) error {
 
 // dropNames removes the old names of files that the copy has no files for, and what it has left of itself.
 func (x *run) dropNames() error {
-	if err := x.dropLeft(); err != nil {
+	if err := x.dropLeft(nil); err != nil {
 		return err
 	}
 	for _, f := range x.Old[1:] {
@@ -181,9 +181,12 @@ func (x *run) dropNames() error {
 }
 
 // dropLeft removes the files of the copy that get no name.
-func (x *run) dropLeft() error {
+func (x *run) dropLeft(removed *[]string) error {
 	for _, f := range x.Left {
-		if err := x.d.drop(f.Name, f, nil); err != nil {
+		if !x.d.same(f.Name, f) {
+			continue // it is gone, and another file can have got its inode
+		}
+		if err := x.d.drop(f.Name, f, removed); err != nil {
 			return err
 		}
 	}
@@ -342,11 +345,14 @@ func (x *run) cleanUp(removed *[]string) error {
 
 // dropCopy removes what is left of the copy: of its names those that the source has no files for.
 func (x *run) dropCopy(removed *[]string) error {
-	if err := x.dropLeft(); err != nil {
+	if err := x.dropLeft(removed); err != nil {
 		return err
 	}
 	for _, f := range x.New {
-		err := x.d.drop(f.Other, f, removed)
+		var err error
+		if f.unnamed() || x.d.same(f.Other, f) { // else another file can have got both name and inode
+			err = x.d.drop(f.Other, f, removed)
+		}
 		if !slices.Contains(names(x.Old), string(f.Name)) {
 			err = errors.Join(err, x.d.drop(f.Name, f, removed))
 		}

@@ -52,6 +52,9 @@ type file struct {
 	Disks []shape `json:",omitempty"`
 }
 
+// unnamed reports whether a file of the copy had no name of its own before the exchange.
+func (f file) unnamed() bool { return filepath.Ext(string(f.Other)) == journal.Partial }
+
 // text reports whether a file of the source is known by its bytes.
 func (f file) text() bool { return f.Was != nil }
 

@@ -120,7 +120,7 @@ func claimOf(d *gate.Folder, disk string, files []named) *Claim {
 	}
 	plan, kind := planOf(d, PathOf(disk))
 	for _, f := range files {
-		if role := plan.role(f, disk, w.Phase); role != "" {
+		if role := plan.role(f, disk); role != "" {
 			c := &Claim{Work: *w, Role: role, File: f.name}
 			c.Kind = kind
 			return c
@@ -147,7 +147,7 @@ func planOf(d *gate.Folder, name string) (p claims, kind string) {
 }
 
 // role returns what a file is to the work on a disk, empty for nothing.
-func (p claims) role(f named, disk string, phase Phase) Role {
+func (p claims) role(f named, disk string) Role {
 	for _, o := range p.Old {
 		renamed := o.Inode != 0 && f.info.Inode == o.Inode && f.info.Size == o.Size && f.info.Modified == o.Modified
 		if string(o.Other) == f.name || renamed && f.name != disk {
@@ -158,8 +158,7 @@ func (p claims) role(f named, disk string, phase Phase) Role {
 		return "" // the work on it says so itself
 	}
 	for _, n := range p.New {
-		passed := phase == Kept && !strings.HasSuffix(string(n.Other), Partial) // another file can have that name now
-		if string(n.Name) == f.name || string(n.Other) == f.name && !passed {
+		if string(n.Name) == f.name || string(n.Other) == f.name {
 			return OfCopy
 		}
 	}

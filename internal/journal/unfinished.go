@@ -39,7 +39,7 @@ const (
 )
 
 // ofJob matches the names of files and folders that a job of a fleet writes until its copy is named.
-var ofJob = ondisk.LazyPattern(`^\.trueup-[0-9a-f]{32}(-.+)?$`)
+var ofJob = ondisk.LazyPattern(`^\.trueup-[0-9a-f]{32}-.+$`)
 
 // OfJob reports whether a job of a fleet is writing, or has left, a file or a folder of that name.
 func OfJob(name string) bool { return ofJob().MatchString(name) }

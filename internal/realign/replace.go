@@ -104,6 +104,7 @@ func (j *Job) replaceBy(ctx context.Context, s *Source, p *plan.Plan, view disk.
 	if err != nil {
 		return w, err
 	}
+	defer func() { err = errors.Join(err, c.Discard()) }()
 	j.watch()
 	err = j.proved(ctx, s, p, view, by)
 	if err == nil {
@@ -120,14 +121,14 @@ func (j *Job) replaceBy(ctx context.Context, s *Source, p *plan.Plan, view disk.
 		w.Replaced, err = from.Publish(c)
 	}
 	if err != nil {
-		return w, errors.Join(err, c.Discard())
+		return w, err
 	}
 	w.Took = Since(start)
 	w.Notes = slices.Concat(w.Replaced.Notes, outside(p), s.elsewhere("exchange", undoes))
 	return w, nil
 }
 
-// proved refuses a copy that is not what the plan makes of s: in its structures and in all fields that the plan
+// proved refuses a copy that is not what the plan makes of s: in its size, its structures and all fields that the plan
 // changes, and in every byte where all are compared.
 func (j *Job) proved(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, by *Source) error {
 	if err := Broken(align.Relevant(by.Damage, nil)); err != nil {
@@ -135,15 +136,16 @@ func (j *Job) proved(ctx context.Context, s *Source, p *plan.Plan, view disk.Dis
 	}
 	got := by.Image.Disk
 	err := cmp.Or(intact(by.Image), verify.Promise(p, s.Layout, by.Layout))
+	if err == nil && got.Size() != view.Size() {
+		err = fmt.Errorf("%w: it has %d bytes, want %d", verify.ErrDifferent, got.Size(), view.Size())
+	}
 	var diffs []Difference
 	switch {
 	case err != nil:
 	case j.Full:
 		diffs, err = j.same(ctx, view, got)
 	default:
-		if diffs, err = s.unexplained(p, got, by.Layout); err == nil && len(diffs) == 0 {
-			diffs, err = unpatched(p, got)
-		}
+		diffs, err = unpatched(p, got)
 	}
 	if len(diffs) > 0 {
 		err = fmt.Errorf("%w at byte %d: %s", verify.ErrDifferent, diffs[0].Off, diffs[0].Text)

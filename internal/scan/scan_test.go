@@ -365,7 +365,7 @@ func TestNonImagesAreCounted(t *testing.T) {
 // Files that a run is writing or has not removed yet are no images of their own, and not opened. The images that name
 // one as their extent, and the user who names one as a PATH, mean it.
 func TestTemporaryFilesHaveNoRows(t *testing.T) {
-	const job = ".trueup-0123456789abcdef0123456789abcdef"
+	const job = ".trueup-0123456789abcdef0123456789abcdef-0"
 	tr := newTrial(t)
 	tr.put(map[string]string{
 		"x.vmdk": "disk", ".x.vmdk.partial": "disk", ".x-flat.vmdk.partial": "bare", ".x.orig.vmdk.exchange": "disk",

@@ -29,7 +29,9 @@ func filledNTFS(t *testing.T, volume string, fill func(dir string), options ...s
 	}
 	t.Cleanup(func() { _ = exec.Command("fusermount", "-u", "-z", dir).Run() }) // when fill failed
 	fill(dir)
-	disktest.Run(t, "fusermount", "-u", dir)
+	disktest.WaitFor(t, "an unmount: another process can be looking at all mounts", func() bool {
+		return exec.Command("fusermount", "-u", dir).Run() == nil
+	})
 	// The program still writes, and holds a lock until it has done.
 	f, err := os.OpenFile(volume, os.O_RDWR, 0)
 	require.NoError(t, err)
