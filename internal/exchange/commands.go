@@ -90,8 +90,8 @@ func (x *run) copyIdle() error {
 		if written {
 			return &ondisk.Refusal{
 				Code: "changed",
-				Reason: fmt.Sprintf("%v, a file of the copy, was written since the exchange began, or is open for writing",
-					at),
+				Reason: fmt.Sprintf("%v, a file of the copy, was written since the exchange began, or is open for "+
+					"writing", at),
 				Remedy: "end what writes it; what was written is lost if you move the file away and run trueup undo",
 			}
 		}
