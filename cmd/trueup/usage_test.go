@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -124,6 +125,9 @@ func TestExamples(t *testing.T) {
 				}
 				if name == "verify" {
 					exampleRun(t, dir, 0, append([]string{"align"}, args[1:]...)...)
+				}
+				if slices.Contains(args, "--by") { // COPY and DISK
+					exampleRun(t, dir, 0, "align", args[3], args[2])
 				}
 				// the disk is misaligned
 				exampleRun(t, dir, map[string]int{"inspect": 3, "scan": 3, "report": 3}[name], args...)
