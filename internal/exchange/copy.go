@@ -23,7 +23,7 @@ type Copy struct {
 	dir  *folder
 	head name     // unfinished name of the descriptor with the names of the disk; empty for a copy in one file
 	text []byte   // of that descriptor
-	open *os.File // the descriptor, which is locked while its inode must not be another file's
+	open *os.File // the descriptor, which is locked until the exchange has begun
 	owns bool     // the run has written the descriptor, and the exchange has not begun
 
 	finals []string // names that the files get, in the order of img.Handles
@@ -208,11 +208,12 @@ func (c *Copy) EachFile(each func(final, partial string, f *sys.File) error) err
 				Remedy: "end that, and run again",
 			}
 		}
-		at := name(f.Name())
-		if i == 0 && c.head != nil {
-			at = c.head
+		if i == 0 && c.open != nil {
+			err = errors.Join(each(c.finals[i], string(c.head), sys.Of(c.open)), c.open.Sync())
+		} else {
+			err = c.pass(name(f.Name()), c.finals[i], each)
 		}
-		if err := c.pass(at, c.finals[i], each); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -277,10 +278,19 @@ func (c *Copy) atWork() error {
 	return ondisk.In(ondisk.ErrBusy, "%v is written by another run of trueup; wait for it", c.head)
 }
 
-// Release leaves the files to the exchange, which keeps the descriptor open.
+// Release leaves the files to the exchange. Discard is harmless after that.
 func (c *Copy) Release() error {
 	c.owns = false
-	return nil
+	return c.close()
+}
+
+func (c *Copy) close() error {
+	if c.open == nil {
+		return nil
+	}
+	f := c.open
+	c.open = nil
+	return f.Close()
 }
 
 // Discard removes the descriptor that Begin wrote, unless the exchange has begun. The copy keeps its names and bytes.
@@ -288,10 +298,11 @@ func (c *Copy) Discard() (err error) {
 	if c.owns {
 		err = c.dir.remove(c.head)
 	}
-	if c.open != nil {
-		err = errors.Join(err, c.open.Close())
+	closed := c.close()
+	if err != nil { // Windows removes no file that is open
+		err = c.dir.remove(c.head)
 	}
-	return err
+	return errors.Join(err, closed)
 }
 
 // Files returns the names that the files of the copy get, the first of the disk.

@@ -3,6 +3,7 @@ package shell
 import (
 	"path"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +47,9 @@ func TestGlob(t *testing.T) {
 		{"a**c/x", "abc/x,ac/x", "a/c/x"},
 		{"a*b*c", "abc,aXbYbZc", "acb,abcd"},
 	} {
+		if runtime.GOOS == "windows" && strings.Contains(tc.glob, `\\`) {
+			continue // it separates folders there
+		}
 		g, err := ParseGlob(tc.glob)
 		require.NoError(t, err, tc.glob)
 		for name := range strings.SplitSeq(tc.yes, ",") {
