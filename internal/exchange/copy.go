@@ -258,7 +258,7 @@ func (c *Copy) Begin() error {
 	return failed("write", c.head, errors.Join(err, f.Sync()))
 }
 
-// dropStale removes a descriptor that a killed run has left.
+// dropStale removes a descriptor that a killed run has left. One whose exchange has begun has a journal, and no lock.
 func (c *Copy) dropStale() error {
 	f, err := c.dir.At.OpenToWrite(string(c.head))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -270,6 +270,9 @@ func (c *Copy) dropStale() error {
 	defer f.Close()
 	if sys.Locked(f.Lock(sys.Exclusive)) {
 		return c.atWork()
+	}
+	if w, err := journal.Beside(c.dir.Folder, c.finals[0]); w != nil || err != nil {
+		return errors.Join(err, c.atWork())
 	}
 	return c.dir.remove(c.head)
 }
