@@ -23,8 +23,8 @@ import (
 )
 
 // A Linux guest is Debian's kernel, and an initrd with one program (disktest/testdata/linux-init). It mounts the ext
-// file system that the command line names by its UUID, and says the checksum of its files on the serial port. Timers
-// are not checked: the emulation of a busy machine would fail.
+// file system of the root= UUID, and prints the checksum of its files on the serial port. Timers are not checked: the
+// emulation of a busy machine would fail.
 const (
 	linuxRootUUID = "7b1e6f0a-52c4-4d0b-9a3e-c0ffee5eed01"
 	linuxCommand  = "root=UUID=" + linuxRootUUID + " console=ttyS0 quiet panic=-1 no_timer_check"

@@ -205,8 +205,7 @@ func TestOneProcessOneJob(t *testing.T) {
 	}
 }
 
-// process is what strace shows of a process: how often it has opened images, and the programs that it, and those that
-// it has started, have become.
+// process counts image opens of a process, and lists the programs executed by it and its children.
 type process struct {
 	opened   int
 	programs []string

@@ -40,7 +40,7 @@ type linuxGuest struct {
 	console string // the file with what the kernel said
 }
 
-// guestRequest and guestAnswer are those of disktest/testdata/linux-mounts.
+// guestRequest and guestAnswer are the protocol of disktest/testdata/linux-mounts.
 type guestRequest struct {
 	Op                         string
 	Source, Target, Type, Data string

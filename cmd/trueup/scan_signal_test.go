@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// A signal ends the scan with a report of the images so far, and the next scan takes them over.
+// A signal ends the scan with a report of the images so far; --since reuses their rows.
 func TestScanInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, s := range endSignals {

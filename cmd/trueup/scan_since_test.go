@@ -255,7 +255,7 @@ func TestScanSinceIsEnded(t *testing.T) {
 	require.Positive(t, whole.sum.Changes.Same)
 }
 
-// TestScanSinceAnotherBuild compares with the rows of another build, and takes none over.
+// TestScanSinceAnotherBuild compares with the rows of another build, and reuses none.
 func TestScanSinceAnotherBuild(t *testing.T) {
 	t.Parallel()
 	k, _ := newKept(t)

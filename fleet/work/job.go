@@ -87,8 +87,8 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 	return other
 }
 
-// work does the runs of a job, takes the fence, and gives the copy its names. The error is that of a job that is not
-// this worker's any more.
+// work does the runs of a job, takes the fence, and renames or exchanges the copy. The error is queue.ErrFenced for a
+// job of another worker.
 func (j *attempt) work(ctx context.Context) (e end, v verdict, err error) {
 	v = verdict{state: fleet.Done}
 	var result []byte
@@ -158,8 +158,8 @@ func merged(first, last []byte, dest string) []byte {
 	return out
 }
 
-// fence asks the server until it answers whether the job is still this worker's. From then on its copy may get its
-// names, and no other worker begins anew.
+// fence records the proved copy in the job, with retries while the server is away. After it the copy may get its names,
+// and no other worker begins anew.
 func (j *attempt) fence(ctx context.Context) error {
 	identity := identityOf(j.task.copy)
 	if identity == "" {
@@ -476,8 +476,8 @@ func (j *attempt) cancelled(ctx context.Context) {
 	j.log.Info("the job was cancelled")
 }
 
-// clear removes what this round of a job, and earlier ones, have written under names of their own. What another job has
-// left is not touched, and an exchange that has begun to give names is not taken back: the disk may be in use since.
+// clear removes the temporary files of this round of a job and of earlier ones. It does not undo an exchange that has
+// begun: the disk may be in use.
 func (j *attempt) clear() error {
 	r := &j.lease.Record
 	if r.Kind == fleet.Scan {

@@ -26,8 +26,8 @@ const (
 	maxCode   = 64
 )
 
-// run is a trueup that does a part of a job. It dies with this process, at any moment: what it writes has names of its
-// own, or it gives names that a later run can complete.
+// run is one trueup process of a job. It can die at any moment, with this process: it writes temporary names, or an
+// exchange with a journal.
 type run struct {
 	cmd   *exec.Cmd
 	said  chan event // closed when the run has closed its output

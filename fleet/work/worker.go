@@ -346,7 +346,7 @@ func target(at string, r *fleet.Record) string {
 // ownName is the prefix of a job's temporary files and folders, which a scan passes over.
 func ownName(r *fleet.Record) string { return ".trueup-" + r.ID() }
 
-// roundName is ownName of one round: a worker of an earlier round can wake up and clear what that has written.
+// roundName adds the round to ownName: a worker of an earlier round can wake up late and clear its own files.
 func roundName(r *fleet.Record) string { return fmt.Sprintf("%s-%d", ownName(r), r.Round) }
 
 // roundOf returns the round of a temporary name of a job, -1 for any other name.

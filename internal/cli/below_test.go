@@ -130,8 +130,7 @@ func TestFinishBelowKeepsWhatAnOverlayNeeds(t *testing.T) {
 	require.Equal(t, "no disk in lib/machine or below has a journal\n", r.stdout)
 }
 
-// TestReplaceBy exchanges a disk for a finished copy, and refuses copies that are not what the flags make of it, or
-// that something else needs.
+// TestReplaceBy exchanges a disk for a finished copy, and refuses copies of other flags and copies in use.
 func TestReplaceBy(t *testing.T) {
 	misaligned := func(t *testing.T) {
 		t.Helper()

@@ -1,5 +1,5 @@
-// Package cli is the command line of trueup: one file for each command, and what all of them share: flags, help,
-// completion, the report, the terminal, signals, exit codes and the sandbox of the process.
+// Package cli is the command line of trueup: one file for each command, and the common parts: flags, help, completion,
+// the report, the terminal, signals, exit codes and the sandbox of the process.
 package cli
 
 import (

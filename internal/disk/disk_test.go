@@ -340,7 +340,7 @@ func TestComposedDisksAskOnce(t *testing.T) {
 	require.Equal(t, stripes-1, asked)
 }
 
-// What does not know its holes is an error, of a disk and of what its bytes are stored in.
+// An error of the search for holes is returned, of a disk and of its storage.
 func TestExtentsThatAreNotKnown(t *testing.T) {
 	bad := disktest.NewBadExtents(disktest.ShortDisk([]byte("data"), 4096))
 	_, err := disk.Stored(bad)

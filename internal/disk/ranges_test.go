@@ -32,7 +32,7 @@ func TestMerge(t *testing.T) {
 	require.Empty(t, disk.Merge(nil))
 }
 
-// What pieces leave of a disk lies before, between and behind them.
+// Gaps lie before, between and behind pieces.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	at := func(off, n int64) disk.Piece { return disk.Piece{Range: disk.Range{Off: off, Len: n}} }

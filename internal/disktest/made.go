@@ -77,7 +77,7 @@ func addFiles(to hash.Hash, path string) bool {
 	}) == nil
 }
 
-// removeObsolete removes older folders of a name, and what killed processes have left of them.
+// removeObsolete removes older folders of a name, and leftovers of killed processes.
 func removeObsolete(t testing.TB, kept, name, current string) {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(kept, name+"-*"))

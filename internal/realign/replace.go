@@ -148,7 +148,7 @@ func (j *Job) proved(ctx context.Context, s *Source, p *plan.Plan, view disk.Dis
 		diffs, err = unpatched(p, got)
 	}
 	if len(diffs) > 0 {
-		err = fmt.Errorf("%w at byte %d: %s", verify.ErrDifferent, diffs[0].Off, diffs[0].Text)
+		err = fmt.Errorf("%w: %s", verify.ErrDifferent, diffs[0].Text)
 	}
 	if errors.Is(err, verify.ErrDifferent) {
 		return &ondisk.Refusal{
@@ -167,7 +167,8 @@ func unpatched(p *plan.Plan, got disk.Disk) ([]Difference, error) {
 			return nil, err
 		}
 		if !bytes.Equal(b, x.New) {
-			return []Difference{{Range: x.Range(), Text: fmt.Sprintf("% x, want % x (%s)", b, x.New, x.Reason)}}, nil
+			text := fmt.Sprintf("byte %d has % x, want % x (%s)", x.Off, b, x.New, x.Reason)
+			return []Difference{{Range: x.Range(), Text: text}}, nil
 		}
 	}
 	return nil, nil

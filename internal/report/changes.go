@@ -376,7 +376,7 @@ func (t *Text) checksums(sums []Checksum) {
 // workText returns the amount of data copied, the time it took, and its rate.
 func workText(bytes int64, seconds float64) string {
 	text := units.Format(bytes) + " in " + Seconds(seconds)
-	if seconds >= 1 {
+	if seconds >= 1 && bytes > 0 {
 		text += ", " + units.Format(int64(float64(bytes)/seconds)) + "/s"
 	}
 	return text
