@@ -63,6 +63,7 @@ var removed = map[string]string{
 	"log-format":     "the lines of --log are JSON, which jq prints as text",
 	"resumable":      "an ended copy starts again; trueup resume is for replace and move",
 	"replace":        "write trueup replace DISK",
+	"since":          "trueup scan --since compares with an earlier scan; for earlier sums, report the older FILEs",
 	"second-opinion": "write && trueup judge SOURCE DEST after the line",
 	"view":           "write trueup view SOURCE DEST",
 	"vmx":            definitions,

@@ -19,7 +19,6 @@ type reportFlags struct {
 	formatFlags
 	scan.MergeTask
 	failOn string
-	since  string
 	title  Title
 }
 
@@ -40,9 +39,6 @@ about one image if they have the same label datastore, the same path below the o
 path as a whole or the same size and times of the main file; or else the same file system by its UUID, and the same
 inode, size and times of the main file. The row says which. Rows that nothing identifies are joined with no other.
 
-With --since, rows say what is new, changed, as before or removed since then, and sums have those of then beside them.
-An image is found again by its whole path and its label datastore, the UUID of its file system or its label host.
-
 A damaged line, a scan that was interrupted, a FILE without a summary and a shard without a FILE are listed, and end
 with 1.`,
 		Example: `  trueup report esx1.ndjson esx2.ndjson
@@ -60,8 +56,6 @@ with 1.`,
 	Complete(cmd, "fail-on", scan.FailOns()...)
 	AddUnknown(cmd, &f.AllowUnknown)
 	AddTitle(cmd, &f.title)
-	fs.StringVar(&f.since, "since", "",
-		"compare with what was known at `TIME`, a day as 2026-11-01 or an RFC 3339 time")
 	fs.BoolVar(&f.AllowEmpty, "allow-empty", false, "exit with 0 if no image was judged")
 	return cmd
 }
@@ -73,11 +67,6 @@ func (f *reportFlags) settle(args []string) (err error) {
 	}
 	if f.Fail, err = scan.ParseFailOn(f.failOn); err != nil {
 		return err
-	}
-	if f.since != "" {
-		if f.Since, err = scan.ParseSince(f.since); err != nil {
-			return err
-		}
 	}
 	if f.Files, err = scan.ReportFiles(args); err != nil {
 		return err

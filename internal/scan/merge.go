@@ -51,7 +51,6 @@ type MergeTask struct {
 	Fail         results.FailOn
 	AllowUnknown bool
 	AllowEmpty   bool
-	Since        string // as ParseSince returns it; empty: nothing is compared with what was known earlier
 }
 
 // label adds the labels of a file that have none of these keys.
@@ -92,10 +91,6 @@ type merging struct {
 	roots    results.Roots // of the part at rootsLine
 	rootsOfN *results.Summary
 	shards   map[library]map[int]int // how often each share was read
-	earliest string                  // when the first scan ended; empty: none has
-
-	walks  map[string][]walk          // by what they have looked at
-	shares map[library]map[int]string // when the last scan of each share began
 }
 
 // library is what shards are of: PATHs, and how many shares they have.
@@ -116,9 +111,8 @@ type source struct {
 func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 	m := &merging{
 		MergeTask: t, summary: results.NewSummary(), copies: map[string]*results.Copies{}, storages: map[string]bool{},
-		shards: map[library]map[int]int{}, walks: map[string][]walk{}, shares: map[library]map[int]string{},
+		shards: map[library]map[int]int{}, table: &table{ctx: ctx, textAt: map[string]int32{}},
 	}
-	m.table = newTable(ctx, t.Since)
 	defer func() {
 		if err != nil {
 			err = cmp.Or(ctx.Err(), errors.Join(err, m.table.close()))
@@ -137,9 +131,6 @@ func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 	}
 	m.missing()
 	if err := m.table.join(); err != nil {
-		return nil, err
-	}
-	if err := m.compare(); err != nil {
 		return nil, err
 	}
 	if err := m.settle(); err != nil {
@@ -201,7 +192,7 @@ func (m *merging) take(i *results.Image, at source) error {
 		m.storages[at.part.Storage] = true
 	}
 	i.SetPath(i.ExactPath())
-	if m.Since == "" && i.Verdict == align.Aligned {
+	if i.Verdict == align.Aligned {
 		m.copiesIn(placeOf(i, at)).Add(i)
 	}
 	m.summary.Merged.Rows++
@@ -228,7 +219,7 @@ func (m *merging) settle() error {
 		r.kept.order(r.Image)
 		m.summary.Add(r.Image)
 		m.summary.Exit(r.Image, m.Fail)
-		sums.add(r.Labels, func(sum *results.LabelSum) { sum.Add(r.Image) })
+		sums.add(r.Image)
 		if r.Joined != nil {
 			m.summary.Merged.Joined++
 		}
@@ -236,11 +227,6 @@ func (m *merging) settle() error {
 	})
 	if err != nil {
 		return err
-	}
-	if m.Since != "" {
-		if err := m.before(sums); err != nil {
-			return err
-		}
 	}
 	sums.put(m.summary.Merged)
 	m.summary.Merged.Unknown = m.table.unidentified()
@@ -251,9 +237,7 @@ func (m *merging) settle() error {
 // complete completes a row as a scan does. Of copies all that are aligned are known by now.
 func (m *merging) complete(r row) {
 	i := r.Image
-	if i.Tolerated, i.Change = m.AllowUnknown, changes[r.kept.change]; i.State == results.Gone {
-		return
-	}
+	i.Tolerated, i.Change = m.AllowUnknown, ""
 	i.Settle(results.BoundaryFlags(m.boundary))
 	if c := m.copies[m.table.placeOf(r)]; c != nil && c.Wants(i) {
 		c.Add(i)

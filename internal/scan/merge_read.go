@@ -66,7 +66,7 @@ func (m *merging) file(f ReportFile) error {
 func (m *merging) rowsOf(f ReportFile, in io.Reader, parts []part) error {
 	good, open := 0, 0 // lines that are results; rows without a summary yet
 	var first error
-	sum, damaged := newRowSums(), false // of the rows since the last summary
+	sum := newRowSums() // of the rows since the last summary
 	err := results.Lines(in, results.MaxLine, func(l results.Line) error {
 		event, unknown, err := l.Kind()
 		if unknown != nil {
@@ -80,12 +80,10 @@ func (m *merging) rowsOf(f ReportFile, in io.Reader, parts []part) error {
 		case err != nil:
 		case event == "summary":
 			if len(parts) > 0 && parts[0].line == l.Number {
-				if damaged || !m.addsUp(parts[0], sum, f) { // a damaged line is named, and may be a row
-					parts[0].Whole = false
-				}
+				m.addUp(parts[0], sum, f)
 				m.endOf(parts[0], f)
 				parts, open, good = parts[1:], 0, good+1
-				sum, damaged = newRowSums(), false
+				sum = newRowSums()
 				return nil
 			}
 			_, err = l.Summary()
@@ -100,7 +98,6 @@ func (m *merging) rowsOf(f ReportFile, in io.Reader, parts []part) error {
 			}
 		}
 		if _, ends := errors.AsType[runError](err); err != nil && !ends {
-			damaged = true
 			if first == nil {
 				first = fmt.Errorf("line %d: %w", l.Number, err)
 			}
@@ -137,17 +134,15 @@ func (s *rowSums) Add(i *results.Image) {
 	}
 }
 
-// addsUp reports whether rows add up to their summary, and notes the first sum that differs: files lose lines when they
-// are copied or filtered.
-func (m *merging) addsUp(p part, rows *rowSums, f ReportFile) bool {
+// addUp notes the first sum of a summary that its rows do not have: files lose lines when they are copied or filtered.
+func (m *merging) addUp(p part, rows *rowSums, f ReportFile) {
 	name, stated, found := p.differs(rows)
 	if name == "" {
-		return true
+		return
 	}
 	m.lost(fmt.Sprintf("%s: line %d", f.Path, p.line), "reference", fmt.Sprintf("the summary counts %d %s, and its "+
 		"rows are %d: lines are missing or were changed; copy the file from its source again, or repeat the scan",
 		stated, name, found))
-	return false
 }
 
 // differs returns the first sum of a summary that its rows do not have.
@@ -179,8 +174,6 @@ func (p part) differs(rows *rowSums) (name string, stated, found int) {
 func (m *merging) endOf(p part, f ReportFile) {
 	s := m.summary
 	s.Merged.Scans++
-	m.earliest = least(m.earliest, p.Finished)
-	m.walked(p, f)
 	s.Started, s.Finished = least(s.Started, p.Started), max(s.Finished, p.Finished)
 	if !p.Complete {
 		m.lost(f.Path, "reference", "the scan was interrupted, and images may be missing")

@@ -18,12 +18,12 @@ type labelSums struct {
 	left map[[2]string]bool // labels without a sum; as many as there are sums
 }
 
-// add has a sum for each of the labels add an image.
-func (l *labelSums) add(marks results.Labels, to func(sum *results.LabelSum)) {
+// add counts an image for each of its labels.
+func (l *labelSums) add(i *results.Image) {
 	if l.sums == nil {
 		l.sums, l.left = map[[2]string]*results.LabelSum{}, map[[2]string]bool{}
 	}
-	for key, values := range marks {
+	for key, values := range i.Labels {
 		for _, value := range values {
 			at := [2]string{key, value}
 			sum := l.sums[at]
@@ -37,7 +37,7 @@ func (l *labelSums) add(marks results.Labels, to func(sum *results.LabelSum)) {
 				}
 				continue
 			}
-			to(sum)
+			sum.Add(i)
 		}
 	}
 }

@@ -20,13 +20,11 @@ import (
 // table has a record of each row. The rows themselves stay in the files.
 type table struct {
 	ctx   context.Context //nolint:containedctx // of the run that the table belongs to
-	since string          // as in Task
 	files []*os.File
 	err   error // the first of sorted
 
 	records []record // in the order in which the rows came
 	paths   []byte   // of all records
-	spots   []seen   // of all records; empty without since
 	kept    []kept   // of each image one: in the order of their first rows, then as the report has them
 
 	texts  []string // those that many records have
@@ -53,7 +51,6 @@ type kept struct {
 	cost          float64
 	record, first int32 // indexes of records: the last result, and the first row of the image
 	labels, rows  int32 // of all rows of the image, and how many there are
-	change        int8  // index of changes
 	group, class  int8
 }
 
@@ -64,10 +61,6 @@ const maxPaths = 1 << 30
 type runError struct{ error }
 
 func (e runError) Unwrap() error { return e.error }
-
-func newTable(ctx context.Context, since string) *table {
-	return &table{ctx: ctx, since: since, textAt: map[string]int32{}}
-}
 
 func (t *table) close() (err error) {
 	for _, f := range t.files {
@@ -81,14 +74,6 @@ const (
 	byDatastore  = "datastore"   // the same label datastore, and the same path below the one folder that was scanned
 	byFileSystem = "file_system" // the UUID of the file system, inode, size and times of the main file
 )
-
-// changes are the values of kept.change; empty: nothing says it.
-var changes = []results.Change{"", results.New, results.Changed, results.Same, results.Removed}
-
-// become notes a change.
-func (k *kept) become(c results.Change) { k.change = int8(slices.Index(changes, c)) } //nolint:gosec // there are five
-
-func (k *kept) is(c results.Change) bool { return changes[k.change] == c }
 
 // identities are the values of record.by.
 var identities = []string{"", byDatastore, byFileSystem}
@@ -151,9 +136,6 @@ func (t *table) put(i *results.Image, at source) error {
 		r.main = uint64(main[0])<<56 | uint64(main[1])<<48 | uint64(main[2])<<40 | uint64(main[3])<<32 | 1
 	}
 	t.records, t.paths = append(t.records, r), append(t.paths, path...)
-	if t.since != "" {
-		t.see(i, at)
-	}
 	return nil
 }
 
@@ -289,9 +271,6 @@ func (t *table) rowOf(k *kept) (out row, err error) {
 	}
 	if k.rows > 1 {
 		out.Joined = &results.Joined{By: identities[t.records[k.record].by], Rows: int(k.rows)}
-	}
-	if k.is(results.Removed) {
-		out.Image = goneOf(out.Image)
 	}
 	return out, nil
 }

@@ -254,8 +254,10 @@ func (e *earlier) removed(paths []string, has func(path string) bool) (out []*re
 		if !inOne(roots, path) || !has(path) || !p.noImage && !gone(path) {
 			continue
 		}
-		i := goneOf(was)
-		i.Change = results.Removed
+		i := results.NewImage("")
+		i.SetPath(was.ExactPath())
+		i.State, i.Change = results.Gone, results.Removed
+		i.Format, i.Subformat, i.Size, i.Stored, i.Labels = was.Format, was.Subformat, was.Size, was.Stored, was.Labels
 		out = append(out, i)
 	}
 	slices.SortFunc(out, func(a, b *results.Image) int { return strings.Compare(a.Path, b.Path) })

@@ -119,7 +119,7 @@ func (t *Task) begin() *running {
 	s.Paths, s.Boundary, s.Storage, s.Version = t.Paths, t.Boundary, t.Storage.Name, t.Version
 	s.Fragmentation = t.Fragments
 	s.Replace = t.Replace
-	s.Shard, s.Labels, s.Whole = t.Shard.String(), t.Labels, t.Wanted == nil && !t.ChangedOnly
+	s.Shard, s.Labels = t.Shard.String(), t.Labels
 	s.AllowEmpty, s.FailOn, s.ChangedOnly, s.Again = t.AllowEmpty, string(t.Fail), t.ChangedOnly, t.Again
 	s.Started = stamp(r.start)
 	s.Isolation = results.Isolation{Wanted: string(t.Level), Achieved: string(sandbox.None), Layers: []string{}}

@@ -3,7 +3,6 @@ package results
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -49,11 +48,6 @@ func (m runMetrics) With(pairs ...string) string {
 		out = append(out, all[n]+`="`+escape.Replace(report.Safe(all[n+1]))+`"`) // no line feed is left
 	}
 	return "{" + strings.Join(out, ",") + "}"
-}
-
-// Compared reports whether a label has sums of before.
-func (m *Merged) Compared() bool {
-	return slices.ContainsFunc(m.Labels, func(l LabelSum) bool { return l.Before != nil })
 }
 
 // fragmentsOf sums up the files that were counted, of all volumes.

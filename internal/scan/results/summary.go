@@ -22,7 +22,6 @@ type Summary struct {
 	Others   int      `json:"other_shards,omitempty"` // images in the other shards
 
 	Labels Labels `json:"labels,omitempty"` // of all rows
-	Whole  bool   `json:"whole,omitempty"`  // no option leaves out images below Paths that have no change
 
 	Title       string `json:"-"` // of the report, as the user wants it; empty: its own
 	AllowEmpty  bool   `json:"-"` // a run that judged no image is right
@@ -75,15 +74,13 @@ type Unreadable struct {
 	Error report.Error `json:"error"`
 }
 
-// Changes counts the differences from an earlier scan, or from what was known at a point in time.
+// Changes counts the differences from an earlier scan.
 type Changes struct {
 	Since   string `json:"since,omitempty"` // when that ended; empty for the first run
 	New     int    `json:"new"`
 	Changed int    `json:"changed"`
 	Same    int    `json:"same"`
 	Removed int    `json:"removed"`
-	// Unplaced are the rows of a report of which nothing says where they were before.
-	Unplaced int `json:"not_compared,omitempty"`
 }
 
 // FixSum is the work of realigning all images that are off the boundary and not accepted.

@@ -232,13 +232,8 @@ func changesText(c *Changes) string {
 	case c.Changed+c.Same+c.Removed == 0:
 		return "There is no earlier scan: the next one says what has changed."
 	}
-	out := fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", since,
+	return fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", since,
 		thousands(int64(c.New)), thousands(int64(c.Changed)), thousands(int64(c.Same)), thousands(int64(c.Removed)))
-	if c.Unplaced > 0 {
-		out += " Nothing says where " + counted(c.Unplaced, "image was", "images were") +
-			" before: scan absolute PATHs, with --label host=NAME or datastore=NAME."
-	}
-	return out
 }
 
 func copiedText(n int) string {
