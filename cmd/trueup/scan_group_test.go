@@ -449,39 +449,6 @@ func TestScanKinds(t *testing.T) {
 	require.Equal(t, 12, sum.Skipped)
 }
 
-// TestScanClonezilla has one row for a folder of Clonezilla, whatever compressed the pieces; without a partition table
-// they are files.
-func TestScanClonezilla(t *testing.T) {
-	t.Parallel()
-	s := newShelf(t)
-	gz, zst, bare := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3}, []byte("\x28\xb5\x2f\xfd\x00\x58"),
-		[]byte("partclone-image")
-	for _, dir := range []string{"img/", "loose/"} {
-		s.put(dir+"sda1.ntfs-ptcl-img.gz.aa", gz)
-		s.put(dir+"sda1.ntfs-ptcl-img.gz.ab", noise("piece", 1000))
-		s.put(dir+"vg-root.ext4-ptcl-img.zst.aa", zst)
-		s.put(dir+"sdb1.vfat-ptcl-img.uncomp.aa", bare)
-		s.put(dir+"Info-img-size.txt", []byte("1\n"))
-	}
-	off := offDisk()
-	s.put("img/sda-pt.sf", []byte("label: dos\n"))
-	s.put("img/sda-mbr", off[:sectorSize])
-	s.put("img/sdb-pt.parted", []byte("Model:\n"))
-	s.put("img/other.img", off)
-	s.requireRows(map[string]string{
-		"img/sda1.ntfs-ptcl-img.gz.aa": "packed", "img/other.img": isOff, "loose/sda1.ntfs-ptcl-img.gz.aa": "packed",
-		"loose/vg-root.ext4-ptcl-img.zst.aa": "packed", "loose/sdb1.vfat-ptcl-img.uncomp.aa": "failed unsupported",
-	}, ".")
-	s.requireRows(map[string]string{"img/vg-root.ext4-ptcl-img.zst.aa": "packed"}, "img/vg-root.ext4-ptcl-img.zst.aa")
-	stdout, _, _ := scanRun(t, s.dir, "img")
-	require.Contains(t, stdout, `its folder is a Clonezilla image of disk sda, sdb (partclone), and not read`)
-	last := t.TempDir() + "/last.ndjson"
-	s.requireRows(map[string]string{"img/sda1.ntfs-ptcl-img.gz.aa": "packed", "img/other.img": isOff},
-		append(since(last), "img")...)
-	stdout, _, _ = scanRun(t, s.dir, "--since", last, "--changed", "img")
-	require.NotContains(t, stdout, `"event":"image"`, "nothing has changed")
-}
-
 // TestScanNames has names that are hard to write.
 func TestScanNames(t *testing.T) {
 	t.Parallel()

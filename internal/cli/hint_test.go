@@ -16,13 +16,7 @@ import (
 func TestDidYouMean(t *testing.T) {
 	own(t)
 	require.NoError(t, os.Mkdir("lib", 0o700))
-	require.NoError(t, os.Mkdir("partimag", 0o700))
-	for _, name := range []string{"sda-pt.sf", "sda1.ntfs-ptcl-img.gz.aa"} {
-		require.NoError(t, os.WriteFile("partimag/"+name, nil, 0o600))
-	}
 	for line, want := range map[string]string{
-		"inspect partimag": "partimag is a folder with a Clonezilla image of disk sda (partclone); restore " +
-			"it with Clonezilla to a disk first",
 		"inspct src.img":                  "did you mean trueup inspect?",
 		"help inspct":                     "did you mean trueup inspect?",
 		"info src.img":                    "did you mean trueup inspect?",

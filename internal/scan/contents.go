@@ -23,7 +23,6 @@ type contents struct {
 	files  map[string]*found
 	names  int // that its files name
 	beside image.Folder
-	clone  clonezilla
 	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in
 	// the order of names. All links to a file have the children of the first.
 	owners, children map[string][]*found
@@ -48,12 +47,6 @@ func newContents() *contents {
 		files: map[string]*found{}, owners: map[string][]*found{}, children: map[string][]*found{},
 		alike: map[string][]string{}, links: map[[2]uint64]string{}, journals: map[string]results.File{},
 	}
-}
-
-// note takes a name of the folder.
-func (c *contents) note(name string) {
-	c.beside.Add(name)
-	c.clone.add(name)
 }
 
 // add keeps a file. false: it names too many others, and they are dropped.
@@ -111,7 +104,6 @@ func (c *contents) relate() {
 			c.links[inode] = x.Name
 		}
 	}
-	c.joinPieces(files)
 	c.joinCompanions(files)
 	c.joinBundle(files)
 	c.joinChunks(files)

@@ -24,13 +24,12 @@ type found struct {
 	read   int64          // bytes, to identify it
 	known  *results.Image // the row of the earlier scan, if the file has not changed since
 	failed *results.Image
-	wanted bool   // it may have a row
-	second bool   // another link to the same file stands for it
-	rowed  bool   // it has a row
-	silent bool   // its row failed, and does not cover its parts
-	clone  string // the image of Clonezilla that it is a piece of
-	bundle bool   // it describes a folder, and its row covers that
-	chunk  bool   // a part of a file that an OVF names
+	wanted bool // it may have a row
+	second bool // another link to the same file stands for it
+	rowed  bool // it has a row
+	silent bool // its row failed, and does not cover its parts
+	bundle bool // it describes a folder, and its row covers that
+	chunk  bool // a part of a file that an OVF names
 }
 
 // folder judges the images of one folder. All of its files are identified first: which of them are parts of an image is
@@ -38,7 +37,7 @@ type found struct {
 func (r *search) folder(ctx context.Context, f *folder) error {
 	defer r.turns.finish(f.turn)
 	c := newContents()
-	if err := r.files(ctx, f, c.note, func(list []entry) error { return r.identify(ctx, f, c, list) }); err != nil {
+	if err := r.files(ctx, f, c.beside.Add, func(list []entry) error { return r.identify(ctx, f, c, list) }); err != nil {
 		return err
 	}
 	c.relate()

@@ -1,7 +1,6 @@
 package scan
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,10 +19,6 @@ func NotOpened(path string, err error) error {
 	st, statErr := os.Stat(path)
 	switch {
 	case statErr == nil && st.IsDir():
-		if what := clonezillaFolder(context.Background(), path); what != "" {
-			return ondisk.In(ondisk.ErrUnsupported, "%s is a folder with a %s (partclone); %s", path, what,
-				restoreClone)
-		}
 		if exists(filepath.Join(path, image.BundleDescriptor)) {
 			return ondisk.In(ondisk.ErrUnsupported, "%s is the folder of a %s; what to do with it: trueup inspect %s",
 				path, image.Parallels, shell.Quote(filepath.Join(path, image.BundleDescriptor)))

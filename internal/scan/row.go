@@ -45,9 +45,6 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	switch lone := len(c.owners[x.Name]) == 0; {
 	case x.failed != nil:
 		return r.complete(path, x, x.failed, "")
-	case x.clone != "":
-		i := x.packed(fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), restoreClone)
-		return r.complete(path, x, i, "")
 	case x.id.Kind == image.Companion:
 		return r.complete(path, x, x.companion(x.id.Format), "")
 	case x.isExtent() && lone:
@@ -224,15 +221,10 @@ func (x *found) unjudged(failed *results.Image) *results.Image {
 	if format == unpack.Tar {
 		how = "packed"
 	}
-	i := x.packed(fmt.Sprintf("it is %s with %s, and not judged: %s", how, format, failed.Error.Message), x.id.Remedy)
-	i.Format = format
-	return i
-}
-
-// packed returns the row of a packed file, or of a folder that Clonezilla wrote, that is not judged.
-func (x *found) packed(text, remedy string) *results.Image {
-	return x.aside(results.Packed, x.id.Format, ondisk.Issue{
-		Code: "packed", Effect: ondisk.Warn, Err: ondisk.ErrUnsupported, Text: text, Remedy: remedy,
+	return x.aside(results.Packed, format, ondisk.Issue{
+		Code: "packed", Effect: ondisk.Warn, Err: ondisk.ErrUnsupported,
+		Text:   fmt.Sprintf("it is %s with %s, and not judged: %s", how, format, failed.Error.Message),
+		Remedy: x.id.Remedy,
 	})
 }
 
