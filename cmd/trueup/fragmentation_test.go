@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/csv"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -123,41 +122,6 @@ func TestFragmentationOfAnImage(t *testing.T) {
 	}
 }
 
-// A scan has the same numbers in each of its reports, and none without the flag.
-func TestFragmentationOfALibrary(t *testing.T) {
-	t.Parallel()
-	ext, pieces, free := fragmentedExt(t)
-	answer := trueupJSON[jsonFragmentation](t, 0, "inspect", "--fragmentation", ext)
-	require.Equal(t, pieces, fmt.Sprint(answer.Fragmentation[0].Worst[0].Pieces))
-
-	out := trueup(t, "scan", "--fragmentation", "-o", "csv", ext)
-	require.Equal(t, 0, out.code, out.stderr)
-	rows, err := csv.NewReader(strings.NewReader(out.stdout)).ReadAll()
-	require.NoError(t, err)
-	require.Len(t, rows, 2)
-	cells := map[string]string{}
-	for i, name := range rows[0] {
-		cells[name] = rows[1][i]
-	}
-	require.Equal(t, "21", cells["files"])
-	require.Equal(t, "1", cells["fragmented_files"])
-	require.Equal(t, "50", cells["fragmented_percent"], "20 blocks in pieces, and 20 that are not")
-	require.Equal(t, free[1], cells["free_pieces"])
-	require.Contains(t, trueup(t, "scan", "--fragmentation", ext).stdout, "50.0 %")
-	page := trueup(t, "scan", "--fragmentation", "-o", "html", ext).stdout
-	require.Contains(t, page, "the disk: 1 of 21 files in pieces")
-	require.Contains(t, page, "<td>50.0 %</tr>")
-	sums := trueup(t, "scan", "--fragmentation", "-o", "prometheus", ext).stdout
-	require.Regexp(t, `(?m)^trueup_guest_files\{library="[^"]*",pieces="one"\} 20\n.*pieces="several"\} 1$`, sums)
-	require.Regexp(t, `(?m)^trueup_guest_file_bytes\{library="[^"]*",pieces="one"\} 81920\n.*pieces="several"\} 81920$`,
-		sums)
-	require.Regexp(t, `(?m)^trueup_guest_free_pieces\{[^}]*\} `+free[1]+"$", sums)
-	require.Contains(t, trueup(t, "scan", "--fragmentation", "--json", ext).stdout, `"fragmented":1`)
-	for _, format := range []string{"csv", "text", "json", "html", "prometheus"} {
-		require.NotRegexp(t, "fragmented|[Ii]n pieces|guest_f", trueup(t, "scan", "-o", format, ext).stdout)
-	}
-}
-
 // A logical volume in one place is counted as the same file system by itself, and the others are named.
 func TestFragmentationInLVM(t *testing.T) {
 	t.Parallel()
@@ -194,6 +158,4 @@ func TestFragmentationInLVM(t *testing.T) {
 		"Fragmentation of pieces in partition 1: not counted: it lies in several "+
 			"places, or not on this disk alone")
 	validate(t, trueup(t, "inspect", "--json", "--fragmentation", path).stdout)
-	cells := trueup(t, "scan", "--fragmentation", "-o", "csv", path).stdout
-	require.Contains(t, cells, ",21,1,")
 }

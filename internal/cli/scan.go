@@ -62,8 +62,6 @@ lower one. --script writes the align commands in this order, and with --replace 
 An aligned image is judged by its header, partition table and volumes. --check also reads all tables of its container,
 and the data if there are at most 128 MiB, as inspect does.
 
---fragmentation counts the pieces of files as inspect does, and adds columns.
-
 --since takes the rows of images that have not changed from what an earlier scan -o json has written, and says what has
 changed since. --out can name the same FILE, which need not be there the first time. --changed limits report and exit
 code to new, changed and removed images.
@@ -116,7 +114,6 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	AddUnknown(cmd, &f.Unknown)
 	fs.BoolVar(&f.Empty, "allow-empty", false, "exit with 0 if no image was judged")
 	fs.BoolVar(&f.Tables, "check", false, "check all tables of every container, as inspect does")
-	fs.BoolVar(&f.Pieces, "fragmentation", false, "count the pieces of files and of free space")
 	fs.StringVar(&f.Ignore, "ignore", "", "accept the images listed in `FILE`")
 	fs.StringVar(&f.Script, "script", "", "write a shell script of the align commands to `FILE`")
 	fs.BoolVar(&f.Replace, "replace", false, "have --script exchange images for their copies, with trueup replace")

@@ -32,7 +32,6 @@ type Choices struct {
 	Force            bool
 	Unknown, Empty   bool // accepted
 	Tables           bool // are checked of every container
-	Pieces           bool // of files are counted
 	Shard            string
 	Label            []string // of all rows, KEY=VALUE
 
@@ -153,7 +152,7 @@ func (c *Choices) apart(out, profiles string) error {
 // Task returns what is to be done. Criteria, workers and the files of the command are its caller's.
 func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	t := &Task{
-		Paths: slices.Clone(paths), Check: c.Tables, Fragments: c.Pieces, Level: sandbox.Level(c.Isolation),
+		Paths: slices.Clone(paths), Check: c.Tables, Level: sandbox.Level(c.Isolation),
 		Since: c.Since, First: c.first, ChangedOnly: c.Changed,
 		Fail: c.fail, AllowUnknown: c.Unknown, AllowEmpty: c.Empty,
 		Shard: c.shard, Labels: c.labels, KeepRanked: c.Script != "", Replace: c.Replace,

@@ -25,17 +25,12 @@ import (
 // maxRead bounds the bytes that are read to judge one image.
 const maxRead = 256 * units.MiB
 
-// maxFragments bounds the bytes that are read beside these to count the pieces of files.
-const maxFragments = 4 << 30
-
 // Inspector is the Judge of real images. It reads of an aligned image only what shows that; of any other as much as
 // inspect and plan do.
 type Inspector struct {
 	Boundary int64         `json:"boundary"` // bytes
 	Storage  align.Storage `json:"storage"`
 	Check    bool          `json:"check,omitempty"` // all tables of every container
-
-	Fragments bool `json:"fragments,omitempty"` // of files are counted
 
 	Allow image.FileNames `json:"allow,omitempty"` // folders in which parents may lie beside their children's
 
@@ -87,11 +82,7 @@ func (j *Inspector) Image(job Job) *results.Image {
 // image judges the image of a job; nil is a doubt that came to nothing. With an error it has what could be read all the
 // same.
 func (j *Inspector) image(job Job) (i *results.Image, err error) {
-	most := cmp.Or(j.Most, maxRead)
-	if j.Fragments {
-		most += maxFragments
-	}
-	meter := gate.NewMeter(most)
+	meter := gate.NewMeter(cmp.Or(j.Most, maxRead))
 	i = results.NewImage(job.Path)
 	i.State = results.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter, Allow: j.Allow}
@@ -283,15 +274,6 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 	if err != nil {
 		return results.NewDisk(img.Disk.Size(), j.Boundary), misnamed, err
 	}
-	var counted []report.Fragmentation
-	if j.Fragments {
-		volumes, err := s.Fragments(j.Storage)
-		if err != nil {
-			return results.NewDisk(img.Disk.Size(), j.Boundary), misnamed, err
-		}
-		counted = report.NewFragmentation(volumes)
-	}
-	defer func() { d.Fragmentation = counted }()
 	d = j.describe(s, results.Survey)
 	if err := s.Lacks(); err != nil && misnamed == nil {
 		d.Verdict, d.Content = "", ""

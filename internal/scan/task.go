@@ -17,18 +17,17 @@ import (
 
 // Task is the inspection of many images as a value: which, how, and by which criteria. Run carries it out once.
 type Task struct {
-	Paths     []string                     // files and folders, as the user wrote them
-	Wanted    func(rel, shown string) bool // as in Options
-	Spare     []string                     // files that the caller itself reads or writes
-	Boundary  int64                        // criterion, bytes
-	Storage   align.Storage                // below all images
-	Check     bool                         // reads all tables of every container
-	Fragments bool                         // of files are counted
-	Shard     Shard
-	Labels    results.Labels // of all rows
-	Jobs      int
-	Version   string // of the program
-	Again     string // flags that choose the same images once more
+	Paths    []string                     // files and folders, as the user wrote them
+	Wanted   func(rel, shown string) bool // as in Options
+	Spare    []string                     // files that the caller itself reads or writes
+	Boundary int64                        // criterion, bytes
+	Storage  align.Storage                // below all images
+	Check    bool                         // reads all tables of every container
+	Shard    Shard
+	Labels   results.Labels // of all rows
+	Jobs     int
+	Version  string // of the program
+	Again    string // flags that choose the same images once more
 
 	Level sandbox.Level
 	Args  []string // of the program, that make it call Serve
@@ -117,7 +116,6 @@ func (t *Task) begin() *running {
 	r.today = r.start.UTC().Format(time.DateOnly)
 	s := r.summary
 	s.Paths, s.Boundary, s.Storage, s.Version = t.Paths, t.Boundary, t.Storage.Name, t.Version
-	s.Fragmentation = t.Fragments
 	s.Replace = t.Replace
 	s.Shard, s.Labels = t.Shard.String(), t.Labels
 	s.AllowEmpty, s.FailOn, s.ChangedOnly, s.Again = t.AllowEmpty, string(t.Fail), t.ChangedOnly, t.Again
@@ -145,9 +143,6 @@ func (r *running) open() (err error) {
 		below.Offset, below.Rewrites)
 	if r.Check {
 		r.settings += " check"
-	}
-	if r.Fragments {
-		r.settings += " fragments"
 	}
 	if r.Since == "" {
 		return nil

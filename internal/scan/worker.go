@@ -102,7 +102,7 @@ type crew struct {
 // them reads nothing of an image.
 func (r *running) pool(ctx context.Context) (*Pool, error) {
 	c := &crew{running: r, inspector: &Inspector{
-		Boundary: r.Boundary, Storage: r.Storage, Check: r.Check, Fragments: r.Fragments, Allow: allowedOf(r.Paths),
+		Boundary: r.Boundary, Storage: r.Storage, Check: r.Check, Allow: allowedOf(r.Paths),
 	}}
 	if c.Level == sandbox.None {
 		return c.inside(), nil

@@ -38,9 +38,6 @@ func columns(s *Summary) []column {
 		{head: "guest", keep: 7, cell: guestCell},
 		{head: "fix", keep: 8, cell: fixCell},
 	}
-	if s.Fragmentation {
-		out = append(out, column{head: "in pieces", right: true, keep: 7, cell: piecesCell})
-	}
 	if s.Changes != nil {
 		out = append(out, column{
 			head: "change", keep: 1,

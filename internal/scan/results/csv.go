@@ -18,11 +18,11 @@ var csvFormat = Format{
 	Name: "csv",
 	Write: func(w io.Writer, r *Report) error {
 		out := csvWriter{Writer: bufio.NewWriterSize(w, 64<<10), header: true}
-		out.line(&csvRow{Image: &Image{}}, r.Summary.Fragmentation)
+		out.line(&csvRow{Image: &Image{}})
 		out.header = false
 		for i := range r.Images {
 			for _, row := range rowsOf(i) {
-				out.line(&row, r.Summary.Fragmentation)
+				out.line(&row)
 			}
 			if _, err := out.Write(nil); err != nil { // of an earlier write: the rest need not be read
 				return err
@@ -39,13 +39,10 @@ type csvWriter struct {
 	begun  bool // the line has a cell
 }
 
-// line writes a row. counted adds the pieces of files.
-func (w *csvWriter) line(r *csvRow, counted bool) {
+// line writes a row.
+func (w *csvWriter) line(r *csvRow) {
 	w.begun = false
 	r.columns(w.cell)
-	if counted {
-		r.fragmentColumns(w.cell)
-	}
 	_, _ = w.WriteString("\r\n")
 }
 
@@ -135,21 +132,6 @@ func (r *csvRow) columns(add func(name string, value any)) {
 	add("copied_to", r.Copied)
 	add("guest", orZero(disk.Guest).State)
 	add("labels", r.Labels.String())
-}
-
-// fragmentColumns adds the pieces of files in the volumes of a row.
-func (r *csvRow) fragmentColumns(add func(name string, value any)) {
-	counted := r.fragments()
-	all := orZero(counted)
-	free := orZero(all.Free)
-	add("files", ifSet(counted, all.Files.Number))
-	add("fragmented_files", ifSet(counted, all.Files.Fragmented))
-	add("pieces_per_file", ifSet(counted, all.Files.PiecesEach()))
-	add("fragmented_percent", ifSet(counted, all.Files.Share()))
-	add("mft_pieces", notZero(all.MFT))
-	add("free_bytes", ifSet(all.Free, free.Bytes))
-	add("free_pieces", ifSet(all.Free, free.Pieces))
-	add("largest_free_bytes", ifSet(all.Free, free.Largest))
 }
 
 // orZero returns a value of zeros for one that is not there.

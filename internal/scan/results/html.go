@@ -37,17 +37,6 @@ var kind = pages.New(pages.Source{
 	Body: htmlPage, Style: htmlStyle, Script: htmlScript, Functions: htmlFunctions,
 })
 
-// htmlRows makes the rows as the page asks for them. Counted: with the pieces of files.
-func htmlRows(images iter.Seq[*Image], counted bool) iter.Seq[htmlRow] {
-	return func(yield func(htmlRow) bool) {
-		for i := range images {
-			if !yield(htmlRow{i, counted}) {
-				return
-			}
-		}
-	}
-}
-
 // choice is something to filter by, and how many rows have it.
 type choice struct {
 	Key, Word string

@@ -26,8 +26,7 @@ type htmlReport struct {
 	Formats  []choice
 	Total    int
 	Empty    string // instead of rows, where there are no rows
-	Rows     iter.Seq[htmlRow]
-	Counted  bool // the pieces of files
+	Rows     iter.Seq[*Image]
 	Version  string
 }
 
@@ -53,7 +52,7 @@ const maxNotes = 1000
 func newPage(s *Summary, images iter.Seq[*Image]) htmlReport {
 	p := htmlReport{
 		Title: safe(s.Title), Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s),
-		Notes: newHTMLNotes(s), Empty: htmlEmpty(s), Rows: htmlRows(images, s.Fragmentation), Counted: s.Fragmentation,
+		Notes: newHTMLNotes(s), Empty: htmlEmpty(s), Rows: images,
 		Version: safe(s.Version),
 	}
 	p.Lead = append(p.Lead, htmlMeasured(s.Bench, images)...)

@@ -68,18 +68,11 @@ func (s size) String() string { return units.Format(int64(s)) }
 // Exact prints the number itself.
 func (s size) Exact() string { return strconv.FormatInt(int64(s), 10) + " bytes" }
 
-// htmlRow is one row and its details.
-type htmlRow struct {
-	*Image
-	Counted bool // the pieces of files, in the run
-}
-
 // htmlFunctions are those of the page. It escapes the texts of rows by safe; other functions return safe texts, but for
 // note, command and partLabels.
 var htmlFunctions = template.FuncMap{
 	"safe": safe, "short": units.Short, "size": func(n int64) size { return size(n) }, "more": more,
 	"kind": kindOf, "word": wordOf, "tags": newTags, "note": noteOf, "facts": rowFacts, "command": (*Image).command,
-	"pieces":     func(i *Image) string { return strings.TrimPrefix(piecesCell(i), "-") },
 	"findings":   newFindings,
 	"disks":      newHTMLDisks,
 	"moreDisks":  func(all []Disk) int { return max(len(all)-maxDisks, 0) },
@@ -143,7 +136,7 @@ func rowFacts(i *Image) (out []fact) {
 		}
 		out = append(out, fact{"Completes", text})
 	}
-	return append(out, fragmentFacts(i)...)
+	return out
 }
 
 // htmlFinding is something that a reader should know of an image or a disk.

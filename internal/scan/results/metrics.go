@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -17,9 +16,7 @@ var metricsFormat = Format{
 		if err != nil {
 			return fmt.Errorf("metrics: end of the run: %w", err)
 		}
-		if m.Ended = finished.Unix(); m.Fragmentation {
-			m.Fragments = fragmentsOf(r)
-		}
+		m.Ended = finished.Unix()
 		return metricsTemplate(w, m)
 	},
 }
@@ -30,8 +27,7 @@ var metricsTemplate = builtIn("scan.prometheus.tmpl")
 // runMetrics are the sums of a run.
 type runMetrics struct {
 	*Summary
-	Ended     int64                 // seconds since 1970
-	Fragments *report.Fragmentation // of the files that were counted, in all volumes; nil: none
+	Ended int64 // seconds since 1970
 }
 
 // With returns the labels of a sample, of pairs of names and values. Every sample has the label library, the paths that
@@ -48,19 +44,4 @@ func (m runMetrics) With(pairs ...string) string {
 		out = append(out, all[n]+`="`+escape.Replace(report.Safe(all[n+1]))+`"`) // no line feed is left
 	}
 	return "{" + strings.Join(out, ",") + "}"
-}
-
-// fragmentsOf sums up the files that were counted, of all volumes.
-func fragmentsOf(r *Report) (all *report.Fragmentation) {
-	for i := range r.Images {
-		for _, d := range i.Disks {
-			for _, f := range d.Fragmentation {
-				all = all.With(f)
-			}
-		}
-	}
-	if all != nil && all.Free == nil {
-		all.Free = &guestfile.Free{}
-	}
-	return all
 }

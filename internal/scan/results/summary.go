@@ -30,8 +30,6 @@ type Summary struct {
 	Replace     bool   `json:"-"` // the script exchanges images for their copies
 	ChangedOnly bool   `json:"-"` // rows and exit code are only those of new, changed and removed images
 
-	Fragmentation bool `json:"-"` // files of the guests were counted
-
 	Images     int            `json:"images"` // all below
 	Aligned    int            `json:"aligned"`
 	Below      int            `json:"below_boundary"`
