@@ -247,11 +247,6 @@ func TestBenchResultsInReports(t *testing.T) {
 	r = trueup(t, "plan", "--bench", result, source)
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Contains(t, flat(r.stdout), "Partition 1, "+said)
-	page := filepath.Join(t.TempDir(), "page.html")
-	r = trueup(t, "scan", "--bench", result, "-o", "html", "--out", page, source)
-	require.Equal(t, 3, r.code, r.stderr)
-	text := disktest.ReadFile(t, page)
-	require.Contains(t, string(text), "For 1 image off the boundary: "+said)
 
 	type answer struct {
 		Measured *struct {
@@ -296,7 +291,6 @@ func TestBenchResultsInReports(t *testing.T) {
 	for want, args := range map[string][]string{
 		"broken.json: result of trueup bench: loads: 0, want": {"inspect", "--bench", broken, source},
 		"no such file":            {"plan", "--bench", broken + "x", source},
-		"--bench is for the page": {"scan", "--bench", result, source},
 		"would overwrite --bench": {"inspect", "--bench", result, "--out", result, source},
 	} {
 		r := trueup(t, args...)

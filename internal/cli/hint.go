@@ -53,6 +53,7 @@ var flagHabits = map[string][]string{
 var removed = map[string]string{
 	"after":          "write && COMMAND after the line of trueup",
 	"catalog":        "write --since FILE, NDJSON of scan -o json; --out can name the same FILE",
+	"bench":          "trueup inspect --bench FILE IMAGE... and trueup plan --bench FILE take a benchmark",
 	"boot-trial":     "write trueup boot SOURCE && in front of the line",
 	"dynamic-disks":  "convert the disk to a basic one in the guest, or copy its files to a new disk",
 	"device":         "a DEST that is a block device is written as one",

@@ -28,7 +28,6 @@ type scanFlags struct {
 	scan.Choices
 	boundary align.Boundary
 	storage  Storage
-	bench    BenchFile
 	title    Title
 }
 
@@ -95,7 +94,6 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	f.formatFlags.add(cmd, f.Base)
 	AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
 	f.storage.Add(cmd)
-	f.bench.Add(cmd)
 	AddTitle(cmd, &f.title)
 	fs.StringArrayVar(&f.Include, "include", nil, "inspect only files in folders that match `GLOB` (repeatable)")
 	fs.StringArrayVar(&f.Exclude, "exclude", nil, "skip files in folders that match `GLOB` (repeatable)")
@@ -130,9 +128,6 @@ func (f *scanFlags) checkFlags() error {
 	if err := f.Consistent(f.RequireSandbox); err != nil {
 		return err
 	}
-	if f.bench != "" && (f.Output != HTML || f.AsJSON) {
-		return Usage("--bench is for the page; add -o html, or give it to inspect and plan")
-	}
 	if err := f.CheckWork(); err != nil {
 		return err
 	}
@@ -157,7 +152,7 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 	t.Boundary, t.Storage, t.Jobs, t.Version = f.boundary.Criterion(), f.storage.Storage, f.Jobs, f.Version
 	t.Again, t.Args = f.Again(f.storage.Profiles), []string{Worker}
 	t.Reusable = f.Output == "json"
-	t.Spare = append(t.Spare, f.Out, f.storage.Profiles, string(f.bench), f.template)
+	t.Spare = append(t.Spare, f.Out, f.storage.Profiles, f.template)
 	if f.OwnProcess {
 		t.Confine = func(a sandbox.Access) {
 			if !a.Workers {
@@ -171,10 +166,6 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 
 func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFlags, paths []string) (err error) {
 	t, err := f.task(in, paths)
-	if err != nil {
-		return err
-	}
-	measured, err := f.bench.Read(f.Out)
 	if err != nil {
 		return err
 	}
@@ -203,7 +194,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if r == nil {
 		return end(err)
 	}
-	r.Summary.Title, r.Summary.Bench, f.Result = string(f.title), measured, r.Summary
+	r.Summary.Title, f.Result = string(f.title), r.Summary
 	if !format.Terminal || f.Out != "" || !f.Quiet {
 		r.Text = f.Layout(out)
 		err = errors.Join(err, WrapStdout(format.Write(w, r)))

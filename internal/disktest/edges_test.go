@@ -164,8 +164,7 @@ var edges = map[string][]string{
 	},
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": { // the states of a machine are those of boot
-		"internal/align", "internal/align", "internal/bench/measured", "internal/boot", "internal/guestfile",
-		"internal/report", "internal/report/pages",
+		"internal/align", "internal/boot", "internal/report", "internal/report/pages",
 	},
 	// The frame of all pages: templates and styles, and nothing of what they report.
 	"internal/report/pages": nil,

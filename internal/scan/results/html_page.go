@@ -55,7 +55,6 @@ func newPage(s *Summary, images iter.Seq[*Image]) htmlReport {
 		Notes: newHTMLNotes(s), Empty: htmlEmpty(s), Rows: images,
 		Version: safe(s.Version),
 	}
-	p.Lead = append(p.Lead, htmlMeasured(s.Bench, images)...)
 	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}
 	for i := range images {
 		p.Total++

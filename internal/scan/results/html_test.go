@@ -14,7 +14,6 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/disktest/pagetest"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -295,25 +294,4 @@ func TestManyUnreadablePlaces(t *testing.T) {
 	_, doc := rendered(t, s, nil)
 	require.Contains(t, pagetest.TextOf(doc), "1500 places could not be looked at")
 	require.Equal(t, 500, newHTMLNotes(s)[0].More)
-}
-
-// A benchmark on the page counts the images to be realigned: the original that an exchange has kept is none of them.
-func TestMeasuredIsOfWhatIsOff(t *testing.T) {
-	rounds := func(iops float64) []measured.Round { return slices.Repeat([]measured.Round{{IOPS: iops, Bytes: 1}}, 3) }
-	bench := &measured.Result{Direct: true, Loads: []measured.Load{{
-		Access: measured.Random, Op: measured.Write, Size: 8192, Jobs: 8, Points: []measured.Point{
-			{Start: 65536, Rounds: rounds(2000)}, {Start: 65024, Rounds: rounds(1000)},
-		},
-	}}}
-	bench.Settle()
-	images := []*Image{judged("off.vmdk", "vmdk", diskOf(align.BootDisk, part(1, 63, "ntfs")))}
-	require.Len(t, htmlMeasured(bench, slices.Values(images)), 1)
-	require.Contains(t, htmlMeasured(bench, slices.Values(images))[0], "For 1 image off the boundary: ")
-	kept := judged("x.orig.vmdk", "vmdk", diskOf(align.BootDisk, part(1, 63, "ntfs")))
-	kept.State = Original
-	kept.Settle(nil)
-	images = append(images, kept)
-	require.Contains(t, htmlMeasured(bench, slices.Values(images))[0], "For 1 image off the boundary: ")
-	require.Empty(t, htmlMeasured(bench, slices.Values(images[1:])))
-	require.Equal(t, "-", offCell(kept))
 }

@@ -2,7 +2,6 @@ package results
 
 import (
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -62,8 +61,6 @@ type Summary struct {
 	ExitCode        int       `json:"exit_code"`
 	Merged          *Merged   `json:"merged,omitempty"` // of a report of several runs
 	worst           *Image    // that decided the exit code; nil: none has
-	// Bench is a benchmark of the storage, for the page; nil for none.
-	Bench *measured.Result `json:"-"`
 }
 
 // Unreadable is a place that could not be looked at.
