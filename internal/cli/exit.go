@@ -9,7 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // Exit codes that are no verdict. 0, 2 and 3 are those of align.Verdict.
@@ -111,7 +111,7 @@ func printed(err error, c *Base, command string, stdout, stderr io.Writer) (code
 }
 
 // inLines are the commands that print objects of one line each: others follow, or the command stays running.
-var inLines = []string{scan.Command, "report", "serve"}
+var inLines = []string{results.Command, "report", "serve"}
 
 // writeJSON returns the function that writes an object of a command.
 func (c *Base) writeJSON(command string) func(io.Writer, any) error {

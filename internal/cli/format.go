@@ -9,17 +9,18 @@ import (
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // formatFlags choose how a report is printed.
 type formatFlags struct {
 	template string
-	format   scan.Format
+	format   results.Format
 }
 
 func (f *formatFlags) add(cmd *cobra.Command, c *Base) {
 	fs := cmd.Flags()
-	formats := scan.FormatNames()
+	formats := results.FormatNames()
 	fs.StringVarP(&c.Output, "output", "o", formats[0], "print the result as `FORMAT`: "+strings.Join(formats, ", "))
 	Complete(cmd, "output", formats...)
 	fs.StringVar(&f.template, "template", "", "print the result by the template in `FILE`")
@@ -27,7 +28,7 @@ func (f *formatFlags) add(cmd *cobra.Command, c *Base) {
 
 // settle finds the format, and reads the template of one.
 func (f *formatFlags) settle(c *Base) (err error) {
-	formats := scan.FormatNames()
+	formats := results.FormatNames()
 	switch {
 	case !slices.Contains(formats, c.Output):
 		return ondisk.NoChoice("--output", c.Output, formats...)
@@ -45,6 +46,6 @@ func (f *formatFlags) settle(c *Base) (err error) {
 	case c.AsJSON:
 		c.Output = "json"
 	}
-	f.format = scan.FormatOf(c.Output)
+	f.format = results.Formats[slices.Index(formats, c.Output)]
 	return nil
 }

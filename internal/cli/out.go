@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // SettleOut decides where the report goes, before anything is read.
@@ -126,7 +127,7 @@ func (c *Base) Each(
 			return err
 		}
 		code, err := printed(err, c, command, w, stderr)
-		if scan.Worse(code, worst) {
+		if results.Worse(code, worst) {
 			worst = code
 		}
 		ends = append(ends, endedEarly{realign.Shown(image), code})

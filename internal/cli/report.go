@@ -12,6 +12,7 @@ import (
 
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 type reportFlags struct {
@@ -51,9 +52,9 @@ with 1.`,
 	fs := cmd.Flags()
 	f.add(cmd, c)
 	f.AddSandbox(cmd)
-	fs.StringVar(&f.failOn, "fail-on", "", "fail for `LEVEL`: "+strings.Join(scan.FailOns(), ", ")+
+	fs.StringVar(&f.failOn, "fail-on", "", "fail for `LEVEL`: "+strings.Join(results.FailOns(), ", ")+
 		" (default: errors and starts off the boundary)")
-	Complete(cmd, "fail-on", scan.FailOns()...)
+	Complete(cmd, "fail-on", results.FailOns()...)
 	AddUnknown(cmd, &f.AllowUnknown)
 	AddTitle(cmd, &f.title)
 	fs.BoolVar(&f.AllowEmpty, "allow-empty", false, "exit with 0 if no image was judged")
@@ -65,7 +66,7 @@ func (f *reportFlags) settle(args []string) (err error) {
 	if err := f.formatFlags.settle(f.Base); err != nil {
 		return err
 	}
-	if f.Fail, err = scan.ParseFailOn(f.failOn); err != nil {
+	if f.Fail, err = results.ParseFailOn(f.failOn); err != nil {
 		return err
 	}
 	if f.Files, err = scan.ReportFiles(args); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
@@ -106,9 +107,9 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	f.AddSandbox(cmd)
 	fs.StringVar(&f.Since, "since", "", "take unchanged images from `FILE` of an earlier scan; say what changed")
 	fs.BoolVar(&f.Changed, "changed", false, "report only new, changed and removed images")
-	levels := strings.Join(scan.FailOns(), ", ")
+	levels := strings.Join(results.FailOns(), ", ")
 	fs.StringVar(&f.FailOn, "fail-on", "", "fail for `LEVEL`: "+levels+" (default: errors and starts off --boundary)")
-	Complete(cmd, "fail-on", scan.FailOns()...)
+	Complete(cmd, "fail-on", results.FailOns()...)
 	AddUnknown(cmd, &f.Unknown)
 	fs.BoolVar(&f.Empty, "allow-empty", false, "exit with 0 if no image was judged")
 	fs.BoolVar(&f.Tables, "check", false, "check all tables of every container, as inspect does")
@@ -186,7 +187,9 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		t.Progress, stop = bar, bar.Stop
 		return nil
 	}
-	t.Print(format, func() io.Writer { return w }, WrapStdout)
+	if format.Row != nil {
+		t.Row = func(i *results.Image) error { return WrapStdout(format.Row(w, i)) }
+	}
 	t.Weaker = func(got sandbox.Isolation) error { return f.Confined(errOut, got) }
 	t.Interrupted = func() int { return InterruptOf(ctx).Exit() }
 	r, err := t.Run(ctx)

@@ -201,7 +201,7 @@ var edges = map[string][]string{
 	"internal/cli": {
 		"internal/align", "internal/bench", "internal/image/store", "internal/journal", "internal/nbd",
 		"internal/opinion", "internal/progress", "internal/realign", "internal/report", "internal/scan",
-		"internal/scan/sandbox", "internal/self", "internal/sys", "internal/trial",
+		"internal/scan/results", "internal/scan/sandbox", "internal/self", "internal/sys", "internal/trial",
 	},
 
 	// A fleet of hosts: what a job is, and what is known of it; pure.

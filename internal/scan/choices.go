@@ -97,7 +97,7 @@ func (c *Choices) Settle(out, profiles string, rows bool) (err error) {
 			return err
 		}
 	}
-	c.fail, err = ParseFailOn(c.FailOn)
+	c.fail, err = results.ParseFailOn(c.FailOn)
 	return err
 }
 
@@ -131,9 +131,6 @@ func (c *Choices) settleSince(out string, rows bool) error {
 	}
 	return nil
 }
-
-// ParseFailOn parses the value of --fail-on. Empty is the default.
-func ParseFailOn(s string) (results.FailOn, error) { return results.ParseFailOn(s) }
 
 // apart refuses one file for two purposes.
 func (c *Choices) apart(out, profiles string) error {
@@ -212,29 +209,4 @@ func (c *Choices) WriteScript(r *results.Report) error {
 		return err
 	}
 	return file.End(results.Script(file, r.Summary, r.Images))
-}
-
-// Command is the name of the command.
-const Command = results.Command
-
-// FormatNames lists the formats of a report.
-func FormatNames() []string { return results.FormatNames() }
-
-// FailOns lists the values of --fail-on.
-func FailOns() []string { return results.FailOns() }
-
-// Worse reports whether exit code a is worse than b.
-func Worse(a, b int) bool { return results.Worse(a, b) }
-
-// Format is a way to print a report.
-type Format = results.Format
-
-// FormatOf returns the format of a name that is listed.
-func FormatOf(name string) Format { return results.Formats[slices.Index(FormatNames(), name)] }
-
-// Print has each row printed as soon as it is finished, if the format does that. An error of w is wrapped.
-func (t *Task) Print(f results.Format, w func() io.Writer, wrap func(error) error) {
-	if f.Row != nil {
-		t.Row = func(i *results.Image) error { return wrap(f.Row(w(), i)) }
-	}
 }

@@ -49,7 +49,7 @@ func checkPaths(paths []string) error {
 	}
 	for n, p := range paths {
 		low := strings.ToLower(p)
-		if err := realign.Local(p, "trueup "+Command); err != nil {
+		if err := realign.Local(p, "trueup "+results.Command); err != nil {
 			return err
 		}
 		if !strings.Contains(low, "://") && !strings.Contains(low, "http:/") && !strings.Contains(low, "https:/") {
