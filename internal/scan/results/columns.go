@@ -3,8 +3,11 @@ package results
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
@@ -247,3 +250,72 @@ func fixCell(i *Image) string {
 	}
 	return "yes"
 }
+
+// A terminal has cells: most characters take one, those of Chinese two, those that join the one before none.
+
+const ellipsis = "…"
+
+// cells returns how many of them a text takes, without escape sequences.
+func cells(s string) int { return text.StringWidthWithoutEscSequences(s) }
+
+// tail returns the longest end of s that fits into n cells.
+func tail(s string, n int) string {
+	for over := cells(s) - n; over > 0 && s != ""; {
+		r, size := utf8.DecodeRuneInString(s)
+		over -= text.RuneWidth(r)
+		s = s[size:]
+	}
+	return s
+}
+
+// shorten makes a path fit into n cells; 0 is no limit. It drops the middle: the name of the file stays as long as it
+// fits, and of a name that does not, beginning and end.
+func shorten(path string, n int) string {
+	if n <= 0 || cells(path) <= n {
+		return path
+	}
+	slash := strings.LastIndexByte(path, '/')
+	name, mark := path[slash+1:], ellipsis+"/"
+	if room := n - cells(mark) - cells(name); slash > 0 && room >= 0 {
+		return text.Trim(path[:slash], room) + mark + name
+	}
+	room := max(n-cells(ellipsis), 0)
+	end := tail(name, room-room/2)
+	return text.Trim(name, room-cells(end)) + ellipsis + end
+}
+
+// pad fills s with blanks up to n cells, in front or behind.
+func pad(s string, n int, right bool) string {
+	blanks := strings.Repeat(" ", max(n-cells(s), 0))
+	if right {
+		return blanks + s
+	}
+	return s + blanks
+}
+
+// thousands prints a number with a comma between groups of three digits.
+func thousands(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// plus adds two numbers that are not negative. The sum of huge sparse files stays at the largest number.
+func plus(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// counted prints a number with its noun.
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return thousands(int64(n)) + " " + many
+}
+
+func images(n int) string { return counted(n, "image", "images") }
