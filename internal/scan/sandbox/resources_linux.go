@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -92,4 +94,28 @@ func renewCPU(most time.Duration) error {
 		return fmt.Errorf("limit of computing time: %w", err)
 	}
 	return nil
+}
+
+// killed reports whether SIGKILL ended a process.
+func killed(state *os.ProcessState) bool {
+	return state.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+}
+
+// peak returns the most memory that a process had, in bytes.
+func peak(state *os.ProcessState) int64 {
+	usage, ok := state.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return 0
+	}
+	return int64(usage.Maxrss) << 10 //nolint:unconvert // a number of 32 bits elsewhere
+}
+
+// watchCPU ends the worker on SIGXCPU, which Go's runtime would ignore.
+func watchCPU() {
+	over := make(chan os.Signal, 1)
+	signal.Notify(over, unix.SIGXCPU)
+	go func() {
+		<-over
+		os.Exit(exitCPU)
+	}()
 }

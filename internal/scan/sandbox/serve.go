@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -85,4 +86,67 @@ func listen(in io.Reader, requests chan<- []byte, busy *atomic.Bool) {
 		busy.Store(true)
 		requests <- request
 	}
+}
+
+// A frame is a header and its payload. Header, big endian: magic u32, number of the request u32, bytes of the payload
+// u32.
+const (
+	frameMagic  = 0x1e74750a // RS "tu" LF: no text begins so
+	frameHeader = 12
+)
+
+// mostRequest bounds the requests of the parent, which a worker trusts: the longest is the list of its roots.
+const mostRequest = 1 << 30
+
+// errFrame marks bytes on a pipe that are not the frame that was due.
+var errFrame = errors.New("not a frame")
+
+func writeFrame(w io.Writer, number uint32, payload []byte) error {
+	if int64(len(payload)) > mostRequest {
+		return fmt.Errorf("frame of %d bytes, at most %d", len(payload), mostRequest)
+	}
+	// One write, since each one wakes the other side.
+	frame := make([]byte, frameHeader, frameHeader+len(payload))
+	binary.BigEndian.PutUint32(frame, frameMagic)
+	binary.BigEndian.PutUint32(frame[4:], number)
+	binary.BigEndian.PutUint32(frame[8:], uint32(len(payload))) //nolint:gosec // see above
+	_, err := w.Write(append(frame, payload...))
+	return err
+}
+
+// readFrame reads the frame of one request. The error is io.EOF when there is nothing, wraps errFrame for anything but
+// that frame with at most so many bytes, and is the pipe's own otherwise. Memory is allocated for bytes that have come,
+// not for those announced.
+func readFrame(r io.Reader, number uint32, most int64) ([]byte, error) {
+	var header [frameHeader]byte
+	if _, err := io.ReadFull(r, header[:]); err != nil {
+		return nil, err
+	}
+	if magic := binary.BigEndian.Uint32(header[:]); magic != frameMagic {
+		return nil, fmt.Errorf("%w: begins with 0x%08x, want 0x%08x", errFrame, magic, uint32(frameMagic))
+	}
+	if got := binary.BigEndian.Uint32(header[4:]); got != number {
+		return nil, fmt.Errorf("%w: number %d, want %d", errFrame, got, number)
+	}
+	size := int64(binary.BigEndian.Uint32(header[8:]))
+	if size > most {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", errFrame, size, most)
+	}
+	return readPayload(r, size)
+}
+
+// readPayload reads so many bytes, in steps that double.
+func readPayload(r io.Reader, size int64) ([]byte, error) {
+	payload := make([]byte, 0, min(size, 64<<10))
+	for have := int64(0); have < size; have = int64(len(payload)) {
+		if have == int64(cap(payload)) {
+			payload = append(make([]byte, 0, min(size, 2*have)), payload...)
+		}
+		n, err := io.ReadFull(r, payload[have:cap(payload)])
+		payload = payload[:have+int64(n)]
+		if err != nil {
+			return nil, err
+		}
+	}
+	return payload, nil
 }
