@@ -2,10 +2,14 @@ package scan
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/trueup/trueup/internal/align"
@@ -294,4 +298,26 @@ func (r *running) finish(interrupted int) *results.Report {
 	results.Rank(r.images)
 	out.Images = slices.Values(r.images)
 	return out
+}
+
+// buildOf returns the version as rows name it. Builds that share a version with others, since it was
+// not set or the sources had changed, differ by the hash of the program.
+func buildOf(version string) (string, error) {
+	if version != "devel" && version != "unknown" && !strings.HasSuffix(version, "-dirty") {
+		return version, nil
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s %x", version, h.Sum(nil)[:8]), nil
 }
