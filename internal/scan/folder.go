@@ -37,7 +37,8 @@ type found struct {
 func (r *search) folder(ctx context.Context, f *folder) error {
 	defer r.turns.finish(f.turn)
 	c := newContents()
-	if err := r.files(ctx, f, c.beside.Add, func(list []entry) error { return r.identify(ctx, f, c, list) }); err != nil {
+	identify := func(list []entry) error { return r.identify(ctx, f, c, list) }
+	if err := r.files(ctx, f, c.beside.Add, identify); err != nil {
 		return err
 	}
 	c.relate()
