@@ -4,10 +4,18 @@
 package align
 
 import (
+	"context"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -151,4 +159,272 @@ func (w *walk) piece(f driver.File, at, n int64) {
 		}
 	}
 	w.last, w.end = f, at+n
+}
+
+// Place describes where the blocks of a part lie in the files. Blocks are counted from the start of the part, as a file
+// system does. Compressed data have no place.
+type Place struct {
+	Part
+	stored bool
+	shifts int64 // every distance from the start of the part to the place where that would lie in a file, all ORed
+	past   int64 // how far behind a boundary of align.Block the blocks lie, as far as that is the same everywhere
+	mixed  bool
+}
+
+// Alignment returns the largest power of two that divides the place in the file of everything that is a multiple of it
+// within the part, at most 1 TiB. 0: nothing of the part has a place.
+func (p *Place) Alignment() int64 {
+	if !p.stored {
+		return 0
+	}
+	return units.Alignment(p.shifts)
+}
+
+// add takes note that r of the disk lies in a file from at on. r overlaps the part.
+func (p *Place) add(r disk.Range, at int64) {
+	shift := at - (r.Off - p.Off)
+	past := (shift%Block + Block) % Block
+	p.mixed = p.mixed || (p.stored && past != p.past)
+	p.stored, p.past = true, past
+	p.shifts |= shift
+}
+
+// place takes note of where a range of the disk lies.
+func (w *walk) place(r disk.Range, at int64) {
+	w.Whole.add(r, at)
+	for len(w.open) > 0 && w.open[0].End() <= r.Off {
+		w.open = w.open[1:]
+	}
+	for i := range w.open {
+		if w.open[i].Off >= r.End() {
+			break
+		}
+		if w.open[i].Overlaps(r) {
+			w.open[i].add(r, at)
+		}
+	}
+}
+
+// Issues reports parts that are aligned on the disk, as a guest sees it, and not in the file. Without parts it judges
+// the disk as one.
+func (u *Usage) Issues() []ondisk.Issue {
+	places := u.Places
+	if len(places) == 0 {
+		places = []Place{u.Whole}
+	}
+	var bad []Place
+	for _, p := range places {
+		if p.stored && p.Off%Block == 0 && p.shifts%Block != 0 {
+			bad = append(bad, p)
+		}
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return []ondisk.Issue{misaligned(bad)}
+}
+
+// misaligned returns one issue for all parts: they suffer from the same container.
+func misaligned(bad []Place) ondisk.Issue {
+	i := ondisk.Issue{
+		Code: "container-misaligned", Effect: ondisk.Warn,
+		Remedy: "copy it with trueup convert --to raw, vhdx or vhd:dynamic, whose blocks lie on multiples of 4 KiB " +
+			"in the file",
+	}
+	whose, they := "its blocks of 4 KiB", "it starts"
+	if len(bad) == 1 {
+		i.Partition = bad[0].Number
+	} else {
+		var numbers []string
+		for _, p := range bad {
+			numbers = append(numbers, strconv.Itoa(p.Number))
+		}
+		last := len(numbers) - 1
+		whose, they = fmt.Sprintf("the 4 KiB blocks of partitions %s and %s", strings.Join(numbers[:last], ", "),
+			numbers[last]), "they start"
+	}
+	where, how := fmt.Sprintf("%d bytes past a 4 KiB boundary of the file", bad[0].past), "each touches"
+	for _, p := range bad {
+		if p.mixed || p.past != bad[0].past { // a VHD of which every block is shifted by a sector more than the last
+			where, how = "off the 4 KiB boundaries of the file", "most touch"
+		}
+	}
+	i.Text = fmt.Sprintf("%s lie %s, although %s on one of the disk: %s two blocks of the storage instead of one",
+		whose, where, they, how)
+	return i
+}
+
+// NonZero reads all data of a disk and counts the bytes in blocks of 4 KiB that are not all zero. progress receives
+// bytes that were read, from any goroutine.
+func NonZero(ctx context.Context, d disk.Disk, jobs int, progress func(n int64)) (int64, error) {
+	var total atomic.Int64
+	count := func(ctx context.Context, c diskcopy.Chunk, bufs [][]byte) error {
+		for off := c.Off; off < c.End() && ctx.Err() == nil; {
+			e, err := d.Extent(off, c.End()-off)
+			if err != nil {
+				return err
+			}
+			if e.Zero {
+				off = e.End()
+				continue
+			}
+			// Whole blocks, whatever the container stores of them: the number is one of the disk.
+			off = units.AlignDown(off, Block)
+			b := bufs[0][:min(units.AlignUp(e.End(), Block), c.End())-off]
+			if err := ondisk.ReadFull(d, b, off); err != nil {
+				return err
+			}
+			total.Add(nonZero(b))
+			progress(e.Len)
+			off += int64(len(b))
+		}
+		return nil
+	}
+	err := diskcopy.Each(ctx, jobs, &diskcopy.Data{Disks: []disk.Disk{d}}, count)
+	return total.Load(), err
+}
+
+// Decode reads the compressed data of a disk, of which no look at the map finds whether they are sound.
+func Decode(ctx context.Context, d disk.Disk, jobs int, progress diskcopy.Progress) error {
+	packed := func(off int64) (disk.Run, error) {
+		run, _, err := disk.Leaf(d, off)
+		if _, plain := run.Src.(driver.File); plain {
+			run.Src = nil
+		}
+		return run, err
+	}
+	only := disk.New(d.Size(), d.SectorSize(), packed)
+	total, err := diskcopy.Size(ctx, 0, only)
+	if err != nil || total == 0 {
+		return err
+	}
+	progress.Begin(diskcopy.PhaseProve, total)
+	_, err = NonZero(ctx, only, jobs, progress.Add)
+	return err
+}
+
+// nonZero counts the bytes of the blocks of b that are not zero.
+func nonZero(b []byte) int64 {
+	var n int64
+	for len(b) > 0 {
+		block := b[:min(Block, int64(len(b)))]
+		if !ondisk.IsZero(block) {
+			n += int64(len(block))
+		}
+		b = b[len(block):]
+	}
+	return n
+}
+
+// SequentialIO is the size of the I/O with which a guest is taken to read a file from its start to its end, in bytes.
+const SequentialIO = 64 * units.KiB
+
+// maxReadSteps bounds the looks into the map for all files of a disk, and maxReadParts the parts of their I/O.
+const (
+	maxReadSteps = 1 << 19
+	maxReadParts = 1 << 26
+)
+
+// Reads is what reading a file once costs the storage.
+type Reads struct {
+	IO     int64   `json:"io"` // of the guest
+	Now    Touches `json:"now"`
+	Copied Touches `json:"copied"` // in a copy whose partitions are aligned, stored in the order of the disk
+}
+
+// Touches counts the requests for contiguous bytes of one file, and the blocks of the storage that they touch.
+type Touches struct {
+	Requests int64 `json:"requests"`
+	Blocks   int64 `json:"blocks"`
+}
+
+// Cost computes what reading files of the guest costs.
+type Cost struct {
+	walk
+	block, shift int64
+	parts        int64
+}
+
+// NewCost returns the costs on a storage with blocks of so many bytes, which begin so many behind a multiple of that.
+func NewCost(d disk.Disk, block, offset int64) *Cost {
+	return &Cost{walk: walk{disk: d}, block: block, shift: (block - offset%block) % block}
+}
+
+// touching is a request that may go on.
+type touching struct {
+	Touches
+	block int64
+	file  driver.File
+	io    int64 // number of the I/O in the file
+	at    int64
+	end   int64
+}
+
+// add adds bytes of an I/O. They continue the request where they follow it in the same file.
+func (t *touching) add(f driver.File, io, at, n int64) {
+	if t.Requests == 0 || f != t.file || io != t.io || at != t.end {
+		t.finish()
+		t.Requests++
+		t.file, t.io, t.at = f, io, at
+	}
+	t.end = at + n
+}
+
+// finish counts the blocks of the request.
+func (t *touching) finish() {
+	if t.end > t.at {
+		t.Blocks += (t.end+t.block-1)/t.block - t.at/t.block
+	}
+}
+
+// Read returns what it costs to read a file of the volume that starts at byte at of the disk; nil where that is not
+// known: compressed data have no place, and a map can be too long. What is not stored costs nothing.
+func (c *Cost) Read(at int64, runs []guestfile.Run) (*Reads, error) {
+	now, copied := touching{block: c.block}, touching{block: c.block}
+	var last, ios int64 = -1, 0
+	for _, r := range runs {
+		for off := int64(0); off < r.Len; {
+			if c.steps++; c.steps > maxReadSteps {
+				return nil, nil //nolint:nilnil // not known, as the comment promises
+			}
+			run, depth, err := disk.Leaf(c.disk, at+r.At+off)
+			if err != nil {
+				return nil, err
+			}
+			c.steps += depth
+			f, plain := run.Src.(driver.File)
+			n := min(run.Len, r.Len-off)
+			hole := run.Src == nil
+			switch {
+			case plain:
+				run.Len = n
+				if n, hole, err = c.held(f, run); err != nil {
+					return nil, err
+				}
+			case !hole:
+				return nil, nil //nolint:nilnil // as above
+			}
+			for done := int64(0); done < n && !hole; {
+				pos := r.Off + off + done
+				io := pos / SequentialIO
+				part := min(n-done, SequentialIO-pos%SequentialIO)
+				if c.parts++; c.parts > maxReadParts {
+					return nil, nil //nolint:nilnil // as above
+				}
+				if io != last {
+					last, ios = io, ios+1
+				}
+				now.add(f, io, c.shift+run.Off+done, part)
+				copied.add(nil, io, c.shift+r.At+off+done, part)
+				done += part
+			}
+			off += n
+		}
+	}
+	if runs == nil {
+		return nil, nil //nolint:nilnil // as above
+	}
+	now.finish()
+	copied.finish()
+	return &Reads{IO: ios, Now: now.Touches, Copied: copied.Touches}, nil
 }
