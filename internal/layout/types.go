@@ -1,12 +1,18 @@
 package layout
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // refused is the reason why a type of partition does not move.
@@ -156,4 +162,184 @@ func (l *Layout) refuse(p boot.Partition, id string, r refused) {
 		i.Partition, i.Text = 0, fmt.Sprintf("partition %d has type %s, %s", p.Number, id, r.text)
 	}
 	l.Issues = append(l.Issues, i)
+}
+
+// fromDisk converts the starts of parts that count from the start of the disk into starts from that of the partition.
+// Those outside of the partition have no place in it.
+func fromDisk(v *volume.Volume, p disk.Range) {
+	if !v.OnDisk {
+		return
+	}
+	for i := range v.Parts {
+		part := &v.Parts[i]
+		if part.Start < p.Off || part.Start+part.Size > p.End() {
+			part.Start = -1
+			continue
+		}
+		part.Start -= p.Off
+	}
+}
+
+// block is the smallest unit of storage to align to (align.Block).
+const block = 4 * units.KiB
+
+// maxNames bounds what one issue lists.
+const maxNames = 8
+
+// CodeSlices is the code of the issue of slices off 4 KiB of their container.
+const CodeSlices = "slice-misaligned"
+
+// misalignedInside returns the slices that are off 4 KiB wherever their container, a partition or the disk, moves.
+func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
+	var names []string
+	for _, p := range v.Parts {
+		if p.Start >= 0 && !p.Own && p.Start%block != 0 && len(names) < maxNames {
+			names = append(names, fmt.Sprintf("%s at byte %d", p.Name, p.Start))
+		}
+	}
+	if len(names) == 0 {
+		return ondisk.Issue{}, false
+	}
+	return ondisk.Issue{Code: CodeSlices, Effect: ondisk.Note, Text: fmt.Sprintf(
+		"misaligned inside: %s of the %s, off a 4 KiB boundary of it, which no move of a partition mends for all",
+		strings.Join(names, ", "), container)}, true
+}
+
+// checkSlices reports slices inside of partitions that no move of the partition aligns.
+func (l *Layout) checkSlices() {
+	for _, p := range l.Partitions {
+		if i, ok := misalignedInside(p.Volume, "partition"); ok && identify.Sliced(p.Volume.Kind) {
+			i.Partition = p.Number
+			l.Issues = append(l.Issues, i)
+		}
+	}
+}
+
+// FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged and never
+// moved.
+func (l *Layout) FixedParts() (out []volume.Part) {
+	if l.Table != nil || l.Volume == nil || !identify.Sliced(l.Volume.Kind) {
+		return nil
+	}
+	for _, p := range l.Volume.Parts {
+		if p.Start >= 0 && !p.Own {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// FixedTable names such a table, "" if absent.
+func (l *Layout) FixedTable() string {
+	if l.Table != nil || l.Volume == nil {
+		return ""
+	}
+	return identify.Traits(l.Volume.Kind).Slices
+}
+
+// onlyLabel reports a label without a partition table.
+func (l *Layout) onlyLabel() {
+	v := l.Volume
+	if !identify.Sliced(v.Kind) {
+		return
+	}
+	if len(v.Outside) > 0 {
+		l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "slice-outside" })
+	}
+	for _, err := range v.Outside[:min(len(v.Outside), maxNames)] {
+		l.Issues = append(l.Issues, ondisk.Issue{
+			Code: "slice-outside", Effect: ondisk.Broken, Text: err.Error(), Err: err,
+			Remedy: "the image was cut short or its table is damaged: restore it from a good copy, or correct the " +
+				"table in the guest",
+		})
+	}
+	l.Issues = append(l.Issues, ondisk.Issue{Code: "label-only", Effect: ondisk.Note, Text: fmt.Sprintf(
+		"the partition table of the disk is not one of a PC (%s): its slices are shown, and none of them is moved",
+		identify.Traits(v.Kind).Slices)})
+	if i, ok := misalignedInside(v, "disk"); ok {
+		l.Issues = append(l.Issues, i)
+	}
+}
+
+// firmwareRAID reports a disk that is a member of the array of a BIOS or controller: the partitions are those of the
+// array, and other disks hold them too.
+func (l *Layout) firmwareRAID(d disk.Disk) error {
+	name, at, err := volume.FirmwareRAID(d)
+	if name == "" {
+		return err
+	}
+	l.Issues = append(l.Issues, ondisk.Issue{
+		Code: "firmware-raid", Effect: ondisk.Refuse, OnMove: true,
+		Text: fmt.Sprintf("byte %d holds the metadata of a %s: the array belongs to a BIOS or controller, "+
+			"and its other disks would no longer fit", at, name),
+		Remedy: fmt.Sprintf("realign the array inside the guest; where it is no array any more, "+
+			"wipe what was left (wipefs --all --types %s) in a copy of the image", name),
+	})
+	return nil
+}
+
+// Signatures of a DLA sector. Spec: IBM, LVM engine of OS/2, DLA_Table_Sector.
+const (
+	dlaSignature1 = 0x424d5202
+	dlaSignature2 = 0x44464d50
+)
+
+// lvmOfOS2 reports the sectors by which OS/2's LVM knows partitions. They lie at the end of the track of each boot
+// record, and name absolute starts under a checksum.
+func (l *Layout) lvmOfOS2(d disk.Disk) error {
+	if l.Table.Scheme != table.MBR || !l.Geometry.Valid() {
+		return nil
+	}
+	for _, track := range []int64{int64(l.Geometry.Sectors), 63} {
+		at := (track - 1) * units.SectorSize
+		if at+units.SectorSize > d.Size() {
+			continue
+		}
+		b, err := ondisk.Bytes(d, at, units.SectorSize)
+		if err != nil {
+			return err
+		}
+		if binary.LittleEndian.Uint32(b) != dlaSignature1 || binary.LittleEndian.Uint32(b[4:]) != dlaSignature2 {
+			continue
+		}
+		l.Issues = append(l.Issues, ondisk.Issue{
+			Code: "os2-lvm", Effect: ondisk.Refuse, OnMove: true,
+			Text: fmt.Sprintf("LBA %d holds a table of OS/2's LVM (OS/2 4.5, eComStation, ArcaOS), "+
+				"which knows each partition by its absolute start", track-1),
+			Remedy: "copy the files to an aligned disk in the guest",
+		})
+		return nil
+	}
+	return nil
+}
+
+// isLDM refuses a dynamic disk. The private headers of its database have the start of the space for volumes, and XP and
+// 2003 pass over it on an MBR. Sources: Linux, Documentation/admin-guide/ldm.rst; libldm, src/ldm.c;
+// DiskAccessLibrary, LogicalDiskManager/PrivateHeader.cs.
+var isLDM = refused{
+	"ldm", "Windows dynamic disk (LDM), whose volumes are not moved: the misaligned ones are of Windows 2000 " +
+		"to 2003, which look for the volumes behind the first track, at LBA 63, wherever the database places them",
+	"convert it to a basic disk in the guest, or copy the guest's files to a new disk; trueup convert copies the " +
+		"disk as it is", ondisk.Refuse, true,
+}
+
+// Dynamic reports whether a partition belongs to a dynamic disk.
+func (l *Layout) Dynamic() bool {
+	return slices.ContainsFunc(l.Partitions, func(p boot.Partition) bool { return p.InDynamic() })
+}
+
+// dynamicVolume describes a partition of a dynamic disk. The database, which is not read, places the volumes: a part of
+// one can lie at the start. Windows Vista and later put the first one on 1 MiB of the disk behind a partition at
+// LBA 63. A boot sector there that counts the sectors in front of it shows that.
+func dynamicVolume(d disk.Disk, p table.Partition) (*volume.Volume, error) {
+	v := &volume.Volume{Kind: volume.LDM, Size: p.Len}
+	first := units.AlignUp(p.Off, units.MiB)
+	if _, database := p.Dynamic(); database || first == p.Off || first >= min(p.End(), d.Size()) {
+		return v, nil
+	}
+	in, err := identify.Front(disk.Section(d, disk.Range{Off: first, Len: min(p.End(), d.Size()) - first}), first)
+	if err == nil && in.Boot != nil && int64(in.Boot.Hidden)*in.Boot.SectorSize == first {
+		v.DataStart = first - p.Off
+	}
+	return v, err
 }
