@@ -2,18 +2,26 @@ package realign
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/verify"
 )
 
 // room refuses a copy that cannot fit, before the first byte, and returns the number of bytes that it needs. What the
@@ -150,4 +158,273 @@ func full(err error, need int64, room func() (free int64, err error)) error {
 	}
 	return fmt.Errorf("%w; the copy needs %s (%d bytes) and %s (%d bytes) are free beside what it has written",
 		err, units.Format(need), need, units.Format(free), free)
+}
+
+// Where SOURCE and a flat DEST lie on one file system that can share blocks, DEST takes over whole blocks of SOURCE
+// instead of a copy of them. docs/decisions/proof.md has what is proved of them.
+
+// leastShared is the shortest stretch that is shared, in bytes: a shorter one is copied faster than it is looked up.
+// maxLooked bounds the stretches that are looked at.
+const (
+	leastShared = 64 * units.KiB
+	maxLooked   = 1 << 14
+)
+
+// share has DEST take over what a disk shows of files in whole blocks, and returns what is left to copy.
+func (j *Job) share(d disk.Disk, o target) (rest disk.Disk, err error) {
+	j.shared = nil
+	to, ok := o.(driver.Sharer)
+	if !ok || j.View {
+		return d, nil
+	}
+	var p disk.Piece // as far as it is known
+	for off, looked := int64(0), 0; off < d.Size() && looked < maxLooked; looked++ {
+		run, _, err := disk.Leaf(d, off)
+		if err != nil {
+			return nil, err
+		}
+		next := disk.Piece{Range: disk.Range{Off: off, Len: run.Len}, At: run.Off}
+		if f, ok := run.Src.(driver.File); ok {
+			next.Src = f
+		}
+		off = next.End()
+		if p.Src != nil && next.Src == p.Src && next.At == p.At+p.Len {
+			p.Len += next.Len
+			continue
+		}
+		if !j.take(to, p) {
+			return j.rest(d), nil
+		}
+		p = next
+	}
+	j.take(to, p)
+	return j.rest(d), nil
+}
+
+// take shares the whole blocks of a stretch, and reports whether it is of use to try another one.
+func (j *Job) take(to driver.Sharer, p disk.Piece) bool {
+	lead := units.AlignUp(p.Off, align.Block) - p.Off
+	p.Off, p.At, p.Len = p.Off+lead, p.At+lead, units.AlignDown(p.Len-lead, align.Block)
+	from, ok := p.Src.(driver.File)
+	if !ok || p.Len < leastShared || p.At%align.Block != 0 {
+		return true
+	}
+	if to.Share(from, p.At, p.Len, p.Off) != nil {
+		return false
+	}
+	j.shared = append(j.shared, p)
+	return true
+}
+
+// rest returns a disk with zeros where DEST shares the blocks of SOURCE.
+func (j *Job) rest(d disk.Disk) disk.Disk {
+	if len(j.shared) == 0 {
+		return d
+	}
+	return only(d, disk.Gaps(disk.Range{Len: d.Size()}, j.shared))
+}
+
+// only returns a disk that has the bytes of d in ranges, and zeros elsewhere.
+func only(d disk.Disk, ranges []disk.Range) disk.Disk {
+	own := make([]disk.Piece, 0, len(ranges))
+	for _, r := range ranges {
+		own = append(own, disk.Piece{Range: r, Src: d, At: r.Off})
+	}
+	return disk.New(d.Size(), d.SectorSize(), disk.Pieces(d.Size(), own, nil))
+}
+
+// unproved returns the shared stretches whose blocks in a result are not known to be those of SOURCE.
+func (j *Job) unproved(got disk.Disk) (out []disk.Range) {
+	for _, p := range j.shared {
+		if !inBlocksOf(got, p) {
+			out = append(out, p.Range)
+		}
+	}
+	return out
+}
+
+// inBlocksOf reports whether a disk has a stretch in the very blocks of the file that it was taken from.
+func inBlocksOf(got disk.Disk, p disk.Piece) bool {
+	for p.Len > 0 {
+		run, _, err := disk.Leaf(got, p.Off)
+		if err != nil {
+			return false // who reads it will say so
+		}
+		n := min(run.Len, p.Len)
+		if !image.SharesBlocks(run.Src, p.Src, run.Off, p.At, n) {
+			return false
+		}
+		p.Off, p.At, p.Len = p.Off+n, p.At+n, p.Len-n
+	}
+	return true
+}
+
+// sharedNotes returns what the user should know of a DEST that shares blocks with SOURCE.
+func (j *Job) sharedNotes() []ondisk.Issue {
+	n := int64(0)
+	for _, p := range j.shared {
+		n += p.Len
+	}
+	if n == 0 {
+		return nil
+	}
+	return []ondisk.Issue{{
+		Code: "shared", Effect: ondisk.Note,
+		Text: fmt.Sprintf("%s (%d bytes) of the disk lie in the blocks of SOURCE itself, which the file system "+
+			"shares until either file is written to: they were neither copied nor read", units.Format(n), n),
+		Remedy: "for a copy of its own, write DEST on another file system",
+	}}
+}
+
+// Since returns how many seconds have gone by, in tenths.
+func Since(start time.Time) float64 { return math.Round(10*time.Since(start).Seconds()) / 10 }
+
+// Progress receives how far the work is, phase by phase.
+type Progress = diskcopy.Progress
+
+// watch asks for the progress of long work, once.
+func (j *Job) watch() {
+	if j.progress == nil && j.Watch != nil {
+		j.progress = j.Watch()
+	}
+}
+
+// begin begins a phase that works on what all these disks hold beside holes, in units of a target or in any (0).
+func (j *Job) begin(ctx context.Context, phase string, unit int64, disks ...disk.Disk) error {
+	if j.progress == nil {
+		return nil
+	}
+	total, err := diskcopy.Size(ctx, unit, disks...)
+	if err == nil {
+		j.progress.Begin(phase, total)
+	}
+	return err
+}
+
+// phase returns what begins a phase of total bytes.
+func (j *Job) phase(name string) func(total int64) {
+	return func(total int64) {
+		if j.progress != nil {
+			j.progress.Begin(name, total)
+		}
+	}
+}
+
+// finish completes the files and flushes so many bytes. How far that is, no system says.
+func (j *Job) finish(o target, copied int64) error {
+	j.phase(diskcopy.PhaseFlush)(copied)
+	err := o.Finish()
+	if err == nil {
+		j.add(copied)
+	}
+	return err
+}
+
+// add counts bytes that are done.
+func (j *Job) add(n int64) {
+	if j.progress != nil {
+		j.progress.Add(n)
+	}
+}
+
+// Written is the result of a Job.
+type Written struct {
+	Format, Subformat string
+	Files             []string // names, the one named DEST first
+	Sums              []store.Sum
+	Copied            int64   // bytes of data
+	Took              float64 // seconds
+	Notes             []ondisk.Issue
+	Replaced          *exchange.Result // where the copy has the names of SOURCE
+}
+
+// begun calls Begin, once.
+func (j *Job) begun() {
+	if j.Begin != nil {
+		j.Begin()
+		j.Begin = nil
+	}
+}
+
+// WriteStream makes DEST of an image that comes through a pipe, as a disk whose size size computes from its own.
+// Nothing of it can be looked at before it is copied, and nothing read again: the proof compares digests. When ctx
+// ends, a read from in must end too.
+func (j *Job) WriteStream(
+	ctx context.Context, in io.Reader, r Reading, size func(int64) int64,
+) (p *plan.Plan, w Written, err error) {
+	o, err := r.Options()
+	if err != nil {
+		return nil, w, err
+	}
+	s, err := image.OpenStream(in, o.Format)
+	if err == nil {
+		err = r.agrees(s.Image)
+	}
+	if err != nil {
+		return nil, w, streamError(ctx, fmt.Errorf("standard input: %w", err))
+	}
+	p = plan.Copy(s.Disk.Size())
+	p.Size = size(p.Size)
+	create := func() (*store.Output, error) {
+		return store.Create(j.Dest, p.Size, s.Image, store.CreateOptions{
+			Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: streamSeed(p.Size), BIOS: s.BIOS,
+		})
+	}
+	w, err = publish(ctx, j, time.Now(), create, nil, func(o *store.Output, w *Written) (err error) {
+		w.Format, w.Subformat = o.Format, o.Subformat
+		w.Copied, err = j.fillStream(ctx, s, p.Size, o)
+		return err
+	})
+	return p, w, err
+}
+
+// fillStream writes what comes through the pipe and proves it through a second opening.
+func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *store.Output) (copied int64, err error) {
+	j.watch()
+	if j.progress != nil {
+		j.progress.Begin(diskcopy.PhaseCopy, size)
+	}
+	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()}
+	want, copied, err := diskcopy.Pipe(ctx, named(s.Next), size, o, work)
+	if err == nil {
+		err = j.finish(o, copied)
+	}
+	if err != nil {
+		return copied, streamError(ctx, err)
+	}
+	return copied, j.reread(o, func(got *image.Image) error {
+		if err := copyHoldsSectors(got); err != nil || !j.Full {
+			return err
+		}
+		sum, err := j.digest(ctx, got.Disk)
+		if err == nil && sum != want {
+			err = fmt.Errorf("%w from what came through the pipe: %w", verify.ErrDifferent, errFaulty)
+		}
+		return err
+	})
+}
+
+// named says about an error of the stream where that came from.
+func named(next func() (int64, []byte, error)) func() (int64, []byte, error) {
+	return func() (int64, []byte, error) {
+		off, p, err := next()
+		if err != nil && !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = fmt.Errorf("standard input: %w", err)
+		}
+		return off, p, err
+	}
+}
+
+// streamError returns what ended a copy from a pipe: an interruption looks like a pipe that ends.
+func streamError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// streamSeed returns what identifiers of the copy are derived from, beside what the stream states about itself.
+func streamSeed(size int64) []byte {
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64(nil, ondisk.U64(size)))
+	return sum[:]
 }
