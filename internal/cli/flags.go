@@ -1,12 +1,23 @@
 package cli
 
 import (
+	"fmt"
+	"io"
+	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/bench"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // Move has the flags that decide what moves where.
@@ -110,4 +121,219 @@ func (m *Move) OpenOthers(c *Base, s *realign.Source, dest string) (realign.Othe
 func AddBoundary(cmd *cobra.Command, n *align.Boundary, usage string) {
 	cmd.Flags().Var(n, "boundary", usage)
 	Complete(cmd, "boundary", "auto", "4K", "64K", "1M")
+}
+
+// maxTitle bounds the title of a report, in bytes.
+const maxTitle = 200
+
+// Title is the title of a report.
+type Title string
+
+// AddTitle adds --title.
+func AddTitle(cmd *cobra.Command, to *Title) {
+	cmd.Flags().Var(to, "title", "give page, JUnit suite and text the title `TEXT`")
+}
+
+func (t *Title) String() string { return string(*t) }
+
+// Type names the argument.
+func (*Title) Type() string { return "TEXT" }
+
+// Set takes the argument.
+func (t *Title) Set(arg string) error {
+	if len(arg) > maxTitle {
+		return fmt.Errorf("a title of %d bytes, want at most %d", len(arg), maxTitle)
+	}
+	*t = Title(arg)
+	return nil
+}
+
+// Work are the flags of commands whose work takes long.
+type Work struct {
+	Shown
+	Jobs int
+}
+
+// Shown are the flags of commands that show how far they are.
+type Shown struct {
+	Progress   string // one of progress.Kinds
+	noProgress bool
+}
+
+// MaxJobs bounds what is done at once.
+const MaxJobs = 64
+
+// AddWork adds the flags. usage describes --jobs.
+func (w *Work) AddWork(cmd *cobra.Command, jobs int, usage string) {
+	cmd.Flags().IntVarP(&w.Jobs, "jobs", "j", jobs, usage)
+	w.AddProgress(cmd)
+}
+
+// AddProgress adds the flags.
+func (s *Shown) AddProgress(cmd *cobra.Command) {
+	f, kinds := cmd.Flags(), progress.Kinds
+	f.StringVar(&s.Progress, "progress", kinds[0], "show progress as `KIND`: auto (a bar on terminals), json or none")
+	f.BoolVar(&s.noProgress, "no-progress", false, "same as --progress none")
+	Complete(cmd, "progress", kinds...)
+}
+
+// CheckWork refuses values that cannot be right.
+func (w *Work) CheckWork() error {
+	if w.Jobs < 1 || w.Jobs > MaxJobs {
+		return Usage("--jobs %d, want 1 to %d", w.Jobs, MaxJobs)
+	}
+	return w.CheckProgress()
+}
+
+// CheckProgress refuses values that cannot be right.
+func (s *Shown) CheckProgress() error {
+	if !slices.Contains(progress.Kinds, s.Progress) {
+		return ondisk.NoChoice("--progress", s.Progress, progress.Kinds...)
+	}
+	if s.noProgress {
+		s.Progress = "none"
+	}
+	return nil
+}
+
+// AddUnknown adds --allow-unknown.
+func AddUnknown(cmd *cobra.Command, to *bool) {
+	cmd.Flags().BoolVar(to, "allow-unknown", false, "exit with 0 if the content of a disk is unknown")
+}
+
+// AddReading adds the flags about the image that a command reads.
+func AddReading(cmd *cobra.Command, r *realign.Reading) {
+	usage := "require this image `FORMAT`: " + strings.Join(realign.Formats(), ", ")
+	cmd.Flags().StringVar(&r.Format, "format", "", usage)
+	Complete(cmd, "format", realign.Formats()...)
+	usage = "sector size of a raw image: 512 or 4096 (default: that of its GPT or device, else 512)"
+	cmd.Flags().Var((*realign.SectorSize)(&r.SectorSize), "sector-size", usage)
+	Complete(cmd, "sector-size", "512", "4096")
+	cmd.Flags().StringArrayVar(&r.Allow, "allow-folder", nil,
+		"read parents and extents in `DIR` and below too (repeatable)")
+}
+
+// ToHelp explains --to and lists the formats.
+func ToHelp() string {
+	_, text := realign.Targets()
+	return "--to FORMAT[:SUBFORMAT] sets the format of DEST: " + text +
+		". With ,align=SIZE appended, the size of the disk becomes a multiple of SIZE."
+}
+
+// Storage has the flags for the storage below the images.
+type Storage struct {
+	align.Storage        // set by Find
+	Named         bool   // by the user
+	name          string // of a profile, or a size
+	Profiles      string // file of profiles
+}
+
+// String returns the argument.
+func (s *Storage) String() string { return s.name }
+
+// Set takes the argument of --storage. What it means depends on --profiles.
+func (s *Storage) Set(name string) error {
+	s.name, s.Named = name, true
+	return nil
+}
+
+// Type is the word that help texts show for the argument.
+func (s *Storage) Type() string { return "STORAGE" }
+
+// Add adds --storage and --profiles.
+func (s *Storage) Add(cmd *cobra.Command) {
+	names := align.Profiles{}.Names()
+	s.name = names[0]
+	cmd.Flags().Var(s, "storage",
+		"storage below, for the costs: a size from 512 to 4M, or one of "+strings.Join(names, ", ")+
+			"; +OFFSET is where its blocks start")
+	Complete(cmd, "storage", names...)
+	cmd.Flags().StringVar(&s.Profiles, "profiles", "", "read more storages for --storage from `FILE`, in TOML")
+}
+
+// Find finds the storage that the flags name.
+func (s *Storage) Find() error {
+	var known align.Profiles
+	if s.Profiles != "" {
+		text, err := readFile(s.Profiles, align.MaxProfiles+1)
+		if err != nil {
+			return Usage("--profiles: %w", err)
+		}
+		if known, err = align.ParseProfiles(text); err != nil {
+			return Usage("--profiles %s: %w", s.Profiles, err)
+		}
+	}
+	var err error
+	if s.Storage, err = known.Parse(s.name); err != nil {
+		return Usage("--storage: %w", err)
+	}
+	return nil
+}
+
+// readFile reads what a user has set down in a file, no more than so many bytes of it.
+func readFile(path string, most int64) ([]byte, error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	return io.ReadAll(io.LimitReader(in, most))
+}
+
+// BenchFile is the flag that names the result of a benchmark.
+type BenchFile string
+
+// Add adds --bench.
+func (b *BenchFile) Add(cmd *cobra.Command) {
+	cmd.Flags().StringVar((*string)(b), "bench", "", "say what trueup bench --json measured, from its `FILE`")
+}
+
+// Read reads the result, nil without the flag. out is that of the command.
+func (b BenchFile) Read(out string) (*report.Benchmark, error) {
+	if b == "" {
+		return nil, nil
+	}
+	path := string(b)
+	if err := store.Apart(store.Use{Flag: "--out", Path: out}, store.Use{Flag: "--bench", Path: path}); err != nil {
+		return nil, err
+	}
+	return bench.ReadResult(path)
+}
+
+// formatFlags choose how a report is printed.
+type formatFlags struct {
+	template string
+	format   results.Format
+}
+
+func (f *formatFlags) add(cmd *cobra.Command, c *Base) {
+	fs := cmd.Flags()
+	formats := results.FormatNames()
+	fs.StringVarP(&c.Output, "output", "o", formats[0], "print the result as `FORMAT`: "+strings.Join(formats, ", "))
+	Complete(cmd, "output", formats...)
+	fs.StringVar(&f.template, "template", "", "print the result by the template in `FILE`")
+}
+
+// settle finds the format, and reads the template of one.
+func (f *formatFlags) settle(c *Base) (err error) {
+	formats := results.FormatNames()
+	switch {
+	case !slices.Contains(formats, c.Output):
+		return ondisk.NoChoice("--output", c.Output, formats...)
+	case f.template != "" && (c.AsJSON || c.Output != formats[0]):
+		return Usage("--template and --output ask for two formats; give one of them")
+	case c.AsJSON && c.Output != "text" && c.Output != "json":
+		return Usage("--json and --output %s ask for two formats; give one of them", c.Output)
+	case f.template != "":
+		out, template := store.Use{Flag: "--out", Path: c.Out}, store.Use{Flag: "--template", Path: f.template}
+		if err := store.Apart(out, template); err != nil {
+			return err
+		}
+		f.format, err = scan.ReadTemplate(f.template)
+		return err
+	case c.AsJSON:
+		c.Output = "json"
+	}
+	f.format = results.Formats[slices.Index(formats, c.Output)]
+	return nil
 }
