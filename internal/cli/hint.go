@@ -57,6 +57,7 @@ var removed = map[string]string{
 	"boot-trial":     "write trueup boot SOURCE && in front of the line",
 	"dynamic-disks":  "convert the disk to a basic one in the guest, or copy its files to a new disk",
 	"device":         "a DEST that is a block device is written as one",
+	"estimate":       "measure the rate of reading: pv IMAGE > /dev/null",
 	"fragmentation":  "trueup inspect --fragmentation IMAGE... counts the pieces of files",
 	"idle":           "write ionice -c 3 in front of trueup",
 	"in-place":       "write trueup move DISK",

@@ -15,8 +15,7 @@ import (
 type planFlags struct {
 	*Base
 	Move
-	bench    BenchFile
-	estimate bool
+	bench BenchFile
 }
 
 // NewPlan returns the command plan.
@@ -45,8 +44,6 @@ the result, and what a copy reads, writes and needs. Writes nothing.
 	f.AddSandbox(cmd)
 	f.AddSpool(cmd, "")
 	f.bench.Add(cmd)
-	cmd.Flags().BoolVar(&f.estimate, "estimate", false,
-		"read some of IMAGE, not from memory, to estimate the time of a copy")
 	return cmd
 }
 
@@ -85,7 +82,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		r.Inspected(after, p)
-		cost, err := s.Cost(ctx, p, f.estimate)
+		cost, err := s.Cost(p)
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}

@@ -37,7 +37,6 @@ var clockAllowed = map[string]string{
 	"internal/nbd/client_test.go time.Sleep":               "the same",
 	"internal/nbd/clients_test.go time.Since":              "the same",
 	"internal/nbd/clients_test.go time.Sleep":              "the same",
-	"internal/realign/cost_test.go time.Sleep":             "the same",
 	"internal/trial/fake_test.go time.Sleep":               "a machine under load, whose answers take long",
 	"internal/scan/sandbox/confine_test.go time.Since":     "a figure for a benchmark",
 	"internal/scan/sandbox/worker_main_test.go time.Sleep": "a worker that never answers",

@@ -53,74 +53,24 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (ne
 
 // Cost is what a copy will read and write, in bytes.
 type Cost struct {
-	Read  int64   // of SOURCE, for the copy and, where it is a device, again to compare
-	Write int64   // at DEST, and read back; fewer if there are zeros among the data
-	Need  int64   // space at DEST
-	Rate  int64   // of reads of SOURCE in a second, as measured; 0: it was not
-	Took  float64 // seconds of the whole, if DEST is as fast as SOURCE; 0: Rate is
-	Warm  bool    // a part of what was measured may have come from memory
+	Read  int64 // of SOURCE, for the copy and, where it is a device, again to compare
+	Write int64 // at DEST, and read back; fewer if there are zeros among the data
+	Need  int64 // space at DEST
 }
 
-// Cost computes what a copy by a plan will read and write. With measure, it reads some of SOURCE for that.
-func (s *Source) Cost(ctx context.Context, p *plan.Plan, measure bool) (c Cost, err error) {
-	src := p.Unused.View(s.Image.Disk)
-	stored, err := disk.Stored(src)
-	if err != nil {
+// Cost computes what a copy by a plan will read and write.
+func (s *Source) Cost(p *plan.Plan) (c Cost, err error) {
+	if c.Read, err = disk.Stored(p.Unused.View(s.Image.Disk)); err != nil {
 		return c, err
 	}
 	if c.Write, err = disk.Stored(p.View(s.Image.Disk)); err != nil {
 		return c, err
 	}
-	c.Read, c.Need = stored, withTables(c.Write)
+	c.Need = withTables(c.Write)
 	if s.readAgain() {
-		c.Read += stored
+		c.Read *= 2
 	}
-	if !measure || stored == 0 {
-		return c, nil
-	}
-	warm := !s.Image.Uncache()
-	read, took, err := sample(ctx, src, stored)
-	if err == nil && read > 0 && took > 0 {
-		rate := float64(read) / took.Seconds()
-		c.Warm, c.Rate, c.Took = warm, int64(rate), float64(c.Read+2*c.Write)/rate
-	}
-	return c, err
-}
-
-// Limits of a sample: so many pieces of so many bytes, spread over the data, until the time is over.
-const (
-	samplePieces = 64
-	samplePiece  = 4 * units.MiB
-	sampleTime   = 3 * time.Second
-)
-
-// sample reads pieces of a disk that holds stored bytes of data, and returns how many bytes it read, and how long that
-// took. Pieces that lie together would measure one place of a disk of platters.
-func sample(ctx context.Context, d disk.Disk, stored int64) (read int64, took time.Duration, err error) {
-	buf := make([]byte, min(samplePiece, stored))
-	step := max(stored/samplePieces, int64(len(buf)))
-	var seen, next int64 // bytes of data
-	start := time.Now()
-	for e, err := range disk.Extents(d, disk.Range{Len: d.Size()}) {
-		if err != nil {
-			return read, took, err
-		}
-		if e.Zero {
-			continue
-		}
-		for ; next < seen+e.Len; next += step {
-			n := min(int64(len(buf)), seen+e.Len-next)
-			if _, err := d.ReadAt(buf[:n], e.Off+next-seen); err != nil && !errors.Is(err, io.EOF) {
-				return read, took, err
-			}
-			read, took = read+n, time.Since(start)
-			if took > sampleTime || ctx.Err() != nil {
-				return read, took, ctx.Err()
-			}
-		}
-		seen += e.Len
-	}
-	return read, took, nil
+	return c, nil
 }
 
 // packed estimates how much of so many bytes of data a compressed copy takes: what the image itself stores, where that

@@ -6,15 +6,12 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // A cost that could not be computed is an error, whichever read of the source fails. A partition that does not exist
@@ -30,31 +27,8 @@ func TestCostOfWhatCannotBeRead(t *testing.T) {
 		was := s.Image.Disk
 		defer func() { s.Image.Disk = was }()
 		s.Image.Disk = d
-		_, err := s.Cost(t.Context(), p, true)
+		_, err := s.Cost(p)
 		return err
-	})
-}
-
-// slow is a disk of data that takes a second for each read.
-type slow struct{ disk.Disk }
-
-func (slow) ReadAt(p []byte, _ int64) (int, error) {
-	time.Sleep(time.Second)
-	return len(p), nil
-}
-
-func (d slow) Extent(off, most int64) (disk.Extent, error) {
-	return disk.Extent{Range: disk.Range{Off: off, Len: min(most, d.Size()-off)}}, nil
-}
-
-// A sample of a slow disk ends with the read that is over its time.
-func TestSampleOfASlowDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := slow{disk.New(units.GiB, units.SectorSize, nil)}
-		read, took, err := sample(t.Context(), d, d.Size())
-		require.NoError(t, err)
-		require.Equal(t, 4*time.Second, took)
-		require.Equal(t, 4*samplePiece, read)
 	})
 }
 

@@ -62,21 +62,12 @@ func (t *Text) copyCost(c *Cost, u *Unpacked) {
 		return
 	}
 	t.printf("\n")
-	time := ""
-	if c.Rate != 0 {
-		warm := ""
-		if c.Warm {
-			warm = ", perhaps in part from memory"
-		}
-		time = fmt.Sprintf(" That takes about %s if DEST is as fast as SOURCE, of which %s/s were read%s.",
-			Seconds(c.Took), units.Format(c.Rate), warm)
-	}
 	spool := ""
 	if u != nil && u.Kind != "tar" {
 		spool = fmt.Sprintf(" Unpacking needs up to %s, there too or in --spool DIR.", units.Format(u.Size))
 	}
-	t.para(0, "A copy reads %s, writes at most %s and reads that back. It needs %s where DEST goes.%s%s",
-		units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), spool, time)
+	t.para(0, "A copy reads %s, writes at most %s and reads that back. It needs %s where DEST goes.%s",
+		units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), spool)
 }
 
 func (t *Text) refusals(fs []align.Finding) {

@@ -259,12 +259,9 @@ type Geometry struct {
 
 // Cost is what a copy will read and write.
 type Cost struct {
-	Read  int64   `json:"read_bytes"`
-	Write int64   `json:"write_bytes"`
-	Need  int64   `json:"space_bytes"`
-	Rate  int64   `json:"bytes_per_second,omitempty"`
-	Took  float64 `json:"duration_seconds,omitempty"`
-	Warm  bool    `json:"warm,omitempty"`
+	Read  int64 `json:"read_bytes"`
+	Write int64 `json:"write_bytes"`
+	Need  int64 `json:"space_bytes"`
 }
 
 // Changes is what a plan does to a disk.

@@ -42,21 +42,3 @@ func TestPatchesLookLikeATable(t *testing.T) {
 		require.Equal(t, want.String(), got.String())
 	})
 }
-
-// A time that memory may have shortened is not shown as that of the storage.
-func TestCostOfACopy(t *testing.T) {
-	cost := Cost{Read: 4 << 20, Write: 2 << 20, Need: 3 << 20}
-	text := func() string {
-		var out strings.Builder
-		(&Text{W: &out}).copyCost(&cost, nil)
-		return strings.Join(strings.Fields(out.String()), " ")
-	}
-	const bytes = "A copy reads 4 MiB, writes at most 2 MiB and reads that back. It needs 3 MiB " +
-		"where DEST goes."
-	require.Equal(t, bytes, text())
-	cost.Rate, cost.Took = 1<<20, 8
-	const time = bytes + " That takes about 8.0 s if DEST is as fast as SOURCE, of which 1 MiB/s were read"
-	require.Equal(t, time+".", text())
-	cost.Warm = true
-	require.Equal(t, time+", perhaps in part from memory.", text())
-}
