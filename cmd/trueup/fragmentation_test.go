@@ -33,17 +33,6 @@ type jsonFragmentation struct {
 		Worst []struct {
 			Path   string `json:"path"`
 			Pieces int64  `json:"pieces"`
-			Read   *struct {
-				IO  int64 `json:"io"`
-				Now struct {
-					Requests int64 `json:"requests"`
-					Blocks   int64 `json:"blocks"`
-				} `json:"now"`
-				Copied struct {
-					Requests int64 `json:"requests"`
-					Blocks   int64 `json:"blocks"`
-				} `json:"copied"`
-			} `json:"read"`
 		} `json:"worst"`
 	} `json:"fragmentation"`
 }
@@ -82,8 +71,8 @@ func fragmentedExt(t *testing.T) (path, pieces string, free []string) {
 	return path, m[1], free[1:]
 }
 
-// The numbers of inspect --fragmentation are those of other programs, at LBA 63 of an image with grains: a read of
-// 64 KiB touches more blocks than in an aligned copy, and a name cannot reach the terminal as it is.
+// The numbers of inspect --fragmentation are those of other programs, at LBA 63 of an image with grains, and a name
+// cannot reach the terminal as it is.
 func TestFragmentationOfAnImage(t *testing.T) {
 	t.Parallel()
 	ext, pieces, free := fragmentedExt(t)
@@ -107,11 +96,6 @@ func TestFragmentationOfAnImage(t *testing.T) {
 		require.Equal(t, pieces, fmt.Sprint(f.Worst[0].Pieces))
 		require.Equal(t, fmt.Sprint(free), fmt.Sprint([]int64{f.Free.Largest >> 10, f.Free.Pieces}))
 		require.Equal(t, "d/a\033[2Jb", f.Worst[0].Path)
-		r := f.Worst[0].Read
-		require.Equal(t, int64(2), r.IO)
-		require.Equal(t, int64(20), r.Copied.Blocks, "aligned, each block of 4 KiB is one of the storage")
-		require.Greater(t, r.Now.Blocks, r.Copied.Blocks)
-		require.GreaterOrEqual(t, r.Now.Requests, r.Copied.Requests)
 
 		text := trueup(t, "inspect", "--fragmentation", path)
 		require.Equal(t, 3, text.code)

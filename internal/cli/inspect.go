@@ -196,7 +196,7 @@ func (f *inspectFlags) inspect(
 		Boundary: f.boundary.Criterion(), Storage: f.storage.Storage, Costs: f.storage.Named, Impact: f.impact,
 	}
 	if f.pieces {
-		if c.Fragments, err = s.Fragments(c.Storage); err != nil {
+		if c.Fragments, err = s.Fragments(); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -117,11 +117,10 @@ var edges = map[string][]string{
 	},
 
 	// What the volumes of a disk call free, and why that is not believed: the list of file systems with a bitmap.
-	// The list of file systems whose files are counted, and what reading the worst of them costs in the container.
+	// The list of file systems whose files are counted.
 	"internal/freespace": {
-		"internal/align", "internal/boot", "internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs",
-		"internal/guestfile", "internal/layout", "internal/table", "internal/volume",
-		"internal/volume/identify",
+		"internal/boot", "internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs", "internal/guestfile",
+		"internal/layout", "internal/table", "internal/volume", "internal/volume/identify",
 	},
 
 	// The verdict is on partitions, and names kinds of partitions and file systems.
@@ -129,7 +128,7 @@ var edges = map[string][]string{
 	// How an image stores a disk: files of the driver, the verdict's block, the workers that read.
 	// Files of the guest are runs.
 	"internal/align": {
-		"internal/boot", "internal/diskcopy", "internal/guestfile", "internal/image/driver", "internal/layout",
+		"internal/boot", "internal/diskcopy", "internal/image/driver", "internal/layout",
 		"internal/table", "internal/volume", "internal/volume/identify",
 	},
 	// A plan asks a table and the references for their patches, and knows which kinds of partitions can move.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/fs/ext"
@@ -66,12 +65,11 @@ func PartsOf(number int, r disk.Range, v *volume.Volume) []Part {
 type FragmentsOf struct {
 	Part
 	guestfile.Census
-	Reads []*align.Reads // of the worst files, in their order; nil for one where they are not known
-	Err   error          // why the files were not counted
+	Err error // why the files were not counted
 }
 
 // Count counts the files of those parts whose file system has a walk. An error is one of reading the disk.
-func Count(d disk.Disk, parts []Part, cost *align.Cost) ([]FragmentsOf, error) {
+func Count(d disk.Disk, parts []Part) ([]FragmentsOf, error) {
 	budget := guestfile.NewFragmentBudget()
 	out := []FragmentsOf{}
 	for _, p := range parts {
@@ -98,14 +96,6 @@ func Count(d disk.Disk, parts []Part, cost *align.Cost) ([]FragmentsOf, error) {
 				return nil, err
 			}
 			v = FragmentsOf{Part: p, Err: err}
-		}
-		for i := range v.Worst {
-			r, err := cost.Read(p.Off, v.Worst[i].Runs)
-			if err != nil {
-				return nil, err
-			}
-			v.Reads = append(v.Reads, r)
-			v.Worst[i].Runs = nil
 		}
 		out = append(out, v)
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/freespace"
@@ -41,18 +40,16 @@ func zeros(err error) disk.Disk {
 	})
 }
 
-func cost() *align.Cost { return align.NewCost(zeros(nil), 4096, 0) }
-
 // Every file system whose files are read has its files counted.
 func TestEveryReaderHasAWalk(t *testing.T) {
 	t.Parallel()
 	for _, kind := range slices.Sorted(maps.Keys(boot.Readers)) {
-		got, err := freespace.Count(zeros(nil), parts(1, kind), cost())
+		got, err := freespace.Count(zeros(nil), parts(1, kind))
 		require.NoError(t, err)
 		require.Len(t, got, 1, kind)
 		require.ErrorIs(t, got[0].Err, ondisk.ErrNoMatch, kind)
 	}
-	got, err := freespace.Count(zeros(nil), parts(3, volume.Unknown), cost())
+	got, err := freespace.Count(zeros(nil), parts(3, volume.Unknown))
 	require.NoError(t, err)
 	require.NotNil(t, got)
 	require.Empty(t, got)
@@ -61,21 +58,21 @@ func TestEveryReaderHasAWalk(t *testing.T) {
 func TestErrorsOfReadingSurface(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("input/output error")
-	_, err := freespace.Count(zeros(bad), parts(1, volume.NTFS), cost())
+	_, err := freespace.Count(zeros(bad), parts(1, volume.NTFS))
 	require.ErrorIs(t, err, bad)
 }
 
 // A table can name thousands of volumes.
 func TestVolumesAreBounded(t *testing.T) {
 	t.Parallel()
-	got, err := freespace.Count(zeros(nil), parts(500, volume.FAT16), cost())
+	got, err := freespace.Count(zeros(nil), parts(500, volume.FAT16))
 	require.NoError(t, err)
 	require.Len(t, got, 129)
 	require.ErrorIs(t, got[128].Err, ondisk.ErrLimit)
 	got, err = freespace.Count(zeros(nil), []freespace.Part{
 		{Kind: volume.NTFS, Range: disk.Range{Off: 1 << 29, Len: 1 << 30}},
 		{Kind: volume.NTFS, Range: disk.Range{Off: -1, Len: 9}},
-	}, cost())
+	})
 	require.NoError(t, err)
 	require.Empty(t, got, "parts that leave the disk")
 }
@@ -107,7 +104,7 @@ func TestPartsOfAVolume(t *testing.T) {
 		{Name: "elsewhere", Start: -1, Size: mib},
 		{Name: "empty", Size: mib},
 	}}
-	got, err := freespace.Count(zeros(nil), freespace.PartsOf(1, r, lvm), cost())
+	got, err := freespace.Count(zeros(nil), freespace.PartsOf(1, r, lvm))
 	require.NoError(t, err)
 	require.Len(t, got, 2)
 	for i, want := range []string{"several places", "only the files of NTFS"} {

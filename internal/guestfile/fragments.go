@@ -72,7 +72,6 @@ type Layout struct {
 	Path   string
 	Pieces int64
 	Bytes  int64
-	Runs   []Run // in the order in which the file is read; nil when there are too many
 }
 
 // Census is what a walk over a file system found.
@@ -87,8 +86,7 @@ type Census struct {
 	Ended          bool  // the walk ended before all records of the volume, or of the sample
 	Worst          []Layout
 
-	runs []Run // of the file that is counted, for the next one too
-	cut  bool
+	cut bool
 }
 
 // Stride returns n for a walk that looks at one in n of its records, or of stretches of them.
@@ -146,12 +144,10 @@ type Tally struct {
 	file   Layout
 	next   Run  // that would continue the last one
 	open   bool // a run of this stream has come
-	cut    bool // there are more runs than are kept
 }
 
 // Begin starts the count of a file.
 func (c *Census) Begin(id int64) *Tally {
-	c.runs = c.runs[:0]
 	return &Tally{census: c, file: Layout{ID: id}}
 }
 
@@ -172,14 +168,6 @@ func (t *Tally) Add(r Run) {
 		t.file.Pieces++
 	}
 	t.file.Bytes += r.Len
-	switch c := t.census; {
-	case dense && r.Off == t.next.Off && !t.cut:
-		c.runs[len(c.runs)-1].Len += r.Len
-	case len(c.runs) == MaxRuns:
-		t.cut = true
-	default:
-		c.runs = append(c.runs, r)
-	}
 	t.open, t.next = true, Run{Off: r.End(), At: r.At + r.Len}
 }
 
@@ -213,9 +201,6 @@ func (t *Tally) End(folder bool) {
 	}
 	if t.Path != nil {
 		f.Path = t.Path()
-	}
-	if !t.cut {
-		f.Runs = slices.Clone(c.runs)
 	}
 	c.Worst = slices.Insert(c.Worst, at, f)
 	c.Worst = c.Worst[:min(len(c.Worst), maxWorst)]

@@ -88,23 +88,7 @@ func TestWorst(t *testing.T) {
 	for i, w := range c.Worst {
 		require.Equal(t, int64(999-i), w.ID)
 		require.Equal(t, w.ID, w.Pieces)
-		require.Len(t, w.Runs, int(w.ID))
-		require.Equal(t, run(w.ID-1, 1, 2*w.ID-2), w.Runs[w.ID-1])
 	}
-}
-
-// A file of more runs than are kept is counted, without its runs.
-func TestManyPieces(t *testing.T) {
-	t.Parallel()
-	c := &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
-	tally := c.Begin(1)
-	for n := range int64(guestfile.MaxRuns + 1) {
-		tally.Add(run(n, 1, 2*n))
-	}
-	tally.Add(run(guestfile.MaxRuns+1, 1, 2*guestfile.MaxRuns+1)) // continues the last one
-	tally.End(false)
-	require.Equal(t, int64(guestfile.MaxRuns+1), c.Files.Pieces)
-	require.Nil(t, c.Worst[0].Runs)
 }
 
 // Bitmaps of any length and content are what their bits are.

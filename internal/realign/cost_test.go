@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 )
@@ -40,7 +39,7 @@ func TestFragmentsOfVolumes(t *testing.T) {
 	whole := filepath.Join(dir, "whole.img")
 	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext2", "-d", files, whole, "4m")
 	for number, path := range []string{whole, oldLinux(t, dir)} {
-		got, err := open(t, path).Fragments(align.Generic())
+		got, err := open(t, path).Fragments()
 		require.NoError(t, err)
 		require.Len(t, got, 1)
 		require.Equal(t, number, got[0].Number)

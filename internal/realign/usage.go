@@ -90,9 +90,8 @@ func unreadable(code string, err error) []ondisk.Issue {
 	}}
 }
 
-// Fragments counts the files of the volumes of the disk, in how many pieces they lie, and what reading the worst of
-// them costs the storage.
-func (s *Source) Fragments(below align.Storage) ([]freespace.FragmentsOf, error) {
+// Fragments counts the files of the volumes of the disk, and in how many pieces they lie.
+func (s *Source) Fragments() ([]freespace.FragmentsOf, error) {
 	if err := Broken(align.Relevant(s.Damage, nil)); err != nil {
 		return nil, nil //nolint:nilerr // said already
 	}
@@ -105,5 +104,5 @@ func (s *Source) Fragments(below align.Storage) ([]freespace.FragmentsOf, error)
 			parts = append(parts, freespace.PartsOf(p.Number, p.Range, p.Volume)...)
 		}
 	}
-	return freespace.Count(s.Image.Disk, parts, align.NewCost(s.Image.Disk, below.Block, below.Offset))
+	return freespace.Count(s.Image.Disk, parts)
 }

@@ -3,12 +3,10 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/units"
@@ -34,11 +32,10 @@ type Fragmentation struct {
 
 // worstFile is a file in many pieces.
 type worstFile struct {
-	Path   string       `json:"path,omitempty"` // empty: not found
-	Record int64        `json:"record"`         // inode, record of the MFT, or first cluster
-	Pieces int64        `json:"pieces"`
-	Bytes  int64        `json:"bytes"`
-	Read   *align.Reads `json:"read,omitempty"` // nil: not known
+	Path   string `json:"path,omitempty"` // empty: not found
+	Record int64  `json:"record"`         // inode, record of the MFT, or first cluster
+	Pieces int64  `json:"pieces"`
+	Bytes  int64  `json:"bytes"`
 }
 
 // NewFragmentation describes what was counted.
@@ -50,8 +47,8 @@ func NewFragmentation(vs []freespace.FragmentsOf) []Fragmentation {
 			Files: v.Files, Folders: v.Folders, Free: v.Free,
 			MFT: v.MFT, Unread: v.Unread, Read: v.Looked, Records: v.Of, Ended: v.Ended, Worst: []worstFile{},
 		}
-		for i, w := range v.Worst {
-			f.Worst = append(f.Worst, worstFile{w.Path, w.ID, w.Pieces, w.Bytes, v.Reads[i]})
+		for _, w := range v.Worst {
+			f.Worst = append(f.Worst, worstFile{w.Path, w.ID, w.Pieces, w.Bytes})
 		}
 		if v.Err != nil {
 			f.Error = NewError(v.Err)
@@ -170,21 +167,14 @@ func (t *Text) worst(f Fragmentation) {
 	if len(f.Worst) == 0 {
 		return
 	}
-	w := newTable(table.ColumnConfig{Name: "pieces", Align: text.AlignRight, AlignHeader: text.AlignRight},
-		table.ColumnConfig{Name: "requests", Align: text.AlignRight, AlignHeader: text.AlignRight},
-		table.ColumnConfig{Name: "blocks", Align: text.AlignRight, AlignHeader: text.AlignRight})
-	w.AppendHeader(table.Row{"  ", "pieces", "size", "requests", "blocks", "worst files"})
+	w := newTable(table.ColumnConfig{Name: "pieces", Align: text.AlignRight, AlignHeader: text.AlignRight})
+	w.AppendHeader(table.Row{"  ", "pieces", "size", "worst files"})
 	for _, x := range f.Worst {
 		path := Safe(x.Path)
 		if path == "" {
 			path = fmt.Sprintf("record %d", x.Record)
 		}
-		row := table.Row{"", x.Pieces, units.Format(x.Bytes), "-", "-", path}
-		if r := x.Read; r != nil {
-			row[3] = fmt.Sprintf("%d -> %d", r.Now.Requests, r.Copied.Requests)
-			row[4] = fmt.Sprintf("%d -> %d", r.Now.Blocks, r.Copied.Blocks)
-		}
-		w.AppendRow(row)
+		w.AppendRow(table.Row{"", x.Pieces, units.Format(x.Bytes), path})
 	}
 	t.table(w)
 }
@@ -192,28 +182,12 @@ func (t *Text) worst(f Fragmentation) {
 // fragmentationAdvice says what a copy changes, and what only the guest can.
 func (t *Text) fragmentationAdvice(d Disk) {
 	var files guestfile.Group
-	var now, copied align.Touches
 	for _, f := range d.Fragmentation {
 		files = files.With(f.Files)
-		for _, x := range f.Worst {
-			if r := x.Read; r != nil {
-				now.Requests, now.Blocks = now.Requests+r.Now.Requests, now.Blocks+r.Now.Blocks
-				copied.Requests, copied.Blocks = copied.Requests+r.Copied.Requests, copied.Blocks+r.Copied.Blocks
-			}
-		}
 	}
-	var says []string
-	if now.Requests > 0 {
-		says = append(says, fmt.Sprintf("Reading the worst files by %s takes %d requests of %d blocks of the storage; "+
-			"in an aligned copy, stored in order, %d of %d.", units.Format(align.SequentialIO), now.Requests,
-			now.Blocks, copied.Requests, copied.Blocks))
-	}
-	says = append(says, "Alignment moves partitions as they are: pieces of files stay pieces.")
+	advice := "To defragment in the guest gains little."
 	if share := files.Share(); share >= worthwhile {
-		says = append(says, fmt.Sprintf("%.0f %% of the data is in files in pieces: defragment in the guest, "+
-			"before the copy.", share))
-	} else {
-		says = append(says, "To defragment in the guest gains little.")
+		advice = fmt.Sprintf("%.0f %% of the data is in files in pieces: defragment in the guest, before the copy.", share)
 	}
-	t.para(2, "%s", strings.Join(says, " "))
+	t.para(2, "Alignment moves partitions as they are: pieces of files stay pieces. %s", advice)
 }

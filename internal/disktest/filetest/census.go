@@ -51,13 +51,5 @@ func consistent(t testing.TB, c *guestfile.Census, volume disk.Disk) {
 	for i, w := range c.Worst {
 		require.Greater(t, w.Pieces, int64(1))
 		require.True(t, i == 0 || c.Worst[i-1].Pieces >= w.Pieces)
-		var sum int64
-		for _, r := range w.Runs {
-			require.Positive(t, r.Len)
-			require.GreaterOrEqual(t, r.At, int64(0))
-			require.LessOrEqual(t, r.At+r.Len, volume.Size())
-			sum += r.Len
-		}
-		require.True(t, w.Runs == nil || sum == w.Bytes, "the runs of %q", w.Path)
 	}
 }
