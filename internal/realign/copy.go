@@ -315,14 +315,16 @@ func (j *Job) WriteStream(
 	}
 	p = plan.Copy(s.Disk.Size())
 	p.Size = size(p.Size)
-	create := func() (*store.Output, error) {
-		return store.Create(j.Dest, p.Size, s.Image, store.CreateOptions{
+	var out *store.Output
+	create := func() (_ output, err error) {
+		out, err = store.Create(j.Dest, p.Size, s.Image, store.CreateOptions{
 			Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: streamSeed(p.Size), BIOS: s.BIOS,
 		})
+		return out, err
 	}
-	w, err = publish(ctx, j, time.Now(), create, nil, func(o *store.Output, w *Written) (err error) {
-		w.Format, w.Subformat = o.Format, o.Subformat
-		w.Copied, err = j.fillStream(ctx, s, p.Size, o)
+	w, err = j.publish(ctx, time.Now(), create, nil, func(w *Written) (err error) {
+		w.Format, w.Subformat = out.Format, out.Subformat
+		w.Copied, err = j.fillStream(ctx, s, p.Size, out)
 		return err
 	})
 	return p, w, err

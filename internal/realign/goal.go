@@ -213,8 +213,8 @@ func (s *Source) sectorSize() int64 {
 }
 
 // sectors compares the sector size of the disk with the one that was ordered, the one that its image states, and those
-// that the copy can state.
-func (s *Source) sectors() (out []ondisk.Issue) {
+// that a copy in the format to can state; empty: that of the image.
+func (s *Source) sectors(to string) (out []ondisk.Issue) {
 	n, stated, ordered := s.sectorSize(), s.Image.StatedSectors(), s.reading.SectorSize
 	gpt := s.counted != 0
 	if gpt && ordered != 0 && ordered != n {
@@ -241,10 +241,7 @@ func (s *Source) sectors() (out []ondisk.Issue) {
 			Remedy: stateSectors(n),
 		})
 	}
-	to := s.to
-	if to == "" {
-		to = s.Image.Format
-	}
+	to = cmp.Or(to, s.Image.Format)
 	var refused *ondisk.Refusal
 	switch shows := s.Image.Disk.SectorSize(); {
 	case errors.As(s.Image.HoldsSectors(to, n), &refused):

@@ -111,6 +111,14 @@ type WrittenPackage struct {
 	Issues  []ondisk.Issue // of the copy's envelope
 }
 
+// unchanged returns the error of a package that is not what it was when it was opened.
+func (p *Package) unchanged() error {
+	if err := p.Unchanged(); err != nil {
+		return fmt.Errorf("%s: %w", p.Path, err)
+	}
+	return nil
+}
+
 // WritePackage makes a package in which every disk is what its plan makes of it, and all else as it was: complete, or
 // not there.
 func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, err error) {
@@ -128,34 +136,35 @@ func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, e
 	}
 	j.begun()
 	j.watch()
-	unchanged := func() error {
-		if err := p.Unchanged(); err != nil {
-			return fmt.Errorf("%s: %w", p.Path, err)
-		}
-		return nil
-	}
 	watched := cmp.Or(j.progress, Progress(unwatched{}))
 	if err := p.Check(ctx, watched); err != nil {
-		return w, cause(fmt.Errorf("%s: %w", p.Path, err), unchanged)
+		return w, cause(fmt.Errorf("%s: %w", p.Path, err), p.unchanged)
 	}
-	create := func() (*ova.Output, error) {
-		return ova.Create(j.Dest, p.Package, ova.CreateOptions{Force: j.Force, Swap: j.Replace, Rewrite: rewrite})
+	var r *replacing
+	if j.Replace {
+		if r, err = j.newReplacingPackage(p.Package); err != nil {
+			return w, err
+		}
 	}
-	var dropped []string
-	var issues []ondisk.Issue
-	fill := func(o *ova.Output, _ *Written) error {
-		dropped, issues = o.Dropped, o.Issues()
+	var o *ova.Output
+	create := func() (_ output, err error) {
+		o, err = ova.Create(j.Dest, p.Package, ova.CreateOptions{Force: j.Force, Swap: j.Replace, Rewrite: rewrite})
+		if err != nil {
+			return nil, err
+		}
+		return r.prepare(o)
+	}
+	w.Written, err = j.publish(ctx, start, create, p.unchanged, func(*Written) error {
+		w.Dropped, w.Issues = o.Dropped, o.Issues()
 		return o.Write(ctx, watched,
 			func(member string, create ova.CreateDisk) error { return j.fillMember(ctx, p, member, create) })
+	})
+	if r != nil && err == nil {
+		w.Notes = append(w.Notes, j.sharedNotes()...)
+		r.enter(&w.Written)
 	}
-	if j.Replace {
-		w.Written, err = j.replacePackage(ctx, p, start, create, unchanged, fill)
-	} else {
-		w.Written, err = publish(ctx, j, start, create, unchanged, fill)
-	}
-	w.Dropped, w.Issues = dropped, issues
 	for _, m := range p.Members {
-		if _, ok := rewrite[m.Name]; !ok && !slices.Contains(dropped, m.Name) {
+		if _, ok := rewrite[m.Name]; !ok && !slices.Contains(w.Dropped, m.Name) {
 			w.Copied += m.Size
 		}
 	}

@@ -69,9 +69,9 @@ func TestWhatIsPublished(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			o := &fakeOutput{}
-			_, err := publish(ctx, &Job{Sums: c.sums}, time.Now(), func() (*fakeOutput, error) { return o, c.create },
+			_, err := (&Job{Sums: c.sums}).publish(ctx, time.Now(), func() (output, error) { return o, c.create },
 				c.unchanged,
-				func(*fakeOutput, *Written) error {
+				func(*Written) error {
 					if c.cancel {
 						cancel()
 					}

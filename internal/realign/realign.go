@@ -47,8 +47,6 @@ type Source struct {
 
 	reading Reading
 	asked   bool            // Beside has the unfinished work of other runs
-	flatten bool            // a snapshot is taken together with its parents
-	to      string          // format of the copy; empty: that of the image
 	machine *layout.Machine // nil: the other disks are not known
 	free    *freespace.Found
 	counted int64 // sector size that a GPT states, bytes; 0: nothing does
@@ -160,26 +158,30 @@ func (s *Source) Close() { s.Image.Close() }
 func (s *Source) Path() string { return s.Image.Path }
 
 // Issues returns the issues that concern any copy, whatever is on the disk.
-func (s *Source) Issues() []ondisk.Issue {
-	return slices.Concat(s.Damage, s.Beside, s.child(), s.sectors())
+func (s *Source) Issues() []ondisk.Issue { return s.issuesFor(Goal{}) }
+
+// issuesFor is Issues for a copy by a goal.
+func (s *Source) issuesFor(g Goal) []ondisk.Issue {
+	issues := slices.Concat(s.Damage, s.Beside)
+	if s.Image.Child && !g.Flatten {
+		issues = append(issues, s.child())
+	}
+	return append(issues, s.sectors(g.To)...)
 }
 
 // child keeps a snapshot from being copied as if it were a machine's disk: what it is a snapshot of stays behind.
-func (s *Source) child() []ondisk.Issue {
-	if !s.Image.Child || s.flatten {
-		return nil
-	}
+func (s *Source) child() ondisk.Issue {
 	names := make([]string, 0, len(s.Image.Chain))
 	for _, l := range s.Image.Chain {
 		names = append(names, fmt.Sprintf("%.256q", l.Name))
 	}
-	return []ondisk.Issue{{
+	return ondisk.Issue{
 		Code: "snapshot-child", Effect: ondisk.Refuse,
 		Text: "it is a snapshot, which is complete only together with its parent " +
 			strings.Join(names, ", and that one's parent "),
 		Remedy: "--flatten of align and convert copies all of them into one complete disk; or consolidate the " +
 			"snapshots first",
-	}}
+	}
 }
 
 // Misnamed returns the error of a file that has the name of a format and nothing of it; nil for another.
@@ -220,8 +222,7 @@ func (s *Source) malformed() error {
 // Plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would
 // be met in the gaps by chance.
 func (s *Source) Plan(g Goal) (*plan.Plan, error) {
-	s.flatten, s.to = g.Flatten, g.To
-	notes := align.Relevant(s.Issues(), nil)
+	notes := align.Relevant(s.issuesFor(g), nil)
 	if err := Broken(notes); err != nil {
 		return nil, err
 	}
@@ -442,25 +443,43 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 	if err := s.Image.CheckDigests(ctx); err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
+	if j.By != "" {
+		return j.replaceBy(ctx, s, p, view)
+	}
+	return j.write(ctx, start, s, p, view)
+}
+
+// write is Write for a view of which nothing is written yet.
+func (j *Job) write(
+	ctx context.Context, start time.Time, s *Source, p *plan.Plan, view disk.Disk,
+) (w Written, err error) {
 	options, stored := j.options(s, p), view
 	if j.View {
 		if options.Over, stored, err = s.lent(p, view); err != nil {
 			return w, err
 		}
 	}
-	if j.By != "" {
-		return j.replaceBy(ctx, s, p, view)
-	}
-	if j.Replace {
-		return j.replace(ctx, s, p, view, options)
-	}
-	create := func() (target, error) {
-		if j.Device != nil {
-			return j.Device.create(ctx, s, p)
+	var r *replacing
+	if options.Swap = j.Replace; j.Replace {
+		if r, err = j.newReplacing(s.Image); err != nil {
+			return w, err
 		}
-		return store.Create(j.Dest, p.Size, s.Image, options)
 	}
-	w, err = publish(ctx, j, start, create, s.unchanged, func(o target, w *Written) (err error) {
+	var o target
+	create := func() (output, error) {
+		if j.Device != nil {
+			device, err := j.Device.create(ctx, s, p)
+			o = device
+			return device, err
+		}
+		file, err := store.Create(j.Dest, p.Size, s.Image, options)
+		if err != nil {
+			return nil, err
+		}
+		o = file
+		return r.prepare(file)
+	}
+	w, err = j.publish(ctx, start, create, s.unchanged, func(w *Written) (err error) {
 		w.Format, w.Subformat = o.Kind()
 		w.Copied, err = j.fill(ctx, s, p, stored, o, view)
 		if file, ok := o.(*store.Output); ok {
@@ -472,6 +491,10 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 		w.Notes = append(w.Notes, viewNotes(j.Dest, options.Over, w.Files)...)
 	}
 	w.Notes = append(w.Notes, j.sharedNotes()...)
+	if r != nil && err == nil {
+		r.enter(&w)
+		w.Notes = slices.Concat(w.Notes, outside(p), s.elsewhere("exchange", undoes))
+	}
 	return w, err
 }
 
@@ -486,8 +509,9 @@ type output interface {
 
 // publish makes DEST: created, filled and proved by fill, and published when the source is still what it was. unchanged
 // is nil for a source that cannot be asked.
-func publish[O output](ctx context.Context, j *Job, start time.Time, create func() (O, error), unchanged func() error,
-	fill func(O, *Written) error,
+func (j *Job) publish(
+	ctx context.Context, start time.Time, create func() (output, error), unchanged func() error,
+	fill func(*Written) error,
 ) (w Written, err error) {
 	j.begun()
 	o, err := create()
@@ -505,7 +529,7 @@ func publish[O output](ctx context.Context, j *Job, start time.Time, create func
 			return w, err
 		}
 	}
-	if err = fill(o, &w); err == nil && j.Sums {
+	if err = fill(&w); err == nil && j.Sums {
 		w.Sums, err = o.Sums(ctx, j.phase(diskcopy.PhaseDigest), j.add)
 	}
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
-	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/inplace"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -35,12 +35,38 @@ type exchanged interface {
 	exchange.Output
 }
 
-// newReplacing prepares the files of a copy, which are empty.
-func newReplacing(from *exchange.Source, o exchanged) (*replacing, error) {
-	if err := from.Prepare(o); err != nil {
+// newReplacing checks that the files of a disk can be exchanged.
+func (j *Job) newReplacing(img *image.Image) (*replacing, error) {
+	for _, f := range img.Handles {
+		if err := j.Looped.apart(f.Info.ID, f.Name()); err != nil {
+			return nil, err
+		}
+	}
+	from, err := exchange.New(img)
+	return &replacing{from: from}, err
+}
+
+// newReplacingPackage checks that the files of a package can be exchanged.
+func (j *Job) newReplacingPackage(p *ova.Package) (*replacing, error) {
+	for _, f := range p.Opened().Handles {
+		if err := j.Looped.apart(f.Info.ID, f.Name()); err != nil {
+			return nil, err
+		}
+	}
+	from, err := exchange.NewPackage(p)
+	return &replacing{from: from}, err
+}
+
+// prepare prepares the files of a copy, which are empty. Without an exchange, the copy stays as it is.
+func (r *replacing) prepare(o exchanged) (output, error) {
+	if r == nil {
+		return o, nil
+	}
+	if err := r.from.Prepare(o); err != nil {
 		return nil, errors.Join(err, o.Discard())
 	}
-	return &replacing{exchanged: o, from: from}, nil
+	r.exchanged = o
+	return r, nil
 }
 
 // Publish gives the copy the names of the source.
@@ -49,31 +75,9 @@ func (r *replacing) Publish() (err error) {
 	return err
 }
 
-// replace is Write for a copy that gets the names of SOURCE.
-func (j *Job) replace(
-	ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, options store.CreateOptions,
-) (w Written, err error) {
-	start := time.Now()
-	for _, f := range s.Image.Handles {
-		if err := j.Looped.apart(f.Info.ID, f.Name()); err != nil {
-			return w, err
-		}
-	}
-	from, err := exchange.New(s.Image)
-	if err != nil {
-		return w, err
-	}
-	options.Swap = true
-	create := func() (*store.Output, error) { return store.Create(j.Dest, p.Size, s.Image, options) }
-	w, err = exchangeNames(ctx, j, start, from, create, s.unchanged, func(o *store.Output, w *Written) (err error) {
-		w.Format, w.Subformat, w.Notes = o.Format, o.Subformat, s.geometryNotes(o)
-		w.Copied, err = j.fill(ctx, s, p, view, o, view)
-		return err
-	})
-	if err == nil {
-		w.Notes = slices.Concat(w.Notes, outside(p), s.elsewhere("exchange", undoes))
-	}
-	return w, err
+// enter enters in w what was exchanged.
+func (r *replacing) enter(w *Written) {
+	w.Replaced, w.Notes = r.done, append(w.Notes, r.done.Notes...)
 }
 
 // undoes is the way back from an exchange.
@@ -174,50 +178,12 @@ func unpatched(p *plan.Plan, got disk.Disk) ([]Difference, error) {
 	return nil, nil
 }
 
-// exchangeNames is publish for a copy that gets the names of its source.
-func exchangeNames[O exchanged](
-	ctx context.Context, j *Job, start time.Time, from *exchange.Source, create func() (O, error),
-	unchanged func() error, fill func(O, *Written) error,
-) (w Written, err error) {
-	var out O
-	var r *replacing
-	prepared := func() (_ *replacing, err error) {
-		if out, err = create(); err == nil {
-			r, err = newReplacing(from, out)
-		}
-		return r, err
-	}
-	w, err = publish(ctx, j, start, prepared, unchanged, func(_ *replacing, w *Written) error { return fill(out, w) })
-	if err == nil {
-		w.Replaced = r.done
-		w.Notes = slices.Concat(w.Notes, j.sharedNotes(), r.done.Notes)
-	}
-	return w, err
-}
-
 // apart refuses the exchange of a file that a loop device shows: that would go on with the original.
 func (l Loops) apart(id sys.ID, name string) error {
 	if loop := l[id]; loop != "" {
 		return inplace.Shown(name, loop)
 	}
 	return nil
-}
-
-// replacePackage has publish make a package that gets the names of SOURCE. create starts the package.
-func (j *Job) replacePackage(
-	ctx context.Context, p *Package, start time.Time, create func() (*ova.Output, error), unchanged func() error,
-	fill func(*ova.Output, *Written) error,
-) (w Written, err error) {
-	for _, f := range p.Opened().Handles {
-		if err := j.Looped.apart(f.Info.ID, f.Name()); err != nil {
-			return w, err
-		}
-	}
-	from, err := exchange.NewPackage(p.Package)
-	if err != nil {
-		return w, err
-	}
-	return exchangeNames(ctx, j, start, from, create, unchanged, fill)
 }
 
 // elsewhere warns of overlays that no look at the folder of the disk finds: the backing file of an image is a path, and

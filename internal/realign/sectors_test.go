@@ -127,7 +127,7 @@ func TestContainersThatShowOtherSectors(t *testing.T) {
 			defer survey.Close()
 			x, err := Survey(survey)
 			require.NoError(t, err)
-			require.Equal(t, s.sectors(), x.sectors(), "a scan says the same")
+			require.Equal(t, s.sectors(""), x.sectors(""), "a scan says the same")
 			for _, to := range []string{"raw", "vhdx"} {
 				s := open(t, path)
 				g := Goal{To: to}
@@ -198,7 +198,7 @@ func TestDeviceThatShowsOtherSectors(t *testing.T) {
 		s := open(t, disktest.LoopDevice(t, raw, "-b", sector))
 		require.EqualValues(t, 4096, s.Image.Disk.SectorSize())
 		require.Equal(t, fits, s.staysAsShown() == nil, sector)
-		require.Equal(t, !fits, len(s.sectors()) > 0, sector)
+		require.Equal(t, !fits, len(s.sectors("")) > 0, sector)
 		require.NoError(t, acceptable(t, s, Goal{To: "raw"}))
 		require.Error(t, acceptable(t, s, Goal{To: "qcow2"}))
 	}

@@ -108,7 +108,7 @@ func (j *Job) verify(
 	if diffs, err = s.unexplained(p, p.View(s.Image.Disk), d.Layout); err != nil || len(diffs) > 0 {
 		return p, diffs, err
 	}
-	for _, i := range slices.Concat(d.Damage, d.sectors()) {
+	for _, i := range slices.Concat(d.Damage, d.sectors("")) {
 		// A copy is written without. Its name was the user's choice, and all its bytes have been compared.
 		if i.Effect >= ondisk.Refuse && i.Code != image.CodeMisnamed {
 			diffs = append(diffs, Difference{Text: i.Text})
