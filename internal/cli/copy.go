@@ -120,23 +120,9 @@ func (c *copyFlags) copyDisk(
 	if err := c.spareSums(s.Image); err != nil {
 		return nil, w, err
 	}
-	o, err := c.OpenOthers(c.Base, s, dest)
+	p, err := c.accepted(c.Base, s, dest, *m)
 	if err != nil {
 		return nil, w, err
-	}
-	defer o.Close()
-	if m.beside != nil {
-		if err := m.beside(o); err != nil {
-			return nil, w, err
-		}
-	}
-	c.To = m.format
-	p, err := s.PlanAmong(o, c.Goal, m.size)
-	if err != nil {
-		return nil, w, err
-	}
-	if err := realign.Acceptable(p, c.Goal); err != nil {
-		return nil, w, fmt.Errorf("%s: %w", src, err)
 	}
 	r = report.NewAlign(Head(c.command), s, p, dest)
 	r.Flags = c.proof()

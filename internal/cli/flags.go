@@ -117,6 +117,34 @@ func (m *Move) OpenOthers(c *Base, s *realign.Source, dest string) (realign.Othe
 	return realign.OpenOthers(s, m.With, m.Goal, m.Allow, dest, c.Open)
 }
 
+// planned makes the plan of a disk among those of --with. dest is the output of the command, empty for none.
+func (m *Move) planned(c *Base, s *realign.Source, dest string, how making) (*realign.Plan, error) {
+	o, err := m.OpenOthers(c, s, dest)
+	if err != nil {
+		return nil, err
+	}
+	defer o.Close()
+	if how.beside != nil {
+		if err := how.beside(o); err != nil {
+			return nil, err
+		}
+	}
+	m.To = how.format
+	return s.PlanAmong(o, m.Goal, how.size)
+}
+
+// accepted is planned for a plan that is carried out: its refusal is an error.
+func (m *Move) accepted(c *Base, s *realign.Source, dest string, how making) (*realign.Plan, error) {
+	p, err := m.planned(c, s, dest, how)
+	if err != nil {
+		return nil, err
+	}
+	if err := realign.Acceptable(p, m.Goal); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	return p, nil
+}
+
 // AddBoundary adds --boundary.
 func AddBoundary(cmd *cobra.Command, n *align.Boundary, usage string) {
 	cmd.Flags().Var(n, "boundary", usage)

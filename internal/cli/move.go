@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -59,21 +58,6 @@ func NewMove(c *Base) *cobra.Command {
 	return cmd
 }
 
-// plan plans the move inside of a disk.
-func (f *moveFlags) plan(s *realign.Source) (*realign.Plan, error) {
-	if name, ok := s.Image.Uses(f.journal); ok {
-		return nil, Usage("--journal %s is %s, a file of the disk; name another file", f.journal, name)
-	}
-	p, err := s.Plan(f.Goal)
-	if err == nil {
-		err = realign.Acceptable(p, f.Goal)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Path(), err)
-	}
-	return p, nil
-}
-
 // claim opens a disk that is a device for this run alone, before the process confines itself; nil for any other.
 func (f *moveFlags) claim(path string) (*realign.Device, error) {
 	switch {
@@ -110,7 +94,10 @@ func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string)
 		return err
 	}
 	defer s.Close()
-	p, err := f.plan(s)
+	if name, ok := s.Image.Uses(f.journal); ok {
+		return Usage("--journal %s is %s, a file of the disk; name another file", f.journal, name)
+	}
+	p, err := f.accepted(f.Base, s, "", making{})
 	if err != nil {
 		return err
 	}

@@ -63,12 +63,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 		return err
 	}
 	defer s.Close()
-	o, err := f.OpenOthers(f.Base, s, "")
-	if err != nil {
-		return err
-	}
-	defer o.Close()
-	p, err := s.PlanAmong(o, f.Goal, nil)
+	p, err := f.planned(f.Base, s, "", making{})
 	if err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 		return err
 	}
 	defer s.Close()
-	p, err := f.plan(s)
+	p, err := f.accepted(f.Base, s, "", making{})
 	if err != nil {
 		return err
 	}
@@ -133,21 +133,4 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 		return nil
 	}
 	return err
-}
-
-// plan returns the plan of the disk that is served. One that align refuses is an error.
-func (f *serveFlags) plan(s *realign.Source) (*realign.Plan, error) {
-	o, err := f.OpenOthers(f.Base, s, "")
-	if err != nil {
-		return nil, err
-	}
-	defer o.Close()
-	p, err := s.PlanAmong(o, f.Goal, nil)
-	if err != nil {
-		return nil, err
-	}
-	if err := realign.Acceptable(p, f.Goal); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Path(), err)
-	}
-	return p, nil
 }
