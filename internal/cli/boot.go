@@ -78,7 +78,7 @@ func (f *bootFlags) addMachine(cmd *cobra.Command) {
 
 func (f *bootFlags) checkFlags() error {
 	_, err := f.Reading.Options()
-	err = errors.Join(err, f.CheckPage(), f.Consistent(), f.CheckTrial(), f.CheckProgress())
+	err = errors.Join(err, f.CheckPage(), f.CheckTrial(), f.CheckProgress())
 	if err != nil || f.pictures == "" {
 		return err
 	}

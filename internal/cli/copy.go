@@ -53,7 +53,7 @@ func (c *copyFlags) checkFlags() error {
 	if proofs := []string{full, structure}; !slices.Contains(proofs, c.verify) {
 		return ondisk.NoChoice("--verify", c.verify, proofs...)
 	}
-	return errors.Join(c.settleSums(), c.CheckWork(), c.Consistent())
+	return errors.Join(c.settleSums(), c.CheckWork())
 }
 
 // settleSums decides where the digests go, before anything is read.

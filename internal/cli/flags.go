@@ -114,7 +114,30 @@ func (m *Move) NoPackage() error {
 
 // OpenOthers opens the disks of --with. dest is the output of the command, empty for none.
 func (m *Move) OpenOthers(c *Base, s *realign.Source, dest string) (realign.Others, error) {
-	return realign.OpenOthers(s, m.With, m.Goal, m.Allow, dest, c.Open)
+	return realign.OpenOthers(s, m.With, m.Allow, dest, c.Open)
+}
+
+// exclusive are the flags of which a command line can have one, with the reason.
+var exclusive = []struct{ flag, other, why string }{
+	{"data-only", "partition", "both choose the partitions that move"},
+	{"with", "partition", "the numbers are those of one disk, and all disks are planned alike"},
+	{"as-is", "boundary", nothingMoves},
+	{"as-is", "partition", nothingMoves},
+	{"as-is", "data-only", nothingMoves},
+	{"as-is", "with", nothingMoves},
+	{"by", "checksums", "no copy is written"},
+}
+
+const nothingMoves = "nothing is moved"
+
+// checkExclusive refuses a command line with two flags that exclude each other.
+func checkExclusive(cmd *cobra.Command) error {
+	for _, x := range exclusive {
+		if cmd.Flags().Changed(x.flag) && cmd.Flags().Changed(x.other) {
+			return Usage("--%s with --%s, but %s; leave out one of them", x.flag, x.other, x.why)
+		}
+	}
+	return nil
 }
 
 // planned makes the plan of a disk among those of --with. dest is the output of the command, empty for none.

@@ -73,7 +73,7 @@ func (f *moveFlags) claim(path string) (*realign.Device, error) {
 
 // run moves the partitions inside of a disk.
 func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string) (err error) {
-	if err := errors.Join(f.Check(), f.CheckWork(), f.Consistent()); err != nil {
+	if err := errors.Join(f.Check(), f.CheckWork()); err != nil {
 		return err
 	}
 	if f.journal, err = realign.JournalFile(f.journal, path); err != nil {

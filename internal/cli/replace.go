@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -80,16 +78,11 @@ func (f *replaceFlags) run(ctx context.Context, out, errOut io.Writer, disks []s
 	if several := len(disks) > 1; several && (len(f.With) > 0 || f.sums != "" || f.by != "") {
 		err = Usage("--with, --checksums and --by are for one DISK, and %d are given; give one", len(disks))
 	}
-	if f.by != "" && (f.sums != "" || realign.IsPackage(disks[0]) || realign.IsPackage(f.by)) {
-		err = Usage("--by gives the names of one disk to a copy of it: leave out --checksums, and packages")
+	if f.by != "" && (realign.IsPackage(disks[0]) || realign.IsPackage(f.by)) {
+		err = Usage("--by gives the names of one disk to a copy of it; leave out packages")
 	}
 	if err == nil {
 		err = f.Apart("DISK", disks)
-	}
-	for _, disk := range disks { // before the first is replaced
-		if _, bad := os.Stat(disk); errors.Is(bad, fs.ErrNotExist) && len(disks) > 1 {
-			err = errors.Join(err, Usage("%s: no such file; name disks that are there", disk))
-		}
 	}
 	reads := f.Reads(disks...)
 	if f.by != "" {

@@ -180,7 +180,10 @@ func keepLog(root *cobra.Command, c *Base) {
 			return nil
 		}
 		refused := c.CheckServers(cmd, args)
-		if path == "" || errors.Is(refused, ondisk.ErrUsage) { // an address with secrets that no log is to have
+		if errors.Is(refused, ondisk.ErrUsage) { // an address with secrets that no log is to have
+			return refused
+		}
+		if refused = cmp.Or(refused, checkExclusive(cmd)); path == "" {
 			return refused
 		}
 		given := args

@@ -65,14 +65,10 @@ SOURCE is held against writers while it is served. If it changes all the same, t
 }
 
 func (f *serveFlags) checkFlags() error {
-	err := errors.Join(f.Check(), f.Consistent())
-	moves := f.Boundary != 0 || len(f.Only) > 0 || f.DataOnly || len(f.With) > 0
-	switch {
-	case err != nil:
+	if err := f.Check(); err != nil {
 		return err
-	case f.Copy && moves:
-		return Usage("--as-is moves nothing; leave out the flags that say what moves, and --with")
-	case f.withParent && runtime.GOOS == "windows":
+	}
+	if f.withParent && runtime.GOOS == "windows" {
 		return ondisk.In(ondisk.ErrUnsupported, "--exit-with-parent is not supported on this system; leave it out")
 	}
 	f.Flatten = f.Flatten || f.Copy

@@ -36,15 +36,6 @@ type Goal struct {
 	To string
 }
 
-// Consistent refuses what contradicts itself.
-func (g Goal) Consistent() error {
-	if g.DataOnly && len(g.Only) > 0 {
-		return ondisk.In(ondisk.ErrUsage,
-			"--data-only and --partition both choose the partitions that move; give one of them")
-	}
-	return nil
-}
-
 // Flags returns the flags of a command line that moves the same.
 func (g Goal) Flags() (out []string) {
 	if g.Boundary != 0 {

@@ -30,13 +30,9 @@ const maxOthers = 32
 
 // OpenOthers opens the other disks of the machine of s. dest is the output of the command, empty for none.
 func OpenOthers(
-	s *Source, paths []string, g Goal, allow []string, dest string, open func(string, Reading) (*Source, error),
+	s *Source, paths []string, allow []string, dest string, open func(string, Reading) (*Source, error),
 ) (o Others, err error) {
-	switch {
-	case len(paths) > 0 && len(g.Only) > 0:
-		return nil, ondisk.In(ondisk.ErrUsage, "--partition numbers the partitions of one disk, and --with plans all "+
-			"disks alike; give one of them")
-	case len(paths) > maxOthers:
+	if len(paths) > maxOthers {
 		return nil, ondisk.In(ondisk.ErrUsage, "%d disks by --with, want %d at most", len(paths), maxOthers)
 	}
 	defer func() {

@@ -52,8 +52,6 @@ func TestStatements(t *testing.T) {
 		require.ErrorIs(t, err, ondisk.ErrUsage, arg)
 	}
 	// The flags are those of docs and help texts.
-	require.ErrorIs(t, Goal{DataOnly: true, Only: []int{1}}.Consistent(), ondisk.ErrUsage)
-	require.NoError(t, Goal{Only: []int{1}}.Consistent())
 	require.Empty(t, Goal{}.Flags())
 	require.Equal(t, []string{
 		"--boundary", "64K", "--partition", "1", "--partition", "3", "--data-only", "--allow-unbootable",
