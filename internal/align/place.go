@@ -178,7 +178,7 @@ func (g Goal) Anchor(p boot.Partition) (anchor, boundary int64) {
 func (j Judgement) findings(p boot.Partition, boundary, sector int64) (out []Finding) {
 	switch {
 	case j.Unjudged != "" && j.ByStart.Off() && HoldsVolume(p) && p.Fixed == "":
-		f := placeFinding(p, "not-judged", Info)
+		f := placeFinding(p.Number, "not-judged", Info)
 		f.Text = fmt.Sprintf("%s: %s, so it is not judged and stays", where(p, boundary, sector), j.Unjudged)
 		return []Finding{f}
 	case j.Unjudged != "":
@@ -191,9 +191,9 @@ func (j Judgement) findings(p boot.Partition, boundary, sector int64) (out []Fin
 	return append(out, nested(p.Volume, p.Off, p.Number, boundary)...)
 }
 
-func placeFinding(p boot.Partition, code string, severity Severity) Finding {
+func placeFinding(partition int, code string, severity Severity) Finding {
 	return Finding{
-		Code: code, Severity: severity, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note,
+		Code: code, Severity: severity, Subject: subject(partition), Partition: partition, Effect: ondisk.Note,
 	}
 }
 
@@ -208,7 +208,7 @@ func where(p boot.Partition, boundary, sector int64) string {
 
 // inOrder returns the finding of data on blocks in a partition whose start is off them.
 func (j Judgement) inOrder(p boot.Partition, boundary, sector int64) Finding {
-	f := placeFinding(p, "nested-aligned", Info)
+	f := placeFinding(p.Number, "nested-aligned", Info)
 	_, o := data(p)
 	kind := identify.Traits(o.of.Kind)
 	f.Text = fmt.Sprintf("%s, but the %s lies at byte %d, a multiple of %s: that counts, and a move of the partition "+
@@ -233,7 +233,7 @@ func dataName(v, of *volume.Volume, kind volume.Traits) string {
 
 // startFinding describes the start of a partition and its cost.
 func (j Judgement) startFinding(p boot.Partition, boundary, sector int64) Finding {
-	f := placeFinding(p, "misaligned", Warning)
+	f := placeFinding(p.Number, "misaligned", Warning)
 	f.Where = where(p, boundary, sector)
 	if j.Verdict == BelowBoundary {
 		f.Code, f.Free = "below-boundary", true
@@ -331,7 +331,7 @@ func (i inside) finding() (Finding, bool) {
 
 // misaligned returns the finding of data off a boundary, which stay so when the volume is on one.
 func (i inside) misaligned(where string, data, unit int64) Finding {
-	f := i.base("nested-misaligned", Info)
+	f := placeFinding(i.number, "nested-misaligned", Info)
 	past := fmt.Sprintf("%s past a multiple of %s", units.Format(data%unit), units.Format(unit))
 	if data%Block != 0 {
 		f.Severity = Warning
@@ -344,10 +344,6 @@ func (i inside) misaligned(where string, data, unit int64) Finding {
 	}
 	f.Remedy = kind.Realign
 	return f
-}
-
-func (i inside) base(code string, severity Severity) Finding {
-	return Finding{Code: code, Severity: severity, Subject: subject(i.number), Partition: i.number, Effect: ondisk.Note}
 }
 
 // nested lists the finding of what is inside a partition, or inside the disk where there is no table.
