@@ -177,6 +177,7 @@ func TestNonsenseArguments(t *testing.T) {
 		{64, "--with, --checksums and --by are for one DISK, and 2 are given", []string{
 			"replace", "--checksums", "s", "src.img", "copy.img",
 		}},
+		{64, "absent: no such file; name disks that are there", []string{"replace", "src.img", "absent"}},
 		{64, "move takes one DISK, 2 were given; run it once for each", []string{"move", "a", "b"}},
 		{64, "serve takes one SOURCE, 2 were given; run it once for each", []string{"serve", "a", "b"}},
 		{64, "bench takes one DIR, 2 were given; run it once for each", []string{"bench", "a", "b"}},

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -83,6 +85,11 @@ func (f *replaceFlags) run(ctx context.Context, out, errOut io.Writer, disks []s
 	}
 	if err == nil {
 		err = f.Apart("DISK", disks)
+	}
+	for _, disk := range disks { // before the first is replaced: the second can be meant as DEST
+		if _, bad := os.Stat(disk); errors.Is(bad, fs.ErrNotExist) && len(disks) > 1 {
+			err = errors.Join(err, Usage("%s: no such file; name disks that are there", disk))
+		}
 	}
 	reads := f.Reads(disks...)
 	if f.by != "" {
