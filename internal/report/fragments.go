@@ -187,7 +187,8 @@ func (t *Text) fragmentationAdvice(d Disk) {
 	}
 	advice := "To defragment in the guest gains little."
 	if share := files.Share(); share >= worthwhile {
-		advice = fmt.Sprintf("%.0f %% of the data is in files in pieces: defragment in the guest, before the copy.", share)
+		advice = fmt.Sprintf("%.0f %% of the data is in files in pieces: defragment in the guest, before the copy.",
+			share)
 	}
 	t.para(2, "Alignment moves partitions as they are: pieces of files stay pieces. %s", advice)
 }
