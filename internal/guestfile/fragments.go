@@ -58,14 +58,6 @@ type Free struct {
 	Largest int64 `json:"largest_bytes"`
 }
 
-// With returns the sums of the free space of two volumes; nil is not known.
-func (f *Free) With(o *Free) *Free {
-	if f == nil || o == nil {
-		return cmp.Or(f, o)
-	}
-	return &Free{f.Pieces + o.Pieces, f.Bytes + o.Bytes, max(f.Largest, o.Largest)}
-}
-
 // Layout describes where one file lies.
 type Layout struct {
 	ID     int64 // number of the inode or record; of the first cluster in FAT

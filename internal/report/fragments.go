@@ -58,17 +58,6 @@ func NewFragmentation(vs []freespace.FragmentsOf) []Fragmentation {
 	return out
 }
 
-// With returns the sums of two volumes. Nil counts nothing.
-func (f *Fragmentation) With(other Fragmentation) *Fragmentation {
-	if f == nil {
-		return &other
-	}
-	return &Fragmentation{
-		Partition: f.Partition, Files: f.Files.With(other.Files), Folders: f.Folders.With(other.Folders),
-		MFT: f.MFT + other.MFT, Free: f.Free.With(other.Free),
-	}
-}
-
 // worthwhile is the share of the data in fragmented files from which defragmenting is advised, in percent. It is a
 // choice: no maker of a file system states one.
 const worthwhile = 10
