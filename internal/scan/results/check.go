@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
@@ -83,9 +84,35 @@ func (c *checker) wrong(format string, args ...any) {
 	}
 }
 
-// signed are the fields whose numbers can be negative: times before 1970, the distance of a move, and places that a
-// volume states. A row is bounded by its line or its answer.
-var signed = []string{"Modified", "Changed", "Delta", "DataStart", "Parts"}
+// signed are the fields whose numbers can be negative: times before 1970, the distance of a move, unknown sizes, and
+// places that a volume states.
+var signed = []string{"File.Modified", "File.Changed", "Move.Delta", "Volume.DataStart", "part.Size", "part.Start"}
+
+// bounded is a field of a struct that stands in a row.
+type bounded struct {
+	at     int
+	name   string
+	absent bool // a list may be null
+}
+
+// boundedFields keeps the fields of each type: reading their tags costs more than the checks.
+var boundedFields sync.Map // of reflect.Type: []bounded
+
+func boundedOf(t reflect.Type) []bounded {
+	if known, ok := boundedFields.Load(t); ok {
+		return known.([]bounded) //nolint:forcetypeassert // stored below
+	}
+	var out []bounded
+	for n := range t.NumField() {
+		f := t.Field(n)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous || name != "" && name != "-" && !slices.Contains(signed, t.Name()+"."+f.Name) {
+			out = append(out, bounded{n, name, options == "omitempty"})
+		}
+	}
+	boundedFields.Store(t, out)
+	return out
+}
 
 // bounds requires numbers that are not negative, texts and lists of a bounded length, and lists that are there unless
 // they may be absent, in a value and all of its fields. Values of other kinds are left out.
@@ -117,13 +144,8 @@ func (c *checker) bounds(name string, v reflect.Value, absent bool) {
 			c.bounds(name, v.Index(n), false)
 		}
 	case reflect.Struct:
-		for n := range v.NumField() {
-			f := v.Type().Field(n)
-			tag := f.Tag.Get("json")
-			if f.Anonymous || tag != "" && tag != "-" && !slices.Contains(signed, f.Name) {
-				of, options, _ := strings.Cut(tag, ",")
-				c.bounds(of, v.Field(n), options == "omitempty")
-			}
+		for _, f := range boundedOf(v.Type()) {
+			c.bounds(f.name, v.Field(f.at), f.absent)
 		}
 	}
 }
