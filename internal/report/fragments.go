@@ -63,20 +63,20 @@ func NewFragmentation(vs []freespace.FragmentsOf) []Fragmentation {
 const worthwhile = 10
 
 // fragmentation prints what was counted, and what would help.
-func (t *Text) fragmentation(d Disk) {
-	if d.Fragmentation == nil {
+func (t *Text) fragmentation(r *Inspect) {
+	if r.Fragmentation == nil {
 		return
 	}
 	t.printf("\n")
-	if len(d.Fragmentation) == 0 {
+	if len(r.Fragmentation) == 0 {
 		t.para(2, "Fragmentation: no volume of the disk is one whose files are counted: NTFS, FAT12 to FAT32, "+
 			"ext2 to ext4.")
 		return
 	}
-	for _, f := range d.Fragmentation {
-		t.fragmentationOf(f, d)
+	for _, f := range r.Fragmentation {
+		t.fragmentationOf(f, r.Disk)
 	}
-	t.fragmentationAdvice(d)
+	t.fragmentationAdvice(r.Fragmentation)
 }
 
 // volumeOf names the volume and its place.
@@ -169,9 +169,9 @@ func (t *Text) worst(f Fragmentation) {
 }
 
 // fragmentationAdvice says what a copy changes, and what only the guest can.
-func (t *Text) fragmentationAdvice(d Disk) {
+func (t *Text) fragmentationAdvice(fragments []Fragmentation) {
 	var files guestfile.Group
-	for _, f := range d.Fragmentation {
+	for _, f := range fragments {
 		files = files.With(f.Files)
 	}
 	advice := "To defragment in the guest gains little."

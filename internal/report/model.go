@@ -169,8 +169,6 @@ type Disk struct {
 	Boundary   int64           `json:"boundary_bytes"`
 	Verdict    align.Verdict   `json:"verdict"`
 	Content    align.Content   `json:"content,omitempty"` // where there is nothing to judge
-
-	Fragmentation []Fragmentation `json:"fragmentation,omitempty"` // nil: not counted
 }
 
 // Sector returns the unit of its LBAs, in bytes.
@@ -191,6 +189,8 @@ type Inspect struct {
 	Head
 	Image Image `json:"image"`
 	Disk
+	Fragmentation []Fragmentation `json:"fragmentation,omitempty"` // nil: not counted
+
 	Refusals []align.Finding `json:"refusals"` // why a copy could not be made now
 	Advice   align.Advice    `json:"advice"`
 	Costs    *Costs          `json:"-"`                  // on the storage that the user has named

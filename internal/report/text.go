@@ -123,7 +123,7 @@ func (t *Text) Inspect(r *Inspect) {
 		t.cost(r.Findings)
 	}
 	t.impacts(r.Partitions)
-	t.fragmentation(r.Disk)
+	t.fragmentation(r)
 	t.measured(r.Measured)
 	t.findings(r.Findings)
 	t.advice(r.Advice)
