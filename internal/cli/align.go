@@ -57,8 +57,8 @@ manifest of SOURCE are checked first. Any other DEST becomes a single disk, from
 ` + ToHelp()
 }
 
-// NewAlign returns the command align.
-func NewAlign(c *Base) *cobra.Command {
+// newAlign returns the command align.
+func newAlign(c *Base) *cobra.Command {
 	f := alignFlags{copyFlags: copyFlags{Base: c, command: "align"}}
 	cmd := &cobra.Command{
 		Use:   "align SOURCE DEST",

@@ -23,7 +23,7 @@ type benchFlags struct {
 	set *pflag.FlagSet
 }
 
-// New returns the command bench.
+// newBench returns the command bench.
 func newBench(c *Base) *cobra.Command {
 	f := benchFlags{Base: c, Options: bench.Options{
 		Size: bench.DefaultSize, Starts: slices.Clone(bench.DefaultStarts), Sizes: slices.Clone(bench.DefaultSizes),

@@ -28,7 +28,7 @@ type bootFlags struct {
 	pictures string // a folder
 }
 
-// New returns the command boot.
+// newBoot returns the command boot.
 func newBoot(c *Base) *cobra.Command {
 	f := bootFlags{Base: c}
 	cmd := &cobra.Command{

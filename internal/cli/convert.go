@@ -13,8 +13,8 @@ import (
 // convert is the command that moves nothing.
 const convert = "convert"
 
-// NewConvert returns the command convert.
-func NewConvert(c *Base) *cobra.Command {
+// newConvert returns the command convert.
+func newConvert(c *Base) *cobra.Command {
 	f := alignFlags{copyFlags: copyFlags{Base: c, command: convert}}
 	f.Copy = true
 	cmd := &cobra.Command{

@@ -29,8 +29,8 @@ type inspectFlags struct {
 	with     []string
 }
 
-// NewInspect returns the command inspect.
-func NewInspect(c *Base) *cobra.Command {
+// newInspect returns the command inspect.
+func newInspect(c *Base) *cobra.Command {
 	f := inspectFlags{Base: c, boundary: align.Boundary(align.DefaultBoundary)}
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE...",

@@ -20,7 +20,7 @@ type judgeFlags struct {
 	judge string
 }
 
-// New returns the command judge.
+// newJudge returns the command judge.
 func newJudge(c *Base) *cobra.Command {
 	f := judgeFlags{Base: c}
 	cmd := &cobra.Command{

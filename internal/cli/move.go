@@ -38,8 +38,8 @@ move knows no other disks of the machine: align those as copies, with align --wi
 
 `
 
-// NewMove returns the command move.
-func NewMove(c *Base) *cobra.Command {
+// newMove returns the command move.
+func newMove(c *Base) *cobra.Command {
 	f := moveFlags{Base: c}
 	cmd := &cobra.Command{
 		Use:     "move DISK",

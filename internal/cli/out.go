@@ -96,7 +96,7 @@ func (c *Base) Apart(name string, images []string) error {
 	return store.Apart(store.Use{Flag: "--out", Path: c.Out}, read...)
 }
 
-// ended is what the log has of each of several images.
+// endedEarly is what the log has of each of several images.
 type endedEarly struct {
 	Path string `json:"path"`
 	Exit int    `json:"exit_code"`

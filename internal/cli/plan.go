@@ -17,8 +17,8 @@ type planFlags struct {
 	bench BenchFile
 }
 
-// NewPlan returns the command plan.
-func NewPlan(c *Base) *cobra.Command {
+// newPlan returns the command plan.
+func newPlan(c *Base) *cobra.Command {
 	f := planFlags{Base: c}
 	cmd := &cobra.Command{
 		Use:   "plan IMAGE",

@@ -46,8 +46,8 @@ one does not end the others, and the exit code is the worst.
 
 ` + MoveHelp
 
-// NewReplace returns the command replace.
-func NewReplace(c *Base) *cobra.Command {
+// newReplace returns the command replace.
+func newReplace(c *Base) *cobra.Command {
 	f := replaceFlags{copyFlags: copyFlags{Base: c, command: "replace", skipAligned: true}}
 	cmd := &cobra.Command{
 		Use:   "replace DISK...",

@@ -23,8 +23,8 @@ type reportFlags struct {
 	title  Title
 }
 
-// NewReport returns the command report.
-func NewReport(c *Base) *cobra.Command {
+// newReport returns the command report.
+func newReport(c *Base) *cobra.Command {
 	f := reportFlags{Base: c}
 	cmd := &cobra.Command{
 		Use:   "report [KEY=VALUE]... FILE...",

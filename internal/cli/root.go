@@ -156,11 +156,11 @@ writes an aligned copy with the file systems moved and the guest still able to b
 	keepLog(root, c)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(NewInspect(c), NewPlan(c),
-		NewAlign(c), NewConvert(c), NewVerify(c),
-		NewReplace(c), NewMove(c), NewView(c),
-		NewUndo(c), NewResume(c), NewFinish(c),
-		newServe(c), newScan(c), NewReport(c), newBoot(c), newBench(c), NewVersion(c),
+	root.AddCommand(newInspect(c), newPlan(c),
+		newAlign(c), newConvert(c), newVerify(c),
+		newReplace(c), newMove(c), newView(c),
+		newUndo(c), newResume(c), newFinish(c),
+		newServe(c), newScan(c), newReport(c), newBoot(c), newBench(c), newVersion(c),
 		newJudge(c), NewWorker())
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]

@@ -40,7 +40,7 @@ func NewWorker() *cobra.Command {
 	return Hidden(Worker, "Answer the questions of trueup scan", scan.Serve)
 }
 
-// New returns the command scan.
+// newScan returns the command scan.
 func newScan(c *Base) *cobra.Command {
 	f := scanFlags{Base: c, boundary: align.Boundary(align.DefaultBoundary)}
 	cmd := &cobra.Command{

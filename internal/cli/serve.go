@@ -26,7 +26,7 @@ type serveFlags struct {
 	withParent bool
 }
 
-// New returns the command serve.
+// newServe returns the command serve.
 func newServe(c *Base) *cobra.Command {
 	f := serveFlags{Base: c}
 	cmd := &cobra.Command{

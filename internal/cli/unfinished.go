@@ -33,8 +33,8 @@ type openFlags struct {
 	keepNone bool // resume an exchange of which no original is to stay
 }
 
-// NewUndo returns the command undo.
-func NewUndo(c *Base) *cobra.Command {
+// newUndo returns the command undo.
+func newUndo(c *Base) *cobra.Command {
 	return newOpen(c, realign.Undo, "Bring the original disk back",
 		`Takes back what a run has left open on the disk at PATH: an
 exchange by replace, complete or not, or a move by move, until its tables are written. The disk is what it was before,
@@ -48,15 +48,15 @@ A disk that was brought back from a backup in the middle of a move is left as it
 and only where the first sector is not the mark of the move.`)
 }
 
-// NewResume returns the command resume.
-func NewResume(c *Base) *cobra.Command {
+// newResume returns the command resume.
+func newResume(c *Base) *cobra.Command {
 	return newOpen(c, realign.Resume, "Go on with an interrupted exchange or move",
 		`Goes on with what a run has left open on
 the disk at PATH, from where it was ended.`)
 }
 
-// NewFinish returns the command finish.
-func NewFinish(c *Base) *cobra.Command {
+// newFinish returns the command finish.
+func newFinish(c *Base) *cobra.Command {
 	return newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk",
 		`Removes the original that replace has kept
 beside the disk at PATH, and the journal. After that nothing can bring it back. finish refuses where the disk

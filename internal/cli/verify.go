@@ -20,8 +20,8 @@ type verifyFlags struct {
 	Move // of the align that wrote DEST, for the disks of --with
 }
 
-// NewVerify returns the command verify.
-func NewVerify(c *Base) *cobra.Command {
+// newVerify returns the command verify.
+func newVerify(c *Base) *cobra.Command {
 	f := verifyFlags{Base: c}
 	cmd := &cobra.Command{
 		Use:   "verify SOURCE DEST",

@@ -9,8 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// NewVersion returns the command version.
-func NewVersion(c *Base) *cobra.Command {
+// newVersion returns the command version.
+func newVersion(c *Base) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",

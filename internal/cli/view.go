@@ -25,8 +25,8 @@ written.
 
 `
 
-// NewView returns the command view.
-func NewView(c *Base) *cobra.Command {
+// newView returns the command view.
+func newView(c *Base) *cobra.Command {
 	f := viewFlags{copyFlags: copyFlags{Base: c, command: "view"}}
 	cmd := &cobra.Command{
 		Use:     "view SOURCE DEST",
