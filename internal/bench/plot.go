@@ -168,7 +168,7 @@ func niceStep(most float64) float64 {
 	return 10 * power
 }
 
-// short prints a number of a scale: 20 000 as 20k.
+// shortNumber prints a number of a scale: 20 000 as 20k.
 func shortNumber(x float64) string {
 	switch {
 	case x >= 1e6:
@@ -179,7 +179,7 @@ func shortNumber(x float64) string {
 	return strconv.FormatFloat(x, 'g', 4, 64)
 }
 
-// plain prints a number with three digits or all before the point.
+// plainNumber prints a number with three digits or all before the point.
 func plainNumber(x float64) string {
 	if x >= 100 {
 		return whole(x)

@@ -30,7 +30,7 @@ var walks = map[volume.Kind]func(*guestfile.Census, disk.Disk) error{
 	volume.Ext4:  ext.Fragments,
 }
 
-// maxVolumes bounds the volumes of a disk that are looked into. A table can name thousands.
+// maxFragmented bounds the volumes of a disk that are looked into. A table can name thousands.
 const maxFragmented = 128
 
 // Part is a part of the disk with a volume.

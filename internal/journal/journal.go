@@ -1,5 +1,5 @@
-// Package journal keeps on disk what a run does to files that it may not leave half done: an exchange of names, a move
-// in place, a copy that can go on. It knows nothing of what it keeps, and no names.
+// Package journal keeps on disk what a run does to files that it may not leave half done: an exchange of names or a
+// move in place. It knows nothing of what it keeps, and no names.
 //
 // A journal is one file. All numbers are little-endian.
 //

@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Program is the name of qemu-img, and Debian's package that has it.
+// Names of qemu-img and of its package in Debian.
 const (
 	QemuImgProgram = "qemu-img"
 	QemuImgPackage = "qemu-utils"

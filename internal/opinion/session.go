@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Program is the name of guestfish, and Debian's package that has it.
+// Names of guestfish and of its package in Debian.
 const (
 	GuestfishProgram = "guestfish"
 	GuestfishPackage = "libguestfs-tools"

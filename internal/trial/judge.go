@@ -1,4 +1,4 @@
-// This part of the package compares two runs of a guest by what their screens and serial ports came to. It is pure.
+// This part of the package compares two runs of a guest by what their screens and serial ports came to.
 
 package trial
 

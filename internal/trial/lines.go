@@ -17,7 +17,7 @@ type line struct {
 	norm  string // without what differs from run to run
 }
 
-// maxLine bounds a line of the serial port, in bytes.
+// maxSerialLine bounds a line of the serial port, in bytes.
 const maxSerialLine = 1024
 
 // variable are parts of a line that differ between two runs of one guest. The words around them stay.

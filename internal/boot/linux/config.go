@@ -1,4 +1,5 @@
-// Package linux knows the loaders of Linux but GRUB, and the configuration by which a Linux finds its disks.
+// Package linux has the boot loaders of Linux (GRUB, LILO, SYSLINUX and others), and the configuration by which a Linux
+// finds its disks.
 package linux
 
 import (

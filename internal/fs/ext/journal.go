@@ -176,7 +176,7 @@ var (
 // crc32c continues a sum without the final inversion, as Linux does.
 func crc32c(sum uint32, b []byte) uint32 { return ^crc32.Update(^sum, castagnoli, b) }
 
-// readSuper decodes and checks the superblock of a journal.
+// readJournalSuper decodes and checks the superblock of a journal.
 func readJournalSuper(src ondisk.Source, v Volume) (*superblock, error) {
 	s := &superblock{}
 	raw, err := ondisk.Bytes(src, 0, int64(binary.Size(s)))

@@ -144,7 +144,7 @@ type recordHeader struct {
 	_              [6]byte
 }
 
-// record is a record with its data, whatever pages they lie in.
+// logRecord is a record with its data, whatever pages they lie in.
 type logRecord struct {
 	recordHeader
 	data []byte

@@ -147,7 +147,7 @@ func (r *record) place(off int64) (at, rest int64) {
 	panic(fmt.Sprintf("guestfile: byte %d behind the end of a record", off))
 }
 
-// mftRecord is a record of the MFT, empty where none is known. Spec: Linux-NTFS documentation, "File Record".
+// logMFTRecord is a record of the MFT, empty where none is known. Spec: Linux-NTFS documentation, "File Record".
 type logMFTRecord []byte
 
 const (

@@ -73,7 +73,7 @@ func openXZ(in *bufio.Reader) (io.Reader, error) {
 	return r, noEOF(r.stream())
 }
 
-// xzSums are the checks of blocks, by their number, and how many bytes they take.
+// xzSum returns the check of blocks by its number in the header of the stream, nil for none.
 func xzSum(check byte) hash.Hash {
 	switch check {
 	case 0:
