@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// Move has the flags that decide what moves where.
+// Move has the flags of a plan: goal, other disks, and how images are read.
 type Move struct {
 	realign.Reading
 	realign.Goal
@@ -130,10 +130,14 @@ var exclusive = []struct{ flag, other, why string }{
 
 const nothingMoves = "nothing is moved"
 
-// checkExclusive refuses a command line with two flags that exclude each other.
+// checkExclusive refuses a command line with two flags that exclude each other. A flag with its default excludes none.
 func checkExclusive(cmd *cobra.Command) error {
+	given := func(name string) bool {
+		f := cmd.Flags().Lookup(name)
+		return f != nil && f.Changed && f.Value.String() != f.DefValue
+	}
 	for _, x := range exclusive {
-		if cmd.Flags().Changed(x.flag) && cmd.Flags().Changed(x.other) {
+		if given(x.flag) && given(x.other) {
 			return Usage("--%s with --%s, but %s; leave out one of them", x.flag, x.other, x.why)
 		}
 	}

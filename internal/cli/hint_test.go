@@ -108,3 +108,20 @@ func TestOriginalsThatAreWritten(t *testing.T) {
 	require.Equal(t, 3, trueup(t, "scan", "--isolation", "none", "--replace", "--script", "fix.sh", ".").code)
 	require.Contains(t, string(disktest.ReadFile(t, "fix.sh")), "it is the original that is kept of")
 }
+
+// A flag with its default excludes no other one.
+func TestExclusiveFlags(t *testing.T) {
+	t.Parallel()
+	for line, refused := range map[string]bool{
+		"--data-only --partition 1":       true,
+		"--data-only=false --partition 1": false,
+		"--partition 1":                   false,
+		"--with a --partition 1":          true,
+		"--with a --data-only":            false,
+		"--boundary 1M --data-only":       false,
+	} {
+		cmd := newPlan(&Base{})
+		require.NoError(t, cmd.ParseFlags(strings.Fields(line)), line)
+		require.Equal(t, refused, checkExclusive(cmd) != nil, line)
+	}
+}
