@@ -25,13 +25,10 @@ type alignFlags struct {
 // add adds the flags that align and convert share.
 func (f *alignFlags) add(cmd *cobra.Command) {
 	f.copyFlags.add(cmd)
-	f.AddSpool(cmd, " (default: the folder of DEST)")
-	fs := cmd.Flags()
-	fs.Var(&f.to, "to", "format of DEST (default: the format of SOURCE)")
-	fs.BoolVar(&f.force, "force", false, "replace an existing DEST when the copy is complete")
-	f.dev.add(cmd)
-	names, _ := realign.Targets()
-	Complete(cmd, "to", names...)
+	addFlags(cmd,
+		"spool", &f.unpacking.Spool, "to", &f.to, "force", &f.force, "overwrite-content", &f.dev.overwrite,
+		"discard", &f.dev.discard,
+	)
 }
 
 func alignHelp() string {
@@ -75,7 +72,7 @@ func newAlign(c *Base) *cobra.Command {
 	}
 	f.add(cmd)
 	f.Add(cmd, c)
-	f.addSkipAligned(cmd)
+	addFlags(cmd, "skip-aligned", &f.skipAligned)
 	return cmd
 }
 
@@ -143,12 +140,6 @@ be in use, and it must be blank or named by --overwrite-content: the refusal pri
 holds. The disk fills the device. Its first sector is written last, after the proof of all else; until then it holds a
 mark, and a run that ends before leaves the device marked as unfinished. Zeros are written by the device itself where it
 can do that; --discard gives their space back.`
-
-func (d *deviceFlags) add(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&d.overwrite, "overwrite-content", "", "overwrite a device that holds `WHAT`, as the refusal has it")
-	f.BoolVar(&d.discard, "discard", false, "discard on the device what is zero")
-}
 
 // checkDest refuses a DEST that cannot be written, and flags that it cannot follow.
 func (f *alignFlags) checkDest(src, dest string) error {

@@ -25,7 +25,7 @@ type Base struct {
 	Out     string
 	Quiet   bool
 	Verbose bool
-	Color   Choice
+	Color   string
 	NoColor bool
 	seen    bool // a report was printed on a terminal
 	several bool // results go one after the other
@@ -89,8 +89,8 @@ func Head(command string) report.Head {
 
 // Check refuses values of common flags that cannot be right.
 func (c *Base) Check() error {
-	if formats := []string{"text", "json"}; !slices.Contains(formats, c.Output) {
-		return hinted(ondisk.NoChoice("--output", c.Output, formats...), notTarget(c.Output))
+	if !slices.Contains(outputs(), c.Output) {
+		return hinted(ondisk.NoChoice("--output", c.Output, outputs()...), notTarget(c.Output))
 	}
 	return c.SettleOut()
 }
@@ -179,13 +179,8 @@ func WrapStdout(err error) error {
 	return fmt.Errorf("%w: %w", errStdout, err)
 }
 
-// Complete offers fixed choices for a flag in the shell.
-func Complete(cmd *cobra.Command, flag string, choices ...string) {
-	CompleteBy(cmd, flag, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// CompleteBy has the shell offer for a flag what a function returns.
-func CompleteBy(cmd *cobra.Command, flag string, offer cobra.CompletionFunc) {
+// completeBy has the shell offer for a flag what a function returns.
+func completeBy(cmd *cobra.Command, flag string, offer cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, offer); err != nil {
 		panic(err) // the flag does not exist: our own bug
 	}
@@ -219,11 +214,11 @@ func (c *Base) Watched(w io.Writer, kind, command string, proves bool) (watch fu
 	}
 }
 
-// given is the argument of a flag that is not empty: "$FILE" of a script that did not set it asks for nothing.
-type given struct{ pflag.Value }
+// notEmpty is the argument of a flag that is not empty: "$FILE" of a script that did not set it asks for nothing.
+type notEmpty struct{ pflag.Value }
 
 // Set parses the argument.
-func (g given) Set(arg string) error {
+func (g notEmpty) Set(arg string) error {
 	if arg == "" {
 		return errors.New("it is empty; name one, or leave the flag out")
 	}
@@ -266,7 +261,7 @@ func RefuseEmpty(cmd *cobra.Command) {
 	cmd.Args = fullArguments(cmd.Args)
 	refuse := func(f *pflag.Flag) {
 		if f.Value.Type() != "bool" {
-			f.Value = given{f.Value}
+			f.Value = notEmpty{f.Value}
 		}
 	}
 	cmd.Flags().VisitAll(refuse)

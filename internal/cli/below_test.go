@@ -245,7 +245,7 @@ func TestReplaceBy(t *testing.T) {
 		"the disk itself": {nil, "d.img d.img", 4, "a file of the disk"},
 		"a package":       {nil, "c.ova d.img", 64, "leave out"},
 		"digests":         {nil, "c.img d.img --checksums s", 64, "leave out one of them"},
-		"several disks":   {nil, "c.img d.img c.img", 64, "--by are for one DISK"},
+		"several disks":   {nil, "c.img d.img c.img", 64, "--by is for one DISK"},
 		"a web address":   {nil, "nbd://localhost d.img", 4, "nbd"},
 		"an absent copy":  {nil, "absent.img d.img", 1, "absent.img"},
 		"an aligned disk": {nil, "d.img c.img", 0, ""},

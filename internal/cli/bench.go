@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -55,27 +54,19 @@ The result can be kept as JSON.`,
 			return runBench(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f)
 		},
 	}
-	s := cmd.Flags()
-	f.set = s
-	s.Var((*bench.Size)(&f.Size), "size", "size of the scratch file")
-	s.Var((*bench.Sizes)(&f.Starts), "starts", "starts to compare, one of them on 4 KiB")
-	s.Var((*bench.Sizes)(&f.Sizes), "sizes", "sizes of one I/O, powers of two")
-	s.IntSliceVarP(&f.Jobs, "jobs", "j", bench.DefaultJobs,
-		"numbers of `JOBS` that do random I/O of 8 KiB at the same time")
-	s.DurationVar(&f.Runtime, "runtime", bench.DefaultRuntime, "`TIME` of each measurement (2s with --quick)")
-	s.IntVar(&f.Rounds, "rounds", bench.DefaultRounds, "measure each point `N` times")
-	s.BoolVar(&f.Quick, "quick", false, "measure a few points, in about two minutes")
-	s.BoolVar(&f.ReadOnly, "read-only", false, "read an image or a block device instead of a scratch file")
-	s.BoolVar(&f.Buffered, "buffered", false, "measure through the page cache, with a flush after each write")
-	s.StringVar(&f.JobFile, "workload", "", "measure the jobs of a fio job `FILE`")
+	f.set = cmd.Flags()
+	f.Jobs, f.Runtime, f.Rounds = bench.DefaultJobs, bench.DefaultRuntime, bench.DefaultRounds
+	addFlags(cmd,
+		"size", (*bench.Size)(&f.Size), "starts", (*bench.Sizes)(&f.Starts), "sizes", (*bench.Sizes)(&f.Sizes),
+		"jobs", &f.Jobs, "runtime", &f.Runtime, "rounds", &f.Rounds, "quick", &f.Quick, "read-only", &f.ReadOnly,
+		"buffered", &f.Buffered, "workload", &f.JobFile,
+	)
 	f.AddProgress(cmd)
-	s.StringVarP(&f.Output, "output", "o", "text", "print the result as `FORMAT`: text, json or html")
-	Complete(cmd, "output", "text", "json", HTML)
 	return cmd
 }
 
 func (f *benchFlags) checkFlags() error {
-	if err := errors.Join(f.CheckPage(), f.CheckProgress()); err != nil {
+	if err := f.CheckPage(); err != nil {
 		return err
 	}
 	return f.Settle(f.set.Changed)
@@ -93,7 +84,7 @@ func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
 	if !f.Quiet {
 		f.Ready = func() { fmt.Fprintf(errOut, "trueup: bench %s\n", report.SafeMessage(f.Say())) }
 	}
-	bar := progress.NewBench(f.ProgressTo(errOut, f.Progress))
+	bar := progress.NewBench(f.ProgressTo(errOut, f.kind()))
 	f.Watch = bar
 	b, err := bench.Report(ctx, &f.Options, Head("bench"))
 	bar.Stop()

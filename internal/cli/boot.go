@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,32 +52,24 @@ move, the disk is started once, and the result says only whether it boots.
 	f.Add(cmd, c)
 	f.addMachine(cmd)
 	f.AddProgress(cmd)
-	f.AddSandbox(cmd)
-	cmd.Flags().StringVarP(&f.Output, "output", "o", "text", "print the result as `FORMAT`: text, json or html")
-	cmd.Flags().StringVar(&f.pictures, "pictures", "",
-		"write the screens in graphics as PNG files into a new folder `DIR`")
-	Complete(cmd, "output", "text", "json", HTML)
+	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "pictures", &f.pictures)
 	return cmd
 }
 
 // addMachine adds the flags that describe the machine and its runs.
 func (f *bootFlags) addMachine(cmd *cobra.Command) {
-	s := cmd.Flags()
-	s.StringVar(&f.QEMU, "qemu", "", "QEMU `PROGRAM` (default: qemu-system-x86_64)")
-	s.StringVar(&f.Firmware, "firmware", trial.Auto, "`KIND` of firmware: auto (what boots the disk), bios or uefi")
-	s.StringVar(&f.Bus, "bus", trial.Auto, "disk `CONTROLLER`: auto, "+strings.Join(trial.Buses(), ", "))
-	s.StringVar(&f.Accel, "accel", trial.Auto, "`ACCELERATOR`: auto (KVM where it works), kvm or tcg")
-	s.IntVar(&f.Memory, "memory", trial.DefaultMemory, "memory of the guest in `MIB`")
-	s.IntVar(&f.Seconds, "seconds", int(trial.DefaultLimit.Seconds()), "end each run after `N` seconds")
-	s.IntVar(&f.Settle, "settle", int(trial.DefaultSettle.Seconds()), "end a run when its screen rests for `N` seconds")
-	Complete(cmd, "firmware", trial.Firmwares...)
-	Complete(cmd, "bus", trial.BusChoices()...)
-	Complete(cmd, "accel", trial.Accels...)
+	f.Firmware, f.Bus, f.Accel = trial.Auto, trial.Auto, trial.Auto
+	f.Memory, f.Seconds = trial.DefaultMemory, int(trial.DefaultLimit.Seconds())
+	f.Settle = int(trial.DefaultSettle.Seconds())
+	addFlags(cmd,
+		"qemu", &f.QEMU, "firmware", &f.Firmware, "bus", &f.Bus, "accel", &f.Accel, "memory", &f.Memory,
+		"seconds", &f.Seconds, "settle", &f.Settle,
+	)
 }
 
 func (f *bootFlags) checkFlags() error {
 	_, err := f.Reading.Options()
-	err = errors.Join(err, f.CheckPage(), f.CheckTrial(), f.CheckProgress())
+	err = errors.Join(err, f.CheckPage(), f.CheckTrial())
 	if err != nil || f.pictures == "" {
 		return err
 	}
@@ -111,7 +102,7 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 			f.Ending.Say(errOut, report.SafeMessage(text))
 		}
 	}
-	bar := progress.NewTrial(f.ProgressTo(errOut, f.Progress), "boot")
+	bar := progress.NewTrial(f.ProgressTo(errOut, f.kind()), "boot")
 	defer bar.Stop()
 	t.Begin = bar.Begin
 	if err := t.Run(ctx, errOut); err != nil {

@@ -42,7 +42,7 @@ func CompletePaths(c *Base, root *cobra.Command) {
 				return
 			}
 			if offer := w.offers(name); offer != nil {
-				CompleteBy(cmd, f.Name, offer)
+				completeBy(cmd, f.Name, offer)
 			}
 		}
 		cmd.Flags().VisitAll(flag)
@@ -93,7 +93,7 @@ func (w words) offerImages(
 
 // completePartitions offers for a flag the numbers of the partitions of the image that the command line names first.
 func completePartitions(c *Base, cmd *cobra.Command, flag string, r *realign.Reading) {
-	CompleteBy(cmd, flag, func(cmd *cobra.Command, args []string, begun string) (
+	completeBy(cmd, flag, func(cmd *cobra.Command, args []string, begun string) (
 		out []cobra.Completion, _ cobra.ShellCompDirective,
 	) {
 		const none = cobra.ShellCompDirectiveNoFileComp

@@ -16,11 +16,6 @@ import (
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
-// AddSandbox adds --require-sandbox.
-func (c *Base) AddSandbox(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&c.RequireSandbox, "require-sandbox", false, "fail if the kernel cannot confine the program")
-}
-
 // SourcesHelp explains images of servers and packed images, for the help of commands that read them.
 const SourcesHelp = `An image can also be an export of an NBD server, which is only read: nbd://HOST:PORT/EXPORT or
 nbd+unix:///EXPORT?socket=PATH, without TLS. NBD cannot show a change, so a copy is compared with what the server gives
@@ -30,14 +25,6 @@ and more for trueup: nbdkit -U - curl URL --run 'trueup inspect "$uri"'.
 An image can also be packed: .gz, .xz, .zst or .bz2 of one image, a .zip, a .tar or a compressed tar
 such as a Vagrant .box. vm.box!box.img is one image of an archive; it can name the other files of the archive, and no
 file beside that. It is unpacked into a file without a name in the folder of --spool, which is gone with the command.`
-
-// AddSpool adds --spool, for packed images.
-func (c *Base) AddSpool(cmd *cobra.Command, otherwise string) {
-	cmd.Flags().StringVar(&c.unpacking.Spool, "spool", "", "unpack a packed image in `DIR`"+otherwise)
-	CompleteBy(cmd, "spool", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return nil, cobra.ShellCompDirectiveFilterDirs
-	})
-}
 
 // SpoolBeside has packed images unpacked beside a file that is written, unless there is --spool.
 func (c *Base) SpoolBeside(dest string) {

@@ -41,10 +41,9 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 		},
 	}
 	f.add(cmd)
-	AddRepairTable(cmd, &f.RepairTable)
-	AddSkipFree(cmd, &f.SkipFree)
-	AddReading(cmd, &f.Reading)
-	AddFlatten(cmd, &f.Flatten)
+	addFlags(cmd, "repair-table", &f.RepairTable, "skip-free", &f.SkipFree)
+	addReading(cmd, &f.Reading)
+	addFlags(cmd, "flatten", &f.Flatten)
 	return cmd
 }
 

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,28 +31,16 @@ type copyFlags struct {
 
 // add adds the flags of all such commands.
 func (c *copyFlags) add(cmd *cobra.Command) {
-	c.AddSandbox(cmd)
-	f := cmd.Flags()
-	f.StringVar(&c.verify, "verify", full, "proof before the copy gets its name, by `LEVEL`: full (every "+
-		"byte) or structure")
-	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of the copy to `FILE`, as sha256sum does")
-	c.AddWork(cmd, defaultJobs, "read and write `N` chunks at once")
-	Complete(cmd, "verify", full, structure)
-}
-
-// addSkipAligned adds --skip-aligned.
-func (c *copyFlags) addSkipAligned(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&c.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
+	c.verify = full
+	addFlags(cmd, "require-sandbox", &c.RequireSandbox, "verify", &c.verify, "checksums", &c.sums)
+	c.AddWork(cmd, defaultJobs)
 }
 
 func (c *copyFlags) checkFlags() error {
 	if err := c.Check(); err != nil {
 		return err
 	}
-	if proofs := []string{full, structure}; !slices.Contains(proofs, c.verify) {
-		return ondisk.NoChoice("--verify", c.verify, proofs...)
-	}
-	return errors.Join(c.settleSums(), c.CheckWork())
+	return c.settleSums()
 }
 
 // settleSums decides where the digests go, before anything is read.
@@ -143,7 +130,7 @@ func (c *copyFlags) copyDisk(
 
 // jobOf is the writing of a copy, and what ends it: once, when the writing has ended.
 func (c *copyFlags) jobOf(errOut io.Writer, dest string) (j *realign.Job, end func()) {
-	watch, end := c.Watched(errOut, c.Progress, c.command, c.verify == full)
+	watch, end := c.Watched(errOut, c.kind(), c.command, c.verify == full)
 	j = &realign.Job{
 		Dest: dest, Full: c.verify == full, Jobs: c.Jobs, Sums: c.sums != "",
 		Begin: func() { c.Ending.Hold(removing) }, Watch: watch,

@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -48,20 +47,15 @@ it, with a warning. --data-only is refused if a partition that the boot needs wo
 // Add adds the flags.
 func (m *Move) Add(cmd *cobra.Command, c *Base) {
 	m.AddPlaces(cmd, c)
-	AddSkipFree(cmd, &m.SkipFree)
-	AddFlatten(cmd, &m.Flatten)
-	AddWith(cmd, &m.With)
+	addFlags(cmd, "skip-free", &m.SkipFree, "flatten", &m.Flatten, "with", &m.With)
 }
 
 // AddPlaces adds the flags that decide which partitions of an image move where.
 func (m *Move) AddPlaces(cmd *cobra.Command, c *Base) {
-	AddBoundary(cmd, (*align.Boundary)(&m.Boundary), "alignment of moved partitions: auto, or 4K to 1G")
-	cmd.Flags().IntSliceVar(&m.Only, "partition", nil, "move only partition `N`, and what it displaces (repeatable)")
+	addFlags(cmd, "boundary", (*align.Boundary)(&m.Boundary), "partition", &m.Only)
 	completePartitions(c, cmd, "partition", &m.Reading)
-	cmd.Flags().BoolVar(&m.DataOnly, "data-only", false, "leave partitions that the boot needs in place")
-	cmd.Flags().BoolVar(&m.AllowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
-	AddRepairTable(cmd, &m.RepairTable)
-	AddReading(cmd, &m.Reading)
+	addFlags(cmd, "data-only", &m.DataOnly, "allow-unbootable", &m.AllowUnbootable, "repair-table", &m.RepairTable)
+	addReading(cmd, &m.Reading)
 }
 
 // RepairTableHelp explains --repair-table.
@@ -69,21 +63,6 @@ const RepairTableHelp = `A damaged GPT is copied as it is, with a warning, if no
 refused otherwise. With --repair-table, the damaged copy is written again from the other one, and the protective MBR if
 it is missing. Every byte that this replaces is listed. It is refused if anything but zeros or the remains of this GPT
 stands there.`
-
-// AddRepairTable adds --repair-table.
-func AddRepairTable(cmd *cobra.Command, on *bool) {
-	cmd.Flags().BoolVar(on, "repair-table", false, "write a damaged copy of a GPT again, from the other one")
-}
-
-// AddSkipFree adds --skip-free.
-func AddSkipFree(cmd *cobra.Command, on *bool) {
-	cmd.Flags().BoolVar(on, "skip-free", false, "leave out what NTFS, ext and FAT call free: zeros are there instead")
-}
-
-// AddFlatten adds --flatten.
-func AddFlatten(cmd *cobra.Command, on *bool) {
-	cmd.Flags().BoolVar(on, "flatten", false, "merge a snapshot and its parents into one disk")
-}
 
 // Choices are the flags that make align move the same.
 func (m *Move) Choices() []string { return append(m.Goal.Flags(), m.WithArguments()...) }
@@ -94,11 +73,6 @@ func (m *Move) WithArguments() (out []string) {
 		out = append(out, "--with", realign.Shown(path))
 	}
 	return out
-}
-
-// AddWith adds --with.
-func AddWith(cmd *cobra.Command, paths *[]string) {
-	cmd.Flags().StringArrayVar(paths, "with", nil, "another `DISK` of the machine, read only (repeatable)")
 }
 
 // Reads lists what is read for some images: the other disks of the machine, and the folders of parents.
@@ -115,33 +89,6 @@ func (m *Move) NoPackage() error {
 // OpenOthers opens the disks of --with. dest is the output of the command, empty for none.
 func (m *Move) OpenOthers(c *Base, s *realign.Source, dest string) (realign.Others, error) {
 	return realign.OpenOthers(s, m.With, m.Allow, dest, c.Open)
-}
-
-// exclusive are the flags of which a command line can have one, with the reason.
-var exclusive = []struct{ flag, other, why string }{
-	{"data-only", "partition", "both choose the partitions that move"},
-	{"with", "partition", "the numbers are those of one disk, and all disks are planned alike"},
-	{"as-is", "boundary", nothingMoves},
-	{"as-is", "partition", nothingMoves},
-	{"as-is", "data-only", nothingMoves},
-	{"as-is", "with", nothingMoves},
-	{"by", "checksums", "no copy is written"},
-}
-
-const nothingMoves = "nothing is moved"
-
-// checkExclusive refuses a command line with two flags that exclude each other. A flag with its default excludes none.
-func checkExclusive(cmd *cobra.Command) error {
-	given := func(name string) bool {
-		f := cmd.Flags().Lookup(name)
-		return f != nil && f.Changed && f.Value.String() != f.DefValue
-	}
-	for _, x := range exclusive {
-		if given(x.flag) && given(x.other) {
-			return Usage("--%s with --%s, but %s; leave out one of them", x.flag, x.other, x.why)
-		}
-	}
-	return nil
 }
 
 // planned makes the plan of a disk among those of --with. dest is the output of the command, empty for none.
@@ -172,22 +119,11 @@ func (m *Move) accepted(c *Base, s *realign.Source, dest string, how making) (*r
 	return p, nil
 }
 
-// AddBoundary adds --boundary.
-func AddBoundary(cmd *cobra.Command, n *align.Boundary, usage string) {
-	cmd.Flags().Var(n, "boundary", usage)
-	Complete(cmd, "boundary", "auto", "4K", "64K", "1M")
-}
-
 // maxTitle bounds the title of a report, in bytes.
 const maxTitle = 200
 
 // Title is the title of a report.
 type Title string
-
-// AddTitle adds --title.
-func AddTitle(cmd *cobra.Command, to *Title) {
-	cmd.Flags().Var(to, "title", "give page, JUnit suite and text the title `TEXT`")
-}
 
 func (t *Title) String() string { return string(*t) }
 
@@ -211,61 +147,37 @@ type Work struct {
 
 // Shown are the flags of commands that show how far they are.
 type Shown struct {
-	Progress   string // one of progress.Kinds
+	progress   string
 	noProgress bool
 }
 
 // MaxJobs bounds what is done at once.
 const MaxJobs = 64
 
-// AddWork adds the flags. usage describes --jobs.
-func (w *Work) AddWork(cmd *cobra.Command, jobs int, usage string) {
-	cmd.Flags().IntVarP(&w.Jobs, "jobs", "j", jobs, usage)
+// AddWork adds the flags. jobs is the default of --jobs.
+func (w *Work) AddWork(cmd *cobra.Command, jobs int) {
+	w.Jobs = jobs
+	addFlags(cmd, "jobs", &w.Jobs)
 	w.AddProgress(cmd)
 }
 
 // AddProgress adds the flags.
 func (s *Shown) AddProgress(cmd *cobra.Command) {
-	f, kinds := cmd.Flags(), progress.Kinds
-	f.StringVar(&s.Progress, "progress", kinds[0], "show progress as `KIND`: auto (a bar on terminals), json or none")
-	f.BoolVar(&s.noProgress, "no-progress", false, "same as --progress none")
-	Complete(cmd, "progress", kinds...)
+	s.progress = progress.Kinds[0]
+	addFlags(cmd, "progress", &s.progress, "no-progress", &s.noProgress)
 }
 
-// CheckWork refuses values that cannot be right.
-func (w *Work) CheckWork() error {
-	if w.Jobs < 1 || w.Jobs > MaxJobs {
-		return Usage("--jobs %d, want 1 to %d", w.Jobs, MaxJobs)
-	}
-	return w.CheckProgress()
-}
-
-// CheckProgress refuses values that cannot be right.
-func (s *Shown) CheckProgress() error {
-	if !slices.Contains(progress.Kinds, s.Progress) {
-		return ondisk.NoChoice("--progress", s.Progress, progress.Kinds...)
-	}
+// kind returns how progress is shown, one of progress.Kinds.
+func (s *Shown) kind() string {
 	if s.noProgress {
-		s.Progress = "none"
+		return "none"
 	}
-	return nil
+	return s.progress
 }
 
-// AddUnknown adds --allow-unknown.
-func AddUnknown(cmd *cobra.Command, to *bool) {
-	cmd.Flags().BoolVar(to, "allow-unknown", false, "exit with 0 if the content of a disk is unknown")
-}
-
-// AddReading adds the flags about the image that a command reads.
-func AddReading(cmd *cobra.Command, r *realign.Reading) {
-	usage := "require this image `FORMAT`: " + strings.Join(realign.Formats(), ", ")
-	cmd.Flags().StringVar(&r.Format, "format", "", usage)
-	Complete(cmd, "format", realign.Formats()...)
-	usage = "sector size of a raw image: 512 or 4096 (default: that of its GPT or device, else 512)"
-	cmd.Flags().Var((*realign.SectorSize)(&r.SectorSize), "sector-size", usage)
-	Complete(cmd, "sector-size", "512", "4096")
-	cmd.Flags().StringArrayVar(&r.Allow, "allow-folder", nil,
-		"read parents and extents in `DIR` and below too (repeatable)")
+// addReading adds the flags about the image that a command reads.
+func addReading(cmd *cobra.Command, r *realign.Reading) {
+	addFlags(cmd, "format", &r.Format, "sector-size", (*realign.SectorSize)(&r.SectorSize), "allow-folder", &r.Allow)
 }
 
 // ToHelp explains --to and lists the formats.
@@ -297,13 +209,8 @@ func (s *Storage) Type() string { return "STORAGE" }
 
 // Add adds --storage and --profiles.
 func (s *Storage) Add(cmd *cobra.Command) {
-	names := align.Profiles{}.Names()
-	s.name = names[0]
-	cmd.Flags().Var(s, "storage",
-		"storage below, for the costs: a size from 512 to 4M, or one of "+strings.Join(names, ", ")+
-			"; +OFFSET is where its blocks start")
-	Complete(cmd, "storage", names...)
-	cmd.Flags().StringVar(&s.Profiles, "profiles", "", "read more storages for --storage from `FILE`, in TOML")
+	s.name = align.Profiles{}.Names()[0]
+	addFlags(cmd, "storage", s, "profiles", &s.Profiles)
 }
 
 // Find finds the storage that the flags name.
@@ -338,11 +245,6 @@ func readFile(path string, most int64) ([]byte, error) {
 // BenchFile is the flag that names the result of a benchmark.
 type BenchFile string
 
-// Add adds --bench.
-func (b *BenchFile) Add(cmd *cobra.Command) {
-	cmd.Flags().StringVar((*string)(b), "bench", "", "say what trueup bench --json measured, from its `FILE`")
-}
-
 // Read reads the result, nil without the flag. out is that of the command.
 func (b BenchFile) Read(out string) (*report.Benchmark, error) {
 	if b == "" {
@@ -362,11 +264,8 @@ type formatFlags struct {
 }
 
 func (f *formatFlags) add(cmd *cobra.Command, c *Base) {
-	fs := cmd.Flags()
-	formats := results.FormatNames()
-	fs.StringVarP(&c.Output, "output", "o", formats[0], "print the result as `FORMAT`: "+strings.Join(formats, ", "))
-	Complete(cmd, "output", formats...)
-	fs.StringVar(&f.template, "template", "", "print the result by the template in `FILE`")
+	c.Output = results.FormatNames()[0]
+	addFlags(cmd, "output", &c.Output, "template", &f.template)
 }
 
 // settle finds the format, and reads the template of one.
@@ -375,8 +274,6 @@ func (f *formatFlags) settle(c *Base) (err error) {
 	switch {
 	case !slices.Contains(formats, c.Output):
 		return ondisk.NoChoice("--output", c.Output, formats...)
-	case f.template != "" && (c.AsJSON || c.Output != formats[0]):
-		return Usage("--template and --output ask for two formats; give one of them")
 	case c.AsJSON && c.Output != "text" && c.Output != "json":
 		return Usage("--json and --output %s ask for two formats; give one of them", c.Output)
 	case f.template != "":

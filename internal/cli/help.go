@@ -70,43 +70,24 @@ const mostWords = 600
 // usualFlags is how many flags -h lists.
 const usualFlags = 6
 
-// groups are the flags of the commands that read, move and copy disks, by what they are about. All others are in a
-// group of their own, which comes first.
-var groups = []struct {
-	title string
-	names []string
-}{
-	{"Flags", nil},
-	{"Flags of the result", []string{
-		"to", "force", "keep", "by", "journal", "verify", "checksums", "skip-aligned", "skip-free", "flatten",
-		"overwrite-content", "discard", "resumable",
-	}},
-	{"Flags of what moves", []string{
-		"boundary", "partition", "data-only", "allow-unbootable", "with", "repair-table", "dynamic-disks",
-	}},
-	{"Flags of reading", []string{"format", "sector-size", "allow-folder", "spool"}},
-	{"Flags of the run", []string{"jobs", "progress", "no-progress", "require-sandbox", "help"}},
-}
-
-// grouped returns the flags of a command as those of groups, in their order.
+// grouped returns the flags of a command in the groups of the help, each in the order of its rows.
 func grouped(cmd *cobra.Command) (out []*pflag.FlagSet) {
-	seen := map[string]bool{}
-	for _, g := range groups {
+	own := cmd.LocalFlags()
+	for _, g := range flagGroups {
 		set := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
 		set.SortFlags = false
-		for _, name := range g.names {
-			if f := cmd.LocalFlags().Lookup(name); f != nil {
+		for _, r := range g.rows {
+			if f := own.Lookup(r.name); f != nil && r.isOf(cmd.Name()) && set.Lookup(r.name) == nil {
 				set.AddFlag(f)
-				seen[name] = true
 			}
 		}
 		out = append(out, set)
 	}
-	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if !seen[f.Name] {
-			out[0].AddFlag(f)
+	for _, name := range []string{"help", "version"} { // of cobra
+		if f := own.Lookup(name); f != nil {
+			out[len(out)-1].AddFlag(f)
 		}
-	})
+	}
 	return out
 }
 
@@ -124,7 +105,7 @@ func help(cmd *cobra.Command, args []string) {
 	var rest strings.Builder
 	helpUse(&rest, cmd)
 	for i, set := range grouped(cmd) {
-		helpFlags(&rest, groups[i].title, set, columns)
+		helpFlags(&rest, flagGroups[i].title, set, columns)
 	}
 	helpFlags(&rest, "Flags of all commands", cmd.InheritedFlags(), columns)
 	helpExits(&rest, cmd.Name(), columns)

@@ -46,7 +46,7 @@ func TestDidYouMean(t *testing.T) {
 		"convert --device src.img b":      "--device, which was removed; a DEST that is a block device is written as",
 		"inspect --bogus src.img":         "unknown flag: --bogus; see trueup inspect --help",
 		"inspect":                         "inspect takes IMAGE..., 0 given; see trueup inspect --help",
-		"inspect --with c a b":            "--with names the other disks of one machine, and 2 images are given",
+		"inspect --with c a b":            "--with is for one IMAGE, and 2 are given",
 		"plan a.img b.img":                "plan looks at one image, 2 were given; for several: trueup scan PATH...",
 		"inspect lib":                     "lib is a folder, want one image; for all in it: trueup scan lib",
 		"plan lib":                        "lib is a folder, want one image; for all in it: trueup scan lib",
@@ -109,19 +109,41 @@ func TestOriginalsThatAreWritten(t *testing.T) {
 	require.Contains(t, string(disktest.ReadFile(t, "fix.sh")), "it is the original that is kept of")
 }
 
-// A flag with its default excludes no other one.
-func TestExclusiveFlags(t *testing.T) {
+// A flag with its default excludes no other one, and needs none.
+func TestFlagsThatDoNotGoTogether(t *testing.T) {
 	t.Parallel()
-	for line, refused := range map[string]bool{
-		"--data-only --partition 1":       true,
-		"--data-only=false --partition 1": false,
-		"--partition 1":                   false,
-		"--with a --partition 1":          true,
-		"--with a --data-only":            false,
-		"--boundary 1M --data-only":       false,
+	for line, refused := range map[string]string{
+		"plan --data-only --partition 1":       "leave out one of them",
+		"plan --data-only=false --partition 1": "",
+		"plan --partition 1":                   "",
+		"plan --with a --partition 1":          "leave out one of them",
+		"plan --with a --data-only":            "",
+		"plan --boundary 1M --data-only":       "",
+		"verify --flatten a b":                 "--flatten needs --with DISK",
+		"verify --flatten --with c a b":        "",
+		"verify --flatten=false a b":           "",
+		"finish --dry-run a":                   "--dry-run needs --below DIR",
+		"scan --changed a":                     "--changed needs --since FILE",
+		"scan --replace a":                     "--replace needs --script FILE",
+		"scan --replace --script s a":          "",
+		"scan --template t -o csv a":           "leave out one of them",
+		"scan --template t -o text a":          "",
+		"inspect --with c a b":                 "--with is for one IMAGE, and 2 are given",
+		"inspect --with c a":                   "",
+		"undo --journal j a b":                 "--journal is for one PATH, and 2 are given",
+		"replace --by c a b":                   "--by is for one DISK, and 2 are given",
+		"replace --checksums s a b":            "--checksums is for one DISK, and 2 are given",
+		"align --checksums s a b":              "",
 	} {
-		cmd := newPlan(&Base{})
-		require.NoError(t, cmd.ParseFlags(strings.Fields(line)), line)
-		require.Equal(t, refused, checkExclusive(cmd) != nil, line)
+		words := strings.Fields(line)
+		cmd, args, err := newRoot("test", &Base{}).Find(words)
+		require.NoError(t, err, line)
+		require.NoError(t, cmd.ParseFlags(args), line)
+		err = checkFlags(cmd, cmd.Flags().Args())
+		if refused == "" {
+			require.NoError(t, err, line)
+		} else {
+			require.ErrorContains(t, err, refused, line)
+		}
 	}
 }

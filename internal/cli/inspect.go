@@ -79,22 +79,18 @@ of one does not end the others, and the exit code is the worst: 1, then 4, 3, 2,
 
 // add adds the flags.
 func (f *inspectFlags) add(cmd *cobra.Command) {
-	AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
-	AddReading(cmd, &f.Reading)
-	f.AddSandbox(cmd)
-	f.AddSpool(cmd, "")
-	AddWith(cmd, &f.with)
+	addFlags(cmd, "boundary", &f.boundary)
+	addReading(cmd, &f.Reading)
+	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "with", &f.with)
 	f.storage.Add(cmd)
-	f.bench.Add(cmd)
-	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute the storage blocks that an I/O touches")
-	cmd.Flags().BoolVarP(&f.list, "list", "l", false, "print only the partitions, as fdisk -lu lists them")
-	cmd.Flags().BoolVar(&f.pieces, "fragmentation", false, "count the pieces of files and of free space")
-	AddUnknown(cmd, &f.unknown)
-	cmd.Flags().BoolVar(&f.data, "data", false, "read all data to count the bytes that are not zero")
+	addFlags(cmd,
+		"bench", (*string)(&f.bench), "impact", &f.impact, "list", &f.list, "fragmentation", &f.pieces,
+		"allow-unknown", &f.unknown, "data", &f.data,
+	)
 }
 
 func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, paths []string) error {
-	if err := errors.Join(f.Check(), f.storage.Find(), f.apart(paths)); err != nil {
+	if err := errors.Join(f.Check(), f.storage.Find(), f.Apart("IMAGE", paths)); err != nil {
 		return err
 	}
 	var err error
@@ -110,15 +106,6 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	return f.Each(ctx, "inspect", paths, out, errOut, func(out io.Writer, path string) error {
 		return f.run(ctx, out, errOut, path)
 	})
-}
-
-// apart refuses several images with a flag for one, and a report over one of them.
-func (f *inspectFlags) apart(paths []string) error {
-	if len(paths) > 1 && len(f.with) > 0 {
-		return Usage("--with names the other disks of one machine, and %d images are given; give one",
-			len(paths))
-	}
-	return f.Apart("IMAGE", paths)
 }
 
 // run inspects one image.

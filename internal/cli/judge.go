@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -41,12 +39,9 @@ and --with as they were given to align.`,
 			return runJudge(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
 		},
 	}
-	AddReading(cmd, &f.Reading)
-	AddWith(cmd, &f.With)
-	AddSkipFree(cmd, &f.SkipFree)
-	f.AddSandbox(cmd)
-	cmd.Flags().StringVar(&f.judge, "by", opinion.All, "`JUDGE`: all, qemu-img or libguestfs")
-	Complete(cmd, "by", opinion.Judges()...)
+	f.judge = opinion.All
+	addReading(cmd, &f.Reading)
+	addFlags(cmd, "with", &f.With, "skip-free", &f.SkipFree, "require-sandbox", &f.RequireSandbox, "by", &f.judge)
 	return cmd
 }
 
@@ -56,9 +51,6 @@ func runJudge(ctx context.Context, out, errOut io.Writer, f *judgeFlags, src, de
 	}
 	if _, err := f.Options(); err != nil {
 		return err
-	}
-	if !slices.Contains(opinion.Judges(), f.judge) {
-		return ondisk.NoChoice("--by", f.judge, opinion.Judges()...)
 	}
 	if realign.IsPackage(src) || realign.IsPackage(dest) {
 		return Usage("judge compares one disk, and a package has several: extract them, and name a disk of " +

@@ -51,10 +51,10 @@ func newMove(c *Base) *cobra.Command {
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])
 		},
 	}
-	f.AddSandbox(cmd)
+	addFlags(cmd, "require-sandbox", &f.RequireSandbox)
 	f.AddPlaces(cmd, c)
-	f.AddWork(cmd, defaultJobs, "read and write `N` chunks at once")
-	cmd.Flags().StringVar(&f.journal, "journal", "", "keep the journal in `FILE`, not beside DISK")
+	f.AddWork(cmd, defaultJobs)
+	addFlags(cmd, "journal", &f.journal)
 	return cmd
 }
 
@@ -73,7 +73,7 @@ func (f *moveFlags) claim(path string) (*realign.Device, error) {
 
 // run moves the partitions inside of a disk.
 func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string) (err error) {
-	if err := errors.Join(f.Check(), f.CheckWork()); err != nil {
+	if err := f.Check(); err != nil {
 		return err
 	}
 	if f.journal, err = realign.JournalFile(f.journal, path); err != nil {
@@ -103,7 +103,7 @@ func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string)
 	}
 	r := report.NewAlign(Head("move"), s, p, path)
 	if len(p.Moves) > 0 || p.Mends {
-		watch, end := f.Watched(errOut, f.Progress, "move", true)
+		watch, end := f.Watched(errOut, f.kind(), "move", true)
 		j := &realign.Job{
 			Dest: path, Full: true, Jobs: f.Jobs, Watch: watch, Device: device, Journal: f.journal, Looped: looped,
 			Begin: func() { f.Ending.Hold(still) }, Moves: func() { f.Ending.Hold(middle) },

@@ -142,7 +142,7 @@ func TestNearlyRightValues(t *testing.T) {
 		"judge --by qemu-im src.img d":              "did you mean qemu-img?",
 		"boot --firmware efi src.img":               "did you mean uefi?",
 		"boot --bus sat src.img":                    "did you mean sata?",
-		"version --color nevr":                      "did you mean never? See trueup version --help",
+		"version --color nevr":                      "did you mean never?",
 		"scan -f json src.img":                      "did you mean -o json?",
 		"scan --format json src.img":                "did you mean -o json?",
 		"inspect --format json src.img":             "the format of the result is -o json",
@@ -173,8 +173,8 @@ func TestNonsenseArguments(t *testing.T) {
 		{64, "align takes SOURCE DEST, 3 given", []string{"align", "a", "b", "c"}},
 		{64, "a: nothing is open here", []string{"finish", "a", "b"}},
 		{64, "a is given twice; give it once", []string{"undo", "a", "a"}},
-		{64, "--journal belongs to one PATH, and 2 are given", []string{"resume", "--journal", "j", "a", "b"}},
-		{64, "--with, --checksums and --by are for one DISK, and 2 are given", []string{
+		{64, "--journal is for one PATH, and 2 are given", []string{"resume", "--journal", "j", "a", "b"}},
+		{64, "--checksums is for one DISK, and 2 are given", []string{
 			"replace", "--checksums", "s", "src.img", "copy.img",
 		}},
 		{64, "absent: no such file; name disks that are there", []string{"replace", "src.img", "absent"}},

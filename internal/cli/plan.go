@@ -40,9 +40,7 @@ the result, and what a copy reads, writes and needs. Writes nothing.
 		},
 	}
 	f.Add(cmd, c)
-	f.AddSandbox(cmd)
-	f.AddSpool(cmd, "")
-	f.bench.Add(cmd)
+	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "bench", (*string)(&f.bench))
 	return cmd
 }
 

@@ -24,8 +24,11 @@ type replaceFlags struct {
 	looped realign.Loops // files that loop devices show
 }
 
-// keepNone is the argument of --keep by which no original stays.
-const keepNone = "none"
+// Arguments of --keep: the original stays, or is removed at once.
+const (
+	keepOriginal = "original"
+	keepNone     = "none"
+)
 
 const replaceHelp = `Writes an aligned copy of DISK beside it, as align does. When the copy is complete and proved, it
 gets the names of DISK, and the original stays beside it as a disk of its own, NAME.orig.EXT. At every moment a complete
@@ -63,23 +66,14 @@ func newReplace(c *Base) *cobra.Command {
 	}
 	f.add(cmd)
 	f.AddPlaces(cmd, c)
-	AddSkipFree(cmd, &f.SkipFree)
-	AddWith(cmd, &f.With)
-	cmd.Flags().StringVar(&f.keep, "keep", "original", "keep the `WHAT`: original or none")
-	Complete(cmd, "keep", "original", keepNone)
-	cmd.Flags().StringVar(&f.by, "by", "", "give the names to `DISK`, a finished copy beside it, and write none")
+	f.keep = keepOriginal
+	addFlags(cmd, "skip-free", &f.SkipFree, "with", &f.With, "keep", &f.keep, "by", &f.by)
 	return cmd
 }
 
 // run replaces disks.
 func (f *replaceFlags) run(ctx context.Context, out, errOut io.Writer, disks []string) error {
 	err := f.checkFlags()
-	if err == nil && f.keep != "original" && f.keep != keepNone {
-		err = ondisk.NoChoice("--keep", f.keep, "original", keepNone)
-	}
-	if several := len(disks) > 1; several && (len(f.With) > 0 || f.sums != "" || f.by != "") {
-		err = Usage("--with, --checksums and --by are for one DISK, and %d are given; give one", len(disks))
-	}
 	if f.by != "" && (realign.IsPackage(disks[0]) || realign.IsPackage(f.by)) {
 		err = Usage("--by gives the names of one disk to a copy of it; leave out packages")
 	}

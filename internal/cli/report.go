@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -49,15 +48,11 @@ with 1.`,
 			return runReport(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
 		},
 	}
-	fs := cmd.Flags()
 	f.add(cmd, c)
-	f.AddSandbox(cmd)
-	fs.StringVar(&f.failOn, "fail-on", "", "fail for `LEVEL`: "+strings.Join(results.FailOns(), ", ")+
-		" (default: errors and starts off the boundary)")
-	Complete(cmd, "fail-on", results.FailOns()...)
-	AddUnknown(cmd, &f.AllowUnknown)
-	AddTitle(cmd, &f.title)
-	fs.BoolVar(&f.AllowEmpty, "allow-empty", false, "exit with 0 if no image was judged")
+	addFlags(cmd,
+		"require-sandbox", &f.RequireSandbox, "fail-on", &f.failOn, "allow-unknown", &f.AllowUnknown,
+		"title", &f.title, "allow-empty", &f.AllowEmpty,
+	)
 	return cmd
 }
 

@@ -141,18 +141,11 @@ writes an aligned copy with the file systems moved and the guest still able to b
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	f := root.PersistentFlags()
-	f.StringVarP(&c.Output, "output", "o", "text", "print the result as `FORMAT`: text or json")
-	f.BoolVar(&c.AsJSON, "json", false, "same as --output json")
-	f.StringVar(&c.Out, "out", "", "write the result to `FILE`, or - for standard output")
-	f.BoolVarP(&c.Quiet, "quiet", "q", false, "print only errors")
-	f.BoolVarP(&c.Verbose, "verbose", "v", false, "also print volume IDs, hidden sectors, changed bytes")
-	c.Color = Choice{Of: []string{"always", "never", "auto"}, Value: "auto"}
-	f.Var(&c.Color, "color", "print colours `WHEN`: always, never or auto (on terminals, unless the variable "+
-		"NO_COLOR is set)")
-	f.BoolVar(&c.NoColor, "no-color", false, "same as --color never")
-	Complete(root, "output", "text", "json")
-	Complete(root, "color", c.Color.Of...)
+	c.Output, c.Color = "text", "auto"
+	addFlags(root,
+		"output", &c.Output, "json", &c.AsJSON, "out", &c.Out, "quiet", &c.Quiet, "verbose", &c.Verbose,
+		"color", &c.Color, "no-color", &c.NoColor,
+	)
 	keepLog(root, c)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
@@ -173,8 +166,7 @@ writes an aligned copy with the file systems moved and the guest still able to b
 // keepLog adds the flag of a log, which begins before a command does anything.
 func keepLog(root *cobra.Command, c *Base) {
 	var path string
-	root.PersistentFlags().StringVar(&path, "log", "",
-		"add to `FILE` what was done to which files, when, as lines of JSON; - for standard error")
+	addFlags(root, "log", &path)
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		if aboutUse(cmd) {
 			return nil
@@ -183,7 +175,7 @@ func keepLog(root *cobra.Command, c *Base) {
 		if errors.Is(refused, ondisk.ErrUsage) { // an address with secrets that no log is to have
 			return refused
 		}
-		if refused = cmp.Or(refused, checkExclusive(cmd)); path == "" {
+		if refused = cmp.Or(refused, checkFlags(cmd, args)); path == "" {
 			return refused
 		}
 		given := args

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -91,34 +90,17 @@ bytes or line ends.`,
 }
 
 func (f *scanFlags) add(cmd *cobra.Command) {
-	fs := cmd.Flags()
+	f.Isolation = scan.Isolations[len(scan.Isolations)-1]
 	f.formatFlags.add(cmd, f.Base)
-	AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
 	f.storage.Add(cmd)
-	AddTitle(cmd, &f.title)
-	fs.StringArrayVar(&f.Include, "include", nil, "inspect only files in folders that match `GLOB` (repeatable)")
-	fs.StringArrayVar(&f.Exclude, "exclude", nil, "skip files in folders that match `GLOB` (repeatable)")
-	fs.StringVar(&f.FilesFrom, "files-from", "", "read PATHs from `FILE`, - for standard input")
-	fs.StringVar(&f.Shard, "shard", "", "inspect only share `K/N` of the images, for array jobs")
-	fs.StringArrayVar(&f.Label, "label", nil, "label all rows with `KEY=VALUE` (repeatable)")
-	fs.StringVar(&f.Isolation, "isolation", scan.Isolations[len(scan.Isolations)-1],
-		"isolation of the workers, by `LEVEL`: "+strings.Join(scan.Isolations, ", "))
-	Complete(cmd, "isolation", scan.Isolations...)
-	f.AddSandbox(cmd)
-	fs.StringVar(&f.Since, "since", "", "take unchanged images from `FILE` of an earlier scan; say what changed")
-	fs.BoolVar(&f.Changed, "changed", false, "report only new, changed and removed images")
-	levels := strings.Join(results.FailOns(), ", ")
-	fs.StringVar(&f.FailOn, "fail-on", "", "fail for `LEVEL`: "+levels+" (default: errors and starts off --boundary)")
-	Complete(cmd, "fail-on", results.FailOns()...)
-	AddUnknown(cmd, &f.Unknown)
-	fs.BoolVar(&f.Empty, "allow-empty", false, "exit with 0 if no image was judged")
-	fs.BoolVar(&f.Tables, "check", false, "check all tables of every container, as inspect does")
-	fs.StringVar(&f.Ignore, "ignore", "", "accept the images listed in `FILE`")
-	fs.StringVar(&f.Script, "script", "", "write a shell script of the align commands to `FILE`")
-	fs.BoolVar(&f.Replace, "replace", false, "have --script exchange images for their copies, with trueup replace")
-	fs.BoolVar(&f.Force, "force", false, "replace a --script that was edited")
-	f.AddWork(cmd, min(runtime.NumCPU(), MaxJobs),
-		fmt.Sprintf("inspect `N` images at once, 1 to %d", MaxJobs))
+	addFlags(cmd,
+		"boundary", &f.boundary, "title", &f.title, "include", &f.Include, "exclude", &f.Exclude,
+		"files-from", &f.FilesFrom, "shard", &f.Shard, "label", &f.Label, "isolation", &f.Isolation,
+		"require-sandbox", &f.RequireSandbox, "since", &f.Since, "changed", &f.Changed, "fail-on", &f.FailOn,
+		"allow-unknown", &f.Unknown, "allow-empty", &f.Empty, "check", &f.Tables, "ignore", &f.Ignore,
+		"script", &f.Script, "replace", &f.Replace, "force", &f.Force,
+	)
+	f.AddWork(cmd, min(runtime.NumCPU(), MaxJobs))
 }
 
 // checkFlags refuses flags that cannot be right.
@@ -127,9 +109,6 @@ func (f *scanFlags) checkFlags() error {
 		return err
 	}
 	if err := f.Consistent(f.RequireSandbox); err != nil {
-		return err
-	}
-	if err := f.CheckWork(); err != nil {
 		return err
 	}
 	if err := errors.Join(f.storage.Find(), f.SettleOut()); err != nil {
@@ -183,7 +162,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 				return err
 			}
 		}
-		bar := progress.NewScan(f.ProgressTo(errOut, f.Progress))
+		bar := progress.NewScan(f.ProgressTo(errOut, f.kind()))
 		t.Progress, stop = bar, bar.Stop
 		return nil
 	}

@@ -53,14 +53,10 @@ SOURCE is held against writers while it is served. If it changes all the same, t
 		},
 	}
 	f.Add(cmd, c)
-	f.AddSandbox(cmd)
-	fs := cmd.Flags()
-	fs.BoolVar(&f.Copy, "as-is", false, "serve the disk of SOURCE with nothing moved")
-	fs.StringVar(&f.place.Socket, "socket", "", "listen on a new Unix socket at `PATH`")
-	fs.StringVar(&f.place.TCP, "listen", "", "listen on TCP `HOST:PORT`, a loopback address; port 0: any free")
-	fs.BoolVar(&f.place.Anywhere, "listen-anywhere", false, "let --listen take an address that other machines reach")
-	fs.BoolVar(&f.once, "once", false, "end when the last client has left")
-	fs.BoolVar(&f.withParent, "exit-with-parent", false, "end when the calling program has ended")
+	addFlags(cmd,
+		"require-sandbox", &f.RequireSandbox, "as-is", &f.Copy, "socket", &f.place.Socket, "listen", &f.place.TCP,
+		"listen-anywhere", &f.place.Anywhere, "once", &f.once, "exit-with-parent", &f.withParent,
+	)
 	return cmd
 }
 

@@ -2,15 +2,12 @@ package cli
 
 import (
 	"cmp"
-	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"golang.org/x/term"
 
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -56,31 +53,11 @@ func (c *Base) Layout(stdout io.Writer) *report.Text {
 	}
 }
 
-// Choice is a flag that is one word of some.
-type Choice struct {
-	Of    []string
-	Value string
-}
-
-func (c *Choice) String() string { return c.Value }
-
-// Type names the argument.
-func (*Choice) Type() string { return "WORD" }
-
-// Set parses the argument.
-func (c *Choice) Set(arg string) error {
-	if !slices.Contains(c.Of, arg) {
-		return fmt.Errorf("want one of %s%s", strings.Join(c.Of, ", "), ondisk.DidYouMean(arg, c.Of...))
-	}
-	c.Value = arg
-	return nil
-}
-
 // color reports whether w gets colours: as the user says, or where it is a terminal whose user wants them. Spec:
 // no-color.org.
 func (c *Base) color(w io.Writer) bool {
-	if c.NoColor || c.Color.Value != "auto" {
-		return !c.NoColor && c.Color.Value == "always"
+	if c.NoColor || c.Color != "auto" {
+		return !c.NoColor && c.Color == "always"
 	}
 	return os.Getenv("NO_COLOR") == "" && Terminal(w)
 }

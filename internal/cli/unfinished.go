@@ -80,17 +80,14 @@ does not end the others, and the exit code is the worst.
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
 		},
 	}
-	f.AddSandbox(cmd)
+	addFlags(cmd, "require-sandbox", &f.RequireSandbox)
 	f.AddProgress(cmd)
-	f.below.add(cmd)
+	addFlags(cmd, "below", &f.below.folder, "dry-run", &f.below.dry)
 	if name != realign.Finish {
-		cmd.Flags().StringVar(&f.journal, "journal", "",
-			"journal of a move that was begun with --journal `FILE`")
+		addFlags(cmd, "journal", &f.journal)
 	}
 	if name != realign.Resume {
-		cmd.Flags().BoolVar(&f.force, "force", false, "go on although files were changed since")
-		cmd.Flags().StringArrayVar(&f.allow, "allow-folder", nil,
-			"look for overlays of the disks in `DIR` and below too (repeatable)")
+		addFlags(cmd, "force", &f.force, "allow-folder", &f.allow)
 	}
 	return cmd
 }
@@ -127,10 +124,7 @@ func (h *held) close() {
 
 // run goes on with the open work of disks.
 func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, paths []string) (err error) {
-	err = errors.Join(f.Check(), f.CheckProgress(), f.Apart("PATH", paths))
-	if len(paths) != 1 && f.journal != "" {
-		err = Usage("--journal belongs to one PATH, and %d are given; give one", len(paths))
-	}
+	err = errors.Join(f.Check(), f.Apart("PATH", paths))
 	if err != nil {
 		return err
 	}
@@ -187,7 +181,7 @@ func (f *openFlags) goOnAt(ctx context.Context, out, errOut io.Writer, h *held) 
 
 // goOn goes on with open work, or only judges whether it can.
 func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge bool) (journal.Done, error) {
-	watch, end := f.Watched(errOut, f.Progress, f.command, false)
+	watch, end := f.Watched(errOut, f.kind(), f.command, false)
 	defer end()
 	j := &realign.Job{
 		Jobs: moveJobs, Watch: watch, Begin: func() { f.Ending.Hold(middle) }, Device: h.device, Force: f.force,
@@ -240,16 +234,9 @@ not followed, and folders on other file systems are left, too. All are judged fi
 for those to which it applies, and leaves the others, each with the reason; the exit code is 4 if there is one.
 --dry-run ends with the list.`
 
-func (b *belowFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&b.folder, "below", "", "take all disks with a journal in `DIR` and below")
-	cmd.Flags().BoolVar(&b.dry, "dry-run", false, "with --below, only judge the disks")
-}
-
 // arguments demands paths, or none with --below.
 func (b *belowFlags) arguments(cmd *cobra.Command, args []string) error {
 	switch {
-	case b.folder == "" && b.dry:
-		return Usage("--dry-run is for --below DIR; for one disk, trueup inspect shows which commands apply")
 	case b.folder == "":
 		return Several("PATH")(cmd, args)
 	case len(args) > 0:

@@ -44,17 +44,13 @@ are plausible.
 			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
 		},
 	}
-	AddReading(cmd, &f.Reading)
-	f.AddSandbox(cmd)
-	f.AddSpool(cmd, "")
-	AddWith(cmd, &f.With)
-	AddBoundary(cmd, (*align.Boundary)(&f.Boundary), "the --boundary of align, for --with")
-	cmd.Flags().BoolVar(&f.DataOnly, "data-only", false, "align was run with --data-only, for --with")
-	cmd.Flags().BoolVar(&f.AllowUnbootable, "allow-unbootable", false,
-		"align was run with --allow-unbootable, for --with")
-	AddSkipFree(cmd, &f.SkipFree)
-	AddFlatten(cmd, &f.Flatten)
-	f.AddWork(cmd, 4, "read `N` chunks at once")
+	addReading(cmd, &f.Reading)
+	addFlags(cmd,
+		"require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "with", &f.With,
+		"boundary", (*align.Boundary)(&f.Boundary), "data-only", &f.DataOnly,
+		"allow-unbootable", &f.AllowUnbootable, "skip-free", &f.SkipFree, "flatten", &f.Flatten,
+	)
+	f.AddWork(cmd, defaultJobs)
 	return cmd
 }
 
@@ -66,21 +62,17 @@ func sameFile(a, b string) bool {
 }
 
 func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, dest string) error {
-	if err := errors.Join(f.Check(), f.CheckWork()); err != nil {
+	if err := f.Check(); err != nil {
 		return err
 	}
 	if sameFile(src, dest) {
 		return Usage("SOURCE %s and DEST %s are the same file, which says nothing of a copy; name two", src,
 			dest)
 	}
-	if len(f.With) == 0 && (f.Boundary != 0 || f.DataOnly || f.AllowUnbootable || f.Flatten) {
-		return Usage("--boundary, --data-only, --allow-unbootable and --flatten speak of the " +
-			"disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
-	}
 	if err := f.Confine(ctx, errOut, f.Reads(src, dest), nil); err != nil {
 		return err
 	}
-	watch, end := f.Watched(errOut, f.Progress, "verify", false)
+	watch, end := f.Watched(errOut, f.kind(), "verify", false)
 	defer end()
 	j := &realign.Job{Jobs: f.Jobs, SkipFree: f.SkipFree, Watch: func() realign.Progress {
 		f.Ending.Hold("") // a comparison ends soon

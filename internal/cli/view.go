@@ -40,9 +40,7 @@ func newView(c *Base) *cobra.Command {
 	}
 	f.add(cmd)
 	f.AddPlaces(cmd, c)
-	AddWith(cmd, &f.With)
-	f.addSkipAligned(cmd)
-	cmd.Flags().BoolVar(&f.force, "force", false, "replace an existing DEST when the view is complete")
+	addFlags(cmd, "with", &f.With, "skip-aligned", &f.skipAligned, "force", &f.force)
 	return cmd
 }
 

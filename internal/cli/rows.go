@@ -1,0 +1,363 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/opinion"
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/trial"
+)
+
+// flagRow describes a flag. The flags of all commands, their completion, the groups of the help and the refusals of
+// flags that do not go together are made from these rows.
+type flagRow struct {
+	name, short string
+	of          string          // commands of the row, separated by spaces; empty: those without a row of their own
+	help        string          // with the name of the argument in backquotes; %s stands for the choices
+	choices     func() []string // offered by the shell
+	strict      bool            // the value is one of choices
+	most        int             // bound of a whole number, which is at least 1; 0: none
+	single      bool            // the flag belongs to one argument of the command line
+	needs       *pair           // flag without which this one is wrong
+	excludes    []pair          // flags that contradict this one
+}
+
+// pair is the second flag of a pair, with the reason of a refusal.
+type pair struct{ flag, why string }
+
+// Reasons of refusals.
+var (
+	oneFormat    = "both choose the format of the result"
+	oneMachine   = "the numbers are those of one disk, and all disks are planned alike"
+	nothingMoves = "nothing is moved"
+	forWith      = &pair{"with", "for the other disks; the places of the partitions of SOURCE are read from DEST"}
+)
+
+// flagGroups are the flags of all commands, under the titles of the help, in its order.
+var flagGroups = []struct {
+	title string
+	rows  []flagRow
+}{
+	{"Flags", ownFlags},
+	{"Flags of the result", resultFlags},
+	{"Flags of what moves", goalFlags},
+	{"Flags of reading", readingFlags},
+	{"Flags of the run", runFlags},
+}
+
+var ownFlags = []flagRow{
+	// of all commands
+	{
+		name: "output", short: "o", of: "scan report", help: "print the result as `FORMAT`: %s",
+		choices: results.FormatNames,
+	},
+	{name: "output", short: "o", help: "print the result as `FORMAT`: text or json", choices: outputs},
+	{name: "json", help: "same as --output json"},
+	{name: "out", help: "write the result to `FILE`, or - for standard output"},
+	{name: "quiet", short: "q", help: "print only errors"},
+	{name: "verbose", short: "v", help: "also print volume IDs, hidden sectors, changed bytes"},
+	{
+		name: "color", choices: oneOf("always", "never", "auto"), strict: true,
+		help: "print colours `WHEN`: always, never or auto (on terminals, unless the variable NO_COLOR is set)",
+	},
+	{name: "no-color", help: "same as --color never"},
+	{name: "log", help: "add to `FILE` what was done to which files, when, as lines of JSON; - for standard error"},
+
+	// judge
+	{name: "by", of: "judge", choices: opinion.Judges, strict: true, help: "`JUDGE`: all, qemu-img or libguestfs"},
+
+	// inspect and plan
+	{name: "list", short: "l", help: "print only the partitions, as fdisk -lu lists them"},
+	{name: "data", help: "read all data to count the bytes that are not zero"},
+	{name: "impact", help: "compute the storage blocks that an I/O touches"},
+	{name: "bench", help: "say what trueup bench --json measured, from its `FILE`"},
+	{name: "fragmentation", help: "count the pieces of files and of free space"},
+
+	// scan and report
+	{
+		name: "template", help: "print the result by the template in `FILE`",
+		excludes: []pair{{"output", oneFormat}, {"json", oneFormat}},
+	},
+	{name: "include", help: "inspect only files in folders that match `GLOB` (repeatable)"},
+	{name: "files-from", help: "read PATHs from `FILE`, - for standard input"},
+	{name: "script", help: "write a shell script of the align commands to `FILE`"},
+	{name: "check", help: "check all tables of every container, as inspect does"},
+	{name: "exclude", help: "skip files in folders that match `GLOB` (repeatable)"},
+	{name: "since", help: "take unchanged images from `FILE` of an earlier scan; say what changed"},
+	{
+		name: "changed", help: "report only new, changed and removed images",
+		needs: &pair{"since", "the results of the scan to compare with"},
+	},
+	{
+		name: "replace", help: "have --script exchange images for their copies, with trueup replace",
+		needs:    &pair{"script", "which gets the commands: a scan changes no image"},
+		excludes: []pair{{"shard", "an image of another shard may need the one that is exchanged"}},
+	},
+	{
+		name: "fail-on", of: "scan", choices: results.FailOns,
+		help: "fail for `LEVEL`: %s (default: errors and starts off --boundary)",
+	},
+	{
+		name: "fail-on", choices: results.FailOns,
+		help: "fail for `LEVEL`: %s (default: errors and starts off the boundary)",
+	},
+	{name: "ignore", help: "accept the images listed in `FILE`"},
+	{name: "label", help: "label all rows with `KEY=VALUE` (repeatable)"},
+	{name: "shard", help: "inspect only share `K/N` of the images, for array jobs"},
+	{name: "title", help: "give page, JUnit suite and text the title `TEXT`"},
+	{
+		name: "isolation", choices: oneOf(scan.Isolations...), strict: true,
+		help: "isolation of the workers, by `LEVEL`: %s",
+	},
+	{name: "allow-unknown", help: "exit with 0 if the content of a disk is unknown"},
+	{name: "allow-empty", help: "exit with 0 if no image was judged"},
+	{
+		name: "storage", choices: align.Profiles{}.Names,
+		help: "storage below, for the costs: a size from 512 to 4M, or one of %s; +OFFSET is where its blocks start",
+	},
+	{name: "profiles", help: "read more storages for --storage from `FILE`, in TOML"},
+
+	// serve
+	{
+		name: "as-is", help: "serve the disk of SOURCE with nothing moved",
+		excludes: []pair{
+			{"boundary", nothingMoves},
+			{"partition", nothingMoves},
+			{"data-only", nothingMoves},
+			{"with", nothingMoves},
+		},
+	},
+	{name: "socket", help: "listen on a new Unix socket at `PATH`"},
+	{name: "listen", help: "listen on TCP `HOST:PORT`, a loopback address; port 0: any free"},
+	{name: "listen-anywhere", help: "let --listen take an address that other machines reach"},
+	{name: "once", help: "end when the last client has left"},
+	{name: "exit-with-parent", help: "end when the calling program has ended"},
+
+	// boot
+	{name: "qemu", help: "QEMU `PROGRAM` (default: qemu-system-x86_64)"},
+	{
+		name: "firmware", choices: oneOf(trial.Firmwares...),
+		help: "`KIND` of firmware: auto (what boots the disk), bios or uefi",
+	},
+	{name: "bus", help: "disk `CONTROLLER`: %s", choices: trial.BusChoices},
+	{name: "accel", choices: oneOf(trial.Accels...), help: "`ACCELERATOR`: auto (KVM where it works), kvm or tcg"},
+	{name: "memory", help: "memory of the guest in `MIB`"},
+	{name: "seconds", help: "end each run after `N` seconds"},
+	{name: "settle", help: "end a run when its screen rests for `N` seconds"},
+	{name: "pictures", help: "write the screens in graphics as PNG files into a new folder `DIR`"},
+
+	// bench
+	{name: "size", help: "size of the scratch file"},
+	{name: "starts", help: "starts to compare, one of them on 4 KiB"},
+	{name: "sizes", help: "sizes of one I/O, powers of two"},
+	{name: "runtime", help: "`TIME` of each measurement (2s with --quick)"},
+	{name: "rounds", help: "measure each point `N` times"},
+	{name: "quick", help: "measure a few points, in about two minutes"},
+	{name: "read-only", help: "read an image or a block device instead of a scratch file"},
+	{name: "buffered", help: "measure through the page cache, with a flush after each write"},
+	{name: "workload", help: "measure the jobs of a fio job `FILE`"},
+
+	// undo, resume and finish
+	{name: "below", help: "take all disks with a journal in `DIR` and below"},
+	{
+		name: "dry-run", help: "with --below, only judge the disks",
+		needs: &pair{"below", "for one disk, trueup inspect shows which commands apply"},
+	},
+}
+
+var resultFlags = []flagRow{
+	{name: "to", help: "format of DEST (default: the format of SOURCE)", choices: targetNames},
+	{name: "force", of: "undo finish", help: "go on although files were changed since"},
+	{name: "force", help: "replace an existing DEST when it is complete"},
+	{name: "keep", help: "keep the `WHAT`: original or none", choices: oneOf(keepOriginal, keepNone), strict: true},
+	{
+		name: "by", of: "replace", single: true,
+		help:     "give the names to `DISK`, a finished copy beside it, and write none",
+		excludes: []pair{{"checksums", "no copy is written"}},
+	},
+	{name: "journal", of: "move", single: true, help: "keep the journal in `FILE`, not beside DISK"},
+	{name: "journal", single: true, help: "journal of a move that was begun with --journal `FILE`"},
+	{
+		name: "verify", choices: oneOf(full, structure), strict: true,
+		help: "proof before the copy gets its name, by `LEVEL`: full (every byte) or structure",
+	},
+	{name: "checksums", single: true, help: "write the SHA-256 of each file of the copy to `FILE`, as sha256sum does"},
+	{name: "skip-aligned", help: "write nothing if no partition has to move"},
+	{name: "skip-free", help: "leave out what NTFS, ext and FAT call free: zeros are there instead"},
+	{name: "flatten", of: "verify", help: "align was run with --flatten, for --with", needs: forWith},
+	{name: "flatten", help: "merge a snapshot and its parents into one disk"},
+	{name: "overwrite-content", help: "overwrite a device that holds `WHAT`, as the refusal has it"},
+	{name: "discard", help: "discard on the device what is zero"},
+}
+
+var goalFlags = []flagRow{
+	{
+		name: "boundary", of: "inspect scan", choices: boundaries,
+		help: "required alignment of partition starts, 4K to 1G",
+	},
+	{name: "boundary", of: "verify", help: "the --boundary of align, for --with", choices: boundaries, needs: forWith},
+	{name: "boundary", help: "alignment of moved partitions: auto, or 4K to 1G", choices: boundaries},
+	{name: "partition", help: "move only partition `N`, and what it displaces (repeatable)"},
+	{name: "data-only", of: "verify", help: "align was run with --data-only, for --with", needs: forWith},
+	{
+		name: "data-only", help: "leave partitions that the boot needs in place",
+		excludes: []pair{{"partition", "both choose the partitions that move"}},
+	},
+	{name: "allow-unbootable", of: "verify", needs: forWith, help: "align was run with --allow-unbootable, for --with"},
+	{name: "allow-unbootable", help: "proceed although the copy may not boot"},
+	{
+		name: "with", single: true, help: "another `DISK` of the machine, read only (repeatable)",
+		excludes: []pair{{"partition", oneMachine}},
+	},
+	{name: "repair-table", help: "write a damaged copy of a GPT again, from the other one"},
+}
+
+var readingFlags = []flagRow{
+	{name: "format", help: "require this image `FORMAT`: %s", choices: realign.Formats},
+	{
+		name: "sector-size", choices: oneOf("512", "4096"),
+		help: "sector size of a raw image: 512 or 4096 (default: that of its GPT or device, else 512)",
+	},
+	{
+		name: "allow-folder", of: "undo finish",
+		help: "look for overlays of the disks in `DIR` and below too (repeatable)",
+	},
+	{name: "allow-folder", help: "read parents and extents in `DIR` and below too (repeatable)"},
+	{name: "spool", of: "align convert", help: "unpack a packed image in `DIR` (default: the folder of DEST)"},
+	{name: "spool", help: "unpack a packed image in `DIR`"},
+}
+
+var runFlags = []flagRow{
+	{name: "jobs", short: "j", of: "verify", most: MaxJobs, help: "read `N` chunks at once"},
+	{name: "jobs", short: "j", of: "scan", most: MaxJobs, help: "inspect `N` images at once, 1 to 64"},
+	{name: "jobs", short: "j", of: "bench", help: "numbers of `JOBS` that do random I/O of 8 KiB at the same time"},
+	{name: "jobs", short: "j", most: MaxJobs, help: "read and write `N` chunks at once"},
+	{
+		name: "progress", choices: oneOf(progress.Kinds...), strict: true,
+		help: "show progress as `KIND`: auto (a bar on terminals), json or none",
+	},
+	{name: "no-progress", help: "same as --progress none"},
+	{name: "require-sandbox", help: "fail if the kernel cannot confine the program"},
+}
+
+// Values of flags that the shell offers.
+var (
+	outputs    = oneOf("text", "json")
+	boundaries = oneOf("auto", "4K", "64K", "1M")
+)
+
+// oneOf returns choices that are the same in every run.
+func oneOf(choices ...string) func() []string { return func() []string { return choices } }
+
+func targetNames() []string {
+	names, _ := realign.Targets()
+	return names
+}
+
+// isOf reports whether the row describes a flag of a command, unless another row has the command by name.
+func (r flagRow) isOf(command string) bool {
+	return r.of == "" || slices.Contains(strings.Fields(r.of), command)
+}
+
+// rowOf returns the row of a flag of a command. A flag without one is a fault of the program.
+func rowOf(command, name string) flagRow {
+	for _, g := range flagGroups {
+		for _, r := range g.rows {
+			if r.name == name && r.isOf(command) {
+				return r
+			}
+		}
+	}
+	panic("no row for --" + name)
+}
+
+// addFlags gives a command flags of flagGroups. Each name is followed by a pointer to the variable, which has the
+// default and gets the value. Those of the root are flags of all commands.
+func addFlags(cmd *cobra.Command, namesAndVariables ...any) {
+	for pair := range slices.Chunk(namesAndVariables, 2) {
+		addFlag(cmd, pair[0].(string), pair[1]) //nolint:forcetypeassert // a fault of the program
+	}
+}
+
+func addFlag(cmd *cobra.Command, name string, to any) {
+	r, f := rowOf(cmd.Name(), name), cmd.Flags()
+	if cmd.Name() == "trueup" {
+		f = cmd.PersistentFlags()
+	}
+	if r.choices != nil {
+		r.help = strings.Replace(r.help, "%s", strings.Join(r.choices(), ", "), 1)
+	}
+	switch to := to.(type) {
+	case *bool:
+		f.BoolVarP(to, name, r.short, *to, r.help)
+	case *int:
+		f.IntVarP(to, name, r.short, *to, r.help)
+	case *[]int:
+		f.IntSliceVarP(to, name, r.short, *to, r.help)
+	case *string:
+		f.StringVarP(to, name, r.short, *to, r.help)
+	case *[]string:
+		f.StringArrayVarP(to, name, r.short, *to, r.help)
+	case *time.Duration:
+		f.DurationVarP(to, name, r.short, *to, r.help)
+	case pflag.Value:
+		f.VarP(to, name, r.short, r.help)
+	default:
+		panic(fmt.Sprintf("--%s has a variable of type %T", name, to))
+	}
+	if r.choices != nil {
+		completeBy(cmd, name, cobra.FixedCompletions(r.choices(), cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// checkFlags refuses values that no flag has, and a command line whose flags do not go together.
+func checkFlags(cmd *cobra.Command, args []string) (wrong error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if wrong == nil && given(cmd, f.Name) && f.Name != "help" {
+			wrong = rowOf(cmd.Name(), f.Name).check(cmd, f.Value.String(), args)
+		}
+	})
+	return wrong
+}
+
+// given reports whether a command line has a flag. One with its default value is as if it were not there.
+func given(cmd *cobra.Command, name string) bool {
+	f := cmd.Flags().Lookup(name)
+	return f != nil && f.Changed && f.Value.String() != f.DefValue
+}
+
+// check refuses a flag of a command by its value, the arguments or the other flags.
+func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
+	if r.strict && !slices.Contains(r.choices(), value) {
+		return ondisk.NoChoice("--"+r.name, value, r.choices()...)
+	}
+	if n, err := strconv.Atoi(value); err == nil && r.most > 0 && (n < 1 || n > r.most) {
+		return Usage("--%s %d, want 1 to %d", r.name, n, r.most)
+	}
+	if r.single && len(args) > 1 && strings.HasSuffix(cmd.Use, "...") {
+		name := strings.TrimSuffix(strings.Fields(cmd.Use)[1], "...")
+		return Usage("--%s is for one %s, and %d are given; give one", r.name, name, len(args))
+	}
+	if r.needs != nil && !given(cmd, r.needs.flag) {
+		name, _ := pflag.UnquoteUsage(cmd.Flags().Lookup(r.needs.flag))
+		return Usage("--%s needs --%s %s, %s", r.name, r.needs.flag, name, r.needs.why)
+	}
+	for _, x := range r.excludes {
+		if given(cmd, x.flag) {
+			return Usage("--%s with --%s, but %s; leave out one of them", r.name, x.flag, x.why)
+		}
+	}
+	return nil
+}
