@@ -165,7 +165,7 @@ SHARED := ^Test(LargestGPT|ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrints
 
 # Of calls that fail or are the last one of a process, and of what stands where a file is written, test tries a share;
 # torture kills an exchange at each of its calls.
-CALLS := ^Test(EveryCall.*|KilledAtEveryCall|Places)$$
+CALLS := ^Test(EveryCall.*|KilledAtEveryCall|OneVerdict|Places)$$
 
 .PHONY: exhaustive
 exhaustive: export REQUIRE_TOOLS ?= 1

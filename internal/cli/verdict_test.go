@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+)
+
+// verdictDisks is the number of random disks of TestOneVerdict. One of verdictCopies is copied, too.
+const (
+	verdictDisks  = 1000
+	verdictCopies = 8
+)
+
+// judged holds the fields of the JSON of inspect, plan, align and of a row of scan that decide about a move.
+type judged struct {
+	Path, Verdict string
+	Exit          int             `json:"exit_code"`
+	Refusals      []any           `json:"refusals"`
+	Advice        json.RawMessage `json:"advice"`
+	Moved         int             `json:"moved"`
+	Disks         []struct {
+		Advice json.RawMessage
+		Fix    *struct{ Moves, Refusals []any }
+	}
+	Priority *struct{ Command string }
+}
+
+// action returns the action of an advice, "none" without one.
+func action(t *testing.T, advice json.RawMessage) string {
+	t.Helper()
+	var a struct{ Action string }
+	if advice == nil { // a row leaves it out
+		return "none"
+	}
+	require.NoError(t, json.Unmarshal(advice, &a))
+	return a.Action
+}
+
+// proposes reports whether an advice is to make a copy.
+func proposes(t *testing.T, advice json.RawMessage) bool {
+	t.Helper()
+	return slices.Contains([]string{"align", "optional"}, action(t, advice))
+}
+
+// randomDisk returns a disk with one to four partitions from starts that guests have used, with volumes in most.
+func randomDisk(rng *rand.Rand) forge.Bytes {
+	starts := []uint32{34, 40, 56, 63, 64, 100, 126, 128, 2047, 2048, 2049}
+	types := []byte{0x83, 7, 6, 0x82, 0x8e, 0xfd, 0xb}
+	var slots []tableforge.Slot
+	next := starts[rng.IntN(len(starts))]
+	for range 1 + rng.IntN(4) {
+		slots = append(slots, tableforge.Slot{Type: types[rng.IntN(len(types))], Start: next, Sectors: agreeSectors})
+		next += agreeSectors + []uint32{0, 1, 16, 63, 80, 144}[rng.IntN(6)]
+	}
+	f := tableforge.NewMBR(int(next)+[]int{0, 100, 4096}[rng.IntN(3)], slots...)
+	if rng.IntN(2) == 0 {
+		f[0x1be+16*rng.IntN(len(slots))] = 0x80 // active
+	}
+	kinds := []string{"nothing", "ext2", "ntfs", "fat16", "xfs", "md 1.2", "noise", "lvm", "btrfs"}
+	for _, s := range slots {
+		agreeVolumes[kinds[rng.IntN(len(kinds))]](f, int64(s.Start), agreeSectors)
+	}
+	return f
+}
+
+// TestOneVerdict requires of random disks that inspect, plan, align and all reports of a scan have one verdict and one
+// advice: texts, JSON, CSV, ranks, scripts, commands of a worklist and exit codes.
+func TestOneVerdict(t *testing.T) {
+	t.Chdir(t.TempDir())
+	rng := rand.New(rand.NewPCG(36, 3))
+	disks := disktest.Sample(verdictDisks)
+	for n := range disks {
+		writeSparse(t, fmt.Sprintf("d%03d.img", n), randomDisk(rng))
+	}
+	// One scan: the allocated bytes of new files, which count for a rank, change while the kernel writes them.
+	trueup(t, "scan", "--isolation", "none", "-o", "json", "--out", "rows", "--script", "fix.sh", ".")
+	inCSV := map[string]map[string]string{}
+	lines, err := csv.NewReader(strings.NewReader(trueup(t, "report", "-o", "csv", "rows").stdout)).ReadAll()
+	require.NoError(t, err)
+	for _, line := range lines[1:] {
+		fields := map[string]string{}
+		for i, column := range lines[0] {
+			fields[column] = line[i]
+		}
+		inCSV[fields["path"]] = fields
+	}
+	script := strings.Split(string(disktest.ReadFile(t, "fix.sh")), "\n")
+	ranks := map[string]string{}
+	for line := range strings.Lines(trueup(t, "report", "rows").stdout) { // of the table: rank first, path last
+		if words := strings.Fields(line); len(words) > 6 && strings.HasPrefix(words[len(words)-1], "d") {
+			ranks[words[len(words)-1]] = words[0]
+		}
+	}
+	rows := 0
+	for line := range strings.Lines(string(disktest.ReadFile(t, "rows"))) {
+		r := judged{}
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		if len(r.Disks) != 1 {
+			continue
+		}
+		rows++
+		in, plan := judged{}, judged{}
+		end := trueup(t, "inspect", "--json", "--allow-unknown", r.Path)
+		require.NoError(t, json.Unmarshal([]byte(end.stdout), &in), end.stdout)
+		require.Equal(t, in.Exit, end.code, r.Path)
+		require.Equal(t, map[string]int{"misaligned": 3, "below_boundary": 2}[in.Verdict], end.code, line)
+		require.Equal(t, in.Verdict, r.Verdict, r.Path)
+		require.Equal(t, r.Verdict, inCSV[r.Path]["verdict"], r.Path)
+		require.Equal(t, action(t, in.Advice), action(t, r.Disks[0].Advice), r.Path)
+		if rank := inCSV[r.Path]["rank"]; rank != "" {
+			require.Equal(t, rank, ranks[r.Path], r.Path)
+		}
+
+		proposed := r.Priority != nil && r.Priority.Command != ""
+		require.Equal(t, proposed, inCSV[r.Path]["command"] != "", r.Path)
+		require.Equal(t, proposed, slices.ContainsFunc(script, func(s string) bool {
+			return strings.Contains(s, "align ") && strings.Contains(s, r.Path)
+		}), r.Path)
+		end = trueup(t, "plan", "--json", r.Path)
+		require.NoError(t, json.Unmarshal([]byte(end.stdout), &plan), end.stdout)
+		require.Len(t, plan.Refusals, len(in.Refusals), r.Path)
+		require.Equal(t, len(plan.Refusals) > 0, end.code == ExitRefused, r.Path)
+		if fix := r.Disks[0].Fix; fix != nil {
+			require.Len(t, fix.Moves, plan.Moved, r.Path)
+			require.Len(t, plan.Refusals, len(fix.Refusals), r.Path)
+		}
+		require.Equal(t, proposes(t, in.Advice) && plan.Moved > 0 && end.code == 0, proposed, line)
+		if rows%verdictCopies == 0 {
+			requireCopy(t, r.Path, in, plan, end.code)
+		}
+	}
+	require.Equal(t, disks, rows)
+}
+
+// requireCopy has align do what plan shows, and requires of the copy a verdict that is no worse, and a plan that moves
+// nothing.
+func requireCopy(t *testing.T, path string, in, plan judged, code int) {
+	t.Helper()
+	dest := path + ".aligned"
+	end := trueup(t, "align", "--json", path, dest)
+	require.Equal(t, code, end.code, "%s: %s", path, end.stderr)
+	if code != 0 {
+		return
+	}
+	var copied judged
+	require.NoError(t, json.Unmarshal([]byte(end.stdout), &copied))
+	require.Equal(t, plan.Moved, copied.Moved, path)
+	after := trueup(t, "inspect", "--allow-unknown", dest).code
+	require.LessOrEqual(t, after, in.Exit, path)
+	again := judged{Moved: -1}
+	require.NoError(t, json.Unmarshal([]byte(trueup(t, "plan", "--json", dest).stdout), &again))
+	require.Zero(t, again.Moved, "the plan of the copy of %s moves more", path)
+}
