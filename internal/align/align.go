@@ -324,6 +324,8 @@ func contentOf(l *layout.Layout) Content {
 		return UnknownContent
 	case l.Table != nil:
 		return NoPartitions
+	case l.Unlisted():
+		return UnknownContent
 	case l.FixedTable() != "" && len(l.FixedParts()) == 0:
 		return NoPartitions
 	case l.Volume != nil && l.Volume.Kind != volume.Unknown:

@@ -237,10 +237,22 @@ func (l *Layout) FixedTable() string {
 	return identify.Traits(l.Volume.Kind).Slices
 }
 
+// Unlisted reports whether the partitions of such a table are not read.
+func (l *Layout) Unlisted() bool {
+	return l.FixedTable() != "" && identify.Traits(l.Volume.Kind).Unlisted
+}
+
 // onlyLabel reports a label without a partition table.
 func (l *Layout) onlyLabel() {
 	v := l.Volume
-	if !identify.Sliced(v.Kind) {
+	switch {
+	case !identify.Sliced(v.Kind):
+		return
+	case l.Unlisted():
+		i := unknownContent(fmt.Sprintf("the partition table of the disk is not one of a PC (%s), and its partitions are "+
+			"not read: whether they are aligned is not known", l.FixedTable()))
+		i.Remedy = "inspect and scan accept it with --allow-unknown; trueup convert copies the disk as it is"
+		l.Issues = append(l.Issues, i)
 		return
 	}
 	if len(v.Outside) > 0 {

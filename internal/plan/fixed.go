@@ -14,12 +14,17 @@ import (
 
 // fixedTable refuses to align slices of a table that is never rewritten.
 func (p *Plan) fixedTable(l *layout.Layout) {
+	const remedy = "copy the files to an aligned disk in the guest; convert copies the disk as it is"
+	if l.Unlisted() {
+		p.refuse("fixed-table", ondisk.ErrUnsupported, 0, fmt.Sprintf("the partitions of the %s are not read, and "+
+			"trueup moves no partition of such a table", l.FixedTable()), remedy)
+	}
 	if off := align.FixedOff(l, p.Goal.Must); off > 0 {
 		p.refuse("fixed-table", ondisk.ErrUnsupported, 0,
 			fmt.Sprintf("slices of the %[2]s start off a multiple of %[3]s (%[1]d of them), and trueup moves no "+
 				"partition of such a table",
 				off, l.FixedTable(), units.Short(p.Goal.Must)),
-			"copy the files to an aligned disk in the guest; convert copies the disk as it is")
+			remedy)
 	}
 }
 

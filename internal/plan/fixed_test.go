@@ -52,3 +52,17 @@ func TestFixedTables(t *testing.T) {
 		})
 	}
 }
+
+// A table whose partitions are not read is refused, whatever it holds.
+func TestUnlistedTable(t *testing.T) {
+	l := &layout.Layout{
+		Size: 8 * units.MiB, SectorSize: units.SectorSize, Boot: &boot.Result{Code: boot.Empty},
+		Volume: &volume.Volume{Kind: volume.RDB, Size: 8 * units.MiB},
+	}
+	require.Equal(t, align.NothingToJudge, align.Overall(l, align.DefaultBoundary))
+	require.Equal(t, align.UnknownContent, align.ContentOf(l))
+	p, err := New(l, align.Goal{Must: align.DefaultBoundary, Want: units.MiB})
+	require.NoError(t, err)
+	require.Len(t, p.Refusals(false), 1)
+	require.Equal(t, "fixed-table", p.Refusals(false)[0].Code)
+}

@@ -221,6 +221,8 @@ func contentText(d Disk) string {
 	case d.Content == align.UnknownContent &&
 		slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeHidden }):
 		return "the image has data that read as zeros, and nothing else is known of the disk"
+	case d.Content == align.UnknownContent && d.Table.Scheme == "none" && !d.Unknown():
+		return "the partitions of its table are not read"
 	case d.Content == align.UnknownContent && d.Table.Scheme == "none":
 		return "there is no partition table, and no volume that trueup knows"
 	case d.Content == align.UnknownContent &&

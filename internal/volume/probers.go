@@ -28,7 +28,7 @@ var Probers = []Prober{
 	sun.prober(),
 	apm.prober(),
 	sgi.prober(),
-	rdb,
-	atariRootSector,
+	rdb.prober(),
+	atariProber(),
 	dasd.prober(),
 }

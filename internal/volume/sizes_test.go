@@ -13,11 +13,6 @@ func TestStructSizes(t *testing.T) {
 	assert.Equal(t, 16, binary.Size(bsdSlice{}), "partition of a BSD disklabel")
 }
 
-func TestSizesOfForeignTables(t *testing.T) {
-	assert.Equal(t, 208, binary.Size(amigaBlock{}), "partition block up to the last word of its environment")
-	assert.Equal(t, 512, binary.Size(atariRoot{}), "root sector")
-}
-
 func TestStructSizesOfStack(t *testing.T) {
 	assert.Equal(t, 32, binary.Size(lvmLabel{}), "LVM2 label header")
 	assert.Equal(t, 40, binary.Size(lvmPV{}), "LVM2 physical volume header without its lists")

@@ -32,6 +32,8 @@ type Traits struct {
 	// Slices is the name of the table that divides its space into slices; empty for anything else.
 	Slices  string
 	Foreign bool // the table is one of a machine other than a PC
+	// Unlisted reports whether the table is recognised only: its partitions are not read.
+	Unlisted bool
 
 	// The rest chooses between several volumes in one place.
 
