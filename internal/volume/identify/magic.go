@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"math"
+	"math/bits"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -17,81 +20,158 @@ type magic struct {
 	marks []volume.Mark
 	// sound looks further where the numbers are short, or common to several kinds. Nil: they say enough.
 	sound func(d disk.Disk) (bool, error)
+	size  sized
 }
 
-// magics are tried if no prober knows the volume. Kinds and places are those of libblkid.
+// sized is the place of the size of a file system in its superblock: count units of unit << shift bytes.
+type sized struct {
+	at    int64            // of the magic number in the superblock
+	order binary.ByteOrder // nil: the superblock stores no size that is read
+	count field
+	unit  field // absent: 1 byte
+	shift field // absent: 0
+	log   uint64
+	plus  uint64 // bytes
+	when  check
+}
+
+// field is a number of so many bytes at an offset in a superblock; no bytes: it is absent.
+type field struct{ at, bytes int64 }
+
+// check is a condition under which the size counts: the bits of mask are want.
+type check struct {
+	field
+	mask, want uint64
+}
+
+var (
+	little = binary.LittleEndian
+	big    = binary.BigEndian
+)
+
+// magics are tried if no prober knows the volume. Kinds and places of marks are those of libblkid. GFS, GFS2, UDF,
+// bcachefs and dm-verity keep their size in other structures.
+//
+// Sources of sizes, in Linux: fs/befs/befs_fs_types.h, befs_super_block; include/uapi/linux/bfs_fs.h, bfs_super_block
+// (s_end is the last byte of the last block); include/uapi/linux/cramfs_fs.h, cramfs_super (the size counts from
+// version 2 on); fs/erofs/erofs_fs.h, erofs_super_block (with the feature 48BIT a part of the count lies elsewhere);
+// include/uapi/linux/minix_fs.h, minix_super_block and minix3_super_block; include/uapi/linux/nilfs2_ondisk.h,
+// nilfs_super_block; fs/ocfs2/ocfs2_fs.h, i_clusters of ocfs2_dinode and s_clustersize_bits of ocfs2_super_block;
+// include/uapi/linux/romfs_fs.h, romfs_super_block; fs/squashfs/squashfs_fs.h, squashfs_super_block (of version 4).
 var magics = []magic{
-	{volume.Traits{Kind: "bcachefs"}, []volume.Mark{{
-		Off:   0x1018,
-		Bytes: "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef",
-	}}, nil},
-	{volume.Traits{Kind: "befs", Title: "BeFS"}, []volume.Mark{
-		{Off: 0x20, Bytes: "BFS1"},
-		{Off: 0x20, Bytes: "1SFB"},
-		{Off: 0x220, Bytes: "BFS1"},
-		{Off: 0x220, Bytes: "1SFB"},
-	}, nil},
-	{volume.Traits{Kind: "bfs", Title: "SCO BFS"}, []volume.Mark{{Off: 0, Bytes: "\xce\xfa\xad\x1b"}}, nil},
+	{Traits: volume.Traits{Kind: "bcachefs"}, marks: []volume.Mark{{
+		Off: 0x1018, Bytes: "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef",
+	}}},
+	{Traits: befs, marks: befsMarks("1SFB"), size: befsSize(little)},
+	{Traits: befs, marks: befsMarks("BFS1"), size: befsSize(big)},
 	{
-		volume.Traits{Kind: "ceph_bluestore", Title: "Ceph BlueStore"},
-		[]volume.Mark{{Off: 0, Bytes: "bluestore block device"}},
-		nil,
+		Traits: volume.Traits{Kind: "bfs", Title: "SCO BFS"}, marks: mark(0, "\xce\xfa\xad\x1b"),
+		size: sized{order: little, count: field{8, 4}, plus: 1, when: check{field{8, 4}, 511, 511}},
 	},
-	{volume.Traits{Kind: "cramfs"}, []volume.Mark{
-		{Off: 0, Bytes: "\x45\x3d\xcd\x28"},
-		{Off: 0, Bytes: "\x28\xcd\x3d\x45"},
-	}, nil},
-	{volume.Traits{Kind: "dm_integrity", Title: "dm-integrity"}, []volume.Mark{{Off: 0, Bytes: "integrt\x00"}}, nil},
-	{volume.Traits{Kind: "dm_verity_hash", Title: "dm-verity"}, []volume.Mark{{Off: 0, Bytes: "verity\x00\x00"}}, nil},
-	{volume.Traits{Kind: "erofs", Title: "EROFS"}, []volume.Mark{{Off: 0x400, Bytes: "\xe2\xe1\xf5\xe0"}}, nil},
-	{volume.Traits{Kind: "gfs", Title: "GFS"}, []volume.Mark{{Off: gfsAt, Bytes: gfsMagic}}, gfsOf(1309, 1401)},
-	{volume.Traits{Kind: "gfs2", Title: "GFS2"}, []volume.Mark{{Off: gfsAt, Bytes: gfsMagic}}, gfsOf(1801, 1900)},
-	{minix, minixMarks("\x7f\x13", "\x8f\x13", "\x68\x24", "\x78\x24"), minixOf(binary.LittleEndian)},
-	{minix, minixMarks("\x13\x7f", "\x13\x8f", "\x24\x68", "\x24\x78"), minixOf(binary.BigEndian)},
-	{minix, []volume.Mark{{Off: atSuper + 0x18, Bytes: "\x5a\x4d"}}, minix3Of(binary.LittleEndian)},
-	{minix, []volume.Mark{{Off: atSuper + 0x18, Bytes: "\x4d\x5a"}}, minix3Of(binary.BigEndian)},
-	{volume.Traits{Kind: "nilfs2", Title: "NILFS2"}, []volume.Mark{{Off: atSuper + 6, Bytes: "\x34\x34"}}, isNILFS},
-	{volume.Traits{Kind: "nss", Title: "NetWare NSS"}, []volume.Mark{{Off: 0x1000, Bytes: "SPB5"}}, nil},
 	{
-		volume.Traits{Kind: "ocfs2", Title: "OCFS2"},
-		[]volume.Mark{
-			{Off: 0x400, Bytes: "OCFSV2"},
-			{Off: 0x800, Bytes: "OCFSV2"},
-			{Off: 0x1000, Bytes: "OCFSV2"},
-			{Off: 0x2000, Bytes: "OCFSV2"},
-		},
-		nil,
+		Traits: volume.Traits{Kind: "ceph_bluestore", Title: "Ceph BlueStore"},
+		marks:  mark(0, "bluestore block device"),
 	},
-	{volume.Traits{Kind: "oracleasm", Title: "Oracle ASM"}, []volume.Mark{{Off: 0x20, Bytes: "ORCLDISK"}}, nil},
-	{volume.Traits{Kind: "reiser4", Title: "Reiser4"}, []volume.Mark{{Off: 0x10000, Bytes: "ReIsEr4"}}, nil},
-	{volume.Traits{Kind: "romfs"}, []volume.Mark{{Off: 0, Bytes: "-rom1fs-"}}, nil},
-	{volume.Traits{Kind: "squashfs"}, []volume.Mark{{Off: 0, Bytes: "hsqs"}, {Off: 0, Bytes: "sqsh"}}, nil},
 	{
-		volume.Traits{Kind: "stratis", Title: "Stratis"},
-		[]volume.Mark{
-			{Off: 0x204, Bytes: "!Stra0tis\x86\xff\x02^\x41rh"},
-			{Off: 0x1204, Bytes: "!Stra0tis\x86\xff\x02^\x41rh"},
-		},
-		nil,
+		Traits: volume.Traits{Kind: "cramfs"}, marks: mark(0, "\x45\x3d\xcd\x28"),
+		size: sized{order: little, count: field{4, 4}, when: check{field{8, 4}, 1, 1}},
 	},
-	{volume.Traits{Kind: "sysv", Title: "System V"}, []volume.Mark{
-		{Off: 0x3f8, Bytes: "\x20\x7e\x18\xfd"},
-		{Off: 0x3f8, Bytes: "\xfd\x18\x7e\x20"},
-	}, nil},
-	{volume.Traits{Kind: "udf", Title: "UDF"}, []volume.Mark{{Off: udfAt + 1, Bytes: "BEA01"}}, isUDF},
-	{volume.Traits{Kind: "vdo", Title: "VDO"}, []volume.Mark{{Off: 0, Bytes: "dmvdo001"}}, nil},
-	{volume.Traits{Kind: "vxfs", Title: "VxFS"}, []volume.Mark{
-		{Off: 0x400, Bytes: "\xf5\xfc\x01\xa5"},
-		{Off: 0x2000, Bytes: "\xa5\x01\xfc\xf5"},
-	}, nil},
+	{
+		Traits: volume.Traits{Kind: "cramfs"}, marks: mark(0, "\x28\xcd\x3d\x45"),
+		size: sized{order: big, count: field{4, 4}, when: check{field{8, 4}, 1, 1}},
+	},
+	{Traits: volume.Traits{Kind: "dm_integrity", Title: "dm-integrity"}, marks: mark(0, "integrt\x00")},
+	{Traits: volume.Traits{Kind: "dm_verity_hash", Title: "dm-verity"}, marks: mark(0, "verity\x00\x00")},
+	{
+		Traits: volume.Traits{Kind: "erofs", Title: "EROFS"}, marks: mark(atSuper, "\xe2\xe1\xf5\xe0"),
+		size: sized{order: little, count: field{36, 4}, shift: field{12, 1}, when: check{field{80, 4}, 0x80, 0}},
+	},
+	{Traits: volume.Traits{Kind: "gfs", Title: "GFS"}, marks: mark(gfsAt, gfsMagic), sound: gfsOf(1309, 1401)},
+	{Traits: volume.Traits{Kind: "gfs2", Title: "GFS2"}, marks: mark(gfsAt, gfsMagic), sound: gfsOf(1801, 1900)},
+	{
+		Traits: minix, marks: mark(atMinix, "\x7f\x13", "\x8f\x13"), sound: minixOf(little),
+		size: sized{at: 16, order: little, count: field{2, 2}, shift: field{10, 2}, log: 10},
+	},
+	{
+		Traits: minix, marks: mark(atMinix, "\x68\x24", "\x78\x24"), sound: minixOf(little),
+		size: sized{at: 16, order: little, count: field{20, 4}, shift: field{10, 2}, log: 10},
+	},
+	{
+		Traits: minix, marks: mark(atMinix, "\x13\x7f", "\x13\x8f"), sound: minixOf(big),
+		size: sized{at: 16, order: big, count: field{2, 2}, shift: field{10, 2}, log: 10},
+	},
+	{
+		Traits: minix, marks: mark(atMinix, "\x24\x68", "\x24\x78"), sound: minixOf(big),
+		size: sized{at: 16, order: big, count: field{20, 4}, shift: field{10, 2}, log: 10},
+	},
+	{
+		Traits: minix, marks: mark(atSuper+0x18, "\x5a\x4d"), sound: minix3Of(little),
+		size: sized{at: 24, order: little, count: field{20, 4}, unit: field{28, 2}, shift: field{12, 2}},
+	},
+	{
+		Traits: minix, marks: mark(atSuper+0x18, "\x4d\x5a"), sound: minix3Of(big),
+		size: sized{at: 24, order: big, count: field{20, 4}, unit: field{28, 2}, shift: field{12, 2}},
+	},
+	{
+		Traits: volume.Traits{Kind: "nilfs2", Title: "NILFS2"}, marks: mark(atSuper+6, "\x34\x34"), sound: isNILFS,
+		size: sized{at: 6, order: little, count: field{32, 8}},
+	},
+	{Traits: volume.Traits{Kind: "nss", Title: "NetWare NSS"}, marks: mark(0x1000, "SPB5")},
+	{
+		Traits: volume.Traits{Kind: "ocfs2", Title: "OCFS2"},
+		marks: slices.Concat(mark(0x400, "OCFSV2"), mark(0x800, "OCFSV2"), mark(0x1000, "OCFSV2"),
+			mark(0x2000, "OCFSV2")),
+		size: sized{order: little, count: field{0x14, 4}, shift: field{0xfc, 4}},
+	},
+	{Traits: volume.Traits{Kind: "oracleasm", Title: "Oracle ASM"}, marks: mark(0x20, "ORCLDISK")},
+	{Traits: volume.Traits{Kind: "reiser4", Title: "Reiser4"}, marks: mark(0x10000, "ReIsEr4")},
+	{
+		Traits: volume.Traits{Kind: "romfs"}, marks: mark(0, "-rom1fs-"),
+		size: sized{order: big, count: field{8, 4}},
+	},
+	{
+		Traits: volume.Traits{Kind: "squashfs"}, marks: mark(0, "hsqs"),
+		size: sized{order: little, count: field{40, 8}, when: check{field{28, 2}, math.MaxUint16, 4}},
+	},
+	{Traits: volume.Traits{Kind: "squashfs"}, marks: mark(0, "sqsh")},
+	{
+		Traits: volume.Traits{Kind: "stratis", Title: "Stratis"},
+		marks: slices.Concat(mark(0x204, "!Stra0tis\x86\xff\x02^\x41rh"),
+			mark(0x1204, "!Stra0tis\x86\xff\x02^\x41rh")),
+	},
+	{
+		Traits: volume.Traits{Kind: "sysv", Title: "System V"},
+		marks:  mark(0x3f8, "\x20\x7e\x18\xfd", "\xfd\x18\x7e\x20"),
+	},
+	{Traits: volume.Traits{Kind: "udf", Title: "UDF"}, marks: mark(udfAt+1, "BEA01"), sound: isUDF},
+	{Traits: volume.Traits{Kind: "vdo", Title: "VDO"}, marks: mark(0, "dmvdo001")},
+	{
+		Traits: volume.Traits{Kind: "vxfs", Title: "VxFS"},
+		marks:  slices.Concat(mark(0x400, "\xf5\xfc\x01\xa5"), mark(0x2000, "\xa5\x01\xfc\xf5")),
+	},
+}
+
+var befs = volume.Traits{Kind: "befs", Title: "BeFS"}
+
+func befsMarks(number string) []volume.Mark {
+	return slices.Concat(mark(0x20, number), mark(0x220, number))
+}
+
+// befsSize is the size of a BeFS, which shows its byte order by a number, BEFS_BYTEORDER_NATIVE.
+func befsSize(order binary.ByteOrder) sized {
+	const native = 0x42494745
+	return sized{
+		at: 0x20, order: order, count: field{48, 8}, shift: field{44, 4},
+		when: check{field{36, 4}, math.MaxUint32, native},
+	}
 }
 
 var minix = volume.Traits{Kind: "minix", Title: "Minix"}
 
-// minixMarks are magic numbers of versions 1 and 2.
-func minixMarks(numbers ...string) (marks []volume.Mark) {
+// mark returns magic numbers at one place.
+func mark(off int, numbers ...string) (marks []volume.Mark) {
 	for _, n := range numbers {
-		marks = append(marks, volume.Mark{Off: atSuper + 0x10, Bytes: n})
+		marks = append(marks, volume.Mark{Off: off, Bytes: n})
 	}
 	return marks
 }
@@ -105,7 +185,7 @@ func byMagic(d disk.Disk) (*volume.Volume, error) {
 		}
 		if known {
 			v := &volume.Volume{Kind: m.Kind}
-			v.Size, err = sizeOf(d, m.Kind, mark)
+			v.Size, err = m.size.of(d, mark)
 			outgrown(v, d.Size())
 			return v, err
 		}
@@ -229,5 +309,59 @@ func isUDF(d disk.Disk) (bool, error) {
 // Places of superblocks and descriptors, in bytes.
 const (
 	atSuper = 1024
+	atMinix = atSuper + 0x10
 	udfAt   = 32 << 10
 )
+
+// superSize is the number of bytes from the start of a superblock in which all fields lie.
+const superSize = 256
+
+// of returns the size that the superblock around a magic number stores; 0: none, or none that can be.
+func (s sized) of(d disk.Disk, mark volume.Mark) (int64, error) {
+	if s.order == nil {
+		return 0, nil
+	}
+	b, err := volume.ReadBlock(d, int64(mark.Off)-s.at, superSize)
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return s.size(b), nil
+}
+
+// size computes the size by the bytes of a superblock; 0: it cannot be.
+func (s sized) size(b []byte) int64 {
+	if s.when.bytes > 0 && s.number(b, s.when.field)&s.when.mask != s.when.want {
+		return 0
+	}
+	unit := uint64(1)
+	if s.unit.bytes > 0 {
+		unit = s.number(b, s.unit)
+	}
+	shift := s.log
+	if s.shift.bytes > 0 {
+		shift += s.number(b, s.shift)
+	}
+	high, n := bits.Mul64(s.number(b, s.count), unit)
+	const most = math.MaxInt64 / 2
+	if high > 0 || shift >= 63 || n > most>>shift {
+		return 0
+	}
+	return ondisk.I64(n<<shift + s.plus)
+}
+
+// number reads a field of a superblock.
+func (s sized) number(b []byte, f field) uint64 {
+	switch b = b[f.at:]; f.bytes {
+	case 1:
+		return uint64(b[0])
+	case 2:
+		return uint64(s.order.Uint16(b))
+	case 4:
+		return uint64(s.order.Uint32(b))
+	default:
+		return s.order.Uint64(b)
+	}
+}
