@@ -96,20 +96,29 @@ func (w *census) stretch(number, from, n int64) error {
 	if err != nil {
 		return err
 	}
-	at := table + from*w.fs.inodeSize
-	raw := make([]byte, n*w.fs.inodeSize)
-	if err := w.fs.read(raw, at); err != nil {
-		return err
-	}
-	first := number*int64(w.fs.super.InodesPerGroup) + from + 1
-	for i := range n {
+	return w.fs.inodes(number, table, disk.Range{Off: from, Len: n}, func(ino *inode) error {
 		w.Looked++
-		off := i * w.fs.inodeSize
-		ino := &inode{number: first + i, at: at + off, raw: raw[off : off+w.fs.inodeSize]}
 		if !w.counts(ino) {
-			continue
+			return nil
 		}
 		if err := w.count(ino); err != nil && !w.Skip(err) {
+			return err
+		}
+		return nil
+	})
+}
+
+// inodes visits a range of the inodes of a group, whose table lies at a byte of the volume. All are read at once.
+func (f *fileSystem) inodes(group, table int64, r disk.Range, visit func(*inode) error) error {
+	at := table + r.Off*f.inodeSize
+	raw := make([]byte, r.Len*f.inodeSize)
+	if err := f.read(raw, at); err != nil {
+		return err
+	}
+	first := group*int64(f.super.InodesPerGroup) + r.Off + 1
+	for i := range r.Len {
+		off := i * f.inodeSize
+		if err := visit(&inode{number: first + i, at: at + off, raw: raw[off : off+f.inodeSize]}); err != nil {
 			return err
 		}
 	}

@@ -150,21 +150,9 @@ func (u *unused) tables(number int64) error {
 		}
 	}
 	n := max(0, int64(f.super.InodesPerGroup)-g.unused)
-	raw := make([]byte, stretch*f.inodeSize)
 	for from := int64(0); from < n; from += stretch {
-		part := raw[:min(stretch, n-from)*f.inodeSize]
-		if err := f.read(part, table+from*f.inodeSize); err != nil {
+		if err := f.inodes(number, table, disk.Range{Off: from, Len: min(stretch, n-from)}, u.inode); err != nil {
 			return err
-		}
-		for i := range int64(len(part)) / f.inodeSize {
-			at := i * f.inodeSize
-			n := &inode{
-				number: number*int64(f.super.InodesPerGroup) + from + i + 1, at: table + from*f.inodeSize + at,
-				raw: part[at : at+f.inodeSize],
-			}
-			if err := u.inode(n); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

@@ -19,6 +19,8 @@ const (
 
 	stretchRecords = 64      // that a sample takes or leaves together
 	bitmapChunk    = 1 << 16 // bytes of $Bitmap that are read at once
+
+	unlimited = math.MaxInt64 // the budget of the disk bounds a walk over all records
 )
 
 // census counts the files of a volume.
@@ -29,16 +31,11 @@ type census struct {
 
 // Fragments counts the files of a volume by the records of its MFT.
 func Fragments(c *guestfile.Census, volume disk.Disk) error {
-	boot, err := readBoot(volume)
+	n, err := open(c.Budget, volume, unlimited)
 	if err != nil {
 		return err
 	}
-	w := &census{Census: c, fs: newFileSystem(c.Budget, volume)}
-	w.fs.own.Limit = math.MaxInt64 // the budget of the disk bounds a walk over all records
-	w.fs.cluster, w.fs.clusters, w.fs.record = boot.cluster(), boot.clusters(), boot.record()
-	if err := w.fs.readMFT(boot.mft()); err != nil {
-		return err
-	}
+	w := &census{Census: c, fs: n}
 	if err := w.mft(); err != nil {
 		return err
 	}
@@ -278,14 +275,8 @@ func (node *node) ownName() (parent ref, name string, err error) {
 // Unused hands the free clusters of a volume to free, and then all that is in use to used, whose error ends the walk:
 // the runs of every record of the MFT. The error is that of a volume whose $Bitmap cannot be trusted.
 func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, used func(disk.Range) error) error {
-	boot, err := readBoot(volume)
+	n, err := open(b, volume, unlimited)
 	if err != nil {
-		return err
-	}
-	n := newFileSystem(b, volume)
-	n.own.Limit = math.MaxInt64 // the budget of the disk bounds a walk over all records
-	n.cluster, n.clusters, n.record = boot.cluster(), boot.clusters(), boot.record()
-	if err := n.readMFT(boot.mft()); err != nil {
 		return err
 	}
 	if err := n.settled(); err != nil {

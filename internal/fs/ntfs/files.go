@@ -50,16 +50,23 @@ const (
 
 // Open opens the NTFS of a partition. It returns ErrNoMatch if it is not NTFS.
 func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
+	n, err := open(b, volume, maxStructures)
+	if err != nil {
+		return nil, err
+	}
+	return n, n.findUpcase()
+}
+
+// open opens an NTFS without the table of capital letters. limit bounds the bytes of its structures that are read.
+func open(b *guestfile.Budget, volume disk.Disk, limit int64) (*fileSystem, error) {
 	boot, err := readBoot(volume)
 	if err != nil {
 		return nil, err
 	}
 	n := newFileSystem(b, volume)
+	n.own.Limit = limit
 	n.cluster, n.clusters, n.record = boot.cluster(), boot.clusters(), boot.record()
-	if err := n.readMFT(boot.mft()); err != nil {
-		return nil, err
-	}
-	return n, n.findUpcase()
+	return n, n.readMFT(boot.mft())
 }
 
 // newFileSystem returns a volume of which nothing is known yet.
