@@ -11,7 +11,6 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -349,13 +348,8 @@ const (
 	UnknownRole Role = "unknown"
 )
 
-// Types of partitions that firmware boots from: the EFI system partition and the BIOS boot partition of GRUB. Spec:
-// UEFI 2.10, table 5.7; GRUB manual, "BIOS installation".
-const (
-	espByte  = 0xef
-	espGUID  = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
-	biosBoot = "21686148-6449-6e6f-744e-656564454649"
-)
+// biosBoot is the type of the BIOS boot partition of GRUB. Spec: GRUB manual, "BIOS installation".
+const biosBoot = "21686148-6449-6e6f-744e-656564454649"
 
 // roleOf returns whether a BIOS or a UEFI firmware can start from a disk.
 func roleOf(l *layout.Layout) Role {
@@ -364,8 +358,7 @@ func roleOf(l *layout.Layout) Role {
 		return BootDisk
 	}
 	for _, p := range l.Partitions {
-		if (p.Active || p.LegacyBoot) && code != boot.Empty || p.TypeGUID == espGUID || p.TypeGUID == biosBoot ||
-			p.Kind == table.Primary && p.Type == espByte {
+		if (p.Active || p.LegacyBoot) && code != boot.Empty || p.TypeGUID == biosBoot || boot.IsESP(p) {
 			return BootDisk
 		}
 	}

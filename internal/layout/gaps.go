@@ -158,7 +158,7 @@ func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 		if n == 0 {
 			return s.End(), nil
 		}
-		zeros, err := trailingZeros(d, disk.Range{Off: s.End() - n, Len: n})
+		zeros, err := zeros(d, disk.Range{Off: s.End() - n, Len: n}, true)
 		if err != nil {
 			return 0, err
 		}
@@ -200,41 +200,32 @@ func longer(b []byte, rest int64) []byte {
 }
 
 // leadingZeros counts the zero bytes at the start of r, in whole sectors.
-func leadingZeros(d disk.Disk, r disk.Range) (int64, error) {
+func leadingZeros(d disk.Disk, r disk.Range) (int64, error) { return zeros(d, r, false) }
+
+// zeros counts the zero bytes at the start of r, or at its end, in whole sectors.
+func zeros(d disk.Disk, r disk.Range, atEnd bool) (n int64, err error) {
 	var b []byte
-	for at := r.Off; at < r.End(); {
-		b = longer(b, r.End()-at)
+	for n < r.Len {
+		b = longer(b, r.Len-n)
+		at := r.Off + n
+		if atEnd {
+			at = r.End() - n - int64(len(b))
+		}
 		if err := ondisk.ReadFull(d, b, at); err != nil {
 			return 0, err
 		}
-		for s := range slices.Chunk(b, int(d.SectorSize())) {
+		sectors := slices.Collect(slices.Chunk(b, int(d.SectorSize())))
+		if atEnd {
+			slices.Reverse(sectors)
+		}
+		for _, s := range sectors {
 			if !ondisk.IsZero(s) {
-				return at - r.Off, nil
+				return n, nil
 			}
-			at += int64(len(s))
+			n += int64(len(s))
 		}
 	}
-	return r.Len, nil
-}
-
-// trailingZeros counts the zero bytes at the end of r, in whole sectors.
-func trailingZeros(d disk.Disk, r disk.Range) (int64, error) {
-	var b []byte
-	for end := r.End(); end > r.Off; {
-		b = longer(b, end-r.Off)
-		if err := ondisk.ReadFull(d, b, end-int64(len(b))); err != nil {
-			return 0, err
-		}
-		for n := int64(len(b)); n > 0; {
-			s := b[max(0, n-d.SectorSize()):n]
-			if !ondisk.IsZero(s) {
-				return r.End() - end, nil
-			}
-			end -= int64(len(s))
-			n -= int64(len(s))
-		}
-	}
-	return r.Len, nil
+	return n, nil
 }
 
 // Codes of disks on which there is nothing to judge.
