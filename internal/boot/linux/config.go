@@ -199,7 +199,8 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 	return l.found, l.follow()
 }
 
-// tolerable drops what is wrong with a file system: files that are not understood keep no partition from moving.
+// tolerable drops what is wrong with a file system, and what is absent: files that are not understood keep no partition
+// from moving.
 func tolerable(err error) error {
 	if boot.Understood(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, ondisk.ErrNoMatch) {
 		return nil

@@ -2,9 +2,7 @@ package linux
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"github.com/trueup/trueup/internal/boot"
@@ -28,11 +26,11 @@ func findEFI(g *boot.Guest, p boot.Partition, _ *boot.Found) error {
 	}
 	files, err := g.Files(p)
 	if err != nil {
-		return skippable(err)
+		return tolerable(err)
 	}
 	folders, err := files.List("EFI")
 	if err != nil {
-		return skippable(err)
+		return tolerable(err)
 	}
 	left := maxPrograms
 	for _, e := range folders[:min(len(folders), maxEFIFolders)] {
@@ -58,19 +56,11 @@ func findEFI(g *boot.Guest, p boot.Partition, _ *boot.Found) error {
 	return nil
 }
 
-// tolerable drops the errors of an EFI system partition that firmware.UEFI reports.
-func skippable(err error) error {
-	if boot.Understood(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, ondisk.ErrNoMatch) {
-		return nil
-	}
-	return err
-}
-
 // unreadable records a program of an EFI system partition that cannot be looked into. That the partition as a whole
 // cannot be read, firmware.UEFI says.
 func unreadable(g *boot.Guest, p boot.Partition, path string, err error) error {
 	if !boot.Understood(err) {
-		return skippable(err) // a folder without entries
+		return tolerable(err) // a folder without entries
 	}
 	g.Configured(boot.Config{
 		Loader: fmt.Sprintf("the loader %s of partition %d", path, p.Number), Home: p.Number, Why: err.Error(),

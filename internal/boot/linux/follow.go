@@ -214,14 +214,20 @@ func (c *config) include(args [][]string, syntax boot.Syntax) {
 	}
 }
 
+// devicesOf divides the name that GRUB gives a file into the devices on which it can lie and its path. ok is false
+// for a device that has no end.
+func (c *config) devicesOf(name string) (devices []string, file string, ok bool) {
+	rest, named := strings.CutPrefix(name, "(")
+	if !named {
+		return c.values("root"), name, true
+	}
+	device, file, ok := strings.Cut(rest, ")")
+	return []string{device}, file, ok
+}
+
 // load queues a file by the name that GRUB gives it. why is empty for one that is absent.
 func (c *config) load(name string, syntax boot.Syntax) (found bool, why string) {
-	device, file, ok := strings.Cut(strings.TrimPrefix(name, "("), ")")
-	devices := []string{device}
-	if !strings.HasPrefix(name, "(") {
-		file, ok = name, true
-		devices = c.values("root")
-	}
+	devices, file, ok := c.devicesOf(name)
 	switch {
 	case isUnknown(name) && !strings.HasPrefix(name, "("+unknown+")"):
 		return false, fmt.Sprintf("it names a file by a value that is not known: %q", cutText(c.command))
@@ -314,11 +320,8 @@ func (c *config) loadEnv(w [][]string) {
 		}
 	}
 	for _, name := range names {
-		device, file, ok := strings.Cut(strings.TrimPrefix(name, "("), ")")
-		if !strings.HasPrefix(name, "(") {
-			device, file, ok = c.values("root")[0], name, true
-		}
-		p, why := c.device(device, false)
+		devices, file, ok := c.devicesOf(name)
+		p, why := c.device(devices[0], false)
 		if why != "" || !ok {
 			continue
 		}
