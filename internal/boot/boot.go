@@ -1,10 +1,16 @@
 package boot
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // Result is what a disk boots with.
@@ -42,4 +48,243 @@ func Read(g *Guest, codes []*Code, finders []Finder) (*Result, error) {
 // Boots reports whether a partition takes part in the boot.
 func (r *Result) Boots(partition int) bool {
 	return slices.ContainsFunc(r.Chain, func(l Link) bool { return l.Partition == partition })
+}
+
+// Remedies.
+const (
+	InstallAgain = "go on with --allow-unbootable, and install the boot loader again from a rescue system on the copy"
+	WhenUnknown  = "go on with --allow-unbootable if nothing boots from the disk, " +
+		"or if you will install the boot loader again on the copy"
+)
+
+// Found is what a finder returns. No move changes the order of Refs.
+type Found struct {
+	Refs   []Ref
+	Issues []ondisk.Issue
+	Chain  []Link
+	Signs  []Sign // of the state in which the machine was left
+
+	// Fixed are places in no partition that the boot needs as they are.
+	Fixed []Fixed
+	// ByPlace is the part of the disk in which data of no partition may be a loader that a board reads by its place.
+	ByPlace disk.Range
+	// DOS has the numbers of the partitions whose boot sectors are of a DOS or an OS/2, or are started without the
+	// active flag.
+	DOS []int
+	// Windows reports whether a partition holds one.
+	Windows bool
+	// Unlisted counts the positions on other disks that Refs leaves out: too many, or impossible to rewrite.
+	Unlisted int
+	// Unseen lists the parts of a search that could not look.
+	Unseen []Unseen
+}
+
+// Unseen is a place in which a search could not look. A search without one has seen everything that it looks for.
+type Unseen struct {
+	Partition int    `json:"partition,omitempty"` // 0: the disk
+	What      string `json:"what"`                // the object of the search, such as "the configuration of GRUB"
+	Why       string `json:"why"`
+}
+
+func (u Unseen) String() string { return fmt.Sprintf("%s: not seen: %s", u.What, u.Why) }
+
+// maxUnseen bounds the places that a disk lists. A table can name thousands of partitions.
+const maxUnseen = 32
+
+// NotSeen records once that a search for something in a partition (0: the disk) could not look.
+func (f *Found) NotSeen(partition int, what, why string) {
+	u := Unseen{partition, what, why}
+	if len(f.Unseen) < maxUnseen && !slices.Contains(f.Unseen, u) {
+		f.Unseen = append(f.Unseen, u)
+	}
+}
+
+// Fixed is a range of the disk that must keep its place and its bytes; else there is the issue.
+type Fixed struct {
+	disk.Range
+	Issue ondisk.Issue
+}
+
+// Link is one step of a boot, in words.
+type Link struct {
+	Partition int    `json:"partition,omitempty"` // 0: the disk
+	Text      string `json:"text"`
+}
+
+// Finder finds the references of one kind, and what a move breaks that cannot be rewritten.
+type Finder struct {
+	Name string
+	Find func(g *Guest) (Found, error)
+}
+
+// Add adds what another found.
+func (f *Found) Add(more Found) {
+	f.Refs = append(f.Refs, more.Refs...)
+	f.Issues = append(f.Issues, more.Issues...)
+	f.Chain = append(f.Chain, more.Chain...)
+	f.Signs = append(f.Signs, more.Signs...)
+	f.Fixed, f.DOS = append(f.Fixed, more.Fixed...), append(f.DOS, more.DOS...)
+	if f.ByPlace.Len == 0 {
+		f.ByPlace = more.ByPlace
+	}
+	f.Windows, f.Unlisted = f.Windows || more.Windows, f.Unlisted+more.Unlisted
+	for _, u := range more.Unseen {
+		f.NotSeen(u.Partition, u.What, u.Why)
+	}
+}
+
+// Link adds a step of the boot. Partition 0 is the disk.
+func (f *Found) Link(partition int, format string, args ...any) {
+	f.Chain = append(f.Chain, Link{partition, fmt.Sprintf(format, args...)})
+}
+
+// Unbootable reports that a move of a partition (0: any move) breaks the boot.
+func (f *Found) Unbootable(code string, partition int, text, remedy string) {
+	f.onMove(ondisk.Unbootable, code, partition, text, remedy)
+}
+
+// Warn reports what a user should know when a partition (0: any) moves.
+func (f *Found) Warn(code string, partition int, text, remedy string) {
+	f.onMove(ondisk.Warn, code, partition, text, remedy)
+}
+
+func (f *Found) onMove(effect ondisk.Effect, code string, partition int, text, remedy string) {
+	f.Issues = append(f.Issues, ondisk.Issue{
+		Code: code, Effect: effect, OnMove: true, Partition: partition, Text: text, Remedy: remedy,
+	})
+}
+
+// Understood reports whether an error describes what the disk holds. Any other is an error of reading it.
+func Understood(err error) bool {
+	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
+}
+
+// Unread makes an issue of the error that a file of a guest could not be used for. A missing file is no issue, and an
+// error of reading is returned.
+func (f *Found) Unread(code string, partition int, what string, err error, remedy string) error {
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, ondisk.ErrNoMatch):
+		return nil
+	case Understood(err):
+		f.Unbootable(code, partition, fmt.Sprintf("%s: %v", what, err), remedy)
+		return nil
+	}
+	return err
+}
+
+// HiddenSectors adds the sectors in front of a volume, 32 bits at byte off of the partition. primary marks the field
+// that boot code uses.
+func (f *Found) HiddenSectors(g *Guest, p Partition, kind string, off, sectorSize int64, primary bool) error {
+	r := Ref{Kind: kind, Partition: p.Number, Off: off, At: []disk.Range{{Off: p.Off + off, Len: 4}}}
+	raw, err := g.Read(r.At)
+	if err != nil {
+		return err
+	}
+	r.Raw, r.Encode = raw, EncodeSectors(sectorSize)
+	r.Points = int64(binary.LittleEndian.Uint32(raw)) * sectorSize
+	f.OwnStart(r, p, primary)
+	return nil
+}
+
+// OwnStart adds a reference that should point to the start of its own partition. One that points elsewhere is reported
+// and stays. primary marks one that boot code uses.
+func (f *Found) OwnStart(r Ref, p Partition, primary bool) {
+	switch {
+	case r.Points == p.Off:
+		r.Target = p.Number
+	case p.Kind == table.Logical && r.Points == p.Off-p.Record():
+		// DOS and Windows count the hidden sectors of a logical drive from its boot record.
+		r.Target, r.FromRecord = p.Number, true
+	default:
+		r.Stays = fmt.Sprintf("it points to byte %d, and the partition starts at byte %d", r.Points, p.Off)
+		f.stale(r, p, primary)
+	}
+	f.Refs = append(f.Refs, r)
+}
+
+// stale reports a reference that does not point to its own partition.
+func (f *Found) stale(r Ref, p Partition, primary bool) {
+	place := r.At[0].Off
+	text := fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: ", r.Kind, place,
+		r.Points, p.Off)
+	i := ondisk.Issue{Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number, Text: text + "left as found"}
+	switch {
+	case r.Points == 0:
+		// Formatters that see only the partition write 0; nothing ever used it.
+		i.Effect = ondisk.Note
+	case p.Volume.Kind == volume.NTFS && primary && p.Kind != table.Logical:
+		no := i
+		no.Code, no.Effect, no.OnMove = "ntfs-inconsistent", ondisk.Unbootable, true
+		no.Text = text + "the boot sector does not fit the partition table"
+		no.Remedy = "correct it in the guest (chkdsk, bootrec) and shut it down cleanly, or accept it with " +
+			"--allow-unbootable"
+		f.Issues = append(f.Issues, no)
+	}
+	f.Issues = append(f.Issues, i)
+}
+
+// Config describes where a loader that boots from the disk looks for its configuration. The finder of the loader adds
+// it; the finder that reads configurations follows it.
+type Config struct {
+	Loader string // "GRUB 2 in the MBR"
+	Syntax Syntax
+	Home   int // number of the partition that relative names count from; 0: none
+	// Script holds the commands that are built into the loader, and Prefix the folder that it starts with, as GRUB
+	// writes it: "(,msdos1)/boot/grub".
+	Script, Prefix string
+	Paths          []string // names of the file: the loader takes the first one that exists
+	Anywhere       bool     // the loader looks for Paths in all partitions; else in Home
+	Why            string   // why the place is not known; empty: it is
+}
+
+// Syntax is the language of a configuration.
+type Syntax int
+
+// Syntaxes. Options covers languages whose lines hold kernel options and names of partitions only.
+const (
+	Options Syntax = iota
+	GRUB2
+	GRUBLegacy
+	SYSLINUX
+)
+
+// maxConfigs bounds the loaders whose configuration is followed.
+const maxConfigs = 64
+
+// Configured records where a loader looks for its configuration.
+func (g *Guest) Configured(c Config) {
+	if len(g.configs) < maxConfigs {
+		g.configs = append(g.configs, c)
+	}
+}
+
+// Configs returns what Configured recorded, in the order of the boot.
+func (g *Guest) Configs() []Config { return g.configs }
+
+// NotSeen records that a search for something (empty: there is nothing to find) could not look into the files of a
+// partition. err is the error of Files, or of a file.
+func (g *Guest) NotSeen(p Partition, what string, err error) {
+	if g.unseen == nil {
+		g.unseen = map[int]bool{}
+	}
+	g.unseen[p.Number] = true
+	if what != "" && p.Kind != table.Extended && p.Volume.Kind != volume.Swap {
+		g.missed.NotSeen(p.Number, what, WhyUnseen(p, err))
+	}
+}
+
+// Missed reports whether a search in a partition could not look at all of it.
+func (g *Guest) Missed(p Partition) bool { return g.unseen[p.Number] }
+
+// WhyUnseen words the error of Files, or of a file in it.
+func WhyUnseen(p Partition, err error) string {
+	switch {
+	case !errors.Is(err, ondisk.ErrNoMatch):
+		return err.Error()
+	case Readers[p.Volume.Kind] != nil: // it reaches beyond the disk
+		return fmt.Sprintf("partition %d (%s) ends behind the disk", p.Number, p.Volume.Kind)
+	case p.Volume.Kind == volume.Unknown:
+		return fmt.Sprintf("the content of partition %d is not known", p.Number)
+	}
+	return fmt.Sprintf("trueup does not read files in %s (partition %d)", p.Volume.Kind, p.Number)
 }

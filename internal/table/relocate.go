@@ -1,7 +1,10 @@
 package table
 
 import (
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
+	"math"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -130,4 +133,172 @@ func diff(at int64, was, now mbrEntry, where, what string) []disk.Patch {
 		}
 	}
 	return out
+}
+
+// relocateGPT rewrites the entries that moved, in both copies, and the headers.
+func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
+	c := t.gpt
+	if to.Size == 0 {
+		to.Size = c.disk
+	}
+	entries := t.movedEntries(to)
+	grows, mends := to.Size != c.disk, to.Mend && c.damaged()
+	if len(entries) == 0 && !grows && !mends {
+		return nil
+	}
+	sum := c.good().header.EntriesCRC ^ c.difference(entries)
+	var headers, arrays [2]int64
+	for i := range c.valid {
+		headers[i], arrays[i] = c.places(i)
+		if i == backup {
+			headers[i], arrays[i] = headers[i]+c.growth(to.Size), arrays[i]+c.growth(to.Size)
+		}
+	}
+	out := make([]disk.Patch, 0, 2*len(entries)+16) // a table can have thousands
+	for i, own := range c.valid {
+		w, name, patches := c.anew[i], copyNames[i], entries
+		switch {
+		case own != nil:
+		case w == nil || (!mends && !c.goes()):
+			continue // it stays as it is, and the plan of a move is refused
+		default:
+			patches = c.arrayPatches(w, entries, name)
+		}
+		for _, e := range patches {
+			e.Off += arrays[i]
+			if own != nil {
+				e.Reason = name + ": " + e.Reason
+			}
+			out = append(out, e)
+		}
+		now := c.header(own, headers[i], headers[1-i], arrays[i], c.usable(to.Size), sum)
+		if own != nil {
+			out = append(out, headerPatches(headers[i], own.raw, now, name)...)
+		} else if string(w.old) != string(now) {
+			out = append(out, disk.Patch{
+				Off: headers[i], Old: w.old, New: now, Reason: name + ": header, from the other copy",
+			})
+		}
+	}
+	switch {
+	case t.Hybrid != nil && len(entries) == 0 && !grows: // nothing of it follows
+	case t.Hybrid != nil:
+		out = append(out, t.relocateHybrid(to, geometry)...)
+	case grows || mends || c.goes(): // with a backup at the end of the disk
+		out = append(out, c.protective(to.Size)...)
+	}
+	return out
+}
+
+// movedEntries returns patches of the first and last LBA of partitions that moved, at their offset in the array.
+func (t *Table) movedEntries(to Places) []disk.Patch {
+	var out []disk.Patch
+	for _, p := range t.Partitions {
+		r := to.rangeOf(p)
+		if r == p.Range {
+			continue
+		}
+		lbas := func(r disk.Range) []byte {
+			b := binary.LittleEndian.AppendUint64(nil, ondisk.U64(r.Off/t.SectorSize))
+			return binary.LittleEndian.AppendUint64(b, ondisk.U64(r.End()/t.SectorSize-1))
+		}
+		out = append(out, disk.Patch{
+			Off: int64(p.Number-1)*int64(t.gpt.good().header.EntrySize) + 32, Old: lbas(p.Range), New: lbas(r),
+			Reason: "first and last LBA of partition " + number(p.Number),
+		})
+	}
+	return out
+}
+
+// difference returns what the patches do to the CRC of the array. A CRC is linear: that of the xor of two arrays of one
+// length is the xor of theirs and of that of zeros. So it is not necessary to read up to 64 MiB of entries again.
+func (c *copies) difference(patches []disk.Patch) uint32 {
+	size := c.good().array().Len
+	changes, zeros := crc32.NewIEEE(), crc32.NewIEEE()
+	blank := make([]byte, 16<<10)
+	skip := func(n int64) {
+		for n > 0 {
+			b := blank[:min(n, int64(len(blank)))]
+			changes.Write(b)
+			n -= int64(len(b))
+		}
+	}
+	at := int64(0)
+	for _, p := range patches {
+		skip(p.Off - at)
+		x := make([]byte, len(p.Old))
+		for i := range x {
+			x[i] = p.Old[i] ^ p.New[i]
+		}
+		changes.Write(x)
+		at = p.Range().End()
+	}
+	skip(size - at)
+	for n := size; n > 0; n -= int64(len(blank)) {
+		zeros.Write(blank[:min(n, int64(len(blank)))])
+	}
+	return changes.Sum32() ^ zeros.Sum32()
+}
+
+// header returns the header of one copy. It keeps the fields of the old header that it does not know.
+func (c *copies) header(own *gpt, at, alt, array, usable int64, sum uint32) []byte {
+	if own == nil {
+		own = c.good()
+	}
+	b := append([]byte(nil), own.raw...)
+	put := func(off int, v int64) { binary.LittleEndian.PutUint64(b[off:], ondisk.U64(v/c.sector)) }
+	put(atMyLBA, at)
+	put(atAltLBA, alt)
+	put(atUsable+8, usable-c.sector)
+	put(atEntriesLBA, array)
+	binary.LittleEndian.PutUint32(b[atEntriesCRC:], sum)
+	binary.LittleEndian.PutUint32(b[atHeaderCRC:], 0)
+	binary.LittleEndian.PutUint32(b[atHeaderCRC:], crc32.ChecksumIEEE(b))
+	return b
+}
+
+// headerPatches lists the fields of a header that change.
+func headerPatches(at int64, old, now []byte, name string) []disk.Patch {
+	var out []disk.Patch
+	for _, f := range []struct {
+		off, n int64
+		name   string
+	}{
+		{atHeaderCRC, 4, "header CRC"},
+		{atMyLBA, 8, "my LBA"},
+		{atAltLBA, 8, "alternate LBA"},
+		{atUsable + 8, 8, "last usable LBA"},
+		{atEntriesLBA, 8, "entries LBA"},
+		{atEntriesCRC, 4, "entries CRC"},
+	} {
+		if a, b := old[f.off:f.off+f.n], now[f.off:f.off+f.n]; string(a) != string(b) {
+			out = append(out, disk.Patch{Off: at + f.off, Old: a, New: b, Reason: name + ": " + f.name})
+		}
+	}
+	return out
+}
+
+// protective makes the protective entry cover a disk of size bytes. Spec: UEFI 2.10, 5.2.3: starting LBA 1, CHS
+// 0/0/2, ending CHS beyond, as many sectors as there are behind LBA 0, or FFFFFFFF.
+func (c *copies) protective(size int64) []disk.Patch {
+	sectors := ondisk.U32(min(size/c.sector-1, math.MaxUint32))
+	switch {
+	case c.shield >= 0:
+		at := int64(c.shield)*entrySize + 12
+		was := c.mbr[at : at+4]
+		now := binary.LittleEndian.AppendUint32(nil, sectors)
+		if string(was) == string(now) || binary.LittleEndian.Uint32(was) == math.MaxUint32 {
+			return nil
+		}
+		return []disk.Patch{{Off: atEntries + at, Old: was, New: now, Reason: "protective MBR: sector count"}}
+	case c.bare:
+		now := make([]byte, len(c.mbr))
+		copy(now, mbrEntry{
+			StartCHS: [3]byte{0, 2, 0}, Type: typeProtective, EndCHS: [3]byte{0xff, 0xff, 0xff},
+			StartLBA: 1, Sectors: sectors,
+		}.bytes())
+		binary.LittleEndian.PutUint16(now[atMagic-atEntries:], mbrMagic)
+		return []disk.Patch{{Off: atEntries, Old: c.mbr, New: now, Reason: "protective MBR, which was missing"}}
+	}
+	return nil
 }

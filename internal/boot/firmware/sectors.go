@@ -2,9 +2,12 @@ package firmware
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
@@ -84,4 +87,103 @@ func unknownSector(r *boot.Found, g *boot.Guest, p boot.Partition) {
 	}
 	r.Unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known",
 		boot.WhenUnknown)
+}
+
+// HiddenSectors finds the u32 at 0x1c of a BIOS parameter block: the sectors in front of the volume, which boot code
+// adds to every sector number. NTFS and FAT32 keep a copy of the boot sector.
+var HiddenSectors = boot.Finder{Name: "hidden-sectors", Find: boot.Everywhere(findHidden)}
+
+func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
+	kind, sector := p.Volume.Kind, g.Disk.SectorSize()
+	var backup int64
+	switch bpb := p.Volume.Boot; {
+	case bpb != nil:
+		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
+	case kind == volume.BitLocker:
+		// The header in front of the encrypted volume is a boot sector. The volume keeps its own, which cannot be
+		// written without the key.
+		b, err := ondisk.Bytes(g.Disk, p.Off, 512)
+		if err != nil {
+			return err
+		}
+		if n := int64(binary.LittleEndian.Uint16(b[0x0b:])); n == 512 || n == 4096 {
+			sector = n
+		}
+		if backup, err = toGoBackup(g, p, b, sector); err != nil {
+			return err
+		}
+	default:
+		return nil
+	}
+	names, starts := []string{string(kind) + " hidden sectors"}, []int64{0}
+	if backup > 0 {
+		names, starts = append(names, string(kind)+" hidden sectors, backup boot sector"), append(starts, backup)
+	}
+	for i, name := range names {
+		if err := f.HiddenSectors(g, p, name, starts[i]+volume.AtHidden, sector, i == 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// toGoBackup returns the place of the copy of a boot sector of BitLocker To Go in its partition, 0 for any other. The
+// FAT in front names it, so that a Windows without BitLocker shows a program to read the volume. Spec: Microsoft FAT
+// specification 1.03, BPB_BkBootSec.
+func toGoBackup(g *boot.Guest, p boot.Partition, b []byte, sector int64) (int64, error) {
+	const name, atBackup = "MSWIN4.1", 0x32
+	at := int64(binary.LittleEndian.Uint16(b[atBackup:])) * sector
+	if string(b[3:3+len(name)]) != name || at == 0 || at+512 > p.Len {
+		return 0, nil
+	}
+	other, err := ondisk.Bytes(g.Disk, p.Off+at, 512)
+	if err != nil || !bytes.Equal(b[:volume.AtHidden+4], other[:volume.AtHidden+4]) {
+		return 0, err
+	}
+	return at, nil
+}
+
+// ExFATOffset finds the place of the partition in both boot regions of an exFAT. A reference spans its whole region,
+// since the checksum in the last sector changes with the field.
+var ExFATOffset = boot.Finder{Name: "exfat-partition-offset", Find: boot.Everywhere(findExFAT)}
+
+func findExFAT(g *boot.Guest, p boot.Partition, f *boot.Found) error {
+	if p.Volume.Kind != volume.ExFAT || p.Volume.Size == 0 { // broken
+		return nil
+	}
+	shift, err := ondisk.Bytes(g.Disk, p.Off+volume.AtExFATSectorShift, 1)
+	if err != nil {
+		return err
+	}
+	sector := int64(1) << shift[0]
+	length := volume.ExFATRegion * sector
+	for i, kind := range []string{"exfat partition offset", "exfat partition offset, backup boot region"} {
+		r := boot.Ref{Kind: kind, Partition: p.Number, Off: int64(i) * length, Encode: encodeExFAT(sector)}
+		r.At = []disk.Range{{Off: p.Off + r.Off, Len: length}}
+		if r.Raw, err = g.Read(r.At); err != nil {
+			return err
+		}
+		stored := binary.LittleEndian.Uint64(r.Raw[volume.AtExFATOffset:])
+		// 0 stands for an unknown place, and a region with another checksum is not valid.
+		if stored == 0 || !bytes.Equal(r.Raw[length-sector:], volume.ExFATChecksum(r.Raw)) {
+			continue
+		}
+		r.Points = ondisk.I64(min(stored, ondisk.U64(math.MaxInt64/sector))) * sector
+		f.OwnStart(r, p, i == 0)
+	}
+	return nil
+}
+
+// encodeExFAT writes a byte offset as a count of sectors, and a new checksum.
+func encodeExFAT(sector int64) func([]byte, int64) ([]byte, error) {
+	return func(raw []byte, to int64) ([]byte, error) {
+		if to%sector != 0 {
+			return nil, fmt.Errorf("offset %#x: %w: it is no multiple of the sectors of %d bytes", to, ondisk.ErrLimit,
+				sector)
+		}
+		b := bytes.Clone(raw)
+		binary.LittleEndian.PutUint64(b[volume.AtExFATOffset:], ondisk.U64(to/sector))
+		copy(b[int64(len(b))-sector:], volume.ExFATChecksum(b))
+		return b, nil
+	}
 }
