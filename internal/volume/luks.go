@@ -3,6 +3,7 @@ package volume
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -16,139 +17,93 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// luks finds an encrypted volume of Linux.
-var luks = Prober{
-	Kinds: []Traits{{
+// luks is the header of an encrypted volume of Linux. Spec: LUKS1 On-Disk Format Specification 1.2.3, "PHDR"; LUKS2
+// On-Disk Format Specification 1.1.1, 2.1 "Binary Header".
+var luks = &row{
+	kinds: []Traits{{
 		Kind: LUKS, Title: "LUKS", Precedence: 1, Data: "first encrypted sector of LUKS",
 		Realign: "to align its data, copy them to a volume made by cryptsetup luksFormat --align-payload 2048",
 	}},
-	Marks: []Mark{{Off: 0, Bytes: luksMagic}},
-	Probe: probeLUKS,
-}
-
-// luks1Header is big-endian. Spec: LUKS1 On-Disk Format Specification 1.2.3, "PHDR".
-type luks1Header struct {
-	_             [104]byte // magic, version, cipher, hash
-	PayloadOffset uint32    // sectors; 0: the header is detached
-	_             [60]byte  // size and digest of the key, salt, iterations
-	UUID          [40]byte
-}
-
-// luks2Header is big-endian; the JSON area follows. Spec: LUKS2 On-Disk Format Specification 1.1.1, 2.1 "Binary
-// Header".
-type luks2Header struct {
-	_           [8]byte // magic, version
-	Size        uint64  // with the JSON area, bytes
-	_           uint64  // sequence number
-	Label       [48]byte
-	ChecksumAlg [32]byte
-	_           [64]byte // salt
-	UUID        [40]byte
-	_           [48]byte // subsystem
-	Offset      uint64   // its own place
-	_           [184]byte
-	Checksum    [64]byte // of all Size bytes, with zeros here
-	_           [3584]byte
+	what: "luks header", at: []int64{0}, size: units.SectorSize, order: binary.BigEndian,
+	magic:  []Mark{{0, "LUKS\xba\xbe"}},
+	checks: func(s *super) { s.check(check{"version", 6, 2, within(1, 2).says("1 or 2")}) },
+	volume: func(s *super) *Volume {
+		v := &Volume{Kind: LUKS, Size: s.d.Size(), UUID: plainID(s.text(168, 40))}
+		v.Add("version", strconv.Itoa(int(s.u16(6))))
+		if s.u16(6) == 1 {
+			s.err = readLUKS1(v, s)
+		} else {
+			s.err = readLUKS2(v, s)
+		}
+		if s.err != nil {
+			return nil
+		}
+		if v.DataStart == 0 {
+			v.Add("data", "on another device: this is a detached header")
+		}
+		return v
+	},
 }
 
 const (
 	luks2What = "luks2 header"
-	luksMagic = "LUKS\xba\xbe"
 
-	luks2Fixed   = 4096
+	luks2Fixed   = 4096 // of the binary header; the JSON area follows
 	luks2MinSize = 16 << 10
 	luks2MaxSize = 4 << 20
-	luks2AtSum   = 448
 )
 
-func probeLUKS(d disk.Disk) (*Volume, error) {
-	b, err := ReadBlock(d, 0, units.SectorSize)
-	if err != nil || string(b[:6]) != luksMagic {
-		return nil, orNoMatch(err)
+// readLUKS1 reads where the data begin, in sectors. 0: the header is detached.
+func readLUKS1(v *Volume, s *super) error {
+	const atPayload = 104
+	v.DataStart = s.i64(atPayload) * units.SectorSize
+	if v.DataStart >= v.Size {
+		return ondisk.Field("luks1 header", "payload offset", atPayload, s.u32(atPayload),
+			fmt.Sprintf("less than %d sectors, the size of the device", v.Size/units.SectorSize))
 	}
-	switch version := binary.BigEndian.Uint16(b[6:]); version {
-	case 1:
-		return readLUKS1(d)
-	case 2:
-		return readLUKS2(d)
-	default:
-		return nil, ondisk.Field("luks header", "version", 6, version, "1 or 2")
-	}
+	return nil
 }
 
-func readLUKS1(d disk.Disk) (*Volume, error) {
-	var h luks1Header
-	if _, err := Superblock(d, 0, binary.BigEndian, &h); err != nil {
-		return nil, err
-	}
-	v := &Volume{
-		Kind: LUKS, Size: d.Size(), UUID: plainID(Text(h.UUID[:])),
-		DataStart: int64(h.PayloadOffset) * units.SectorSize,
-	}
-	if v.DataStart >= d.Size() {
-		return nil, ondisk.Field("luks1 header", "payload offset", 104, h.PayloadOffset,
-			fmt.Sprintf("less than %d sectors, the size of the device", d.Size()/units.SectorSize))
-	}
-	v.Add("version", "1")
-	detached(v)
-	return v, nil
-}
-
-// detached reports data on another device as a detail.
-func detached(v *Volume) {
-	if v.DataStart == 0 {
-		v.Add("data", "on another device: this is a detached header")
-	}
-}
-
-// readLUKS2 reads the first of two headers. It verifies the checksum if that is SHA-256, the default of cryptsetup.
-func readLUKS2(d disk.Disk) (*Volume, error) {
-	var h luks2Header
-	b, err := ondisk.Bytes(d, 0, min(luks2Fixed, d.Size()))
-	if err != nil {
-		return nil, err
-	}
-	if len(b) < luks2Fixed {
-		return nil, ondisk.Field(luks2What, "length", 0, len(b), luks2Fixed)
-	}
-	ondisk.MustFill(b, binary.BigEndian, &h)
+// readLUKS2 reads the first of two headers. It verifies the checksum if that is SHA-256, the default of cryptsetup: of
+// all bytes with the JSON area, with zeros in its own place.
+func readLUKS2(v *Volume, s *super) error {
+	const atSize, atLabel, atAlgorithm, atOffset, atSum, sumSize = 8, 24, 72, 256, 448, 64
+	size := s.u64(atSize)
 	switch {
-	case h.Size < luks2MinSize || h.Size > luks2MaxSize || !units.IsPowerOfTwo(ondisk.I64(h.Size)) ||
-		ondisk.I64(h.Size) > d.Size():
-		return nil, ondisk.Field(luks2What, "size", 8, h.Size, "a power of two from 16 KiB to 4 MiB, within the device")
-	case h.Offset != 0:
-		return nil, ondisk.Field(luks2What, "offset", 256, h.Offset, 0)
+	case v.Size < luks2Fixed:
+		return ondisk.Field(luks2What, "length", 0, v.Size, luks2Fixed)
+	case size < luks2MinSize || size > luks2MaxSize || !units.IsPowerOfTwo(ondisk.I64(size)) ||
+		ondisk.I64(size) > v.Size:
+		return ondisk.Field(luks2What, "size", atSize, size, "a power of two from 16 KiB to 4 MiB, within the device")
+	case s.u64(atOffset) != 0: // its own place
+		return ondisk.Field(luks2What, "offset", atOffset, s.u64(atOffset), 0)
 	}
-	if b, err = ondisk.Bytes(d, 0, ondisk.I64(h.Size)); err != nil {
-		return nil, err
+	b, err := ondisk.Bytes(s.d, 0, ondisk.I64(size))
+	if err != nil {
+		return err
 	}
-	if Text(h.ChecksumAlg[:]) == "sha256" {
-		clear(b[luks2AtSum : luks2AtSum+len(h.Checksum)])
-		if sum := sha256.Sum256(b); !bytes.Equal(sum[:], h.Checksum[:len(sum)]) {
-			return nil, ondisk.Field(luks2What, "checksum", luks2AtSum, h.Checksum[:len(sum)], fmt.Sprintf("% x", sum))
+	if s.text(atAlgorithm, 32) == "sha256" {
+		clear(b[atSum : atSum+sumSize])
+		stored := s.b[atSum : atSum+sha256.Size]
+		if sum := sha256.Sum256(b); !bytes.Equal(sum[:], stored) {
+			return ondisk.Field(luks2What, "checksum", atSum, stored, fmt.Sprintf("% x", sum))
 		}
 	}
-	v := &Volume{
-		Kind: LUKS, Size: d.Size(), UUID: plainID(Text(h.UUID[:])),
-		Label: Text(h.Label[:]),
-	}
-	v.Add("version", "2")
+	v.Label = s.text(atLabel, 48)
 	text, _, _ := bytes.Cut(b[luks2Fixed:], []byte{0})
-	var data disk.Range
-	data, err = luks2Payload(text)
+	data, err := luks2Payload(text)
 	v.DataStart, v.Size = data.Off, max(v.Size, data.End())
 	switch {
 	case err != nil:
-		return nil, ondisk.Shift(err, luks2Fixed)
-	case v.DataStart >= d.Size():
-		return nil, ondisk.Field("luks2 json", "offset of a segment", luks2Fixed, v.DataStart,
-			fmt.Sprintf("less than %d, the size of the device", d.Size()))
+		return ondisk.Shift(err, luks2Fixed)
+	case v.DataStart >= s.d.Size():
+		return ondisk.Field("luks2 json", "offset of a segment", luks2Fixed, v.DataStart,
+			fmt.Sprintf("less than %d, the size of the device", s.d.Size()))
 	}
 	if i, ok := tableKeys(text); ok {
 		v.Issues = append(v.Issues, i)
 	}
-	detached(v)
-	return v, nil
+	return nil
 }
 
 // luks2Payload returns the first data segment; one that goes to the end of the device has the length 0. Segments are
@@ -195,4 +150,109 @@ func luks2Payload(text []byte) (first disk.Range, err error) {
 	}
 	first.Off = max(first.Off, 0)
 	return first, nil
+}
+
+// pcrOfTable is the register of a TPM into which firmware measures the partition table of the disk that it boots. Spec:
+// TCG PC Client Platform Firmware Profile 1.05, 3.3.4.6 "PCR[5]" and 10.4.1, EV_EFI_GPT_EVENT.
+const pcrOfTable = 5
+
+// Limits of the tokens of a header.
+const (
+	maxTokens = 32 // of a header; keyslots have room for as many
+	maxNested = 64 // keys inside of keys
+)
+
+// luks2Token binds a keyslot to something outside of the header. Spec: LUKS2 On-Disk Format Specification 1.1.1, 3.5
+// "Tokens Object"; systemd, src/shared/cryptsetup-tpm2.c, tpm2_make_luks2_json; clevis, src/luks/clevis-luks-common-
+// functions.in.
+type luks2Token struct {
+	Type    string `json:"type"`
+	PCRs    []int  `json:"tpm2-pcrs"`
+	PCRLock bool   `json:"tpm2_pcrlock"`
+	JWE     struct {
+		Protected string `json:"protected"`
+	} `json:"jwe"`
+}
+
+// clevisHeader is the protected header of a key of clevis.
+type clevisHeader struct {
+	Clevis struct {
+		Pin  string `json:"pin"`
+		TPM2 struct {
+			PCRs string `json:"pcr_ids"`
+		} `json:"tpm2"`
+		SSS struct {
+			JWE []string `json:"jwe"` // keys, of which some number must open
+		} `json:"sss"`
+	} `json:"clevis"`
+}
+
+// tableKeys returns the issue of keys that a TPM gives only while the partition table is as it was. text is the JSON
+// area; ok is false if there are none. What cannot be decoded binds nothing that is known.
+func tableKeys(text []byte) (i ondisk.Issue, ok bool) {
+	var area struct {
+		Tokens json.RawMessage `json:"tokens"`
+	}
+	if json.Unmarshal(text, &area) != nil {
+		return i, false
+	}
+	dec := json.NewDecoder(bytes.NewReader(area.Tokens))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return i, false
+	}
+	bound, locked := []string{}, false
+	for n := 0; dec.More() && n < maxTokens; n++ {
+		name, err := dec.Token()
+		if err != nil {
+			break
+		}
+		var t luks2Token
+		if err := dec.Decode(&t); err != nil {
+			break
+		}
+		switch {
+		case t.Type == "systemd-tpm2" && slices.Contains(t.PCRs, pcrOfTable), t.Type == "clevis" && t.clevis():
+			bound = append(bound, fmt.Sprintf("%.8v (%s)", name, t.Type))
+		case t.Type == "systemd-tpm2" && t.PCRLock:
+			bound, locked = append(bound, fmt.Sprintf("%.8v (systemd-pcrlock)", name)), true
+		}
+	}
+	if len(bound) == 0 {
+		return i, false
+	}
+	is := "is"
+	if locked {
+		is = "can be"
+	}
+	return ondisk.Issue{
+		Code: "luks-tpm", Effect: ondisk.Warn, OnMove: true, DiskWide: true,
+		Text: fmt.Sprintf("a key of LUKS %s bound to PCR %d of the TPM, which measures the partition table: token %s; "+
+			"after a move of a partition the TPM does not give it, and the guest asks for a passphrase", is, pcrOfTable,
+			strings.Join(bound, ", ")),
+		Remedy: "have a passphrase or recovery key at hand for the first boot of the copy, and enroll the TPM again " +
+			"in it (systemd-cryptenroll --wipe-slot=tpm2 --tpm2-device=auto, clevis luks regen)",
+	}, true
+}
+
+// clevis reports whether a token of clevis needs the register.
+func (t luks2Token) clevis() bool {
+	queue := []string{t.JWE.Protected}
+	for n := 0; n < len(queue) && n < maxNested; n++ {
+		header, _, _ := strings.Cut(queue[n], ".") // of a compact key it is the first part
+		b, err := base64.RawURLEncoding.DecodeString(header)
+		if err != nil {
+			continue
+		}
+		var h clevisHeader
+		if json.Unmarshal(b, &h) != nil {
+			continue
+		}
+		for id := range strings.SplitSeq(h.Clevis.TPM2.PCRs, ",") {
+			if pcr, err := strconv.Atoi(strings.TrimSpace(id)); err == nil && pcr == pcrOfTable {
+				return true
+			}
+		}
+		queue = append(queue, h.Clevis.SSS.JWE...)
+	}
+	return false
 }

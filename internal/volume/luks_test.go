@@ -112,7 +112,7 @@ func TestTokenOfCryptsetup(t *testing.T) {
 	disktest.Run(t, "cryptsetup", "luksFormat", "-q", "--type", "luks2", "--pbkdf", "pbkdf2",
 		"--pbkdf-force-iterations", "1000", "--key-file", key, img)
 	read := func() []ondisk.Issue {
-		v, err := probeLUKS(disktest.ShortDisk(disktest.ReadFile(t, img), 20*units.MiB))
+		v, err := luks.probe(disktest.ShortDisk(disktest.ReadFile(t, img), 20*units.MiB))
 		require.NoError(t, err)
 		return v.Issues
 	}

@@ -1,50 +1,39 @@
-// This part of the package finds what lies between a partition and its file systems: arrays, volume groups, pools,
-// caches and encryption. Swap belongs to it, since a swap area can lie on a logical volume.
-
 package volume
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// lvm finds a physical volume of LVM2.
-var lvm = Prober{
-	Kinds: []Traits{{
+// lvm is the label of a physical volume of LVM2, in one of the first four sectors. It has its own place, and that of
+// the header in its sector. Spec: LVM2, lib/label/label.h, struct label_header.
+var lvm = &row{
+	kinds: []Traits{{
 		Kind: LVM2, Title: "LVM2", Precedence: 2, Data: "first extent of LVM2",
 		Realign: "to align its extents, move them (pvmove) to a physical volume made by pvcreate --dataalignment 1m",
 	}},
-	Marks: []Mark{
-		{Off: 0, Bytes: lvmMark},
-		{Off: 512, Bytes: lvmMark},
-		{Off: 1024, Bytes: lvmMark},
-		{Off: 1536, Bytes: lvmMark},
+	what: "lvm label", at: []int64{0, 512, 1024, 1536}, size: lvmSector, order: binary.LittleEndian,
+	magic: []Mark{{0, "LABELONE"}},
+	mine:  func(s *super) bool { return s.text(24, 8) == "LVM2 001" },
+	checks: func(s *super) {
+		const last = lvmSector - lvmPVFixed
+		s.check(
+			check{"checksum", 16, 4, sum(func() uint64 { return uint64(lvmCRC(s.b[20:])) })},
+			check{"sector", 8, 8, equal(ondisk.U64(s.at / lvmSector))},
+			check{"offset", 20, 4, within(32, last)},
+		)
 	},
-	Probe: probeLVM,
-}
-
-// lvmLabel stands in one of the first four sectors. Spec: LVM2, lib/label/label.h, struct label_header.
-type lvmLabel struct {
-	ID     [8]byte // "LABELONE"
-	Sector uint64  // its own place
-	CRC    uint32  // from the next field to the end of the sector
-	Offset uint32  // of the PV header in the sector
-	Type   [8]byte // "LVM2 001"
-}
-
-// lvmPV is the header of a physical volume. Two lists of lvmArea follow: data areas and metadata areas, each ended by
-// zeros. Spec: LVM2, lib/format_text/layout.h, struct pv_header.
-type lvmPV struct {
-	UUID [32]byte
-	Size uint64 // of the device in bytes
+	volume: probePV,
 }
 
 // lvmArea is a place on the device in bytes. Spec: LVM2, lib/format_text/layout.h, struct disk_locn.
@@ -70,15 +59,12 @@ type lvmText struct {
 	Flags    uint32 // 1: this area is not used
 }
 
-const lvmMark = "LABELONE"
-
 const (
-	lvmLabelWhat = "lvm label"
-	lvmPVWhat    = "lvm physical volume header"
-	lvmAreaWhat  = "lvm metadata area"
-	lvmMagic     = " LVM2 x[5A%r0N*>"
+	lvmPVWhat   = "lvm physical volume header"
+	lvmAreaWhat = "lvm metadata area"
+	lvmMagic    = " LVM2 x[5A%r0N*>"
 
-	lvmSectors  = 4 // where a label can stand
+	lvmPVFixed  = 40 // bytes of the header of a physical volume in front of its lists
 	lvmMaxText  = 1 << 20
 	lvmSector   = 512 // the unit of all that LVM stores, whatever the device has
 	lvmMaxAreas = 8
@@ -90,49 +76,23 @@ func lvmCRC(b []byte) uint32 {
 	return ^crc32.Update(^uint32(initial), crc32.IEEETable, b)
 }
 
-func probeLVM(d disk.Disk) (*Volume, error) {
-	b, err := ReadBlock(d, 0, lvmSectors*lvmSector)
-	if err != nil {
-		return nil, err
-	}
-	for i := range int64(lvmSectors) {
-		sector := b[i*lvmSector : (i+1)*lvmSector]
-		if string(sector[:8]) == lvmMark && string(sector[24:32]) == "LVM2 001" {
-			return probePV(d, sector, i)
-		}
-	}
-	return nil, ondisk.ErrNoMatch
-}
-
-// probePV reads a physical volume by its label, which stands in a sector.
-func probePV(d disk.Disk, sector []byte, number int64) (*Volume, error) {
-	var l lvmLabel
-	var pv lvmPV
-	ondisk.MustFill(sector, binary.LittleEndian, &l)
-	at := number * lvmSector
-	const fixed = 40 // the size of lvmPV
-	switch sum := lvmCRC(sector[20:]); {
-	case l.CRC != sum:
-		return nil, ondisk.Field(lvmLabelWhat, "checksum", at+16, Hex(l.CRC), Hex(sum))
-	case l.Sector != ondisk.U64(number):
-		return nil, ondisk.Field(lvmLabelWhat, "sector", at+8, l.Sector, number)
-	case l.Offset < 32 || l.Offset > lvmSector-fixed:
-		return nil, ondisk.Field(lvmLabelWhat, "offset", at+20, l.Offset, fmt.Sprintf("32 to %d", lvmSector-fixed))
-	}
-	ondisk.MustFill(sector[l.Offset:], binary.LittleEndian, &pv)
-	p := &physicalVolume{d: d, uuid: dashed(pv.UUID[:]), v: &Volume{Kind: LVM2}}
+// probePV reads the header of a physical volume, which has its UUID and the size of the device. Two lists of lvmArea
+// follow: data areas and metadata areas, each ended by zeros. Spec: LVM2, lib/format_text/layout.h, struct pv_header.
+func probePV(s *super) *Volume {
+	at := s.i64(20)
+	p := &physicalVolume{d: s.d, uuid: dashed(s.b[at : at+32]), v: &Volume{Kind: LVM2}}
 	p.v.UUID = p.uuid
-	if pv.Size > math.MaxInt64 {
-		return nil, ondisk.Field(lvmPVWhat, "device size", at+int64(l.Offset)+32, pv.Size, "less than 2^63")
+	size := s.u64(at + 32)
+	if size > math.MaxInt64 {
+		s.err = ondisk.Field(lvmPVWhat, "device size", s.at+at+32, size, "less than 2^63")
+		return nil
 	}
-	if err := p.areas(sector[l.Offset+fixed:], at+int64(l.Offset)+fixed); err != nil {
-		return nil, err
+	if s.err = p.areas(s.b[at+lvmPVFixed:], s.at+at+lvmPVFixed); s.err != nil {
+		return nil
 	}
-	p.v.Size = ondisk.I64(pv.Size)
-	if p.v.Size == 0 {
-		p.v.Size = d.Size()
-	}
-	return p.v, p.readGroup()
+	p.v.Size = cmp.Or(ondisk.I64(size), s.d.Size())
+	s.err = p.readGroup()
+	return p.v
 }
 
 // physicalVolume is the state of reading a physical volume.
@@ -277,4 +237,150 @@ func plainID(s string) string {
 		}
 		return '-'
 	}, s)
+}
+
+// Bounds of sections: LVM writes four, one within another, and names of up to 127 characters.
+const (
+	lvmMaxDepth = 16
+	lvmMaxName  = 128
+)
+
+// lvmScanner reads the text of LVM metadata: sections in braces, and keys with one value or a list. Only the text
+// itself, which readText bounds, limits a token. Spec: LVM2, libdm/libdm-config.c, and lvm.conf(5).
+type lvmScanner struct {
+	text string
+	pos  int
+}
+
+// lvmToken is a mark ({ } [ ] = ,), a word or a string. An empty mark is the end of the text.
+type lvmToken struct {
+	mark string
+	word string
+}
+
+// isWord reports whether a token is a key or a value.
+func (t lvmToken) isWord() bool { return t.mark == "w" }
+
+// walkLVM calls visit for each key with the names of the sections around it.
+func walkLVM(text []byte, visit func(path []string, key string, values []string)) error {
+	s := &lvmScanner{text: string(text)}
+	var path []string
+	for {
+		t, err := s.next()
+		switch {
+		case err != nil:
+			return err
+		case t.mark == "" && len(path) == 0:
+			return nil
+		case t.mark == "}" && len(path) > 0:
+			path = path[:len(path)-1]
+			continue
+		case !t.isWord():
+			return s.wrong(t, "the name of a section or a key")
+		}
+		is, err := s.next()
+		switch {
+		case err != nil:
+			return err
+		case is.mark == "{" && len(path) < lvmMaxDepth && len(t.word) <= lvmMaxName:
+			path = append(path, t.word)
+		case is.mark == "=":
+			values, err := s.values()
+			if err != nil {
+				return err
+			}
+			visit(path, t.word, values)
+		default:
+			return s.wrong(is, "{ or =, within 16 sections of short names")
+		}
+	}
+}
+
+// values reads the value or the list behind an equals sign.
+func (s *lvmScanner) values() ([]string, error) {
+	t, err := s.next()
+	if err != nil || t.isWord() {
+		return []string{t.word}, err
+	}
+	if t.mark != "[" {
+		return nil, s.wrong(t, "a value")
+	}
+	var out []string
+	for {
+		t, err := s.next()
+		switch {
+		case err != nil || t.mark == "]":
+			return out, err
+		case t.isWord():
+			out = append(out, t.word)
+		case t.mark != ",":
+			return nil, s.wrong(t, "a value, a comma or ]")
+		}
+	}
+}
+
+// next returns the next token.
+func (s *lvmScanner) next() (lvmToken, error) {
+	s.skip()
+	if s.pos == len(s.text) {
+		return lvmToken{}, nil
+	}
+	rest := s.text[s.pos:]
+	switch c := rest[0]; {
+	case strings.IndexByte("{}[]=,", c) >= 0:
+		s.pos++
+		return lvmToken{mark: rest[:1]}, nil
+	case c == '"' || c == '\'':
+		return s.quoted(rest)
+	}
+	n := strings.IndexAny(rest, " \t\r\n{}[]=,#\"'")
+	if n < 0 {
+		n = len(rest)
+	}
+	s.pos += n
+	return lvmToken{mark: "w", word: rest[:n]}, nil
+}
+
+// quoted reads a string. A backslash escapes a quote or another backslash.
+func (s *lvmScanner) quoted(rest string) (lvmToken, error) {
+	var b strings.Builder
+	for i := 1; i < len(rest); i++ {
+		switch c := rest[i]; {
+		case c == rest[0]:
+			s.pos += i + 1
+			return lvmToken{mark: "w", word: b.String()}, nil
+		case c == '\\' && i+1 < len(rest):
+			i++
+			b.WriteByte(rest[i])
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return lvmToken{}, s.wrong(lvmToken{}, "the end of a string")
+}
+
+// skip skips blanks and comments.
+func (s *lvmScanner) skip() {
+	for s.pos < len(s.text) {
+		rest := s.text[s.pos:]
+		switch blank := len(rest) - len(strings.TrimLeft(rest, " \t\r\n\x00")); {
+		case blank > 0:
+			s.pos += blank
+		case rest[0] == '#':
+			line, _, _ := strings.Cut(rest, "\n")
+			s.pos += len(line)
+		default:
+			return
+		}
+	}
+}
+
+// wrong returns the error of an unexpected token, which was just read.
+func (s *lvmScanner) wrong(t lvmToken, want string) error {
+	got := t.word
+	if !t.isWord() {
+		got = t.mark
+	}
+	line := 1 + strings.Count(s.text[:s.pos], "\n")
+	return ondisk.Field("lvm text", "token", int64(s.pos), got, want+" in line "+strconv.Itoa(line))
 }

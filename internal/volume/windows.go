@@ -2,7 +2,10 @@ package volume
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
+	"strings"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
@@ -86,3 +89,182 @@ func hpfsBoot(v *Volume, s *super) {
 
 // dosSerial formats the serial number of a volume.
 func dosSerial(n uint32) string { return fmt.Sprintf("%04X-%04X", n>>16, n&0xffff) }
+
+// Places in the boot region of an exFAT, which stands twice at the start of the volume. Spec: Microsoft, exFAT file
+// system specification, 3.1, 3.4.
+const (
+	ExFATRegion        = 12 // sectors; the last one repeats the checksum of the others
+	AtExFATOffset      = 0x40
+	AtExFATSectorShift = 0x6c
+)
+
+// Fields of its boot sector.
+const (
+	exFATLength       = 0x48 // sectors, as all below
+	exFATOffset       = 0x50
+	exFATHeap         = 0x58
+	exFATClusters     = 0x5c
+	exFATRoot         = 0x60
+	exFATClusterShift = 0x6d
+)
+
+// exFAT is the boot sector. Spec: Microsoft, exFAT file system specification, 3.1.
+var exFAT = &row{
+	kinds: []Traits{{
+		Kind: ExFAT, Title: "exFAT", Unit: "cluster", Letter: true, Data: "first exfat cluster",
+		Realign: "to align its clusters, format it again with a tool that aligns them (mkfs.exfat --boundary-align), " +
+			"and copy the files",
+	}},
+	what: "exfat boot sector", at: []int64{0}, size: units.SectorSize, order: binary.LittleEndian,
+	magic: []Mark{{3, "EXFAT   "}},
+	checks: func(s *super) {
+		shift := uint64(s.u8(AtExFATSectorShift))
+		s.check(
+			check{"signature", 0x1fe, 2, sum(func() uint64 { return BootMagic })},
+			check{"bytes per sector shift", AtExFATSectorShift, 1, within(9, 12).says("9 to 12 (512 to 4096 bytes)")},
+			check{"sectors per cluster shift", exFATClusterShift, 1, within(0, 25-shift).
+				says("0 to %d (clusters of at most 32 MiB)", 25-shift)},
+			check{"number of FATs", 0x6e, 1, within(1, 2).says("1 or 2")},
+			check{"revision", 0x68, 0, holds(s.u8(0x69) == 1, Hex(s.u16(0x68)), "1.0 to 1.99")},
+			check{"volume length", exFATLength, 8, s.blocks(exFATSector(s))},
+		)
+		if s.err == nil {
+			checkExFATAreas(s)
+		}
+		if s.err == nil {
+			s.err = exFATSum(s, 0)
+		}
+	},
+	volume: func(s *super) *Volume {
+		const dirty = 0x2
+		sector := exFATSector(s)
+		v := &Volume{
+			Kind: ExFAT, UUID: dosSerial(s.u32(0x64)), BlockSize: sector << s.u8(exFATClusterShift),
+			Size: ondisk.I64(s.u64(exFATLength)) * sector, DataStart: s.i64(exFATHeap) * sector, SectorSize: sector,
+		}
+		if s.u16(0x6a)&dirty != 0 {
+			v.Note("exfat-dirty", ondisk.Warn, "exFAT is marked dirty: it was not unmounted cleanly",
+				"run chkdsk in the guest and shut it down cleanly")
+		}
+		if s.err = exFATBackup(v, s); s.err != nil {
+			return nil
+		}
+		v.Label, s.err = exFATLabel(v, s)
+		return v
+	},
+}
+
+func exFATSector(s *super) int64 { return 1 << s.u8(AtExFATSectorShift) }
+
+// checkExFATAreas verifies that FATs lie behind the boot regions, clusters behind the FATs, and all within the volume.
+func checkExFATAreas(s *super) {
+	const atFATLength = 0x54
+	clusters, heap, length := s.i64(exFATClusters), s.i64(exFATHeap), ondisk.I64(s.u64(exFATLength))
+	fatsEnd := s.i64(exFATOffset) + s.i64(atFATLength)*int64(s.u8(0x6e))
+	needed := units.AlignUp((clusters+2)*4, exFATSector(s)) / exFATSector(s)
+	most := ondisk.U64(max(0, min((length-heap)>>s.u8(exFATClusterShift), math.MaxUint32-10)))
+	s.check(
+		check{"FAT offset", exFATOffset, 4, atLeast(2 * ExFATRegion).says("24 or more sectors")},
+		check{"cluster heap offset", exFATHeap, 0, holds(heap >= fatsEnd && heap < length, heap,
+			"%d, the end of the FATs, to %d sectors", fatsEnd, length-1)},
+		check{"cluster count", exFATClusters, 4, within(1, most)},
+		check{"FAT length", atFATLength, 4, atLeast(ondisk.U64(needed)).says("%d or more sectors", needed)},
+		check{"root cluster", exFATRoot, 4, within(2, ondisk.U64(clusters+1))},
+	)
+}
+
+// exFATSum verifies the boot region at off.
+func exFATSum(s *super, off int64) error {
+	sector := exFATSector(s)
+	region, err := ondisk.Bytes(s.d, off, ExFATRegion*sector)
+	if err != nil {
+		return err
+	}
+	want := binary.LittleEndian.Uint32(ExFATChecksum(region))
+	for at := (ExFATRegion - 1) * sector; at < int64(len(region)); at += 4 {
+		if got := binary.LittleEndian.Uint32(region[at:]); got != want {
+			return ondisk.Field("exfat boot region", "checksum", off+at, Hex(got), Hex(want))
+		}
+	}
+	return nil
+}
+
+// ExFATChecksum returns the last sector of a boot region, which repeats the checksum of the others. It skips the fields
+// that change in a mounted volume: flags and percentage in use. Spec: 3.4.
+func ExFATChecksum(region []byte) []byte {
+	sector := len(region) / ExFATRegion
+	var sum uint32
+	for i, c := range region[:len(region)-sector] {
+		if i != 106 && i != 107 && i != 112 {
+			sum = sum>>1 | sum<<31
+			sum += uint32(c)
+		}
+	}
+	last := make([]byte, 0, sector)
+	for len(last) < sector {
+		last = binary.LittleEndian.AppendUint32(last, sum)
+	}
+	return last
+}
+
+// exFATBackup checks the second boot region, from which a repair starts.
+func exFATBackup(v *Volume, s *super) error {
+	off := ExFATRegion * exFATSector(s)
+	b, err := ReadBlock(s.d, off, s.size)
+	if err != nil {
+		return err
+	}
+	text := "describes another volume than the first"
+	same := func(at, n int) bool { return string(b[at:at+n]) == string(s.b[at:at+n]) }
+	if same(3, 8) && same(exFATLength, 8) && same(AtExFATSectorShift, 1) && same(exFATHeap, 4) {
+		err := exFATSum(s, off)
+		if !errors.Is(err, ondisk.ErrFormat) {
+			return err
+		}
+		text = "has a wrong checksum"
+	}
+	v.Note("exfat-backup", ondisk.Warn, "the backup boot region of the exFAT "+text+": it stays as it is",
+		"run chkdsk in the guest")
+	return nil
+}
+
+// exFATLabel finds the volume label in the root directory. The limit of reading also ends a chain that is a circle.
+func exFATLabel(v *Volume, s *super) (string, error) {
+	const most, page = 1 << 20, 64 << 10 // bytes
+	cluster, step := s.u32(exFATRoot), min(v.BlockSize, page)
+	for read := int64(0); read < most && cluster >= 2 && cluster-2 < s.u32(exFATClusters); {
+		at := v.DataStart + int64(cluster-2)*v.BlockSize
+		for off := int64(0); off < v.BlockSize && read < most; off += step {
+			buf, err := ondisk.Bytes(s.d, at+off, step)
+			if err != nil {
+				return "", err
+			}
+			read += step
+			if name, done := findExFATLabel(buf); done {
+				return name, nil
+			}
+		}
+		next, err := ondisk.Bytes(s.d, s.i64(exFATOffset)*v.SectorSize+4*int64(cluster), 4)
+		if err != nil {
+			return "", err
+		}
+		cluster = binary.LittleEndian.Uint32(next)
+	}
+	return "", nil
+}
+
+// findExFATLabel searches entries up to the label or the end of the directory. An entry has type, number of characters
+// and name. Spec: 7.3.
+func findExFATLabel(b []byte) (name string, done bool) {
+	const slot, label, most = 32, 0x83, 11
+	for ; len(b) >= slot; b = b[slot:] {
+		switch b[0] {
+		case 0:
+			return "", true
+		case label:
+			n := min(int(b[1]), most)
+			return strings.TrimRight(ondisk.UTF16Z(b[2:2+2*n], binary.LittleEndian), " "), true
+		}
+	}
+	return "", false
+}

@@ -4,6 +4,8 @@ package identify
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -105,4 +107,107 @@ func outgrown(v *volume.Volume, size int64) {
 	}
 	v.Note(volume.CodeSize, ondisk.Warn, text, check)
 	v.Note(volume.CodeSize, ondisk.Refuse, text, "correct the partition table or the volume in the guest first")
+}
+
+// Sizes of the head that is read once for all probers, in bytes.
+const (
+	headSize  = volume.HeadSize // most superblocks lie in it
+	frontSize = 4 << 10         // those of the common file systems do in this
+)
+
+// headed is a disk whose first bytes are in memory.
+type headed struct {
+	disk.Disk
+	head []byte
+}
+
+// heads keeps buffers for reuse: a table can name thousands of volumes.
+var heads = sync.Pool{New: func() any { return new([headSize]byte) }}
+
+// withHead reads the first size bytes of d. If they cannot be read as a whole, the probers read what they need. done
+// returns the buffer, and nothing may read after it.
+func withHead(d disk.Disk, size int64) (h headed, done func()) {
+	buf, _ := heads.Get().(*[headSize]byte)
+	done = func() { heads.Put(buf) }
+	head := buf[:min(size, d.Size())]
+	if err := ondisk.ReadFull(d, head, 0); err != nil {
+		return headed{Disk: d}, done
+	}
+	return headed{d, head}, done
+}
+
+// mayBe reports whether the head has a mark of a prober. Without a head every prober may match.
+func (h headed) mayBe(p volume.Prober) bool {
+	if h.head == nil || len(p.Marks) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(p.Marks, func(m volume.Mark) bool {
+		return m.Off <= len(h.head)-len(m.Bytes) && string(h.head[m.Off:m.Off+len(m.Bytes)]) == m.Bytes
+	})
+}
+
+// ReadAt reads from the head where it can.
+func (h headed) ReadAt(p []byte, off int64) (int, error) {
+	if off >= 0 && off <= int64(len(h.head)-len(p)) {
+		return copy(p, h.head[off:]), nil
+	}
+	return h.Disk.ReadAt(p, off)
+}
+
+// prober identifies the volume of a whole disk that begins at a byte offset of another.
+type prober = func(whole disk.Disk, at int64) (*volume.Volume, error)
+
+// maxNested bounds containers in one another, such as a cache on a mirror.
+const maxNested = 4
+
+// withContent identifies a volume and, where it is a container, the volume at the start of its data.
+func withContent(whole disk.Disk, at int64, identify prober) (*volume.Volume, error) {
+	v, err := identify(whole, at)
+	if err != nil {
+		return v, err
+	}
+	outer := v
+	for range maxNested {
+		inside := disk.Range{Off: v.DataStart, Len: whole.Size() - v.DataStart}
+		if v.Content == nil && (!v.Holds || v.DataStart == 0 || inside.Len <= 0) {
+			break
+		}
+		whole, at = disk.Section(whole, inside), at+inside.Off
+		if v.Content == nil {
+			found, err := identify(whole, at)
+			if err != nil {
+				return outer, err
+			}
+			if v.Content = sound(found); v.Content == nil {
+				break
+			}
+			v.Add("content", describe(found))
+			v.Inherit(found)
+			if v != outer {
+				outer.Inherit(found)
+			}
+		}
+		v = v.Content
+	}
+	return outer, nil
+}
+
+// Slices identifies the volumes in the slices of a table inside of a partition.
+func Slices(whole disk.Disk, at int64, v *volume.Volume, identify prober) error {
+	if !Sliced(v.Kind) {
+		return nil
+	}
+	for i, p := range v.Parts {
+		if p.Start < 0 || p.Own || p.Start+p.Size > whole.Size() {
+			continue
+		}
+		found, err := identify(disk.Section(whole, disk.Range{Off: p.Start, Len: p.Size}), at+p.Start)
+		if err != nil {
+			return err
+		}
+		if !Sliced(found.Kind) { // one at the start of the partition begins with the table itself
+			v.Parts[i].Content = sound(found)
+		}
+	}
+	return nil
 }

@@ -1,0 +1,285 @@
+package volume
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// iso9660 is the primary volume descriptor of a CD. A CD that a Macintosh starts from has a partition map too, whose
+// partitions are files of the CD. Spec: ECMA-119, 8.4 and 8.5. Numbers stand there twice, little-endian and big-endian.
+var iso9660 = &row{
+	kinds: []Traits{{Kind: ISO9660, Title: "ISO 9660", Hides: APM}},
+	what:  "iso 9660 volume descriptor", at: []int64{isoAt}, size: 882, order: binary.LittleEndian,
+	magic: []Mark{{0, "\x01CD001\x01"}},
+	checks: func(s *super) {
+		big := binary.BigEndian
+		s.check(
+			check{"block size", 0x80, 2, power(512, 2048).says("512, 1024 or 2048")},
+			check{"block size, big-endian", 0x82, 0, equal(uint64(s.u16(0x80))).of(uint64(big.Uint16(s.b[0x82:])))},
+			check{
+				"volume space size, big-endian", 0x54, 0,
+				equal(uint64(s.u32(0x50))).of(uint64(big.Uint32(s.b[0x54:]))),
+			},
+			check{"file structure version", 0x371, 1, equal(1)},
+			check{"volume space size", 0x50, 4, s.blocks(int64(s.u16(0x80)))},
+		)
+	},
+	volume: func(s *super) *Volume {
+		const created, modified = 0x32d, 0x33e
+		v := &Volume{
+			Kind: ISO9660, Label: s.label(0x28, 32), UUID: cmp.Or(isoDate(s, modified), isoDate(s, created)),
+			BlockSize: int64(s.u16(0x80)), Size: s.i64(0x50) * int64(s.u16(0x80)),
+		}
+		s.err = isoFurther(v, s)
+		return v
+	},
+}
+
+const isoAt = 32 << 10
+
+// isoFurther reads the descriptors behind the first. Joliet has a longer label, and the descriptors of UDF make the
+// volume a bridge. The escape sequences are those of UCS-2. Spec: Joliet Specification, "SVD Escape Sequences Field".
+func isoFurther(v *Volume, s *super) error {
+	const sector, most, supplementary, end = 2048, 64, 2, 255
+	ended := false
+	for i := int64(1); i < most; i++ {
+		b, err := ReadBlock(s.d, isoAt+i*sector, s.size)
+		if err != nil {
+			return orNil(err)
+		}
+		switch id := string(b[1:6]); {
+		case ended && (id == "NSR02" || id == "NSR03"):
+			v.Addf("UDF", "bridge, %s", id)
+			return nil
+		case ended && id == "BEA01":
+		case ended || id != "CD001":
+			return nil
+		case b[0] == end:
+			ended = true
+		case b[0] == supplementary && slices.Contains([]string{"%/@", "%/C", "%/E"}, Text(b[0x58:0x5c])):
+			v.Add("names", "Joliet")
+			// A plain name can be the same cut at 16 characters, or longer.
+			name := ondisk.UTF16Z(b[0x28:0x48], binary.BigEndian)
+			if name != "" && !strings.HasPrefix(string(s.b[0x28:0x48]), name) {
+				v.Label = strings.TrimRight(name, " ")
+			}
+		}
+	}
+	return nil
+}
+
+// isoDate formats a date as libblkid does: year, month, day, hour, minute, second, hundredths. All zeros are an empty
+// text.
+func isoDate(s *super, off int64) string {
+	digits := string(s.b[off : off+16])
+	if strings.Trim(digits, "0123456789") != "" || (strings.Trim(digits, "0") == "" && s.b[off+16] == 0) {
+		return ""
+	}
+	parts := []string{digits[:4]}
+	for i := 4; i < len(digits); i += 2 {
+		parts = append(parts, digits[i:i+2])
+	}
+	return strings.Join(parts, "-")
+}
+
+// vmfs is the header of a device that the file system of VMware ESXi lies on. VMware has published nothing. Spec:
+// dissect.vmfs, c_lvm.py, struct LVM_DevMetadata.
+var vmfs = &row{
+	kinds: []Traits{{Kind: VMFS, Title: "VMFS", NeverStale: true}},
+	what:  "vmfs device header", at: []int64{1 << 20}, size: units.SectorSize, order: binary.LittleEndian,
+	magic: []Mark{{0, "\x0d\xd0\x01\xc0"}},
+	checks: func(s *super) {
+		s.check(
+			check{"version", 4, 4, within(3, 6)},
+			check{"data offset", 122, 8, below(ondisk.U64(s.d.Size())).
+				says("less than %d, the size of the device", s.d.Size())},
+		)
+	},
+	volume: func(s *super) *Volume {
+		v := &Volume{Kind: VMFS, Size: s.d.Size(), DataStart: ondisk.I64(s.u64(122))}
+		v.Add("device", vmfsID(s.b[130:146]))
+		v.Note("vmfs", ondisk.Refuse, "VMFS: a moved VMFS is taken for a snapshot by ESXi",
+			"move the virtual machines to a new datastore")
+		vmfsHeader(v, s)
+		return v
+	},
+}
+
+// vmfsHeader reads the header of the file system. Only the first device of a large VMFS has one. Local and later
+// variants count the magic number up; version 14 is VMFS 5, 24 VMFS 6. Spec: dissect.vmfs, c_vmfs.py, struct
+// FS3_Descriptor.
+func vmfsHeader(v *Volume, s *super) {
+	const fromData, magic, lastMagic = 2 << 20, 0x2fabf15e, 0x2fabf161
+	at := v.DataStart + fromData
+	if at > s.d.Size()-units.SectorSize {
+		return
+	}
+	b := s.read(at, units.SectorSize)
+	if b == nil {
+		return
+	}
+	le := binary.LittleEndian
+	if n := le.Uint32(b); n < magic || n > lastMagic {
+		v.Add("file system", "begins on another device")
+		return
+	}
+	v.UUID, v.Label = vmfsID(b[9:25]), Text(b[29:157])
+	version := 3
+	switch major := le.Uint32(b[4:]); {
+	case major >= 24:
+		version = 6
+	case major >= 14:
+		version = 5
+	}
+	v.Addf("version", "%d.%d", version, b[8])
+	if n := le.Uint64(b[161:]); n <= 1<<30 {
+		v.BlockSize = ondisk.I64(n)
+	}
+}
+
+// vmfsID formats an identifier as ESXi and libblkid do: two numbers, a half, and the address of a network card.
+func vmfsID(b []byte) string {
+	le := binary.LittleEndian
+	return fmt.Sprintf("%08x-%08x-%04x-%x", le.Uint32(b), le.Uint32(b[4:]), le.Uint16(b[8:]), b[10:16])
+}
+
+// zfs finds a device of a pool. Spec of its room for boot loaders: ZFS On-Disk Specification, 1.3; GRUB 2.06,
+// grub_zfs_embed.
+var zfs = Prober{
+	Kinds: []Traits{{Kind: ZFS, Title: "ZFS", InSlice: true, Checksummed: 4 << 20}},
+	Probe: probeZFS,
+}
+
+// A device of a ZFS pool has four labels, two at the start and two at the end. A label holds a packed list of names and
+// values and a ring of uberblocks. Spec: ZFS On-Disk Specification (draft, 2006), 1.2 "Vdev Labels".
+const (
+	zfsLabel     = 256 << 10
+	atZFSList    = 16 << 10
+	zfsListSize  = 112 << 10
+	atUberblocks = 128 << 10
+	uberblock    = 1 << 10 // the least distance between two
+	uberMagic    = 0x00bab10c
+	zfsDataStart = 4 << 20 // behind two labels and the boot area
+	zfsMinSize   = 64 << 20
+)
+
+// Lists are packed in XDR. Spec: OpenZFS, module/nvpair/nvpair.c, "XDR encoding"; include/sys/nvpair.h, data_type_t.
+const (
+	nvNumber  = 8
+	nvText    = 9
+	nvMaxText = 255 // bytes of a name. Spec: OpenZFS, include/sys/fs/zfs.h, ZFS_MAX_DATASET_NAME_LEN
+)
+
+func probeZFS(d disk.Disk) (*Volume, error) {
+	if d.Size() < zfsMinSize {
+		return nil, ondisk.ErrNoMatch
+	}
+	var broken error
+	for _, at := range []int64{0, zfsLabel} {
+		v, err := readZFS(d, at)
+		switch {
+		case err == nil:
+			return v, nil
+		case isBroken(err):
+			broken = err
+		case !errors.Is(err, ondisk.ErrNoMatch):
+			return nil, err
+		}
+	}
+	if broken != nil {
+		return nil, broken
+	}
+	return nil, ondisk.ErrNoMatch
+}
+
+// readZFS reads the label at a place. A device in use has a list with version and GUID.
+func readZFS(d disk.Disk, at int64) (*Volume, error) {
+	const head = 12 // XDR, byte order of the machine, two reserved bytes; version 0; names that stand once
+	b, err := ondisk.Bytes(d, at+atZFSList, head)
+	if err != nil || b[0] != 1 || b[1] > 1 || !bytes.Equal(b[2:], []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 1}) {
+		return nil, orNoMatch(err)
+	}
+	if b, err = ondisk.Bytes(d, at+atZFSList, zfsListSize); err != nil {
+		return nil, err
+	}
+	if nvUint(b, "version") == 0 || nvUint(b, "guid") == 0 {
+		if err := findUberblock(d, at); err != nil {
+			return nil, err
+		}
+		return nil, ondisk.Field("zfs label", "list", at+atZFSList, "neither guid nor version", "both")
+	}
+	v := &Volume{Kind: ZFS, Size: d.Size(), DataStart: zfsDataStart, AtEnd: true}
+	if name := nvValue(b, "name", nvText, 4); name != nil {
+		n := min(binary.BigEndian.Uint32(name), nvMaxText)
+		v.Label = Text(name[4:min(len(name), 4+int(n))])
+	}
+	if n := nvUint(b, "pool_guid"); n != 0 {
+		v.UUID = strconv.FormatUint(n, 10)
+	}
+	// The size of a device with parity is that of all its disks. Spec: OpenZFS, include/sys/vdev_impl.h,
+	// VDEV_LABEL_START_SIZE and VDEV_LABEL_END_SIZE: two labels and the boot block in front, two labels behind.
+	if n := nvUint(b, "asize"); n < math.MaxInt64/2 && nvUint(b, "nparity") == 0 {
+		v.Size = max(v.Size, zfsDataStart+ondisk.I64(n)+2*zfsLabel)
+	}
+	const minShift, maxShift = 9, 16
+	if n := nvUint(b, "ashift"); n >= minShift && n <= maxShift {
+		v.BlockSize = 1 << n
+	}
+	return v, nil
+}
+
+// findUberblock returns ErrNoMatch for a label without an uberblock: it is not one of ZFS, whatever its list looks
+// like.
+func findUberblock(d disk.Disk, label int64) error {
+	b, err := ondisk.Bytes(d, label+atUberblocks, zfsLabel-atUberblocks)
+	if err != nil {
+		return err
+	}
+	for ; len(b) > 0; b = b[uberblock:] {
+		if binary.LittleEndian.Uint64(b) == uberMagic || binary.BigEndian.Uint64(b) == uberMagic {
+			return nil
+		}
+	}
+	return ondisk.ErrNoMatch
+}
+
+// nvValue returns the bytes behind the first name in a packed list that has one value of a kind, at least size bytes;
+// nil if absent. It searches nested lists, too.
+func nvValue(list []byte, name string, kind uint32, size int) []byte {
+	pair := binary.BigEndian.AppendUint32(nil, uint32(len(name))) //nolint:gosec // names are those of this file
+	pair = append(pair, name+strings.Repeat("\x00", -len(name)&3)...)
+	pair = binary.BigEndian.AppendUint32(pair, kind)
+	pair = binary.BigEndian.AppendUint32(pair, 1)
+	_, value, ok := bytes.Cut(list, pair)
+	if !ok || len(value) < size {
+		return nil
+	}
+	return value
+}
+
+// nvUint returns a number of a packed list; 0 if absent.
+func nvUint(list []byte, name string) uint64 {
+	if value := nvValue(list, name, nvNumber, 8); value != nil {
+		return binary.BigEndian.Uint64(value)
+	}
+	return 0
+}
+
+// orNoMatch returns ErrNoMatch, or the error of reading.
+func orNoMatch(err error) error {
+	if err == nil {
+		err = ondisk.ErrNoMatch
+	}
+	return err
+}
