@@ -1,3 +1,4 @@
+// Package ext identifies ext2, ext3 and ext4, and finds files in them. Spec: Linux, Documentation/filesystems/ext4.
 package ext
 
 import (
@@ -5,8 +6,10 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Kinds of inodes, flags of them, and places of their fields. Spec: Linux, Documentation/filesystems/ext4/inodes.rst.
@@ -237,4 +240,246 @@ func (f *fileSystem) target(n *inode) (string, error) {
 		return "", err
 	}
 	return string(raw), nil
+}
+
+// super is the superblock.
+type super struct {
+	Inodes         uint32
+	BlocksLo       uint32
+	_              uint32
+	FreeBlocksLo   uint32
+	_              uint32
+	FirstDataBlock uint32
+	LogBlockSize   uint32 // 1024 << n bytes
+	LogClusterSize uint32
+	BlocksPerGroup uint32
+	_              uint32
+	InodesPerGroup uint32
+	_              [12]byte
+	Magic          uint16
+	State          uint16
+	Errors         uint16 // reaction of the kernel to errors: 1 to 3
+	_              [10]byte
+	Creator        uint32 // operating system: 0 to 4
+	Revision       uint32
+	_              uint32
+	FirstInode     uint32 // that is not reserved; since revision 1
+	InodeSize      uint16 // since revision 1
+	_              uint16
+	Compat         uint32
+	Incompat       uint32
+	ROCompat       uint32
+	UUID           [16]byte
+	Label          [16]byte
+	_              [70]byte
+	ReservedDescs  uint16 // blocks behind the group descriptors, for more of them
+	_              [16]byte
+	JournalInode   uint32
+	JournalDevice  uint32 // number of the device that has the journal
+	LastOrphan     uint32 // the first inode that the next mount deletes
+	_              [18]byte
+	DescSize       uint16 // with Incompat64Bit
+	_              uint32
+	FirstMetaGroup uint32
+	_              [72]byte
+	BlocksHi       uint32
+	_              uint32
+	FreeBlocksHi   uint32
+	_              [240]byte
+	BackupGroups   [2]uint32 // of CompatSparse2
+}
+
+// superAt is the place of the superblock, in bytes of the volume.
+const superAt = 1024
+
+const (
+	what  = "ext superblock"
+	magic = 0xef53
+)
+
+// stateValid is the bit of State that a mount for writing without a journal clears, and a clean unmount sets. Spec:
+// Linux, Documentation/filesystems/ext4/super.rst, "s_state".
+const (
+	stateValid = 0x1
+	stateError = 0x2 // errors were found, which e2fsck has not corrected
+)
+
+// Features. A system that does not know one of Incompat may not mount the volume, one of ROCompat may not write to it.
+const (
+	compatJournal = 0x4
+	compatSparse2 = 0x200
+
+	incompatCompression = 0x1 // e2compr
+	incompatFiletype    = 0x2
+	incompatRecover     = 0x4 // the journal must be replayed
+	incompatJournal     = 0x8 // the journal of a file system on another device
+	incompatMetaBG      = 0x10
+	incompat64Bit       = 0x80
+	incompatDirdata     = 0x1000 // Lustre
+	incompatLargeDir    = 0x4000
+	// IncompatKnown is every bit that Linux 6.12 knows. Those without a name here: extents, mmp, flex_bg, ea_inode,
+	// csum_seed, inline_data, encrypt, casefold.
+	incompatKnown = incompatCompression | incompatOld | incompat64Bit | incompatDirdata | incompatLargeDir |
+		0x40 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x8000 | 0x10000 | 0x20000
+
+	roCompatSparse   = 0x1
+	roCompatDescSum  = 0x10 // gdt_csum: descriptors have flags
+	roCompatBigalloc = 0x200
+	roCompatMetaSum  = 0x400   // metadata_csum: they have flags, too
+	roCompatOrphans  = 0x10000 // orphan_present: a file lists inodes that the next mount deletes
+
+	// Features of ext2 and ext3; any other makes it an ext4.
+	incompatOld = incompatFiletype | incompatRecover | incompatJournal | incompatMetaBG
+	roCompatOld = roCompatSparse | 0x2 | 0x4
+)
+
+// Read decodes the superblock of a volume. It returns ErrNoMatch if there is none, and ErrFormat for a broken one.
+func readSuper(d disk.Disk) (*super, error) {
+	s := &super{}
+	if d.Size() < superAt+1024 {
+		return nil, ondisk.ErrNoMatch
+	}
+	if _, err := ondisk.Decode(d, superAt, s); err != nil {
+		return nil, err
+	}
+	if s.Magic != magic || !s.plausible() {
+		return nil, ondisk.ErrNoMatch
+	}
+	return s, s.check(d.Size())
+}
+
+// superField returns the error of a field of the superblock.
+func superField(name string, off int64, got, want any) error {
+	return ondisk.Field(what, name, superAt+off, got, want)
+}
+
+// plausible reports whether more than the two bytes of the magic number fit a superblock: one encrypted partition in
+// 65536 has these.
+func (s *super) plausible() bool { return s.Errors <= 3 && s.Creator <= 4 && s.Revision <= 1 }
+
+// check refuses values that overflow or leave the partition, which has size bytes.
+func (s *super) check(size int64) error {
+	if s.LogBlockSize > 6 {
+		return superField("log block size", 0x18, s.LogBlockSize, "0 to 6 (1 to 64 KiB)")
+	}
+	blocks, most := s.blocks(), ondisk.U64(size/s.blockSize())
+	switch inode, desc := s.inodeBytes(), s.descBytes(); {
+	case s.BlocksPerGroup == 0 && !s.journal():
+		return superField("blocks per group", 0x20, 0, "1 or more")
+	case s.InodesPerGroup == 0 && !s.journal():
+		return superField("inodes per group", 0x28, 0, "1 or more")
+	case !s.journal() && (inode < 128 || inode > s.blockSize() || !units.IsPowerOfTwo(inode)):
+		return superField("inode size", 0x58, inode, fmt.Sprintf("a power of two from 128 to %d", s.blockSize()))
+	case desc < 32 || desc > 1024 || !units.IsPowerOfTwo(desc):
+		return superField("group descriptor size", 0xfe, desc, "a power of two from 32 to 1024")
+	case blocks == 0 || blocks > most:
+		return superField("block count", 0x04, blocks, fmt.Sprintf("1 to %d, the size of the partition", most))
+	}
+	return nil
+}
+
+// journal reports whether there is a journal and no file system: no groups and no inodes.
+func (s *super) journal() bool { return s.Incompat&incompatJournal != 0 }
+
+// modern reports whether a feature is in use that ext2 and ext3 do not have.
+func (s *super) modern() bool { return s.Incompat&^incompatOld != 0 || s.ROCompat&^roCompatOld != 0 }
+
+// blockSize returns the size of a block in bytes.
+func (s *super) blockSize() int64 { return 1024 << s.LogBlockSize }
+
+// blockCount returns the number of blocks of the volume.
+func (s *super) blockCount() int64 { return ondisk.I64(s.blocks()) }
+
+func (s *super) blocks() uint64 {
+	n := uint64(s.BlocksLo)
+	if s.Incompat&incompat64Bit != 0 {
+		n |= uint64(s.BlocksHi) << 32
+	}
+	return n
+}
+
+// inodeBytes returns the size of an inode.
+func (s *super) inodeBytes() int64 {
+	if s.Revision == 0 {
+		return 128
+	}
+	return int64(s.InodeSize)
+}
+
+// descBytes returns the size of a group descriptor.
+func (s *super) descBytes() int64 {
+	if s.Incompat&incompat64Bit == 0 {
+		return 32
+	}
+	return int64(s.DescSize)
+}
+
+// Flags of a group. Spec: Linux, Documentation/filesystems/ext4/group_descr.rst.
+const (
+	groupNoInodes = 0x1 // its inodes are not initialised: none is in use
+	groupNoBlocks = 0x2 // its bitmap of blocks is not: only what describes the file system is in use
+)
+
+// group is the descriptor of a group.
+type group struct {
+	number      int64
+	at          int64 // byte of the volume
+	blockBitmap uint64
+	inodeBitmap uint64
+	inodeTable  uint64
+	free        int64 // blocks, or clusters of them
+	flags       uint16
+	unused      int64 // inodes at the end of the table that were never in use
+}
+
+// group reads the descriptor of a group.
+func (f *fileSystem) group(number int64) (*group, error) {
+	g := &group{number: number, at: f.descriptor(number)}
+	if g.at > f.volume.Size()-f.descSize {
+		return nil, ondisk.Field("ext group descriptor", "place", g.at, g.at,
+			fmt.Sprintf("less than %d", f.volume.Size()))
+	}
+	raw := make([]byte, f.descSize)
+	if err := f.read(raw, g.at); err != nil {
+		return nil, err
+	}
+	block := func(low int) uint64 {
+		n := uint64(binary.LittleEndian.Uint32(raw[low:]))
+		if f.descSize >= 64 {
+			n |= uint64(binary.LittleEndian.Uint32(raw[0x20+low:])) << 32
+		}
+		return n
+	}
+	g.blockBitmap, g.inodeBitmap, g.inodeTable = block(0), block(4), block(8)
+	g.free = int64(binary.LittleEndian.Uint16(raw[0x0c:]))
+	if f.descSize >= 64 {
+		g.free |= int64(binary.LittleEndian.Uint16(raw[0x2c:])) << 16
+	}
+	if f.super.ROCompat&(roCompatDescSum|roCompatMetaSum) == 0 {
+		return g, nil
+	}
+	g.flags = binary.LittleEndian.Uint16(raw[0x12:])
+	g.unused = int64(binary.LittleEndian.Uint16(raw[0x1c:]))
+	if f.descSize >= 64 {
+		g.unused |= int64(binary.LittleEndian.Uint16(raw[0x32:])) << 16
+	}
+	if g.flags&groupNoInodes != 0 {
+		g.unused = int64(f.super.InodesPerGroup)
+	}
+	return g, nil
+}
+
+// tableBlocks returns the size of the inodes of a group, in blocks.
+func (f *fileSystem) tableBlocks() int64 {
+	return (int64(f.super.InodesPerGroup)*f.inodeSize + f.block - 1) / f.block
+}
+
+// tableOf returns the first byte of the inodes of a group.
+func (f *fileSystem) tableOf(g *group) (int64, error) {
+	blocks := f.tableBlocks()
+	if g.inodeTable > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(g.inodeTable), blocks) {
+		return 0, ondisk.Field("ext group descriptor", "inode table", g.at+8, g.inodeTable,
+			fmt.Sprintf("%d blocks within %d", blocks, f.blocks))
+	}
+	return ondisk.I64(g.inodeTable) * f.block, nil
 }

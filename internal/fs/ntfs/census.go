@@ -119,7 +119,7 @@ func (n *fileSystem) peek(number int64) (inUse bool, h recordHead, err error) {
 // tally adds the runs of all streams of a kind. The parts of one follow each other in the list, as in a record.
 func (node *node) tally(t *guestfile.Tally, kind uint32) error {
 	s := stream{fs: node.fs, tally: t}
-	return node.each(kind, func(string) bool { return true }, s.add)
+	return node.each(kind, anyName, s.add)
 }
 
 // stream decodes the runs of the streams of a file.
@@ -229,48 +229,41 @@ func (w *census) path(number int64) (string, error) {
 	return strings.Join(names, "/"), nil
 }
 
+// errNamed ends the search for a name.
+var errNamed = errors.New("a name was found")
+
 // ownName returns the first long name of a file, and the folder that has it.
 func (node *node) ownName() (parent ref, name string, err error) {
-	look := func(r *record, a *attr) bool {
+	look := func(r *record, a *attr) error {
 		if a.NonResident != 0 {
-			return false
+			return nil
 		}
 		b := r.raw[a.at+int64(a.Offset):][:a.residentHead.Size]
 		if len(b) < keySize || len(b) < keySize+2*int(b[0x40]) || b[0x41] == spaceDOS {
-			return false
+			return nil
 		}
 		units := make([]uint16, b[0x40])
 		for i := range units {
 			units[i] = binary.LittleEndian.Uint16(b[keySize+2*i:])
 		}
 		parent, name = newRef(binary.LittleEndian.Uint64(b)), string(utf16.Decode(units))
-		return true
+		return errNamed
 	}
-	for i := range node.rec.attrs {
-		if a := &node.rec.attrs[i]; a.Type == attrFileName && look(node.rec, a) {
+	for _, visit := range []func(uint32, func(string) bool, func(*record, *attr) error) error{node.own, node.each} {
+		err := visit(attrFileName, anyName, look)
+		if errors.Is(err, errNamed) {
 			return parent, name, nil
 		}
-	}
-	for b := node.list; len(b) > 0; {
-		e, err := node.listed(b)
 		if err != nil {
 			return parent, "", err
-		}
-		b = b[e.length:]
-		if e.kind != attrFileName {
-			continue
-		}
-		rec, err := node.extension(e.ref)
-		if err != nil {
-			return parent, "", err
-		}
-		if a, err := rec.named(&e); err == nil && look(rec, a) {
-			return parent, name, nil
 		}
 	}
 	return parent, "", node.rec.broken(int64(node.rec.AttrOffset), "attributes", "no name",
 		"one that is not for DOS alone")
 }
+
+// anyName wants the attributes of all names.
+func anyName(string) bool { return true }
 
 // Unused hands the free clusters of a volume to free, and then all that is in use to used, whose error ends the walk:
 // the runs of every record of the MFT. The error is that of a volume whose $Bitmap cannot be trusted.
