@@ -258,6 +258,11 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 	return kept, clash
 }
 
+// EncodeBytes writes a byte offset as 64 bits.
+func EncodeBytes(_ []byte, to int64) ([]byte, error) {
+	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to)), nil
+}
+
 // EncodeSectors writes a byte offset as a 32-bit count of sectors.
 func EncodeSectors(sector int64) func([]byte, int64) ([]byte, error) {
 	return func(_ []byte, to int64) ([]byte, error) {

@@ -301,9 +301,7 @@ func limineHalf(f *boot.Found, g *boot.Guest, half int64) {
 		f.Unbootable("limine", 0, text, boot.InstallAgain)
 	case inside && p.Kind != table.Extended:
 		text += fmt.Sprintf(", inside partition %d", p.Number)
-		ref.Target, ref.Stays, ref.Encode = p.Number, "", func(_ []byte, to int64) ([]byte, error) {
-			return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to)), nil
-		}
+		ref.Target, ref.Stays, ref.Encode = p.Number, "", boot.EncodeBytes
 		f.Link(p.Number, "stage 2 of Limine lies in partition %d", p.Number)
 	case slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.Overlaps(r) }):
 		text += ", of which only a part is in a partition"

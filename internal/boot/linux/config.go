@@ -369,36 +369,6 @@ func (c *config) lines() {
 	}
 }
 
-// words divides a line as a shell does. A comment follows a #.
-func words(line string) (out []string) {
-	var w []byte
-	quote, inside := byte(0), false
-	for i := 0; i < len(line) && len(out) < maxConfigWords; i++ {
-		switch b := line[i]; {
-		case quote != 0 && b == quote:
-			quote = 0
-		case quote == 0 && (b == '"' || b == '\''):
-			quote, inside = b, true
-		case quote != '\'' && b == '\\' && i+1 < len(line):
-			i++
-			w, inside = append(w, line[i]), true
-		case quote == 0 && (b == ' ' || b == '\t'):
-			if inside {
-				out = append(out, string(w))
-			}
-			w, inside = w[:0], false
-		case quote == 0 && !inside && b == '#':
-			return out
-		default:
-			w, inside = append(w, b), true
-		}
-	}
-	if inside {
-		out = append(out, string(w))
-	}
-	return out
-}
-
 // link adds once what a partition is in the boot.
 func (l *guest) link(p boot.Partition, topic, text string) {
 	key := fmt.Sprint("link ", p.Number, topic)

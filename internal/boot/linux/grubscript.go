@@ -38,9 +38,24 @@ type part struct {
 
 type word []part
 
-// commands divides a line of GRUB 2 into commands, and these into words. Braces are commands of their own. Spec: GRUB
-// manual, "Shell-like scripting"; GRUB 2.06, grub-core/script/yylex.l.
-func commands(line string) (out [][]word) {
+// words divides a line as a shell does. A comment follows a #.
+func words(line string) (out []string) {
+	for _, cmd := range commands(line, false) {
+		for _, w := range cmd {
+			text := ""
+			for _, p := range w {
+				text += p.text
+			}
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+// commands divides a line into commands, and these into words. script marks a line of GRUB 2, with variables and
+// separators; braces are commands of their own. Any other line is one command. Spec: GRUB manual, "Shell-like
+// scripting"; GRUB 2.06, grub-core/script/yylex.l.
+func commands(line string, script bool) (out [][]word) {
 	var cmd []word
 	var w word
 	var text []byte
@@ -73,7 +88,7 @@ func commands(line string) (out [][]word) {
 		case quote != '\'' && b == '\\' && i+1 < len(line):
 			i++
 			text, open = append(text, line[i]), true
-		case quote != '\'' && b == '$' && isVariable(line[i+1:]):
+		case script && quote != '\'' && b == '$' && isVariable(line[i+1:]):
 			name, n := variable(line[i+1:])
 			flush()
 			w, open = append(w, part{name, true}), true
@@ -85,9 +100,9 @@ func commands(line string) (out [][]word) {
 		case b == '#' && !open:
 			end()
 			return out
-		case strings.IndexByte(";|&<>", b) >= 0:
+		case script && strings.IndexByte(";|&<>", b) >= 0:
 			end()
-		case b == '{' || b == '}':
+		case script && (b == '{' || b == '}'):
 			end()
 			out = append(out, []word{{{text: string(b)}}})
 		default:
@@ -245,7 +260,7 @@ func (c *config) onDisk() bool {
 
 // grub2 runs a line, as far as it matters where files and sectors lie.
 func (c *config) grub2(line string) {
-	for _, cmd := range commands(line) {
+	for _, cmd := range commands(line, true) {
 		var w [][]string
 		for _, x := range cmd {
 			w = append(w, c.expand(x))

@@ -190,7 +190,7 @@ func (h *guestHive) position(kind string, v *hive.Value, off int64) (r boot.Ref,
 		places = append(places, h.Places(x)...)
 	}
 	file := h.files[places[0].File]
-	r = boot.Ref{Kind: kind, Partition: h.p.Number, File: file.Path, Off: places[0].Off, Encode: encodeBytes}
+	r = boot.Ref{Kind: kind, Partition: h.p.Number, File: file.Path, Off: places[0].Off, Encode: boot.EncodeBytes}
 	for _, place := range places {
 		at, raw, err := h.g.At(h.p, h.files[place.File], place.Off, place.Len)
 		if err != nil {
@@ -209,11 +209,6 @@ func aim(g *boot.Guest, r *boot.Ref) {
 		return
 	}
 	r.Stays = fmt.Sprintf("no partition starts at byte %d", r.Points)
-}
-
-// encodeBytes writes a byte offset as 64 bits.
-func encodeBytes(_ []byte, to int64) ([]byte, error) {
-	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to)), nil
 }
 
 // fileRefs are the references in a file of a guest.
