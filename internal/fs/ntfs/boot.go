@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"iter"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -250,24 +251,35 @@ func readNames(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	return nil
 }
 
-// attribute returns the value of the first resident attribute of a kind. Every step goes forward.
+// attribute returns the value of the first resident attribute of a kind.
 func attribute(rec []byte, kind uint32) ([]byte, bool) {
-	at := int(binary.LittleEndian.Uint16(rec[0x14:]))
-	for at+0x18 <= len(rec) {
-		a := rec[at:]
-		n := int64(binary.LittleEndian.Uint32(a[4:]))
-		found := binary.LittleEndian.Uint32(a)
-		if found == attrEnd || n < 0x18 || n > int64(len(a)) {
-			return nil, false
+	for _, a := range attributes(rec) {
+		if binary.LittleEndian.Uint32(a) != kind || a[8] != 0 { // or not resident
+			continue
 		}
-		if found == kind && a[8] == 0 { // resident
-			size, from := int64(binary.LittleEndian.Uint32(a[0x10:])), int64(binary.LittleEndian.Uint16(a[0x14:]))
-			if from+size > n {
-				return nil, false
-			}
-			return a[from : from+size], true
+		size, from := int64(binary.LittleEndian.Uint32(a[0x10:])), int64(binary.LittleEndian.Uint16(a[0x14:]))
+		if from+size > int64(len(a)) {
+			break
 		}
-		at += int(n)
+		return a[from : from+size], true
 	}
 	return nil, false
+}
+
+// attributes yields the attributes of a record by their offset in it, up to the first that is broken.
+func attributes(rec []byte) iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		if len(rec) < recordHeadSize {
+			return
+		}
+		at := int(binary.LittleEndian.Uint16(rec[recordAttributes:]))
+		for at >= recordHeadSize && at+attributeHead <= len(rec) {
+			n := int64(binary.LittleEndian.Uint32(rec[at+4:]))
+			if binary.LittleEndian.Uint32(rec[at:]) == attrEnd || n < attributeHead || n > int64(len(rec)-at) ||
+				!yield(at, rec[at:at+int(n)]) {
+				return
+			}
+			at += int(n)
+		}
+	}
 }

@@ -154,7 +154,6 @@ const (
 	recordLSN        = 0x08
 	recordAttributes = 0x14
 	recordBase       = 0x20
-	logRecordHead    = 0x2a
 
 	attributeHead       = 0x18 // bytes, with what a resident one has
 	logNonResident      = 0x40
@@ -163,7 +162,7 @@ const (
 
 // lsn returns the LSN of the record's last change.
 func (m logMFTRecord) lsn() uint64 {
-	if len(m) < logRecordHead {
+	if len(m) < recordHeadSize {
 		return 0
 	}
 	return binary.LittleEndian.Uint64(m[recordLSN:])
@@ -171,7 +170,7 @@ func (m logMFTRecord) lsn() uint64 {
 
 // base returns the base record of an extension.
 func (m logMFTRecord) base() (int64, bool) {
-	if len(m) < logRecordHead {
+	if len(m) < recordHeadSize {
 		return 0, false
 	}
 	ref := binary.LittleEndian.Uint64(m[recordBase:])
@@ -180,19 +179,10 @@ func (m logMFTRecord) base() (int64, bool) {
 
 // attribute returns the attribute at an offset, empty where none begins.
 func (m logMFTRecord) attribute(off int) []byte {
-	if len(m) < logRecordHead {
-		return nil
-	}
-	at := int(binary.LittleEndian.Uint16(m[recordAttributes:]))
-	for at >= logRecordHead && at+attributeHead <= len(m) {
-		n := int64(binary.LittleEndian.Uint32(m[at+4:]))
-		if n < attributeHead || n > int64(len(m)-at) {
-			return nil
-		}
+	for at, a := range attributes(m) {
 		if at == off {
-			return m[at : at+int(n)]
+			return a
 		}
-		at += int(n)
 	}
 	return nil
 }
