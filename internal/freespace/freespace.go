@@ -24,14 +24,18 @@ import (
 // reader hands out the free space of a volume, and then what is in use as far as that is known.
 type reader func(b *guestfile.Budget, d disk.Disk, free *guestfile.FreeRuns, used func(disk.Range) error) error
 
-var readers = map[volume.Kind]reader{
-	volume.NTFS:  ofNTFS,
-	volume.FAT12: fat.Unused,
-	volume.FAT16: fat.Unused,
-	volume.FAT32: fat.Unused,
-	volume.Ext2:  ext.Unused,
-	volume.Ext3:  ext.Unused,
-	volume.Ext4:  ext.Unused,
+// systems are the file systems whose free space is known, and whose files are counted.
+var systems = map[volume.Kind]struct {
+	free  reader
+	count func(*guestfile.Census, disk.Disk) error
+}{
+	volume.NTFS:  {ofNTFS, ntfs.Fragments},
+	volume.FAT12: {fat.Unused, fat.Fragments},
+	volume.FAT16: {fat.Unused, fat.Fragments},
+	volume.FAT32: {fat.Unused, fat.Fragments},
+	volume.Ext2:  {ext.Unused, ext.Fragments},
+	volume.Ext3:  {ext.Unused, ext.Fragments},
+	volume.Ext4:  {ext.Unused, ext.Fragments},
 }
 
 // Limits. All depend on the disk alone, so that a proof finds the same ranges.
@@ -125,7 +129,7 @@ func (f *finder) look(p boot.Partition) error {
 		free := guestfile.FreeRuns{Each: func(r disk.Range) {
 			f.add(disk.Range{Off: p.Off + r.Off, Len: r.Len}, p.Range)
 		}}
-		err := readers[v.Kind](f.budget, disk.Section(f.disk, p.Range), &free, func(r disk.Range) error {
+		err := systems[v.Kind].free(f.budget, disk.Section(f.disk, p.Range), &free, func(r disk.Range) error {
 			return f.inUse(p.Off, r)
 		})
 		switch err = ondisk.Shift(err, p.Off); {

@@ -1,6 +1,3 @@
-// This part of the package counts the files of the volumes of a disk, and what reading the worst of them costs in its
-// image. It has the list of file systems whose files are counted.
-
 package freespace
 
 import (
@@ -9,26 +6,12 @@ import (
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/fs/ext"
-	"github.com/trueup/trueup/internal/fs/fat"
-	"github.com/trueup/trueup/internal/fs/ntfs"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/identify"
 )
-
-// walks count the files of a volume.
-var walks = map[volume.Kind]func(*guestfile.Census, disk.Disk) error{
-	volume.NTFS:  ntfs.Fragments,
-	volume.FAT12: fat.Fragments,
-	volume.FAT16: fat.Fragments,
-	volume.FAT32: fat.Fragments,
-	volume.Ext2:  ext.Fragments,
-	volume.Ext3:  ext.Fragments,
-	volume.Ext4:  ext.Fragments,
-}
 
 // maxFragmented bounds the volumes of a disk that are looked into. A table can name thousands.
 const maxFragmented = 128
@@ -50,12 +33,12 @@ func PartsOf(number int, r disk.Range, v *volume.Volume) []Part {
 		inside.apart = x.Start < 0
 		switch {
 		case x.Own || !inside.apart && (x.Size <= 0 || x.Size > r.Len-x.Start):
-		case x.Start == 0 && walks[v.Kind] != nil: // it is v itself
+		case x.Start == 0 && systems[v.Kind].count != nil: // it is v itself
 		default:
 			out = append(out, inside)
 		}
 	}
-	if len(out) > 1 && walks[v.Kind] == nil {
+	if len(out) > 1 && systems[v.Kind].count == nil {
 		return out[1:] // of the container there is nothing to say
 	}
 	return out
@@ -118,7 +101,7 @@ func (p *Part) identify(d disk.Disk) error {
 
 // walk returns what counts the files of a volume.
 func (p *Part) walk() (func(*guestfile.Census, disk.Disk) error, error) {
-	walk := walks[p.Kind]
+	walk := systems[p.Kind].count
 	switch {
 	case p.apart:
 		return nil, ondisk.In(ondisk.ErrUnsupported, "it lies in several places, or not on this disk alone")
@@ -179,7 +162,7 @@ func (f *finder) ofVolume(p boot.Partition) string {
 	switch {
 	case p.Volume.Kind == volume.Unknown:
 		return "it is not known what it holds"
-	case readers[p.Volume.Kind] == nil:
+	case systems[p.Volume.Kind].free == nil:
 		return fmt.Sprintf("the free space of %s is not known", p.Volume.Kind)
 	case len(p.Volume.Parts) > 0:
 		return "it is divided into further volumes"
