@@ -107,15 +107,25 @@ func (s *Seal) Patches(shift int64, others []disk.Patch) (patches []disk.Patch) 
 	}
 	was := slices.Clone(now)
 	s.Make(now)
-	done = 0
-	for _, at := range s.At {
-		for _, d := range differences(was[done:done+at.Len], now[done:done+at.Len]) {
+	return rewritten(s.At, shift, was, now, "checksum of "+s.Name)
+}
+
+// rewritten returns the patches of the bytes in ranges, which move by shift bytes. A short text is a field, of which all
+// bytes are listed; of a longer one only the stretches that differ.
+func rewritten(ranges []disk.Range, shift int64, was, now []byte, reason string) (patches []disk.Patch) {
+	done := int64(0)
+	for _, at := range ranges {
+		a, b := was[done:done+at.Len], now[done:done+at.Len]
+		done += at.Len
+		changed := []disk.Range{{Len: at.Len}}
+		if len(now) > wholeField {
+			changed = differences(a, b)
+		}
+		for _, d := range changed {
 			patches = append(patches, disk.Patch{
-				Off: at.Off + shift + d.Off, Old: was[done:][d.Off:d.End()], New: now[done:][d.Off:d.End()],
-				Reason: "checksum of " + s.Name,
+				Off: at.Off + shift + d.Off, Old: a[d.Off:d.End()], New: b[d.Off:d.End()], Reason: reason,
 			})
 		}
-		done += at.Len
 	}
 	return patches
 }
@@ -176,22 +186,7 @@ func (r Ref) Patches(shift, to int64) ([]disk.Patch, error) {
 		panic(fmt.Sprintf("boot: %s has %d bytes, and would have %d", r.Kind, len(r.Raw), len(b)))
 	}
 	reason := fmt.Sprintf("%s: %d -> %d", r.Name(), r.Points, to)
-	var patches []disk.Patch
-	done := int64(0)
-	for _, at := range r.At {
-		was, now := r.Raw[done:done+at.Len], b[done:done+at.Len]
-		done += at.Len
-		if len(b) <= wholeField {
-			patches = append(patches, disk.Patch{Off: at.Off + shift, Old: was, New: now, Reason: reason})
-			continue
-		}
-		for _, d := range differences(was, now) {
-			patches = append(patches, disk.Patch{
-				Off: at.Off + shift + d.Off, Old: was[d.Off:d.End()], New: now[d.Off:d.End()], Reason: reason,
-			})
-		}
-	}
-	return patches, nil
+	return rewritten(r.At, shift, r.Raw, b, reason), nil
 }
 
 // differences returns the stretches in which two texts of the same length differ.

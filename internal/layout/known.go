@@ -46,11 +46,6 @@ func ReadBoot(g *boot.Guest) (*boot.Result, error) {
 	return r, err
 }
 
-// FixedPlace returns why a partition must stay where it is; empty: nothing is known to find it by its place.
-func FixedPlace(d disk.Disk, p boot.Partition, all []boot.Partition) (string, error) {
-	return firmware.FixedPlace(d, p, all)
-}
-
 // SignsOf returns what a volume over the whole disk shows of the state in which its machine was left.
 func SignsOf(d disk.Disk, whole boot.Partition) ([]boot.Sign, error) {
 	signs, g := boot.SignsOf(whole), &boot.Guest{Disk: d, Partitions: []boot.Partition{whole}}

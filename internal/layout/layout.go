@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/firmware"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -126,7 +127,7 @@ func lookIn(d disk.Disk, found Sectors, hint table.Geometry, short bool) (*Layou
 		return nil, d, err
 	}
 	for i, p := range l.Partitions {
-		if l.Partitions[i].Fixed, err = FixedPlace(d, p, l.Partitions); err != nil {
+		if l.Partitions[i].Fixed, err = firmware.FixedPlace(d, p, l.Partitions); err != nil {
 			return nil, d, fmt.Errorf("partition %d: %w", p.Number, err)
 		}
 	}

@@ -6,12 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/firmware"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest/boottest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -44,7 +44,7 @@ func readBoard(t *testing.T, b []byte) ([]boot.Partition, *boot.Result) {
 	tab, parts := boottest.Partitions(t, d)
 	for i, p := range parts {
 		var err error
-		parts[i].Fixed, err = layout.FixedPlace(d, p, parts)
+		parts[i].Fixed, err = firmware.FixedPlace(d, p, parts)
 		require.NoError(t, err)
 	}
 	return parts, boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
