@@ -87,6 +87,18 @@ func (c *Census) Stride(records int64) int64 {
 	return max(1, (records+MaxRecords-1)/MaxRecords)
 }
 
+// CountFree counts the free space that find finds. It is not known where the structures that show it are broken.
+func (c *Census) CountFree(find func(*FreeRuns) error) error {
+	var free FreeRuns
+	err := find(&free)
+	if err == nil {
+		c.Free = &free.Free
+	} else if !c.Broken(err) {
+		return err
+	}
+	return nil
+}
+
 // Paths finds the paths of the worst files. Where the budget ends, or a folder is broken, a file has none.
 func (c *Census) Paths(of func(id int64) (string, error)) error {
 	for i := range c.Worst {

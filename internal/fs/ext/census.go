@@ -47,11 +47,7 @@ func Fragments(c *guestfile.Census, volume disk.Disk) error {
 	if w.fs.groups > maxGroups {
 		return fmt.Errorf("ext superblock: %w of %d groups", ondisk.ErrLimit, maxGroups)
 	}
-	free, err := w.fs.free()
-	switch {
-	case err == nil:
-		c.Free = free
-	case !c.Broken(err):
+	if err := c.CountFree(w.fs.freeInto); err != nil {
 		return err
 	}
 	if err := w.inodes(); err != nil {

@@ -205,19 +205,18 @@ func (u *unused) inode(n *inode) error {
 	return nil
 }
 
-// free finds the free space in the bitmaps of all groups.
-func (f *fileSystem) free() (*guestfile.Free, error) {
-	var out guestfile.FreeRuns
+// freeInto adds the free space in the bitmaps of all groups.
+func (f *fileSystem) freeInto(out *guestfile.FreeRuns) error {
 	for number := range f.groups {
 		g, err := f.group(number)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if err := f.freeOf(g, &out); err != nil {
-			return nil, err
+		if err := f.freeOf(g, out); err != nil {
+			return err
 		}
 	}
-	return &out.Free, nil
+	return nil
 }
 
 // blocksOf returns the blocks of a group.

@@ -40,9 +40,7 @@ func Fragments(c *guestfile.Census, volume disk.Disk) error {
 		return err
 	}
 	w := &census{Census: c, fs: opened.(*fileSystem), seen: map[int64]bool{}} //nolint:forcetypeassert // Open's
-	switch c.Free, err = w.fs.free(); {
-	case err == nil:
-	case !c.Broken(err):
+	if err := c.CountFree(func(out *guestfile.FreeRuns) error { return w.fs.freeInto(out, nil) }); err != nil {
 		return err
 	}
 	return w.End(w.walk())
@@ -130,12 +128,6 @@ func (w *census) path(e entry, parent int) string {
 	}
 	slices.Reverse(names)
 	return strings.Join(names, "/")
-}
-
-// free finds the free clusters in the FAT in use.
-func (f *fileSystem) free() (*guestfile.Free, error) {
-	var out guestfile.FreeRuns
-	return &out.Free, f.freeInto(&out, nil)
 }
 
 // freeInto adds the free clusters in the FAT in use. same gets each piece of that which was read, with its place; nil:

@@ -39,9 +39,7 @@ func Fragments(c *guestfile.Census, volume disk.Disk) error {
 	if err := w.mft(); err != nil {
 		return err
 	}
-	switch c.Free, err = w.fs.free(); {
-	case err == nil:
-	case !c.Broken(err):
+	if err := c.CountFree(w.fs.freeInto); err != nil {
 		return err
 	}
 	if err := w.records(); err != nil {
@@ -156,12 +154,6 @@ func (s *stream) add(rec *record, a *attr) error {
 		return rec.broken(a.at+int64(a.RunOffset), "runs", err.Error(), "a run list")
 	}
 	return err
-}
-
-// free finds the free space in $Bitmap.
-func (n *fileSystem) free() (*guestfile.Free, error) {
-	var out guestfile.FreeRuns
-	return &out.Free, n.freeInto(&out)
 }
 
 // bitmap opens $Bitmap.
