@@ -117,19 +117,28 @@ func (t *Table) find(n int) (Partition, bool) {
 	return Partition{}, false
 }
 
+// entryFields are those of an entry of an MBR that change with the place of its partition.
+var entryFields = []field{{1, 3, "start CHS"}, {5, 3, "end CHS"}, {8, 4, "start LBA"}, {12, 4, "sector count"}}
+
 // diff makes one patch of each field of an entry that changed. at is the byte offset of the entry in the result.
 func diff(at int64, was, now mbrEntry, where, what string) []disk.Patch {
-	a, b := was.bytes(), now.bytes()
-	var out []disk.Patch
-	for _, f := range []struct {
-		at, n int64
-		name  string
-	}{{1, 3, "start CHS"}, {5, 3, "end CHS"}, {8, 4, "start LBA"}, {12, 4, "sector count"}} {
-		if string(a[f.at:f.at+f.n]) != string(b[f.at:f.at+f.n]) {
-			out = append(out, disk.Patch{
-				Off: at + f.at, Old: a[f.at : f.at+f.n], New: b[f.at : f.at+f.n],
-				Reason: fmt.Sprintf("%s: %s of %s", where, f.name, what),
-			})
+	return changed(at, was.bytes(), now.bytes(), entryFields, func(name string) string {
+		return fmt.Sprintf("%s: %s of %s", where, name, what)
+	})
+}
+
+// field is a part of a structure.
+type field struct {
+	off, n int64
+	name   string
+}
+
+// changed makes one patch of each field of a structure that changed. at is the byte offset of the structure in the
+// result.
+func changed(at int64, was, now []byte, fields []field, reason func(name string) string) (out []disk.Patch) {
+	for _, f := range fields {
+		if a, b := was[f.off:f.off+f.n], now[f.off:f.off+f.n]; string(a) != string(b) {
+			out = append(out, disk.Patch{Off: at + f.off, Old: a, New: b, Reason: reason(f.name)})
 		}
 	}
 	return out
@@ -173,7 +182,9 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 		}
 		now := c.header(own, headers[i], headers[1-i], arrays[i], c.usable(to.Size), sum)
 		if own != nil {
-			out = append(out, headerPatches(headers[i], own.raw, now, name)...)
+			out = append(out, changed(headers[i], own.raw, now, headerFields, func(field string) string {
+				return name + ": " + field
+			})...)
 		} else if string(w.old) != string(now) {
 			out = append(out, disk.Patch{
 				Off: headers[i], Old: w.old, New: now, Reason: name + ": header, from the other copy",
@@ -257,25 +268,14 @@ func (c *copies) header(own *gpt, at, alt, array, usable int64, sum uint32) []by
 	return b
 }
 
-// headerPatches lists the fields of a header that change.
-func headerPatches(at int64, old, now []byte, name string) []disk.Patch {
-	var out []disk.Patch
-	for _, f := range []struct {
-		off, n int64
-		name   string
-	}{
-		{atHeaderCRC, 4, "header CRC"},
-		{atMyLBA, 8, "my LBA"},
-		{atAltLBA, 8, "alternate LBA"},
-		{atUsable + 8, 8, "last usable LBA"},
-		{atEntriesLBA, 8, "entries LBA"},
-		{atEntriesCRC, 4, "entries CRC"},
-	} {
-		if a, b := old[f.off:f.off+f.n], now[f.off:f.off+f.n]; string(a) != string(b) {
-			out = append(out, disk.Patch{Off: at + f.off, Old: a, New: b, Reason: name + ": " + f.name})
-		}
-	}
-	return out
+// headerFields are those of a header that change.
+var headerFields = []field{
+	{atHeaderCRC, 4, "header CRC"},
+	{atMyLBA, 8, "my LBA"},
+	{atAltLBA, 8, "alternate LBA"},
+	{atUsable + 8, 8, "last usable LBA"},
+	{atEntriesLBA, 8, "entries LBA"},
+	{atEntriesCRC, 4, "entries CRC"},
 }
 
 // protective makes the protective entry cover a disk of size bytes. Spec: UEFI 2.10, 5.2.3: starting LBA 1, CHS
