@@ -282,7 +282,7 @@ func appleEntryOf(v *Volume, s *super, b []byte, i int64) {
 	size := int64(s.u16(2))
 	entry(v, s.what, i*size+8, Part{
 		Name: strings.TrimSpace(strconv.FormatInt(i, 10) + " " + Label(b[16:48])), Kind: kind,
-		Start: blocks(start, size), Size: blocks(count, size),
+		Start: int64(start) * size, Size: int64(count) * size,
 		Own: slices.Contains(appleOwn, kind) || strings.HasPrefix(kind, "Apple_Driver"),
 	})
 }

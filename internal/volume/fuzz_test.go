@@ -47,7 +47,7 @@ func FuzzPackedTexts(f *testing.F) {
 		v, err := readZFS(d, 0)
 		require.True(t, err == nil && v.DataStart == zfsDataStart || isBroken(err) ||
 			errors.Is(err, ondisk.ErrNoMatch), "%v", err)
-		first, err := luks2Payload(data)
+		first, err := payloadOf(data)
 		require.True(t, err == nil || isBroken(err), "%v", err)
 		require.GreaterOrEqual(t, first.Off, int64(0))
 		require.GreaterOrEqual(t, first.End(), first.Off)

@@ -48,9 +48,6 @@ func leaves(v *Volume, what string, off int64, part string, end int64) {
 		fmt.Sprintf("at most %d, where the disk ends", v.Size)))
 }
 
-// blocks converts a number of blocks to bytes. No factor is above 2^32.
-func blocks(n uint32, size int64) int64 { return int64(n) * size }
-
 // rdb is the rigid disk block of the Amiga, one of the first 16 sectors. Its checksum counts the given number of words.
 // Spec: AmigaOS, devices/hardblocks.h; Linux, block/partitions/amiga.c.
 var rdb = &row{

@@ -91,7 +91,11 @@ func readLUKS2(v *Volume, s *super) error {
 	}
 	v.Label = s.text(atLabel, 48)
 	text, _, _ := bytes.Cut(b[luks2Fixed:], []byte{0})
-	data, err := luks2Payload(text)
+	area, err := readLUKS2Area(text)
+	if err != nil {
+		return ondisk.Shift(err, luks2Fixed)
+	}
+	data, err := area.payload()
 	v.DataStart, v.Size = data.Off, max(v.Size, data.End())
 	switch {
 	case err != nil:
@@ -100,45 +104,62 @@ func readLUKS2(v *Volume, s *super) error {
 		return ondisk.Field("luks2 json", "offset of a segment", luks2Fixed, v.DataStart,
 			fmt.Sprintf("less than %d, the size of the device", s.d.Size()))
 	}
-	if i, ok := tableKeys(text); ok {
+	if i, ok := area.tableKeys(); ok {
 		v.Issues = append(v.Issues, i)
 	}
 	return nil
 }
 
-// luks2Payload returns the first data segment; one that goes to the end of the device has the length 0. Segments are
-// decoded one by one, since a map of untrusted text could take many times its size. Spec: LUKS2 On-Disk Format
-// Specification 1.1.1, 3.3 "Segments Object".
-func luks2Payload(text []byte) (first disk.Range, err error) {
-	var area struct {
-		Segments json.RawMessage `json:"segments"`
+// luks2Area is the JSON area, as far as it is read. Spec: LUKS2 On-Disk Format Specification 1.1.1, 3.3 "Segments
+// Object", 3.5 "Tokens Object".
+type luks2Area struct {
+	Segments json.RawMessage `json:"segments"`
+	Tokens   json.RawMessage `json:"tokens"`
+}
+
+func readLUKS2Area(text []byte) (a luks2Area, err error) {
+	if err := json.Unmarshal(text, &a); err != nil {
+		return a, ondisk.Field("luks2 json", "text", 0, err.Error(), "JSON")
 	}
-	if err := json.Unmarshal(text, &area); err != nil {
-		return first, ondisk.Field("luks2 json", "text", 0, err.Error(), "JSON")
-	}
-	dec := json.NewDecoder(bytes.NewReader(area.Segments))
+	return a, nil
+}
+
+// members visits the members of an object one by one, since a map of untrusted text could take many times its size.
+func members(object json.RawMessage, visit func(name json.Token, dec *json.Decoder) error) error {
+	dec := json.NewDecoder(bytes.NewReader(object))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return first, ondisk.Field("luks2 json", "segments", 0, "none", "an object")
+		return ondisk.Field("luks2 json", "segments", 0, "none", "an object")
 	}
-	first.Off = -1
 	for dec.More() {
+		name, err := dec.Token()
+		if err != nil {
+			return ondisk.Field("luks2 json", "segments", 0, err.Error(), "names")
+		}
+		if err := visit(name, dec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// payload returns the first data segment; one that goes to the end of the device has the length 0.
+func (a luks2Area) payload() (first disk.Range, err error) {
+	first.Off = -1
+	err = members(a.Segments, func(_ json.Token, dec *json.Decoder) error {
 		var s struct {
 			Offset string   `json:"offset"` // bytes
 			Size   string   `json:"size"`   // bytes, or "dynamic"
 			Flags  []string `json:"flags"`
 		}
-		if _, err := dec.Token(); err != nil {
-			return first, ondisk.Field("luks2 json", "segments", 0, err.Error(), "names")
-		}
 		if err := dec.Decode(&s); err != nil {
-			return first, ondisk.Field("luks2 json", "segment", 0, err.Error(), "an object")
+			return ondisk.Field("luks2 json", "segment", 0, err.Error(), "an object")
 		}
 		if slices.ContainsFunc(s.Flags, func(f string) bool { return strings.HasPrefix(f, "backup-") }) {
-			continue // how it was before an encryption that is under way
+			return nil // how it was before an encryption that is under way
 		}
 		n, err := strconv.ParseInt(s.Offset, 10, 64)
 		if err != nil || n < 0 {
-			return first, ondisk.Field("luks2 json", "offset of a segment", 0, s.Offset, "a number of bytes")
+			return ondisk.Field("luks2 json", "offset of a segment", 0, s.Offset, "a number of bytes")
 		}
 		size, err := strconv.ParseInt(s.Size, 10, 64)
 		if err != nil || size < 0 || size > math.MaxInt64-n {
@@ -147,9 +168,10 @@ func luks2Payload(text []byte) (first disk.Range, err error) {
 		if first.Off < 0 || n < first.Off {
 			first = disk.Range{Off: n, Len: size}
 		}
-	}
+		return nil
+	})
 	first.Off = max(first.Off, 0)
-	return first, nil
+	return first, err
 }
 
 // pcrOfTable is the register of a TPM into which firmware measures the partition table of the disk that it boots. Spec:
@@ -187,28 +209,17 @@ type clevisHeader struct {
 	} `json:"clevis"`
 }
 
-// tableKeys returns the issue of keys that a TPM gives only while the partition table is as it was. text is the JSON
-// area; ok is false if there are none. What cannot be decoded binds nothing that is known.
-func tableKeys(text []byte) (i ondisk.Issue, ok bool) {
-	var area struct {
-		Tokens json.RawMessage `json:"tokens"`
-	}
-	if json.Unmarshal(text, &area) != nil {
-		return i, false
-	}
-	dec := json.NewDecoder(bytes.NewReader(area.Tokens))
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return i, false
-	}
-	bound, locked := []string{}, false
-	for n := 0; dec.More() && n < maxTokens; n++ {
-		name, err := dec.Token()
-		if err != nil {
-			break
+// tableKeys returns the issue of keys that a TPM gives only while the partition table is as it was; ok is false if there
+// are none. What cannot be decoded binds nothing that is known.
+func (a luks2Area) tableKeys() (i ondisk.Issue, ok bool) {
+	bound, locked, n := []string{}, false, 0
+	_ = members(a.Tokens, func(name json.Token, dec *json.Decoder) error {
+		if n++; n > maxTokens {
+			return ondisk.ErrLimit
 		}
 		var t luks2Token
 		if err := dec.Decode(&t); err != nil {
-			break
+			return err
 		}
 		switch {
 		case t.Type == "systemd-tpm2" && slices.Contains(t.PCRs, pcrOfTable), t.Type == "clevis" && t.clevis():
@@ -216,7 +227,8 @@ func tableKeys(text []byte) (i ondisk.Issue, ok bool) {
 		case t.Type == "systemd-tpm2" && t.PCRLock:
 			bound, locked = append(bound, fmt.Sprintf("%.8v (systemd-pcrlock)", name)), true
 		}
-	}
+		return nil
+	})
 	if len(bound) == 0 {
 		return i, false
 	}

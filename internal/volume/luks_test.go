@@ -20,7 +20,7 @@ import (
 func TestSegmentsOfLUKS2(t *testing.T) {
 	const area = `{"segments":{"0":{"offset":"4096","flags":["backup-final"]},` +
 		`"1":{"offset":"65536"},"2":{"offset":"32768","size":"dynamic","flags":["x"]}}}`
-	first, err := luks2Payload([]byte(area))
+	first, err := payloadOf([]byte(area))
 	require.NoError(t, err)
 	require.Equal(t, disk.Range{Off: 32768}, first)
 }
@@ -30,7 +30,7 @@ func TestSegmentOfAFixedSize(t *testing.T) {
 	for size, want := range map[string]int64{
 		"4096": 4096, "dynamic": 0, "-1": 0, "9223372036854775807": 0, "9223372036854775808": 0, "": 0,
 	} {
-		first, err := luks2Payload([]byte(`{"segments":{"0":{"offset":"32768","size":"` + size + `"}}}`))
+		first, err := payloadOf([]byte(`{"segments":{"0":{"offset":"32768","size":"` + size + `"}}}`))
 		require.NoError(t, err)
 		require.Equal(t, disk.Range{Off: 32768, Len: want}, first, size)
 	}
@@ -90,7 +90,9 @@ func TestKeysThatThePartitionTableOpens(t *testing.T) {
 			"",
 		},
 	} {
-		i, ok := tableKeys([]byte(`{"keyslots":{},"tokens":` + tc.tokens + `,"segments":{}}`))
+		area, err := readLUKS2Area([]byte(`{"keyslots":{},"tokens":` + tc.tokens + `,"segments":{}}`))
+		i, ok := area.tableKeys()
+		ok = ok && err == nil
 		require.Equal(t, tc.says != "", ok, name)
 		if ok {
 			require.Contains(t, i.Text, tc.says, name)
@@ -120,4 +122,13 @@ func TestTokenOfCryptsetup(t *testing.T) {
 	disktest.Run(t, "cryptsetup", "token", "import", "--disable-external-tokens", "--json-file", token, img)
 	require.Len(t, read(), 1)
 	require.Contains(t, read()[0].Text, "PCR 5")
+}
+
+// payloadOf returns the first data segment of a JSON area.
+func payloadOf(text []byte) (disk.Range, error) {
+	area, err := readLUKS2Area(text)
+	if err != nil {
+		return disk.Range{}, err
+	}
+	return area.payload()
 }

@@ -207,8 +207,11 @@ func probeZFS(d disk.Disk) (*Volume, error) {
 func readZFS(d disk.Disk, at int64) (*Volume, error) {
 	const head = 12 // XDR, byte order of the machine, two reserved bytes; version 0; names that stand once
 	b, err := ondisk.Bytes(d, at+atZFSList, head)
-	if err != nil || b[0] != 1 || b[1] > 1 || !bytes.Equal(b[2:], []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 1}) {
-		return nil, orNoMatch(err)
+	if err != nil {
+		return nil, err
+	}
+	if b[0] != 1 || b[1] > 1 || !bytes.Equal(b[2:], []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 1}) {
+		return nil, ondisk.ErrNoMatch
 	}
 	if b, err = ondisk.Bytes(d, at+atZFSList, zfsListSize); err != nil {
 		return nil, err
@@ -274,12 +277,4 @@ func nvUint(list []byte, name string) uint64 {
 		return binary.BigEndian.Uint64(value)
 	}
 	return 0
-}
-
-// orNoMatch returns ErrNoMatch, or the error of reading.
-func orNoMatch(err error) error {
-	if err == nil {
-		err = ondisk.ErrNoMatch
-	}
-	return err
 }
