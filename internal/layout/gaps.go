@@ -128,7 +128,7 @@ func firstData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 			continue
 		}
 		n := min(e.Len, limit)
-		zeros, err := leadingZeros(d, disk.Range{Off: e.Off, Len: n})
+		zeros, err := countZeros(d, disk.Range{Off: e.Off, Len: n}, false)
 		if err != nil {
 			return 0, err
 		}
@@ -158,7 +158,7 @@ func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 		if n == 0 {
 			return s.End(), nil
 		}
-		zeros, err := zeros(d, disk.Range{Off: s.End() - n, Len: n}, true)
+		zeros, err := countZeros(d, disk.Range{Off: s.End() - n, Len: n}, true)
 		if err != nil {
 			return 0, err
 		}
@@ -199,11 +199,8 @@ func longer(b []byte, rest int64) []byte {
 	return slices.Grow(b[:0], int(n))[:n]
 }
 
-// leadingZeros counts the zero bytes at the start of r, in whole sectors.
-func leadingZeros(d disk.Disk, r disk.Range) (int64, error) { return zeros(d, r, false) }
-
-// zeros counts the zero bytes at the start of r, or at its end, in whole sectors.
-func zeros(d disk.Disk, r disk.Range, atEnd bool) (n int64, err error) {
+// countZeros counts the zero bytes at the start of r, or at its end, in whole sectors.
+func countZeros(d disk.Disk, r disk.Range, atEnd bool) (n int64, err error) {
 	var b []byte
 	for n < r.Len {
 		b = longer(b, r.Len-n)

@@ -280,7 +280,7 @@ func (e *evidence) add(d disk.Disk, p table.Partition, v *volume.Volume, sector 
 // unknown counts a partition of unknown content.
 func (e *evidence) unknown(d disk.Disk, r disk.Range) error {
 	r.Len = min(r.Len, beginning)
-	zeros, err := leadingZeros(d, r)
+	zeros, err := countZeros(d, r, false)
 	if err != nil || zeros == r.Len {
 		return err
 	}
@@ -288,7 +288,7 @@ func (e *evidence) unknown(d disk.Disk, r disk.Range) error {
 	if zeros > 0 || r.Off < units.SectorSize {
 		return nil
 	}
-	front, err := leadingZeros(d, disk.Range{Off: r.Off - units.SectorSize, Len: units.SectorSize})
+	front, err := countZeros(d, disk.Range{Off: r.Off - units.SectorSize, Len: units.SectorSize}, false)
 	if err == nil && front > 0 {
 		e.edges++
 	}
