@@ -412,22 +412,17 @@ func (c *config) search(w []string) {
 	}
 	if p, ok := c.named(keys[kind] + "=" + value); ok && kind != "" {
 		found := []string{fmt.Sprintf("#%d", p.Number)}
-		if variable == "root" {
-			c.rootFound(found)
+		if variable != "root" {
+			c.assign(variable, found)
 			return
 		}
-		c.assign(variable, found)
+		// It counts whatever a hint said before.
+		if c.script.root = found; c.blocks == 0 {
+			c.global = found
+		}
 		return
 	}
 	c.assign(variable, []string{unknown})
-}
-
-// rootFound sets the root to what a search found, which counts whatever a hint said before.
-func (c *config) rootFound(root []string) {
-	c.script.root = root
-	if c.blocks == 0 {
-		c.global = root
-	}
 }
 
 // searchFile gives a variable the partitions that hold a file. One whose files are not read can hold it, too.

@@ -28,13 +28,6 @@ func isLilo(code []byte) bool {
 
 const runLilo = "go on with --allow-unbootable, and run lilo from a rescue system on the copy"
 
-// liloError is why a LILO is not rewritten.
-type liloError string
-
-func (e liloError) Error() string { return string(e) }
-
-func liloErrorf(format string, args ...any) error { return liloError(fmt.Sprintf(format, args...)) }
-
 func findLilo(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	followed := 0
 	err = g.Homes(c, func(home boot.Partition, where string, code []byte) error {
@@ -50,7 +43,7 @@ func findLilo(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 
 // readLilo follows a first stage, and adds references, or the reason why there are none.
 func readLilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, where string, code []byte) error {
-	name, bad := liloVersion(code), liloError("")
+	name, bad := liloVersion(code), unsound{}
 	m, err := followLilo(g, home, code)
 	switch {
 	case err == nil:
@@ -60,7 +53,7 @@ func readLilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, w
 	case errors.As(err, &bad):
 		f.Link(home.Number, "%s in %s loads a kernel by absolute sectors", name, where)
 		text := fmt.Sprintf("%s in %s holds the absolute sectors of the kernel, and its map is not rewritten, since %s",
-			name, where, bad)
+			name, where, bad.text)
 		remedy := runLilo
 		if m != nil && m.file != nil && m.file.Fixed != nil { // it waits for the replay of a journal
 			remedy = "shut the guest down cleanly first, or " + runLilo
@@ -144,16 +137,16 @@ func readLiloFirst(code []byte) (*liloFirst, error) {
 	major, minor := s.Version&0xff, s.Version>>8
 	switch {
 	case s.Stage != liloStage1 || major < 22 || major > 24 || (major == 22 && minor < 6):
-		return nil, liloErrorf("the layout of its map is not known, only that of 22.6 to 24")
+		return nil, unsoundf("the layout of its map is not known, only that of 22.6 to 24")
 	case s.CLI != 0xfa || int(s.CodeLength) > liloMaxCode || !liloReads(code[:liloMaxCode]):
-		return nil, liloErrorf("its first stage is not that of 22.6 to 24")
+		return nil, unsoundf("its first stage is not that of 22.6 to 24")
 	case s.RAIDOffset != 0 || s.Prompt&liloFlagRAID != 0:
 		return nil, errLiloRAID
 	}
 	return s, s.Mode.check(s.Drive)
 }
 
-const errLiloRAID = liloError("its addresses count from the start of a partition of an array")
+var errLiloRAID = unsoundf("its addresses count from the start of a partition of an array")
 
 // followLilo reads what a first stage leads to. The map that it returns with an error has what was read of it.
 func followLilo(g *boot.Guest, home boot.Partition, code []byte) (*liloMap, error) {
@@ -162,12 +155,12 @@ func followLilo(g *boot.Guest, home boot.Partition, code []byte) (*liloMap, erro
 		return nil, err
 	}
 	if size := g.Disk.SectorSize(); size != liloSector {
-		return nil, liloErrorf("it knows sectors of 512 bytes only, and the disk has sectors of %d", size)
+		return nil, unsoundf("it knows sectors of 512 bytes only, and the disk has sectors of %d", size)
 	}
 	place := int64(one.Place) * liloSector
 	p, ok := g.Holding(place, liloSector)
 	if !ok {
-		return nil, liloErrorf("the list of its second stage is at LBA %d, in no partition", one.Place)
+		return nil, unsoundf("the list of its second stage is at LBA %d, in no partition", one.Place)
 	}
 	m := &liloMap{g: g, home: p, mode: one.Mode, seen: map[int64]bool{}}
 	if err := m.open(place); err != nil {
@@ -213,11 +206,11 @@ func (m liloMode) check(drive byte) error {
 	case m&liloArray != 0:
 		return errLiloRAID
 	case m == 0:
-		return liloErrorf("its addresses are cylinders, heads and sectors")
+		return unsoundf("its addresses are cylinders, heads and sectors")
 	case m != liloLinear && m != liloLBA32:
-		return liloErrorf("its addresses have the unknown flags %#x", byte(m))
+		return unsoundf("its addresses have the unknown flags %#x", byte(m))
 	case drive != liloDisk:
-		return liloErrorf("its map is on BIOS drive %#x, which can be another disk", drive)
+		return unsoundf("its map is on BIOS drive %#x, which can be another disk", drive)
 	}
 	return nil
 }
@@ -245,14 +238,14 @@ func (h *liloHigh) decode(b []byte, mode liloMode) (a liloAddr, err error) {
 	case flags&liloArray != 0:
 		return a, errLiloRAID
 	case flags != mode:
-		return a, liloErrorf("an address has the flags %#x, which do not fit %#x of the first stage", byte(flags),
+		return a, unsoundf("an address has the flags %#x, which do not fit %#x of the first stage", byte(flags),
 			byte(mode))
 	}
 	switch {
 	case b[2]&liloDrives != liloDisk:
 		return a, mode.check(b[2] & liloDrives)
 	case a.sectors == 0:
-		return a, liloErrorf("the address of LBA %d has no sectors", a.lba)
+		return a, unsoundf("the address of LBA %d has no sectors", a.lba)
 	}
 	return a, nil
 }

@@ -71,7 +71,7 @@ type liloParams struct {
 // open finds the map as a file. place is a byte of it on the disk.
 func (m *liloMap) open(place int64) error {
 	if kind := m.home.Volume.Kind; !slices.Contains([]volume.Kind{volume.Ext2, volume.Ext3, volume.Ext4}, kind) {
-		return liloErrorf("it lies in partition %d (%s), and only in ext the file of the map is read", m.home.Number,
+		return unsoundf("it lies in partition %d (%s), and only in ext the file of the map is read", m.home.Number,
 			kind)
 	}
 	files, err := m.g.Files(m.home)
@@ -93,7 +93,7 @@ func (m *liloMap) open(place int64) error {
 			return nil
 		}
 	}
-	return liloErrorf("the list of its second stage, at LBA %d, is in no file /boot/map of partition %d",
+	return unsoundf("the list of its second stage, at LBA %d, is in no file /boot/map of partition %d",
 		place/liloSector, m.home.Number)
 }
 
@@ -116,7 +116,7 @@ func (m *liloMap) place() error {
 // unread makes a reason of an error that describes the file system.
 func (m *liloMap) unread(err error) error {
 	if boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, fs.ErrInvalid) {
-		return liloErrorf("partition %d: %v", m.home.Number, err)
+		return unsoundf("partition %d: %v", m.home.Number, err)
 	}
 	return err
 }
@@ -137,9 +137,9 @@ func (m *liloMap) sector(place int64, what string) (off int64, b []byte, err err
 	off, ok := m.offset(place)
 	switch {
 	case !ok:
-		return 0, nil, liloErrorf("%s is at LBA %d, outside of %q", what, place/liloSector, m.file.Path)
+		return 0, nil, unsoundf("%s is at LBA %d, outside of %q", what, place/liloSector, m.file.Path)
 	case m.seen[off]:
-		return 0, nil, liloErrorf("%s is at LBA %d, as another part of its map", what, place/liloSector)
+		return 0, nil, unsoundf("%s is at LBA %d, as another part of its map", what, place/liloSector)
 	}
 	m.seen[off] = true
 	b, err = ondisk.Bytes(m.file, off, liloSector)
@@ -165,7 +165,7 @@ func (m *liloMap) refer(kind string, points, n int64, shift liloShift, offs ...i
 // add adds a reference that a shift moves. Addresses that the loader may not reach even now cannot be written.
 func (m *liloMap) add(r boot.Ref, shift liloShift) {
 	if err := shift(slices.Clone(r.Raw), 0); err != nil && m.far == nil {
-		m.far = liloErrorf("%v: a BIOS may not reach it", err)
+		m.far = unsoundf("%v: a BIOS may not reach it", err)
 	}
 	r.Encode = m.encoder(r.Points, shift)
 	m.refs = append(m.refs, r)
@@ -175,7 +175,7 @@ func (m *liloMap) add(r boot.Ref, shift liloShift) {
 func (m *liloMap) address(b []byte) (place int64, err error) {
 	a, err := m.next(&liloHigh{}, b)
 	if err == nil && a.sectors != 1 {
-		err = liloErrorf("the address of LBA %d counts %d sectors, want 1", a.lba, a.sectors)
+		err = unsoundf("the address of LBA %d counts %d sectors, want 1", a.lba, a.sectors)
 	}
 	return a.lba * liloSector, err
 }
@@ -187,7 +187,7 @@ func (m *liloMap) next(high *liloHigh, b []byte) (liloAddr, error) {
 		return a, err
 	}
 	if a.lba*liloSector < m.home.Off || (a.lba+a.sectors)*liloSector > m.home.End() {
-		return a, liloErrorf("it names LBA %d to %d, not all in partition %d, where the map lies", a.lba,
+		return a, unsoundf("it names LBA %d to %d, not all in partition %d, where the map lies", a.lba,
 			a.lba+a.sectors-1, m.home.Number)
 	}
 	return a, nil
@@ -201,7 +201,7 @@ func (m *liloMap) read(place int64, one *liloFirst) error {
 	}
 	const end = liloSector - len(liloMagic)
 	if string(list[end:]) != liloMagic {
-		return liloErrorf("LBA %d does not hold the list of its second stage", place/liloSector)
+		return unsoundf("LBA %d does not hold the list of its second stage", place/liloSector)
 	}
 	var two *liloParams
 	var first, n int64 // of the list
@@ -222,7 +222,7 @@ func (m *liloMap) read(place int64, one *liloFirst) error {
 		}
 	}
 	if two == nil || n == int64(end)/4 {
-		return liloErrorf("the list of its second stage has no sectors, or no end")
+		return unsoundf("the list of its second stage has no sectors, or no end")
 	}
 	points := int64(binary.LittleEndian.Uint32(list)) * liloSector
 	if err := m.refer("LILO list of its second stage", points, n*4, m.shiftNumbers, off); err != nil {
@@ -237,7 +237,7 @@ func readLiloParams(b []byte, one *liloFirst) (*liloParams, error) {
 		return nil, err
 	}
 	if p.Magic != one.Magic || p.Version != one.Version || p.MapStamp != one.MapStamp || p.Stage&0xff != liloStage2 {
-		return nil, liloErrorf("what its list names is no second stage of the same map")
+		return nil, unsoundf("what its list names is no second stage of the same map")
 	}
 	return p, nil
 }
@@ -257,7 +257,7 @@ func (m *liloMap) readParameters(p *liloParams, two int64) error {
 		return err
 	}
 	if sum := liloSum(b[:atLiloSum]); sum != binary.LittleEndian.Uint32(b[atLiloSum:]) {
-		return liloErrorf("its parameters, at LBA %d, do not have their checksum, %#x", place/liloSector, sum)
+		return unsoundf("its parameters, at LBA %d, do not have their checksum, %#x", place/liloSector, sum)
 	}
 	sectors, line, err := m.findTable(b)
 	if err != nil {
@@ -272,7 +272,7 @@ func (m *liloMap) readParameters(p *liloParams, two int64) error {
 		}
 	}
 	if p.Message == 0 && !ondisk.IsZero(b[message:message+liloAddrLen]) {
-		return liloErrorf("it has the address of a message, which has no length")
+		return unsoundf("it has the address of a message, which has no length")
 	}
 	points := line
 	if p.Message != 0 {
@@ -303,7 +303,7 @@ func (m *liloMap) findTable(b []byte) (sectors, line int64, err error) {
 		}
 		return sectors, line, nil
 	}
-	return 0, 0, liloErrorf("its parameters do not name the first sectors of %q, which hold the table of kernels",
+	return 0, 0, unsoundf("its parameters do not name the first sectors of %q, which hold the table of kernels",
 		m.file.Path)
 }
 
@@ -346,7 +346,7 @@ func (m *liloMap) section(what string, place int64) (sectors int64, err error) {
 		}
 	}
 	if sectors == 0 {
-		return 0, liloErrorf("the list of sectors of %s is empty", what)
+		return 0, unsoundf("the list of sectors of %s is empty", what)
 	}
 	return sectors, m.refer("LILO list of sectors of "+what, points, liloSector, m.shiftPages, offs...)
 }
@@ -378,7 +378,7 @@ func (m *liloMap) readTable(sectors int64) error {
 	}
 	atSum := size - 4
 	if sum := liloSum(b[:atSum]); sum != binary.LittleEndian.Uint32(b[atSum:]) {
-		return liloErrorf("its table of kernels does not have its checksum, %#x", sum)
+		return unsoundf("its table of kernels does not have its checksum, %#x", sum)
 	}
 	kernels, err := m.kernels(b[:atSum])
 	if err != nil {
@@ -404,7 +404,7 @@ func (m *liloMap) readTable(sectors int64) error {
 // readKernel reads where a kernel and its initial RAM disk lie.
 func (m *liloMap) readKernel(k liloKernel) error {
 	if k.Flags&liloIsKernel == 0 {
-		return liloErrorf("it also starts another system, %q, by the boot sector", k.Name)
+		return unsoundf("it also starts another system, %q, by the boot sector", k.Name)
 	}
 	sectors, err := m.section(fmt.Sprintf("kernel %q", k.Name), k.Start)
 	if err != nil {
@@ -449,13 +449,13 @@ func (m *liloMap) kernelsOf(b []byte, password int64) (list []liloKernel, err er
 			Flags: binary.LittleEndian.Uint16(tail[atLiloFlags:]),
 		}
 		if len(name) == liloMaxName || strings.Trim(rest, "\x00") != "" || strings.ContainsFunc(name, unprintable) {
-			return nil, liloErrorf("entry %d of its table of kernels has no name", len(list)+1)
+			return nil, unsoundf("entry %d of its table of kernels has no name", len(list)+1)
 		}
 		if k.Start, err = m.address(tail[atLiloStart:]); err != nil {
 			return nil, err
 		}
 		if initrd := tail[atLiloInitrd:atLiloStart]; (k.RAMDisk > 0) == ondisk.IsZero(initrd) {
-			return nil, liloErrorf("size and address of the initial RAM disk of kernel %q contradict each other",
+			return nil, unsoundf("size and address of the initial RAM disk of kernel %q contradict each other",
 				k.Name)
 		}
 		if k.RAMDisk > 0 {
@@ -466,7 +466,7 @@ func (m *liloMap) kernelsOf(b []byte, password int64) (list []liloKernel, err er
 		list = append(list, k)
 	}
 	if len(list) == 0 || !ondisk.IsZero(b[at:]) {
-		return nil, liloErrorf("its table of kernels is empty, or does not end in zeros")
+		return nil, unsoundf("its table of kernels is empty, or does not end in zeros")
 	}
 	return list, nil
 }
