@@ -107,18 +107,18 @@ func (s *Seal) Patches(shift int64, others []disk.Patch) (patches []disk.Patch) 
 	}
 	was := slices.Clone(now)
 	s.Make(now)
-	return rewritten(s.At, shift, was, now, "checksum of "+s.Name)
+	return rewritten(s.At, shift, was, now, false, "checksum of "+s.Name)
 }
 
-// rewritten returns the patches of the bytes in ranges, which move by shift bytes. A short text is a field, of which all
-// bytes are listed; of a longer one only the stretches that differ.
-func rewritten(ranges []disk.Range, shift int64, was, now []byte, reason string) (patches []disk.Patch) {
+// rewritten returns the patches of the bytes in ranges, which move by shift bytes: of whole ranges, or only of
+// the stretches that differ.
+func rewritten(ranges []disk.Range, shift int64, was, now []byte, whole bool, reason string) (patches []disk.Patch) {
 	done := int64(0)
 	for _, at := range ranges {
 		a, b := was[done:done+at.Len], now[done:done+at.Len]
 		done += at.Len
 		changed := []disk.Range{{Len: at.Len}}
-		if len(now) > wholeField {
+		if !whole {
 			changed = differences(a, b)
 		}
 		for _, d := range changed {
@@ -186,7 +186,7 @@ func (r Ref) Patches(shift, to int64) ([]disk.Patch, error) {
 		panic(fmt.Sprintf("boot: %s has %d bytes, and would have %d", r.Kind, len(r.Raw), len(b)))
 	}
 	reason := fmt.Sprintf("%s: %d -> %d", r.Name(), r.Points, to)
-	return rewritten(r.At, shift, r.Raw, b, reason), nil
+	return rewritten(r.At, shift, r.Raw, b, len(b) <= wholeField, reason), nil
 }
 
 // differences returns the stretches in which two texts of the same length differ.

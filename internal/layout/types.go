@@ -249,8 +249,8 @@ func (l *Layout) onlyLabel() {
 	case !identify.Sliced(v.Kind):
 		return
 	case l.Unlisted():
-		i := unknownContent(fmt.Sprintf("the partition table of the disk is not one of a PC (%s), and its partitions are "+
-			"not read: whether they are aligned is not known", l.FixedTable()))
+		i := unknownContent(fmt.Sprintf("the partition table of the disk is not one of a PC (%s), and its partitions "+
+			"are not read: whether they are aligned is not known", l.FixedTable()))
 		i.Remedy = "inspect and scan accept it with --allow-unknown; trueup convert copies the disk as it is"
 		l.Issues = append(l.Issues, i)
 		return

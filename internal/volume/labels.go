@@ -132,9 +132,9 @@ func sum32(b []byte) (sum uint32) {
 	return sum
 }
 
-// bsd is the table of slices of a BSD. Both magic numbers identify it. A label with a wrong checksum is returned with the
-// error: the BSDs do not use it, but parted makes such labels. Spec: FreeBSD, sys/sys/disk/bsd.h (struct disklabel);
-// OpenBSD, sys/sys/disklabel.h, where some spare words have a use; NetBSD, sys/sys/disklabel.h.
+// bsd is the table of slices of a BSD. Both magic numbers identify it. A label with a wrong checksum is returned with
+// the error: the BSDs do not use it, but parted makes such labels. Spec: FreeBSD, sys/sys/disk/bsd.h (struct
+// disklabel); OpenBSD, sys/sys/disklabel.h, where some spare words have a use; NetBSD, sys/sys/disklabel.h.
 var bsd = &row{
 	kinds: []Traits{{Kind: Disklabel, Slices: "BSD disklabel", NeverStale: true}},
 	what:  "bsd disklabel", at: []int64{units.SectorSize, 4096, atInSector}, size: atBSDMap + maxSlices*bsdEntry,

@@ -209,8 +209,8 @@ type clevisHeader struct {
 	} `json:"clevis"`
 }
 
-// tableKeys returns the issue of keys that a TPM gives only while the partition table is as it was; ok is false if there
-// are none. What cannot be decoded binds nothing that is known.
+// tableKeys returns the issue of keys that a TPM gives only while the partition table is as it was; ok is false if
+// there are none. What cannot be decoded binds nothing that is known.
 func (a luks2Area) tableKeys() (i ondisk.Issue, ok bool) {
 	bound, locked, n := []string{}, false, 0
 	_ = members(a.Tokens, func(name json.Token, dec *json.Decoder) error {

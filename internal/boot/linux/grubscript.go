@@ -43,8 +43,8 @@ func words(line string) (out []string) {
 	for _, cmd := range commands(line, false) {
 		for _, w := range cmd {
 			text := ""
-			for _, p := range w {
-				text += p.text
+			if len(w) > 0 { // of a word without variables it is the only part
+				text = w[0].text
 			}
 			out = append(out, text)
 		}

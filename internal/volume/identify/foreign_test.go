@@ -158,7 +158,8 @@ func TestForeignTablesOfStrangers(t *testing.T) {
 			forgeRDB(), func(f forge.Bytes) { f.BE32(2*512+4, 31); sealRDB(f, 2*512) }, volume.RDB, true,
 		},
 		"rdb behind the first 16 sectors": {
-			forgeRDB(), func(f forge.Bytes) { copy(f[16*512:], f[2*512:3*512]); clear(f[:16*512]) }, volume.Unknown, false,
+			forgeRDB(), func(f forge.Bytes) { copy(f[16*512:], f[2*512:3*512]); clear(f[:16*512]) },
+			volume.Unknown, false,
 		},
 		"sgi partition behind the disk": {
 			forgeSGI(), func(f forge.Bytes) { f.BE32(312, foreignSectors); sealSGI(f) }, volume.SGI, true,
@@ -222,7 +223,8 @@ func TestMapOfACD(t *testing.T) {
 // The labels of mainframes are found at the places where Linux looks for them.
 func TestDASDLabels(t *testing.T) {
 	for mark, layout := range map[string]string{
-		"\xd3\xd5\xe7\xf1": "LDL (LNX1)", "\xc3\xd4\xe2\xf1": "CMS (CMS1)", "\xe5\xd6\xd3\xf1\xe5\xd6\xd3\xf1": "CDL (VOL1)",
+		"\xd3\xd5\xe7\xf1": "LDL (LNX1)", "\xc3\xd4\xe2\xf1": "CMS (CMS1)",
+		"\xe5\xd6\xd3\xf1\xe5\xd6\xd3\xf1": "CDL (VOL1)",
 	} {
 		for _, at := range []int64{512, 1024, 4096, 8192} {
 			f := make(forge.Bytes, foreignSectors*512)
