@@ -75,8 +75,8 @@ const (
 // overhead is what a run of fio takes beside its runtime: threads start, and it looks at the clock twice a second.
 const overhead = 700 * time.Millisecond
 
-// Check refuses options that cannot be right.
-func (o *Options) Check() error {
+// check refuses options that cannot be right.
+func (o *Options) check() error {
 	usage := func(format string, args ...any) error { return ondisk.In(ondisk.ErrUsage, format, args...) }
 	switch {
 	case o.Size < minSize || o.Size > maxSize:

@@ -49,7 +49,7 @@ func short(t *testing.T, folder string) *Options {
 		Runtime: minRuntime, Rounds: 1, Now: func() time.Time { return time.Date(2026, 11, 23, 1, 2, 3, 4, time.UTC) },
 		Watch: &watcher{total: map[string]int64{}, done: map[string]int64{}},
 	}
-	require.NoError(t, o.Check())
+	require.NoError(t, o.check())
 	return o
 }
 
@@ -213,7 +213,7 @@ func TestOptions(t *testing.T) {
 	t.Parallel()
 	o := short(t, t.TempDir())
 	o.Sizes, o.Jobs, o.Starts, o.Rounds = DefaultSizes, DefaultJobs, slices.Clone(DefaultStarts), 3
-	require.NoError(t, o.Check())
+	require.NoError(t, o.check())
 	require.Equal(t, []int64{65536, 65024, 66048}, o.Starts, "the aligned one is the first")
 	var all []string
 	for _, l := range o.Loads() {
@@ -247,7 +247,7 @@ func TestOptions(t *testing.T) {
 	} {
 		o := short(t, t.TempDir())
 		change(o)
-		err := o.Check()
+		err := o.check()
 		require.ErrorIs(t, err, ondisk.ErrUsage)
 		require.ErrorContains(t, err, want)
 	}

@@ -35,7 +35,7 @@ func (o *Options) Settle(changed func(flag string) bool) error {
 			return fmt.Errorf("%s: %w", o.JobFile, err)
 		}
 	}
-	return o.Check()
+	return o.check()
 }
 
 // readBounded reads a file, and one byte more than a bound at most.

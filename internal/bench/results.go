@@ -1,4 +1,4 @@
-// This part of the package reports a benchmark: as text, as JSON, and as one page. It is pure.
+// This part of the package reports a benchmark: as text and as JSON. It is pure.
 
 package bench
 

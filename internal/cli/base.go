@@ -127,37 +127,6 @@ func (c *Base) Emit(stdout io.Writer, v any, show func(t *report.Text)) error {
 	return WrapStdout(c.print(stdout, v, t, show))
 }
 
-// HTML is the format that bench, boot and scan have beside those of all commands.
-const HTML = "html"
-
-// CheckPage is Check for commands that also print a page.
-func (c *Base) CheckPage() error {
-	output := c.Output
-	if output == HTML && !c.AsJSON {
-		c.Output = "text" // which the check of all commands knows
-	}
-	err := c.Check()
-	c.Output = output
-	return err
-}
-
-// EmitPage is Emit for commands that also print a page.
-func (c *Base) EmitPage(stdout io.Writer, v any, show func(t *report.Text), page func(w io.Writer) error) error {
-	if c.Output != HTML || c.JSON() {
-		return c.Emit(stdout, v, show)
-	}
-	c.Result = v
-	var b bytes.Buffer
-	if err := page(&b); err != nil {
-		return err
-	}
-	if c.Out != "" {
-		return WrapStdout(WriteFile(c.Out, b.Bytes()))
-	}
-	_, err := b.WriteTo(stdout)
-	return WrapStdout(err)
-}
-
 func (c *Base) print(w io.Writer, v any, t *report.Text, show func(t *report.Text)) error {
 	if c.JSON() {
 		return c.writeJSON("")(w, v)

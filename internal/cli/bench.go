@@ -44,7 +44,7 @@ here, and options that run programs or touch other files are refused.
 
 The result can be kept as JSON.`,
 		Example: `  trueup bench --quick /srv/images
-  trueup bench --rounds 5 -o html --out bench.html /srv/images
+  trueup bench --rounds 5 --json --out bench.json /srv/images
   trueup bench --read-only /dev/sdb`,
 		Args: Arguments("DIR"),
 		// an image, with --read-only
@@ -66,7 +66,7 @@ The result can be kept as JSON.`,
 }
 
 func (f *benchFlags) checkFlags() error {
-	if err := f.CheckPage(); err != nil {
+	if err := f.Check(); err != nil {
 		return err
 	}
 	return f.Settle(f.set.Changed)
@@ -91,5 +91,5 @@ func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
 	if err != nil {
 		return err
 	}
-	return f.EmitPage(out, b, b.Text, func(w io.Writer) error { return b.HTML(w, f.Version) })
+	return f.Emit(out, b, b.Text)
 }

@@ -69,7 +69,7 @@ func (f *bootFlags) addMachine(cmd *cobra.Command) {
 
 func (f *bootFlags) checkFlags() error {
 	_, err := f.Reading.Options()
-	err = errors.Join(err, f.CheckPage(), f.CheckTrial())
+	err = errors.Join(err, f.Check(), f.CheckTrial())
 	if err != nil || f.pictures == "" {
 		return err
 	}
@@ -120,7 +120,7 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 	if err := r.Pictures(f.savePicture); err != nil {
 		return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
 	}
-	if err := f.EmitPage(out, r, r.Text, func(w io.Writer) error { return r.HTML(w, f.Version) }); err != nil {
+	if err := f.Emit(out, r, r.Text); err != nil {
 		return err
 	}
 	return ExitWith(r.ExitCode)

@@ -142,6 +142,8 @@ func TestNearlyRightValues(t *testing.T) {
 		"judge --by qemu-im src.img d":              "did you mean qemu-img?",
 		"boot --firmware efi src.img":               "did you mean uefi?",
 		"boot --bus sat src.img":                    "did you mean sata?",
+		"boot -o html src.img":                      "--output \"html\", want text or json",
+		"bench -o html .":                           "--output \"html\", want text or json",
 		"version --color nevr":                      "did you mean never?",
 		"scan -f json src.img":                      "did you mean -o json?",
 		"scan --format json src.img":                "did you mean -o json?",

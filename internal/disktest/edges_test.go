@@ -190,10 +190,10 @@ var edges = map[string][]string{
 	"internal/bench/measured": nil, // results as values: reports match them with partitions
 	// It knows no image, and returns its result as a report.
 	// Texts of guests and of a storage are escaped as those of images are.
-	"internal/bench": {"internal/bench/measured", "internal/report", "internal/report/pages", "internal/sys"},
+	"internal/bench": {"internal/bench/measured", "internal/report", "internal/sys"},
 	// It knows no image, and returns its result as a report.
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.
-	"internal/trial": {"internal/report", "internal/report/pages", "internal/self", "internal/sys"},
+	"internal/trial": {"internal/report", "internal/self", "internal/sys"},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/diskcopy", "internal/report", "internal/scan/results"},
 	// The commands, by all that they use.

@@ -1,4 +1,4 @@
-// This part of the package reports a trial boot: as text, as JSON, as pictures, and as one page.
+// This part of the package reports a trial boot: as text, as JSON and as pictures.
 
 package trial
 

@@ -2,7 +2,6 @@ package trial
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"image"
@@ -18,10 +17,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/html"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/disktest/pagetest"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -122,7 +119,7 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 	require.Contains(t, shown(all["pictures"]), "picture, 320 x 240 pixels at 200, 160 (16.0 % of the screen)\n")
 	require.Contains(t, shown(all["pictures"]), "a screen of 800 x 600 pixels: aligned-003.png\n")
 	all["pictures"].Unnamed()
-	require.Contains(t, shown(all["pictures"]), "--pictures DIR or -o html show it\n")
+	require.Contains(t, shown(all["pictures"]), "--pictures DIR shows it\n")
 	require.Contains(t, shown(all["once"]), "Same: nothing has to move, so the source was started once: it comes to ")
 	require.NotContains(t, shown(all["once"]), "\nAligned view:")
 	require.NotContains(t, shown(all["unclear"]), "--seconds N", "time is no remedy for a QEMU that fails")
@@ -187,52 +184,7 @@ func TestPicturesOfABoot(t *testing.T) {
 	require.ErrorIs(t, r.Pictures(func(string, []byte) error { return full }), full)
 }
 
-// rendered is the page of a report, and what a second parser makes of it.
-func rendered(t testing.TB, r *Boot) (string, *html.Node) {
-	t.Helper()
-	var b strings.Builder
-	require.NoError(t, r.HTML(&b, "1.0"))
-	doc, err := html.Parse(strings.NewReader(b.String()))
-	require.NoError(t, err)
-	return b.String(), doc
-}
-
-func TestPageOfABoot(t *testing.T) {
-	t.Parallel()
-	all := samples(t)
-	for name, r := range all {
-		_, doc := rendered(t, r)
-		require.Equal(t, r.Word(), pagetest.TextOf(pagetest.Elements(doc, "h1")[0]), name)
-		require.Contains(t, pagetest.TextOf(doc), report.Capital(report.SafeMessage(r.Reason)))
-		require.Len(t, pagetest.Elements(doc, "h2"), len(r.Runs())+min(len(r.Differences), 1))
-	}
-	_, doc := rendered(t, all["differs"])
-	var marks []string
-	for _, m := range pagetest.Elements(doc, "mark") {
-		marks = append(marks, pagetest.TextOf(m))
-	}
-	require.Equal(t, []string{
-		"trueup: loaded", "trueup: loaded", "trueup: loaded", "error: unknown filesystem.", "grub rescue>",
-	}, marks)
-
-	_, doc = rendered(t, all["pictures"])
-	images := pagetest.Elements(doc, "img")
-	require.Len(t, images, 4)
-	for n, want := range all["pictures"].After.Screens[1:] {
-		_, data, found := strings.Cut(pagetest.Attribute(images[2+1-n], "src"), "data:image/png;base64,")
-		require.True(t, found, "%.80s", pagetest.Attribute(images[2+1-n], "src"))
-		require.Equal(t, want.png, decoded(t, data))
-	}
-	rects := pagetest.Elements(doc, "rect")
-	require.Len(t, rects, 2)
-	require.Equal(t, []string{"200", "160", "320", "240"},
-		[]string{
-			pagetest.Attribute(rects[0], "x"), pagetest.Attribute(rects[0], "y"), pagetest.Attribute(rects[0], "width"),
-			pagetest.Attribute(rects[0], "height"),
-		})
-}
-
-// Texts that a page or a terminal would obey.
+// Texts that a terminal or a reader of JSON would obey.
 var hostile = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `</pre><style>*{display:none}</style>`,
 	"\x1b[2J\x1b]0;x\a", "\xff\xfe", "exe.\u202egnp", "{{.Policy}}", "]]>", "\u2028",
@@ -240,7 +192,6 @@ var hostile = []string{
 
 func TestHostileGuest(t *testing.T) {
 	t.Parallel()
-	_, plain := rendered(t, samples(t)["differs"])
 	for _, text := range hostile {
 		f := recordedRun(t, "grub2-broken")
 		f.Note, f.Accel, f.Serial = text, text, strings.Repeat(text+"\r\n", 50)
@@ -248,19 +199,12 @@ func TestHostileGuest(t *testing.T) {
 			f.Frames[n].Text = append(f.Frames[n].Text, text)
 		}
 		r := New(head, text, machine, 1, recordedRun(t, "grub2"), f)
-		out, doc := rendered(t, r)
-		for _, name := range []string{"script", "style", "title", "meta", "img"} {
-			require.Len(t, pagetest.Elements(doc, name), len(pagetest.Elements(plain, name)),
-				"%q makes a %s", text, name)
-		}
 		var b strings.Builder
 		r.Text(&report.Text{W: &b, Width: 80})
-		for _, s := range []string{out, b.String()} {
-			require.True(t, utf8.ValidString(s))
-			require.Equal(t, -1, strings.IndexFunc(s, func(r rune) bool {
-				return r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028')
-			}), "%q", text)
-		}
+		require.True(t, utf8.ValidString(b.String()))
+		require.Equal(t, -1, strings.IndexFunc(b.String(), func(r rune) bool {
+			return r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028')
+		}), "%q", text)
 		var object bytes.Buffer
 		require.NoError(t, report.JSON(&object, r))
 		require.True(t, json.Valid(object.Bytes()))
@@ -270,27 +214,5 @@ func TestHostileGuest(t *testing.T) {
 	f.Frames[2].Picture = []byte("\x89PNG\r\n\x1a\n<script>")
 	r := of(f, f)
 	require.Equal(t, Neither, r.Verdict)
-	_, doc := rendered(t, r)
-	require.Contains(t, pagetest.TextOf(doc), "is left out")
-}
-
-// The page has no more of a long run than its bounds.
-func TestLongFilms(t *testing.T) {
-	t.Parallel()
-	f := recordedRun(t, "grub2")
-	f.Dropped = 100
-	for len(f.Frames) < MaxFrames {
-		f.Frames = append(f.Frames, Frame{Text: []string{strings.Repeat("x", 2000)}})
-	}
-	f.Serial = strings.Repeat("a line\r\n", 10_000)
-	out, doc := rendered(t, of(f, f))
-	require.Less(t, len(out), 200<<10)
-	require.Contains(t, pagetest.TextOf(doc), "Before it: 24 screens, without the first 203 screens")
-}
-
-func decoded(t testing.TB, text string) []byte {
-	t.Helper()
-	b, err := base64.StdEncoding.DecodeString(text)
-	require.NoError(t, err)
-	return b
+	require.Zero(t, r.Before.Screens[2].Width)
 }

@@ -84,8 +84,7 @@ func (r *Run) text(t *report.Text) {
 		case last.Kind == "picture" && last.Picture != "":
 			fmt.Fprintf(t.W, "  a screen of %d x %d pixels: %s\n", last.Width, last.Height, last.Picture)
 		case last.Kind == "picture":
-			fmt.Fprintf(t.W, "  a screen of %d x %d pixels; --pictures DIR or -o html show it\n", last.Width,
-				last.Height)
+			fmt.Fprintf(t.W, "  a screen of %d x %d pixels; --pictures DIR shows it\n", last.Width, last.Height)
 		default:
 			box(t, last.Lines)
 		}

@@ -22,11 +22,10 @@ var frameStyle string
 
 // Source holds the templates of one kind of page. All of it are templates, so that no value has to be declared safe.
 type Source struct {
-	Body     string // defines "title" and "body", and may define "head"; "facts" is there for it
-	Style    string // beside that of all pages
-	Script   string // empty: none
-	Pictures bool   // are in the page
-	Asks     bool   // the server that it is from, by a script or a form
+	Body   string // defines "title" and "body", and may define "head"; "facts" is there for it
+	Style  string // beside that of all pages
+	Script string // empty: none
+	Asks   bool   // the server that it is from, by a script or a form
 	// Functions are those of Body, beside the usual ones.
 	Functions template.FuncMap
 }
@@ -51,9 +50,6 @@ func parse(s Source) page {
 		template.Must(t.New(name).Parse(text))
 	}
 	k := page{frame: t, policy: "default-src 'none'; "}
-	if s.Pictures {
-		k.policy += "img-src data:; "
-	}
 	k.policy += "style-src '" + k.inlineHash("inline-style") + "'; "
 	if s.Script != "" {
 		k.policy += "script-src '" + k.inlineHash("inline-script") + "'; "
