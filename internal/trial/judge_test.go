@@ -19,7 +19,7 @@ const bios = "SeaBIOS (version 1.16.2-debian-1.16.2-1)\n\n\niPXE (http://ipxe.or
 
 // shown is a film of text screens, which settled at the last.
 func shown(screens ...string) *Film {
-	f := &Film{Settled: true, Ended: Settled, Took: time.Duration(len(screens)) * 10 * time.Second}
+	f := &Film{Ended: Settled, Took: time.Duration(len(screens)) * 10 * time.Second}
 	for n, s := range screens {
 		f.Frames = append(f.Frames, Frame{At: time.Duration(n) * time.Second, Text: strings.Split(s, "\n")})
 	}
@@ -44,7 +44,7 @@ func said(serial string) *Film {
 
 // cut is a film whose time was over a second after its last screen came.
 func cut(f *Film) *Film {
-	f.Settled, f.Ended, f.Took = false, TimeOver, f.Frames[len(f.Frames)-1].At+time.Second
+	f.Ended, f.Took = TimeOver, f.Frames[len(f.Frames)-1].At+time.Second
 	return f
 }
 
@@ -54,7 +54,7 @@ func emulated(f *Film) *Film {
 }
 
 func ended(f *Film, end End) *Film {
-	f.Settled, f.Ended = false, end
+	f.Ended = end
 	return f
 }
 
@@ -226,9 +226,8 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			name: "both loop", before: ended(shown("hello"), ResetLoop), after: ended(shown("hello"), ResetLoop),
 			want: Neither,
 		}, {name: "nothing but the BIOS", before: shown(bios), after: shown(bios), want: Neither, says: "firmware"}, {
-			name: "nothing at all", before: &Film{Settled: true, Ended: Settled}, after: &Film{
-				Settled: true,
-				Ended:   Settled,
+			name: "nothing at all", before: &Film{Ended: Settled}, after: &Film{
+				Ended: Settled,
 			}, want: Neither,
 		}, {
 			name: "a kernel that is loading", before: shown(bios + "Loading initial ramdisk ..."),
@@ -304,7 +303,7 @@ var compared = sync.OnceValue(func() []comparedRuns {
 		}, {
 			name: "a desktop with another window", before: filmed(desktop(320, 240)),
 			after: filmed(with(desktop(320, 240), image.Rect(80, 80, 200, 160), white)), want: Differs,
-			at: Difference{Where: Picture, Area: image.Rect(80, 80, 200, 160), Share: float64(120*80) / (320 * 240)},
+			at: Difference{Where: Picture, Area: &Area{80, 80, 120, 80}, Share: float64(120*80) / (320 * 240)},
 		}, {
 			name: "another resolution", before: filmed(desktop(320, 240)), after: filmed(desktop(400, 300)),
 			want: Differs,
@@ -376,21 +375,21 @@ func TestCompareOne(t *testing.T) {
 // A run that is moot decides the verdict, whatever the other run shows. A guest that fails is not moot.
 func TestMoot(t *testing.T) {
 	t.Parallel()
-	moot := 0
+	found := 0
 	for _, c := range compared() {
-		if !Moot(c.before) {
+		if !moot(c.before) {
 			continue
 		}
-		moot++
+		found++
 		want := Compare(c.before, &Film{Ended: LeftOut})
 		require.Equal(t, Unclear, want.Verdict, c.name)
 		for _, other := range compared() {
 			require.Equal(t, want, Compare(c.before, other.after), "%s, and %s", c.name, other.name)
 		}
 	}
-	require.NotZero(t, moot)
+	require.NotZero(t, found)
 	for _, end := range []End{Panicked, ResetLoop, PoweredOff, TimeOver} {
-		require.False(t, Moot(&Film{Ended: end}), end)
+		require.False(t, moot(&Film{Ended: end}), end)
 	}
 }
 
@@ -468,9 +467,9 @@ func TestWrappedRows(t *testing.T) {
 func TestMute(t *testing.T) {
 	t.Parallel()
 	for _, f := range []*Film{{}, shown("", ""), painted(black(320, 240))} {
-		require.True(t, Mute(f))
+		require.True(t, mute(f))
 	}
 	for _, f := range []*Film{shown(bios), said("x"), painted(black(320, 240), desktop(320, 240))} {
-		require.False(t, Mute(f))
+		require.False(t, mute(f))
 	}
 }

@@ -156,46 +156,50 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
-	mute, err := t.runs(ctx, source)
-	// What the first machine ran with does not run the second: both run alike, or nothing is judged.
-	if mute && err == nil {
-		t.Say("the accelerator " + t.Before.Accel + " showed nothing of the second disk: both start again, emulated")
+	hung, err := t.runs(ctx, source)
+	if hung && err == nil {
+		t.Say("the accelerator does not work here: starts again, emulated")
 		t.Machine.Accel = emulation
 		_, err = t.runs(ctx, source)
 	}
 	return err
 }
 
-// runs starts both disks. mute reports that an accelerator of this program's choice showed nothing of the second.
-func (t *Pair) runs(ctx context.Context, source *self.Server) (mute bool, err error) {
-	chosen := t.Machine.Accel
-	if t.Before, err = t.film(ctx, t.Plan.BIOS.Source.fit(t.Machine), Source, source); err != nil || !t.Plan.Moves() {
-		return false, err
+// runs starts both disks with one accelerator. hung reports that emulation may do better.
+func (t *Pair) runs(ctx context.Context, source *self.Server) (hung bool, err error) {
+	t.Before, hung, err = t.film(ctx, t.Plan.BIOS.Source.fit(t.Machine), Source, source)
+	if err != nil || hung || !t.Plan.Moves() {
+		return hung, err
 	}
-	if Moot(&t.Before) {
+	if moot(&t.Before) {
 		t.After = Film{Ended: LeftOut, Accel: t.Before.Accel}
 		t.Say("the disk aligned: left out, since there is nothing to compare it with")
 		return false, nil
 	}
-	m := t.Plan.BIOS.Result.fit(t.Machine)
-	m.Accel = t.Before.Accel // both run alike
 	view, err := self.Serve(ctx, &struct{}{}, slices.Concat(t.Reading, t.Moving, []string{"--", t.Source})...)
 	if err != nil {
 		return false, err
 	}
-	t.After, err = t.film(ctx, m, Aligned, view)
-	return own(chosen) && m.Accel != emulation && mutely(&t.After), errors.Join(err, view.Close())
+	t.After, hung, err = t.film(ctx, t.Plan.BIOS.Result.fit(t.Machine), Aligned, view)
+	return hung || t.After.Accel != t.Before.Accel, errors.Join(err, view.Close()) // both run alike, or nothing is judged
 }
 
-// film starts a disk that is served.
-func (t *Pair) film(ctx context.Context, m Machine, disk string, s *self.Server) (Film, error) {
+// film starts a disk that is served. hung reports that an accelerator of this program's choice could not begin, broke
+// while the guest ran, or showed nothing: where KVM opens and hangs, not even the firmware shows itself.
+func (t *Pair) film(ctx context.Context, m Machine, disk string, s *self.Server) (f Film, hung bool, err error) {
 	m.Disk = s.URI
 	name := "the disk " + map[string]string{Source: "as it is", Aligned: "aligned"}[disk]
 	t.Say(fmt.Sprintf("boots %s: %s, %s, %d s at most", name, m.Firmware, m.Bus, int(m.Limit.Seconds())))
 	t.Begin(disk, m.Limit)
-	f, err := m.Run(ctx, t.Watch)
-	if err == nil {
-		t.Say(fmt.Sprintf("%s: %s after %.0f s (%s)", name, f.Ended.Words(), f.Took.Seconds(), f.Accel))
+	f, err = m.Run(ctx, t.Watch)
+	if own(m.Accel) && ctx.Err() == nil {
+		failed := errors.Is(err, errNoQMP)
+		if failed || err == nil && f.Accel != emulation && (f.Ended == Broken || running(&f) && mute(&f)) {
+			return f, true, nil
+		}
 	}
-	return f, err
+	if err == nil {
+		t.Say(fmt.Sprintf("%s: %s after %.0f s (%s)", name, f.Ended.words(), f.Took.Seconds(), f.Accel))
+	}
+	return f, false, err
 }

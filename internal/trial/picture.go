@@ -7,26 +7,27 @@ import (
 	"image/color"
 	"image/draw"
 	"image/png"
+	"strconv"
 
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Size returns the size of a screen of a film, a PNG, which is bounded.
-func Size(b []byte) (image.Point, error) {
+// sizeOf returns the size of a screen of a film, a PNG, which is bounded.
+func sizeOf(b []byte) (image.Point, error) {
 	head, err := png.DecodeConfig(bytes.NewReader(b))
 	if err != nil {
 		return image.Point{}, fmt.Errorf("picture of a screen: %w", err)
 	}
-	if head.Width <= 0 || head.Height <= 0 || head.Width > MaxPixels/head.Height {
+	if head.Width <= 0 || head.Height <= 0 || head.Width > maxPixels/head.Height {
 		return image.Point{}, ondisk.Field("picture of a screen", "size", 0,
 			fmt.Sprintf("%d x %d", head.Width, head.Height), "4 Mi pixels at most")
 	}
 	return image.Pt(head.Width, head.Height), nil
 }
 
-// Decode decodes a screen of a film.
-func Decode(b []byte) (*image.NRGBA, error) {
-	size, err := Size(b)
+// decode decodes a screen of a film.
+func decode(b []byte) (*image.NRGBA, error) {
+	size, err := sizeOf(b)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +236,7 @@ func screens(b, a *side, moves Moves) (out []Difference, tolerated []string) {
 	case bPicture == nil || aPicture == nil:
 		return []Difference{{Where: OnScreen, Before: b.came(), After: a.came()}}, nil
 	case bPicture.Bounds() != aPicture.Bounds():
-		return []Difference{{Where: Picture, Before: b.came(), After: a.came(), Share: 1, Area: aPicture.Bounds()}}, nil
+		return []Difference{{Where: Picture, Before: b.came(), After: a.came(), Share: 1, Area: area(aPicture.Bounds())}}, nil
 	}
 	small := clockAndCursor
 	if len(b.final) > 0 && len(a.final) > 0 { // both are text that was painted
@@ -276,10 +277,12 @@ func screens(b, a *side, moves Moves) (out []Difference, tolerated []string) {
 		all = []image.Rectangle{box}
 	}
 	for _, r := range all {
-		out = append(out, Difference{Where: Picture, Area: r.Intersect(aPicture.Bounds()), Share: share})
+		out = append(out, Difference{Where: Picture, Area: area(r.Intersect(aPicture.Bounds())), Share: share})
 	}
 	return out, nil
 }
+
+func area(r image.Rectangle) *Area { return &Area{r.Min.X, r.Min.Y, r.Dx(), r.Dy()} }
 
 // clockAndCursor are the small areas of a screen in graphics that may differ.
 const clockAndCursor = 2
@@ -295,4 +298,38 @@ func among(p *image.NRGBA, others []*image.NRGBA, moves []bool, small int) bool 
 		}
 	}
 	return false
+}
+
+// maxPixels bounds a screen: 2560 by 1600 fit.
+const maxPixels = 4 << 20
+
+// decodePPM decodes a picture of QEMU's screendump: a binary PPM of 8 bits without comments. Spec: netpbm, ppm(5).
+func decodePPM(b []byte) (*image.NRGBA, error) {
+	head := make([]int, 0, 3) // width, height, highest value
+	rest, found := bytes.CutPrefix(b, []byte("P6\n"))
+	for found && len(head) < 3 {
+		end := bytes.IndexAny(rest, " \n")
+		if end < 0 {
+			break
+		}
+		n, err := strconv.ParseUint(string(rest[:min(end, 6)]), 10, 16)
+		if err != nil {
+			break
+		}
+		head, rest = append(head, int(n)), rest[end+1:]
+	}
+	if len(head) < 3 || head[2] != 255 {
+		return nil, ondisk.Field("PPM picture", "header", 0, b[:min(len(b), 16)], "P6, width, height, 255")
+	}
+	width, height := head[0], head[1]
+	if pixels := int64(width) * int64(height); pixels == 0 || pixels > maxPixels || int64(len(rest)) != 3*pixels {
+		return nil, ondisk.Field("PPM picture", "length", 0, len(rest),
+			"3 bytes for each pixel, and 4 Mi pixels at most")
+	}
+	p := image.NewNRGBA(image.Rect(0, 0, width, height))
+	for i := range width * height {
+		copy(p.Pix[4*i:4*i+3], rest[3*i:])
+		p.Pix[4*i+3] = 0xff
+	}
+	return p, nil
 }

@@ -158,7 +158,7 @@ func TestRestlessPictures(t *testing.T) {
 		}
 		f := painted(screens...)
 		f.Frames[0] = shown(bios).Frames[0]
-		f.Settled, f.Ended, f.Took, f.Work = false, TimeOver, time.Minute, time.Minute
+		f.Ended, f.Took, f.Work = TimeOver, time.Minute, time.Minute
 		return f
 	}
 	require.Equal(t, Same, Compare(busy(0, image.Rectangle{}), busy(3, image.Rectangle{})).Verdict)

@@ -1,4 +1,4 @@
-package trial_test
+package trial
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/trial"
 )
 
 // FuzzDecodePPM requires that what is decoded has exactly the pixels of its bytes.
@@ -19,7 +18,7 @@ func FuzzDecodePPM(f *testing.F) {
 	f.Add([]byte("P6\n65535 65535\n255\n"))
 	f.Add([]byte("P6\n1 1\n65535\nrrggbb"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := trial.DecodePPM(b)
+		p, err := decodePPM(b)
 		if err != nil {
 			require.ErrorAs(t, err, new(*ondisk.FormatError))
 			return
@@ -37,7 +36,7 @@ func FuzzDecodePPM(f *testing.F) {
 
 func TestDecodePPM(t *testing.T) {
 	t.Parallel()
-	p, err := trial.DecodePPM([]byte("P6\n1 2\n255\nabcABC"))
+	p, err := decodePPM([]byte("P6\n1 2\n255\nabcABC"))
 	require.NoError(t, err)
 	require.Equal(t, []byte{'a', 'b', 'c', 255, 'A', 'B', 'C', 255}, p.Pix)
 	for _, wrong := range []string{
@@ -45,13 +44,13 @@ func TestDecodePPM(t *testing.T) {
 		"P6\n-1 1\n255\nabc", "P6\n1\n255\nabc", "P6\n1 1\n65535\nabcabc", "P6\n65536 1\n255\nabc",
 		"P6\n# c\n1 1\n255\nabc", fmt.Sprintf("P6\n%d %d\n255\n%s", 4097, 1024, make([]byte, 3*4097*1024)),
 	} {
-		_, err := trial.DecodePPM([]byte(wrong))
+		_, err := decodePPM([]byte(wrong))
 		require.ErrorAs(t, err, new(*ondisk.FormatError), "%.20q", wrong)
 	}
 }
 
 func TestWordsOfAnEnd(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "QEMU failed", trial.Broken.Words())
-	require.Equal(t, "time over", trial.TimeOver.Words())
+	require.Equal(t, "QEMU failed", Broken.words())
+	require.Equal(t, "time over", TimeOver.words())
 }

@@ -1,38 +1,38 @@
-// This part of the package reports a trial boot: as text, as JSON and as pictures.
-
 package trial
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"image"
 	"math"
 	"strings"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/text"
+
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Boot is the result of boot.
 type Boot struct {
 	report.Head
-	Source      string             `json:"source"`
-	Verdict     Verdict            `json:"verdict"`
-	Reason      string             `json:"reason"`
-	Differences []DifferenceReport `json:"differences"`
-	Tolerated   []string           `json:"tolerated"`
-	Moved       int                `json:"moved"` // partitions
-	Machine     MachineReport      `json:"machine"`
-	Before      *Run               `json:"before"` // of the source as it is
-	After       *Run               `json:"after"`  // of the aligned view; nil: nothing has to move
-	ExitCode    int                `json:"exit_code"`
+	Source      string        `json:"source"`
+	Verdict     Verdict       `json:"verdict"`
+	Reason      string        `json:"reason"`
+	Differences []Difference  `json:"differences"`
+	Tolerated   []string      `json:"tolerated"`
+	Moved       int           `json:"moved"` // partitions
+	Machine     machineReport `json:"machine"`
+	Before      *Run          `json:"before"` // of the source as it is
+	After       *Run          `json:"after"`  // of the aligned view; nil: nothing has to move
+	ExitCode    int           `json:"exit_code"`
 
 	slow bool // the emulation was, for timers of the guest
 }
 
-// MachineReport describes the machine of both runs.
-type MachineReport struct {
+// machineReport describes the machine of both runs.
+type machineReport struct {
 	Firmware string `json:"firmware"` // bios or uefi
 	Bus      string `json:"bus"`
 	Memory   int64  `json:"memory_bytes"`
@@ -46,14 +46,14 @@ type Run struct {
 	Accel    string         `json:"accelerator"`
 	Settled  bool           `json:"settled"`
 	Seconds  float64        `json:"duration_seconds"`
-	Screens  []ScreenReport `json:"screens"`
+	Screens  []screenReport `json:"screens"`
 	LeftOut  int            `json:"screens_left_out"` // of the middle
 	Serial   string         `json:"serial"`
 	SerialID string         `json:"serial_sha256"`
 }
 
-// ScreenReport is a screen of a run. A hash names what it shows.
-type ScreenReport struct {
+// screenReport is a screen of a run. A hash names what it shows.
+type screenReport struct {
 	At      float64  `json:"at_seconds"`
 	Kind    string   `json:"kind"` // text or picture
 	Lines   []string `json:"lines,omitempty"`
@@ -65,36 +65,13 @@ type ScreenReport struct {
 	png []byte
 }
 
-// DifferenceReport is a difference between the two runs.
-type DifferenceReport struct {
-	Difference
-	Rect  *Rect   `json:"area,omitempty"`
-	Share float64 `json:"share,omitempty"` // of the pixels, 0 to 1
-}
-
-// Rect is an area of a picture, in pixels.
-type Rect struct {
-	X      int `json:"x"`
-	Y      int `json:"y"`
-	Width  int `json:"width"`
-	Height int `json:"height"`
-}
-
-// Exit codes of the verdicts.
-const (
-	exitSame      = 0
-	exitNotJudged = 1
-	exitDiffers   = 5
-)
-
-// New reports on the films of the source and of the aligned view. Without the latter nothing has to move, and nothing
+// newBoot reports on the films of the source and of the aligned view. Without the latter nothing has to move, and nothing
 // is compared. moves are the places of the partitions.
-func New(
-	h report.Head, source string, m MachineReport, moved int, before, after *Film, moves ...Move,
+func newBoot(
+	h report.Head, source string, m machineReport, moved int, before, after *Film, moves ...Move,
 ) *Boot {
 	r := &Boot{
 		Head: h, Source: source, Machine: m, Moved: moved, Before: newRun("source", before),
-		Differences: []DifferenceReport{}, Tolerated: []string{},
 	}
 	if after != nil {
 		r.After = newRun("aligned", after)
@@ -104,50 +81,35 @@ func New(
 	if after == nil {
 		r.Reason = "nothing has to move, so the source was started once: " + j.Reason
 	}
-	for _, d := range j.Differences {
-		r.Differences = append(r.Differences, reportDifference(d))
+	r.Differences, r.Tolerated = append([]Difference{}, j.Differences...), append([]string{}, j.Tolerated...)
+	for n := range r.Differences {
+		r.Differences[n].Share = math.Round(r.Differences[n].Share*1e4) / 1e4
 	}
-	r.Tolerated = append(r.Tolerated, j.Tolerated...)
-	switch j.Verdict {
-	case Same:
-		r.ExitCode = exitSame
-	case Differs:
-		r.ExitCode = exitDiffers
-	case Neither, Unclear:
-		r.ExitCode = exitNotJudged
-	}
+	r.ExitCode = looks[j.Verdict].exit
 	return r
 }
 
 func newRun(name string, f *Film) *Run {
 	r := &Run{
-		Ended: f.Ended, Note: f.Note, Accel: f.Accel, Settled: f.Settled, Seconds: seconds(f.Took),
-		Screens: []ScreenReport{},
+		Ended: f.Ended, Note: f.Note, Accel: f.Accel, Settled: f.Ended == Settled || f.Ended == PoweredOff || f.Ended == Panicked, Seconds: seconds(f.Took),
+		Screens: []screenReport{},
 		LeftOut: f.Dropped, Serial: strings.ToValidUTF8(f.Serial, "\uFFFD"), SerialID: sum([]byte(f.Serial)),
 	}
 	for n, frame := range f.Frames {
-		s := ScreenReport{
+		s := screenReport{
 			At: seconds(frame.At), Kind: "text", Lines: frame.Text,
 			SHA256: sum([]byte(strings.Join(frame.Text, "\n"))),
 		}
 		if frame.Picture != nil {
 			s.Kind, s.SHA256, s.png = "picture", sum(frame.Picture), frame.Picture
 			s.Picture = fmt.Sprintf("%s-%03d.png", name, n+1)
-			if size, err := Size(frame.Picture); err == nil {
+			if size, err := sizeOf(frame.Picture); err == nil {
 				s.Width, s.Height = size.X, size.Y
 			}
 		}
 		r.Screens = append(r.Screens, s)
 	}
 	return r
-}
-
-func reportDifference(d Difference) DifferenceReport {
-	out := DifferenceReport{Difference: d, Share: math.Round(d.Share*1e4) / 1e4}
-	if d.Area != (image.Rectangle{}) {
-		out.Rect = &Rect{d.Area.Min.X, d.Area.Min.Y, d.Area.Dx(), d.Area.Dy()}
-	}
-	return out
 }
 
 // seconds are in tenths, as in all reports.
@@ -158,8 +120,8 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// Remedy returns what may let runs be judged that were not, empty if nothing is known that would.
-func (r *Boot) Remedy() string {
+// remedy returns what may let runs be judged that were not, empty if nothing is known that would.
+func (r *Boot) remedy() string {
 	if r.Verdict != Unclear {
 		return ""
 	}
@@ -167,8 +129,8 @@ func (r *Boot) Remedy() string {
 		return "try again when this machine has less to do"
 	}
 	remedy := "give the guest more time with --seconds N, and let its screen rest longer with --settle N"
-	for _, run := range r.Runs() {
-		if run.failed() {
+	for _, run := range r.runs() {
+		if run.Ended.failed() {
 			return ""
 		}
 		if run.Ended == TimeOver {
@@ -178,8 +140,8 @@ func (r *Boot) Remedy() string {
 	return remedy
 }
 
-// Runs returns the runs that there are.
-func (r *Boot) Runs() []*Run {
+// runs returns the runs that there are.
+func (r *Boot) runs() []*Run {
 	if r.After == nil {
 		return []*Run{r.Before}
 	}
@@ -188,7 +150,7 @@ func (r *Boot) Runs() []*Run {
 
 // Pictures calls save with the name and the PNG of each screen in graphics.
 func (r *Boot) Pictures(save func(name string, png []byte) error) error {
-	for _, run := range r.Runs() {
+	for _, run := range r.runs() {
 		for _, s := range run.Screens {
 			if s.png == nil {
 				continue
@@ -203,15 +165,15 @@ func (r *Boot) Pictures(save func(name string, png []byte) error) error {
 
 // Unnamed removes the names of pictures, for runs that write none.
 func (r *Boot) Unnamed() {
-	for _, run := range r.Runs() {
+	for _, run := range r.runs() {
 		for n := range run.Screens {
 			run.Screens[n].Picture = ""
 		}
 	}
 }
 
-// Place prints where a difference is.
-func (d DifferenceReport) Place() string {
+// place prints where a difference is.
+func (d Difference) place() string {
 	switch d.Where {
 	case OnScreen:
 		if d.Line == 0 {
@@ -221,8 +183,8 @@ func (d DifferenceReport) Place() string {
 	case Serial:
 		return fmt.Sprintf("serial port, line %d, column %d", d.Line, d.Column)
 	case Picture:
-		return fmt.Sprintf("picture, %d x %d pixels at %d, %d (%s of the screen)", d.Area.Dx(), d.Area.Dy(),
-			d.Area.Min.X, d.Area.Min.Y, percent(d.Share))
+		return fmt.Sprintf("picture, %d x %d pixels at %d, %d (%s of the screen)", d.Area.Width, d.Area.Height,
+			d.Area.X, d.Area.Y, percent(d.Share))
 	case Passing:
 		return "shown on the way"
 	case AtEnd:
@@ -237,10 +199,104 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.1f %%", 100*share)
 }
 
-// verdictTexts are the verdicts in words.
-var verdictTexts = map[Verdict]string{
-	Same: "Same", Differs: "Differs", Neither: "Neither boots", Unclear: "Not judged",
+// looks are the verdicts in words, with their colours and exit codes.
+var looks = map[Verdict]struct {
+	words string
+	color text.Color
+	exit  int
+}{
+	Same: {"Same:", text.FgGreen, 0}, Differs: {"Differs:", text.FgRed, report.ExitDiffers},
+	Neither: {"Neither boots:", text.FgYellow, 1}, Unclear: {"Not judged:", text.FgYellow, 1},
 }
 
-// Word returns the verdict in words.
-func (r *Boot) Word() string { return verdictTexts[r.Verdict] }
+// maxShown bounds the differences that a text lists, and the lines of a serial port.
+const (
+	maxShown  = 12
+	lastLines = 12
+)
+
+// Text prints the verdict, the differences, and the last screen of each run.
+func (r *Boot) Text(t *report.Text) {
+	lead, look := r.Reason, looks[r.Verdict]
+	if remedy := r.remedy(); remedy != "" {
+		lead += "; " + remedy
+	}
+	t.Lead(look.color, look.words, report.SafeMessage(lead)+".")
+	for n, d := range r.Differences {
+		if n == maxShown {
+			least := map[bool]string{true: "at least "}[len(r.Differences) == maxDifferences]
+			fmt.Fprintf(t.W, "  and %s%s\n", least, units.Counted(len(r.Differences)-n, "more difference"))
+			break
+		}
+		fmt.Fprintf(t.W, "  %s\n", d.place())
+		if d.Before+d.After != "" {
+			fmt.Fprintf(t.W, "    source   %s\n    aligned  %s\n", orNothing(d.Before), orNothing(d.After))
+		}
+	}
+	for n, run := range r.runs() {
+		fmt.Fprintf(t.W, "\n%s: %s.\n", []string{"Source", "Aligned view"}[n], run.facts())
+		run.text(t)
+	}
+}
+
+func orNothing(s string) string {
+	if s == "" {
+		return "(nothing there)"
+	}
+	return report.Safe(s)
+}
+
+// facts returns how a run went.
+func (r *Run) facts() string {
+	if r.Ended == LeftOut {
+		return "it was left out, since the run on the source judges nothing"
+	}
+	out := map[End]string{
+		Settled: "nothing changed any more", TimeOver: "time was over", PoweredOff: "it powered off",
+		ResetLoop: "it was reset again and again", Panicked: "it reported a panic",
+		DiskFailed: "its disk failed", DiskFull: "it wrote more than its overlay may hold",
+		Broken: "QEMU failed",
+	}[r.Ended]
+	out += fmt.Sprintf(" after %.1f s (%s), %s", r.Seconds, strings.ToUpper(report.Safe(r.Accel)),
+		units.Counted(len(r.Screens)+r.LeftOut, "screen"))
+	if r.Note != "" {
+		out += ", " + report.SafeMessage(r.Note)
+	}
+	return out
+}
+
+// text prints the last screen, and the last lines of the serial port.
+func (r *Run) text(t *report.Text) {
+	if len(r.Screens) > 0 {
+		last := r.Screens[len(r.Screens)-1]
+		switch {
+		case last.Kind == "picture" && last.Picture != "":
+			fmt.Fprintf(t.W, "  a screen of %d x %d pixels: %s\n", last.Width, last.Height, last.Picture)
+		case last.Kind == "picture":
+			fmt.Fprintf(t.W, "  a screen of %d x %d pixels; --pictures DIR shows it\n", last.Width, last.Height)
+		default:
+			box(t, last.Lines)
+		}
+	}
+	if lines := serialLines(r.Serial); len(lines) > 0 {
+		fmt.Fprintf(t.W, "  The serial port ends with:\n")
+		box(t, lines[max(0, len(lines)-lastLines):])
+	}
+}
+
+// box prints lines that came from a guest, each behind a bar. Blank ones at both ends are left out.
+func box(t *report.Text, lines []string) {
+	first, end := 0, len(lines)
+	for first < end && strings.TrimSpace(lines[first]) == "" {
+		first++
+	}
+	for end > first && strings.TrimSpace(lines[end-1]) == "" {
+		end--
+	}
+	if first == end {
+		fmt.Fprintf(t.W, "  | (empty)\n")
+	}
+	for _, l := range lines[first:end] {
+		fmt.Fprintf(t.W, "%s\n", strings.TrimRight("  | "+report.Safe(strings.TrimRight(l, " ")), " "))
+	}
+}

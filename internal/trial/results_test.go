@@ -34,7 +34,7 @@ func recordedRun(t testing.TB, name string) *Film {
 // painted is a film of a BIOS and of a desktop with a window.
 func paintedScreen(t testing.TB, window image.Rectangle) *Film {
 	t.Helper()
-	f := &Film{Settled: true, Ended: Settled, Accel: "tcg", Took: 42 * time.Second}
+	f := &Film{Ended: Settled, Accel: "tcg", Took: 42 * time.Second}
 	f.Frames = []Frame{{Text: []string{"SeaBIOS (version 1)", "Starting ..."}}}
 	for n, box := range []image.Rectangle{{}, window} {
 		p := image.NewNRGBA(image.Rect(0, 0, 800, 600))
@@ -51,11 +51,11 @@ func paintedScreen(t testing.TB, window image.Rectangle) *Film {
 
 var (
 	head    = report.Head{Origin: report.Origin{Schema: "trueup/1", Command: "boot"}}
-	machine = MachineReport{Firmware: "bios", Bus: "ide", Memory: 512 << 20, Seconds: 120}
+	machine = machineReport{Firmware: "bios", Bus: "ide", Memory: 512 << 20, Seconds: 120}
 )
 
 func of(before, after *Film) *Boot {
-	return New(head, "/vm/winxp.vmdk", machine, 1, before, after)
+	return newBoot(head, "/vm/winxp.vmdk", machine, 1, before, after)
 }
 
 // samples are reports of all verdicts.
@@ -135,9 +135,9 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 	}
 	require.Regexp(t, "; try again when this machine has less to do[.]$", lead(of(&slow, &slow)))
 	require.Contains(t, shown(all["serial"]), "The serial port ends with:\n")
-	all["differs"].Differences = make([]DifferenceReport, MaxDifferences-1)
+	all["differs"].Differences = make([]Difference, maxDifferences-1)
 	require.Contains(t, shown(all["differs"]), "  and 27 more differences\n")
-	all["differs"].Differences = make([]DifferenceReport, MaxDifferences)
+	all["differs"].Differences = make([]Difference, maxDifferences)
 	require.Contains(t, shown(all["differs"]), "  and at least 28 more differences\n")
 }
 
@@ -198,7 +198,7 @@ func TestHostileGuest(t *testing.T) {
 		for n := range f.Frames {
 			f.Frames[n].Text = append(f.Frames[n].Text, text)
 		}
-		r := New(head, text, machine, 1, recordedRun(t, "grub2"), f)
+		r := newBoot(head, text, machine, 1, recordedRun(t, "grub2"), f)
 		var b strings.Builder
 		r.Text(&report.Text{W: &b, Width: 80})
 		require.True(t, utf8.ValidString(b.String()))

@@ -101,8 +101,8 @@ func (v *vga) text(ctx context.Context) (geometry, bool) {
 	r := v.registers(ctx, port, crtcColumns, crtcOverflow, crtcCell, crtcStartHigh, crtcStartLow, crtcLastLine,
 		crtcPitch)
 	lines := 1 + (r[crtcLastLine] | r[crtcOverflow]&0x02<<7 | r[crtcOverflow]&0x40<<3)
-	g.columns = min(r[crtcColumns]+1, MaxColumns)
-	g.rows = min(lines/(r[crtcCell]&0x1F+1), MaxRows)
+	g.columns = min(r[crtcColumns]+1, maxColumns)
+	g.rows = min(lines/(r[crtcCell]&0x1F+1), maxRows)
 	g.start = r[crtcStartHigh]<<8 | r[crtcStartLow]
 	g.pitch = 2 * r[crtcPitch]
 	return g, v.err == nil

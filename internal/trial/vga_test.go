@@ -83,10 +83,10 @@ func FuzzTextScreen(f *testing.F) {
 	f.Add(strings.Join(append(mode3(0), "000b8000: 0x0741"), "\x00"))
 	f.Fuzz(func(t *testing.T, said string) {
 		lines, err := (&vga{monitor: replies(t, strings.Split(said, "\x00"))}).screen(t.Context())
-		require.LessOrEqual(t, len(lines), MaxRows)
+		require.LessOrEqual(t, len(lines), maxRows)
 		for _, line := range lines {
 			require.NoError(t, err)
-			require.LessOrEqual(t, utf8.RuneCountInString(line), MaxColumns)
+			require.LessOrEqual(t, utf8.RuneCountInString(line), maxColumns)
 		}
 	})
 }
@@ -110,9 +110,9 @@ func FuzzMonitor(f *testing.F) {
 func TestHalves(t *testing.T) {
 	t.Parallel()
 	var h halves
-	for range 3 * MaxSerial / 4 {
+	for range 3 * maxSerial / 4 {
 		h.add([]byte("abcd"))
 	}
 	s := h.String()
-	require.Equal(t, strings.Repeat("abcd", MaxSerial/8)+"\n[...]\n"+strings.Repeat("abcd", MaxSerial/8), s)
+	require.Equal(t, strings.Repeat("abcd", maxSerial/8)+"\n[...]\n"+strings.Repeat("abcd", maxSerial/8), s)
 }

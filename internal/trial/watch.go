@@ -13,6 +13,71 @@ import (
 	"time"
 )
 
+// Bounds of a film. Of more frames the oldest and the latest are kept.
+const (
+	maxFrames   = 128
+	maxPictures = 16 << 20 // bytes of all pictures of a film
+	maxSerial   = 256 << 10
+	maxColumns  = 132 // of a text screen
+	maxRows     = 60
+)
+
+// Frame is a screen that differs from the one before it.
+type Frame struct {
+	At      time.Duration // since the start of the machine
+	Work    time.Duration // that its processor had until then; 0: not known
+	Text    []string      // lines of a screen in text mode, without trailing blanks; nil in graphics
+	Picture []byte        // a screen in graphics as PNG; nil in text mode
+}
+
+// Film is what was seen of one run of a machine.
+type Film struct {
+	Frames  []Frame
+	Dropped int           // frames of the middle that the bounds left out
+	Serial  string        // its first and last bytes, as the guest sent them
+	Heard   time.Duration // that the machine's processor had when the last of them came
+	Ended   End
+	Note    string // the words of QEMU on an end that is not the guest's
+	Accel   string // kvm or tcg
+	Took    time.Duration
+	Work    time.Duration // that the machine's processor had; 0: not known
+}
+
+// End is what ended a run.
+type End string
+
+// Ends of a run. The machine still ran at the first two.
+const (
+	Settled    End = "settled"
+	TimeOver   End = "time over"
+	PoweredOff End = "powered off"
+	ResetLoop  End = "reset loop" // more resets than an installed system needs
+	Panicked   End = "panic"      // told by the guest to its paravirtual device
+	DiskFailed End = "disk error" // the guest's disk failed a request
+	DiskFull   End = "disk full"  // the guest wrote more than the bound of its temporary overlay
+	Broken     End = "qemu"       // QEMU ended by itself, or spoke no QMP
+	LeftOut    End = "left out"   // the machine was not started, since the run before had failed
+)
+
+// words are an end in a sentence.
+func (e End) words() string {
+	if e == Broken {
+		return "QEMU failed"
+	}
+	return string(e)
+}
+
+// failed reports whether the machine failed, which is no act of the guest and which more time does not mend.
+func (e End) failed() bool { return e == Broken || e == DiskFailed || e == DiskFull }
+
+// Last returns the last screen that was seen; false if there was none.
+func (f *Film) Last() (Frame, bool) {
+	if len(f.Frames) == 0 {
+		return Frame{}, false
+	}
+	return f.Frames[len(f.Frames)-1], true
+}
+
 // When a run is looked at, and when it has settled.
 const (
 	interval      = 250 * time.Millisecond
@@ -60,28 +125,8 @@ type recorder struct {
 	serial  halves
 }
 
-// Run starts the machine, and returns what it showed until it settled, ended or ran out of time. With auto, emulation
-// replaces a KVM that breaks while the guest runs, that cannot begin, or that shows nothing: where KVM opens and hangs,
-// not even the firmware shows itself.
+// Run starts the machine, and returns what it showed until it settled, ended or ran out of time.
 func (m Machine) Run(ctx context.Context, w Watch) (Film, error) {
-	f, err := m.run(ctx, w)
-	if !own(m.Accel) || ctx.Err() != nil {
-		return f, err
-	}
-	hung := err != nil && errors.Is(err, errNoQMP)
-	if hung || err == nil && f.Accel != emulation && (f.Ended == Broken || mutely(&f)) {
-		m.Accel = emulation
-		return m.run(ctx, w)
-	}
-	return f, err
-}
-
-// mutely reports whether the machine ran and has shown nothing at all: all firmware shows something.
-func mutely(f *Film) bool {
-	return (f.Ended == "" || f.Ended == Settled || f.Ended == TimeOver) && Mute(f)
-}
-
-func (m *Machine) run(ctx context.Context, w Watch) (Film, error) {
 	p, err := m.start(ctx, cmp.Or(w.Patience, callLimit))
 	if err != nil {
 		return Film{}, err
@@ -145,7 +190,6 @@ func (r *recorder) record(ctx context.Context) error {
 			return err
 		}
 	}
-	r.film.Settled = r.film.Ended == Settled || r.film.Ended == PoweredOff || r.film.Ended == Panicked
 	return nil
 }
 
@@ -211,7 +255,7 @@ func (r *recorder) hangs(now time.Time) bool {
 	if !r.choice || now.Sub(r.began) < silence {
 		return false
 	}
-	r.choice = r.film.Accel != emulation && mutely(&r.film) // once is enough
+	r.choice = r.film.Accel != emulation && mute(&r.film) // once is enough
 	return r.choice
 }
 
@@ -246,7 +290,7 @@ func (r *recorder) screen(ctx context.Context, running bool) ([]string, error) {
 	if err != nil || r.raw != nil && bytes.Equal(raw, r.raw) {
 		return nil, err
 	}
-	picture, err := DecodePPM(raw)
+	picture, err := decodePPM(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -303,7 +347,7 @@ func (r *recorder) add(f Frame) {
 		f.Work = work - r.begun
 	}
 	r.film.Frames = append(r.film.Frames, f)
-	for len(r.film.Frames) > 2 && (len(r.film.Frames) > MaxFrames || pictures(r.film.Frames) > MaxPictures) {
+	for len(r.film.Frames) > 2 && (len(r.film.Frames) > maxFrames || pictures(r.film.Frames) > maxPictures) {
 		middle := len(r.film.Frames) / 2
 		r.film.Frames = slices.Delete(r.film.Frames, middle, middle+1)
 		r.film.Dropped++
@@ -421,7 +465,7 @@ type halves struct {
 }
 
 func (h *halves) add(b []byte) {
-	const half = MaxSerial / 2
+	const half = maxSerial / 2
 	n := min(half-len(h.head), len(b))
 	h.head, b = append(h.head, b[:n]...), b[n:]
 	h.tail = append(h.tail, b...)
