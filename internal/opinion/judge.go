@@ -1,7 +1,11 @@
+// Package opinion asks other programs about a copy: qemu-img reads its container and compares the disk there with the
+// one that trueup reads, and libguestfs compares the files in source and copy. They share no code with trueup. It
+// decodes no image: trueup serve and trueup verify do, each a process of its own.
 package opinion
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,12 +13,78 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/self"
 	"github.com/trueup/trueup/internal/units"
 )
+
+// Names of the judges.
+const (
+	QemuImg    = "qemu-img"
+	Libguestfs = "libguestfs"
+	All        = "all"
+)
+
+// Judges returns the values that name judges.
+func Judges() []string { return []string{All, QemuImg, Libguestfs} }
+
+// Verdict is the result of a judge on one thing.
+type Verdict string
+
+// Verdicts.
+const (
+	Agrees    Verdict = "agrees"
+	Differs   Verdict = "differs"
+	NotLooked Verdict = "not_looked_at" // the judge cannot read it
+	Failed    Verdict = "failed"        // the judge did not come to an end
+)
+
+// Row is one thing that a judge was asked. The words of a judge are untrusted.
+type Row struct {
+	Judge   string  `json:"judge"` // with its version
+	Asked   string  `json:"asked"`
+	Said    string  `json:"said"`
+	Verdict Verdict `json:"verdict"`
+}
+
+// Table has all answers, the one of trueup first.
+type Table []Row
+
+// of returns the rows with a verdict.
+func (t Table) of(v Verdict) Table {
+	return slices.DeleteFunc(slices.Clone(t), func(r Row) bool { return r.Verdict != v })
+}
+
+// Differs reports whether a judge found a difference.
+func (t Table) Differs() bool { return len(t.of(Differs)) > 0 }
+
+// words returns the rows as one text.
+func (t Table) words() string {
+	all := make([]string, 0, len(t))
+	for _, r := range t {
+		all = append(all, r.Judge+", "+r.Asked+": "+r.Said)
+	}
+	return strings.Join(all, "; ")
+}
+
+// Err returns the error of a table without a verdict: a judge failed, or none but trueup looked at the copy.
+func (t Table) Err() error {
+	if failed := t.of(Failed); len(failed) > 0 && !t.Differs() {
+		judge, _, _ := strings.Cut(failed[0].Judge, " ")
+		return ondisk.In(ondisk.ErrUnsupported, "no second opinion: %s; --by %s asks the other judge alone",
+			failed.words(), other(judge))
+	}
+	looked := slices.ContainsFunc(t, func(r Row) bool {
+		return r.Judge != "trueup" && (r.Verdict == Agrees || r.Verdict == Differs)
+	})
+	if !looked && !t.Differs() {
+		return ondisk.In(ondisk.ErrUnsupported, "no second opinion, since no judge looked at anything: %s", t.words())
+	}
+	return nil
+}
 
 // Case is a copy that is to be judged.
 type Case struct {
@@ -36,10 +106,15 @@ type served struct {
 	}
 }
 
+// disk returns the disk at the socket of its server.
+func (v served) disk(s *self.Server) (disk, error) {
+	socket, err := self.Socket(s.URI)
+	return disk{socket: socket, format: "raw", sectorSize: v.Image.SectorSize}, err
+}
+
 // programs are the judges by name: the program, and the package of Debian that has it.
 var programs = map[string]struct{ program, debian string }{
-	QemuImg:    {QemuImgProgram, QemuImgPackage},
-	Libguestfs: {GuestfishProgram, GuestfishPackage},
+	QemuImg: {"qemu-img", "qemu-utils"}, Libguestfs: {"guestfish", "libguestfs-tools"},
 }
 
 // find returns the paths of the programs of all judges that are asked. A program that is missing is an error.
@@ -101,16 +176,32 @@ func Ask(ctx context.Context, stderr io.Writer, c Case) (t Table, err error) {
 	if err != nil {
 		return nil, err
 	}
-	x := examined{copy: &dest, programs: found}
-	if x.path, err = realPath(c.Dest); err == nil {
-		if x.source, err = self.Socket(s.URI); err == nil {
-			x.dest, err = self.Socket(d.URI)
-		}
-	}
+	path, err := realPath(c.Dest)
 	if err != nil {
 		return nil, err
 	}
-	return append(Table{own}, x.judge(ctx)...), ctx.Err()
+	original, errS := source.disk(s)
+	read, errD := dest.disk(d)
+	if err := errors.Join(errS, errD); err != nil {
+		return nil, err
+	}
+	file := disk{path: path, format: dest.Image.Format, sectorSize: dest.Image.SectorSize}
+	// A program that hangs is ended after an hour and a second for each MiB.
+	limit := time.Hour + time.Duration(dest.Image.Size/units.MiB)*time.Second
+	within, cancel := context.WithTimeoutCause(ctx, 2*limit, fmt.Errorf("no end within %v", 2*limit))
+	defer cancel()
+	t = Table{own}
+	if program := found[QemuImg]; program != "" {
+		t = append(t, askQemuImg(within, program, file, read)...)
+	}
+	if program := found[Libguestfs]; program != "" {
+		// libguestfs follows links, so that it would not find extents. The size of a VHD it would round.
+		if len(dest.Image.Files) > 1 || file.format == "vhd" {
+			file = read
+		}
+		t = append(t, askLibguestfs(within, program, original, file, limit)...)
+	}
+	return t, ctx.Err()
 }
 
 // serve starts a server of the disk of an image, with nothing moved.
@@ -144,29 +235,6 @@ func (c *Case) verify(ctx context.Context, stderr io.Writer) (Row, error) {
 	return row, err
 }
 
-// examined is a copy and the sockets at which trueup serves it and its source.
-type examined struct {
-	path         string // of DEST, absolute
-	copy         *served
-	source, dest string // sockets
-	programs     map[string]string
-}
-
-// judge asks the judges. A hung program is ended after an hour and a second for each MiB.
-func (x *examined) judge(ctx context.Context) (t Table) {
-	const slowest, least = units.MiB, time.Hour // a second
-	limit := least + time.Duration(x.copy.Image.Size/slowest)*time.Second
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*limit, fmt.Errorf("no end within %v", 2*limit))
-	defer cancel()
-	if program := x.programs[QemuImg]; program != "" {
-		t = append(t, x.askQemuImg(ctx, program)...)
-	}
-	if program := x.programs[Libguestfs]; program != "" {
-		t = append(t, x.askLibguestfs(ctx, program, limit)...)
-	}
-	return t
-}
-
 // realPath returns the absolute path of a file, through no link.
 func realPath(path string) (string, error) {
 	path, err := filepath.EvalSymlinks(path)
@@ -178,67 +246,50 @@ func realPath(path string) (string, error) {
 
 // askQemuImg has qemu-img check the container of the copy and compare the disk that it reads there with the disk that
 // trueup reads.
-func (x *examined) askQemuImg(ctx context.Context, program string) (t Table) {
-	const check, compare = "check of the container", "every byte against the disk that trueup reads"
-	version, err := Version(ctx, program)
+func askQemuImg(ctx context.Context, program string, file, read disk) (t Table) {
+	const container, compare = "check of the container", "every byte against the disk that trueup reads"
+	version, err := versionOf(ctx, program)
 	if err != nil {
 		return Table{{QemuImg, "its version", err.Error(), Failed}}
 	}
-	judge := QemuImg + " " + version
-	dest := Image{Path: x.path, Format: x.copy.Image.Format}
-	c, err := Check(ctx, program, dest)
-	switch {
+	say := func(asked, said string, v Verdict) { t = append(t, Row{QemuImg + " " + version, asked, said, v}) }
+	switch c, err := check(ctx, program, file); {
 	case err != nil:
-		t = append(t, Row{judge, check, err.Error(), Failed})
-	case !c.Supported:
-		t = append(t, Row{judge, check, "it cannot check the format " + x.copy.Image.Format, NotLooked})
-	case c.Errors > 0 || c.Corruptions > 0:
-		t = append(t, Row{judge, check, fmt.Sprintf("errors: %d, corruptions: %d", c.Errors, c.Corruptions), Differs})
-	case c.Leaks > 0:
-		t = append(t, Row{judge, check, fmt.Sprintf("no error; lost clusters, which do no harm: %d", c.Leaks), Agrees})
+		say(container, err.Error(), Failed)
+	case !c.supported:
+		say(container, "it cannot check the format "+file.format, NotLooked)
+	case c.errors > 0 || c.corruptions > 0:
+		say(container, fmt.Sprintf("errors: %d, corruptions: %d", c.errors, c.corruptions), Differs)
+	case c.leaks > 0:
+		say(container, fmt.Sprintf("no error; lost clusters, which do no harm: %d", c.leaks), Agrees)
 	default:
-		t = append(t, Row{judge, check, "no error", Agrees})
+		say(container, "no error", Agrees)
 	}
-	switch said, err := CompareImages(ctx, program, Image{Socket: x.dest, Format: "raw"}, dest); {
+	switch said, err := compareDisks(ctx, program, read, file); {
 	case err != nil:
-		return append(t, Row{judge, compare, err.Error(), Failed})
+		say(compare, err.Error(), Failed)
 	case said != "":
-		return append(t, Row{judge, compare, said, Differs})
+		say(compare, said, Differs)
+	default:
+		say(compare, "identical", Agrees)
 	}
-	return append(t, Row{judge, compare, "identical", Agrees})
+	return t
 }
 
 // askLibguestfs has libguestfs compare the files of source and copy.
-func (x *examined) askLibguestfs(ctx context.Context, program string, limit time.Duration) (t Table) {
+func askLibguestfs(ctx context.Context, program string, source, dest disk, limit time.Duration) (t Table) {
+	const files = "files of source and copy"
 	folder, err := os.MkdirTemp("", "trueup-judge-")
 	if err != nil {
-		return Table{{Libguestfs, "files of source and copy", err.Error() + "; TMPDIR can name another place", Failed}}
+		return Table{{Libguestfs, files, err.Error() + "; TMPDIR can name another place", Failed}}
 	}
 	defer os.RemoveAll(folder) // guestfish removes its files there, unless it hung
-	img := x.copy.Image
-	source := Drive{Socket: x.source, SectorSize: img.SectorSize}
-	dest := Drive{Path: x.path, Format: Driver(img.Format), SectorSize: img.SectorSize}
-	// libguestfs follows links, so that it would not find extents. The size of a VHD it would round.
-	if len(img.Files) > 1 || img.Format == "vhd" {
-		dest = Drive{Socket: x.dest, SectorSize: img.SectorSize}
-	}
-	version, rows, err := Compare(ctx, program, folder, source, dest, limit)
-	judge := Libguestfs
-	if version != "" {
-		judge += " " + version
-	}
-	for _, f := range rows {
-		v := Agrees
-		switch {
-		case !f.Same:
-			v = Differs
-		case !f.Looked:
-			v = NotLooked
-		}
-		t = append(t, Row{judge, f.Asked, f.Said, v})
-	}
+	version, t, err := compareFiles(ctx, program, folder, source, dest, limit)
 	if err != nil && ctx.Err() == nil {
-		t = append(t, Row{judge, "files of source and copy", err.Error(), Failed})
+		t = append(t, Row{Asked: files, Said: err.Error(), Verdict: Failed})
+	}
+	for n := range t {
+		t[n].Judge = strings.TrimSpace(Libguestfs + " " + version)
 	}
 	return t
 }

@@ -1,7 +1,3 @@
-// This part of the package asks qemu-img about images, as a second opinion. It knows no images itself, and qemu-img
-// gets formats and paths in a form in which it probes nothing. What qemu-img prints is untrusted: it is bounded, and
-// it must be escaped before it is shown.
-
 package opinion
 
 import (
@@ -19,17 +15,12 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Names of qemu-img and of its package in Debian.
-const (
-	QemuImgProgram = "qemu-img"
-	QemuImgPackage = "qemu-utils"
-)
-
-// Image is what qemu-img opens: a file, or the disk that a socket serves by NBD.
-type Image struct {
-	Path   string // absolute
-	Socket string // of a server of NBD, instead of a path; the format is raw
-	Format string // as trueup names formats
+// disk is what a judge opens: a file, or what a socket serves by NBD.
+type disk struct {
+	path       string // absolute
+	socket     string // of a server of NBD, instead of a path; the format is raw
+	format     string // as trueup names formats
+	sectorSize int64  // bytes
 }
 
 // drivers are QEMU's names of formats.
@@ -37,27 +28,24 @@ var drivers = map[string]string{
 	"raw": "raw", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx", "qcow2": "qcow2",
 }
 
-// Driver returns QEMU's name of a format, empty if it has none.
-func Driver(format string) string { return drivers[format] }
+// errFormat marks a format for which qemu-img has no driver.
+var errFormat = errors.New("qemu-img has no driver for this format")
 
-// ErrFormat marks a format for which qemu-img has no driver.
-var ErrFormat = errors.New("qemu-img has no driver for this format")
-
-// spec returns the image as a pseudo-protocol of QEMU, which names each driver. Spec: QEMU,
+// spec returns the disk as a pseudo-protocol of QEMU, which names each driver. Spec: QEMU,
 // docs/system/qemu-block-drivers and qapi/block-core.json, BlockdevOptions.
-func (i Image) spec() (string, error) {
-	driver, ok := drivers[i.Format]
+func (d disk) spec() (string, error) {
+	driver, ok := drivers[d.format]
 	if !ok {
-		return "", fmt.Errorf("%w: %q", ErrFormat, i.Format)
+		return "", fmt.Errorf("%w: %q", errFormat, d.format)
 	}
-	file := map[string]any{"driver": "file", "filename": i.Path}
-	if i.Socket != "" {
+	file := map[string]any{"driver": "file", "filename": d.path}
+	if d.socket != "" {
 		driver = "raw"
 		file = map[string]any{
 			"driver": "nbd", "export": "",
-			"server": map[string]string{"type": "unix", "path": i.Socket},
+			"server": map[string]string{"type": "unix", "path": d.socket},
 		}
-	} else if st, err := os.Stat(i.Path); err == nil && st.Mode()&os.ModeDevice != 0 {
+	} else if st, err := os.Stat(d.path); err == nil && st.Mode()&os.ModeDevice != 0 {
 		file["driver"] = "host_device"
 	}
 	options := map[string]any{"driver": driver, "file": file}
@@ -68,8 +56,8 @@ func (i Image) spec() (string, error) {
 	return "json:" + string(text), err
 }
 
-// Version returns the version of qemu-img.
-func Version(ctx context.Context, program string) (string, error) {
+// versionOf returns the version of qemu-img.
+func versionOf(ctx context.Context, program string) (string, error) {
 	e, err := run(ctx, program, "--version")
 	if err != nil {
 		return "", err
@@ -82,11 +70,11 @@ func Version(ctx context.Context, program string) (string, error) {
 	return version, nil
 }
 
-// Checked is the result of a check of an image's tables.
-type Checked struct {
-	Supported           bool // false for a format that qemu-img does not check
-	Errors, Corruptions int64
-	Leaks               int64 // clusters that nothing uses, which do no harm
+// checked is the result of a check of an image's tables.
+type checked struct {
+	supported           bool // false for a format that qemu-img does not check
+	errors, corruptions int64
+	leaks               int64 // clusters that nothing uses, which do no harm
 }
 
 // Exit codes of qemu-img check. Spec: docs/tools/qemu-img.rst, "check".
@@ -97,9 +85,9 @@ const (
 	checkUnsupported = 63
 )
 
-// Check has qemu-img check the tables of an image.
-func Check(ctx context.Context, program string, i Image) (c Checked, err error) {
-	spec, err := i.spec()
+// check has qemu-img check the tables of an image.
+func check(ctx context.Context, program string, d disk) (c checked, err error) {
+	spec, err := d.spec()
 	if err != nil {
 		return c, err
 	}
@@ -111,7 +99,7 @@ func Check(ctx context.Context, program string, i Image) (c Checked, err error) 
 }
 
 // checked returns what a check reported.
-func (e ended) checked() (c Checked, err error) {
+func (e ended) checked() (c checked, err error) {
 	switch e.code {
 	case checkUnsupported:
 		return c, nil
@@ -127,15 +115,15 @@ func (e ended) checked() (c Checked, err error) {
 	if err := json.Unmarshal([]byte(e.out), &found); err != nil || found.Errors == nil {
 		return c, e.odd()
 	}
-	c = Checked{Supported: true, Errors: *found.Errors, Corruptions: found.Corruptions, Leaks: found.Leaks}
-	if sound := c.Errors == 0 && c.Corruptions == 0; sound != (e.code != checkCorrupt) {
-		return Checked{}, e.odd() // its exit code contradicts its report
+	c = checked{true, *found.Errors, found.Corruptions, found.Leaks}
+	if sound := c.errors == 0 && c.corruptions == 0; sound != (e.code != checkCorrupt) {
+		return checked{}, e.odd() // its exit code contradicts its report
 	}
 	return c, nil
 }
 
-// CompareImages has qemu-img compare every byte of two disks. said is what differs; empty: nothing.
-func CompareImages(ctx context.Context, program string, a, b Image) (said string, err error) {
+// compareDisks has qemu-img compare every byte of two disks. said is what differs; empty: nothing.
+func compareDisks(ctx context.Context, program string, a, b disk) (said string, err error) {
 	left, err := a.spec()
 	if err != nil {
 		return "", err
@@ -197,7 +185,7 @@ func run(ctx context.Context, program string, args ...string) (ended, error) {
 	cmd.Cancel = func() error { return sys.KillGroup(cmd) }
 	cmd.WaitDelay = dying
 	err := cmd.Run()
-	what := QemuImgProgram + " " + strings.TrimLeft(args[0], "-")
+	what := QemuImg + " " + strings.TrimLeft(args[0], "-")
 	if ctx.Err() != nil {
 		return ended{}, fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}

@@ -18,13 +18,13 @@ import (
 // fake makes a program of a script. Another process writes it: a file that this one had open to write might be busy.
 func fake(t *testing.T, script string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), QemuImgProgram)
+	path := filepath.Join(t.TempDir(), QemuImg)
 	disktest.RunInput(t, "#!/bin/sh\n"+script+"\n", "sh", "-c", `cat > "$0" && chmod 755 "$0"`, path)
 	return path
 }
 
 // made has qemu-img make an image of each format, with a byte at 1 MiB + 1.
-func made(t *testing.T) map[string]Image {
+func made(t *testing.T) map[string]disk {
 	t.Helper()
 	dir := t.TempDir()
 	raw := filepath.Join(dir, "disk.raw")
@@ -34,74 +34,74 @@ func made(t *testing.T) map[string]Image {
 	require.NoError(t, err)
 	_, err = f.WriteAt([]byte{1}, 1<<20+1)
 	require.NoError(t, errors.Join(err, f.Close()))
-	all := map[string]Image{}
+	all := map[string]disk{}
 	for format, driver := range drivers {
 		path := filepath.Join(dir, "copy, with: odd=name."+format)
 		args := []string{"convert", "-f", "raw", "-O", driver}
 		if driver == "vpc" {
 			args = append(args, "-o", "force_size=on")
 		}
-		disktest.Run(t, QemuImgProgram, append(args, raw, path)...)
-		all[format] = Image{Path: path, Format: format}
+		disktest.Run(t, QemuImg, append(args, raw, path)...)
+		all[format] = disk{path: path, format: format}
 	}
 	return all
 }
 
 func TestImagesOfQemuImg(t *testing.T) {
 	t.Parallel()
-	program, all := disktest.Tool(t, QemuImgProgram), made(t)
-	version, err := Version(t.Context(), program)
+	program, all := disktest.Tool(t, QemuImg), made(t)
+	version, err := versionOf(t.Context(), program)
 	require.NoError(t, err)
-	require.Contains(t, disktest.Output(t, QemuImgProgram, "--version"), " "+version+" ")
+	require.Contains(t, disktest.Output(t, QemuImg, "--version"), " "+version+" ")
 	flipped := filepath.Join(t.TempDir(), "flipped.raw")
-	b := disktest.ReadFile(t, all["raw"].Path)
+	b := disktest.ReadFile(t, all["raw"].path)
 	b[1<<20+1] ^= 1
 	require.NoError(t, os.WriteFile(flipped, b, 0o600))
 	longer := filepath.Join(t.TempDir(), "longer.raw")
 	b[1<<20+1] ^= 1
 	require.NoError(t, os.WriteFile(longer, append(b, make([]byte, 512)...), 0o600))
 	for format, img := range all {
-		c, err := Check(t.Context(), program, img)
+		c, err := check(t.Context(), program, img)
 		require.NoError(t, err, format)
-		require.Equal(t, Checked{Supported: format != "raw" && format != "vhd"}, c, format)
-		said, err := CompareImages(t.Context(), program, all["raw"], img)
+		require.Equal(t, checked{supported: format != "raw" && format != "vhd"}, c, format)
+		said, err := compareDisks(t.Context(), program, all["raw"], img)
 		require.NoError(t, err, format)
 		require.Empty(t, said, format)
-		said, err = CompareImages(t.Context(), program, Image{Path: flipped, Format: "raw"}, img)
+		said, err = compareDisks(t.Context(), program, disk{path: flipped, format: "raw"}, img)
 		require.NoError(t, err, format)
 		require.Contains(t, said, "Content mismatch at offset 1048576!", format) // of the sector or block
-		said, err = CompareImages(t.Context(), program, Image{Path: longer, Format: "raw"}, img)
+		said, err = compareDisks(t.Context(), program, disk{path: longer, format: "raw"}, img)
 		require.NoError(t, err, format)
 		require.Equal(t, "the disks differ in size", said, format)
 	}
-	_, err = Check(t.Context(), program, Image{Path: flipped, Format: "vmdk"})
+	_, err = check(t.Context(), program, disk{path: flipped, format: "vmdk"})
 	require.ErrorContains(t, err, "exit code 1") // it probes nothing
-	_, err = Check(t.Context(), program, Image{Path: flipped, Format: "qed"})
-	require.ErrorIs(t, err, ErrFormat)
+	_, err = check(t.Context(), program, disk{path: flipped, format: "qed"})
+	require.ErrorIs(t, err, errFormat)
 }
 
 // A cluster of a qcow2 that two entries use is a corruption, and one that none uses is a leak.
 func TestDamageThatQemuImgFinds(t *testing.T) {
 	t.Parallel()
-	program := disktest.Tool(t, QemuImgProgram)
+	program := disktest.Tool(t, QemuImg)
 	for name, c := range map[string]struct {
 		change func(b []byte) []byte
-		want   Checked
+		want   checked
 	}{
 		// Spec: QEMU, docs/interop/qcow2.txt, "Host cluster management": a refcount has 16 bits.
 		"leak": {func(b []byte) []byte {
 			b[2<<16+2*(len(b)>>16)+1] = 1
 			return append(b, make([]byte, 1<<16)...)
-		}, Checked{Supported: true, Leaks: 1}},
+		}, checked{supported: true, leaks: 1}},
 		"corruption": {func(b []byte) []byte {
 			b[2<<16+1] = 0
 			return b
-		}, Checked{Supported: true, Corruptions: 1}},
+		}, checked{supported: true, corruptions: 1}},
 	} {
-		path := made(t)["qcow2"].Path
+		path := made(t)["qcow2"].path
 		b := disktest.ReadFile(t, path)
 		require.NoError(t, os.WriteFile(path, c.change(b), 0o600))
-		got, err := Check(t.Context(), program, Image{Path: path, Format: "qcow2"})
+		got, err := check(t.Context(), program, disk{path: path, format: "qcow2"})
 		require.NoError(t, err, name)
 		require.Equal(t, c.want, got, name)
 	}
@@ -109,7 +109,7 @@ func TestDamageThatQemuImgFinds(t *testing.T) {
 
 func TestQemuImgThatLies(t *testing.T) {
 	t.Parallel()
-	img := Image{Path: "/nonexistent", Format: "vmdk"}
+	img := disk{path: "/nonexistent", format: "vmdk"}
 	for script, want := range map[string]string{
 		`exit 0`:                             "printed \"nothing\"",
 		`echo '{"check-errors": 0}'; exit 2`: "exit code 2",
@@ -121,26 +121,26 @@ func TestQemuImgThatLies(t *testing.T) {
 		`echo "qemu-img: unexpected $(printf '\033]0;title\007')"; exit 7`: `\x1b]0;title`,
 	} {
 		program := fake(t, script)
-		_, err := Check(t.Context(), program, img)
+		_, err := check(t.Context(), program, img)
 		require.ErrorContains(t, err, want, script)
 		require.Less(t, len(err.Error()), 1000)
 		require.True(t, utf8.ValidString(err.Error()))
-		_, err = CompareImages(t.Context(), program, img, img)
+		_, err = compareDisks(t.Context(), program, img, img)
 		require.Error(t, err, script)
-		_, err = Version(t.Context(), program)
+		_, err = versionOf(t.Context(), program)
 		require.Error(t, err, script)
 	}
 	for script, want := range map[string]string{
 		`echo Images are identical.`:                "",
 		`echo Content mismatch at offset 7!; false`: "Content mismatch at offset 7!",
 	} {
-		said, err := CompareImages(t.Context(), fake(t, script), img, img)
+		said, err := compareDisks(t.Context(), fake(t, script), img, img)
 		require.NoError(t, err)
 		require.Equal(t, want, said)
 	}
-	_, err := CompareImages(t.Context(), fake(t, `echo Images are identical.; echo warning >&2`), img, img)
+	_, err := compareDisks(t.Context(), fake(t, `echo Images are identical.; echo warning >&2`), img, img)
 	require.ErrorContains(t, err, "warning")
-	_, err = Check(t.Context(), filepath.Join(t.TempDir(), "absent"), img)
+	_, err = check(t.Context(), filepath.Join(t.TempDir(), "absent"), img)
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
@@ -153,7 +153,7 @@ func TestQemuImgThatHangs(t *testing.T) {
 	why := errors.New("the time is over")
 	end := make(chan error)
 	go func() {
-		_, err := Check(ctx, program, Image{Path: "/nonexistent", Format: "raw"})
+		_, err := check(ctx, program, disk{path: "/nonexistent", format: "raw"})
 		end <- err
 	}()
 	disktest.WaitFor(t, "the program to begin", func() bool {
@@ -184,7 +184,7 @@ func FuzzQemuImgAnswers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, code int, out, errs string) {
 		e := ended{what: "fuzz", code: code, out: out, err: errs}
 		c, err := e.checked()
-		require.False(t, err == nil && code == 0 && (c.Errors != 0 || c.Corruptions != 0))
+		require.False(t, err == nil && code == 0 && (c.errors != 0 || c.corruptions != 0))
 		require.False(t, err != nil && len(err.Error()) > 4000)
 		said, err := e.compared()
 		same := err == nil && said == ""

@@ -40,15 +40,24 @@ while IFS= read -r line; do
 done
 `
 
+// finding is what libguestfs was asked, and said.
+type finding struct {
+	asked, said string
+	verdict     Verdict
+}
+
 // compare has the fake compare two disks.
-func compare(t *testing.T, answers string, limit time.Duration) (found []Finding, err error) {
+func compare(t *testing.T, answers string, limit time.Duration) (found []finding, err error) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), GuestfishProgram)
+	path := filepath.Join(t.TempDir(), "guestfish")
 	disktest.RunInput(t, fmt.Sprintf(conversation, answers), "sh", "-c", `cat > "$0" && chmod 755 "$0"`, path)
-	version, found, err := Compare(t.Context(), path, t.TempDir(), Drive{Socket: "/a/source", SectorSize: 512},
-		Drive{Path: "/b \"quoted\"/copy", Format: "vmdk", SectorSize: 4096}, limit)
+	version, rows, err := compareFiles(t.Context(), path, t.TempDir(), disk{socket: "/a/source", sectorSize: 512},
+		disk{path: "/b \"quoted\"/copy", format: "vmdk", sectorSize: 4096}, limit)
 	if err == nil {
 		require.Equal(t, "1.48.6", version)
+	}
+	for _, r := range rows {
+		found = append(found, finding{r.Asked, r.Said, r.Verdict})
 	}
 	return found, err
 }
@@ -57,121 +66,121 @@ func TestWhatAppliancesSay(t *testing.T) {
 	t.Parallel()
 	const files, check = "/dev/sda1: files of ext4", "/dev/sda1: e2fsck -f -n"
 	const noSystem = "found no operating system on either disk"
-	clean := Finding{check, "no error", true, true}
-	equal := Finding{files, "all names (2) and the SHA-256 of all regular files (2) are equal", true, true}
-	none := Finding{"inspect-os", noSystem, false, true}
+	clean := finding{check, "no error", Agrees}
+	equal := finding{files, "all names (2) and the SHA-256 of all regular files (2) are equal", Agrees}
+	none := finding{"inspect-os", noSystem, NotLooked}
 	for name, c := range map[string]struct {
 		answers string
-		want    []Finding
+		want    []finding
 	}{
-		"the same": {"", []Finding{clean, equal, none}},
+		"the same": {"", []finding{clean, equal, none}},
 		"another content": {
 			`"copy -checksums-out "*) sums one; printf '%064d  ./two\n' 8;;`,
-			[]Finding{clean, {files, `SHA-256 differs: "./two"`, true, false}, none},
+			[]finding{clean, {files, `SHA-256 differs: "./two"`, Differs}, none},
 		},
 		"all contents differ": {
 			`"copy -checksums-out "*) for n in one two; do printf '%064d  ./%s\n' 8 $n; done;;`,
-			[]Finding{clean, {files, `SHA-256 differs: "./one", and 1 more`, true, false}, none},
+			[]finding{clean, {files, `SHA-256 differs: "./one", and 1 more`, Differs}, none},
 		},
 		"a file too many": {
 			`"copy -find0 "*) printf 'one\0two\nlines\0three\0';;`,
-			[]Finding{clean, {files, `names differ: "three"`, true, false}, none},
+			[]finding{clean, {files, `names differ: "three"`, Differs}, none},
 		},
 		"files are missing": {
-			`"copy -find0 "*) ;;`, []Finding{clean, {files, `names differ: "one"`, true, false}, none},
+			`"copy -find0 "*) ;;`, []finding{clean, {files, `names differ: "one"`, Differs}, none},
 		},
 		"a sum is missing": {
 			`"copy -checksums-out "*) sums one;;`,
-			[]Finding{clean, {files, `SHA-256 differs: "./two"`, true, false}, none},
+			[]finding{clean, {files, `SHA-256 differs: "./two"`, Differs}, none},
 		},
 		"a file cannot be read, on either disk": {
 			`*" -checksums-out "*) sums one; fails "two: Input/output error";;`,
-			[]Finding{clean, {
+			[]finding{clean, {
 				files, "equal SHA-256 for 1 of them; the others cannot be read on either disk: two: Input/output error",
-				false, true,
+				NotLooked,
 			}, none},
 		},
 		"a file cannot be read in the copy": {
 			`"copy -checksums-out "*) sums one two; fails "pipeline failed";;`,
-			[]Finding{clean, {files, "SHA-256 differs: SOURCE: ; DEST: pipeline failed", true, false}, none},
+			[]finding{clean, {files, "SHA-256 differs: SOURCE: ; DEST: pipeline failed", Differs}, none},
 		},
 		"mounted on neither": {
 			`*" -mount-ro "*) fails "mount_ro: unknown filesystem type";;`,
-			[]Finding{clean, {
-				files, "cannot be mounted on either disk: mount_ro: unknown filesystem type", false, true,
+			[]finding{clean, {
+				files, "cannot be mounted on either disk: mount_ro: unknown filesystem type", NotLooked,
 			}, none},
 		},
 		"not mounted in the copy": {
 			`"copy -mount-ro "*) fails "bad superblock";;`,
-			[]Finding{clean, {files, "cannot be mounted on DEST: bad superblock", true, false}, none},
+			[]finding{clean, {files, "cannot be mounted on DEST: bad superblock", Differs}, none},
 		},
 		"other file systems": {
 			`"copy -list-filesystems") echo '/dev/sda1: ext4'; echo '/dev/sda2: swap';;`,
-			[]Finding{{
-				"file systems", "SOURCE has /dev/sda1: ext4, DEST has /dev/sda1: ext4, /dev/sda2: swap", true, false,
+			[]finding{{
+				"file systems", "SOURCE has /dev/sda1: ext4, DEST has /dev/sda1: ext4, /dev/sda2: swap", Differs,
 			}, none},
 		},
 		"no file system": {
-			`*" -list-filesystems") ;;`, []Finding{{"file systems", "found none on either disk", false, true}, none},
+			`*" -list-filesystems") ;;`, []finding{{"file systems", "found none on either disk", NotLooked}, none},
 		},
 		"locked": {
 			`*" -list-filesystems") echo '/dev/sda1: swap'; echo '/dev/vg/a: ext4';;
 			*" -list-partitions") for i in 1 2 3 4; do echo /dev/sda$i; done;;
 			*" -vfs-type "*sda2*) echo BitLocker;; *" -vfs-type "*sda3*) echo LVM2_member;; *" -vfs-type "*sda4*) ;;`,
-			[]Finding{
-				{"/dev/sda1", "its content (swap) has no files to read here", false, true},
-				{"/dev/vg/a: e2fsck -f -n", "no error", true, true},
-				{"/dev/vg/a: files of ext4", equal.Said, true, true},
-				{"/dev/sda2", "its content (BitLocker) has no files to read here", false, true},
-				{"/dev/sda3", "its content (LVM2_member) has no files to read here", false, true},
+			[]finding{
+				{"/dev/sda1", "its content (swap) has no files to read here", NotLooked},
+				{"/dev/vg/a: e2fsck -f -n", "no error", Agrees},
+				{"/dev/vg/a: files of ext4", equal.said, Agrees},
+				{"/dev/sda2", "its content (BitLocker) has no files to read here", NotLooked},
+				{"/dev/sda3", "its content (LVM2_member) has no files to read here", NotLooked},
 				none,
 			},
 		},
 		"another lock": {
 			`*" -list-partitions") echo /dev/sda2;; *" -list-filesystems") ;; *" -vfs-type "*) echo "$side";;`,
-			[]Finding{{"/dev/sda2", "its content is source on SOURCE, copy on DEST", true, false}, none},
+			[]finding{{"/dev/sda2", "its content is source on SOURCE, copy on DEST", Differs}, none},
 		},
 		"another partition": {
 			`"source -list-partitions") echo /dev/sda2;;`,
-			[]Finding{clean, equal, {"list-partitions", "SOURCE has /dev/sda2, DEST has none", true, false}, none},
+			[]finding{clean, equal, {"list-partitions", "SOURCE has /dev/sda2, DEST has none", Differs}, none},
 		},
 		"errors on both": {
 			`*" -debug sh "*) check 'Pass 1' 'errors remain' 'exit 4';;`,
-			[]Finding{
-				{check, "ends with exit 4 on both: SOURCE has the same errors (errors remain)", true, true},
+			[]finding{
+				{check, "ends with exit 4 on both: SOURCE has the same errors (errors remain)", Agrees},
 				equal, none,
 			},
 		},
 		"a check that does not begin": {
 			`*" -debug sh "*) check 'unsupported feature' 'exit 8';;`,
-			[]Finding{
-				{check, "ends with exit 8 on both, and checked nothing (unsupported feature)", false, true},
+			[]finding{
+				{check, "ends with exit 8 on both, and checked nothing (unsupported feature)", NotLooked},
 				equal, none,
 			},
 		},
 		"errors in the copy": {
 			`"copy -debug sh "*) check 'errors remain' 'exit 4';;`,
-			[]Finding{{
-				check, "ends with exit 0 on SOURCE (all is well), with exit 4 on DEST (errors remain)", true, false,
+			[]finding{{
+				check, "ends with exit 0 on SOURCE (all is well), with exit 4 on DEST (errors remain)", Differs,
 			}, equal, none},
 		},
 		"no checker": {
 			`*" -debug sh "*) echo absent;;`,
-			[]Finding{{check, "the appliance lacks this program", false, true}, equal, none},
+			[]finding{{check, "the appliance lacks this program", NotLooked}, equal, none},
 		},
 		"a system": {
 			`*" -inspect-os") echo /dev/sda1;;` + "\n" + `*" -inspect-get-product-name "*) echo 'Windows XP';;`,
-			[]Finding{clean, equal, {"inspect-os", "/dev/sda1 has Windows XP", true, true}},
+			[]finding{clean, equal, {"inspect-os", "/dev/sda1 has Windows XP", Agrees}},
 		},
 		"another system": {
 			`*" -inspect-os") echo /dev/sda1;;` + "\n" + `*" -inspect-get-product-name "*) echo "$side's own";;`,
-			[]Finding{clean, equal, {
-				"inspect-os", "/dev/sda1 has source's own on SOURCE, copy's own on DEST", true, false,
+			[]finding{clean, equal, {
+				"inspect-os", "/dev/sda1 has source's own on SOURCE, copy's own on DEST", Differs,
 			}},
 		},
 		"the system is gone": {
 			`"source -inspect-os") echo /dev/sda1;;`,
-			[]Finding{clean, equal, {"inspect-os", "SOURCE has a system on /dev/sda1, DEST on none", true, false}},
+			[]finding{clean, equal, {"inspect-os", "SOURCE has a system on /dev/sda1, DEST on none", Differs}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -223,9 +232,9 @@ func TestAppliancesAreCancelled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, _, err := Compare(ctx, "/bin/sh", t.TempDir(), Drive{}, Drive{}, time.Hour)
+	_, _, err := compareFiles(ctx, "/bin/sh", t.TempDir(), disk{}, disk{}, time.Hour)
 	require.ErrorIs(t, err, context.Canceled)
-	_, _, err = Compare(t.Context(), filepath.Join(t.TempDir(), "absent"), t.TempDir(), Drive{}, Drive{}, time.Hour)
+	_, _, err = compareFiles(t.Context(), filepath.Join(t.TempDir(), "absent"), t.TempDir(), disk{}, disk{}, time.Hour)
 	require.Error(t, err)
 }
 
