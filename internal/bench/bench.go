@@ -5,9 +5,11 @@ package bench
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -265,3 +267,105 @@ func kernel() string {
 	}
 	return "Linux " + strings.TrimSpace(string(b))
 }
+
+// Settle makes the options of a command line whole, and refuses those that cannot be right. changed reports whether a
+// flag was given.
+func (o *Options) Settle(changed func(flag string) bool) error {
+	usage := func(text string) error { return ondisk.In(ondisk.ErrUsage, "%s", text) }
+	loads := changed("jobs") || changed("sizes")
+	switch {
+	case o.Quick && (o.JobFile != "" || loads):
+		return usage("--quick chooses the loads itself; leave out --jobs, --sizes and --workload")
+	case o.JobFile != "" && loads:
+		return usage("--workload has jobs and sizes of its own; leave out --jobs and --sizes")
+	case o.Quick && !changed("runtime"):
+		o.Runtime = QuickRuntime
+	case o.ReadOnly && changed("size"):
+		return usage("--size is that of the scratch file, and --read-only makes none")
+	}
+	if o.JobFile != "" {
+		text, err := readBounded(o.JobFile, maxWorkload)
+		if err != nil {
+			return fmt.Errorf("--workload: %w", err)
+		}
+		if o.Workload, err = parseWorkload(o.JobFile, text); err != nil {
+			return fmt.Errorf("%s: %w", o.JobFile, err)
+		}
+	}
+	return o.check()
+}
+
+// readBounded reads a file, and one byte more than a bound at most.
+func readBounded(path string, most int64) ([]byte, error) {
+	r, err := os.Open(path) //nolint:gosec // the user names it
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, most+1))
+}
+
+// ReadResult reads the result of an earlier benchmark, which --bench names.
+func ReadResult(path string) (*measured.Result, error) {
+	text, err := readBounded(path, measured.MaxFile)
+	if err != nil {
+		return nil, fmt.Errorf("--bench: %w", err)
+	}
+	r, err := measured.Decode(text)
+	if err != nil {
+		return nil, fmt.Errorf("--bench %s: %w", path, err)
+	}
+	return r, nil
+}
+
+// Size is the value of a flag: a number of bytes.
+type Size int64
+
+func (n *Size) String() string { return units.Short(int64(*n)) }
+
+// Set parses a flag argument.
+func (n *Size) Set(arg string) error {
+	x, err := units.Parse(arg)
+	*n = Size(x)
+	return err
+}
+
+// Type is the word that help texts show for the argument.
+func (n *Size) Type() string { return "SIZE" }
+
+// Sizes is the value of a flag: numbers of bytes with commas between them. They may have fractions: "63.5K,64K".
+type Sizes []int64
+
+func (s *Sizes) String() string {
+	var out []string
+	for _, n := range *s {
+		if n%units.KiB == 0 {
+			out = append(out, units.Short(n))
+		} else {
+			out = append(out, strconv.FormatFloat(float64(n)/float64(units.KiB), 'f', -1, 64)+"K")
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+// Set parses a flag argument.
+func (s *Sizes) Set(arg string) error {
+	*s = nil
+	for one := range strings.SplitSeq(arg, ",") {
+		one = strings.TrimSpace(one)
+		digits := strings.TrimRight(one, "BbKkMmGgTtIiSs")
+		unit, err := units.Parse("1" + one[len(digits):])
+		x, errX := strconv.ParseFloat(digits, 64)
+		n := x * float64(unit)
+		if err != nil || errX != nil || n < 0 || n != math.Trunc(n) || n > math.MaxInt32*float64(units.KiB) {
+			return ondisk.In(ondisk.ErrUsage, "size %.40q: want a number with K, M, G or s (512-byte sectors), "+
+				"such as 63.5K",
+				one)
+		}
+		*s = append(*s, int64(n))
+	}
+	return nil
+}
+
+// Type is the word that help texts show for the argument.
+func (s *Sizes) Type() string { return "SIZES" }

@@ -1,5 +1,3 @@
-// This part of the package reports a benchmark: as text and as JSON. It is pure.
-
 package bench
 
 import (
@@ -23,17 +21,14 @@ type Bench struct {
 	ExitCode int `json:"exit_code"`
 }
 
-// New reports on a result.
-func New(h report.Head, r *measured.Result) *Bench { return &Bench{Head: h, Result: *r} }
-
 // Text prints what was found, and the table of all points.
 func (b *Bench) Text(t *report.Text) {
 	for _, s := range b.leads() {
 		t.Lead(text.Bold, s.words, report.SafeMessage(s.text)+".")
 	}
 	fmt.Fprintln(t.W)
-	for _, f := range b.facts() {
-		t.Para(f.Name + ": " + f.Text + ".")
+	for _, fact := range b.facts() {
+		t.Para(fact + ".")
 	}
 	fmt.Fprintln(t.W)
 	columns(t, b.rows())
@@ -85,11 +80,8 @@ func pointAt(l measured.Load, start int64) *measured.Point {
 	return nil
 }
 
-// fact is a line about the benchmark.
-type fact struct{ Name, Text string }
-
 // facts say where and how the numbers were measured. They are safe to print.
-func (b *Bench) facts() []fact {
+func (b *Bench) facts() []string {
 	s := b.Storage
 	disk := s.Device
 	if s.Model != "" {
@@ -106,24 +98,18 @@ func (b *Bench) facts() []fact {
 	if !b.Scratch {
 		target = "an existing image or device, read only"
 	}
-	out := []fact{{"Storage", report.SafeMessage(s.Where())}}
+	out := []string{"Storage: " + report.SafeMessage(s.Where())}
 	if disk != "" {
-		out = append(out, fact{"Disk", report.SafeMessage(disk)})
+		out = append(out, "Disk: "+report.SafeMessage(disk))
 	}
-	out = append(out,
-		fact{"Measured", b.Date.Format("2006-01-02 15:04 MST") + " on " + report.Safe(b.Kernel)},
-		fact{"How", fmt.Sprintf("%s on %s, %s over %s, %s of %s s for each point", report.Safe(b.Tool), target, how,
-			units.Format(b.Size), units.Counted(b.Rounds(), "round"), strconv.FormatFloat(b.Seconds, 'f', -1, 64))},
-	)
+	out = append(out, "Measured: "+b.Date.Format("2006-01-02 15:04 MST")+" on "+report.Safe(b.Kernel),
+		fmt.Sprintf("How: %s on %s, %s over %s, %s of %s s for each point", report.Safe(b.Tool), target, how,
+			units.Format(b.Size), units.Counted(b.Rounds(), "round"), strconv.FormatFloat(b.Seconds, 'f', -1, 64)))
 	for _, n := range b.Notes {
-		out = append(out, fact{"Note", report.SafeMessage(n)})
+		out = append(out, "Note: "+report.SafeMessage(n))
 	}
 	if len(b.Skipped) > 0 {
-		var all []string
-		for _, s := range b.Skipped {
-			all = append(all, units.Format(s))
-		}
-		out = append(out, fact{"Not possible", "starts " + strings.Join(all, ", ") + ", which this storage refuses"})
+		out = append(out, "Not possible: starts "+list(b.Skipped)+", which this storage refuses")
 	}
 	return out
 }
@@ -171,21 +157,13 @@ func (b *Bench) row(p measured.Point) []string {
 		"  " + units.Format(p.Start), whole(p.IOPS.Median), whole(p.IOPS.Min) + " to " + whole(p.IOPS.Max),
 		strconv.FormatFloat(rate.Median/float64(units.MiB), 'f', 1, 64),
 	}
-	for _, of := range percentiles[:3] {
-		out = append(out, latency(p.Latency(of.of)))
+	for _, of := range []func(measured.Round) int64{
+		func(r measured.Round) int64 { return r.P50 }, func(r measured.Round) int64 { return r.P95 },
+		func(r measured.Round) int64 { return r.P99 },
+	} {
+		out = append(out, latency(p.Latency(of)))
 	}
 	return append(out, what)
-}
-
-// percentiles are those of latency, of which a text shows three.
-var percentiles = []struct {
-	Name string
-	of   func(measured.Round) int64
-}{
-	{"50 %", func(r measured.Round) int64 { return r.P50 }},
-	{"95 %", func(r measured.Round) int64 { return r.P95 }},
-	{"99 %", func(r measured.Round) int64 { return r.P99 }},
-	{"99.9 %", func(r measured.Round) int64 { return r.P999 }},
 }
 
 // whole prints a number with blanks between thousands.

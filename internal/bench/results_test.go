@@ -68,7 +68,7 @@ func sample() *Bench {
 		}
 	}
 	r.Settle()
-	return New(report.Head{Origin: report.Origin{Schema: report.Schema, Command: "bench"}}, r)
+	return &Bench{Head: report.Head{Origin: report.Origin{Schema: report.Schema, Command: "bench"}}, Result: *r}
 }
 
 // jobFile is the result of a job file, with notes, through the page cache, with one round.

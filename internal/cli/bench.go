@@ -86,10 +86,11 @@ func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
 	}
 	bar := progress.NewBench(f.ProgressTo(errOut, f.kind()))
 	f.Watch = bar
-	b, err := bench.Report(ctx, &f.Options, Head("bench"))
+	r, err := bench.Run(ctx, &f.Options)
 	bar.Stop()
 	if err != nil {
 		return err
 	}
+	b := &bench.Bench{Head: Head("bench"), Result: *r}
 	return f.Emit(out, b, b.Text)
 }

@@ -33,38 +33,53 @@ func newMeasured(r *measured.Result) *Measured {
 	return &Measured{Date: r.Date, Path: r.Storage.Path, Partitions: []measuredPartition{}}
 }
 
-func (m *Measured) add(r *measured.Result, p Partition) {
-	if !p.measurable() {
-		m.unlike = append(m.unlike, strconv.Itoa(p.Number))
-		return
-	}
+// add adds what a benchmark proves for a partition, and returns it.
+func (m *Measured) add(b *Benchmark, p Partition) []measured.Gain {
 	start := p.DataStart()
-	gains := r.Gains(start)
-	if len(gains) == 0 {
-		if !measured.Aligned(start) {
-			m.other = append(m.other, units.Format(start))
-		}
-		return
+	gains := b.Gains(start)
+	switch {
+	case !p.measurable():
+		m.unlike = append(m.unlike, strconv.Itoa(p.Number))
+		return nil
+	case len(gains) > 0:
+		m.Partitions = append(m.Partitions, measuredPartition{p.Number, gains, b.Say(gains)})
+	case !measured.Aligned(start):
+		m.other = append(m.other, units.Format(start))
 	}
-	m.Partitions = append(m.Partitions, measuredPartition{p.Number, gains, r.Say(gains)})
+	return gains
 }
 
 // Benchmark is the result of a benchmark.
 type Benchmark = measured.Result
 
+// gainOrder has the gains from the worst on, and none in front.
+var gainOrder = []align.Gain{"", align.Loss, align.NoGain, align.Some, align.High}
+
 // Benchmark adds what a benchmark proves for the partitions off the boundary. Nothing is claimed for one whose place in
-// the file is less aligned than that on the disk: a copy changes both. Without a benchmark it adds nothing.
+// the file is less aligned than that on the disk: a copy changes both. The advice becomes that of the benchmark where it
+// has measured a start for each of the partitions that would move. Without a benchmark it adds nothing.
 func (r *Inspect) Benchmark(b *Benchmark) {
 	if b == nil {
 		return
 	}
 	r.Measured = newMeasured(b)
+	gain, text, all := gainOrder[0], "", true
 	for _, p := range r.Partitions {
-		if p.Verdict.Off() {
-			r.Measured.add(b, p)
+		if !p.Verdict.Off() {
+			continue
+		}
+		found := r.Measured.add(b, p)
+		if p.Stays != "" {
+			continue
+		}
+		all = all && len(found) > 0
+		if g := gainOf(found); slices.Index(gainOrder, g) > slices.Index(gainOrder, gain) {
+			gain, text = g, b.Say(found)
 		}
 	}
-	Measure(&r.Advice, r.Partitions, b)
+	if all && text != "" {
+		r.Advice.Measured(gain, text)
+	}
 }
 
 // DataStart returns the byte of the disk from which the blocks of the partition are counted.
@@ -74,27 +89,6 @@ func (p Partition) DataStart() int64 { return cmp.Or(p.Data, p.Start) }
 // aligned as its place on the disk, and its data are aligned when its start is.
 func (p Partition) measurable() bool {
 	return (p.InFile == 0 || p.InFile >= p.Alignment) && (p.DataStart()-p.Start)%align.DefaultBoundary == 0
-}
-
-// Measure makes advice that of a benchmark, where that has measured a start for each of the partitions that would move.
-func Measure(a *align.Advice, parts []Partition, b *Benchmark) {
-	gain, text, order := align.Gain(""), "", []align.Gain{align.Loss, align.NoGain, align.Some, align.High}
-	for _, p := range parts {
-		if !p.Verdict.Off() || p.Stays != "" {
-			continue
-		}
-		gains := b.Gains(p.DataStart())
-		if len(gains) == 0 || !p.measurable() {
-			return
-		}
-		g := gainOf(gains)
-		if gain == "" || slices.Index(order, g) > slices.Index(order, gain) {
-			gain, text = g, b.Say(gains)
-		}
-	}
-	if gain != "" && text != "" {
-		a.Measured(gain, text)
-	}
 }
 
 // gainOf returns the gain that a benchmark shows for the I/O that its text names. A loss of reads or writes outweighs a
@@ -122,10 +116,10 @@ func (r *Plan) Benchmark(b *Benchmark) {
 		return
 	}
 	r.Measured = newMeasured(b)
+	if r.Before == nil {
+		return
+	}
 	for _, m := range r.Moves {
-		if r.Before == nil {
-			break
-		}
 		for _, p := range r.Before.Partitions {
 			if p.Number == m.Partition {
 				r.Measured.add(b, p)

@@ -44,8 +44,11 @@ func TestALossOutweighsAGain(t *testing.T) {
 		"writes": {Direct: true, Loads: []measured.Load{losses.Loads[0], gains.Loads[1]}},
 		"reads":  {Direct: true, Loads: []measured.Load{gains.Loads[0], losses.Loads[1]}},
 	} {
-		a := align.Advice{Action: align.Align, Gain: align.High}
-		report.Measure(&a, []report.Partition{{Number: 1, Start: start, Verdict: align.Misaligned}}, b)
+		r := report.Inspect{Advice: align.Advice{Action: align.Align, Gain: align.High}, Disk: report.Disk{
+			Partitions: []report.Partition{{Number: 1, Start: start, Alignment: 512, Verdict: align.Misaligned}},
+		}}
+		r.Benchmark(b)
+		a := r.Advice
 		require.Equal(t, align.Loss, a.Gain, name)
 		require.Equal(t, align.Optional, a.Action, name)
 		require.Contains(t, a.Text, "Rather not: ", name)
