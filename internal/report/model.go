@@ -89,9 +89,6 @@ type BootCode struct {
 // BootLink is a step of the boot.
 type BootLink = boot.Link
 
-// BootUnseen is a place in which a search for what a boot needs could not look.
-type BootUnseen = boot.Unseen
-
 // Guest is how the machine was left when its disk was copied.
 type Guest struct {
 	State boot.State `json:"state"`
@@ -161,7 +158,7 @@ type Disk struct {
 	Table      Table           `json:"table"`
 	Boot       BootCode        `json:"boot_code"`
 	Chain      []BootLink      `json:"boot_chain"`
-	Unseen     []BootUnseen    `json:"boot_unseen,omitempty"`
+	Unseen     []boot.Unseen   `json:"boot_unseen,omitempty"`
 	Guest      *Guest          `json:"guest,omitempty"` // nil: not looked at
 	Partitions []Partition     `json:"partitions"`
 	Volume     *Volume         `json:"volume,omitempty"`
@@ -351,19 +348,24 @@ type Failure struct {
 func NewImage(img *image.Image) Image {
 	out := Image{
 		Path: img.Path, Format: img.Format, Subformat: img.Subformat, Size: img.Disk.Size(),
-		SectorSize: img.Disk.SectorSize(), Chain: append([]Link{}, img.Chain...), Unpacked: img.Unpacked,
+		SectorSize: img.Disk.SectorSize(), Chain: orEmpty(img.Chain), Unpacked: img.Unpacked,
 	}
 	for _, f := range img.Files() {
 		out.Files = append(out.Files, File{f.Name, f.Size, f.Allocated})
 	}
 	for _, d := range img.Details {
-		if out.Details == nil {
-			out.Details = map[string]string{}
-		}
-		out.Details[d.Name] = d.Value
-		out.order = append(out.order, d.Name)
+		out.Details, out.order = named(out.Details, d.Name, d.Value), append(out.order, d.Name)
 	}
 	return out
+}
+
+// named adds a value to a map, which may be nil.
+func named(values map[string]string, name, value string) map[string]string {
+	if values == nil {
+		values = map[string]string{}
+	}
+	values[name] = value
+	return values
 }
 
 // NewDisk describes a layout. findings come from align.Check.
@@ -376,10 +378,10 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 			Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.ReadsCHS(),
 			Hands: l.Boot.Code.HandsOver,
 		},
-		Chain: append([]BootLink{}, l.Boot.Chain...), Unseen: l.Boot.Unseen,
+		Chain: orEmpty(l.Boot.Chain), Unseen: l.Boot.Unseen,
 	}
 	if l.Boot.State != "" {
-		d.Guest = &Guest{State: l.Boot.State, Signs: append([]Sign{}, l.Boot.Signs...)}
+		d.Guest = &Guest{State: l.Boot.State, Signs: orEmpty(l.Boot.Signs)}
 	}
 	if l.Volume != nil {
 		d.Volume = newVolume(l.Volume, 0)
@@ -436,11 +438,7 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 		out.Hidden = &v.Boot.Hidden
 	}
 	for _, d := range v.Details {
-		if out.Details == nil {
-			out.Details = map[string]string{}
-		}
-		out.Details[d.Name] = d.Value
-		out.order = append(out.order, d.Name)
+		out.Details, out.order = named(out.Details, d.Name, d.Value), append(out.order, d.Name)
 	}
 	for _, p := range v.Parts {
 		x := part{Name: p.Name, Kind: p.Kind, Size: p.Size}
@@ -457,7 +455,10 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 func NewChanges(p *plan.Plan) Changes {
 	c := Changes{
 		sector: p.SectorSize, OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{},
-		Patches: []Patch{}, FreeSpace: newFreeSpace(p),
+		Patches: []Patch{},
+	}
+	if p.Unused != nil {
+		c.FreeSpace = p.Unused.Volumes
 	}
 	c.Moves, c.Patches = slices.Grow(c.Moves, len(p.Moves)), slices.Grow(c.Patches, len(p.Patches))
 	for _, m := range p.Moves {
@@ -524,9 +525,5 @@ func placeOf(d verify.Difference, l *layout.Layout) string {
 	return fmt.Sprintf(", in partition %d", in.Number)
 }
 
-func orEmpty(f []align.Finding) []align.Finding {
-	if f == nil {
-		return []align.Finding{}
-	}
-	return f
-}
+// orEmpty returns a list that JSON shows as [] where it has nothing.
+func orEmpty[T any](all []T) []T { return append([]T{}, all...) }

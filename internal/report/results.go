@@ -91,7 +91,7 @@ const maxDrawn = 1024
 // NewPlan reports on a plan, which is refused for refusals. Its changes are for the caller to add, with NewChanges.
 func NewPlan(h Head, s *realign.Source, p *realign.Plan, refusals []align.Finding) *Plan {
 	r := &Plan{
-		Head: h, Image: NewImage(s.Image), Target: p.Goal.Want, Refusals: append([]align.Finding{}, refusals...),
+		Head: h, Image: NewImage(s.Image), Target: p.Goal.Want, Refusals: orEmpty(refusals),
 		References: newReferences(p, s.Layout), Findings: notRefused(p.Notes, refusals),
 	}
 	is := s.BIOSOf(p)
@@ -130,7 +130,7 @@ func notRefused(notes, refusals []align.Finding) []align.Finding {
 	for _, f := range refusals {
 		refused[of(f)] = true
 	}
-	return slices.DeleteFunc(append([]align.Finding{}, notes...), func(f align.Finding) bool { return refused[of(f)] })
+	return slices.DeleteFunc(orEmpty(notes), func(f align.Finding) bool { return refused[of(f)] })
 }
 
 // NewAlign reports on the copy that a plan makes, before it is written.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -117,11 +118,7 @@ func (t *Text) Inspect(r *Inspect) {
 	t.picture([]Disk{r.Disk}, "")
 	t.partitions(r.Disk)
 	t.insides(r.Disk)
-	if r.Costs != nil {
-		t.costOn(r.Costs, r.Findings)
-	} else {
-		t.cost(r.Findings)
-	}
+	t.cost(r.Costs, r.Findings)
 	t.impacts(r.Partitions)
 	t.fragmentation(r)
 	t.measured(r.Measured)
@@ -274,8 +271,7 @@ func (t *Text) disk(d Disk) {
 	if d.Table.Scheme != "none" { // the code of a volume without a table belongs to the volume
 		t.fact("Boot code", bootText(d))
 	}
-	t.chain(d.Chain)
-	t.unseen(d.Unseen)
+	t.chain(d)
 	if d.Volume != nil {
 		t.fact("Content", VolumeText(d.Volume))
 	}
@@ -287,32 +283,35 @@ const maxLinks = 32
 // maxUnseen is how many places that were not seen the text lists; JSON has all.
 const maxUnseen = 4
 
-// chain prints the steps of a boot, one under the other.
-func (t *Text) chain(links []BootLink) {
-	head := "  Boot path  "
-	for i, l := range links {
-		if i == maxLinks {
-			t.printf("%13s... and %d more\n", "", len(links)-i)
+// under prints lines one under the other, the first one behind a name. hint stands behind the number of those above
+// most.
+func (t *Text) under(name string, lines []string, most int, hint string) {
+	for i, l := range lines {
+		if i == most {
+			t.printf("%13s... and %d more%s\n", "", len(lines)-i, hint)
 			return
 		}
-		t.printf("%s", head)
-		t.para(15, "%s", SafeMessage(l.Text)) // further in than the next step
-		head = strings.Repeat(" ", 13)
+		t.printf("  %-9s  ", name)
+		t.para(15, "%s", SafeMessage(l)) // further in than the next line
+		name = ""
 	}
 }
 
-// unseen prints where a search for what a boot needs could not look.
-func (t *Text) unseen(places []BootUnseen) {
-	head := "  Not seen   "
-	for i, u := range places {
-		if i == maxUnseen && !t.Verbose {
-			t.printf("%13s... and %d more (-v lists them)\n", "", len(places)-i)
-			return
-		}
-		t.printf("%s", head)
-		t.para(15, "%s", SafeMessage(u.What+": "+u.Why))
-		head = strings.Repeat(" ", 13)
+// chain prints the steps of a boot, and where a search for what a boot needs could not look.
+func (t *Text) chain(d Disk) {
+	var steps, unseen []string
+	for _, l := range d.Chain {
+		steps = append(steps, l.Text)
 	}
+	for _, u := range d.Unseen {
+		unseen = append(unseen, u.What+": "+u.Why)
+	}
+	most := maxUnseen
+	if t.Verbose {
+		most = len(unseen)
+	}
+	t.under("Boot path", steps, maxLinks, "")
+	t.under("Not seen", unseen, most, " (-v lists them)")
 }
 
 // guest prints the state in which a machine was left, and what shows it unless it was shut down.
@@ -325,22 +324,18 @@ func (t *Text) guest(g *Guest) {
 		return
 	}
 	t.fact("Guest", string(g.State))
-	lines := 0
+	var signs []string
 	for _, s := range g.Signs {
 		if s.State != g.State || s.State == boot.ShutDown && !t.Verbose {
 			continue
-		}
-		if lines++; lines > maxLinks {
-			t.printf("%13s... and more\n", "")
-			return
 		}
 		text := s.Text
 		if s.OnMove != "" {
 			text += ": " + s.OnMove
 		}
-		t.printf("%13s", "")
-		t.para(15, "%s", SafeMessage(text))
+		signs = append(signs, text)
 	}
+	t.under("", signs, maxLinks, "")
 }
 
 func bootText(d Disk) string {
@@ -506,4 +501,107 @@ func (t *Text) remedy(f align.Finding) {
 		t.printf("    ")
 		t.para(4, "%s", SafeMessage(f.Remedy))
 	}
+}
+
+// Link is one image of a chain.
+type Link = image.Link
+
+// Usage is how an image stores its disk.
+type Usage struct {
+	Stored     int64  `json:"stored_bytes"`
+	Compressed int64  `json:"compressed_bytes"`
+	Inherited  int64  `json:"inherited_bytes"`
+	NonZero    *int64 `json:"nonzero_bytes,omitempty"`
+	Pieces     int64  `json:"pieces"`
+	Unordered  int64  `json:"pieces_out_of_order"`
+	InFile     int64  `json:"file_alignment_bytes,omitempty"`
+	Complete   bool   `json:"complete"`
+}
+
+// stored adds how the image stores the disk; u is nil when that is not known. nonZero is nil when it was not counted.
+func (r *Inspect) stored(u *align.Usage, nonZero *int64) {
+	if u == nil {
+		return
+	}
+	r.Image.Usage = &Usage{
+		Stored: u.Stored, Compressed: u.Packed, Inherited: u.Inherited, NonZero: nonZero,
+		Pieces: u.Pieces, Unordered: u.Unordered, InFile: u.Whole.Alignment(), Complete: u.Complete,
+	}
+	for _, place := range u.Places {
+		i, _ := slices.BinarySearchFunc(r.Partitions, place.Number,
+			func(p Partition, n int) int { return cmp.Compare(p.Number, n) })
+		r.Partitions[i].InFile = place.Alignment()
+	}
+}
+
+// container prints what the image needs and how it stores the disk.
+func (t *Text) container(i Image) {
+	for _, l := range i.Chain {
+		kind := strings.TrimSpace(FormatName(l.Format) + " " + l.Subformat)
+		if l.ContentID != "" {
+			kind += ", content id " + Safe(l.ContentID)
+		}
+		t.fact("Parent", Safe(l.Name)+" ("+kind+")")
+	}
+	if i.Usage != nil {
+		t.fact("Data", usageText(i.Usage, i.Size, i.place()))
+	}
+}
+
+// place returns where bytes are stored that are counted as stored: holes of the files are not.
+func (i Image) place() string {
+	if slices.ContainsFunc(i.Files, func(f File) bool { return f.Allocated < f.Size }) {
+		return "on this disk"
+	}
+	return "in the container"
+}
+
+// usageText describes in one line how a disk of so many bytes is stored.
+func usageText(u *Usage, size int64, place string) string {
+	s := "nothing"
+	switch {
+	case u.Stored > 0:
+		s = units.Format(u.Stored)
+	case u.Compressed > 0:
+		s = units.Format(u.Compressed)
+	}
+	s += " of " + units.Format(size) + " stored " + place
+	switch {
+	case u.Stored > 0 && u.Compressed > 0:
+		s += fmt.Sprintf(", in %s, %s more compressed", pieces(u), units.Format(u.Compressed))
+	case u.Stored > 0:
+		s += ", in " + pieces(u)
+	case u.Compressed > 0:
+		s += ", compressed"
+	}
+	if u.Inherited > 0 {
+		s += fmt.Sprintf(", %s in parents", units.Format(u.Inherited))
+	}
+	if u.NonZero != nil && u.Stored+u.Compressed+u.Inherited > 0 {
+		s += fmt.Sprintf(", %s not zero", units.Format(*u.NonZero))
+	}
+	if !u.Complete {
+		s += ": its map is too long to look at all of it"
+		if u.Stored+u.Compressed > 0 {
+			s = "at least " + s
+		}
+	}
+	return s
+}
+
+func pieces(u *Usage) string {
+	s := units.Counted(u.Pieces, "piece")
+	if u.Unordered > 0 {
+		s += fmt.Sprintf(" (%d out of order)", u.Unordered)
+	}
+	return s
+}
+
+// unpackedText describes where an image was unpacked from.
+func unpackedText(u image.Unpacked) string {
+	text := u.Kind
+	if u.Member != "" {
+		text += ", member " + Safe(u.Member)
+	}
+	return fmt.Sprintf("%s, %s (%d bytes) unpacked", text, units.Format(u.Size), u.Size)
 }
