@@ -83,14 +83,6 @@ func (f *bootFlags) checkFlags() error {
 	return nil
 }
 
-// savePicture writes a picture into the folder of --pictures, if there is one.
-func (f *bootFlags) savePicture(name string, png []byte) error {
-	if f.pictures == "" {
-		return nil
-	}
-	return os.WriteFile(filepath.Join(f.pictures, name), png, ReportMode)
-}
-
 func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src string) error {
 	if err := f.checkFlags(); err != nil {
 		return err
@@ -114,11 +106,13 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 	}
 	bar.Stop()
 	r := t.Result(Head("boot"))
-	if f.pictures == "" {
-		r.Unnamed()
-	}
-	if err := r.Pictures(f.savePicture); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
+	if f.pictures != "" {
+		err := r.Pictures(func(name string, png []byte) error {
+			return os.WriteFile(filepath.Join(f.pictures, name), png, ReportMode)
+		})
+		if err != nil {
+			return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
+		}
 	}
 	if err := f.Emit(out, r, r.Text); err != nil {
 		return err

@@ -38,9 +38,6 @@ func alignUnpackedCommand(path string, from image.Unpacked, format string, fs []
 		name = strings.TrimSuffix(from.File, filepath.Ext(from.File))
 	}
 	folder, _ := filepath.Split(strings.TrimSuffix(path, "!"+from.Member))
-	if _, _, served := strings.Cut(path, "://"); served {
-		return alignTo(path, CopyName(name[nameAt(name):]), format, fs) // in the current folder
-	}
 	return alignTo(path, CopyName(folder+name[nameAt(name):]), format, fs)
 }
 
@@ -78,15 +75,11 @@ const CopyMark = "-aligned"
 // CopyName suggests a name for the copy. A disk inside of a package gets one beside the package, a block device and an
 // image of a server one in the current folder.
 func CopyName(path string) string {
-	if scheme, at, ok := strings.Cut(path, "://"); ok {
+	if _, at, ok := strings.Cut(path, "://"); ok {
 		at, _, _ = strings.Cut(at, "?")
 		at, _, _ = strings.Cut(at, "#")
 		_, export, _ := strings.Cut(at, "/")
-		name := cmp.Or(export[strings.LastIndexByte(export, '/')+1:], "disk")
-		if strings.HasPrefix(scheme, "http") {
-			return CopyName(name)
-		}
-		return marked(name, ".img")
+		return marked(cmp.Or(export[strings.LastIndexByte(export, '/')+1:], "disk"), ".img")
 	}
 	if strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/") {
 		return path[nameAt(path):] + CopyMark + ".img"

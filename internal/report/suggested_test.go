@@ -16,7 +16,6 @@ func TestNamesOfCopies(t *testing.T) {
 	for path, want := range map[string]string{
 		"lib/disk.img":                    "trueup align lib/disk.img lib/disk-aligned.img",
 		"lib.d/disk":                      "trueup align lib.d/disk lib.d/disk-aligned",
-		"https://h/a/b.vmdk?c=/d":         "trueup align --to raw 'https://h/a/b.vmdk?c=/d' b-aligned.vmdk",
 		"nbd://host/":                     "trueup align nbd://host/ disk-aligned.img",
 		"nbd+unix:///a/b?socket=s/s":      "trueup align 'nbd+unix:///a/b?socket=s/s' b-aligned.img",
 		"/dev/loop0":                      "trueup align /dev/loop0 loop0-aligned.img",

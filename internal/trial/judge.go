@@ -68,10 +68,10 @@ type Judgement struct {
 func Compare(before, after *Film, moves ...Move) Judgement {
 	glyphs := alphabet{}
 	b := newSide(before, glyphs)
-	if after == nil {
-		return alone(b)
+	a := b
+	if after != nil {
+		a = newSide(after, glyphs)
 	}
-	a := newSide(after, glyphs)
 	if j, broken := machineFailed(b, a); broken {
 		return j
 	}
@@ -120,33 +120,6 @@ func machineFailed(b, a *side) (Judgement, bool) {
 	return Judgement{}, false
 }
 
-// alone judges a single run.
-func alone(s *side) Judgement {
-	if j, broken := machineFailed(s, s); broken {
-		return j
-	}
-	verdict, _ := alike(s, s)
-	var reason string
-	stop := s.stopped()
-	switch {
-	case verdict == Same:
-		reason = "it comes to " + s.came()
-	case s.unsettled() && s.evidence:
-		reason = "time was over before it settled: it was at " + s.came()
-	case stop != nil && stop.guest:
-		reason = "it stops with a failure: " + stop.shown
-	case stop != nil:
-		reason = "no system was found: " + stop.shown
-	case verdict == Neither:
-		reason = "it showed nothing but what the firmware shows by itself"
-	case !s.evidence:
-		reason = "time was over before it showed anything of a guest"
-	default:
-		reason = fmt.Sprintf("it stood at %s, which is not the end of a boot", s.came())
-	}
-	return Judgement{Verdict: verdict, Reason: reason}
-}
-
 // running reports whether the machine still ran at the end of a film.
 func running(f *Film) bool { return f.Ended == Settled || f.Ended == TimeOver }
 
@@ -181,7 +154,10 @@ func (s *side) ended(text string) bool {
 
 // outOfTime says that time was over before both runs came to an end, and where they were.
 func outOfTime(b, a *side) string {
-	if b.came() == a.came() {
+	switch {
+	case a == b:
+		return "time was over before it settled: it was at " + b.came()
+	case b.came() == a.came():
 		return "time was over before both runs settled: they were at " + b.came()
 	}
 	return fmt.Sprintf("time was over before both runs settled: the source was at %s, the aligned view at %s", b.came(),
@@ -247,16 +223,24 @@ func alikeLast(before, after []line) bool {
 	return endAlike(before, after) || bFails != "" && aFails != ""
 }
 
-// alike judges runs without a difference: they are the same, unless what they came to says nothing of a guest.
+// alike judges runs without a difference: they are the same, unless what they came to says nothing of a guest. A run that
+// is judged alone stands for both.
 func alike(b, a *side) (Verdict, string) {
+	words := func(two, one string) string {
+		if a == b {
+			return one
+		}
+		return two
+	}
 	stop := b.stopped()
 	switch {
 	case b.evidence && a.evidence && (b.unsettled() || a.unsettled()):
 		return Unclear, outOfTime(b, a)
 	case stop != nil && stop.guest:
-		return Neither, "both runs stop with the same failure, so nothing was judged: " + stop.shown
+		return Neither, words("both runs stop with the same failure, so nothing was judged: ",
+			"it stops with a failure: ") + stop.shown
 	case stop != nil:
-		return Neither, "no system was found in either run: " + stop.shown
+		return Neither, words("no system was found in either run: ", "no system was found: ") + stop.shown
 	case !b.evidence || !a.evidence:
 		if shown := b.only(a); shown != "" {
 			return Unclear, "both runs end with an empty screen, and only that on the source showed " + shown
@@ -265,13 +249,14 @@ func alike(b, a *side) (Verdict, string) {
 			return Unclear, "both runs end with an empty screen, and only that on the aligned view showed " + shown
 		}
 		if b.steady && a.steady {
-			return Neither, "neither run showed anything but what the firmware shows by itself"
+			return Neither, words("neither run showed anything", "it showed nothing") +
+				" but what the firmware shows by itself"
 		}
-		return Unclear, "time was over before either run showed anything of a guest"
+		return Unclear, "time was over before " + words("either run", "it") + " showed anything of a guest"
 	case b.onTheWay() || a.onTheWay():
-		return Unclear, fmt.Sprintf("both runs stood at %s, which is not the end of a boot", b.came())
+		return Unclear, fmt.Sprintf("%s stood at %s, which is not the end of a boot", words("both runs", "it"), b.came())
 	}
-	return Same, "both runs come to " + a.came()
+	return Same, words("both runs come to ", "it comes to ") + a.came()
 }
 
 // only returns what a run has shown and the other one never did, empty if there is nothing. A screen of the firmware is

@@ -279,11 +279,11 @@ func (o *Options) Pair(source string, now time.Time, reading, moving []string) *
 // Result compares the runs. Without a move there is only the first.
 func (t *Pair) Result(h report.Head) *Boot {
 	after := &t.After
-	if !t.Plan.Moves() {
+	if !t.changes() {
 		after = nil
 	}
 	return newBoot(h, t.Source, machineReport{
 		Firmware: t.Machine.Firmware, Bus: t.Machine.Bus, Memory: int64(t.Machine.Memory) << 20,
 		Seconds: int(t.Machine.Limit.Seconds()),
-	}, t.Plan.Moved, &t.Before, after, t.moves()...)
+	}, t.plan.Moved, &t.Before, after, t.moves()...)
 }

@@ -8,53 +8,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/self"
 	"github.com/trueup/trueup/internal/units"
 )
-
-// Plan is the part of the output of trueup plan that a trial needs.
-type Plan struct {
-	Moved  int
-	Places []struct {
-		From int64 `json:"from_bytes"`
-		To   int64 `json:"to_bytes"`
-	} `json:"moves"`
-	Patches []struct{}
-	BIOS    struct { // of containers; nil where they state none
-		Source, Result *geometryOfBIOS
-	} `json:"bios_geometry"`
-	Result struct {
-		Size  int64 `json:"size_bytes"`
-		Table struct {
-			Scheme     string
-			Heads      int
-			Sectors    int   `json:"sectors_per_track"`
-			SectorSize int64 `json:"sector_size_bytes"`
-		}
-		Boot       struct{ Name string } `json:"boot_code"`
-		Partitions []struct {
-			Type   string
-			Active bool
-		}
-	}
-}
-
-// geometryOfBIOS has the heads and sectors that a BIOS reports.
-type geometryOfBIOS struct {
-	Heads   int
-	Sectors int `json:"sectors_per_track"`
-}
-
-// fit gives a machine the geometry that its container states. One that states none leaves that of the table.
-func (g *geometryOfBIOS) fit(m Machine) Machine {
-	if g != nil {
-		m.Heads, m.Sectors = g.Heads, g.Sectors
-	}
-	return m
-}
-
-// Moves reports whether the aligned disk differs from the source.
-func (p *Plan) Moves() bool { return p.Moved > 0 || len(p.Patches) > 0 }
 
 // Types of partitions. Spec: UEFI 2.10, 5.3.3 and 5.2.2; GRUB manual, "BIOS installation".
 const (
@@ -63,12 +20,12 @@ const (
 	typeBIOSBoot = "21686148-6449-6e6f-744e-656564454649"
 )
 
-// Fit completes a machine by what is on the disk. Values that are set stay.
-func (p *Plan) Fit(m *Machine) {
-	t := p.Result.Table
-	m.Heads, m.Sectors, m.Size, m.SectorSize = t.Heads, t.Sectors, p.Result.Size, t.SectorSize
+// fit completes a machine by what is on its disk. Values that are set stay.
+func (m *Machine) fit(d *report.Disk) {
+	t := d.Table
+	m.Heads, m.Sectors, m.Size, m.SectorSize = t.Heads, t.Sectors, d.Size, t.SectorSize
 	if m.Firmware == "" {
-		m.Firmware = p.firmware()
+		m.Firmware = firmwareOf(d)
 	}
 	if m.Bus != "" {
 		return
@@ -84,18 +41,26 @@ func (p *Plan) Fit(m *Machine) {
 	}
 }
 
-// firmware returns what starts the disk. Code in sector 0 of a GPT starts nothing without a BIOS boot partition: some
+// with returns the machine with the geometry that a container states. One that states none leaves that of the table.
+func (m Machine) with(g *report.Geometry) Machine {
+	if g != nil {
+		m.Heads, m.Sectors = int(g.Heads), int(g.Sectors)
+	}
+	return m
+}
+
+// firmwareOf returns what starts a disk. Code in sector 0 of a GPT starts nothing without a BIOS boot partition: some
 // tools write it to every disk.
-func (p *Plan) firmware() string {
+func firmwareOf(d *report.Disk) string {
 	var esp, biosBoot, active bool
-	for _, part := range p.Result.Partitions {
+	for _, part := range d.Partitions {
 		esp = esp || part.Type == typeESP || part.Type == typeESPofMBR
 		biosBoot = biosBoot || part.Type == typeBIOSBoot
 		active = active || part.Active
 	}
-	code := p.Result.Boot.Name != "" && p.Result.Boot.Name != "empty"
+	code := d.Boot.Name != "" && d.Boot.Name != "empty"
 	switch {
-	case !esp, code && biosBoot, code && active && p.Result.Table.Scheme == "mbr":
+	case !esp, code && biosBoot, code && active && d.Table.Scheme == "mbr":
 		return BIOS
 	}
 	return UEFI
@@ -111,8 +76,8 @@ type Pair struct {
 	Say     func(text string)                        // is told what begins and what has ended
 	Begin   func(disk string, longest time.Duration) // is told when a run begins; disk is one of Disks
 
-	Plan          *Plan
-	Before, After Film // without a move there is no second run
+	plan          report.Plan
+	Before, After Film // without a change there is no second run
 }
 
 // Disks are the two of a trial: that of SOURCE, and the planned one.
@@ -121,15 +86,16 @@ const (
 	Aligned = "aligned"
 )
 
+// changes reports whether the aligned disk differs from the source.
+func (t *Pair) changes() bool { return t.plan.Moved > 0 || len(t.plan.Patches) > 0 }
+
 // moves returns the places of the partitions that move, as guests may print them.
 func (t *Pair) moves() (out []Move) {
-	before, after := t.Plan.BIOS.Source.fit(t.Machine), t.Plan.BIOS.Result.fit(t.Machine)
-	for _, x := range t.Plan.Places {
+	before, after := t.Machine.with(t.plan.BIOS.Source), t.Machine.with(t.plan.BIOS.Result)
+	for _, x := range t.plan.Moves {
 		out = append(out, Move{
-			Before: Start{
-				LBA: x.From / units.SectorSize, Heads: int64(before.Heads), Sectors: int64(before.Sectors),
-			},
-			After: Start{LBA: x.To / units.SectorSize, Heads: int64(after.Heads), Sectors: int64(after.Sectors)},
+			Before: Start{x.From / units.SectorSize, int64(before.Heads), int64(before.Sectors)},
+			After:  Start{x.To / units.SectorSize, int64(after.Heads), int64(after.Sectors)},
 		})
 	}
 	return out
@@ -139,15 +105,15 @@ func (t *Pair) moves() (out []Move) {
 // server outlives the second run, so that a change in between is seen.
 func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 	of := []string{"--", t.Source}
-	t.Plan = &Plan{}
-	exit, err := self.Run(ctx, stderr, t.Plan, "plan", slices.Concat(t.Reading, t.Moving, of)...)
+	t.plan = report.Plan{BIOS: &report.Geometries{}, Result: &report.Disk{}}
+	exit, err := self.Run(ctx, stderr, &t.plan, "plan", slices.Concat(t.Reading, t.Moving, of)...)
 	if err != nil {
 		return err
 	}
 	if exit != 0 {
 		return &self.Error{Exit: exit, Code: "internal", Message: "trueup plan gave no reason"}
 	}
-	t.Plan.Fit(&t.Machine)
+	t.Machine.fit(t.plan.Result)
 	if err := t.Machine.Ready(); err != nil {
 		return err
 	}
@@ -167,8 +133,8 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 
 // runs starts both disks with one accelerator. hung reports that emulation may do better.
 func (t *Pair) runs(ctx context.Context, source *self.Server) (hung bool, err error) {
-	t.Before, hung, err = t.film(ctx, t.Plan.BIOS.Source.fit(t.Machine), Source, source)
-	if err != nil || hung || !t.Plan.Moves() {
+	t.Before, hung, err = t.film(ctx, t.Machine.with(t.plan.BIOS.Source), Source, source)
+	if err != nil || hung || !t.changes() {
 		return hung, err
 	}
 	if moot(&t.Before) {
@@ -180,7 +146,7 @@ func (t *Pair) runs(ctx context.Context, source *self.Server) (hung bool, err er
 	if err != nil {
 		return false, err
 	}
-	t.After, hung, err = t.film(ctx, t.Plan.BIOS.Result.fit(t.Machine), Aligned, view)
+	t.After, hung, err = t.film(ctx, t.Machine.with(t.plan.BIOS.Result), Aligned, view)
 	return hung || t.After.Accel != t.Before.Accel, errors.Join(err, view.Close()) // both run alike, or nothing is judged
 }
 

@@ -71,10 +71,10 @@ func newBoot(
 	h report.Head, source string, m machineReport, moved int, before, after *Film, moves ...Move,
 ) *Boot {
 	r := &Boot{
-		Head: h, Source: source, Machine: m, Moved: moved, Before: newRun("source", before),
+		Head: h, Source: source, Machine: m, Moved: moved, Before: newRun(before),
 	}
 	if after != nil {
-		r.After = newRun("aligned", after)
+		r.After = newRun(after)
 	}
 	j := Compare(before, after, moves...)
 	r.Verdict, r.Reason, r.slow = j.Verdict, j.Reason, j.Slow
@@ -89,20 +89,19 @@ func newBoot(
 	return r
 }
 
-func newRun(name string, f *Film) *Run {
+func newRun(f *Film) *Run {
 	r := &Run{
 		Ended: f.Ended, Note: f.Note, Accel: f.Accel, Settled: f.Ended == Settled || f.Ended == PoweredOff || f.Ended == Panicked, Seconds: seconds(f.Took),
 		Screens: []screenReport{},
 		LeftOut: f.Dropped, Serial: strings.ToValidUTF8(f.Serial, "\uFFFD"), SerialID: sum([]byte(f.Serial)),
 	}
-	for n, frame := range f.Frames {
+	for _, frame := range f.Frames {
 		s := screenReport{
 			At: seconds(frame.At), Kind: "text", Lines: frame.Text,
 			SHA256: sum([]byte(strings.Join(frame.Text, "\n"))),
 		}
 		if frame.Picture != nil {
 			s.Kind, s.SHA256, s.png = "picture", sum(frame.Picture), frame.Picture
-			s.Picture = fmt.Sprintf("%s-%03d.png", name, n+1)
 			if size, err := sizeOf(frame.Picture); err == nil {
 				s.Width, s.Height = size.X, size.Y
 			}
@@ -148,28 +147,21 @@ func (r *Boot) runs() []*Run {
 	return []*Run{r.Before, r.After}
 }
 
-// Pictures calls save with the name and the PNG of each screen in graphics.
+// Pictures names the screens in graphics, and calls save with the name and the PNG of each.
 func (r *Boot) Pictures(save func(name string, png []byte) error) error {
-	for _, run := range r.runs() {
-		for _, s := range run.Screens {
+	for i, run := range r.runs() {
+		for n := range run.Screens {
+			s := &run.Screens[n]
 			if s.png == nil {
 				continue
 			}
+			s.Picture = fmt.Sprintf("%s-%03d.png", []string{Source, Aligned}[i], n+1)
 			if err := save(s.Picture, s.png); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// Unnamed removes the names of pictures, for runs that write none.
-func (r *Boot) Unnamed() {
-	for _, run := range r.runs() {
-		for n := range run.Screens {
-			run.Screens[n].Picture = ""
-		}
-	}
 }
 
 // place prints where a difference is.
