@@ -328,7 +328,7 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"common.json#/$defs/reference":    report.Reference{},
 		"common.json#/$defs/patch":        report.Patch{},
 		"common.json#/$defs/error":        report.Error{},
-		"judge.json":                      report.Judge{},
+		"judge.json":                      opinion.Judge{},
 		"judge.json#/$defs/answer":        opinion.Row{},
 		"common.json#/$defs/impact":       report.Impact{},
 		"common.json#/$defs/touched":      report.Touched{},

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -117,43 +116,18 @@ func (f *fio) output(ctx context.Context, limit time.Duration, file *os.File, ar
 	cmd := exec.CommandContext(within, f.path, args...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "HOME=/nonexistent"}
 	cmd.Dir = "/"
-	var out, said bounded
-	cmd.Stdout, cmd.Stderr = &out, &said
 	if file != nil {
 		cmd.ExtraFiles = []*os.File{file}
 	}
-	cmd.Cancel = func() error { return sys.KillGroup(cmd) }
-	cmd.WaitDelay = dying
-	release := sys.Tie(cmd)
-	defer release()
-	err := cmd.Run()
+	out, said, err := sys.Ask(within, cmd, maxOutput)
 	switch {
 	case within.Err() != nil:
-		return nil, context.Cause(within)
-	case out.over || said.over:
-		return nil, fmt.Errorf("%s printed more than %d bytes", f.path, maxOutput)
+		return nil, err
 	case err != nil:
-		words := strings.Join(strings.Fields(string(said.kept)+" "+string(out.kept)), " ")
+		words := strings.Join(strings.Fields(string(said)+" "+string(out)), " ")
 		return nil, fmt.Errorf("%s: %w: %.300q", f.path, err, words)
 	}
-	return out.kept, nil
-}
-
-// bounded keeps what is written to it, up to a bound.
-type bounded struct {
-	kept []byte // no bytes.Buffer: io.Copy would have it read past the bound
-	over bool
-}
-
-var errOver = errors.New("too much output")
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if len(p) > maxOutput-len(b.kept) {
-		b.over = true
-		return 0, errOver // closes the pipe
-	}
-	b.kept = append(b.kept, p...)
-	return len(p), nil
+	return out, nil
 }
 
 // printed is what fio prints with --output-format=json. Spec: fio, HOWTO, "JSON output".

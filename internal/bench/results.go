@@ -28,13 +28,13 @@ func (b *Bench) Text(t *report.Text) {
 	}
 	fmt.Fprintln(t.W)
 	for _, fact := range b.facts() {
-		t.Para(fact + ".")
+		t.Para(0, "%s.", fact)
 	}
 	fmt.Fprintln(t.W)
 	columns(t, b.rows())
 	fmt.Fprintln(t.W)
 	for _, note := range b.legend() {
-		t.Para(note)
+		t.Para(0, "%s", note)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/realign"
-	"github.com/trueup/trueup/internal/report"
 )
 
 type judgeFlags struct {
@@ -77,8 +76,8 @@ func runJudge(ctx context.Context, out, errOut io.Writer, f *judgeFlags, src, de
 		}
 		return err
 	}
-	r := report.NewJudge(Head("judge"), src, dest, rows)
-	if err := f.Emit(out, r, func(t *report.Text) { t.Judge(r) }); err != nil {
+	r := opinion.NewJudge(Head("judge"), src, dest, rows)
+	if err := f.Emit(out, r, r.Text); err != nil {
 		return err
 	}
 	return ExitWith(r.ExitCode)

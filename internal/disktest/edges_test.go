@@ -152,12 +152,9 @@ var edges = map[string][]string{
 
 	// Other commands of this program, as processes that confine themselves.
 	"internal/self": {"internal/sys"},
-	// Other programs that judge a copy: they know nothing of trueup, and opinion asks them.
-	"internal/opinion": {"internal/self", "internal/sys"},
-
 	"internal/report": {
 		"internal/align", "internal/bench/measured", "internal/boot", "internal/exchange", "internal/guestfile",
-		"internal/freespace", "internal/image", "internal/image/ova", "internal/layout", "internal/opinion",
+		"internal/freespace", "internal/image", "internal/image/ova", "internal/layout",
 		"internal/plan", "internal/realign", "internal/table", "internal/journal", "internal/verify",
 		"internal/volume", "internal/volume/identify",
 	},
@@ -191,9 +188,9 @@ var edges = map[string][]string{
 	// It knows no image, and returns its result as a report.
 	// Texts of guests and of a storage are escaped as those of images are.
 	"internal/bench": {"internal/bench/measured", "internal/report", "internal/sys"},
-	// It knows no image, and returns its result as a report.
-	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.
-	"internal/trial": {"internal/report", "internal/self", "internal/sys"},
+	// They know no image, and return their results as reports.
+	"internal/opinion": {"internal/report", "internal/self", "internal/sys"},
+	"internal/trial":   {"internal/report", "internal/self", "internal/sys"},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/diskcopy", "internal/report", "internal/scan/results"},
 	// The commands, by all that they use.

@@ -16,7 +16,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/text"
+
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/self"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -86,6 +89,46 @@ func (t Table) Err() error {
 	return nil
 }
 
+// Judge is the result of judge.
+type Judge struct {
+	report.Head
+	Source   string `json:"source"`
+	Dest     string `json:"dest"`
+	Agree    bool   `json:"agree"` // no judge found a difference
+	Answers  Table  `json:"answers"`
+	ExitCode int    `json:"exit_code"`
+}
+
+// NewJudge reports the answers of the judges.
+func NewJudge(h report.Head, source, dest string, t Table) *Judge {
+	r := &Judge{Head: h, Source: source, Dest: dest, Agree: !t.Differs(), Answers: t}
+	if !r.Agree {
+		r.ExitCode = report.ExitDiffers
+	}
+	return r
+}
+
+// Text prints the answers, and whether all agree.
+func (r *Judge) Text(t *report.Text) {
+	for _, x := range r.Answers {
+		verdict := fmt.Sprintf("%-13s", strings.ReplaceAll(string(x.Verdict), "_", " "))
+		switch x.Verdict {
+		case Differs, Failed:
+			verdict = t.Paint(text.FgRed, verdict)
+		case Agrees:
+			verdict = t.Paint(text.FgGreen, verdict)
+		case NotLooked:
+		}
+		fmt.Fprintf(t.W, "  %s  ", verdict)
+		t.Para(17, "%s, %s: %s", report.SafeMessage(x.Judge), report.SafeMessage(x.Asked), report.SafeMessage(x.Said))
+	}
+	if r.Agree {
+		fmt.Fprintf(t.W, "%s: no judge found a difference\n", report.Safe(r.Dest))
+		return
+	}
+	fmt.Fprintf(t.W, "%s: %s\n", report.Safe(r.Dest), t.Paint(text.FgRed, "a judge found a difference"))
+}
+
 // Case is a copy that is to be judged.
 type Case struct {
 	Source, Dest string
@@ -95,21 +138,10 @@ type Case struct {
 	Sandbox      []string // flags of each command that reads an image
 }
 
-// served is the part of the report of trueup serve that a judge needs.
-type served struct {
-	Image struct {
-		Format     string
-		Size       int64 `json:"size_bytes"`
-		SectorSize int64 `json:"sector_size_bytes"`
-		Files      []struct{}
-		Chain      []struct{}
-	}
-}
-
-// disk returns the disk at the socket of its server.
-func (v served) disk(s *self.Server) (disk, error) {
+// diskAt returns the disk at the socket of its server.
+func diskAt(s *self.Server, sectorSize int64) (disk, error) {
 	socket, err := self.Socket(s.URI)
-	return disk{socket: socket, format: "raw", sectorSize: v.Image.SectorSize}, err
+	return disk{socket: socket, format: "raw", sectorSize: sectorSize}, err
 }
 
 // programs are the judges by name: the program, and the package of Debian that has it.
@@ -150,7 +182,7 @@ func Ask(ctx context.Context, stderr io.Writer, c Case) (t Table, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var source, dest served
+	var source, dest report.Serve
 	s, err := c.serve(ctx, &source, c.Source, c.Reading...)
 	if err != nil {
 		return nil, err
@@ -180,8 +212,8 @@ func Ask(ctx context.Context, stderr io.Writer, c Case) (t Table, err error) {
 	if err != nil {
 		return nil, err
 	}
-	original, errS := source.disk(s)
-	read, errD := dest.disk(d)
+	original, errS := diskAt(s, source.Image.SectorSize)
+	read, errD := diskAt(d, dest.Image.SectorSize)
 	if err := errors.Join(errS, errD); err != nil {
 		return nil, err
 	}
@@ -205,7 +237,7 @@ func Ask(ctx context.Context, stderr io.Writer, c Case) (t Table, err error) {
 }
 
 // serve starts a server of the disk of an image, with nothing moved.
-func (c *Case) serve(ctx context.Context, v *served, image string, reading ...string) (*self.Server, error) {
+func (c *Case) serve(ctx context.Context, v *report.Serve, image string, reading ...string) (*self.Server, error) {
 	return self.Serve(ctx, v, slices.Concat([]string{"--as-is"}, c.Sandbox, reading, []string{"--", image})...)
 }
 
@@ -219,10 +251,7 @@ func closed(s *self.Server, err error) error {
 
 // verify has trueup prove the copy.
 func (c *Case) verify(ctx context.Context, stderr io.Writer) (Row, error) {
-	var proof struct {
-		Equal       bool
-		Differences []struct{ Text string }
-	}
+	var proof report.Verify
 	_, err := self.Run(ctx, stderr, &proof, "verify",
 		slices.Concat(c.Sandbox, c.Reading, c.Proof, []string{"--", c.Source, c.Dest})...)
 	row := Row{Judge: "trueup", Asked: "every byte against the planned disk", Said: "identical", Verdict: Agrees}

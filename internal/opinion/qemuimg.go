@@ -1,7 +1,6 @@
 package opinion
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/trueup/trueup/internal/sys"
 )
@@ -172,41 +170,20 @@ func (e ended) odd() error {
 	return fmt.Errorf("%s ended with exit code %d and printed %.300q", e.what, e.code, words)
 }
 
-// dying is how long the pipes of a qemu-img that was ended are waited for.
-const dying = 5 * time.Second
-
 // run runs qemu-img until ctx ends. An exit code is no error.
 func run(ctx context.Context, program string, args ...string) (ended, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	var out, errs bounded
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	sys.Apart(cmd)
-	cmd.Cancel = func() error { return sys.KillGroup(cmd) }
-	cmd.WaitDelay = dying
-	err := cmd.Run()
-	what := QemuImg + " " + strings.TrimLeft(args[0], "-")
-	if ctx.Err() != nil {
-		return ended{}, fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	out, said, err := sys.Ask(ctx, cmd, mostWords)
+	e := ended{
+		what: QemuImg + " " + strings.TrimLeft(args[0], "-"), out: string(out), err: strings.TrimSpace(string(said)),
 	}
-	e := ended{what: what, out: out.String(), err: strings.TrimSpace(errs.String())}
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
-		return e, fmt.Errorf("%s: %w", what, err)
+		return e, fmt.Errorf("%s: %w", e.what, err)
 	}
 	e.code = cmd.ProcessState.ExitCode()
 	return e, nil
 }
 
-// mostWords bounds what is kept of the output of qemu-img, in bytes.
+// mostWords bounds the output of qemu-img, in bytes.
 const mostWords = 64 << 10
-
-// bounded keeps the beginning of what is written to it. The buffer is not embedded: io.Copy would read into it past the
-// bound.
-type bounded struct{ kept bytes.Buffer }
-
-func (b *bounded) String() string { return b.kept.String() }
-
-func (b *bounded) Write(p []byte) (int, error) {
-	b.kept.Write(p[:min(len(p), mostWords-b.kept.Len())])
-	return len(p), nil
-}

@@ -67,7 +67,7 @@ func (t *Text) copyCost(c *Cost, u *Unpacked) {
 	if u != nil && u.Kind != "tar" {
 		spool = fmt.Sprintf(" Unpacking needs up to %s, there too or in --spool DIR.", units.Format(u.Size))
 	}
-	t.para(0, "A copy reads %s, writes at most %s and reads that back. It needs %s where DEST goes.%s",
+	t.Para(0, "A copy reads %s, writes at most %s and reads that back. It needs %s where DEST goes.%s",
 		units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), spool)
 }
 
@@ -75,7 +75,7 @@ func (t *Text) refusals(fs []align.Finding) {
 	t.printf("%s\n", t.Paint(text.FgRed, "Refused, nothing would be written:"))
 	for _, f := range fs {
 		t.printf("  ")
-		t.para(6, "%s: %s", f.Subject, SafeMessage(f.Text))
+		t.Para(6, "%s: %s", f.Subject, SafeMessage(f.Text))
 		t.remedy(f)
 	}
 }
@@ -142,7 +142,7 @@ func (t *Text) summary(c Changes) {
 	if len(c.Patches) == 1 {
 		are = "is"
 	}
-	t.para(2, "%s, %s (%d bytes) %s corrected, and the disk %s.", what, units.Counted(len(c.Patches), "small field"),
+	t.Para(2, "%s, %s (%d bytes) %s corrected, and the disk %s.", what, units.Counted(len(c.Patches), "small field"),
 		bytes, are, size)
 }
 
@@ -250,7 +250,7 @@ func (t *Text) Align(r *Align) {
 		case nothingToJudge(r.Findings):
 			state = "holds nothing that is known"
 		}
-		t.para(2, "%s %s; %s.", Safe(r.Source), state, what)
+		t.Para(2, "%s %s; %s.", Safe(r.Source), state, what)
 		return
 	}
 	name := r.Format
@@ -262,14 +262,14 @@ func (t *Text) Align(r *Align) {
 	if shared && r.Verified == "full" {
 		verified += " but for shared blocks"
 	}
-	t.para(2, "%s: %s, %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved), verified, workText(r.Copied, r.Took))
+	t.Para(2, "%s: %s, %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved), verified, workText(r.Copied, r.Took))
 	for _, m := range r.Moves {
 		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
 	}
 	t.freeSpace(r.Changes)
 	if r.Command != "convert" && slices.ContainsFunc(r.Findings,
 		func(f align.Finding) bool { return f.Severity == align.Error }) {
-		t.para(2, "  accepted with --allow-unbootable: what the errors above say")
+		t.Para(2, "  accepted with --allow-unbootable: what the errors above say")
 	}
 	if r.NewSize > r.OldSize {
 		t.printf("  the disk grew by %s to %s\n", units.Format(r.NewSize-r.OldSize), units.Format(r.NewSize))
@@ -401,12 +401,12 @@ func (t *Text) Verify(r *Verify) {
 		for _, d := range r.Differences {
 			t.printf("  ")
 			if d.Len == 0 {
-				t.para(4, "%s", SafeMessage(d.Text))
+				t.Para(4, "%s", SafeMessage(d.Text))
 			} else {
-				t.para(4, "bytes %d to %d: %s", d.Off, d.Off+d.Len-1, SafeMessage(d.Text))
+				t.Para(4, "bytes %d to %d: %s", d.Off, d.Off+d.Len-1, SafeMessage(d.Text))
 			}
 		}
-		t.para(0, "The copy was changed after it was made, is one of another SOURCE, or was made by another version "+
+		t.Para(0, "The copy was changed after it was made, is one of another SOURCE, or was made by another version "+
 			"of trueup or with other options (--skip-free): do not use it. Align SOURCE again, or verify with the "+
 			"version and the options that made it.")
 	case r.Moved == 0 && len(r.Patches) == 0:
@@ -417,7 +417,7 @@ func (t *Text) Verify(r *Verify) {
 		if r.Moved == 0 {
 			what = "nothing moved"
 		}
-		t.para(2, "%s is %s with %s: %s, every other byte%s is equal.", Safe(r.Dest), Safe(r.Source), what,
+		t.Para(2, "%s is %s with %s: %s, every other byte%s is equal.", Safe(r.Dest), Safe(r.Source), what,
 			acting(len(r.Patches), "listed field", "differ"), r.outside())
 		if t.Verbose {
 			t.patches(r.Patches)
@@ -449,7 +449,7 @@ func (t *Text) freeSpace(c Changes) {
 		if v.Partition > 0 {
 			where = fmt.Sprintf("partition %d", v.Partition)
 		}
-		t.para(4, "%s: %s", where, freeSpaceText(v))
+		t.Para(4, "%s: %s", where, freeSpaceText(v))
 	}
 }
 

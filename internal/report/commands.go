@@ -3,11 +3,8 @@ package report
 import (
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/journal"
-	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
@@ -38,7 +35,7 @@ func (t *Text) Serve(r *Serve) {
 	if r.AsIs {
 		what = "as it is"
 	}
-	t.para(2, "%s: %s, %s, served read-only until Ctrl-C.", Safe(r.Image.Path), what, units.Format(r.NewSize))
+	t.Para(2, "%s: %s, %s, served read-only until Ctrl-C.", Safe(r.Image.Path), what, units.Format(r.NewSize))
 	t.freeSpace(r.Changes)
 	uri := shell.Quote(r.URI)
 	t.printf("  %s\n\nTo read it:\n", Safe(r.URI))
@@ -76,54 +73,8 @@ func NewUnfinished(h Head, w journal.Work, d journal.Done) *Unfinished {
 // Unfinished prints what a command has done.
 func (t *Text) Unfinished(r *Unfinished) {
 	t.notes(r.Findings)
-	t.para(2, "%s: %s.", Safe(r.Path), SafeMessage(r.Text))
+	t.Para(2, "%s: %s.", Safe(r.Path), SafeMessage(r.Text))
 	for _, name := range r.Removed {
 		t.printf("  removed: %s\n", Safe(name))
 	}
-}
-
-// Judge is the result of judge.
-type Judge struct {
-	Head
-	Source   string        `json:"source"`
-	Dest     string        `json:"dest"`
-	Agree    bool          `json:"agree"` // no judge found a difference
-	Answers  opinion.Table `json:"answers"`
-	ExitCode int           `json:"exit_code"`
-}
-
-// NewJudge reports the answers of the judges.
-func NewJudge(h Head, source, dest string, t opinion.Table) *Judge {
-	r := &Judge{Head: h, Source: source, Dest: dest, Agree: !t.Differs(), Answers: t}
-	if !r.Agree {
-		r.ExitCode = ExitDiffers
-	}
-	return r
-}
-
-// verdictText are the verdicts of judges as text, of one width.
-var verdictText = map[opinion.Verdict]string{
-	opinion.Agrees: "agrees       ", opinion.Differs: "differs      ", opinion.NotLooked: "not looked at",
-	opinion.Failed: "failed       ",
-}
-
-// Judge prints the answers, and whether all agree.
-func (t *Text) Judge(r *Judge) {
-	for _, x := range r.Answers {
-		verdict := verdictText[x.Verdict]
-		switch x.Verdict {
-		case opinion.Differs, opinion.Failed:
-			verdict = t.Paint(text.FgRed, verdict)
-		case opinion.Agrees:
-			verdict = t.Paint(text.FgGreen, verdict)
-		case opinion.NotLooked:
-		}
-		t.printf("  %s  ", verdict)
-		t.para(17, "%s, %s: %s", SafeMessage(x.Judge), SafeMessage(x.Asked), SafeMessage(x.Said))
-	}
-	if r.Agree {
-		t.printf("%s: no judge found a difference\n", Safe(r.Dest))
-		return
-	}
-	t.printf("%s: %s\n", Safe(r.Dest), t.Paint(text.FgRed, "a judge found a difference"))
 }

@@ -146,7 +146,7 @@ func (t *Text) impacts(ps []Partition) {
 		}
 		if first {
 			t.printf("\n")
-			t.para(0, "Blocks of %s of the storage (%s) that one I/O costs on average: now / when the partition is "+
+			t.Para(0, "Blocks of %s of the storage (%s) that one I/O costs on average: now / when the partition is "+
 				"aligned%s. Caches, read-ahead and merged I/O hide a part of it:",
 				units.Format(p.Impact.StorageBlock), p.Impact.Storage, p.Impact.reads())
 			first = false
@@ -173,7 +173,7 @@ func (t *Text) impact(i *Impact, numbers []string) {
 		unit += " (assumed, the content names none)"
 	}
 	t.printf("\n")
-	t.para(2, "%s, %s:", Capital(partitions(numbers)), unit)
+	t.Para(2, "%s, %s:", Capital(partitions(numbers)), unit)
 	w := newTable()
 	header := table.Row{"I/O size", "random", "sequential"}
 	if i.Rewrites {
@@ -224,7 +224,7 @@ func (t *Text) cost(named *Costs, fs []align.Finding) {
 	t.printf("\n")
 	var costs, free Costs
 	for _, f := range misplaced {
-		t.para(2, "%s %s.", Capital(f.Subject), f.Where)
+		t.Para(2, "%s %s.", Capital(f.Subject), f.Where)
 		if f.Free {
 			free.add(f.Cost, f.Partition)
 		} else {
@@ -236,12 +236,12 @@ func (t *Text) cost(named *Costs, fs []align.Finding) {
 		return
 	}
 	if len(costs.each) > 0 {
-		t.para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
+		t.Para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
 			"That is more work for most reads and writes. The guest can neither see nor fix this. Moving the "+
 			"partition fixes it.", costs.list())
 	}
 	for _, c := range free.each {
-		t.para(0, "%s: %s.", Capital(partitions(c.numbers)), c.text)
+		t.Para(0, "%s: %s.", Capital(partitions(c.numbers)), c.text)
 	}
 }
 
@@ -261,12 +261,12 @@ func (t *Text) costOn(c *Costs) {
 		if len(c.each) > 1 {
 			comma = ","
 		}
-		t.para(0, "On this storage (%s)%s %s. The guest can neither see nor fix this. Moving the partition fixes it.",
+		t.Para(0, "On this storage (%s)%s %s. The guest can neither see nor fix this. Moving the partition fixes it.",
 			c.Storage.About, comma, c.list())
 	case c.Storage.Block == units.SectorSize:
-		t.para(0, "On this storage (%s) that costs nothing: alignment does not matter to it.", c.Storage.About)
+		t.Para(0, "On this storage (%s) that costs nothing: alignment does not matter to it.", c.Storage.About)
 	default:
-		t.para(0, "On this storage (%s) that costs nothing: no I/O touches more of its blocks than it must.",
+		t.Para(0, "On this storage (%s) that costs nothing: no I/O touches more of its blocks than it must.",
 			c.Storage.About)
 	}
 }
@@ -409,14 +409,14 @@ func (t *Text) measured(m *Measured) {
 		}
 	}
 	for _, same := range c.each {
-		t.para(0, "%s %s.", Capital(partitions(same.numbers))+",", SafeMessage(same.text))
+		t.Para(0, "%s %s.", Capital(partitions(same.numbers))+",", SafeMessage(same.text))
 	}
 	if len(m.unlike) > 0 {
-		t.para(0, "The benchmark says nothing about %s: the data or the place in the file are aligned otherwise than "+
+		t.Para(0, "The benchmark says nothing about %s: the data or the place in the file are aligned otherwise than "+
 			"the start, and no measured start stands for both.", partitions(m.unlike))
 	}
 	if len(m.other) > 0 {
-		t.para(0, "The benchmark has no start that stands for %s; measure it with trueup bench --starts.",
+		t.Para(0, "The benchmark has no start that stands for %s; measure it with trueup bench --starts.",
 			strings.Join(m.other, ", "))
 	}
 }

@@ -69,7 +69,7 @@ func (t *Text) fragmentation(r *Inspect) {
 	}
 	t.printf("\n")
 	if len(r.Fragmentation) == 0 {
-		t.para(2, "Fragmentation: no volume of the disk is one whose files are counted: NTFS, FAT12 to FAT32, "+
+		t.Para(2, "Fragmentation: no volume of the disk is one whose files are counted: NTFS, FAT12 to FAT32, "+
 			"ext2 to ext4.")
 		return
 	}
@@ -104,10 +104,10 @@ func volumeOf(f Fragmentation, d Disk) string {
 
 func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
 	if f.Error != nil {
-		t.para(2, "Fragmentation of %s: not counted: %s", volumeOf(f, d), SafeMessage(f.Error.Message))
+		t.Para(2, "Fragmentation of %s: not counted: %s", volumeOf(f, d), SafeMessage(f.Error.Message))
 		return
 	}
-	t.para(2, "Fragmentation of %s:", volumeOf(f, d))
+	t.Para(2, "Fragmentation of %s:", volumeOf(f, d))
 	t.fact("Files", groupText(f.Files))
 	t.fact("Folders", groupText(f.Folders))
 	if f.MFT > 0 {
@@ -179,5 +179,5 @@ func (t *Text) fragmentationAdvice(fragments []Fragmentation) {
 		advice = fmt.Sprintf("%.0f %% of the data is in files in pieces: defragment in the guest, before the copy.",
 			share)
 	}
-	t.para(2, "Alignment moves partitions as they are: pieces of files stay pieces. %s", advice)
+	t.Para(2, "Alignment moves partitions as they are: pieces of files stay pieces. %s", advice)
 }

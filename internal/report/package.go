@@ -142,7 +142,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 			possible = possible && len(d.Inspect.Refusals) == 0 && d.Inspect.Advice.Action != align.Repair
 		} else {
 			possible = false
-			t.para(4, "%s %s", t.Paint(text.FgRed, "error:"), SafeMessage(d.Error.Message)) // which names the disk
+			t.Para(4, "%s %s", t.Paint(text.FgRed, "error:"), SafeMessage(d.Error.Message)) // which names the disk
 		}
 	}
 	if misaligned && possible && !t.List { // one disk that is refused keeps the whole package from being written
@@ -166,7 +166,7 @@ func (t *Text) packageLine(p Package) {
 	if len(p.Algorithms) > 0 {
 		manifest = "manifest with " + Safe(strings.Join(p.Algorithms, ", "))
 	}
-	t.para(2, "%s: %s package, %s, %s", Safe(p.Path), strings.ToUpper(p.Kind), units.Counted(len(p.Members), "file"),
+	t.Para(2, "%s: %s package, %s, %s", Safe(p.Path), strings.ToUpper(p.Kind), units.Counted(len(p.Members), "file"),
 		manifest)
 }
 
@@ -190,7 +190,7 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 		t.printf(state, Safe(r.Source))
 		return
 	}
-	t.para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), units.Counted(len(r.Disks), "disk"),
+	t.Para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), units.Counted(len(r.Disks), "disk"),
 		verifiedText[r.Verified], workText(r.Copied, r.Took))
 	for _, d := range r.Disks {
 		t.packageDisk(d)
@@ -215,7 +215,7 @@ func (t *Text) packageDisk(r *Align) {
 	if r.NewSize > r.OldSize {
 		what += fmt.Sprintf(", grown by %s to %s", units.Format(r.NewSize-r.OldSize), units.Format(r.NewSize))
 	}
-	t.para(4, "  %s: %s", Safe(strings.Join(r.Files, ", ")), what)
+	t.Para(4, "  %s: %s", Safe(strings.Join(r.Files, ", ")), what)
 	for _, m := range r.Moves {
 		t.printf("    partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
 	}
@@ -232,10 +232,10 @@ func (t *Text) PackageVerify(r *PackageVerify) {
 	}
 	for _, d := range r.Differences {
 		t.printf("%s ", t.Paint(text.FgRed, "Different:"))
-		t.para(4, "%s", SafeMessage(d))
+		t.Para(4, "%s", SafeMessage(d))
 	}
 	if r.Equal {
-		t.para(2, "%s is the package %s with these disks; its manifest and all other files are right.", Safe(r.Dest),
+		t.Para(2, "%s is the package %s with these disks; its manifest and all other files are right.", Safe(r.Dest),
 			Safe(r.Source))
 	}
 }

@@ -114,7 +114,7 @@ func (t *Text) inside(where string, v *Volume, d Disk) {
 		says = append(says, "data from "+units.Format(v.DataStart)+" on")
 	}
 	t.printf("\n  ")
-	t.para(4, "Inside %s: %s", where, strings.Join(says, ", "))
+	t.Para(4, "Inside %s: %s", where, strings.Join(says, ", "))
 	t.parts(v, d)
 }
 

@@ -233,6 +233,6 @@ func (t *Text) legend(k key, boundary int64, columns int) {
 	t.printf("\n")
 	if k.crowded {
 		t.printf("  ")
-		t.para(2, "There are more partitions than columns: each one shows the worst of those in it.")
+		t.Para(2, "There are more partitions than columns: each one shows the worst of those in it.")
 	}
 }

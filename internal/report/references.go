@@ -55,14 +55,14 @@ func (t *Text) references(refs []Reference) {
 	for i, r := range shown {
 		if i == 0 || r.home() != shown[i-1].home() {
 			t.printf(" ")
-			t.para(3, "%s:", r.home())
+			t.Para(3, "%s:", r.home())
 		}
 		t.reference(r, w)
 		// The reason that several positions in a row stay is printed once, below the last.
 		if r.reason() != "" && (i+1 == len(shown) || shown[i+1].home() != r.home() ||
 			shown[i+1].reason() != r.reason()) {
 			t.printf("     ")
-			t.para(7, "stays: %s", r.reason())
+			t.Para(7, "stays: %s", r.reason())
 		}
 	}
 	if n := len(refs) - maxReferences; n > 0 {

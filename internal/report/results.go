@@ -215,7 +215,7 @@ func (t *Text) replacedLines(r *Replaced, path string) {
 		t.printf("  the original was removed\n")
 		return
 	}
-	t.para(2, "  the original is kept as %s", Safe(r.Original))
+	t.Para(2, "  the original is kept as %s", Safe(r.Original))
 	t.next("To bring it back:          ", "trueup undo "+shell.Quote(path))
 	t.next("To remove it:              ", "trueup finish "+shell.Quote(path))
 }

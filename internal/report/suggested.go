@@ -147,7 +147,7 @@ func (t *Text) command(r *Inspect) {
 	}
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]
-		t.para(2, "An aligned copy would be refused: %s: %s.", f.Subject, SafeMessage(f.Text))
+		t.Para(2, "An aligned copy would be refused: %s: %s.", f.Subject, SafeMessage(f.Text))
 		t.next("To see all of it:           ", commandLine("plan", next, r.Image.Path))
 		return
 	}

@@ -44,8 +44,8 @@ func (t *Text) printf(format string, args ...any) {
 	fmt.Fprintf(t.W, format, args...) // into memory; the caller writes it out
 }
 
-// para prints a paragraph within the width; lines after the first are indented.
-func (t *Text) para(indent int, format string, args ...any) {
+// Para prints a paragraph within the width; lines after the first are indented.
+func (t *Text) Para(indent int, format string, args ...any) {
 	for i, l := range Fold(fmt.Sprintf(format, args...), max(t.Width-indent, 0)) {
 		if i > 0 {
 			t.printf("%*s", indent, "")
@@ -53,9 +53,6 @@ func (t *Text) para(indent int, format string, args ...any) {
 		t.printf("%s\n", l)
 	}
 }
-
-// Para prints a paragraph within the width.
-func (t *Text) Para(s string) { t.para(0, "%s", s) }
 
 // Fold divides a text into lines of n columns, between words if it can; 0 is no limit. A painted word stays whole.
 func Fold(s string, n int) []string {
@@ -141,7 +138,7 @@ func (t *Text) image(i Image) {
 	if i.Subformat != "" {
 		name += " " + i.Subformat
 	}
-	t.para(2, "%s: %s, %s (%d bytes), %d-byte sectors", Safe(i.Path), name, units.Format(i.Size), i.Size, i.SectorSize)
+	t.Para(2, "%s: %s, %s (%d bytes), %d-byte sectors", Safe(i.Path), name, units.Format(i.Size), i.Size, i.SectorSize)
 }
 
 // verdict prints the verdict in one line.
@@ -159,12 +156,12 @@ func (t *Text) verdict(d Disk) {
 	case d.Verdict == "":
 		t.printf("%s the image is malformed; what is wrong stands below.\n", t.Paint(text.FgRed, "No verdict:"))
 	case d.Verdict == align.NothingToJudge:
-		t.para(2, "%s %s.", t.Paint(text.FgCyan, "Nothing to judge:"), contentText(d))
+		t.Para(2, "%s %s.", t.Paint(text.FgCyan, "Nothing to judge:"), contentText(d))
 	case d.Table.Scheme == "none" && every == "every partition":
 		t.printf("%s there is no partition table, and the volume starts at byte 0.\n",
 			t.Paint(text.FgGreen, "Aligned:"))
 	case d.Verdict == align.Aligned && len(inOrder(d)) > 0:
-		t.para(2, "%s the data of %s lie on blocks of the storage, although the start does not; any other start is on "+
+		t.Para(2, "%s the data of %s lie on blocks of the storage, although the start does not; any other start is on "+
 			"a multiple of %s.", t.Paint(text.FgGreen, "Aligned:"), partitions(inOrder(d)), boundary)
 	case d.Verdict == align.Aligned:
 		t.printf("%s %s starts on a multiple of %s.\n", t.Paint(text.FgGreen, "Aligned:"), every, boundary)
@@ -172,10 +169,10 @@ func (t *Text) verdict(d Disk) {
 		if byData(d) {
 			which, start = "the data of "+which, "lie"
 		}
-		t.para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.Paint(text.FgYellow, "Partly aligned:"),
+		t.Para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.Paint(text.FgYellow, "Partly aligned:"),
 			which, start, boundary)
 	default:
-		t.para(2, "%s %s %s off a 4 KiB boundary.", t.Paint(text.FgRed, "Misaligned:"), which, start)
+		t.Para(2, "%s %s %s off a 4 KiB boundary.", t.Paint(text.FgRed, "Misaligned:"), which, start)
 	}
 }
 
@@ -238,7 +235,7 @@ func contentText(d Disk) string {
 // fact prints a line about an image, and further lines below its text.
 func (t *Text) fact(name, s string) {
 	t.printf("  %-9s  ", name)
-	t.para(13, "%s", s)
+	t.Para(13, "%s", s)
 }
 
 func (t *Text) details(i Image) {
@@ -292,7 +289,7 @@ func (t *Text) under(name string, lines []string, most int, hint string) {
 			return
 		}
 		t.printf("  %-9s  ", name)
-		t.para(15, "%s", SafeMessage(l)) // further in than the next line
+		t.Para(15, "%s", SafeMessage(l)) // further in than the next line
 		name = ""
 	}
 }
@@ -483,7 +480,7 @@ func (t *Text) findingLines(fs []align.Finding) {
 		if f.Cost != "" { // printed once for all
 			continue
 		}
-		t.para(4, "%s %s: %s", t.Paint(colors[f.Severity], string(f.Severity)+":"), f.Subject, SafeMessage(f.Text))
+		t.Para(4, "%s %s: %s", t.Paint(colors[f.Severity], string(f.Severity)+":"), f.Subject, SafeMessage(f.Text))
 		t.remedy(f)
 	}
 }
@@ -499,7 +496,7 @@ func (t *Text) notes(fs []align.Finding) {
 func (t *Text) remedy(f align.Finding) {
 	if f.Remedy != "" {
 		t.printf("    ")
-		t.para(4, "%s", SafeMessage(f.Remedy))
+		t.Para(4, "%s", SafeMessage(f.Remedy))
 	}
 }
 

@@ -65,38 +65,22 @@ func Run(ctx context.Context, stderr io.Writer, v any, command string, args ...s
 		return 0, err
 	}
 	cmd := exec.CommandContext(ctx, program, append([]string{command, "--json"}, args...)...)
-	var out bounded
-	said := &Tail{}
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, said, endLimit
-	release := sys.Tie(cmd)
-	defer release()
-	err = cmd.Run()
+	out, said, err := sys.Ask(ctx, cmd, maxAnswer)
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
 	if err != nil && cmd.ProcessState == nil {
 		return 0, err
 	}
-	err = read(out.kept.Bytes(), v)
+	err = read(out, v)
 	if _, reported := errors.AsType[*Error](err); reported {
 		return 0, err
 	}
 	if err != nil {
-		return 0, fmt.Errorf("trueup %s ended with %v and without a report: %.500s", command, cmd.ProcessState, said)
+		return 0, fmt.Errorf("trueup %s ended with %v and without a report: %.500s", command, cmd.ProcessState, bytes.TrimSpace(said))
 	}
-	_, err = io.WriteString(stderr, said.String())
+	_, err = stderr.Write(said)
 	return cmd.ProcessState.ExitCode(), err
-}
-
-// bounded keeps the text that is written to it, up to maxAnswer bytes. The buffer is not embedded: io.Copy would read
-// into it past the bound.
-type bounded struct{ kept bytes.Buffer }
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.kept.Len()+len(p) > maxAnswer {
-		return 0, ondisk.In(ondisk.ErrLimit, "a report above %d bytes", maxAnswer)
-	}
-	return b.kept.Write(p)
 }
 
 // Tail keeps the end of the text that is written to it, at most 4 KiB.

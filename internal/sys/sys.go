@@ -9,7 +9,10 @@
 package sys
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -18,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // ID identifies a file on this machine: the number of its file system, and that of the file in it.
@@ -168,6 +172,43 @@ func Cause(err error) error {
 		return p.Err
 	}
 	return err
+}
+
+// Ask runs a program to its end, and returns what it printed, at most so many bytes each: more is an error. It is in a
+// group of its own, which dies with this program, and with the context.
+func Ask(ctx context.Context, cmd *exec.Cmd, most int) (out, said []byte, err error) {
+	o, s := bounded{most: most}, bounded{most: most}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &o, &s, dying
+	cmd.Cancel = func() error { return KillGroup(cmd) }
+	release := Tie(cmd)
+	defer release()
+	err = cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case o.over || s.over:
+		err = fmt.Errorf("it printed more than %d bytes", most)
+	}
+	return o.kept, s.kept, err
+}
+
+// dying is how long the pipes of a program that was ended are waited for.
+const dying = 10 * time.Second
+
+// bounded keeps what is written to it, up to a bound. It is no bytes.Buffer, which io.Copy would have read past that.
+type bounded struct {
+	kept []byte
+	most int
+	over bool
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if len(p) > b.most-len(b.kept) {
+		b.over = true
+		return 0, io.ErrShortWrite // closes the pipe
+	}
+	b.kept = append(b.kept, p...)
+	return len(p), nil
 }
 
 // FromSystem reports whether an error comes from the operating system.

@@ -3,8 +3,12 @@
 package sys
 
 import (
+	"context"
+	"errors"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -108,4 +112,28 @@ func TestLocksOfBytes(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, locked, "%d", at)
 	}
+}
+
+// A program that prints more than it may ends, and one that is ended says by what.
+func TestAsk(t *testing.T) {
+	t.Parallel()
+	ask := func(ctx context.Context, script string) (out, said []byte, err error) {
+		return Ask(ctx, exec.CommandContext(ctx, "sh", "-c", script), 100)
+	}
+	out, said, err := ask(t.Context(), "echo out; echo said >&2; exit 3")
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	require.True(t, ok, err)
+	require.Equal(t, 3, exit.ExitCode())
+	require.Equal(t, "out\n said\n", string(out)+" "+string(said))
+	for _, script := range []string{"yes", "yes >&2"} {
+		_, _, err = ask(t.Context(), script)
+		require.EqualError(t, err, "it printed more than 100 bytes")
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("Ctrl-C")
+	cancel(why)
+	_, _, err = ask(ctx, "sleep 1000")
+	require.ErrorIs(t, err, why)
+	_, reads := any(&bounded{}).(io.ReaderFrom)
+	require.False(t, reads, "io.Copy would pass the bound")
 }
