@@ -22,8 +22,8 @@ import (
 type bootFlags struct {
 	*Base
 	Move
-	trial.Options
 	Shown
+	trial    trial.Pair
 	pictures string // a folder
 }
 
@@ -58,18 +58,18 @@ move, the disk is started once, and the result says only whether it boots.
 
 // addMachine adds the flags that describe the machine and its runs.
 func (f *bootFlags) addMachine(cmd *cobra.Command) {
-	f.Firmware, f.Bus, f.Accel = trial.Auto, trial.Auto, trial.Auto
-	f.Memory, f.Seconds = trial.DefaultMemory, int(trial.DefaultLimit.Seconds())
-	f.Settle = int(trial.DefaultSettle.Seconds())
+	t, m := &f.trial, &f.trial.Machine
+	m.Firmware, m.Bus, m.Accel, m.Memory = trial.Auto, trial.Auto, trial.Auto, trial.DefaultMemory
+	t.Seconds, t.Settle = int(trial.DefaultLimit.Seconds()), int(trial.DefaultSettle.Seconds())
 	addFlags(cmd,
-		"qemu", &f.QEMU, "firmware", &f.Firmware, "bus", &f.Bus, "accel", &f.Accel, "memory", &f.Memory,
-		"seconds", &f.Seconds, "settle", &f.Settle,
+		"qemu", &m.QEMU, "firmware", &m.Firmware, "bus", &m.Bus, "accel", &m.Accel, "memory", &m.Memory,
+		"seconds", &t.Seconds, "settle", &t.Settle,
 	)
 }
 
 func (f *bootFlags) checkFlags() error {
 	_, err := f.Reading.Options()
-	err = errors.Join(err, f.Check(), f.CheckTrial())
+	err = errors.Join(err, f.Check(), f.trial.Check())
 	if err != nil || f.pictures == "" {
 		return err
 	}
@@ -88,7 +88,8 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 		return err
 	}
 	f.Ending.Hold("ending the guest")
-	t := f.Pair(src, time.Now(), f.Sandboxed(f.Arguments()), f.Choices())
+	t := &f.trial
+	t.Source, t.Machine.Clock, t.Reading, t.Moving = src, time.Now(), f.Sandboxed(f.Arguments()), f.Choices()
 	t.Say = func(text string) {
 		if !f.Quiet {
 			f.Ending.Say(errOut, report.SafeMessage(text))

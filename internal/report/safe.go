@@ -19,26 +19,27 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// maxText is how much of a text from an image is shown, in characters.
-const maxText = 256
+// maxText is how much of a text from an image is shown, and maxMessage of a line that holds some, in characters.
+const maxText, maxMessage = 256, 4096
 
 // Safe makes a text from an image fit for a terminal. It escapes what could move the cursor, change the title or
 // reverse the line, and cuts the text.
-func Safe(s string) string {
-	n := 0
-	for i := range s {
-		if n == maxText {
-			return Escape(s[:i]) + "…"
-		}
-		n++
-	}
-	return Escape(s)
-}
+func Safe(s string) string { return escaped(s, maxText) }
+
+// SafeMessage is Safe for whole lines of our own that hold texts from an image: it is not cut so early.
+func SafeMessage(s string) string { return escaped(s, maxMessage) }
 
 // Escape is Safe without the cut, for reports that must distinguish all names.
-func Escape(s string) string {
+func Escape(s string) string { return escaped(s, len(s)) }
+
+func escaped(s string, most int) string {
 	var b strings.Builder
+	n := 0
 	for i, r := range s {
+		if n++; n > most {
+			b.WriteString("…")
+			break
+		}
 		switch {
 		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
 			fmt.Fprintf(&b, `\x%02x`, s[i])
@@ -46,26 +47,6 @@ func Escape(s string) string {
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
 			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-// SafeMessage is Safe for whole lines of our own that hold texts from an image: it is not cut so early.
-func SafeMessage(s string) string {
-	var b strings.Builder
-	for len(s) > 0 {
-		part := s
-		if len(part) > maxText {
-			part = part[:maxText]
-			for !utf8.ValidString(part) && len(part) > maxText-utf8.UTFMax {
-				part = part[:len(part)-1]
-			}
-		}
-		b.WriteString(Safe(part))
-		if s = s[len(part):]; b.Len() > 16*maxText {
-			b.WriteString("…")
-			break
 		}
 	}
 	return b.String()

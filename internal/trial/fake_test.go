@@ -335,11 +335,11 @@ func TestOddQEMU(t *testing.T) {
 func tried(t *testing.T, name, accel string) (p *trial.Pair, said []string, err error) {
 	t.Helper()
 	program, socket := fakeQEMU(t, name)
-	o := trial.Options{QEMU: program, Firmware: trial.BIOS, Bus: "ide", Accel: accel, Seconds: 20, Settle: 1}
-	p = o.Pair(socket, time.Now(), nil, nil)
-	p.Watch.Patience = 3 * time.Second
-	p.Say = func(text string) { said = append(said, text) }
-	p.Begin = func(string, time.Duration) {}
+	p = &trial.Pair{
+		Machine: trial.Machine{QEMU: program, Firmware: trial.BIOS, Bus: "ide", Accel: accel},
+		Watch:   trial.Watch{Patience: 3 * time.Second}, Seconds: 20, Settle: 1, Source: socket,
+		Say: func(text string) { said = append(said, text) }, Begin: func(string, time.Duration) {},
+	}
 	return p, said, p.Run(t.Context(), io.Discard)
 }
 

@@ -24,8 +24,8 @@ import (
 type Machine struct {
 	QEMU       string        // program; empty: the usual one
 	Disk       string        // URI of a server of NBD
-	Firmware   string        // BIOS or UEFI
-	Bus        string        // one of Buses
+	Firmware   string        // one of Firmwares
+	Bus        string        // one of BusChoices
 	Accel      string        // one of Accels
 	Memory     int           // MiB
 	Heads      int           // of the geometry that the BIOS reports; 0: its own choice
@@ -208,17 +208,6 @@ const (
 // escaped returns a value of an option of QEMU, in which a comma ends it.
 func escaped(value string) string { return strings.ReplaceAll(value, ",", ",,") }
 
-// Options are the choices of a user for a trial.
-type Options struct {
-	QEMU     string
-	Firmware string // one of Firmwares
-	Bus      string // one of BusChoices
-	Accel    string // one of Accels
-	Memory   int    // of the guest, MiB
-	Seconds  int    // of a run
-	Settle   int    // seconds for which the screen rests at the end
-}
-
 // Auto leaves a choice to the disk.
 const Auto = "auto"
 
@@ -234,15 +223,15 @@ const (
 	maxSeconds           = 24 * 60 * 60
 )
 
-// CheckTrial refuses options that cannot be right.
-func (o *Options) CheckTrial() error {
+// Check refuses options that cannot be right.
+func (t *Pair) Check() error {
 	for _, c := range []struct {
 		name, value string
 		allowed     []string
 	}{
-		{"firmware", o.Firmware, Firmwares},
-		{"bus", o.Bus, BusChoices()},
-		{"accel", o.Accel, Accels},
+		{"firmware", t.Machine.Firmware, Firmwares},
+		{"bus", t.Machine.Bus, BusChoices()},
+		{"accel", t.Machine.Accel, Accels},
 	} {
 		if !slices.Contains(c.allowed, c.value) {
 			return ondisk.NoChoice("--"+c.name, c.value, c.allowed...)
@@ -252,28 +241,15 @@ func (o *Options) CheckTrial() error {
 		name             string
 		value, low, high int
 	}{
-		{"memory", o.Memory, minMemory, maxMemory},
-		{"seconds", o.Seconds, 1, maxSeconds},
-		{"settle", o.Settle, 1, maxSeconds},
+		{"memory", t.Machine.Memory, minMemory, maxMemory},
+		{"seconds", t.Seconds, 1, maxSeconds},
+		{"settle", t.Settle, 1, maxSeconds},
 	} {
 		if c.value < c.low || c.value > c.high {
 			return ondisk.In(ondisk.ErrUsage, "--%s %d, want %d to %d", c.name, c.value, c.low, c.high)
 		}
 	}
 	return nil
-}
-
-// Pair returns the trial of a source at a time. Reading and moving are the flags of trueup plan.
-func (o *Options) Pair(source string, now time.Time, reading, moving []string) *Pair {
-	chosen := func(s string) string { return strings.TrimPrefix(s, Auto) }
-	return &Pair{
-		Machine: Machine{
-			QEMU: o.QEMU, Firmware: chosen(o.Firmware), Bus: chosen(o.Bus), Accel: o.Accel, Memory: o.Memory,
-			Clock: now, Limit: time.Duration(o.Seconds) * time.Second,
-		},
-		Watch:   Watch{Settle: time.Duration(o.Settle) * time.Second},
-		Reading: reading, Moving: moving, Source: source,
-	}
 }
 
 // Result compares the runs. Without a move there is only the first.
@@ -284,6 +260,6 @@ func (t *Pair) Result(h report.Head) *Boot {
 	}
 	return newBoot(h, t.Source, machineReport{
 		Firmware: t.Machine.Firmware, Bus: t.Machine.Bus, Memory: int64(t.Machine.Memory) << 20,
-		Seconds: int(t.Machine.Limit.Seconds()),
+		Seconds: t.Seconds,
 	}, t.plan.Moved, &t.Before, after, t.moves()...)
 }

@@ -1,6 +1,7 @@
 package trial
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,10 +25,10 @@ const (
 func (m *Machine) fit(d *report.Disk) {
 	t := d.Table
 	m.Heads, m.Sectors, m.Size, m.SectorSize = t.Heads, t.Sectors, d.Size, t.SectorSize
-	if m.Firmware == "" {
+	if cmp.Or(m.Firmware, Auto) == Auto {
 		m.Firmware = firmwareOf(d)
 	}
-	if m.Bus != "" {
+	if cmp.Or(m.Bus, Auto) != Auto {
 		return
 	}
 	// Every guest has a driver for IDE, since its CD drive hung there. QEMU has no LSI53C1030, the lsilogic of VMware.
@@ -70,6 +71,8 @@ func firmwareOf(d *report.Disk) string {
 type Pair struct {
 	Machine Machine
 	Watch   Watch
+	Seconds int      // of a run
+	Settle  int      // seconds for which the screen rests at the end
 	Reading []string // flags that say how SOURCE is read
 	Moving  []string // flags that say what moves
 	Source  string
@@ -114,6 +117,7 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 		return &self.Error{Exit: exit, Code: "internal", Message: "trueup plan gave no reason"}
 	}
 	t.Machine.fit(t.plan.Result)
+	t.Machine.Limit, t.Watch.Settle = time.Duration(t.Seconds)*time.Second, time.Duration(t.Settle)*time.Second
 	if err := t.Machine.Ready(); err != nil {
 		return err
 	}
@@ -155,7 +159,7 @@ func (t *Pair) runs(ctx context.Context, source *self.Server) (hung bool, err er
 func (t *Pair) film(ctx context.Context, m Machine, disk string, s *self.Server) (f Film, hung bool, err error) {
 	m.Disk = s.URI
 	name := "the disk " + map[string]string{Source: "as it is", Aligned: "aligned"}[disk]
-	t.Say(fmt.Sprintf("boots %s: %s, %s, %d s at most", name, m.Firmware, m.Bus, int(m.Limit.Seconds())))
+	t.Say(fmt.Sprintf("boots %s: %s, %s, %d s at most", name, m.Firmware, m.Bus, t.Seconds))
 	t.Begin(disk, m.Limit)
 	f, err = m.Run(ctx, t.Watch)
 	if own(m.Accel) && ctx.Err() == nil {
