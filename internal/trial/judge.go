@@ -168,7 +168,7 @@ func outOfTime(b, a *side) string {
 func different(b, a *side, moves Moves, all []Difference) (Verdict, string) {
 	bFails, aFails := b.stopped(), a.stopped()
 	switch {
-	case b.unsettled() || a.unsettled():
+	case !b.steady || !a.steady:
 		return Unclear, outOfTime(b, a)
 	case aFails != nil && bFails == nil:
 		return Differs, fmt.Sprintf("the source boots to %s, and the aligned view stops: %s", b.came(), aFails.shown)
@@ -234,7 +234,7 @@ func alike(b, a *side) (Verdict, string) {
 	}
 	stop := b.stopped()
 	switch {
-	case b.evidence && a.evidence && (b.unsettled() || a.unsettled()):
+	case b.evidence && a.evidence && (!b.steady || !a.steady):
 		return Unclear, outOfTime(b, a)
 	case stop != nil && stop.guest:
 		return Neither, words("both runs stop with the same failure, so nothing was judged: ",
@@ -274,19 +274,10 @@ func (s *side) only(other *side) string {
 	return ""
 }
 
-// quiet is how long a screen must have been the same, apart from what is tolerated, to count as an end. It is time of
-// the guest's processor: on a busy host a guest that boots shows nothing for long.
+// quiet is how long screen and serial port must have been the same to count as an end. It is time of the guest's
+// processor: on a busy host a guest that boots shows nothing for long. Where the screen still changed when time was
+// over, if only by a countdown or by the bar of a logo, a boot that goes on looks alike in both runs.
 const quiet = 8 * time.Second
-
-// moving reports whether the screen still changed when time was over, if only by a countdown or by the bar of a logo: a
-// boot that goes on looks alike in both runs.
-func (s *side) moving() bool {
-	last, ok := s.film.Last()
-	return ok && s.film.Ended == TimeOver && s.film.Work-last.Work < quiet
-}
-
-// unsettled reports whether time was over before a run came to an end.
-func (s *side) unsettled() bool { return !s.steady || s.moving() }
 
 // partOf reports whether a run has shown nothing but what the other has shown too, and does not end with what that
 // does: it stands still on the same way, or is only slower.
@@ -312,7 +303,7 @@ const ample = 3
 // stuck reports whether a run that settled had ample time to go on from its last screen as the other did: it hangs
 // there. Of the serial port it is not known when each line came, so that the other's whole boot counts.
 func (s *side) stuck(other *side) bool {
-	if !s.steady || len(other.film.Frames) == 0 {
+	if len(other.film.Frames) == 0 {
 		return false
 	}
 	if len(s.tail)+len(other.tail) > 0 {
@@ -449,7 +440,7 @@ func newSide(f *Film, glyphs alphabet) *side {
 	if at >= 0 {
 		s.final = lines(whole(f.Frames[at].Text))
 		s.addPictures(at, glyphs)
-		s.rest = f.Work - max(s.stood(at), f.Heard)
+		s.rest = f.Work - max(f.Frames[at].Work, f.Heard)
 	}
 	s.steady = f.Ended != TimeOver || s.rest >= quiet
 	s.evidence = len(s.tail) > 0 || s.picture == nil && len(s.final) > 0 || s.picture != nil && !s.firmwareOnly(at)
@@ -501,24 +492,6 @@ func (s *side) addPictures(at int, glyphs alphabet) {
 			s.note(text)
 		}
 	}
-}
-
-// stood returns the time of the processor since when the screen of a film was as in the end, apart from what is
-// tolerated.
-func (s *side) stood(at int) time.Duration {
-	since := s.film.Frames[at].Work
-	for n := at - 1; n >= 0; n-- {
-		frame := s.film.Frames[n]
-		switch {
-		case s.picture != nil && at-n < len(s.phases) && near(s.phases[at-n], s.picture, nil, clockAndCursor):
-		case s.picture == nil && frame.Picture == nil && slices.EqualFunc(lines(whole(frame.Text)), s.final,
-			func(x, y line) bool { return x.norm == y.norm }):
-		default:
-			return since
-		}
-		since = frame.Work
-	}
-	return since
 }
 
 // firmwareOnly reports whether the picture was there from the first screen on: then it may be the firmware's own.
