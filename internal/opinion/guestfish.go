@@ -264,9 +264,15 @@ func (p *pair) say(v Verdict, asked, format string, args ...any) {
 
 // both sends a command to both, and returns the lines of their answers.
 func (p *pair) both(command string, valid func(string) bool) (source, dest []string, err error) {
-	if err = errors.Join(p.source.send(command), p.dest.send(command)); err != nil {
+	if err = p.send(command); err != nil {
 		return nil, nil, err
 	}
+	return p.answers(valid)
+}
+
+func (p *pair) send(command string) error { return errors.Join(p.source.send(command), p.dest.send(command)) }
+
+func (p *pair) answers(valid func(string) bool) (source, dest []string, err error) {
 	if source, err = p.source.ask(valid); err == nil {
 		dest, err = p.dest.ask(valid)
 	}
@@ -278,13 +284,11 @@ func anyLine(line string) bool { return !strings.Contains(line, errorMark) }
 
 // launch starts both appliances.
 func (p *pair) launch() (version string, err error) {
-	for _, s := range []*session{p.source, p.dest} { // the answer to add-drive
-		if _, err := s.ask(noLine); err != nil {
-			return "", err
-		}
-		if s.said.Len() > 0 {
-			return "", fmt.Errorf("guestfish takes no such drive: %.300q", s.said.String())
-		}
+	if _, _, err = p.answers(noLine); err == nil { // to add-drive
+		err = p.refusal("guestfish takes no such drive")
+	}
+	if err != nil {
+		return "", err
 	}
 	lines, _, err := p.both("version", anyLine)
 	if err != nil {
@@ -299,18 +303,23 @@ func (p *pair) launch() (version string, err error) {
 	if !regexp.MustCompile(`^[0-9.]{1,32}$`).MatchString(version) {
 		return "", errors.New("guestfish prints no version of libguestfs")
 	}
-	if _, _, err := p.both("run", noLine); err != nil {
-		return version, err
+	if _, _, err = p.both("run", noLine); err == nil {
+		err = p.refusal("the appliance of libguestfs does not start")
 	}
+	return version, err
+}
+
+// refusal returns what either said to a command, behind some words.
+func (p *pair) refusal(words string) error {
 	for _, s := range []*session{p.source, p.dest} {
 		if cause := context.Cause(s.ctx); cause != nil {
-			return version, cause // what it said is that it was ended
+			return cause // what it said is that it was ended
 		}
 		if s.said.Len() > 0 {
-			return version, fmt.Errorf("the appliance of libguestfs does not start: %.600q", s.said.String())
+			return fmt.Errorf("%s: %.600q", words, s.said.String())
 		}
 	}
-	return version, nil
+	return nil
 }
 
 // volume is a file system as libguestfs names it: /dev/sda1, /dev/vg/root, btrfsvol:/dev/sda1/home.
@@ -337,15 +346,12 @@ const mostVolumes = 256
 func (p *pair) filesystems() error {
 	const asked = "file systems"
 	x, y, err := p.both("list-filesystems", isVolume().MatchString)
-	if err != nil {
-		return err
-	}
-	for _, s := range []*session{p.source, p.dest} {
-		if s.said.Len() > 0 {
-			return fmt.Errorf("list-filesystems: %.600q", s.said.String())
-		}
+	if err == nil {
+		err = p.refusal("list-filesystems")
 	}
 	switch {
+	case err != nil:
+		return err
 	case !slices.Equal(x, y):
 		p.say(Differs, asked, "SOURCE has %s, DEST has %s", list(x), list(y))
 		return nil
@@ -570,7 +576,7 @@ type streamed struct {
 
 // stream compares the items that both sessions answer, one by one.
 func (p *pair) stream(command string, sep byte, valid func(string) bool) (c streamed, err error) {
-	if err = errors.Join(p.source.send(command), p.dest.send(command)); err != nil {
+	if err = p.send(command); err != nil {
 		return c, err
 	}
 	return p.streams(sep, valid)
