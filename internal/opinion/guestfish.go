@@ -270,7 +270,9 @@ func (p *pair) both(command string, valid func(string) bool) (source, dest []str
 	return p.answers(valid)
 }
 
-func (p *pair) send(command string) error { return errors.Join(p.source.send(command), p.dest.send(command)) }
+func (p *pair) send(command string) error {
+	return errors.Join(p.source.send(command), p.dest.send(command))
+}
 
 func (p *pair) answers(valid func(string) bool) (source, dest []string, err error) {
 	if source, err = p.source.ask(valid); err == nil {

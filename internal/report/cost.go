@@ -324,8 +324,8 @@ type Benchmark = measured.Result
 var gainOrder = []align.Gain{"", align.Loss, align.NoGain, align.Some, align.High}
 
 // Benchmark adds what a benchmark proves for the partitions off the boundary. Nothing is claimed for one whose place in
-// the file is less aligned than that on the disk: a copy changes both. The advice becomes that of the benchmark where it
-// has measured a start for each of the partitions that would move. Without a benchmark it adds nothing.
+// the file is less aligned than that on the disk: a copy changes both. The advice becomes that of the benchmark, where
+// it has measured a start for each of the partitions that would move. Without a benchmark it adds nothing.
 func (r *Inspect) Benchmark(b *Benchmark) {
 	if b == nil {
 		return

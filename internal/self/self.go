@@ -77,7 +77,8 @@ func Run(ctx context.Context, stderr io.Writer, v any, command string, args ...s
 		return 0, err
 	}
 	if err != nil {
-		return 0, fmt.Errorf("trueup %s ended with %v and without a report: %.500s", command, cmd.ProcessState, bytes.TrimSpace(said))
+		return 0, fmt.Errorf("trueup %s ended with %v and without a report: %.500s", command, cmd.ProcessState,
+			bytes.TrimSpace(said))
 	}
 	_, err = stderr.Write(said)
 	return cmd.ProcessState.ExitCode(), err

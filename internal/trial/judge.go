@@ -223,8 +223,8 @@ func alikeLast(before, after []line) bool {
 	return endAlike(before, after) || bFails != "" && aFails != ""
 }
 
-// alike judges runs without a difference: they are the same, unless what they came to says nothing of a guest. A run that
-// is judged alone stands for both.
+// alike judges runs without a difference: they are the same, unless what they came to says nothing of a guest. A run
+// that is judged alone stands for both.
 func alike(b, a *side) (Verdict, string) {
 	words := func(two, one string) string {
 		if a == b {
@@ -254,7 +254,7 @@ func alike(b, a *side) (Verdict, string) {
 		}
 		return Unclear, "time was over before " + words("either run", "it") + " showed anything of a guest"
 	case b.onTheWay() || a.onTheWay():
-		return Unclear, fmt.Sprintf("%s stood at %s, which is not the end of a boot", words("both runs", "it"), b.came())
+		return Unclear, words("both runs stood at ", "it stood at ") + b.came() + ", which is not the end of a boot"
 	}
 	return Same, words("both runs come to ", "it comes to ") + a.came()
 }

@@ -151,7 +151,8 @@ func (t *Pair) runs(ctx context.Context, source *self.Server) (hung bool, err er
 		return false, err
 	}
 	t.After, hung, err = t.film(ctx, t.Machine.with(t.plan.BIOS.Result), Aligned, view)
-	return hung || t.After.Accel != t.Before.Accel, errors.Join(err, view.Close()) // both run alike, or nothing is judged
+	hung = hung || t.After.Accel != t.Before.Accel // both run alike, or nothing is judged
+	return hung, errors.Join(err, view.Close())
 }
 
 // film starts a disk that is served. hung reports that an accelerator of this program's choice could not begin, broke

@@ -236,7 +236,8 @@ func screens(b, a *side, moves Moves) (out []Difference, tolerated []string) {
 	case bPicture == nil || aPicture == nil:
 		return []Difference{{Where: OnScreen, Before: b.came(), After: a.came()}}, nil
 	case bPicture.Bounds() != aPicture.Bounds():
-		return []Difference{{Where: Picture, Before: b.came(), After: a.came(), Share: 1, Area: area(aPicture.Bounds())}}, nil
+		d := Difference{Where: Picture, Before: b.came(), After: a.came(), Share: 1, Area: area(aPicture.Bounds())}
+		return []Difference{d}, nil
 	}
 	small := clockAndCursor
 	if len(b.final) > 0 && len(a.final) > 0 { // both are text that was painted

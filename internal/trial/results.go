@@ -65,8 +65,8 @@ type screenReport struct {
 	png []byte
 }
 
-// newBoot reports on the films of the source and of the aligned view. Without the latter nothing has to move, and nothing
-// is compared. moves are the places of the partitions.
+// newBoot reports on the films of the source and of the aligned view. Without the latter nothing has to move, and
+// nothing is compared. moves are the places of the partitions.
 func newBoot(
 	h report.Head, source string, m machineReport, moved int, before, after *Film, moves ...Move,
 ) *Boot {
@@ -91,8 +91,8 @@ func newBoot(
 
 func newRun(f *Film) *Run {
 	r := &Run{
-		Ended: f.Ended, Note: f.Note, Accel: f.Accel, Settled: f.Ended == Settled || f.Ended == PoweredOff || f.Ended == Panicked, Seconds: seconds(f.Took),
-		Screens: []screenReport{},
+		Ended: f.Ended, Note: f.Note, Accel: f.Accel, Seconds: seconds(f.Took), Screens: []screenReport{},
+		Settled: f.Ended == Settled || f.Ended == PoweredOff || f.Ended == Panicked,
 		LeftOut: f.Dropped, Serial: strings.ToValidUTF8(f.Serial, "\uFFFD"), SerialID: sum([]byte(f.Serial)),
 	}
 	for _, frame := range f.Frames {
