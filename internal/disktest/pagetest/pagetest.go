@@ -59,14 +59,9 @@ func Browser(t testing.TB) context.Context {
 	return process
 }
 
-// Look loads a page, which must fit its window, be readable, ask for nothing and meet no complaint. scheme is light or
-// dark, width that of the window. A screenshot goes to a folder, unless its name is empty.
-func Look(process context.Context, t testing.TB, path, scheme string, width int64, shots string) {
-	t.Helper()
-	LookAt(process, t, "file://"+path, scheme, width, shots)
-}
-
-// LookAt is Look at the page of a server, which asks for those URLs and no others.
+// LookAt loads the page of a server, which must fit its window, be readable, ask for those URLs and no others, and meet
+// no complaint. scheme is light or dark, width that of the window. A screenshot goes to a folder, unless its name is
+// empty.
 func LookAt(process context.Context, t testing.TB, url, scheme string, width int64, shots string, asks ...string) {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(process)
