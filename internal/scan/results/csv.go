@@ -1,14 +1,13 @@
 package results
 
 import (
-	"bufio"
+	"encoding/csv"
 	"fmt"
 	"io"
 	"math"
 	"reflect"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
@@ -17,44 +16,25 @@ import (
 var csvFormat = Format{
 	Name: "csv",
 	Write: func(w io.Writer, r *Report) error {
-		out := csvWriter{Writer: bufio.NewWriterSize(w, 64<<10), header: true}
-		out.line(&csvRow{Image: &Image{}})
-		out.header = false
+		out := csv.NewWriter(w)
+		out.UseCRLF = true
+		var cells []string
+		(&csvRow{Image: &Image{}}).columns(func(name string, _ any) { cells = append(cells, name) })
+		if err := out.Write(cells); err != nil {
+			return err
+		}
 		for i := range r.Images {
 			for _, row := range rowsOf(i) {
-				out.line(&row)
-			}
-			if _, err := out.Write(nil); err != nil { // of an earlier write: the rest need not be read
-				return err
+				cells = cells[:0]
+				row.columns(func(_ string, value any) { cells = append(cells, csvText(value)) })
+				if err := out.Write(cells); err != nil { // the rest need not be read
+					return err
+				}
 			}
 		}
-		return out.Flush()
+		out.Flush()
+		return out.Error()
 	},
-}
-
-// csvWriter writes lines as RFC 4180 defines CSV. Errors are those of Flush.
-type csvWriter struct {
-	*bufio.Writer
-	header bool // names of columns instead of cells
-	begun  bool // the line has a cell
-}
-
-// line writes a row.
-func (w *csvWriter) line(r *csvRow) {
-	w.begun = false
-	r.columns(w.cell)
-	_, _ = w.WriteString("\r\n")
-}
-
-// cell writes the cell of a column, or its name. A nil value is an empty cell.
-func (w *csvWriter) cell(name string, value any) {
-	if w.begun {
-		_ = w.WriteByte(',')
-	}
-	if w.begun = true; !w.header {
-		name = csvCell(value)
-	}
-	_, _ = w.WriteString(name)
 }
 
 // csvRow is the subject of a row. There may be no disk or no partition.
@@ -158,14 +138,14 @@ func notZero[T int | int64](n T) any {
 	return n
 }
 
-// csvCell prints a value as a cell of CSV. Floating-point numbers have at most two digits behind the point.
-func csvCell(value any) string {
+// csvText prints a value for a cell of CSV. Floating-point numbers have at most two digits behind the point.
+func csvText(value any) string {
 	v := reflect.ValueOf(value)
 	switch v.Kind() {
 	case reflect.String:
-		return csvQuote(cell(v.String()))
+		return cell(v.String())
 	case reflect.Float64:
-		return hundredths(v.Float())
+		return strconv.FormatFloat(math.Round(v.Float()*100)/100, 'f', -1, 64)
 	case reflect.Invalid, reflect.Pointer: // of something that is not there
 		return ""
 	case reflect.Int, reflect.Int64:
@@ -175,12 +155,13 @@ func csvCell(value any) string {
 	}
 }
 
-// csvQuote quotes a cell as encoding/csv does. It has no line break.
-func csvQuote(s string) string {
-	if s != `\.` && !strings.ContainsAny(s, `,"`) && strings.TrimLeftFunc(s, unicode.IsSpace) == s {
-		return s
-	}
-	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
+// csvCell prints a value as a cell of CSV, with its quotes.
+func csvCell(value any) string {
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	_ = w.Write([]string{csvText(value)}) // into memory
+	w.Flush()
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // volume returns the partition's volume, or the disk's if it has no partitions.
@@ -238,15 +219,20 @@ func (d *Disk) hindrances() []align.Finding {
 	return nil
 }
 
+// hindrances returns those of all disks.
+func (i *Image) hindrances() (out []align.Finding) {
+	for n := range i.Disks {
+		out = append(out, i.Disks[n].hindrances()...)
+	}
+	return out
+}
+
 func (d *Disk) firstHindrance() string {
 	if all := d.hindrances(); len(all) > 0 {
 		return findingText(all[0])
 	}
 	return ""
 }
-
-// hundredths prints a number with at most two digits behind the point.
-func hundredths(n float64) string { return strconv.FormatFloat(math.Round(n*100)/100, 'f', -1, 64) }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 

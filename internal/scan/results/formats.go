@@ -2,7 +2,6 @@ package results
 
 import (
 	"bufio"
-	"embed"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -12,9 +11,7 @@ import (
 	"iter"
 	"reflect"
 	"strings"
-	"sync"
 	"text/template"
-	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
@@ -233,73 +230,4 @@ func jsonFields(v reflect.Value, out map[string]any) {
 			out[name] = jsonValue(v.Field(n))
 		}
 	}
-}
-
-// layouts has the templates of the formats that are no pages. They lay values out; verdicts and sums are those of rows.
-//
-//go:embed templates/*.tmpl
-var layouts embed.FS
-
-// builtIn returns a function that executes one of layouts. The template is parsed when it is first used.
-func builtIn(name string) func(w io.Writer, data any) error {
-	parsed := sync.OnceValue(func() *template.Template {
-		return template.Must(template.New(name).Funcs(functions).Funcs(layoutFunctions).
-			ParseFS(layouts, "templates/"+name))
-	})
-	return func(w io.Writer, data any) error {
-		b := bufio.NewWriterSize(w, 64<<10)
-		err := parsed().Execute(b, data)
-		if err == nil {
-			err = b.Flush()
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		return nil
-	}
-}
-
-// layoutFunctions are those that only layouts have.
-var layoutFunctions = template.FuncMap{
-	"cdata":  func(s string) string { return strings.ReplaceAll(s, "]]>", "]]]]><![CDATA[>") },
-	"escape": report.Escape,
-	"minus":  func(a, b int64) int64 { return a - b },
-	"short":  units.Short,
-}
-
-var metricsFormat = Format{
-	Name: "prometheus", Write: func(w io.Writer, r *Report) error {
-		m := runMetrics{Summary: r.Summary}
-		finished, err := time.Parse(time.RFC3339, m.Finished)
-		if err != nil {
-			return fmt.Errorf("metrics: end of the run: %w", err)
-		}
-		m.Ended = finished.Unix()
-		return metricsTemplate(w, m)
-	},
-}
-
-// metricsTemplate lays out the sums in the text format of Prometheus, version 0.0.4. See docs/scan-reports.md.
-var metricsTemplate = builtIn("scan.prometheus.tmpl")
-
-// runMetrics are the sums of a run.
-type runMetrics struct {
-	*Summary
-	Ended int64 // seconds since 1970
-}
-
-// With returns the labels of a sample, of pairs of names and values. Every sample has the label library, the paths that
-// were scanned, so that one machine can have a file for each of several libraries.
-func (m runMetrics) With(pairs ...string) string {
-	all := []string{"library", strings.Join(m.Paths, " ")}
-	if m.Shard != "" {
-		all = append(all, "shard", m.Shard)
-	}
-	all = append(all, pairs...)
-	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
-	var out []string
-	for n := 0; n < len(all); n += 2 {
-		out = append(out, all[n]+`="`+escape.Replace(report.Safe(all[n+1]))+`"`) // no line feed is left
-	}
-	return "{" + strings.Join(out, ",") + "}"
 }

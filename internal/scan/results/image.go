@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/align"
@@ -169,6 +168,14 @@ type Accepted struct {
 	Until  string `json:"until,omitempty"` // the last day, as 2027-01-31; empty for ever
 }
 
+// text returns the reason and the last day.
+func (a *Accepted) text() string {
+	if a.Until == "" {
+		return "accepted: " + a.Reason
+	}
+	return "accepted until " + a.Until + ": " + a.Reason
+}
+
 // NewImage begins a row.
 func NewImage(path string) *Image {
 	i := &Image{
@@ -222,6 +229,17 @@ func (i *Image) unknown() bool {
 			func(d Disk) bool { return d.Content == align.UnknownContent }))
 }
 
+// unknownText returns why the content of an image is unknown.
+func (i *Image) unknownText() string {
+	switch {
+	case i.State != Packed:
+		return "nothing that is known was found on the disk; if that is right, give --allow-unknown"
+	case len(i.Findings) == 0:
+		return "it is compressed, and not read"
+	}
+	return i.Findings[0].Text + "; " + i.Findings[0].Remedy
+}
+
 // Grows returns how much larger an aligned copy would be, in bytes.
 func (i *Image) Grows() (n int64) {
 	for _, d := range i.Disks {
@@ -250,6 +268,9 @@ func (i *Image) Refusals() (out []align.Finding) {
 	return out
 }
 
+// hindered reports whether no aligned copy can be made now.
+func (i *Image) hindered() bool { return len(i.Refusals()) > 0 || i.unplanned() }
+
 // guest returns how the machine of an image was left: the gravest state of the disks that were looked into, and empty
 // where none was.
 func (i *Image) guest() boot.State {
@@ -263,39 +284,4 @@ func (i *Image) guest() boot.State {
 		return ""
 	}
 	return boot.Overall(signs)
-}
-
-// guestTags are the words by which the page filters for a state, as classes.
-var guestTags = map[boot.State]string{
-	boot.ShutDown: "guest-shut-down", boot.Running: "guest-running", boot.Hibernated: "guest-hibernated",
-	boot.NotKnown: "guest-unknown",
-}
-
-// tagWords are the words of tags that are no words themselves.
-var tagWords = map[string]string{
-	"guest-shut-down": "shut down", "guest-running": "running", "guest-hibernated": "hibernated",
-	"guest-unknown": "guest unknown",
-}
-
-// guestText describes how the machine of a disk was left, and what shows that.
-func guestText(g *report.Guest) string {
-	if g == nil {
-		return ""
-	}
-	out := []string{}
-	for _, s := range g.Signs[:min(len(g.Signs), maxFindings)] {
-		if s.State != g.State || s.State == boot.ShutDown {
-			continue
-		}
-		text := s.Text
-		if s.OnMove != "" {
-			text += " (" + s.OnMove + ")"
-		}
-		out = append(out, text)
-	}
-	text := "Guest: " + string(g.State)
-	if len(out) > 0 {
-		text += ": " + strings.Join(out, "; ")
-	}
-	return safe(text + ".")
 }

@@ -135,8 +135,8 @@ func TestHostileTextsInJUnit(t *testing.T) {
 	got := cases(t, s, images, Default)
 	require.Len(t, got, len(images))
 	for n, i := range images {
-		folder, name := split(i.ExactPath())
-		require.Equal(t, [2]string{report.Escape(folder), report.Escape(name)}, [2]string(got[n][:2]))
+		at := newCase(i.ExactPath())
+		require.Equal(t, [2]string{report.Escape(at.Class), report.Escape(at.Name)}, [2]string(got[n][:2]))
 	}
 	var parts []report.Partition
 	for n := range 1000 {
@@ -151,7 +151,7 @@ func TestSplit(t *testing.T) {
 	for path, want := range map[string][2]string{
 		"a.vmdk": {".", "a.vmdk"}, "/a.vmdk": {"/", "a.vmdk"}, "/t/a.vmdk": {"/t", "a.vmdk"}, "t/u/a": {"t/u", "a"},
 	} {
-		folder, name := split(path)
-		require.Equal(t, want, [2]string{folder, name})
+		at := newCase(path)
+		require.Equal(t, want, [2]string{at.Class, at.Name})
 	}
 }

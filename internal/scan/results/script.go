@@ -97,7 +97,7 @@ func (s *script) head(sum *Summary, images iter.Seq[*Image]) {
 	s.comment("Made by trueup %s from the scan that ended %s. Read it before you run it.", sum.Version, sum.Finished)
 	fmt.Fprintln(s.w, "#")
 	s.comment("It writes %s, the most urgent first, each beside its original, which is only read and stays.",
-		count(all.Fix.Images, "aligned copy", "aligned copies"))
+		counted(all.Fix.Images, "aligned copy", "aligned copies"))
 	if s.replace {
 		s.comment("Where nothing is against it, the copy then gets the names of the original, which is kept as " +
 			"NAME.orig.EXT:")
@@ -106,8 +106,8 @@ func (s *script) head(sum *Summary, images iter.Seq[*Image]) {
 	s.comment("To read and to write: %s (%d bytes). The disks grow by %s (%d bytes) together.",
 		units.Format(all.Fix.Copies), all.Fix.Copies, units.Format(all.Fix.Grows), all.Fix.Grows)
 	s.comment("No copy can be made of %s as they are; %s accepted. They stand below as comments.",
-		count(all.Fix.Refused, "image", "images"),
-		count(all.Accepted, "image was", "images were"))
+		counted(all.Fix.Refused, "image", "images"),
+		counted(all.Accepted, "image was", "images were"))
 	if !sum.Complete {
 		s.comment("The scan was interrupted, so it has not seen all images.")
 	}
@@ -121,14 +121,6 @@ func (s *script) head(sum *Summary, images iter.Seq[*Image]) {
 	if relative {
 		s.comment("Names are relative: run it in the folder where the scan ran.")
 	}
-}
-
-// count prints a number with its noun.
-func count(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }
 
 // image writes the block of one image, and reports whether its command has to be filled in first.

@@ -138,7 +138,7 @@ func (s *Summary) Add(i *Image) {
 		s.Copied++
 		return
 	}
-	if len(i.Refusals()) > 0 || i.unplanned() {
+	if i.hindered() {
 		s.Fix.Refused++
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
@@ -224,6 +225,15 @@ func staysText(n int) string {
 		"images are off the boundary and stay: a move would put their data worse.")
 }
 
+// moment prints a time for people, or a text as it is.
+func moment(s string) string {
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return safe(s)
+	}
+	return t.UTC().Format("2006-01-02 15:04 UTC")
+}
+
 func changesText(c *Changes) string {
 	since := "the earlier scan"
 	switch {
@@ -235,6 +245,8 @@ func changesText(c *Changes) string {
 	return fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", since,
 		thousands(int64(c.New)), thousands(int64(c.Changed)), thousands(int64(c.Same)), thousands(int64(c.Removed)))
 }
+
+func failedText(n int) string { return units.Counted(n, "image") + " could not be judged." }
 
 func copiedText(n int) string {
 	return counted(n, "image seems to have its aligned copy beside it: prove it",

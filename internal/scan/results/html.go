@@ -1,0 +1,437 @@
+package results
+
+import (
+	"cmp"
+	_ "embed" // body, style and script of the report
+	"fmt"
+	"html/template"
+	"io"
+	"iter"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/report/pages"
+	"github.com/trueup/trueup/internal/units"
+)
+
+//go:embed html/report.html.tmpl
+var htmlPage string
+
+//go:embed html/report.css
+var htmlStyle string
+
+//go:embed html/report.js
+var htmlScript string
+
+var htmlFormat = Format{
+	Name: "html", Write: func(w io.Writer, r *Report) error { return writeHTML(w, r.Summary, r.Images) },
+}
+
+// writeHTML writes the report of a run as one file that asks no server for anything. images are in the order of Rank.
+// Rows are made one at a time, and the same values give the same bytes.
+func writeHTML(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
+	return htmlKind.Write(w, safe(s.Version), newPage(s, images))
+}
+
+var htmlKind = pages.New(pages.Source{
+	Body: htmlPage, Style: htmlStyle, Script: htmlScript, Functions: template.FuncMap{
+		"bytes": units.Format, "counted": units.Counted[int], "first": first, "isolation": isolationWords,
+		"join": strings.Join, "links": linksText, "minus": func(a, b int) int { return a - b }, "moment": moment,
+		"safe": safe, "seconds": report.Seconds, "short": units.Short,
+		"command": (*Image).command, "disks": htmlDisks, "extra": extraPercent, "files": otherFiles, "findings": someOf,
+		"kind": kindOf, "merged": (*Merged).text, "note": noteOf, "others": (*Summary).othersText,
+		"over": func(n, by int64) int64 { return n / by }, "sums": (*LabelSum).text, "tags": tagsOf,
+		"unreadable": (*Summary).unreadable,
+		"verdict":    func(p report.Partition, boundary int64) string { return lookOf(p.Verdict, boundary).class },
+		"word":       wordOf,
+	},
+})
+
+// safe escapes a text from an image, a file name or the command line.
+func safe(s string) string { return report.SafeMessage(s) }
+
+// first returns at most n items of a list.
+func first(n int, list any) any {
+	v := reflect.ValueOf(list)
+	return v.Slice(0, min(n, v.Len())).Interface()
+}
+
+// htmlReport is the data of the template. Its own texts are safe, those of Summary and Rows are not.
+type htmlReport struct {
+	*Summary
+	Lead                 []string
+	Tiles                []tile
+	Kinds, Tags, Formats []choice // to filter by
+	Total                int
+	Rows                 iter.Seq[*Image]
+}
+
+// choice is something to filter by, and how many rows have it.
+type choice struct {
+	Key, Word string
+	Count     int
+}
+
+func newPage(s *Summary, images iter.Seq[*Image]) htmlReport {
+	p := htmlReport{Summary: s, Lead: htmlLead(s), Tiles: htmlTiles(s), Rows: images}
+	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}
+	for i := range images {
+		p.Total++
+		kinds[kindOf(i)]++
+		for _, t := range tagsOf(i) {
+			tags[t.Key]++
+		}
+		if i.Format != "" {
+			formats[safe(i.Format)]++
+		}
+	}
+	for _, k := range kindOrder {
+		p.Kinds = append(p.Kinds, choice{k, wordOf(k), kinds[k]})
+	}
+	for _, t := range tagRows {
+		p.Tags = append(p.Tags, choice{t.key, t.word, tags[t.key]})
+	}
+	for _, f := range slices.Sorted(maps.Keys(formats)) {
+		p.Formats = append(p.Formats, choice{f, f, formats[f]})
+	}
+	return p
+}
+
+// htmlLead returns the result in a few sentences.
+func htmlLead(s *Summary) (out []string) {
+	off, unknown := s.Misaligned+s.Below, s.unknown()
+	switch {
+	case s.Images == 0 && s.Complete:
+		out = append(out, "No image was found.")
+	case off+s.Aligned == 0: // nothing can be said
+	case off == 0:
+		out = append(out, fmt.Sprintf("No image has a partition off a multiple of %s.", units.Format(s.Boundary)))
+	default:
+		out = append(out, fmt.Sprintf("%s a partition off a multiple of %s; %d of them off 4 KiB too.",
+			counted(off, "image has", "images have"), units.Format(s.Boundary), s.Misaligned))
+	}
+	if f := s.Fix; f.Images+f.Refused > 0 {
+		grow := "no disk grows"
+		if f.Grows > 0 {
+			grow = "the disks grow by " + units.Format(f.Grows)
+		}
+		text := fmt.Sprintf("%d can be realigned: %s to read and to write, and %s.", f.Images, units.Format(f.Copies),
+			grow)
+		if f.Refused > 0 {
+			text += fmt.Sprintf(" %d cannot, as they are.", f.Refused)
+		}
+		out = append(out, text)
+	}
+	for _, more := range []struct {
+		n    int
+		text string
+	}{
+		{s.Fix.Stays, staysText(s.Fix.Stays)},
+		{s.Copied, copiedText(s.Copied)},
+		{s.Accepted, counted(s.Accepted, "image is", "images are") + " accepted by the ignore file."},
+		{s.Failed, failedText(s.Failed)},
+		{unknown, counted(unknown, "image is", "images are") + " unknown: not read, or nothing on the disk is known."},
+	} {
+		if more.n > 0 {
+			out = append(out, more.text)
+		}
+	}
+	return out
+}
+
+// tile is a number that a reader should see first. Share is its part of the bar, where it has one.
+type tile struct {
+	Class, Count, Word, About string
+	At, Share                 percent
+	Zero                      bool
+}
+
+func htmlTiles(s *Summary) (out []tile) {
+	at, boundary := percent(0), units.Format(s.Boundary)
+	for _, p := range []struct {
+		class       string
+		n           int
+		word, about string
+		rare        bool // no tile where there is none
+	}{
+		{"failed", s.Failed, "failed", "could not be judged", false},
+		{"misaligned", s.Misaligned, "misaligned", "off 4 KiB", false},
+		{"below", s.Below, "below boundary", "on 4 KiB, off " + boundary, false},
+		{"unknown", s.unknown(), "unknown", "packed, or nothing is known", true},
+		{"aligned", s.Aligned, "aligned", "on " + boundary, false},
+		{
+			"nothing", s.Nothing - s.Contents[string(align.UnknownContent)], "nothing to judge",
+			"blank, or no partition", true,
+		},
+		{"orphan", s.Orphans, "orphans", "parts of disks, alone", false},
+		{"original", s.Originals, "originals", "of exchanged disks, kept", true},
+	} {
+		share := share(int64(p.n), int64(s.Images))
+		if p.n != 0 || !p.rare {
+			out = append(out, tile{p.class, strconv.Itoa(p.n), p.word, p.about, at, share, p.n == 0})
+		}
+		at += share
+	}
+	return append(out,
+		tile{Count: strconv.Itoa(s.Accepted), Word: "accepted", About: "by the ignore file", Zero: s.Accepted == 0},
+		tile{
+			Count: units.Format(s.Fix.Copies), Word: "to copy",
+			About: "in " + units.Counted(s.Fix.Images, "image") + " to realign",
+		},
+		tile{Count: units.Format(s.Fix.Grows), Word: "growth", About: "of the aligned disks"})
+}
+
+// Kinds of rows, as classes of the style sheet, worst first.
+var (
+	kindOrder = []string{
+		"failed", "misaligned", "below", "unknown", "aligned", "nothing", "orphan", "original", "removed",
+	}
+	// kindWords are the words of kinds that are not written as their class is.
+	kindWords = map[string]string{"below": "below boundary", "nothing": "nothing to judge", "unjudged": "not judged"}
+)
+
+func kindOf(i *Image) string { return i.look(0).class }
+
+func wordOf(kind string) string { return cmp.Or(kindWords[kind], kind) }
+
+// tagRows are the words that a row can have beside its verdict, and their classes.
+var tagRows = []struct {
+	key, word string
+	has       func(i *Image) bool
+}{
+	{"refused", "refused", func(i *Image) bool { return i.Priority != nil && i.hindered() }},
+	{"copied", "copied", func(i *Image) bool { return i.Copied != "" }},
+	{"guest-shut-down", "shut down", leftAs(boot.ShutDown)},
+	{"guest-running", "running", leftAs(boot.Running)},
+	{"guest-hibernated", "hibernated", leftAs(boot.Hibernated)},
+	{"guest-unknown", "guest unknown", leftAs(boot.NotKnown)},
+	{"accepted", "accepted", func(i *Image) bool { return i.Accepted != nil }},
+	{"new", "new", func(i *Image) bool { return i.Change == New }},
+	{"changed", "changed", func(i *Image) bool { return i.Change == Changed }},
+}
+
+func leftAs(state boot.State) func(*Image) bool {
+	return func(i *Image) bool { return i.Priority != nil && i.guest() == state }
+}
+
+func tagsOf(i *Image) (out []choice) {
+	for _, t := range tagRows {
+		if t.has(i) {
+			out = append(out, choice{Key: t.key, Word: t.word})
+		}
+	}
+	return out
+}
+
+// noteOf returns the line below the path: why there is no verdict, or why it does not count.
+func noteOf(i *Image) string {
+	switch {
+	case i.Accepted != nil:
+		return report.Capital(i.Accepted.text())
+	case i.Copied != "":
+		return i.copiedText()
+	case i.originalText() != "":
+		return i.originalText()
+	case i.unknown():
+		return i.unknownText()
+	case i.Verdict == align.NothingToJudge:
+		return contentLooks[i.Content].word
+	case i.Error != nil:
+		return i.Error.Code + ": " + i.Error.Message
+	}
+	return ""
+}
+
+// extraPercent prints the share of extra work in percent.
+func extraPercent(percent float64) string {
+	switch {
+	case math.IsNaN(percent) || percent <= 0:
+		return ""
+	case percent < 1:
+		return "<1 %"
+	}
+	return strconv.FormatFloat(math.Min(percent, 1e6), 'f', 0, 64) + " %"
+}
+
+// otherFiles returns the files of an image, if the path does not name the only one.
+func otherFiles(i *Image) []File {
+	if len(i.Files) == 1 && strings.HasSuffix(i.Path, i.Files[0].Name) {
+		return nil
+	}
+	return i.Files
+}
+
+// findings are the first of several findings, and how many more there are.
+type findings struct {
+	All  []align.Finding
+	More int
+}
+
+func someOf(fs []align.Finding) findings {
+	shown := min(len(fs), maxFindings)
+	return findings{fs[:shown:shown], len(fs) - shown}
+}
+
+// Limits of one row. trueup inspect shows the rest.
+const (
+	maxDisks    = 64 // of a package
+	maxFindings = 16 // of a disk
+	maxParts    = 64
+	maxLenses   = 4
+	// labelShare is the least part of a disk in which a number is drawn: two digits on a map of a phone.
+	labelShare = 5
+)
+
+// htmlDisk is a disk with its map. Facts, Boxes and Lenses are safe, other texts are not.
+type htmlDisk struct {
+	Disk
+	Facts    string
+	Boxes    []box
+	Lenses   []lens
+	Parts    []report.Partition
+	Refusals findings
+	Notes    findings
+}
+
+func htmlDisks(all []Disk) (out []htmlDisk) {
+	for _, d := range all[:min(len(all), maxDisks)] {
+		h := htmlDisk{Disk: d, Facts: diskFacts(d), Parts: worst(d.Partitions, min(len(d.Partitions), maxParts))}
+		h.Boxes = boxes(d, h.Parts)
+		var rest []align.Finding
+		h.Lenses, rest = lenses(d, h.Parts)
+		h.Notes = someOf(rest)
+		h.Notes.All = append(ofError("error", d.Error), h.Notes.All...)
+		if d.Fix != nil {
+			h.Refusals.All = slices.Clone(someOf(d.Fix.Refusals).All)
+			for n := range h.Refusals.All {
+				h.Refusals.All[n].Severity = "refused"
+			}
+		}
+		h.Refusals.All = append(h.Refusals.All, ofError("no plan", d.Unplanned)...)
+		out = append(out, h)
+	}
+	return out
+}
+
+// ofError makes a finding of an error.
+func ofError(word align.Severity, e *report.Error) []align.Finding {
+	if e == nil {
+		return nil
+	}
+	return []align.Finding{{Severity: word, Subject: e.Code, Text: e.Message}}
+}
+
+func diskFacts(d Disk) string {
+	var out []string
+	switch scheme := d.Table.Scheme; {
+	case scheme != "" && scheme != "none":
+		out = append(out, strings.ToUpper(safe(scheme)))
+	case d.Volume != nil:
+		out = append(out, "no table: "+safe(d.Volume.Kind)+" on the whole disk")
+	case d.Error == nil:
+		out = append(out, "no partition table")
+	}
+	if n := len(d.Partitions); n > 0 {
+		out = append(out, units.Counted(n, "partition"))
+	}
+	if d.Boot.Text != "" {
+		out = append(out, "boot code: "+safe(d.Boot.Text))
+	}
+	if d.Boundary > 0 {
+		out = append(out, "judged by "+units.Format(d.Boundary))
+	}
+	return strings.Join(out, " · ")
+}
+
+// percent is a length in a picture.
+type percent float64
+
+// String is exact enough for a screen of 100,000 points.
+func (p percent) String() string {
+	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(float64(p), 'f', 3, 64), "0"), ".") + "%"
+}
+
+// share returns n of total; both are at least 0.
+func share(n, total int64) percent {
+	if total <= 0 {
+		return 0
+	}
+	return percent(100 * float64(n) / float64(total))
+}
+
+// box is a partition on the map.
+type box struct {
+	Class, Label string
+	At, Share    percent
+}
+
+// boxes are the partitions to scale, extended ones below the others. Partitions of a broken table are cut at the end of
+// the disk.
+func boxes(d Disk, parts []report.Partition) []box {
+	var under, over []box
+	for _, p := range parts {
+		start := min(max(p.Start, 0), d.Size)
+		b := box{
+			Class: lookOf(p.Verdict, d.Boundary).class, At: share(start, d.Size),
+			Share: share(min(max(p.Size, 0), d.Size-start), d.Size),
+		}
+		if b.Class == "unjudged" {
+			under = append(under, b)
+			continue
+		}
+		if b.Share >= labelShare {
+			b.Label = strconv.Itoa(p.Number)
+		}
+		over = append(over, b)
+	}
+	return append(under, over...)
+}
+
+// lens shows a start so large that the boundary is seen: four blocks of the unit of the storage, the first with the
+// start in it, and where blocks of that size of the partition begin.
+type lens struct {
+	Class, Unit, Text string
+	Blocks            [4]percent
+}
+
+// lenses shows the starts that are off, one for each way to be off. rest are the findings of a disk about anything
+// else.
+func lenses(d Disk, parts []report.Partition) (out []lens, rest []align.Finding) {
+	rest = slices.Clone(d.Findings)
+	seen := map[[2]int64]bool{}
+	for _, p := range parts {
+		unit := map[align.Verdict]int64{align.Misaligned: align.Block, align.BelowBoundary: d.Boundary}[p.Verdict]
+		if unit <= 0 || p.Start < 0 {
+			continue
+		}
+		past := p.Start % unit
+		way := [2]int64{unit, past}
+		if seen[way] || len(out) == maxLenses {
+			continue
+		}
+		seen[way] = true
+		l := lens{Class: lookOf(p.Verdict, d.Boundary).class, Unit: units.Format(unit)}
+		for n := range l.Blocks {
+			l.Blocks[n] = 25 * (percent(n) + share(past, unit)/100)
+		}
+		subject := fmt.Sprintf("partition %d", p.Number)
+		at := slices.IndexFunc(rest, func(f align.Finding) bool {
+			return f.Subject == subject && (f.Code == "misaligned" || f.Code == "below-boundary")
+		})
+		if at >= 0 {
+			l.Text = safe("Partition " + strconv.Itoa(p.Number) + " " + rest[at].Text + ".")
+			rest = slices.Delete(rest, at, at+1)
+		} else {
+			l.Text = fmt.Sprintf("Partition %d starts %s past a multiple of %s.", p.Number, units.Format(past), l.Unit)
+		}
+		out = append(out, l)
+	}
+	return out, rest
+}
