@@ -1,4 +1,4 @@
-package scan_test
+package scan
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/shell"
 )
@@ -22,7 +21,7 @@ import (
 // liar answers as a worker that a hostile image has taken over: with any JSON.
 type liar struct{ identity, row string }
 
-func (l liar) Call(_ context.Context, r scan.Request) (a scan.Answer, err error) {
+func (l liar) Call(_ context.Context, r Request) (a Answer, err error) {
 	text := l.identity
 	if r.Judge {
 		text = l.row
@@ -33,7 +32,7 @@ func (l liar) Call(_ context.Context, r scan.Request) (a scan.Answer, err error)
 func (liar) Close() error { return nil }
 
 // judge only gives errors their codes.
-type judge struct{ scan.Judge }
+type judge struct{ Judge }
 
 func (judge) Classify(err error) report.Error {
 	if errors.Is(err, os.ErrNotExist) {
@@ -47,20 +46,11 @@ func lied(t *testing.T, l liar) (rows []*results.Image, sum *results.Summary) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "a.vmdk")
 	require.NoError(t, os.WriteFile(path, make([]byte, 512), 0o600))
-	pool := scan.NewPool(1, judge{}, func(context.Context) (scan.Worker, error) { return l, nil })
-	sum = results.NewSummary()
-	sum.Changes = &results.Changes{}
-	_, err := scan.Scan(t.Context(), scan.Options{
-		Paths: []string{path}, Jobs: 1, Pool: pool, Found: func(int) {}, Walked: func() {},
-		Row: func(i *results.Image) error {
-			rows = append(rows, i)
-			sum.Add(i)
-			return nil
-		},
-		Unreadable: func(results.Unreadable) {},
-	})
+	sum, err := searched(t.Context(), &Task{Paths: []string{path}, Row: func(i *results.Image) error {
+		rows = append(rows, i)
+		return nil
+	}}, NewPool(1, judge{}, func(context.Context) (Worker, error) { return l, nil }))
 	require.NoError(t, err)
-	require.NoError(t, pool.Close())
 	for _, i := range rows {
 		require.Equal(t, path, i.Path, "where an image is only the parent says")
 	}
@@ -89,7 +79,7 @@ const disk = `{"identity":{"kind":"disk","format":"vmdk"}}`
 
 func answer(t *testing.T, i *results.Image) string {
 	t.Helper()
-	text, err := json.Marshal(scan.Answer{Image: i})
+	text, err := json.Marshal(Answer{Image: i})
 	require.NoError(t, err)
 	return string(text)
 }
@@ -201,16 +191,27 @@ func TestLies(t *testing.T) {
 func TestADoubtThatCameToNothing(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "firmware.bin"), make([]byte, 512), 0o600))
-	pool := scan.NewPool(1, judge{}, func(context.Context) (scan.Worker, error) {
+	task := &Task{Paths: []string{dir}, Row: func(i *results.Image) error { return errors.New("a row: " + i.Path) }}
+	sum, err := searched(t.Context(), task, NewPool(1, judge{}, func(context.Context) (Worker, error) {
 		return liar{`{"identity":{"kind":"` + string(image.Bare) + `"}}`, `{"image":null}`}, nil
-	})
-	res, err := scan.Scan(t.Context(), scan.Options{
-		Paths: []string{dir}, Jobs: 1, Pool: pool, Found: func(int) {}, Walked: func() {},
-		Row:        func(i *results.Image) error { return errors.New("a row: " + i.Path) },
-		Unreadable: func(u results.Unreadable) { t.Error(u) },
-	})
+	}))
 	require.NoError(t, err)
-	require.NoError(t, pool.Close())
-	require.Equal(t, 1, res.Skipped)
-	require.Zero(t, res.Found)
+	require.Equal(t, 1, sum.Skipped)
+	require.Zero(t, sum.Found)
+	require.Empty(t, sum.Unreadable)
+}
+
+// quiet is a Progress that nobody looks at.
+type quiet struct{}
+
+func (quiet) Found(int)           {}
+func (quiet) Walked()             {}
+func (quiet) Done(*results.Image) {}
+
+// searched carries a task out with the workers of a pool, which it closes, and returns the sums.
+func searched(ctx context.Context, t *Task, p *Pool) (*results.Summary, error) {
+	t.Jobs, t.Boundary, t.Progress, t.ignored = 1, align.DefaultBoundary, quiet{}, &results.Ignore{}
+	r := t.begin()
+	r.pool = p
+	return r.summary, errors.Join(r.look(ctx), p.Close())
 }

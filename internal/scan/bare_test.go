@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,21 +60,14 @@ func judged(t *testing.T, path string) map[string]string {
 	inspector := &Inspector{Boundary: align.DefaultBoundary, Storage: align.Generic()}
 	pool := NewPool(2, inspector, func(context.Context) (Worker, error) { return inProcess{inspector}, nil })
 	out := map[string]string{}
-	var mu sync.Mutex
-	_, err := Scan(t.Context(), Options{
-		Paths: []string{path}, Jobs: 2, Pool: pool, Found: func(int) {}, Walked: func() {},
-		Row: func(i *results.Image) error {
-			mu.Lock()
-			defer mu.Unlock()
-			out[i.Path] = string(i.Verdict)
-			if i.Error != nil {
-				out[i.Path] = i.Error.Code
-			}
-			return nil
-		},
-		Unreadable: func(u results.Unreadable) { t.Error(u) },
-	})
+	sum, err := searched(t.Context(), &Task{Paths: []string{path}, Row: func(i *results.Image) error {
+		out[i.Path] = string(i.Verdict)
+		if i.Error != nil {
+			out[i.Path] = i.Error.Code
+		}
+		return nil
+	}}, pool)
 	require.NoError(t, err)
-	require.NoError(t, pool.Close())
+	require.Empty(t, sum.Unreadable)
 	return out
 }

@@ -41,9 +41,10 @@ type Choices struct {
 	Shard            string
 	Label            []string // of all rows, KEY=VALUE
 
+	First bool // --out is Since, which need not be there yet; Settle finds that out
+
 	fail   results.FailOn
 	shard  Shard
-	first  bool // --out is --since, which need not be there yet
 	labels results.Labels
 }
 
@@ -113,18 +114,18 @@ func (c *Choices) settleSince(out string, rows bool) error {
 	if c.Since == "" {
 		return nil
 	}
-	c.first = out != "" && store.SameFile(out, c.Since)
+	c.First = out != "" && store.SameFile(out, c.Since)
 	switch {
-	case c.first && !rows:
+	case c.First && !rows:
 		return ondisk.In(ondisk.ErrUsage, "--out %s would replace the results of --since by a report that no scan "+
 			"reads; add -o json, or name another file", out)
-	case c.first && c.Changed:
+	case c.First && c.Changed:
 		return ondisk.In(ondisk.ErrUsage, "--changed would leave unchanged images out of %s, and the next scan would "+
 			"take them for new; name another file for --out", out)
 	}
 	st, err := os.Stat(c.Since)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && c.first:
+	case errors.Is(err, fs.ErrNotExist) && c.First:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return ondisk.In(ondisk.ErrUsage, "--since %s: %w; it is what trueup scan -o json --out FILE has written, and "+
@@ -154,18 +155,12 @@ func (c *Choices) apart(out, profiles string) error {
 
 // Task returns what is to be done. Criteria, workers and the files of the command are its caller's.
 func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
-	t := &Task{
-		Paths: slices.Clone(paths), Check: c.Tables, Level: sandbox.Level(c.Isolation),
-		Since: c.Since, First: c.first, ChangedOnly: c.Changed,
-		Fail: c.fail, AllowUnknown: c.Unknown, AllowEmpty: c.Empty,
-		Shard: c.shard, Labels: c.labels, KeepRanked: c.Script != "", Replace: c.Replace,
-		Spare: []string{c.Script, c.Ignore, c.FilesFrom},
-	}
+	t := &Task{Choices: *c, Paths: slices.Clone(paths), Spare: []string{c.Script, c.Ignore, c.FilesFrom}}
 	var err error
 	if t.Wanted, err = Wanted(c.Include, c.Exclude); err != nil {
 		return nil, err
 	}
-	if t.Ignore, err = ReadIgnore(c.Ignore); err != nil {
+	if t.ignored, err = ReadIgnore(c.Ignore); err != nil {
 		return nil, err
 	}
 	if c.FilesFrom != "" {

@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // contents holds the files of a folder that matter.
@@ -29,7 +30,7 @@ type contents struct {
 	lineages         []*found                // those that know which one they complete by its identity
 	alike            map[string][]string     // names by what they have in common
 	journals         map[string]results.File // of work that runs have left open, by the names of their disks
-	links            map[[2]uint64]string    // first names of files with several, by device and inode
+	links            map[sys.ID]string       // first names of files with several, by device and inode
 	units            map[string]string       // see unitOf; nil: not known yet
 }
 
@@ -45,7 +46,7 @@ const maxDepth = 16
 func newContents() *contents {
 	return &contents{
 		files: map[string]*found{}, owners: map[string][]*found{}, children: map[string][]*found{},
-		alike: map[string][]string{}, links: map[[2]uint64]string{}, journals: map[string]results.File{},
+		alike: map[string][]string{}, links: map[sys.ID]string{}, journals: map[string]results.File{},
 	}
 }
 
@@ -100,7 +101,7 @@ func (c *contents) relate() {
 	files := c.sorted()
 	for _, x := range files {
 		c.alike[alike(x.Name)] = append(c.alike[alike(x.Name)], x.Name)
-		if inode := [2]uint64{x.Device, x.Inode}; x.links > 1 && c.links[inode] == "" {
+		if inode := x.inode(); x.links > 1 && c.links[inode] == "" {
 			c.links[inode] = x.Name
 		}
 	}
@@ -187,7 +188,7 @@ func (c *contents) find(name string) []string {
 // first returns the first name of a file in the folder.
 func (c *contents) first(name string) string {
 	if x := c.files[name]; x != nil && x.links > 1 {
-		return c.links[[2]uint64{x.Device, x.Inode}]
+		return c.links[x.inode()]
 	}
 	return name
 }

@@ -72,7 +72,7 @@ func (r *search) claim(f *folder, c *contents) {
 	for _, parts := range []bool{true, false} {
 		for _, x := range linked {
 			if parts == (len(c.owners[x.Name]) > 0) && !x.named { // those that were named have been claimed
-				x.second = !r.seen.first(x.Device, x.Inode)
+				x.second = !r.seen.first(x.inode())
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		if gctx.Err() != nil {
 			break
 		}
-		if r.Spare != nil && r.Spare(e.Device, e.Inode) {
+		if r.spared[e.inode()] {
 			continue
 		}
 		if !e.named && journal.Temporary(e.Name, e.Size) { // it is no image yet, or none any more
@@ -120,7 +120,7 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		g.Go(func() error {
 			x, err := r.identifyOne(gctx, f, e)
 			if err == nil && x != nil && !c.add(x) {
-				x.fail(r.classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to "+
+				x.fail(r.pool.judge.Classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to "+
 					"another folder", ondisk.ErrLimit, maxFolderNames)))
 			}
 			return err
@@ -148,12 +148,12 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 	case known != nil:
 		x.known, x.id = known, *id
 	case e.Size > 0:
-		a, err := r.Pool.do(ctx, Request{Job: Job{Path: path}})
+		a, err := r.pool.do(ctx, Request{Job: Job{Path: path}})
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err != nil: // the worker died of it: that is worth a row
-			x.fail(r.classify(err))
+			x.fail(r.pool.judge.Classify(err))
 			return x, nil
 		case a.Error != nil:
 			return r.unidentified(f, x, a), nil
@@ -209,7 +209,7 @@ func (r *search) matters(f *folder, x *found) *found {
 		return x
 	}
 	if !f.context {
-		r.skipped.Add(1)
+		r.count(&r.summary.Skipped, 1)
 	}
 	return nil
 }

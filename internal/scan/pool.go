@@ -17,6 +17,30 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
+// Job is one image to judge.
+type Job struct {
+	Path string `json:"-"` // absolute
+	// Package is set for an OVA or OVF.
+	Package bool `json:"package,omitempty"`
+	// Beside lists the files around it; nil: the judge looks.
+	Beside *image.Beside `json:"beside,omitempty"`
+	// Doubt is set if the file has neither the format nor the name of an image: it is one only if a table or a volume
+	// is found, or if it is an archive with an image.
+	Doubt bool `json:"doubt,omitempty"`
+	// Packed is set for a compressed file.
+	Packed bool `json:"packed,omitempty"`
+}
+
+// Judge identifies and judges files. It runs in a worker, and may die of their bytes.
+type Judge interface {
+	// Identify identifies the file at an absolute path.
+	Identify(path string) (image.Identity, error)
+	// Image judges an image. It returns nil for a Doubt that was right.
+	Image(j Job) *results.Image
+	// Classify returns the code and the text of an error, as reports have them.
+	Classify(err error) report.Error
+}
+
 // Request asks a worker to identify the file of a job, or to judge the image in it.
 type Request struct {
 	Job

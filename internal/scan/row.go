@@ -3,6 +3,7 @@ package scan
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -28,12 +29,12 @@ func (r *search) judge(ctx context.Context, f *folder, c *contents, x *found) er
 	}
 	if i == nil { // a doubt that came to nothing
 		r.earlier.noImage(x)
-		r.skipped.Add(1)
+		r.count(&r.summary.Skipped, 1)
 		r.more(-1)
 		return nil
 	}
 	x.silent = i.State == results.Failed && len(i.Disks) == 0 && !x.bundle
-	if r.Exchange && i.Priority != nil {
+	if r.Replace && i.Priority != nil {
 		i.NoExchange = c.noExchange(f, x, i)
 	}
 	readAll(i, x.shown)
@@ -83,7 +84,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	i.Findings = append(i.Findings, c.borrowed(x)...)
 	i.Read = read
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
-	i.Settle(r.Flags)
+	i.Settle(results.BoundaryFlags(r.Boundary))
 	return r.complete(path, x, i, key)
 }
 
@@ -155,7 +156,7 @@ func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 
 // ask has a worker judge an image. Nil: a doubt came to nothing.
 func (r *search) ask(ctx context.Context, x *found, j Job) (*results.Image, error) {
-	a, err := r.Pool.do(ctx, Request{Job: j, Judge: true})
+	a, err := r.pool.do(ctx, Request{Job: j, Judge: true})
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -167,8 +168,21 @@ func (r *search) ask(ctx context.Context, x *found, j Job) (*results.Image, erro
 	case err == nil:
 		err = errors.New("the worker gave no answer; please report it")
 	}
-	x.fail(r.classify(err))
+	x.fail(r.pool.judge.Classify(err))
 	return x.failed, nil
+}
+
+// besideKey returns a hash of the files around an image that its row depends on; empty if there are none. work are
+// those that runs have left open.
+func besideKey(b *image.Beside, work string) string {
+	if b != nil && len(b.Locks)+len(b.Children) > 0 {
+		work = fmt.Sprintf("%q %q%s", b.Locks, b.Children, work)
+	}
+	if work == "" {
+		return ""
+	}
+	key := sumOf(work)
+	return hex.EncodeToString(key[:])
 }
 
 // beside returns the files beside x that concern it.
@@ -185,7 +199,7 @@ func (r *search) takeOver(path string, x *found) *results.Image {
 	i.SetPath(x.shown)
 	i.Files[0].Name = x.Name
 	i.FileSystem = r.fileSystem(path, x)
-	i.Settle(r.Flags)
+	i.Settle(results.BoundaryFlags(r.Boundary))
 	i.Change, i.Read, i.Accepted, i.Joined = results.Same, 0, nil, nil
 	return i
 }

@@ -4,113 +4,182 @@ package scan
 
 import (
 	"context"
-	"encoding/hex"
+	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/gate"
-	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/scan/sandbox"
+	"github.com/trueup/trueup/internal/sys"
 )
 
-// Job is one image to judge.
-type Job struct {
-	Path string `json:"-"` // absolute
-	// Package is set for an OVA or OVF.
-	Package bool `json:"package,omitempty"`
-	// Beside lists the files around it; nil: the judge looks.
-	Beside *image.Beside `json:"beside,omitempty"`
-	// Doubt is set if the file has neither the format nor the name of an image: it is one only if a table or a volume
-	// is found, or if it is an archive with an image.
-	Doubt bool `json:"doubt,omitempty"`
-	// Packed is set for a compressed file.
-	Packed bool `json:"packed,omitempty"`
-}
-
-// Judge identifies and judges files. It runs in a worker, and may die of their bytes.
-type Judge interface {
-	// Identify identifies the file at an absolute path.
-	Identify(path string) (image.Identity, error)
-	// Image judges an image. It returns nil for a Doubt that was right.
-	Image(j Job) *results.Image
-	// Classify returns the code and the text of an error, as reports have them.
-	Classify(err error) report.Error
-}
-
-// Options of a run.
-type Options struct {
+// Task is the inspection of many images as a value: which, how, and by which criteria. Run carries it out once.
+type Task struct {
+	Choices
 	Paths []string // files and folders, as the user wrote them
 	// Wanted reports whether a file counts, by its path from the root that it was found under, and as it is shown; nil:
 	// all do.
-	Wanted func(rel, shown string) bool
-	// Spare are files that are never read, such as the report, by device and inode.
-	Spare func(device, inode uint64) bool
-	// Flags are those of the command line that a copy of an image would need.
-	Flags []string
-	// Shard is the share of the images that have rows.
-	Shard Shard
-	// Exchange finds out for each row with a priority what is against trueup replace.
-	Exchange bool
+	Wanted   func(rel, shown string) bool
+	Spare    []string      // files that the caller itself reads or writes
+	Boundary int64         // criterion, bytes
+	Storage  align.Storage // below all images
+	Jobs     int
+	Version  string // of the program
+	Again    string // flags that choose the same images once more
 
-	Jobs int
-	Pool *Pool
-	// Settings are the build and the options that results depend on: rows have them, for a later scan that takes rows
-	// over. Empty: rows are not for that.
-	Settings string
-	Started  time.Time // of the run
+	Args []string // of the program, that make it call Serve
+	// Confine restricts this process for good. Nil: the process has other work.
+	Confine func(sandbox.Access)
+	// Weaker receives an isolation below the one of Choices, again if a later worker has less. An error ends the run.
+	Weaker func(sandbox.Isolation) error
 
-	earlier *earlier // nil: nothing is taken over
+	// Reusable has rows say what a later scan needs to take them over.
+	Reusable bool
+	// Ready is called when the rows of the earlier scan are known, before the first image is looked at. cut is the
+	// number of a last line of Since that is incomplete, 0 if there is none.
+	Ready func(cut int) error
+	// Progress receives how far the scan is, one call at a time.
+	Progress Progress
+	// Row takes each row as soon as it is finished; an error ends the run. Nil: the report has them all. Rows for the
+	// commands of Script are kept for the report, too.
+	Row func(*results.Image) error
+	// Interrupted returns the exit code of a run that its context has ended.
+	Interrupted func() int
 
-	// Found receives how many more images will have a row. After Walked, it receives corrections only. Row receives
-	// each row, Unreadable each place that could not be read. They are called one at a time. An error of Row ends the
-	// run. Corrections are files that turn out to be no images, and images that turn out not to be parts of another.
-	Found      func(n int)
-	Walked     func()
-	Row        func(i *results.Image) error
-	Unreadable func(u results.Unreadable)
+	ignored *results.Ignore
 }
 
-// Result is the outcome of a run beside its rows.
-type Result struct {
-	Found   int  // images: each has a row when the run is complete
-	Skipped int  // files that are no images
-	Walked  bool // everything was looked at
-	// Temporary counts the files that runs have not completed, or not removed yet.
-	Temporary int
-	Leftover  string // the path of the first of these, in the order of their paths
-	Links     int    // symbolic links in folders, which are not followed
-	Others    int    // images that are in other shards
+// Progress receives how far a scan is.
+type Progress interface {
+	Found(n int)           // the walk has met n more images; n is below 0 for files that turn out to be no images
+	Walked()               // it will meet no more, but images that turn out not to be parts of another
+	Done(i *results.Image) // a row is finished
 }
 
-// search is one walk at work.
+// search is a Task at work.
 type search struct {
-	Options
-	classify func(error) report.Error
-	mu       sync.Mutex // of the functions of Options
-	found    int
-	pending  int // the walk, and folders whose images were not counted
-	skipped  atomic.Int64
-	// temporary counts files as Result does.
-	temporary atomic.Int64
-	leftover  string       // as in Result
-	links     atomic.Int64 // symbolic links in folders
-	systems   sync.Map     // UUIDs of file systems, by the numbers of their devices
-	others    atomic.Int64 // images of other shards
-	seen      inodes       // files that have a row, or a place in one: those with several names
-	turns     *turns
+	*Task
+	pool    *Pool
+	start   time.Time
+	today   string
+	roots   results.Roots
+	earlier *earlier // nil: no Since
+	// settings are the build and the options that results depend on: rows have them, for a later scan that takes rows
+	// over. Empty: rows are not for that.
+	settings string
+	spared   map[sys.ID]bool
+	systems  sync.Map // UUIDs of file systems, by the numbers of their devices
+	seen     inodes   // files that have a row, or a place in one: those with several names
+	turns    *turns
+
+	mu      sync.Mutex // of all below, and of the functions of Task
+	summary *results.Summary
+	level   sandbox.Level // the last one that was noted
+	pending int           // the walk, and folders whose images were not counted
+	copies  *results.Copies
+	images  []*results.Image // of the report
+	items   int              // of images
+	// elsewhere are the files that an image in another folder reads, and that image.
+	elsewhere map[sys.ID]string
 }
 
-// Scan inspects everything below the paths. If ctx ends it returns early, with the error of ctx.
-func Scan(ctx context.Context, o Options) (Result, error) {
-	r := &search{Options: o, classify: o.Pool.judge.Classify, pending: 1, turns: newTurns()}
+// Run looks at all images and returns the report, ranked. One that is not complete was interrupted.
+func (t *Task) Run(ctx context.Context) (out *results.Report, err error) {
+	r := t.begin()
+	if err := r.open(); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.earlier.close()) }()
+	if t.Ready != nil {
+		if err := t.Ready(r.earlier.cutLine()); err != nil {
+			return nil, err
+		}
+	}
+	if r.pool, err = r.workers(ctx); err == nil {
+		err = r.look(ctx)
+		if closing := r.pool.Close(); err == nil {
+			err = closing
+		}
+	}
+	if err == nil && r.earlier != nil {
+		err = r.removed()
+	}
+	interrupted := 0
+	switch {
+	case errors.Is(err, context.Canceled):
+		interrupted = t.Interrupted()
+	case err != nil:
+		return nil, err
+	}
+	return r.finish(interrupted), nil
+}
+
+func (t *Task) begin() *search {
+	r := &search{
+		Task: t, start: time.Now(), roots: results.NewRoots(t.Paths), summary: results.NewSummary(),
+		copies: results.NewCopies(), elsewhere: map[sys.ID]string{}, spared: map[sys.ID]bool{}, pending: 1,
+		turns: newTurns(),
+	}
+	r.today = r.start.UTC().Format(time.DateOnly)
+	s := r.summary
+	s.Paths, s.Boundary, s.Storage, s.Version, s.Replace = t.Paths, t.Boundary, t.Storage.Name, t.Version, t.Replace
+	s.Shard, s.Labels = t.shard.String(), t.labels
+	s.AllowEmpty, s.FailOn, s.ChangedOnly, s.Again = t.Empty, string(t.fail), t.Changed, t.Again
+	s.Started = stamp(r.start)
+	s.Isolation = results.Isolation{Wanted: t.Isolation, Achieved: string(sandbox.None), Layers: []string{}}
+	return r
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// open reads the results of the earlier scan.
+func (r *search) open() (err error) {
+	if r.Since == "" && !r.Reusable {
+		return nil
+	}
+	build, err := buildOf(r.Version)
+	switch {
+	case err != nil && r.Since == "":
+		return nil // without settings, no later scan takes the rows over
+	case err != nil:
+		return err
+	}
+	below := r.Storage
+	r.settings = fmt.Sprintf("%s boundary=%d storage=%s:%d+%d:%t", build, r.Boundary, below.Name, below.Block,
+		below.Offset, below.Rewrites)
+	if r.Tables {
+		r.settings += " check"
+	}
+	if r.Since == "" {
+		return nil
+	}
+	r.earlier, err = openEarlier(r.Since, r.settings, r.First)
+	if err == nil {
+		r.summary.Changes = &results.Changes{Since: r.earlier.ended}
+	}
+	return err
+}
+
+// look inspects everything below the paths. If ctx ends it returns early, with the error of ctx.
+func (r *search) look(ctx context.Context) error {
+	for _, name := range append(r.Spare, r.Since) {
+		if st, err := sys.Stat(name); name != "" && err == nil {
+			r.spared[st.ID] = true
+		}
+	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(max(1, o.Jobs) + 2)
+	g.SetLimit(max(1, r.Jobs) + 2)
 	err := r.walk(gctx, func(f *folder) {
 		r.mu.Lock()
 		r.pending++
@@ -126,19 +195,23 @@ func Scan(ctx context.Context, o Options) (Result, error) {
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	return Result{
-		Found: r.found, Skipped: int(r.skipped.Load()), Temporary: int(r.temporary.Load()), Walked: err == nil,
-		Others: int(r.others.Load()), Links: int(r.links.Load()), Leftover: r.leftover,
-	}, err
+	return err
+}
+
+// count adds to a number of the summary.
+func (r *search) count(number *int, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	*number += n
 }
 
 // left counts a file that a run has not completed.
 func (r *search) left(path string) {
-	r.temporary.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.leftover == "" || path < r.leftover {
-		r.leftover = path
+	s := r.summary
+	if s.Temporary++; s.Leftover == "" || path < s.Leftover {
+		s.Leftover = path
 	}
 }
 
@@ -146,9 +219,9 @@ func (r *search) left(path string) {
 func (r *search) more(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.found += n
+	r.summary.Found += n
 	if n != 0 {
-		r.Found(n)
+		r.Progress.Found(n)
 	}
 }
 
@@ -157,70 +230,137 @@ func (r *search) announce() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pending--; r.pending == 0 {
-		r.Walked()
+		r.Progress.Walked()
 	}
-}
-
-// row hands a row over.
-func (r *search) row(i *results.Image) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i.Change = r.earlier.compare(i)
-	return r.Row(i)
 }
 
 // unreadable reports a place that could not be looked at, and goes on.
 func (r *search) unreadable(shown string, err error) {
-	r.report(results.Unreadable{Path: shown, Error: r.classify(err)})
+	r.report(results.Unreadable{Path: shown, Error: r.pool.judge.Classify(err)})
 }
 
 func (r *search) report(u results.Unreadable) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Unreadable(u)
+	r.summary.Lose(u, r.fail)
 }
 
-// rootsOf are the places that workers must be able to read, absolute and without links: folders with all that is in
-// them, and the folder of a file that is named itself. A device is a place of its own: a folder of devices has those of
-// others.
-func rootsOf(paths []string) []string {
-	seen := map[string]bool{}
-	var out []string
-	for _, p := range paths {
-		real, kind, err := resolve(p)
-		if err != nil {
-			continue // the walk reports it
-		}
-		if kind.IsRegular() {
-			real = filepath.Dir(real)
-		}
-		if !seen[real] {
-			seen[real] = true
-			out = append(out, real)
+// row compares a row with the one of the earlier scan, and takes it.
+func (r *search) row(i *results.Image) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i.Change = r.earlier.compare(i)
+	return r.take(i)
+}
+
+// removed takes the images of the earlier scan that are not there any more. Those of other shards are not missed.
+func (r *search) removed() error {
+	images, err := r.earlier.removed(r.Paths, r.shard.Has)
+	if err != nil {
+		return err
+	}
+	for _, i := range images {
+		if err := r.take(i); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// take takes a row that is finished.
+func (r *search) take(i *results.Image) error {
+	i.Tolerated = r.Unknown
+	i.Labels = r.labels
+	r.ignored.Accept(i, r.roots, r.today, r.fail)
+	r.summary.Add(i)
+	r.copies.Add(i)
+	for _, f := range i.Files {
+		if r.Replace && filepath.IsAbs(f.Name) {
+			r.elsewhere[sys.ID{Device: f.Device, Inode: f.Inode}] = i.Path
+		}
+	}
+	r.Progress.Done(i)
+	if r.Changed && i.Change == results.Same {
+		return nil
+	}
+	r.summary.Exit(i, r.fail)
+	if r.Row != nil {
+		if err := r.Row(i); err != nil {
+			return err
+		}
+	}
+	if r.Row == nil || r.Script != "" && i.Priority != nil {
+		r.keep(i)
+	}
+	return nil
+}
+
+// Limits of the rows that are kept until the report. Rows of few items, as of usual disks, are always kept whole.
+const (
+	maxKeptItems = 1 << 18 // some 200 MB
+	fewItems     = 32
+)
+
+// keep keeps a row for the report. Many images of thousands of partitions each must not take all memory.
+func (r *search) keep(i *results.Image) {
+	if r.items+i.Items() > maxKeptItems {
+		i.Trim(fewItems)
+	}
+	r.items += i.Items()
+	r.images = append(r.images, i)
+}
+
+// keepParents exchanges no image that one in another folder reads: it would find another disk under the name.
+func (r *search) keepParents() {
+	for _, i := range r.images {
+		for _, f := range i.Files {
+			if user := r.elsewhere[sys.ID{Device: f.Device, Inode: f.Inode}]; user != "" && user != i.Path {
+				i.NoExchange = fmt.Sprintf("%q needs %q", user, f.Name)
+			}
+		}
+	}
+}
+
+// finish completes the sum and ranks the images. interrupted is the exit code of a run that is not complete, else 0.
+func (r *search) finish(interrupted int) *results.Report {
+	sum := r.summary
+	out := &results.Report{Summary: sum, Fail: r.fail}
+	sum.Finished, sum.Took = stamp(time.Now()), realign.Since(r.start)
+	sum.Complete, sum.IgnoreNotes = interrupted == 0, r.ignored.Notes(r.today)
+	if out.NoneJudged() {
+		sum.ExitCode = r.fail.Code(&results.Image{State: results.Failed})
+	}
+	if interrupted != 0 {
+		sum.ExitCode = interrupted
+	}
+	r.copies.Settle(sum)
+	for _, i := range r.images {
+		r.copies.Mark(i)
+	}
+	r.keepParents()
+	results.Rank(r.images)
+	out.Images = slices.Values(r.images)
 	return out
 }
 
-// allowedOf are the folders in which parents may lie: those that the user named, with all below.
-func allowedOf(paths []string) (out []string) {
-	for _, p := range paths {
-		if _, all, err := gate.Allow([]string{p}); err == nil {
-			out = append(out, all...)
-		}
+// buildOf returns the version as rows name it. Builds that share a version with others, since it was
+// not set or the sources had changed, differ by the hash of the program.
+func buildOf(version string) (string, error) {
+	if version != "devel" && version != "unknown" && !strings.HasSuffix(version, "-dirty") {
+		return version, nil
 	}
-	return out
-}
-
-// besideKey returns a hash of the files around an image that its row depends on; empty if there are none. work are
-// those that runs have left open.
-func besideKey(b *image.Beside, work string) string {
-	if b != nil && len(b.Locks)+len(b.Children) > 0 {
-		work = fmt.Sprintf("%q %q%s", b.Locks, b.Children, work)
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
 	}
-	if work == "" {
-		return ""
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
 	}
-	key := sumOf(work)
-	return hex.EncodeToString(key[:])
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s %x", version, h.Sum(nil)[:8]), nil
 }

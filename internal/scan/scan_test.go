@@ -10,9 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/report"
@@ -77,8 +79,11 @@ type trial struct {
 	testing.TB
 	dir   string
 	judge *textJudge
-	Options
-	worker func() (Worker, error)
+	Task
+	worker   func() (Worker, error)
+	settings string
+	started  time.Time
+	earlier  *earlier
 
 	mu         sync.Mutex
 	rows       []*results.Image
@@ -92,12 +97,15 @@ func newTrial(t testing.TB) *trial {
 	tr := &trial{TB: t, dir: t.TempDir(), judge: &textJudge{}}
 	tr.Jobs = 4
 	tr.worker = func() (Worker, error) { return inProcess{tr.judge}, nil }
-	tr.Found = func(n int) { tr.told(func() { tr.found += n }) }
-	tr.Walked = func() { tr.told(func() { tr.walked++ }) }
+	tr.Boundary, tr.ignored = align.DefaultBoundary, &results.Ignore{}
+	tr.Task.Progress = tr
 	tr.Row = func(i *results.Image) error { tr.told(func() { tr.rows = append(tr.rows, i) }); return nil }
-	tr.Unreadable = func(u results.Unreadable) { tr.told(func() { tr.unreadable = append(tr.unreadable, u) }) }
 	return tr
 }
+
+func (tr *trial) Found(n int)         { tr.told(func() { tr.found += n }) }
+func (tr *trial) Walked()             { tr.told(func() { tr.walked++ }) }
+func (tr *trial) Done(*results.Image) { tr.told(func() {}) }
 
 // told requires that the functions are called one at a time.
 func (tr *trial) told(note func()) {
@@ -126,27 +134,35 @@ func (tr *trial) link(old, name string) {
 	require.NoError(tr, os.Link(tr.path(old), tr.path(name)))
 }
 
+// search begins a scan with the workers of the trial.
+func (tr *trial) search() *search {
+	r := tr.Task.begin()
+	r.pool = NewPool(tr.Jobs, tr.judge, func(context.Context) (Worker, error) { return tr.worker() })
+	r.settings, r.start, r.earlier = tr.settings, tr.started, tr.earlier
+	return r
+}
+
 // run scans the trial's folder, or paths, from inside of it.
-func (tr *trial) run(ctx context.Context, paths ...string) (Result, error) {
+func (tr *trial) run(ctx context.Context, paths ...string) (*results.Summary, error) {
 	tr.Helper()
 	tr.Paths = paths
-	tr.rows, tr.unreadable, tr.found, tr.walked = nil, nil, 0, 0
-	tr.Pool = NewPool(tr.Jobs, tr.judge, func(context.Context) (Worker, error) { return tr.worker() })
-	res, err := Scan(ctx, tr.Options)
-	require.NoError(tr, tr.Pool.Close())
-	require.Equal(tr, res.Found, tr.found)
-	return res, err
+	tr.rows, tr.found, tr.walked = nil, 0, 0
+	r := tr.search()
+	err := r.look(ctx)
+	require.NoError(tr, r.pool.Close())
+	require.Equal(tr, r.summary.Found, tr.found)
+	tr.unreadable = r.summary.Unreadable
+	return r.summary, err
 }
 
 // scanned runs to the end and requires that each image that was found has a row.
-func (tr *trial) scanned(paths ...string) Result {
+func (tr *trial) scanned(paths ...string) *results.Summary {
 	tr.Helper()
 	if len(paths) == 0 {
 		paths = []string{tr.dir}
 	}
 	res, err := tr.run(tr.Context(), paths...)
 	require.NoError(tr, err)
-	require.True(tr, res.Walked)
 	require.Equal(tr, 1, tr.walked)
 	require.Len(tr, tr.rows, res.Found)
 	return res
@@ -285,9 +301,7 @@ func TestWanted(t *testing.T) {
 func TestSpared(t *testing.T) {
 	tr := newTrial(t)
 	tr.put(map[string]string{"x": "disk", "last.ndjson": "disk"})
-	own, err := stat(tr.path("last.ndjson"), "")
-	require.NoError(t, err)
-	tr.Spare = func(device, inode uint64) bool { return device == own.Device && inode == own.Inode }
+	tr.Spare = []string{tr.path("last.ndjson")}
 	tr.judge.look = func(path string) { require.NotEqual(t, tr.path("last.ndjson"), path) }
 	tr.scanned()
 	require.Equal(t, []string{"x"}, tr.shown())

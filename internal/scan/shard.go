@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -53,22 +54,14 @@ func (s Shard) Has(path string) bool {
 
 // shared leaves the rows of this share. Those of others are counted.
 func (r *search) shared(f *folder, c *contents, rows []*found) []*found {
-	if r.Shard.N <= 1 {
+	if r.shard.N <= 1 {
 		return rows
 	}
-	var mine []*found
-	for _, x := range rows {
-		if r.mine(f, c, x) {
-			mine = append(mine, x)
-		}
-	}
-	r.others.Add(int64(len(rows) - len(mine)))
+	mine := slices.DeleteFunc(slices.Clone(rows), func(x *found) bool {
+		return !r.shard.Has(filepath.Join(f.path, c.unitOf(x.Name)))
+	})
+	r.count(&r.summary.Others, len(rows)-len(mine))
 	return mine
-}
-
-// mine reports whether a file of a folder belongs to this share.
-func (r *search) mine(f *folder, c *contents, x *found) bool {
-	return r.Shard.N <= 1 || r.Shard.Has(filepath.Join(f.path, c.unitOf(x.Name)))
 }
 
 // unitOf returns the name by which an image is shared out that a file belongs to. Files that own parts of each other

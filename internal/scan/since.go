@@ -235,12 +235,13 @@ func (e *earlier) noImage(x *found) {
 // their paths. An image that is still there was only left out, unless it is no image of its own any more. has selects
 // paths.
 func (e *earlier) removed(paths []string, has func(path string) bool) (out []*results.Image, err error) {
-	roots := map[string]bool{}
+	var there []string
 	for _, p := range paths {
 		if _, _, err := resolve(p); err == nil {
-			roots[e.absolute(p)] = true
+			there = append(there, filepath.ToSlash(e.absolute(p)))
 		}
 	}
+	roots := results.NewRoots(there)
 	for _, n := range e.at {
 		p := &e.places[n]
 		if p.row {
@@ -251,7 +252,7 @@ func (e *earlier) removed(paths []string, has func(path string) bool) (out []*re
 			return nil, err
 		}
 		path := e.absolute(was.ExactPath())
-		if !inOne(roots, path) || !has(path) || !p.noImage && !gone(path) {
+		if !roots.Has(filepath.ToSlash(path)) || !has(path) || !p.noImage && !gone(path) {
 			continue
 		}
 		i := results.NewImage("")
@@ -270,26 +271,14 @@ func gone(path string) bool {
 	return errors.Is(err, fs.ErrNotExist) || err != nil && sys.NotFolder(err)
 }
 
-// inOne reports whether a path is one of the roots, or lies below one. There can be as many roots as images.
-func inOne(roots map[string]bool, path string) bool {
-	for up := filepath.Dir(path); ; path, up = up, filepath.Dir(up) {
-		if roots[path] {
-			return true
-		}
-		if up == path {
-			return false
-		}
-	}
-}
-
 // reusable returns the circumstances under which a later scan may take a row over; nil if it must not.
 func (r *search) reusable(x *found, i *results.Image, beside string) (*results.Reuse, error) {
-	if r.Settings == "" || !x.regular || i.Fleeting || len(i.Files) == 0 || !x.Unchanged(i.Files[0]) ||
-		slices.ContainsFunc(i.Files, func(f results.File) bool { return !settled(f, r.Started) }) {
+	if r.settings == "" || !x.regular || i.Fleeting || len(i.Files) == 0 || !x.Unchanged(i.Files[0]) ||
+		slices.ContainsFunc(i.Files, func(f results.File) bool { return !settled(f, r.start) }) {
 		return nil, nil
 	}
 	id, err := json.Marshal(x.id)
-	return &results.Reuse{Settings: r.Settings, Identity: bytes.TrimSpace(id), Beside: beside}, err
+	return &results.Reuse{Settings: r.settings, Identity: bytes.TrimSpace(id), Beside: beside}, err
 }
 
 // settled reports whether the numbers of a file surely stand for the bytes that were read. Time stamps advance in

@@ -24,7 +24,7 @@ func (tr *trial) keep(path string) {
 	}
 	require.NoError(tr, os.WriteFile(path, text.Bytes(), 0o600))
 	require.NoError(tr, tr.earlier.close())
-	e, err := openEarlier(path, tr.Settings, false)
+	e, err := openEarlier(path, tr.settings, false)
 	require.NoError(tr, err)
 	tr.earlier = e
 }
@@ -35,7 +35,7 @@ func again(t *testing.T, files map[string]string) (tr *trial, path string) {
 	tr = newTrial(t)
 	tr.put(files)
 	disktest.WaitSettled(t, tr.dir)
-	tr.Settings, tr.Started = "v1", time.Now()
+	tr.settings, tr.started = "v1", time.Now()
 	tr.scanned()
 	path = t.TempDir() + "/last.ndjson"
 	tr.keep(path)
@@ -89,7 +89,7 @@ func TestAnUnchangedRowIsTakenOver(t *testing.T) {
 // TestAFreshFileIsNotTakenOver is about files that could be written once more under the same time stamp.
 func TestAFreshFileIsNotTakenOver(t *testing.T) {
 	tr := newTrial(t)
-	tr.Settings, tr.Started = "v1", time.Now()
+	tr.settings, tr.started = "v1", time.Now()
 	tr.put(map[string]string{"x": "disk"})
 	tr.scanned()
 	require.Nil(t, tr.rows[0].Reuse)

@@ -11,7 +11,7 @@ import (
 
 // A thousand images of a thousand partitions each: the report has all images, and memory is bounded.
 func TestKeptRowsAreBounded(t *testing.T) {
-	s := &running{}
+	s := &search{}
 	row := func(n int) *results.Image {
 		i := results.NewImage("a.img")
 		i.Disks = []results.Disk{results.NewDisk(0, 1<<20)}

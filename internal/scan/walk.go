@@ -11,7 +11,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/trueup/trueup/internal/image/gate"
@@ -50,24 +49,12 @@ func join(shown, name string) string {
 }
 
 // inodes are files and folders that were seen.
-type inodes struct {
-	mu   sync.Mutex
-	seen map[[2]uint64]bool
-}
+type inodes struct{ seen sync.Map }
 
 // first reports whether an inode was not seen before.
-func (s *inodes) first(device, inode uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen == nil {
-		s.seen = map[[2]uint64]bool{}
-	}
-	k := [2]uint64{device, inode}
-	if s.seen[k] {
-		return false
-	}
-	s.seen[k] = true
-	return true
+func (s *inodes) first(id sys.ID) bool {
+	_, again := s.seen.LoadOrStore(id, true)
+	return !again
 }
 
 // resolve follows the links of a path that the user wrote, and returns the file that it leads to.
@@ -94,14 +81,8 @@ type walker struct {
 	*search
 	use     func(f *folder)
 	visited inodes
-	named   map[[2]uint64]*folder // of files that the user named, not met yet, by the inode of the folder
+	named   map[sys.ID]*folder // of files that the user named, not met yet, by the inode of the folder
 	turn    int
-}
-
-// level is a folder on the way, and the names below it that are to be visited, the last one first.
-type level struct {
-	of    *folder
-	names []string
 }
 
 // walk finds the folders below the paths, then those of files that the user named outside of them, and passes each to
@@ -136,25 +117,13 @@ func (w *walker) give(f *folder) {
 }
 
 // below visits a folder and all below it, in the order of their names.
-func (w *walker) below(ctx context.Context, root *folder) error {
-	stack := []level{{root, w.visit(ctx, root)}}
-	for len(stack) > 0 {
-		if err := ctx.Err(); err != nil {
+func (w *walker) below(ctx context.Context, f *folder) error {
+	for _, name := range w.visit(ctx, f) {
+		if err := w.below(ctx, f.under(name)); err != nil {
 			return err
 		}
-		top := &stack[len(stack)-1]
-		n := len(top.names)
-		if n == 0 {
-			stack = stack[:len(stack)-1]
-			continue
-		}
-		f := top.of.under(top.names[n-1])
-		top.names = top.names[:n-1]
-		if names := w.visit(ctx, f); len(names) > 0 {
-			stack = append(stack, level{f, names})
-		}
 	}
-	return nil
+	return ctx.Err()
 }
 
 // visit hands a folder over when it has files, and gives the names of the folders in it.
@@ -164,10 +133,10 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 		w.unreadable(f.shown, err)
 		return nil
 	}
-	if !w.visited.first(e.Device, e.Inode) {
+	if !w.visited.first(e.inode()) {
 		return nil // reached by another path, or a bind mount into itself
 	}
-	if n := w.named[[2]uint64{e.Device, e.Inode}]; n != nil {
+	if n := w.named[e.inode()]; n != nil {
 		f.only, n.met = n.only, true
 	}
 	files := len(f.only) > 0
@@ -179,7 +148,7 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 		case d.Type().IsRegular():
 			files = true
 		case d.Type()&fs.ModeSymlink != 0 && w.wantsLink(f, d.Name()):
-			w.links.Add(1)
+			w.count(&w.summary.Links, 1)
 		}
 		return nil
 	})
@@ -190,7 +159,7 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 	if files && ctx.Err() == nil {
 		w.give(f)
 	}
-	slices.SortFunc(below, func(a, b string) int { return strings.Compare(b, a) })
+	slices.Sort(below)
 	return below
 }
 
@@ -201,7 +170,7 @@ func (w *walker) wantsLink(f *folder, name string) bool {
 
 // roots divides the paths into folders to walk and folders of files that are named themselves.
 func (w *walker) roots(ctx context.Context) (named, roots []*folder, err error) {
-	w.named = map[[2]uint64]*folder{}
+	w.named = map[sys.ID]*folder{}
 	for _, p := range w.Paths {
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
@@ -237,13 +206,13 @@ func (w *walker) addNamed(shown, real string) (added *folder, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if !w.seen.first(e.Device, e.Inode) {
+	if !w.seen.first(e.inode()) {
 		return nil, nil
 	}
-	f := w.named[[2]uint64{d.Device, d.Inode}]
+	f := w.named[d.inode()]
 	if f == nil {
 		f = &folder{path: filepath.Dir(real), shown: filepath.Dir(shown), context: true}
-		w.named[[2]uint64{d.Device, d.Inode}], added = f, f
+		w.named[d.inode()], added = f, f
 	}
 	e.named, e.shown, e.rel = true, shown, filepath.Base(shown)
 	f.only = append(f.only, e)
@@ -252,12 +221,12 @@ func (w *walker) addNamed(shown, real string) (added *folder, err error) {
 
 // missing makes a row of a path that leads nowhere: the user named it.
 func (r *search) missing(path string, err error) error {
-	if at, wrong := filepath.Abs(path); wrong == nil && !r.Shard.Has(at) {
-		r.others.Add(1)
+	if at, wrong := filepath.Abs(path); wrong == nil && !r.shard.Has(at) {
+		r.count(&r.summary.Others, 1)
 		return nil
 	}
 	i := results.NewImage(path)
-	e := r.classify(fmt.Errorf("%w%s", err, cmp.Or(patternHint(path), "; check the path")))
+	e := r.pool.judge.Classify(fmt.Errorf("%w%s", err, cmp.Or(patternHint(path), "; check the path")))
 	i.Fail(e.Code, e.Message)
 	i.Fleeting = true
 	r.more(1)
@@ -357,63 +326,50 @@ func stat(path, name string) (entry, error) {
 	}, nil
 }
 
+func (e entry) inode() sys.ID { return sys.ID{Device: e.Device, Inode: e.Inode} }
+
 // files passes on the files of a folder in batches, the named ones first, and each name to note. A folder can have
 // millions.
 func (r *search) files(ctx context.Context, f *folder, note func(name string), use func(list []entry) error) error {
 	if f.context && !slices.ContainsFunc(f.only, func(e entry) bool { return e.regular }) {
 		return use(f.only) // nothing belongs to a device or a pipe
 	}
-	l := &listing{folder: f, list: slices.Clone(f.only), own: map[string]bool{}, use: use}
+	list, own := slices.Clone(f.only), map[string]bool{}
 	for _, e := range f.only {
-		l.own[e.Name] = true
+		own[e.Name] = true
 	}
+	var failed, broken error // of a file that could not be looked at, and of use
 	err := eachEntry(ctx, f.path, func(d fs.DirEntry) error {
 		note(d.Name())
-		return l.add(d)
+		if !d.Type().IsRegular() || own[d.Name()] {
+			return nil
+		}
+		e, err := stat(filepath.Join(f.path, d.Name()), d.Name())
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || (err == nil && !e.regular):
+			return nil // gone meanwhile, or another thing by now
+		case err != nil:
+			failed = err // the folder may be listed but not entered: reported once
+			return nil   //nolint:nilerr // the next file may be another case
+		}
+		e.shown, e.rel = join(f.shown, d.Name()), path.Join(f.rel, d.Name())
+		if list = append(list, e); len(list) == batch {
+			broken = use(list)
+			list = list[:0]
+		}
+		return broken
 	})
-	if l.broken != nil {
-		return l.broken
+	if broken != nil {
+		return broken
 	}
-	for _, err := range []error{err, l.failed} {
+	for _, err := range []error{err, failed} {
 		if err != nil && ctx.Err() == nil && !f.told {
 			f.told = true
 			r.unreadable(f.shown, err)
 		}
 	}
-	if ctx.Err() != nil || len(l.list) == 0 {
+	if ctx.Err() != nil || len(list) == 0 {
 		return ctx.Err()
 	}
-	return use(l.list)
-}
-
-// listing is a folder while its files are listed.
-type listing struct {
-	*folder
-	list   []entry
-	own    map[string]bool // files that were named, which come anyway
-	use    func(list []entry) error
-	broken error // of use
-	failed error // of a file that could not be looked at
-}
-
-func (l *listing) add(d fs.DirEntry) error {
-	if !d.Type().IsRegular() || l.own[d.Name()] {
-		return nil
-	}
-	e, err := stat(filepath.Join(l.path, d.Name()), d.Name())
-	switch {
-	case errors.Is(err, fs.ErrNotExist) || (err == nil && !e.regular):
-		return nil // gone meanwhile, or another thing by now
-	case err != nil:
-		l.failed = err // the folder may be listed but not entered: reported once
-		return nil     //nolint:nilerr // the next file may be another case
-	}
-	e.shown, e.rel = join(l.shown, d.Name()), path.Join(l.rel, d.Name())
-	if l.list = append(l.list, e); len(l.list) < batch {
-		return nil
-	}
-	list := l.list
-	l.list = l.list[:0]
-	l.broken = l.use(list)
-	return l.broken
+	return use(list)
 }

@@ -56,15 +56,12 @@ func TestFolderThatBecomesALink(t *testing.T) {
 	for _, swapped := range []string{"h", "h/below"} {
 		tr := newTrial(t)
 		tr.put(map[string]string{"h/below/x": "disk"})
-		w := &walker{
-			search: &search{Options: tr.Options, classify: tr.judge.Classify},
-			use:    func(f *folder) { t.Error(f.path) },
-		}
+		w := &walker{search: tr.search(), use: func(f *folder) { t.Error(f.path) }}
 		require.NoError(t, os.RemoveAll(tr.path(swapped)))
 		require.NoError(t, os.Symlink(outside, tr.path(swapped)))
 		f := &folder{path: tr.path("h/below"), shown: "h/below"}
 		require.Empty(t, w.visit(t.Context(), f), swapped)
-		require.Equal(t, []string{"h/below"}, places(tr.unreadable), "which is said")
+		require.Equal(t, []string{"h/below"}, places(w.summary.Unreadable), "which is said")
 	}
 }
 
@@ -126,9 +123,9 @@ func TestCancelledInABigFolder(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	tr.put(map[string]string{"0": "disk"})
 	tr.judge.look = func(string) { cancel() }
-	res, err := tr.run(ctx, tr.dir)
+	_, err := tr.run(ctx, tr.dir)
 	require.ErrorIs(t, err, context.Canceled)
-	require.False(t, res.Walked)
+	require.Zero(t, tr.walked)
 }
 
 // Files that the user names are looked at, and what they belong to is known; the others of the folder have no rows.
@@ -245,7 +242,7 @@ func TestWalkHasBoundedMemory(t *testing.T) {
 	for i := range n {
 		require.NoError(t, os.Mkdir(tr.path(fmt.Sprintf("a-folder-with-a-name-of-some-length-%06d", i)), 0o755))
 	}
-	w := &walker{search: &search{Options: tr.Options}, use: func(*folder) {}}
+	w := &walker{search: tr.search(), use: func(*folder) {}}
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -254,7 +251,7 @@ func TestWalkHasBoundedMemory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	require.Len(t, names, n)
 	require.Less(t, after.HeapAlloc-before.HeapAlloc, uint64(n*100), "bytes for each folder that waits")
-	require.True(t, slices.IsSortedFunc(names, func(a, b string) int { return strings.Compare(b, a) }))
+	require.True(t, slices.IsSorted(names))
 }
 
 // A shell shows the folder that it is in by the link through which it came there.

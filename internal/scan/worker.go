@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
+	"path/filepath"
 
 	jsonv2 "github.com/go-json-experiment/json"
 
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -88,83 +90,108 @@ func fromDeath(err error) error {
 // are far less. Decoded, it takes many times that in memory.
 const maxAnswer = 8 * units.MiB
 
-// crew starts the workers of a scan.
-type crew struct {
-	*running
-	inspector *Inspector
-	options   sandbox.Options
-	mu        sync.Mutex
-	first     *sandbox.Worker // until it is taken
-	level     sandbox.Level   // the least that was achieved
-}
-
-// pool returns the workers. The first is started at once, since its isolation must be known. The process that starts
-// them reads nothing of an image.
-func (r *running) pool(ctx context.Context) (*Pool, error) {
-	c := &crew{running: r, inspector: &Inspector{
-		Boundary: r.Boundary, Storage: r.Storage, Check: r.Check, Allow: allowedOf(r.Paths),
-	}}
-	if c.Level == sandbox.None {
-		return c.inside(), nil
+// workers returns the workers of a scan. The first is started at once, since its isolation must be known. The process
+// that starts them reads nothing of an image.
+func (r *search) workers(ctx context.Context) (*Pool, error) {
+	inspector := &Inspector{Boundary: r.Boundary, Storage: r.Storage, Check: r.Tables, Allow: allowedOf(r.Paths)}
+	if r.Isolation == string(sandbox.None) {
+		return r.inside(inspector), nil
 	}
-	if c.Confine != nil {
-		c.Confine(sandbox.Access{Workers: true})
+	if r.Confine != nil {
+		r.Confine(sandbox.Access{Workers: true})
 	}
-	hello, err := json.Marshal(c.inspector)
+	hello, err := json.Marshal(inspector)
 	if err != nil {
 		return nil, fmt.Errorf("judge for a worker: %w", err)
 	}
-	c.options = sandbox.Options{
-		Args: c.Args, Level: c.Level, Roots: rootsOf(c.Paths), Hello: hello,
+	options := sandbox.Options{
+		Args: r.Args, Level: sandbox.Level(r.Isolation), Roots: rootsOf(r.Paths), Hello: hello,
 		Limits: sandbox.Limits{Answer: maxAnswer},
 	}
-	first, err := sandbox.Start(ctx, c.options)
+	first, err := sandbox.Start(ctx, options)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		none := sandbox.Isolation{
-			Wanted: c.Level, Achieved: sandbox.None, Layers: []string{},
-			Note: report.Message(err),
+			Wanted: options.Level, Achieved: sandbox.None, Layers: []string{}, Note: report.Message(err),
 		}
-		return c.inside(), c.achieved(none)
+		return r.inside(inspector), r.achieved(none)
 	}
-	c.first, c.level = first, first.Isolation().Achieved
-	if err := c.achieved(first.Isolation()); err != nil {
+	if err := r.achieved(first.Isolation()); err != nil {
 		return nil, errors.Join(err, first.Close())
 	}
-	return NewPool(c.Jobs, c.inspector, c.next), nil
+	p := NewPool(r.Jobs, inspector, func(ctx context.Context) (Worker, error) { // a failed start is no fault of an image
+		w, err := sandbox.Start(ctx, options)
+		if err != nil {
+			return nil, errors.Join(errUnasked, fromDeath(err))
+		}
+		if err := r.achieved(w.Isolation()); err != nil {
+			return nil, errors.Join(errUnasked, err, w.Close())
+		}
+		return outside{w}, nil
+	})
+	<-p.idle
+	p.idle <- outside{first}
+	return p, nil
 }
 
 // inside is a pool without workers. The process itself looks at the images, and is restricted to them.
-func (c *crew) inside() *Pool {
-	if c.Confine != nil {
-		c.Confine(sandbox.Access{Read: rootsOf(c.Paths)})
+func (r *search) inside(inspector *Inspector) *Pool {
+	if r.Confine != nil {
+		r.Confine(sandbox.Access{Read: rootsOf(r.Paths)})
 	}
-	start := func(context.Context) (Worker, error) { return inProcess{Judge: c.inspector}, nil }
-	return NewPool(c.Jobs, c.inspector, start)
+	start := func(context.Context) (Worker, error) { return inProcess{Judge: inspector}, nil }
+	return NewPool(r.Jobs, inspector, start)
 }
 
-// next returns a worker that was not used yet. A failed start is not the fault of an image.
-func (c *crew) next(ctx context.Context) (Worker, error) {
-	c.mu.Lock()
-	w := c.first
-	c.first = nil
-	c.mu.Unlock()
-	if w != nil {
-		return outside{w}, nil
+// achieved notes the isolation of the first worker, and of a later one that has less than was wanted.
+func (r *search) achieved(got sandbox.Isolation) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	whole := got.Achieved == got.Wanted
+	if got.Achieved == r.level || whole && r.level != "" {
+		return nil
 	}
-	w, err := sandbox.Start(ctx, c.options)
-	if err != nil {
-		return nil, errors.Join(errUnasked, fromDeath(err))
+	r.level = got.Achieved
+	r.summary.Isolation = results.Isolation{
+		Wanted: string(got.Wanted), Achieved: string(got.Achieved), Layers: append([]string{}, got.Layers...),
+		Note: got.Note,
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if got := w.Isolation(); got.Achieved != c.level && got.Achieved != got.Wanted {
-		c.level = got.Achieved
-		if err := c.achieved(got); err != nil {
-			return nil, errors.Join(errUnasked, err, w.Close())
+	if whole {
+		return nil
+	}
+	return r.Weaker(got)
+}
+
+// rootsOf are the places that workers must be able to read, absolute and without links: folders with all that is in
+// them, and the folder of a file that is named itself. A device is a place of its own: a folder of devices has those of
+// others.
+func rootsOf(paths []string) []string {
+	seen := map[string]bool{}
+	var out []string
+	for _, p := range paths {
+		real, kind, err := resolve(p)
+		if err != nil {
+			continue // the walk reports it
+		}
+		if kind.IsRegular() {
+			real = filepath.Dir(real)
+		}
+		if !seen[real] {
+			seen[real] = true
+			out = append(out, real)
 		}
 	}
-	return outside{w}, nil
+	return out
+}
+
+// allowedOf are the folders in which parents may lie: those that the user named, with all below.
+func allowedOf(paths []string) (out []string) {
+	for _, p := range paths {
+		if _, all, err := gate.Allow([]string{p}); err == nil {
+			out = append(out, all...)
+		}
+	}
+	return out
 }
