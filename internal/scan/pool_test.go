@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
 // willing says about each file that it is a disk.
@@ -45,6 +46,34 @@ func TestNoWorkerCanBeStarted(t *testing.T) {
 		require.ErrorContains(t, err, "no memory")
 	}
 	require.NoError(t, p.Close())
+}
+
+// starved has no thread for the first requests of all its kind.
+type starved struct{ left *int }
+
+func (s starved) Call(context.Context, Request) (Answer, error) {
+	if *s.left--; *s.left >= 0 {
+		return Answer{}, fromDeath(&sandbox.Death{Cause: sandbox.Threads})
+	}
+	return willing{}.Call(nil, Request{}) //nolint:staticcheck // which it does not ask
+}
+func (starved) Close() error { return nil }
+
+// A machine that is short of threads works with fewer workers, and an image is not blamed for it.
+func TestWorkersWithoutThreads(t *testing.T) {
+	for _, late := range []int{1, 3, 5, 6} {
+		left := late
+		p := NewPool(4, nil, func(context.Context) (Worker, error) { return starved{&left}, nil })
+		_, err := p.do(t.Context(), Request{})
+		if late < 6 {
+			require.NoError(t, err, "%d deaths", late)
+		} else {
+			require.ErrorContains(t, err, "could not start a thread: resource temporarily unavailable; scan again")
+			require.Equal(t, "io", (&Inspector{}).Classify(err).Code)
+		}
+		require.Equal(t, max(1, int32(4-late)), p.left.Load())
+		require.NoError(t, p.Close())
+	}
 }
 
 // slow gives no answer to the first requests of all its kind.

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -132,21 +133,10 @@ func readFrame(r io.Reader, number uint32, most int64) ([]byte, error) {
 	if size > most {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", errFrame, size, most)
 	}
-	return readPayload(r, size)
-}
-
-// readPayload reads so many bytes, in steps that double.
-func readPayload(r io.Reader, size int64) ([]byte, error) {
-	payload := make([]byte, 0, min(size, 64<<10))
-	for have := int64(0); have < size; have = int64(len(payload)) {
-		if have == int64(cap(payload)) {
-			payload = append(make([]byte, 0, min(size, 2*have)), payload...)
-		}
-		n, err := io.ReadFull(r, payload[have:cap(payload)])
-		payload = payload[:have+int64(n)]
-		if err != nil {
-			return nil, err
-		}
+	var payload bytes.Buffer
+	_, err := io.CopyN(&payload, r, size)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
 	}
-	return payload, nil
+	return payload.Bytes(), err
 }

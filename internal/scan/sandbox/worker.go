@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/trueup/trueup/internal/sys"
 )
@@ -186,7 +188,7 @@ func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duratio
 		return nil, w.bury(w.autopsy(err), errors.Is(err, errUnsent))
 	}
 	w.await(exitLimit)
-	death := &Death{Cause: Time, Text: fmt.Sprintf("no answer within %v", wall), Said: w.said.String()}
+	death := &Death{Cause: Time, Text: fmt.Sprintf("no answer within %v", wall)}
 	if was, _ := state.Load().(string); was != "" {
 		death.Text += ", when it " + was
 	}
@@ -216,11 +218,11 @@ func (w *Worker) autopsy(err error) *Death {
 	gone := w.await(exitLimit)
 	switch {
 	case w.closed.Load():
-		return &Death{Cause: Canceled, Text: "closed during a request", Said: w.said.String(), err: context.Canceled}
+		return &Death{Cause: Canceled, Text: "closed during a request", err: context.Canceled}
 	case offence:
-		return &Death{Cause: Crash, Text: "its answer is " + line(err.Error()), Said: w.said.String()}
+		return &Death{Cause: Crash, Text: "its answer is " + line(err.Error())}
 	case !gone:
-		return &Death{Cause: Crash, Text: line(err.Error()), Said: w.said.String()}
+		return &Death{Cause: Crash, Text: line(err.Error())}
 	}
 	return post(w.exit, w.said.String(), w.limits)
 }
@@ -272,4 +274,162 @@ func (w *Worker) Close() error {
 		return fmt.Errorf("worker %d was killed and has not ended after %v: it waits for a read; see to the datastore",
 			w.cmd.Process.Pid, closeLimit)
 	}
+}
+
+// Cause is why a worker died.
+type Cause string
+
+// Causes.
+const (
+	Time     Cause = "time"     // no answer within Limits.Wall
+	CPU      Cause = "cpu"      // computed longer than Limits.CPU
+	Memory   Cause = "memory"   // wanted more than Limits.Data
+	Threads  Cause = "threads"  // the machine has no more threads for it
+	Crash    Cause = "crash"    // a panic, an exit, a signal, or something else than an answer
+	Killed   Cause = "killed"   // from outside: the kernel for want of memory, or an administrator
+	Canceled Cause = "canceled" // by the caller: its context ended, or it closed the worker
+)
+
+// Death is the error of a call whose worker died. The worker is of no use any more.
+type Death struct { //nolint:errname // an event, not a fault of the caller
+	Cause Cause
+	// Text is one line of bounded length: the limit, or the first line of a panic. The request's file may be quoted in
+	// it.
+	Text string
+	// Idle is set if the worker had ended before it could begin with the request: another worker may well answer it.
+	Idle bool
+	err  error
+}
+
+func (d *Death) Error() string { return "worker died: " + d.Text }
+
+// Unwrap returns the context's error of a call that was canceled.
+func (d *Death) Unwrap() error { return d.err }
+
+// exitCPU is the status with which a worker ends that has used up its computing time. Go itself ends with 2.
+const exitCPU = 117
+
+// Bounds of the last words of a worker that are kept.
+const (
+	mostSaid = 4 << 10
+	mostLine = 300
+)
+
+// post finds the cause in the exit status and the last words of a worker.
+func post(exit error, said string, limits Limits) *Death {
+	var status *exec.ExitError
+	switch ended := errors.As(exit, &status); {
+	case ended && status.ExitCode() == exitCPU:
+		return &Death{Cause: CPU, Text: fmt.Sprintf("computed longer than %v for one request", limits.CPU)}
+	case ended && killed(status.ProcessState):
+		return &Death{Cause: Killed, Text: "killed from outside (signal 9), maybe by the kernel for want of memory"}
+	}
+	full := status != nil && peak(status.ProcessState) > limits.Data/2 // the heap grows by large pieces
+	lines := strings.Split(said, "\n")
+	for _, l := range lines {
+		switch {
+		case noThread(l, full):
+			return &Death{Cause: Threads, Text: line(l)}
+		case outOfMemory(l) || full && strings.HasPrefix(l, runtimeFault):
+			return &Death{
+				Cause: Memory, Text: fmt.Sprintf("wanted more than %d MiB of memory: %s", limits.Data>>20, line(l)),
+			}
+		}
+	}
+	return &Death{Cause: Crash, Text: lastWords(exit, lines)}
+}
+
+// runtimeFault is how Go's runtime ends on a fault of its own. Its collector does so if the kernel gives it no memory.
+const runtimeFault = "fatal error: unexpected signal during runtime execution"
+
+// noThread lists the lines with which Go's runtime (os_linux.go) and its C side end on a machine that is short of
+// threads: EAGAIN of clone(2) and pthread_create(3). The latter gives it for want of memory, too, which a process that
+// is not full has.
+func noThread(l string, full bool) bool {
+	return strings.HasPrefix(l, "runtime: failed to create new OS thread") && strings.Contains(l, "errno=11)") ||
+		strings.HasPrefix(l, "runtime/cgo: pthread_create failed: Resource temporarily unavailable") && !full
+}
+
+// outOfMemory lists the lines with which Go's runtime (malloc.go, mem_linux.go, os_linux.go) and its C side end for
+// want of memory.
+func outOfMemory(l string) bool {
+	if !strings.HasPrefix(l, "fatal error: ") && !strings.HasPrefix(l, "runtime: ") &&
+		!strings.HasPrefix(l, "runtime/cgo: ") {
+		return false
+	}
+	for _, words := range []string{
+		"out of memory", "cannot allocate memory", "cannot map pages in arena", "failed to create new OS thread",
+		"pthread_create failed",
+	} {
+		if strings.Contains(l, words) {
+			return true
+		}
+	}
+	return false
+}
+
+// lastWords returns the line that names the fault, else the first one, else how the process ended.
+func lastWords(exit error, lines []string) string {
+	first := ""
+	for _, l := range lines {
+		if strings.HasPrefix(l, "panic: ") || strings.HasPrefix(l, "fatal error: ") {
+			return line(l)
+		}
+		if first == "" {
+			first = line(l)
+		}
+	}
+	switch {
+	case exit == nil && first == "":
+		return "ended without an answer"
+	case exit == nil:
+		return first
+	case first == "":
+		return exit.Error()
+	}
+	return exit.Error() + ": " + first
+}
+
+// line makes one line of bounded length of a text.
+func line(s string) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	cut := len(s) > mostLine
+	if cut {
+		s = s[:mostLine]
+	}
+	s = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD")))
+	if cut {
+		s += "…"
+	}
+	return s
+}
+
+// words keeps the beginning of a worker's standard error and drops the rest.
+type words struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (w *words) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text = append(w.text, p[:min(len(p), mostSaid-len(w.text))]...)
+	return len(p), nil
+}
+
+func (w *words) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text = w.text[:0]
+}
+
+func (w *words) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return string(w.text)
 }
