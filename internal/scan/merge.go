@@ -1,10 +1,14 @@
 package scan
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -88,8 +92,6 @@ type merging struct {
 	copies   map[string]*results.Copies // by where paths lie: names beside each other in one place only
 	boundary int64                      // of all rows; 0: none has one yet
 	storages map[string]bool
-	roots    results.Roots // of the part at rootsLine
-	rootsOfN *results.Summary
 	shards   map[library]map[int]int // how often each share was read
 }
 
@@ -103,15 +105,14 @@ type library struct {
 type source struct {
 	ReportFile
 	results.Line
-	part  part // without a summary if the file ends before one
-	roots results.Roots
+	part part // without a summary if the file ends before one
 }
 
 // Run reads all files and returns the report, ranked. Close it.
 func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 	m := &merging{
 		MergeTask: t, summary: results.NewSummary(), copies: map[string]*results.Copies{}, storages: map[string]bool{},
-		shards: map[library]map[int]int{}, table: &table{ctx: ctx, textAt: map[string]int32{}},
+		shards: map[library]map[int]int{}, table: &table{ctx: ctx, textAt: map[string]int32{}, labelAt: map[string]int32{}},
 	}
 	defer func() {
 		if err != nil {
@@ -130,9 +131,7 @@ func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 		}
 	}
 	m.missing()
-	if err := m.table.join(); err != nil {
-		return nil, err
-	}
+	m.table.join()
 	if err := m.settle(); err != nil {
 		return nil, err
 	}
@@ -159,14 +158,6 @@ func (m *merging) finish(start time.Time) {
 	if len(m.storages) > 0 {
 		s.Storage = strings.Join(slices.Sorted(maps.Keys(m.storages)), "+")
 	}
-}
-
-// rootsOf returns the paths of a scan, kept for the rows that follow.
-func (m *merging) rootsOf(p part) results.Roots {
-	if m.rootsOfN != p.Summary {
-		m.rootsOfN, m.roots = p.Summary, results.NewRoots(p.Paths)
-	}
-	return m.roots
 }
 
 // take keeps a row. Only a runError ends the run, any other is one of the row.
@@ -213,10 +204,10 @@ func (m *merging) copiesIn(place string) *results.Copies {
 
 // settle takes the rows that are left, one for each image, into the sums, and has the table sort them.
 func (m *merging) settle() error {
-	sums := labelSums{}
+	sums := labelSums{map[label]*results.LabelSum{}, map[label]bool{}}
 	err := m.table.each(func(r row) error {
 		m.complete(r)
-		r.kept.order(r.Image)
+		r.kept.order = r.Order()
 		m.summary.Add(r.Image)
 		m.summary.Exit(r.Image, m.Fail)
 		sums.add(r.Image)
@@ -228,8 +219,8 @@ func (m *merging) settle() error {
 	if err != nil {
 		return err
 	}
-	sums.put(m.summary.Merged)
-	m.summary.Merged.Unknown = m.table.unidentified()
+	merged := m.summary.Merged
+	merged.Labels, merged.LabelsCut, merged.Unknown = sums.sorted(), len(sums.left), m.table.unidentified()
 	m.table.sort()
 	return nil
 }
@@ -253,43 +244,42 @@ func (m *merging) lost(path, code, message string) {
 // maxLabelSums bounds the labels of which there are sums.
 const maxLabelSums = 1000
 
+// label is a key with one value.
+type label struct{ key, value string }
+
 // labelSums adds up images by their labels.
 type labelSums struct {
-	sums map[[2]string]*results.LabelSum
-	left map[[2]string]bool // labels without a sum; as many as there are sums
+	sums map[label]*results.LabelSum
+	left map[label]bool // labels without a sum; as many as there are sums
 }
 
 // add counts an image for each of its labels.
 func (l *labelSums) add(i *results.Image) {
-	if l.sums == nil {
-		l.sums, l.left = map[[2]string]*results.LabelSum{}, map[[2]string]bool{}
-	}
 	for key, values := range i.Labels {
 		for _, value := range values {
-			at := [2]string{key, value}
-			sum := l.sums[at]
-			switch {
-			case sum == nil && len(l.sums) < maxLabelSums:
-				sum = &results.LabelSum{Key: key, Value: value}
-				l.sums[at] = sum
-			case sum == nil:
-				if len(l.left) < maxLabelSums {
-					l.left[at] = true
-				}
-				continue
+			at := label{key, value}
+			if l.sums[at] == nil && len(l.sums) < maxLabelSums {
+				l.sums[at] = &results.LabelSum{Key: key, Value: value}
 			}
-			sum.Add(i)
+			if sum := l.sums[at]; sum != nil {
+				sum.Add(i)
+			} else if len(l.left) < maxLabelSums {
+				l.left[at] = true
+			}
 		}
 	}
 }
 
-// put puts the sums into those of a report, sorted.
-func (l *labelSums) put(m *results.Merged) {
-	m.Labels, m.LabelsCut = []results.LabelSum{}, len(l.left)
-	order := func(a, b [2]string) int { return cmp.Or(strings.Compare(a[0], b[0]), strings.Compare(a[1], b[1])) }
-	for _, at := range slices.SortedFunc(maps.Keys(l.sums), order) {
-		m.Labels = append(m.Labels, *l.sums[at])
+// sorted returns the sums by their labels.
+func (l *labelSums) sorted() []results.LabelSum {
+	out := []results.LabelSum{}
+	for _, sum := range l.sums {
+		out = append(out, *sum)
 	}
+	slices.SortFunc(out, func(a, b results.LabelSum) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.Value, b.Value))
+	})
+	return out
 }
 
 // below returns a path below the only root; empty if there are several, where folders can have images of one name, or
@@ -305,4 +295,213 @@ func below(r results.Roots, path string) string {
 		}
 	}
 	return ""
+}
+
+// part is where the summary of one scan stands in a file: results of several may follow each other.
+type part struct {
+	line int // its number
+	*results.Summary
+	roots results.Roots // the paths of the scan
+}
+
+// summaries returns those of a file, in their order.
+func summaries(r io.Reader) (out []part, err error) {
+	size := 0
+	err = results.Lines(r, results.MaxLine, func(l results.Line) error {
+		if !bytes.Contains(l.Text, []byte(`"summary"`)) {
+			return nil
+		}
+		if event, unknown, err := l.Kind(); event != "summary" || unknown != nil || err != nil {
+			return nil //nolint:nilerr // said when the rows are read
+		}
+		s, err := l.Summary()
+		if err != nil {
+			return nil //nolint:nilerr // as above
+		}
+		if size += len(l.Text); size > results.MaxLine {
+			return fmt.Errorf("line %d: %w of %d bytes for all summaries of a file", l.Number, ondisk.ErrLimit,
+				results.MaxLine)
+		}
+		out = append(out, part{l.Number, s, results.NewRoots(s.Paths)})
+		return nil
+	})
+	return out, err
+}
+
+// file reads one file into the table, which keeps it open.
+func (m *merging) file(f ReportFile) error {
+	in, err := os.Open(f.Path)
+	if err != nil {
+		return err
+	}
+	m.table.files = append(m.table.files, in)
+	parts, err := summaries(in)
+	if err == nil {
+		_, err = in.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	return m.rowsOf(f, in, parts)
+}
+
+// rowsOf reads the rows of a file. Damaged lines are noted, and the others are read all the same.
+func (m *merging) rowsOf(f ReportFile, in io.Reader, parts []part) error {
+	good, open := 0, 0 // lines that are results; rows without a summary yet
+	var first error
+	sum := newSums() // of the rows since the last summary
+	err := results.Lines(in, results.MaxLine, func(l results.Line) error {
+		event, unknown, err := l.Kind()
+		if unknown != nil {
+			return fmt.Errorf("line %d: %w", l.Number, unknown)
+		}
+		at := source{ReportFile: f, Line: l}
+		if len(parts) > 0 {
+			at.part = parts[0]
+		}
+		switch {
+		case err != nil:
+		case event == "summary":
+			if len(parts) > 0 && parts[0].line == l.Number {
+				m.addUp(parts[0], sum, f)
+				m.endOf(parts[0], f)
+				parts, open, good = parts[1:], 0, good+1
+				sum = newSums()
+				return nil
+			}
+			_, err = l.Summary()
+		default:
+			var i *results.Image
+			if i, err = l.Image(); err == nil {
+				good, open = good+1, open+1
+				err = m.take(i, at)
+			}
+			if err == nil {
+				sum.Add(i)
+			}
+		}
+		if _, ends := errors.AsType[runError](err); err != nil && !ends {
+			if first == nil {
+				first = fmt.Errorf("line %d: %w", l.Number, err)
+			}
+			m.lost(fmt.Sprintf("%s: line %d", f.Path, l.Number), "format", err.Error())
+			return nil
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", f.Path, err)
+	case good == 0 && first != nil:
+		return ondisk.In(ondisk.ErrUnsupported, "%s: no result of trueup scan -o json: %w", f.Path, first)
+	case open > 0 || good == 0:
+		m.lost(f.Path, "reference", "it does not end with a summary: the scan was killed, or the file is cut, "+
+			"and images may be missing")
+	}
+	return nil
+}
+
+func newSums() *results.Summary {
+	s := results.NewSummary()
+	s.Changes = &results.Changes{}
+	return s
+}
+
+// addUp notes the first sum of a summary that its rows do not have: files lose lines when they are copied or filtered.
+func (m *merging) addUp(p part, rows *results.Summary, f ReportFile) {
+	name, stated, found := p.differs(rows)
+	if name == "" {
+		return
+	}
+	m.lost(fmt.Sprintf("%s: line %d", f.Path, p.line), "reference", fmt.Sprintf("the summary counts %d %s, and its "+
+		"rows are %d: lines are missing or were changed; copy the file from its source again, or repeat the scan",
+		stated, name, found))
+}
+
+// differs returns the first sum of a summary that its rows do not have.
+func (p part) differs(rows *results.Summary) (name string, stated, found int) {
+	if c := p.Changes; c != nil && c.Same > 0 && rows.Changes.Same == 0 { // only scan --changed writes no such rows
+		if want := p.Images - c.Same; rows.Images != want {
+			return "new or changed images", want, rows.Images
+		}
+		return "", 0, 0
+	}
+	for _, n := range []struct {
+		name         string
+		stated, rows int
+	}{
+		{"images", p.Images, rows.Images},
+		{"failed images", p.Failed, rows.Failed},
+		{"misaligned images", p.Misaligned, rows.Misaligned},
+		{"images below the boundary", p.Below, rows.Below},
+		{"aligned images", p.Aligned, rows.Aligned},
+	} {
+		if n.stated != n.rows {
+			return n.name, n.stated, n.rows
+		}
+	}
+	return "", 0, 0
+}
+
+// endOf takes the sums of a scan.
+func (m *merging) endOf(p part, f ReportFile) {
+	s := m.summary
+	s.Merged.Scans++
+	s.Started, s.Finished = least(s.Started, p.Started), max(s.Finished, p.Finished)
+	if !p.Complete {
+		m.lost(f.Path, "reference", "the scan was interrupted, and images may be missing")
+	}
+	if p.Shard != "" && m.shard(p, f) != 1 {
+		return // the first shard counts these files
+	}
+	s.Skipped, s.Temporary = s.Skipped+min(p.Skipped, results.MaxCount), s.Temporary+min(p.Temporary, results.MaxCount)
+	if p.Leftover != "" {
+		s.Leftover = least(s.Leftover, p.Leftover)
+	}
+	s.Links += min(p.Links, results.MaxCount)
+	for _, u := range p.Unreadable {
+		s.Lose(u, m.Fail)
+	}
+	s.UnreadableCount += p.UnreadableCount - len(p.Unreadable)
+}
+
+// shard notes a share that was read, and returns its number.
+func (m *merging) shard(p part, f ReportFile) int {
+	shard, err := ParseShard(p.Shard)
+	if err != nil {
+		m.lost(f.Path, "format", fmt.Sprintf("a summary with the shard %.40q, want K/N", p.Shard))
+		return 0
+	}
+	of := library{strings.Join(p.Paths, " "), shard.N}
+	if m.shards[of] == nil {
+		m.shards[of] = map[int]int{}
+	}
+	m.shards[of][shard.K]++
+	return shard.K
+}
+
+// missing notes shares that were read less often than others of the same library: their images are not in the report.
+func (m *merging) missing() {
+	order := func(a, b library) int { return cmp.Or(strings.Compare(a.paths, b.paths), cmp.Compare(a.n, b.n)) }
+	for _, of := range slices.SortedFunc(maps.Keys(m.shards), order) {
+		read := m.shards[of]
+		most, first, left := slices.Max(slices.Collect(maps.Values(read))), 0, 0
+		for k := of.n; k > 0; k-- {
+			if read[k] < most {
+				first, left = k, left+1
+			}
+		}
+		if left > 0 {
+			m.lost(of.paths, "reference", fmt.Sprintf("no FILE has the results of %d of %d shards, such as %d/%d: "+
+				"their images are missing; scan them, or name the FILE", left, of.n, first, of.n))
+		}
+	}
+}
+
+// least returns the lesser of two times that are not empty.
+func least(a, b string) string {
+	if a == "" || b < a {
+		return b
+	}
+	return a
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 
-	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -27,10 +26,11 @@ type table struct {
 	paths   []byte   // of all records
 	kept    []kept   // of each image one: in the order of their first rows, then as the report has them
 
-	texts  []string // those that many records have
-	textAt map[string]int32
-	marks  []results.Labels // by the numbers of their texts; nil: not parsed yet
-	line   []byte           // the last that was read
+	texts   []string // those that many records have
+	textAt  map[string]int32
+	labels  []results.Labels // those that many records have, which nobody may change
+	labelAt map[string]int32
+	line    []byte // the last that was read
 }
 
 // record is a row. It has no pointers, so that a million of them cost the garbage collector nothing.
@@ -40,18 +40,16 @@ type record struct {
 	offset, path   int64  // in the file, and in paths
 	length, pathed int32  // bytes of them
 	file           int32  // index of files
-	labels, place  int32  // index of texts
+	labels, place  int32  // index of labels, and of texts
 	stamp          int32  // index of texts: when the scan ended; empty: it did not
 	by             int8   // index of identities
 }
 
 // kept is the row that counts of an image.
 type kept struct {
-	stored        int64
-	cost          float64
+	order         results.Order
 	record, first int32 // indexes of records: the last result, and the first row of the image
 	labels, rows  int32 // of all rows of the image, and how many there are
-	group, class  int8
 }
 
 // maxPaths bounds the paths of all rows, in bytes.
@@ -80,8 +78,8 @@ var identities = []string{"", byDatastore, byFileSystem}
 
 // identity returns what identifies the image of a row, and how; empty if nothing does.
 func identity(i *results.Image, at source) (key, by string) {
-	if store := i.Labels[byDatastore]; len(store) == 1 && at.roots != nil {
-		if name := below(at.roots, i.ExactPath()); name != "" {
+	if store := i.Labels[byDatastore]; len(store) == 1 && at.part.Summary != nil {
+		if name := below(at.part.roots, i.ExactPath()); name != "" {
 			return fmt.Sprintf("%q %q", store[0], name), byDatastore
 		}
 	}
@@ -111,15 +109,11 @@ func (t *table) put(i *results.Image, at source) error {
 		return runError{fmt.Errorf("%w of %d rows and %d bytes of their paths in one report", ondisk.ErrLimit, maxRows,
 			maxPaths)}
 	}
-	marks, err := jsonv2.Marshal(i.Labels, jsonv2.Deterministic(true))
-	if err != nil {
-		return err
-	}
 	key, by := identity(i, at)
 	r := record{
 		offset: at.Offset, length: small(len(at.Text)), file: small(len(t.files) - 1),
 		path: int64(len(t.paths)), pathed: small(len(path)),
-		labels: t.text(string(marks)), place: t.text(placeOf(i, at)),
+		labels: t.mark(i.Labels), place: t.text(placeOf(i, at)),
 		by: int8(slices.Index(identities, by)), //nolint:gosec // there are three
 	}
 	stamp := ""
@@ -147,21 +141,20 @@ func (t *table) text(s string) int32 {
 	n, ok := t.textAt[s]
 	if !ok {
 		n = small(len(t.texts))
-		t.textAt[s], t.texts, t.marks = n, append(t.texts, s), append(t.marks, nil)
+		t.textAt[s], t.texts = n, append(t.texts, s)
 	}
 	return n
 }
 
-// labelsOf returns the labels of a text, which nobody may change.
-func (t *table) labelsOf(text int32) (results.Labels, error) {
-	if t.marks[text] == nil {
-		l := results.Labels{}
-		if err := jsonv2.Unmarshal([]byte(t.texts[text]), &l); err != nil {
-			return nil, err
-		}
-		t.marks[text] = l
+// mark returns the number of labels that many records have.
+func (t *table) mark(l results.Labels) int32 {
+	key := fmt.Sprintf("%q", map[string][]string(l)) // sorted
+	n, ok := t.labelAt[key]
+	if !ok {
+		n = small(len(t.labels))
+		t.labelAt[key], t.labels = n, append(t.labels, l)
 	}
-	return t.marks[text], nil
+	return n
 }
 
 func (t *table) pathOf(n int32) []byte {
@@ -170,7 +163,7 @@ func (t *table) pathOf(n int32) []byte {
 }
 
 // join finds the rows that are about one image. The last run counts; of runs that ended at once the first row.
-func (t *table) join() error {
+func (t *table) join() {
 	all := make([]int32, len(t.records))
 	for n := range all {
 		all[n] = small(n)
@@ -197,12 +190,11 @@ func (t *table) join() error {
 		if t.texts[r.stamp] > t.texts[t.records[k.record].stamp] {
 			k.record = n
 		}
-		if err := t.merge(k, r.labels); err != nil {
-			return err
+		if k.labels != r.labels {
+			k.labels = t.mark(t.labels[k.labels].Merge(t.labels[r.labels]))
 		}
 	}
 	slices.SortFunc(t.kept, func(a, b kept) int { return cmp.Compare(a.first, b.first) })
-	return nil
 }
 
 // one reports whether a row of the same key is about the same image. A datastore can be scanned from several folders,
@@ -213,24 +205,6 @@ func (t *table) one(k, n int32) bool {
 	path := t.pathOf(n)
 	return identities[b.by] == byFileSystem || bytes.HasPrefix(path, []byte("/")) && bytes.Equal(path, t.pathOf(k)) ||
 		a.main != 0 && a.main == b.main
-}
-
-// merge adds labels to those of an image.
-func (t *table) merge(k *kept, its int32) error {
-	if k.labels == its {
-		return nil
-	}
-	was, err := t.labelsOf(k.labels)
-	if err != nil {
-		return err
-	}
-	more, err := t.labelsOf(its)
-	if err != nil {
-		return err
-	}
-	marks, err := jsonv2.Marshal(was.Merge(more), jsonv2.Deterministic(true))
-	k.labels = t.text(string(marks))
-	return err
 }
 
 // row is a row that was read again.
@@ -266,9 +240,7 @@ func (t *table) rowOf(k *kept) (out row, err error) {
 	if out.Image, err = t.read(k.record); err != nil {
 		return out, err
 	}
-	if out.Labels, err = t.labelsOf(k.labels); err != nil {
-		return out, err
-	}
+	out.Labels = t.labels[k.labels]
 	if k.rows > 1 {
 		out.Joined = &results.Joined{By: identities[t.records[k.record].by], Rows: int(k.rows)}
 	}
@@ -292,12 +264,6 @@ func (t *table) each(use func(r row) error) error {
 	return nil
 }
 
-// order notes where a row stands in the report.
-func (k *kept) order(i *results.Image) {
-	o := i.Order()
-	k.group, k.class, k.cost, k.stored = int8(o.Group), int8(o.Class), o.Cost, i.Stored //nolint:gosec // below 20
-}
-
 // unidentified counts the rows that nothing identifies.
 func (t *table) unidentified() (n int) {
 	for _, k := range t.kept {
@@ -311,8 +277,7 @@ func (t *table) unidentified() (n int) {
 // sort puts the rows into the order of a report, as results.Compare does.
 func (t *table) sort() {
 	slices.SortFunc(t.kept, func(a, b kept) int {
-		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.class, b.class), cmp.Compare(b.cost, a.cost),
-			cmp.Compare(b.stored, a.stored), bytes.Compare(t.pathOf(a.record), t.pathOf(b.record)),
+		return cmp.Or(a.order.Compare(b.order), bytes.Compare(t.pathOf(a.record), t.pathOf(b.record)),
 			cmp.Compare(a.first, b.first))
 	})
 }

@@ -81,7 +81,7 @@ func sorts(p *page, images []*Image) {
 	p.run(chromedp.Click(pageHead("stored")))
 	require.Equal(t, by(images, func(i *Image) int64 { return i.Stored }), eval[[]string](p, shownPaths))
 	p.run(chromedp.Click(pageHead("cost")))
-	require.Equal(t, by(images, func(i *Image) int64 { return int64(i.Order().Cost) }),
+	require.Equal(t, by(images, func(i *Image) int64 { return int64(orZero(i.Priority).Cost) }),
 		eval[[]string](p, shownPaths))
 	p.run(chromedp.Click(pageHead("verdict")))
 	require.Equal(t, by(images, func(i *Image) int64 { return -int64(slices.Index(kindOrder, kindOf(i))) }),

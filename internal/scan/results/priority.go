@@ -181,31 +181,31 @@ func (i *Image) dearest() (out *Cost) {
 // Compare sorts by what to do first: images to be realigned by priority, failed ones, those that stay off the boundary,
 // unknown and packed ones, orphans, aligned ones, and those with nothing to judge or to do; equal ones by path.
 func Compare(a, b *Image) int {
-	x, y := a.Order(), b.Order()
-	return cmp.Or(
-		cmp.Compare(x.Group, y.Group),
-		cmp.Compare(x.Class, y.Class),
-		cmp.Compare(y.Cost, x.Cost),
-		cmp.Compare(b.Stored, a.Stored),
-		strings.Compare(a.Path, b.Path),
-	)
+	return cmp.Or(a.Order().Compare(b.Order()), strings.Compare(a.Path, b.Path))
 }
 
-// Order is the place of an image in a report: by group, by class, and the higher cost first. Then the one that is
-// stored in more bytes comes first, and the lesser path.
+// Order is the place of an image in a report, before its path: by group, by class, the higher cost first, then the one
+// that is stored in more bytes.
 type Order struct {
-	Group, Class int
-	Cost         float64
+	group, class int8
+	cost         float64
+	stored       int64
 }
 
 // Order returns the place of the image.
 func (i *Image) Order() Order {
 	p := orZero(i.Priority)
-	return Order{i.order(), p.Class, p.Cost}
+	return Order{int8(i.group()), int8(p.Class), p.Cost, i.Stored} //nolint:gosec // below 20
 }
 
-// order returns the place of the image's group. Accepted images come last.
-func (i *Image) order() int {
+// Compare sorts places.
+func (o Order) Compare(other Order) int {
+	return cmp.Or(cmp.Compare(o.group, other.group), cmp.Compare(o.class, other.class), cmp.Compare(other.cost, o.cost),
+		cmp.Compare(other.stored, o.stored))
+}
+
+// group returns the place of the image's group. Accepted images come last.
+func (i *Image) group() int {
 	n := map[State]int{Judged: 0, Failed: 1, Packed: 3, Orphan: 4, Original: 6, Gone: 7}[i.State]
 	switch {
 	case i.Copied != "":

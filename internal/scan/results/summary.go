@@ -95,9 +95,11 @@ type Isolation = report.Isolation
 
 // Add counts an image.
 func (s *Summary) Add(i *Image) {
-	if i.Change != "" && s.Changes != nil {
-		c := s.Changes
-		*map[Change]*int{New: &c.New, Changed: &c.Changed, Same: &c.Same, Removed: &c.Removed}[i.Change]++
+	if c := s.Changes; c != nil {
+		of := map[Change]*int{New: &c.New, Changed: &c.Changed, Same: &c.Same, Removed: &c.Removed}
+		if n := of[i.Change]; n != nil { // a row from outside may have any other
+			*n++
+		}
 	}
 	if i.State == Gone {
 		return
