@@ -8,21 +8,22 @@ import (
 	"sync"
 	"time"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // Scan counts and shows the images of a scan. Its methods may be called from any goroutine.
 type Scan struct {
 	*display
-	mu    sync.Mutex
-	start time.Time
-	now   scanCounts
+	mu      sync.Mutex
+	start   time.Time
+	found   int
+	walking bool
+	done    *results.Summary
 }
 
 // NewScan begins to show the progress of a scan.
 func NewScan(o Output) *Scan {
-	s := &Scan{start: time.Now(), now: scanCounts{head: headOf(results.Command), Walking: true}}
+	s := &Scan{start: time.Now(), walking: true, done: results.NewSummary()}
 	s.display = o.show(s.counts)
 	return s
 }
@@ -31,49 +32,32 @@ func NewScan(o Output) *Scan {
 func (s *Scan) Found(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.now.Found += n
+	s.found += n
 }
 
 // Walked notes that the walk will meet no more.
 func (s *Scan) Walked() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.now.Walking = false
+	s.walking = false
 }
 
 // Done counts a row that is finished.
 func (s *Scan) Done(i *results.Image) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := &s.now
-	switch {
-	case i.State == results.Gone: // it was not looked for
-		return
-	case i.State == results.Failed:
-		n.Failed++
-	case i.State == results.Orphan:
-		n.Orphans++
-	case i.State == results.Original:
-		n.Originals++
-	case i.State == results.Packed:
-		n.Packed++
-	case i.Verdict == align.NothingToJudge:
-		n.Nothing++
-	case i.Verdict == align.Misaligned:
-		n.Misaligned++
-	case i.Verdict == align.BelowBoundary:
-		n.Below++
-	default:
-		n.Aligned++
-	}
-	n.Done++
-	n.Found = max(n.Found, n.Done)
+	s.done.Add(i)
 }
 
 func (s *Scan) counts() counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.now.after(time.Since(s.start))
+	d := s.done
+	return scanCounts{
+		head: headOf(results.Command), Done: d.Images, Found: max(s.found, d.Images), Walking: s.walking,
+		Aligned: d.Aligned, Below: d.Below, Misaligned: d.Misaligned, Failed: d.Failed, Orphans: d.Orphans,
+		Originals: d.Originals, Nothing: d.Nothing, Packed: d.Packed,
+	}.after(time.Since(s.start))
 }
 
 // scanCounts are how far a scan is, and a line of JSON.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	_ "embed" // body, style and script of the report
 	"fmt"
-	"html/template"
 	"io"
 	"iter"
 	"maps"
@@ -41,17 +40,7 @@ func writeHTML(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 }
 
 var htmlKind = pages.New(pages.Source{
-	Body: htmlPage, Style: htmlStyle, Script: htmlScript, Functions: template.FuncMap{
-		"bytes": units.Format, "counted": units.Counted[int], "first": first, "isolation": isolationWords,
-		"join": strings.Join, "links": linksText, "minus": func(a, b int) int { return a - b }, "moment": moment,
-		"safe": safe, "seconds": report.Seconds, "short": units.Short,
-		"command": (*Image).command, "disks": htmlDisks, "extra": extraPercent, "files": otherFiles, "findings": someOf,
-		"kind": kindOf, "merged": (*Merged).text, "note": noteOf, "others": (*Summary).othersText,
-		"over": func(n, by int64) int64 { return n / by }, "sums": (*LabelSum).text, "tags": tagsOf,
-		"unreadable": (*Summary).unreadable,
-		"verdict":    func(p report.Partition, boundary int64) string { return lookOf(p.Verdict, boundary).class },
-		"word":       wordOf,
-	},
+	Body: htmlPage, Style: htmlStyle, Script: htmlScript, Functions: layoutFunctions,
 })
 
 // safe escapes a text from an image, a file name or the command line.

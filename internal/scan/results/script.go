@@ -32,7 +32,9 @@ func Script(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 	sum := sha256.New()
 	b := bufio.NewWriter(io.MultiWriter(w, sum))
 	sc := &script{w: b, dests: map[string]int{}, replace: s.Replace}
-	sc.head(s, images)
+	if err := scriptTemplate(b, newScriptHead(s, images)); err != nil {
+		return err
+	}
 	fmt.Fprint(b, scriptStart)
 	if s.Replace {
 		fmt.Fprint(b, scriptReplace)
@@ -83,63 +85,43 @@ func (s *script) comment(format string, args ...any) {
 	fmt.Fprintf(s.w, "# %s\n", report.Escape(fmt.Sprintf(format, args...)))
 }
 
-// head writes the purpose of the script and the sums of its images.
-func (s *script) head(sum *Summary, images iter.Seq[*Image]) {
-	all, relative := NewSummary(), false
-	body := &script{w: bufio.NewWriter(io.Discard), dests: map[string]int{}, replace: s.replace}
+// scriptTemplate lays out the head of a script.
+var scriptTemplate = builtIn("scan.script.tmpl")
+
+// scriptHead is the sum of the images of a script.
+type scriptHead struct {
+	*Summary
+	Run      *Summary // the scan
+	Relative bool     // a path is
+}
+
+func newScriptHead(run *Summary, images iter.Seq[*Image]) scriptHead {
+	h := scriptHead{Summary: NewSummary(), Run: run}
+	body := &script{w: bufio.NewWriter(io.Discard), dests: map[string]int{}, replace: run.Replace}
 	for i := range images {
 		if i.Priority != nil && i.Copied == "" && !body.image(i) {
-			all.Add(i)
-			relative = relative || !strings.HasPrefix(i.ExactPath(), "/")
+			h.Add(i)
+			h.Relative = h.Relative || !strings.HasPrefix(i.ExactPath(), "/")
 		}
 	}
-	fmt.Fprintln(s.w, "#!/usr/bin/env bash")
-	s.comment("Made by trueup %s from the scan that ended %s. Read it before you run it.", sum.Version, sum.Finished)
-	fmt.Fprintln(s.w, "#")
-	s.comment("It writes %s, the most urgent first, each beside its original, which is only read and stays.",
-		counted(all.Fix.Images, "aligned copy", "aligned copies"))
-	if s.replace {
-		s.comment("Where nothing is against it, the copy then gets the names of the original, which is kept as " +
-			"NAME.orig.EXT:")
-		s.comment("shut the machines down first. trueup undo brings an original back, trueup finish removes it.")
-	}
-	s.comment("To read and to write: %s (%d bytes). The disks grow by %s (%d bytes) together.",
-		units.Format(all.Fix.Copies), all.Fix.Copies, units.Format(all.Fix.Grows), all.Fix.Grows)
-	s.comment("No copy can be made of %s as they are; %s accepted. They stand below as comments.",
-		counted(all.Fix.Refused, "image", "images"),
-		counted(all.Accepted, "image was", "images were"))
-	if !sum.Complete {
-		s.comment("The scan was interrupted, so it has not seen all images.")
-	}
-	if sum.Shard != "" {
-		s.comment("It is of shard %s: %s", sum.Shard, sum.othersText())
-	}
-	if sum.ChangedOnly {
-		s.comment("The scan showed only what is new or changed, so images that were known stand in no line below, " +
-			"also those off the boundary.")
-	}
-	if relative {
-		s.comment("Names are relative: run it in the folder where the scan ran.")
-	}
+	return h
 }
 
 // image writes the block of one image, and reports whether its command has to be filled in first.
 func (s *script) image(i *Image) (unfinished bool) {
 	fmt.Fprintln(s.w)
-	path := i.ExactPath()
-	if i.Accepted != nil {
-		s.comment("%s", path)
-		s.comment("  not realigned, %s", i.Accepted.text())
-		return false
+	path, why := i.ExactPath(), ""
+	switch {
+	case i.Accepted != nil:
+		why = ", " + i.Accepted.text()
+	case i.Copied != "":
+		why = ": its aligned copy is " + i.Copied
+	case i.Priority.Class == classStays:
+		why = ": " + i.Priority.Reason
 	}
-	if i.Copied != "" {
+	if why != "" {
 		s.comment("%s", path)
-		s.comment("  not realigned: its aligned copy is %s", i.Copied)
-		return false
-	}
-	if i.Priority.Class == classStays {
-		s.comment("%s", path)
-		s.comment("  not realigned: %s", i.Priority.Reason)
+		s.comment("  not realigned%s", why)
 		return false
 	}
 	rank := i.Priority.Rank

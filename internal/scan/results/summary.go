@@ -254,12 +254,3 @@ func (m *Merged) text() string {
 	}
 	return out
 }
-
-// merged prints where rows come from, and the sums of their labels.
-func (p *printer) merged(m *Merged) {
-	p.para("", m.text())
-	for _, l := range m.Labels {
-		p.para(indent, report.SafeMessage(l.Key+"="+l.Value)+": "+l.text()+".")
-	}
-	p.more(m.LabelsCut)
-}

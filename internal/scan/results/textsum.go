@@ -1,8 +1,6 @@
 package results
 
 import (
-	"cmp"
-	"fmt"
 	"runtime"
 	"strings"
 	"time"
@@ -15,70 +13,45 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
+// sentences are the data of the template.
+type sentences struct {
+	*Summary
+	Verbose, AllAligned bool
+	Partly              int // images that were judged without one of their disks
+}
+
+// textTemplate lays out the sentences about a run.
+var textTemplate = parsed("scan.text.tmpl")
+
 // summary prints the number of images, their verdicts and the work of realigning them. partly counts those judged
 // without one of their disks.
 func (p *printer) summary(partly int) {
-	s := p.s
-	if !s.Complete {
-		p.t.Lead(text.FgRed, "Interrupted", interruptedText(s))
-	}
-	if s.Shard != "" {
-		p.t.Lead(text.FgCyan, "Shard "+report.SafeMessage(s.Shard)+":", s.othersText())
-	}
-	switch bad := s.Images - s.Aligned; {
-	case s.Images == 0 && !s.Complete: // nothing can be said
-	case s.Images == 0 && s.Others > 0:
-		p.para("", "No image is in this shard.")
-	case s.Images == 0:
-		p.para("", "No image was found.")
-	case bad+partly == 0:
-		p.t.Lead(text.FgGreen, "Aligned:", alignedText(s))
-		p.heads()
-	default:
+	s := sentences{p.s, p.t.Verbose, p.s.Images > 0 && p.s.Images == p.s.Aligned && partly == 0, partly}
+	p.sentences("result", s)
+	if s.Images > 0 && !s.AllAligned {
 		p.counts()
 	}
-	if partly > 0 {
-		p.t.Lead(text.FgRed, "Not all judged:", "in "+images(partly)+
-			" a disk could not be; the verdict is about the others.")
-	}
-	if s.Fix.Images+s.Fix.Refused+s.Fix.Stays > 0 {
-		p.para("", p.fixText(s.Fix))
-	}
-	if s.Copied > 0 {
-		p.para("", copiedText(s.Copied))
-	}
-	if s.Changes != nil {
-		p.para("", changesText(s.Changes))
-		if s.ChangedOnly {
-			p.para("", "Rows and exit code are those of what is new, changed or removed alone.")
-		}
-	}
-	if s.Merged != nil {
-		p.merged(s.Merged)
-	}
+	p.sentences("work", s)
 	p.unreadable()
-	for _, n := range s.IgnoreNotes {
-		p.para("", n)
-	}
-	if i := s.Isolation; i.Achieved != "" && (p.t.Verbose || i.Achieved != i.Wanted || i.Note != "") {
-		p.para("", "Isolation: "+strings.TrimSuffix(isolationWords(i), ".")+".")
-	}
-	p.passedOver()
-	if s.Images > 0 && s.Merged == nil {
-		p.para("", workText(s))
-	}
+	p.sentences("notes", s)
 }
 
-// passedOver prints the files and links that were not looked at.
-func (p *printer) passedOver() {
-	s := p.s
-	if s.Temporary > 0 {
-		p.para("", "Passed over "+counted(s.Temporary, "file", "files")+" that runs of trueup have not completed "+
-			"(such as "+report.SafeMessage(cmp.Or(s.Leftover, ".NAME.partial"))+"): the next run to the same name "+
-			"goes on with them or removes them.")
+// sentences prints a part of the template.
+func (p *printer) sentences(part string, s sentences) {
+	var b strings.Builder
+	if err := textTemplate().ExecuteTemplate(&b, part, s); err != nil {
+		panic(err) // the template is ours
 	}
-	if s.Links > 0 {
-		p.para("", linksText(s.Links))
+	colors := map[string]text.Color{"red": text.FgRed, "green": text.FgGreen, "cyan": text.FgCyan}
+	for l := range strings.Lines(b.String()) {
+		l = strings.TrimRight(l, "\n")
+		if f := strings.Split(l, "\t"); len(f) == 3 {
+			p.t.Lead(colors[f[0]], f[1], f[2])
+		} else if rest, indented := strings.CutPrefix(l, indent); indented {
+			p.para(indent, rest)
+		} else if l != "" {
+			p.para("", l)
+		}
 	}
 }
 
@@ -91,35 +64,9 @@ func linksText(n int) string {
 		"own folders are scanned."
 }
 
-// heads says what a verdict by the head of a packed image leaves open, where counts do not.
-func (p *printer) heads() {
-	if p.s.Heads > 0 {
-		p.para("", "By head: "+images(p.s.Heads)+", packed, of which only the first bytes were unpacked. The rest may "+
-			"be damaged.")
-	}
-}
-
-func interruptedText(s *Summary) string {
-	if s.Found > s.Images {
-		return fmt.Sprintf("after %s of %s: this is incomplete.", thousands(int64(s.Images)), images(s.Found))
-	}
-	return fmt.Sprintf("after %s: this is incomplete.", images(s.Images))
-}
-
 // othersText returns what a report leaves out that is one of a shard.
 func (s *Summary) othersText() string {
 	return "the other shards have " + images(s.Others) + " more."
-}
-
-func alignedText(s *Summary) string {
-	if s.Images == 1 {
-		return fmt.Sprintf("every judged partition of the image is aligned to %s.", units.Format(s.Boundary))
-	}
-	all := "all " + images(s.Images)
-	if !s.Complete {
-		all = images(s.Images) + " so far"
-	}
-	return fmt.Sprintf("every judged partition of %s is aligned to %s.", all, units.Format(s.Boundary))
 }
 
 // counts prints a line for each kind of result.
@@ -197,29 +144,6 @@ func (p *printer) outcomes() []outcome {
 	}
 }
 
-func (p *printer) fixText(f FixSum) string {
-	var out []string
-	if f.Images > 0 {
-		grow := "no disk grows"
-		if f.Grows > 0 {
-			grow = "disks grow by " + units.Format(f.Grows) + " in all"
-		}
-		out = append(out, fmt.Sprintf("%s can be realigned: %s to read and to write, and %s.", images(f.Images),
-			units.Format(f.Copies), grow))
-	}
-	if f.Refused > 0 {
-		why := " (-v says why)"
-		if p.t.Verbose {
-			why = ""
-		}
-		out = append(out, images(f.Refused)+" cannot be realigned now"+why+".")
-	}
-	if f.Stays > 0 {
-		out = append(out, staysText(f.Stays))
-	}
-	return strings.Join(out, " ")
-}
-
 func staysText(n int) string {
 	return counted(n, "image is off the boundary and stays: a move would put its data worse.",
 		"images are off the boundary and stay: a move would put their data worse.")
@@ -232,18 +156,6 @@ func moment(s string) string {
 		return safe(s)
 	}
 	return t.UTC().Format("2006-01-02 15:04 UTC")
-}
-
-func changesText(c *Changes) string {
-	since := "the earlier scan"
-	switch {
-	case c.Since != "":
-		since = moment(c.Since)
-	case c.Changed+c.Same+c.Removed == 0:
-		return "There is no earlier scan: the next one says what has changed."
-	}
-	return fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", since,
-		thousands(int64(c.New)), thousands(int64(c.Changed)), thousands(int64(c.Same)), thousands(int64(c.Removed)))
 }
 
 func failedText(n int) string { return units.Counted(n, "image") + " could not be judged." }
@@ -287,16 +199,7 @@ func isolationWords(i Isolation) string {
 	if i.Note != "" {
 		out += "; " + i.Note
 	}
-	return out
-}
-
-// workText returns the effort of the run.
-func workText(s *Summary) string {
-	out := "Read " + units.Format(s.Read) + " in " + report.Seconds(s.Took)
-	if s.Skipped > 0 {
-		out += "; passed over " + counted(s.Skipped, "file that is no image", "files that are no images")
-	}
-	return out + "."
+	return strings.TrimSuffix(out, ".")
 }
 
 // next names the commands that come next. They are for pasting, so they are never cut or broken.
