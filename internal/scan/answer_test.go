@@ -31,16 +31,6 @@ func (l liar) Call(_ context.Context, r Request) (a Answer, err error) {
 
 func (liar) Close() error { return nil }
 
-// judge only gives errors their codes.
-type judge struct{ Judge }
-
-func (judge) Classify(err error) report.Error {
-	if errors.Is(err, os.ErrNotExist) {
-		return report.Error{Code: "io", Message: err.Error()}
-	}
-	return report.Error{Code: "internal", Message: err.Error()}
-}
-
 // lied has a worker lie about one file and gives the rows of the run, and the sum of them.
 func lied(t *testing.T, l liar) (rows []*results.Image, sum *results.Summary) {
 	t.Helper()
@@ -49,7 +39,7 @@ func lied(t *testing.T, l liar) (rows []*results.Image, sum *results.Summary) {
 	sum, err := searched(t.Context(), &Task{Paths: []string{path}, Row: func(i *results.Image) error {
 		rows = append(rows, i)
 		return nil
-	}}, NewPool(1, judge{}, func(context.Context) (Worker, error) { return l, nil }))
+	}}, NewPool(1, func(context.Context) (Worker, error) { return l, nil }))
 	require.NoError(t, err)
 	for _, i := range rows {
 		require.Equal(t, path, i.Path, "where an image is only the parent says")
@@ -192,7 +182,7 @@ func TestADoubtThatCameToNothing(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "firmware.bin"), make([]byte, 512), 0o600))
 	task := &Task{Paths: []string{dir}, Row: func(i *results.Image) error { return errors.New("a row: " + i.Path) }}
-	sum, err := searched(t.Context(), task, NewPool(1, judge{}, func(context.Context) (Worker, error) {
+	sum, err := searched(t.Context(), task, NewPool(1, func(context.Context) (Worker, error) {
 		return liar{`{"identity":{"kind":"` + string(image.Bare) + `"}}`, `{"image":null}`}, nil
 	}))
 	require.NoError(t, err)

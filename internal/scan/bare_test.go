@@ -58,7 +58,7 @@ func TestFilesWithoutAFormat(t *testing.T) {
 func judged(t *testing.T, path string) map[string]string {
 	t.Helper()
 	inspector := &Inspector{Boundary: align.DefaultBoundary, Storage: align.Generic()}
-	pool := NewPool(2, inspector, func(context.Context) (Worker, error) { return inProcess{inspector}, nil })
+	pool := NewPool(2, func(context.Context) (Worker, error) { return inProcess{inspector}, nil })
 	out := map[string]string{}
 	sum, err := searched(t.Context(), &Task{Paths: []string{path}, Row: func(i *results.Image) error {
 		out[i.Path] = string(i.Verdict)

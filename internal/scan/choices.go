@@ -217,24 +217,33 @@ const maxList = 256 * units.MiB
 
 // ReadList reads the paths of --files-from from a file, or from stdin for "-".
 func ReadList(name string, stdin io.Reader) ([]string, error) {
-	in := stdin
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, ondisk.In(ondisk.ErrUsage, "--files-from: %w", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	text, err := io.ReadAll(io.LimitReader(in, maxList+1))
+	text, err := readFile("--files-from", name, stdin, maxList)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("--files-from %s: %w", name, err)
+		return nil, err
 	case int64(len(text)) > maxList:
 		return nil, fmt.Errorf("--files-from %s: %w of %d bytes; give the folders instead", name, ondisk.ErrLimit,
 			maxList)
 	}
 	return splitList(bytes.TrimPrefix(text, []byte("\ufeff"))), nil
+}
+
+// readFile reads the file of a flag, or stdin for "-" where there is one, up to the first byte more than most.
+func readFile(flag, name string, stdin io.Reader, most int64) ([]byte, error) {
+	in := stdin
+	if name != "-" || stdin == nil {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, ondisk.In(ondisk.ErrUsage, flag+": %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, most+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", flag, name, err)
+	}
+	return text, nil
 }
 
 // checkPaths refuses addresses, which may have secrets, so that a message shows only those whose secrets it knows.
@@ -282,14 +291,9 @@ func ReadIgnore(name string) (*results.Ignore, error) {
 	if name == "" {
 		return results.ParseIgnore(nil)
 	}
-	in, err := os.Open(name)
+	text, err := readFile("--ignore", name, nil, results.MaxIgnore)
 	if err != nil {
-		return nil, ondisk.In(ondisk.ErrUsage, "--ignore: %w", err)
-	}
-	defer in.Close()
-	text, err := io.ReadAll(io.LimitReader(in, results.MaxIgnore+1))
-	if err != nil {
-		return nil, fmt.Errorf("--ignore %s: %w", name, err)
+		return nil, err
 	}
 	list, err := results.ParseIgnore(text)
 	if _, wrong := errors.AsType[*results.IgnoreError](err); wrong {
@@ -300,15 +304,10 @@ func ReadIgnore(name string) (*results.Ignore, error) {
 
 // ReadTemplate reads the template of --template, which the user trusts.
 func ReadTemplate(name string) (results.Format, error) {
-	in, err := os.Open(name)
-	if err != nil {
-		return results.Format{}, ondisk.In(ondisk.ErrUsage, "--template: %w", err)
-	}
-	defer in.Close()
-	text, err := io.ReadAll(io.LimitReader(in, results.MaxTemplate+1))
+	text, err := readFile("--template", name, nil, results.MaxTemplate)
 	switch {
 	case err != nil:
-		return results.Format{}, fmt.Errorf("--template: %w", err)
+		return results.Format{}, err
 	case len(text) > results.MaxTemplate:
 		return results.Format{}, ondisk.In(ondisk.ErrUsage, "--template %s has more than %s, the most that is read",
 			name, units.Format(results.MaxTemplate))

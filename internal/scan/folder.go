@@ -129,7 +129,7 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		g.Go(func() error {
 			x, err := r.identifyOne(gctx, f, e)
 			if err == nil && x != nil && !c.add(x) {
-				x.fail(r.pool.judge.Classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to "+
+				x.fail(classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to "+
 					"another folder", ondisk.ErrLimit, maxFolderNames)))
 			}
 			return err
@@ -162,7 +162,7 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err != nil: // the worker died of it: that is worth a row
-			x.fail(r.pool.judge.Classify(err))
+			x.fail(classify(err))
 			return x, nil
 		case a.Error != nil:
 			return r.unidentified(f, x, a), nil
@@ -284,11 +284,11 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	path := filepath.Join(f.path, x.Name)
 	switch lone := len(c.owners[x.Name]) == 0; {
 	case x.failed != nil:
-		return r.complete(path, x, x.failed, "")
+		return r.complete(path, x, x.failed, ""), nil
 	case x.id.Kind == image.Companion:
-		return r.complete(path, x, x.companion(x.id.Format), "")
+		return r.complete(path, x, x.companion(x.id.Format), ""), nil
 	case x.isExtent() && lone:
-		return r.complete(path, x, x.orphan(), "")
+		return r.complete(path, x, x.orphan(), ""), nil
 	}
 	j := Job{
 		Path: path, Package: x.id.Kind == image.Pack, Packed: x.id.Kind == image.Packed, Doubt: x.doubted(),
@@ -311,7 +311,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	}
 	if aside != nil {
 		aside.Read = read
-		return r.complete(path, x, aside, key)
+		return r.complete(path, x, aside, key), nil
 	}
 	i.SetPath(x.shown)
 	if i.Format == "" { // it could not be opened
@@ -324,7 +324,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	i.Read = read
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
 	i.Settle(results.BoundaryFlags(r.Boundary))
-	return r.complete(path, x, i, key)
+	return r.complete(path, x, i, key), nil
 }
 
 // doubted reports whether a file has a row only if an image is found in it.
@@ -407,7 +407,7 @@ func (r *search) ask(ctx context.Context, x *found, j Job) (*results.Image, erro
 	case err == nil:
 		err = errors.New("the worker gave no answer; please report it")
 	}
-	x.fail(r.pool.judge.Classify(err))
+	x.fail(classify(err))
 	return x.failed, nil
 }
 
@@ -461,11 +461,9 @@ func (r *search) fileSystem(path string, x *found) string {
 }
 
 // complete adds to a new row what only this process knows.
-func (r *search) complete(path string, x *found, i *results.Image, beside string) (*results.Image, error) {
-	i.FileSystem = r.fileSystem(path, x)
-	var err error
-	i.Reuse, err = r.reusable(x, i, beside)
-	return i, err
+func (r *search) complete(path string, x *found, i *results.Image, beside string) *results.Image {
+	i.FileSystem, i.Reuse = r.fileSystem(path, x), r.reusable(x, i, beside)
+	return i
 }
 
 // unjudged returns the row of a packed file in place of one that failed.

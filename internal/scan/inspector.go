@@ -45,8 +45,8 @@ func (j *Inspector) Identify(path string) (image.Identity, error) {
 	return id, err
 }
 
-// Classify returns the code and the text of an error.
-func (j *Inspector) Classify(err error) report.Error {
+// classify returns the code and the text of an error, as reports have them.
+func classify(err error) report.Error {
 	return report.Error{Code: realign.Code(err), Message: report.Message(err)}
 }
 
@@ -71,7 +71,7 @@ func (j *Inspector) Image(job Job) *results.Image {
 		return nil
 	}
 	if err != nil {
-		e := j.Classify(err)
+		e := classify(err)
 		i.Fail(e.Code, e.Message)
 		i.Fleeting = slices.Contains([]string{"io", "busy", "changed", "internal", "reference", "unfinished"}, e.Code)
 	}
@@ -107,9 +107,9 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 
 // single judges an image that is one disk. judged is false for a doubt that came to nothing.
 func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged bool, err error) {
-	img, err := open(job, o)
+	img, err := image.Open(job.Path, o)
 	if err != nil {
-		return !job.Doubt, err
+		return !job.Doubt, realign.Unopened(job.Path, err)
 	}
 	defer img.Close()
 	i.Format, i.Subformat, i.Files = img.Format, img.Subformat, files(img.States())
@@ -125,15 +125,6 @@ func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged b
 	}
 	i.Disks, i.Size = append(i.Disks, d), img.Disk.Size()
 	return true, errors.Join(err, img.Unchanged())
-}
-
-// open opens the image of a job.
-func open(job Job, o image.Options) (*image.Image, error) {
-	img, err := image.Open(job.Path, o)
-	if err != nil {
-		err = realign.Unopened(job.Path, err)
-	}
-	return img, err
 }
 
 // head judges a packed image by where its partitions start, as far as its first bytes show that. judged is false for a
@@ -204,7 +195,7 @@ func (j *Inspector) pack(i *results.Image, job Job, o image.Options) (judged boo
 			i.Findings = append(i.Findings, report.PackageFindings(realign.CapacityIssues(d, x.Size))...)
 		}
 		if err != nil {
-			e := j.Classify(err)
+			e := classify(err)
 			x.Error = &e
 			if bad == nil {
 				bad = fmt.Errorf("%.256q: %w", d.Member, err)
@@ -295,7 +286,7 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 		if j.Check && errors.Is(err, ondisk.ErrLimit) {
 			return d, misnamed, err // the check has used up what may be read
 		}
-		e := j.Classify(err)
+		e := classify(err)
 		d.Unplanned = &e
 	}
 	i.Fleeting = i.Fleeting ||

@@ -10,7 +10,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
@@ -22,6 +21,7 @@ import (
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -45,8 +45,6 @@ type Judge interface {
 	Identify(path string) (image.Identity, error)
 	// Image judges an image. It returns nil for a Doubt that was right.
 	Image(j Job) *results.Image
-	// Classify returns the code and the text of an error, as reports have them.
-	Classify(err error) report.Error
 }
 
 // Request asks a worker to identify the file of a job, or to judge the image in it.
@@ -75,15 +73,14 @@ const maxTime = 30 * time.Second
 
 // Pool is a number of workers, which it starts when they are needed and replaces when they die.
 type Pool struct {
-	judge Judge
 	start func(ctx context.Context) (Worker, error)
 	idle  chan Worker  // nil: one that is not started yet
 	left  atomic.Int32 // how many there can be
 }
 
 // NewPool returns a pool of so many workers.
-func NewPool(jobs int, judge Judge, start func(ctx context.Context) (Worker, error)) *Pool {
-	p := &Pool{judge: judge, start: start, idle: make(chan Worker, jobs)}
+func NewPool(jobs int, start func(ctx context.Context) (Worker, error)) *Pool {
+	p := &Pool{start: start, idle: make(chan Worker, jobs)}
 	for range jobs {
 		p.idle <- nil
 	}
@@ -103,7 +100,7 @@ func (s slowError) Unwrap() error { return s.error }
 var errFewer = errors.New("there is no worker more")
 
 // errNoThread is the error of a worker that died since the machine had no thread for it.
-var errNoThread = fmt.Errorf("what reads it could not start a thread: %w; scan again, with fewer --jobs", syscall.EAGAIN)
+var errNoThread = fmt.Errorf("what reads it could not start a thread: %w; scan again, with fewer --jobs", sys.ErrAgain)
 
 // tries bounds the workers that are asked, if one after the other dies before it has the request.
 const tries = 3
@@ -187,7 +184,7 @@ func handle(judge Judge, r Request) (a Answer) {
 	}
 	id, err := judge.Identify(r.Path)
 	if err != nil {
-		e := judge.Classify(err)
+		e := classify(err)
 		return Answer{Error: &e}
 	}
 	return Answer{Identity: id}
@@ -384,7 +381,7 @@ func (r *search) workers(ctx context.Context) (*Pool, error) {
 	if err := r.achieved(first.Isolation()); err != nil {
 		return nil, errors.Join(err, first.Close())
 	}
-	p := NewPool(r.Jobs, inspector, func(ctx context.Context) (Worker, error) { // a failed start is no fault of an image
+	p := NewPool(r.Jobs, func(ctx context.Context) (Worker, error) { // a failed start is no fault of an image
 		w, err := sandbox.Start(ctx, options)
 		if err != nil {
 			return nil, errors.Join(errUnasked, fromDeath(err))
@@ -405,7 +402,7 @@ func (r *search) inside(inspector *Inspector) *Pool {
 		r.Confine(sandbox.Access{Read: rootsOf(r.Paths)})
 	}
 	start := func(context.Context) (Worker, error) { return inProcess{Judge: inspector}, nil }
-	return NewPool(r.Jobs, inspector, start)
+	return NewPool(r.Jobs, start)
 }
 
 // achieved notes the isolation of the first worker, and of a later one that has less than was wanted.

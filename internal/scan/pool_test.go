@@ -22,7 +22,7 @@ func (willing) Close() error { return nil }
 // A machine that has no room for more workers works with those that it has.
 func TestWorkersThatCannotBeStarted(t *testing.T) {
 	started := 0
-	p := NewPool(8, nil, func(context.Context) (Worker, error) {
+	p := NewPool(8, func(context.Context) (Worker, error) {
 		if started++; started > 1 {
 			return nil, errors.Join(errUnasked, errors.New("no memory"))
 		}
@@ -37,7 +37,7 @@ func TestWorkersThatCannotBeStarted(t *testing.T) {
 }
 
 func TestNoWorkerCanBeStarted(t *testing.T) {
-	p := NewPool(3, nil, func(context.Context) (Worker, error) {
+	p := NewPool(3, func(context.Context) (Worker, error) {
 		return nil,
 			errors.Join(errUnasked, errors.New("no memory"))
 	})
@@ -63,13 +63,13 @@ func (starved) Close() error { return nil }
 func TestWorkersWithoutThreads(t *testing.T) {
 	for _, late := range []int{1, 3, 5, 6} {
 		left := late
-		p := NewPool(4, nil, func(context.Context) (Worker, error) { return starved{&left}, nil })
+		p := NewPool(4, func(context.Context) (Worker, error) { return starved{&left}, nil })
 		_, err := p.do(t.Context(), Request{})
 		if late < 6 {
 			require.NoError(t, err, "%d deaths", late)
 		} else {
 			require.ErrorContains(t, err, "could not start a thread: resource temporarily unavailable; scan again")
-			require.Equal(t, "io", (&Inspector{}).Classify(err).Code)
+			require.Equal(t, "io", classify(err).Code)
 		}
 		require.Equal(t, max(1, int32(4-late)), p.left.Load())
 		require.NoError(t, p.Close())
@@ -94,7 +94,7 @@ func TestWorkersThatAreSlow(t *testing.T) {
 		text          string
 	}{{0, 1, ""}, {1, 2, ""}, {2, 2, "no answer within 30s"}, {9, 2, "no answer within 30s"}} {
 		started, left := 0, c.late
-		p := NewPool(2, nil, func(context.Context) (Worker, error) {
+		p := NewPool(2, func(context.Context) (Worker, error) {
 			started++
 			return slow{&left}, nil
 		})

@@ -236,7 +236,7 @@ func (r *search) announce() {
 
 // unreadable reports a place that could not be looked at, and goes on.
 func (r *search) unreadable(shown string, err error) {
-	r.report(results.Unreadable{Path: shown, Error: r.pool.judge.Classify(err)})
+	r.report(results.Unreadable{Path: shown, Error: classify(err)})
 }
 
 func (r *search) report(u results.Unreadable) {

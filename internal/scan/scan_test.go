@@ -17,7 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -68,10 +67,6 @@ func (j *textJudge) Image(job Job) *results.Image {
 		return nil
 	}
 	return i
-}
-
-func (*textJudge) Classify(err error) report.Error {
-	return report.Error{Code: "io", Message: err.Error()}
 }
 
 // trial is a scan of a folder under test, and what it told.
@@ -137,7 +132,7 @@ func (tr *trial) link(old, name string) {
 // search begins a scan with the workers of the trial.
 func (tr *trial) search() *search {
 	r := tr.Task.begin()
-	r.pool = NewPool(tr.Jobs, tr.judge, func(context.Context) (Worker, error) { return tr.worker() })
+	r.pool = NewPool(tr.Jobs, func(context.Context) (Worker, error) { return tr.worker() })
 	r.settings, r.start, r.earlier = tr.settings, tr.started, tr.earlier
 	return r
 }

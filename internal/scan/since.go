@@ -1,7 +1,6 @@
 package scan
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/json"
@@ -272,13 +271,16 @@ func gone(path string) bool {
 }
 
 // reusable returns the circumstances under which a later scan may take a row over; nil if it must not.
-func (r *search) reusable(x *found, i *results.Image, beside string) (*results.Reuse, error) {
+func (r *search) reusable(x *found, i *results.Image, beside string) *results.Reuse {
 	if r.settings == "" || !x.regular || i.Fleeting || len(i.Files) == 0 || !x.Unchanged(i.Files[0]) ||
 		slices.ContainsFunc(i.Files, func(f results.File) bool { return !settled(f, r.start) }) {
-		return nil, nil
+		return nil
 	}
 	id, err := json.Marshal(x.id)
-	return &results.Reuse{Settings: r.settings, Identity: bytes.TrimSpace(id), Beside: beside}, err
+	if err != nil {
+		panic(err) // it has nothing but numbers and texts
+	}
+	return &results.Reuse{Settings: r.settings, Identity: id, Beside: beside}
 }
 
 // settled reports whether the numbers of a file surely stand for the bytes that were read. Time stamps advance in

@@ -226,7 +226,7 @@ func (r *search) missing(path string, err error) error {
 		return nil
 	}
 	i := results.NewImage(path)
-	e := r.pool.judge.Classify(fmt.Errorf("%w%s", err, cmp.Or(patternHint(path), "; check the path")))
+	e := classify(fmt.Errorf("%w%s", err, cmp.Or(patternHint(path), "; check the path")))
 	i.Fail(e.Code, e.Message)
 	i.Fleeting = true
 	r.more(1)

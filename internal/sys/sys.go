@@ -156,6 +156,7 @@ const (
 	ErrNotExist = syscall.ENOENT
 	ErrExist    = syscall.EEXIST
 	ErrLoop     = syscall.ELOOP
+	ErrAgain    = syscall.EAGAIN
 )
 
 // isAny reports whether an error is one of some.

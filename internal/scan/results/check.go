@@ -283,28 +283,24 @@ func (i *Image) Items() (n int) {
 // costs and the fix stay.
 func (i *Image) Trim(most int) {
 	before := i.Items()
-	left := [5]int{most, most, most, most, most}
-	cut := func(kind, n int) int {
-		n = min(n, left[kind])
-		left[kind] -= n
-		return n
-	}
+	findings, parts, steps, moves, signs := most, most, most, most, most
 	i.Findings = slices.DeleteFunc(slices.Clone(i.Findings), func(f align.Finding) bool { return f.Code == leftOut })
-	i.Findings = slices.Clone(i.Findings[:cut(0, len(i.Findings))])
+	i.Findings = upTo(&findings, i.Findings)
 	for k := range i.Disks {
 		d := &i.Disks[k]
-		d.Partitions = worst(d.Partitions, cut(1, len(d.Partitions)))
-		d.Findings = slices.Clone(d.Findings[:cut(0, len(d.Findings))])
-		d.Chain = slices.Clone(d.Chain[:cut(2, len(d.Chain))])
+		d.Partitions = worst(d.Partitions, len(upTo(&parts, d.Partitions)))
+		d.Findings, d.Chain = upTo(&findings, d.Findings), upTo(&steps, d.Chain)
 		if g := d.Guest; g != nil {
 			slices.SortStableFunc(g.Signs, func(a, b report.Sign) int { return b.State.Gravity() - a.State.Gravity() })
-			g.Signs = slices.Clone(g.Signs[:cut(4, len(g.Signs))])
+			g.Signs = upTo(&signs, g.Signs)
 		}
-		if d.Fix != nil {
-			d.Fix.Moves = slices.Clone(d.Fix.Moves[:cut(3, len(d.Fix.Moves))])
-			// at least one stays: none would mean that it can be made
-			d.Fix.Refusals = slices.Clone(d.Fix.Refusals[:max(cut(0, len(d.Fix.Refusals)),
-				min(1, len(d.Fix.Refusals)))])
+		if f := d.Fix; f != nil {
+			f.Moves = upTo(&moves, f.Moves)
+			some := upTo(&findings, f.Refusals)
+			if len(some) == 0 && len(f.Refusals) > 0 { // none would mean that it can be made
+				some = slices.Clone(f.Refusals[:1])
+			}
+			f.Refusals = some
 		}
 	}
 	if after := i.Items(); after < before {
@@ -314,6 +310,13 @@ func (i *Image) Trim(most int) {
 			Remedy: "see them with trueup inspect",
 		})
 	}
+}
+
+// upTo returns the beginning of a list, of at most so many items, and takes them off the number.
+func upTo[T any](left *int, list []T) []T {
+	n := min(len(list), *left)
+	*left -= n
+	return slices.Clone(list[:n])
 }
 
 // worst returns n partitions, in their order: those off the boundary before the others.

@@ -284,7 +284,7 @@ func (c *Copies) Add(i *Image) {
 			first, _ := i.written()
 			c.aligned[p] = pair{i.disks(), i.Size, first}
 		}
-	case i.Priority != nil && fixCell(i) == "yes":
+	case i.toDo() && !i.hindered():
 		if disks := i.disks(); disks != "" {
 			_, last := i.written()
 			c.due[i.alignedName()] = due{pair{disks, i.Size, last}, i.copies(), i.Grows()}
@@ -319,7 +319,7 @@ func (c *Copies) Settle(s *Summary) {
 
 // Mark notes the copy of an image that is shown, if it has one.
 func (c *Copies) Mark(i *Image) {
-	if i.Priority == nil || i.Accepted != nil || fixCell(i) != "yes" {
+	if !i.toDo() || i.hindered() {
 		return
 	}
 	if d, ok := c.due[i.alignedName()]; ok && d.disks == i.disks() && c.has(i.alignedName(), d) {

@@ -110,7 +110,7 @@ func overview(images iter.Seq[*Image], cols []column, verbose bool) view {
 		if i.toDo() && v.worst == nil {
 			v.worst = i
 		}
-		if i.toDo() && v.fixable == nil && fixCell(i) == "yes" {
+		if i.toDo() && v.fixable == nil && !i.hindered() {
 			v.fixable = i
 		}
 	}
@@ -297,16 +297,16 @@ const verdictColumn = "verdict"
 // columns returns all columns of the table. Rank and verdict stay longest.
 func columns(s *Summary) []column {
 	out := []column{
-		{head: "#", right: true, keep: 11, cell: rankCell},
+		{head: "#", right: true, keep: 11, cell: ranked(rankCell)},
 		{head: verdictColumn, keep: 10, cell: func(i *Image) string { return i.look(s.Boundary).word }},
 		{head: "off", right: true, keep: 9, cell: offCell},
 		{head: "start LBA", right: true, keep: 3, cell: startCell},
 		{head: "format", keep: 2, cell: formatCell},
 		{head: "disk", right: true, keep: 4, cell: func(i *Image) string { return sizeCell(i.Size) }},
 		{head: "to copy", right: true, keep: 6, cell: func(i *Image) string { return sizeCell(i.copies()) }},
-		{head: "role", keep: 5, cell: roleCell},
-		{head: "guest", keep: 7, cell: guestCell},
-		{head: "fix", keep: 8, cell: fixCell},
+		{head: "role", keep: 5, cell: ranked(roleCell)},
+		{head: "guest", keep: 7, cell: ranked(func(i *Image) string { return string(i.guest()) })},
+		{head: "fix", keep: 8, cell: ranked(fixCell)},
 	}
 	if s.Changes != nil {
 		out = append(out, column{
@@ -416,9 +416,19 @@ func (i *Image) color() text.Color {
 	return i.look(0).color
 }
 
+// ranked returns the cell of a column that only images with a priority have.
+func ranked(cell func(i *Image) string) func(i *Image) string {
+	return func(i *Image) string {
+		if i.Priority == nil {
+			return "-"
+		}
+		return cmp.Or(cell(i), "-")
+	}
+}
+
 func rankCell(i *Image) string {
-	if i.Priority == nil || i.Priority.Rank == 0 {
-		return "-"
+	if i.Priority.Rank == 0 {
+		return ""
 	}
 	return strconv.Itoa(i.Priority.Rank)
 }
@@ -482,9 +492,6 @@ func sizeCell(n int64) string {
 }
 
 func roleCell(i *Image) string {
-	if i.Priority == nil {
-		return "-"
-	}
 	switch i.role() {
 	case align.BootDisk:
 		return "boot"
@@ -495,17 +502,8 @@ func roleCell(i *Image) string {
 	}
 }
 
-func guestCell(i *Image) string {
-	if i.Priority == nil {
-		return "-"
-	}
-	return cmp.Or(string(i.guest()), "-")
-}
-
 func fixCell(i *Image) string {
 	switch {
-	case i.Priority == nil:
-		return "-"
 	case i.Priority.Class == classStays:
 		return "stays"
 	case i.Copied != "":

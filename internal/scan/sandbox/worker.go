@@ -26,8 +26,7 @@ const (
 	mostReady  = 1 << 20 // bytes of the report of a worker on its start
 )
 
-// Worker is a process that answers requests. Its methods may be called by several goroutines; requests wait for each
-// other.
+// Worker is a process that answers requests, one after the other.
 type Worker struct {
 	cmd       *exec.Cmd
 	in, out   *os.File // this side of its pipes
@@ -35,11 +34,8 @@ type Worker struct {
 	limits    Limits
 	isolation Isolation
 
-	mu     sync.Mutex // held during a request
-	number uint32     // of the last request
-	death  *Death
-
-	closed atomic.Bool
+	number uint32        // of the last request
+	dead   bool          // it was waited for
 	exit   error         // of cmd.Wait, once it is done
 	done   chan struct{} // closed when the process is gone
 }
@@ -149,15 +145,9 @@ func (w *Worker) greet(ctx context.Context, o Options) error {
 // Isolation returns how far the worker is kept apart.
 func (w *Worker) Isolation() Isolation { return w.isolation }
 
-// Call has the worker answer one request. The error is a *Death when the worker died, and the worker is of no use then.
+// Call has the worker answer one request. The error is a *Death if the worker died, or the context's if that ended; the
+// worker is of no use then.
 func (w *Worker) Call(ctx context.Context, request []byte) ([]byte, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.death != nil {
-		again := *w.death
-		again.Idle = true
-		return nil, &again
-	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -188,14 +178,14 @@ func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duratio
 		return nil, w.bury(w.autopsy(err), errors.Is(err, errUnsent))
 	}
 	w.await(exitLimit)
-	death := &Death{Cause: Time, Text: fmt.Sprintf("no answer within %v", wall)}
+	death := w.bury(&Death{Cause: Time, Text: fmt.Sprintf("no answer within %v", wall)}, false)
 	if was, _ := state.Load().(string); was != "" {
 		death.Text += ", when it " + was
 	}
 	if err := ctx.Err(); err != nil {
-		death.Cause, death.Text, death.err = Canceled, err.Error(), err
+		return nil, err
 	}
-	return nil, w.bury(death, false)
+	return nil, death
 }
 
 // errUnsent marks a request that the worker did not read to its end, so that it cannot have begun with it.
@@ -212,13 +202,11 @@ func (w *Worker) talk(request []byte, most int64) ([]byte, error) {
 // itself, so that the way it ends can be seen.
 func (w *Worker) autopsy(err error) *Death {
 	offence := errors.Is(err, errFrame)
-	if offence || w.closed.Load() || !w.await(exitLimit) {
+	if offence || !w.await(exitLimit) {
 		w.kill()
 	}
 	gone := w.await(exitLimit)
 	switch {
-	case w.closed.Load():
-		return &Death{Cause: Canceled, Text: "closed during a request", err: context.Canceled}
 	case offence:
 		return &Death{Cause: Crash, Text: "its answer is " + line(err.Error())}
 	case !gone:
@@ -227,10 +215,9 @@ func (w *Worker) autopsy(err error) *Death {
 	return post(w.exit, w.said.String(), w.limits)
 }
 
-// bury keeps the death for later calls, and closes the pipes.
+// bury closes the pipes of a worker that died.
 func (w *Worker) bury(death *Death, idle bool) *Death {
-	death.Idle = idle
-	w.death = death
+	death.Idle, w.dead = idle, true
 	_ = w.in.Close()
 	_ = w.out.Close()
 	return death
@@ -256,16 +243,12 @@ func (w *Worker) await(most time.Duration) bool {
 	}
 }
 
-// Close ends the worker at once, in the middle of a request too: it has nothing to lose. An error means that it hangs
-// in the kernel, and ends later.
+// Close ends the worker at once: it has nothing to lose. An error means that it hangs in the kernel, and ends later.
 func (w *Worker) Close() error {
-	w.closed.Store(true)
 	w.kill()
-	w.mu.Lock() // a request ends now
-	defer w.mu.Unlock()
-	if w.death == nil {
+	if !w.dead {
 		w.await(closeLimit)
-		_ = w.bury(&Death{Cause: Canceled, Text: "closed", err: context.Canceled}, true)
+		w.bury(&Death{}, true)
 	}
 	select {
 	case <-w.done:
@@ -281,13 +264,12 @@ type Cause string
 
 // Causes.
 const (
-	Time     Cause = "time"     // no answer within Limits.Wall
-	CPU      Cause = "cpu"      // computed longer than Limits.CPU
-	Memory   Cause = "memory"   // wanted more than Limits.Data
-	Threads  Cause = "threads"  // the machine has no more threads for it
-	Crash    Cause = "crash"    // a panic, an exit, a signal, or something else than an answer
-	Killed   Cause = "killed"   // from outside: the kernel for want of memory, or an administrator
-	Canceled Cause = "canceled" // by the caller: its context ended, or it closed the worker
+	Time    Cause = "time"    // no answer within Limits.Wall
+	CPU     Cause = "cpu"     // computed longer than Limits.CPU
+	Memory  Cause = "memory"  // wanted more than Limits.Data
+	Threads Cause = "threads" // the machine has no more threads for it
+	Crash   Cause = "crash"   // a panic, an exit, a signal, or something else than an answer
+	Killed  Cause = "killed"  // from outside: the kernel for want of memory, or an administrator
 )
 
 // Death is the error of a call whose worker died. The worker is of no use any more.
@@ -298,13 +280,9 @@ type Death struct { //nolint:errname // an event, not a fault of the caller
 	Text string
 	// Idle is set if the worker had ended before it could begin with the request: another worker may well answer it.
 	Idle bool
-	err  error
 }
 
 func (d *Death) Error() string { return "worker died: " + d.Text }
-
-// Unwrap returns the context's error of a call that was canceled.
-func (d *Death) Unwrap() error { return d.err }
 
 // exitCPU is the status with which a worker ends that has used up its computing time. Go itself ends with 2.
 const exitCPU = 117
