@@ -32,7 +32,7 @@ type contents struct {
 	// the order of names. All links to a file have the children of the first.
 	owners, children map[string][]*found
 	lineages         []*found                // those that know which one they complete by its identity
-	alike            map[string][]string     // names by what they have in common
+	alike            map[string][]string     // names by their lower case
 	journals         map[string]results.File // of work that runs have left open, by the names of their disks
 	links            map[sys.ID]string       // first names of files with several, by device and inode
 	units            map[string]string       // see unitOf; nil: not known yet
@@ -104,7 +104,8 @@ func (c *contents) relate() {
 	c.beside.Done()
 	files := c.sorted()
 	for _, x := range files {
-		c.alike[alike(x.Name)] = append(c.alike[alike(x.Name)], x.Name)
+		low := strings.ToLower(x.Name)
+		c.alike[low] = append(c.alike[low], x.Name)
 		if inode := x.inode(); x.links > 1 && c.links[inode] == "" {
 			c.links[inode] = x.Name
 		}
@@ -186,7 +187,7 @@ func (c *contents) find(name string) []string {
 	if c.files[name] != nil {
 		return []string{name}
 	}
-	return c.alike[alike(name)]
+	return c.alike[strings.ToLower(name)]
 }
 
 // first returns the first name of a file in the folder.

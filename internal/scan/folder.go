@@ -56,7 +56,8 @@ func (r *search) folder(ctx context.Context, f *folder) error {
 	r.more(len(rows))
 	r.announce()
 	for len(rows) > 0 {
-		if err := r.judgeAll(ctx, f, c, rows); err != nil {
+		judge := func(ctx context.Context, x *found) error { return r.judge(ctx, f, c, x) }
+		if err := atOnce(ctx, r.Jobs, rows, judge); err != nil {
 			return err
 		}
 		// An image that cannot be judged hides none of its parts.
@@ -88,14 +89,15 @@ func (r *search) claim(f *folder, c *contents) {
 	r.turns.finish(f.turn)
 }
 
-func (r *search) judgeAll(ctx context.Context, f *folder, c *contents, rows []*found) error {
+// atOnce does something for each of a list, for so many at once, until an error or the end of ctx.
+func atOnce[T any](ctx context.Context, jobs int, list []T, do func(ctx context.Context, one T) error) error {
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(max(1, r.Jobs))
-	for _, x := range rows {
+	g.SetLimit(max(1, jobs))
+	for _, one := range list {
 		if gctx.Err() != nil {
 			break
 		}
-		g.Go(func() error { return r.judge(gctx, f, c, x) })
+		g.Go(func() error { return do(gctx, one) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
@@ -110,35 +112,25 @@ func (r *search) wants(f *folder, e entry) bool {
 
 // identify finds the kinds of the files of a batch, and keeps those that matter.
 func (r *search) identify(ctx context.Context, f *folder, c *contents, list []entry) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(max(1, r.Jobs))
+	var files []entry
 	for _, e := range list {
-		if gctx.Err() != nil {
-			break
+		switch {
+		case r.spared[e.inode()]:
+		case e.named || !journal.Temporary(e.Name, e.Size):
+			c.open(e)
+			files = append(files, e)
+		case !f.context: // it is no image yet, or none any more
+			r.left(e.shown)
 		}
-		if r.spared[e.inode()] {
-			continue
-		}
-		if !e.named && journal.Temporary(e.Name, e.Size) { // it is no image yet, or none any more
-			if !f.context {
-				r.left(e.shown)
-			}
-			continue
-		}
-		c.open(e)
-		g.Go(func() error {
-			x, err := r.identifyOne(gctx, f, e)
-			if err == nil && x != nil && !c.add(x) {
-				x.fail(classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to "+
-					"another folder", ondisk.ErrLimit, maxFolderNames)))
-			}
-			return err
-		})
 	}
-	if err := g.Wait(); err != nil {
+	return atOnce(ctx, r.Jobs, files, func(ctx context.Context, e entry) error {
+		x, err := r.identifyOne(ctx, f, e)
+		if err == nil && x != nil && !c.add(x) {
+			x.fail(classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to another "+
+				"folder", ondisk.ErrLimit, maxFolderNames)))
+		}
 		return err
-	}
-	return ctx.Err()
+	})
 }
 
 // identifyOne identifies a file, by its row of the earlier scan or by a worker. It returns nil if the file does not
@@ -256,9 +248,6 @@ func (x *found) covers(part *found) bool {
 	const sector = 512
 	return image.IsFlatName(part.Name) || x.id.Claimed(part.Name) >= part.Size-part.Size%sector
 }
-
-// alike returns a key that names share if some systems take them for equal.
-func alike(name string) string { return strings.ToLower(name) }
 
 // judge makes the row of one image and hands it over.
 func (r *search) judge(ctx context.Context, f *folder, c *contents, x *found) error {
