@@ -126,8 +126,8 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 	return atOnce(ctx, r.Jobs, files, func(ctx context.Context, e entry) error {
 		x, err := r.identifyOne(ctx, f, e)
 		if err == nil && x != nil && !c.add(x) {
-			x.fail(classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to another "+
-				"folder", ondisk.ErrLimit, maxFolderNames)))
+			x.fail(classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to "+
+				"another folder", ondisk.ErrLimit, maxFolderNames)))
 		}
 		return err
 	})

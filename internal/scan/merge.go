@@ -112,7 +112,8 @@ type source struct {
 func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 	m := &merging{
 		MergeTask: t, summary: results.NewSummary(), copies: map[string]*results.Copies{}, storages: map[string]bool{},
-		shards: map[library]map[int]int{}, table: &table{ctx: ctx, textAt: map[string]int32{}, labelAt: map[string]int32{}},
+		shards: map[library]map[int]int{},
+		table:  &table{ctx: ctx, textAt: map[string]int32{}, labelAt: map[string]int32{}},
 	}
 	defer func() {
 		if err != nil {

@@ -91,10 +91,11 @@ func NewPool(jobs int, start func(ctx context.Context) (Worker, error)) *Pool {
 // errUnasked is the error of a worker that had died before it got the request.
 var errUnasked = errors.New("the worker was gone")
 
-// slowError is the error of a worker that gave no answer in time, though it may not have computed.
-type slowError struct{ error }
+// retryError is the error of a worker that may have died of something else than the image: it gave no answer in time,
+// and may not have computed, or it had no memory, and may have used that up with earlier images.
+type retryError struct{ error }
 
-func (s slowError) Unwrap() error { return s.error }
+func (r retryError) Unwrap() error { return r.error }
 
 // errFewer is the error of a worker that could not be started while there are others: from now on there is one less.
 var errFewer = errors.New("there is no worker more")
@@ -105,19 +106,20 @@ var errNoThread = fmt.Errorf("what reads it could not start a thread: %w; scan a
 // tries bounds the workers that are asked, if one after the other dies before it has the request.
 const tries = 3
 
-// do has a worker answer a request. The error is the cause of the worker's death. If one gives no answer in time,
-// another is asked, once: storage, or a machine with too much to do, can stand still for longer than an image takes.
+// do has a worker answer a request. The error is the cause of the worker's death. If one gives no answer in time or has
+// no memory, another is asked, once: storage, or a machine with too much to do, can stand still for longer than an
+// image takes.
 func (p *Pool) do(ctx context.Context, r Request) (a Answer, err error) {
-	slow := false
+	retried := false
 	for n := 0; n < tries; {
 		a, err = p.try(ctx, r)
-		_, late := errors.AsType[slowError](err)
+		_, retry := errors.AsType[retryError](err)
 		switch {
 		case errors.Is(err, errFewer):
 		case errors.Is(err, errUnasked), errors.Is(err, errNoThread):
 			n++
-		case late && !slow:
-			slow = true
+		case retry && !retried:
+			retried = true
 		default:
 			return a, err
 		}
@@ -313,16 +315,12 @@ func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 	if err == nil {
 		err = jsonv2.Unmarshal(answer, &a) // in half of the time
 	}
-	d, died := errors.AsType[*sandbox.Death](err)
+	_, died := errors.AsType[*sandbox.Death](err)
 	switch {
 	case err == nil:
 		return a, nil
 	case ctx.Err() != nil:
 		return a, ctx.Err()
-	case died && d.Idle:
-		return a, errors.Join(errUnasked, fromDeath(err))
-	case died && d.Cause == sandbox.Time:
-		return a, slowError{fromDeath(err)}
 	case died:
 		return a, fromDeath(err)
 	}
@@ -332,16 +330,25 @@ func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 // fromDeath makes the error of an image from the death of a worker. It returns any other error as it is.
 func fromDeath(err error) error {
 	d, died := errors.AsType[*sandbox.Death](err)
-	switch {
-	case died && d.Cause == sandbox.Killed:
-		return ondisk.In(ondisk.ErrLimit, "what reads it was %s; scan again, with fewer --jobs when memory is short",
-			d.Text)
-	case died && d.Cause == sandbox.Threads:
+	if !died {
+		return err
+	}
+	switch d.Cause {
+	case sandbox.Threads:
 		return errNoThread
-	case died && d.Cause != sandbox.Crash:
-		return ondisk.In(ondisk.ErrLimit, "what reads it was stopped: %s; look at it alone with trueup inspect", d.Text)
-	case died:
-		return fmt.Errorf("internal error, please report it: what reads it died: %s", d.Text)
+	case sandbox.Killed:
+		err = ondisk.In(ondisk.ErrLimit, "what reads it was %s; scan again, with fewer --jobs when memory is short",
+			d.Text)
+	case sandbox.Crash:
+		err = fmt.Errorf("internal error, please report it: what reads it died: %s", d.Text)
+	default:
+		err = ondisk.In(ondisk.ErrLimit, "what reads it was stopped: %s; look at it alone with trueup inspect", d.Text)
+	}
+	switch {
+	case d.Idle:
+		return errors.Join(errUnasked, err)
+	case d.Cause == sandbox.Time, d.Cause == sandbox.Memory:
+		return retryError{err}
 	}
 	return err
 }

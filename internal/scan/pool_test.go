@@ -48,22 +48,11 @@ func TestNoWorkerCanBeStarted(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// starved has no thread for the first requests of all its kind.
-type starved struct{ left *int }
-
-func (s starved) Call(context.Context, Request) (Answer, error) {
-	if *s.left--; *s.left >= 0 {
-		return Answer{}, fromDeath(&sandbox.Death{Cause: sandbox.Threads})
-	}
-	return willing{}.Call(nil, Request{}) //nolint:staticcheck // which it does not ask
-}
-func (starved) Close() error { return nil }
-
 // A machine that is short of threads works with fewer workers, and an image is not blamed for it.
 func TestWorkersWithoutThreads(t *testing.T) {
 	for _, late := range []int{1, 3, 5, 6} {
 		left := late
-		p := NewPool(4, func(context.Context) (Worker, error) { return starved{&left}, nil })
+		p := NewPool(4, func(context.Context) (Worker, error) { return stopped{&left, sandbox.Threads}, nil })
 		_, err := p.do(t.Context(), Request{})
 		if late < 6 {
 			require.NoError(t, err, "%d deaths", late)
@@ -76,35 +65,50 @@ func TestWorkersWithoutThreads(t *testing.T) {
 	}
 }
 
-// slow gives no answer to the first requests of all its kind.
-type slow struct{ left *int }
+// stopped dies of a cause at the first requests of all its kind.
+type stopped struct {
+	left  *int
+	cause sandbox.Cause
+}
 
-func (s slow) Call(context.Context, Request) (Answer, error) {
+func (s stopped) Call(context.Context, Request) (Answer, error) {
 	if *s.left--; *s.left >= 0 {
-		return Answer{}, slowError{errors.New("no answer within 30s")}
+		return Answer{}, fromDeath(&sandbox.Death{Cause: s.cause, Text: "no answer within 30s"})
 	}
 	return willing{}.Call(nil, Request{}) //nolint:staticcheck // which it does not ask
 }
-func (slow) Close() error { return nil }
+func (stopped) Close() error { return nil }
 
-// A worker that does not answer in time may wait for a storage that stands still: another is asked, once.
-func TestWorkersThatAreSlow(t *testing.T) {
+// A worker that does not answer in time may wait for a storage that stands still, and one without memory may have used
+// it up before: another is asked, once. One that computes for too long does that for the image.
+func TestWorkersThatAreStopped(t *testing.T) {
 	for _, c := range []struct {
+		cause         sandbox.Cause
 		late, started int
-		text          string
-	}{{0, 1, ""}, {1, 2, ""}, {2, 2, "no answer within 30s"}, {9, 2, "no answer within 30s"}} {
+		dies          bool
+	}{
+		{sandbox.Time, 0, 1, false},
+		{sandbox.Time, 1, 2, false},
+		{sandbox.Time, 2, 2, true},
+		{sandbox.Time, 9, 2, true},
+		{sandbox.Memory, 1, 2, false},
+		{sandbox.Memory, 2, 2, true},
+		{sandbox.CPU, 1, 1, true},
+		{sandbox.Crash, 1, 1, true},
+		{sandbox.Killed, 1, 1, true},
+	} {
 		started, left := 0, c.late
 		p := NewPool(2, func(context.Context) (Worker, error) {
 			started++
-			return slow{&left}, nil
+			return stopped{&left, c.cause}, nil
 		})
 		_, err := p.do(t.Context(), Request{})
-		if c.text == "" {
-			require.NoError(t, err)
+		if c.dies {
+			require.ErrorContains(t, err, "no answer within 30s")
 		} else {
-			require.EqualError(t, err, c.text)
+			require.NoError(t, err)
 		}
-		require.Equal(t, c.started, started, "late %d times", c.late)
+		require.Equal(t, c.started, started, "%s, %d times", c.cause, c.late)
 		require.NoError(t, p.Close())
 	}
 }

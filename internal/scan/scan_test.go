@@ -93,7 +93,7 @@ func newTrial(t testing.TB) *trial {
 	tr.Jobs = 4
 	tr.worker = func() (Worker, error) { return inProcess{tr.judge}, nil }
 	tr.Boundary, tr.ignored = align.DefaultBoundary, &results.Ignore{}
-	tr.Task.Progress = tr
+	tr.Progress = tr
 	tr.Row = func(i *results.Image) error { tr.told(func() { tr.rows = append(tr.rows, i) }); return nil }
 	return tr
 }
@@ -131,7 +131,7 @@ func (tr *trial) link(old, name string) {
 
 // search begins a scan with the workers of the trial.
 func (tr *trial) search() *search {
-	r := tr.Task.begin()
+	r := tr.begin()
 	r.pool = NewPool(tr.Jobs, func(context.Context) (Worker, error) { return tr.worker() })
 	r.settings, r.start, r.earlier = tr.settings, tr.started, tr.earlier
 	return r

@@ -13,6 +13,7 @@ import (
 	"iter"
 	"path"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -360,7 +361,8 @@ func (j junitSuite) Cases() iter.Seq[junitCase] {
 			fmt.Sprintf("the run was interrupted: %d images were looked at, and not all", s.Images), fail)) {
 			return
 		}
-		if s.noneJudged() && !yield(run.lost("empty", "no image was judged; if that is right, give --allow-empty", fail)) {
+		if s.noneJudged() &&
+			!yield(run.lost("empty", "no image was judged; if that is right, give --allow-empty", fail)) {
 			return
 		}
 		for i := range j.Images {
@@ -422,7 +424,8 @@ func caseOf(i *Image, fail FailOn) junitCase {
 		return c.skipped(string(i.State), i.finding())
 	case code != 0:
 		lines := i.offLines(fail)
-		c.Element, c.Type, c.Message, c.Body = "failure", string(i.Verdict), lines[0], append(lines, i.fixLines()...)
+		c.Element, c.Type, c.Message = "failure", string(i.Verdict), lines[0]
+		c.Body = slices.Concat(lines, i.fixLines())
 	case i.Verdict == align.NothingToJudge:
 		return c.skipped(string(i.Content), "nothing to judge: "+contentLooks[i.Content].word)
 	case i.lostDisk() != "":

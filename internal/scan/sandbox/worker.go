@@ -248,7 +248,7 @@ func (w *Worker) Close() error {
 	w.kill()
 	if !w.dead {
 		w.await(closeLimit)
-		w.bury(&Death{}, true)
+		_ = w.bury(&Death{}, true)
 	}
 	select {
 	case <-w.done:
