@@ -41,8 +41,6 @@ func (i *Image) Check() error {
 	}
 	c := checker{}
 	c.bounds("row", reflect.ValueOf(i).Elem(), false)
-	c.findings(i.Findings)
-	c.error(i.Error)
 	if err := i.Labels.Check(); err != nil {
 		c.errs = append(c.errs, err)
 	}
@@ -95,11 +93,35 @@ func (c *checker) wrong(format string, args ...any) {
 // places that a volume states.
 var signed = []string{"File.Modified", "File.Changed", "Move.Delta", "Volume.DataStart", "part.Size", "part.Start"}
 
+// words are the values of texts that reports and sums know, by the types of fields.
+var words = map[reflect.Type][]string{
+	reflect.TypeFor[align.Verdict](): texts("", align.NothingToJudge, align.Aligned, align.BelowBoundary,
+		align.Misaligned),
+	reflect.TypeFor[align.Content]():  append(texts(align.Contents...), ""),
+	reflect.TypeFor[align.Severity](): texts(align.Info, align.Warning, align.Error),
+	reflect.TypeFor[boot.State]():     texts(boot.ShutDown, boot.Running, boot.Hibernated, boot.NotKnown),
+	reflect.TypeFor[Depth]():          texts(Survey, Full, Head),
+}
+
+func texts[T ~string](all ...T) (out []string) {
+	for _, text := range all {
+		out = append(out, string(text))
+	}
+	return out
+}
+
+// errorCodes are those that an error of an image can have, as docs/schema/common.json lists them.
+var errorCodes = []string{
+	"format", "unsupported", "reference", "limit", "busy", "changed", "io", "output", "verify", "internal", "usage",
+	"unfinished",
+}
+
 // bounded is a field of a struct that stands in a row.
 type bounded struct {
 	at     int
 	name   string
-	absent bool // a list may be null
+	absent bool     // a list may be null
+	words  []string // nil: any text
 }
 
 // boundedFields keeps the fields of each type: reading their tags costs more than the checks.
@@ -114,15 +136,19 @@ func boundedOf(t reflect.Type) []bounded {
 		f := t.Field(n)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Anonymous || name != "" && name != "-" && !slices.Contains(signed, t.Name()+"."+f.Name) {
-			out = append(out, bounded{n, name, options == "omitempty"})
+			b := bounded{n, name, options == "omitempty", words[f.Type]}
+			if t == reflect.TypeFor[report.Error]() && f.Name == "Code" {
+				b.words = errorCodes
+			}
+			out = append(out, b)
 		}
 	}
 	boundedFields.Store(t, out)
 	return out
 }
 
-// bounds requires numbers that are not negative, texts and lists of a bounded length, and lists that are there unless
-// they may be absent, in a value and all of its fields. Values of other kinds are left out.
+// bounds requires numbers that are not negative, texts and lists of a bounded length, words that are known, and lists
+// that are there unless they may be absent, in a value and all of its fields. Values of other kinds are left out.
 func (c *checker) bounds(name string, v reflect.Value, absent bool) {
 	switch v.Kind() { //nolint:exhaustive // see above
 	case reflect.Pointer:
@@ -152,7 +178,11 @@ func (c *checker) bounds(name string, v reflect.Value, absent bool) {
 		}
 	case reflect.Struct:
 		for _, f := range boundedOf(v.Type()) {
-			c.bounds(f.name, v.Field(f.at), f.absent)
+			field := v.Field(f.at)
+			if f.words != nil && !slices.Contains(f.words, field.String()) {
+				c.wrong("the %s %.32q, want one of %q", f.name, field.String(), f.words)
+			}
+			c.bounds(f.name, field, f.absent)
 		}
 	}
 }
@@ -166,94 +196,30 @@ func (c *checker) file(f File) {
 	}
 }
 
-// errorCodes are those that an error of an image can have, as docs/schema/common.json lists them.
-var errorCodes = []string{
-	"format", "unsupported", "reference", "limit", "busy", "changed", "io", "output", "verify", "internal", "usage",
-	"unfinished",
-}
-
 // CheckError is Check for an error that comes alone.
 func CheckError(e *report.Error) error {
 	c := checker{}
 	c.bounds("error", reflect.ValueOf(e), false)
-	c.error(e)
 	return errors.Join(c.errs...)
 }
 
-func (c *checker) error(e *report.Error) {
-	if e == nil {
-		return
-	}
-	if !slices.Contains(errorCodes, e.Code) {
-		c.wrong("the error code %.32q, want one of %s", e.Code, strings.Join(errorCodes, ", "))
-	}
-}
-
-func (c *checker) verdict(v align.Verdict) {
-	all := []align.Verdict{"", align.NothingToJudge, align.Aligned, align.BelowBoundary, align.Misaligned}
-	if !slices.Contains(all, v) {
-		c.wrong("the verdict %.32q", v)
-	}
-}
-
-// content requires that a disk has a verdict or the reason for none.
-func (c *checker) content(d *Disk) {
-	if (d.Verdict == align.NothingToJudge) != (d.Content != "") ||
-		d.Content != "" && !slices.Contains(align.Contents, d.Content) {
+// disk requires that a disk has a verdict or the reason for none, and the state of its machine if it was looked into:
+// rows of versions that did not look for that are read anew.
+func (c *checker) disk(d *Disk) {
+	if (d.Verdict == align.NothingToJudge) != (d.Content != "") {
 		c.wrong("the content %.32q with the verdict %.32q", d.Content, d.Verdict)
 	}
-}
-
-func (c *checker) findings(fs []align.Finding) {
-	for _, f := range fs {
-		if !slices.Contains([]align.Severity{align.Info, align.Warning, align.Error}, f.Severity) {
-			c.wrong("the severity %.32q", f.Severity)
-		}
+	if d.Depth == Head && (d.Fix != nil || d.Advice != nil) {
+		c.wrong("a copy or advice for a disk of the depth %s", Head)
 	}
-}
-
-func (c *checker) disk(d *Disk) {
-	c.verdict(d.Verdict)
-	c.content(d)
-	c.error(d.Error)
-	c.error(d.Unplanned)
-	c.findings(d.Findings)
-	known := d.Depth == Survey || d.Depth == Full || d.Depth == Head && d.Fix == nil && d.Advice == nil
-	if !known {
-		c.wrong("the depth %.32q", d.Depth)
+	if d.Depth == Full && d.Guest == nil && d.Error == nil {
+		c.wrong("a disk of depth %s without the state of its machine", Full)
 	}
 	if err := align.CheckBoundary(d.Boundary); err != nil {
 		c.wrong("%w", err)
 	}
-	c.guest(d)
-	for _, p := range d.Partitions {
-		c.verdict(p.Verdict)
-	}
-	if f := d.Fix; f != nil {
-		c.findings(f.Refusals)
-		if f.NewSize < f.OldSize {
-			c.wrong("a copy of %d bytes, want %d or more", f.NewSize, f.OldSize)
-		}
-	}
-}
-
-// guest requires the state of a machine whose disk was looked into. Rows of versions that did not look for it are read
-// anew.
-func (c *checker) guest(d *Disk) {
-	if d.Guest == nil {
-		if d.Depth == Full && d.Error == nil {
-			c.wrong("a disk of depth %s without the state of its machine", Full)
-		}
-		return
-	}
-	states := []boot.State{d.Guest.State}
-	for _, s := range d.Guest.Signs {
-		states = append(states, s.State)
-	}
-	for _, s := range states {
-		if !slices.Contains([]boot.State{boot.ShutDown, boot.Running, boot.Hibernated, boot.NotKnown}, s) {
-			c.wrong("the state %.32q of a machine", s)
-		}
+	if f := d.Fix; f != nil && f.NewSize < f.OldSize {
+		c.wrong("a copy of %d bytes, want %d or more", f.NewSize, f.OldSize)
 	}
 }
 
