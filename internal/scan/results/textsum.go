@@ -2,6 +2,7 @@ package results
 
 import (
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,119 +30,74 @@ func (p *printer) summary(partly int) {
 	s := sentences{p.s, p.t.Verbose, p.s.Images > 0 && p.s.Images == p.s.Aligned && partly == 0, partly}
 	p.sentences("result", s)
 	if s.Images > 0 && !s.AllAligned {
-		p.counts()
+		p.counts(s)
 	}
 	p.sentences("work", s)
 	p.unreadable()
 	p.sentences("notes", s)
 }
 
-// sentences prints a part of the template.
-func (p *printer) sentences(part string, s sentences) {
+// colors are those of the template.
+var colors = map[string]text.Color{
+	"red": text.FgRed, "yellow": text.FgYellow, "green": text.FgGreen, "cyan": text.FgCyan, "faint": text.Faint,
+}
+
+// lines returns the lines of a part of the template, divided at their tabs.
+func (s sentences) lines(part string) (out [][]string) {
 	var b strings.Builder
 	if err := textTemplate().ExecuteTemplate(&b, part, s); err != nil {
 		panic(err) // the template is ours
 	}
-	colors := map[string]text.Color{"red": text.FgRed, "green": text.FgGreen, "cyan": text.FgCyan}
 	for l := range strings.Lines(b.String()) {
-		l = strings.TrimRight(l, "\n")
-		if f := strings.Split(l, "\t"); len(f) == 3 {
-			p.t.Lead(colors[f[0]], f[1], f[2])
-		} else if rest, indented := strings.CutPrefix(l, indent); indented {
+		if l = strings.TrimRight(l, "\n"); l != "" {
+			out = append(out, strings.Split(l, "\t"))
+		}
+	}
+	return out
+}
+
+// sentences prints a part of the template.
+func (p *printer) sentences(part string, s sentences) {
+	for _, l := range s.lines(part) {
+		if len(l) == 3 {
+			p.t.Lead(colors[l[0]], l[1], l[2])
+		} else if rest, indented := strings.CutPrefix(l[0], indent); indented {
 			p.para(indent, rest)
-		} else if l != "" {
-			p.para("", l)
+		} else {
+			p.para("", l[0])
 		}
 	}
 }
 
-// linksText names the links behind which nothing was looked for.
-func linksText(n int) string {
-	if n == 1 {
-		return "1 symbolic link was not followed: an image behind it is judged only where its own folder is scanned."
-	}
-	return thousands(int64(n)) + " symbolic links were not followed: images behind them are judged only where their " +
-		"own folders are scanned."
-}
-
-// othersText returns what a report leaves out that is one of a shard.
-func (s *Summary) othersText() string {
-	return "the other shards have " + images(s.Others) + " more."
-}
-
-// counts prints a line for each kind of result.
-func (p *printer) counts() {
-	lines := p.outcomes()
-	p.para("", images(p.s.Images)+":")
+// counts prints a line for each kind of result that an image has.
+func (p *printer) counts(s sentences) {
+	p.para("", images(s.Images)+":")
+	lines := slices.DeleteFunc(s.lines("counts"), func(l []string) bool { return l[0] == "0" })
 	digits, word := 0, 0
 	for _, l := range lines {
-		if l.n > 0 {
-			digits, word = max(digits, cells(thousands(int64(l.n)))), max(word, cells(l.word))
-		}
+		digits, word = max(digits, cells(l[0])), max(word, cells(l[1]))
 	}
 	for _, l := range lines {
-		if l.n == 0 {
-			continue
-		}
-		begin := between + pad(thousands(int64(l.n)), digits, true) + between
+		begin := between + pad(l[0], digits, true) + between
 		width := cells(begin) + word + len(between)
-		begin += p.t.Paint(l.c, pad(l.word, word, false)) + between
-		for _, rest := range report.Fold(l.what, max(p.t.Width-width, 0)) {
+		begin += p.t.Paint(colors[l[2]], pad(l[1], word, false)) + between
+		for _, rest := range report.Fold(l[3], max(p.t.Width-width, 0)) {
 			p.line(begin + rest)
 			begin = strings.Repeat(" ", width)
 		}
 	}
 }
 
-// outcome is a line of counts: how many images, and what they are.
-type outcome struct {
-	n    int
-	word string
-	c    text.Color
-	what string
+// linksText names the links behind which nothing was looked for.
+func linksText(n int) string {
+	return counted(n,
+		"symbolic link was not followed: an image behind it is judged only where its own folder is scanned.",
+		"symbolic links were not followed: images behind them are judged only where their own folders are scanned.")
 }
 
-func (p *printer) outcomes() []outcome {
-	s := p.s
-	boundary := units.Format(s.Boundary)
-	return []outcome{
-		{
-			s.Misaligned, lookOf(align.Misaligned, s.Boundary).word, text.FgRed,
-			"a partition starts off a 4 KiB boundary",
-		},
-		{s.Below, lookOf(align.BelowBoundary, s.Boundary).word, text.FgYellow, "all start on 4 KiB, and one is off " +
-			boundary},
-		{s.Failed, "error", text.FgRed, "could not be judged"},
-		{
-			s.Contents[string(align.UnknownContent)], "unknown", text.FgYellow,
-			"nothing to judge: neither a partition table nor a volume that is known",
-		},
-		{
-			s.Packed, "packed", text.FgYellow,
-			"a compressed file with the name of an image: its first bytes do not show enough",
-		},
-		{s.Orphans, "orphan", text.FgCyan, "belongs to a disk; has no verdict of its own"},
-		{s.Originals, "original", text.Faint, "of an exchanged disk, kept: nothing is to be done"},
-		{s.Aligned, lookOf(align.Aligned, s.Boundary).word, text.FgGreen, "every judged partition is aligned to " +
-			boundary},
-		{
-			s.Contents[string(align.NoPartitions)], "no partitions", text.FgCyan,
-			"nothing to judge: a partition table without a partition in it",
-		},
-		{s.Contents[string(align.NoDisks)], "no disks", text.FgCyan, "nothing to judge: a package without a disk"},
-		{
-			s.Contents[string(align.Blank)], "blank", text.FgCyan,
-			"nothing to judge: zeros where partition tables and file systems begin",
-		},
-		{
-			s.Heads, "by head", text.Faint,
-			"of all these, packed images, by the first bytes of each: no rank; trueup inspect --spool DIR reads all",
-		},
-		{
-			s.Accepted, "accepted", text.Faint,
-			"of all these, by the ignore file: they have no rank and do not count for the exit code",
-		},
-	}
+// othersText returns what a report leaves out that is one of a shard.
+func (s *Summary) othersText() string {
+	return "the other shards have " + images(s.Others) + " more."
 }
 
 func staysText(n int) string {
