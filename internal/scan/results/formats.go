@@ -272,6 +272,7 @@ func builtIn(name string) func(w io.Writer, data any) error {
 // layoutFunctions are those of layouts and of the page. They return safe texts, but for note, command and the parts of
 // rows.
 var layoutFunctions = template.FuncMap{
+	"add":   func(a, b int) int { return a + b },
 	"bytes": units.Format, "cdata": func(s string) string { return strings.ReplaceAll(s, "]]>", "]]]]><![CDATA[>") },
 	"copied": copiedText, "counted": counted, "escape": report.Escape, "images": images, "isolation": isolationWords,
 	"links": linksText, "merged": (*Merged).text, "moment": moment,
@@ -282,9 +283,10 @@ var layoutFunctions = template.FuncMap{
 
 	"command": (*Image).command, "disks": htmlDisks, "extra": extraPercent, "files": otherFiles, "findings": someOf,
 	"first": first, "join": strings.Join, "kind": kindOf, "minus": func(a, b int) int { return a - b }, "note": noteOf,
-	"over": func(n, by int64) int64 { return n / by }, "tags": tagsOf, "unreadable": (*Summary).unreadable,
-	"verdict": func(p report.Partition, boundary int64) string { return lookOf(p.Verdict, boundary).class },
-	"word":    wordOf,
+	"over": func(n, by int64) int64 { return n / by }, "tags": tagsOf, "unknown": (*Summary).unknown,
+	"unreadable": (*Summary).unreadable,
+	"verdict":    func(p report.Partition, boundary int64) string { return lookOf(p.Verdict, boundary).class },
+	"word":       wordOf,
 }
 
 var metricsFormat = Format{

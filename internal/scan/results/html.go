@@ -95,42 +95,8 @@ func newPage(s *Summary, images iter.Seq[*Image]) htmlReport {
 
 // htmlLead returns the result in a few sentences.
 func htmlLead(s *Summary) (out []string) {
-	off, unknown := s.Misaligned+s.Below, s.unknown()
-	switch {
-	case s.Images == 0 && s.Complete:
-		out = append(out, "No image was found.")
-	case off+s.Aligned == 0: // nothing can be said
-	case off == 0:
-		out = append(out, fmt.Sprintf("No image has a partition off a multiple of %s.", units.Format(s.Boundary)))
-	default:
-		out = append(out, fmt.Sprintf("%s a partition off a multiple of %s; %d of them off 4 KiB too.",
-			counted(off, "image has", "images have"), units.Format(s.Boundary), s.Misaligned))
-	}
-	if f := s.Fix; f.Images+f.Refused > 0 {
-		grow := "no disk grows"
-		if f.Grows > 0 {
-			grow = "the disks grow by " + units.Format(f.Grows)
-		}
-		text := fmt.Sprintf("%d can be realigned: %s to read and to write, and %s.", f.Images, units.Format(f.Copies),
-			grow)
-		if f.Refused > 0 {
-			text += fmt.Sprintf(" %d cannot, as they are.", f.Refused)
-		}
-		out = append(out, text)
-	}
-	for _, more := range []struct {
-		n    int
-		text string
-	}{
-		{s.Fix.Stays, staysText(s.Fix.Stays)},
-		{s.Copied, copiedText(s.Copied)},
-		{s.Accepted, counted(s.Accepted, "image is", "images are") + " accepted by the ignore file."},
-		{s.Failed, failedText(s.Failed)},
-		{unknown, counted(unknown, "image is", "images are") + " unknown: not read, or nothing on the disk is known."},
-	} {
-		if more.n > 0 {
-			out = append(out, more.text)
-		}
+	for _, l := range (sentences{Summary: s}).lines("lead") {
+		out = append(out, l...)
 	}
 	return out
 }
