@@ -280,40 +280,6 @@ def memory(o):
         yield g
 
 
-def shared(o):
-    """Copies on a file system that shares blocks, where nothing moves, or all by whole blocks."""
-    global OUT
-    raw, aligned = xp_disk(o.size), xp_disk(o.size, 64)
-    for fs, make in [("XFS", ["mkfs.xfs", "-q", "-m", "reflink=1"]), ("btrfs", ["mkfs.btrfs", "-q"])]:
-        volume, mount, was = f"{CACHE}/shared.img", f"{CACHE}/shared", OUT
-        shutil.rmtree(mount, ignore_errors=True)
-        os.makedirs(mount)
-        with open(volume, "wb") as f:
-            f.truncate(3 * o.size + 2 * GIB)
-        try:
-            tool(*make, volume)
-            tool("mount", "-o", "loop", volume, mount)
-        except (OSError, subprocess.CalledProcessError) as err:
-            print(f"bench: no {fs}: {err}", file=sys.stderr)
-            continue
-        try:
-            OUT = mount + "/out"
-            rows = [("nothing moves", raw, "convert"), ("from LBA 64 to LBA 2048", aligned, "align")]
-            for name, path, command in rows:
-                src = shutil.copy(path, mount)
-                os.sync()
-                g = Group(f"{fs}, {name}", "A raw disk, on a loop device.")
-                for verify in ["full", "structure"]:
-                    g.add(verify, TRUEUP, command, "-q", "--no-progress", "--verify", verify, src, OUT + "/out")
-                    g.goal(verify, "cp --reflink and sync", "wall", 2)
-                g.add("cp --reflink and sync", "sh", "-c", f"cp --reflink=always {src} {OUT}/cp && sync {OUT}/cp")
-                yield g
-        finally:
-            subprocess.run(["umount", mount], check=False)
-            os.remove(volume)
-            OUT = was
-
-
 def scans(o):
     """A library, and one image beside virt-alignment-scan."""
     library = f"{CACHE}/library-{o.images}"
@@ -400,7 +366,7 @@ def report(groups, o):
 
 
 def main():
-    groups = {"limits": limits, "copies": copies, "memory": memory, "shared": shared, "scans": scans, "large": large}
+    groups = {"limits": limits, "copies": copies, "memory": memory, "scans": scans, "large": large}
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--size", type=int, default=8 << 10, help="MiB of the disk")

@@ -148,57 +148,6 @@ func TestDestOnOddFileSystems(t *testing.T) {
 	}
 }
 
-// TestSharedBlocks copies on file systems that share blocks: what moves by whole blocks, or does not move, is not
-// copied. The result is that of a copy to another file system.
-func TestSharedBlocks(t *testing.T) {
-	t.Parallel()
-	const start = 64 * 512 // a block of the file system, and off 64 KiB
-	source, part := filepath.Join(t.TempDir(), "source.raw"), filepath.Join(t.TempDir(), "part")
-	tree := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(tree, "noise"), noise("shared", 4<<20), 0o644))
-	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-d", tree, part, "32M")
-	content := disktest.ReadFile(t, part)
-	require.NoError(t, os.WriteFile(source, append(make([]byte, start), content...), 0o600))
-	disktest.RunInput(t, "64,65536,83\n", "sfdisk", "-q", source)
-	expected := t.TempDir()
-	for _, command := range []string{"align", "convert"} {
-		require.Equal(t, 0, trueup(t, command, source, filepath.Join(expected, command)).code)
-	}
-	for _, mkfs := range [][]string{{"mkfs.xfs", "-q", "-m", "reflink=1"}, {"mkfs.btrfs", "-q"}} {
-		t.Run(mkfs[0], func(t *testing.T) {
-			t.Parallel()
-			folder := mountedNew(t, "400M", mkfs)
-			local := filepath.Join(folder, "source.raw")
-			disktest.Run(t, "cp", "--sparse=always", source, local)
-			for name, c := range map[string]struct {
-				args, file []string
-				like       string
-				shares     bool
-			}{
-				"align":     {[]string{"align"}, []string{"align"}, "align", true},
-				"convert":   {[]string{"convert"}, []string{"convert"}, "convert", true},
-				"structure": {[]string{"align", "--verify", "structure"}, []string{"structure"}, "align", true},
-				"flat": {
-					[]string{"align", "--to", "vmdk:monolithicFlat"},
-					[]string{"flat.vmdk", "flat-flat.vmdk"},
-					"align",
-					true,
-				},
-			} {
-				dest := filepath.Join(folder, c.file[0])
-				answer := trueupJSON[destAnswer](t, 0, append(c.args, local, dest)...)
-				require.Equal(t, c.shares, slices.Contains(answer.ofDest(), "shared"), name)
-				disktest.Run(t, "cmp", filepath.Join(expected, c.like), filepath.Join(folder, c.file[len(c.file)-1]))
-				places := disktest.Run(t, "filefrag", "-v", filepath.Join(folder, c.file[len(c.file)-1]))
-				require.Equal(t, c.shares, strings.Contains(places, "shared"), name)
-				require.Equal(t, 0, trueup(t, "verify", local, dest).code, name)
-			}
-			r := trueup(t, "convert", local, filepath.Join(folder, "text"))
-			require.Contains(t, r.stdout, "but for shared blocks") // in the second line of the result
-		})
-	}
-}
-
 // mountedNew mounts a new file system of a size, made by a command, or skips the test.
 func mountedNew(t *testing.T, size string, mkfs []string) string {
 	t.Helper()

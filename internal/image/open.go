@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -52,14 +51,6 @@ type Link struct {
 
 // Packaged reports whether the image is a disk of a package.
 func (img *Image) Packaged() bool { return img.digest != nil }
-
-// SharesBlocks reports whether n bytes of two files of images are known to lie in the same blocks of their file system,
-// from off on in a and from at on in b.
-func SharesBlocks(a, b io.ReaderAt, off, at, n int64) bool {
-	x, ok := a.(*gate.File)
-	y, okToo := b.(*gate.File)
-	return ok && okToo && x.SharesBlocks(y, off, at, n)
-}
 
 // FileInfo is one file of an image.
 type FileInfo struct {

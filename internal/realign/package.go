@@ -160,7 +160,6 @@ func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, e
 			func(member string, create ova.CreateDisk) error { return j.fillMember(ctx, p, member, create) })
 	})
 	if r != nil && err == nil {
-		w.Notes = append(w.Notes, j.sharedNotes()...)
 		r.enter(&w.Written)
 	}
 	for _, m := range p.Members {

@@ -423,9 +423,8 @@ type Job struct {
 	Warn  func(text string)
 
 	progress Progress
-	shared   []disk.Piece // stretches of files of SOURCE whose blocks DEST has, too
-	memory   int64        // of the machine, bytes; 0: as the system says
-	passes   bool         // what is read and written goes past the memory
+	memory   int64 // of the machine, bytes; 0: as the system says
+	passes   bool  // what is read and written goes past the memory
 }
 
 // Write makes DEST of the planned disk: complete, or not there, whatever happens in between.
@@ -490,7 +489,6 @@ func (j *Job) write(
 	if j.View && err == nil {
 		w.Notes = append(w.Notes, viewNotes(j.Dest, options.Over, w.Files)...)
 	}
-	w.Notes = append(w.Notes, j.sharedNotes()...)
 	if r != nil && err == nil {
 		r.enter(&w)
 		w.Notes = slices.Concat(w.Notes, outside(p), s.elsewhere("exchange", undoes))
@@ -561,10 +559,6 @@ func (s *Source) unchanged() error {
 func (j *Job) fill(
 	ctx context.Context, s *Source, p *plan.Plan, stored disk.Disk, o target, view disk.Disk,
 ) (copied int64, err error) {
-	stored, err = j.share(stored, o)
-	if err != nil {
-		return 0, err
-	}
 	need, err := j.room(ctx, s, stored, o)
 	if err != nil {
 		return 0, err

@@ -257,12 +257,8 @@ func (t *Text) Align(r *Align) {
 	if r.Subformat != "" {
 		name += " " + r.Subformat
 	}
-	verified := verifiedText[r.Verified]
-	shared := slices.ContainsFunc(r.Findings, func(f align.Finding) bool { return f.Code == "shared" })
-	if shared && r.Verified == "full" {
-		verified += " but for shared blocks"
-	}
-	t.Para(2, "%s: %s, %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved), verified, workText(r.Copied, r.Took))
+	t.Para(2, "%s: %s, %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved),
+		verifiedText[r.Verified], workText(r.Copied, r.Took))
 	for _, m := range r.Moves {
 		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
 	}

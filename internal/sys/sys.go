@@ -130,7 +130,6 @@ var lacks = []struct {
 	{Lack{"page-cache", "what is read and written stays in memory as the system decides"}, nil},
 	{Lack{"qemu-locks", "a disk that QEMU has open is noticed when it changes, on Windows when a copy begins"}, nil},
 	{Lack{"scripts", "`scan --script`, which writes for bash, is refused"}, []string{"windows"}},
-	{Lack{"shared-blocks", "what could be shared with the source is copied"}, nil},
 }
 
 // Lacks returns what the program lacks on a system that Go calls so.

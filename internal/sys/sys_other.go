@@ -84,12 +84,6 @@ func Direct(*os.File) (*os.File, error) { return nil, errors.ErrUnsupported }
 // Inherited returns no path.
 func Inherited(int) string { return "" }
 
-// Share is not supported.
-func (*File) Share(*File, int64, int64, int64) error { return errors.ErrUnsupported }
-
-// SharesBlocks returns false: it is not known.
-func (*File) SharesBlocks(*File, int64, int64, int64) bool { return false }
-
 // Uncached returns false: it is not known.
 func (*File) Uncached() bool { return false }
 

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -136,17 +135,3 @@ func (t *Flat) Reserve(int64, int64) error { return nil }
 
 // Finish makes the bytes durable.
 func (t *Flat) Finish() error { return t.Sync() }
-
-// Sharer is a file or a target that can take over a stretch of another file without a copy: n bytes from off on, at its
-// own offset at. An error says that they have to be copied.
-type Sharer interface {
-	Share(from File, off, n, at int64) error
-}
-
-// Share passes the request on to the file.
-func (t *Flat) Share(from File, off, n, at int64) error {
-	if f, ok := t.WriteFile.(Sharer); ok {
-		return f.Share(from, off, n, at)
-	}
-	return errors.ErrUnsupported
-}

@@ -210,22 +210,6 @@ func (f *File) Extent(off, limit int64) (disk.Extent, error) {
 	return e, err
 }
 
-// ShareTo has another file take over n bytes from off on, at its own offset at. See sys.File.Share.
-func (f *File) ShareTo(to *sys.File, off, n, at int64) error {
-	return f.with(func(open *sys.File) error { return to.Share(open, off, n, at) })
-}
-
-// SharesBlocks reports whether n bytes of both files are known to lie in the same blocks of the file system.
-func (f *File) SharesBlocks(with *File, off, at, n int64) (same bool) {
-	err := f.with(func(a *sys.File) error {
-		return with.with(func(b *sys.File) error {
-			same = a.SharesBlocks(b, off, at, n)
-			return nil
-		})
-	})
-	return same && err == nil
-}
-
 // Unchanged compares the file with what it was when it was opened, by its handle and by its name.
 func (f *File) Unchanged() error {
 	if err := f.ended(); err != nil {

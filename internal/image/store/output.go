@@ -142,14 +142,6 @@ func (o *Output) Pass() {
 	}
 }
 
-// Share has the target take over a stretch of a file, where it can. See driver.Sharer.
-func (o *Output) Share(from driver.File, off, n, at int64) error {
-	if t, ok := o.Target.(driver.Sharer); ok {
-		return t.Share(from, off, n, at)
-	}
-	return errors.ErrUnsupported
-}
-
 // shown returns the name of a file of the output with the folder, as the user typed that.
 func (o *Output) shown(name string) string { return strings.TrimSuffix(o.path, o.base) + name }
 

@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"errors"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -10,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest/imagetest"
-	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -23,26 +21,6 @@ func limited(t *testing.T, size uint64, f func()) {
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: size, Max: old.Max}))
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old)) }()
 	f()
-}
-
-// The file system is asked to share blocks of SOURCE, here with another one. The disk of a QCOW2 is no stretch of a
-// file.
-func TestWhichOutputsShareBlocks(t *testing.T) {
-	t.Parallel()
-	src, _ := source(t, 1)
-	for name, c := range map[string]struct {
-		o    store.CreateOptions
-		want error
-	}{
-		"flat":  {imagetest.Kinds[0], unix.EXDEV},
-		"qcow2": {store.CreateOptions{Format: "qcow2"}, errors.ErrUnsupported},
-	} {
-		dir := oddfs.Mount(t, t.TempDir(), oddfs.Manners{})
-		out, err := store.Create(filepath.Join(dir, "out"), src.Disk.Size(), src, c.o)
-		require.NoError(t, err, name)
-		require.ErrorIs(t, out.Share(src.Handles[0], 0, 64*kib, 0), c.want, name)
-		require.NoError(t, out.Discard(), name)
-	}
 }
 
 // A write that the storage refuses is an error of the output and not of the image.

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -56,14 +55,6 @@ func (p *partialFile) wrote(n int) {
 			_ = sys.Of(p.File).Forget() // it stays in memory
 		}
 	}
-}
-
-// Share takes over a stretch of a file of SOURCE, whose blocks both files then have.
-func (p *partialFile) Share(from driver.File, off, n, at int64) error {
-	if f, ok := from.(*gate.File); ok {
-		return f.ShareTo(sys.Of(p.File), off, n, at)
-	}
-	return errors.ErrUnsupported
 }
 
 func (p *partialFile) Truncate(size int64) error {
