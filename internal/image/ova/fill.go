@@ -51,7 +51,7 @@ func (p *Output) fill(m *outMember, fill func(member string, create CreateDisk) 
 	w := &window{WriteFile: m.part, off: m.data}
 	err := fill(m.from.Name, func(o store.CreateOptions) (*store.Output, error) {
 		again := func() (*image.Image, error) { m.size = w.size; return p.openDisk(m) }
-		return p.out.CreateDisk(w, m.name, m.rewrite.Size, m.rewrite.Source, o, again)
+		return p.CreateDisk(w, m.name, m.rewrite.Size, m.rewrite.Source, o, again)
 	})
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func describe(e *ovf.Envelope, d Disk, size int64, r *Rewrite, held int64) error
 
 // openDisk opens a disk that was written, through a handle of its own.
 func (p *Output) openDisk(m *outMember) (img *image.Image, err error) {
-	files, err := p.out.ReadBack()
+	files, err := p.ReadBack()
 	if err != nil {
 		return nil, err
 	}

@@ -176,7 +176,7 @@ func (p *Package) manifestIssues() (out []ondisk.Issue) {
 // readBack reads every member that is complete through a handle of its own, checks copies against what was copied, and
 // computes the digests of the manifest.
 func (p *Output) readBack(ctx context.Context, progress diskcopy.Progress) (map[string][]byte, error) {
-	files, err := p.out.ReadBack()
+	files, err := p.ReadBack()
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +243,7 @@ func (p *Output) manifest(sums map[string][]byte) []byte {
 
 // check opens the package as a later reader will, and checks it against what was meant.
 func (p *Output) check() error {
-	files, err := p.out.ReadBack()
+	files, err := p.ReadBack()
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
-	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -59,7 +58,7 @@ type Output struct {
 	Kind    string
 	Dropped []string // members of the source that the copy does not have, since they no longer fit
 
-	out     *store.Output
+	*store.Parts
 	path    string // as typed
 	base    string
 	src     *Package
@@ -185,7 +184,7 @@ func (p *Output) start(o CreateOptions) error {
 	}
 	var first driver.WriteFile
 	var err error
-	if p.out, first, err = store.CreateFiles(p.path, p.src.files, o.Force, o.Swap); err != nil {
+	if p.Parts, first, err = store.CreateFiles(p.path, p.src.files, o.Force, o.Swap); err != nil {
 		return err
 	}
 	p.parts = append(p.parts, first)
@@ -194,14 +193,14 @@ func (p *Output) start(o CreateOptions) error {
 		if p.Kind == "ova" || m.from.Role == roleOVF {
 			continue
 		}
-		if m.part, err = p.out.AddFile(m.name); err != nil {
+		if m.part, err = p.AddFile(m.name); err != nil {
 			return errors.Join(err, p.Discard())
 		}
 		p.parts = append(p.parts, m.part)
 	}
 	if o.Swap && p.Kind == "ovf" {
 		for _, name := range p.Dropped {
-			p.out.Without(name)
+			p.Without(name)
 		}
 	}
 	return nil
@@ -291,28 +290,3 @@ func (p *Package) modified(m *Member) int64 {
 	}
 	return 0
 }
-
-// Files returns the names of the files that are written, the one named DEST first.
-func (p *Output) Files() []string { return p.out.Files() }
-
-// Sums reads the files and returns the digest of each, as store.Output does.
-func (p *Output) Sums(ctx context.Context, begin, add func(n int64)) ([]store.Sum, error) {
-	return p.out.Sums(ctx, begin, add)
-}
-
-// Notes returns what the file system of DEST lacked.
-func (p *Output) Notes() []ondisk.Issue { return p.out.Notes() }
-
-// EachFile passes the files, as store.Output does.
-func (p *Output) EachFile(each func(final, partial string, f *sys.File) error) error {
-	return p.out.EachFile(each)
-}
-
-// Release closes the files, as store.Output does.
-func (p *Output) Release() error { return p.out.Release() }
-
-// Publish gives the files their names, the OVF the last.
-func (p *Output) Publish() error { return p.out.Publish() }
-
-// Discard removes what was written. It is harmless after Publish.
-func (p *Output) Discard() error { return p.out.Discard() }

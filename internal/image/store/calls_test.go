@@ -107,7 +107,7 @@ func writeCopy(src, path string, o store.CreateOptions) (notes []string, err err
 		}
 		return errors.Join(same(img.Disk, again.Disk), again.Close())
 	}
-	return finish(out, fill, proved)
+	return finish(out.Parts, fill, proved)
 }
 
 // same reports a difference between two disks.
@@ -126,7 +126,7 @@ func same(a, b disk.Disk) error {
 }
 
 // finish publishes an output if the steps before succeed, and discards it otherwise.
-func finish(out *store.Output, steps ...func() error) (notes []string, err error) {
+func finish(out *store.Parts, steps ...func() error) (notes []string, err error) {
 	for _, step := range append(steps, out.Publish) {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, out.Discard())

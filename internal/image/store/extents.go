@@ -35,7 +35,7 @@ func isExtentName(base, name string) bool {
 
 // createExtent creates a further file of the image: NAME-flat.vmdk. With --force the one that DEST uses now must live
 // until the descriptor has been exchanged, so the new one takes the other of two names.
-func (o *Output) createExtent(src *image.Image, suffix string) (driver.WriteFile, string, error) {
+func (o *Parts) createExtent(src *image.Image, suffix string) (driver.WriteFile, string, error) {
 	name, other := extentNames(o.base, suffix)
 	if err := gate.CheckName(other); err != nil {
 		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST would need a second file: %w", err)
@@ -59,7 +59,7 @@ func (o *Output) createExtent(src *image.Image, suffix string) (driver.WriteFile
 }
 
 // uses reports whether the image that is replaced has a file of a name.
-func (o *Output) uses(name string) bool {
+func (o *Parts) uses(name string) bool {
 	return slices.ContainsFunc(o.old, func(n string) bool {
 		return n == name || o.caseless &&
 			strings.EqualFold(n, name)
@@ -67,7 +67,7 @@ func (o *Output) uses(name string) bool {
 }
 
 // owns reports whether a name is one that a further file of DEST can have.
-func (o *Output) owns(name string) bool {
+func (o *Parts) owns(name string) bool {
 	if o.caseless {
 		return isExtentName(strings.ToLower(o.base), strings.ToLower(name))
 	}
@@ -76,7 +76,7 @@ func (o *Output) owns(name string) bool {
 
 // findCase finds out whether the folder finds a file by its name in another case: it finds DEST, and has no file of
 // just that name.
-func (o *Output) findCase() error {
+func (o *Parts) findCase() error {
 	alike, err := o.dir.Names(func(n string) bool { return strings.EqualFold(n, o.base) })
 	o.caseless = len(alike) == 1 && alike[0] != o.base && o.dir.SameFile(alike[0], o.base)
 	return err
@@ -99,7 +99,7 @@ func cutMark(name string) (inner, mark string) {
 
 // removeLeft removes the further files that killed runs have left. This run holds the lock of DEST's partial file by
 // now. Such a file has a second link as a mark. One that could be in use stays, without the mark.
-func (o *Output) removeLeft() error {
+func (o *Parts) removeLeft() error {
 	left, err := o.dir.Names(func(n string) bool {
 		inner, mark := cutMark(n)
 		return mark != "" && o.owns(inner)
@@ -116,7 +116,7 @@ func (o *Output) removeLeft() error {
 }
 
 // removeMarked removes a mark, and the file behind it when nothing uses that.
-func (o *Output) removeMarked(n, mark string) error {
+func (o *Parts) removeMarked(n, mark string) error {
 	if w, err := o.otherWork(n); w != nil || err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (o *Output) removeMarked(n, mark string) error {
 
 // otherWork returns the open work on another DEST that has files of a name, final or partial; nil: there is none. DEST
 // can be named as the extent of another one, and the other way round.
-func (o *Output) otherWork(name string) (*journal.Work, error) {
+func (o *Parts) otherWork(name string) (*journal.Work, error) {
 	lower := strings.ToLower(name)
 	journals, err := o.dir.Names(func(n string) bool {
 		dest, ok := strings.CutSuffix(n, journal.Suffix)
@@ -164,7 +164,7 @@ func (o *Output) otherWork(name string) (*journal.Work, error) {
 }
 
 // refuseOther refuses a name whose partial file belongs to another DEST: hours of work may stand in it.
-func (o *Output) refuseOther(name string) error {
+func (o *Parts) refuseOther(name string) error {
 	w, err := o.otherWork(name)
 	if w == nil {
 		return err
@@ -178,7 +178,7 @@ func (o *Output) refuseOther(name string) error {
 }
 
 // removeUnused removes a file of a killed run, unless DEST or any VMDK of the folder uses it.
-func (o *Output) removeUnused(name string) error {
+func (o *Parts) removeUnused(name string) error {
 	if o.uses(name) || o.unreadable {
 		return nil
 	}

@@ -17,31 +17,37 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Output is an image under construction. All its files stand beside their final places as .NAME.partial until Publish.
-type Output struct {
-	Format, Subformat string
-	driver.Target
-
-	path   string // of DEST, as typed
-	dir    *gate.Folder
-	base   string
-	sector int64 // size of the disk's sectors, bytes
-	force  bool
-	parts  []*partialFile // the named file first
-	old    []string       // files of the image that is replaced
-	mode   fs.FileMode    // permissions of the source: the copy has no others
-	stale  bool           // a killed run left the partial file of DEST
+// Parts are the files of DEST under construction: those of an image, or of a package. All stand beside their final
+// places as .NAME.partial until Publish.
+type Parts struct {
+	path  string // of DEST, as typed
+	dir   *gate.Folder
+	base  string
+	force bool
+	dense bool           // no file may be sparse
+	parts []*partialFile // the named file first
+	old   []string       // files of the image that is replaced
+	mode  fs.FileMode    // permissions of the source: the copy has no others
+	stale bool           // a killed run left the partial file of DEST
 	// unreadable marks a DEST that exists and cannot be opened as an image.
 	unreadable bool
 	hidden     []string // see Without
 	swaps      bool     // the names are those of the source, and Publish is not called
 	caseless   bool     // the folder finds DEST by its name in another case
 	limits     limits
-	notes      *notes
-	room       int64 // see Room
-	bios       driver.Geometry
+	notes      notes
 	replace    []string // the extent files among them, removed at the end
-	// again opens what was written if it has no file of its own; nil otherwise.
+}
+
+// Output is an image under construction.
+type Output struct {
+	Format, Subformat string
+	driver.Target
+	*Parts
+
+	room int64 // see Room
+	bios driver.Geometry
+	// again opens what was written.
 	again func() (*image.Image, error)
 }
 
@@ -50,56 +56,64 @@ func Create(path string, size int64, src *image.Image, o CreateOptions) (*Output
 	if _, err := (Place{Flag: "DEST", Path: path, Role: Copy}).Settle(); err != nil {
 		return nil, err
 	}
-	out := &Output{path: path, base: filepath.Base(path), force: o.Force, notes: &notes{}}
-	var err error
-	if out.dir, err = gate.OpenFolder(filepath.Dir(path)); err != nil {
-		return nil, ondisk.In(ondisk.ErrOutput, "folder of DEST, %s: %w", filepath.Dir(path), err)
-	}
-	if err := out.start(size, src, o); err != nil {
-		return nil, errors.Join(err, out.Discard())
-	}
-	return out, nil
-}
-
-// format returns the format and the subformat of DEST.
-func (o *Output) format(src *image.Image, opts CreateOptions) (driver.Format, string, error) {
-	format, sub, err := target(src, opts)
+	format, sub, err := target(src, o)
 	switch {
 	case err != nil:
-		return format, sub, err
-	case opts.Swap && sub != src.Subformat:
-		return format, sub, &ondisk.Refusal{
+		return nil, err
+	case o.Swap && sub != src.Subformat:
+		return nil, &ondisk.Refusal{
 			Code:   "unsupported",
 			Reason: fmt.Sprintf("replace keeps the format, and no %s %s is written", format.Name, src.Subformat),
 			Remedy: "write a copy in another format: trueup align --to FORMAT SOURCE DEST",
 		}
-	case opts.Format == "" && !opts.Swap:
-		err = checkSuffix(o.path, format.Name)
+	case o.Format == "" && !o.Swap:
+		if err := checkSuffix(path, format.Name); err != nil {
+			return nil, err
+		}
 	}
-	return format, sub, err
+	parts, err := openParts(path, &src.Opened, o.Force, o.Swap)
+	if err != nil {
+		return nil, err
+	}
+	parts.dense = hyperV[format.Name]
+	out := &Output{Format: format.Name, Subformat: sub, Parts: parts, bios: Reports(src, size, o)}
+	out.again = func() (*image.Image, error) { return parts.image(format.Name, src.Disk.SectorSize()) }
+	if err := out.start(format, size, src, o); err != nil {
+		return nil, errors.Join(err, parts.Discard())
+	}
+	return out, nil
 }
 
-func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
-	format, sub, err := o.format(src, opts)
-	if err != nil {
-		return err
-	}
-	o.Format, o.Subformat, o.sector = format.Name, sub, src.Disk.SectorSize()
-	o.mode = 0o666
+// openParts opens the folder of DEST, a copy of src. swap: the names are those of src, see CreateOptions.
+func openParts(path string, src *gate.Opened, force, swap bool) (*Parts, error) {
+	o := &Parts{path: path, base: filepath.Base(path), force: force, swaps: swap, mode: 0o666}
 	if files := src.Local(); len(files) > 0 {
 		o.mode = files[0].Info.Mode.Perm()
 	}
-	o.swaps = opts.Swap
-	if err := o.checkDest(&src.Opened); err != nil {
-		return err
+	var err error
+	if o.dir, err = gate.OpenFolder(filepath.Dir(path)); err != nil {
+		return nil, ondisk.In(ondisk.ErrOutput, "folder of DEST, %s: %w", filepath.Dir(path), err)
 	}
+	return o, nil
+}
+
+// first creates the file that has the name of DEST, unless that may not be written.
+func (o *Parts) first(src *gate.Opened) (*partialFile, error) {
+	if err := o.checkDest(src); err != nil {
+		return nil, err
+	}
+	o.stale = o.dir.Exists(partialName(o.base))
+	return o.newPart(o.base)
+}
+
+// start creates the first file, and in it what the format begins with.
+func (o *Output) start(format driver.Format, size int64, src *image.Image, opts CreateOptions) error {
 	if opts.Over != nil {
 		if err := o.checkBeside(&src.Opened); err != nil {
 			return err
 		}
 	}
-	o.stale = o.dir.Exists(partialName(o.base))
-	main, err := o.newPart(o.base)
+	main, err := o.first(&src.Opened)
 	if err != nil {
 		return err
 	}
@@ -110,13 +124,13 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 		return err
 	}
 	do := driver.Options{
-		Subformat: sub, Name: o.base, Seed: opts.Seed, SectorSize: o.sector, BIOS: opts.BIOS, Over: opts.Over,
+		Subformat: o.Subformat, Name: o.base, Seed: opts.Seed, SectorSize: src.Disk.SectorSize(), BIOS: opts.BIOS,
+		Over: opts.Over,
 	}
 	do.Beside = func(suffix string) (driver.WriteFile, string, error) { return o.createExtent(src, suffix) }
 	if src.Format == format.Name {
 		do.Template = src.Template
 	}
-	o.bios = Reports(src, size, opts)
 	o.Target, err = format.Create(main, size, do)
 	return err
 }
@@ -136,18 +150,18 @@ func (o *Output) Pack() func(unit []byte, off int64) ([]byte, error) {
 }
 
 // Pass has what is written dropped from memory as soon as the storage has it.
-func (o *Output) Pass() {
+func (o *Parts) Pass() {
 	for _, p := range o.parts {
 		p.passing = true
 	}
 }
 
 // shown returns the name of a file of the output with the folder, as the user typed that.
-func (o *Output) shown(name string) string { return strings.TrimSuffix(o.path, o.base) + name }
+func (o *Parts) shown(name string) string { return strings.TrimSuffix(o.path, o.base) + name }
 
 // checkDest refuses a DEST that is the source, that others need, and one that is there unless it may be replaced. What
 // --force could not help comes first, so that it is never advised in vain.
-func (o *Output) checkDest(src *gate.Opened) error {
+func (o *Parts) checkDest(src *gate.Opened) error {
 	if o.swaps {
 		return cmp.Or(o.checkUnfinished(), o.checkPartialNames(src))
 	}
@@ -176,7 +190,7 @@ func (o *Output) checkDest(src *gate.Opened) error {
 
 // checkUnfinished refuses a DEST on which a run has left work open: its partial files would be taken for stale ones,
 // and its original for an unused file.
-func (o *Output) checkUnfinished() error {
+func (o *Parts) checkUnfinished() error {
 	who := "DEST " + o.path + " cannot be written"
 	w, err := journal.Beside(o.dir, o.base)
 	if err != nil {
@@ -199,7 +213,7 @@ func (o *Output) checkUnfinished() error {
 
 // checkBeside refuses a view that lies elsewhere than the files that it needs: an image names files of its own folder
 // only, and no links. Their names may not be those that belong to DEST, with which they would be removed.
-func (o *Output) checkBeside(src *gate.Opened) error {
+func (o *Parts) checkBeside(src *gate.Opened) error {
 	for _, f := range src.Handles {
 		st, _ := o.dir.At.Lstat(f.Name()) // what is not there is not the file
 		bad := gate.CheckName(f.Name())
@@ -219,7 +233,7 @@ func (o *Output) checkBeside(src *gate.Opened) error {
 }
 
 // mayReplace refuses a name that is there, unless it may be replaced.
-func (o *Output) mayReplace(name string) error {
+func (o *Parts) mayReplace(name string) error {
 	if o.force {
 		return nil
 	}
@@ -246,7 +260,7 @@ func sourceFile(d *gate.Folder, name string, src *gate.Opened) string {
 
 // checkPartialNames refuses a DEST whose partial names are files of the source: they would be taken for what a killed
 // run left. The folder can be one that finds a file by its name in another case.
-func (o *Output) checkPartialNames(src *gate.Opened) error {
+func (o *Parts) checkPartialNames(src *gate.Opened) error {
 	taken := func(inner string) bool {
 		return strings.EqualFold(inner, o.base) || isExtentName(strings.ToLower(o.base), strings.ToLower(inner))
 	}
@@ -268,7 +282,7 @@ func (o *Output) checkPartialNames(src *gate.Opened) error {
 
 // findReplaced looks at the image that --force replaces. It may not be in use, and its extent file, which goes with it,
 // must not be the source's: an extent can be opened without its descriptor.
-func (o *Output) findReplaced(src *gate.Opened) error {
+func (o *Parts) findReplaced(src *gate.Opened) error {
 	if !o.dir.Exists(o.base) {
 		return nil
 	}

@@ -340,10 +340,10 @@ func TestOutputsThatSwapHaveTheNamesOfTheSource(t *testing.T) {
 	files, err := image.OpenFiles(path, nil)
 	require.NoError(t, err)
 	defer files.Close()
-	out, _, err = store.CreateFiles(path, files, false, true)
+	parts, _, err := store.CreateFiles(path, files, false, true)
 	require.NoError(t, err)
-	_, err = out.AddFile("disk-flat.vmdk")
+	_, err = parts.AddFile("disk-flat.vmdk")
 	require.NoError(t, err)
-	require.NoError(t, out.Discard())
+	require.NoError(t, parts.Discard())
 	require.Equal(t, before, disktest.Names(t, dir))
 }

@@ -83,7 +83,7 @@ func (p *partialFile) wrap(verb string, err error) error {
 
 // newPart creates the partial file of a name. One that is left from a killed run is removed, one that is in use is not:
 // the lock dies with its process.
-func (o *Output) newPart(name string) (*partialFile, error) {
+func (o *Parts) newPart(name string) (*partialFile, error) {
 	partial := partialName(name)
 	if len(partial) > 255 {
 		return nil, ondisk.In(ondisk.ErrOutput, "%s: the name is too long", o.shown(name))
@@ -114,7 +114,7 @@ func (o *Output) newPart(name string) (*partialFile, error) {
 
 // begin gives a new file its lock and permissions. Without the lock another run could take the file for a stale one,
 // remove it and put its own in its place.
-func (o *Output) begin(p *partialFile, partial string) error {
+func (o *Parts) begin(p *partialFile, partial string) error {
 	f := sys.Of(p.File)
 	st, err := f.Stat()
 	if err != nil {
@@ -128,7 +128,7 @@ func (o *Output) begin(p *partialFile, partial string) error {
 			return err
 		}
 	}
-	if !hyperV[o.Format] {
+	if !o.dense {
 		f.Sparse()
 	}
 	if err := o.lock(f, partial); err != nil {
@@ -155,7 +155,7 @@ func usedByOther(shown string) error {
 }
 
 // removeStale removes what a killed run left under a partial name.
-func (o *Output) removeStale(partial string) error {
+func (o *Parts) removeStale(partial string) error {
 	f, err := openStale(o.dir, partial)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -227,7 +227,7 @@ type limits struct {
 type notes struct{ list []ondisk.Issue }
 
 func (n *notes) add(code, remedy, format string, args ...any) {
-	if n == nil || slices.ContainsFunc(n.list, func(i ondisk.Issue) bool { return i.Code == code }) {
+	if slices.ContainsFunc(n.list, func(i ondisk.Issue) bool { return i.Code == code }) {
 		return
 	}
 	n.list = append(n.list,
@@ -235,10 +235,10 @@ func (n *notes) add(code, remedy, format string, args ...any) {
 }
 
 // Notes returns what the file system of DEST lacked, and how the output got along without it.
-func (o *Output) Notes() []ondisk.Issue { return o.notes.list }
+func (o *Parts) Notes() []ondisk.Issue { return o.notes.list }
 
 // lock takes the lock by which a run marks the partial file that it writes.
-func (o *Output) lock(f *sys.File, partial string) error {
+func (o *Parts) lock(f *sys.File, partial string) error {
 	if o.limits.noLocks {
 		return nil
 	}
@@ -259,7 +259,7 @@ func (o *Output) lock(f *sys.File, partial string) error {
 
 // tryFileSystem finds out, on the first file while it is empty, whether the file system can do what the output will
 // need: a refusal must not come after hours of copying. Nothing is left of it.
-func (o *Output) tryFileSystem(p *partialFile) error {
+func (o *Parts) tryFileSystem(p *partialFile) error {
 	if err := o.tryNames(p.final); err != nil {
 		return err
 	}
@@ -273,7 +273,7 @@ func (o *Output) tryFileSystem(p *partialFile) error {
 }
 
 // tryReading reads through another descriptor, as the proof will. Where a lock forbids that, it is released.
-func (o *Output) tryReading(p *partialFile) error {
+func (o *Parts) tryReading(p *partialFile) error {
 	err := readable(o.dir, partialName(p.final))
 	if err == nil {
 		return nil
@@ -306,7 +306,7 @@ func trialNames(final string) (first, second string) {
 
 // tryNames tries a second name and a rename that replaces nothing, with a file that serves for nothing else: a server
 // of SMB that gave a lease for a file under one name can refuse to open it under another.
-func (o *Output) tryNames(final string) error {
+func (o *Parts) tryNames(final string) error {
 	first, second := trialNames(final)
 	for _, n := range []string{first, second} {
 		if err := removeTrial(o.dir, n); err != nil {
@@ -356,7 +356,7 @@ func removeTrial(d *gate.Folder, name string) error {
 }
 
 // permit sets permissions. A file system that keeps none gives those that it was mounted with.
-func (o *Output) permit(p *partialFile, mode fs.FileMode) error {
+func (o *Parts) permit(p *partialFile, mode fs.FileMode) error {
 	err := sys.Of(p.File).Chmod(mode)
 	if sys.Unsupported(err) {
 		o.notes.add("dest-permissions", "make sure that DEST can only be reached by users that may read it",

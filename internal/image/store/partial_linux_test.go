@@ -60,7 +60,7 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, f.Close()) })
 		return &partialFile{File: f, final: name, shown: name}
 	}
-	o := Output{dir: dir, path: "x", base: "x", mode: 0o666, notes: &notes{}}
+	o := Parts{dir: dir, path: "x", base: "x", mode: 0o666}
 
 	// Another run has put its own file in the place of the one that was made.
 	p := part("x")
@@ -108,7 +108,7 @@ func TestCloseThatFails(t *testing.T) {
 	path := t.TempDir()
 	dir, err := gate.OpenFolder(path)
 	require.NoError(t, err)
-	o := Output{dir: dir, path: path + "/x", base: "x", mode: 0o600, notes: &notes{}}
+	o := Parts{dir: dir, path: path + "/x", base: "x", mode: 0o600}
 	p, err := o.newPart("x")
 	require.NoError(t, err)
 	require.NoError(t, p.File.Close())
@@ -128,7 +128,7 @@ func TestStaleFilesThatAreReadOnly(t *testing.T) {
 			require.NoError(t, err)
 			defer f.Close()
 			require.NoError(t, f.Chmod(0o444))
-			o := Output{dir: dir, notes: &notes{}}
+			o := Parts{dir: dir}
 			if !atWork {
 				require.NoError(t, dir.At.Link(".x.partial", "note"))
 				require.NoError(t, o.removeStale(".x.partial"))

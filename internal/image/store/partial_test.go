@@ -17,7 +17,7 @@ func TestStaleFilesWithoutLocks(t *testing.T) {
 	f, err := dir.At.Create(".x.partial", 0o600)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	o := Output{dir: dir, notes: &notes{}, limits: limits{noLocks: true}}
+	o := Parts{dir: dir, limits: limits{noLocks: true}}
 	require.ErrorContains(t, o.removeStale(".x.partial"), "knows no locks")
 	require.True(t, dir.Exists(".x.partial"))
 }

@@ -22,7 +22,7 @@ import (
 const UnknownRoom = math.MaxInt64
 
 // Free returns the space in bytes that an ordinary user can still take where the output goes.
-func (o *Output) Free() (int64, error) {
+func (o *Parts) Free() (int64, error) {
 	free, known, err := o.dir.At.Free()
 	if err != nil {
 		return 0, ondisk.In(ondisk.ErrOutput, "free space: %w", err)
@@ -39,15 +39,15 @@ func (o *Output) Free() (int64, error) {
 func (o *Output) Room() int64 { return o.room }
 
 // Reopen opens what was written, through a handle of its own, as a later reader will.
-func (o *Output) Reopen() (*image.Image, error) {
-	if o.again != nil {
-		return o.again()
-	}
+func (o *Output) Reopen() (*image.Image, error) { return o.again() }
+
+// image opens the image that was written.
+func (o *Parts) image(format string, sector int64) (*image.Image, error) {
 	d, err := o.reader()
 	if err != nil {
 		return nil, err
 	}
-	img, err := image.OpenIn(d, o.base, image.Options{Format: o.Format, SectorSize: o.sector})
+	img, err := image.OpenIn(d, o.base, image.Options{Format: format, SectorSize: sector})
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -56,7 +56,7 @@ func (o *Output) Reopen() (*image.Image, error) {
 }
 
 // reader returns the folder as it will be: the partial files stand there under their final names.
-func (o *Output) reader() (*gate.Folder, error) {
+func (o *Parts) reader() (*gate.Folder, error) {
 	d, err := o.dir.Again()
 	if err != nil {
 		return nil, fmt.Errorf("reopen %s: %w", o.path, err)
@@ -72,7 +72,7 @@ func (o *Output) reader() (*gate.Folder, error) {
 }
 
 // Files returns the final names, the named one first.
-func (o *Output) Files() []string {
+func (o *Parts) Files() []string {
 	var out []string
 	for _, p := range o.parts {
 		out = append(out, p.final)
@@ -88,7 +88,7 @@ type Sum struct {
 
 // Sums reads all files as they lie on the storage now, the named one first. begin receives how many bytes there are,
 // add how many were read.
-func (o *Output) Sums(ctx context.Context, begin, add func(n int64)) ([]Sum, error) {
+func (o *Parts) Sums(ctx context.Context, begin, add func(n int64)) ([]Sum, error) {
 	var total int64
 	for _, p := range o.parts {
 		st, err := p.Stat()
@@ -138,7 +138,7 @@ func SHA256Sums(folder string, sums []Sum) string {
 // Publish gives the files their names: the second ones first, then the one that users name, so that DEST is absent or
 // complete at every moment. Then the folder is synced. After an error nothing has its name; what fails when DEST has it
 // is a note.
-func (o *Output) Publish() error {
+func (o *Parts) Publish() error {
 	for _, p := range o.parts {
 		if p.mode&0o600 == 0o600 {
 			continue
@@ -180,7 +180,7 @@ func (o *Output) Publish() error {
 
 // removeReplaced removes the extents of the image that DEST replaced, unless another descriptor uses them. Failing
 // leaves a file too many, which loses nothing.
-func (o *Output) removeReplaced() {
+func (o *Parts) removeReplaced() {
 	for _, n := range o.replace {
 		if named, err := image.IsNamed(o.dir, n); err == nil && !named {
 			_ = o.dir.At.Remove(n)
@@ -191,7 +191,7 @@ func (o *Output) removeReplaced() {
 
 // retract takes DEST back when its name might not survive a loss of power. An image that DEST replaced cannot come
 // back, so that the new one stays then: it is complete.
-func (o *Output) retract() error {
+func (o *Parts) retract() error {
 	if o.force {
 		return nil
 	}
@@ -204,7 +204,7 @@ func (o *Output) retract() error {
 
 // link gives a part its name, which must be free, as a second one. File systems without links rename: there, a kill
 // before the next step leaves a file that the next run reports.
-func (o *Output) link(p *partialFile) error {
+func (o *Parts) link(p *partialFile) error {
 	if o.limits.links != nil {
 		o.notes.add("dest-no-links", "", "the file system has no hard links (%v): a run that is killed in its last "+
 			"moment could leave %s behind without %s",
@@ -215,7 +215,7 @@ func (o *Output) link(p *partialFile) error {
 }
 
 // rename gives a part its name in place of the partial one, and replaces only when it may.
-func (o *Output) rename(p *partialFile, replace bool) error {
+func (o *Parts) rename(p *partialFile, replace bool) error {
 	from, at := partialName(p.final), o.dir.At
 	switch {
 	case replace:
@@ -239,7 +239,7 @@ func (o *Output) rename(p *partialFile, replace bool) error {
 
 // nameError returns the error of a call that gave a part its name, unless the part has it. A server can have carried
 // out what it reports as failed, or as done before when a call was repeated.
-func (o *Output) nameError(p *partialFile, err error) error {
+func (o *Parts) nameError(p *partialFile, err error) error {
 	if err != nil && o.dir.LeadsTo(p.final, sys.Of(p.File)) {
 		o.removePartialName(partialName(p.final))
 		return nil
@@ -248,7 +248,7 @@ func (o *Output) nameError(p *partialFile, err error) error {
 }
 
 // removePartialName removes a partial name that is no longer needed.
-func (o *Output) removePartialName(partial string) {
+func (o *Parts) removePartialName(partial string) {
 	if err := o.dir.At.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not "+
 			"be removed: %v",
@@ -264,7 +264,7 @@ func publishError(name string, err error) error {
 }
 
 // unpublish takes back the names of second files when DEST could not get its own.
-func (o *Output) unpublish() error {
+func (o *Parts) unpublish() error {
 	for _, n := range o.replace {
 		_ = o.dir.At.Remove(replacedName(n)) // the mark, see Publish
 	}
@@ -272,7 +272,7 @@ func (o *Output) unpublish() error {
 }
 
 // unlink takes back the final names of parts that have them.
-func (o *Output) unlink(parts []*partialFile) error {
+func (o *Parts) unlink(parts []*partialFile) error {
 	for _, p := range parts {
 		if err := o.dir.At.Remove(p.final); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return publishError(p.shown, err)
@@ -281,7 +281,7 @@ func (o *Output) unlink(parts []*partialFile) error {
 	return nil
 }
 
-func (o *Output) syncFolder() error {
+func (o *Parts) syncFolder() error {
 	err := o.dir.At.Sync()
 	if sys.Unsupported(err) {
 		o.notes.add("dest-folder-not-synced", "sync or unmount the file system before the machine is switched off",
@@ -296,7 +296,7 @@ func (o *Output) syncFolder() error {
 }
 
 // EachFile passes the files of an output, the one that users name first, with the names that they will have and have.
-func (o *Output) EachFile(each func(final, partial string, f *sys.File) error) error {
+func (o *Parts) EachFile(each func(final, partial string, f *sys.File) error) error {
 	for _, p := range o.parts {
 		if err := each(p.final, partialName(p.final), sys.Of(p.File)); err != nil {
 			return err
@@ -306,7 +306,7 @@ func (o *Output) EachFile(each func(final, partial string, f *sys.File) error) e
 }
 
 // Release closes the files and leaves them under the names that they have. Discard is harmless after that.
-func (o *Output) Release() error {
+func (o *Parts) Release() error {
 	if o.dir == nil {
 		return nil
 	}
@@ -314,7 +314,7 @@ func (o *Output) Release() error {
 }
 
 // Discard removes what was written. It is harmless after Publish.
-func (o *Output) Discard() error {
+func (o *Parts) Discard() error {
 	if o.dir == nil {
 		return nil
 	}
@@ -327,7 +327,7 @@ func (o *Output) Discard() error {
 	return errors.Join(append(errs, o.close())...)
 }
 
-func (o *Output) close() error {
+func (o *Parts) close() error {
 	var errs []error
 	for _, p := range o.parts {
 		errs = append(errs, p.Close())

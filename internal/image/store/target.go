@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -119,23 +118,14 @@ func Rewritable(img *image.Image) error {
 	return nil
 }
 
-// CreateFiles starts the file of a package at path, which is a copy of src. The output has no disk of its own. swap:
-// the names are those of src, see CreateOptions.
-func CreateFiles(path string, src *image.FileSet, force, swap bool) (*Output, driver.WriteFile, error) {
-	o := &Output{
-		path: path, base: filepath.Base(path), force: force, swaps: swap, notes: &notes{},
-		mode: src.Handles[0].Info.Mode.Perm(),
+// CreateFiles starts the file of a package at path, which is a copy of src. swap: the names are those of src, see
+// CreateOptions.
+func CreateFiles(path string, src *image.FileSet, force, swap bool) (*Parts, driver.WriteFile, error) {
+	o, err := openParts(path, &src.Opened, force, swap)
+	if err != nil {
+		return nil, nil, err
 	}
-	var err error
-	if o.dir, err = gate.OpenFolder(filepath.Dir(path)); err != nil {
-		return nil, nil, ondisk.In(ondisk.ErrOutput, "folder of DEST, %s: %w", filepath.Dir(path), err)
-	}
-	err = o.checkDest(&src.Opened)
-	var first *partialFile
-	if err == nil {
-		o.stale = o.dir.Exists(partialName(o.base))
-		first, err = o.newPart(o.base)
-	}
+	first, err := o.first(&src.Opened)
 	if err != nil {
 		return nil, nil, errors.Join(err, o.Discard())
 	}
@@ -144,7 +134,7 @@ func CreateFiles(path string, src *image.FileSet, force, swap bool) (*Output, dr
 
 // AddFile creates a further file. One of a run that was killed while it published has its partial name as a second
 // link, and goes.
-func (o *Output) AddFile(name string) (driver.WriteFile, error) {
+func (o *Parts) AddFile(name string) (driver.WriteFile, error) {
 	if err := gate.CheckName(name); err != nil {
 		return nil, err
 	}
@@ -163,10 +153,10 @@ func (o *Output) AddFile(name string) (driver.WriteFile, error) {
 }
 
 // Without hides a file from those that read back what was written: it has the name of one that the output lacks.
-func (o *Output) Without(name string) { o.hidden = append(o.hidden, name) }
+func (o *Parts) Without(name string) { o.hidden = append(o.hidden, name) }
 
 // ReadBack opens what was written under the names that it will have, through handles of its own.
-func (o *Output) ReadBack() (*image.FileSet, error) {
+func (o *Parts) ReadBack() (*image.FileSet, error) {
 	d, err := o.reader()
 	if err != nil {
 		return nil, err
@@ -176,7 +166,7 @@ func (o *Output) ReadBack() (*image.FileSet, error) {
 
 // CreateDisk starts the bytes of a disk in w, in place of those of src. They get no name of their own: the result is
 // neither published nor discarded. again opens what was written.
-func (o *Output) CreateDisk(
+func (o *Parts) CreateDisk(
 	w driver.WriteFile, name string, size int64, src *image.Image, opts CreateOptions,
 	again func() (*image.Image, error),
 ) (*Output, error) {
@@ -184,7 +174,7 @@ func (o *Output) CreateDisk(
 	if err != nil {
 		return nil, err
 	}
-	d := &Output{Format: format.Name, Subformat: sub, dir: o.dir, base: name, notes: o.notes, again: again}
+	d := &Output{Format: format.Name, Subformat: sub, Parts: o, again: again}
 	if d.room, err = d.Free(); err != nil {
 		return nil, err
 	}
@@ -197,5 +187,4 @@ func (o *Output) CreateDisk(
 }
 
 var errSeveral = fmt.Errorf("a disk of several files inside of a package: %w for writing; convert it to one file",
-
 	ondisk.ErrUnsupported)
