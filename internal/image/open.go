@@ -3,10 +3,16 @@
 package image
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"path"
+	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -14,6 +20,8 @@ import (
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/image/vhdx"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Image is an opened image and the files it consists of.
@@ -341,4 +349,324 @@ func openAlone(
 		return nil, errors.Join(err, img.Close())
 	}
 	return img, nil
+}
+
+// FileSet is an open file with others of its folder, read-only: those of a package.
+type FileSet struct {
+	gate.Opened
+	within   map[string]*gate.Folder // folders inside of the first file's, by their paths
+	siblings *siblingCache           // of the images among the files
+}
+
+// siblingCache holds what the images of a folder name, once that was asked for: each disk of a package asks, and the
+// folder may be large.
+type siblingCache struct{ names map[string]driver.Names }
+
+// OpenFiles opens a file. The user's own path may lead through links. A meter counts what is read; nil: it is not
+// counted.
+func OpenFiles(path string, meter *gate.Meter) (*FileSet, error) {
+	dir, base, err := gate.Follow(path, meter)
+	if err != nil {
+		return nil, err
+	}
+	return NewFileSet(dir, base)
+}
+
+// NewFileSet opens a file through an open folder, which is the set's from then on.
+func NewFileSet(dir *gate.Folder, base string) (*FileSet, error) {
+	f, err := dir.OpenAny(base, ondisk.ErrReference)
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return &FileSet{
+		gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}},
+		map[string]*gate.Folder{},
+		&siblingCache{},
+	}, nil
+}
+
+// First returns the file that was named.
+func (s *FileSet) First() driver.File { return s.Handles[0] }
+
+// Has reports whether the folder has a file of this name.
+func (s *FileSet) Has(name string) bool {
+	_, underWay := s.Dir.Alias[name]
+	return underWay || s.Dir.Exists(name)
+}
+
+// Open opens a further file, by its path from the folder on. No link is followed.
+func (s *FileSet) Open(name string) (driver.File, error) {
+	if err := gate.CheckPath(name); err != nil {
+		return nil, err
+	}
+	dir, err := s.folderOf(name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := dir.OpenAs(path.Base(name), name)
+	if err != nil {
+		return nil, err
+	}
+	s.Handles = append(s.Handles, f)
+	return f, nil
+}
+
+// OpenImage opens an image among the files, through handles of its own.
+func (s *FileSet) OpenImage(name string, o Options) (*Image, error) {
+	from, err := s.folderOf(name)
+	if err != nil {
+		return nil, err
+	}
+	at := path.Dir(name)
+	if at != "." {
+		o.Beside = nil
+	}
+	o.Allow, o.Search = nil, nil // a package is complete
+	dir, err := from.Again()
+	if err != nil {
+		return nil, err
+	}
+	img, err := OpenIn(dir, path.Base(name), o)
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	if at == "." {
+		img.siblings = s.siblings
+	} else {
+		img.Under = at
+	}
+	return img, nil
+}
+
+// OpenInside opens an image that lies in the first file, an archive, through handles of its own. It can name other
+// members, of which find gives the place.
+func (s *FileSet) OpenInside(
+	name string, at disk.Range, find func(name string) (disk.Range, error), o Options,
+) (*Image, error) {
+	dir, err := s.Dir.Again()
+	if err != nil {
+		return nil, err
+	}
+	f, err := dir.OpenAny(s.Base, ondisk.ErrReference)
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	if s.Dir.Alias == nil { // times of a file that is written change late on a network
+		err = s.Handles[0].Unchanged()
+	}
+	if err == nil && f.ID() != s.Handles[0].ID() {
+		err = fmt.Errorf("file %.256q %w", s.Base, ondisk.ErrChanged)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), dir.Close())
+	}
+	img, err := inArchive(dir, newSection(f, name, at), find, o)
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), dir.Close())
+	}
+	return img, nil
+}
+
+// Section returns a stretch of the first file as a file of its own: a member of an archive.
+func (s *FileSet) Section(name string, at disk.Range) driver.File {
+	return newSection(s.Handles[0], name, at)
+}
+
+// Close closes all files.
+func (s *FileSet) Close() error {
+	for _, d := range s.within {
+		_ = d.Close() // only names were looked up in it
+	}
+	return s.Opened.Close()
+}
+
+// maxWithin is how many folders inside of its own a package of an OVF can have files in.
+const maxWithin = 16
+
+// folderOf opens the folder that a file of the set lies in. No link is followed.
+func (s *FileSet) folderOf(name string) (*gate.Folder, error) {
+	at, dir := path.Dir(name), s.Dir
+	if at == "." {
+		return dir, nil
+	}
+	if d := s.within[at]; d != nil {
+		return d, nil
+	}
+	if len(s.within) == maxWithin {
+		return nil, fmt.Errorf("files of the OVF: %w of %d folders", ondisk.ErrLimit, maxWithin)
+	}
+	dir, err := dir.Enter(at)
+	if err == nil {
+		s.within[at] = dir
+	}
+	return dir, err
+}
+
+// section is a file that lies inside of another one, in one piece. Nothing is extracted.
+type section struct {
+	disk.Disk
+	f    *gate.File
+	name string // with its folders in the archive
+	off  int64
+}
+
+func newSection(f *gate.File, name string, at disk.Range) *section {
+	d := disk.New(at.Len, units.SectorSize, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: at.Len - off, Src: f, Off: at.Off + off}, nil
+	})
+	return &section{d, f, name, at.Off}
+}
+
+func (s *section) Name() string { return path.Base(s.name) }
+func (s *section) ID() string   { return fmt.Sprintf("%s:%d", s.f.ID(), s.off) }
+
+// inArchive opens an image that lies in an archive, whose members are the only files that it can name: by their plain
+// names, in its own folder.
+func inArchive(dir *gate.Folder, main *section, find func(name string) (disk.Range, error), o Options) (*Image, error) {
+	f := main.f
+	img := &Image{
+		Opened: gate.Opened{Dir: dir, Base: f.Name(), Handles: []*gate.File{f}}, members: []*section{main},
+		digest: o.Digest,
+	}
+	c := &chain{img: img, above: []driver.File{main}, sector: o.SectorSize}
+	c.gate = func(name string, _ int) (driver.File, error) {
+		if err := gate.CheckName(name); err != nil {
+			return nil, err
+		}
+		name = path.Join(path.Dir(main.name), name)
+		at, err := find(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("member %.256q of the archive: %w", name, sys.ErrNotExist)
+		}
+		if err != nil {
+			return nil, err
+		}
+		s := newSection(f, name, at)
+		img.members = append(img.members, s)
+		return s, nil
+	}
+	var err error
+	if img.Format, img.Image, err = c.open(main, o.Format); err != nil {
+		return nil, err
+	}
+	img.checkExtension(main.name, o)
+	return img, nil
+}
+
+// Stream is an image that comes through a pipe.
+type Stream struct {
+	// Image is what Create needs of a source. Its disk has the right size and cannot be read.
+	*Image
+	// Next gives the stored pieces of the disk, see driver.Stream.
+	Next func() (off int64, p []byte, err error)
+}
+
+// OpenStream reads the start of an image that comes through a pipe. want is the format that it must have, empty for
+// any.
+func OpenStream(r io.Reader, want string) (*Stream, error) {
+	b := bufio.NewReaderSize(r, headSize)
+	head, err := b.Peek(headSize)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	i := slices.IndexFunc(Formats, func(f driver.Format) bool { return f.Stream != nil && f.Detect(head, nil) })
+	switch {
+	case i < 0:
+		return nil, fmt.Errorf("the image is %w from a pipe, want a streamOptimized VMDK; write it to a file first",
+			ondisk.ErrUnsupported)
+	case want != "" && !strings.EqualFold(want, Formats[i].Name):
+		return nil, ondisk.Field("image", "format", 0, Formats[i].Name, want+", as --format says")
+	}
+	s, err := Formats[i].Stream(b)
+	if err != nil {
+		return nil, err
+	}
+	s.Disk = disk.New(s.Size, 512, func(int64) (disk.Run, error) { return disk.Run{}, errOnce })
+	return &Stream{Image: &Image{Image: &s.Image, Path: "-", Format: Formats[i].Name}, Next: s.Next}, nil
+}
+
+var errOnce = errors.New("a pipe cannot be read at an offset")
+
+// beyond returns the error of reading the end of a file of which only the first bytes were unpacked, nil of others.
+func beyond(f driver.File) error {
+	if h, ok := f.(interface{ Beyond() error }); ok {
+		return h.Beyond()
+	}
+	return nil
+}
+
+// maxPieces is how many bytes of a disk are kept that is read by the head of its image.
+const maxPieces = 32 << 20
+
+// openHead opens an image front to back, as far as its file can be read: its tables lie behind that. Reading what did
+// not come gives the error that ended it.
+func openHead(f driver.File, format driver.Format) (*driver.Image, error) {
+	s, err := format.Stream(io.NewSectionReader(f, 0, f.Size()))
+	if err != nil {
+		return nil, err
+	}
+	var pieces []disk.Piece
+	kept, end := 0, int64(0)
+	for err == nil {
+		var off int64
+		var p []byte
+		off, p, err = s.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			end = s.Size
+		case err == nil && kept+len(p) > maxPieces:
+			err = beyond(f)
+		case err == nil:
+			pieces = append(pieces, disk.Piece{
+				Range: disk.Range{Off: off, Len: int64(len(p))}, Src: bytes.NewReader(slices.Clone(p)),
+			})
+			kept, end = kept+len(p), off+int64(len(p))
+		}
+	}
+	s.Disk = disk.New(s.Size, units.SectorSize, disk.Pieces(s.Size, pieces, func(off int64) (disk.Run, error) {
+		if off < end {
+			return disk.Run{Len: end - off}, nil
+		}
+		return disk.Run{}, err
+	}))
+	return &s.Image, nil
+}
+
+// markText begins the first sector of a device to which a copy is being written, or was when its run ended.
+const markText = "trueup: unfinished copy\n" +
+	"A copy of a disk was being written to this device and did not come to its end.\n" +
+	"What stood here before is gone. Run the same trueup command again.\n"
+
+// Mark returns the first sector of a device with an unfinished copy. It has the signature of no table and no volume.
+func Mark(sector int64) []byte {
+	b := make([]byte, sector)
+	copy(b, markText)
+	return b
+}
+
+// Marked reports whether a disk begins with the mark of an unfinished copy.
+func (img *Image) Marked() (bool, error) {
+	b := make([]byte, len(markText))
+	if img.Disk.Size() < int64(len(b)) {
+		return false, nil
+	}
+	if err := ondisk.ReadFull(img.Disk, b, 0); err != nil {
+		return false, err
+	}
+	return string(b) == markText, nil
+}
+
+// noteMark keeps a device with an unfinished copy from being taken for a disk.
+func (img *Image) noteMark() error {
+	marked, err := img.Marked()
+	if !marked {
+		return err
+	}
+	text := "it holds an unfinished copy, which trueup was writing to it when that run ended"
+	remedy := "run the command that was writing it once more; what stood on it before is gone"
+	img.Issues = append(img.Issues, ondisk.Issue{
+		Code: "unfinished", Effect: ondisk.Refuse, Text: text, Remedy: remedy,
+		Err: &ondisk.Refusal{Code: "unfinished", Reason: text, Remedy: remedy},
+	})
+	return nil
 }

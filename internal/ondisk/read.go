@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"reflect"
+	"sync/atomic"
+
+	"github.com/trueup/trueup/internal/disk"
 )
 
 // Source is what structures are read from: a file or a disk.
@@ -123,4 +127,96 @@ func Byte(n int64) byte {
 		panic(fmt.Sprintf("ondisk: %d does not fit a byte", n))
 	}
 	return byte(n)
+}
+
+// IsZero reports whether all of b is zero. Comparing b with itself shifted by one byte is the fastest way that needs no
+// assembly: bytes.Equal stops at the first differing block.
+func IsZero(b []byte) bool {
+	return len(b) == 0 || (b[0] == 0 && string(b[:len(b)-1]) == string(b[1:]))
+}
+
+// DataRuns returns the runs of units of b that are not all zero, in order. The last unit of b may be cut.
+func DataRuns(b []byte, unit int64) iter.Seq[disk.Range] {
+	return func(yield func(disk.Range) bool) {
+		var run disk.Range
+		for off := int64(0); off < int64(len(b)); off += unit {
+			end := min(off+unit, int64(len(b)))
+			switch {
+			case !IsZero(b[off:end]):
+				if run.Len == 0 {
+					run.Off = off
+				}
+				run.Len = end - run.Off
+			case run.Len > 0:
+				if !yield(run) {
+					return
+				}
+				run.Len = 0
+			}
+		}
+		if run.Len > 0 {
+			yield(run)
+		}
+	}
+}
+
+// zerosRead is how many bytes AllZero reads at once.
+const zerosRead = 1 << 20
+
+// AllZero reports whether ranges of r hold only zeros. It reads up to the first other byte.
+func AllZero(r io.ReaderAt, ranges ...disk.Range) (bool, error) {
+	var buf []byte
+	for _, x := range ranges {
+		for off := x.Off; off < x.End(); off += zerosRead {
+			n := min(zerosRead, x.End()-off)
+			if int64(len(buf)) < n {
+				buf = make([]byte, n)
+			}
+			if err := ReadFull(r, buf[:n], off); err != nil || !IsZero(buf[:n]) {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// Budget bounds what untrusted structures may cost: bytes that are read, or steps. Safe for concurrent use.
+type Budget struct {
+	What, Unit string // for the error: "registry hive", "steps"
+	Limit      int64  // 0: unlimited
+
+	spent atomic.Int64
+}
+
+// Spend adds a cost. ErrLimit when all of them are more than the limit.
+func (b *Budget) Spend(n int64) error {
+	if sum := b.spent.Add(n); b.Limit > 0 && sum > b.Limit {
+		return fmt.Errorf("%s: %w of %d %s", b.What, ErrLimit, b.Limit, b.Unit)
+	}
+	return nil
+}
+
+// Spent returns the sum of the costs so far.
+func (b *Budget) Spent() int64 { return b.spent.Load() }
+
+// Metered is a source whose reads a budget pays for.
+type Metered struct {
+	Source
+	Budget *Budget
+}
+
+// ReadAt follows the contract of io.ReaderAt.
+func (m *Metered) ReadAt(p []byte, off int64) (int, error) {
+	if err := m.Budget.Spend(int64(len(p))); err != nil {
+		return 0, err
+	}
+	return m.Source.ReadAt(p, off)
+}
+
+// Extent returns the extent of the source, which costs nothing. A source that does not know its holes has none.
+func (m *Metered) Extent(off, limit int64) (disk.Extent, error) {
+	if s, ok := m.Source.(disk.Sparse); ok {
+		return s.Extent(off, limit)
+	}
+	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -297,4 +298,113 @@ func places(tag []byte, base int) (out []value) {
 		i = from + n + 1
 	}
 	return out
+}
+
+// A virtual system names its disks by resources of its hardware. Spec: DSP0243 8.3, "HostResource element":
+// ovf:/disk/ID.
+const (
+	systemElement   = "VirtualSystem"
+	resourceElement = "HostResource"
+	diskResource    = "disk/"
+)
+
+// openSystem notes the start of a virtual system.
+func (p *parser) openSystem() error {
+	if p.path[len(p.path)-1] != systemElement || slices.Contains(p.path[:len(p.path)-1], systemElement) {
+		return nil
+	}
+	if len(p.env.Systems) == maxItems {
+		return p.bad(ondisk.ErrLimit, "more than %d virtual systems", maxItems)
+	}
+	p.env.Systems = append(p.env.Systems, nil)
+	return nil
+}
+
+// text takes the text of an element, which matters where a virtual system names a disk.
+func (p *parser) text(content xml.CharData) error {
+	if len(p.env.Systems) == 0 || len(p.path) == 0 || p.path[len(p.path)-1] != resourceElement ||
+		!slices.Contains(p.path, systemElement) {
+		return nil
+	}
+	name := strings.TrimSpace(string(content))
+	id, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimPrefix(name, "ovf:"), "/"), diskResource)
+	if !ok {
+		return nil
+	}
+	if p.resources++; p.resources > maxItems {
+		return p.bad(ondisk.ErrLimit, "more than %d disks of virtual systems", maxItems)
+	}
+	last := len(p.env.Systems) - 1
+	p.env.Systems[last] = append(p.env.Systems[last], id)
+	return nil
+}
+
+// System returns the number of the first virtual system that has a disk; ok is false when none names it. An envelope
+// of one system, or of none, has all its disks there.
+func (e *Envelope) System(disk string) (n int, ok bool) {
+	if len(e.Systems) < 2 {
+		return 0, true
+	}
+	n = slices.IndexFunc(e.Systems, func(ids []string) bool { return slices.Contains(ids, disk) })
+	return n, n >= 0
+}
+
+// legacyUnits are the words of OVF 1.0 and of CIM_ResourceAllocationSettingData.
+var legacyUnits = map[string]int64{
+	"": 1, "byte": 1, "bytes": 1, "kilobytes": 1 << 10, "megabytes": 1 << 20, "gigabytes": 1 << 30,
+	"terabytes": 1 << 40,
+}
+
+// parseUnits reads a programmatic unit, "byte * 2^30". Spec: DMTF DSP0004, annex C.1.
+func parseUnits(s string) (int64, error) {
+	factors := strings.Split(strings.ToLower(s), "*")
+	unit, ok := legacyUnits[strings.TrimSpace(factors[0])]
+	if !ok {
+		return 0, fmt.Errorf("unit %.64q, want bytes such as %q", s, "byte * 2^30")
+	}
+	for _, f := range factors[1:] {
+		n, ok := parsePower(f)
+		if !ok || n == 0 || n > math.MaxInt64/unit {
+			return 0, fmt.Errorf("unit %.64q, want bytes such as %q", s, "byte * 2^30")
+		}
+		unit *= n
+	}
+	return unit, nil
+}
+
+// parsePower reads "2^30" or "1024".
+func parsePower(s string) (int64, bool) {
+	base, exponent, isPower := strings.Cut(s, "^")
+	n, err := strconv.ParseInt(strings.TrimSpace(base), 10, 64)
+	if err != nil || n < 1 || !isPower {
+		return n, err == nil && n > 0
+	}
+	e, err := strconv.ParseUint(strings.TrimSpace(exponent), 10, 6)
+	if err != nil {
+		return 0, false
+	}
+	out := int64(1)
+	for range e {
+		if out > math.MaxInt64/n {
+			return 0, false
+		}
+		out *= n
+	}
+	return out, true
+}
+
+// parseCapacity returns bytes, or -1 for a property that a deployment fills in.
+func parseCapacity(s string, unit int64) (int64, error) {
+	s = strings.TrimSpace(s)
+	if strings.HasPrefix(s, "${") && strings.HasSuffix(s, "}") {
+		return -1, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("capacity %.64q, want a number", s)
+	}
+	if n > math.MaxInt64/unit {
+		return 0, fmt.Errorf("capacity %d in units of %d bytes, want at most %d bytes", n, unit, int64(math.MaxInt64))
+	}
+	return n * unit, nil
 }

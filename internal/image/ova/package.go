@@ -2,13 +2,18 @@
 package ova
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -282,3 +287,360 @@ func (p *Package) Unchanged() error { return p.files.Unchanged() }
 
 // Uses reports whether a path leads to a file of the package, and its name.
 func (p *Package) Uses(path string) (name string, ok bool) { return p.files.Uses(path) }
+
+// relate assigns what the envelope and the manifest hold to the members.
+func (p *Package) relate() error {
+	held := map[string][]ovf.Disk{}
+	for _, d := range p.Envelope.Disks {
+		if f := p.Envelope.File(d.FileRef); f != nil {
+			held[f.ID] = append(held[f.ID], d)
+		}
+	}
+	for i := range p.Envelope.Files {
+		if f := &p.Envelope.Files[i]; len(held[f.ID]) > 0 {
+			p.disks = append(p.disks, p.newDisk(f, held[f.ID]))
+		}
+	}
+	p.findUnnamed()
+	if len(p.disks)+len(p.unnamed) > maxDisks {
+		return fmt.Errorf("package: %w of %d disks", ondisk.ErrLimit, maxDisks)
+	}
+	p.lines = map[*Member][]ovf.Digest{}
+	if p.Manifest != nil {
+		for _, d := range p.Manifest.Digests {
+			p.lines[p.named(d.Name)] = append(p.lines[p.named(d.Name)], d)
+		}
+	}
+	return nil
+}
+
+func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) Disk {
+	d := Disk{Disks: disks, file: f}
+	d.Member, d.notThere = p.localName(f.Href)
+	switch {
+	case d.notThere != nil:
+		d.Member, d.notThere = f.Href, fmt.Errorf("%w; %s", d.notThere, elsewhere)
+	case p.bad[f.Href] != nil:
+		d.notThere = p.bad[f.Href]
+	case slices.ContainsFunc(p.disks, func(o Disk) bool { return o.Member == d.Member }):
+		d.notThere = ondisk.In(ondisk.ErrReference,
+			"the OVF names the file %.256q twice, as %.256q too; want one File for it", d.Member, f.Href)
+		d.Member = f.Href
+	case p.inChunks(f, d.Member):
+		d.notThere = fmt.Errorf("file %.256q is in chunks of %d bytes, %.256q and following (ovf:chunkSize): %w; "+
+			"unpack the package, join them with cat, and drop the attribute", d.Member, f.ChunkSize,
+			ovf.FirstChunk(d.Member), ondisk.ErrUnsupported)
+	case p.member(d.Member) == nil:
+		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has "+
+			"none of that name",
+			d.Member)
+	}
+	return d
+}
+
+// inChunks reports whether a file of the envelope is absent, and its first chunk is not.
+func (p *Package) inChunks(f *ovf.File, name string) bool {
+	return p.member(name) == nil && f.ChunkSize > 0 && p.has(ovf.FirstChunk(name))
+}
+
+// disk finds what the envelope says about a member that holds a disk.
+func (p *Package) disk(member string) Disk {
+	return p.disks[slices.IndexFunc(p.disks, func(d Disk) bool { return d.Member == member })]
+}
+
+// localName returns the name in the package that an href leads to: a relative URI, and nothing that leaves the package.
+// Some writers escape blanks as URIs demand, some do not.
+func (p *Package) localName(href string) (string, error) {
+	name, err := p.checkMember(href)
+	if err != nil || !strings.Contains(href, "%") || p.has(name) {
+		return name, err
+	}
+	plain, err := url.PathUnescape(href)
+	if err != nil {
+		return name, nil //nolint:nilerr // the sign stands for itself
+	}
+	return p.checkMember(plain)
+}
+
+// refers reports whether the envelope names a member among its files.
+func (p *Package) refers(name string) bool {
+	return slices.ContainsFunc(p.Envelope.Files, func(f ovf.File) bool {
+		local, err := p.localName(f.Href)
+		return err == nil && local == name
+	})
+}
+
+func (p *Package) checkMember(href string) (string, error) {
+	if p.Kind == "ovf" {
+		name := strings.TrimPrefix(href, "./")
+		return name, gate.CheckPath(name)
+	}
+	name, err := MemberName(href)
+	return path.Join(path.Dir(p.role(roleOVF).Name), name), err
+}
+
+// has reports whether there is a file of this name.
+func (p *Package) has(name string) bool {
+	if p.Kind == "ovf" {
+		return p.files.Has(name)
+	}
+	return p.member(name) != nil
+}
+
+// Text is a file of a package that names its others, and its bytes when these have other names.
+type Text struct {
+	Name         string
+	Was, Renamed []byte
+}
+
+// Renamed returns the texts of an OVF for other names of its files, the envelope first. A name that leads to no file of
+// the package stays.
+func (p *Package) Renamed(to func(name string) string) ([]Text, error) {
+	e := p.Envelope.Fork()
+	for _, f := range p.Envelope.Files {
+		name, err := p.localName(f.Href)
+		if err = errors.Join(err, p.bad[f.Href]); err != nil {
+			return nil, err
+		}
+		if p.member(name) == nil {
+			continue
+		}
+		if err := p.plain(name); err != nil {
+			return nil, err
+		}
+		href := to(name)
+		if strings.TrimPrefix(f.Href, "./") != name { // it was escaped as URIs demand
+			href = url.PathEscape(href)
+		}
+		e.SetHref(f.ID, href)
+	}
+	main := p.role(roleOVF)
+	was, err := main.text(ovf.MaxText)
+	if err != nil {
+		return nil, err
+	}
+	out := []Text{{main.Name, was, e.Bytes()}}
+	if _, err := ovf.Parse(out[0].Renamed); err != nil {
+		return nil, fmt.Errorf("with other names of its files: %w", err)
+	}
+	m := p.role(roleManifest)
+	if m == nil {
+		return out, nil
+	}
+	if was, err = m.text(ovf.MaxManifest); err != nil {
+		return nil, err
+	}
+	sum := func(d ovf.Digest) []byte {
+		if p.named(d.Name) != main || d.New == nil {
+			return nil
+		}
+		h := d.New()
+		h.Write(out[0].Renamed)
+		return h.Sum(nil)
+	}
+	name := func(n string) string {
+		if m := p.named(n); m != nil {
+			return to(m.Name)
+		}
+		return n
+	}
+	return append(out, Text{m.Name, was, p.Manifest.Rewrite(sum, name)}), nil
+}
+
+// plain refuses a file that names others of the package, such as the descriptor of a VMDK: it would not find them under
+// other names. A sparse VMDK also names itself, perhaps as it was called once.
+func (p *Package) plain(name string) error {
+	id, err := image.IdentifyFile(p.member(name).file)
+	if err != nil {
+		return err
+	}
+	for _, x := range slices.Concat(id.Extents, id.Parents) {
+		if slices.ContainsFunc(p.Members, func(m *Member) bool {
+			return m.Name != name && strings.EqualFold(m.Name, x)
+		}) {
+			return fmt.Errorf("file %.256q names the file %.256q: %w under another name; write an .ova", name, x,
+				ondisk.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// Certificate returns the name of the file that signs the manifest, empty if there is none.
+func (p *Package) Certificate() string {
+	if m := p.role(roleCertificate); m != nil {
+		return m.Name
+	}
+	return ""
+}
+
+// Opened returns the open files: the archive, or those of the folder, the OVF first.
+func (p *Package) Opened() *gate.Opened { return &p.files.Opened }
+
+// OpenImage opens an image that can lie in a package: library.ova!disk1.vmdk, or library.ova when there is one disk
+// in it.
+func OpenImage(name string, o image.Options) (*image.Image, error) {
+	at, member := SplitPath(name)
+	p, err := Open(at, nil)
+	switch {
+	case errors.Is(err, ondisk.ErrNoMatch) && member != "":
+		return nil, ondisk.In(ondisk.ErrUsage, "%.256q is no package, and there is no file %.256q", at, name)
+	case errors.Is(err, ondisk.ErrNoMatch):
+		return image.Open(name, o)
+	case err != nil:
+		return nil, err
+	}
+	img, err := p.choose(member, o)
+	if img != nil {
+		img.Path = name
+	}
+	return img, errors.Join(err, p.Close())
+}
+
+// Identify is image.Identify, and lists the disks of an OVF as extents. One that cannot be read names nothing: its
+// disks are rows of their own then, and so is an image that it lists among its files and does not speak of as a disk.
+func Identify(path string, meter *gate.Meter) (image.Identity, error) {
+	id, err := image.Identify(path, meter)
+	if id.Format != "ovf" {
+		return id, err
+	}
+	p, err := Open(path, meter)
+	if err != nil {
+		return id, nil //nolint:nilerr // opening the package says why
+	}
+	for _, d := range p.Images() {
+		plain := !strings.Contains(d.Member, "/") && gate.CheckPath(d.Member) == nil
+		if plain && !slices.Contains(id.Extents, d.Member) {
+			id.Extents = append(id.Extents, d.Member)
+		}
+	}
+	return id, p.Close()
+}
+
+// Roots returns what has to be readable for an image or a package to be read: its folder with all links followed, or
+// the device that it is, and the folder of a link. Those of a path that leads nowhere are the folder in which it should
+// be.
+func Roots(path string) []string {
+	at, _ := SplitPath(path)
+	real, err := filepath.EvalSymlinks(at)
+	if err != nil {
+		return []string{filepath.Dir(at)}
+	}
+	if st, err := os.Stat(real); err == nil && !st.Mode().IsRegular() {
+		return []string{real}
+	}
+	roots := []string{filepath.Dir(real)}
+	if st, err := os.Lstat(at); err == nil && st.Mode()&fs.ModeSymlink != 0 && filepath.Dir(at) != roots[0] {
+		roots = append(roots, filepath.Dir(at))
+	}
+	return roots
+}
+
+// SplitPath takes the path of a member apart. A file that has such a name itself is meant.
+func SplitPath(name string) (at, member string) {
+	if _, err := os.Lstat(name); err == nil {
+		return name, ""
+	}
+	for i, c := range name {
+		if c != '!' {
+			continue
+		}
+		if st, err := os.Stat(name[:i]); err == nil && st.Mode().IsRegular() {
+			return name[:i], name[i+1:]
+		}
+	}
+	return name, ""
+}
+
+// choose opens the disk that the user named, or the only one.
+func (p *Package) choose(member string, o image.Options) (*image.Image, error) {
+	if member == "" && len(p.disks) == 1 {
+		return p.Open(p.disks[0], o)
+	}
+	disks := p.Images()
+	var paths []string
+	for _, d := range disks {
+		if d.Member == member {
+			return p.Open(d, o)
+		}
+		paths = append(paths, "'"+p.Path+"!"+d.Member+"'") // a shell would take the ! for its own
+	}
+	switch {
+	case len(p.Disks()) == 0 && member == "":
+		return nil, fmt.Errorf("the package has no disk with a file: %w, there is nothing to look at",
+			ondisk.ErrUnsupported)
+	case len(disks) == 0:
+		return nil, ondisk.In(ondisk.ErrUsage, "the package has no disk %.256q, and no other disk either", member)
+	case member != "":
+		return nil, ondisk.In(ondisk.ErrUsage, "the package has no disk %.256q, want one of %.1024s", member,
+			strings.Join(paths, ", "))
+	}
+	return nil, ondisk.In(ondisk.ErrUsage, "the package has %d disks, name one of them: %.1024s", len(disks),
+		strings.Join(paths, ", "))
+}
+
+// Open opens a disk of the package, through handles of its own.
+func (p *Package) Open(d Disk, o image.Options) (*image.Image, error) {
+	if err := d.readable(); err != nil {
+		return nil, err
+	}
+	o.Digest = func(ctx context.Context, name string, f driver.File) error {
+		if m := p.member(name); m != nil {
+			return compare(ctx, name, f, p.digests(m), unwatched{})
+		}
+		return nil
+	}
+	img, err := p.openDisk(d.Member, o)
+	if err == nil {
+		img.Path = p.Path + "!" + d.Member
+		img.Package = image.InPackage{Path: p.Path, Base: p.files.Base}
+	}
+	return img, err
+}
+
+func (p *Package) openDisk(name string, o image.Options) (*image.Image, error) {
+	if p.Kind == "ovf" {
+		return p.files.OpenImage(name, o)
+	}
+	at, err := p.find(name)
+	if err != nil {
+		return nil, err
+	}
+	return p.files.OpenInside(name, at, p.find, o)
+}
+
+// find returns the place of a file in the archive.
+func (p *Package) find(name string) (at disk.Range, err error) {
+	i := slices.IndexFunc(p.entries, func(e entry) bool { return e.name == name })
+	if i < 0 {
+		return at, fs.ErrNotExist
+	}
+	e := p.entries[i]
+	if !e.regular() {
+		kind := tarKinds[e.kind]
+		if kind == "" {
+			kind = fmt.Sprintf("of the kind %q", e.kind)
+		}
+		return at, fmt.Errorf("member %.256q of the archive is %s: %w, want a regular file", name, kind,
+			ondisk.ErrReference)
+	}
+	return e.bytes(), nil
+}
+
+// readable refuses what an OVF can say about a disk and no tool writes.
+func (d Disk) readable() error {
+	switch {
+	case d.notThere != nil:
+		return d.notThere
+	case d.file == nil:
+		return nil
+	case d.file.Compression != "" && d.file.Compression != "identity":
+		return fmt.Errorf("file %.256q with ovf:compression %.64q: %w; unpack it and drop the attribute", d.Member,
+			d.file.Compression, ondisk.ErrUnsupported)
+	}
+	if i := slices.IndexFunc(d.Disks, func(x ovf.Disk) bool { return x.ParentRef != "" }); i >= 0 {
+		return fmt.Errorf("disk %.256q is stored as the difference to the disk %.256q (ovf:parentRef): %w; export the "+
+			"machine without snapshots",
+			d.Disks[i].ID, d.Disks[i].ParentRef, ondisk.ErrUnsupported)
+	}
+	return nil
+}

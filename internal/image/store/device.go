@@ -9,9 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
@@ -281,6 +284,323 @@ func (d *Device) Fits(size, sector int64) error {
 				d.Path, size, d.Size),
 			Remedy: "enlarge the device, or name another",
 		}
+	}
+	return nil
+}
+
+// kernel reads the files about devices in /sys and /proc, below a root.
+type kernel struct{ root string }
+
+func (k kernel) path(parts ...string) string {
+	return filepath.Join(append([]string{k.root, "/"}, parts...)...)
+}
+
+// read returns the text of a file without the end of the line; empty for one that cannot be read.
+func (k kernel) read(parts ...string) string {
+	b, err := os.ReadFile(k.path(parts...))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(string(b), "\n")
+}
+
+// names lists a folder; nothing for one that cannot be read.
+func (k kernel) names(parts ...string) (out []string) {
+	entries, _ := os.ReadDir(k.path(parts...))
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// block is where a device has its folder, by its number. Spec: Documentation/ABI/stable/sysfs-block of Linux.
+func block(number string) string { return filepath.Join("sys/dev/block", number) }
+
+// use describes why a device may not be written, and what to do about it.
+type use struct{ text, remedy string }
+
+// inUse returns what has the device of a number in use, as a whole or in one of its partitions, or shows the disk of
+// which it is a partition; nil: nothing is known.
+func (k kernel) inUse(number string) *use {
+	if disk := k.disk(number); disk != "" { // another use of the disk would keep this run from claiming a part of it
+		if u := k.looped(disk); u != nil {
+			u.text = k.whose(number, disk) + " " + u.text
+			return u
+		}
+	}
+	for _, n := range append([]string{number}, k.partitions(number)...) {
+		for _, look := range []func(string) *use{k.mounted, k.swap, k.held, k.looped} {
+			if u := look(n); u != nil {
+				u.text = k.whose(number, n) + " " + u.text
+				return u
+			}
+		}
+	}
+	return nil
+}
+
+// partitions lists the numbers of the partitions of a device that the kernel knows.
+func (k kernel) partitions(number string) (out []string) {
+	for _, n := range k.names(block(number)) {
+		if k.read(block(number), n, "partition") != "" {
+			out = append(out, k.read(block(number), n, "dev"))
+		}
+	}
+	return out
+}
+
+// disk returns the number of the disk that a partition lies on, empty for a device that is not a partition.
+func (k kernel) disk(number string) string {
+	if k.read(block(number), "partition") == "" {
+		return ""
+	}
+	real, err := filepath.EvalSymlinks(k.path(block(number)))
+	if err != nil {
+		return ""
+	}
+	b, _ := os.ReadFile(filepath.Join(filepath.Dir(real), "dev"))
+	return strings.TrimSpace(string(b))
+}
+
+// whose names a device, a partition of it, or the disk of which it is one, as seen from the device.
+func (k kernel) whose(number, n string) string {
+	switch n {
+	case number:
+		return "it"
+	case k.disk(number):
+		return "its disk " + k.name(n)
+	}
+	return "its partition " + k.name(n)
+}
+
+// name returns what the kernel calls a device: sda1, dm-0.
+func (k kernel) name(number string) string {
+	real, err := filepath.EvalSymlinks(k.path(block(number)))
+	if err != nil {
+		return number
+	}
+	return filepath.Base(real)
+}
+
+// mounted looks through the mounts of this process. Spec: proc(5), /proc/[pid]/mountinfo.
+func (k kernel) mounted(number string) *use {
+	for l := range strings.Lines(k.read("proc/self/mountinfo")) {
+		if f := strings.Fields(l); len(f) > 4 && f[2] == number {
+			return &use{"is mounted on " + unescape(f[4]), "unmount it, or name another device"}
+		}
+	}
+	return nil
+}
+
+// swap looks through the swap areas. Spec: proc(5), /proc/swaps.
+func (k kernel) swap(number string) *use {
+	for l := range strings.Lines(k.read("proc/swaps")) {
+		f := strings.Fields(l)
+		if len(f) < 2 || f[1] != "partition" {
+			continue
+		}
+		if st, err := sys.Stat(k.path(unescape(f[0]))); err == nil && sys.NodeName(st.Node) == number {
+			return &use{"is used for swap", "swapoff it, or name another device"}
+		}
+	}
+	return nil
+}
+
+// unescape returns a path of a table in /proc, in which \040 stands for a space.
+func unescape(s string) string {
+	if out, err := strconv.Unquote(`"` + strings.ReplaceAll(s, `"`, `\"`) + `"`); err == nil {
+		return out
+	}
+	return s
+}
+
+// held looks at the devices that are made of this one.
+func (k kernel) held(number string) *use {
+	held := k.names(block(number), "holders")
+	if len(held) == 0 {
+		return nil
+	}
+	h := held[0]
+	dm := filepath.Join("sys/class/block", h, "dm")
+	name := k.read(dm, "name")
+	kind, _, _ := strings.Cut(k.read(dm, "uuid"), "-")
+	switch {
+	case strings.HasPrefix(h, "md"):
+		return &use{"is a member of the array " + h, "stop the array (mdadm --stop), or name another device"}
+	case kind == "LVM":
+		return &use{
+			"is a physical volume of LVM, and the volume " + name + " lies on it",
+			"name a logical volume, or another device",
+		}
+	case kind == "mpath":
+		return &use{"is a path of the multipath device " + name, "name /dev/mapper/" + name}
+	case kind == "CRYPT":
+		return &use{"is encrypted and open as " + name, "close it (cryptsetup close), or name another device"}
+	case name != "":
+		h = name + " (" + h + ")"
+	}
+	return &use{"is a part of the device " + h, "remove that device first, or name another one"}
+}
+
+// looped looks for a loop device over this one.
+func (k kernel) looped(number string) *use {
+	for loop, file := range k.loops() {
+		if st, err := sys.Stat(k.path(file)); err == nil && st.Node != 0 && sys.NodeName(st.Node) == number {
+			return &use{"is shown by the loop device " + loop, "remove that first (losetup -d), or name another device"}
+		}
+	}
+	return nil
+}
+
+// Looped returns which loop device shows a file, for all that do. It is for before the process confines itself.
+func Looped() map[sys.ID]string { return kernel{}.shown() }
+
+// shown asks each loop device for its file, which can have another name by now, or one in another namespace. A device
+// that this user may not open is asked for the name.
+func (k kernel) shown() map[sys.ID]string {
+	out := map[sys.ID]string{}
+	for loop, file := range k.loops() {
+		id, ok := sys.ID{}, false
+		if f, err := os.Open(k.path("dev", loop)); err == nil {
+			id, ok = sys.Of(f).LoopFile()
+			_ = f.Close() // it was read
+		}
+		if st, err := sys.Stat(k.path(file)); err == nil && !ok {
+			id, ok = st.ID, true
+		}
+		if ok {
+			out[id] = "/dev/" + loop
+		}
+	}
+	return out
+}
+
+// loops returns the files that loop devices show. Spec: Documentation/ABI/testing/sysfs-block-loop of Linux.
+func (k kernel) loops() map[string]string {
+	out := map[string]string{}
+	for _, n := range k.names("sys/class/block") {
+		if file := k.read("sys/class/block", n, "loop/backing_file"); file != "" {
+			out[n] = file
+		}
+	}
+	return out
+}
+
+// maxBelow bounds the devices that one is made of. A stack of arrays, LVM and encryption has a handful.
+const maxBelow = 4096
+
+// below lists the numbers of the devices that a device lies on, itself among them, and the files that loop devices
+// among them show.
+func (k kernel) below(number string) (numbers []string, files []sys.ID) {
+	add := func(n string) {
+		if n != "" && !slices.Contains(numbers, n) && len(numbers) < maxBelow {
+			numbers = append(numbers, n)
+		}
+	}
+	add(number)
+	for next := 0; next < len(numbers); next++ { //nolint:intrange // the list grows
+		at := block(numbers[next])
+		for _, s := range k.names(at, "slaves") {
+			add(k.read(at, "slaves", s, "dev"))
+		}
+		add(k.disk(numbers[next]))
+		if file := k.read(at, "loop/backing_file"); file != "" {
+			if st, err := sys.Stat(k.path(file)); err == nil && st.Node != 0 {
+				add(sys.NodeName(st.Node))
+			} else if err == nil {
+				files = append(files, st.ID)
+			}
+		}
+	}
+	return numbers, files
+}
+
+// window is what a loop device shows: the bytes of a file or a device from off to end.
+type window struct {
+	loop     string // its number
+	file     sys.ID
+	node     uint64
+	off, end int64
+}
+
+// overlaps reports whether two loop devices show the same bytes.
+func (w window) overlaps(x window) bool {
+	return w.loop != x.loop && w.node == x.node && (w.node != 0 || w.file == x.file) && w.off < x.end && x.off < w.end
+}
+
+// id returns by what the kernel knows a device after a restart: the identifier of a volume, of a LUN, or the file of a
+// loop device. Spec: Documentation/ABI/testing/sysfs-block-dm, sysfs-block-loop, sysfs-class-scsi_device of Linux.
+func (k kernel) id(number string) string {
+	for _, at := range []string{"dm/uuid", "device/wwid", "wwid", "loop/backing_file"} {
+		if id := k.read(block(number), at); id != "" {
+			return id
+		}
+	}
+	return ""
+}
+
+// windows returns what the loop devices among some devices show.
+func (k kernel) windows(numbers []string) (out []window) {
+	for _, n := range numbers {
+		st, err := sys.Stat(k.path(k.read(block(n), "loop/backing_file")))
+		if err != nil || st.Mode.IsDir() { // the root, for one that is no loop device
+			continue
+		}
+		w := window{n, st.ID, st.Node, 0, math.MaxInt64}
+		w.off, _ = strconv.ParseInt(k.read(block(n), "loop/offset"), 10, 64)
+		if limit, _ := strconv.ParseInt(k.read(block(n), "loop/sizelimit"), 10, 64); limit > 0 {
+			w.end = w.off + limit
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// beside looks for a loop device that shows bytes of a device which is one itself, or lies on one.
+func (k kernel) beside(d *Device) *use {
+	for loop := range k.loops() {
+		number := k.read("sys/class/block", loop, "dev")
+		if slices.Contains(d.below, number) {
+			continue
+		}
+		for _, x := range k.windows([]string{number}) {
+			if slices.ContainsFunc(d.windows, x.overlaps) {
+				return &use{
+					"the loop device " + loop + " shows bytes of it, too",
+					"remove that first (losetup -d), or name another device",
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// writer returns the process, beside this one, that has a device open for writing, a partition of it, or the disk of
+// which it is one, as far as this user may see. QEMU claims no device.
+func (k kernel) writer(number string) (found *use) {
+	numbers := append(k.partitions(number), number)
+	if disk := k.disk(number); disk != "" {
+		numbers = append(numbers, disk)
+	}
+	sys.Writers(k.path("proc"), func(w sys.Writer) bool {
+		if w.File.Mode.Type() != fs.ModeDevice || !slices.Contains(numbers, sys.NodeName(w.File.Node)) {
+			return true
+		}
+		found = &use{
+			fmt.Sprintf("%s is open for writing in process %d (%q)", k.whose(number, sys.NodeName(w.File.Node)), w.PID,
+				w.Program),
+			"end that program, or name another device",
+		}
+		return false
+	})
+	return found
+}
+
+// known returns an error for a device that /sys does not list.
+func (k kernel) known(d *Device) error {
+	if _, err := os.Stat(k.path(block(d.number))); errors.Is(err, fs.ErrNotExist) {
+		return ondisk.In(ondisk.ErrUnsupported, "%s: /sys does not list the device %s, so whether it is in use cannot "+
+			"be known; run trueup where /sys is mounted", d, d.number)
 	}
 	return nil
 }

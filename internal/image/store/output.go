@@ -7,9 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -348,3 +352,355 @@ func unused(img *image.Image, shown string) error {
 	}
 	return nil
 }
+
+// extentNames returns the names that a further file of an image can have.
+func extentNames(base, suffix string) (name, other string) {
+	ext := filepath.Ext(base)
+	stem := strings.TrimSuffix(base, ext)
+	return stem + suffix + ext, stem + "-1" + suffix + ext
+}
+
+// extentSuffix is what formats put between stem and extension: the flat extent, those of a disk in pieces of 2 GB, and
+// the head of a view.
+var extentSuffix = regexp.MustCompile(`^(-1)?-(flat|head|[fs][0-9]{3,4})$`)
+
+// isExtentName reports whether a name is one that a further file of the image base can have.
+func isExtentName(base, name string) bool {
+	ext := filepath.Ext(base)
+	rest, ok := strings.CutPrefix(name, strings.TrimSuffix(base, ext))
+	rest, ends := strings.CutSuffix(rest, ext)
+	return ok && ends && extentSuffix.MatchString(rest)
+}
+
+// createExtent creates a further file of the image: NAME-flat.vmdk. With --force the one that DEST uses now must live
+// until the descriptor has been exchanged, so the new one takes the other of two names.
+func (o *Parts) createExtent(src *image.Image, suffix string) (driver.WriteFile, string, error) {
+	name, other := extentNames(o.base, suffix)
+	if err := gate.CheckName(other); err != nil {
+		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST would need a second file: %w", err)
+	}
+	if o.uses(name) {
+		name = other
+	}
+	if f := sourceFile(o.dir, name, &src.Opened); f != "" && o.swaps {
+		p, err := o.newPart(name)
+		return p, name, err
+	} else if f != "" {
+		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST %s needs the name %s, which leads to the source's file %s; "+
+			"name another file", o.path, o.shown(name), f)
+	}
+	if o.dir.Exists(name) {
+		return nil, "", ondisk.In(ondisk.ErrOutput,
+			"%s exists and does not belong to %s; move it away, or choose another name for DEST", o.shown(name), o.path)
+	}
+	p, err := o.newPart(name)
+	return p, name, err
+}
+
+// uses reports whether the image that is replaced has a file of a name.
+func (o *Parts) uses(name string) bool {
+	return slices.ContainsFunc(o.old, func(n string) bool {
+		return n == name || o.caseless &&
+			strings.EqualFold(n, name)
+	})
+}
+
+// owns reports whether a name is one that a further file of DEST can have.
+func (o *Parts) owns(name string) bool {
+	if o.caseless {
+		return isExtentName(strings.ToLower(o.base), strings.ToLower(name))
+	}
+	return isExtentName(o.base, name)
+}
+
+// findCase finds out whether the folder finds a file by its name in another case: it finds DEST, and has no file of
+// just that name.
+func (o *Parts) findCase() error {
+	alike, err := o.dir.Names(func(n string) bool { return strings.EqualFold(n, o.base) })
+	o.caseless = len(alike) == 1 && alike[0] != o.base && o.dir.SameFile(alike[0], o.base)
+	return err
+}
+
+// replacedName returns the name of a second link to an extent that waits for its removal, since DEST has got another.
+func replacedName(name string) string { return "." + name + journal.Replaced }
+
+// cutMark takes a name apart that killed runs leave: the file that it stands for, and ".partial" or ".replaced". Other
+// names have no mark.
+func cutMark(name string) (inner, mark string) {
+	rest, ok := strings.CutPrefix(name, ".")
+	for _, mark := range []string{journal.Partial, journal.Replaced} {
+		if inner, ends := strings.CutSuffix(rest, mark); ok && ends {
+			return inner, mark
+		}
+	}
+	return "", ""
+}
+
+// removeLeft removes the further files that killed runs have left. This run holds the lock of DEST's partial file by
+// now. Such a file has a second link as a mark. One that could be in use stays, without the mark.
+func (o *Parts) removeLeft() error {
+	left, err := o.dir.Names(func(n string) bool {
+		inner, mark := cutMark(n)
+		return mark != "" && o.owns(inner)
+	})
+	if err != nil {
+		return err
+	}
+	for _, n := range left {
+		if err := o.removeMarked(cutMark(n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeMarked removes a mark, and the file behind it when nothing uses that.
+func (o *Parts) removeMarked(n, mark string) error {
+	if w, err := o.otherWork(n); w != nil || err != nil {
+		return err
+	}
+	// Named, and DEST was not: its partial file was there when this run began.
+	unpublished := mark == journal.Partial && o.stale && o.dir.SameFile(n, partialName(n))
+	// DEST got another extent, and this one was not removed.
+	replaced := mark == journal.Replaced && len(o.old) > 0 && o.dir.SameFile(n, replacedName(n))
+	if unpublished || replaced {
+		if err := o.removeUnused(n); err != nil {
+			return err
+		}
+	}
+	if mark == journal.Partial {
+		return o.removeStale(partialName(n))
+	}
+	if err := o.dir.At.Remove(replacedName(n)); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "remove %s: %w", replacedName(n), err)
+	}
+	return nil
+}
+
+// otherWork returns the open work on another DEST that has files of a name, final or partial; nil: there is none. DEST
+// can be named as the extent of another one, and the other way round.
+func (o *Parts) otherWork(name string) (*journal.Work, error) {
+	lower := strings.ToLower(name)
+	journals, err := o.dir.Names(func(n string) bool {
+		dest, ok := strings.CutSuffix(n, journal.Suffix)
+		folded := strings.ToLower(dest)
+		return ok && !strings.EqualFold(dest, o.base) && (folded == lower || isExtentName(folded, lower))
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range journals {
+		dest := strings.TrimSuffix(n, journal.Suffix)
+		w, err := journal.Beside(o.dir, dest)
+		if err != nil || w != nil && (w.Kind == journal.Copy || w.Blocks) {
+			if w != nil {
+				w.Path = o.shown(dest)
+			}
+			return w, err
+		}
+	}
+	return nil, nil //nolint:nilnil // nothing is open
+}
+
+// refuseOther refuses a name whose partial file belongs to another DEST: hours of work may stand in it.
+func (o *Parts) refuseOther(name string) error {
+	w, err := o.otherWork(name)
+	if w == nil {
+		return err
+	}
+	i := w.Issue()
+	return &ondisk.Refusal{
+		Code: i.Code, Remedy: i.Remedy,
+		Reason: fmt.Sprintf("DEST %s needs the name %s, which belongs to %s: %s", o.path, o.shown(partialName(name)),
+			w.Path, i.Text),
+	}
+}
+
+// removeUnused removes a file of a killed run, unless DEST or any VMDK of the folder uses it.
+func (o *Parts) removeUnused(name string) error {
+	if o.uses(name) || o.unreadable {
+		return nil
+	}
+	if named, err := image.IsNamed(o.dir, name); named || err != nil {
+		return err // a descriptor that was renamed since uses it
+	}
+	if err := o.dir.At.Remove(name); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "remove unfinished %s: %w", name, err)
+	}
+	return nil
+}
+
+// CreateOptions of Create. The zero value makes an image of the source's own format.
+type CreateOptions struct {
+	Format    string // empty: the source's
+	Subformat string // empty: the source's, or the format's default
+	Force     bool   // replace DEST
+	Swap      bool   // the copy is to get the names of its source, by EachFile and Release
+	Seed      []byte // identifiers are derived from it
+	// Over are stretches of the disk that stay in files of the source, which are the Src of the pieces.
+	Over []disk.Piece
+	// BIOS has the heads and sectors that the BIOS of the machine is to report; zero when nothing depends on them.
+	BIOS driver.Geometry
+}
+
+// target chooses format and subformat of a copy.
+func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
+	name := o.Format
+	if name == "" {
+		name = src.Format
+	}
+	f, names := writable(name)
+	if f.Create == nil {
+		return f, "", ondisk.In(ondisk.ErrUsage, "format %q cannot be written, want one of %s%s", name,
+			strings.Join(names, ", "), ondisk.DidYouMean(name, names...))
+	}
+	if err := src.HoldsSectors(name, src.Disk.SectorSize()); err != nil {
+		return f, "", err
+	}
+	sub := o.Subformat
+	if sub == "" && name == src.Format && slices.Contains(f.Subformats, src.Subformat) {
+		sub = src.Subformat
+	}
+	if sub == "" && len(f.Subformats) > 0 {
+		sub = f.Subformats[0]
+	}
+	for _, s := range f.Subformats {
+		if strings.EqualFold(s, sub) {
+			return f, s, nil
+		}
+	}
+	if sub == "" {
+		return f, "", nil
+	}
+	if len(f.Subformats) == 0 {
+		return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformats, but %q was asked for", name, sub)
+	}
+	return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformat %q that can be written, want one of %s%s", name, sub,
+		strings.Join(f.Subformats, ", "), ondisk.DidYouMean(sub, f.Subformats...))
+}
+
+// Reports returns the geometry that a BIOS reports of a copy of size bytes, zero where its format states none, or it
+// cannot be written.
+func Reports(src *image.Image, size int64, o CreateOptions) driver.Geometry {
+	f, sub, err := target(src, o)
+	if err != nil || f.Reports == nil {
+		return driver.Geometry{}
+	}
+	do := driver.Options{Subformat: sub, BIOS: o.BIOS}
+	if src.Format == f.Name {
+		do.Template = src.Template
+	}
+	return f.Reports(size, do)
+}
+
+// writable returns the format of a name, the zero value for one that is not written, and the names of all that are.
+func writable(name string) (found driver.Format, names []string) {
+	for _, f := range image.Writable() {
+		if names = append(names, f.Name); f.Name == name {
+			found = f
+		}
+	}
+	return found, names
+}
+
+// checkSuffix refuses a DEST that would have the format of SOURCE under the name of another.
+func checkSuffix(path, format string) error {
+	named := image.SuffixFormat(path)
+	if named == "" || named == format {
+		return nil
+	}
+	if f, _ := writable(named); f.Create == nil {
+		return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, which is not written, and the copy "+
+			"would be %s as SOURCE is; choose another name, "+
+			"or say --to %s to keep that format under this name", path, named, format, format)
+	}
+	return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, and the copy would be %s as SOURCE is; "+
+		"say --to %s, or --to %s to keep that format under this name",
+		path, named, format, named, format)
+}
+
+// Rewritable refuses an image in a package that could not be written as it was.
+func Rewritable(img *image.Image) error {
+	_, sub, err := target(img, CreateOptions{})
+	switch {
+	case err != nil:
+		return err
+	case sub != img.Subformat:
+		return fmt.Errorf("a disk of the subformat %s inside of a package: %w for writing", img.Subformat,
+			ondisk.ErrUnsupported)
+	case len(img.Parts) > 0:
+		return errSeveral
+	}
+	return nil
+}
+
+// CreateFiles starts the file of a package at path, which is a copy of src. swap: the names are those of src, see
+// CreateOptions.
+func CreateFiles(path string, src *image.FileSet, force, swap bool) (*Parts, driver.WriteFile, error) {
+	o, err := openParts(path, &src.Opened, force, swap)
+	if err != nil {
+		return nil, nil, err
+	}
+	first, err := o.first(&src.Opened)
+	if err != nil {
+		return nil, nil, errors.Join(err, o.Discard())
+	}
+	return o, first, nil
+}
+
+// AddFile creates a further file. One of a run that was killed while it published has its partial name as a second
+// link, and goes.
+func (o *Parts) AddFile(name string) (driver.WriteFile, error) {
+	if err := gate.CheckName(name); err != nil {
+		return nil, err
+	}
+	if o.swaps {
+		return o.newPart(name)
+	}
+	if o.dir.Exists(name) && o.stale && o.dir.SameFile(name, partialName(name)) {
+		if err := o.removeUnused(name); err != nil {
+			return nil, err
+		}
+	}
+	if o.dir.Exists(name) {
+		return nil, ondisk.In(ondisk.ErrOutput, "%s exists; choose another folder", o.shown(name))
+	}
+	return o.newPart(name)
+}
+
+// Without hides a file from those that read back what was written: it has the name of one that the output lacks.
+func (o *Parts) Without(name string) { o.hidden = append(o.hidden, name) }
+
+// ReadBack opens what was written under the names that it will have, through handles of its own.
+func (o *Parts) ReadBack() (*image.FileSet, error) {
+	d, err := o.reader()
+	if err != nil {
+		return nil, err
+	}
+	return image.NewFileSet(d, o.base)
+}
+
+// CreateDisk starts the bytes of a disk in w, in place of those of src. They get no name of their own: the result is
+// neither published nor discarded. again opens what was written.
+func (o *Parts) CreateDisk(
+	w driver.WriteFile, name string, size int64, src *image.Image, opts CreateOptions,
+	again func() (*image.Image, error),
+) (*Output, error) {
+	format, sub, err := target(src, CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	d := &Output{Format: format.Name, Subformat: sub, Parts: o, again: again}
+	if d.room, err = d.Free(); err != nil {
+		return nil, err
+	}
+	d.Target, err = format.Create(w, size, driver.Options{
+		Subformat: sub, Name: path.Base(name), Seed: opts.Seed, SectorSize: src.Disk.SectorSize(), BIOS: opts.BIOS,
+		Template: src.Template,
+		Beside:   func(string) (driver.WriteFile, string, error) { return nil, "", errSeveral },
+	})
+	return d, err
+}
+
+var errSeveral = fmt.Errorf("a disk of several files inside of a package: %w for writing; convert it to one file",
+	ondisk.ErrUnsupported)
