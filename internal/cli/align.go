@@ -101,11 +101,11 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 		if f.to != (realign.Target{}) {
 			return Usage("--to %s, but the disks of a package keep their format: the OVF names it", f.to)
 		}
-		return f.copyPackage(ctx, out, errOut, src, dest, f.making())
+		return f.copyPackage(ctx, out, errOut, src, dest, f.making(dest))
 	case src == "-" && f.command == convert:
 		return f.convertStream(ctx, out, errOut, dest)
 	}
-	r, w, err := f.copyDisk(ctx, errOut, src, dest, f.making())
+	r, w, err := f.copyDisk(ctx, errOut, src, dest, f.making(dest))
 	if err != nil {
 		return err
 	}
@@ -113,18 +113,18 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 }
 
 // making returns how the copy is written.
-func (f *alignFlags) making() *making {
-	m := &making{format: f.to.Format, size: f.to.Size}
+func (f *alignFlags) making(dest string) *making {
 	if f.dev.claimed != nil {
-		m.format, m.size, m.beside = "raw", f.dev.claimed.Grown, f.dev.apart
-	}
-	m.job = func(j *realign.Job) {
-		j.Format, j.Subformat, j.Force = f.to.Format, f.to.Subformat, f.force
-		if f.dev.claimed != nil {
-			j.Device, j.Begin = f.dev.claimed, func() { f.Ending.Hold(leaving) }
+		return &making{
+			format: "raw", size: f.dev.claimed.Grown, beside: f.dev.apart, to: f.dev.claimed, hold: leaving,
 		}
 	}
-	return m
+	return &making{format: f.to.Format, size: f.to.Size, to: f.file(dest)}
+}
+
+// file returns DEST as a file.
+func (f *alignFlags) file(dest string) realign.File {
+	return realign.File{Path: dest, Format: f.to.Format, Subformat: f.to.Subformat, Force: f.force}
 }
 
 // deviceFlags are those of a copy onto a block device.

@@ -58,9 +58,8 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 	}
 	in, stop := Interruptible(ctx, os.Stdin)
 	defer stop()
-	j, end := f.jobOf(errOut, dest)
-	f.making().job(j)
-	p, w, err := j.WriteStream(ctx, in, f.Reading, f.to.Size)
+	j, end := f.jobOf(errOut, dest, f.making(dest))
+	p, w, err := j.WriteStream(ctx, in, f.Reading, f.to.Size, f.file(dest))
 	end()
 	if err != nil {
 		return err

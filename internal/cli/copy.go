@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,10 +89,11 @@ const (
 
 // making is how a command has a copy written.
 type making struct {
-	format string                                          // of the copy; empty: that of SOURCE
-	size   func(int64) int64                               // gives the disk its size; nil: as SOURCE
-	beside func(realign.Others) error                      // refuses other disks of the machine; nil: any
-	job    func(*realign.Job)                              // completes the job
+	format string                     // of the copy; empty: that of SOURCE
+	size   func(int64) int64          // gives the disk its size; nil: as SOURCE
+	beside func(realign.Others) error // refuses other disks of the machine; nil: any
+	to     realign.Dest
+	hold   string                                          // what an interrupted run does; empty: it removes the copy
 	after  func(realign.Written) (*report.Replaced, error) // ends an exchange; nil: none
 }
 
@@ -116,9 +118,8 @@ func (c *copyFlags) copyDisk(
 	if p.Idle() && c.skipAligned {
 		return r, w, nil
 	}
-	j, end := c.jobOf(errOut, dest)
-	m.job(j)
-	w, err = j.Write(ctx, s, p)
+	j, end := c.jobOf(errOut, dest, m)
+	w, err = j.Write(ctx, s, p, m.to)
 	end()
 	if err == nil && m.after != nil {
 		var replaced *report.Replaced
@@ -129,11 +130,11 @@ func (c *copyFlags) copyDisk(
 }
 
 // jobOf is the writing of a copy, and what ends it: once, when the writing has ended.
-func (c *copyFlags) jobOf(errOut io.Writer, dest string) (j *realign.Job, end func()) {
+func (c *copyFlags) jobOf(errOut io.Writer, dest string, m *making) (j *realign.Job, end func()) {
 	watch, end := c.Watched(errOut, c.kind(), c.command, c.verify == full)
 	j = &realign.Job{
-		Dest: dest, Full: c.verify == full, Jobs: c.Jobs, Sums: c.sums != "",
-		Begin: func() { c.Ending.Hold(removing) }, Watch: watch,
+		Full: c.verify == full, Jobs: c.Jobs, Sums: c.sums != "", Watch: watch,
+		Begin: func() { c.Ending.Hold(cmp.Or(m.hold, removing)) },
 		Spare: func(files []string) error {
 			return errors.Join(store.SpareFiles("--out", c.Out, dest, files),
 				store.SpareFiles("--checksums", c.sums, dest, files))
@@ -217,9 +218,8 @@ func (c *copyFlags) copyPackage(
 func (c *copyFlags) writePackage(
 	ctx context.Context, errOut io.Writer, p *realign.Package, r *report.PackageAlign, m *making,
 ) error {
-	j, end := c.jobOf(errOut, r.Dest)
-	m.job(j)
-	w, err := j.WritePackage(ctx, p)
+	j, end := c.jobOf(errOut, r.Dest, m)
+	w, err := j.WritePackage(ctx, p, m.to)
 	end()
 	var replaced *report.Replaced
 	if err == nil && m.after != nil {

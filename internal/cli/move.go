@@ -105,10 +105,11 @@ func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string)
 	if len(p.Moves) > 0 || p.Mends {
 		watch, end := f.Watched(errOut, f.kind(), "move", true)
 		j := &realign.Job{
-			Dest: path, Full: true, Jobs: f.Jobs, Watch: watch, Device: device, Journal: f.journal, Looped: looped,
-			Begin: func() { f.Ending.Hold(still) }, Moves: func() { f.Ending.Hold(middle) },
+			Full: true, Jobs: f.Jobs, Watch: watch, Begin: func() { f.Ending.Hold(still) },
 		}
-		w, err := j.MoveInPlace(ctx, s, p)
+		w, err := j.MoveInPlace(ctx, s, p, realign.Move{
+			Device: device, Journal: f.journal, Looped: looped, Moves: func() { f.Ending.Hold(middle) },
+		})
 		end()
 		if err != nil {
 			return inMiddle(ctx, err)

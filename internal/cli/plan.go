@@ -73,6 +73,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
+		s.Layout = nil // the report has it all, and the layout of the copy needs the memory
 		r.Inspected(after, p)
 		cost, err := s.Cost(p)
 		if err != nil {

@@ -125,10 +125,12 @@ func (f *replaceFlags) one(ctx context.Context, out, errOut io.Writer, disk stri
 
 // making returns how the copy is written that gets the names of a disk.
 func (f *replaceFlags) making(ctx context.Context, disk string) *making {
+	var to realign.Dest = realign.Replace{Looped: f.looped}
+	if f.by != "" {
+		to = realign.By{Copy: f.by, Looped: f.looped, Writers: f.Writers()}
+	}
 	return &making{
-		job: func(j *realign.Job) {
-			j.Replace, j.Looped, j.By, j.Writers = true, f.looped, f.by, f.Writers()
-		},
+		to: to,
 		after: func(w realign.Written) (*report.Replaced, error) {
 			return report.NewReplaced(w.Replaced, f.keep != keepNone), f.finish(ctx, disk)
 		},
@@ -164,8 +166,8 @@ func (f *replaceFlags) finish(ctx context.Context, disk string) error {
 	if f.keep != keepNone {
 		return nil
 	}
-	j := &realign.Job{Looped: f.looped, Writers: f.Writers()}
-	if err := j.FinishExchange(ctx, disk, f.Allow); err != nil {
+	g := realign.GoOn{Looped: f.looped, Writers: f.Writers(), Allow: f.Allow}
+	if err := new(realign.Job).FinishExchange(ctx, disk, g); err != nil {
 		return fmt.Errorf("%s is aligned and complete, but its original was not removed: %w", disk, err)
 	}
 	return nil

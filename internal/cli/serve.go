@@ -110,6 +110,7 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 		return err
 	}
 	defer served.Close()
+	s.Layout = nil // clients need the memory
 	if err := f.Emit(out, r, func(t *report.Text) { t.Serve(r) }); err != nil {
 		return err
 	}

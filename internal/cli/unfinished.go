@@ -183,12 +183,10 @@ func (f *openFlags) goOnAt(ctx context.Context, out, errOut io.Writer, h *held) 
 func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge bool) (journal.Done, error) {
 	watch, end := f.Watched(errOut, f.kind(), f.command, false)
 	defer end()
-	j := &realign.Job{
-		Jobs: moveJobs, Watch: watch, Begin: func() { f.Ending.Hold(middle) }, Device: h.device, Force: f.force,
-		Looped: f.looped, Writers: f.Writers(),
-	}
+	j := &realign.Job{Jobs: moveJobs, Watch: watch, Begin: func() { f.Ending.Hold(middle) }}
 	done, err := j.GoOn(ctx, h.work, realign.GoOn{
-		Command: f.command, KeepNone: f.keepNone, Judge: judge, Allow: f.allow,
+		Command: f.command, KeepNone: f.keepNone, Judge: judge, Allow: f.allow, Device: h.device, Force: f.force,
+		Looped: f.looped, Writers: f.Writers(),
 	})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", h.path, err)

@@ -64,10 +64,7 @@ func (f *viewFlags) run(ctx context.Context, out, errOut io.Writer, src, dest st
 		return err
 	}
 	r, w, err := f.copyDisk(ctx, errOut, src, dest, &making{
-		format: "vmdk",
-		job: func(j *realign.Job) {
-			j.View, j.Format, j.Subformat, j.Force = true, "vmdk", "twoGbMaxExtentFlat", f.force
-		},
+		format: "vmdk", to: realign.View{Path: dest, Force: f.force},
 	})
 	if err != nil {
 		return err

@@ -36,8 +36,8 @@ var jobs = map[string]func(ctx context.Context, dir string) (string, error){
 		if err != nil {
 			return "", err
 		}
-		j := Job{Dest: filepath.Join(dir, "copy", "one.qcow2"), Format: "qcow2", Full: true, Jobs: 1}
-		w, err := j.Write(ctx, s, p)
+		to := File{Path: filepath.Join(dir, "copy", "one.qcow2"), Format: "qcow2"}
+		w, err := (&Job{Full: true, Jobs: 1}).Write(ctx, s, p, to)
 		return fmt.Sprint(w.Files, w.Copied), err
 	},
 	"what is beside a disk": func(_ context.Context, dir string) (string, error) {
@@ -83,7 +83,7 @@ func packageJob(from, to string) func(ctx context.Context, dir string) (string, 
 			return "", err
 		}
 		defer p.Close()
-		w, err := (&Job{Dest: filepath.Join(dir, "copy", to), Full: true, Jobs: 1}).WritePackage(ctx, p)
+		w, err := (&Job{Full: true, Jobs: 1}).WritePackage(ctx, p, File{Path: filepath.Join(dir, "copy", to)})
 		return fmt.Sprint(w.Files, w.Copied, w.Dropped, w.Issues), err
 	}
 }

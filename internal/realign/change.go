@@ -15,7 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/inplace"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/layout"
@@ -41,38 +42,44 @@ type exchanged interface {
 	exchange.Output
 }
 
-// newReplacing checks that the files of a disk can be exchanged.
-func (j *Job) newReplacing(img *image.Image) (*replacing, error) {
-	for _, f := range img.Handles {
-		if err := j.Looped.apart(f.Info.ID, f.Name()); err != nil {
-			return nil, err
-		}
-	}
-	from, err := exchange.New(img)
-	return &replacing{from: from}, err
+// Replace gives the copy the names of SOURCE, which is kept beside it.
+type Replace struct {
+	Looped Loops // files that loop devices show: they are not changed
 }
 
-// newReplacingPackage checks that the files of a package can be exchanged.
-func (j *Job) newReplacingPackage(p *ova.Package) (*replacing, error) {
-	for _, f := range p.Opened().Handles {
-		if err := j.Looped.apart(f.Info.ID, f.Name()); err != nil {
-			return nil, err
-		}
+func (r Replace) write(
+	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
+) (w Written, err error) {
+	x := &replacing{}
+	if err = r.Looped.apart(s.Image.Handles...); err == nil {
+		x.from, err = exchange.New(s.Image)
 	}
-	from, err := exchange.NewPackage(p)
-	return &replacing{from: from}, err
+	if err != nil {
+		return w, err
+	}
+	options := s.options(p, "")
+	options.Swap = true
+	w, err = j.put(ctx, s, p, view, nil, func() (output, target, error) {
+		o, err := store.Create(s.Path(), p.Size, s.Image, options)
+		if err != nil {
+			return nil, nil, err
+		}
+		return x, o, x.prepare(o)
+	})
+	if err == nil {
+		x.enter(&w)
+		w.Notes = slices.Concat(w.Notes, outside(p), s.elsewhere("exchange", undoes))
+	}
+	return w, err
 }
 
-// prepare prepares the files of a copy, which are empty. Without an exchange, the copy stays as it is.
-func (r *replacing) prepare(o exchanged) (output, error) {
-	if r == nil {
-		return o, nil
-	}
-	if err := r.from.Prepare(o); err != nil {
-		return nil, errors.Join(err, o.Discard())
-	}
+// prepare prepares the files of a copy, which are empty.
+func (r *replacing) prepare(o exchanged) error {
 	r.exchanged = o
-	return r, nil
+	if err := r.from.Prepare(o); err != nil {
+		return errors.Join(err, o.Discard())
+	}
+	return nil
 }
 
 // Publish gives the copy the names of the source.
@@ -89,28 +96,33 @@ func (r *replacing) enter(w *Written) {
 // undoes is the way back from an exchange.
 const undoes = "trueup undo brings the original back"
 
-// replaceBy gives a finished copy the names of SOURCE, when it is proved to be what the plan makes of that.
-func (j *Job) replaceBy(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk) (w Written, err error) {
-	start := time.Now()
+// By gives a finished copy the names of SOURCE, when it is proved to be what the plan makes of that.
+type By struct {
+	Copy    string  // path
+	Looped  Loops   // files that loop devices show: they are not changed
+	Writers Writers // programs that have files open for writing
+}
+
+func (b By) write(
+	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
+) (w Written, err error) {
 	from, err := exchange.New(s.Image)
 	if err != nil {
 		return w, err
 	}
-	by, err := Open(j.By, Reading{Format: s.Image.Format, Like: s.Image.Disk.SectorSize()})
+	by, err := Open(b.Copy, Reading{Format: s.Image.Format, Like: s.Image.Disk.SectorSize()})
 	if err != nil {
 		return w, err
 	}
 	defer by.Close()
-	for _, f := range slices.Concat(s.Image.Handles, by.Image.Handles) {
-		if err := j.Looped.apart(f.Info.ID, f.Name()); err != nil {
-			return w, err
-		}
+	if err := b.Looped.apart(slices.Concat(s.Image.Handles, by.Image.Handles)...); err != nil {
+		return w, err
 	}
 	allowed, err := s.reading.Options()
 	if err != nil {
 		return w, err
 	}
-	c, err := from.Take(by.Image, !j.Full, j.Writers, allowed.Search)
+	c, err := from.Take(by.Image, !j.Full, b.Writers, allowed.Search)
 	if err != nil {
 		return w, err
 	}
@@ -133,7 +145,6 @@ func (j *Job) replaceBy(ctx context.Context, s *Source, p *plan.Plan, view disk.
 	if err != nil {
 		return w, err
 	}
-	w.Took = Since(start)
 	w.Notes = slices.Concat(w.Replaced.Notes, outside(p), s.elsewhere("exchange", undoes))
 	return w, nil
 }
@@ -162,7 +173,7 @@ func (j *Job) proved(ctx context.Context, s *Source, p *plan.Plan, view disk.Dis
 	}
 	if errors.Is(err, verify.ErrDifferent) {
 		return &ondisk.Refusal{
-			Code: "changed", Reason: fmt.Sprintf("COPY %s is not what these flags make of %s: %v", j.By, s.Path(), err),
+			Code: "changed", Reason: fmt.Sprintf("COPY %s is not what these flags make of %s: %v", by.Path(), s.Path(), err),
 			Remedy: "give the flags that it was written with, or write it anew",
 		}
 	}
@@ -184,10 +195,12 @@ func unpatched(p *plan.Plan, got disk.Disk) ([]Difference, error) {
 	return nil, nil
 }
 
-// apart refuses the exchange of a file that a loop device shows: that would go on with the original.
-func (l Loops) apart(id sys.ID, name string) error {
-	if loop := l[id]; loop != "" {
-		return inplace.Shown(name, loop)
+// apart refuses the exchange of files of which a loop device shows one: that would go on with the original.
+func (l Loops) apart(files ...*gate.File) error {
+	for _, f := range files {
+		if loop := l[f.Info.ID]; loop != "" {
+			return inplace.Shown(f.Name(), loop)
+		}
 	}
 	return nil
 }
@@ -224,10 +237,18 @@ func outside(p *plan.Plan) []ondisk.Issue {
 	}}
 }
 
+// Move is how partitions move inside of a disk.
+type Move struct {
+	Device  *Device // that the disk is; nil: it lies in files
+	Journal string  // absolute path; empty: beside the disk
+	Looped  Loops   // files that loop devices show: they are not changed
+	Moves   func()  // called before the first byte is written; may be nil
+}
+
 // MoveInPlace moves the partitions inside of the disk. After that it is as planned, or as it was, or in the middle of
 // the move; Middle tells that error from others.
-func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Written, err error) {
-	if err := s.onDevice(j.Device); err != nil {
+func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan, how Move) (w Written, err error) {
+	if err := s.onDevice(how.Device); err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	if err := s.staysAsShown(); err != nil {
@@ -244,12 +265,12 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 	j.begun()
 	j.watch()
 	m := inplace.Move{
-		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(), Moves: j.Moves, Journal: j.Journal,
+		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(how.Looped), Moves: how.Moves, Journal: how.Journal,
 		BIOS: s.bios(s.Image.Format),
 		Look: func(_, now disk.Disk) error { return s.keeps(p, now) },
 	}
-	if j.Device != nil {
-		if m.Device, err = j.Device.Disk(); err != nil {
+	if how.Device != nil {
+		if m.Device, err = how.Device.Disk(); err != nil {
 			return w, fmt.Errorf("%s: %w", s.Path(), err)
 		}
 	}
@@ -276,24 +297,24 @@ func (s *Source) keeps(p *plan.Plan, now disk.Disk) error {
 	return verify.Promise(p, s.Layout, after)
 }
 
-func (j *Job) inPlace() inplace.Options {
-	o := inplace.Options{Jobs: j.Jobs, Progress: j.add, Looped: j.Looped}
+func (j *Job) inPlace(looped Loops) inplace.Options {
+	o := inplace.Options{Jobs: j.Jobs, Progress: j.add, Looped: looped}
 	o.Begin = func(phase string, total int64) { j.phase(phase)(total) }
 	return o
 }
 
 // goOnInPlace completes a move that was interrupted, or takes it back.
-func (j *Job) goOnInPlace(ctx context.Context, h *journal.Held, undo bool) (journal.Done, error) {
+func (j *Job) goOnInPlace(ctx context.Context, h *journal.Held, g GoOn) (journal.Done, error) {
 	j.begun()
 	j.watch()
-	a := inplace.Again{Held: h, Look: promised, Force: j.Force, Forward: true, Options: j.inPlace()}
-	if j.Device != nil {
+	a := inplace.Again{Held: h, Look: promised, Force: g.Force, Forward: true, Options: j.inPlace(g.Looped)}
+	if g.Device != nil {
 		var err error
-		if a.Device, err = j.Device.Disk(); err != nil {
+		if a.Device, err = g.Device.Disk(); err != nil {
 			return journal.Done{}, err
 		}
 	}
-	if undo {
+	if g.Command == Undo {
 		return a.Undo(ctx)
 	}
 	return a.Resume(ctx)
@@ -389,8 +410,12 @@ const (
 // GoOn says how to go on with open work, which is locked.
 type GoOn struct {
 	Command  string
-	KeepNone bool // resume an exchange of which no original is to stay
-	Judge    bool // change nothing: the error says why the command would be refused
+	KeepNone bool    // resume an exchange of which no original is to stay
+	Judge    bool    // change nothing: the error says why the command would be refused
+	Force    bool    // undo although the disk was changed since
+	Device   *Device // that the disk is; nil: it lies in files
+	Looped   Loops   // files that loop devices show: they are not changed
+	Writers  Writers // programs that have files open for writing
 	// Allow are folders in which, and below, overlays of the disks of an exchange are looked for.
 	Allow []string
 }
@@ -398,7 +423,7 @@ type GoOn struct {
 // GoOn goes on with open work, which is locked. It refuses a command that does not apply.
 func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, error) {
 	not := map[string]string{Undo: w.Work.Undo, Resume: w.Work.Resume, Finish: w.Work.Finish}[g.Command]
-	drops := g.Command == Undo && j.Force && w.Work.Drops
+	drops := g.Command == Undo && g.Force && w.Work.Drops
 	switch {
 	case not != "" && !drops:
 		return journal.Done{}, &ondisk.Refusal{Code: "unfinished", Reason: w.Work.Text, Remedy: not}
@@ -411,7 +436,7 @@ func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, 
 	case kind == journal.Exchange:
 		return j.goOnExchange(ctx, w, g)
 	case kind == journal.InPlace && g.Command != Finish:
-		return j.goOnInPlace(ctx, w, g.Command == Undo)
+		return j.goOnInPlace(ctx, w, g)
 	}
 	return journal.Done{}, fmt.Errorf("no %s of %q", g.Command, w.Work.Kind) // our own bug
 }
@@ -424,18 +449,18 @@ func (j *Job) goOnExchange(ctx context.Context, w *journal.Held, g GoOn) (journa
 	}
 	for _, name := range files {
 		if st, err := w.Dir.At.Lstat(name); err == nil {
-			if err := j.Looped.apart(st.ID, name); err != nil {
-				return journal.Done{}, err
+			if loop := g.Looped[st.ID]; loop != "" {
+				return journal.Done{}, inplace.Shown(name, loop)
 			}
 		}
 	}
-	w.Writers = j.Writers
+	w.Writers = g.Writers
 	j.watch()
 	allowed, err := Reading{Allow: g.Allow}.Options()
 	if err != nil {
 		return journal.Done{}, err
 	}
-	o := journal.Options{Force: j.Force, Judge: g.Judge, Search: allowed.Search, Progress: j.progress}
+	o := journal.Options{Force: g.Force, Judge: g.Judge, Search: allowed.Search, Progress: j.progress}
 	switch g.Command {
 	case Undo:
 		return exchange.Undo(ctx, w, o)
@@ -449,11 +474,12 @@ func (j *Job) goOnExchange(ctx context.Context, w *journal.Held, g GoOn) (journa
 	return exchange.Finish(ctx, w, o)
 }
 
-// FinishExchange removes the original of the disk at path, which was exchanged. allow are folders as those of GoOn.
-func (j *Job) FinishExchange(ctx context.Context, path string, allow []string) error {
+// FinishExchange removes the original of the disk at path, which was exchanged.
+func (j *Job) FinishExchange(ctx context.Context, path string, g GoOn) error {
 	w, err := journal.Hold(path, "")
 	if err == nil {
-		_, err = j.goOnExchange(ctx, w, GoOn{Command: Finish, Allow: allow})
+		g.Command = Finish
+		_, err = j.goOnExchange(ctx, w, g)
 		err = errors.Join(err, w.Close())
 	}
 	return err

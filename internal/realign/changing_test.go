@@ -103,11 +103,8 @@ func TestCauseOfOtherBytes(t *testing.T) {
 				}
 			}
 			change("")
-			j := Job{
-				Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 2,
-				Watch: func() Progress { return watcher(change) },
-			}
-			_, err = j.Write(t.Context(), s, p)
+			j := Job{Full: true, Jobs: 2, Watch: func() Progress { return watcher(change) }}
+			_, err = j.Write(t.Context(), s, p, File{Path: filepath.Join(to, "copy.raw"), Format: "raw"})
 			if c.want == nil {
 				require.NoError(t, err)
 				return
@@ -126,7 +123,7 @@ func TestVerifyOfDisksThatChange(t *testing.T) {
 	p, err := source.Plan(Goal{})
 	require.NoError(t, err)
 	copied := filepath.Join(t.TempDir(), "copy.raw")
-	_, err = (&Job{Dest: copied, Format: "raw", Full: true, Jobs: 2}).Write(t.Context(), source, p)
+	_, err = (&Job{Full: true, Jobs: 2}).Write(t.Context(), source, p, File{Path: copied, Format: "raw"})
 	require.NoError(t, err)
 
 	const data = 22_000 * sector

@@ -191,7 +191,7 @@ func (j *Job) begun() {
 // Nothing of it can be looked at before it is copied, and nothing read again: the proof compares digests. When ctx
 // ends, a read from in must end too.
 func (j *Job) WriteStream(
-	ctx context.Context, in io.Reader, r Reading, size func(int64) int64,
+	ctx context.Context, in io.Reader, r Reading, size func(int64) int64, to File,
 ) (p *plan.Plan, w Written, err error) {
 	o, err := r.Options()
 	if err != nil {
@@ -206,18 +206,20 @@ func (j *Job) WriteStream(
 	}
 	p = plan.Copy(s.Disk.Size())
 	p.Size = size(p.Size)
+	start := time.Now()
 	var out *store.Output
 	create := func() (_ output, err error) {
-		out, err = store.Create(j.Dest, p.Size, s.Image, store.CreateOptions{
-			Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: streamSeed(p.Size), BIOS: s.BIOS,
+		out, err = store.Create(to.Path, p.Size, s.Image, store.CreateOptions{
+			Format: to.Format, Subformat: to.Subformat, Force: to.Force, Seed: streamSeed(p.Size), BIOS: s.BIOS,
 		})
 		return out, err
 	}
-	w, err = j.publish(ctx, time.Now(), create, nil, func(w *Written) (err error) {
+	w, err = j.publish(ctx, create, nil, func(w *Written) (err error) {
 		w.Format, w.Subformat = out.Format, out.Subformat
 		w.Copied, err = j.fillStream(ctx, s, p.Size, out)
 		return err
 	})
+	w.Took = Since(start)
 	return p, w, err
 }
 

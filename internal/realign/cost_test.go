@@ -70,7 +70,7 @@ func TestTheSourceIsReadOnce(t *testing.T) {
 	was := s.Image.Disk
 	for i, full := range []bool{false, true} {
 		s.Image.Disk = counted{was, &read[i]}
-		_, err := (&Job{Dest: filepath.Join(t.TempDir(), "copy.img"), Full: full, Jobs: 2}).Write(t.Context(), s, p)
+		_, err := (&Job{Full: full, Jobs: 2}).Write(t.Context(), s, p, File{Path: filepath.Join(t.TempDir(), "copy.img")})
 		require.NoError(t, err)
 	}
 	require.Positive(t, read[0].Load())

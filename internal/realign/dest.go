@@ -23,6 +23,56 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
+// Dest is where the copy of a disk goes: a File, a View, a Device, a Replace or a By.
+type Dest interface {
+	write(ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk) (Written, error)
+}
+
+// File is an image of its own.
+type File struct {
+	Path      string
+	Format    string // empty: the source's
+	Subformat string // empty: the source's, or the format's default
+	Force     bool   // replace what is there
+}
+
+func (f File) write(
+	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
+) (Written, error) {
+	return j.put(ctx, s, p, view, nil, func() (output, target, error) {
+		options := s.options(p, f.Format)
+		options.Subformat, options.Force = f.Subformat, f.Force
+		o, err := store.Create(f.Path, p.Size, s.Image, options)
+		return o, o, err
+	})
+}
+
+// View is a VMDK that shows the planned disk: its extents are stretches of the files of SOURCE, and of a further file
+// that holds what differs.
+type View struct {
+	Path  string
+	Force bool // replace what is there
+}
+
+func (v View) write(
+	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
+) (w Written, err error) {
+	options := s.options(p, "vmdk")
+	options.Subformat, options.Force = "twoGbMaxExtentFlat", v.Force
+	var own disk.Disk
+	if options.Over, own, err = s.lent(p, view); err != nil {
+		return w, err
+	}
+	w, err = j.put(ctx, s, p, view, own, func() (output, target, error) {
+		o, err := store.Create(v.Path, p.Size, s.Image, options)
+		return o, o, err
+	})
+	if err == nil {
+		w.Notes = append(w.Notes, viewNotes(v.Path, options.Over, w.Files)...)
+	}
+	return w, err
+}
+
 // Device is a block device as DEST, claimed for this run.
 type Device struct {
 	*store.Device
@@ -71,6 +121,15 @@ func (d *Device) Close() {
 // Grown returns the size of a disk of n bytes on the device. It fills the device, as a guest will see it, so that the
 // backup of a GPT lies where firmware looks for it.
 func (d *Device) Grown(n int64) int64 { return max(n, d.Size) }
+
+func (d *Device) write(
+	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
+) (Written, error) {
+	return j.put(ctx, s, p, view, nil, func() (output, target, error) {
+		o, err := d.create(ctx, s, p)
+		return o, o, err
+	})
+}
 
 // create starts a copy on the device, unless the disk does not belong there.
 func (d *Device) create(ctx context.Context, s *Source, p *plan.Plan) (*store.DeviceOutput, error) {
@@ -260,9 +319,6 @@ type target interface {
 	Reopen() (*image.Image, error)
 }
 
-// A view of SOURCE (Job.View) is a VMDK that shows the planned disk: its extents are stretches of the files of SOURCE,
-// and of a further file that holds what differs.
-
 // maxLent bounds the stretches of a view: QEMU opens a file for each extent, and a process has 1024 files by default.
 // maxShown bounds those that are looked at, of which some are too short.
 const (
@@ -411,14 +467,12 @@ type Served struct {
 	release func()
 }
 
-// Serve checks the planned disk as Job.Write does before it writes, and holds the source until Close. s has no layout
-// after that.
+// Serve checks the planned disk as Job.Write does before it writes, and holds the source until Close.
 func (s *Source) Serve(ctx context.Context, p *Plan) (*Served, error) {
 	view, err := s.View(p)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
-	s.Layout = nil // what it takes is needed by clients
 	release, err := s.Image.Hold()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)

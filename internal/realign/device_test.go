@@ -152,6 +152,6 @@ func TestDeviceThatIsNotBlank(t *testing.T) {
 	_, err = d.create(t.Context(), s, p)
 	require.ErrorContains(t, err, "is not blank, and what it holds would be lost (--overwrite-content names")
 	require.ErrorContains(t, err, ": unknown content'")
-	_, err = (&Job{Device: d, Jobs: 1}).Write(t.Context(), s, p)
+	_, err = (&Job{Jobs: 1}).Write(t.Context(), s, p, d)
 	require.ErrorContains(t, err, ": unknown content'")
 }

@@ -1,7 +1,6 @@
 package realign
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -28,12 +27,12 @@ func TestOverlaysElsewhere(t *testing.T) {
 		return n
 	}
 	path := smallDisk(t)
-	w, err := write(t.Context(), t, &Job{Dest: path, Replace: true, Jobs: 1}, path)
+	w, err := write(t.Context(), t, &Job{Jobs: 1}, Replace{}, path)
 	require.NoError(t, err)
 	require.Equal(t, 1, warned(w.Notes))
 	_, err = goOn(t, &Job{}, path, GoOn{Command: Undo})
 	require.NoError(t, err)
-	w, err = write(t.Context(), t, &Job{Dest: filepath.Join(t.TempDir(), "copy.img"), Jobs: 1}, path)
+	w, err = write(t.Context(), t, &Job{Jobs: 1}, File{Path: filepath.Join(t.TempDir(), "copy.img")}, path)
 	require.NoError(t, err)
 	require.Zero(t, warned(w.Notes), "a copy changes no disk")
 
@@ -49,7 +48,7 @@ func TestOverlaysElsewhere(t *testing.T) {
 	s = open(t, path)
 	p, err = s.Plan(Goal{})
 	require.NoError(t, err)
-	w, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p)
+	w, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{})
 	require.NoError(t, err)
 	require.Equal(t, 1, warned(w.Notes))
 }
@@ -82,17 +81,13 @@ func TestDiskIsWritten(t *testing.T) {
 	}
 	require.ErrorContains(t, refused(Writers{}), "is open for writing in another program")
 	require.NoError(t, refused(nil), "nobody looked")
-	for _, job := range []*Job{{Dest: path, Replace: true, Jobs: 1}, {Dest: path, Jobs: 1}} {
-		if job.Replace {
-			_, err = write(t.Context(), t, job, path)
-		} else {
-			s := open(t, path)
-			p, planErr := s.Plan(Goal{})
-			require.NoError(t, planErr)
-			_, err = job.MoveInPlace(t.Context(), s, p)
-		}
-		require.ErrorContains(t, err, "open for writing", fmt.Sprint(job.Replace))
-	}
+	_, err = write(t.Context(), t, &Job{Jobs: 1}, Replace{}, path)
+	require.ErrorContains(t, err, "open for writing")
+	s := open(t, path)
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	_, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{})
+	require.ErrorContains(t, err, "open for writing")
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
 }
 

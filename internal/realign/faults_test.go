@@ -38,7 +38,7 @@ func TestBadSectorsOfTheSource(t *testing.T) {
 		if err != nil {
 			return "", err
 		}
-		if _, err := (&Job{Dest: dest, Format: "raw", Full: true, Jobs: 1}).Write(t.Context(), s, p); err != nil {
+		if _, err := (&Job{Full: true, Jobs: 1}).Write(t.Context(), s, p, File{Path: dest, Format: "raw"}); err != nil {
 			return "", err
 		}
 		b := disktest.ReadFile(t, dest)
@@ -54,7 +54,7 @@ func TestBadSectorsOfAVerifiedCopy(t *testing.T) {
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
 	dest := filepath.Join(dir, "copy.raw")
-	_, err = (&Job{Dest: dest, Format: "raw", Jobs: 1}).Write(t.Context(), s, p)
+	_, err = (&Job{Jobs: 1}).Write(t.Context(), s, p, File{Path: dest, Format: "raw"})
 	require.NoError(t, err)
 	d := open(t, dest)
 	for _, side := range []*Source{s, d} {

@@ -108,8 +108,8 @@ func TestMachineOfAGuestThatReadsCHS(t *testing.T) {
 				name = tc.from
 			}
 			dest := filepath.Join(dir, "aligned."+name)
-			w, err := (&Job{Dest: dest, Format: target.Format, Subformat: target.Subformat, Full: true, Jobs: 1}).
-				Write(t.Context(), s, p)
+			to := File{Path: dest, Format: target.Format, Subformat: target.Subformat}
+			w, err := (&Job{Full: true, Jobs: 1}).Write(t.Context(), s, p, to)
 			require.NoError(t, err)
 			var said []string
 			for _, n := range w.Notes {
@@ -147,7 +147,7 @@ func TestMachineAfterAMoveInPlace(t *testing.T) {
 		s := open(t, source)
 		p, err := s.Plan(Goal{})
 		require.NoError(t, err)
-		_, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p)
+		_, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{})
 		require.NoError(t, err)
 		heads, sectors := told(t, source)
 		require.Equal(t, []int64{4, 17}, []int64{heads, sectors}, name)

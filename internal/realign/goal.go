@@ -132,12 +132,9 @@ func Targets() (names []string, text string) {
 	return names, strings.Join(out, ", ")
 }
 
-// options returns the options of the container that the planned disk goes into.
-func (j *Job) options(s *Source, p *plan.Plan) store.CreateOptions {
-	return store.CreateOptions{
-		Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: seed(s, p),
-		BIOS: s.bios(cmp.Or(j.Format, s.Image.Format)),
-	}
+// options returns the options of the container that the planned disk goes into, in a format; empty: that of s.
+func (s *Source) options(p *plan.Plan, format string) store.CreateOptions {
+	return store.CreateOptions{Format: format, Seed: seed(s, p), BIOS: s.bios(cmp.Or(format, s.Image.Format))}
 }
 
 // seed returns what identifiers of the copy are derived from: the disk and the job, and nothing of chance.

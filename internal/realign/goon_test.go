@@ -60,13 +60,13 @@ func goOn(t *testing.T, j *Job, path string, g GoOn) (journal.Done, error) {
 }
 
 // write has a job write the planned disk.
-func write(ctx context.Context, t *testing.T, j *Job, path string) (Written, error) {
+func write(ctx context.Context, t *testing.T, j *Job, to Dest, path string) (Written, error) {
 	t.Helper()
 	s := open(t, path)
 	defer s.Close()
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
-	return j.Write(ctx, s, p)
+	return j.Write(ctx, s, p, to)
 }
 
 // An exchange is taken back, completed, or made final; what a loop device shows stays as it is.
@@ -76,7 +76,7 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	was := content(t, path)
 	dir := filepath.Dir(path)
 	exchanged := func() {
-		w, err := write(t.Context(), t, &Job{Dest: path, Replace: true, Jobs: 1}, path)
+		w, err := write(t.Context(), t, &Job{Jobs: 1}, Replace{}, path)
 		require.NoError(t, err)
 		require.NotNil(t, w.Replaced)
 		requireMoved(t, path, was)
@@ -104,7 +104,7 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	st, err := sys.Stat(path)
 	require.NoError(t, err)
 	for _, command := range []string{Undo, Finish} {
-		_, err = goOn(t, &Job{Looped: Loops{st.ID: "/dev/loop7"}}, path, GoOn{Command: command})
+		_, err = goOn(t, &Job{}, path, GoOn{Command: command, Looped: Loops{st.ID: "/dev/loop7"}})
 		require.ErrorContains(t, err, "/dev/loop7")
 	}
 	undone()
@@ -114,9 +114,9 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	require.NoError(t, err)
 	final()
 	exchanged()
-	require.NoError(t, (&Job{}).FinishExchange(t.Context(), path, nil))
+	require.NoError(t, (&Job{}).FinishExchange(t.Context(), path, GoOn{}))
 	final()
-	require.ErrorIs(t, (&Job{}).FinishExchange(t.Context(), path, nil), os.ErrNotExist)
+	require.ErrorIs(t, (&Job{}).FinishExchange(t.Context(), path, GoOn{}), os.ErrNotExist)
 
 	exchanged()
 	interrupted()
@@ -149,13 +149,13 @@ func TestGoOnWithAMove(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		_, err = (&Job{Jobs: 1, Moves: cancel}).MoveInPlace(ctx, s, p)
+		_, err = (&Job{Jobs: 1}).MoveInPlace(ctx, s, p, Move{Moves: cancel})
 		require.ErrorIs(t, err, context.Canceled)
 		require.True(t, Middle(err))
 		require.NoError(t, s.Image.Dir.CloseFiles())
 		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: Finish})
 		require.Error(t, err)
-		_, err = goOn(t, &Job{Jobs: 1, Device: &Device{Device: &store.Device{}}}, path, GoOn{Command: command})
+		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: command, Device: &Device{Device: &store.Device{}}})
 		require.ErrorContains(t, err, "read back")
 		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: command})
 		require.NoError(t, err)
@@ -169,7 +169,7 @@ func TestGoOnWithAMove(t *testing.T) {
 		s = open(t, path)
 		p, err = s.Plan(Goal{})
 		require.NoError(t, err)
-		w, err := (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p)
+		w, err := (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{})
 		require.NoError(t, err)
 		require.Equal(t, []string{"disk.img"}, w.Files)
 		require.EqualValues(t, 3000*sector, w.Copied)
@@ -186,14 +186,14 @@ func TestMovesThatAreRefused(t *testing.T) {
 	s := open(t, path)
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
-	_, err = (&Job{Device: &Device{Device: &store.Device{}}}).MoveInPlace(t.Context(), s, p)
+	_, err = (&Job{}).MoveInPlace(t.Context(), s, p, Move{Device: &Device{Device: &store.Device{}}})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = (&Job{Jobs: 1}).MoveInPlace(ctx, s, p)
+	_, err = (&Job{Jobs: 1}).MoveInPlace(ctx, s, p, Move{})
 	require.ErrorIs(t, err, context.Canceled)
 	p.Patches[0].Old = append([]byte{^p.Patches[0].Old[0]}, p.Patches[0].Old[1:]...)
-	_, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p)
+	_, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{})
 	require.ErrorIs(t, err, verify.ErrDifferent)
 	require.Equal(t, was, content(t, path))
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
@@ -239,7 +239,7 @@ func TestDisksOnDevices(t *testing.T) {
 	require.ErrorContains(t, err, "is SOURCE")
 	leaveFolder(t)
 	d.Path = "x"
-	_, err = (&Job{Jobs: 1, Device: d}).MoveInPlace(t.Context(), s, p)
+	_, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{Device: d})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	d.Close()
 	for _, open := range []func() (*Device, error){
@@ -319,10 +319,10 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 				require.ErrorContains(t, err, "SOURCE is untouched")
 			}
 			for _, command := range []string{Undo, Resume, Finish} {
-				_, err = goOn(t, &Job{Force: true}, dest, GoOn{Command: command})
+				_, err = goOn(t, &Job{}, dest, GoOn{Command: command, Force: true})
 				requireRefused(err)
 			}
-			_, err = write(t.Context(), t, &Job{Dest: dest, Format: "vmdk", Jobs: 1}, smallDisk(t))
+			_, err = write(t.Context(), t, &Job{Jobs: 1}, File{Path: dest, Format: "vmdk"}, smallDisk(t))
 			requireRefused(err)
 			require.Equal(t, was, content(t, journal.PathOf(dest)))
 			require.Equal(t, "written", content(t, partial))

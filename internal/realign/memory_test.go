@@ -47,10 +47,11 @@ func TestLargeCopyPassesTheMemory(t *testing.T) {
 		s := open(t, raw)
 		p, err := s.Plan(Goal{Copy: true})
 		require.NoError(t, err)
-		j := &Job{Format: "raw", Full: true, Jobs: 2, memory: c.memory, Dest: filepath.Join(t.TempDir(), "copy")}
-		_, err = j.Write(t.Context(), s, p)
+		dest := filepath.Join(t.TempDir(), "copy")
+		j := &Job{Full: true, Jobs: 2, memory: c.memory}
+		_, err = j.Write(t.Context(), s, p, File{Path: dest, Format: "raw"})
 		require.NoError(t, err)
 		require.Equal(t, c.source, kept(raw) > half, "%d", kept(raw))
-		require.Equal(t, c.dest, kept(j.Dest) > half, "%d", kept(j.Dest))
+		require.Equal(t, c.dest, kept(dest) > half, "%d", kept(dest))
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -121,8 +122,8 @@ func (p *Package) unchanged() error {
 }
 
 // WritePackage makes a package in which every disk is what its plan makes of it, and all else as it was: complete, or
-// not there.
-func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, err error) {
+// not there. to is a File or a Replace.
+func (j *Job) WritePackage(ctx context.Context, p *Package, to Dest) (w WrittenPackage, err error) {
 	start := time.Now()
 	rewrite := map[string]ova.Rewrite{}
 	for _, d := range p.Disks {
@@ -141,25 +142,35 @@ func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, e
 	if err := p.Check(ctx, watched); err != nil {
 		return w, cause(fmt.Errorf("%s: %w", p.Path, err), p.unchanged)
 	}
+	options, path := ova.CreateOptions{Rewrite: rewrite}, p.Path
 	var r *replacing
-	if j.Replace {
-		if r, err = j.newReplacingPackage(p.Package); err != nil {
-			return w, err
+	switch to := to.(type) {
+	case File:
+		path, options.Force = to.Path, to.Force
+	case Replace:
+		r, options.Swap = &replacing{}, true
+		if err = to.Looped.apart(p.Opened().Handles...); err == nil {
+			r.from, err = exchange.NewPackage(p.Package)
 		}
+	default:
+		err = errors.New("no package goes there") // our own bug
+	}
+	if err != nil {
+		return w, err
 	}
 	var o *ova.Output
 	create := func() (_ output, err error) {
-		o, err = ova.Create(j.Dest, p.Package, ova.CreateOptions{Force: j.Force, Swap: j.Replace, Rewrite: rewrite})
-		if err != nil {
-			return nil, err
+		if o, err = ova.Create(path, p.Package, options); err != nil || r == nil {
+			return o, err
 		}
-		return r.prepare(o)
+		return r, r.prepare(o)
 	}
-	w.Written, err = j.publish(ctx, start, create, p.unchanged, func(*Written) error {
+	w.Written, err = j.publish(ctx, create, p.unchanged, func(*Written) error {
 		w.Dropped, w.Issues = o.Dropped, o.Issues()
 		return o.Write(ctx, watched,
 			func(member string, create ova.CreateDisk) error { return j.fillMember(ctx, p, member, create) })
 	})
+	w.Took = Since(start)
 	if r != nil && err == nil {
 		r.enter(&w.Written)
 	}
@@ -181,11 +192,11 @@ func (j *Job) fillMember(ctx context.Context, p *Package, member string, create 
 		return fmt.Errorf("member %q is no disk", member) // our own bug
 	}
 	d, start := p.Disks[i], time.Now()
-	o, err := create(j.options(d.Source, d.Plan))
+	o, err := create(d.options(d.Plan, ""))
 	if err != nil {
 		return err
 	}
-	if d.Copied, err = j.fill(ctx, d.Source, d.Plan, d.view, o, d.view); err != nil {
+	if d.Copied, err = j.fill(ctx, d.Source, d.Plan, d.view, nil, o); err != nil {
 		return cause(err, d.unchanged)
 	}
 	d.Took = Since(start)

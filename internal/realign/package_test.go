@@ -89,7 +89,7 @@ func TestPackage(t *testing.T) {
 	dir := t.TempDir()
 	dest := filepath.Join(dir, "copy.ova")
 	begun := 0
-	w, err := (&Job{Dest: dest, Full: true, Jobs: 2, Begin: func() { begun++ }}).WritePackage(t.Context(), p)
+	w, err := (&Job{Full: true, Jobs: 2, Begin: func() { begun++ }}).WritePackage(t.Context(), p, File{Path: dest})
 	require.Equal(t, 1, begun)
 	require.NoError(t, err)
 	require.Equal(t, []string{"copy.ova"}, w.Files)
@@ -144,14 +144,14 @@ func TestNothingIsLeftOfAPackage(t *testing.T) {
 		require.NoError(t, err)
 		dir := t.TempDir()
 		ctx, cancel := context.WithCancel(t.Context())
-		j := Job{Dest: filepath.Join(dir, "copy.ova"), Full: true, Jobs: 2, Watch: func() Progress {
+		j := Job{Full: true, Jobs: 2, Watch: func() Progress {
 			return watcher(func(now string) {
 				if now == phase {
 					cancel()
 				}
 			})
 		}}
-		_, err = j.WritePackage(ctx, p)
+		_, err = j.WritePackage(ctx, p, File{Path: filepath.Join(dir, "copy.ova")})
 		require.ErrorIs(t, err, context.Canceled, phase)
 		require.Empty(t, disktest.Names(t, dir))
 		p.Close()

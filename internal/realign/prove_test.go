@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -69,7 +68,7 @@ func TestWhatIsPublished(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			o := &fakeOutput{}
-			_, err := (&Job{Sums: c.sums}).publish(ctx, time.Now(), func() (output, error) { return o, c.create },
+			_, err := (&Job{Sums: c.sums}).publish(ctx, func() (output, error) { return o, c.create },
 				c.unchanged,
 				func(*Written) error {
 					if c.cancel {
@@ -184,7 +183,7 @@ func TestUnsettledView(t *testing.T) {
 	require.Error(t, checkOld(s.Image.Disk, p))
 	p.Patches = patches
 	p.Patches[0].Old = []byte{^p.Patches[0].Old[0]}
-	_, err = (&Job{Dest: filepath.Join(t.TempDir(), "copy.raw"), Format: "raw"}).Write(t.Context(), s, p)
+	_, err = (&Job{}).Write(t.Context(), s, p, File{Path: filepath.Join(t.TempDir(), "copy.raw"), Format: "raw"})
 	require.Error(t, err)
 }
 
@@ -223,7 +222,7 @@ func TestWhatVerifySays(t *testing.T) {
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
 	dest := filepath.Join(dir, "copy.raw")
-	_, err = (&Job{Dest: dest, Format: "raw", Full: true, Jobs: 1}).Write(t.Context(), s, p)
+	_, err = (&Job{Full: true, Jobs: 1}).Write(t.Context(), s, p, File{Path: dest, Format: "raw"})
 	require.NoError(t, err)
 	held := func(change func(s, d *Source)) ([]Difference, error) {
 		t.Helper()

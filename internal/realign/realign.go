@@ -7,12 +7,13 @@
 //	p, err := s.Plan(goal)         // what moves where; refusals are values in the plan
 //	err = Acceptable(p, goal)      // the first refusal as an error
 //	view, err := s.View(p)         // the disk that is to be, read and checked against the plan
-//	w, err := job.Write(ctx, s, p) // created, filled, proved, published: complete, or not there
+//	w, err := job.Write(ctx, s, p, dest) // created, filled, proved, published: complete, or not there
 //
 // A stream (copy.go) and a package (package.go) go through the same Job.publish.
 package realign
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -311,14 +312,12 @@ func (s *Source) View(p *plan.Plan) (disk.Disk, error) {
 	return view, settled(view, after, p)
 }
 
-// Result returns what is on the planned disk. s has no layout after that: those of a large table, before and after,
-// take the memory that the check needs.
+// Result returns what is on the planned disk.
 func (s *Source) Result(p *plan.Plan) (*layout.Layout, error) {
 	view, after, err := s.promised(p)
 	if err != nil {
 		return nil, err
 	}
-	s.Layout = nil
 	return after, settled(view, after, p)
 }
 
@@ -401,26 +400,14 @@ func settled(view disk.Disk, after *layout.Layout, p *plan.Plan) error {
 	return nil
 }
 
-// Job says how DEST is written. The zero values of its functions do nothing.
+// Job says how a disk is written and proved. The zero values of its functions do nothing.
 type Job struct {
-	Dest      string
-	Format    string // empty: the source's
-	Subformat string // empty: the source's, or the format's default
-	Force     bool   // replace DEST
-	SkipFree  bool   // the copy to verify has zeros in the free space of volumes
-	View      bool   // a VMDK that shows the planned disk in the files of SOURCE
-	Replace   bool   // the copy gets the names of SOURCE, which is kept beside it
-	By        string // finished copy that gets the names of SOURCE; empty: the one that is written
-	Full      bool   // compare every byte before DEST gets its name, not its structures alone
-	Sums      bool   // compute the digests of the files before they get their names
-	Jobs      int    // how many chunks are read and written at once
-	Device    *Device
-	Journal   string  // of a move in place, absolute; empty: beside the disk
-	Looped    Loops   // files that loop devices show: they are not changed
-	Writers   Writers // programs that have files open for writing
+	Full     bool // compare every byte before DEST gets its name, not its structures alone
+	Sums     bool // compute the digests of the files before they get their names
+	SkipFree bool // the copy to verify has zeros in the free space of volumes
+	Jobs     int  // how many chunks are read and written at once
 
 	Begin func()                     // called before the first file of DEST is made; the context then ends the run
-	Moves func()                     // called before a move in place writes its first byte
 	Spare func(files []string) error // refuses the names of the files of DEST, before data are written
 	Watch func() Progress            // called when long work begins; a nil Progress is not told of it
 	Warn  func(text string)
@@ -431,7 +418,7 @@ type Job struct {
 }
 
 // Write makes DEST of the planned disk: complete, or not there, whatever happens in between.
-func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, err error) {
+func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan, to Dest) (w Written, err error) {
 	view, err := s.View(p)
 	if err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
@@ -445,58 +432,28 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 	if err := s.Image.CheckDigests(ctx); err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
-	if j.By != "" {
-		return j.replaceBy(ctx, s, p, view)
-	}
-	return j.write(ctx, start, s, p, view)
+	w, err = to.write(ctx, j, s, p, view)
+	w.Took = Since(start)
+	return w, err
 }
 
-// write is Write for a view of which nothing is written yet.
-func (j *Job) write(
-	ctx context.Context, start time.Time, s *Source, p *plan.Plan, view disk.Disk,
-) (w Written, err error) {
-	options, stored := j.options(s, p), view
-	if j.View {
-		if options.Over, stored, err = s.lent(p, view); err != nil {
-			return w, err
-		}
+// put writes a disk to the DEST that create starts. own is the disk that DEST itself holds; nil: all of view.
+func (j *Job) put(
+	ctx context.Context, s *Source, p *plan.Plan, view, own disk.Disk, create func() (output, target, error),
+) (Written, error) {
+	var to target
+	started := func() (o output, err error) {
+		o, to, err = create()
+		return o, err
 	}
-	var r *replacing
-	if options.Swap = j.Replace; j.Replace {
-		if r, err = j.newReplacing(s.Image); err != nil {
-			return w, err
-		}
-	}
-	var o target
-	create := func() (output, error) {
-		if j.Device != nil {
-			device, err := j.Device.create(ctx, s, p)
-			o = device
-			return device, err
-		}
-		file, err := store.Create(j.Dest, p.Size, s.Image, options)
-		if err != nil {
-			return nil, err
-		}
-		o = file
-		return r.prepare(file)
-	}
-	w, err = j.publish(ctx, start, create, s.unchanged, func(w *Written) (err error) {
-		w.Format, w.Subformat = o.Kind()
-		w.Copied, err = j.fill(ctx, s, p, stored, o, view)
-		if file, ok := o.(*store.Output); ok {
+	return j.publish(ctx, started, s.unchanged, func(w *Written) (err error) {
+		w.Format, w.Subformat = to.Kind()
+		w.Copied, err = j.fill(ctx, s, p, view, own, to)
+		if file, ok := to.(*store.Output); ok {
 			w.Notes = s.geometryNotes(file)
 		}
 		return err
 	})
-	if j.View && err == nil {
-		w.Notes = append(w.Notes, viewNotes(j.Dest, options.Over, w.Files)...)
-	}
-	if r != nil && err == nil {
-		r.enter(&w)
-		w.Notes = slices.Concat(w.Notes, outside(p), s.elsewhere("exchange", undoes))
-	}
-	return w, err
 }
 
 // output is DEST under construction: an image or a package.
@@ -511,8 +468,7 @@ type output interface {
 // publish makes DEST: created, filled and proved by fill, and published when the source is still what it was. unchanged
 // is nil for a source that cannot be asked.
 func (j *Job) publish(
-	ctx context.Context, start time.Time, create func() (output, error), unchanged func() error,
-	fill func(*Written) error,
+	ctx context.Context, create func() (output, error), unchanged func() error, fill func(*Written) error,
 ) (w Written, err error) {
 	j.begun()
 	o, err := create()
@@ -545,7 +501,7 @@ func (j *Job) publish(
 		return w, err
 	}
 	err = o.Publish()
-	w.Took, w.Notes = Since(start), slices.Concat(o.Notes(), w.Notes)
+	w.Notes = slices.Concat(o.Notes(), w.Notes)
 	return w, err
 }
 
@@ -557,11 +513,12 @@ func (s *Source) unchanged() error {
 	return nil
 }
 
-// fill writes the bytes of stored, proves through a second opening that the image shows the view, and returns how many
-// bytes there were beside zeros.
+// fill writes a view, or what DEST itself holds of it, proves through a second opening that the image shows the view,
+// and returns how many bytes there were beside zeros.
 func (j *Job) fill(
-	ctx context.Context, s *Source, p *plan.Plan, stored disk.Disk, o target, view disk.Disk,
+	ctx context.Context, s *Source, p *plan.Plan, view, own disk.Disk, o target,
 ) (copied int64, err error) {
+	stored := cmp.Or(own, view)
 	need, err := j.room(ctx, s, stored, o)
 	if err != nil {
 		return 0, err
@@ -572,7 +529,7 @@ func (j *Job) fill(
 	}
 	j.pass(s, o, need)
 	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()}
-	if j.Full && !j.View {
+	if j.Full && own == nil {
 		work.Sum = new(diskcopy.Sum)
 	}
 	copied, err = diskcopy.Run(ctx, stored, o, work)

@@ -47,18 +47,17 @@ func TestRoom(t *testing.T) {
 	require.NoError(t, err)
 	warned := ""
 	j := Job{
-		Dest: filepath.Join(small, "copy.raw"), Format: "raw", Full: true, Jobs: 2,
-		Warn: func(text string) { warned = text },
+		Full: true, Jobs: 2, Warn: func(text string) { warned = text },
 	}
-	_, err = j.Write(t.Context(), s, p)
+	_, err = j.Write(t.Context(), s, p, File{Path: filepath.Join(small, "copy.raw"), Format: "raw"})
 	require.ErrorIs(t, err, ondisk.ErrOutput)
 	require.ErrorContains(t, err, "make room or choose another place")
 	require.Empty(t, warned)
 	require.Empty(t, disktest.Names(t, small))
 
-	j.Dest, j.Format, j.Subformat = filepath.Join(small, "copy.vmdk"), "vmdk", "streamOptimized"
-	_, err = j.Write(t.Context(), s, p)
+	to := File{Path: filepath.Join(small, "copy.vmdk"), Format: "vmdk", Subformat: "streamOptimized"}
+	_, err = j.Write(t.Context(), s, p, to)
 	require.Contains(t, warned, "the copy is compressed and may need up to")
 	require.NoError(t, err, "the noise is compressible")
-	requireAligned(t, raw, j.Dest, "vmdk")
+	requireAligned(t, raw, to.Path, "vmdk")
 }

@@ -141,8 +141,7 @@ func TestWriteAndVerify(t *testing.T) {
 				require.NoError(t, err)
 				require.Len(t, p.Moves, 2)
 				require.NoError(t, Acceptable(p, Goal{}))
-				j := Job{Dest: dest, Full: full, Jobs: 2, Force: true}
-				w, err := j.Write(t.Context(), s, p)
+				w, err := (&Job{Full: full, Jobs: 2}).Write(t.Context(), s, p, File{Path: dest, Force: true})
 				require.NoError(t, err)
 				require.Equal(t, s.Image.Format, w.Format)
 				require.Equal(t, "aligned-"+name, w.Files[0])
@@ -214,7 +213,7 @@ func TestNothingIsLeft(t *testing.T) {
 			defer cancel()
 			begun := false
 			j := Job{
-				Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 2,
+				Full: true, Jobs: 2,
 				Begin: func() { begun = true },
 				Spare: func(files []string) error {
 					require.Equal(t, []string{"copy.raw"}, files)
@@ -228,7 +227,7 @@ func TestNothingIsLeft(t *testing.T) {
 					})
 				},
 			}
-			_, err = j.Write(ctx, s, p)
+			_, err = j.Write(ctx, s, p, File{Path: filepath.Join(to, "copy.raw"), Format: "raw"})
 			require.ErrorIs(t, err, c.want)
 			require.ErrorContains(t, err, c.text)
 			require.True(t, begun)
@@ -246,7 +245,7 @@ func TestCopy(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, p.Moves)
 	dest := filepath.Join(dir, "copy.img")
-	_, err = (&Job{Dest: dest, Format: "qcow2", Full: true, Jobs: 2}).Write(t.Context(), s, p)
+	_, err = (&Job{Full: true, Jobs: 2}).Write(t.Context(), s, p, File{Path: dest, Format: "qcow2"})
 	require.NoError(t, err)
 	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, dest)
 }
@@ -259,19 +258,20 @@ func TestWriteStream(t *testing.T) {
 	same := func(n int64) int64 { return n }
 	for _, full := range []bool{true, false} {
 		dest := filepath.Join(dir, fmt.Sprintf("copy-%v.raw", full))
-		p, w, err := (&Job{Dest: dest, Format: "raw", Full: full, Jobs: 2}).WriteStream(t.Context(),
-			bytes.NewReader(stream),
-			Reading{}, same)
+		p, w, err := (&Job{Full: full, Jobs: 2}).WriteStream(t.Context(), bytes.NewReader(stream), Reading{}, same,
+			File{Path: dest, Format: "raw"})
 		require.NoError(t, err)
 		require.EqualValues(t, diskSize, p.Size)
 		require.Positive(t, w.Copied)
 		disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "raw", raw, dest)
 	}
-	j := Job{Dest: filepath.Join(dir, "copy.qcow2"), Format: "qcow2", Full: true, Jobs: 2}
-	_, _, err = j.WriteStream(t.Context(), bytes.NewReader(stream), Reading{}, same)
+	dest := filepath.Join(dir, "copy.qcow2")
+	_, _, err = (&Job{Full: true, Jobs: 2}).WriteStream(t.Context(), bytes.NewReader(stream), Reading{}, same,
+		File{Path: dest, Format: "qcow2"})
 	require.NoError(t, err)
-	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, j.Dest)
+	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, dest)
 	to := t.TempDir()
+	copied := File{Path: filepath.Join(to, "copy.raw"), Format: "raw"}
 	for name, c := range map[string]struct {
 		in   io.Reader
 		read Reading
@@ -283,8 +283,7 @@ func TestWriteStream(t *testing.T) {
 		"no such format": {bytes.NewReader(stream), Reading{Format: "tape"}, `--format "tape"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 1}
-			_, _, err := j.WriteStream(t.Context(), c.in, c.read, same)
+			_, _, err := (&Job{Full: true, Jobs: 1}).WriteStream(t.Context(), c.in, c.read, same, copied)
 			require.ErrorContains(t, err, c.text)
 			require.Empty(t, disktest.Names(t, to))
 		})
@@ -295,13 +294,12 @@ func TestWriteStream(t *testing.T) {
 			cancel()
 			return 0, io.ErrClosedPipe
 		}))
-		j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Jobs: 1}
-		_, _, err := j.WriteStream(ctx, in, Reading{}, same)
+		_, _, err := (&Job{Jobs: 1}).WriteStream(ctx, in, Reading{}, same, copied)
 		require.EqualError(t, err, context.Canceled.Error())
 		require.Empty(t, disktest.Names(t, to))
 	})
 	t.Run("other bytes are read back", func(t *testing.T) {
-		j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 1, Watch: func() Progress {
+		j := Job{Full: true, Jobs: 1, Watch: func() Progress {
 			return watcher(func(phase string) {
 				if phase == diskcopy.PhaseProve {
 					f, err := os.OpenFile(filepath.Join(to, ".copy.raw.partial"), os.O_RDWR, 0)
@@ -311,7 +309,7 @@ func TestWriteStream(t *testing.T) {
 				}
 			})
 		}}
-		_, _, err := j.WriteStream(t.Context(), bytes.NewReader(stream), Reading{}, same)
+		_, _, err := j.WriteStream(t.Context(), bytes.NewReader(stream), Reading{}, same, copied)
 		require.ErrorIs(t, err, verify.ErrDifferent)
 		require.Empty(t, disktest.Names(t, to))
 	})
@@ -344,8 +342,7 @@ func TestCost(t *testing.T) {
 	require.NoError(t, err)
 	require.InEpsilon(t, data, plain.Read, 0.01, "holes of less than a chunk may count as data")
 	require.Equal(t, plain.Write+plain.Write/100, plain.Need)
-	j := Job{Dest: filepath.Join(dir, "copy.img"), Full: true, Jobs: 2}
-	w, err := j.Write(t.Context(), s, p)
+	w, err := (&Job{Full: true, Jobs: 2}).Write(t.Context(), s, p, File{Path: filepath.Join(dir, "copy.img")})
 	require.NoError(t, err)
 	require.LessOrEqual(t, w.Copied, plain.Write+2<<20, "chunks of the target are larger than a cluster")
 	require.Greater(t, 2*w.Copied, plain.Write)
@@ -368,14 +365,14 @@ func BenchmarkWrite(b *testing.B) {
 			require.NoError(b, err)
 			t, err := ParseTarget(to)
 			require.NoError(b, err)
-			j := &Job{Format: t.Format, Subformat: t.Subformat, Full: true, Jobs: runtime.GOMAXPROCS(0)}
-			j.Dest = filepath.Join(b.TempDir(), "copy")
+			j := &Job{Full: true, Jobs: runtime.GOMAXPROCS(0)}
+			to := File{Path: filepath.Join(b.TempDir(), "copy"), Format: t.Format, Subformat: t.Subformat}
 			b.SetBytes(size)
 			b.ReportAllocs()
 			for b.Loop() {
-				_, err := j.Write(b.Context(), s, p)
+				_, err := j.Write(b.Context(), s, p, to)
 				require.NoError(b, err)
-				require.NoError(b, os.Remove(j.Dest))
+				require.NoError(b, os.Remove(to.Path))
 			}
 		})
 	}

@@ -139,14 +139,14 @@ func TestRefusedPackages(t *testing.T) {
 	require.NoError(t, err)
 	defer p.Close()
 	out := filepath.Join(t.TempDir(), "copy.ova")
-	_, err = (&Job{Dest: out, Jobs: 1}).WritePackage(t.Context(), p)
+	_, err = (&Job{Jobs: 1}).WritePackage(t.Context(), p, File{Path: out})
 	require.ErrorIs(t, err, ova.ErrDigest)
 	require.NoFileExists(t, out)
 
 	s := member(t, filepath.Join(dir, "vm.ovf")+"!one.vmdk")
 	moves, err := s.Plan(Goal{AllowUnbootable: true})
 	require.NoError(t, err)
-	_, err = (&Job{Dest: out, Format: "raw", Jobs: 1}).Write(t.Context(), s, moves)
+	_, err = (&Job{Jobs: 1}).Write(t.Context(), s, moves, File{Path: out, Format: "raw"})
 	require.ErrorIs(t, err, ova.ErrDigest)
 	require.NoFileExists(t, out)
 }
@@ -167,12 +167,13 @@ func TestPackageThatChanges(t *testing.T) {
 	p, err := PlanPackage(openedPackage(t, filepath.Join(dir, "vm.ovf")), Reading{}, Goal{})
 	require.NoError(t, err)
 	defer p.Close()
-	j := Job{Dest: filepath.Join(t.TempDir(), "copy.ova"), Jobs: 1, Begin: func() {
+	to := File{Path: filepath.Join(t.TempDir(), "copy.ova")}
+	j := Job{Jobs: 1, Begin: func() {
 		require.NoError(t, os.Chtimes(filepath.Join(dir, "vm.cert"), time.Unix(1, 0), time.Unix(1, 0)))
 	}}
-	_, err = j.WritePackage(t.Context(), p)
+	_, err = j.WritePackage(t.Context(), p, to)
 	require.ErrorIs(t, err, ondisk.ErrChanged)
-	require.NoFileExists(t, j.Dest)
+	require.NoFileExists(t, to.Path)
 }
 
 // What a copy of a package lacks is a difference, and what cannot be compared an error.
@@ -259,7 +260,7 @@ func TestRoomForWhatCannotBeRead(t *testing.T) {
 	_, err = (&Job{Jobs: 1}).room(t.Context(), s, huge, o)
 	require.ErrorIs(t, err, disktest.ErrFault)
 	lost := disk.New(units.MiB, sector, func(int64) (disk.Run, error) { return disk.Run{}, disktest.ErrFault })
-	_, err = (&Job{Jobs: 1}).fill(t.Context(), s, mustPlan(t, s), lost, o, lost)
+	_, err = (&Job{Jobs: 1}).fill(t.Context(), s, mustPlan(t, s), lost, nil, o)
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
@@ -310,7 +311,7 @@ func TestFreeSpaceThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, oldLinux(t, dir))
 	dest := filepath.Join(dir, "copy.raw")
-	_, err := (&Job{Dest: dest, Format: "raw", Jobs: 1}).Write(t.Context(), s, mustPlan(t, s))
+	_, err := (&Job{Jobs: 1}).Write(t.Context(), s, mustPlan(t, s), File{Path: dest, Format: "raw"})
 	require.NoError(t, err)
 	s.Image.Disk = &unreadOnce{Disk: s.Image.Disk, off: 63*sector + 1024} // the superblock
 	_, _, err = (&Job{SkipFree: true, Jobs: 1}).Verify(t.Context(), s, open(t, dest), nil)
@@ -366,15 +367,15 @@ func TestSourcesAreHeld(t *testing.T) {
 	p, err := PlanPackage(openedPackage(t, filepath.Join(dir, "vm.ovf")), Reading{}, Goal{})
 	require.NoError(t, err)
 	defer p.Close()
-	_, err = (&Job{Dest: filepath.Join(dir, "copy.ova"), Jobs: 1, Begin: begin}).WritePackage(t.Context(), p)
+	_, err = (&Job{Jobs: 1, Begin: begin}).WritePackage(t.Context(), p, File{Path: filepath.Join(dir, "copy.ova")})
 	require.NoError(t, err)
 	require.Positive(t, locked)
 	locked = 0
 	s := member(t, path)
 	moves, err := s.Plan(Goal{})
 	require.NoError(t, err)
-	_, err = (&Job{Dest: filepath.Join(dir, "copy.raw"), Format: "raw", Jobs: 1, Begin: begin}).Write(t.Context(), s,
-		moves)
+	to := File{Path: filepath.Join(dir, "copy.raw"), Format: "raw"}
+	_, err = (&Job{Jobs: 1, Begin: begin}).Write(t.Context(), s, moves, to)
 	require.NoError(t, err)
 	require.Positive(t, locked)
 }

@@ -32,7 +32,7 @@ func TestNotesOfAnExchange(t *testing.T) {
 	full := tableforge.NewMBR(8192, tableforge.Slot{Type: 0xda, Start: 63, Sectors: 8192 - 63})
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "disk-flat.vmdk"), full, 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "disk-ctk.vmdk"), []byte("blocks"), 0o644))
-	w, err := write(t.Context(), t, &Job{Dest: path, Replace: true, Jobs: 1}, path)
+	w, err := write(t.Context(), t, &Job{Jobs: 1}, Replace{}, path)
 	require.NoError(t, err)
 	var codes []string
 	for _, n := range w.Notes {
@@ -47,28 +47,28 @@ func TestExchangesThatAreRefused(t *testing.T) {
 	made := t.TempDir()
 	smallPackage(t, made)
 	packed := content(t, filepath.Join(made, "vm.ova"))
-	for says, prepare := range map[string]func(t *testing.T, path string, j *Job){
-		"/dev/loop7": func(t *testing.T, path string, j *Job) {
+	for says, prepare := range map[string]func(t *testing.T, path string, j *Job, to *Replace){
+		"/dev/loop7": func(t *testing.T, path string, _ *Job, to *Replace) {
 			t.Helper()
 			st, err := sys.Stat(path)
 			require.NoError(t, err)
-			j.Looped = Loops{st.ID: "/dev/loop7"}
+			to.Looped = Loops{st.ID: "/dev/loop7"}
 		},
-		"has 2 hard links": func(t *testing.T, path string, _ *Job) {
+		"has 2 hard links": func(t *testing.T, path string, _ *Job, _ *Replace) {
 			t.Helper()
 			require.NoError(t, os.Link(path, filepath.Join(filepath.Dir(path), "other")))
 		},
-		"no such file": func(t *testing.T, path string, j *Job) {
+		"no such file": func(t *testing.T, path string, j *Job, _ *Replace) {
 			t.Helper()
 			j.Begin = func() { require.NoError(t, os.Rename(path, path+".old")) }
 		},
 	} {
 		path := smallDisk(t)
 		was := content(t, path)
-		j := Job{Dest: path, Replace: true, Jobs: 1}
-		prepare(t, path, &j)
+		j, to := Job{Jobs: 1}, Replace{}
+		prepare(t, path, &j, &to)
 		before := len(disktest.Names(t, filepath.Dir(path)))
-		_, err := write(t.Context(), t, &j, path)
+		_, err := write(t.Context(), t, &j, to, path)
 		require.ErrorContains(t, err, says)
 		require.NotErrorIs(t, err, ondisk.ErrChanged, "nothing was copied yet")
 		left := disktest.Names(t, filepath.Dir(path))
@@ -78,12 +78,12 @@ func TestExchangesThatAreRefused(t *testing.T) {
 		dir := t.TempDir()
 		path = filepath.Join(dir, "vm.ova")
 		require.NoError(t, os.WriteFile(path, []byte(packed), 0o644))
-		j = Job{Dest: path, Replace: true, Jobs: 1}
-		prepare(t, path, &j)
+		j, to = Job{Jobs: 1}, Replace{}
+		prepare(t, path, &j, &to)
 		p, err := PlanPackage(openedPackage(t, path), Reading{}, Goal{})
 		require.NoError(t, err)
 		defer p.Close()
-		_, err = j.WritePackage(t.Context(), p)
+		_, err = j.WritePackage(t.Context(), p, to)
 		require.ErrorContains(t, err, says)
 		require.Empty(t, slices.DeleteFunc(disktest.Names(t, dir), func(name string) bool { return name[0] != '.' }))
 	}
@@ -93,7 +93,7 @@ func TestExchangesThatAreRefused(t *testing.T) {
 func TestOriginals(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
-	w, err := write(t.Context(), t, &Job{Dest: path, Replace: true, Jobs: 1}, path)
+	w, err := write(t.Context(), t, &Job{Jobs: 1}, Replace{}, path)
 	require.NoError(t, err)
 	require.False(t, open(t, path).Original)
 	s := open(t, w.Replaced.Original)

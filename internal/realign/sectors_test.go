@@ -134,10 +134,10 @@ func TestContainersThatShowOtherSectors(t *testing.T) {
 				p, err := s.Plan(g)
 				require.NoError(t, err)
 				require.NoError(t, Acceptable(p, g))
-				j := Job{Dest: filepath.Join(t.TempDir(), "copy."+to), Format: to, Jobs: 1, Full: true}
-				_, err = j.Write(t.Context(), s, p)
+				dest := filepath.Join(t.TempDir(), "copy."+to)
+				_, err = (&Job{Jobs: 1, Full: true}).Write(t.Context(), s, p, File{Path: dest, Format: to})
 				require.NoError(t, err)
-				copied := open(t, j.Dest)
+				copied := open(t, dest)
 				require.EqualValues(t, 4096, copied.Image.Disk.SectorSize())
 				require.Equal(t, map[string]int64{"raw": 0, "vhdx": 4096}[to], copied.Image.StatedSectors())
 				require.Zero(t, copied.Layout.Partitions[0].Off%(1<<20))
@@ -233,8 +233,8 @@ func TestLogicalPartitionsMoveInTheirSectors(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, Acceptable(p, g))
 			require.Len(t, p.Moves, parts)
-			j := Job{Dest: filepath.Join(dir, "copy.raw"), Format: "raw", Jobs: 1, Full: true}
-			_, err = j.Write(t.Context(), s, p)
+			dest := filepath.Join(dir, "copy.raw")
+			_, err = (&Job{Jobs: 1, Full: true}).Write(t.Context(), s, p, File{Path: dest, Format: "raw"})
 			require.NoError(t, err)
 			var dump struct {
 				Table struct {
@@ -242,11 +242,11 @@ func TestLogicalPartitionsMoveInTheirSectors(t *testing.T) {
 					Partitions []struct{ Start, Size int64 }
 				} `json:"partitiontable"`
 			}
-			out := disktest.Output(t, "sfdisk", "--json", disktest.LoopDevice(t, j.Dest, "-b", fmt.Sprint(sector)))
+			out := disktest.Output(t, "sfdisk", "--json", disktest.LoopDevice(t, dest, "-b", fmt.Sprint(sector)))
 			require.NoError(t, json.Unmarshal([]byte(out), &dump))
 			require.Equal(t, sector, dump.Table.SectorSize)
 			require.Len(t, dump.Table.Partitions, parts+1)
-			now := disktest.ReadFile(t, j.Dest)
+			now := disktest.ReadFile(t, dest)
 			for i, n := range []int{0, 2, 3} { // 1 is the extended one
 				start := dump.Table.Partitions[n].Start * sector
 				require.Zero(t, start%(1<<20))

@@ -66,7 +66,7 @@ func TestOthers(t *testing.T) {
 	require.Empty(t, refused)
 
 	dest := filepath.Join(t.TempDir(), "copy.raw")
-	_, err = (&Job{Dest: dest, Format: "raw", Full: true, Jobs: 2}).Write(t.Context(), s, p)
+	_, err = (&Job{Full: true, Jobs: 2}).Write(t.Context(), s, p, File{Path: dest, Format: "raw"})
 	require.NoError(t, err)
 	d := open(t, dest)
 	m, err := o.Elsewhere(s, d, Goal{})
@@ -170,7 +170,7 @@ func TestSnapshots(t *testing.T) {
 	p, err := s.Plan(Goal{Flatten: true})
 	require.NoError(t, err)
 	dest := filepath.Join(dir, "flat.qcow2")
-	_, err = (&Job{Dest: dest, Full: true, Jobs: 2}).Write(t.Context(), s, p)
+	_, err = (&Job{Full: true, Jobs: 2}).Write(t.Context(), s, p, File{Path: dest})
 	require.NoError(t, err)
 	requireAligned(t, base, dest, "qcow2")
 }

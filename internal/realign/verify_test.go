@@ -25,7 +25,7 @@ func TestVerifyFindsOneByte(t *testing.T) {
 	s := open(t, raw)
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
-	_, err = (&Job{Dest: dest, Format: "raw", Full: true, Jobs: 2}).Write(t.Context(), s, p)
+	_, err = (&Job{Full: true, Jobs: 2}).Write(t.Context(), s, p, File{Path: dest, Format: "raw"})
 	require.NoError(t, err)
 	where := starts(t, dest)[1][0]*sector + 12345
 	f, err := os.OpenFile(dest, os.O_RDWR, 0)

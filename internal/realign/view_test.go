@@ -167,11 +167,7 @@ func TestJobOfAView(t *testing.T) {
 	job := func(s *Source, g Goal) (Written, error) {
 		p, err := s.Plan(g)
 		require.NoError(t, err)
-		j := Job{
-			Dest: filepath.Join(dir, "view.vmdk"), View: true, Format: "vmdk", Subformat: "twoGbMaxExtentFlat",
-			Jobs: 1,
-		}
-		return j.Write(t.Context(), s, p)
+		return (&Job{Jobs: 1}).Write(t.Context(), s, p, View{Path: filepath.Join(dir, "view.vmdk")})
 	}
 	w, err := job(open(t, raw), Goal{})
 	require.NoError(t, err)
@@ -220,12 +216,12 @@ func TestMapsOfDevicesAreOnlyCopied(t *testing.T) {
 		require.NoError(t, err)
 		was, names := content(t, raw), disktest.Names(t, dir)
 		for way, run := range map[string]func() (Written, error){
-			"in place": func() (Written, error) { return (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p) },
+			"in place": func() (Written, error) { return (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{}) },
 			"exchange": func() (Written, error) {
-				return (&Job{Dest: path, Replace: true, Jobs: 1}).Write(t.Context(), s, p)
+				return (&Job{Jobs: 1}).Write(t.Context(), s, p, Replace{})
 			},
 			"view": func() (Written, error) {
-				return (&Job{Dest: filepath.Join(dir, "view.vmdk"), View: true, Jobs: 1}).Write(t.Context(), s, p)
+				return (&Job{Jobs: 1}).Write(t.Context(), s, p, View{Path: filepath.Join(dir, "view.vmdk")})
 			},
 		} {
 			_, err = run()
@@ -234,7 +230,7 @@ func TestMapsOfDevicesAreOnlyCopied(t *testing.T) {
 			require.Equal(t, was, content(t, raw))
 			require.Equal(t, names, disktest.Names(t, dir))
 		}
-		_, err = (&Job{Dest: filepath.Join(t.TempDir(), "copy.vmdk"), Jobs: 1}).Write(t.Context(), s, p)
+		_, err = (&Job{Jobs: 1}).Write(t.Context(), s, p, File{Path: filepath.Join(t.TempDir(), "copy.vmdk")})
 		require.NoError(t, err)
 		require.NoError(t, os.Remove(path))
 	}
