@@ -155,6 +155,27 @@ type Progress interface {
 	Add(n int64)                     // bytes of the phase that are done, from any goroutine
 }
 
+// Unwatched is the progress of work that nobody watches.
+type Unwatched struct{}
+
+// Begin does nothing.
+func (Unwatched) Begin(string, int64) {}
+
+// Add does nothing.
+func (Unwatched) Add(int64) {}
+
+// Begin begins a phase that works on what all these disks hold beside holes, in units of a target or in any (0).
+func Begin(ctx context.Context, p Progress, phase string, unit int64, disks ...disk.Disk) error {
+	if p == (Unwatched{}) {
+		return nil
+	}
+	total, err := Size(ctx, unit, disks...)
+	if err == nil {
+		p.Begin(phase, total)
+	}
+	return err
+}
+
 // Phases of the work on a copy.
 const (
 	PhaseCopy   = "copy"   // writing

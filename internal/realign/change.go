@@ -127,7 +127,6 @@ func (b By) write(
 		return w, err
 	}
 	defer func() { err = errors.Join(err, c.Discard()) }()
-	j.watch()
 	err = j.proved(ctx, s, p, view, by)
 	if err == nil {
 		err = cmp.Or(s.unchanged(), by.unchanged(), ctx.Err())
@@ -263,7 +262,6 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan, how Move
 	}
 	start := time.Now()
 	j.begun()
-	j.watch()
 	m := inplace.Move{
 		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(how.Looped), Moves: how.Moves, Journal: how.Journal,
 		BIOS: s.bios(s.Image.Format),
@@ -298,15 +296,12 @@ func (s *Source) keeps(p *plan.Plan, now disk.Disk) error {
 }
 
 func (j *Job) inPlace(looped Loops) inplace.Options {
-	o := inplace.Options{Jobs: j.Jobs, Progress: j.add, Looped: looped}
-	o.Begin = func(phase string, total int64) { j.phase(phase)(total) }
-	return o
+	return inplace.Options{Jobs: j.Jobs, Begin: j.watch().Begin, Progress: j.watch().Add, Looped: looped}
 }
 
 // goOnInPlace completes a move that was interrupted, or takes it back.
 func (j *Job) goOnInPlace(ctx context.Context, h *journal.Held, g GoOn) (journal.Done, error) {
 	j.begun()
-	j.watch()
 	a := inplace.Again{Held: h, Look: promised, Force: g.Force, Forward: true, Options: j.inPlace(g.Looped)}
 	if g.Device != nil {
 		var err error
@@ -455,12 +450,11 @@ func (j *Job) goOnExchange(ctx context.Context, w *journal.Held, g GoOn) (journa
 		}
 	}
 	w.Writers = g.Writers
-	j.watch()
 	allowed, err := Reading{Allow: g.Allow}.Options()
 	if err != nil {
 		return journal.Done{}, err
 	}
-	o := journal.Options{Force: g.Force, Judge: g.Judge, Search: allowed.Search, Progress: j.progress}
+	o := journal.Options{Force: g.Force, Judge: g.Judge, Search: allowed.Search, Progress: j.watch()}
 	switch g.Command {
 	case Undo:
 		return exchange.Undo(ctx, w, o)

@@ -1,6 +1,7 @@
 package realign
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -123,49 +124,23 @@ func Since(start time.Time) float64 { return math.Round(10*time.Since(start).Sec
 // Progress receives how far the work is, phase by phase.
 type Progress = diskcopy.Progress
 
-// watch asks for the progress of long work, once.
-func (j *Job) watch() {
+// watch returns the progress of long work, which begins with the first call.
+func (j *Job) watch() Progress {
 	if j.progress == nil && j.Watch != nil {
 		j.progress = j.Watch()
 	}
-}
-
-// begin begins a phase that works on what all these disks hold beside holes, in units of a target or in any (0).
-func (j *Job) begin(ctx context.Context, phase string, unit int64, disks ...disk.Disk) error {
-	if j.progress == nil {
-		return nil
-	}
-	total, err := diskcopy.Size(ctx, unit, disks...)
-	if err == nil {
-		j.progress.Begin(phase, total)
-	}
-	return err
-}
-
-// phase returns what begins a phase of total bytes.
-func (j *Job) phase(name string) func(total int64) {
-	return func(total int64) {
-		if j.progress != nil {
-			j.progress.Begin(name, total)
-		}
-	}
+	j.progress = cmp.Or(j.progress, Progress(diskcopy.Unwatched{}))
+	return j.progress
 }
 
 // finish completes the files and flushes so many bytes. How far that is, no system says.
 func (j *Job) finish(o target, copied int64) error {
-	j.phase(diskcopy.PhaseFlush)(copied)
+	j.watch().Begin(diskcopy.PhaseFlush, copied)
 	err := o.Finish()
 	if err == nil {
-		j.add(copied)
+		j.watch().Add(copied)
 	}
 	return err
-}
-
-// add counts bytes that are done.
-func (j *Job) add(n int64) {
-	if j.progress != nil {
-		j.progress.Add(n)
-	}
 }
 
 // Written is the result of a Job.
@@ -225,11 +200,8 @@ func (j *Job) WriteStream(
 
 // fillStream writes what comes through the pipe and proves it through a second opening.
 func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *store.Output) (copied int64, err error) {
-	j.watch()
-	if j.progress != nil {
-		j.progress.Begin(diskcopy.PhaseCopy, size)
-	}
-	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()}
+	j.watch().Begin(diskcopy.PhaseCopy, size)
+	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.watch().Add, Pack: o.Pack()}
 	want, copied, err := diskcopy.Pipe(ctx, named(s.Next), size, o, work)
 	if err == nil {
 		err = j.finish(o, copied)

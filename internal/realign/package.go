@@ -1,7 +1,6 @@
 package realign
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,8 +136,7 @@ func (j *Job) WritePackage(ctx context.Context, p *Package, to Dest) (w WrittenP
 		}
 	}
 	j.begun()
-	j.watch()
-	watched := cmp.Or(j.progress, Progress(unwatched{}))
+	watched := j.watch()
 	if err := p.Check(ctx, watched); err != nil {
 		return w, cause(fmt.Errorf("%s: %w", p.Path, err), p.unchanged)
 	}
@@ -203,12 +201,6 @@ func (j *Job) fillMember(ctx context.Context, p *Package, member string, create 
 	return nil
 }
 
-// unwatched is the progress of work that is not watched.
-type unwatched struct{}
-
-func (unwatched) Begin(string, int64) {}
-func (unwatched) Add(int64)           {}
-
 // MemberVerified is the result of the comparison of a disk of two packages.
 type MemberVerified struct {
 	Source, Dest string // paths
@@ -222,8 +214,7 @@ type MemberVerified struct {
 func (j *Job) VerifyPackages(
 	ctx context.Context, s, d *ova.Package, r Reading, disk func(MemberVerified),
 ) (others []string, err error) {
-	j.watch()
-	others, err = d.Differs(ctx, s, cmp.Or(j.progress, Progress(unwatched{})))
+	others, err = d.Differs(ctx, s, j.watch())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Path, err)
 	}

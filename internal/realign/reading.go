@@ -687,12 +687,9 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, watch func() Prog
 	if !data && !u.Small() {
 		return out, nil
 	}
-	j := Job{Watch: watch}
-	j.watch()
-	if j.progress != nil {
-		j.progress.Begin("read", u.Data())
-	}
-	n, err := align.NonZero(ctx, s.Image.Disk, jobs, j.add)
+	progress := (&Job{Watch: watch}).watch()
+	progress.Begin("read", u.Data())
+	n, err := align.NonZero(ctx, s.Image.Disk, jobs, progress.Add)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return nil, err

@@ -487,7 +487,8 @@ func (j *Job) publish(
 		}
 	}
 	if err = fill(&w); err == nil && j.Sums {
-		w.Sums, err = o.Sums(ctx, j.phase(diskcopy.PhaseDigest), j.add)
+		begin := func(total int64) { j.watch().Begin(diskcopy.PhaseDigest, total) }
+		w.Sums, err = o.Sums(ctx, begin, j.watch().Add)
 	}
 	if err != nil {
 		return w, cause(err, unchanged)
@@ -523,12 +524,11 @@ func (j *Job) fill(
 	if err != nil {
 		return 0, err
 	}
-	j.watch()
-	if err := j.begin(ctx, diskcopy.PhaseCopy, o.Unit(), stored); err != nil {
+	if err := diskcopy.Begin(ctx, j.watch(), diskcopy.PhaseCopy, o.Unit(), stored); err != nil {
 		return 0, err
 	}
 	j.pass(s, o, need)
-	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()}
+	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.watch().Add, Pack: o.Pack()}
 	if j.Full && own == nil {
 		work.Sum = new(diskcopy.Sum)
 	}

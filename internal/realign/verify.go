@@ -98,7 +98,6 @@ func (j *Job) verify(
 		// By --to …,align=SIZE, or a device that the disk fills.
 		p.Grow(s.Layout, got)
 	}
-	j.watch()
 	if diffs, err = j.same(ctx, p.View(s.Image.Disk), d.Image.Disk); err != nil || len(diffs) > 0 {
 		return p, diffs, err
 	}
@@ -287,18 +286,18 @@ var errFaulty = errors.New("the storage or memory of this machine is at fault; n
 
 // digest reads every byte of a disk.
 func (j *Job) digest(ctx context.Context, d disk.Disk) (diskcopy.Sum, error) {
-	if err := j.begin(ctx, diskcopy.PhaseProve, 0, d); err != nil {
+	if err := diskcopy.Begin(ctx, j.watch(), diskcopy.PhaseProve, 0, d); err != nil {
 		return diskcopy.Sum{}, err
 	}
-	return diskcopy.Digest(ctx, d, diskcopy.Options{Jobs: j.Jobs, Progress: j.add})
+	return diskcopy.Digest(ctx, d, diskcopy.Options{Jobs: j.Jobs, Progress: j.watch().Add})
 }
 
 // same compares every byte of two disks.
 func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Difference, error) {
 	if want.Size() == got.Size() {
-		if err := j.begin(ctx, diskcopy.PhaseProve, 0, want, got); err != nil {
+		if err := diskcopy.Begin(ctx, j.watch(), diskcopy.PhaseProve, 0, want, got); err != nil {
 			return nil, err
 		}
 	}
-	return verify.Same(ctx, want, got, verify.Options{Jobs: j.Jobs, Progress: j.add})
+	return verify.Same(ctx, want, got, verify.Options{Jobs: j.Jobs, Progress: j.watch().Add})
 }

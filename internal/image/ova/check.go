@@ -323,12 +323,6 @@ func (p *Package) findUnnamed() {
 // ErrDigest marks a member of a package whose bytes are not those that the manifest speaks of.
 var ErrDigest = errors.New("differs from its digest")
 
-// unwatched is no progress.
-type unwatched struct{}
-
-func (unwatched) Begin(string, int64) {}
-func (unwatched) Add(int64)           {}
-
 // Check compares all members with the manifest. What the manifest does not name is not compared.
 func (p *Package) Check(ctx context.Context, progress diskcopy.Progress) error {
 	if p.Manifest == nil {
@@ -429,19 +423,10 @@ func asDisk(f driver.File) disk.Disk {
 func sameBytes(ctx context.Context, want, got driver.File, progress diskcopy.Progress) (bool, error) {
 	a, b := asDisk(want), asDisk(got)
 	if a.Size() == b.Size() {
-		if err := begin(ctx, progress, diskcopy.PhaseProve, 0, a, b); err != nil {
+		if err := diskcopy.Begin(ctx, progress, diskcopy.PhaseProve, 0, a, b); err != nil {
 			return false, err
 		}
 	}
 	diffs, err := verify.Same(ctx, a, b, verify.Options{Progress: progress.Add})
 	return len(diffs) == 0, err
-}
-
-// begin begins a phase that works on what all these disks hold beside holes.
-func begin(ctx context.Context, progress diskcopy.Progress, phase string, unit int64, disks ...disk.Disk) error {
-	total, err := diskcopy.Size(ctx, unit, disks...)
-	if err == nil {
-		progress.Begin(phase, total)
-	}
-	return err
 }

@@ -392,7 +392,7 @@ func (p *Output) copy(ctx context.Context, m *outMember, progress diskcopy.Progr
 		return p.put(m.head, m, m.data-int64(len(m.head)))
 	}
 	from := asDisk(m.from.file)
-	if err := begin(ctx, progress, diskcopy.PhaseCopy, diskcopy.ChunkSize, from); err != nil {
+	if err := diskcopy.Begin(ctx, progress, diskcopy.PhaseCopy, diskcopy.ChunkSize, from); err != nil {
 		return err
 	}
 	if _, err := diskcopy.Run(ctx, from, target{m}, diskcopy.Options{Progress: progress.Add}); err != nil {

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -585,7 +586,7 @@ func (p *Package) Open(d Disk, o image.Options) (*image.Image, error) {
 	}
 	o.Digest = func(ctx context.Context, name string, f driver.File) error {
 		if m := p.member(name); m != nil {
-			return compare(ctx, name, f, p.digests(m), unwatched{})
+			return compare(ctx, name, f, p.digests(m), diskcopy.Unwatched{})
 		}
 		return nil
 	}

@@ -122,7 +122,7 @@ func TestUnpublishedPackage(t *testing.T) {
 			Rewrite: map[string]ova.Rewrite{"disk.vmdk": {Source: img, Size: img.Disk.Size()}},
 		})
 		require.NoError(t, err)
-		require.NoError(t, out.Write(t.Context(), unwatched{}, func(_ string, create ova.CreateDisk) error {
+		require.NoError(t, out.Write(t.Context(), diskcopy.Unwatched{}, func(_ string, create ova.CreateDisk) error {
 			o, err := create(store.CreateOptions{})
 			require.NoError(t, err)
 			_, err = diskcopy.Run(t.Context(), img.Disk, o, diskcopy.Options{Jobs: 4})
@@ -139,12 +139,6 @@ func TestUnpublishedPackage(t *testing.T) {
 		require.Empty(t, disktest.Names(t, dir))
 	}
 }
-
-// unwatched is no progress.
-type unwatched struct{}
-
-func (unwatched) Begin(string, int64) {}
-func (unwatched) Add(int64)           {}
 
 // A folder has no files but those that the OVF names, so that an archive with others cannot become one.
 func TestFolderHasWhatTheOVFNames(t *testing.T) {

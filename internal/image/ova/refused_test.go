@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
@@ -154,13 +155,13 @@ func TestDigests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := openedPackage(t, archived(t, own, disk, text("vm.mf", c.manifest)))
-			err := p.Check(t.Context(), unwatched{})
+			err := p.Check(t.Context(), diskcopy.Unwatched{})
 			if c.says == "" {
 				require.NoError(t, err)
 				require.Equal(t, []string{"SHA1", "SHA256"}, p.Algorithms())
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel()
-				require.ErrorIs(t, p.Check(ctx, unwatched{}), context.Canceled)
+				require.ErrorIs(t, p.Check(ctx, diskcopy.Unwatched{}), context.Canceled)
 				return
 			}
 			require.ErrorIs(t, err, ova.ErrDigest)
@@ -210,14 +211,14 @@ func TestDifferences(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := openedPackage(t, archived(t, c.members...))
-			out, err := d.Differs(t.Context(), s, unwatched{})
+			out, err := d.Differs(t.Context(), s, diskcopy.Unwatched{})
 			require.NoError(t, err)
 			require.Equal(t, c.says == "", len(out) == 0, out)
 			require.Contains(t, strings.Join(out, "\n"), c.says)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			if name == "nothing" {
-				_, err = d.Differs(ctx, s, unwatched{})
+				_, err = d.Differs(ctx, s, diskcopy.Unwatched{})
 				require.ErrorIs(t, err, context.Canceled)
 			}
 		})
@@ -236,11 +237,11 @@ func TestDifferencesThatCannotBeFound(t *testing.T) {
 		return openedPackage(t, imagetest.Write(t, dir, "vm.ovf", own))
 	}
 	s, d := open(), open()
-	out, err := d.Differs(t.Context(), s, unwatched{})
+	out, err := d.Differs(t.Context(), s, diskcopy.Unwatched{})
 	require.NoError(t, err)
 	require.Empty(t, out)
 	require.NoError(t, os.Truncate(filepath.Join(filepath.Dir(s.Path), "notes.txt"), 1))
-	_, err = d.Differs(t.Context(), s, unwatched{})
+	_, err = d.Differs(t.Context(), s, diskcopy.Unwatched{})
 	require.ErrorIs(t, err, ondisk.ErrChanged)
 }
 
@@ -253,7 +254,7 @@ func TestBlocksOfTheOVF(t *testing.T) {
 		own = strings.Replace(own, "<DiskSection>", "<!--"+strings.Repeat("x", comment)+"--><DiskSection>", 1)
 		src := openedPackage(t, archived(t, tarforge.Member{Name: "vm.ovf", Data: []byte(own)}, disk))
 		path := filepath.Join(t.TempDir(), "out.ova")
-		out, err := rewritten(t, src, path, unwatched{}, func() error { return nil })
+		out, err := rewritten(t, src, path, diskcopy.Unwatched{}, func() error { return nil })
 		require.NoError(t, err)
 		require.NoError(t, out.Publish())
 		b := disktest.ReadFile(t, path)
@@ -288,7 +289,7 @@ func TestCopiedMembers(t *testing.T) {
 	copied := func(path string, src *ova.Package) error {
 		out, err := ova.Create(path, src, ova.CreateOptions{})
 		require.NoError(t, err)
-		if err = out.Write(t.Context(), unwatched{}, nil); err == nil {
+		if err = out.Write(t.Context(), diskcopy.Unwatched{}, nil); err == nil {
 			err = out.Publish()
 		}
 		return errors.Join(err, out.Discard())

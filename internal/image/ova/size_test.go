@@ -33,7 +33,7 @@ func TestSizeThatIsRefused(t *testing.T) {
 	out, err := ova.Create(filepath.Join(dir, "out.ova"), src, ova.CreateOptions{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, out.Discard()) }()
-	require.ErrorIs(t, out.Write(t.Context(), unwatched{}, nil), syscall.EFBIG)
+	require.ErrorIs(t, out.Write(t.Context(), diskcopy.Unwatched{}, nil), syscall.EFBIG)
 }
 
 // A file that cannot be read may be a package.
@@ -67,7 +67,7 @@ func rewrites(t *testing.T, src *ova.Package, img *image.Image, behind, path str
 	if err != nil {
 		return nil, err
 	}
-	err = out.Write(t.Context(), unwatched{}, func(_ string, create ova.CreateDisk) error {
+	err = out.Write(t.Context(), diskcopy.Unwatched{}, func(_ string, create ova.CreateDisk) error {
 		o, err := create(store.CreateOptions{})
 		if err != nil {
 			return err

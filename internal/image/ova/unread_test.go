@@ -190,7 +190,7 @@ func TestPackagesAreReadBack(t *testing.T) {
 			require.Equal(t, []string{"vm.cert"}, out.Dropped)
 			require.Equal(t, "certificate-dropped", out.Issues()[0].Code)
 			again := openedPackage(t, filepath.Join(dir, "out.ova"))
-			require.NoError(t, again.Check(t.Context(), unwatched{}))
+			require.NoError(t, again.Check(t.Context(), diskcopy.Unwatched{}))
 			st := disktest.Stat(t, again.Path)
 			last := again.Members[len(again.Members)-1]
 			require.Equal(t, "notes.txt", last.Name)
@@ -201,6 +201,6 @@ func TestPackagesAreReadBack(t *testing.T) {
 	}
 	src := openedPackage(t, archived(t, own, disk, manifest, notes))
 	failed := errors.New("the job failed")
-	_, err := rewritten(t, src, filepath.Join(t.TempDir(), "out.ova"), unwatched{}, func() error { return failed })
+	_, err := rewritten(t, src, filepath.Join(t.TempDir(), "out.ova"), diskcopy.Unwatched{}, func() error { return failed })
 	require.ErrorIs(t, err, failed)
 }
