@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -36,7 +38,7 @@ func TestOverlaysInOtherFolders(t *testing.T) {
 			}
 			img := imagetest.Open(t, base)
 			vms := []string{filepath.Join(dir, "vms")}
-			found, err := img.ChildrenBelow(vms)
+			found, err := childrenBelow(img, vms)
 			require.NoError(t, err)
 			require.Empty(t, found)
 
@@ -52,18 +54,24 @@ func TestOverlaysInOtherFolders(t *testing.T) {
 				overlay("one/through-a-link.qcow2", "../link/"+name),
 			}
 			overlay("one/other.qcow2", name) // the file of that name beside it
-			found, err = img.ChildrenBelow(vms)
+			found, err = childrenBelow(img, vms)
 			require.NoError(t, err)
 			require.Len(t, found, len(want))
 			for i, f := range found {
 				require.Equal(t, ondisk.Refuse, f.Effect)
 				require.Contains(t, f.Text, want[i]+" is a snapshot of this disk")
 			}
-			found, err = img.ChildrenBelow([]string{lib})
+			found, err = childrenBelow(img, []string{lib})
 			require.NoError(t, err)
 			require.Empty(t, found, "Children looks there")
-			_, err = img.ChildrenBelow([]string{filepath.Join(dir, "none")})
+			_, err = childrenBelow(img, []string{filepath.Join(dir, "none")})
 			require.ErrorIs(t, err, os.ErrNotExist)
 		})
 	}
+}
+
+// childrenBelow returns the issues of snapshots of a disk in folders.
+func childrenBelow(img *image.Image, folders []string) ([]ondisk.Issue, error) {
+	found, missed, err := img.OverlaysBelow(folders)
+	return slices.Concat(image.SnapshotsAt(found), missed), err
 }

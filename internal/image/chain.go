@@ -248,12 +248,6 @@ const (
 	maxDeep  = 16      // one in the other
 )
 
-// ChildrenBelow finds snapshots of this disk in other folders and below them, see OverlaysBelow.
-func (img *Image) ChildrenBelow(folders []string) ([]ondisk.Issue, error) {
-	found, missed, err := img.OverlaysBelow(folders)
-	return slices.Concat(snapshotsAt(found), missed), err
-}
-
 // OverlaysBelow returns the paths of the snapshots and views of this disk in other folders and below them: those that
 // name a file of it by a path, or have the identity of its content as that of their parent. No link is followed. missed
 // are warnings of files and folders that could not be looked at.
@@ -294,12 +288,6 @@ func (img *Image) OverlaysNear(home string, allowed []string) (found []string, m
 	return append(found, further...), append(missed, more...), err
 }
 
-// ChildrenNear is OverlaysNear with an issue for each overlay.
-func (img *Image) ChildrenNear(home string, allowed []string) ([]ondisk.Issue, error) {
-	found, missed, err := img.OverlaysNear(home, allowed)
-	return slices.Concat(snapshotsAt(found), missed), err
-}
-
 // childrenBesideLink finds snapshots of this disk beside the link that the user named: they can name that, too.
 func (img *Image) childrenBesideLink() ([]ondisk.Issue, error) {
 	if st, err := sys.Lstat(img.Path); err != nil || st.Mode&fs.ModeSymlink == 0 || img.known != nil {
@@ -322,7 +310,7 @@ func (img *Image) childrenBesideLink() ([]ondisk.Issue, error) {
 			return nil, err
 		}
 	}
-	return append(snapshotsAt(w.found), w.issues()...), nil
+	return append(SnapshotsAt(w.found), w.issues()...), nil
 }
 
 // below is a walk over folders.
@@ -421,7 +409,8 @@ func (img *Image) completedBy(n driver.Names, at string) bool {
 	})
 }
 
-func snapshotsAt(paths []string) (out []ondisk.Issue) {
+// SnapshotsAt returns the issues of snapshots of a disk.
+func SnapshotsAt(paths []string) (out []ondisk.Issue) {
 	for _, p := range paths {
 		out = append(out, ondisk.Issue{
 			Code: "snapshot-parent", Effect: ondisk.Refuse,

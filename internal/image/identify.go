@@ -29,7 +29,7 @@ const (
 	Unsupported Kind = "unsupported" // a format that has a name and no reader
 	Medium      Kind = "medium"      // an ISO: on what is only read, alignment does not matter
 	Packed      Kind = "packed"      // a compressed file, which could hold an image
-	Companion   Kind = "companion"   // a file beside a disk with the suffix of an image and no data, see DiskOf
+	Companion   Kind = "companion"   // a file beside a disk with the suffix of an image and no data, see CompanionOf
 )
 
 // Identity describes a file as far as its first bytes and what they name show. The rest is not judged.
@@ -52,10 +52,15 @@ type Identity struct {
 const maxNamed = 4096
 
 // plainNames returns the names that files of the folder can have, each once.
-func plainNames(names []string) (out FileNames) {
+func plainNames(names []string) FileNames {
+	return once(names, func(n string) bool { return gate.CheckStored(n) == nil })
+}
+
+// once returns names that keep selects, each once, as many as are kept.
+func once(names []string, keep func(string) bool) (out FileNames) {
 	seen := map[string]bool{}
 	for _, n := range names {
-		if !seen[n] && gate.CheckStored(n) == nil && len(out) < maxNamed {
+		if !seen[n] && keep(n) && len(out) < maxNamed {
 			seen[n] = true
 			out = append(out, n)
 		}
@@ -88,15 +93,12 @@ func (id Identity) Claimed(name string) int64 {
 }
 
 // parentNames returns the last components of names, each once.
-func parentNames(names []string) (out FileNames) {
-	seen := map[string]bool{}
+func parentNames(names []string) FileNames {
+	var last []string
 	for _, n := range names {
-		if n = lastName(n); !seen[n] && len(n) <= maxNameLength && len(out) < maxNamed {
-			seen[n] = true
-			out = append(out, n)
-		}
+		last = append(last, lastName(n))
 	}
-	return out
+	return once(last, func(n string) bool { return len(n) <= maxNameLength })
 }
 
 // maxNameLength is how long the name of a file can be, in bytes. Spec: NAME_MAX.

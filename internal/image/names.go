@@ -200,31 +200,21 @@ func companionOf(name string, head []byte) *companion {
 // named reports whether a name alone tells the kind. Other files than those of macOS begin with "._".
 func (c *companion) named(name string) bool { return c.name != "AppleDouble" && c.disk(name) != "" }
 
-// CompanionKind returns the kind of companions that have such names, empty for other names.
-func CompanionKind(name string) string {
-	for _, c := range companions {
-		if c.disk(name) != "" {
-			return c.name
-		}
-	}
-	return ""
-}
-
-// DiskOf returns the name of the disk that a companion belongs to, by its own name; empty if that does not say it.
-func DiskOf(name string) string {
+// CompanionOf returns the kind of a companion and the name of its disk, by its own name; empty if that does not say it.
+func CompanionOf(name string) (kind, disk string) {
 	for _, c := range companions {
 		if disk := c.disk(name); disk != "" {
-			return disk
+			return c.name, disk
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // CompanionText returns the purpose of a companion of a kind, and what to do instead.
 func CompanionText(kind, name string) (text, remedy string) {
 	disk, holds := "a disk", "other data"
 	remedy = "name the disk instead"
-	if of := DiskOf(name); of != "" {
+	if _, of := CompanionOf(name); of != "" {
 		disk, remedy = fmt.Sprintf("%.256q", of), fmt.Sprintf("name %.256q instead", of)
 	}
 	for _, c := range companions {
@@ -241,8 +231,8 @@ const CodeCompanion = "companion"
 // noteCompanion notes that an image of a known format has the name of a companion, and the disk stands beside it. A
 // digest of CBRC is such an image: a descriptor with an extent.
 func (img *Image) noteCompanion() {
-	kind := CompanionKind(img.Base)
-	if kind == "" || !img.Dir.Exists(DiskOf(img.Base)) {
+	kind, of := CompanionOf(img.Base)
+	if kind == "" || !img.Dir.Exists(of) {
 		return
 	}
 	text, _ := CompanionText(kind, img.Base)

@@ -239,18 +239,6 @@ func (img *Image) HoldsSectors(format string, n int64) error {
 	}
 }
 
-// OpenRemote opens an image in a file of a server, which is the image's from then on. Nothing lies beside it, and it
-// can name no other files: the server would choose what else is read.
-func OpenRemote(f gate.Remote, path string, o Options) (*Image, error) {
-	return openAlone(f, path, o, func(name string) (driver.File, error) {
-		return nil, &ondisk.Refusal{
-			Code: "reference", Reason: fmt.Sprintf("it names %.256q, and trueup opens no further file for an image "+
-				"that a server has", name),
-			Remedy: "read it from a file, or have it served as the disk that it shows, as qemu-nbd does",
-		}
-	})
-}
-
 // OpenDrive opens a disk of this machine by the name that Windows has for it. It is read as a raw disk only.
 func OpenDrive(path string, o Options) (*Image, error) {
 	d, err := gate.OpenDrive(path)
@@ -269,7 +257,7 @@ func OpenDrive(path string, o Options) (*Image, error) {
 
 // openRaw opens a raw disk without a folder.
 func openRaw(f gate.Remote, path string, o Options) (*Image, error) {
-	img, err := openAlone(f, path, o, func(string) (driver.File, error) { return nil, notRaw("an image in files") })
+	img, err := OpenAlone(f, path, o, func(string) (driver.File, error) { return nil, notRaw("an image in files") })
 	if err == nil && img.Format != raw.Format.Name {
 		err = errors.Join(notRaw(img.Format), img.Close())
 	}
@@ -296,25 +284,23 @@ type Unpacked struct {
 	Partly bool   `json:"-"`                        // its end was not unpacked
 }
 
-// OpenUnpacked opens an image that was unpacked into a file, which is the image's from then on. It can name the files
-// that further opens.
-func OpenUnpacked(
-	f gate.Remote, from Unpacked, path string, o Options, further func(name string) (driver.File, error),
-) (*Image, error) {
-	img, err := openAlone(f, path, o, further)
-	if from.Size = f.Size(); err == nil {
-		img.Unpacked = &from
-	}
-	return img, err
-}
-
-// openAlone opens an image without a folder.
-func openAlone(
+// OpenAlone opens an image in a file without a folder, which is the image's from then on. further opens the files that
+// it names; nil: it may name none, since a server would choose what else is read.
+func OpenAlone(
 	f gate.Remote, path string, o Options, further func(name string) (driver.File, error),
 ) (*Image, error) {
 	img := &Image{Opened: gate.Opened{Remote: f}, Path: path, known: &Beside{}}
 	c := &chain{img: img, above: []driver.File{f}, sector: o.SectorSize}
-	c.gate = func(name string, _ int) (driver.File, error) { return further(name) }
+	c.gate = func(name string, _ int) (driver.File, error) {
+		if further != nil {
+			return further(name)
+		}
+		return nil, &ondisk.Refusal{
+			Code: "reference", Reason: fmt.Sprintf("it names %.256q, and trueup opens no further file for an image "+
+				"that a server has", name),
+			Remedy: "read it from a file, or have it served as the disk that it shows, as qemu-nbd does",
+		}
+	}
 	var err error
 	if img.Format, img.Image, err = c.open(f, o.Format); err != nil {
 		switch id, bad := IdentifyFile(f); {

@@ -37,11 +37,11 @@ func (s *served) Close() error {
 }
 
 // An image of a server has nothing beside it, and says when it changes.
-func TestOpenRemote(t *testing.T) {
+func TestOpenAlone(t *testing.T) {
 	t.Parallel()
 	content := bytes.Repeat([]byte("0123456789abcdef"), 8192)
 	f := &served{Reader: bytes.NewReader(qcow2forge.New(content, 16).Bytes), name: "disk"}
-	img, err := image.OpenRemote(f, "x://y", image.Options{})
+	img, err := image.OpenAlone(f, "x://y", image.Options{}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "qcow2", img.Format)
 	require.Equal(t, "x://y", img.Path)
@@ -66,7 +66,7 @@ func TestOpenRemote(t *testing.T) {
 }
 
 // A server does not choose what else is read, and the name of a device says nothing of its format.
-func TestOpenRemoteRefuses(t *testing.T) {
+func TestOpenAloneRefuses(t *testing.T) {
 	t.Parallel()
 	child := qcow2forge.New(make([]byte, 1<<16), 16)
 	child.SetBacking("/etc/passwd", "raw")
@@ -77,14 +77,14 @@ func TestOpenRemoteRefuses(t *testing.T) {
 		`it names "/etc/passwd"`: child.Bytes, `it names "a-flat.vmdk"`: []byte(descriptor),
 	} {
 		f := &served{Reader: bytes.NewReader(content), name: "disk"}
-		_, err := image.OpenRemote(f, "x://y", image.Options{})
+		_, err := image.OpenAlone(f, "x://y", image.Options{}, nil)
 		require.ErrorContains(t, err, names)
 		require.ErrorContains(t, err, "opens no further file")
 		require.Equal(t, 1, f.closed)
 	}
 	zeros := &served{Reader: bytes.NewReader(make([]byte, 1<<16)), name: "disk.vmdk"}
 	codes := func() (codes []string) {
-		img, err := image.OpenRemote(zeros, "x://y", image.Options{})
+		img, err := image.OpenAlone(zeros, "x://y", image.Options{}, nil)
 		require.NoError(t, err)
 		for _, i := range img.Issues {
 			codes = append(codes, i.Code)
@@ -95,6 +95,6 @@ func TestOpenRemoteRefuses(t *testing.T) {
 	zeros.device = true
 	require.Empty(t, codes())
 	zeros = &served{Reader: bytes.NewReader(make([]byte, 700)), name: "disk.vmdk"}
-	_, err := image.OpenRemote(zeros, "x://y", image.Options{})
+	_, err := image.OpenAlone(zeros, "x://y", image.Options{}, nil)
 	require.ErrorContains(t, err, "The name says vmdk")
 }

@@ -134,7 +134,7 @@ func TestUnseenNeighbours(t *testing.T) {
 			found, err := img.Children()
 			require.NoError(t, err)
 			requireUnseen(t, want, found, fmt.Sprintf("%q", overlay))
-			found, err = img.ChildrenBelow([]string{sub})
+			found, err = childrenBelow(img, []string{sub})
 			require.NoError(t, err)
 			requireUnseen(t, want, found, deep+": permission denied")
 			d, err := gate.OpenFolder(dir)
@@ -175,11 +175,11 @@ func TestFoldersTooDeep(t *testing.T) {
 		at = filepath.Join(at, "d")
 	}
 	require.NoError(t, os.MkdirAll(at, 0o755))
-	found, err := img.ChildrenBelow([]string{dir})
+	found, err := childrenBelow(img, []string{dir})
 	require.NoError(t, err)
 	require.Empty(t, found)
 	require.NoError(t, os.Mkdir(filepath.Join(at, "d"), 0o755))
-	found, err = img.ChildrenBelow([]string{dir})
+	found, err = childrenBelow(img, []string{dir})
 	require.NoError(t, err)
 	requireUnseen(t, []ondisk.Issue{{Code: "overlays-unseen", Effect: ondisk.Warn}}, found,
 		filepath.Join(at, "d"))

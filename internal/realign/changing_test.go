@@ -49,7 +49,7 @@ func exported(t *testing.T, raw string) (*Source, *export) {
 	data, err := os.ReadFile(raw)
 	require.NoError(t, err)
 	e := &export{data: data}
-	img, err := image.OpenRemote(e, e.ID(), image.Options{})
+	img, err := image.OpenAlone(e, e.ID(), image.Options{}, nil)
 	require.NoError(t, err)
 	s, err := Read(img, Reading{})
 	require.NoError(t, err)

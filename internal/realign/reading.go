@@ -481,7 +481,7 @@ func (r Reading) openRemote(uri string, o image.Options) (*Source, error) {
 	r.Remotes[uri] = made[1:]
 	img, err := (*image.Image)(nil), made[0].err
 	if err == nil {
-		img, err = image.OpenRemote(made[0].file, Shown(uri), o)
+		img, err = image.OpenAlone(made[0].file, Shown(uri), o, nil)
 	}
 	if err != nil {
 		return nil, ondisk.In(ErrOpen, "%s: %w", uri, err)

@@ -126,10 +126,15 @@ func (s *Source) overlays() error {
 	if err != nil || s.reading.Claimed {
 		return nil //nolint:nilerr // opening the image has said the same
 	}
+	found, missed, err := s.overlaysIn(o.Search)
+	s.Beside = slices.Concat(s.Beside, image.SnapshotsAt(found), missed)
+	return err
+}
+
+// overlaysIn looks in folders that are allowed, and below that of a disk that changes.
+func (s *Source) overlaysIn(allowed []string) (found []string, missed []ondisk.Issue, err error) {
 	if !s.reading.Changed {
-		found, err := s.Image.ChildrenBelow(o.Search)
-		s.Beside = append(s.Beside, found...)
-		return err
+		return s.Image.OverlaysBelow(allowed)
 	}
 	path := s.Path()
 	if s.Image.Packaged() {
@@ -138,9 +143,7 @@ func (s *Source) overlays() error {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
-	found, err := s.Image.ChildrenNear(filepath.Dir(path), o.Search)
-	s.Beside = append(s.Beside, found...)
-	return err
+	return s.Image.OverlaysNear(filepath.Dir(path), allowed)
 }
 
 // geometry returns what the container knows of the disk's.

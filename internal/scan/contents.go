@@ -141,7 +141,8 @@ func (c *contents) joinCompanions(files []*found) {
 		if x.id.Kind != image.Companion {
 			continue
 		}
-		for _, disk := range c.find(image.DiskOf(x.Name)) {
+		_, of := image.CompanionOf(x.Name)
+		for _, disk := range c.find(of) {
 			if d := c.files[disk]; d.id.Kind == image.Disk {
 				c.owners[x.Name] = append(c.owners[x.Name], d)
 			}

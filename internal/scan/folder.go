@@ -293,7 +293,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	}
 	read := i.Read + c.read(x)
 	var aside *results.Image
-	if kind := image.CompanionKind(x.Name); kind != "" && namedCompanion(i) {
+	if kind, _ := image.CompanionOf(x.Name); kind != "" && namedCompanion(i) {
 		aside = x.companion(kind)
 	} else if (j.Packed || i.Format == unpack.Tar) && i.State == results.Failed && !fleeting(i) {
 		aside = x.unjudged(i)

@@ -159,7 +159,7 @@ func (p *Package) openArchive() (err error) {
 // roleOf returns the role that a name gives a member. The archives of macOS have a companion of each file in front of
 // it: ._vm.ovf.
 func roleOf(name string) Role {
-	if image.DiskOf(path.Base(name)) != "" {
+	if _, disk := image.CompanionOf(path.Base(name)); disk != "" {
 		return roleFile
 	}
 	switch strings.ToLower(path.Ext(name)) {

@@ -90,11 +90,12 @@ func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Imag
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	img, err := image.OpenUnpacked(main, from, name, o, func(name string) (driver.File, error) {
+	from.Size = main.Size()
+	img, err := image.OpenAlone(main, name, o, func(name string) (driver.File, error) {
 		return b.further(main.name, name)
 	})
 	if err == nil {
-		img.Packed = f
+		img.Unpacked, img.Packed = &from, f
 	}
 	return img, err
 }
