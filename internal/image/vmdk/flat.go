@@ -225,3 +225,251 @@ func (m *extentMap) checkOverlap() error {
 	}
 	return nil
 }
+
+// opened is an opened extent of any kind.
+type opened interface {
+	size() int64 // on the disk, bytes
+	run(off int64) (disk.Run, error)
+	check(f *faults) error
+	// over lets holes show what is below them.
+	over(below func(off, n int64) disk.Run)
+	// unclean is the mark of a writer that did not come to its end, nil if absent.
+	unclean() *ondisk.Issue
+}
+
+// extentMap is a disk that consists of extents, in disk order.
+type extentMap struct {
+	size   int64
+	pieces []piece
+	files  []driver.File
+	named  map[string]driver.File // of flat disks
+	opened map[string]bool        // files of other disks, by ID
+	tabs   *ondisk.PageCache      // one for all, so that memory does not grow with their number
+}
+
+// piece is one extent in its place on the disk.
+type piece struct {
+	disk.Range
+	name string
+	x    opened
+}
+
+func newExtentMap(s *driver.Source) *extentMap {
+	return &extentMap{
+		named: map[string]driver.File{}, opened: map[string]bool{},
+		tabs: ondisk.NewPageCache(s.Memory(tableCache)),
+	}
+}
+
+// add appends an extent.
+func (m *extentMap) add(e *extent, x opened) {
+	m.pieces = append(m.pieces, piece{disk.Range{Off: m.size, Len: e.size}, e.name, x})
+	m.size += e.size
+}
+
+// openSplit opens the sparse extents of a descriptor one behind the other.
+func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
+	m := newExtentMap(s)
+	for i, e := range d.extents {
+		if err := m.addSparse(s, i, e, kind); err != nil {
+			return nil, d.allMissing(s, err)
+		}
+	}
+	parent, err := d.openParent(s)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range m.pieces {
+		p.x.over(over(parent, p.Off))
+	}
+	d = d.inherit(parent)
+	if kind == custom {
+		kind = splitSparse
+	}
+	img, err := image(d, kind, disk.New(m.size, d.sectorSize(), m.run))
+	if err != nil {
+		return nil, err
+	}
+	img.Parts = m.files
+	img.Check = m.check
+	img.Issues = slices.Concat(img.Issues, m.unclean(), d.viewIssue())
+	for _, p := range m.pieces {
+		if x, ok := p.x.(*sparse); ok {
+			img.Details = append(img.Details, driver.Detail{Name: "grain size", Value: units.Format(x.h.grainBytes())})
+			if kind == splitSparse {
+				img.Template = &template{d, ondisk.I64(x.h.GrainSize)}
+			}
+			break
+		}
+	}
+	return img, nil
+}
+
+// addSparse appends an extent of a disk that has grains. Where its type is custom, some extents are flat.
+func (m *extentMap) addSparse(s *driver.Source, i int, e *extent, kind string) error {
+	if err := checkExtent(i, e, m.size); err != nil {
+		return err
+	}
+	switch want := cmp.Or(sparseTypes[kind], "SPARSE"); {
+	case e.kind == want, e.kind == "SPARSE" && kind == vmfsSparse: // QEMU takes both words
+	case kind == custom && (e.flat() || e.kind == "ZERO"):
+	case sparseKinds[e.kind], e.flat(), e.kind == "ZERO":
+		return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want %s in a disk of the createType %s", i, e.kind,
+			want, kind)
+	default:
+		return textErr(e.line, ondisk.ErrUnsupported, "extent type %.32q: not supported, want %s", e.kind, want)
+	}
+	x, err := m.extent(s, i, e, kind)
+	if err != nil {
+		return err
+	}
+	m.add(e, x)
+	return nil
+}
+
+// extent opens an extent of a kind that the type has.
+func (m *extentMap) extent(s *driver.Source, i int, e *extent, kind string) (opened, error) {
+	if e.kind == "ZERO" {
+		return flatPiece{extent: e}, nil
+	}
+	f, err := m.open(s, i, e)
+	if err != nil {
+		return nil, err
+	}
+	if e.flat() {
+		return flatPiece{f, e}, e.checkFits(i, f)
+	}
+	x, err := openGrains(f, m.tabs.Of(f), kind)
+	if err != nil {
+		return nil, fmt.Errorf("extent %d (%.256q): %w", i, e.name, err)
+	}
+	if x.size() != e.size {
+		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d of %d sectors, but the capacity in the header "+
+			"of %.256q is %d",
+			i, e.size/units.SectorSize, e.name, x.size()/units.SectorSize)
+	}
+	return x, nil
+}
+
+// open opens the file of an extent, which no other extent may use.
+func (m *extentMap) open(s *driver.Source, i int, e *extent) (driver.File, error) {
+	if e.off != 0 && !e.flat() {
+		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d at offset %d of its file, want none for %s", i, e.off,
+			e.kind)
+	}
+	f, err := openExtent(s, i, e)
+	if err != nil {
+		return nil, err
+	}
+	if m.opened[f.ID()] {
+		class, remedy := ondisk.ErrFormat, ""
+		if e.flat() { // which the format allows
+			class = ondisk.ErrUnsupported
+			remedy = "; beside sparse extents that is not read: convert it first: vmware-vdiskmanager -r"
+		}
+		return nil, textErr(e.line, class, "extent %d (%.256q) is the same file as another extent%s", i, e.name, remedy)
+	}
+	m.files, m.opened[f.ID()] = append(m.files, f), true
+	return f, nil
+}
+
+// openGrains opens an extent with grains.
+func openGrains(f driver.File, tabs *ondisk.Pages, kind string) (opened, error) {
+	switch kind {
+	case vmfsSparse:
+		return openCOWD(f, tabs)
+	case seSparse:
+		return openSESparse(f, tabs)
+	}
+	return openHosted(f, tabs)
+}
+
+// openHosted opens an extent of a split disk: its header is that of a disk in one file, without a text.
+func openHosted(f driver.File, tabs *ondisk.Pages) (*sparse, error) {
+	x := &sparse{file: f, tabs: tabs}
+	if n := f.Size(); n < units.SectorSize {
+		return nil, field("file size", 0, n, "at least 512 bytes, the size of the header")
+	}
+	if _, err := ondisk.Decode(f, 0, &x.h); err != nil {
+		return nil, err
+	}
+	if string(x.h.Magic[:]) != magicSparse {
+		return nil, field("magic number", 0, x.h.Magic[:], fmt.Sprintf("%q", magicSparse))
+	}
+	if x.h.Flags&(flagCompressed|flagMarkers) != 0 {
+		return nil, field("flags", atFlags, fmt.Sprintf("%#x", x.h.Flags),
+			"no compressed grains in an extent of a split disk")
+	}
+	if err := x.h.check(f.Size()); err != nil {
+		return nil, err
+	}
+	x.gd = ondisk.I64(x.h.GDOffset) * units.SectorSize
+	return x, x.refuseOwnText()
+}
+
+// refuseOwnText keeps a disk that stands for itself, perhaps with a parent, from being used as an extent of another.
+// qemu-img leaves room for a text in every extent, and writes none.
+func (x *sparse) refuseOwnText() error {
+	if x.h.DescriptorOffset == 0 || x.h.DescriptorSize == 0 {
+		return nil
+	}
+	head, err := ondisk.Bytes(x.file, ondisk.I64(x.h.DescriptorOffset)*units.SectorSize, units.SectorSize)
+	if err == nil && isDescriptor(head) {
+		err = field("descriptor offset", atDesc, x.h.DescriptorOffset, "no descriptor inside an extent of a split disk")
+	}
+	return err
+}
+
+func (x *sparse) unclean() *ondisk.Issue {
+	if x.h.UncleanShutdown == 0 {
+		return nil
+	}
+	at := int64(atUnclean)
+	if x.cowd {
+		at = atCOWDUnclean
+	}
+	i := unclean(fmt.Sprintf("the extent %.256q", x.file.Name()), at, x.h.UncleanShutdown)
+	return &i
+}
+
+// run returns the map: the extent, and in it the grain.
+func (m *extentMap) run(off int64) (disk.Run, error) {
+	p := m.pieces[disk.Behind(m.pieces, off)]
+	run, err := p.x.run(off - p.Off)
+	if err != nil {
+		return run, fmt.Errorf("extent %.256q: %w", p.name, err)
+	}
+	run.Len = min(run.Len, p.End()-off)
+	return run, nil
+}
+
+func (m *extentMap) check() ([]ondisk.Issue, error) {
+	f := &faults{}
+	for _, p := range m.pieces {
+		f.File = p.name
+		if err := p.x.check(f); err != nil {
+			return nil, fmt.Errorf("extent %.256q: %w", p.name, err)
+		}
+	}
+	return f.issues(), nil
+}
+
+// unclean makes one issue of all extents that were not closed.
+func (m *extentMap) unclean() []ondisk.Issue {
+	var first *ondisk.Issue
+	n := 0
+	for _, p := range m.pieces {
+		if i := p.x.unclean(); i != nil {
+			if n++; n == 1 {
+				first = i
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	if n > 1 {
+		first.Text += fmt.Sprintf("; so were %d more of its extents", n-1)
+	}
+	return []ondisk.Issue{*first}
+}

@@ -8,6 +8,10 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
+	"sync"
+
+	"github.com/klauspost/compress/zlib"
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -305,4 +309,237 @@ func (s *stream) note(at int64) error {
 		return nil
 	}
 	return s.tables.grain(s.last, sector, at)
+}
+
+// marker stands in front of each grain, and of all else that follows the first grain of a streamOptimized file. Spec:
+// Virtual Disk Format 1.1, "Stream-Optimized Compressed Sparse Extents".
+type marker struct {
+	Val  uint64 // of a grain: its first sector on the disk; else the number of sectors that follow the marker's own
+	Size uint32 // of a grain: bytes of compressed data; else 0
+	Type uint32 // a grain has none: its data begin here
+}
+
+// Types of markers that are no grain's.
+const (
+	markerEnd       = 0
+	markerTable     = 1
+	markerDirectory = 2
+	markerFooter    = 3
+)
+
+const (
+	grainMarker   = 12      // bytes of a grain's marker
+	unpackedCache = 4 << 20 // bytes of unpacked grains kept in memory
+	endSectors    = 3       // a footer's marker, the footer, and the end of the stream
+)
+
+func markerErr(off int64, name string, got, want any) error {
+	return ondisk.Field("vmdk marker", name, off, got, want)
+}
+
+func decodeMarker(b []byte) marker {
+	return marker{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])}
+}
+
+// checkSize bounds the compressed data of a grain. Deflate adds a few bytes to what it cannot make smaller, so twice
+// the grain is far more than any program writes.
+func (h *sparseHeader) checkSize(size uint32, off int64) error {
+	if most := 2 * h.grainBytes(); size == 0 || int64(size) > most {
+		return markerErr(off, "size", size, fmt.Sprintf("1 to %d bytes for a grain of %d", most, h.grainBytes()))
+	}
+	return nil
+}
+
+// cut returns how many bytes of a grain lie on the disk: less than a whole one only for the last.
+func (h *sparseHeader) cut(grain int64) int64 {
+	return min(h.grainBytes(), ondisk.I64(h.Capacity)*units.SectorSize-grain*h.grainBytes())
+}
+
+// checkFooter checks the footer, a copy of the header that knows where the directory is, against the header.
+func (h *sparseHeader) checkFooter(foot *sparseHeader, off int64) error {
+	bad := func(name string, at int64, got, want any) error {
+		return ondisk.Field("vmdk footer", name, off+at, got, want)
+	}
+	switch {
+	case foot.Magic != h.Magic:
+		return bad("magic", 0, foot.Magic[:], fmt.Sprintf("% x", h.Magic))
+	case foot.Version != h.Version:
+		return bad("version", atVersion, foot.Version, fmt.Sprintf("%d, as in the header", h.Version))
+	case foot.Flags != h.Flags:
+		return bad("flags", atFlags, fmt.Sprintf("%#x", foot.Flags), fmt.Sprintf("%#x, as in the header", h.Flags))
+	case foot.Capacity != h.Capacity:
+		return bad("capacity", atCap, foot.Capacity, fmt.Sprintf("%d, as in the header", h.Capacity))
+	case foot.GrainSize != h.GrainSize:
+		return bad("grain size", atGrain, foot.GrainSize, fmt.Sprintf("%d, as in the header", h.GrainSize))
+	case foot.NumGTEsPerGT != h.NumGTEsPerGT:
+		return bad("numGTEsPerGT", atGTEs, foot.NumGTEsPerGT, fmt.Sprintf("%d, as in the header", h.NumGTEsPerGT))
+	case foot.CompressAlgo != h.CompressAlgo:
+		return bad("compressAlgorithm", atCompress, foot.CompressAlgo,
+			fmt.Sprintf("%d, as in the header", h.CompressAlgo))
+	case foot.GDOffset == gdAtEnd:
+		return bad("grain directory offset", atGD, foot.GDOffset,
+			"the sector of the directory: there is nothing behind the footer")
+	}
+	return nil
+}
+
+// inflater unpacks one grain at a time.
+type inflater struct {
+	packed []byte // buffer for compressed data
+	in     bytes.Reader
+	out    io.ReadCloser
+}
+
+// inflaters are kept, since each has tables of some 40 KiB.
+var inflaters = sync.Pool{New: func() any { return newInflater() }}
+
+func newInflater() *inflater {
+	// The stream of no bytes: a reader can only be made of a valid one.
+	r, err := zlib.NewReader(bytes.NewReader([]byte{0x78, 0x9c, 3, 0, 0, 0, 0, 1}))
+	if err != nil {
+		panic(err)
+	}
+	return &inflater{out: r}
+}
+
+// buffer has room for n bytes of compressed data.
+func (i *inflater) buffer(n int64) []byte {
+	i.packed = slices.Grow(i.packed[:0], int(n))[:n]
+	return i.packed
+}
+
+var errTooLong = errors.New("more bytes than a grain has")
+
+// atEnd returns io.EOF when there is no further byte and the checksum is right. It never unpacks more than one byte.
+func (i *inflater) atEnd() error {
+	var more [1]byte
+	for {
+		n, err := i.out.Read(more[:])
+		if n > 0 {
+			return errTooLong
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// inflate fills dst, which is a whole grain, with what packed holds. The last grain of a disk may come without what
+// lies behind the end of the disk: cut bytes. off is where packed begins in the file.
+func (i *inflater) inflate(dst, packed []byte, cut, off int64) error {
+	bad := func(field string, got any) error {
+		return ondisk.Field("vmdk grain", field, off, got,
+			fmt.Sprintf("zlib data of %d bytes that end in their checksum", len(dst)))
+	}
+	i.in.Reset(packed)
+	err := i.out.(zlib.Resetter).Reset(&i.in, nil) // as zlib.NewReader promises
+	n := 0
+	for n < len(dst) && err == nil {
+		var m int
+		m, err = i.out.Read(dst[n:])
+		n += m
+	}
+	if err == nil {
+		err = i.atEnd()
+	}
+	if !errors.Is(err, io.EOF) {
+		return bad("compressed data", err)
+	}
+	if n < len(dst) && int64(n) != cut {
+		return bad("unpacked size", n)
+	}
+	clear(dst[n:])
+	rest := packed[len(packed)-i.in.Len():]
+	if len(rest) >= int(units.SectorSize) || !ondisk.IsZero(rest) {
+		return bad("bytes behind the data", len(rest))
+	}
+	return nil
+}
+
+// readFooter takes the places of the directories from the footer, where the header says that they are at the end. The
+// file ends with three sectors: a marker, the footer, and the marker of the end.
+func (x *sparse) readFooter() error {
+	if x.h.GDOffset != gdAtEnd {
+		return nil
+	}
+	size := x.file.Size()
+	start := size - endSectors*units.SectorSize
+	if size%units.SectorSize != 0 || start < units.SectorSize {
+		return field("file size", 0, size, "whole sectors that end in a footer: the file is cut short")
+	}
+	b, err := ondisk.Bytes(x.file, start, endSectors*units.SectorSize)
+	if err != nil {
+		return err
+	}
+	if m := decodeMarker(b); m != (marker{1, 0, markerFooter}) {
+		return markerErr(start, "footer", b[:16],
+			"the marker of a footer (value 1, size 0, type 3) 1536 bytes before the end: the file is cut short or "+
+				"has something behind its end")
+	}
+	last := size - units.SectorSize
+	if m := decodeMarker(b[last-start:]); m != (marker{}) {
+		return markerErr(last, "end of stream", b[last-start:][:16], "zeros in the last sector")
+	}
+	var foot sparseHeader
+	if _, err := binary.Decode(b[units.SectorSize:], binary.LittleEndian, &foot); err != nil {
+		return fmt.Errorf("decode %T: %w", foot, err)
+	}
+	if err := x.h.checkFooter(&foot, start+units.SectorSize); err != nil {
+		return err
+	}
+	x.h.GDOffset, x.h.RGDOffset = foot.GDOffset, foot.RGDOffset
+	return x.h.checkPlaces(size)
+}
+
+// unpack fills dst with a grain of a streamOptimized file.
+func (x *sparse) unpack(dst []byte, grain int64) error {
+	sector, at, err := x.entry(grain)
+	if err != nil {
+		return err
+	}
+	if err := x.checkGrains(sector, 1, grain, at); err != nil {
+		return err
+	}
+	off := int64(sector) * units.SectorSize
+	size, err := x.grainAt(off, grain)
+	if err != nil {
+		return err
+	}
+	i := inflaters.Get().(*inflater) // there is nothing else in it
+	defer inflaters.Put(i)
+	packed := i.buffer(size)
+	if err := ondisk.ReadFull(x.file, packed, off+grainMarker); err != nil {
+		return err
+	}
+	return i.inflate(dst, packed, x.h.cut(grain), off+grainMarker)
+}
+
+// entry returns the table entry of a grain that is stored, and where it stands.
+func (x *sparse) entry(grain int64) (sector uint32, at int64, err error) {
+	loc, _, err := x.table(grain / gtes)
+	if err != nil {
+		return 0, 0, err
+	}
+	at = loc + 4*(grain%gtes)
+	sector, err = x.tabs.U32(at)
+	return sector, at, err
+}
+
+// grainAt reads the marker of a grain at a byte offset of the file and gives the size of its data.
+func (x *sparse) grainAt(off, grain int64) (int64, error) {
+	var b [grainMarker]byte
+	if err := ondisk.ReadFull(x.file, b[:], off); err != nil {
+		return 0, err
+	}
+	lba, size := binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint32(b[8:])
+	if want := ondisk.U64(grain) * x.h.GrainSize; lba != want {
+		return 0, markerErr(off, "lba", lba, fmt.Sprintf("%d, as the grain table says", want))
+	}
+	if err := x.h.checkSize(size, off+8); err != nil {
+		return 0, err
+	}
+	if rest := x.file.Size() - off - grainMarker; int64(size) > rest {
+		return 0, markerErr(off+8, "size", size, fmt.Sprintf("at most the %d bytes to the end of the file", rest))
+	}
+	return int64(size), nil
 }
