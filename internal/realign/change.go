@@ -15,7 +15,6 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/inplace"
 	"github.com/trueup/trueup/internal/journal"
@@ -51,7 +50,7 @@ func (r Replace) write(
 	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
 ) (w Written, err error) {
 	x := &replacing{}
-	if err = r.Looped.apart(s.Image.Handles...); err == nil {
+	if err = apart(s.Image.Looped(r.Looped)); err == nil {
 		x.from, err = exchange.New(s.Image)
 	}
 	if err != nil {
@@ -115,7 +114,7 @@ func (b By) write(
 		return w, err
 	}
 	defer by.Close()
-	if err := b.Looped.apart(slices.Concat(s.Image.Handles, by.Image.Handles)...); err != nil {
+	if err := cmp.Or(apart(s.Image.Looped(b.Looped)), apart(by.Image.Looped(b.Looped))); err != nil {
 		return w, err
 	}
 	allowed, err := s.reading.Options()
@@ -194,14 +193,12 @@ func unpatched(p *plan.Plan, got disk.Disk) ([]Difference, error) {
 	return nil, nil
 }
 
-// apart refuses the exchange of files of which a loop device shows one: that would go on with the original.
-func (l Loops) apart(files ...*gate.File) error {
-	for _, f := range files {
-		if loop := l[f.Info.ID]; loop != "" {
-			return inplace.Shown(f.Name(), loop)
-		}
+// apart refuses the exchange of a file that a loop device shows, if any: that would go on with the original.
+func apart(name, loop string) error {
+	if loop == "" {
+		return nil
 	}
-	return nil
+	return inplace.Shown(name, loop)
 }
 
 // elsewhere warns of overlays that no look at the folder of the disk finds: the backing file of an image is a path, and
@@ -444,8 +441,8 @@ func (j *Job) goOnExchange(ctx context.Context, w *journal.Held, g GoOn) (journa
 	}
 	for _, name := range files {
 		if st, err := w.Dir.At.Lstat(name); err == nil {
-			if loop := g.Looped[st.ID]; loop != "" {
-				return journal.Done{}, inplace.Shown(name, loop)
+			if err := apart(name, g.Looped[st.ID]); err != nil {
+				return journal.Done{}, err
 			}
 		}
 	}

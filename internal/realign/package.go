@@ -147,7 +147,7 @@ func (j *Job) WritePackage(ctx context.Context, p *Package, to Dest) (w WrittenP
 		path, options.Force = to.Path, to.Force
 	case Replace:
 		r, options.Swap = &replacing{}, true
-		if err = to.Looped.apart(p.Opened().Handles...); err == nil {
+		if err = apart(p.Opened().Looped(to.Looped)); err == nil {
 			r.from, err = exchange.NewPackage(p.Package)
 		}
 	default:

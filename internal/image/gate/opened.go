@@ -72,6 +72,16 @@ func (o *Opened) Uses(path string) (name string, ok bool) {
 	return "", false
 }
 
+// Looped returns the first of the files that a loop device shows, and the device; empty: there is none.
+func (o *Opened) Looped(loops map[sys.ID]string) (name, loop string) {
+	for _, f := range o.Handles {
+		if loop := loops[f.Info.ID]; loop != "" {
+			return f.name, loop
+		}
+	}
+	return "", ""
+}
+
 // Forget has bytes of a server read again.
 func (o *Opened) Forget() {
 	if o.Remote != nil {
