@@ -140,22 +140,11 @@ func (j *Job) WritePackage(ctx context.Context, p *Package, to Dest) (w WrittenP
 	if err := p.Check(ctx, watched); err != nil {
 		return w, cause(fmt.Errorf("%s: %w", p.Path, err), p.unchanged)
 	}
-	options, path := ova.CreateOptions{Rewrite: rewrite}, p.Path
-	var r *replacing
-	switch to := to.(type) {
-	case File:
-		path, options.Force = to.Path, to.Force
-	case Replace:
-		r, options.Swap = &replacing{}, true
-		if err = apart(p.Opened().Looped(to.Looped)); err == nil {
-			r.from, err = exchange.NewPackage(p.Package)
-		}
-	default:
-		err = errors.New("no package goes there") // our own bug
-	}
+	path, options, r, err := p.at(to)
 	if err != nil {
 		return w, err
 	}
+	options.Rewrite = rewrite
 	var o *ova.Output
 	create := func() (_ output, err error) {
 		if o, err = ova.Create(path, p.Package, options); err != nil || r == nil {
@@ -181,6 +170,22 @@ func (j *Job) WritePackage(ctx context.Context, p *Package, to Dest) (w WrittenP
 		w.Copied += d.Copied
 	}
 	return w, err
+}
+
+// at returns how a copy of the package is created, and its exchange; nil: the copy has names of its own.
+func (p *Package) at(to Dest) (path string, o ova.CreateOptions, r *replacing, err error) {
+	switch to := to.(type) {
+	case File:
+		path, o.Force = to.Path, to.Force
+	case Replace:
+		path, o.Swap, r = p.Path, true, &replacing{}
+		if err = apart(p.Opened().Looped(to.Looped)); err == nil {
+			r.from, err = exchange.NewPackage(p.Package)
+		}
+	default:
+		err = fmt.Errorf("no package goes to a %T", to) // our own bug
+	}
+	return path, o, r, err
 }
 
 // fillMember writes one disk of a package and proves it.

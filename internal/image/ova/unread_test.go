@@ -201,6 +201,7 @@ func TestPackagesAreReadBack(t *testing.T) {
 	}
 	src := openedPackage(t, archived(t, own, disk, manifest, notes))
 	failed := errors.New("the job failed")
-	_, err := rewritten(t, src, filepath.Join(t.TempDir(), "out.ova"), diskcopy.Unwatched{}, func() error { return failed })
+	out := filepath.Join(t.TempDir(), "out.ova")
+	_, err := rewritten(t, src, out, diskcopy.Unwatched{}, func() error { return failed })
 	require.ErrorIs(t, err, failed)
 }
