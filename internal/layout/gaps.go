@@ -211,15 +211,16 @@ func countZeros(d disk.Disk, r disk.Range, atEnd bool) (n int64, err error) {
 		if err := ondisk.ReadFull(d, b, at); err != nil {
 			return 0, err
 		}
-		sectors := slices.Collect(slices.Chunk(b, int(d.SectorSize())))
-		if atEnd {
-			slices.Reverse(sectors)
-		}
-		for _, s := range sectors {
-			if !ondisk.IsZero(s) {
+		for left := b; len(left) > 0; {
+			size := min(int(d.SectorSize()), len(left))
+			sector, rest := left[:size], left[size:]
+			if atEnd {
+				rest, sector = left[:len(left)-size], left[len(left)-size:]
+			}
+			if !ondisk.IsZero(sector) {
 				return n, nil
 			}
-			n += int64(len(s))
+			n, left = n+int64(size), rest
 		}
 	}
 	return n, nil
