@@ -56,11 +56,11 @@ const maxDifferences = 40
 
 // Judgement is the verdict on two runs with its reason in one sentence.
 type Judgement struct {
-	Verdict     Verdict
-	Reason      string
-	Differences []Difference
-	Slow        bool     // the emulation was, for timers of the guest
-	Tolerated   []string // what differs and says nothing of a guest
+	Verdict     Verdict      `json:"verdict"`
+	Reason      string       `json:"reason"`
+	Differences []Difference `json:"differences"`
+	Tolerated   []string     `json:"tolerated"` // what differs and says nothing of a guest
+	Slow        bool         `json:"-"`         // the emulation was, for timers of the guest
 }
 
 // Compare compares a run on the source with one on the aligned view. Where that is nil, the run on the source is judged
@@ -267,11 +267,20 @@ func (s *side) only(other *side) string {
 		return "graphics before"
 	}
 	for _, text := range slices.Sorted(maps.Keys(s.seen)) {
-		if !other.seen[text] && !mayMiss(text) && !firmware().MatchString(text) && readable(text) {
+		if !other.seen[text] && !mayMiss(text) && !s.printing(text) && readable(text) {
 			return quoted(text) + " before"
 		}
 	}
 	return ""
+}
+
+// printing reports whether a text is the beginning of a line of the firmware: a look can come while that is printed.
+func (s *side) printing(text string) bool {
+	return slices.ContainsFunc(s.film.Frames, func(f Frame) bool {
+		return slices.ContainsFunc(f.Text, func(row string) bool {
+			return strings.HasPrefix(row, text) && firmware().MatchString(row)
+		})
+	})
 }
 
 // quiet is how long screen and serial port must have been the same to count as an end. It is time of the guest's

@@ -237,6 +237,9 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			before: shown(bios, bios+"Starting Windows", ""),
 			after:  shown(bios, ""), want: Unclear, says: `the source showed "Starting Windows" before`,
 		}, {
+			name: "an empty screen behind a BIOS that was seen in the middle of a line", want: Neither,
+			before: shown(bios, ""), after: shown(bios[:len(bios)-len("m Hard Disk...\n")], bios, ""),
+		}, {
 			name: "a black screen in graphics behind a system, and in text behind a BIOS",
 			want: Unclear, says: "graphics",
 			before: painted(with(desktop(320, 240), image.Rect(0, 0, 320, 240), color.Black)), after: shown(bios, ""),

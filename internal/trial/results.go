@@ -17,18 +17,13 @@ import (
 // Boot is the result of boot.
 type Boot struct {
 	report.Head
-	Source      string        `json:"source"`
-	Verdict     Verdict       `json:"verdict"`
-	Reason      string        `json:"reason"`
-	Differences []Difference  `json:"differences"`
-	Tolerated   []string      `json:"tolerated"`
-	Moved       int           `json:"moved"` // partitions
-	Machine     machineReport `json:"machine"`
-	Before      *Run          `json:"before"` // of the source as it is
-	After       *Run          `json:"after"`  // of the aligned view; nil: nothing has to move
-	ExitCode    int           `json:"exit_code"`
-
-	slow bool // the emulation was, for timers of the guest
+	Source string `json:"source"`
+	Judgement
+	Moved    int           `json:"moved"` // partitions
+	Machine  machineReport `json:"machine"`
+	Before   *Run          `json:"before"` // of the source as it is
+	After    *Run          `json:"after"`  // of the aligned view; nil: nothing has to move
+	ExitCode int           `json:"exit_code"`
 }
 
 // machineReport describes the machine of both runs.
@@ -71,21 +66,19 @@ func newBoot(
 	h report.Head, source string, m machineReport, moved int, before, after *Film, moves ...Move,
 ) *Boot {
 	r := &Boot{
-		Head: h, Source: source, Machine: m, Moved: moved, Before: newRun(before),
+		Head: h, Source: source, Judgement: Compare(before, after, moves...), Machine: m, Moved: moved,
+		Before: newRun(before),
 	}
 	if after != nil {
 		r.After = newRun(after)
+	} else {
+		r.Reason = "nothing has to move, so the source was started once: " + r.Reason
 	}
-	j := Compare(before, after, moves...)
-	r.Verdict, r.Reason, r.slow = j.Verdict, j.Reason, j.Slow
-	if after == nil {
-		r.Reason = "nothing has to move, so the source was started once: " + j.Reason
-	}
-	r.Differences, r.Tolerated = append([]Difference{}, j.Differences...), append([]string{}, j.Tolerated...)
+	r.Differences, r.Tolerated = append([]Difference{}, r.Differences...), append([]string{}, r.Tolerated...)
 	for n := range r.Differences {
 		r.Differences[n].Share = math.Round(r.Differences[n].Share*1e4) / 1e4
 	}
-	r.ExitCode = looks[j.Verdict].exit
+	r.ExitCode = looks[r.Verdict].exit
 	return r
 }
 
@@ -124,7 +117,7 @@ func (r *Boot) remedy() string {
 	if r.Verdict != Unclear {
 		return ""
 	}
-	if r.slow {
+	if r.Slow {
 		return "try again when this machine has less to do"
 	}
 	remedy := "give the guest more time with --seconds N, and let its screen rest longer with --settle N"
