@@ -119,26 +119,6 @@ func (m *Move) accepted(c *Base, s *realign.Source, dest string, how making) (*r
 	return p, nil
 }
 
-// maxTitle bounds the title of a report, in bytes.
-const maxTitle = 200
-
-// Title is the title of a report.
-type Title string
-
-func (t *Title) String() string { return string(*t) }
-
-// Type names the argument.
-func (*Title) Type() string { return "TEXT" }
-
-// Set takes the argument.
-func (t *Title) Set(arg string) error {
-	if len(arg) > maxTitle {
-		return fmt.Errorf("a title of %d bytes, want at most %d", len(arg), maxTitle)
-	}
-	*t = Title(arg)
-	return nil
-}
-
 // Work are the flags of commands whose work takes long.
 type Work struct {
 	Shown

@@ -66,7 +66,7 @@ func TestHelpWithinItsWidth(t *testing.T) {
 	}
 }
 
-// No command has more flags of its own than a reader takes in. Those of scan are many.
+// No command has more flags of its own than a reader takes in.
 func TestFewFlags(t *testing.T) {
 	for _, cmd := range newRoot("test", &Base{}).Commands() {
 		flags := 0
@@ -77,10 +77,6 @@ func TestFewFlags(t *testing.T) {
 				}
 			})
 		}
-		most := 24
-		if cmd.Name() == "scan" {
-			most = 28
-		}
-		require.LessOrEqual(t, flags, most, cmd.Name())
+		require.LessOrEqual(t, flags, 24, cmd.Name())
 	}
 }

@@ -67,6 +67,7 @@ var removed = map[string]string{
 	"resumable":      "an ended copy starts again; trueup resume is for replace and move",
 	"replace":        "write trueup replace DISK",
 	"since":          "trueup scan --since compares with an earlier scan; for earlier sums, report the older FILEs",
+	"title":          "a template of your own has any title: --template FILE",
 	"second-opinion": "write && trueup judge SOURCE DEST after the line",
 	"view":           "write trueup view SOURCE DEST",
 	"vmx":            definitions,

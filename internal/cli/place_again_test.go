@@ -43,10 +43,11 @@ func TestAnEditedScriptIsKept(t *testing.T) {
 		r := trueup(t, scan...)
 		require.Equal(t, 64, r.code)
 		require.Equal(t, "trueup: --script fix.sh is not as trueup wrote it: it was edited, or is another's; "+
-			"name another file, or --force to replace it\n", r.stderr)
+			"name another file, or remove it\n", r.stderr)
 		require.Equal(t, edited, read(t, "fix.sh"))
 	}
-	require.Zero(t, trueup(t, append(scan, "--force")...).code)
+	require.NoError(t, os.Remove("fix.sh"))
+	require.Zero(t, trueup(t, scan...).code)
 	require.Contains(t, read(t, "fix.sh"), "\n# As trueup wrote it, SHA-256 ")
 }
 

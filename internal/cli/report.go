@@ -19,7 +19,6 @@ type reportFlags struct {
 	formatFlags
 	scan.MergeTask
 	failOn string
-	title  Title
 }
 
 // newReport returns the command report.
@@ -51,7 +50,7 @@ with 1.`,
 	f.add(cmd, c)
 	addFlags(cmd,
 		"require-sandbox", &f.RequireSandbox, "fail-on", &f.failOn, "allow-unknown", &f.AllowUnknown,
-		"title", &f.title, "allow-empty", &f.AllowEmpty,
+		"allow-empty", &f.AllowEmpty,
 	)
 	return cmd
 }
@@ -118,7 +117,7 @@ func runReport(ctx context.Context, out, errOut io.Writer, f reportFlags, args [
 	}
 	format := f.format
 	if !format.Terminal || f.Out != "" || !f.Quiet {
-		m.Text, m.Summary.Title = f.Layout(out), string(f.title)
+		m.Text = f.Layout(out)
 		if format.Row != nil {
 			for i := range m.Images {
 				if err = format.Row(w, i); err != nil {

@@ -116,7 +116,6 @@ var ownFlags = []flagRow{
 	{name: "ignore", help: "accept the images listed in `FILE`"},
 	{name: "label", help: "label all rows with `KEY=VALUE` (repeatable)"},
 	{name: "shard", help: "inspect only share `K/N` of the images, for array jobs"},
-	{name: "title", help: "give page, JUnit suite and text the title `TEXT`"},
 	{
 		name: "isolation", choices: oneOf(scan.Isolations...), strict: true,
 		help: "isolation of the workers, by `LEVEL`: %s",

@@ -28,7 +28,6 @@ type scanFlags struct {
 	scan.Choices
 	boundary align.Boundary
 	storage  Storage
-	title    Title
 }
 
 // Worker is the argument that makes the program a worker.
@@ -94,11 +93,11 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	f.formatFlags.add(cmd, f.Base)
 	f.storage.Add(cmd)
 	addFlags(cmd,
-		"boundary", &f.boundary, "title", &f.title, "include", &f.Include, "exclude", &f.Exclude,
+		"boundary", &f.boundary, "include", &f.Include, "exclude", &f.Exclude,
 		"files-from", &f.FilesFrom, "shard", &f.Shard, "label", &f.Label, "isolation", &f.Isolation,
 		"require-sandbox", &f.RequireSandbox, "since", &f.Since, "changed", &f.Changed, "fail-on", &f.FailOn,
 		"allow-unknown", &f.Unknown, "allow-empty", &f.Empty, "check", &f.Tables, "ignore", &f.Ignore,
-		"script", &f.Script, "replace", &f.Replace, "force", &f.Force,
+		"script", &f.Script, "replace", &f.Replace,
 	)
 	f.AddWork(cmd, min(runtime.NumCPU(), MaxJobs))
 }
@@ -176,7 +175,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if r == nil {
 		return end(err)
 	}
-	r.Summary.Title, f.Result = string(f.title), r.Summary
+	f.Result = r.Summary
 	if !format.Terminal || f.Out != "" || !f.Quiet {
 		r.Text = f.Layout(out)
 		err = errors.Join(err, WrapStdout(format.Write(w, r)))

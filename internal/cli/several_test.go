@@ -155,17 +155,6 @@ func TestReportEnds(t *testing.T) {
 	require.Equal(t, 1, strings.Count(out.String(), `"event":"image"`))
 }
 
-// The title of a report is that of its command line.
-func TestTitles(t *testing.T) {
-	putSeveral(t)
-	require.Zero(t, trueup(t, "scan", "--isolation", "none", "0.img", "--json", "--out", "rows.ndjson").code)
-	for _, args := range [][]string{{"scan", "--isolation", "none", "0.img"}, {"report", "rows.ndjson"}} {
-		r := trueup(t, append(args, "-o", "html", "--title", "Site <7>")...)
-		require.Contains(t, r.stdout, "<h1>Site &lt;7&gt;</h1>")
-		require.Equal(t, 64, trueup(t, append(args, "--title", strings.Repeat("x", 201))...).code)
-	}
-}
-
 // A run that fails before it reads an image of a server ends its connection.
 func TestConnectionsThatAreNotUsedEnd(t *testing.T) {
 	t.Chdir(t.TempDir())

@@ -35,7 +35,6 @@ type Choices struct {
 	Ignore           string
 	Script           string
 	Replace          bool // the script exchanges images for their copies
-	Force            bool
 	Unknown, Empty   bool // accepted
 	Tables           bool // are checked of every container
 	Shard            string
@@ -53,20 +52,9 @@ var Isolations = []string{string(sandbox.None), string(sandbox.Process), string(
 
 // Consistent refuses flags that cannot be right. whole is --require-sandbox.
 func (c *Choices) Consistent(whole bool) error {
-	switch {
-	case !slices.Contains(Isolations, c.Isolation):
-		return ondisk.NoChoice("--isolation", c.Isolation, Isolations...)
-	case whole && c.Isolation != string(sandbox.Sandbox):
-		return ondisk.In(ondisk.ErrUsage, "--require-sandbox and --isolation %s contradict each other; "+
-			"give one of them",
-			c.Isolation)
-	case c.Replace && c.Script == "":
-		return ondisk.In(ondisk.ErrUsage, "--replace is for the commands of --script FILE: a scan changes no image")
-	case c.Replace && c.Shard != "":
-		return ondisk.In(ondisk.ErrUsage, "--replace and --shard contradict each other: an image of another shard "+
-			"may need the one that is exchanged")
-	case c.Changed && c.Since == "":
-		return ondisk.In(ondisk.ErrUsage, "--changed needs --since FILE, the results of the scan to compare with")
+	if whole && c.Isolation != string(sandbox.Sandbox) {
+		return ondisk.In(ondisk.ErrUsage, "--require-sandbox and --isolation %s contradict each other; give one of "+
+			"them", c.Isolation)
 	}
 	return c.scriptOn(runtime.GOOS)
 }
@@ -95,7 +83,7 @@ func (c *Choices) Settle(out, profiles string, rows bool) (err error) {
 	}
 	if c.Script != "" {
 		script := store.Place{
-			Flag: "--script", Path: c.Script, Role: store.Script, Force: c.Force, Mine: results.IsScript,
+			Flag: "--script", Path: c.Script, Role: store.Script, Mine: results.IsScript,
 		}
 		if c.Script, err = script.Settle(); err != nil {
 			return err

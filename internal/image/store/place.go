@@ -34,10 +34,9 @@ const (
 
 // Place is a name under which a command wants to write a file.
 type Place struct {
-	Flag  string // what users call it: DEST, --out or --script
-	Path  string // as typed
-	Role  Purpose
-	Force bool
+	Flag string // what users call it: DEST, --out or --script
+	Path string // as typed
+	Role Purpose
 	// Mine reports whether a file is as trueup wrote it. Only a Script asks.
 	Mine func(io.Reader) (bool, error)
 }
@@ -233,7 +232,7 @@ func (p Place) spareText(path string) error {
 		return p.refuse("would overwrite what is no text, maybe an image; name another file")
 	case p.Role == Report && bytes.HasPrefix(head, []byte("#!")):
 		return p.refuse("would overwrite a program; name another file")
-	case p.Role == Script && !p.Force:
+	case p.Role == Script:
 		return p.spareEdited(io.MultiReader(bytes.NewReader(head), f))
 	}
 	return nil
@@ -248,8 +247,7 @@ func (p Place) spareEdited(text io.Reader) error {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
 	}
 	if !mine {
-		return p.refuse("is not as trueup wrote it: it was edited, or is another's; name another file, or --force to " +
-			"replace it")
+		return p.refuse("is not as trueup wrote it: it was edited, or is another's; name another file, or remove it")
 	}
 	return nil
 }

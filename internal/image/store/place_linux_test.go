@@ -83,7 +83,6 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 			store.Place{Path: script, Role: store.Script, Mine: mine(false, nil)},
 			"was edited",
 		},
-		"which is forced": {store.Place{Path: script, Role: store.Script, Force: true}, ""},
 		"over one that cannot be read": {
 			store.Place{Path: script, Role: store.Script, Mine: mine(false, errMarker)},
 			"marker",

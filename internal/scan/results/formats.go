@@ -326,13 +326,13 @@ func (m runMetrics) With(pairs ...string) string {
 	return "{" + strings.Join(out, ",") + "}"
 }
 
-// suiteName is the name of the only suite without a title, and the class of cases about the run itself.
+// suiteName is the name of the only suite, and the class of cases about the run itself.
 const suiteName = "trueup scan"
 
 var junitFormat = Format{
 	Name: "junit", Write: func(w io.Writer, r *Report) error {
 		suite := junitSuite{
-			Report: r, Name: cmp.Or(r.Summary.Title, suiteName),
+			Report: r, Name: suiteName,
 			Counts: map[string]int{"failure": 0, "error": 0, "skipped": 0},
 		}
 		for c := range suite.Cases() { // the sums stand in front of them

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/xml"
 	"errors"
 	"slices"
 	"strings"
@@ -52,34 +51,6 @@ func pageCells(row *html.Node) (out []string) {
 		}
 	}
 	return out
-}
-
-// The user's title is that of the page, of the suite and of the text, and stays a text.
-func TestTitle(t *testing.T) {
-	s, images := sampleLibrary()
-	_, doc := rendered(t, s, images)
-	require.Equal(t, "Partition alignment of the library", pagetest.TextOf(pagetest.Elements(doc, "h1")[0]))
-	s.Title = "</title><script>x()</script> R&D, \"site\" 7\x1b[2J\u202e"
-	want := `</title><script>x()</script> R&D, "site" 7\u001b[2J\u202e`
-	_, doc = rendered(t, s, images)
-	require.Equal(t, want, pagetest.TextOf(pagetest.Elements(doc, "h1")[0]))
-	require.Equal(t, want+": "+htmlLead(s)[0], pagetest.TextOf(pagetest.Elements(doc, "title")[0]))
-	require.Len(t, pagetest.Elements(doc, "script"), 1)
-
-	var junit, text strings.Builder
-	require.NoError(t, write(&junit, junitFormat, s, images))
-	var suites struct {
-		Name  string `xml:"name,attr"`
-		Suite struct {
-			Name string `xml:"name,attr"`
-		} `xml:"testsuite"`
-	}
-	require.NoError(t, xml.Unmarshal([]byte(junit.String()), &suites))
-	require.Equal(t, []string{want, want}, []string{suites.Name, suites.Suite.Name})
-	table := &report.Text{Width: 100}
-	require.NoError(t, table.Buffered(&text, func() { writeTable(table, s, slices.Values(images)) }))
-	require.True(t, strings.HasPrefix(text.String(), want+"\n\n3 images could not be judged. They stand behind the "+
-		"images with a rank.\n\n #"), text.String())
 }
 
 func TestHTMLHasARowForEachImage(t *testing.T) {

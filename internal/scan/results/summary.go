@@ -25,7 +25,6 @@ type Summary struct {
 
 	Labels Labels `json:"labels,omitempty"` // of all rows
 
-	Title       string `json:"-"` // of the report, as the user wants it; empty: its own
 	AllowEmpty  bool   `json:"-"` // a run that judged no image is right
 	Found       int    `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
 	Again       string `json:"-"` // flags that choose the same images once more, which the next commands need

@@ -55,10 +55,6 @@ func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 	}
 	cols := columns(s)
 	v := overview(images, cols, t.Verbose)
-	if s.Title != "" {
-		p.para("", safe(s.Title))
-		p.line("")
-	}
 	if v.failed > 0 && v.worst != nil {
 		p.para("", failedText(v.failed)+" They stand behind the images with a rank.")
 		p.line("")
