@@ -171,7 +171,8 @@ func (j *Job) proved(ctx context.Context, s *Source, p *plan.Plan, view disk.Dis
 	}
 	if errors.Is(err, verify.ErrDifferent) {
 		return &ondisk.Refusal{
-			Code: "changed", Reason: fmt.Sprintf("COPY %s is not what these flags make of %s: %v", by.Path(), s.Path(), err),
+			Code: "changed", Reason: fmt.Sprintf("COPY %s is not what these flags make of %s: %v", by.Path(), s.Path(),
+				err),
 			Remedy: "give the flags that it was written with, or write it anew",
 		}
 	}

@@ -70,7 +70,8 @@ func TestTheSourceIsReadOnce(t *testing.T) {
 	was := s.Image.Disk
 	for i, full := range []bool{false, true} {
 		s.Image.Disk = counted{was, &read[i]}
-		_, err := (&Job{Full: full, Jobs: 2}).Write(t.Context(), s, p, File{Path: filepath.Join(t.TempDir(), "copy.img")})
+		to := File{Path: filepath.Join(t.TempDir(), "copy.img")}
+		_, err := (&Job{Full: full, Jobs: 2}).Write(t.Context(), s, p, to)
 		require.NoError(t, err)
 	}
 	require.Positive(t, read[0].Load())
