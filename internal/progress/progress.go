@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
 
 	"github.com/trueup/trueup/internal/report"
@@ -89,7 +87,7 @@ func (o Output) show(now func() counts) *display {
 	case o.Kind == asJSON:
 		return o.lines(now)
 	case o.Kind == auto && !o.Quiet && isFile && term.IsTerminal(int(f.Fd())):
-		return o.bar(now)
+		return o.bar(f, now)
 	}
 	return nil
 }
@@ -119,15 +117,15 @@ func (o Output) lines(now func() counts) *display {
 			fmt.Fprintf(o.W, "%s\n", b)
 		}
 	}
-	return &display{now: printLine, stop: everySecond(printLine)}
+	return &display{now: printLine, stop: every(time.Second, printLine)}
 }
 
-// everySecond calls f once a second, and a last time before the function that it returns does.
-func everySecond(f func()) (end func()) {
+// every calls f at an interval, and a last time before the function that it returns does.
+func every(interval time.Duration, f func()) (end func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		t := time.NewTicker(time.Second)
+		t := time.NewTicker(interval)
 		defer t.Stop()
 		for {
 			select {
@@ -148,19 +146,65 @@ func everySecond(f func()) (end func()) {
 // roomForKeys is the room that a terminal needs to show ^C and the cursor, in characters.
 const roomForKeys = 3
 
-// bar shows a line at the bottom of a terminal. The line draws the bar, since it knows what it has room for.
-func (o Output) bar(now func() counts) *display {
-	all := mpb.New(mpb.WithOutput(o.W), mpb.WithRefreshRate(200*time.Millisecond))
-	line := decor.Any(func(s decor.Statistics) string { return now().line(s.AvailableWidth - roomForKeys) })
-	one := all.MustAdd(0, nil, mpb.BarFillerTrim(), mpb.PrependDecorators(line))
+// bar is a line at the bottom of a terminal.
+type bar struct {
+	mu       sync.Mutex
+	terminal *os.File
+	line     string // that is shown
+	ended    bool
+}
+
+// bar shows a line at the bottom of a terminal until the display is stopped.
+func (o Output) bar(terminal *os.File, now func() counts) *display {
+	b := &bar{terminal: terminal}
 	if o.Above != nil {
-		o.Above(all)
+		o.Above(b)
 	}
+	end := every(200*time.Millisecond, func() {
+		columns, _, err := term.GetSize(int(terminal.Fd()))
+		if err == nil {
+			b.show(now().line(columns - roomForKeys))
+		}
+	})
 	return &display{stop: func() {
-		one.Abort(true)
-		all.Wait()
-		fmt.Fprint(o.W, "\r\x1b[J") // what a ^C has shifted stays otherwise
+		end()
+		b.end()
 	}}
+}
+
+// show replaces the line.
+func (b *bar) show(line string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.replace(line)
+}
+
+func (b *bar) replace(line string) {
+	const key = 2 // ^C
+	fmt.Fprintf(b.terminal, "\r%-*s\r%s", len(b.line)+key, line, line) // blanks cover a longer line
+	b.line = line
+}
+
+// Write prints a text above the line, which fails when the display has ended.
+func (b *bar) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return 0, os.ErrClosed
+	}
+	line := b.line
+	b.replace("")
+	n, err := b.terminal.Write(text)
+	b.replace(line)
+	return n, err
+}
+
+func (b *bar) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.replace("")
+	b.ended = true
+	fmt.Fprint(b.terminal, "\r\x1b[J") // what a ^C has shifted stays otherwise
 }
 
 // Widths of the bar in characters, with its ends. A shorter one tells less than the numbers beside it.
