@@ -3,7 +3,6 @@ package main
 import (
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -146,19 +145,6 @@ func TestDestOnOddFileSystems(t *testing.T) {
 			}
 		})
 	}
-}
-
-// mountedNew mounts a new file system of a size, made by a command, or skips the test.
-func mountedNew(t *testing.T, size string, mkfs []string) string {
-	t.Helper()
-	file, folder := filepath.Join(t.TempDir(), "volume"), t.TempDir()
-	disktest.Run(t, "truncate", "-s", size, file)
-	disktest.Run(t, mkfs[0], append(mkfs[1:], file)...)
-	if out, err := exec.Command("mount", "-o", "loop", file, folder).CombinedOutput(); err != nil {
-		t.Skipf("no right to mount it on this machine: %s", out)
-	}
-	t.Cleanup(func() { disktest.Run(t, "umount", folder) })
-	return folder
 }
 
 // TestRoomThatTheCopyHasAlready is about FAT and exFAT, where a file of zeros takes room: that of the copy counts as

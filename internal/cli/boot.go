@@ -68,7 +68,7 @@ func (f *bootFlags) addMachine(cmd *cobra.Command) {
 }
 
 func (f *bootFlags) checkFlags() error {
-	_, err := f.Reading.Options()
+	_, err := f.Options()
 	err = errors.Join(err, f.Check(), f.trial.Check())
 	if err != nil || f.pictures == "" {
 		return err

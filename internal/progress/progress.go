@@ -180,7 +180,7 @@ func (b *bar) show(line string) {
 }
 
 func (b *bar) replace(line string) {
-	const key = 2 // ^C
+	const key = len("^C")
 	fmt.Fprintf(b.terminal, "\r%-*s\r%s", len(b.line)+key, line, line) // blanks cover a longer line
 	b.line = line
 }
