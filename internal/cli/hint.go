@@ -49,7 +49,7 @@ var flagHabits = map[string][]string{
 	"silent":        {"--quiet"},
 }
 
-// removed are flags of earlier versions, and their replacements.
+// removed are flags of earlier versions, some of one command, and their replacements.
 var removed = map[string]string{
 	"after":          "write && COMMAND after the line of trueup",
 	"catalog":        "write --since FILE, NDJSON of scan -o json; --out can name the same FILE",
@@ -67,6 +67,7 @@ var removed = map[string]string{
 	"resumable":      "an ended copy starts again; trueup resume is for replace and move",
 	"replace":        "write trueup replace DISK",
 	"since":          "trueup scan --since compares with an earlier scan; for earlier sums, report the older FILEs",
+	"scan force":     "remove an edited script, and the next --script writes it",
 	"title":          "a template of your own has any title: --template FILE",
 	"second-opinion": "write && trueup judge SOURCE DEST after the line",
 	"view":           "write trueup view SOURCE DEST",
@@ -112,7 +113,7 @@ func wrongFlag(cmd *cobra.Command, args []string, err error) error {
 		if unknown.GetSpecifiedShortnames() != "" {
 			flag = "-" + name
 		}
-		if instead := removed[name]; instead != "" {
+		if instead := cmp.Or(removed[cmd.Name()+" "+name], removed[name]); instead != "" {
 			flag += ", which was removed; " + instead
 		} else if near := cmp.Or(habitOf(cmd, name, valueIn(args, name)), nearFlag(cmd, name)); near != "" {
 			flag += "; did you mean " + near + "?"

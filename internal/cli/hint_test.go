@@ -131,6 +131,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		"inspect --with c a b":                 "--with is for one IMAGE, and 2 are given",
 		"inspect --with c a":                   "",
 		"undo --journal j a b":                 "--journal is for one PATH, and 2 are given",
+		"undo --journal j --below d":           "a journal belongs to one disk",
 		"replace --by c a b":                   "--by is for one DISK, and 2 are given",
 		"replace --checksums s a b":            "--checksums is for one DISK, and 2 are given",
 		"align --checksums s a b":              "",

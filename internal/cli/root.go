@@ -168,6 +168,9 @@ func keepLog(root *cobra.Command, c *Base) {
 	var path string
 	addFlags(root, "log", &path)
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		if !cmd.HasParent() {
+			return checkFlags(cmd, args)
+		}
 		if aboutUse(cmd) {
 			return nil
 		}
@@ -199,7 +202,7 @@ func aboutUse(cmd *cobra.Command) bool {
 	for cmd.HasParent() && cmd.Parent().HasParent() {
 		cmd = cmd.Parent() // as completion bash
 	}
-	return !cmd.HasParent() || slices.Contains([]string{"help", "completion"}, cmd.Name()) ||
+	return slices.Contains([]string{"help", "completion"}, cmd.Name()) ||
 		strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd)
 }
 

@@ -172,7 +172,7 @@ var ownFlags = []flagRow{
 	{name: "below", help: "take all disks with a journal in `DIR` and below"},
 	{
 		name: "dry-run", help: "with --below, only judge the disks",
-		needs: &pair{"below", "for one disk, trueup inspect shows which commands apply"},
+		needs: &pair{"below", "whose disks it judges; for one disk, trueup inspect shows which commands apply"},
 	},
 }
 
@@ -187,7 +187,10 @@ var resultFlags = []flagRow{
 		excludes: []pair{{"checksums", "no copy is written"}},
 	},
 	{name: "journal", of: "move", single: true, help: "keep the journal in `FILE`, not beside DISK"},
-	{name: "journal", single: true, help: "journal of a move that was begun with --journal `FILE`"},
+	{
+		name: "journal", single: true, help: "journal of a move that was begun with --journal `FILE`",
+		excludes: []pair{{"below", "a journal belongs to one disk"}},
+	},
 	{
 		name: "verify", choices: oneOf(full, structure), strict: true,
 		help: "proof before the copy gets its name, by `LEVEL`: full (every byte) or structure",

@@ -41,9 +41,13 @@ func TestListingsOfDest(t *testing.T) {
 		if !strings.HasPrefix(op, "opendir") {
 			continue
 		}
-		failed++
 		j.Restart(n + 1)
-		require.Error(t, create(), "operation %d: %s", n, op)
+		err := create()
+		if !strings.HasPrefix(j.Failed(), "opendir") {
+			continue // the kernel has looked names up in another order
+		}
+		failed++
+		require.Error(t, err, "operation %d: %s", n, op)
 	}
 	require.Greater(t, failed, 1)
 	j.Restart(0)
