@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"slices"
 	"strings"
 	"unicode/utf16"
@@ -19,24 +20,25 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// maxText is how much of a text from an image is shown, and maxMessage of a line that holds some, in characters.
+// maxText is how much of a text from an image is shown, in characters, and maxMessage of a line that holds some, in bytes
+// of what is printed for it.
 const maxText, maxMessage = 256, 4096
 
 // Safe makes a text from an image fit for a terminal. It escapes what could move the cursor, change the title or
 // reverse the line, and cuts the text.
-func Safe(s string) string { return escaped(s, maxText) }
+func Safe(s string) string { return escaped(s, maxText, math.MaxInt) }
 
 // SafeMessage is Safe for whole lines of our own that hold texts from an image: it is not cut so early.
-func SafeMessage(s string) string { return escaped(s, maxMessage) }
+func SafeMessage(s string) string { return escaped(s, math.MaxInt, maxMessage) }
 
 // Escape is Safe without the cut, for reports that must distinguish all names.
-func Escape(s string) string { return escaped(s, len(s)) }
+func Escape(s string) string { return escaped(s, math.MaxInt, math.MaxInt) }
 
-func escaped(s string, most int) string {
+func escaped(s string, characters, bytes int) string {
 	var b strings.Builder
 	n := 0
 	for i, r := range s {
-		if n++; n > most {
+		if n++; n > characters || b.Len() > bytes {
 			b.WriteString("…")
 			break
 		}
