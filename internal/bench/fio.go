@@ -122,7 +122,7 @@ func (f *fio) output(ctx context.Context, limit time.Duration, file *os.File, ar
 	out, said, err := sys.Ask(within, cmd, maxOutput)
 	switch {
 	case within.Err() != nil:
-		return nil, err
+		return nil, context.Cause(within)
 	case err != nil:
 		words := strings.Join(strings.Fields(string(said)+" "+string(out)), " ")
 		return nil, fmt.Errorf("%s: %w: %.300q", f.path, err, words)

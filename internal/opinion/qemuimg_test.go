@@ -178,3 +178,15 @@ func FuzzQemuImgAnswers(f *testing.F) {
 		require.Equal(t, code == 0 && strings.TrimSpace(out) == "Images are identical." && errs == "", same)
 	})
 }
+
+// A container with many faults has a line for each on standard error, and its numbers count.
+func TestManyComplaints(t *testing.T) {
+	t.Parallel()
+	const script = `yes "ERROR cluster 7 refcount=0 reference=1" | head -c 700000 >&2
+		echo '{"check-errors": 0, "corruptions": 12285}'; exit 2`
+	e, err := run(t.Context(), "sh", "-c", script)
+	require.NoError(t, err)
+	c, err := e.checked()
+	require.NoError(t, err)
+	require.EqualValues(t, 12285, c.corruptions)
+}

@@ -77,8 +77,9 @@ func Run(ctx context.Context, stderr io.Writer, v any, command string, args ...s
 		return 0, err
 	}
 	if err != nil {
-		return 0, fmt.Errorf("trueup %s ended with %v and without a report: %.500s", command, cmd.ProcessState,
-			bytes.TrimSpace(said))
+		words := bytes.TrimSpace(said)
+		return 0, fmt.Errorf("trueup %s ended with %v and without a report: %s", command, cmd.ProcessState,
+			words[max(0, len(words)-500):])
 	}
 	_, err = stderr.Write(said)
 	return cmd.ProcessState.ExitCode(), err

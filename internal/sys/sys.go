@@ -174,10 +174,11 @@ func Cause(err error) error {
 	return err
 }
 
-// Ask runs a program to its end, and returns what it printed, at most so many bytes each: more is an error. It is in a
-// group of its own, which dies with this program, and with the context.
+// Ask runs a program to its end, and returns its standard output, of which more than so many bytes are an error, and the
+// end of its standard error, at most as many. It is in a group of its own, which dies with this program, and with the
+// context.
 func Ask(ctx context.Context, cmd *exec.Cmd, most int) (out, said []byte, err error) {
-	o, s := bounded{most: most}, bounded{most: most}
+	o, s := bounded{most: most}, ending{most: most}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &o, &s, dying
 	cmd.Cancel = func() error { return KillGroup(cmd) }
 	release := Tie(cmd)
@@ -186,7 +187,7 @@ func Ask(ctx context.Context, cmd *exec.Cmd, most int) (out, said []byte, err er
 	switch {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
-	case o.over || s.over:
+	case o.over:
 		err = fmt.Errorf("it printed more than %d bytes", most)
 	}
 	return o.kept, s.kept, err
@@ -209,6 +210,19 @@ func (b *bounded) Write(p []byte) (int, error) {
 	}
 	b.kept = append(b.kept, p...)
 	return len(p), nil
+}
+
+// ending keeps the end of what is written to it, up to a bound.
+type ending struct {
+	kept []byte
+	most int
+}
+
+func (e *ending) Write(p []byte) (int, error) {
+	n := len(p)
+	p = p[max(0, n-e.most):]
+	e.kept = append(e.kept[max(0, len(e.kept)+len(p)-e.most):], p...)
+	return n, nil
 }
 
 // FromSystem reports whether an error comes from the operating system.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -125,10 +126,13 @@ func TestAsk(t *testing.T) {
 	require.True(t, ok, err)
 	require.Equal(t, 3, exit.ExitCode())
 	require.Equal(t, "out\n said\n", string(out)+" "+string(said))
-	for _, script := range []string{"yes", "yes >&2"} {
-		_, _, err = ask(t.Context(), script)
-		require.EqualError(t, err, "it printed more than 100 bytes")
-	}
+	_, _, err = ask(t.Context(), "yes")
+	require.EqualError(t, err, "it printed more than 100 bytes")
+	out, said, err = ask(t.Context(), "yes no | head -n 30000 >&2; echo out; echo last words >&2")
+	require.NoError(t, err)
+	require.Equal(t, "out\n", string(out))
+	require.Len(t, said, 100)
+	require.True(t, strings.HasSuffix(string(said), "no\nlast words\n"), "%q", said)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("Ctrl-C")
 	cancel(why)
