@@ -306,7 +306,7 @@ func post(exit error, said string, limits Limits) *Death {
 	lines := strings.Split(said, "\n")
 	for _, l := range lines {
 		switch {
-		case noThread(l, full):
+		case noThread(l):
 			return &Death{Cause: Threads, Text: line(l)}
 		case outOfMemory(l) || full && strings.HasPrefix(l, runtimeFault):
 			return &Death{
@@ -320,12 +320,11 @@ func post(exit error, said string, limits Limits) *Death {
 // runtimeFault is how Go's runtime ends on a fault of its own. Its collector does so if the kernel gives it no memory.
 const runtimeFault = "fatal error: unexpected signal during runtime execution"
 
-// noThread lists the lines with which Go's runtime (os_linux.go) and its C side end on a machine that is short of
-// threads: EAGAIN of clone(2) and pthread_create(3). The latter gives it for want of memory, too, which a process that
-// is not full has.
-func noThread(l string, full bool) bool {
-	return strings.HasPrefix(l, "runtime: failed to create new OS thread") && strings.Contains(l, "errno=11)") ||
-		strings.HasPrefix(l, "runtime/cgo: pthread_create failed: Resource temporarily unavailable") && !full
+// noThread reports whether a line is that with which Go's runtime (os_linux.go) ends on a machine that is short of
+// threads, by EAGAIN of clone(2). That of pthread_create(3) says no more than a want of memory: it stands for RLIMIT_DATA,
+// too.
+func noThread(l string) bool {
+	return strings.HasPrefix(l, "runtime: failed to create new OS thread") && strings.Contains(l, "errno=11)")
 }
 
 // outOfMemory lists the lines with which Go's runtime (malloc.go, mem_linux.go, os_linux.go) and its C side end for
