@@ -233,7 +233,7 @@ func (i *Image) unknown() bool {
 func (i *Image) unknownText() string {
 	switch {
 	case i.State != Packed:
-		return "nothing that is known was found on the disk; if that is right, give --allow-unknown"
+		return "nothing that can be judged was found on the disk; if that is right, give --allow-unknown"
 	case len(i.Findings) == 0:
 		return "it is compressed, and not read"
 	}
