@@ -20,8 +20,8 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// maxText is how much of a text from an image is shown, in characters, and maxMessage of a line that holds some, in bytes
-// of what is printed for it.
+// maxText bounds a text from an image that is shown, in characters, and maxMessage a line that holds some, in bytes as
+// printed.
 const maxText, maxMessage = 256, 4096
 
 // Safe makes a text from an image fit for a terminal. It escapes what could move the cursor, change the title or

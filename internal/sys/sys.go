@@ -174,9 +174,9 @@ func Cause(err error) error {
 	return err
 }
 
-// Ask runs a program to its end, and returns its standard output, of which more than so many bytes are an error, and the
-// end of its standard error, at most as many. It is in a group of its own, which dies with this program, and with the
-// context.
+// Ask runs a program to its end, and returns its standard output, at most so many bytes, since more are an error, and
+// as many bytes of the end of its standard error. It is in a group of its own, which dies with this program, and with
+// the context.
 func Ask(ctx context.Context, cmd *exec.Cmd, most int) (out, said []byte, err error) {
 	o, s := bounded{most: most}, ending{most: most}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &o, &s, dying

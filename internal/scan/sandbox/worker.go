@@ -321,8 +321,7 @@ func post(exit error, said string, limits Limits) *Death {
 const runtimeFault = "fatal error: unexpected signal during runtime execution"
 
 // noThread reports whether a line is that with which Go's runtime (os_linux.go) ends on a machine that is short of
-// threads, by EAGAIN of clone(2). That of pthread_create(3) says no more than a want of memory: it stands for RLIMIT_DATA,
-// too.
+// threads, by EAGAIN of clone(2). That of pthread_create(3) stands for RLIMIT_DATA, too, and is a want of memory here.
 func noThread(l string) bool {
 	return strings.HasPrefix(l, "runtime: failed to create new OS thread") && strings.Contains(l, "errno=11)")
 }
