@@ -358,7 +358,7 @@ func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
 	}
 	for _, x := range r.excludes {
 		if given(cmd, x.flag) {
-			return Usage("--%s with --%s, but %s; leave out one of them", r.name, x.flag, x.why)
+			return Usage("--%s and --%s do not go together: %s; leave out one of them", r.name, x.flag, x.why)
 		}
 	}
 	return nil
