@@ -55,8 +55,8 @@ type Advice struct {
 	Gain       Gain       `json:"gain"`
 	Role       Role       `json:"role"`
 	References References `json:"references"`
-	Unmended   []string   `json:"unmended"`                 // codes of findings that a move raises and leaves
-	Boundary   int64      `json:"boundary_bytes,omitempty"` // to ask for, where the storage has larger blocks
+	Unmended   []string   `json:"unmended"`                // codes of findings that a move raises and leaves
+	Boundary   Boundary   `json:"boundary_bytes,omitzero"` // to ask for, where the storage has larger blocks
 	Text       string     `json:"text"`
 
 	rest string // of Text, behind its first sentence
@@ -64,7 +64,7 @@ type Advice struct {
 
 // Case holds what is known of a disk beside its layout.
 type Case struct {
-	Boundary int64 // the criterion
+	Boundary Boundary // the criterion
 	Storage  Storage
 	Refusals []Finding // of an aligned copy
 	Broken   bool      // the image or the disk is malformed
@@ -102,8 +102,8 @@ func For(l *layout.Layout, c Case) Advice {
 	if len(off) > 0 && len(moving) == 0 {
 		a.Gain = Loss // on storage of other blocks too
 	}
-	if c.Storage.Block > c.Boundary && a.Gain != NoGain && a.Gain != Loss {
-		a.Boundary = c.Storage.Block
+	if larger := BoundaryOf(c.Storage.Block); larger.Above(c.Boundary) && a.Gain != NoGain && a.Gain != Loss {
+		a.Boundary = larger
 	}
 	a.Action = a.action(overall, c)
 	lead, rest := a.text(l, overall, c, worst)
@@ -139,7 +139,7 @@ func (a *Advice) action(overall Verdict, c Case) Action {
 	switch {
 	case c.Broken:
 		return Repair
-	case !overall.Off() && a.Boundary != 0:
+	case !overall.Off() && a.Boundary != (Boundary{}):
 		return OtherBoundary
 	case !overall.Off():
 		return Nothing
@@ -248,7 +248,7 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) (l
 	case OtherBoundary:
 		return fmt.Sprintf("Perhaps: every start is on a multiple of %s, but %s; trueup plan --boundary %s shows what "+
 			"would move.",
-			units.Format(c.Boundary), gain, units.Short(a.Boundary)), nil
+			c.Boundary.Text(), gain, a.Boundary), nil
 	case Refused:
 		lead = a.refusedText(gain, c.Storage)
 		if l.FixedTable() != "" {
@@ -267,13 +267,13 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) (l
 		rest = append(rest, fmt.Sprintf("What a move does not mend is among the findings: %s.",
 			strings.Join(a.Unmended, ", ")))
 	}
-	if a.Boundary != 0 {
-		rest = append(rest, fmt.Sprintf("For this storage, give --boundary %s.", units.Short(a.Boundary)))
+	if a.Boundary != (Boundary{}) {
+		rest = append(rest, fmt.Sprintf("For this storage, give --boundary %s.", a.Boundary))
 	}
 	return lead, rest
 }
 
-func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
+func (a *Advice) nothingText(l *layout.Layout, boundary Boundary) string {
 	switch {
 	case ContentOf(l) == UnknownContent:
 		return "That cannot be said: what the disk holds is not known."
@@ -291,7 +291,7 @@ func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
 				"was formatted."
 		}
 	}
-	return fmt.Sprintf("No: every %s starts on a multiple of %s.", what, units.Format(boundary))
+	return fmt.Sprintf("No: every %s starts on a multiple of %s.", what, boundary.Text())
 }
 
 func (a *Advice) refusedText(gain string, s Storage) string {

@@ -87,7 +87,7 @@ func TestRoleOfADisk(t *testing.T) {
 		{"no partition", disk255(boot.Empty), align.DataDisk},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := align.For(tc.l, align.Case{Boundary: 65536, Storage: align.Generic()})
+			a := align.For(tc.l, align.Case{Boundary: align.DefaultBoundary, Storage: align.Generic()})
 			require.Equal(t, tc.role, a.Role)
 			if a.Action == align.Align {
 				says := map[align.Role]string{
@@ -114,7 +114,8 @@ func TestFirmwareBoots(t *testing.T) {
 		"21686148-6449-6e6f-744e-656564454649": align.BootDisk, // "Hah!IdontNeedEFI"
 		"ebd0a0a2-b9e5-4433-87c0-68b6b72699c7": align.DataDisk,
 	} {
-		require.Equal(t, want, align.For(gpt(guid), align.Case{Boundary: 65536, Storage: align.Generic()}).Role, guid)
+		c := align.Case{Boundary: align.DefaultBoundary, Storage: align.Generic()}
+		require.Equal(t, want, align.For(gpt(guid), c).Role, guid)
 	}
 }
 
@@ -137,7 +138,8 @@ func TestAdvice(t *testing.T) {
 	for _, tc := range slices.Concat(adviceOnSystems(), adviceOnData()) {
 		t.Run(tc.name, func(t *testing.T) {
 			a := align.For(tc.l, align.Case{
-				Boundary: tc.boundary, Storage: storageOf(t, tc.storage), Refusals: tc.refusals, Broken: tc.broken,
+				Boundary: align.BoundaryOf(tc.boundary), Storage: storageOf(t, tc.storage),
+				Refusals: tc.refusals, Broken: tc.broken,
 			})
 			require.Equal(t, tc.action, a.Action, a.Text)
 			require.Equal(t, tc.gain, a.Gain)
@@ -264,7 +266,9 @@ func TestAdviceOnReferences(t *testing.T) {
 	encode := func([]byte, int64) ([]byte, error) { return nil, nil }
 	l := disk255(windows.MBR2000, xp, lvm)
 	l.Boot.Refs = []boot.Ref{{Partition: 1, Target: 1, Encode: encode}, {Partition: 1, Target: 1, Encode: encode}}
-	advise := func() align.Advice { return align.For(l, align.Case{Boundary: 65536, Storage: align.Generic()}) }
+	advise := func() align.Advice {
+		return align.For(l, align.Case{Boundary: align.DefaultBoundary, Storage: align.Generic()})
+	}
 	require.Contains(t, advise().Text, "2 stored positions change with the move, and all can be rewritten.")
 	l.Boot.Refs[1].Target = 0
 	require.Equal(t, align.References{Rewritten: 1, Left: 1}, advise().References)
@@ -302,7 +306,7 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 		l := disk255(rapid.SampledFrom([]*boot.Code{boot.Empty, windows.MBR2000, boot.Unknown}).Draw(t, "code"),
 			parts...)
 		c := align.Case{
-			Boundary: 4096 << rapid.IntRange(0, 8).Draw(t, "boundary"),
+			Boundary: align.BoundaryOf(4096 << rapid.IntRange(0, 8).Draw(t, "boundary")),
 			Storage:  storageOf(t, rapid.SampledFrom(align.Profiles{}.Names()).Draw(t, "storage")),
 		}
 		if rapid.Bool().Draw(t, "refused") {
@@ -330,6 +334,6 @@ func TestAdviceOnTheCorpus(t *testing.T) {
 	for _, path := range disktest.Fixtures(t) {
 		l, err := layout.Read(disktest.Fixture(t, path), table.Geometry{})
 		require.NoError(t, err)
-		require.NotPanics(t, func() { align.For(l, align.Case{Boundary: 65536, Storage: align.Generic()}) })
+		require.NotPanics(t, func() { align.For(l, align.Case{Boundary: align.DefaultBoundary, Storage: align.Generic()}) })
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/layout"
@@ -20,90 +19,11 @@ import (
 // disks and of most flash.
 const Block = 4 * units.KiB
 
-// DefaultBoundary is the criterion of inspect and of what needs a move: it divides the stripes and chunks of all
-// storage that virt-alignment-scan's manual lists.
-const DefaultBoundary = 64 * units.KiB
-
-// Range of boundaries that can be asked for, in bytes.
-const (
-	MinBoundary = 4 * units.KiB
-	MaxBoundary = units.GiB
-)
-
-// CheckBoundary reports whether n can be a boundary.
-func CheckBoundary(n int64) error {
-	if n < MinBoundary || n > MaxBoundary || !units.IsPowerOfTwo(n) {
-		return fmt.Errorf("boundary of %d bytes, want a power of two from %s to %s", n, units.Short(MinBoundary),
-			units.Short(MaxBoundary))
-	}
-	return nil
-}
-
-// autoBoundary is the text of the boundary 0, which is chosen by the boot code.
-const autoBoundary = "auto"
-
-// Boundary is a boundary as an argument of a command line, in bytes. 0 stands for auto.
-type Boundary int64
-
-func (b *Boundary) String() string {
-	if *b == 0 {
-		return autoBoundary
-	}
-	return units.Short(int64(*b))
-}
-
-// Type is the word that help texts show for the argument.
-func (b *Boundary) Type() string { return "SIZE" }
-
-// Set parses the argument.
-func (b *Boundary) Set(arg string) error {
-	n, err := parseBoundary(arg)
-	*b = Boundary(n)
-	return err
-}
-
-// Target returns where a copy moves partitions that an inspection finds: the default criterion asks for the default
-// target.
-func (b Boundary) Target() int64 {
-	if int64(b) == DefaultBoundary {
-		return 0
-	}
-	return int64(b)
-}
-
-// Criterion returns the boundary that inspections judge by.
-func (b Boundary) Criterion() int64 {
-	if b == 0 {
-		return DefaultBoundary
-	}
-	return int64(b)
-}
-
-// parseBoundary parses a boundary. A number of bytes that was meant in KiB has that for its remedy.
-func parseBoundary(s string) (int64, error) {
-	if s == autoBoundary {
-		return 0, nil
-	}
-	n, err := units.Parse(s)
-	if err == nil {
-		err = CheckBoundary(n)
-	}
-	if err == nil || s != strconv.FormatInt(n, 10) || n >= MinBoundary {
-		return n, err
-	}
-	for _, near := range []int64{n, n - 1, n + 1} {
-		if kib := near * units.KiB; CheckBoundary(kib) == nil {
-			return n, fmt.Errorf("%s is %d bytes; did you mean %s?", s, n, units.Short(kib))
-		}
-	}
-	return n, err
-}
-
 // Goal describes the disk that a plan shall make.
 type Goal struct {
-	Must int64 // partitions off this boundary move; bytes
-	Want int64 // where they move to; bytes, a multiple of Must
-	Only []int // numbers of the partitions that may move on their own account; empty: all
+	Must Boundary // partitions off this boundary move
+	Want Boundary // where they move to; a multiple of Must
+	Only []int    // numbers of the partitions that may move on their own account; empty: all
 	// Leave has the partitions that may not move at all, by number, with the reason.
 	Leave map[int]string
 	// Mend lets damaged copies of a GPT be written anew.
@@ -145,17 +65,17 @@ func (g Goal) DataOnly(l *layout.Layout) Goal {
 	return g
 }
 
-// GoalFor makes a goal of --boundary; 0 means auto. Boot code of Windows 2000 to 2003 reads the start in cylinders,
+// GoalFor makes a goal of --boundary. Boot code of Windows 2000 to 2003 reads the start in cylinders,
 // heads and sectors, and LBA 128 is cylinder 0, head 2, sector 3 in every geometry with 63 sectors, which LBA 2048 is
 // not.
-func GoalFor(l *layout.Layout, boundary int64) Goal {
+func GoalFor(l *layout.Layout, boundary Boundary) Goal {
 	switch {
-	case boundary != 0:
+	case boundary != Boundary{}:
 		return Goal{Must: boundary, Want: boundary}
 	case l.ReadsCHS():
 		return Goal{Must: DefaultBoundary, Want: DefaultBoundary}
 	}
-	return Goal{Must: DefaultBoundary, Want: units.MiB}
+	return Goal{Must: DefaultBoundary, Want: Kept}
 }
 
 // Verdict is how good a start is.
@@ -168,17 +88,6 @@ const (
 	BelowBoundary  Verdict = "below_boundary" // a multiple of 4 KiB, but not of the boundary
 	Misaligned     Verdict = "misaligned"     // off a 4 KiB boundary
 )
-
-// Of judges the byte offset of a start.
-func Of(off, boundary int64) Verdict {
-	switch {
-	case off%min(Block, boundary) != 0:
-		return Misaligned
-	case off%boundary != 0:
-		return BelowBoundary
-	}
-	return Aligned
-}
 
 // ExitCode returns the exit code of virt-alignment-scan for a verdict.
 func (v Verdict) ExitCode() int {
@@ -337,7 +246,7 @@ func contentOf(l *layout.Layout) Content {
 }
 
 // Overall returns the worst verdict of a disk.
-func Overall(l *layout.Layout, boundary int64) Verdict {
+func Overall(l *layout.Layout, boundary Boundary) Verdict {
 	if ContentOf(l) != "" {
 		return NothingToJudge
 	}
@@ -346,15 +255,15 @@ func Overall(l *layout.Layout, boundary int64) Verdict {
 		worst = worst.Worse(Judge(p, boundary).Verdict)
 	}
 	for _, p := range l.FixedParts() {
-		worst = worst.Worse(Of(p.Start, boundary))
+		worst = worst.Worse(boundary.Of(p.Start))
 	}
 	return worst
 }
 
 // FixedOff counts the slices off a boundary of a table that is never rewritten.
-func FixedOff(l *layout.Layout, boundary int64) (n int) {
+func FixedOff(l *layout.Layout, boundary Boundary) (n int) {
 	for _, p := range l.FixedParts() {
-		if Of(p.Start, boundary).Off() {
+		if boundary.Of(p.Start).Off() {
 			n++
 		}
 	}

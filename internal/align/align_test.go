@@ -35,7 +35,7 @@ func TestVerdict(t *testing.T) {
 		{"a cylinder boundary that happens to be on 4 KiB", 16065 * 8, 65536, align.BelowBoundary, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			v := align.Of(tc.lba*512, tc.boundary)
+			v := align.BoundaryOf(tc.boundary).Of(tc.lba * 512)
 			require.Equal(t, tc.want, v)
 			require.Equal(t, tc.exit, v.ExitCode())
 		})
@@ -47,7 +47,7 @@ func TestBoundariesThatCanBeAskedFor(t *testing.T) {
 		4096: true, 65536: true, 1 << 20: true, 1 << 30: true, 2048: false, 1 << 31: false, 0: false, -4096: false,
 		5000: false, 3 << 20: false,
 	} {
-		assert.Equal(t, ok, align.CheckBoundary(n) == nil, n)
+		assert.Equal(t, ok, align.BoundaryOf(n).Check() == nil, n)
 	}
 }
 
@@ -60,20 +60,28 @@ func of(t *testing.T, fixture string) *layout.Layout {
 
 // The boundary auto: 64 KiB where the boot code reads CHS, 1 MiB elsewhere; what is on 64 KiB stays in both.
 func TestGoal(t *testing.T) {
-	require.Equal(t, align.Goal{Must: 65536, Want: 65536}, align.GoalFor(of(t, "xp-lba63-one-ntfs"), 0))
-	require.Equal(t, align.Goal{Must: 65536, Want: 1 << 20}, align.GoalFor(of(t, "ext3-saturated-chs"), 0))
-	require.Equal(t, align.Goal{Must: 4096, Want: 4096}, align.GoalFor(of(t, "xp-lba63-one-ntfs"), 4096))
+	for _, tc := range []struct {
+		fixture              string
+		boundary, must, want int64
+	}{
+		{"xp-lba63-one-ntfs", 0, 65536, 65536},
+		{"ext3-saturated-chs", 0, 65536, 1 << 20},
+		{"xp-lba63-one-ntfs", 4096, 4096, 4096},
+	} {
+		require.Equal(t, align.Goal{Must: align.BoundaryOf(tc.must), Want: align.BoundaryOf(tc.want)},
+			align.GoalFor(of(t, tc.fixture), align.BoundaryOf(tc.boundary)))
+	}
 }
 
 // The worst partition decides; an extended one is only a box.
 func TestOverall(t *testing.T) {
-	require.Equal(t, align.Misaligned, align.Overall(of(t, "logical-chain"), 65536))
-	require.Equal(t, align.BelowBoundary, align.Overall(of(t, "unused-slots"), 65536))
-	require.Equal(t, align.Aligned, align.Overall(of(t, "unused-slots"), 32768))
+	require.Equal(t, align.Misaligned, align.Overall(of(t, "logical-chain"), align.DefaultBoundary))
+	require.Equal(t, align.BelowBoundary, align.Overall(of(t, "unused-slots"), align.DefaultBoundary))
+	require.Equal(t, align.Aligned, align.Overall(of(t, "unused-slots"), align.BoundaryOf(32768)))
 	l := of(t, "logical-chain")
 	l.Partitions = l.Partitions[1:2]
 	require.Equal(t, table.Extended, l.Partitions[0].Kind)
-	require.Equal(t, align.NothingToJudge, align.Overall(l, 65536))
+	require.Equal(t, align.NothingToJudge, align.Overall(l, align.DefaultBoundary))
 	require.Equal(t, align.NoPartitions, align.ContentOf(l))
 }
 
@@ -117,7 +125,7 @@ func TestWhatAFindingSays(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := align.Check(tc.l, align.Goal{Must: 65536, Want: 1 << 20})
+			got := align.Check(tc.l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 			require.Len(t, got, 1)
 			require.Equal(t, tc.code, got[0].Code)
 			require.Equal(t, "partition 1", got[0].Subject)
@@ -149,7 +157,7 @@ func TestRelevantIssues(t *testing.T) {
 		{Code: "size", Text: "too large", Effect: ondisk.Warn},
 		{Code: "size", Text: "too large", Effect: ondisk.Refuse, OnMove: true},
 	}
-	found := align.Check(l, align.Goal{Must: 65536})
+	found := align.Check(l, align.Goal{Must: align.DefaultBoundary})
 	require.Len(t, found, 2, "the start, and once what is too large")
 	require.Equal(t, ondisk.Refuse, found[1].Effect)
 	require.Equal(t, align.Error, align.FromIssue(issues[1]).Severity)

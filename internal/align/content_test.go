@@ -46,7 +46,7 @@ func TestContentsOnTheirBlocksStay(t *testing.T) {
 				j := align.Judge(l.Partitions[0], align.DefaultBoundary)
 				require.Zero(t, (j.Data-(start+data)*512)%(64*512), "a slice of a whole number of 32 KiB")
 				require.Equal(t, align.BelowBoundary, j.Verdict)
-				require.False(t, align.GoalFor(l, 0).Moves(l.Partitions[0]))
+				require.False(t, align.GoalFor(l, align.Boundary{}).Moves(l.Partitions[0]))
 			}
 		})
 	}

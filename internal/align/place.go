@@ -31,8 +31,8 @@ type Judgement struct {
 }
 
 // Judge decides on the place of a partition.
-func Judge(p boot.Partition, boundary int64) Judgement {
-	j := Judgement{Unjudged: unjudged(p), ByStart: Of(p.Off, boundary), Data: p.Off}
+func Judge(p boot.Partition, boundary Boundary) Judgement {
+	j := Judgement{Unjudged: unjudged(p), ByStart: boundary.Of(p.Off), Data: p.Off}
 	if j.Unjudged != "" {
 		if j.ByStart.Off() && HoldsVolume(p) {
 			j.Stays = j.Unjudged
@@ -44,7 +44,7 @@ func Judge(p boot.Partition, boundary int64) Judgement {
 	if now, then, worse := worsened(p, boundary); worse && j.ByStart.Off() {
 		j.Worsens = true
 		j.Stays = fmt.Sprintf("its data lie on a multiple of %s now (byte %d), and only on one of %s if it starts on "+
-			"a multiple of %s", units.Format(now), j.Data, units.Format(then), units.Format(boundary))
+			"a multiple of %s", now.Text(), j.Data, then.Text(), boundary.Text())
 	}
 	return j
 }
@@ -53,8 +53,8 @@ func Judge(p boot.Partition, boundary int64) Judgement {
 // its data are counted. A start off the boundary is no fault where the data lie on the blocks that the start misses,
 // and no move to the boundary keeps such data in order. Data off a boundary in a partition on it were formatted so, no
 // move mends that, and it is a finding only.
-func VerdictOf(start, data, boundary int64) Verdict {
-	v, inside := Of(start, boundary), Of(data, boundary)
+func VerdictOf(start, data int64, boundary Boundary) Verdict {
+	v, inside := boundary.Of(start), boundary.Of(data)
 	if inside.Worse(v) == v {
 		return inside
 	}
@@ -144,38 +144,36 @@ func data(p boot.Partition) (at int64, o origin) {
 // worsened reports whether the data of a partition lie worse if it starts on the boundary: on multiples of now today,
 // and of then after that. No I/O of any size touches more blocks of at most the boundary where its first byte is a
 // multiple of a larger power of two, see series. One slice that would lie worse is enough.
-func worsened(p boot.Partition, boundary int64) (now, then int64, worse bool) {
+func worsened(p boot.Partition, boundary Boundary) (now, then Boundary, worse bool) {
 	for _, o := range origins(p) {
-		is, would := min(units.Alignment(p.Off+o.inside), boundary), min(units.Alignment(o.inside), boundary)
-		if would < is {
+		is, would := boundary.below(p.Off+o.inside), boundary.below(o.inside)
+		if is.Above(would) {
 			return is, would, true
 		}
 	}
-	return 0, 0, false
+	return now, then, false
 }
-
-// Kept is the largest alignment that a partition keeps when it makes room for another one, in bytes: the default
-// target, above which no storage gains.
-const Kept = units.MiB
 
 // Anchor returns the byte of a partition that is put on a boundary, and that boundary. A partition that moves on its
 // own account starts on the target. One that only makes room for another loses no alignment that its data have, also
 // where the target is smaller: it moves by a multiple of that, up to Kept.
-func (g Goal) Anchor(p boot.Partition) (anchor, boundary int64) {
+func (g Goal) Anchor(p boot.Partition) (anchor int64, boundary Boundary) {
 	if Judged(p) && !g.Moves(p) {
 		boundary = g.Want
 		for _, o := range origins(p) {
-			boundary = max(boundary, min(units.Alignment(p.Off+o.inside), Kept))
+			if is := Kept.below(p.Off + o.inside); is.Above(boundary) {
+				boundary = is
+			}
 		}
-		if _, _, worse := worsened(p, g.Want); worse || boundary > g.Want {
-			return units.AlignUp(p.Off, boundary) - p.Off, boundary
+		if _, _, worse := worsened(p, g.Want); worse || boundary.Above(g.Want) {
+			return boundary.Up(p.Off) - p.Off, boundary
 		}
 	}
 	return 0, g.Want
 }
 
 // findings lists the findings of a partition: a start off the boundary, and data that lie otherwise than it.
-func (j Judgement) findings(p boot.Partition, boundary, sector int64) (out []Finding) {
+func (j Judgement) findings(p boot.Partition, boundary Boundary, sector int64) (out []Finding) {
 	switch {
 	case j.Unjudged != "" && j.ByStart.Off() && HoldsVolume(p) && p.Fixed == "":
 		f := placeFinding(p.Number, "not-judged", Info)
@@ -198,22 +196,22 @@ func placeFinding(partition int, code string, severity Severity) Finding {
 }
 
 // where describes the start of a partition off the boundary.
-func where(p boot.Partition, boundary, sector int64) string {
-	if Of(p.Off, boundary) == BelowBoundary {
-		return fmt.Sprintf("starts at byte %d, %s past a multiple of %s", p.Off, units.Format(p.Off%boundary),
-			units.Format(boundary))
+func where(p boot.Partition, boundary Boundary, sector int64) string {
+	if boundary.Of(p.Off) == BelowBoundary {
+		return fmt.Sprintf("starts at byte %d, %s past a multiple of %s", p.Off, units.Format(boundary.Past(p.Off)),
+			boundary.Text())
 	}
 	return fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, p.Off%Block)
 }
 
 // inOrder returns the finding of data on blocks in a partition whose start is off them.
-func (j Judgement) inOrder(p boot.Partition, boundary, sector int64) Finding {
+func (j Judgement) inOrder(p boot.Partition, boundary Boundary, sector int64) Finding {
 	f := placeFinding(p.Number, "nested-aligned", Info)
 	_, o := data(p)
 	kind := identify.Traits(o.of.Kind)
 	f.Text = fmt.Sprintf("%s, but the %s lies at byte %d, a multiple of %s: that counts, and a move of the partition "+
 		"to the boundary would put the data off it", where(p, boundary, sector), dataName(p.Volume, o.of, kind), j.Data,
-		units.Format(boundary))
+		boundary.Text())
 	f.Remedy = fmt.Sprintf("none is needed: align leaves the partition where it is; --partition %d moves it all the "+
 		"same, and then: %s", p.Number, kind.Realign)
 	return f
@@ -232,13 +230,13 @@ func dataName(v, of *volume.Volume, kind volume.Traits) string {
 }
 
 // startFinding describes the start of a partition and its cost.
-func (j Judgement) startFinding(p boot.Partition, boundary, sector int64) Finding {
+func (j Judgement) startFinding(p boot.Partition, boundary Boundary, sector int64) Finding {
 	f := placeFinding(p.Number, "misaligned", Warning)
 	f.Where = where(p, boundary, sector)
 	if j.Verdict == BelowBoundary {
 		f.Code, f.Free = "below-boundary", true
 		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage that works in such units, instead of one",
-			units.Format(boundary))
+			boundary.Text())
 	} else {
 		f.Cost, f.Free = cost(p)
 	}
@@ -293,46 +291,46 @@ type inside struct {
 	v        *volume.Volume // whose data begin there: of containers in one another one of the inner ones
 	start    int64          // of the data behind off, bytes
 	off      int64          // of the outermost volume on the disk, bytes
-	boundary int64
+	boundary Boundary
 	number   int // of the partition, 0: the whole disk
 }
 
-// unit returns the boundary for the start of the data, 0 if there is nothing to gain. If clusters are smaller than the
-// boundary, it is enough that each lies within one storage block (4 KiB).
-func (i inside) unit() int64 {
+// unit returns the boundary for the start of the data, and whether there is something to gain. If clusters are smaller
+// than the boundary, it is enough that each lies within one storage block (4 KiB).
+func (i inside) unit() (unit Boundary, gains bool) {
 	switch size := i.v.BlockSize; {
 	case i.start == 0 || (size > 0 && size < Block):
-		return 0
-	case size > 0 && size < i.boundary:
-		return Block
+		return unit, false
+	case size > 0 && i.boundary.Above(Boundary{size}):
+		return SmallestBoundary, true
 	}
-	return i.boundary
+	return i.boundary, true
 }
 
 // finding reports data off a boundary that no move of the partition to one mends.
 func (i inside) finding() (Finding, bool) {
-	unit := i.unit()
-	if unit == 0 {
+	unit, gains := i.unit()
+	if !gains {
 		return Finding{}, false
 	}
 	data := i.off + i.start
-	switch outer, inner := i.off%unit == 0, data%unit == 0; {
+	switch outer, inner := unit.On(i.off), unit.On(data); {
 	case outer && !inner:
-		where := fmt.Sprintf("starts on a multiple of %s, but", units.Format(unit))
+		where := fmt.Sprintf("starts on a multiple of %s, but", unit.Text())
 		if i.number == 0 {
 			where = "is a volume as a whole:"
 		}
 		return i.misaligned(where, data, unit), true
-	case !outer && !inner && i.start%unit != 0:
+	case !outer && !inner && !unit.On(i.start):
 		return i.misaligned("starts off a boundary and its data do so on their own account:", data, unit), true
 	}
 	return Finding{}, false
 }
 
 // misaligned returns the finding of data off a boundary, which stay so when the volume is on one.
-func (i inside) misaligned(where string, data, unit int64) Finding {
+func (i inside) misaligned(where string, data int64, unit Boundary) Finding {
 	f := placeFinding(i.number, "nested-misaligned", Info)
-	past := fmt.Sprintf("%s past a multiple of %s", units.Format(data%unit), units.Format(unit))
+	past := fmt.Sprintf("%s past a multiple of %s", units.Format(unit.Past(data)), unit.Text())
 	if data%Block != 0 {
 		f.Severity = Warning
 		past = fmt.Sprintf("%d bytes past a 4 KiB boundary", data%Block)
@@ -347,7 +345,7 @@ func (i inside) misaligned(where string, data, unit int64) Finding {
 }
 
 // nested lists the finding of what is inside a partition, or inside the disk where there is no table.
-func nested(v *volume.Volume, off int64, number int, boundary int64) []Finding {
+func nested(v *volume.Volume, off int64, number int, boundary Boundary) []Finding {
 	if v == nil {
 		return nil
 	}

@@ -183,18 +183,18 @@ func TestJudgement(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := &layout.Layout{Partitions: []boot.Partition{tc.p}, Table: &table.Table{}}
-			j := align.Judge(tc.p, tc.boundary)
+			j := align.Judge(tc.p, align.BoundaryOf(tc.boundary))
 			assert.Equal(t, tc.verdict, j.Verdict)
 			assert.Equal(t, tc.verdict == "", j.Unjudged != "")
 			assert.Equal(t, tc.verdict != "", align.Judged(tc.p))
-			goal := align.Goal{Must: tc.boundary, Want: tc.boundary}
+			goal := align.Goal{Must: align.BoundaryOf(tc.boundary), Want: align.BoundaryOf(tc.boundary)}
 			assert.Equal(t, tc.moves, goal.Moves(tc.p))
 			assert.Equal(t, !tc.moves && j.ByStart.Off(), j.Stays != "", j.Stays)
 			want := tc.verdict
 			if want == "" {
 				want = align.NothingToJudge
 			}
-			assert.Equal(t, want, align.Overall(l, tc.boundary))
+			assert.Equal(t, want, align.Overall(l, align.BoundaryOf(tc.boundary)))
 
 			_, said := goal.Left(tc.p, false)
 			assert.Equal(t, j.Stays != "", said)
@@ -230,7 +230,7 @@ func TestNoMovePutsDataWorse(t *testing.T) {
 			DataStart: 512 * rapid.Int64Range(0, 300).Draw(t, "inside"),
 		}
 		p := at(rapid.Int64Range(1, 300).Draw(t, "start"), 6, v)
-		goal := align.Goal{Must: boundary, Want: boundary}
+		goal := align.Goal{Must: align.BoundaryOf(boundary), Want: align.BoundaryOf(boundary)}
 		better, worse := false, false
 		for block := int64(1024); block <= boundary; block *= 2 {
 			for size := int64(512); size <= boundary; size *= 2 {
@@ -245,7 +245,7 @@ func TestNoMovePutsDataWorse(t *testing.T) {
 		if goal.Moves(p) {
 			require.False(t, worse)
 		}
-		j := align.Judge(p, boundary)
+		j := align.Judge(p, goal.Must)
 		if j.Verdict.Off() && !goal.Moves(p) {
 			require.True(t, worse)
 		}

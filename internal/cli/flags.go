@@ -52,7 +52,7 @@ func (m *Move) Add(cmd *cobra.Command, c *Base) {
 
 // AddPlaces adds the flags that decide which partitions of an image move where.
 func (m *Move) AddPlaces(cmd *cobra.Command, c *Base) {
-	addFlags(cmd, "boundary", (*align.Boundary)(&m.Boundary), "partition", &m.Only)
+	addFlags(cmd, "boundary", &m.Boundary, "partition", &m.Only)
 	completePartitions(c, cmd, "partition", &m.Reading)
 	addFlags(cmd, "data-only", &m.DataOnly, "allow-unbootable", &m.AllowUnbootable, "repair-table", &m.RepairTable)
 	addReading(cmd, &m.Reading)

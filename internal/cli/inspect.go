@@ -31,7 +31,7 @@ type inspectFlags struct {
 
 // newInspect returns the command inspect.
 func newInspect(c *Base) *cobra.Command {
-	f := inspectFlags{Base: c, boundary: align.Boundary(align.DefaultBoundary)}
+	f := inspectFlags{Base: c, boundary: align.DefaultBoundary}
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE...",
 		Short: "Show what is on a disk image and what is misaligned",

@@ -40,7 +40,7 @@ func NewWorker() *cobra.Command {
 
 // newScan returns the command scan.
 func newScan(c *Base) *cobra.Command {
-	f := scanFlags{Base: c, boundary: align.Boundary(align.DefaultBoundary)}
+	f := scanFlags{Base: c, boundary: align.DefaultBoundary}
 	cmd := &cobra.Command{
 		Use:   "scan PATH...",
 		Short: "Check a whole library of images, worst first",

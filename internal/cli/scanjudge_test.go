@@ -58,7 +58,7 @@ func TestScanKeepsTheVerdictOfLargeTables(t *testing.T) {
 	}
 	put(t, "vm.ovf", []byte(strings.Replace(envelope, "d.vmdk", "web01.qcow2", 1)))
 	for _, job := range []scan.Job{{Path: "web01.qcow2"}, {Path: "web02.qcow2"}, {Path: "vm.ovf", Package: true}} {
-		j := scan.Inspector{Boundary: 1 << 20, Storage: align.Generic(), Check: true}
+		j := scan.Inspector{Boundary: align.Kept, Storage: align.Generic(), Check: true}
 		whole := j.Image(job)
 		require.Nil(t, whole.Error)
 		require.Equal(t, results.Full, whole.Disks[0].Depth)

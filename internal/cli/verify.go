@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -47,7 +46,7 @@ are plausible.
 	addReading(cmd, &f.Reading)
 	addFlags(cmd,
 		"require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "with", &f.With,
-		"boundary", (*align.Boundary)(&f.Boundary), "data-only", &f.DataOnly,
+		"boundary", &f.Boundary, "data-only", &f.DataOnly,
 		"allow-unbootable", &f.AllowUnbootable, "skip-free", &f.SkipFree, "flatten", &f.Flatten,
 	)
 	f.AddWork(cmd, defaultJobs)

@@ -141,7 +141,7 @@ func (d *drawn) plan(t *testing.T) *plan.Plan {
 		l.Partitions = append(l.Partitions, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
 	}
 	require.NoError(t, l.ReadGaps(src))
-	p, err := plan.New(l, align.Goal{Must: align.MinBoundary, Want: align.MinBoundary << d.IntN(2)})
+	p, err := plan.New(l, align.Goal{Must: align.SmallestBoundary, Want: align.BoundaryOf(4096 << d.IntN(2))})
 	require.NoError(t, err)
 	return p
 }

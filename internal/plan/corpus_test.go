@@ -30,7 +30,7 @@ func planFixture(t *testing.T, name string, boundary int64, only ...int) (disk.D
 	t.Helper()
 	d := disktest.Fixture(t, disktest.Fixtures(t)[name])
 	l := read(t, d)
-	goal := align.GoalFor(l, boundary)
+	goal := align.GoalFor(l, align.BoundaryOf(boundary))
 	goal.Only = only
 	p := newPlan(t, l, goal)
 	return d, l, p
@@ -156,14 +156,14 @@ func TestBeyondTheTable(t *testing.T) {
 	f := tableforge.NewMBR(64, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 1<<32 - 1 - 63})
 	d := disktest.ShortDisk(f, (1<<32-1)*sector)
 	l := read(t, d)
-	p := newPlan(t, l, align.GoalFor(l, 0))
+	p := newPlan(t, l, align.GoalFor(l, align.Boundary{}))
 	got := p.Refusals(true)
 	require.Len(t, got, 1)
 	require.Equal(t, "limit", got[0].Code)
 	require.NotEmpty(t, got[0].Remedy)
 	require.Empty(t, p.Moves)
 
-	p, err := plan.New(l, align.GoalFor(l, 4096))
+	p, err := plan.New(l, align.GoalFor(l, align.SmallestBoundary))
 	require.NoError(t, err)
 	require.Empty(t, p.Refusals(true), "64 sectors in front and 2^32-64 behind are what there is")
 	require.Equal(t, []plan.Move{{Partition: 1, From: 63 * sector, To: 64 * sector, Len: (1<<32 - 64) * sector}},
@@ -178,7 +178,7 @@ func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 			Type:  0x83,
 			Start: 8192, Sectors: 2048,
 		})
-	goal := align.Goal{Must: 65536, Want: mib}
+	goal := align.Goal{Must: align.DefaultBoundary, Want: align.Kept}
 	second := plan.Move{Partition: 2, From: 4200 * sector, To: 4096 * sector, Len: 3992 * sector}
 	p := newPlan(t, read(t, disktest.Memory(disk)), goal)
 	require.Equal(t, []plan.Move{second}, p.Moves)
@@ -205,7 +205,7 @@ func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	f.U32(first*sector+fsforge.BootHidden, first-box)
 	f.U32((first+size-1)*sector+fsforge.BootHidden, first-box)
 	l := read(t, disktest.Memory(f))
-	p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536})
+	p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
 	require.Empty(t, p.Refusals(false))
 	result := make([]byte, p.Size)
 	_, err := p.View(disktest.Memory(f)).ReadAt(result, 0)
@@ -232,7 +232,7 @@ func TestHiddenSectorsBehindARecordThatMoves(t *testing.T) {
 		fsforge.PutNTFS(f, second, size)
 		f.U32(second*sector+fsforge.BootHidden, hidden)
 		f.U32((second+size-1)*sector+fsforge.BootHidden, hidden)
-		p := newPlan(t, read(t, disktest.Memory(f)), align.Goal{Must: 65536, Want: mib})
+		p := newPlan(t, read(t, disktest.Memory(f)), align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 		require.Empty(t, p.Refusals(false))
 		result := make([]byte, p.Size)
 		_, err := p.View(disktest.Memory(f)).ReadAt(result, 0)
@@ -251,11 +251,11 @@ func TestHiddenSectorsBehindARecordThatMoves(t *testing.T) {
 func TestSelectionOfAPartitionThatIsNotThere(t *testing.T) {
 	d := disktest.Fixture(t, disktest.Fixtures(t)["unused-slots"])
 	l := read(t, d)
-	_, err := plan.New(l, align.Goal{Must: 65536, Want: mib, Only: []int{2, 3}})
+	_, err := plan.New(l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept, Only: []int{2, 3}})
 	require.ErrorIs(t, err, plan.ErrSelection)
 	require.ErrorContains(t, err, "3")
 	_, extended, _ := planFixture(t, "logical-chain", mib)
-	_, err = plan.New(extended, align.Goal{Must: 65536, Want: mib, Only: []int{5, 2}})
+	_, err = plan.New(extended, align.Goal{Must: align.DefaultBoundary, Want: align.Kept, Only: []int{5, 2}})
 	require.ErrorIs(t, err, plan.ErrSelection)
 	require.ErrorContains(t, err, "name those")
 }
@@ -275,7 +275,7 @@ func TestTheGeometryNote(t *testing.T) {
 	_, _, p = planFixture(t, "xp-lba63-one-ntfs", 65536)
 	require.False(t, note(p))
 	_, l, _ := planFixture(t, "xp-lba63-one-ntfs", mib)
-	p = newPlan(t, l, align.Goal{Must: 512, Want: 2 * mib})
+	p = newPlan(t, l, align.Goal{Must: align.BoundaryOf(512), Want: align.BoundaryOf(2 * mib)})
 	require.Empty(t, p.Moves)
 	require.False(t, note(p), "nothing moves")
 	_, _, p = planFixture(t, "two-ntfs-lba63-and-cylinder", mib)
@@ -290,7 +290,7 @@ func TestTheSizeNote(t *testing.T) {
 	}{{6000, 0}, {3063, 1}} {
 		p := newPlan(t, read(t,
 			disktest.Memory(tableforge.NewMBR(tc.sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000}))),
-			align.Goal{Must: 65536, Want: mib})
+			align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 		require.Len(t, p.Moves, 1)
 		notes := 0
 		for _, n := range p.Notes {

@@ -45,7 +45,7 @@ func TestPlacesThatTheBootNeeds(t *testing.T) {
 			l := read(t, boottest.Disk(tc.image))
 			issue := ondisk.Issue{Code: "needed", Effect: ondisk.Unbootable, Text: "it is needed"}
 			l.Boot.Fixed = []boot.Fixed{{Range: disk.Range{Off: tc.at * 512, Len: tc.n * 512}, Issue: issue}}
-			p := newPlan(t, l, align.Goal{Must: 64 * units.KiB, Want: units.MiB})
+			p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 			require.NotEmpty(t, p.Moves)
 			var codes []string
 			for _, n := range p.Refusals(false) {
@@ -99,7 +99,7 @@ func TestDataBetweenPartitionsThatMove(t *testing.T) {
 		"a known loader": {disk(63, 30_001, func(f forge.Bytes) { f.Text(at*512, "\xd0\x0d\xfe\xed") }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlan(t, tc.layout, align.Goal{Must: 64 * units.KiB, Want: units.MiB})
+			p := newPlan(t, tc.layout, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 			found := slices.DeleteFunc(slices.Clone(p.Notes), func(x align.Finding) bool {
 				return x.Code != "fixed-place" || x.Severity != align.Warning
 			})

@@ -114,8 +114,8 @@ func TestDOSFindsItsDrives(t *testing.T) {
 		again := fmt.Sprintf("disk %d", i)
 		before := o.layout(t, source)
 		require.Equal(t, o.drives, o.letters(t, source), again)
-		goal := align.Goal{Must: 4096 << d.IntN(2)}
-		goal.Want = goal.Must * (1 + d.Int64N(2))
+		goal := align.Goal{Must: align.BoundaryOf(4096 << d.IntN(2))}
+		goal.Want = align.BoundaryOf(goal.Must.Bytes() << d.IntN(2))
 		p, err := plan.New(before, goal)
 		require.NoError(t, err, again)
 		require.Empty(t, p.Refusals(true), again)
@@ -178,7 +178,7 @@ func TestWhoseChainStaysOnCylinders(t *testing.T) {
 			for i := range l.Partitions {
 				l.Partitions[i].Volume = &volume.Volume{Kind: c.fs}
 			}
-			p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536})
+			p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
 			require.Empty(t, p.Refusals(false))
 			want := start + 65 // as far as the partition in front of it, from 63 to 128
 			if c.step {
@@ -197,7 +197,7 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 		s, start := chainOfDOS(0x05, cylinder, 0)
 		l := bare(t, s.disk())
 		l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
-		p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536})
+		p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
 		require.Empty(t, p.Refusals(true))
 		require.Equal(t, (cylinder+1)*cylinderSize, p.Places.Records[start*sector])
 		require.Zero(t, p.Places.Parts[5].Off%65536)
@@ -214,7 +214,7 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 		require.Equal(t, p.Patches, again.Patches)
 		after := bare(t, p.View(s.disk()))
 		after.Geometry = l.Geometry
-		settled := newPlan(t, after, align.Goal{Must: 65536, Want: 65536})
+		settled := newPlan(t, after, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
 		require.Empty(t, settled.Moves)
 		require.Empty(t, settled.Refusals(false))
 	}
@@ -227,7 +227,7 @@ func TestPartitionInFrontOfTheLastCylinder(t *testing.T) {
 	tableforge.PutSlot(s.bytes[0], 0, 2, tableforge.Slot{Type: 6, Start: 5000, Sectors: uint32(start - 5000)})
 	l := bare(t, s.disk())
 	l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
-	p := newPlan(t, l, align.Goal{Must: 65536, Want: mib})
+	p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.Empty(t, p.Refusals(false))
 	require.EqualValues(t, 4096*sector, p.Places.Parts[3].Off)
 	require.Equal(t, start*sector, p.Places.Records[start*sector])
@@ -269,7 +269,7 @@ func TestRecordsBehindTheLastDriveOfDOS(t *testing.T) {
 				}
 				l.Partitions[i].Volume = &volume.Volume{Kind: kind}
 			}
-			p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536})
+			p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
 			require.Empty(t, p.Refusals(false))
 			var records []int64
 			for i := range int64(drives) {
@@ -297,7 +297,7 @@ func TestRecordsWithTwoDrives(t *testing.T) {
 				tableforge.Slot{Type: 0x83, Start: 4096, Sectors: 1024})
 			l := read(t, disktest.Memory(f))
 			require.Len(t, l.Partitions, 4)
-			goal := align.GoalFor(l, 0)
+			goal := align.GoalFor(l, align.Boundary{})
 			require.Equal(t, tc.verdict, align.Overall(l, goal.Must))
 			p := newPlan(t, l, goal)
 			var found []string
@@ -321,7 +321,7 @@ func TestLinkWithoutSectorsKeepsAllInPlace(t *testing.T) {
 		tableforge.Slot{Type: 5, Start: 8000})
 	tableforge.PutEBR(f, 10048, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 4000}, tableforge.Slot{})
 	l := read(t, disktest.Memory(f))
-	p := newPlan(t, l, align.GoalFor(l, 0))
+	p := newPlan(t, l, align.GoalFor(l, align.Boundary{}))
 	require.NotEmpty(t, p.Moves, "the drive is off, its extended partition is not")
 	refused := p.Refusals(true)
 	require.Len(t, refused, 1)
@@ -353,7 +353,7 @@ func TestFATBehindTheLastCylinder(t *testing.T) {
 		l.Geometry = table.Geometry{Heads: heads, Sectors: track}
 		l.Partitions[0].Volume = &volume.Volume{Kind: volume.FAT16}
 		var found []align.Finding
-		for _, n := range newPlan(t, l, align.Goal{Must: 65536, Want: 65536}).Notes {
+		for _, n := range newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}).Notes {
 			if n.Code == "chs-end" {
 				found = append(found, n)
 			}

@@ -32,9 +32,9 @@ func TestDynamicDisks(t *testing.T) {
 			fsforge.PutNTFS(f, c.ntfs, 4000)
 		}
 		l := read(t, disktest.Memory(f))
-		require.Equal(t, c.verdict, align.Overall(l, 65536), name)
-		p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536})
-		a := align.For(l, align.Case{Boundary: 65536, Storage: align.Generic(), Refusals: p.Refusals(false)})
+		require.Equal(t, c.verdict, align.Overall(l, align.DefaultBoundary), name)
+		p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
+		a := align.For(l, align.Case{Boundary: align.DefaultBoundary, Storage: align.Generic(), Refusals: p.Refusals(false)})
 		require.Equal(t, c.action, a.Action, name)
 		if c.action == align.Refused {
 			require.Equal(t, []string{"ldm"}, codesOf(p.Refusals(true)), name)
@@ -64,7 +64,8 @@ func TestDynamicDisksThatGrow(t *testing.T) {
 	} {
 		l := read(t, disktest.Memory(c.f))
 		require.True(t, l.Dynamic())
-		for _, p := range []*plan.Plan{newPlan(t, l, align.Goal{Must: 65536, Want: 65536}), plan.Copy(l.Size)} {
+		goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}
+		for _, p := range []*plan.Plan{newPlan(t, l, goal), plan.Copy(l.Size)} {
 			p.Grow(l, 2*l.Size)
 			require.Equal(t, c.want, codesOf(p.Refusals(true)))
 		}

@@ -29,7 +29,7 @@ type everyPlace struct {
 }
 
 func (e *everyPlace) needs(x layout.Item) bool {
-	return e.goal.Selects(x.Number) && x.Off%e.goal.Must != 0
+	return e.goal.Selects(x.Number) && x.Off%e.goal.Must.Bytes() != 0
 }
 
 // fits reports whether the items from i on have places behind end. delta is how far the last partition moved.
@@ -66,7 +66,8 @@ func (e *everyPlace) search(i int, end, delta int64) bool {
 	if e.goal.Leaves(x.Number) {
 		return false
 	}
-	for to := (end + e.goal.Want - 1) / e.goal.Want * e.goal.Want; to+x.Len <= e.limit; to += e.goal.Want {
+	want := e.goal.Want.Bytes()
+	for to := (end + want - 1) / want * want; to+x.Len <= e.limit; to += want {
 		if e.gap(i, to+x.Len, to-x.Off) {
 			return true
 		}
@@ -121,8 +122,8 @@ func TestGrowthIsTheLeast(t *testing.T) {
 		before := bare(t, source)
 		again := fmt.Sprintf("disk %d", i)
 		goal := d.goal(before)
-		goal.Must = 4096 << d.IntN(2)
-		goal.Want = goal.Must * (1 + d.Int64N(2))
+		goal.Must = align.BoundaryOf(4096 << d.IntN(2))
+		goal.Want = align.BoundaryOf(goal.Must.Bytes() << d.IntN(2))
 		p, err := plan.New(before, goal)
 		require.NoError(t, err, again)
 		require.Empty(t, p.Refusals(true), again)
@@ -183,7 +184,7 @@ func TestRecordBeyondTheLimit(t *testing.T) {
 		tableforge.Slot{Type: 0x05, Start: start + sectors, Sectors: 4095 - sectors})
 	before := bare(t, s.disk())
 	require.True(t, before.Table.Plausible())
-	p := newPlan(t, before, align.Goal{Must: mib, Want: mib})
+	p := newPlan(t, before, align.Goal{Must: align.Kept, Want: align.Kept})
 	require.Len(t, p.Refusals(true), 1)
 	require.Contains(t, p.Refusals(true)[0].Text, "the partition table can name")
 }

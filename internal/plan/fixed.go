@@ -23,7 +23,7 @@ func (p *Plan) fixedTable(l *layout.Layout) {
 		p.refuse("fixed-table", ondisk.ErrUnsupported, 0,
 			fmt.Sprintf("slices of the %[2]s start off a multiple of %[3]s (%[1]d of them), and trueup moves no "+
 				"partition of such a table",
-				off, l.FixedTable(), units.Short(p.Goal.Must)),
+				off, l.FixedTable(), p.Goal.Must),
 			remedy)
 	}
 }

@@ -44,7 +44,7 @@ func TestFixedTables(t *testing.T) {
 			}
 			require.Equal(t, c.verdict, align.Overall(l, align.DefaultBoundary))
 			require.Equal(t, c.content, align.ContentOf(l))
-			p, err := New(l, align.Goal{Must: align.DefaultBoundary, Want: units.MiB})
+			p, err := New(l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 			require.NoError(t, err)
 			require.Empty(t, p.Moves)
 			require.Equal(t, c.refused, len(p.Refusals(false)) > 0)
@@ -61,7 +61,7 @@ func TestUnlistedTable(t *testing.T) {
 	}
 	require.Equal(t, align.NothingToJudge, align.Overall(l, align.DefaultBoundary))
 	require.Equal(t, align.UnknownContent, align.ContentOf(l))
-	p, err := New(l, align.Goal{Must: align.DefaultBoundary, Want: units.MiB})
+	p, err := New(l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.NoError(t, err)
 	require.Len(t, p.Refusals(false), 1)
 	require.Equal(t, "fixed-table", p.Refusals(false)[0].Code)

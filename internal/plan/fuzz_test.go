@@ -86,7 +86,7 @@ func walkAll(t *testing.T, d disk.Disk, boundary int64) {
 		requireFormat(t, err)
 		return
 	}
-	goal := align.GoalFor(l, boundary)
+	goal := align.GoalFor(l, align.BoundaryOf(boundary))
 	align.Check(l, goal)
 	align.Overall(l, align.DefaultBoundary)
 	require.NoError(t, l.ReadGaps(d))

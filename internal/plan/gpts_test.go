@@ -313,7 +313,7 @@ func TestOddGPTs(t *testing.T) {
 // A copy that is damaged stays as it is where nothing has to be rewritten, is written anew when that is asked for, and
 // keeps a disk from being changed in any other way.
 func TestDamagedBackups(t *testing.T) {
-	goal := align.Goal{Must: 65536, Want: mib}
+	goal := align.Goal{Must: align.DefaultBoundary, Want: align.Kept}
 	mends := goal
 	mends.Mend = true
 	damaged := func(first int64, where ...byte) *layout.Layout {
@@ -397,14 +397,14 @@ func TestEnlargedDisks(t *testing.T) {
 		l := read(t, d)
 		require.False(t, l.Damaged())
 		require.False(t, l.Table.Blocked())
-		stays := newPlan(t, l, align.Goal{Must: sector, Want: sector})
+		stays := newPlan(t, l, align.Goal{Must: align.BoundaryOf(sector), Want: align.BoundaryOf(sector)})
 		require.Empty(t, stays.Patches)
 		require.Empty(t, stays.Refusals(false))
 		same := make([]byte, len(f))
 		_, err := stays.View(d).ReadAt(same, 0)
 		require.NoError(t, err)
 		disktest.EqualBytes(t, f, same)
-		p := newPlan(t, l, align.Goal{Must: 65536, Want: mib})
+		p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 		require.Empty(t, p.Refusals(false))
 		require.Equal(t, occupied, p.Size > p.OldSize)
 		view := p.View(d)

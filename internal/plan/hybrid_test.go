@@ -119,8 +119,8 @@ func TestHybridMBRFollows(t *testing.T) {
 		d := drawHybrid(t)
 		before := read(t, disktest.Memory(d.bytes))
 		require.True(t, before.Table.IsHybrid(), "%v of %v: %v", d.slots, d.parts, before.Issues)
-		p, err := plan.New(before, align.Goal{Must: 4096, Want: rapid.SampledFrom([]int64{4096, 65536, mib}).Draw(t,
-			"want")})
+		want := align.BoundaryOf(rapid.SampledFrom([]int64{4096, 65536, mib}).Draw(t, "want"))
+		p, err := plan.New(before, align.Goal{Must: align.SmallestBoundary, Want: want})
 		require.NoError(t, err)
 		require.Empty(t, p.Refusals(false))
 		result := make([]byte, p.Size)

@@ -40,8 +40,8 @@ func TestWhatIsLeftNeverMoves(t *testing.T) {
 		source := drawn.disk()
 		before := bare(t, source)
 		again := fmt.Sprintf("disk %d", i)
-		goal := align.Goal{Must: 4096 << d.IntN(2), Leave: d.leave(before)}
-		goal.Want = goal.Must * (1 + d.Int64N(2))
+		goal := align.Goal{Must: align.BoundaryOf(4096 << d.IntN(2)), Leave: d.leave(before)}
+		goal.Want = align.BoundaryOf(goal.Must.Bytes() << d.IntN(2))
 		p, err := plan.New(before, goal)
 		require.NoError(t, err, again)
 		items := before.Items()
@@ -50,7 +50,7 @@ func TestWhatIsLeftNeverMoves(t *testing.T) {
 			front = items[0].Off
 		}
 		all := &everyPlace{
-			l: before, items: items, goal: goal, limit: before.Size + 16*goal.Want,
+			l: before, items: items, goal: goal, limit: before.Size + 16*goal.Want.Bytes(),
 			dead: map[[3]int64]bool{},
 		}
 		possible := all.fits(0, front, 0)
@@ -86,7 +86,7 @@ func checkLeft(t *testing.T, before, after *layout.Layout, goal align.Goal, agai
 		case goal.Leave[was.Number] != "":
 			require.Equal(t, was.Range, is.Range, again)
 		default:
-			require.Zero(t, is.Off%goal.Must, "%s: partition %d", again, is.Number)
+			require.Zero(t, is.Off%goal.Must.Bytes(), "%s: partition %d", again, is.Number)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestDataOnly(t *testing.T) {
 	fsforge.PutNTFS(f, 2063, 2000)
 	l := read(t, disktest.Memory(f))
 	l.Boot.Chain = []boot.Link{{Text: "the disk"}, {Partition: 1, Text: "a loader"}, {Partition: 1, Text: "more of it"}}
-	goal := align.Goal{Must: 65536, Want: mib}.DataOnly(l)
+	goal := align.Goal{Must: align.DefaultBoundary, Want: align.Kept}.DataOnly(l)
 	require.Equal(t, "it is in the boot chain: a loader", goal.Leave[1])
 	p := newPlan(t, l, goal)
 	require.Empty(t, p.Refusals(false))
@@ -120,7 +120,7 @@ func TestWhatIsLeftAlone(t *testing.T) {
 		leave map[int]string
 		want  []int
 	}{{nil, nil}, {map[int]string{1: "why", 2: "why", 5: "why"}, []int{5}}} {
-		p := newPlan(t, l, align.Goal{Must: 65536, Want: mib, Leave: c.leave})
+		p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept, Leave: c.leave})
 		var got []int
 		for _, n := range p.Notes {
 			if n.Code == "left-alone" {
@@ -137,7 +137,9 @@ func TestNoRoomInFrontOfTheSystem(t *testing.T) {
 		tableforge.Slot{Type: 7, Start: 2063, Sectors: 2000})
 	fsforge.PutNTFS(f, 63, 2000)
 	l := read(t, disktest.Memory(f))
-	p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536, Leave: map[int]string{2: "it is the active partition"}})
+	p := newPlan(t, l, align.Goal{
+		Must: align.DefaultBoundary, Want: align.DefaultBoundary, Leave: map[int]string{2: "it is the active partition"},
+	})
 	r := p.Refusals(true)
 	require.Len(t, r, 1)
 	require.Equal(t, 2, r[0].Partition)
@@ -153,25 +155,25 @@ func TestMalformedBareVolume(t *testing.T) {
 		Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4},
 		Boot: &boot.Result{Code: boot.Empty}, Issues: []ondisk.Issue{bad},
 	}
-	p := newPlan(t, bare, align.Goal{Must: 65536, Want: mib})
+	p := newPlan(t, bare, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.Len(t, p.Refusals(false), 1)
 	require.Empty(t, p.Refusals(true), "as opaque bytes")
 	require.True(t, bare.Issues[0].OnMove, "the layout is as it was")
 
 	warn := ondisk.Issue{Code: "volume", Effect: ondisk.Warn, OnMove: true, Text: "only if it moved"}
 	bare.Issues = []ondisk.Issue{warn}
-	p, err := plan.New(bare, align.Goal{Must: 65536, Want: mib})
+	p, err := plan.New(bare, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.NoError(t, err)
 	require.Empty(t, p.Notes)
 	bare.Issues[0].OnMove = false
-	p = newPlan(t, bare, align.Goal{Must: 65536, Want: mib})
+	p = newPlan(t, bare, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.Len(t, p.Notes, 1)
 
 	// A volume in a partition that stays is no reason.
 	l := read(t, disktest.Memory(tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000})))
 	bad.Partition = 1
 	l.Issues = append(l.Issues, bad)
-	p = newPlan(t, l, align.Goal{Must: 65536, Want: mib})
+	p = newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.Empty(t, p.Refusals(false))
 }
 
@@ -196,7 +198,7 @@ func TestDisksThatGrow(t *testing.T) {
 	}
 	for name, l := range disks {
 		for _, copied := range []bool{false, true} {
-			p := newPlan(t, l, align.Goal{Must: 65536, Want: mib})
+			p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 			if copied {
 				p = plan.Copy(l.Size)
 			}

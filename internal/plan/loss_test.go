@@ -37,7 +37,7 @@ func refusing(t *testing.T, loss string) (disk.Disk, *layout.Layout) {
 // A guest that boots without a position is aligned, and its user hears what stays.
 func TestAPositionThatOnlyCostsSomething(t *testing.T) {
 	d, l := refusing(t, "the manual is not found")
-	p := newPlan(t, l, align.Goal{Must: 65536, Want: mib})
+	p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.Empty(t, p.Refusals(false))
 	p.Grow(l, p.Size+mib)
 	require.Len(t, p.Moves, 1)
@@ -73,7 +73,7 @@ func TestAPositionThatOnlyCostsSomething(t *testing.T) {
 // One without which it does not boot refuses the plan.
 func TestAPositionThatCannotFollow(t *testing.T) {
 	_, l := refusing(t, "")
-	p := newPlan(t, l, align.Goal{Must: 65536, Want: mib})
+	p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.Len(t, p.Refusals(true), 1)
 	require.Equal(t, "limit", p.Refusals(true)[0].Code)
 }
@@ -82,7 +82,7 @@ func TestAPositionThatCannotFollow(t *testing.T) {
 func TestAPositionThatIsOnlyKnown(t *testing.T) {
 	_, l := refusing(t, "")
 	l.Boot.Refs[0].Encode = nil
-	p := newPlan(t, l, align.Goal{Must: 65536, Want: mib})
+	p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.Len(t, p.Moves, 1)
 	require.Equal(t, l.Boot.Refs[0].Points, p.References(l)[0].To)
 }
@@ -104,7 +104,7 @@ func TestStrayReferences(t *testing.T) {
 		r := stray
 		c.change(&r)
 		l.Boot.Refs = []boot.Ref{r}
-		p := newPlan(t, l, align.Goal{Must: 65536, Want: mib})
+		p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 		notes := 0
 		for _, n := range p.Notes {
 			if n.Code == "stray-reference" {

@@ -127,7 +127,7 @@ func planMachine(t require.TestingT, disks ...forge.Bytes) []machineDisk {
 		d := disktest.Memory(f)
 		l := read(t, d)
 		require.NoError(t, l.ReadGaps(d))
-		p, err := plan.New(l, align.GoalFor(l, 0))
+		p, err := plan.New(l, align.GoalFor(l, align.Boundary{}))
 		require.NoError(t, err)
 		m.Add(l, p.Starts())
 		out = append(out, machineDisk{d, l, p})
@@ -273,7 +273,7 @@ func TestManyLettersThatCannotFollow(t *testing.T) {
 	}
 	m := &layout.Machine{}
 	l := read(t, x.disk)
-	p := newPlan(t, l, align.GoalFor(l, 0))
+	p := newPlan(t, l, align.GoalFor(l, align.Boundary{}))
 	m.Add(l, p.Starts())
 	other := read(t, disktest.Memory(dat))
 	m.Add(other, map[int]int64{1: 1 << 20})

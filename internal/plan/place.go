@@ -47,7 +47,7 @@ func newPlacer(l *layout.Layout, goal align.Goal) *placer {
 // align.Goal.Anchor), unless the disk would grow for that or a record would go too far: then the target is enough.
 // stuck and ok are those of starts.
 func (c *placer) place(p *Plan) (stuck int, ok bool) {
-	if !slices.ContainsFunc(c.slots, func(s slot) bool { return s.boundary > c.goal.Want }) {
+	if !slices.ContainsFunc(c.slots, func(s slot) bool { return s.boundary.Above(c.goal.Want) }) {
 		return c.placeOnTarget(p)
 	}
 	to, _, kept := c.starts()
@@ -181,17 +181,7 @@ func (c *placer) fits(i int, off, limit int64) bool {
 func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 	own, want := c.slots[i].part.Off, c.slots[i].boundary
 	low := c.up(i, least)
-	// What fits at one place fits at every lower one, so the highest can be searched for. There can be more places than
-	// an int counts.
-	fits, none := int64(-1), max(0, (most-low)/want+1)
-	for none-fits > 1 {
-		if k := fits + (none-fits)/2; c.fits(i, low+k*want, limit) {
-			fits = k
-		} else {
-			none = k
-		}
-	}
-	best, ok := low+fits*want, fits >= 0
+	best, ok := want.Last(low, most, func(off int64) bool { return c.fits(i, off, limit) })
 	if !c.needs(i) && own >= least && own <= most && (!ok || own > best) && c.fits(i, own, limit) {
 		return own, true
 	}
@@ -201,7 +191,7 @@ func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 // up returns the lowest place from off on that puts the partition of slot i on its boundary.
 func (c *placer) up(i int, off int64) int64 {
 	s := c.slots[i]
-	return units.AlignUp(off+s.anchor, s.boundary) - s.anchor
+	return s.boundary.Up(off+s.anchor) - s.anchor
 }
 
 // needs reports whether the partition of slot i moves on its own account.
@@ -244,8 +234,9 @@ type slot struct {
 	part  layout.Item
 	after []segment
 	// anchor is the byte of the partition that is put on a boundary, see align.Goal.Anchor.
-	anchor, boundary int64
-	moves            bool // on its own account
+	anchor   int64
+	boundary align.Boundary
+	moves    bool // on its own account
 }
 
 // slotsOf divides a disk. Records and data keep their order among the partitions.

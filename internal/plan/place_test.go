@@ -68,13 +68,13 @@ func TestPiecesAreJoined(t *testing.T) {
 
 // placing is a placer of partitions with numbers from 1, on a disk of 20,000 bytes with 10 in front of them.
 func placing(goal align.Goal, slots ...slot) *placer {
-	goal.Want = 1000
+	goal.Want = align.BoundaryOf(1000)
 	c := &placer{l: &layout.Layout{Size: 20_000}, goal: goal, limit: 20_000}
 	c.slots = append([]slot{{after: []segment{{Range: disk.Range{Len: 10}, kind: front}}}}, slots...)
 	for i := range slots {
 		s := &c.slots[i+1]
 		s.part.Number = i + 1
-		s.moves, s.boundary = s.part.Off%goal.Must != 0 && goal.Selects(i+1), goal.Want
+		s.moves, s.boundary = !goal.Must.On(s.part.Off) && goal.Selects(i+1), goal.Want
 	}
 	return c
 }
@@ -85,10 +85,10 @@ func partition(off, size int64, after ...segment) slot {
 
 // A partition that moves anyway is not spared.
 func TestOnlyWhatStaysIsSpared(t *testing.T) {
-	to, _, ok := placing(align.Goal{Must: 1000}, partition(1500, 400), partition(2100, 100)).starts()
+	to, _, ok := placing(align.Goal{Must: align.BoundaryOf(1000)}, partition(1500, 400), partition(2100, 100)).starts()
 	require.True(t, ok)
 	require.Equal(t, []int64{0, 2000, 3000}, to)
-	to, _, ok = placing(align.Goal{Must: 100}, partition(1550, 400), partition(2100, 100)).starts()
+	to, _, ok = placing(align.Goal{Must: align.BoundaryOf(100)}, partition(1550, 400), partition(2100, 100)).starts()
 	require.True(t, ok)
 	require.Equal(t, []int64{0, 1000, 2100}, to)
 }
@@ -97,13 +97,13 @@ func TestOnlyWhatStaysIsSpared(t *testing.T) {
 func TestPartitionsInFrontOfABoundedRecord(t *testing.T) {
 	bounded := partition(2100, 500, seg(record, 2600, 3000))
 	for off, want := range map[int64]int64{10_000: 10_000, 10_100: 11_000} {
-		to, _, ok := placing(align.Goal{Must: 1000}, bounded, partition(off, 100)).starts()
+		to, _, ok := placing(align.Goal{Must: align.BoundaryOf(1000)}, bounded, partition(off, 100)).starts()
 		require.True(t, ok)
 		require.Equal(t, []int64{0, 2000, want}, to)
 	}
 
 	left := partition(2100, 500, seg(record, 2600, 2599))
-	_, stuck, ok := placing(align.Goal{Must: 1000, Leave: map[int]string{1: "stays"}}, left,
+	_, stuck, ok := placing(align.Goal{Must: align.BoundaryOf(1000), Leave: map[int]string{1: "stays"}}, left,
 		partition(10_000, 100)).starts()
 	require.False(t, ok)
 	require.Equal(t, 1, stuck, "it may not go back")
@@ -111,7 +111,7 @@ func TestPartitionsInFrontOfABoundedRecord(t *testing.T) {
 
 // A partition that fits nowhere is no reason to squeeze those in front of it.
 func TestWhatFitsNowhere(t *testing.T) {
-	c := placing(align.Goal{Must: 1000}, partition(1000, 100), partition(5000, 1000))
+	c := placing(align.Goal{Must: align.BoundaryOf(1000)}, partition(1000, 100), partition(5000, 1000))
 	c.limit = 2500
 	_, stuck, ok := c.starts()
 	require.False(t, ok)
@@ -125,7 +125,7 @@ func TestWhatFitsNowhere(t *testing.T) {
 // The place to which a partition goes back is its own one or on the boundary, and the highest.
 func TestTheHighestPlace(t *testing.T) {
 	back := func(own, most int64) int64 {
-		c := placing(align.Goal{Must: 500}, partition(own, 100))
+		c := placing(align.Goal{Must: align.BoundaryOf(500)}, partition(own, 100))
 		to, ok := c.back(1, 0, most, 10_000)
 		require.True(t, ok)
 		return to

@@ -10,14 +10,13 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/plan"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // A partition that a boot ROM reads from a sector of the disk stays, and all others move as if it were a wall: the
 // loader of Rockchip at LBA 64, in front of a partition off the boundary.
 func TestFixedPlaceStays(t *testing.T) {
 	const header = "\x3b\x8c\xdc\xfc" // mkimage -T rksd -n rk3399, U-Boot 2023.01
-	goal := align.Goal{Must: 64 * units.KiB, Want: units.MiB}
+	goal := align.Goal{Must: align.DefaultBoundary, Want: align.Kept}
 	f := tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{Name: "loader1", First: 64, Last: 4000},
 		tableforge.GPTEntry{First: 4001, Last: 30_000})
 	f.Text(64*512, header)
@@ -49,7 +48,7 @@ func TestFixedPlaceInTheWay(t *testing.T) {
 	volumeforge.PutXFS(f, 2049, 8000)
 	f.Text(1000*512, "in the gap, which stays")
 	l := read(t, boottest.Disk(f))
-	p := newPlan(t, l, align.Goal{Must: 64 * units.KiB, Want: units.MiB})
+	p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.Len(t, p.Refusals(true), 1)
 	require.Equal(t, "fixed-place", p.Refusals(true)[0].Code)
 	require.Contains(t, p.Refusals(true)[0].Text, "LBA 16384")

@@ -165,7 +165,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 		p.refuse("limit", ondisk.ErrLimit, 0,
 			fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition "+
 				"table can name",
-				units.Short(goal.Want), c.limit/l.LBASize()),
+				goal.Want, c.limit/l.LBASize()),
 			"try a smaller --boundary, or move the disk to GPT in the guest first")
 	}
 	p.beyondCHS(l)
@@ -319,14 +319,14 @@ func (p *Plan) refuse(code string, class error, partition int, text, remedy stri
 func (p *Plan) inTheWay(l *layout.Layout, number int) {
 	if x, _ := l.Partition(number); x.Fixed != "" {
 		p.refuse("fixed-place", ondisk.ErrUnsupported, number, fmt.Sprintf("it would have to move, for what lies in "+
-			"front of it has no room on the boundary of %s, and must stay: %s", units.Short(p.Goal.Want), x.Fixed),
+			"front of it has no room on the boundary of %s, and must stay: %s", p.Goal.Want, x.Fixed),
 			"try a smaller --boundary, or name the partitions behind it with --partition")
 		return
 	}
 	p.refuse("boot-partition", ondisk.ErrUnsupported, number, fmt.Sprintf(
 		"it would have to move, for what lies in front of it has no room on the boundary of %s, and --data-only "+
 			"leaves it where it is: %s",
-		units.Short(p.Goal.Want), p.Goal.Leave[number]),
+		p.Goal.Want, p.Goal.Leave[number]),
 		"try a smaller --boundary; or leave out --data-only, and the whole disk is aligned, with all that the boot "+
 			"needs corrected or refused")
 }
@@ -343,14 +343,14 @@ func (p *Plan) leftAlone(l *layout.Layout) {
 
 // chsNote warns when the boot code depends on a geometry that the goal makes matter.
 func (p *Plan) chsNote(l *layout.Layout) {
-	if len(p.Moves) == 0 || !l.ReadsCHS() || p.Goal.Want <= align.DefaultBoundary {
+	if len(p.Moves) == 0 || !l.ReadsCHS() || !p.Goal.Want.Above(align.DefaultBoundary) {
 		return
 	}
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 		Code: "chs-geometry", Effect: ondisk.Warn, Text: fmt.Sprintf(
 			"the boot code (%s) reads cylinders, heads and sectors, and at %s they depend on the BIOS having "+
 				"%d heads, as the disk says",
-			l.Boot.Code.Name, units.Short(p.Goal.Want), l.Geometry.Heads),
+			l.Boot.Code.Name, p.Goal.Want, l.Geometry.Heads),
 		Remedy: "--boundary 64K holds for every geometry",
 	}))
 }
@@ -366,9 +366,9 @@ func (p *Plan) outOfReach(l *layout.Layout) {
 		}
 		const smaller = "make the partition smaller in the guest first"
 		remedy := smaller
-		for b := p.Goal.Want / 2; b >= align.Block; b /= 2 {
-			if units.AlignUp(m.From, b)+m.Len <= end {
-				remedy = fmt.Sprintf("%s, or try --boundary %s, which stays in front of it", smaller, units.Short(b))
+		for b := range p.Goal.Want.Smaller() {
+			if b.Up(m.From)+m.Len <= end {
+				remedy = fmt.Sprintf("%s, or try --boundary %s, which stays in front of it", smaller, b)
 				break
 			}
 		}

@@ -73,18 +73,18 @@ func TestPartitionsOfTheResult(t *testing.T) {
 			end = to + was.sectors
 			require.LessOrEqual(t, end*sector, p.plan.Size, "inside of the disk")
 			off := was.start * sector
-			furthest += max(p.goal.Want, min(off&-off, 1<<20))
+			furthest += max(p.goal.Want.Bytes(), min(off&-off, 1<<20))
 			require.Less(t, (to-was.start)*sector, furthest, "no further than it must")
 
 			selected := p.goal.Selects(was.slot + 1)
-			if selected && off%p.goal.Must != 0 {
-				require.Zero(t, to*sector%p.goal.Want, "partition %d must be aligned", was.slot+1)
+			if selected && off%p.goal.Must.Bytes() != 0 {
+				require.Zero(t, to*sector%p.goal.Want.Bytes(), "partition %d must be aligned", was.slot+1)
 			}
 			if to == was.start {
 				require.NotContains(t, moved, was.slot+1)
 				continue
 			}
-			require.Zero(t, to*sector%p.goal.Want, "what moves goes to the boundary")
+			require.Zero(t, to*sector%p.goal.Want.Bytes(), "what moves goes to the boundary")
 			require.Equal(t, plan.Move{Partition: was.slot + 1, From: off, To: to * sector, Len: was.sectors * sector},
 				moved[was.slot+1])
 			require.Equal(t, (to-was.start)*sector, moved[was.slot+1].Delta())

@@ -124,8 +124,9 @@ func (d *randomDisk) chs(lba int64) []byte {
 func (d *randomDisk) disk() disk.Disk { return disktest.Memory(d.bytes) }
 
 func drawGoal(t *rapid.T, d *randomDisk) align.Goal {
-	g := align.Goal{Must: rapid.SampledFrom([]int64{4096, 8192, 65536, mib}).Draw(t, "must")}
-	g.Want = g.Must * rapid.SampledFrom([]int64{1, 1, 16}).Draw(t, "want")
+	must := rapid.SampledFrom([]int64{4096, 8192, 65536, mib}).Draw(t, "must")
+	g := align.Goal{Must: align.BoundaryOf(must)}
+	g.Want = align.BoundaryOf(must * rapid.SampledFrom([]int64{1, 1, 16}).Draw(t, "want"))
 	for _, p := range d.parts {
 		if rapid.IntRange(0, 5).Draw(t, "only") == 0 {
 			g.Only = append(g.Only, p.slot+1)

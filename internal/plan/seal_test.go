@@ -32,7 +32,7 @@ func TestChecksumOfTwoPositions(t *testing.T) {
 			Encode: func([]byte, int64) ([]byte, error) { return []byte{becomes}, nil },
 		})
 	}
-	p, err := plan.New(l, align.Goal{Must: 65536, Want: mib})
+	p, err := plan.New(l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.NoError(t, err)
 	require.Equal(t, 1, made) // it can be of many MiB, and thousands of references can share it
 	for range 2 {

@@ -95,8 +95,10 @@ func bare(t require.TestingT, d disk.Disk) *layout.Layout {
 }
 
 func (d dice) goal(l *layout.Layout) align.Goal {
-	must := align.MinBoundary << d.IntN(19) // 4 KiB to 1 GiB
-	g := align.Goal{Must: must, Want: min(must*d.pick(1, 1, 1, 16), align.MaxBoundary), Mend: true}
+	must := int64(4096) << d.IntN(19) // 4 KiB to 1 GiB
+	g := align.Goal{
+		Must: align.BoundaryOf(must), Want: align.BoundaryOf(min(must*d.pick(1, 1, 1, 16), 1<<30)), Mend: true,
+	}
 	for _, p := range l.Partitions {
 		if d.chance(10) && p.Kind != table.Extended {
 			g.Only = append(g.Only, p.Number)
@@ -167,8 +169,8 @@ func checkPlaces(t *testing.T, p *plan.Plan, before, after *layout.Layout, again
 		}
 		require.Equal(t, was.Len, is.Len, again)
 		moved := is.Off != was.Off
-		if moved || (was.Off%p.Goal.Must != 0 && p.Goal.Selects(was.Number)) {
-			require.Zero(t, is.Off%p.Goal.Want, "%s: partition %d", again, is.Number)
+		if moved || (was.Off%p.Goal.Must.Bytes() != 0 && p.Goal.Selects(was.Number)) {
+			require.Zero(t, is.Off%p.Goal.Want.Bytes(), "%s: partition %d", again, is.Number)
 		}
 	}
 	for i, r := range after.Table.Records {
@@ -274,8 +276,9 @@ func checkGrowth(t *testing.T, p *plan.Plan, before *layout.Layout, again string
 	}
 	for i, x := range items {
 		if x.Kind == layout.PartitionItem {
-			to := (end + p.Goal.Want - 1) / p.Goal.Want * p.Goal.Want
-			if q, _ := before.Partition(x.Number); (q.Off%p.Goal.Must == 0 || !p.Goal.Selects(x.Number)) &&
+			want := p.Goal.Want.Bytes()
+			to := (end + want - 1) / want * want
+			if q, _ := before.Partition(x.Number); (q.Off%p.Goal.Must.Bytes() == 0 || !p.Goal.Selects(x.Number)) &&
 				q.Off >= end {
 				to = min(to, q.Off)
 			}

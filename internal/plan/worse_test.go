@@ -50,7 +50,8 @@ func TestNoPlanPutsDataWorse(t *testing.T) {
 			}
 		}
 		want := int64(4096) << rapid.IntRange(0, 8).Draw(t, "want")
-		goal := align.Goal{Must: min(want, int64(4096)<<rapid.IntRange(0, 4).Draw(t, "must")), Want: want}
+		must := min(want, int64(4096)<<rapid.IntRange(0, 4).Draw(t, "must"))
+		goal := align.Goal{Must: align.BoundaryOf(must), Want: align.BoundaryOf(want)}
 		before := read(t, d.disk())
 		hold(before, volumes)
 		p, err := plan.New(before, goal)
@@ -82,7 +83,7 @@ func TestDataKeepTheirDistance(t *testing.T) {
 	second := &l.Partitions[1]
 	second.Volume = &volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 4096 - second.Off%4096}
 	require.NotZero(t, second.Off%4096)
-	p := newPlan(t, l, align.Goal{Must: 65536, Want: 1 << 20})
+	p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
 	require.Len(t, p.Moves, 2)
 	require.NotZero(t, p.Moves[1].Delta())
 	require.Zero(t, p.Moves[1].Delta()%(1<<20))
@@ -111,7 +112,7 @@ func TestNeighboursKeepTheirAlignment(t *testing.T) {
 				tableforge.Slot{Type: 0x83, Start: tc.second, Sectors: tc.sectors})
 			l := read(t, disktest.Memory(f))
 			hold(l, map[int]inner{2: {4096, tc.data}})
-			p := newPlan(t, l, align.Goal{Must: 4096, Want: 4096})
+			p := newPlan(t, l, align.Goal{Must: align.SmallestBoundary, Want: align.SmallestBoundary})
 			require.Equal(t, int64(64*512), p.Places.Parts[1].Off)
 			require.Equal(t, tc.want*512, p.Places.Parts[2].Off)
 			require.Equal(t, (int64(tc.disk)+tc.grown)*512, p.Size)

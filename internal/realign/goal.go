@@ -23,8 +23,8 @@ import (
 
 // Goal selects the partitions that move, and where to.
 type Goal struct {
-	Copy            bool  // nothing moves: the disk is copied as it is
-	Boundary        int64 // bytes; 0 chooses by the boot code
+	Copy            bool // nothing moves: the disk is copied as it is
+	Boundary        align.Boundary
 	Only            []int // numbers of the partitions that move; empty: all that are misaligned
 	DataOnly        bool  // only partitions that the boot does not need
 	AllowUnbootable bool  // go on although a finding warns that the copy may not boot
@@ -38,8 +38,8 @@ type Goal struct {
 
 // Flags returns the flags of a command line that moves the same.
 func (g Goal) Flags() (out []string) {
-	if g.Boundary != 0 {
-		out = append(out, "--boundary", (*align.Boundary)(&g.Boundary).String())
+	if g.Boundary != (align.Boundary{}) {
+		out = append(out, "--boundary", g.Boundary.String())
 	}
 	for _, n := range g.Only {
 		out = append(out, "--partition", strconv.Itoa(n))

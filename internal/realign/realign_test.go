@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
@@ -137,7 +138,7 @@ func TestWriteAndVerify(t *testing.T) {
 			dest := filepath.Join(t.TempDir(), "aligned-"+name)
 			s := open(t, source)
 			for _, full := range []bool{false, true} {
-				p, err := s.Plan(Goal{Boundary: 1 << 20})
+				p, err := s.Plan(Goal{Boundary: align.Kept})
 				require.NoError(t, err)
 				require.Len(t, p.Moves, 2)
 				require.NoError(t, Acceptable(p, Goal{}))
@@ -154,7 +155,7 @@ func TestWriteAndVerify(t *testing.T) {
 			require.Len(t, p.Moves, 2)
 
 			again := open(t, dest) // nothing is left to do
-			p, err = again.Plan(Goal{Boundary: 1 << 20})
+			p, err = again.Plan(Goal{Boundary: align.Kept})
 			require.NoError(t, err)
 			require.Empty(t, p.Moves)
 		})

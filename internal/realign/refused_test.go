@@ -57,7 +57,7 @@ func TestStatements(t *testing.T) {
 		"--boundary", "64K", "--partition", "1", "--partition", "3", "--data-only", "--allow-unbootable",
 		"--flatten",
 	}, Goal{
-		Boundary: 64 * units.KiB, Only: []int{1, 3}, DataOnly: true, AllowUnbootable: true, Flatten: true,
+		Boundary: align.DefaultBoundary, Only: []int{1, 3}, DataOnly: true, AllowUnbootable: true, Flatten: true,
 	}.Flags())
 	require.Empty(t, Reading{Like: 4096}.Arguments())
 	require.Equal(t, []string{"--sector-size", "4096"}, Reading{SectorSize: 4096}.Arguments())

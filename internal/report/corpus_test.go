@@ -41,7 +41,7 @@ func inspect(t *testing.T, name string, d disk.Disk) *report.Inspect {
 		Refusals: []align.Finding{},
 	}
 	require.NoError(t, l.ReadGaps(d))
-	p, err := plan.New(l, align.GoalFor(l, 0))
+	p, err := plan.New(l, align.GoalFor(l, align.Boundary{}))
 	require.NoError(t, err)
 	r.Refusals = append(r.Refusals, p.Refusals(false)...)
 	r.Advice = align.For(l, align.Case{Boundary: goal.Must, Storage: align.Generic(), Refusals: r.Refusals})

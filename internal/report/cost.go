@@ -356,7 +356,7 @@ func (p Partition) DataStart() int64 { return cmp.Or(p.Data, p.Start) }
 // measurable reports whether a benchmark of the storage can stand for the partition: its place in the file is as
 // aligned as its place on the disk, and its data are aligned when its start is.
 func (p Partition) measurable() bool {
-	return (p.InFile == 0 || p.InFile >= p.Alignment) && (p.DataStart()-p.Start)%align.DefaultBoundary == 0
+	return (p.InFile == 0 || p.InFile >= p.Alignment) && align.DefaultBoundary.On(p.DataStart()-p.Start)
 }
 
 // gainOf returns the gain that a benchmark shows for the I/O that its text names. A loss of reads or writes outweighs a

@@ -143,7 +143,7 @@ func TestFewImpacts(t *testing.T) {
 		p.Number, p.Kind, p.Off, p.Len = i+1, table.Entry, int64(i+63)*512, 512
 		l.Partitions = append(l.Partitions, p)
 	}
-	r := &report.Inspect{Disk: report.NewDisk(l, 65536, nil)}
+	r := &report.Inspect{Disk: report.NewDisk(l, align.DefaultBoundary, nil)}
 	r.AddImpacts(l, align.Generic())
 	require.NotNil(t, r.Partitions[1023].Impact)
 	require.Nil(t, r.Partitions[1024].Impact)

@@ -43,7 +43,7 @@ func TestVerdictOfData(t *testing.T) {
 	} {
 		var b strings.Builder
 		(&Text{W: &b}).verdict(Disk{
-			Verdict: align.BelowBoundary, Boundary: 64 << 10,
+			Verdict: align.BelowBoundary, Boundary: align.DefaultBoundary,
 			Partitions: []Partition{{Number: 1, Start: start, Verdict: align.BelowBoundary}},
 		})
 		require.Equal(t, want, b.String())

@@ -16,7 +16,7 @@ func showInside(v *volume.Volume) string {
 	var b strings.Builder
 	shown := newVolume(v, 1<<20)
 	(&Text{W: &b}).insides(Disk{
-		Boundary: 64 << 10, Verdict: align.Aligned, Table: Table{SectorSize: 512},
+		Boundary: align.DefaultBoundary, Verdict: align.Aligned, Table: Table{SectorSize: 512},
 		Partitions: []Partition{{Number: 2, Volume: shown}},
 	})
 	return b.String()

@@ -150,7 +150,7 @@ func TestWhatWasMeasuredIsTheAdvice(t *testing.T) {
 				Size: 1 << 30, Partitions: tc.parts, Table: &table.Table{Scheme: table.MBR, SectorSize: 512},
 				Boot: &boot.Result{Code: boot.Empty},
 			}
-			goal := align.Goal{Must: 65536, Want: 65536}
+			goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}
 			r := &report.Inspect{Disk: report.NewDisk(l, goal.Must, align.Check(l, goal))}
 			r.Advice = align.For(l, align.Case{Boundary: goal.Must, Storage: align.Generic()})
 			r.Benchmark(tc.bench)

@@ -163,7 +163,7 @@ type Disk struct {
 	Partitions []Partition     `json:"partitions"`
 	Volume     *Volume         `json:"volume,omitempty"`
 	Findings   []align.Finding `json:"findings"`
-	Boundary   int64           `json:"boundary_bytes"`
+	Boundary   align.Boundary  `json:"boundary_bytes"`
 	Verdict    align.Verdict   `json:"verdict"`
 	Content    align.Content   `json:"content,omitempty"` // where there is nothing to judge
 }
@@ -228,7 +228,7 @@ type Plan struct {
 	Image Image `json:"image"`
 	Changes
 	References []Reference     `json:"references"`
-	Target     int64           `json:"boundary_bytes"`
+	Target     align.Boundary  `json:"boundary_bytes"`
 	Findings   []align.Finding `json:"findings"`
 	Refusals   []align.Finding `json:"refusals"`
 	Result     *Disk           `json:"result,omitempty"`
@@ -369,7 +369,7 @@ func named(values map[string]string, name, value string) map[string]string {
 }
 
 // NewDisk describes a layout. findings come from align.Check.
-func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
+func NewDisk(l *layout.Layout, boundary align.Boundary, findings []align.Finding) Disk {
 	d := Disk{
 		Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary),
 		Content:  align.ContentOf(l),
@@ -403,14 +403,14 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 }
 
 // VerdictBy returns the verdict by another boundary; empty where the partition is not judged.
-func (p Partition) VerdictBy(boundary int64) align.Verdict {
+func (p Partition) VerdictBy(boundary align.Boundary) align.Verdict {
 	if p.Verdict == "" {
 		return ""
 	}
 	return align.VerdictOf(p.Start, p.DataStart(), boundary)
 }
 
-func newPartition(p boot.Partition, sector, boundary int64) Partition {
+func newPartition(p boot.Partition, sector int64, boundary align.Boundary) Partition {
 	out := Partition{
 		Number: p.Number, Kind: string(p.Kind), Active: p.Active, Type: p.TypeID(), TypeName: p.TypeName(),
 		Name: p.Name, GUID: p.GUID, StartLBA: p.Off / sector, Start: p.Off, Size: p.Len,
@@ -422,7 +422,7 @@ func newPartition(p boot.Partition, sector, boundary int64) Partition {
 	}
 	out.Verdict, out.Unjudged, out.Stays = j.Verdict, j.Unjudged, j.Stays
 	out.Alignment = units.Alignment(at)
-	out.Aligned = Aligned{at%align.Block == 0, at%(64*units.KiB) == 0, at%units.MiB == 0, at%boundary == 0}
+	out.Aligned = Aligned{align.SmallestBoundary.On(at), align.DefaultBoundary.On(at), align.Kept.On(at), boundary.On(at)}
 	if align.HoldsVolume(p) {
 		out.Volume = newVolume(p.Volume, p.Off)
 	}

@@ -38,7 +38,7 @@ func (t *Text) list(i Image, d Disk) {
 	t.table(w)
 }
 
-func (t *Text) listRow(path string, p Partition, sector, boundary int64) table.Row {
+func (t *Text) listRow(path string, p Partition, sector int64, boundary align.Boundary) table.Row {
 	sectors := p.Size / sector
 	place := table.Row{p.StartLBA, p.StartLBA + sectors - 1, sectors, units.Format(p.Size)}
 	device := deviceName(path, p.Number)
@@ -63,13 +63,13 @@ func deviceName(path string, number int) string {
 }
 
 // alignment returns the power of two that a start is on, with the verdict in colour and as a mark.
-func (t *Text) alignment(p Partition, boundary int64) string {
+func (t *Text) alignment(p Partition, boundary align.Boundary) string {
 	on := units.Short(p.Alignment)
 	switch p.Verdict {
 	case align.Misaligned:
 		return t.Paint(text.FgRed, on+" (off 4K)")
 	case align.BelowBoundary:
-		return t.Paint(text.FgYellow, on+" (off "+units.Short(boundary)+")")
+		return t.Paint(text.FgYellow, on+" (off "+boundary.String()+")")
 	case align.Aligned:
 		if p.Stays != "" {
 			on += " (data on " + units.Short(units.Alignment(p.Data)) + ")"
@@ -125,11 +125,11 @@ func (t *Text) parts(v *Volume, d Disk) {
 		return
 	}
 	w := newTable()
-	w.AppendHeader(table.Row{"   ", "name", "kind", "start LBA", "size", "on " + units.Short(d.Boundary)})
+	w.AppendHeader(table.Row{"   ", "name", "kind", "start LBA", "size", "on " + d.Boundary.String()})
 	for _, p := range v.Parts[:min(len(v.Parts), maxParts)] {
 		row := table.Row{"", Safe(p.Name), Safe(p.Kind), "-", units.Format(p.Size), "-"}
 		if p.Start != nil {
-			row[3], row[5] = *p.Start/d.Sector(), t.yes(Partition{Verdict: d.Verdict}, *p.Start%d.Boundary == 0)
+			row[3], row[5] = *p.Start/d.Sector(), t.yes(Partition{Verdict: d.Verdict}, d.Boundary.On(*p.Start))
 		}
 		w.AppendRow(row)
 	}

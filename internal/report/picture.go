@@ -11,7 +11,6 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // state is what a column of a picture shows: the highest of what lies in it.
@@ -213,8 +212,8 @@ func (t *Text) picture(disks []Disk, names ...string) {
 }
 
 // legend explains the characters in use, in lines that fit.
-func (t *Text) legend(k key, boundary int64, columns int) {
-	words := [...]string{"free", "extended", "not judged", "aligned", "off " + units.Short(boundary), "off 4K"}
+func (t *Text) legend(k key, boundary align.Boundary, columns int) {
+	words := [...]string{"free", "extended", "not judged", "aligned", "off " + boundary.String(), "off 4K"}
 	at := 0
 	for s := misaligned; s >= free; s-- {
 		if !k.seen[s] {

@@ -29,7 +29,7 @@ func part(number int, from, to int64, v align.Verdict) report.Partition {
 
 func diskOf(size int64, parts ...report.Partition) report.Disk {
 	return report.Disk{
-		Size: size * mib, Boundary: 65536, Verdict: align.Misaligned, Table: report.Table{Scheme: "mbr"},
+		Size: size * mib, Boundary: align.DefaultBoundary, Verdict: align.Misaligned, Table: report.Table{Scheme: "mbr"},
 		Partitions: parts,
 	}
 }
@@ -137,7 +137,7 @@ func TestPicturesOfRandomDisks(t *testing.T) {
 		columns := rapid.IntRange(1, 200).Draw(t, "columns")
 		size := rapid.SampledFrom([]int64{1, 512, mib, 1 << 41, math.MaxInt64}).Draw(t, "size")
 		off := rapid.OneOf(rapid.Int64Range(0, max(size, 1)), rapid.Int64Range(0, math.MaxInt64))
-		d := report.Disk{Size: size, Boundary: 65536, Table: report.Table{Scheme: "mbr"}}
+		d := report.Disk{Size: size, Boundary: align.DefaultBoundary, Table: report.Table{Scheme: "mbr"}}
 		solid := 0
 		for i := range rapid.IntRange(1, 60).Draw(t, "partitions") {
 			p := part(i+1, 0, 0, rapid.SampledFrom([]align.Verdict{

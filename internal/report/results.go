@@ -19,7 +19,7 @@ import (
 
 // Criteria are what an inspection judges by.
 type Criteria struct {
-	Boundary int64 // bytes
+	Boundary align.Boundary
 	Storage  align.Storage
 	Costs    bool // on the storage
 	Impact   bool // of each partition on the storage

@@ -12,7 +12,6 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/shell"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // commandLine returns the command line of a command of trueup. Flags stand as they are; paths are quoted.
@@ -143,7 +142,7 @@ func (i Image) align(flags []string) string {
 func (t *Text) command(r *Inspect) {
 	next := slices.Clone(r.Flags)
 	if b := cmp.Or(r.Advice.Boundary, r.Boundary); b != align.DefaultBoundary {
-		next = append(next, "--boundary", units.Short(b))
+		next = append(next, "--boundary", b.String())
 	}
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]

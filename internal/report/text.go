@@ -144,7 +144,7 @@ func (t *Text) image(i Image) {
 // verdict prints the verdict in one line.
 func (t *Text) verdict(d Disk) {
 	which, start := worst(d)
-	boundary, every := units.Format(d.Boundary), "every partition"
+	boundary, every := d.Boundary.Text(), "every partition"
 	if slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Unjudged != "" && p.Stays != "" }) {
 		every = "every partition that is judged"
 	}
@@ -189,7 +189,7 @@ func inOrder(d Disk) (numbers []string) {
 // byData reports whether the start of a partition is worse than the verdict of the disk, which its data have.
 func byData(d Disk) bool {
 	return slices.ContainsFunc(d.Partitions, func(p Partition) bool {
-		return p.Verdict == d.Verdict && align.Of(p.Start, d.Boundary) != p.Verdict
+		return p.Verdict == d.Verdict && d.Boundary.Of(p.Start) != p.Verdict
 	})
 }
 
@@ -350,7 +350,7 @@ func (t *Text) partitions(d Disk) {
 		return
 	}
 	w := newTable()
-	boundary := units.Short(d.Boundary)
+	boundary := d.Boundary.String()
 	head := table.Row{"#", "boot", "type", "start LBA", "size", "on 4K", "on 64K", "on 1M"}
 	extra := !slices.Contains([]string{"4K", "64K", "1M"}, boundary)
 	if extra {

@@ -159,7 +159,7 @@ func TestOneDecisionAboutGain(t *testing.T) {
 			src, err := realign.Open(path, realign.Reading{})
 			require.NoError(t, err)
 			defer src.Close()
-			for _, boundary := range []int64{0, 4096, 1 << 20} {
+			for _, boundary := range []align.Boundary{{}, align.SmallestBoundary, align.Kept} {
 				p, err := src.Plan(realign.Goal{Boundary: boundary})
 				require.NoError(t, err)
 				var moved []int

@@ -58,7 +58,7 @@ func honest() *results.Image {
 		Alignment: 512, Verdict: align.Misaligned,
 	}}
 	d.Fix = &results.Fix{
-		Boundary: 1 << 20, OldSize: 1 << 20, NewSize: 2 << 20, Moves: []report.Move{},
+		Boundary: align.Kept, OldSize: 1 << 20, NewSize: 2 << 20, Moves: []report.Move{},
 		Refusals: []align.Finding{},
 	}
 	i.Disks = []results.Disk{d}
@@ -146,7 +146,7 @@ func TestLies(t *testing.T) {
 				align.Finding{Severity: "fun"})
 		}),
 		"a wrong depth":       forged(func(i *results.Image) { i.Disks[0].Depth = "abyss" }),
-		"a boundary of 0":     forged(func(i *results.Image) { i.Disks[0].Boundary = 0 }),
+		"a boundary of 0":     forged(func(i *results.Image) { i.Disks[0].Boundary = align.Boundary{} }),
 		"a negative size":     forged(func(i *results.Image) { i.Size = -1 }),
 		"negative reads":      forged(func(i *results.Image) { i.Read = -1 }),
 		"a negative start":    forged(func(i *results.Image) { i.Disks[0].Partitions[0].Start = -1 }),

@@ -28,9 +28,9 @@ const maxRead = 256 * units.MiB
 // Inspector is the Judge of real images. It reads of an aligned image only what shows that; of any other as much as
 // inspect and plan do.
 type Inspector struct {
-	Boundary int64         `json:"boundary"` // bytes
-	Storage  align.Storage `json:"storage"`
-	Check    bool          `json:"check,omitempty"` // all tables of every container
+	Boundary align.Boundary `json:"boundary"`
+	Storage  align.Storage  `json:"storage"`
+	Check    bool           `json:"check,omitempty"` // all tables of every container
 
 	Allow image.FileNames `json:"allow,omitempty"` // folders in which parents may lie beside their children's
 
@@ -343,7 +343,7 @@ func unchecked(err error, path string) ondisk.Issue {
 
 // newCost finds the partition off a boundary that costs a storage most: by how many blocks a random I/O of one block of
 // the volume touches more than it must. Nil: there is none.
-func newCost(l *layout.Layout, boundary int64, s align.Storage) (out *results.Cost) {
+func newCost(l *layout.Layout, boundary align.Boundary, s align.Storage) (out *results.Cost) {
 	for _, p := range l.Partitions {
 		if !align.Judge(p, boundary).Verdict.Off() {
 			continue

@@ -17,7 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // ReportFile is a file with results, and labels of its rows that have none of these keys.
@@ -90,7 +89,7 @@ type merging struct {
 	table    *table
 	summary  *results.Summary
 	copies   map[string]*results.Copies // by where paths lie: names beside each other in one place only
-	boundary int64                      // of all rows; 0: none has one yet
+	boundary align.Boundary             // of all rows; 0: none has one yet
 	storages map[string]bool
 	shards   map[library]map[int]int // how often each share was read
 }
@@ -152,7 +151,7 @@ func (m *merging) finish(start time.Time) {
 		s.Started, s.Finished = now, now
 	}
 	s.Took = time.Since(start).Seconds()
-	if s.Boundary = m.boundary; s.Boundary == 0 {
+	if s.Boundary = m.boundary; s.Boundary == (align.Boundary{}) {
 		s.Boundary = align.DefaultBoundary
 	}
 	s.Storage = align.Generic().Name
@@ -171,12 +170,12 @@ func (m *merging) take(i *results.Image, at source) error {
 		return err
 	}
 	for _, d := range i.Disks {
-		if m.boundary == 0 {
+		if m.boundary == (align.Boundary{}) {
 			m.boundary = d.Boundary
 		}
 		if d.Boundary != m.boundary {
 			return runError{ondisk.In(ondisk.ErrUsage, "line %d: judged with --boundary %s, and rows before with "+
-				"%s; a report needs results of one", at.Number, units.Short(d.Boundary), units.Short(m.boundary))}
+				"%s; a report needs results of one", at.Number, d.Boundary, m.boundary)}
 		}
 	}
 	i.Settle(results.BoundaryFlags(m.boundary))

@@ -292,7 +292,7 @@ func TestOtherResultsAreRefused(t *testing.T) {
 	t.Parallel()
 	good := scanned(t, 1, judgedRow("/lib/a", 2048))
 	wide := judgedRow("/lib/b", 2048)
-	wide.Disks[0].Boundary = 1 << 20
+	wide.Disks[0].Boundary = align.Kept
 	for _, c := range []struct {
 		text, want string
 		class      error

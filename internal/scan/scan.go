@@ -31,9 +31,9 @@ type Task struct {
 	// Wanted reports whether a file counts, by its path from the root that it was found under, and as it is shown; nil:
 	// all do.
 	Wanted   func(rel, shown string) bool
-	Spare    []string      // files that the caller itself reads or writes
-	Boundary int64         // criterion, bytes
-	Storage  align.Storage // below all images
+	Spare    []string       // files that the caller itself reads or writes
+	Boundary align.Boundary // criterion
+	Storage  align.Storage  // below all images
 	Jobs     int
 	Version  string // of the program
 	Again    string // flags that choose the same images once more
@@ -156,7 +156,7 @@ func (r *search) open() (err error) {
 		return err
 	}
 	below := r.Storage
-	r.settings = fmt.Sprintf("%s boundary=%d storage=%s:%d+%d:%t", build, r.Boundary, below.Name, below.Block,
+	r.settings = fmt.Sprintf("%s boundary=%s storage=%s:%d+%d:%t", build, r.Boundary, below.Name, below.Block,
 		below.Offset, below.Rewrites)
 	if r.Tables {
 		r.settings += " check"

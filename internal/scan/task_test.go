@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 )
@@ -14,7 +15,7 @@ func TestKeptRowsAreBounded(t *testing.T) {
 	s := &search{}
 	row := func(n int) *results.Image {
 		i := results.NewImage("a.img")
-		i.Disks = []results.Disk{results.NewDisk(0, 1<<20)}
+		i.Disks = []results.Disk{results.NewDisk(0, align.Kept)}
 		i.Disks[0].Partitions = make([]report.Partition, n)
 		return i
 	}

@@ -34,7 +34,7 @@ func Elsewhere(before, after *layout.Layout) (*layout.Machine, error) {
 			continue
 		}
 		origin, taken := from[is.Names()]
-		off := is.Points%align.MinBoundary != 0 && (is.Points-was.Points)%align.MinBoundary != 0
+		off := !align.SmallestBoundary.On(is.Points) && !align.SmallestBoundary.On(is.Points-was.Points)
 		if taken && origin != was.Points || is.Points <= 0 || off {
 			return nil, fmt.Errorf("%w: %s points to byte %d of disk 0x%08x instead of %d, and no partition "+
 				"was moved there",

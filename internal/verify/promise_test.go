@@ -28,7 +28,7 @@ func aligned(t *testing.T) (*plan.Plan, *layout.Layout, disk.Disk) {
 	t.Helper()
 	src := disktest.Fixture(t, disktest.Fixtures(t)["two-ntfs-lba63-and-cylinder"])
 	before := readLayout(t, src)
-	p, err := plan.New(before, align.GoalFor(before, 0))
+	p, err := plan.New(before, align.GoalFor(before, align.Boundary{}))
 	require.NoError(t, err)
 	return p, before, p.View(src)
 }
@@ -143,23 +143,24 @@ func TestPromiseOfTheBoundary(t *testing.T) {
 	for _, m := range p.Moves {
 		stay.Moves = append(stay.Moves, plan.Move{Partition: m.Partition, From: m.From, To: m.From, Len: m.Len})
 	}
-	require.ErrorContains(t, verify.Promise(stay, before, before), "off the boundary of 65536")
+	require.ErrorContains(t, verify.Promise(stay, before, before), "off the boundary of 64K")
 }
 
 func TestUnsettledResult(t *testing.T) {
 	src := disktest.Fixture(t, disktest.Fixtures(t)["two-ntfs-lba63-and-cylinder"])
 	before := readLayout(t, src)
-	err := verify.Settled(before, align.GoalFor(before, 0))
+	err := verify.Settled(before, align.GoalFor(before, align.Boundary{}))
 	require.ErrorIs(t, err, verify.ErrDifferent)
 	require.ErrorContains(t, err, "would move again")
-	require.ErrorIs(t, verify.Settled(before, align.Goal{Must: 4096, Want: 1 << 20, Only: []int{7}}), plan.ErrSelection)
+	goal := align.Goal{Must: align.SmallestBoundary, Want: align.Kept, Only: []int{7}}
+	require.ErrorIs(t, verify.Settled(before, goal), plan.ErrSelection)
 }
 
 // A damaged GPT would be written right again, though nothing moves.
 func TestUnsettledTable(t *testing.T) {
 	src := disktest.Fixture(t, disktest.Fixtures(t)["gpt"])
 	l := readLayout(t, src)
-	goal := align.GoalFor(l, 0)
+	goal := align.GoalFor(l, align.Boundary{})
 	p, err := plan.New(l, goal)
 	require.NoError(t, err)
 	view := p.View(src)

@@ -123,7 +123,7 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 	for _, m := range p.Moves {
 		moved[m.Partition] = true
 	}
-	must := cmp.Or(p.Goal.Must, align.MinBoundary) // no more is known of a plan that was repeated
+	must := cmp.Or(p.Goal.Must, align.SmallestBoundary) // no more is known of a plan that was repeated
 	for i, was := range before.Partitions {
 		is := after.Partitions[i]
 		want, ok := p.Places.Parts[was.Number]
@@ -134,8 +134,8 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 			return err
 		}
 		shift := is.Off - was.Off // a multiple of the boundary where the data keep their distance from it
-		if moved[was.Number] && is.Off%must != 0 && (shift == 0 || shift%must != 0) {
-			return fmt.Errorf("%w: partition %d was moved to byte %d, off the boundary of %d (are SOURCE and DEST "+
+		if moved[was.Number] && !must.On(is.Off) && (shift == 0 || !must.On(shift)) {
+			return fmt.Errorf("%w: partition %d was moved to byte %d, off the boundary of %s (are SOURCE and DEST "+
 				"swapped?)", ErrDifferent, is.Number, is.Off, must)
 		}
 	}

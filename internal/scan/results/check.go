@@ -215,7 +215,7 @@ func (c *checker) disk(d *Disk) {
 	if d.Depth == Full && d.Guest == nil && d.Error == nil {
 		c.wrong("a disk of depth %s without the state of its machine", Full)
 	}
-	if err := align.CheckBoundary(d.Boundary); err != nil {
+	if err := d.Boundary.Check(); err != nil {
 		c.wrong("%w", err)
 	}
 	if f := d.Fix; f != nil && f.NewSize < f.OldSize {

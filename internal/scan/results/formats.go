@@ -191,6 +191,9 @@ func jsonValue(v reflect.Value) any {
 		}
 		return jsonValue(reflect.ValueOf(plain))
 	}
+	if b, ok := reflect.TypeAssert[align.Boundary](v); ok {
+		return b.Bytes()
+	}
 	switch v.Kind() { //nolint:exhaustive // all others are plain
 	case reflect.Pointer, reflect.Interface:
 		if v.IsNil() {
@@ -285,7 +288,7 @@ var layoutFunctions = template.FuncMap{
 	"first": first, "join": strings.Join, "kind": kindOf, "minus": func(a, b int) int { return a - b }, "note": noteOf,
 	"over": func(n, by int64) int64 { return n / by }, "tags": tagsOf, "unknown": (*Summary).unknown,
 	"unreadable": (*Summary).unreadable,
-	"verdict":    func(p report.Partition, boundary int64) string { return lookOf(p.Verdict, boundary).class },
+	"verdict":    func(p report.Partition, boundary align.Boundary) string { return lookOf(p.Verdict, boundary).class },
 	"word":       wordOf,
 }
 
@@ -486,15 +489,15 @@ func (i *Image) offLines(fail FailOn) (out []string) {
 	return out
 }
 
-func offLine(d Disk, p report.Partition, boundary int64) string {
+func offLine(d Disk, p report.Partition, boundary align.Boundary) string {
 	where := "partition " + strconv.Itoa(p.Number)
 	if d.Member != "" {
 		where = d.Member + ": " + where
 	}
 	if p.Verdict == align.Misaligned {
-		boundary = align.Block
+		boundary = align.SmallestBoundary
 	}
-	return fmt.Sprintf("%s starts at byte %d (LBA %d), off %s", where, p.Start, p.StartLBA, units.Short(boundary))
+	return fmt.Sprintf("%s starts at byte %d (LBA %d), off %s", where, p.Start, p.StartLBA, boundary)
 }
 
 // fixLines returns the remedy for an image.

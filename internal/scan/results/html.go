@@ -109,7 +109,7 @@ type tile struct {
 }
 
 func htmlTiles(s *Summary) (out []tile) {
-	at, boundary := percent(0), units.Format(s.Boundary)
+	at, boundary := percent(0), s.Boundary.Text()
 	for _, p := range []struct {
 		class       string
 		n           int
@@ -152,7 +152,7 @@ var (
 	kindWords = map[string]string{"below": "below boundary", "nothing": "nothing to judge", "unjudged": "not judged"}
 )
 
-func kindOf(i *Image) string { return i.look(0).class }
+func kindOf(i *Image) string { return i.look(align.Boundary{}).class }
 
 func wordOf(kind string) string { return cmp.Or(kindWords[kind], kind) }
 
@@ -299,8 +299,8 @@ func diskFacts(d Disk) string {
 	if d.Boot.Text != "" {
 		out = append(out, "boot code: "+safe(d.Boot.Text))
 	}
-	if d.Boundary > 0 {
-		out = append(out, "judged by "+units.Format(d.Boundary))
+	if d.Boundary != (align.Boundary{}) {
+		out = append(out, "judged by "+d.Boundary.Text())
 	}
 	return strings.Join(out, " · ")
 }
@@ -362,19 +362,21 @@ func lenses(d Disk, parts []report.Partition) (out []lens, rest []align.Finding)
 	rest = slices.Clone(d.Findings)
 	seen := map[[2]int64]bool{}
 	for _, p := range parts {
-		unit := map[align.Verdict]int64{align.Misaligned: align.Block, align.BelowBoundary: d.Boundary}[p.Verdict]
-		if unit <= 0 || p.Start < 0 {
+		unit := map[align.Verdict]align.Boundary{
+			align.Misaligned: align.SmallestBoundary, align.BelowBoundary: d.Boundary,
+		}[p.Verdict]
+		if unit == (align.Boundary{}) || p.Start < 0 {
 			continue
 		}
-		past := p.Start % unit
-		way := [2]int64{unit, past}
+		past := unit.Past(p.Start)
+		way := [2]int64{unit.Bytes(), past}
 		if seen[way] || len(out) == maxLenses {
 			continue
 		}
 		seen[way] = true
-		l := lens{Class: lookOf(p.Verdict, d.Boundary).class, Unit: units.Format(unit)}
+		l := lens{Class: lookOf(p.Verdict, d.Boundary).class, Unit: unit.Text()}
 		for n := range l.Blocks {
-			l.Blocks[n] = 25 * (percent(n) + share(past, unit)/100)
+			l.Blocks[n] = 25 * (percent(n) + share(past, unit.Bytes())/100)
 		}
 		subject := fmt.Sprintf("partition %d", p.Number)
 		at := slices.IndexFunc(rest, func(f align.Finding) bool {

@@ -28,7 +28,7 @@ func sampleDisk(scheme, boot string, size int64, parts ...pagePart) Disk {
 			Start: p.lba * units.SectorSize, Size: p.size, Alignment: units.Alignment(p.lba * units.SectorSize),
 		}
 		if p.volume != "" {
-			out.Verdict = align.Of(out.Start, d.Boundary)
+			out.Verdict = d.Boundary.Of(out.Start)
 			out.Volume = &report.Volume{Kind: p.volume, Label: p.name, Cluster: 4096}
 			d.Verdict = d.Verdict.Worse(out.Verdict)
 			d.Findings = append(d.Findings, sampleFindings(out, d.Boundary)...)
@@ -38,7 +38,7 @@ func sampleDisk(scheme, boot string, size int64, parts ...pagePart) Disk {
 	return d
 }
 
-func sampleFindings(p report.Partition, boundary int64) []align.Finding {
+func sampleFindings(p report.Partition, boundary align.Boundary) []align.Finding {
 	f := align.Finding{Severity: align.Warning, Subject: fmt.Sprintf("partition %d", p.Number)}
 	switch p.Verdict {
 	case align.Misaligned:
@@ -52,7 +52,7 @@ func sampleFindings(p report.Partition, boundary int64) []align.Finding {
 		f.Text = fmt.Sprintf("starts at byte %d, %s past a multiple of %s: I/O of 64 KiB touches two units of a "+
 			"storage "+
 			"that works in such units, instead of one",
-			p.Start, units.Format(p.Start%boundary), units.Format(boundary))
+			p.Start, units.Format(boundary.Past(p.Start)), boundary.Text())
 	default:
 		return nil
 	}
@@ -81,7 +81,7 @@ func fixed(d Disk, role align.Role, refusals ...align.Finding) Disk {
 	d.Fix = &Fix{Boundary: align.DefaultBoundary, OldSize: d.Size, NewSize: d.Size, Refusals: refusals}
 	for _, p := range d.Partitions {
 		if p.Verdict == align.Misaligned || p.Verdict == align.BelowBoundary {
-			to := units.AlignUp(p.Start, align.DefaultBoundary)
+			to := align.DefaultBoundary.Up(p.Start)
 			d.Fix.Moves = append(d.Fix.Moves,
 				report.Move{Partition: p.Number, From: p.Start, To: to, Size: p.Size, Delta: to - p.Start})
 			d.Fix.NewSize = max(d.Fix.NewSize, units.AlignUp(to+p.Size, units.MiB))

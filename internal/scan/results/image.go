@@ -141,7 +141,7 @@ type Disk struct {
 
 // Fix is what an aligned copy would be.
 type Fix struct {
-	Boundary int64           `json:"boundary_bytes"` // where partitions go
+	Boundary align.Boundary  `json:"boundary_bytes"` // where partitions go
 	OldSize  int64           `json:"old_size_bytes"`
 	NewSize  int64           `json:"new_size_bytes"`
 	Moves    []report.Move   `json:"moves"`
@@ -187,7 +187,7 @@ func NewImage(path string) *Image {
 }
 
 // NewDisk returns a disk of which only the size is known, in bytes, and the boundary that it is judged by.
-func NewDisk(size, boundary int64) Disk {
+func NewDisk(size int64, boundary align.Boundary) Disk {
 	return Disk{Depth: Survey, Disk: report.Disk{
 		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"},
 		Boot: report.BootCode{Name: "unknown", Text: "not read"}, Partitions: []report.Partition{},

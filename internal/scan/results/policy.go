@@ -13,7 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/shell"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // FailOn is the level from which a run fails. Each level includes those before it: 64K includes 4K and errors.
@@ -30,7 +29,9 @@ const (
 )
 
 // levels are the boundaries of those that name one.
-var levels = map[FailOn]int64{Off4K: 4 * units.KiB, Off64K: 64 * units.KiB, Off1M: units.MiB}
+var levels = map[FailOn]align.Boundary{
+	Off4K: align.SmallestBoundary, Off64K: align.DefaultBoundary, Off1M: align.Kept,
+}
 
 // FailOns lists the levels that a user can ask for.
 func FailOns() []string {
@@ -77,7 +78,7 @@ func (f FailOn) Code(i *Image) int {
 }
 
 // off reports whether a partition is off a boundary, as align judges it.
-func (i *Image) off(boundary int64) bool {
+func (i *Image) off(boundary align.Boundary) bool {
 	for _, d := range i.Disks {
 		off := func(p report.Partition) bool { return p.VerdictBy(boundary).Off() }
 		if slices.ContainsFunc(d.Partitions, off) {

@@ -10,7 +10,6 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/shell"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // Priority is how urgent it is to realign an image. Classes begin at 1, the most urgent.
@@ -56,7 +55,7 @@ func (i *Image) Settle(flags []string) {
 	}
 	why := []string{"a partition starts off a 4 KiB boundary"}
 	if i.Verdict == align.BelowBoundary {
-		p.Class, why[0] = p.Class+classBelow, "a partition is on 4 KiB, but off "+units.Short(i.boundary())
+		p.Class, why[0] = p.Class+classBelow, "a partition is on 4 KiB, but off "+i.boundary().String()
 	}
 	role := i.role()
 	switch role {
@@ -103,11 +102,11 @@ func (i *Image) stays() bool {
 }
 
 // BoundaryFlags are those that trueup align needs for the boundary of a scan.
-func BoundaryFlags(boundary int64) []string {
+func BoundaryFlags(boundary align.Boundary) []string {
 	if boundary == align.DefaultBoundary {
 		return nil
 	}
-	return []string{"--boundary", units.Short(boundary)}
+	return []string{"--boundary", boundary.String()}
 }
 
 // settleVerdict makes the verdict of those of the disks.
@@ -136,7 +135,7 @@ func (i *Image) alignedName() string {
 	return report.CopyName(i.ExactPath())
 }
 
-func (i *Image) boundary() int64 {
+func (i *Image) boundary() align.Boundary {
 	for _, d := range i.Disks {
 		if d.Verdict.Off() {
 			return d.Boundary

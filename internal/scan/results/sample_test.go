@@ -28,12 +28,12 @@ func part(number int, lba int64, kind string) report.Partition {
 	start := lba * units.SectorSize
 	p := report.Partition{
 		Number: number, Kind: "primary", Type: "0x07", TypeName: "HPFS/NTFS/exFAT", StartLBA: lba, Start: start,
-		Size: units.GiB, Alignment: units.Alignment(start), Verdict: align.Of(start, align.DefaultBoundary),
+		Size: units.GiB, Alignment: units.Alignment(start), Verdict: align.DefaultBoundary.Of(start),
 		Volume: &report.Volume{Kind: kind, Label: "System", UUID: "1234-5678", Cluster: 4096},
 	}
 	p.Aligned = report.Aligned{
 		To4K: start%4096 == 0, To64K: start%65536 == 0, To1M: start%units.MiB == 0,
-		Boundary: start%align.DefaultBoundary == 0,
+		Boundary: align.DefaultBoundary.On(start),
 	}
 	return p
 }
@@ -49,7 +49,7 @@ func diskOf(role align.Role, parts ...report.Partition) Disk {
 	}
 	if d.Verdict != align.Aligned {
 		d.Depth, d.Advice, d.Guest = Full, &align.Advice{Role: role}, guestOf(role)
-		d.Fix = &Fix{Boundary: units.MiB, OldSize: d.Size, NewSize: d.Size + units.MiB}
+		d.Fix = &Fix{Boundary: align.Kept, OldSize: d.Size, NewSize: d.Size + units.MiB}
 		d.Cost = &Cost{
 			Storage: "generic", Block: 4096, Partition: parts[0].Number, More: 87.5,
 			Text: "each I/O touches 87.5 % more blocks",

@@ -11,17 +11,17 @@ import (
 // Summary is the sum of a run, and the last line of its JSON.
 type Summary struct {
 	report.Origin
-	Event    string   `json:"event"`    // "summary"
-	Complete bool     `json:"complete"` // false: the run was interrupted, and not all images were looked at
-	Paths    []string `json:"paths"`    // as given
-	Boundary int64    `json:"boundary_bytes"`
-	Storage  string   `json:"storage"`
-	Started  string   `json:"started"`  // RFC 3339, UTC
-	Finished string   `json:"finished"` // RFC 3339, UTC
-	Took     float64  `json:"duration_seconds"`
-	Version  string   `json:"version"`                // of trueup
-	Shard    string   `json:"shard,omitempty"`        // K/N: the share of the images; empty: all
-	Others   int      `json:"other_shards,omitempty"` // images in the other shards
+	Event    string         `json:"event"`    // "summary"
+	Complete bool           `json:"complete"` // false: the run was interrupted, and not all images were looked at
+	Paths    []string       `json:"paths"`    // as given
+	Boundary align.Boundary `json:"boundary_bytes"`
+	Storage  string         `json:"storage"`
+	Started  string         `json:"started"`  // RFC 3339, UTC
+	Finished string         `json:"finished"` // RFC 3339, UTC
+	Took     float64        `json:"duration_seconds"`
+	Version  string         `json:"version"`                // of trueup
+	Shard    string         `json:"shard,omitempty"`        // K/N: the share of the images; empty: all
+	Others   int            `json:"other_shards,omitempty"` // images in the other shards
 
 	Labels Labels `json:"labels,omitempty"` // of all rows
 

@@ -377,12 +377,12 @@ var contentLooks = map[align.Content]look{
 }
 
 // lookOf returns that of a verdict by a boundary.
-func lookOf(v align.Verdict, boundary int64) look {
+func lookOf(v align.Verdict, boundary align.Boundary) look {
 	switch v {
 	case align.Misaligned:
 		return look{"off 4K", "misaligned", text.FgRed}
 	case align.BelowBoundary:
-		return look{"off " + units.Short(boundary), "below", text.FgYellow}
+		return look{"off " + boundary.String(), "below", text.FgYellow}
 	case align.Aligned:
 		return look{"aligned", "aligned", text.FgGreen}
 	case align.NothingToJudge:
@@ -390,7 +390,7 @@ func lookOf(v align.Verdict, boundary int64) look {
 	return look{"-", "unjudged", text.Reset}
 }
 
-func (i *Image) look(boundary int64) look {
+func (i *Image) look(boundary align.Boundary) look {
 	l, ok := stateLooks[i.State]
 	if !ok && i.Verdict == align.NothingToJudge {
 		l, ok = contentLooks[i.Content]
@@ -409,7 +409,7 @@ func (i *Image) color() text.Color {
 	case i.unknown():
 		return text.FgYellow
 	}
-	return i.look(0).color
+	return i.look(align.Boundary{}).color
 }
 
 // ranked returns the cell of a column that only images with a priority have.

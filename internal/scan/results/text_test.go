@@ -28,7 +28,7 @@ func (i *Image) withPartitions(format string, lbas ...int64) *Image {
 		off := lba * units.SectorSize
 		d.Partitions = append(d.Partitions, report.Partition{
 			Number: n + 1, Kind: "primary", StartLBA: lba, Start: off, Size: units.GiB, Alignment: units.Alignment(off),
-			Verdict: align.Of(off, d.Boundary),
+			Verdict: d.Boundary.Of(off),
 			Volume:  &report.Volume{Kind: "ntfs", Label: fmt.Sprintf("Disk %d", n+1), Cluster: 4096},
 		})
 	}
@@ -183,7 +183,7 @@ func TestNextCommandsChooseTheSameImages(t *testing.T) {
 		row("/srv/b.raw", align.Misaligned, align.DataDisk, 100, false),
 	}
 	s := summed(list)
-	s.Paths, s.Boundary, s.Again = []string{"/srv"}, units.MiB, "--include '*.raw' --ignore accepted.txt"
+	s.Paths, s.Boundary, s.Again = []string{"/srv"}, align.Kept, "--include '*.raw' --ignore accepted.txt"
 	out := tableOf(report.Text{}, s, list)
 	require.Contains(t, out, "\n  trueup scan --include '*.raw' --ignore accepted.txt --boundary 1M --script fix.sh "+
 		"/srv\n")

@@ -196,7 +196,7 @@ func (s *Summary) again() func(flags string) string {
 	}
 	criterion := strings.TrimRight(" "+s.Again, " ")
 	if s.Boundary != align.DefaultBoundary {
-		criterion += " --boundary " + units.Short(s.Boundary)
+		criterion += " --boundary " + s.Boundary.String()
 	}
 	if s.Storage != "" && s.Storage != align.Generic().Name {
 		criterion += " --storage " + s.Storage

@@ -1,0 +1,152 @@
+package align
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"strconv"
+
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Boundary is the number of bytes on whose multiples a start is aligned. All arithmetic with it is here. The zero value
+// stands for auto, which leaves the choice to the boot code of the disk (GoalFor).
+type Boundary struct{ bytes int64 }
+
+// BoundaryOf returns the boundary of so many bytes. It does not check them: ParseBoundary does.
+func BoundaryOf(bytes int64) Boundary { return Boundary{bytes} }
+
+// DefaultBoundary is the criterion of inspect and of what needs a move: it divides the stripes and chunks of all
+// storage that virt-alignment-scan's manual lists.
+var DefaultBoundary = Boundary{64 * units.KiB}
+
+// Kept is the default target, above which no storage gains, and so the largest alignment that a partition keeps when it
+// makes room for another one.
+var Kept = Boundary{units.MiB}
+
+// SmallestBoundary is the smallest one that can be asked for.
+var SmallestBoundary = Boundary{Block}
+
+const maxBoundary = units.GiB
+
+// autoBoundary is the text of the zero value.
+const autoBoundary = "auto"
+
+// Check returns an error if the boundary cannot be asked for.
+func (b Boundary) Check() error {
+	if b.bytes < Block || b.bytes > maxBoundary || !units.IsPowerOfTwo(b.bytes) {
+		return fmt.Errorf("boundary of %d bytes, want a power of two from %s to %s", b.bytes, units.Short(Block),
+			units.Short(maxBoundary))
+	}
+	return nil
+}
+
+// String returns the argument of --boundary: 64K, auto.
+func (b Boundary) String() string {
+	if b == (Boundary{}) {
+		return autoBoundary
+	}
+	return units.Short(b.bytes)
+}
+
+// Text returns the boundary for a reader: 64 KiB.
+func (b Boundary) Text() string { return units.Format(b.bytes) }
+
+// Bytes returns the number of bytes.
+func (b Boundary) Bytes() int64 { return b.bytes }
+
+// Type is the word that help texts show for the argument.
+func (b Boundary) Type() string { return "SIZE" }
+
+// Set parses the argument of --boundary. The remedy for a number of bytes that was meant in KiB says so.
+func (b *Boundary) Set(arg string) error {
+	if *b = (Boundary{}); arg == autoBoundary {
+		return nil
+	}
+	n, err := units.Parse(arg)
+	if err != nil {
+		return err
+	}
+	*b = Boundary{n}
+	if err = b.Check(); err == nil || arg != strconv.FormatInt(n, 10) || n >= Block {
+		return err
+	}
+	for _, near := range []int64{n, n - 1, n + 1} {
+		if kib := (Boundary{near * units.KiB}); kib.Check() == nil {
+			return fmt.Errorf("%s is %d bytes; did you mean %s?", arg, n, kib)
+		}
+	}
+	return err
+}
+
+// MarshalJSON writes the number of bytes.
+func (b Boundary) MarshalJSON() ([]byte, error) { return json.Marshal(b.bytes) }
+
+// UnmarshalJSON reads the number of bytes, which it does not check.
+func (b *Boundary) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &b.bytes) }
+
+// Target returns where a copy moves partitions that an inspection finds: the default criterion asks for the default
+// target.
+func (b Boundary) Target() Boundary {
+	if b == DefaultBoundary {
+		return Boundary{}
+	}
+	return b
+}
+
+// Criterion returns the boundary that inspections judge by.
+func (b Boundary) Criterion() Boundary {
+	if b == (Boundary{}) {
+		return DefaultBoundary
+	}
+	return b
+}
+
+// Of judges the byte offset of a start.
+func (b Boundary) Of(off int64) Verdict {
+	switch {
+	case off%min(Block, b.bytes) != 0:
+		return Misaligned
+	case !b.On(off):
+		return BelowBoundary
+	}
+	return Aligned
+}
+
+// On reports whether a byte offset is a multiple of the boundary.
+func (b Boundary) On(off int64) bool { return off%b.bytes == 0 }
+
+// Past returns how many bytes a byte offset lies behind the last multiple of the boundary.
+func (b Boundary) Past(off int64) int64 { return off % b.bytes }
+
+// Up returns the first multiple of the boundary that is not below a byte offset.
+func (b Boundary) Up(off int64) int64 { return units.AlignUp(off, b.bytes) }
+
+// Above reports whether the boundary is larger than another one.
+func (b Boundary) Above(other Boundary) bool { return b.bytes > other.bytes }
+
+// below returns the largest boundary up to b that a byte offset is a multiple of.
+func (b Boundary) below(off int64) Boundary { return Boundary{min(units.Alignment(off), b.bytes)} }
+
+// Smaller yields the boundaries below b, the largest first.
+func (b Boundary) Smaller() iter.Seq[Boundary] {
+	return func(yield func(Boundary) bool) {
+		for n := b.bytes / 2; n >= Block && yield(Boundary{n}); n /= 2 {
+		}
+	}
+}
+
+// Last returns the highest of the offsets low, low plus the boundary and so on up to most that fits. An offset below
+// one that fits does so too.
+func (b Boundary) Last(low, most int64, fits func(off int64) bool) (off int64, ok bool) {
+	// There can be more offsets than an int counts.
+	first, none := int64(-1), max(0, (most-low)/b.bytes+1)
+	for none-first > 1 {
+		if k := first + (none-first)/2; fits(low + k*b.bytes) {
+			first = k
+		} else {
+			none = k
+		}
+	}
+	return low + first*b.bytes, first >= 0
+}
