@@ -16,8 +16,6 @@ packages=(
 	exfatprogs xfsprogs btrfs-progs jfsutils  # and those that are recognised
 	reiserfsprogs f2fs-tools makefs apfsprogs # makefs: UFS
 	squashfs-tools                            # mksquashfs
-	erofs-utils genromfs nilfs-tools          # and those whose size alone is read
-	ocfs2-tools
 	hfsutils xorriso genisoimage              # xorriso: HFS+ too; isoinfo
 	syslinux syslinux-common extlinux         # guests that can be booted
 	lvm2 mdadm cryptsetup-bin bcache-tools    # pvck, mdadm, cryptsetup, make-bcache: second opinion on containers

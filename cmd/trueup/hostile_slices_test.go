@@ -119,55 +119,6 @@ func brokenVTOCs() []hostile {
 	}
 }
 
-// TestHostileSunLabels is a disk with nothing but a label: there is nothing to move, and nothing of it is believed.
-func TestHostileSunLabels(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		heads    uint16
-		cylinder uint32
-		wrong    string
-	}{
-		"no heads":               {0, 1, "sun disk label at 0x1b4: geometry"},
-		"2^32-1 cylinders":       {0xffff, 1<<32 - 1, "sun disk label at 0x1bc: place of slice s0"},
-		"sound":                  {4, 3, ""},
-		"cylinder on the limit":  {4, 63, ""},
-		"cylinder off the limit": {4, 64, "sun disk label at 0x1bc: place of slice s0"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := make(forge.Bytes, 4<<20)
-			f.Put(436, []byte{byte(c.heads >> 8), byte(c.heads), 0xff, 0xff})
-			if c.heads == 4 {
-				f.Put(438, []byte{0, 32})
-			}
-			f.BE32(444, c.cylinder)
-			f.BE32(448, 128)
-			f.Put(508, []byte{0xda, 0xbe})
-			f.Put(510, sunSum(f[:510]))
-			path := filepath.Join(t.TempDir(), "disk.raw")
-			f.Write(t, path)
-			r := measure(t, []string{"inspect", "--json", path})[0]
-			if c.wrong != "" {
-				require.Equal(t, 1, r.code, r.stderr)
-				require.Contains(t, r.stderr, c.wrong)
-				return
-			}
-			require.Equal(t, 0, r.code, r.stderr)
-			var report jsonInspect
-			unmarshal(t, r, &report)
-			require.Equal(t, "none", report.Table.Scheme)
-			(hostile{says: []string{"not one of a PC (Sun disk label)"}}).checkFindings(t, report.Findings)
-		})
-	}
-}
-
-func sunSum(b []byte) []byte {
-	sum := []byte{0, 0}
-	for i, c := range b {
-		sum[i%2] ^= c
-	}
-	return sum
-}
-
 // TestFreeBSDMoves moves a FreeBSD whose label counts from the slice, and nothing in it changes. A sound Solaris is
 // refused.
 func TestFreeBSDMoves(t *testing.T) {

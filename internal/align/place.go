@@ -112,7 +112,7 @@ func origins(p boot.Partition) (out []origin) {
 	}
 	if identify.Sliced(v.Kind) {
 		for _, x := range v.Parts {
-			if x.Start < 0 || x.Own || x.Start+x.Size > p.Len {
+			if x.Start < 0 || x.Start+x.Size > p.Len {
 				continue
 			}
 			o := origin{x.Start, v, v}

@@ -31,7 +31,7 @@ func entry(guid string, kind volume.Kind) boot.Partition {
 
 // slicesAt returns a BSD label with slices that start at these bytes of their partition.
 func slicesAt(starts ...int64) volume.Volume {
-	v := volume.Volume{Kind: volume.Disklabel, Parts: []volume.Part{{Name: "c", Start: 0, Size: 1 << 30, Own: true}}}
+	v := volume.Volume{Kind: volume.Disklabel}
 	for _, n := range starts {
 		v.Parts = append(v.Parts, volume.Part{Name: "a", Start: n, Size: 1 << 20})
 	}

@@ -32,7 +32,7 @@ func PartsOf(number int, r disk.Range, v *volume.Volume) []Part {
 		inside := Part{Number: number, Name: x.Name, Range: disk.Range{Off: r.Off + x.Start, Len: x.Size}}
 		inside.apart = x.Start < 0
 		switch {
-		case x.Own || !inside.apart && (x.Size <= 0 || x.Size > r.Len-x.Start):
+		case !inside.apart && (x.Size <= 0 || x.Size > r.Len-x.Start):
 		case x.Start == 0 && systems[v.Kind].count != nil: // it is v itself
 		default:
 			out = append(out, inside)

@@ -93,7 +93,6 @@ func TestPartsOfAVolume(t *testing.T) {
 	divided := []volume.Part{
 		{Name: "a", Start: 0, Size: 40 * mib},
 		{Name: "b", Start: 40 * mib, Size: 20 * mib},
-		{Name: "c", Start: 0, Size: 100 * mib, Own: true},
 		{Name: "long", Start: 90 * mib, Size: 20 * mib},
 	}
 	require.Equal(t, []string{"a  10 40", "b  50 20"}, names(&volume.Volume{Kind: volume.LVM2, Parts: divided}))

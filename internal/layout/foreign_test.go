@@ -16,39 +16,12 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Tables of machines that are no PC, as parted makes them, have the partitions that parted prints.
-func TestTablesOfOtherMachines(t *testing.T) {
-	for label, c := range map[string]struct {
-		make  []string
-		kind  volume.Kind
-		fixed int // slices that are judged
-	}{
-		"mac": {[]string{"mkpart", "one", "8192", "40000", "mkpart", "two", "40001", "60000"}, volume.APM, 2},
-		"dvh": {[]string{"mkpart", "primary", "8192", "40000", "mkpart", "primary", "40001", "60000"}, volume.SGI, 2},
-	} {
-		t.Run(label, func(t *testing.T) {
-			path := rawFile(t, 131072)
-			disktest.Run(t, "parted", append([]string{"-s", path, "mklabel", label, "unit", "s"}, c.make...)...)
-			l := read(t, load(t, path))
-			require.Nil(t, l.Table)
-			require.Equal(t, c.kind, l.Volume.Kind)
-			require.Subset(t, partedSlices(t, path, label), slicesOf(&volume.Volume{Parts: l.FixedParts()}, 0))
-			require.Len(t, l.FixedParts(), c.fixed)
-			require.Contains(t, disktest.Codes(l.Issues), "label-only")
-			require.NotContains(t, disktest.Codes(l.Issues), "slice-outside")
-		})
-	}
-}
-
 // A table that divides more than there is of the disk is malformed, as an MBR is: the image was cut short.
 func TestTablesOfCutDisks(t *testing.T) {
 	for label, c := range map[string]struct {
 		make []string
 		size int64
 	}{
-		"mac": {[]string{"mkpart", "one", "8192", "40000"}, 8 << 20},
-		"dvh": {[]string{"mkpart", "primary", "8192", "40000"}, 8 << 20},
-		"sun": {[]string{"mkpart", "8192", "40063"}, 8 << 20},
 		"bsd": {[]string{"mkpart", "8192", "40000"}, 8 << 20},
 	} {
 		t.Run(label, func(t *testing.T) {
@@ -83,10 +56,12 @@ func TestTablesThatAreNotRead(t *testing.T) {
 		name, path string
 		kind       volume.Kind
 	}{
-		{"Amiga rigid disk block", made("amiga", "mkpart", "one", "1024", "40063"), volume.RDB},
-		{"Amiga rigid disk block", cut, volume.RDB},
-		{"Atari root sector", made("atari", "mkpart", "primary", "ext2", "8192", "40000"), volume.Atari},
-		{"IBM DASD label", dasd, volume.DASD},
+		{"Apple partition map", made("mac", "mkpart", "one", "8192", "40000"), "apm"},
+		{"SGI volume header", made("dvh", "mkpart", "primary", "8192", "40000"), "sgi"},
+		{"Sun (SPARC) disk label", made("sun", "mkpart", "8192", "40063"), "sun"},
+		{"Amiga rigid disk block", made("amiga", "mkpart", "one", "1024", "40063"), "rdb"},
+		{"Amiga rigid disk block", cut, "rdb"},
+		{"IBM DASD label", dasd, "dasd"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := read(t, load(t, c.path))

@@ -201,7 +201,7 @@ func partedSlices(t *testing.T, path, label string) []extent {
 	return out
 }
 
-// A disk of a Sun or of a BSD without a partition table is reported as such.
+// A disk of a BSD without a partition table is reported as such.
 func TestLabelOnly(t *testing.T) {
 	for name, c := range map[string]struct {
 		make  func(path string)
@@ -209,16 +209,6 @@ func TestLabelOnly(t *testing.T) {
 		kind  volume.Kind
 		codes []string
 	}{
-		"Sun label of fdisk": {
-			func(path string) { disktest.RunInput(t, "s\nw\n", "fdisk", path) }, "sun", volume.VTOC,
-			[]string{"solaris", "label-only", "slice-misaligned"},
-		},
-		"Sun label of parted": {
-			func(path string) {
-				disktest.Run(t, "parted", "-s", path, "mklabel", "sun", "unit", "cyl", "mkpart", "ext2", "0", "2",
-					"mkpart", "ext2", "3", "9")
-			}, "sun", volume.VTOC, []string{"solaris", "label-only"},
-		},
 		"BSD label of parted, which does not renew the checksum": {
 			func(path string) {
 				disktest.Run(t, "parted", "-s", path, "mklabel", "bsd", "unit", "s", "mkpart", "ext2", "64", "20000",

@@ -193,7 +193,7 @@ const CodeSlices = "slice-misaligned"
 func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 	var names []string
 	for _, p := range v.Parts {
-		if p.Start >= 0 && !p.Own && p.Start%block != 0 && len(names) < maxNames {
+		if p.Start >= 0 && p.Start%block != 0 && len(names) < maxNames {
 			names = append(names, fmt.Sprintf("%s at byte %d", p.Name, p.Start))
 		}
 	}
@@ -222,7 +222,7 @@ func (l *Layout) FixedParts() (out []volume.Part) {
 		return nil
 	}
 	for _, p := range l.Volume.Parts {
-		if p.Start >= 0 && !p.Own {
+		if p.Start >= 0 {
 			out = append(out, p)
 		}
 	}
@@ -239,7 +239,7 @@ func (l *Layout) FixedTable() string {
 
 // Unlisted reports whether the partitions of such a table are not read.
 func (l *Layout) Unlisted() bool {
-	return l.FixedTable() != "" && identify.Traits(l.Volume.Kind).Unlisted
+	return l.FixedTable() != "" && identify.Traits(l.Volume.Kind).Foreign
 }
 
 // onlyLabel reports a label without a partition table.

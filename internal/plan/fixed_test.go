@@ -26,11 +26,6 @@ func TestFixedTables(t *testing.T) {
 			{Name: "1", Start: units.MiB, Size: units.MiB},
 			{Name: "2", Start: 512, Size: 512},
 		}, align.Misaligned, "", true},
-		"only the map": {
-			[]volume.Part{{Name: "1", Start: 512, Size: 512, Own: true}},
-			align.NothingToJudge,
-			align.NoPartitions, false,
-		},
 		"behind the disk": {
 			[]volume.Part{{Name: "1", Start: -1, Size: 512}},
 			align.NothingToJudge, align.NoPartitions,
@@ -40,7 +35,7 @@ func TestFixedTables(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := &layout.Layout{
 				Size: 8 * units.MiB, SectorSize: units.SectorSize, Boot: &boot.Result{Code: boot.Empty},
-				Volume: &volume.Volume{Kind: volume.APM, Size: 8 * units.MiB, Parts: c.parts},
+				Volume: &volume.Volume{Kind: volume.Disklabel, Size: 8 * units.MiB, Parts: c.parts},
 			}
 			require.Equal(t, c.verdict, align.Overall(l, align.DefaultBoundary))
 			require.Equal(t, c.content, align.ContentOf(l))
@@ -57,7 +52,7 @@ func TestFixedTables(t *testing.T) {
 func TestUnlistedTable(t *testing.T) {
 	l := &layout.Layout{
 		Size: 8 * units.MiB, SectorSize: units.SectorSize, Boot: &boot.Result{Code: boot.Empty},
-		Volume: &volume.Volume{Kind: volume.RDB, Size: 8 * units.MiB},
+		Volume: &volume.Volume{Kind: "rdb", Size: 8 * units.MiB},
 	}
 	require.Equal(t, align.NothingToJudge, align.Overall(l, align.DefaultBoundary))
 	require.Equal(t, align.UnknownContent, align.ContentOf(l))

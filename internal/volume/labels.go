@@ -1,15 +1,12 @@
-// This part of the package finds the tables that divide a partition into slices, and the partition tables of machines
-// other than PCs.
+// This part of the package finds the tables that divide a partition into slices.
 
 package volume
 
 import (
-	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -18,118 +15,10 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// newTable returns the partition table of a machine other than a PC, as the content of the whole disk d.
-func newTable(kind Kind, d disk.Disk) *Volume {
-	return &Volume{Kind: kind, Size: d.Size()}
-}
-
-// maxEntries bounds the partitions of such a table.
-const maxEntries = 256
-
-// entry adds a partition whose entry is at byte off of the table. A partition that leaves the disk has no place. One
-// without a size is not listed.
-func entry(v *Volume, what string, off int64, p Part) {
-	if p.Size <= 0 {
-		v.Outside = append(v.Outside, ondisk.Field(what, "size of partition "+p.Name, off, p.Size, "1 byte or more"))
-		return
-	}
-	if p.Start < 0 || p.Start > v.Size || p.Size > v.Size-p.Start {
-		if !p.Own { // the size of the whole disk can be rounded up
-			leaves(v, what, off, "partition "+p.Name, p.Start+p.Size)
-		}
-		p.Start = -1
-	}
-	v.Parts = append(v.Parts, p)
-}
-
 // leaves adds the error of a part that ends behind its container. off is the place of its entry in the table.
 func leaves(v *Volume, what string, off int64, part string, end int64) {
 	v.Outside = append(v.Outside, ondisk.Field(what, "end of "+part, off, end,
 		fmt.Sprintf("at most %d, where the disk ends", v.Size)))
-}
-
-// rdb is the rigid disk block of the Amiga, one of the first 16 sectors. Its checksum counts the given number of words.
-// Spec: AmigaOS, devices/hardblocks.h; Linux, block/partitions/amiga.c.
-var rdb = &row{
-	kinds: []Traits{{
-		Kind: RDB, Slices: "Amiga rigid disk block", Foreign: true, Unlisted: true, NeverStale: true,
-	}},
-	what: "amiga rigid disk block", size: 512, order: binary.BigEndian, magic: []Mark{{0, "RDSK"}},
-	at: []int64{
-		0, 512, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 4608, 5120, 5632, 6144, 6656, 7168, 7680,
-	},
-	checks: func(s *super) {
-		s.check(
-			check{"length", 4, 4, within(32, 128).says("32 to 128 words")},
-			check{"checksum", 8, 4, sum(func() uint64 { return uint64(s.u32(8) - sum32(s.b[:4*s.i64(4)])) })},
-		)
-	},
-	volume: func(s *super) *Volume { return newTable(RDB, s.d) },
-}
-
-// atariIDs are the types that identify a root sector. Three letters are weak evidence, so that others are not accepted.
-var atariIDs = []string{"GEM", "BGM", "XGM", "RAW", "LNX", "SWP", "MIX", "UNX", "F32", "MAC", "QWA"}
-
-// atari is the root sector of AHDI: the number of sectors of the disk, and four partitions. It has no magic number, and
-// its checksum need not be right, so that its fields must agree. Spec: Atari, "AHDI 3.00 Release Notes"; Linux,
-// block/partitions/atari.h.
-var atari = &row{
-	kinds: []Traits{{Kind: Atari, Slices: "Atari root sector", Foreign: true, Unlisted: true}},
-	what:  "atari root sector", at: []int64{0}, size: 512, order: binary.BigEndian, magic: []Mark{{}},
-	mine: func(s *super) bool {
-		const atSectors, atParts, partSize, parts = 0x1c2, 0x1c6, 12, 4
-		sectors := s.i64(atSectors)
-		used := false
-		for i := range int64(parts) {
-			at := atParts + partSize*i
-			if s.u8(at)&1 == 0 {
-				continue
-			}
-			used = true
-			start, count := s.i64(at+4), s.i64(at+8)
-			if !slices.Contains(atariIDs, string(s.b[at+1:at+4])) || start == 0 || count == 0 ||
-				start+count > s.d.Size()/units.SectorSize {
-				return false
-			}
-		}
-		return used && sectors > 0 && sectors <= s.d.Size()/units.SectorSize
-	},
-	volume: func(s *super) *Volume { return newTable(Atari, s.d) },
-}
-
-// atariProber is that of a row without a mark by which a volume could be believed.
-func atariProber() Prober { return Prober{Kinds: atari.kinds, Probe: atari.probe} }
-
-// dasdLayouts are the kinds of a DASD label by their marks, in EBCDIC: VOL1, LNX1 and CMS1.
-var dasdLayouts = map[string]string{
-	dasdCDL: "CDL (VOL1)", "\xd3\xd5\xe7\xf1": "LDL (LNX1)", "\xc3\xd4\xe2\xf1": "CMS (CMS1)",
-}
-
-const dasdCDL = "\xe5\xd6\xd3\xf1"
-
-// dasd is the label of an IBM mainframe disk, in the places where Linux looks without the device: sector 1, block 1 and
-// block 2, of blocks of 512 and 4096 bytes. Spec: Linux, arch/s390/include/uapi/asm/vtoc.h, and block/partitions/ibm.c,
-// which reads them so.
-var dasd = &row{
-	kinds: []Traits{{Kind: DASD, Slices: "IBM DASD label", Foreign: true, Unlisted: true, NeverStale: true}},
-	what:  "dasd label", at: []int64{512, 1024, 4096, 8192}, size: 88, order: binary.BigEndian,
-	magic: []Mark{{0, dasdCDL}, {0, "\xd3\xd5\xe7\xf1"}, {0, "\xc3\xd4\xe2\xf1"}},
-	mine: func(s *super) bool { // in a CDL the mark stands behind itself, in block 2 of 4096 bytes
-		return s.text(0, 4) != dasdCDL || (s.at == 8192 && s.text(4, 4) == dasdCDL)
-	},
-	volume: func(s *super) *Volume {
-		v := newTable(DASD, s.d)
-		v.Add("layout", dasdLayouts[s.text(0, 4)])
-		return v
-	},
-}
-
-// sum32 returns the sum of the words of SGI and Amiga. It is zero if the checksum is right.
-func sum32(b []byte) (sum uint32) {
-	for ; len(b) >= 4; b = b[4:] {
-		sum += binary.BigEndian.Uint32(b)
-	}
-	return sum
 }
 
 // bsd is the table of slices of a BSD. Both magic numbers identify it. A label with a wrong checksum is returned with
@@ -191,7 +80,7 @@ var bsdTypes = []string{
 	"unknown", "HPFS", "ISO-9660", "boot",
 }
 
-// xor16 returns the checksum of BSD and Sun labels. It is zero if the label is sound.
+// xor16 returns the checksum of BSD and Solaris labels. It is zero if the label is sound.
 func xor16(b []byte, order binary.ByteOrder) uint16 {
 	sum := uint16(0)
 	for ; len(b) >= 2; b = b[2:] {
@@ -288,10 +177,7 @@ func outside(v *Volume, slice string) {
 		"correct the label in the guest")
 }
 
-var vtocKinds = []Traits{{Kind: VTOC, Title: "Solaris VTOC", Slices: "Sun disk label", NeverStale: true}}
-
 const (
-	vtocSanity   = 0x600ddeee
 	sunMagic     = 0xdabe
 	wholeDiskTag = 5
 	atSunSum     = 510
@@ -305,9 +191,10 @@ var vtocTags = map[uint16]string{
 }
 
 // vtoc is the table of slices of Solaris on a PC, in sector 1 of its partition. Spec: illumos,
-// usr/src/uts/common/sys/dklabel.h (struct dk_label with _SUNOS_VTOC_16) and vtoc.h.
+// usr/src/uts/common/sys/dklabel.h (struct dk_label with _SUNOS_VTOC_16) and vtoc.h. Source of the absolute positions:
+// illumos, installgrub.c: stage1 has the sector of stage2.
 var vtoc = &row{
-	kinds: vtocKinds,
+	kinds: []Traits{{Kind: VTOC, Title: "Solaris VTOC", Slices: "Sun disk label", NeverStale: true}},
 	what:  "solaris disk label", at: []int64{units.SectorSize}, size: 512, order: binary.LittleEndian,
 	magic: []Mark{{12, "\xee\xde\x0d\x60"}},
 	mine:  func(s *super) bool { return s.u32(16) == 1 },
@@ -319,61 +206,23 @@ var vtoc = &row{
 		)
 	},
 	volume: func(s *super) *Volume {
-		v := solaris(s.d, "Solaris x86", s.b[328:456], s.b[20:28])
+		v := &Volume{Kind: VTOC, Label: s.text(20, 8), Size: s.d.Size()}
+		v.Add("disk label", "Solaris x86")
+		v.Add("ascii label", s.text(328, 128))
+		v.Note("solaris", ondisk.Refuse, "Solaris x86 disk label: boot code holds absolute positions, and slices "+
+			"lie on cylinders",
+			"install the guest on an aligned disk")
 		for i := range int(s.u16(30)) {
-			at := 72 + 12*int64(i)
-			slice(v, s.what, s.at+at, i, s.u16(at), s.i64(at+4), units.SectorSize, s.i64(at+8)*units.SectorSize)
+			vtocSlice(v, s, 72+12*int64(i), i)
 		}
 		return v
 	},
 }
 
-// sun is the disk label of Sun's SPARC machines. Its slices begin on cylinders. Spec: Linux, block/partitions/sun.c;
-// illumos, dklabel.h with _SUNOS_VTOC_8.
-var sun = &row{
-	kinds: vtocKinds,
-	what:  "sun disk label", at: []int64{0}, size: 512, order: binary.BigEndian, magic: []Mark{{508, "\xda\xbe"}},
-	// Two bytes are too few: one encrypted partition in 65536 has them, and any MBR can.
-	mine: func(s *super) bool { return s.u32(188) == vtocSanity || xor16(s.b, s.order) == 0 },
-	checks: func(s *super) {
-		heads, sectors := s.u16(436), s.u16(438)
-		s.check(
-			check{"checksum", atSunSum, 2, sum(func() uint64 { return uint64(s.u16(atSunSum) ^ xor16(s.b, s.order)) })},
-			check{"geometry", 436, 0, holds(heads > 0 && sectors > 0,
-				fmt.Sprintf("%d heads, %d sectors", heads, sectors), "1 or more of each")},
-		)
-	},
-	volume: func(s *super) *Volume {
-		const slices = 8
-		cylinder := int64(s.u16(436)) * int64(s.u16(438)) * units.SectorSize
-		v := solaris(s.d, "Sun (SPARC)", s.b[:128], s.b[132:140])
-		hasTags := s.u32(188) == vtocSanity && s.u32(128) == 1 && s.u16(140) <= slices
-		for i := range slices {
-			tag, at := uint16(0), 444+8*int64(i)
-			if hasTags {
-				tag = s.u16(142 + 4*int64(i))
-			}
-			slice(v, s.what, at, i, tag, s.i64(at), cylinder, s.i64(at+4)*units.SectorSize)
-		}
-		return v
-	},
-}
-
-// solaris returns a volume with boot code and slices at the places of Solaris. Source: illumos, installgrub.c:
-// stage1 has the sector of stage2.
-func solaris(d disk.Disk, what string, ascii, name []byte) *Volume {
-	v := &Volume{Kind: VTOC, Label: Text(name), Size: d.Size()}
-	v.Add("disk label", what)
-	v.Add("ascii label", Text(ascii))
-	v.Note("solaris", ondisk.Refuse, what+" disk label: boot code holds absolute positions, and slices "+
-		"lie on cylinders",
-		"install the guest on an aligned disk")
-	return v
-}
-
-// slice adds a used slice, whose entry is at byte off. It starts at a multiple of unit bytes, and has no place if it
-// leaves its container. Slice 2 at the start is the whole disk by custom, even without a tag.
-func slice(v *Volume, what string, off int64, i int, tag uint16, start, unit, size int64) {
+// vtocSlice adds a used slice, whose entry is at byte at of the label. It has no place if it leaves its container.
+// Slice 2 at the start is the whole disk by custom, even without a tag.
+func vtocSlice(v *Volume, s *super, at int64, i int) {
+	tag, start, size := s.u16(at), s.i64(at+4)*units.SectorSize, s.i64(at+8)*units.SectorSize
 	if size == 0 || tag == wholeDiskTag {
 		return
 	}
@@ -381,45 +230,10 @@ func slice(v *Volume, what string, off int64, i int, tag uint16, start, unit, si
 	if p.Kind == "" {
 		p.Kind = fmt.Sprintf("tag %d", tag)
 	}
-	if start <= v.Size/unit && size <= v.Size-start*unit {
-		p.Start = start * unit
+	if start+size <= v.Size {
+		p.Start = start
 	} else if i != 2 || start != 0 {
-		// The product of start and unit may not fit.
-		v.Outside = append(v.Outside, ondisk.Field(what, "place of slice "+p.Name, off,
-			fmt.Sprintf("%d bytes from %d times %d on", size, start, unit),
-			fmt.Sprintf("at most to byte %d, where the disk ends", v.Size)))
+		leaves(v, s.what, s.at+at, "slice "+p.Name, start+size)
 	}
 	v.Parts = append(v.Parts, p)
-}
-
-// sgiTypes are the uses of a partition. Source: sfdisk --label sgi --list-types.
-var sgiTypes = map[uint32]string{
-	0: "SGI volhdr", 1: "SGI trkrepl", 2: "SGI secrepl", 3: "SGI raw", 4: "SGI bsd", 5: "SGI sysv", 6: "SGI volume",
-	7: "SGI efs", 8: "SGI lvol", 9: "SGI rlvol", 10: "SGI xfs", 11: "SGI xfslog", 12: "SGI xlv", 13: "SGI xvm",
-	0x82: "Linux swap", 0x83: "Linux native", 0x8e: "Linux LVM", 0xfd: "Linux RAID",
-}
-
-// sgi is the volume header of IRIX. Spec: IRIX, sys/dvh.h (struct volume_header); Linux, block/partitions/sgi.c.
-var sgi = &row{
-	kinds: []Traits{{Kind: SGI, Slices: "SGI volume header", Foreign: true, NeverStale: true}},
-	what:  "sgi volume header", at: []int64{0}, size: 512, order: binary.BigEndian,
-	magic: []Mark{{0, "\x0b\xe5\xa9\x41"}},
-	volume: func(s *super) *Volume {
-		const entries, header, trackReplace, sectorReplace, whole, atSum = 16, 0, 1, 2, 6, 504
-		v := newTable(SGI, s.d)
-		for i := range int64(entries) {
-			at := 312 + 12*i
-			use := s.u32(at + 8)
-			if s.u32(at) == 0 {
-				continue
-			}
-			entry(v, s.what, at, Part{
-				Name: strconv.FormatInt(i+1, 10), Kind: cmp.Or(sgiTypes[use], fmt.Sprintf("type %#x", use)),
-				Start: s.i64(at+4) * units.SectorSize, Size: s.i64(at) * units.SectorSize,
-				Own: use == header || use == whole || use == trackReplace || use == sectorReplace,
-			})
-		}
-		s.check(check{"checksum", atSum, 4, sum(func() uint64 { return uint64(s.u32(atSum) - sum32(s.b)) })})
-		return v
-	},
 }

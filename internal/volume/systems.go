@@ -16,10 +16,9 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// iso9660 is the primary volume descriptor of a CD. A CD that a Macintosh starts from has a partition map too, whose
-// partitions are files of the CD. Spec: ECMA-119, 8.4 and 8.5. Numbers stand there twice, little-endian and big-endian.
+// iso9660 is the primary volume descriptor of a CD. Spec: ECMA-119, 8.4 and 8.5. Numbers stand there twice, little-endian and big-endian.
 var iso9660 = &row{
-	kinds: []Traits{{Kind: ISO9660, Title: "ISO 9660", Hides: APM}},
+	kinds: []Traits{{Kind: ISO9660, Title: "ISO 9660"}},
 	what:  "iso 9660 volume descriptor", at: []int64{isoAt}, size: 882, order: binary.LittleEndian,
 	magic: []Mark{{0, "\x01CD001\x01"}},
 	checks: func(s *super) {

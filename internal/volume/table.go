@@ -38,12 +38,6 @@ var Probers = []Prober{
 	vmfs.prober(),
 	bsdProber(),
 	vtoc.prober(),
-	sun.prober(),
-	apm.prober(),
-	sgi.prober(),
-	rdb.prober(),
-	atariProber(),
-	dasd.prober(),
 }
 
 // row describes a superblock: where it is, how it is recognised, which values its fields can have, and the volume that

@@ -30,10 +30,10 @@ type Traits struct {
 	Data, Realign string
 
 	// Slices is the name of the table that divides its space into slices; empty for anything else.
-	Slices  string
-	Foreign bool // the table is one of a machine other than a PC
-	// Unlisted reports whether the table is recognised only: its partitions are not read.
-	Unlisted bool
+	Slices string
+	// Foreign reports whether the table is one of a machine other than a PC. It is recognised only: its partitions are
+	// not read.
+	Foreign bool
 
 	// The rest chooses between several volumes in one place.
 
@@ -45,7 +45,6 @@ type Traits struct {
 	NeverStale   bool
 	ShowsContent bool // a volume of another kind shows at its own start
 	InSlice      bool // the first slice of a table can hold it; both are found where that begins at the start
-	Hides        Kind // is a part of it where both are found
 }
 
 // Volume is the content of a partition. Offsets are bytes from its start.
@@ -87,7 +86,6 @@ type Part struct {
 	Kind  string // in the words of the container: "4.2BSD", "SunOS root"
 	Start int64  // bytes from the start of the container; -1 when it lies elsewhere, or in several places
 	Size  int64  // bytes
-	Own   bool   // it holds the table itself, drivers, or the whole disk: where it starts matters to no data
 
 	Content *Volume // nil: none is known
 }
@@ -232,12 +230,7 @@ const (
 	Swap      Kind = "swap"       // of Linux
 	ZFS       Kind = "zfs_member" // a device of a pool
 
-	APM       Kind = "apm"       // the partition map of Apple
-	Atari     Kind = "atari"     // the root sector of AHDI
-	DASD      Kind = "dasd"      // the label of an IBM mainframe disk
 	Disklabel Kind = "disklabel" // the table of slices of a BSD
-	RDB       Kind = "rdb"       // the rigid disk block of the Amiga
-	SGI       Kind = "sgi"       // the volume header of IRIX
 	VTOC      Kind = "vtoc"      // the table of slices of Solaris
 
 	Unknown Kind = "unknown" // no prober finds it

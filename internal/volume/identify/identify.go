@@ -87,7 +87,7 @@ func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, e
 	if len(found) == 0 {
 		return &volume.Volume{Kind: volume.Unknown}, nil
 	}
-	return choose(dropStale(dropSliced(dropHidden(unwrap(found))))), nil
+	return choose(dropStale(dropSliced(unwrap(found)))), nil
 }
 
 // outgrown reports a volume that is larger than its partition, whatever it is. One that lacks a whole block is
@@ -202,7 +202,7 @@ func Slices(whole disk.Disk, at int64, v *volume.Volume, identify prober) error 
 		return nil
 	}
 	for i, p := range v.Parts {
-		if p.Start < 0 || p.Own || p.Start+p.Size > whole.Size() {
+		if p.Start < 0 || p.Start+p.Size > whole.Size() {
 			continue
 		}
 		found, err := identify(disk.Section(whole, disk.Range{Off: p.Start, Len: p.Size}), at+p.Start)

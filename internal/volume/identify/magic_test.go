@@ -2,10 +2,7 @@ package identify
 
 import (
 	"bytes"
-	"encoding/binary"
-	"hash/crc32"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,8 +29,7 @@ func TestKindsByMagic(t *testing.T) {
 	t.Parallel()
 	for name, pieces := range map[string]map[int64]string{
 		"ocfs2":          {4096: "OCFSV2"},
-		"gfs":            {65536: gfsMagic, 65536 + 24: "\x00\x00\x05\x1d\x00\x00\x05\x79"},
-		"gfs2":           {65536: gfsMagic, 65536 + 24: "\x00\x00\x07\x09\x00\x00\x07\x6c"},
+		"gfs2":           {65536: "\x01\x16\x19\x70", 65536 + 24: "\x00\x00\x07\x09\x00\x00\x07\x6c"},
 		"oracleasm":      {32: "ORCLDISK"},
 		"ceph_bluestore": {0: "bluestore block device\n"},
 		"erofs":          {1024: "\xe2\xe1\xf5\xe0", 1024 + 12: "\x0c"},
@@ -42,7 +38,6 @@ func TestKindsByMagic(t *testing.T) {
 		"reiser4":        {65536: "ReIsEr4"},
 		"vxfs":           {1024: "\xf5\xfc\x01\xa5"},
 		"sysv":           {1016: "\x20\x7e\x18\xfd"},
-		"nilfs2":         {1024: nilfs(64 << 20)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := blank(t, 64<<20)
@@ -56,29 +51,12 @@ func TestKindsByMagic(t *testing.T) {
 	}
 }
 
-// nilfs is a first superblock of NILFS2, as libblkid checks it. Spec: Linux, include/uapi/linux/nilfs2_ondisk.h.
-func nilfs(size uint64) string {
-	le, b := binary.LittleEndian, make([]byte, 1024)
-	const seed = 0x12345678
-	le.PutUint32(b, 2)
-	le.PutUint16(b[6:], 0x3434)
-	le.PutUint16(b[8:], 1024)
-	le.PutUint32(b[12:], seed)
-	le.PutUint64(b[32:], size)
-	inverted := ^uint32(seed)
-	le.PutUint32(b[16:], ^crc32.Update(inverted, crc32.IEEETable, b))
-	return string(b)
-}
-
 // The formatters themselves, and blkid, for those whose numbers are short.
 func TestKindsByMagicOfTools(t *testing.T) {
 	t.Parallel()
 	for name, make := range map[string]func(t *testing.T, path string){
-		"minix 1": func(t *testing.T, path string) { t.Helper(); disktest.Run(t, "mkfs.minix", "-1", path) },
-		"minix 2": func(t *testing.T, path string) { t.Helper(); disktest.Run(t, "mkfs.minix", "-2", path) },
-		"minix 3": func(t *testing.T, path string) { t.Helper(); disktest.Run(t, "mkfs.minix", "-3", path) },
-		"bfs":     func(t *testing.T, path string) { t.Helper(); disktest.Run(t, "mkfs.bfs", path) },
-		"cramfs":  func(t *testing.T, path string) { t.Helper(); disktest.Run(t, "mkfs.cramfs", folder(t), path) },
+		"bfs":    func(t *testing.T, path string) { t.Helper(); disktest.Run(t, "mkfs.bfs", path) },
+		"cramfs": func(t *testing.T, path string) { t.Helper(); disktest.Run(t, "mkfs.cramfs", folder(t), path) },
 		"squashfs": func(t *testing.T, path string) {
 			t.Helper()
 			disktest.Run(t, "mksquashfs", folder(t), path, "-noappend")
@@ -94,28 +72,9 @@ func TestKindsByMagicOfTools(t *testing.T) {
 			path := blank(t, 4<<20)
 			make(t, path)
 			v := probe(t, path)
-			kind, _, _ := strings.Cut(name, " ")
-			require.Equal(t, kind, string(v.Kind))
-			require.Equal(t, kind, blkidTags(t, path)["TYPE"])
+			require.Equal(t, name, string(v.Kind))
+			require.Equal(t, name, blkidTags(t, path)["TYPE"])
 			require.Empty(t, v.Issues)
-		})
-	}
-}
-
-// Short numbers alone are of no meaning.
-func TestShortMagicIsNotEnough(t *testing.T) {
-	t.Parallel()
-	for name, pieces := range map[string]map[int64]string{
-		"minix, maps of no blocks": {1040: "\x7f\x13"},
-		"minix, an unknown state":  {1024: "\xc0\x02\x00\x08\x01\x00\x01\x00\x1a\x00", 1040: "\x8f\x13\x04"},
-		"nilfs2, a wrong sum":      {1024: strings.Replace(nilfs(1<<20), "\x78\x56\x34\x12", "\x79\x56\x34\x12", 1)},
-		"gfs of another format":    {65536: gfsMagic},
-		"udf without its name":     {32769: "BEA01"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := disktest.Blank(t, "volume", 1<<20)
-			putAt(t, path, pieces)
-			require.Equal(t, volume.Unknown, probe(t, path).Kind)
 		})
 	}
 }
@@ -131,7 +90,7 @@ func TestMagicAtTheEnd(t *testing.T) {
 					return disk.Run{Len: int64(end) - off, Src: bytes.NewReader(b[:end]), Off: off}, nil
 				}))
 				require.NoError(t, err)
-				if m.sound != nil || end < len(b) {
+				if end < len(b) {
 					require.Equal(t, volume.Unknown, v.Kind, m.Kind)
 				} else {
 					require.Equal(t, m.Kind, v.Kind)
