@@ -4,9 +4,7 @@
 package guestfile
 
 import (
-	"cmp"
 	"errors"
-	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -16,8 +14,6 @@ import (
 const (
 	MaxRecords     = 1 << 19 // inodes, records or folder entries of a volume; beyond, a sample is taken
 	fragmentBudget = 4 << 30 // bytes of structures of all volumes of a disk, weighed by what parsing them costs
-
-	maxWorst = 10
 )
 
 // NewFragmentBudget returns the budget of a disk whose files are counted.
@@ -58,14 +54,6 @@ type Free struct {
 	Largest int64 `json:"largest_bytes"`
 }
 
-// Layout describes where one file lies.
-type Layout struct {
-	ID     int64 // number of the inode or record; of the first cluster in FAT
-	Path   string
-	Pieces int64
-	Bytes  int64
-}
-
 // Census is what a walk over a file system found.
 type Census struct {
 	Budget *Budget
@@ -76,7 +64,6 @@ type Census struct {
 	Unread         int64 // files and folders with structures that are broken or not supported
 	Looked, Of     int64 // records: the numbers are those of a sample where Looked is less than Of
 	Ended          bool  // the walk ended before all records of the volume, or of the sample
-	Worst          []Layout
 
 	cut bool
 }
@@ -95,18 +82,6 @@ func (c *Census) CountFree(find func(*FreeRuns) error) error {
 		c.Free = &free.Free
 	} else if !c.Broken(err) {
 		return err
-	}
-	return nil
-}
-
-// Paths finds the paths of the worst files. Where the budget ends, or a folder is broken, a file has none.
-func (c *Census) Paths(of func(id int64) (string, error)) error {
-	for i := range c.Worst {
-		path, err := of(c.Worst[i].ID)
-		if err != nil && !c.Broken(err) {
-			return err
-		}
-		c.Worst[i].Path = path
 	}
 	return nil
 }
@@ -142,18 +117,15 @@ func (c *Census) spent() bool { return c.cut || c.Budget.Work.Spent() > c.Budget
 
 // Tally counts the pieces of one file while its runs come in.
 type Tally struct {
-	Path func() string // of the file, where that is known at once
-
 	census *Census
-	file   Layout
+	pieces int64
+	bytes  int64
 	next   Run  // that would continue the last one
 	open   bool // a run of this stream has come
 }
 
 // Begin starts the count of a file.
-func (c *Census) Begin(id int64) *Tally {
-	return &Tally{census: c, file: Layout{ID: id}}
-}
+func (c *Census) Begin() *Tally { return &Tally{census: c} }
 
 // Stream begins another stream of the file. Two streams apart from each other are no fragments.
 func (t *Tally) Stream() { t.open = false }
@@ -166,53 +138,34 @@ func (t *Tally) Add(r Run) {
 		_ = t.census.Budget.Work.Spend(RunCost) // the next read ends the walk
 	}
 	switch {
-	case t.file.Pieces == 0:
-		t.file.Pieces = 1
+	case t.pieces == 0:
+		t.pieces = 1
 	case t.open && !dense && r.At-t.next.At != r.Off-t.next.Off:
-		t.file.Pieces++
+		t.pieces++
 	}
-	t.file.Bytes += r.Len
+	t.bytes += r.Len
 	t.open, t.next = true, Run{Off: r.End(), At: r.At + r.Len}
 }
 
 // Pieces returns the number of pieces so far.
-func (t *Tally) Pieces() int64 { return t.file.Pieces }
+func (t *Tally) Pieces() int64 { return t.pieces }
 
 // End counts the file or folder.
 func (t *Tally) End(folder bool) {
-	c, f := t.census, t.file
-	g := &c.Files
+	g := &t.census.Files
 	if folder {
-		g = &c.Folders
+		g = &t.census.Folders
 	}
 	g.Number++
-	g.Pieces += f.Pieces
-	g.Bytes += f.Bytes
-	if f.Pieces > 0 {
+	g.Pieces += t.pieces
+	g.Bytes += t.bytes
+	if t.pieces > 0 {
 		g.Placed++
 	}
-	if f.Pieces < 2 {
-		return
+	if t.pieces > 1 {
+		g.Fragmented++
+		g.Apart += t.bytes
 	}
-	g.Fragmented++
-	g.Apart += f.Bytes
-	if folder {
-		return
-	}
-	at, _ := slices.BinarySearchFunc(c.Worst, f, worse)
-	if at == maxWorst {
-		return
-	}
-	if t.Path != nil {
-		f.Path = t.Path()
-	}
-	c.Worst = slices.Insert(c.Worst, at, f)
-	c.Worst = c.Worst[:min(len(c.Worst), maxWorst)]
-}
-
-// worse orders files by their pieces, most first.
-func worse(a, b Layout) int {
-	return cmp.Or(cmp.Compare(b.Pieces, a.Pieces), cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.ID, b.ID))
 }
 
 // FreeRuns joins free blocks to pieces. They come in the order of the volume.

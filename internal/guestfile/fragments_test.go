@@ -39,7 +39,7 @@ func TestPieces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
-			tally := c.Begin(7)
+			tally := c.Begin()
 			var bytes int64
 			for _, s := range tc.streams {
 				tally.Stream()
@@ -51,7 +51,7 @@ func TestPieces(t *testing.T) {
 			tally.End(false)
 			require.Equal(t, tc.pieces, c.Files.Pieces)
 			require.Equal(t, bytes, c.Files.Bytes)
-			require.Equal(t, tc.pieces > 1, len(c.Worst) == 1)
+			require.Equal(t, tc.pieces > 1, c.Files.Fragmented == 1)
 			require.Zero(t, c.Folders)
 		})
 	}
@@ -61,7 +61,7 @@ func TestPieces(t *testing.T) {
 func TestPiecesCost(t *testing.T) {
 	t.Parallel()
 	c := &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
-	tally := c.Begin(1)
+	tally := c.Begin()
 	for i := range int64(10) {
 		tally.Add(run(2*i, 1, 7*i)) // the second of each two follows the first
 		tally.Add(run(2*i+1, 1, 7*i+1))
@@ -69,12 +69,12 @@ func TestPiecesCost(t *testing.T) {
 	require.EqualValues(t, 10*guestfile.RunCost, c.Budget.Work.Spent())
 }
 
-// The worst files are those with most pieces, whatever their order, and memory does not grow with the rest.
-func TestWorst(t *testing.T) {
+// The sums of many files do not depend on their order.
+func TestSumsOfFiles(t *testing.T) {
 	t.Parallel()
 	c := &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
 	for _, i := range rand.New(rand.NewPCG(1, 2)).Perm(1000) {
-		tally := c.Begin(int64(i))
+		tally := c.Begin()
 		for n := range int64(i) {
 			tally.Add(run(n, 1, 2*n))
 		}
@@ -84,11 +84,6 @@ func TestWorst(t *testing.T) {
 		Number: 1000, Placed: 999, Fragmented: 998, Pieces: 999 * 1000 / 2, Bytes: 999 * 1000 / 2,
 		Apart: 999*1000/2 - 1,
 	}, c.Files)
-	require.Len(t, c.Worst, 10)
-	for i, w := range c.Worst {
-		require.Equal(t, int64(999-i), w.ID)
-		require.Equal(t, w.ID, w.Pieces)
-	}
 }
 
 // Bitmaps of any length and content are what their bits are.

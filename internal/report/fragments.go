@@ -4,9 +4,6 @@ import (
 	"cmp"
 	"fmt"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/units"
@@ -26,16 +23,7 @@ type Fragmentation struct {
 	Read      int64           `json:"records_read"`
 	Records   int64           `json:"records"`
 	Ended     bool            `json:"ended_early"`
-	Worst     []worstFile     `json:"worst"`
 	Error     *Error          `json:"error,omitempty"` // why nothing was counted
-}
-
-// worstFile is a file in many pieces.
-type worstFile struct {
-	Path   string `json:"path,omitempty"` // empty: not found
-	Record int64  `json:"record"`         // inode, record of the MFT, or first cluster
-	Pieces int64  `json:"pieces"`
-	Bytes  int64  `json:"bytes"`
 }
 
 // NewFragmentation describes what was counted.
@@ -45,10 +33,7 @@ func NewFragmentation(vs []freespace.FragmentsOf) []Fragmentation {
 		f := Fragmentation{
 			Partition: v.Number, Name: v.Name, Kind: string(cmp.Or(v.Kind, volume.Unknown)),
 			Files: v.Files, Folders: v.Folders, Free: v.Free,
-			MFT: v.MFT, Unread: v.Unread, Read: v.Looked, Records: v.Of, Ended: v.Ended, Worst: []worstFile{},
-		}
-		for _, w := range v.Worst {
-			f.Worst = append(f.Worst, worstFile{w.Path, w.ID, w.Pieces, w.Bytes})
+			MFT: v.MFT, Unread: v.Unread, Read: v.Looked, Records: v.Of, Ended: v.Ended,
 		}
 		if v.Err != nil {
 			f.Error = NewError(v.Err)
@@ -133,7 +118,6 @@ func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
 	if f.Unread > 0 {
 		t.fact("Left out", units.Counted(f.Unread, "file")+" with broken or unknown structures")
 	}
-	t.worst(f)
 }
 
 // groupText describes files or folders in one line.
@@ -149,23 +133,6 @@ func groupText(g guestfile.Group) string {
 		s += fmt.Sprintf("; %.1f %% of %s in those", g.Share(), units.Format(g.Bytes))
 	}
 	return s
-}
-
-// worst prints the files with most pieces.
-func (t *Text) worst(f Fragmentation) {
-	if len(f.Worst) == 0 {
-		return
-	}
-	w := newTable(table.ColumnConfig{Name: "pieces", Align: text.AlignRight, AlignHeader: text.AlignRight})
-	w.AppendHeader(table.Row{"  ", "pieces", "size", "worst files"})
-	for _, x := range f.Worst {
-		path := Safe(x.Path)
-		if path == "" {
-			path = fmt.Sprintf("record %d", x.Record)
-		}
-		w.AppendRow(table.Row{"", x.Pieces, units.Format(x.Bytes), path})
-	}
-	t.table(w)
 }
 
 // fragmentationAdvice says what a copy changes, and what only the guest can.

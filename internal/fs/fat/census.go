@@ -5,8 +5,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/guestfile"
@@ -22,15 +20,9 @@ const (
 type census struct {
 	*guestfile.Census
 	fs      *fileSystem
-	folders []folder       // those that were met, in the order of the walk
+	folders []entry        // those that were met, in the order of the walk
 	seen    map[int64]bool // first clusters of folders
 	broken  error          // of the first file or folder that was left out
-}
-
-// folder is one that the walk has met.
-type folder struct {
-	entry
-	parent int // in census.folders
 }
 
 // Fragments counts the files of a volume, folder by folder.
@@ -49,18 +41,18 @@ func Fragments(c *guestfile.Census, volume disk.Disk) error {
 // walk visits all folders, those near the root first.
 func (w *census) walk() error {
 	defer func() { w.Of = w.Looked }()
-	root := folder{entry: entry{attr: attrDir, root: true, first: int64(w.fs.RootCluster)}}
+	root := entry{attr: attrDir, root: true, first: int64(w.fs.RootCluster)}
 	if w.fs.Bits != 32 {
 		root.first = 0 // in an area of its own
 	}
-	w.folders = []folder{root}
+	w.folders = []entry{root}
 	for i := 0; i < len(w.folders); i++ { //nolint:intrange // the walk adds to them
-		if err := w.count(w.folders[i].entry, i); err != nil && !w.skip(err) {
+		if err := w.count(w.folders[i]); err != nil && !w.skip(err) {
 			return err
 		}
 		var failed error
-		err := w.fs.each(w.folders[i].entry, func(e entry) bool {
-			if failed = w.visit(e, i); failed != nil && w.skip(failed) {
+		err := w.fs.each(w.folders[i], func(e entry) bool {
+			if failed = w.visit(e); failed != nil && w.skip(failed) {
 				failed = nil
 			}
 			return failed == nil
@@ -82,13 +74,13 @@ func (w *census) skip(err error) bool {
 }
 
 // visit counts a file, and remembers a folder.
-func (w *census) visit(e entry, parent int) error {
+func (w *census) visit(e entry) error {
 	if w.Looked++; w.Looked > guestfile.MaxRecords {
 		w.Cut()
 		return fmt.Errorf("fat: %w of %d names", ondisk.ErrLimit, guestfile.MaxRecords)
 	}
 	if !e.dir() {
-		return w.count(e, parent)
+		return w.count(e)
 	}
 	switch {
 	case w.seen[e.first]:
@@ -97,14 +89,13 @@ func (w *census) visit(e entry, parent int) error {
 		return fmt.Errorf("fat: %w of %d folders", ondisk.ErrLimit, maxFolders)
 	}
 	w.seen[e.first] = true
-	w.folders = append(w.folders, folder{e, parent})
+	w.folders = append(w.folders, e)
 	return nil
 }
 
 // count counts a file or a folder by the chain of its clusters.
-func (w *census) count(e entry, parent int) error {
-	t := w.Begin(e.first)
-	t.Path = func() string { return w.path(e, parent) }
+func (w *census) count(e entry) error {
+	t := w.Begin()
 	if e.first != 0 || (e.size > 0 && !e.dir()) {
 		off := int64(0)
 		err := w.fs.follow(e.first, w.fs.Clusters, (e.size+w.fs.Cluster-1)/w.fs.Cluster, func(cluster int64) error {
@@ -118,16 +109,6 @@ func (w *census) count(e entry, parent int) error {
 	}
 	t.End(e.dir())
 	return nil
-}
-
-// path returns the path of a file in a folder.
-func (w *census) path(e entry, parent int) string {
-	names := []string{e.name()}
-	for ; parent > 0; parent = w.folders[parent].parent {
-		names = append(names, w.folders[parent].name())
-	}
-	slices.Reverse(names)
-	return strings.Join(names, "/")
 }
 
 // freeInto adds the free clusters in the FAT in use. same gets each piece of that which was read, with its place; nil:

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
-	"unicode/utf16"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/guestfile"
@@ -45,7 +43,7 @@ func Fragments(c *guestfile.Census, volume disk.Disk) error {
 	if err := w.records(); err != nil {
 		return w.End(err)
 	}
-	return w.Paths(w.path)
+	return nil
 }
 
 // mft counts the pieces of the MFT itself.
@@ -54,7 +52,7 @@ func (w *census) mft() error {
 	if err != nil {
 		return err
 	}
-	t := w.Begin(mftRecord)
+	t := w.Begin()
 	if err := node.tally(t, attrData); err != nil {
 		return err
 	}
@@ -90,7 +88,7 @@ func (w *census) count(number int64) error {
 	if err != nil {
 		return err
 	}
-	t, kind := w.Begin(number), uint32(attrData)
+	t, kind := w.Begin(), uint32(attrData)
 	if node.rec.dir() {
 		kind = attrIndexAlloc
 	}
@@ -199,59 +197,6 @@ func (n *fileSystem) freeInto(out *guestfile.FreeRuns) error {
 		out.Bitmap(part, bits, done*n.cluster, n.cluster)
 	}
 	return nil
-}
-
-// path climbs from a file to the root.
-func (w *census) path(number int64) (string, error) {
-	var names []string
-	for at := (ref{number: number}); at.number != rootRecord; {
-		if len(names) == guestfile.MaxDepth {
-			return "", fmt.Errorf("record %d: %w of %d folders", number, ondisk.ErrLimit, guestfile.MaxDepth)
-		}
-		node, err := w.fs.node(at, fmt.Sprintf("record %d", at.number))
-		if err != nil {
-			return "", err
-		}
-		parent, name, err := node.ownName()
-		if err != nil {
-			return "", err
-		}
-		names, at = append([]string{name}, names...), parent
-	}
-	return strings.Join(names, "/"), nil
-}
-
-// errNamed ends the search for a name.
-var errNamed = errors.New("a name was found")
-
-// ownName returns the first long name of a file, and the folder that has it.
-func (node *node) ownName() (parent ref, name string, err error) {
-	look := func(r *record, a *attr) error {
-		if a.NonResident != 0 {
-			return nil
-		}
-		b := r.raw[a.at+int64(a.Offset):][:a.residentHead.Size]
-		if len(b) < keySize || len(b) < keySize+2*int(b[0x40]) || b[0x41] == spaceDOS {
-			return nil
-		}
-		units := make([]uint16, b[0x40])
-		for i := range units {
-			units[i] = binary.LittleEndian.Uint16(b[keySize+2*i:])
-		}
-		parent, name = newRef(binary.LittleEndian.Uint64(b)), string(utf16.Decode(units))
-		return errNamed
-	}
-	for _, visit := range []func(uint32, func(string) bool, func(*record, *attr) error) error{node.own, node.each} {
-		err := visit(attrFileName, anyName, look)
-		if errors.Is(err, errNamed) {
-			return parent, name, nil
-		}
-		if err != nil {
-			return parent, "", err
-		}
-	}
-	return parent, "", node.rec.broken(int64(node.rec.AttrOffset), "attributes", "no name",
-		"one that is not for DOS alone")
 }
 
 // anyName wants the attributes of all names.
