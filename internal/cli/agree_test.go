@@ -27,7 +27,7 @@ const agreeSectors = 6000
 var agreeVolumes = map[string]func(f forge.Bytes, lba, sectors int64){
 	"apfs": volumeforge.PutAPFS, "btrfs": volumeforge.PutBtrfs, "exfat": fsforge.PutExFAT,
 	"ext2": fsforge.PutExt, "f2fs": volumeforge.PutF2FS, "fat16": fsforge.PutFAT16,
-	"hfs": volumeforge.PutHFS, "hfsplus": volumeforge.PutHFSPlus, "wrapped hfsplus": volumeforge.PutHFSWrapped,
+	"hfs": volumeforge.PutHFS, "hfsplus": volumeforge.PutHFSPlus,
 	"hpfs": volumeforge.PutHPFS, "iso9660": volumeforge.PutISO9660, "jfs": volumeforge.PutJFS,
 	"ntfs": fsforge.PutNTFS, "refs": volumeforge.PutReFS, "reiserfs": volumeforge.PutReiserFS,
 	"ufs1": volumeforge.PutUFS1, "ufs2": volumeforge.PutUFS2, "xfs": volumeforge.PutXFS,

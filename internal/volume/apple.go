@@ -3,9 +3,7 @@ package volume
 import (
 	"crypto/md5"
 	"encoding/binary"
-	"fmt"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -63,14 +61,22 @@ const (
 	hfsSector = 512
 )
 
-// hfs is the master directory block of Mac OS up to 8.0. Spec: Apple, Inside Macintosh: Files, "Master Directory
-// Blocks".
+// hfs is the master directory block of Mac OS up to 8.0, also of one around an HFS+ ("wrapper"). Spec: Apple, Inside
+// Macintosh: Files, "Master Directory Blocks".
 var hfs = &row{
 	kinds: []Traits{{Kind: HFS, Title: "HFS"}},
 	what:  "hfs master directory block", at: []int64{hfsAt}, size: 130, order: binary.BigEndian,
-	magic:  []Mark{{0, "BD"}},
-	mine:   func(s *super) bool { return isHFS(s) && !wraps(s) },
-	checks: checkHFS,
+	magic: []Mark{{0, "BD"}},
+	mine:  func(s *super) bool { return s.u16(0x0e) == 3 }, // the start of the bitmap: two letters are weak evidence
+	checks: func(s *super) {
+		block, blocks, first := s.i64(0x14), int(s.u16(0x12)), int64(s.u16(0x1c))
+		s.check(
+			check{"block size", 0x14, 0, holds(block > 0 && block%hfsSector == 0, block, "a multiple of 512")},
+			check{"first block", 0x1c, 2, atLeast(4).says("4 or more sectors")},
+			check{"blocks", 0x12, 0, holds(blocks > 0 && hfsEnd(s) <= s.d.Size(), blocks,
+				"1 to %d, the size of the partition", max(0, s.d.Size()-first*hfsSector)/max(1, block))},
+		)
+	},
 	volume: func(s *super) *Volume {
 		const tail = 2 * hfsSector // behind the blocks: a copy of the master directory block, and a reserved sector
 		return &Volume{
@@ -80,32 +86,8 @@ var hfs = &row{
 	},
 }
 
-// hfsWrapper is an HFS with an HFS+ inside, which old systems read. Spec: Apple, TN1150, "HFS Wrapper".
-var hfsWrapper = &row{
-	what: hfs.what, size: hfs.size, order: hfs.order, magic: hfs.magic,
-	mine: func(s *super) bool { return isHFS(s) && wraps(s) },
-}
-
-// isHFS checks a constant, the start of the bitmap: two letters are weak evidence.
-func isHFS(s *super) bool { return s.u16(0x0e) == 3 }
-
-func wraps(s *super) bool { return s.text(0x7c, 2) == "H+" || s.text(0x7c, 2) == "HX" }
-
 // hfsEnd returns the end of the blocks, in bytes.
 func hfsEnd(s *super) int64 { return int64(s.u16(0x1c))*hfsSector + int64(s.u16(0x12))*s.i64(0x14) }
-
-func checkHFS(s *super) {
-	block, blocks, first := s.i64(0x14), int(s.u16(0x12)), int64(s.u16(0x1c))
-	embedded, length := int(s.u16(0x7e)), int(s.u16(0x80))
-	s.check(
-		check{"block size", 0x14, 0, holds(block > 0 && block%hfsSector == 0, block, "a multiple of 512")},
-		check{"first block", 0x1c, 2, atLeast(4).says("4 or more sectors")},
-		check{"blocks", 0x12, 0, holds(blocks > 0 && hfsEnd(s) <= s.d.Size(), blocks,
-			"1 to %d, the size of the partition", max(0, s.d.Size()-first*hfsSector)/max(1, block))},
-		check{"embedded volume", 0x7e, 0, holds(!wraps(s) || embedded+length <= blocks,
-			fmt.Sprint(embedded, length), "an end within %d blocks", blocks)},
-	)
-}
 
 // hfsPlus is the volume header of Mac OS since 8.1. Spec: Apple, Technical Note TN1150, "Volume Header".
 var hfsPlus = &row{
@@ -136,78 +118,8 @@ var hfsPlus = &row{
 		if s.u32(0x04)&unmounted == 0 || s.u32(0x04)&inconsistent != 0 {
 			v.Note("hfsplus-dirty", ondisk.Note, "HFS+ was not unmounted cleanly", "")
 		}
-		v.Label, s.err = hfsPlusLabel(s)
 		return v
 	},
-}
-
-// hfsPlusProber finds an HFS+, also in a wrapper.
-func hfsPlusProber() Prober {
-	p := hfsPlus.prober()
-	p.Marks = append(p.Marks, Mark{hfsAt, "BD"})
-	p.Probe = func(d disk.Disk) (*Volume, error) {
-		w, err := hfsWrapper.load(d, hfsAt)
-		if err != nil {
-			return nil, err
-		}
-		if w == nil {
-			return hfsPlus.probe(d)
-		}
-		if checkHFS(w); w.err != nil {
-			return nil, w.err
-		}
-		off := int64(w.u16(0x1c))*hfsSector + int64(w.u16(0x7e))*w.i64(0x14)
-		v, err := hfsPlus.probe(disk.Section(d, disk.Range{Off: off, Len: d.Size() - off}))
-		if v != nil {
-			v.Size, v.DataStart = v.Size+off, off
-			v.Add("wrapper", "HFS")
-		}
-		return v, ondisk.Shift(err, off)
-	}
-	return p
-}
-
-// hfsPlusLabel returns the name of the root folder, which is the first in the catalog: its parent has number 1. It is
-// empty if the catalog cannot be read. Spec: TN1150, "B-Trees".
-func hfsPlusLabel(s *super) (string, error) {
-	const (
-		atFirstLeaf, atNodeSize     = 14 + 10, 14 + 18 // in the header record
-		atKind, atRecords           = 8, 10            // in a node
-		atParent, atLength, atName  = 16, 20, 22       // in a key of the catalog, the first of a node
-		leaf, parentOfRoot, maxName = 0xff, 1, 255
-	)
-	b, err := hfsPlusNode(s, 0, 1, atNodeSize+2)
-	if err != nil || b == nil {
-		return "", err
-	}
-	size := int64(s.order.Uint16(b[atNodeSize:]))
-	if !PowerBetween(size, 512, 32<<10) {
-		return "", nil
-	}
-	if b, err = hfsPlusNode(s, int64(s.order.Uint32(b[atFirstLeaf:])), size, atName+512); err != nil || b == nil {
-		return "", err
-	}
-	length := int(s.order.Uint16(b[atLength:]))
-	if b[atKind] != leaf || s.order.Uint16(b[atRecords:]) == 0 || s.order.Uint32(b[atParent:]) != parentOfRoot ||
-		length > maxName {
-		return "", nil
-	}
-	return ondisk.UTF16Z(b[atName:atName+2*length], s.order), nil
-}
-
-// hfsPlusNode reads the start of node n of the catalog; nil where the volume has no such place.
-func hfsPlusNode(s *super, n, size, length int64) ([]byte, error) {
-	const atExtents, extents = 0x120, 8
-	at, block := n*size, s.i64(0x28)
-	for i := range int64(extents) {
-		start, bytes := s.i64(atExtents+8*i), s.i64(atExtents+8*i+4)*block
-		if at < bytes {
-			b, err := ReadBlock(s.d, start*block+at, length)
-			return b, orNil(err)
-		}
-		at -= bytes
-	}
-	return nil, nil
 }
 
 // hfsUUID derives a UUID from a 64-bit number as libblkid does: an MD5 in the name space of Apple, marked as version 3.

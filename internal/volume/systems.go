@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -16,10 +15,11 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// iso9660 is the primary volume descriptor of a CD. Spec: ECMA-119, 8.4 and 8.5. Numbers stand there twice, little-endian and big-endian.
+// iso9660 is the primary volume descriptor of a CD. Spec: ECMA-119, 8.4 and 8.5. Numbers stand there twice,
+// little-endian and big-endian.
 var iso9660 = &row{
 	kinds: []Traits{{Kind: ISO9660, Title: "ISO 9660"}},
-	what:  "iso 9660 volume descriptor", at: []int64{isoAt}, size: 882, order: binary.LittleEndian,
+	what:  "iso 9660 volume descriptor", at: []int64{32 << 10}, size: 882, order: binary.LittleEndian,
 	magic: []Mark{{0, "\x01CD001\x01"}},
 	checks: func(s *super) {
 		big := binary.BigEndian
@@ -36,46 +36,11 @@ var iso9660 = &row{
 	},
 	volume: func(s *super) *Volume {
 		const created, modified = 0x32d, 0x33e
-		v := &Volume{
+		return &Volume{
 			Kind: ISO9660, Label: s.label(0x28, 32), UUID: cmp.Or(isoDate(s, modified), isoDate(s, created)),
 			BlockSize: int64(s.u16(0x80)), Size: s.i64(0x50) * int64(s.u16(0x80)),
 		}
-		s.err = isoFurther(v, s)
-		return v
 	},
-}
-
-const isoAt = 32 << 10
-
-// isoFurther reads the descriptors behind the first. Joliet has a longer label, and the descriptors of UDF make the
-// volume a bridge. The escape sequences are those of UCS-2. Spec: Joliet Specification, "SVD Escape Sequences Field".
-func isoFurther(v *Volume, s *super) error {
-	const sector, most, supplementary, end = 2048, 64, 2, 255
-	ended := false
-	for i := int64(1); i < most; i++ {
-		b, err := ReadBlock(s.d, isoAt+i*sector, s.size)
-		if err != nil {
-			return orNil(err)
-		}
-		switch id := string(b[1:6]); {
-		case ended && (id == "NSR02" || id == "NSR03"):
-			v.Addf("UDF", "bridge, %s", id)
-			return nil
-		case ended && id == "BEA01":
-		case ended || id != "CD001":
-			return nil
-		case b[0] == end:
-			ended = true
-		case b[0] == supplementary && slices.Contains([]string{"%/@", "%/C", "%/E"}, Text(b[0x58:0x5c])):
-			v.Add("names", "Joliet")
-			// A plain name can be the same cut at 16 characters, or longer.
-			name := ondisk.UTF16Z(b[0x28:0x48], binary.BigEndian)
-			if name != "" && !strings.HasPrefix(string(s.b[0x28:0x48]), name) {
-				v.Label = strings.TrimRight(name, " ")
-			}
-		}
-	}
-	return nil
 }
 
 // isoDate formats a date as libblkid does: year, month, day, hour, minute, second, hundredths. All zeros are an empty
@@ -110,41 +75,8 @@ var vmfs = &row{
 		v.Add("device", vmfsID(s.b[130:146]))
 		v.Note("vmfs", ondisk.Refuse, "VMFS: a moved VMFS is taken for a snapshot by ESXi",
 			"move the virtual machines to a new datastore")
-		vmfsHeader(v, s)
 		return v
 	},
-}
-
-// vmfsHeader reads the header of the file system. Only the first device of a large VMFS has one. Local and later
-// variants count the magic number up; version 14 is VMFS 5, 24 VMFS 6. Spec: dissect.vmfs, c_vmfs.py, struct
-// FS3_Descriptor.
-func vmfsHeader(v *Volume, s *super) {
-	const fromData, magic, lastMagic = 2 << 20, 0x2fabf15e, 0x2fabf161
-	at := v.DataStart + fromData
-	if at > s.d.Size()-units.SectorSize {
-		return
-	}
-	b := s.read(at, units.SectorSize)
-	if b == nil {
-		return
-	}
-	le := binary.LittleEndian
-	if n := le.Uint32(b); n < magic || n > lastMagic {
-		v.Add("file system", "begins on another device")
-		return
-	}
-	v.UUID, v.Label = vmfsID(b[9:25]), Text(b[29:157])
-	version := 3
-	switch major := le.Uint32(b[4:]); {
-	case major >= 24:
-		version = 6
-	case major >= 14:
-		version = 5
-	}
-	v.Addf("version", "%d.%d", version, b[8])
-	if n := le.Uint64(b[161:]); n <= 1<<30 {
-		v.BlockSize = ondisk.I64(n)
-	}
 }
 
 // vmfsID formats an identifier as ESXi and libblkid do: two numbers, a half, and the address of a network card.

@@ -25,7 +25,7 @@ var Probers = []Prober{
 	f2fs.prober(),
 	ufs.prober(),
 	hfs.prober(),
-	hfsPlusProber(),
+	hfsPlus.prober(),
 	apfs.prober(),
 	iso9660.prober(),
 	SwapArea,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 
@@ -288,7 +287,7 @@ var ufs = &row{
 
 func isUFS2(s *super) bool { return s.u32(1372) == 0x19540119 }
 
-// btrfs is the superblock, with copies further on. Spec: Linux, include/uapi/linux/btrfs_tree.h, btrfs_super_block with
+// btrfs is the superblock. Spec: Linux, include/uapi/linux/btrfs_tree.h, btrfs_super_block with
 // btrfs_dev_item at 0xc9. Spec of its room for boot loaders: btrfs(5), "superblock"; GRUB 2.06, grub_btrfs_embed.
 var btrfs = &row{
 	kinds: []Traits{{Kind: Btrfs, Checksummed: 1 << 20}},
@@ -296,9 +295,20 @@ var btrfs = &row{
 	magic: []Mark{{0x40, "_BHRfS_M"}},
 	checks: func(s *super) {
 		const metadataUUID = 1 << 10 // incompatible feature: the device keeps the first UUID
-		s.check(btrfsSums(s)...)
+		var want []byte              // of the checksums, the standard library has two; the other two are not verified
+		switch s.u16(0xc4) {
+		case 0:
+			want = binary.LittleEndian.AppendUint32(nil, crc32c(s.b[32:]))
+		case 2:
+			h := sha256.Sum256(s.b[32:])
+			want = h[:]
+		}
+		got := s.b[:len(want)]
 		sector, device := s.i64(0x90), s.uuid(0x11b)
 		s.check(
+			check{"checksum type", 0xc4, 2, within(0, 3).says("0 to 3 (crc32c, xxhash, sha256, blake2)")},
+			check{"checksum", 0, 0, holds(bytes.Equal(got, want), got, "% x", want)},
+			check{"place", 0x30, 8, equal(ondisk.U64(s.at))},
 			check{"sector size", 0x90, 4, power(4096, 64<<10)},
 			check{"node size", 0x94, 4, power(sector, 64<<10)},
 			check{"devices", 0x88, 8, atLeast(1)},
@@ -309,7 +319,6 @@ var btrfs = &row{
 		)
 	},
 	volume: func(s *super) *Volume {
-		const zoned = 0x1000 // incompatible feature: copies stand in zones of their own
 		v := &Volume{
 			Kind: Btrfs, Label: s.text(0x12b, 256), UUID: s.uuid(0x20), BlockSize: s.i64(0x90),
 			Size: ondisk.I64(s.u64(0xd1)),
@@ -320,9 +329,6 @@ var btrfs = &row{
 			v.Note("btrfs-devices", ondisk.Note,
 				fmt.Sprintf("this is one of %d devices of a btrfs: the guest needs all of them", n), "")
 		}
-		if s.u64(0xbc)&zoned == 0 {
-			s.err = btrfsCopies(v, s)
-		}
 		return v
 	},
 }
@@ -331,53 +337,6 @@ const (
 	btrfsAt   = 64 << 10
 	btrfsSize = 4096 // covered by the checksum
 )
-
-// btrfsSums are the checks of every copy of a superblock. Of the checksums, the standard library has two; the other two
-// are not verified.
-func btrfsSums(s *super) []check {
-	var want []byte
-	switch s.u16(0xc4) {
-	case 0:
-		want = binary.LittleEndian.AppendUint32(nil, crc32c(s.b[32:]))
-	case 2:
-		h := sha256.Sum256(s.b[32:])
-		want = h[:]
-	}
-	got := s.b[:len(want)]
-	return []check{
-		{"checksum type", 0xc4, 2, within(0, 3).says("0 to 3 (crc32c, xxhash, sha256, blake2)")},
-		{"checksum", 0, 0, holds(bytes.Equal(got, want), got, "% x", want)},
-		{"place", 0x30, 8, equal(ondisk.U64(s.at))},
-	}
-}
-
-// btrfsCopies checks the further superblocks, which a rescue needs when the first is lost.
-func btrfsCopies(v *Volume, s *super) error {
-	for _, off := range []int64{64 << 20, 256 << 30} {
-		if off > v.Size-btrfsSize {
-			break
-		}
-		c, err := s.load(s.d, off)
-		if err != nil {
-			return err
-		}
-		state := "missing or broken"
-		if c != nil {
-			c.check(btrfsSums(c)...)
-			switch {
-			case c.err != nil && !errors.Is(c.err, ondisk.ErrFormat):
-				return c.err
-			case c.err == nil && c.uuid(0x20) == s.uuid(0x20):
-				continue
-			case c.err == nil:
-				state = "that of another file system"
-			}
-		}
-		v.Note("btrfs-mirror", ondisk.Note,
-			fmt.Sprintf("the copy of the btrfs superblock at byte %d of the volume is %s", off, state), "")
-	}
-	return nil
-}
 
 // SwapArea finds a swap area of Linux.
 var SwapArea = Prober{

