@@ -135,9 +135,7 @@ func (p *physicalVolume) readGroup() error {
 	for _, a := range p.metadata {
 		text, err := p.readText(ondisk.I64(a.Offset))
 		if err == nil && text != nil {
-			var g *volumeGroup
-			if g, err = parseGroup(text); err == nil {
-				g.describe(p)
+			if err = p.describe(text); err == nil {
 				return p.hibernated()
 			}
 			err = fmt.Errorf("text of the lvm metadata area at %#x: %w", a.Offset, err)
@@ -239,12 +237,6 @@ func plainID(s string) string {
 	}, s)
 }
 
-// Bounds of sections: LVM writes four, one within another, and names of up to 127 characters.
-const (
-	lvmMaxDepth = 16
-	lvmMaxName  = 128
-)
-
 // lvmScanner reads the text of LVM metadata: sections in braces, and keys with one value or a list. Only the text
 // itself, which readText bounds, limits a token. Spec: LVM2, libdm/libdm-config.c, and lvm.conf(5).
 type lvmScanner struct {
@@ -260,41 +252,6 @@ type lvmToken struct {
 
 // isWord reports whether a token is a key or a value.
 func (t lvmToken) isWord() bool { return t.mark == "w" }
-
-// walkLVM calls visit for each key with the names of the sections around it.
-func walkLVM(text []byte, visit func(path []string, key string, values []string)) error {
-	s := &lvmScanner{text: string(text)}
-	var path []string
-	for {
-		t, err := s.next()
-		switch {
-		case err != nil:
-			return err
-		case t.mark == "" && len(path) == 0:
-			return nil
-		case t.mark == "}" && len(path) > 0:
-			path = path[:len(path)-1]
-			continue
-		case !t.isWord():
-			return s.wrong(t, "the name of a section or a key")
-		}
-		is, err := s.next()
-		switch {
-		case err != nil:
-			return err
-		case is.mark == "{" && len(path) < lvmMaxDepth && len(t.word) <= lvmMaxName:
-			path = append(path, t.word)
-		case is.mark == "=":
-			values, err := s.values()
-			if err != nil {
-				return err
-			}
-			visit(path, t.word, values)
-		default:
-			return s.wrong(is, "{ or =, within 16 sections of short names")
-		}
-	}
-}
 
 // values reads the value or the list behind an equals sign.
 func (s *lvmScanner) values() ([]string, error) {

@@ -3,7 +3,6 @@ package volume
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -15,161 +14,172 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// volumeGroup has the fields of a text that are used here. Sizes are in extents or in sectors of 512 bytes, as in the
-// text. Spec: LVM2, lib/format_text/import_vsn1.c.
-type volumeGroup struct {
-	name, id string
-	seqno    string
-	extent   uint64 // sectors
-	pvs      map[string]*groupPV
-	lvs      []*logicalVolume
-	lvCount  int
-	last     *logicalVolume
-	lastName string
-}
-
-type groupPV struct {
-	id      string
-	peStart uint64 // sectors
-}
-
-// Limits of the parts of a text that are kept.
+// Bounds of a text: LVM nests four sections, has names of up to 127 characters, and a text of the largest size has
+// fewer sections and keys.
 const (
-	lvmMaxPVs      = 4096
-	lvmMaxSegments = 1024 // of one logical volume; more are fragments that are not read one by one
+	lvmMaxDepth = 16
+	lvmMaxName  = 128
+	lvmMaxLines = 1 << 16
 )
 
-// parseGroup parses the text of a volume group.
-func parseGroup(text []byte) (*volumeGroup, error) {
-	g := &volumeGroup{pvs: map[string]*groupPV{}}
-	var broken error
-	err := walkLVM(text, func(path []string, key string, values []string) {
-		if err := g.take(path, key, values); err != nil && broken == nil {
-			broken = err
-		}
-	})
-	switch {
-	case err != nil:
-		return nil, err
-	case broken != nil:
-		return nil, broken
-	case g.name == "":
-		return nil, ondisk.Field("lvm text", "volume group", 0, "none", "a section with its name")
-	case g.extent == 0:
-		return nil, ondisk.Field("lvm text", "extent size", 0, 0, "1 sector or more")
-	}
-	return g, nil
+// lvmSection is a section of a text: the group, a list of volumes, a volume or a segment. Sizes are in extents or in
+// sectors of 512 bytes. Spec: LVM2, lib/format_text/import_vsn1.c.
+type lvmSection struct {
+	name     string
+	keys     []lvmKey
+	sections []*lvmSection
 }
 
-// take stores one key. Sections nest as group, physical_volumes or logical_volumes, volume, segment.
-func (g *volumeGroup) take(path []string, key string, values []string) error {
-	if len(path) == 0 || len(values) == 0 {
-		return nil
+type lvmKey struct {
+	name   string
+	values []string
+}
+
+// parseLVM parses a text into its outermost sections.
+func parseLVM(text []byte) (*lvmSection, error) {
+	s := &lvmScanner{text: string(text)}
+	path := []*lvmSection{{}}
+	for lines := 0; ; lines++ {
+		in := path[len(path)-1]
+		t, err := s.next()
+		switch {
+		case err != nil:
+			return nil, err
+		case t.mark == "" && len(path) == 1:
+			return in, nil
+		case t.mark == "}" && len(path) > 1:
+			path = path[:len(path)-1]
+			continue
+		case !t.isWord():
+			return nil, s.wrong(t, "the name of a section or a key")
+		case lines == lvmMaxLines:
+			return nil, fmt.Errorf("lvm text: %w of %d sections and keys", ondisk.ErrLimit, lvmMaxLines)
+		}
+		is, err := s.next()
+		switch {
+		case err != nil:
+			return nil, err
+		case is.mark == "{" && len(path) <= lvmMaxDepth && len(t.word) <= lvmMaxName:
+			in.sections = append(in.sections, &lvmSection{name: t.word})
+			path = append(path, in.sections[len(in.sections)-1])
+		case is.mark == "=":
+			values, err := s.values()
+			if err != nil {
+				return nil, err
+			}
+			in.keys = append(in.keys, lvmKey{t.word, values})
+		default:
+			return nil, s.wrong(is, "{ or =, within 16 sections of short names")
+		}
 	}
-	if g.name == "" {
-		g.name = strings.Clone(path[0])
-	}
-	switch {
-	case path[0] != g.name:
-		return nil
-	case len(path) == 1:
-		return g.own(key, values[0])
-	case len(path) == 3 && path[1] == "physical_volumes":
-		return g.pv(path[2], key, values[0])
-	case path[1] != "logical_volumes" || len(path) < 3:
-		return nil
-	}
-	lv := g.lv(path[2])
-	switch {
-	case lv == nil:
-		return nil
-	case len(path) == 3 && key == "status":
-		lv.visible = slices.Contains(values, "VISIBLE")
-	case len(path) == 4:
-		return lv.segment(path[3], key, values)
+}
+
+// values returns the values of a key.
+func (s *lvmSection) values(key string) []string {
+	for _, k := range s.keys {
+		if k.name == key {
+			return k.values
+		}
 	}
 	return nil
 }
 
-func (g *volumeGroup) own(key, value string) (err error) {
-	switch key {
-	case "id":
-		g.id, err = lvmShort(key, value)
-	case "seqno":
-		g.seqno, err = lvmShort(key, value)
-	case "extent_size":
-		g.extent, err = lvmNumber(key, value)
+// value returns the first value of a key, empty if absent.
+func (s *lvmSection) value(key string) (string, error) {
+	v := s.values(key)
+	switch {
+	case len(v) == 0:
+		return "", nil
+	case len(v[0]) > lvmMaxName:
+		return "", ondisk.Field("lvm text", key, 0, v[0], fmt.Sprintf("up to %d characters", lvmMaxName))
 	}
-	return err
+	return strings.Clone(v[0]), nil // the text is not kept
 }
 
-func (g *volumeGroup) pv(name, key, value string) (err error) {
-	pv := g.pvs[name]
-	if pv == nil {
-		if len(g.pvs) == lvmMaxPVs {
-			return nil
-		}
-		pv = &groupPV{}
-		g.pvs[name] = pv
+// number returns the number of a key, 0 if absent.
+func (s *lvmSection) number(key string) (uint64, error) {
+	v, err := s.value(key)
+	if v == "" {
+		return 0, err
 	}
-	switch key {
-	case "id":
-		pv.id = value
-	case "pe_start":
-		pv.peStart, err = lvmNumber(key, value)
-	}
-	return err
-}
-
-// lv returns the logical volume of the current section; nil beyond the limit.
-func (g *volumeGroup) lv(name string) *logicalVolume {
-	if g.lvCount > 0 && g.lastName == name {
-		return g.last
-	}
-	g.lastName, g.last = name, nil
-	if g.lvCount++; len(g.lvs) < maxParts {
-		g.last = &logicalVolume{name: strings.Clone(name)}
-		g.lvs = append(g.lvs, g.last)
-	}
-	return g.last
-}
-
-// lvmShort copies a word that is kept, so that the text is not.
-func lvmShort(key, value string) (string, error) {
-	if len(value) > lvmMaxName {
-		return "", ondisk.Field("lvm text", key, 0, value, fmt.Sprintf("up to %d characters", lvmMaxName))
-	}
-	return strings.Clone(value), nil
-}
-
-func lvmNumber(key, value string) (uint64, error) {
-	n, err := strconv.ParseUint(value, 10, 64)
+	n, err := strconv.ParseUint(v, 10, 64)
 	if err != nil {
-		return 0, ondisk.Field("lvm text", key, 0, value, "a number")
+		return 0, ondisk.Field("lvm text", key, 0, v, "a number")
 	}
 	return n, nil
 }
 
-// describe fills the volume from the group.
-func (g *volumeGroup) describe(p *physicalVolume) {
-	v, own := p.v, g.ownName(p.uuid)
-	v.Label = g.name
-	v.Add("volume group", g.name)
-	v.Add("group UUID", plainID(g.id))
-	if n, ok := g.bytes(1); ok {
+// inside returns the sections in the section of a name.
+func (s *lvmSection) inside(name string) []*lvmSection {
+	for _, x := range s.sections {
+		if x.name == name {
+			return x.sections
+		}
+	}
+	return nil
+}
+
+// maxParts bounds the parts that are kept of a volume: a VG has rarely more logical volumes.
+const maxParts = 256
+
+// describe fills the volume from the text of its group.
+func (p *physicalVolume) describe(text []byte) error {
+	root, err := parseLVM(text)
+	if err != nil {
+		return err
+	}
+	if len(root.sections) == 0 {
+		return ondisk.Field("lvm text", "volume group", 0, "none", "a section with its name")
+	}
+	g := root.sections[0]
+	id, err1 := g.value("id")
+	seqno, err2 := g.value("seqno")
+	extent, err3 := g.number("extent_size")
+	own, peStart, err4 := p.own(g)
+	switch err := errors.Join(err1, err2, err3, err4); {
+	case err != nil:
+		return err
+	case extent == 0:
+		return ondisk.Field("lvm text", "extent size", 0, 0, "1 sector or more")
+	}
+	start := p.v.DataStart
+	if peStart > 0 && peStart < ondisk.U64(p.d.Size())/lvmSector {
+		start = ondisk.I64(peStart) * lvmSector
+	}
+	pvs, lvs := g.inside("physical_volumes"), g.inside("logical_volumes")
+	parts := make([]Part, 0, min(len(lvs), maxParts))
+	for _, lv := range lvs[:min(len(lvs), maxParts)] {
+		part, err := logicalVolume(lv, own, extent, disk.Range{Off: start, Len: p.d.Size() - start})
+		if err != nil {
+			return err
+		}
+		parts = append(parts, part)
+	}
+	v := p.v
+	v.Label, v.DataStart, v.Parts = strings.Clone(g.name), start, parts
+	v.Add("volume group", v.Label)
+	v.Add("group UUID", plainID(id))
+	if n, ok := lvmBytes(1, extent); ok {
 		v.Add("extent size", units.Format(n))
 	}
-	v.Add("revision", g.seqno)
-	if len(g.pvs) > 1 {
-		v.Add("physical volumes", fmt.Sprintf("%d (this is %q)", len(g.pvs), own))
+	v.Add("revision", seqno)
+	if len(pvs) > 1 {
+		v.Addf("physical volumes", "%d (this is %q)", len(pvs), own)
 	}
-	v.Add("logical volumes", strconv.Itoa(g.lvCount))
-	if pv := g.pvs[own]; pv != nil && pv.peStart > 0 && pv.peStart < ondisk.U64(p.d.Size())/lvmSector {
-		v.DataStart = ondisk.I64(pv.peStart) * lvmSector
+	v.Addf("logical volumes", "%d", len(lvs))
+	return nil
+}
+
+// own returns the name of the physical volume in its group, and its first extent in sectors; empty if the group does
+// not have it.
+func (p *physicalVolume) own(g *lvmSection) (name string, peStart uint64, err error) {
+	for _, pv := range g.inside("physical_volumes") {
+		if id := pv.values("id"); len(id) > 0 && id[0] == p.uuid {
+			peStart, err = pv.number("pe_start")
+			return strings.Clone(pv.name), peStart, err
+		}
 	}
-	for _, lv := range g.lvs {
-		v.Parts = append(v.Parts, g.part(lv, own, v.DataStart, p.d.Size()))
-	}
+	return "", 0, nil
 }
 
 // hibernated looks for a hibernated Linux in the logical volumes, since swap is often on LVM.
@@ -190,122 +200,56 @@ func (p *physicalVolume) hibernated() error {
 	return nil
 }
 
-// ownName returns the name of the physical volume with an identifier.
-func (g *volumeGroup) ownName(uuid string) string {
-	for name, pv := range g.pvs {
-		if pv.id == uuid {
-			return name
-		}
-	}
-	return ""
-}
-
-// bytes returns the size of a number of extents; false if it overflows.
-func (g *volumeGroup) bytes(extents uint64) (int64, bool) {
-	hi, lo := bits.Mul64(extents, g.extent)
+// lvmBytes returns the size of a number of extents of so many sectors; false if it overflows.
+func lvmBytes(extents, sectors uint64) (int64, bool) {
+	hi, lo := bits.Mul64(extents, sectors)
 	if hi != 0 || lo > math.MaxInt64/lvmSector {
 		return 0, false
 	}
 	return ondisk.I64(lo) * lvmSector, true
 }
 
-// maxParts bounds the parts that are kept of a volume: a VG has rarely more logical volumes.
-const maxParts = 256
-
-// logicalVolume is a logical volume of a text.
-type logicalVolume struct {
-	name     string
-	visible  bool
-	segments []segment
-	dropped  bool // it has more segments than are kept
-	section  string
-}
-
-// segment is a run of extents with one mapping.
-type segment struct {
-	extents uint64
-	kind    string
-	stripes []string // names of physical volumes and first extents by turns
-}
-
-// segment stores a key of a segment of the volume.
-func (lv *logicalVolume) segment(section, key string, values []string) (err error) {
-	if lv.section != section {
-		if lv.dropped = lv.dropped || len(lv.segments) == lvmMaxSegments; lv.dropped {
-			return nil
-		}
-		lv.section = section
-		lv.segments = append(lv.segments, segment{})
-	}
-	s := &lv.segments[len(lv.segments)-1]
-	switch key {
-	case "extent_count":
-		s.extents, err = lvmNumber(key, values[0])
-	case "type":
-		s.kind, err = lvmShort(key, values[0])
-	case "stripes":
-		// More are stripes over several volumes, which lie in no one place.
-		s.stripes = slices.Clone(values[:min(len(values), 4)])
-	}
-	return err
-}
-
-// part returns a logical volume as lvs(8) prints it: names of internal volumes stand in brackets.
-func (g *volumeGroup) part(lv *logicalVolume, own string, start, size int64) Part {
-	out := Part{Name: lv.name, Kind: lv.kind(), Start: -1}
-	if !lv.visible {
+// logicalVolume returns a logical volume as lvs(8) prints it: names of internal volumes stand in brackets. own is the
+// name of the physical volume, which has the extents in a range; extent is the size of one in sectors. Only a volume
+// that is contiguous there has a place. LVM calls a single stripe linear, and stores it as striped.
+func logicalVolume(lv *lvmSection, own string, extent uint64, in disk.Range) (Part, error) {
+	const most = math.MaxUint64 / 2 // a sum that cannot be stays above every disk
+	out := Part{Name: strings.Clone(lv.name), Start: -1}
+	if !slices.Contains(lv.values("status"), "VISIBLE") {
 		out.Name = "[" + lv.name + "]"
 	}
-	var extents uint64
-	for _, s := range lv.segments {
-		extents = min(extents+s.extents, math.MaxUint64/2) // a sum that cannot be stays above every disk
+	var kinds []string
+	first, extents, contiguous := uint64(0), uint64(0), own != "" && in.Off > 0
+	for i, s := range lv.sections {
+		n, err1 := s.number("extent_count")
+		kind, err2 := s.value("type")
+		if err := errors.Join(err1, err2); err != nil {
+			return out, err
+		}
+		stripes := s.values("stripes") // names of physical volumes and first extents by turns
+		linear := kind == "striped" && len(stripes) == 2
+		if linear {
+			kind = "linear"
+		}
+		kinds = append(kinds, kind)
+		if contiguous = contiguous && linear && stripes[0] == own; contiguous {
+			at, err := strconv.ParseUint(stripes[1], 10, 64)
+			if i == 0 {
+				first = at
+			}
+			contiguous = err == nil && at < most && n < most && at == first+extents
+		}
+		extents = min(extents+min(n, most), most)
 	}
+	slices.Sort(kinds)
+	kinds = slices.Compact(kinds)
+	out.Kind = strings.Join(kinds[:min(len(kinds), 4)], ", ")
 	var ok bool
-	if out.Size, ok = g.bytes(extents); !ok || lv.dropped {
-		return out
+	if out.Size, ok = lvmBytes(extents, extent); !ok || !contiguous || len(lv.sections) == 0 {
+		return out, nil
 	}
-	first, linear := lv.place(own)
-	off, ok := g.bytes(first)
-	if linear && ok && start > 0 && off <= size-start && out.Size <= size-start-off {
-		out.Start = start + off
+	if off, ok := lvmBytes(first, extent); ok && off <= in.Len && out.Size <= in.Len-off {
+		out.Start = in.Off + off
 	}
-	return out
-}
-
-// kind returns the kinds of all segments. LVM calls a single stripe linear, and stores it as striped.
-func (lv *logicalVolume) kind() string {
-	kinds := map[string]bool{}
-	for _, s := range lv.segments {
-		kinds[s.name()] = true
-	}
-	names := slices.Sorted(maps.Keys(kinds))
-	return strings.Join(names[:min(len(names), 4)], ", ")
-}
-
-func (s segment) name() string {
-	if s.kind == "striped" && len(s.stripes) == 2 {
-		return "linear"
-	}
-	return s.kind
-}
-
-// place returns the first extent of a volume that is contiguous on the physical volume own.
-func (lv *logicalVolume) place(own string) (first uint64, ok bool) {
-	next := uint64(0)
-	for i, s := range lv.segments {
-		if own == "" || len(s.stripes) != 2 || s.name() != "linear" || s.stripes[0] != own {
-			return 0, false
-		}
-		at, err := strconv.ParseUint(s.stripes[1], 10, 64)
-		switch {
-		case err != nil || at > math.MaxUint64/2 || s.extents > math.MaxUint64/2:
-			return 0, false
-		case i == 0:
-			first = at
-		case at != next:
-			return 0, false
-		}
-		next = at + s.extents
-	}
-	return first, len(lv.segments) > 0
+	return out, nil
 }
