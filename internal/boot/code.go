@@ -4,7 +4,6 @@
 package boot
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
@@ -81,38 +80,39 @@ func first(codes []*Code, code []byte, may func(c *Code) bool) *Code {
 	return Unknown
 }
 
-// Has makes code known by runs of bytes that it has in every version; their offsets differ between builds and
-// languages.
-func Has(all ...[]byte) func(code []byte) bool {
-	return func(code []byte) bool {
-		for _, run := range all {
-			if !bytes.Contains(code, run) {
-				return false
-			}
-		}
-		return true
-	}
-}
-
-// Like makes code known by instructions that it has in every build, wherever they stand. They are hexadecimal, with two
-// dots for a byte that differs between builds.
+// Like makes code known by runs of bytes that it has in every build and language, wherever they stand. They are
+// hexadecimal, with two dots for a byte that differs, and texts in quotes.
 func Like(all ...string) func(code []byte) bool {
 	runs := make([][]uint16, len(all))
-	for i, text := range all {
-		for pair := range slices.Chunk([]byte(strings.ReplaceAll(text, " ", "")), 2) {
-			n, err := strconv.ParseUint(string(pair), 16, 8)
-			if string(pair) == ".." {
-				n, err = anyByte, nil
+	for i, run := range all {
+		for n, piece := range strings.Split(run, "'") {
+			if n%2 == 0 {
+				runs[i] = append(runs[i], hexadecimal(piece)...)
+				continue
 			}
-			if err != nil {
-				panic(fmt.Sprintf("boot: %q is no run of bytes: %v", text, err))
+			for _, c := range []byte(piece) {
+				runs[i] = append(runs[i], uint16(c))
 			}
-			runs[i] = append(runs[i], uint16(n))
 		}
 	}
 	return func(code []byte) bool {
 		return !slices.ContainsFunc(runs, func(run []uint16) bool { return !matches(code, run) })
 	}
+}
+
+// hexadecimal decodes a run of bytes.
+func hexadecimal(text string) (run []uint16) {
+	for pair := range slices.Chunk([]byte(strings.ReplaceAll(text, " ", "")), 2) {
+		n, err := strconv.ParseUint(string(pair), 16, 8)
+		if string(pair) == ".." {
+			n, err = anyByte, nil
+		}
+		if err != nil {
+			panic(fmt.Sprintf("boot: %q is no run of bytes: %v", text, err))
+		}
+		run = append(run, uint16(n))
+	}
+	return run
 }
 
 const anyByte = 1 << 8
@@ -130,9 +130,6 @@ func matches(code []byte, run []uint16) bool {
 	}
 	return false
 }
-
-// Says makes code known by a text.
-func Says(text string) func(code []byte) bool { return Has([]byte(text)) }
 
 // Either makes code known by one of two marks.
 func Either(a, b func(code []byte) bool) func(code []byte) bool {

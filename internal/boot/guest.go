@@ -55,9 +55,11 @@ type Guest struct {
 	budget *guestfile.Budget
 	unseen map[int]bool // numbers of partitions of which not all files could be looked into
 	missed Found        // the same, with reasons
-	kept   map[any]any  // by type, see Kept
 
 	configs []Config
+
+	// Windows is what the finders of package windows share about the guest.
+	Windows any
 }
 
 type opened struct {
@@ -70,20 +72,6 @@ type opened struct {
 func (g *Guest) Hybrid() bool {
 	_, ok := g.find(func(p Partition) bool { return p.Slot > 0 })
 	return ok
-}
-
-// Kept returns what the finders of one family share about a guest: the value of their type, zero at first.
-func Kept[T any](g *Guest) *T {
-	key := any((*T)(nil))
-	if v, ok := g.kept[key].(*T); ok {
-		return v
-	}
-	if g.kept == nil {
-		g.kept = map[any]any{}
-	}
-	v := new(T)
-	g.kept[key] = v
-	return v
 }
 
 // Readers open the file systems whose files are read.

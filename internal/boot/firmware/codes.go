@@ -20,19 +20,20 @@ var (
 	// mov ax,0201h or mov ah,02h: a read by cylinder, head and sector.
 	GenericCHS = &boot.Code{
 		ID: "generic-chs", Name: "standard code of an unnamed maker", Generic: true, ReadsCHS: true,
-		Known: func(code []byte) bool {
-			return isStandard(code) && boot.Either(boot.Has([]byte{0xb8, 0x01, 0x02}),
-				boot.Has([]byte{0xb4, 0x02}))(code)
-		},
+		Known: standard("b80102", "b402"),
 	}
 	// mov ah,42h, mov ax,42xxh: a read by LBA.
 	GenericLBA = &boot.Code{
 		ID: "generic-lba", Name: "standard code of an unnamed maker", Generic: true,
-		Known: func(code []byte) bool {
-			return isStandard(code) && boot.Either(boot.Has([]byte{0xb4, 0x42}), boot.Has([]byte{0x00, 0x42}))(code)
-		},
+		Known: standard("b442", "0042"),
 	}
 )
+
+// standard makes standard code known by one of two reads.
+func standard(a, b string) func(code []byte) bool {
+	reads := boot.Either(boot.Like(a), boot.Like(b))
+	return func(code []byte) bool { return isStandard(code) && reads(code) }
+}
 
 func isStandard(code []byte) bool {
 	named := func(word string) bool { return bytes.Contains(code, []byte(word)) }
@@ -98,7 +99,7 @@ var (
 		},
 		Known: boot.Like("31f6 bbbe07 b90400 382f 74.. 7f.. 85f6 75.. 89de 80c310 e2",
 			"83c608 bff80d 66a5 87.. 83ee04 e8.... eb.. 8a7401 8b4c02 b002 b402 cd13", "5e 8814 81bffe0155aa",
-			"31534642 a33b f110 802a 486169 6b7521"),
+			"'1SFB' a33b f110 802a 'Haiku!'"),
 	}
 )
 
@@ -106,7 +107,7 @@ var (
 const typeOfFreeBSDBoot = "83bd6b9d-7f41-11dc-be0b-001560b84f0f"
 
 // freeBSDStart is the start of every version, by which boot0cfg(8) knows them.
-var freeBSDStart = []byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}
+const freeBSDStart = "fc 31c0 8ec0 8ed8 8ed0 bc007c"
 
 // Code of the BSDs. boot0 and mbr of FreeBSD use LBA only if a flag behind the code is set, which is up to the
 // administrator. Hence they count as readers of CHS.
@@ -126,35 +127,30 @@ var (
 	// stand/i386/gptboot/gptldr.S.
 	FreeBSDBoot = &boot.Code{
 		ID: "freebsd-gptboot", Name: "gptboot or gptzfsboot", OfVolume: true, Find: findFreeBSDBoot,
-		Known: boot.Like("31c9 8ec1 8ed9 8ed1 bc007c bb..7c 8b770a 01de", "88160009 e9..13 eb0e 425458"),
+		Known: boot.Like("31c9 8ec1 8ed9 8ed1 bc007c bb..7c 8b770a 01de", "88160009 e9..13 eb0e 'BTX'"),
 	}
 	// "Drive " belongs to the menu.
 	FreeBSDMenu = &boot.Code{
 		ID: "freebsd-boot0", Name: "FreeBSD boot0", ReadsCHS: true, HandsOver: true, Many: true, Address: byFlag,
 		Choice: "a partition that the user chooses",
 		Picks:  func(p boot.Partition) bool { return p.InMBR() },
-		Known:  boot.Has(freeBSDStart, []byte("Drive ")),
+		Known:  boot.Like(freeBSDStart, "'Drive '"),
 	}
 	// mov si,7c1ah; mov di,061ah behind it … cmp word [bx+1feh],0aa55h.
 	FreeBSD = &boot.Code{
 		ID: "freebsd-mbr", Name: "FreeBSD", ReadsCHS: true, Address: byFlag,
-		Known: boot.Has(append(slices.Clip(freeBSDStart), 0xbe, 0x1a, 0x7c, 0xbf, 0x1a, 0x06)),
+		Known: boot.Like(freeBSDStart + "be1a7c bf1a06"),
 	}
 	// xor ax,ax; mov ss,ax; mov sp,7c00h; mov es,ax; mov ds,ax; mov si,sp; mov di,0600h … mov esi,ebp; pop dx: hands
 	// the LBA over. It reads by CHS only where the bytes mean the LBA in the BIOS's geometry.
 	NetBSD = &boot.Code{
 		ID: "netbsd", Name: "NetBSD",
-		Known: boot.Has([]byte{
-			0x31, 0xc0, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x8e, 0xc0, 0x8e, 0xd8, 0x89, 0xe6, 0xbf,
-			0x00, 0x06,
-		},
-			[]byte{0x66, 0x89, 0xee, 0x5a}),
+		Known: boot.Like("31c0 8ed0 bc007c 8ec0 8ed8 89e6 bf0006", "6689ee 5a"),
 	}
 	// jmp 07c0h:…; mov ax,cs; mov ss,ax; mov sp,0fffch; mov ds,ax … mov ax,07a0h; mov es,ax; xor si,si; xor di,di.
 	OpenBSD = &boot.Code{
 		ID: "openbsd", Name: "OpenBSD", HandsOver: true,
-		Known: boot.Has([]byte{0xc0, 0x07, 0x8c, 0xc8, 0x8e, 0xd0, 0xbc, 0xfc, 0xff, 0x8e, 0xd8},
-			[]byte{0xb8, 0xa0, 0x07, 0x8e, 0xc0, 0x31, 0xf6, 0x31, 0xff}),
+		Known: boot.Like("c007 8cc8 8ed0 bcfcff 8ed8", "b8a007 8ec0 31f6 31ff"),
 	}
 )
 
@@ -179,18 +175,18 @@ var Encryption = boot.Finder{Name: "encryption", Find: findEncryption}
 var (
 	TrueCrypt = &boot.Code{
 		ID: "truecrypt", Name: "TrueCrypt", Encrypts: true,
-		Known: boot.Says("TrueCrypt Boot Loader"),
+		Known: boot.Like("'TrueCrypt Boot Loader'"),
 	}
 	VeraCrypt = &boot.Code{
 		ID: "veracrypt", Name: "VeraCrypt", Encrypts: true,
-		Known: boot.Says("VeraCrypt Boot Loader"),
+		Known: boot.Like("'VeraCrypt Boot Loader'"),
 	}
 	PGP = &boot.Code{
-		ID: "pgp", Name: "PGP or Symantec Drive Encryption", Encrypts: true, Known: boot.Says("\xeb\x48\x90PGPGUARD"),
+		ID: "pgp", Name: "PGP or Symantec Drive Encryption", Encrypts: true, Known: boot.Like("eb4890 'PGPGUARD'"),
 	}
 	SafeBoot = &boot.Code{
 		ID: "safeboot", Name: "SafeBoot or McAfee Endpoint Encryption", Encrypts: true,
-		Known: boot.Either(boot.Says("SafeBoot"), boot.Says("Safeboot")),
+		Known: boot.Either(boot.Like("'SafeBoot'"), boot.Like("'Safeboot'")),
 	}
 )
 

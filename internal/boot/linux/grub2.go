@@ -244,11 +244,11 @@ func isBootImage(b []byte) bool {
 
 // Marks of diskboot.img. Builds differ in what they print, and so in where the code stands.
 var (
-	grubListCode = [][]byte{
-		{0xbf, 0xf4, 0x81},             // mov di,81f4h: the first entry, where it is in memory
-		{0x83, 0xef, 0x0c},             // sub di,12: on to the next
-		{0xea, 0x00, 0x82, 0x00, 0x00}, // jmp 0:8200h: into what the list has loaded
-	}
+	grubListCode = boot.Like(
+		"bff481",     // mov di,81f4h: the first entry, where it is in memory
+		"83ef0c",     // sub di,12: on to the next
+		"ea00820000", // jmp 0:8200h: into what the list has loaded
+	)
 	grubTexts = []byte("Geom\x00Read\x00 Error\x00") // the last ones, behind the code
 )
 
@@ -256,7 +256,7 @@ var (
 // that fill memory without a hole, as setup.c makes them: a guess is never patched.
 func blockList(b []byte) (entries []grubEntry, ok bool) {
 	end := bytes.Index(b, grubTexts)
-	if end < 0 || !boot.Has(grubListCode...)(b[:end]) {
+	if end < 0 || !grubListCode(b[:end]) {
 		return nil, false
 	}
 	sectors := 0

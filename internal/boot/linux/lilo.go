@@ -119,12 +119,12 @@ type liloFirst struct {
 }
 
 // liloReads are the instructions that read that sector, and those that read by such a list.
-var liloReads = boot.Has(
-	[]byte{0x8a, 0x76, 0x1f, 0xbe, 0x20, 0x00, 0xe8},             // mov dh,[1fh]; mov si,20h; call
-	[]byte{0x66, 0x81, 0x7f, 0xfc, 'L', 'I', 'L', 'O'},           // cmp dword [bx-4],"LILO"
-	[]byte{0x66, 0xad, 0x66, 0x09, 0xc0, 0x74},                   // lodsd; or eax,eax; jz
-	[]byte{0x66, 0x03, 0x46, 0x10, 0xe8},                         // add eax,[10h]; call
-	[]byte{0xbe, 0x06, 0x00, 0x89, 0xf7, 0xb9, 0x0a, 0x00, 0xb4}, // mov si,6; mov di,si; mov cx,10
+var liloReads = boot.Like(
+	"8a761f be2000 e8",      // mov dh,[1fh]; mov si,20h; call
+	"66817ffc 'LILO'",       // cmp dword [bx-4],"LILO"
+	"66ad 6609c0 74",        // lodsd; or eax,eax; jz
+	"66034610 e8",           // add eax,[10h]; call
+	"be0600 89f7 b90a00 b4", // mov si,6; mov di,si; mov cx,10
 )
 
 // readLiloFirst decodes and checks a first stage, which is known by its magic. code holds at least the 440 bytes in

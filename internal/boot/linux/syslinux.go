@@ -21,22 +21,23 @@ var (
 		ID: "syslinux-gptmbr", Name: "SYSLINUX gptmbr", HandsOver: true, GPT: true,
 		Choice: "the partition with the attribute of legacy boot",
 		Picks:  func(p boot.Partition) bool { return p.LegacyBoot },
-		Known: boot.Either(boot.Has(syslinuxStart, []byte("\x66\xb8!GPT")),
-			boot.Has(syslinuxOldStart, []byte("Missing OS"))),
+		Known:  boot.Either(boot.Like(syslinuxStart, "66b8 '!GPT'"), boot.Like(syslinuxOldStart, "'Missing OS'")),
 	}
 	// Counts a partition number down: dec byte [07b7h]. Spec: syslinux wiki, "Mbr".
 	SyslinuxAlt = &boot.Code{
 		ID: "syslinux-altmbr", Name: "SYSLINUX altmbr", HandsOver: true, AnyFlag: true,
 		Number: func(sector0 []byte) int { return int(sector0[439]) },
-		Known:  boot.Has(syslinuxStart, []byte{0xfe, 0x0e, 0xb7, 0x07}),
+		Known:  boot.Like(syslinuxStart, "fe0eb707"),
 	}
 	Syslinux = &boot.Code{
 		ID: "syslinux", Name: "SYSLINUX", HandsOver: true, Picks: boot.Active,
-		Known: boot.Either(boot.Has(syslinuxStart), boot.Has(syslinuxOldStart, []byte("Missing operating system"))),
+		Known: boot.Either(boot.Like(syslinuxStart), boot.Like(syslinuxOldStart, "'Missing operating system'")),
 	}
+)
 
-	syslinuxStart    = []byte{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}
-	syslinuxOldStart = []byte{0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}
+const (
+	syslinuxStart    = "33c0 fa 8ed8 8ed0 bc007c 89e6 06 57"
+	syslinuxOldStart = "fa 31c0 8ed8 8ed0 bc007c 89e6 06 57"
 )
 
 // SyslinuxVolume is the boot sector of syslinux and extlinux. Its sector lists count from the start of the partition,
@@ -54,8 +55,10 @@ func findSyslinux(g *boot.Guest, c *boot.Code) (boot.Found, error) {
 }
 
 func isSyslinux(code []byte) bool {
-	return len(code) >= 16 && boot.Either(boot.Says("SYSLINUX"), boot.Says("EXTLINUX"))(code[:16])
+	return len(code) >= 16 && namesSyslinux(code[:16])
 }
+
+var namesSyslinux = boot.Either(boot.Like("'SYSLINUX'"), boot.Like("'EXTLINUX'"))
 
 // extlinuxKinds are the file systems that extlinux makes a parameter block for.
 var extlinuxKinds = []volume.Kind{
@@ -111,7 +114,7 @@ const isolinuxLBA = 432
 // isolinux.bin … cmp dword [7c40h],7078c0fbh, its mark.
 var Isolinux = &boot.Code{
 	ID: "isolinux", Name: "ISOLINUX isohybrid", AnyFlag: true, Picks: boot.None, Find: findIsolinux,
-	Known: boot.Has([]byte{0x66, 0xa1, 0xb0, 0x07}, []byte{0x66, 0x81, 0x3e, 0x40, 0x7c, 0xfb, 0xc0, 0x78, 0x70}),
+	Known: boot.Like("66a1b007", "66813e407c fbc07870"),
 }
 
 func findIsolinux(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
@@ -254,25 +257,20 @@ var (
 	// mov cx,[si+2]; int 13h.
 	Parted = &boot.Code{
 		ID: "parted", Name: "parted", ReadsCHS: true, HandsOver: true,
-		Known: boot.Has([]byte{0xb8, 0x00, 0x10, 0x8e, 0xd0, 0xbc, 0x00, 0xb0},
-			[]byte{
-				0xb4, 0x02, 0xb0, 0x01, 0xbb, 0x00, 0x7c, 0xb2, 0x80, 0x8a, 0x74, 0x01, 0x8b, 0x4c, 0x02, 0xcd, 0x13,
-			}),
+		Known: boot.Like("b80010 8ed0 bc00b0", "b402 b001 bb007c b280 8a7401 8b4c02 cd13"),
 	}
 	// mov ax,[si+8]; mov bx,[si+0ah]; mov si,packet; mov [si+8],ax; mov [si+0ah],bx; mov ah,42h … "MBR ", its prompt.
 	DebianMBR = &boot.Code{
 		ID: "debian-mbr", Name: "install-mbr of Debian", HandsOver: true,
 		Choice: "the active partition, or of one that the user chooses,",
-		Known: boot.Has([]byte{0x8b, 0x44, 0x08, 0x8b, 0x5c, 0x0a, 0xbe},
-			[]byte{0x89, 0x44, 0x08, 0x89, 0x5c, 0x0a, 0xb4, 0x42},
-			[]byte("MBR \x10")),
+		Known:  boot.Like("8b4408 8b5c0a be", "894408 895c0a b442", "'MBR ' 10"),
 	}
 	// LiloMBR is what lilo -M writes: mbr.b, which has the word of LILO and no map. cli; jmp; stage 12h, the version at
 	// 10, the address packet at 12 (16 bytes, one sector, to 0:7c00h) … mov si,bp; mov eax,[si+8]; mov [packet+8],eax.
 	// A BIOS without extensions gets the same LBA in its own geometry. Spec: LILO 24, src/mbr.S.
 	LiloMBR = &boot.Code{
 		ID: "lilo-mbr", Name: "LILO's plain MBR (lilo -M)", HandsOver: true,
-		Known: boot.Like("fa eb..12 .... 4c494c4f .... 1000 0100 007c 0000",
+		Known: boot.Like("fa eb..12 .... 'LILO' .... 1000 0100 007c 0000",
 			"89ee 668b4408 66a31406 e8.... 813efe7d55aa", "be0c06 bbaa55 b441 cd13"),
 	}
 	// LiloMBR2 is mbr2.b, of lilo -M ext: stage 13h. It follows the boot records of logical partitions too, and adds
@@ -280,7 +278,7 @@ var (
 	LiloMBR2 = &boot.Code{
 		ID: "lilo-mbr-ext", Name: "LILO's plain MBR (lilo -M ext)", Picks: boot.Active,
 		Choice: "the active partition, primary or logical,",
-		Known: boot.Like("fa eb..13 .... 4c494c4f .... 1000 0100 007c 0000",
+		Known: boot.Like("fa eb..13 .... 'LILO' .... 1000 0100 007c 0000",
 			"668b4408 6601061406 e8.... 813efe7d55aa", "be0c06 bbaa55 b441 cd13"),
 	}
 )

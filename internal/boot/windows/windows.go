@@ -142,9 +142,10 @@ type memory struct {
 }
 
 func memoryOf(g *boot.Guest) *memory {
-	m := boot.Kept[memory](g)
-	if m.roots == nil {
-		m.roots, m.hives, m.logs = map[int]rootFolder{}, hive.NewBudget(), map[int]ntfsLog{}
+	m, ok := g.Windows.(*memory)
+	if !ok {
+		m = &memory{roots: map[int]rootFolder{}, hives: hive.NewBudget(), logs: map[int]ntfsLog{}}
+		g.Windows = m
 	}
 	return m
 }
@@ -242,34 +243,30 @@ var (
 	MBR2000 = &boot.Code{
 		ID: "windows-2000", Name: "Windows 2000/XP/2003", ReadsCHS: true, HandsOver: true,
 		Address: "cylinder, head and sector (by LBA behind the last cylinder of the BIOS)",
-		Known: boot.Has([]byte{0x39, 0x56, 0x0a},
-			[]byte{0xb8, 0x01, 0x02, 0xbb, 0x00, 0x7c, 0x8b, 0x4e, 0x02, 0x8b, 0x56, 0x00, 0xcd, 0x13}),
+		Known:   boot.Like("39560a", "b80102 bb007c 8b4e02 8b5600 cd13"),
 	}
 	// mov al,[bp+4]; mov ah,6; cmp al,0eh; je; mov ah,0bh; cmp al,0ch: by LBA for types 0C and 0E, and by CHS for all
 	// others.
 	MBR98 = &boot.Code{
 		ID: "windows-98", Name: "Windows 95B, 98 or ME", ReadsCHS: true, HandsOver: true,
 		Address: "cylinder, head and sector (by LBA when its type is 0c or 0e)",
-		Known:   boot.Has([]byte{0x8a, 0x46, 0x04, 0xb4, 0x06, 0x3c, 0x0e, 0x74}, []byte{0xb4, 0x0b, 0x3c, 0x0c, 0x74}),
+		Known:   boot.Like("8a4604 b406 3c0e 74", "b40b 3c0c 74"),
 	}
 	// mov dx,[si]; mov cx,[si+2]; mov bp,si … mov di,5; mov bx,7c00h; mov ax,0201h; push di; int 13h … mov si,bp;
 	// jmp 0:7c00h.
 	MBRDOS = &boot.Code{
 		ID: "dos", Name: "DOS or Windows 95", ReadsCHS: true, HandsOver: true,
-		Known: boot.Has([]byte{0x8b, 0x14, 0x8b, 0x4c, 0x02, 0x8b, 0xee},
-			[]byte{0xbf, 0x05, 0x00, 0xbb, 0x00, 0x7c, 0xb8, 0x01, 0x02, 0x57, 0xcd, 0x13},
-			[]byte{0x8b, 0xf5, 0xea, 0x00, 0x7c, 0x00, 0x00}),
+		Known: boot.Like("8b14 8b4c02 8bee", "bf0500 bb007c b80102 57 cd13", "8bf5 ea007c0000"),
 	}
 	// cmp ebx,"TCPA": asks the TPM BIOS before it goes on. Windows 7 stays at hlt; jmp $-1 behind a message, Vista
 	// loops over its end.
 	MBR7 = &boot.Code{
 		ID: "windows-7", Name: "Windows 7 or later",
-		Known: boot.Has([]byte{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}, []byte{0xbd, 0xbe, 0x07},
-			[]byte{0xeb, 0xf2, 0xf4, 0xeb, 0xfd}),
+		Known: boot.Like("6681fb 'TCPA'", "bdbe07", "ebf2 f4 ebfd"),
 	}
 	MBRVista = &boot.Code{
 		ID: "windows-vista", Name: "Windows Vista or 2008",
-		Known: boot.Has([]byte{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}, []byte{0xbd, 0xbe, 0x07}),
+		Known: boot.Like("6681fb 'TCPA'", "bdbe07"),
 	}
 )
 
