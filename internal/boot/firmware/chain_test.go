@@ -277,7 +277,7 @@ func TestUnknownBootSectorOfTheActivePartition(t *testing.T) {
 		want []ondisk.Effect
 	}{
 		{"behind code that goes by the flag", readsByLBA, 0x80, []ondisk.Effect{ondisk.Unbootable}},
-		{"behind no code", func(forge.Bytes) {}, 0x80, []ondisk.Effect{ondisk.Warn}},
+		{"behind no code", func(forge.Bytes) {}, 0x80, []ondisk.Effect{ondisk.Warn, ondisk.Warn}},
 		{"not active", readsByLBA, 0, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

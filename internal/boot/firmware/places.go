@@ -159,8 +159,7 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 			})
 		}
 	}
-	around := aroundLoaders(g)
-	f.ByPlace = around.byPlace(g)
+	f.ByPlace = byPlace(g)
 	var warned, more int
 	for _, p := range g.Partitions {
 		if p.Fixed != "" {
@@ -170,7 +169,7 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 			})
 			continue
 		}
-		text, err := around.doubtful(g, p)
+		text, err := doubtful(g, p, f.ByPlace)
 		switch {
 		case err != nil:
 			return f, err
@@ -209,61 +208,44 @@ var loaderNames = []string{
 // device tree from anywhere.
 const firstRead = 32 * units.MiB
 
-// around holds the bytes of a disk in front of which something unknown may be a loader: starts of partitions; -1: none.
-type around struct {
-	files  int64 // the last file system
-	system int64 // the last EFI system partition of a GPT
-}
-
-func aroundLoaders(g *boot.Guest) around {
-	a := around{files: -1, system: -1}
+// byPlace returns the part of a disk without code for a PC in which something unknown may be a loader: all of it, or
+// behind the EFI system partition of a GPT what boot ROMs read in front of the last file system.
+func byPlace(g *boot.Guest) disk.Range {
+	files, system := int64(-1), int64(-1) // starts of partitions; -1: none
 	for _, p := range g.Partitions {
 		if p.Volume.Kind != volume.Unknown && p.Volume.Kind != volume.Swap {
-			a.files = max(a.files, p.Off)
+			files = max(files, p.Off)
 		}
 		if boot.IsESP(p) && p.TypeGUID != "" {
-			a.system = max(a.system, p.Off)
+			system = max(system, p.Off)
 		}
 	}
-	return a
-}
-
-// byPlace returns where data of no partition may be a loader, by the rule for a partition without a name.
-func (a around) byPlace(g *boot.Guest) disk.Range {
 	switch {
 	case g.Code != boot.Empty:
 		return disk.Range{}
-	case a.system < 0:
+	case system < 0:
 		return disk.Range{Len: g.Disk.Size()}
 	}
-	return disk.Range{Off: a.system, Len: max(0, min(firstRead, a.files)-a.system)}
+	return disk.Range{Off: system, Len: max(0, min(firstRead, files)-system)}
 }
 
 // doubtful returns the warning of a partition that something may read by its place, empty for none: by its name, or as
-// unknown content of a disk without code for a PC. An active partition, or one behind an EFI system partition, is
-// rather that of a PC: it counts in front of the last file system only.
-func (a around) doubtful(g *boot.Guest, p boot.Partition) (text string, err error) {
+// unknown content where a loader may be.
+func doubtful(g *boot.Guest, p boot.Partition, loaders disk.Range) (text string, err error) {
 	if p.Volume.Kind != volume.Unknown || p.Kind == table.Extended || boot.NoFiles(p) {
 		return "", nil
 	}
-	early := p.Off < firstRead
-	named := early && slices.Contains(loaderNames, strings.ToLower(p.Name))
-	front := early && a.files > p.Off && a.system <= p.Off
-	if !named && (g.Code != boot.Empty || !front && (a.system >= 0 || p.Active)) {
+	named := p.Off < firstRead && slices.Contains(loaderNames, strings.ToLower(p.Name))
+	if !named && !loaders.Overlaps(disk.Range{Off: p.Off, Len: 1}) {
 		return "", nil
 	}
 	loader, used, err := g.Area(p)
 	if !used || err != nil || (!named && loader != boot.Unknown) { // that of a PC, which its finder describes
 		return "", err
 	}
-	text = "its content is not known"
-	switch {
-	case named:
-		text = fmt.Sprintf("its name is %.32q, and ", p.Name) + text
-	case front:
-		text += " and lies in front of the first file system, on a disk without boot code for a PC"
-	default:
-		text += ", on a disk without boot code for a PC"
+	text = "its content is not known, on a disk without boot code for a PC"
+	if named {
+		text = fmt.Sprintf("its name is %.32q, and its content is not known", p.Name)
 	}
 	return text + fmt.Sprintf(": if a boot ROM or loader reads it from LBA %d, a board does not boot from the copy",
 		p.Off/g.Disk.SectorSize()), nil
