@@ -4,17 +4,16 @@
 package unpack
 
 import (
+	"archive/zip"
 	"bufio"
 	"cmp"
 	"compress/bzip2"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
-	"hash/crc32"
 	"io"
+	"math"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/klauspost/compress/flate"
@@ -62,17 +61,12 @@ const (
 	maxSpare  = units.GiB
 )
 
-// Unpacker reads what a stream or a file of an archive unpacks to, and counts the packed bytes that it has read.
-type Unpacker interface {
-	io.Reader
-	Taken() int64
-}
-
-// Reader unpacks a stream, front to back. An error that is not one of reading the file has the class of what is wrong.
+// Reader unpacks a stream or a file of an archive, front to back. An error that is not one of reading the file has the
+// class of what is wrong.
 type Reader struct {
-	// Stated is how many bytes the stream says that it unpacks to, -1 where it does not say it. It can be wrong.
+	// Stated is how many bytes there should be, unpacked; -1: unknown. It can be wrong.
 	Stated int64
-	stream string
+	what   string // for errors
 	in     input
 	ahead  *bufio.Reader // of in
 	out    io.Reader
@@ -85,7 +79,9 @@ func OpenStream(stream string, f ondisk.Source) (*Reader, error) {
 	if format.open == nil {
 		return nil, fmt.Errorf("%s: %w", stream, ondisk.ErrUnsupported)
 	}
-	r := &Reader{stream: stream, Stated: format.stated(f), in: input{r: io.NewSectionReader(f, 0, f.Size())}}
+	r := &Reader{
+		what: stream + " stream", Stated: format.stated(f), in: input{r: io.NewSectionReader(f, 0, f.Size())},
+	}
 	var err error
 	r.ahead = bufio.NewReaderSize(&r.in, buffer)
 	if r.out, err = format.open(r.ahead); err != nil {
@@ -122,19 +118,16 @@ func (r *Reader) because(err error) error {
 		return r.in.err
 	case errors.Is(err, io.EOF):
 		return io.EOF
-	case errors.Is(err, io.ErrUnexpectedEOF) && r.stream == Zstd:
-		return ondisk.In(ondisk.ErrFormat, "%s stream: it ends in the middle of a frame, or in bytes that are none: "+
-			"the file is truncated, or has other bytes at its end; get it again", r.stream)
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return ondisk.In(ondisk.ErrFormat, "%s stream: it ends in the middle: the file is truncated, get it again",
-			r.stream)
+		return ondisk.In(ondisk.ErrFormat, "%s: it ends in the middle, or other bytes stand behind it: the file is "+
+			"truncated or damaged, get it again", r.what)
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
-		return fmt.Errorf("%s stream: %w of %d MiB for its window; unpack it where it is: zstd -d --long=31", r.stream,
+		return fmt.Errorf("%s: %w of %d MiB for its window; unpack it where it is: zstd -d --long=31", r.what,
 			ondisk.ErrLimit, maxWindow/units.MiB)
 	case errors.Is(err, ondisk.ErrLimit), errors.Is(err, ondisk.ErrUnsupported):
-		return fmt.Errorf("%s stream: %w", r.stream, err)
+		return fmt.Errorf("%s: %w", r.what, err)
 	}
-	return ondisk.In(ondisk.ErrFormat, "%s stream: %w: the file is damaged, get it again", r.stream, err)
+	return ondisk.In(ondisk.ErrFormat, "%s: %w: the file is damaged, get it again", r.what, err)
 }
 
 // input counts what is read of a file, and ends where too much of it unpacks to nothing.
@@ -190,7 +183,7 @@ func openZstd(in *bufio.Reader) (io.Reader, error) {
 func statedZstd(f ondisk.Source) int64 {
 	b, err := ondisk.Bytes(f, 0, min(f.Size(), zstd.HeaderMaxSize))
 	var h zstd.Header
-	if err != nil || h.Decode(b) != nil || !h.HasFCS || h.Skippable {
+	if err != nil || h.Decode(b) != nil || !h.HasFCS || h.Skippable || h.FrameContentSize > math.MaxInt64 {
 		return -1
 	}
 	return ondisk.I64(h.FrameContentSize)
@@ -278,8 +271,8 @@ func (b *box) head(f *file) (*open, error) {
 	if f.zip == nil {
 		return b.opened(part{b.base, f.at}, f.name), nil
 	}
-	h := &head{size: f.zip.Size}
-	r, err := f.zip.Open(b.file)
+	h := &head{size: f.size()}
+	r, err := openMember(b.zip, f.zip)
 	if err == nil {
 		h.known, err = io.ReadAll(io.LimitReader(r, glance))
 	}
@@ -365,268 +358,136 @@ func isFileError(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
 }
 
-// Structures of a zip archive, in bytes. Spec: APPNOTE.TXT 6.3.10, sections 4.3 and 4.4.
-const (
-	zipLocal     = "PK\x03\x04"
-	zipCentral   = "PK\x01\x02"
-	zipEnd       = "PK\x05\x06"
-	zipEnd64     = "PK\x06\x06"
-	zipLocator64 = "PK\x06\x07"
-
-	zipLocalSize     = 30
-	zipCentralSize   = 46
-	zipEndSize       = 22
-	zipEnd64Size     = 56
-	zipLocator64Size = 20
-	zipComment       = 0xffff
-)
-
 // What an archive can have at most.
 const (
 	maxFiles     = 4096
 	maxDirectory = 4 * units.MiB
 )
 
-// File is a file in a zip archive.
-type File struct {
-	Name   string
-	Size   int64  // bytes, unpacked
-	Packed int64  // bytes in the archive
-	local  int64  // where its header lies
-	by     uint16 // method
-	flags  uint16
-	sum    uint32
+// archive is the source of a zip archive. archive/zip takes memory for as many files as the end of a zip64 archive
+// claims, and reads entries for as long as they follow one another: both are bounded here until the list is read.
+type archive struct {
+	ondisk.Source
+	left   int64 // bytes that may be read of the list
+	listed bool
+	err    error // of reading, or the bound
 }
 
-var le = binary.LittleEndian
+// ReadAt follows the contract of io.ReaderAt.
+func (a *archive) ReadAt(p []byte, off int64) (int, error) {
+	const zip64End, files = "PK\x06\x06", 32 // APPNOTE.TXT 6.3.10, 4.3.14
+	if off < 0 || off > a.Size() {
+		return 0, io.ErrUnexpectedEOF
+	}
+	n, err := a.Source.ReadAt(p, off)
+	if err != nil && !errors.Is(err, io.EOF) {
+		a.err = err
+	}
+	if a.listed {
+		return n, err
+	}
+	a.left -= int64(len(p))
+	claimed := n >= files+8 && string(p[:4]) == zip64End && binary.LittleEndian.Uint64(p[files:]) > maxFiles
+	if a.left < 0 || claimed {
+		a.err = tooManyFiles()
+		return 0, a.err
+	}
+	return n, err
+}
 
-// directory is where the list of the files of an archive lies.
-type directory struct{ off, size, files int64 }
+func tooManyFiles() error {
+	return fmt.Errorf("zip archive: %w of %d files and %d bytes of their list", ondisk.ErrLimit, maxFiles, maxDirectory)
+}
 
-// Files lists the files of a zip archive; folders, links and the like are none.
-func Files(f ondisk.Source) ([]File, error) {
-	d, err := findDirectory(f)
-	if err != nil {
-		return nil, err
+// because returns the error of the archive with its class.
+func (a *archive) because(err error) error {
+	if a.err != nil {
+		return a.err
 	}
-	if d.files > maxFiles || d.size > maxDirectory {
-		return nil, fmt.Errorf("zip archive: %w of %d files and %d bytes of their list", ondisk.ErrLimit, maxFiles,
-			maxDirectory)
+	return ondisk.In(ondisk.ErrFormat, "zip archive: %w; the archive is truncated or damaged, get it again", err)
+}
+
+// openZip reads the list of a zip archive. Names are in UTF-8.
+func openZip(f ondisk.Source) (*zip.Reader, error) {
+	a := &archive{Source: f, left: maxDirectory}
+	z, err := zip.NewReader(a, f.Size())
+	switch {
+	case err != nil && !errors.Is(err, zip.ErrInsecurePath):
+		return nil, a.because(err)
+	case len(z.File) > maxFiles:
+		return nil, tooManyFiles()
 	}
-	b, err := ondisk.Bytes(f, d.off, d.size)
-	if err != nil {
-		return nil, err
-	}
-	var out, all []File
-	for range d.files {
-		x, regular, rest, err := parseFile(b)
-		if err != nil {
-			return nil, err
+	a.listed = true
+	for _, x := range z.File {
+		if !utf8.ValidString(x.Name) { // APPNOTE.TXT, appendix D: without the flag of UTF-8 in that of the IBM PC
+			x.Name = ondisk.DecodeText("ibm437", x.Name)
 		}
-		if b, all = rest, append(all, x); regular {
-			out = append(out, x)
-		}
 	}
-	return out, apart(all)
+	return z, a.apart(z.File)
 }
 
 // apart refuses files that share packed bytes: each of them would cost as much as these.
-func apart(files []File) error {
-	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.local, b.local) })
-	for i, x := range files[:max(len(files)-1, 0)] {
-		if next := files[i+1]; next.local-x.local < zipLocalSize || next.local-x.local-zipLocalSize < x.Packed {
-			return malformed(fmt.Sprintf("the files %.256q and %.256q overlap", x.Name, next.Name), next.local)
+func (a *archive) apart(files []*zip.File) error {
+	type packed struct {
+		disk.Range
+		name string
+	}
+	var all []packed
+	for _, x := range files {
+		at, err := x.DataOffset()
+		if err == nil && (at > a.Size() || x.CompressedSize64 > ondisk.U64(a.Size()-at) ||
+			x.UncompressedSize64 > math.MaxInt64) {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return a.because(fmt.Errorf("the file %.256q lies elsewhere: %w", x.Name, err))
+		}
+		all = append(all, packed{disk.Range{Off: at, Len: ondisk.I64(x.CompressedSize64)}, x.Name})
+	}
+	slices.SortFunc(all, func(a, b packed) int { return cmp.Compare(a.Off, b.Off) })
+	for i := 1; i < len(all); i++ {
+		if all[i-1].End() > all[i].Off || all[i-1].Off == all[i].Off {
+			return a.because(fmt.Errorf("the files %.256q and %.256q overlap", all[i-1].name, all[i].name))
 		}
 	}
 	return nil
 }
 
-// malformed returns the error of a zip archive.
-func malformed(what string, off int64) error {
-	return ondisk.In(ondisk.ErrFormat, "zip archive at %#x: %s; the archive is truncated or damaged, get it again", off,
-		what)
+// bzipped is the number of bzip2 among the methods of zip archives. Spec: APPNOTE.TXT 6.3.10, 4.4.5.
+const bzipped = 12
+
+// unzippers read files of zip archives, by their method.
+var unzippers = map[uint16]func(in io.Reader) io.Reader{
+	zip.Store:   func(in io.Reader) io.Reader { return in },
+	zip.Deflate: func(in io.Reader) io.Reader { return flate.NewReader(in) },
+	bzipped:     bzip2.NewReader,
 }
 
-// findDirectory finds the end of a zip archive, and by it the list of its files.
-func findDirectory(f ondisk.Source) (d directory, err error) {
-	size := f.Size()
-	n := min(size, zipEndSize+zipComment)
-	b, err := ondisk.Bytes(f, size-n, n)
-	if err != nil {
-		return d, err
-	}
-	at := len(b) - zipEndSize
-	for ; at >= 0; at-- {
-		if string(b[at:at+4]) == zipEnd && at+zipEndSize+int(le.Uint16(b[at+20:])) == len(b) {
-			break
-		}
-	}
-	if at < 0 {
-		return d, malformed("its end is missing", size)
-	}
-	end, e := size-n+int64(at), b[at:]
-	d = directory{int64(le.Uint32(e[16:])), int64(le.Uint32(e[12:])), int64(le.Uint16(e[10:]))}
-	disks := uint32(le.Uint16(e[4:])) | uint32(le.Uint16(e[6:]))
-	if at >= zipLocator64Size && string(b[at-zipLocator64Size:][:4]) == zipLocator64 {
-		end = ondisk.I64(le.Uint64(b[at-zipLocator64Size+8:]))
-		if e, err = ondisk.Bytes(f, end, zipEnd64Size); err != nil {
-			return d, err
-		}
-		if string(e[:4]) != zipEnd64 {
-			return d, malformed("no end of a zip64 archive", end)
-		}
-		d = directory{
-			ondisk.I64(le.Uint64(e[48:])), ondisk.I64(le.Uint64(e[40:])), ondisk.I64(le.Uint64(e[32:])),
-		}
-		disks = le.Uint32(e[16:]) | le.Uint32(e[20:])
-	}
+// openMember begins to unpack a file of a zip archive.
+func openMember(z *zip.Reader, x *zip.File) (*Reader, error) {
+	const encrypted, descriptor = 1, 8
+	what := fmt.Sprintf("file %.256q of the archive", x.Name)
+	unzip := unzippers[x.Method]
 	switch {
-	case disks != 0:
-		return d, fmt.Errorf("zip archive of several parts: %w; join them first: zip -s 0 --out", ondisk.ErrUnsupported)
-	case d.off > end || d.size != end-d.off:
-		return d, malformed("the list of files lies elsewhere", d.off)
-	case d.files > d.size/zipCentralSize:
-		return d, malformed("the list is too short for its files", d.off)
+	case x.Flags&encrypted != 0:
+		return nil, fmt.Errorf("%s is encrypted: %w; unpack it where it is: unzip", what, ondisk.ErrUnsupported)
+	case unzip == nil:
+		return nil, fmt.Errorf("%s is packed with method %d: %w, want deflate, bzip2 or stored; unpack it where it "+
+			"is: 7z x", what, x.Method, ondisk.ErrUnsupported)
 	}
-	return d, nil
-}
-
-// parseFile decodes the first entry of a list, and returns the rest of it.
-func parseFile(b []byte) (x File, regular bool, rest []byte, err error) {
-	if len(b) < zipCentralSize || string(b[:4]) != zipCentral {
-		return x, false, nil, malformed("an entry of its list is missing", 0)
+	r := &Reader{what: what, Stated: ondisk.I64(x.UncompressedSize64)}
+	r.ahead = bufio.NewReader(&r.in)
+	if err := checkGrowth(ondisk.I64(x.CompressedSize64), r.Stated); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	name, extra, comment := int(le.Uint16(b[28:])), int(le.Uint16(b[30:])), int(le.Uint16(b[32:]))
-	if len(b) < zipCentralSize+name+extra+comment {
-		return x, false, nil, malformed("an entry of its list is cut off", 0)
-	}
-	x = File{
-		Name: string(b[zipCentralSize:][:name]), Size: int64(le.Uint32(b[24:])), Packed: int64(le.Uint32(b[20:])),
-		local: int64(le.Uint32(b[42:])), by: le.Uint16(b[10:]), flags: le.Uint16(b[8:]), sum: le.Uint32(b[16:]),
-	}
-	if !utf8.ValidString(x.Name) { // APPNOTE.TXT, appendix D: without the flag of UTF-8 in that of the IBM PC
-		x.Name = ondisk.DecodeText("ibm437", x.Name)
-	}
-	x.zip64(b[zipCentralSize+name:][:extra])
-	const unix, format, link = 3, 0o170000, 0o120000 // what came through a pipe has the mode of one
-	regular = !strings.HasSuffix(x.Name, "/") && (b[5] != unix || le.Uint32(b[38:])>>16&format != link)
-	return x, regular, b[zipCentralSize+name+extra+comment:], nil
-}
-
-// zip64 takes the numbers that do not fit into 32 bits from an extra field, which has them in this order.
-func (x *File) zip64(extra []byte) {
-	const id, wide = 1, 0xffffffff
-	for len(extra) >= 4 {
-		n := int(le.Uint16(extra[2:]))
-		field := extra[4:min(len(extra), 4+n)]
-		if le.Uint16(extra) == id {
-			for _, at := range []*int64{&x.Size, &x.Packed, &x.local} {
-				if *at == wide && len(field) >= 8 {
-					*at, field = ondisk.I64(le.Uint64(field)), field[8:]
-				}
-			}
-			return
-		}
-		extra = extra[min(len(extra), 4+n):]
-	}
-}
-
-// zipMethods are the names of methods by their numbers. Spec: APPNOTE.TXT 6.3.10, 4.4.5.
-var zipMethods = map[uint16]string{
-	stored: "stored", 1: "shrink", 2: "reduce", 3: "reduce", 4: "reduce", 5: "reduce", 6: "implode",
-	deflated: "deflate", 9: "deflate64", 10: "PKWARE DCL implode", bzipped: "bzip2", 14: "LZMA", 16: "IBM CMPSC",
-	18: "IBM TERSE", 19: "IBM LZ77", 20: "zstd", 93: "zstd", 94: "MP3", 95: "xz", 96: "JPEG", 97: "WavPack", 98: "PPMd",
-	99: "AES",
-}
-
-// Methods that are read.
-const (
-	stored   = 0
-	deflated = 8
-	bzipped  = 12
-)
-
-// method returns the name of the method that packs the file.
-func (x *File) method() string {
-	if name, ok := zipMethods[x.by]; ok {
-		return name
-	}
-	return fmt.Sprintf("method %d", x.by)
-}
-
-// within returns an error of the file's bytes.
-func (x *File) within(err error) error {
-	return fmt.Errorf("file %.256q of the archive: %w", x.Name, err)
-}
-
-// Open begins to unpack the file.
-func (x *File) Open(f ondisk.Source) (Unpacker, error) {
-	const encrypted = 1
-	switch {
-	case x.flags&encrypted != 0:
-		return nil, fmt.Errorf("file %.256q of the archive is encrypted: %w; unpack it where it is: unzip", x.Name,
-			ondisk.ErrUnsupported)
-	case !slices.Contains([]uint16{stored, deflated, bzipped}, x.by):
-		return nil, fmt.Errorf("file %.256q of the archive is packed with %s: %w, want deflate, bzip2 or stored; "+
-			"unpack it where it is: 7z x", x.Name, x.method(), ondisk.ErrUnsupported)
-	}
-	if err := checkGrowth(x.Packed, x.Size); err != nil {
-		return nil, x.within(err)
-	}
-	head, err := ondisk.Bytes(f, x.local, zipLocalSize)
-	if err != nil {
-		return nil, err
-	}
-	at := x.local + zipLocalSize + int64(le.Uint16(head[26:])) + int64(le.Uint16(head[28:]))
-	if string(head[:4]) != zipLocal || at > f.Size() || x.Packed > f.Size()-at {
-		return nil, malformed(fmt.Sprintf("the file %.256q lies elsewhere", x.Name), x.local)
-	}
-	in := &input{r: io.NewSectionReader(f, at, x.Packed)}
-	r := &fileReader{file: x, in: in, ahead: bufio.NewReader(in), left: x.Size, sum: crc32.NewIEEE()}
-	switch x.by {
-	case deflated:
-		r.out = flate.NewReader(r.ahead)
-	case bzipped:
-		r.out = bzip2.NewReader(r.ahead)
-	default:
-		r.out = r.ahead
+	z.RegisterDecompressor(x.Method, func(packed io.Reader) io.ReadCloser {
+		r.in.r = packed
+		return io.NopCloser(unzip(r.ahead))
+	})
+	x.Flags &^= descriptor // the list of the archive has the same checksum
+	var err error
+	if r.out, err = x.Open(); err != nil {
+		return nil, r.because(err)
 	}
 	return r, nil
-}
-
-// fileReader reads a file of an archive, which must have its size and its checksum.
-type fileReader struct {
-	file  *File
-	in    *input
-	ahead *bufio.Reader // of in
-	out   io.Reader
-	left  int64
-	sum   hash.Hash32
-}
-
-// Read follows the contract of io.Reader.
-func (r *fileReader) Read(p []byte) (int, error) {
-	n, err := r.out.Read(p)
-	if grown := r.in.grow(n, r.ahead.Buffered()); grown != nil {
-		return 0, r.file.within(grown)
-	}
-	r.sum.Write(p[:n])
-	r.left -= int64(n)
-	switch {
-	case r.in.err != nil:
-		return n, r.in.err
-	case r.left < 0, err != nil && !errors.Is(err, io.EOF):
-		return 0, r.damaged()
-	case err != nil && (r.left > 0 || r.sum.Sum32() != r.file.sum):
-		return n, r.damaged()
-	}
-	return n, err
-}
-
-// Taken returns how many packed bytes were read.
-func (r *fileReader) Taken() int64 { return r.in.read }
-
-func (r *fileReader) damaged() error {
-	return ondisk.In(ondisk.ErrFormat, "file %.256q of the archive: its size, checksum or data is wrong; "+
-		"get the archive again", r.file.Name)
 }

@@ -3,6 +3,7 @@
 package unpack
 
 import (
+	"archive/zip"
 	"context"
 	"errors"
 	"fmt"
@@ -45,9 +46,10 @@ type box struct {
 	file *gate.File
 	dir  *gate.Folder
 
-	base  content // holds the members of a tar; nil of a zip
-	spool *spool  // nil: nothing was unpacked
-	files []file  // of an archive; nil: there is one image and no archive
+	base  content     // holds the members of a tar; nil of a zip
+	zip   *zip.Reader // nil of a tar
+	spool *spool      // nil: nothing was unpacked
+	files []file      // of an archive; nil: there is one image and no archive
 }
 
 // content is what was unpacked, or a stretch of it.
@@ -61,14 +63,14 @@ type content interface {
 type file struct {
 	name string
 	at   disk.Range // in base
-	zip  *File      // nil of a tar
+	zip  *zip.File  // nil of a tar
 	bad  error      // of a name that no image may have
 }
 
 // size returns the size of the file, unpacked.
 func (f *file) size() int64 {
 	if f.zip != nil {
-		return f.zip.Size
+		return ondisk.I64(f.zip.UncompressedSize64)
 	}
 	return f.at.Len
 }
@@ -230,21 +232,24 @@ func (b *box) list(kind string) (err error) {
 
 // listZip lists the files of a zip archive, of which none is unpacked.
 func (b *box) listZip() error {
-	files, err := Files(b.file)
+	z, err := openZip(b.file)
 	if err != nil {
 		return err
 	}
-	b.files = []file{}
-	for i := range files {
-		name, bad := ova.MemberName(files[i].Name)
+	b.zip, b.files = z, []file{}
+	for _, x := range z.File {
+		if strings.HasSuffix(x.Name, "/") || x.Mode()&fs.ModeSymlink != 0 {
+			continue // other modes count as files: zip gives a file that it read of a pipe the mode of a pipe
+		}
+		name, bad := ova.MemberName(x.Name)
 		if bad != nil {
-			name = files[i].Name
+			name = x.Name
 		}
 		if b.find(name) != nil {
 			return fmt.Errorf("member %.256q of the archive stands there twice: %w, want one of each name", name,
 				ondisk.ErrReference)
 		}
-		b.files = append(b.files, file{name: name, zip: &files[i], bad: bad})
+		b.files = append(b.files, file{name: name, zip: x, bad: bad})
 	}
 	return nil
 }
@@ -440,7 +445,7 @@ func (b *box) unpackStream(kind string) (content, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.unpack(kind, r, b.file.Size(), r.Stated)
+	return b.unpack(kind, r, b.file.Size())
 }
 
 // content returns the bytes of a file of an archive, unpacked.
@@ -448,15 +453,16 @@ func (b *box) content(f *file) (content, error) {
 	if f.zip == nil {
 		return part{b.base, f.at}, nil
 	}
-	r, err := f.zip.Open(b.file)
+	r, err := openMember(b.zip, f.zip)
 	if err != nil {
 		return nil, err
 	}
-	return b.unpack(zipFile, r, f.zip.Packed, f.zip.Size)
+	return b.unpack(zipFile, r, ondisk.I64(f.zip.CompressedSize64))
 }
 
-// unpack unpacks so many packed bytes into the spool. stated is how many there should be of them then, -1 for unknown.
-func (b *box) unpack(kind string, r Unpacker, size, stated int64) (content, error) {
+// unpack unpacks so many packed bytes into the spool.
+func (b *box) unpack(kind string, r *Reader, size int64) (content, error) {
+	stated := r.Stated
 	if b.way.Head {
 		if kind == Zstd {
 			stated = -1 // it is that of the first frame

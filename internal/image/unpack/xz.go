@@ -41,9 +41,9 @@ type xzReader struct {
 	sum    hash.Hash
 	size   int64 // bytes unpacked of the block
 
-	records         uint64
-	blocks          hash.Hash // of the sizes of the blocks, which the index must repeat
-	dicts, unpacked int64     // bytes of all dictionaries, and all that was unpacked
+	blocks          uint64
+	records         []byte // the sizes of the blocks, as the index has them
+	dicts, unpacked int64  // bytes of all dictionaries, and all that was unpacked
 }
 
 // counted counts the bytes that are read.
@@ -114,7 +114,7 @@ func (r *xzReader) stream() error {
 		return fmt.Errorf("it has a check of the kind %d: %w; unpack it where it is: unxz -k", r.check,
 			ondisk.ErrUnsupported)
 	}
-	r.records, r.blocks = 0, sha256.New()
+	r.blocks, r.records = 0, nil
 	return nil
 }
 
@@ -278,8 +278,12 @@ func (r *xzReader) endBlock() error {
 			return errors.New("the checksum does not fit the data")
 		}
 	}
-	r.records++
-	record(r.blocks, unpadded, r.size)
+	r.blocks++
+	r.records = binary.AppendUvarint(binary.AppendUvarint(r.records, ondisk.U64(unpadded)), ondisk.U64(r.size))
+	if int64(len(r.records)) > maxIndex {
+		return fmt.Errorf("%w of %s for the index of its blocks; unpack it where it is: unxz -k", ondisk.ErrLimit,
+			units.Format(maxIndex))
+	}
 	return nil
 }
 
@@ -295,57 +299,19 @@ func littleEndian(check byte, sum []byte) []byte {
 	return out
 }
 
-// record adds the sizes of a block to a hash of all of them.
-func record(h hash.Hash, unpadded, size int64) {
-	var b [16]byte
-	binary.LittleEndian.PutUint64(b[:], ondisk.U64(unpadded))
-	binary.LittleEndian.PutUint64(b[8:], ondisk.U64(size))
-	h.Write(b[:])
-}
-
-// index reads the index of a stream, of which the first byte was read, and the footer. It must be that of the blocks.
+// index reads the index of a stream, of which the first byte was read, and the footer. Both follow from the blocks.
 func (r *xzReader) index() error {
-	sum := crc32.NewIEEE()
-	sum.Write([]byte{0})
-	in := &vintReader{in: r.in, sum: sum}
-	n := in.next()
-	if in.err == nil && ondisk.U64(n) != r.records {
-		return bad("the number of blocks in the index")
+	want := append(binary.AppendUvarint([]byte{0}, r.blocks), r.records...)
+	want = append(want, make([]byte, -len(want)&3)...)
+	want = binary.LittleEndian.AppendUint32(want, crc32.ChecksumIEEE(want))
+	footer := binary.LittleEndian.AppendUint32(nil, uint32(len(want)/4-1)) //nolint:gosec // at most maxIndex
+	footer = append(footer, 0, r.check)
+	want = append(binary.LittleEndian.AppendUint32(want, crc32.ChecksumIEEE(footer)), footer...)
+	got, err := r.take(len(want) - 1 + len(xzFooter))
+	if err == nil && string(got) != string(want[1:])+xzFooter {
+		err = bad("the index or the footer")
 	}
-	again := sha256.New()
-	for i := int64(0); i < n && in.err == nil; i++ {
-		unpadded := in.next()
-		record(again, unpadded, in.next())
-	}
-	if in.err != nil {
-		return in.err
-	}
-	pad, err := r.take(int(-(r.in.at - r.began) & 3))
-	if err != nil {
-		return err
-	}
-	sum.Write(pad)
-	size := r.in.at - r.began + 4
-	want, err := r.take(4 + xzHeader)
-	switch {
-	case err != nil:
-		return err
-	case !ondisk.IsZero(pad) || binary.LittleEndian.Uint32(want) != sum.Sum32():
-		return bad("the checksum of the index")
-	case !bytes.Equal(again.Sum(nil), r.blocks.Sum(nil)):
-		return bad("the index")
-	}
-	stored, check, ok := parseFooter(want[4:])
-	if !ok || stored != size || check != r.check {
-		return bad("the footer")
-	}
-	return nil
-}
-
-// parseFooter decodes the footer of a stream: the size of the index, and the check of the blocks.
-func parseFooter(b []byte) (index int64, check byte, ok bool) {
-	ok = string(b[10:]) == xzFooter && binary.LittleEndian.Uint32(b) == crc32.ChecksumIEEE(b[4:10]) && b[8] == 0
-	return (int64(binary.LittleEndian.Uint32(b[4:])) + 1) * 4, b[9], ok
+	return err
 }
 
 // vints decodes numbers of variable length. Spec: The .xz File Format 1.2.1, section 1.2.
@@ -354,119 +320,47 @@ type vints struct {
 	bad bool
 }
 
-// maxVint is how many bytes a number takes at most.
-const maxVint = 9
-
 func (p *vints) next() int64 {
-	r := &vintReader{in: bytes.NewReader(p.b)}
-	n := r.next()
-	if p.bad = p.bad || r.err != nil; p.bad {
+	n, size := binary.Uvarint(p.b)
+	if p.bad = p.bad || size <= 0 || n > math.MaxInt64; p.bad {
 		return 0
 	}
-	p.b = p.b[r.read:]
-	return n
+	p.b = p.b[size:]
+	return ondisk.I64(n)
 }
 
-// vintReader decodes numbers of variable length from a stream.
-type vintReader struct {
-	in   io.ByteReader
-	sum  hash.Hash // of what is read; nil: none
-	read int
-	err  error
-}
+// maxIndex bounds the index of a stream, in bytes.
+const maxIndex = 16 * units.MiB
 
-func (r *vintReader) next() int64 {
-	var n uint64
-	for i := range maxVint {
-		if r.err != nil {
-			return 0
-		}
-		var b byte
-		if b, r.err = r.in.ReadByte(); r.err != nil {
-			r.err = noEOF(r.err)
-			return 0
-		}
-		r.read++
-		if r.sum != nil {
-			r.sum.Write([]byte{b})
-		}
-		n |= uint64(b&0x7f) << (7 * i)
-		if b < 0x80 {
-			if b == 0 && i > 0 {
-				break
-			}
-			return ondisk.I64(n)
-		}
-	}
-	r.err = bad("a number")
-	return 0
-}
-
-// Bounds of the walk over the indexes of a file.
-const (
-	maxStreams = 4096
-	maxIndexes = 16 * units.MiB
-)
-
-// statedXZ sums up what the indexes of all streams say, from the end of the file to its start. -1: the walk met what it
-// does not understand.
+// statedXZ sums up what the index of the only stream says. -1: the file has more streams, padding, or no index at its
+// end.
 func statedXZ(f ondisk.Source) (total int64) {
-	read := int64(0)
-	for end, streams := f.Size(), 0; end > 0; streams++ {
-		var padding int64
-		if end, padding = skipPadding(f, end); padding < 0 || end < 2*xzHeader || streams == maxStreams {
+	end := f.Size() - xzHeader
+	if end < xzHeader {
+		return -1
+	}
+	footer, err := ondisk.Bytes(f, end, xzHeader)
+	if err != nil {
+		return -1
+	}
+	size := (int64(binary.LittleEndian.Uint32(footer[4:])) + 1) * 4
+	if string(footer[10:]) != xzFooter || size > min(maxIndex, end-xzHeader) {
+		return -1
+	}
+	b, err := ondisk.Bytes(f, end-size, size)
+	if err != nil {
+		return -1
+	}
+	p, packed := vints{b: b[1:]}, int64(xzHeader)
+	for n := p.next(); n > 0; n-- {
+		unpadded, unpacked := p.next(), p.next()
+		if p.bad || unpadded > f.Size() || unpacked > math.MaxInt64/4-total {
 			return -1
 		}
-		footer, err := ondisk.Bytes(f, end-xzHeader, xzHeader)
-		if err != nil {
-			return -1
-		}
-		index, _, ok := parseFooter(footer)
-		at := end - xzHeader - index
-		if read += index; !ok || read > maxIndexes || at < xzHeader {
-			return -1
-		}
-		b, err := ondisk.Bytes(f, at, index)
-		if err != nil {
-			return -1
-		}
-		packed, size := sumIndex(b)
-		if packed < 0 || size > math.MaxInt64-total || packed > at-xzHeader {
-			return -1
-		}
-		total += size
-		end = at - packed - xzHeader
+		packed, total = packed+units.AlignUp(unpadded, 4), total+unpacked
+	}
+	if packed != end-size {
+		return -1
 	}
 	return total
-}
-
-// skipPadding returns where the stream before end ends, and how much padding stands between; -1: too much.
-func skipPadding(f ondisk.Source, end int64) (at, padding int64) {
-	b, err := ondisk.Bytes(f, max(0, end-maxPadding), min(end, maxPadding))
-	if err != nil {
-		return end, -1
-	}
-	kept := bytes.TrimRight(b, "\x00")
-	n := int64(len(b)-len(kept)) &^ 3
-	if len(kept) == 0 {
-		return end, -1
-	}
-	return end - n, n
-}
-
-// sumIndex returns how many bytes the blocks of an index take, and unpack to; -1: it is no index.
-func sumIndex(b []byte) (packed, size int64) {
-	p := vints{b: b[1:]}
-	n := p.next()
-	if b[0] != 0 || p.bad || n > int64(len(b)) {
-		return -1, -1
-	}
-	for range n {
-		unpadded, unpacked := p.next(), p.next()
-		if p.bad || unpadded > math.MaxInt64/4-packed || unpacked > math.MaxInt64/4-size {
-			return -1, -1
-		}
-		packed, size = packed+units.AlignUp(unpadded, 4), size+unpacked
-	}
-	return packed, size
 }
