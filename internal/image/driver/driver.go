@@ -499,6 +499,52 @@ func (s *Slots) take(off, most int64) (place, n int64, ok bool) {
 	return o.place, o.size, true
 }
 
+// Blocks writes a disk in blocks, each of which has one place in the file: the part of a Target that formats with
+// allocation tables share.
+type Blocks struct {
+	File WriteFile
+	Size int64 // of a block, bytes
+	// Allocate gives a block its place in the file and enters it into the tables. It is called once for each block that
+	// is written, in ascending order.
+	Allocate func(block int64) (place int64, err error)
+
+	last  int64 // 1 + the block that was allocated last
+	place int64 // of that
+	slots Slots
+}
+
+// Reserve places the blocks of [off, off+n). Those that nothing parts in the file are written at once.
+func (b *Blocks) Reserve(off, n int64) error {
+	first, size, place := off, int64(0), int64(0)
+	for end := off + n; off < end; {
+		block, into := off/b.Size, off%b.Size
+		if b.last != block+1 {
+			var err error
+			if b.place, err = b.Allocate(block); err != nil {
+				return err
+			}
+			b.last = block + 1
+		}
+		if size > 0 && b.place+into != place+size {
+			b.slots.Add(first, size, place)
+			first, size = off, 0
+		}
+		if size == 0 {
+			place = b.place + into
+		}
+		part := min(end-off, b.Size-into)
+		off, size = off+part, size+part
+	}
+	b.slots.Add(first, size, place)
+	return nil
+}
+
+// ReserveAt gives [off, off+n) a place in the file that is that of no block.
+func (b *Blocks) ReserveAt(off, n, place int64) { b.slots.Add(off, n, place) }
+
+// WriteAt writes what was reserved.
+func (b *Blocks) WriteAt(p []byte, off int64) (int, error) { return b.slots.WriteAt(b.File, p, off) }
+
 // Flat is the target that several formats share: a file that holds the disk byte for byte. What is not written stays
 // a hole.
 type Flat struct {

@@ -534,7 +534,7 @@ func (t *packedTarget) Reserve(off, n int64) error {
 	}
 	sectors := (place+n-1)/sector - place/sector
 	t.setEntry(guest, compressed|ondisk.U64(sectors)<<(62-(t.h.ClusterBits-8))|ondisk.U64(place))
-	t.slots.Add(off, n, place)
+	t.ReserveAt(off, n, place)
 	return nil
 }
 

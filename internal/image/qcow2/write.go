@@ -62,7 +62,7 @@ func l1Entries(size int64, clusterBits uint32) int64 {
 // the disk, each L2 table in front of the first cluster that it describes. A refcount block is the first cluster of
 // those that it counts. So only the L2 table and the refcount block in work are in memory.
 type target struct {
-	f       driver.WriteFile
+	driver.Blocks
 	h       header
 	next    int64 // number of the next free cluster in the file
 	block   int64 // number of the refcount block in work
@@ -70,18 +70,16 @@ type target struct {
 	table   int64 // number of the L2 table in work, -1 before the first
 	place   int64 // byte offset of it
 	entries []byte
-	guest   int64 // cluster of the disk that was placed last, -1 before the first
-	host    int64 // byte offset of it
-	slots   driver.Slots
 }
 
 func newTarget(f driver.WriteFile, size int64, bits, version uint32) *target {
-	t := &target{f: f, table: -1, guest: -1, h: header{
+	t := &target{table: -1, h: header{
 		Version: version, ClusterBits: bits, Size: ondisk.U64(size), L1Size: ondisk.U32(l1Entries(size,
 			bits)), RefcountOrder: 4,
 		HeaderLength: version3Length,
 	}}
 	copy(t.h.Magic[:], magic)
+	t.Blocks = driver.Blocks{File: f, Size: t.h.cluster(), Allocate: t.cluster}
 	t.counts, t.entries = make([]byte, t.h.cluster()), make([]byte, t.h.cluster())
 	const l1 = 2 // behind header and refcount block
 	t.h.L1TableOffset = ondisk.U64(l1 * t.h.cluster())
@@ -125,7 +123,7 @@ func (t *target) alloc() (int64, error) {
 }
 
 func (t *target) flushCounts() error {
-	_, err := t.f.WriteAt(t.counts, t.blockPlace(t.block))
+	_, err := t.File.WriteAt(t.counts, t.blockPlace(t.block))
 	clear(t.counts)
 	return err
 }
@@ -138,35 +136,8 @@ func (t *target) Unit() int64 {
 	return t.h.cluster()
 }
 
-// Reserve places the clusters of [off, off+n) behind each other. Those that nothing parts in the file are written at
-// once.
-func (t *target) Reserve(off, n int64) error {
-	first, size, place := off, int64(0), int64(0)
-	for end := off + n; off < end; {
-		into := off % t.h.cluster()
-		part := min(end-off, t.h.cluster()-into)
-		host, err := t.cluster(off / t.h.cluster())
-		if err != nil {
-			return err
-		}
-		if size > 0 && host+into != place+size {
-			t.slots.Add(first, size, place)
-			first, size = off, 0
-		}
-		if size == 0 {
-			place = host + into
-		}
-		off, size = off+part, size+part
-	}
-	t.slots.Add(first, size, place)
-	return nil
-}
-
-// cluster returns the place in the file of a cluster of the disk.
+// cluster gives a cluster of the disk the next one of the file.
 func (t *target) cluster(guest int64) (int64, error) {
-	if guest == t.guest {
-		return t.host, nil
-	}
 	if err := t.wantTable(guest); err != nil {
 		return 0, err
 	}
@@ -175,7 +146,6 @@ func (t *target) cluster(guest int64) (int64, error) {
 		return 0, err
 	}
 	t.setEntry(guest, ondisk.U64(host)|copied)
-	t.guest, t.host = guest, host
 	return host, nil
 }
 
@@ -203,17 +173,14 @@ func (t *target) flushTable() error {
 	if t.table < 0 {
 		return nil
 	}
-	if _, err := t.f.WriteAt(t.entries, t.place); err != nil {
+	if _, err := t.File.WriteAt(t.entries, t.place); err != nil {
 		return err
 	}
 	clear(t.entries)
 	entry := binary.BigEndian.AppendUint64(nil, ondisk.U64(t.place)|copied)
-	_, err := t.f.WriteAt(entry, t.h.l1().Off+8*t.table)
+	_, err := t.File.WriteAt(entry, t.h.l1().Off+8*t.table)
 	return err
 }
-
-// WriteAt writes what was reserved; the last cluster of the disk is padded by the size of the file.
-func (t *target) WriteAt(p []byte, off int64) (int, error) { return t.slots.WriteAt(t.f, p, off) }
 
 // Finish writes the tables, of which the refcount table ends the file, and the header last: before that the file is no
 // qcow2.
@@ -224,17 +191,17 @@ func (t *target) Finish() error {
 	if err := t.writeRefTable(); err != nil {
 		return err
 	}
-	if err := t.f.Sync(); err != nil {
+	if err := t.File.Sync(); err != nil {
 		return err
 	}
 	b := ondisk.Encode(binary.BigEndian, &t.h)
 	if t.h.Version == 2 {
 		b = b[:version2Length]
 	}
-	if _, err := t.f.WriteAt(b, 0); err != nil {
+	if _, err := t.File.WriteAt(b, 0); err != nil {
 		return err
 	}
-	return t.f.Sync()
+	return t.File.Sync()
 }
 
 // writeRefTable ends the file with the refcount table, in one piece: where the clusters of the last block do not
@@ -262,6 +229,6 @@ func (t *target) writeRefTable() error {
 	for i := range t.block + 1 {
 		binary.BigEndian.PutUint64(b[8*i:], ondisk.U64(t.blockPlace(i)))
 	}
-	_, err := t.f.WriteAt(b, t.h.refTable().Off)
+	_, err := t.File.WriteAt(b, t.h.refTable().Off)
 	return err
 }

@@ -324,14 +324,13 @@ const (
 
 // target writes the blocks in the order of the disk.
 type target struct {
-	f       driver.WriteFile
+	driver.Blocks
 	head    header
 	fixed   bool
 	table   *driver.Table
 	data    int64 // where the first block lies
 	next    uint32
 	current int64 // number of the block that was begun last, -1 before the first
-	slots   driver.Slots
 }
 
 func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
@@ -348,9 +347,10 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	}
 	blocks := (size-1)/block + 1
 	t := &target{
-		f: f, fixed: o.Subformat == fixedDisk, current: -1, data: units.AlignUp(tablePlace+4*blocks, units.MiB),
+		fixed: o.Subformat == fixedDisk, current: -1, data: units.AlignUp(tablePlace+4*blocks, units.MiB),
 		table: driver.NewTable(f, tablePlace, 4*blocks, binary.LittleEndian),
 	}
+	t.Blocks = driver.Blocks{File: f, Size: block, Allocate: t.begin}
 	t.head = header{
 		Magic: magic, Version: version, HeaderBytes: headerBytes, Type: typeDynamic,
 		Table: tablePlace, Data: ondisk.U32(t.data), Geometry: stated(driver.Geometry{}),
@@ -406,42 +406,25 @@ func identity(seed []byte, of string) ondisk.GUID {
 // Unit returns less than a block: what is never written of a block stays a hole of the file.
 func (*target) Unit() int64 { return unit }
 
-// Reserve begins the blocks of [off, off+n) that were not begun yet.
-func (t *target) Reserve(off, n int64) error {
-	for end := off + n; off < end; {
-		i := off / block
-		if err := t.begin(i); err != nil {
-			return err
-		}
-		piece := min(end, (i+1)*block) - off
-		t.slots.Add(off, piece, t.data+int64(t.next-1)*block+off%block)
-		off += piece
-	}
-	return nil
-}
-
-// begin gives the blocks up to i their places: of a fixed disk all, of others i alone.
-func (t *target) begin(i int64) error {
+// begin gives the blocks up to i their places, of a fixed disk all, of others i alone, and returns the last place.
+func (t *target) begin(i int64) (int64, error) {
 	for t.current < i {
 		t.current++
 		if !t.fixed {
 			t.current = i
 		}
 		if err := t.table.Set(t.current, t.next); err != nil {
-			return err
+			return 0, err
 		}
 		t.next++
 	}
-	return nil
+	return t.data + int64(t.next-1)*block, nil
 }
-
-// WriteAt writes what was reserved.
-func (t *target) WriteAt(p []byte, off int64) (int, error) { return t.slots.WriteAt(t.f, p, off) }
 
 // Finish writes the table, and the header last: before that the file is no VDI.
 func (t *target) Finish() error {
 	if t.fixed {
-		if err := t.begin(int64(t.head.Blocks) - 1); err != nil {
+		if _, err := t.begin(int64(t.head.Blocks) - 1); err != nil {
 			return err
 		}
 	}
@@ -449,16 +432,16 @@ func (t *target) Finish() error {
 	if err := t.table.Finish(); err != nil {
 		return err
 	}
-	if err := t.f.Truncate(t.data + int64(t.next)*block); err != nil {
+	if err := t.File.Truncate(t.data + int64(t.next)*block); err != nil {
 		return err
 	}
-	if err := t.f.Sync(); err != nil {
+	if err := t.File.Sync(); err != nil {
 		return err
 	}
 	front := make([]byte, atMagic)
 	copy(front, title)
-	if _, err := t.f.WriteAt(append(front, ondisk.Encode(binary.LittleEndian, &t.head)...), 0); err != nil {
+	if _, err := t.File.WriteAt(append(front, ondisk.Encode(binary.LittleEndian, &t.head)...), 0); err != nil {
 		return err
 	}
-	return t.f.Sync()
+	return t.File.Sync()
 }

@@ -142,21 +142,18 @@ const (
 
 // dynamicTarget writes the blocks in the order of the disk.
 type dynamicTarget struct {
-	f       driver.WriteFile
+	driver.Blocks
 	foot    rawFooter
-	block   int64 // bytes of data in a block
 	entries int64
 	next    int64 // byte behind the last block
-	current int64 // number of the block that was begun last, -1 before the first
-	payload int64 // where its data goes
 	table   *driver.Table
 	ones    []byte // a full bitmap
-	slots   driver.Slots
 }
 
 func newDynamicTarget(f driver.WriteFile, foot rawFooter, block int64) *dynamicTarget {
 	foot.DiskType, foot.DataOffset = typeDynamic, headerPlace
-	t := &dynamicTarget{f: f, foot: foot, block: block, current: -1}
+	t := &dynamicTarget{foot: foot}
+	t.Blocks = driver.Blocks{File: f, Size: block, Allocate: t.begin}
 	t.entries = (ondisk.I64(foot.CurrentSize)-1)/block + 1
 	t.next = tablePlace + units.AlignUp(4*t.entries, units.SectorSize)
 	// The table has whole sectors. Spec: VHD 1.0, "Block Allocation Table and Data Blocks".
@@ -169,46 +166,23 @@ func newDynamicTarget(f driver.WriteFile, foot rawFooter, block int64) *dynamicT
 const dynamicUnit = 64 << 10
 
 // Unit returns smaller than a block: what is never written of a block stays a hole of the file.
-func (t *dynamicTarget) Unit() int64 { return min(t.block, dynamicUnit) }
+func (t *dynamicTarget) Unit() int64 { return min(t.Size, dynamicUnit) }
 
-// Reserve begins the blocks of [off, off+n) that were not begun yet.
-func (t *dynamicTarget) Reserve(off, n int64) error {
-	for end := off + n; off < end; {
-		i := off / t.block
-		if i != t.current {
-			if err := t.begin(i); err != nil {
-				return err
-			}
-		}
-		piece := min(end, (i+1)*t.block) - off
-		t.slots.Add(off, piece, t.payload+off%t.block)
-		off += piece
-	}
-	return nil
-}
-
-// begin gives block i the next place and writes its bitmap, which marks all of it as stored.
-func (t *dynamicTarget) begin(i int64) error {
+// begin gives block i the next place for its data and writes its bitmap, which marks all of it as stored.
+func (t *dynamicTarget) begin(i int64) (int64, error) {
 	bitmap := int64(len(t.ones))
-	t.payload = units.AlignUp(t.next+bitmap, payloadAlign)
-	sector := (t.payload - bitmap) / units.SectorSize
+	payload := units.AlignUp(t.next+bitmap, payloadAlign)
+	sector := (payload - bitmap) / units.SectorSize
 	if sector >= math.MaxUint32 {
-		return fmt.Errorf("dynamic vhd with blocks of %d bytes: %w: more than 2 TiB of data and bitmaps; choose --to "+
-			"vhd:fixed, vhdx or raw", t.block, ondisk.ErrLimit)
+		return 0, fmt.Errorf("dynamic vhd with blocks of %d bytes: %w: more than 2 TiB of data and bitmaps; choose "+
+			"--to vhd:fixed, vhdx or raw", t.Size, ondisk.ErrLimit)
 	}
 	if err := t.table.Set(i, ondisk.U32(sector)); err != nil {
-		return err
+		return 0, err
 	}
-	if _, err := t.f.WriteAt(t.ones, t.payload-bitmap); err != nil {
-		return err
-	}
-	t.current, t.next = i, t.payload+t.block
-	return nil
-}
-
-// WriteAt writes what was reserved.
-func (t *dynamicTarget) WriteAt(p []byte, off int64) (int, error) {
-	return t.slots.WriteAt(t.f, p, off)
+	t.next = payload + t.Size
+	_, err := t.File.WriteAt(t.ones, payload-bitmap)
+	return payload, err
 }
 
 // Finish writes table and header, and both footers last: before that the file is no VHD. The footer behind the last
@@ -217,25 +191,25 @@ func (t *dynamicTarget) Finish() error {
 	if err := t.table.Finish(); err != nil {
 		return err
 	}
-	if _, err := t.f.WriteAt(t.header(), headerPlace); err != nil {
+	if _, err := t.File.WriteAt(t.header(), headerPlace); err != nil {
 		return err
 	}
-	if err := t.f.Sync(); err != nil {
+	if err := t.File.Sync(); err != nil {
 		return err
 	}
 	b := t.foot.encode()
 	for _, off := range []int64{t.next, 0} {
-		if _, err := t.f.WriteAt(b, off); err != nil {
+		if _, err := t.File.WriteAt(b, off); err != nil {
 			return err
 		}
 	}
-	return t.f.Sync()
+	return t.File.Sync()
 }
 
 func (t *dynamicTarget) header() []byte {
 	h := dynamicHeader{
 		DataOffset: noOffset, TableOffset: tablePlace, HeaderVersion: version1,
-		MaxTableEntries: ondisk.U32(t.entries), BlockSize: ondisk.U32(t.block),
+		MaxTableEntries: ondisk.U32(t.entries), BlockSize: ondisk.U32(t.Size),
 	}
 	copy(h.Cookie[:], headerCookie)
 	b := ondisk.Encode(binary.BigEndian, &h)

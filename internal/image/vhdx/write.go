@@ -31,13 +31,11 @@ const (
 
 // target writes a VHDX. Only the page of the BAT in work is in memory: that of 64 TiB can have 512 MiB.
 type target struct {
-	f     driver.WriteFile
+	driver.Blocks
 	meta  metadata
 	ids   identity
 	size  int64 // of the BAT region
 	next  int64 // where the next block goes
-	block int64 // the last one that has a place, -1 before the first
-	slots driver.Slots
 	page  int64 // number of the BAT page in work
 	work  [batPage]byte
 	dirty bool
@@ -47,7 +45,7 @@ type target struct {
 const batPage = 4 << 10
 
 func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
-	t := &target{f: f, block: -1}
+	t := &target{}
 	from, _ := o.Template.(*template)
 	t.meta = metadata{blockSize: defaultBlock, logical: o.SectorSize, physical: defaultPhysical, size: size}
 	if t.meta.logical == 0 {
@@ -70,6 +68,7 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	t.meta.diskID = t.ids.disk
 	t.size = units.AlignUp(8*t.meta.entries(), mib)
 	t.next = t.firstBlock()
+	t.Blocks = driver.Blocks{File: f, Size: t.meta.blockSize, Allocate: t.allocate}
 	end := t.next
 	if o.Subformat == fixed {
 		end += t.meta.blocks() * t.meta.blockSize
@@ -84,35 +83,14 @@ func (t *target) isFixed() bool { return t.meta.flags&flagLeaveAllocated != 0 }
 // Unit returns less than a block: what is zero in a block stays a hole of the file.
 func (t *target) Unit() int64 { return writeUnit }
 
-// Reserve gives the blocks of [off, off+n) places in the file.
-func (t *target) Reserve(off, n int64) error {
-	for n > 0 {
-		block, into := off/t.meta.blockSize, off%t.meta.blockSize
-		part := min(n, t.meta.blockSize-into)
-		place := t.firstBlock() + block*t.meta.blockSize
-		if !t.isFixed() {
-			if err := t.allocate(block); err != nil {
-				return err
-			}
-			place = t.next - t.meta.blockSize
-		}
-		t.slots.Add(off, part, place+into)
-		off, n = off+part, n-part
+// allocate puts a block behind those that are there. All blocks of a fixed disk have their places.
+func (t *target) allocate(block int64) (int64, error) {
+	if t.isFixed() {
+		return t.firstBlock() + block*t.meta.blockSize, nil
 	}
-	return nil
-}
-
-// allocate puts a block behind those that are there, unless it is the last of them.
-func (t *target) allocate(block int64) error {
-	if block == t.block {
-		return nil
-	}
-	t.block = block
-	if err := t.place(block, t.next); err != nil {
-		return err
-	}
+	place := t.next
 	t.next += t.meta.blockSize
-	return nil
+	return place, t.place(block, place)
 }
 
 // place gives a block a place of the file.
@@ -137,24 +115,21 @@ func (t *target) flush() error {
 	if !t.dirty {
 		return nil
 	}
-	_, err := t.f.WriteAt(t.work[:], newBAT+t.page*batPage)
+	_, err := t.File.WriteAt(t.work[:], newBAT+t.page*batPage)
 	clear(t.work[:])
 	t.dirty = false
 	return err
 }
 
-// WriteAt writes whole reservations.
-func (t *target) WriteAt(p []byte, off int64) (int, error) { return t.slots.WriteAt(t.f, p, off) }
-
 // Finish writes BAT, metadata, region tables and headers, and the file identifier last: before that the file is no
 // VHDX.
 func (t *target) Finish() error {
 	steps := []func() error{
-		t.flush, t.writeFixedBAT, t.writeMetadata, t.writeRegions, t.writeHeaders, t.f.Sync,
-		t.writeIdentifier, t.f.Sync,
+		t.flush, t.writeFixedBAT, t.writeMetadata, t.writeRegions, t.writeHeaders, t.File.Sync,
+		t.writeIdentifier, t.File.Sync,
 	}
 	if !t.isFixed() {
-		steps = append([]func() error{func() error { return t.f.Truncate(t.next) }}, steps...)
+		steps = append([]func() error{func() error { return t.File.Truncate(t.next) }}, steps...)
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -203,10 +178,10 @@ func (t *target) writeMetadata() error {
 		})...)
 		values = append(values, i.value...)
 	}
-	if _, err := t.f.WriteAt(table, newMetadata); err != nil {
+	if _, err := t.File.WriteAt(table, newMetadata); err != nil {
 		return err
 	}
-	_, err := t.f.WriteAt(values, newMetadata+metadataTableSize)
+	_, err := t.File.WriteAt(values, newMetadata+metadataTableSize)
 	return err
 }
 
@@ -223,7 +198,7 @@ func (t *target) writeRegions() error {
 	copy(table, used)
 	seal(table)
 	for _, at := range []int64{atRegions1, atRegions2} {
-		if _, err := t.f.WriteAt(table[:len(used)], at); err != nil {
+		if _, err := t.File.WriteAt(table[:len(used)], at); err != nil {
 			return err
 		}
 	}
@@ -240,7 +215,7 @@ func (t *target) writeHeaders() error {
 		copy(h.Signature[:], "head")
 		b := ondisk.Encode(binary.LittleEndian, h)
 		seal(b)
-		if _, err := t.f.WriteAt(b, at); err != nil {
+		if _, err := t.File.WriteAt(b, at); err != nil {
 			return err
 		}
 	}
@@ -248,7 +223,7 @@ func (t *target) writeHeaders() error {
 }
 
 func (t *target) writeIdentifier() error {
-	_, err := t.f.WriteAt(t.ids.identifier[:], 0)
+	_, err := t.File.WriteAt(t.ids.identifier[:], 0)
 	return err
 }
 

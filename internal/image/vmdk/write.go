@@ -98,15 +98,13 @@ func (t *flatTarget) Finish() error {
 // sparseTarget writes a sparse file: header, descriptor unless it stands elsewhere, both directories with their
 // tables, grains in the order of the disk. Only the table in work is in memory; the others are on disk or are holes.
 type sparseTarget struct {
-	f     driver.WriteFile
+	driver.Blocks
 	h     sparseHeader
-	size  int64
 	text  []byte
 	next  int64 // sector of the next free grain
 	table int64 // number of the table in work, -1 before the first
 	dirty bool
 	work  [gtBytes]byte
-	slots driver.Slots
 }
 
 func newSparseTarget(f driver.WriteFile, size, grain int64, text []byte) (*sparseTarget, error) {
@@ -128,34 +126,32 @@ func newSparseTarget(f driver.WriteFile, size, grain int64, text []byte) (*spars
 		return nil, fmt.Errorf("monolithicSparse of %d bytes: %w: its tables alone pass the 32-bit sector numbers",
 			size, ondisk.ErrLimit)
 	}
-	return &sparseTarget{f: f, h: h, size: size, text: text, next: ondisk.I64(h.OverHead), table: -1}, nil
+	t := &sparseTarget{h: h, text: text, next: ondisk.I64(h.OverHead), table: -1}
+	t.Blocks = driver.Blocks{File: f, Size: h.grainBytes(), Allocate: t.allocate}
+	return t, nil
 }
 
 func sectorsFor(n int64) int64 { return (n + units.SectorSize - 1) / units.SectorSize }
 
 func (t *sparseTarget) Unit() int64 { return t.h.grainBytes() }
 
-// Reserve gives the grains of [off, off+n) the next places in the file.
-func (t *sparseTarget) Reserve(off, n int64) error {
-	first := off / t.h.grainBytes()
-	last := (off + n - 1) / t.h.grainBytes()
-	t.slots.Add(off, n, t.next*units.SectorSize)
-	for g := first; g <= last; g++ {
-		if g/gtes != t.table {
-			if err := t.flush(); err != nil {
-				return err
-			}
-			t.table = g / gtes
+// allocate gives a grain the next place in the file.
+func (t *sparseTarget) allocate(grain int64) (int64, error) {
+	if grain/gtes != t.table {
+		if err := t.flush(); err != nil {
+			return 0, err
 		}
-		if t.next+ondisk.I64(t.h.GrainSize) > math.MaxUint32 {
-			return fmt.Errorf("monolithicSparse: %w: more than 2 TiB of data; choose --to vmdk:monolithicFlat or raw",
-				ondisk.ErrLimit)
-		}
-		binary.LittleEndian.PutUint32(t.work[4*(g%gtes):], ondisk.U32(t.next))
-		t.next += ondisk.I64(t.h.GrainSize)
-		t.dirty = true
+		t.table = grain / gtes
 	}
-	return nil
+	if t.next+ondisk.I64(t.h.GrainSize) > math.MaxUint32 {
+		return 0, fmt.Errorf("monolithicSparse: %w: more than 2 TiB of data; choose --to vmdk:monolithicFlat or raw",
+			ondisk.ErrLimit)
+	}
+	place := t.next
+	binary.LittleEndian.PutUint32(t.work[4*(grain%gtes):], ondisk.U32(place))
+	t.next += ondisk.I64(t.h.GrainSize)
+	t.dirty = true
+	return place * units.SectorSize, nil
 }
 
 // tablePlace returns the byte offset of table i below a directory.
@@ -169,7 +165,7 @@ func (t *sparseTarget) flush() error {
 		return nil
 	}
 	for _, gd := range []uint64{t.h.RGDOffset, t.h.GDOffset} {
-		if _, err := t.f.WriteAt(t.work[:], t.tablePlace(gd, t.table)); err != nil {
+		if _, err := t.File.WriteAt(t.work[:], t.tablePlace(gd, t.table)); err != nil {
 			return err
 		}
 	}
@@ -178,15 +174,12 @@ func (t *sparseTarget) flush() error {
 	return nil
 }
 
-// WriteAt writes whole grains; the last one of the disk is padded by the size of the file.
-func (t *sparseTarget) WriteAt(p []byte, off int64) (int, error) { return t.slots.WriteAt(t.f, p, off) }
-
 // Finish writes tables, directories and descriptor, and the header last: before that the file is no VMDK.
 func (t *sparseTarget) Finish() error {
 	if err := t.flush(); err != nil {
 		return err
 	}
-	if err := t.f.Truncate(t.next * units.SectorSize); err != nil {
+	if err := t.File.Truncate(t.next * units.SectorSize); err != nil {
 		return err
 	}
 	for _, gd := range []uint64{t.h.RGDOffset, t.h.GDOffset} {
@@ -194,7 +187,7 @@ func (t *sparseTarget) Finish() error {
 			return err
 		}
 	}
-	return t.h.seal(t.f, t.text)
+	return t.h.seal(t.File, t.text)
 }
 
 // writeDirectory writes one directory in pieces: that of 64 TiB has 8 MiB.
@@ -206,7 +199,7 @@ func (t *sparseTarget) writeDirectory(gd uint64) error {
 		for j := range n {
 			binary.LittleEndian.PutUint32(b[4*j:], ondisk.U32(t.tablePlace(gd, i+j)/units.SectorSize))
 		}
-		if _, err := t.f.WriteAt(b, ondisk.I64(gd)*units.SectorSize+4*i); err != nil {
+		if _, err := t.File.WriteAt(b, ondisk.I64(gd)*units.SectorSize+4*i); err != nil {
 			return err
 		}
 	}
