@@ -386,7 +386,7 @@ func openGrains(f driver.File, tabs *ondisk.Pages, kind string) (opened, error) 
 
 // openHosted opens an extent of a split disk: its header is that of a disk in one file, without a text.
 func openHosted(f driver.File, tabs *ondisk.Pages) (*sparse, error) {
-	x := &sparse{file: f, tabs: tabs}
+	x := &sparse{grains: grains{file: f, tabs: tabs}}
 	if n := f.Size(); n < units.SectorSize {
 		return nil, field("file size", 0, n, "at least 512 bytes, the size of the header")
 	}
@@ -403,7 +403,7 @@ func openHosted(f driver.File, tabs *ondisk.Pages) (*sparse, error) {
 	if err := x.h.check(f.Size()); err != nil {
 		return nil, err
 	}
-	x.gd = ondisk.I64(x.h.GDOffset) * units.SectorSize
+	x.layOut()
 	return x, x.refuseOwnText()
 }
 
@@ -425,7 +425,7 @@ func (x *sparse) unclean() *ondisk.Issue {
 		return nil
 	}
 	at := int64(atUnclean)
-	if x.cowd {
+	if x.mixed {
 		at = atCOWDUnclean
 	}
 	i := unclean(fmt.Sprintf("the extent %.256q", x.file.Name()), at, x.h.UncleanShutdown)

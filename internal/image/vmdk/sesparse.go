@@ -1,7 +1,6 @@
 package vmdk
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -11,67 +10,23 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// seExtent is an opened space-efficient sparse extent. Places are in bytes.
+// seExtent is an opened space-efficient sparse extent.
 type seExtent struct {
-	file             driver.File
-	tabs             *ondisk.Pages
-	bytes            int64 // of the disk
-	gd, gts, grains0 int64 // begin of the directory, of the grain tables, of the grains
-	holed
+	grains
+	gts, grains0 int64 // byte offsets of the grain tables and of the grains
 }
 
-func (x *seExtent) size() int64            { return x.bytes }
 func (x *seExtent) unclean() *ondisk.Issue { return nil } // refused when it is opened
 
-// tables returns the number of grain tables that the directory has entries for.
-func (x *seExtent) tables() int64 { return (x.bytes + seCovers - 1) / seCovers }
-
-// run returns the map: directory entry, table entry, grain.
-func (x *seExtent) run(off int64) (disk.Run, error) {
-	loc, zeros, err := x.table(off / seCovers)
-	if err != nil {
-		return disk.Run{}, err
-	}
-	if loc == 0 {
-		return x.hole(off, zeros*seCovers-off%seCovers), nil
-	}
-	first := off % seCovers / seGrainBytes
-	entries := make([]byte,
-		8*min(seGTEs-first, (x.bytes+seGrainBytes-1-off/seGrainBytes*seGrainBytes)/seGrainBytes, maxEntries))
-	if err := x.tabs.Read(entries, loc+8*first); err != nil {
-		return disk.Run{}, err
-	}
-	return x.join(entries, loc+8*first, off)
-}
-
-// table returns the byte offset of a grain table, or 0 and the number of absent tables from there on.
-func (x *seExtent) table(i int64) (loc, zeros int64, err error) {
-	at := x.gd + 8*i
-	entry, err := x.tabs.U64(at)
-	if err != nil {
-		return 0, 0, err
-	}
-	if entry != 0 {
-		loc, err = x.tableAt(entry, at)
-		return loc, 0, err
-	}
-	n := 8 * min(gdScan, x.tables()-i)
-	zeros, err = x.tabs.Zeros(at, n)
-	if err == nil && zeros == n {
-		zeros += 8 * emptyEntries(x.file, at+n, x.gd+8*x.tables(), 8)
-	}
-	return 0, zeros / 8, err
-}
-
-// tableAt finds the grain table that a directory entry names by its number. at is the byte offset of the entry.
-func (x *seExtent) tableAt(entry uint64, at int64) (int64, error) {
+// tablePlace returns the byte offset of the grain table that a directory entry names by its number.
+func (x *seExtent) tablePlace(entry uint64, at int64) (int64, error) {
 	loc := x.gts + int64(entry&math.MaxUint32)*seTableBytes
-	gd := disk.Range{Off: x.gd, Len: 8 * x.tables()}
 	end := x.file.Size()
 	if x.grains0 > x.gts {
 		end = min(end, x.grains0)
 	}
-	if entry>>32 != seGTAllocated || loc > end-seTableBytes || gd.Overlaps(disk.Range{Off: loc, Len: seTableBytes}) {
+	if entry>>32 != seGTAllocated || loc > end-seTableBytes ||
+		x.directory().Overlaps(disk.Range{Off: loc, Len: seTableBytes}) {
 		return 0, ondisk.Field("vmdk grain directory", "entry", at, fmt.Sprintf("%#x", entry),
 			fmt.Sprintf("0, or 0x10000000 and the number of a grain table that ends before byte %d and outside "+
 				"of the directory", end))
@@ -79,52 +34,24 @@ func (x *seExtent) tableAt(entry uint64, at int64) (int64, error) {
 	return loc, nil
 }
 
-// place returns the byte offset of the grain that an entry names; stored is false when it is zeros, or a hole. at is
-// the byte offset of the entry.
-func (x *seExtent) place(entry uint64, at int64) (off int64, stored bool, err error) {
+// state returns what a table entry says.
+func (x *seExtent) state(entry uint64, _, at int64) (grainState, error) {
 	kind := entry & seTop
 	switch {
-	case entry == seAbsent, kind == seUnmapped, kind == seZero:
-		return 0, false, nil
+	case entry == seAbsent:
+		return grainState{}, nil
+	case kind == seUnmapped, kind == seZero:
+		return grainState{kind: zeroGrain}, nil
 	case kind == seStored:
 		// The upper 12 bits of the number stand below the lower 48.
 		n := entry&0x0fff000000000000>>48 | entry&0x0000ffffffffffff<<12
 		if n < ondisk.U64(max(0, x.file.Size()-x.grains0)/seGrainBytes) {
-			return x.grains0 + ondisk.I64(n)*seGrainBytes, true, nil
+			return grainState{storedGrain, x.grains0 + ondisk.I64(n)*seGrainBytes}, nil
 		}
 	}
-	return 0, false, ondisk.Field("vmdk grain table", "entry", at, fmt.Sprintf("%#x", entry),
+	return grainState{}, ondisk.Field("vmdk grain table", "entry", at, fmt.Sprintf("%#x", entry),
 		fmt.Sprintf("0, a mark of zeros (0x1… or 0x2…), or 0x3… and a grain inside the file of %d bytes",
 			x.file.Size()))
-}
-
-// join makes one run of the entries that continue the first. at is the byte offset of the first entry.
-func (x *seExtent) join(entries []byte, at, off int64) (disk.Run, error) {
-	entry := func(i int64) uint64 { return binary.LittleEndian.Uint64(entries[8*i:]) }
-	into := off % seGrainBytes
-	first, stored, err := x.place(entry(0), at)
-	if err != nil {
-		return disk.Run{}, err
-	}
-	isHole := entry(0) == seAbsent
-	n := int64(1)
-	for ; int(8*n) < len(entries); n++ {
-		// An entry that is malformed does not spoil those in front of it.
-		next, more, err := x.place(entry(n), at+8*n)
-		follows := stored && next == first+n*seGrainBytes ||
-			!stored && (x.below == nil || (entry(n) == seAbsent) == isHole)
-		if err != nil || more != stored || !follows {
-			break
-		}
-	}
-	size := n*seGrainBytes - into
-	switch {
-	case stored:
-		return disk.Run{Len: size, Src: x.file, Off: first + into}, nil
-	case isHole:
-		return x.hole(off, size), nil
-	}
-	return disk.Run{Len: size}, nil
 }
 
 // seHeader is the constant header of a space-efficient sparse extent, which ESXi 6.5 and later writes for snapshots.
@@ -229,10 +156,12 @@ func openSESparse(f driver.File, tabs *ondisk.Pages) (*seExtent, error) {
 		return nil, err
 	}
 	at := func(sector uint64) int64 { return ondisk.I64(sector) * units.SectorSize }
-	return &seExtent{
-		file: f, tabs: tabs, bytes: at(h.Capacity), gd: at(h.GrainDirOffset), gts: at(h.GrainTablesOffset),
-		grains0: at(h.GrainsOffset),
-	}, nil
+	x := &seExtent{gts: at(h.GrainTablesOffset), grains0: at(h.GrainsOffset)}
+	x.grains = grains{
+		file: f, tabs: tabs, entries: x, bytes: at(h.Capacity), grain: seGrainBytes, width: 8, perTable: seGTEs,
+		gd: at(h.GrainDirOffset), data: noData,
+	}
+	return x, nil
 }
 
 // check is as strict as QEMU's: what a flag or a reserved field means is not known.
@@ -302,59 +231,4 @@ func checkVolatile(f driver.File, at int64) error {
 			ondisk.ErrUnsupported)
 	}
 	return nil
-}
-
-// seFaults looks for faults in one space-efficient sparse extent.
-type seFaults struct {
-	*faults
-	x      *seExtent
-	tables *ondisk.PlaceSet // by number
-	grains *ondisk.PlaceSet // by number
-	holes  *ondisk.Holes
-	buf    []byte // the table in work
-}
-
-// check walks every grain table once.
-func (x *seExtent) check(f *faults) error {
-	c := &seFaults{
-		faults: f, x: x, tables: ondisk.NewPlaceSet(1), grains: ondisk.NewPlaceSet(1), holes: ondisk.NewHoles(x.file),
-		buf: make([]byte, seTableBytes),
-	}
-	if err := c.eachTable(x.tables(), x.table, c.table); err != nil {
-		return err
-	}
-	f.partial = f.partial || c.tables.Full() || c.grains.Full()
-	return nil
-}
-
-// table checks table i, which lies at loc.
-func (c *seFaults) table(i, loc int64) error {
-	number := (loc - c.x.gts) / seTableBytes
-	if c.tables.Add(ondisk.U64(number)) {
-		c.Add(takenTable, "grain directory entry %d names table %d", i, number)
-		return nil
-	}
-	if c.holes.Has(loc, seTableBytes) {
-		return nil
-	}
-	if err := c.x.tabs.Read(c.buf, loc); err != nil {
-		return err
-	}
-	c.entries(i, loc)
-	return nil
-}
-
-// entries looks at the entries of the table in the buffer.
-func (c *seFaults) entries(table, loc int64) {
-	grains := (c.x.bytes + seGrainBytes - 1) / seGrainBytes
-	for j := range min(seGTEs, grains-table*seGTEs) {
-		entry := binary.LittleEndian.Uint64(c.buf[8*j:])
-		off, stored, err := c.x.place(entry, loc+8*j)
-		switch {
-		case err != nil:
-			c.Add(badGrain, "%v", err)
-		case stored && c.grains.Add(ondisk.U64((off-c.x.grains0)/seGrainBytes)):
-			c.Add(takenGrain, "grain table entry at %#x names grain %d", loc+8*j, (off-c.x.grains0)/seGrainBytes)
-		}
-	}
 }

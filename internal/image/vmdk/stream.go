@@ -493,11 +493,16 @@ func (x *sparse) readFooter() error {
 
 // unpack fills dst with a grain of a streamOptimized file.
 func (x *sparse) unpack(dst []byte, grain int64) error {
-	sector, at, err := x.entry(grain)
+	loc, _, err := x.table(grain / gtes)
 	if err != nil {
 		return err
 	}
-	if err := x.checkGrains(sector, 1, grain, at); err != nil {
+	at := loc + 4*(grain%gtes)
+	sector, err := x.tabs.U32(at)
+	if err != nil {
+		return err
+	}
+	if err := x.checkGrain(uint64(sector), grain, at); err != nil {
 		return err
 	}
 	off := int64(sector) * units.SectorSize
@@ -512,17 +517,6 @@ func (x *sparse) unpack(dst []byte, grain int64) error {
 		return err
 	}
 	return i.inflate(dst, packed, x.h.cut(grain), off+grainMarker)
-}
-
-// entry returns the table entry of a grain that is stored, and where it stands.
-func (x *sparse) entry(grain int64) (sector uint32, at int64, err error) {
-	loc, _, err := x.table(grain / gtes)
-	if err != nil {
-		return 0, 0, err
-	}
-	at = loc + 4*(grain%gtes)
-	sector, err = x.tabs.U32(at)
-	return sector, at, err
 }
 
 // grainAt reads the marker of a grain at a byte offset of the file and gives the size of its data.
