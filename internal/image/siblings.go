@@ -311,8 +311,8 @@ func OtherUser(d *gate.Folder, files []string, mine func(name string) bool) (str
 	maps.DeleteFunc(siblings, func(name string, _ driver.Names) bool { return mine(name) })
 	gives := func(n driver.Names) []string { return append(used(n), n.Views...) }
 	for _, base := range files {
-		if user := userAmong(d, siblings, base, gives); user != "" {
-			return user, nil
+		if user, err := needer(d, siblings, base, gives); err != nil || user != "" {
+			return user, err
 		}
 	}
 	return "", hidden(siblings)
@@ -378,19 +378,13 @@ func IsNamed(d *gate.Folder, name string) (bool, error) {
 	return false, err
 }
 
-// OtherUser returns the first other image or package of the folder that names a file of the image; empty: none does. It
-// refuses where a file with the name of an image cannot be read.
+// OtherUser is OtherUser for the files of the image.
 func (img *Image) OtherUser() (string, error) {
-	siblings, err := readSiblings(img.Dir, img.Base)
-	if err != nil {
-		return "", err
-	}
+	var files []string
 	for _, f := range img.Handles {
-		if user, err := needer(img.Dir, siblings, f.Name(), used); err != nil || user != "" {
-			return user, err
-		}
+		files = append(files, f.Name())
 	}
-	return "", hidden(siblings)
+	return OtherUser(img.Dir, files, func(name string) bool { return name == img.Base })
 }
 
 // FileNames are names of files. They are bytes, and JSON would change those that are not UTF-8: there they are base64.

@@ -243,12 +243,20 @@ func (x *image) outside(i int64, entry uint32) error {
 	}
 }
 
+// Kinds of faults.
+const (
+	outside = "blocks outside of the file"
+	shared  = "blocks at a place in use"
+)
+
+// maxFaults is when a table is no table, and is not read to its end.
+const maxFaults = 1 << 16
+
 // faults walks the table once: a reader meets a block outside of the file, but never two parts of the disk that share
 // one.
 func (x *image) faults() ([]ondisk.Issue, error) {
-	used := ondisk.NewPlaceSet(1)
-	var stored, outside, shared int64
-	first := ""
+	var c driver.Faults
+	used, stored := ondisk.NewPlaceSet(1), int64(0)
 	for i := range x.blocks() {
 		entry, err := x.entry(i)
 		if err != nil {
@@ -261,32 +269,22 @@ func (x *image) faults() ([]ondisk.Issue, error) {
 		size := min(int64(x.Block), x.size-i*int64(x.Block))
 		switch {
 		case int64(x.Data)+int64(entry)*int64(x.Block)+size > x.file.Size():
-			if outside++; outside == 1 {
-				first = x.outside(i, entry).Error()
-			}
+			c.Add(outside, "%v", x.outside(i, entry))
 		case used.Add(uint64(entry)):
-			if shared++; shared == 1 && first == "" {
-				first = fmt.Sprintf("block %d of the file is used twice", entry)
-			}
+			c.Add(shared, "block %d of the file is used twice", entry)
 		}
-		if outside+shared > maxFaults {
+		if c.Count(outside)+c.Count(shared) > maxFaults {
 			break
 		}
 	}
-	return x.issues(stored, outside+shared, first, used.Full()), nil
+	if c.Any() {
+		return c.Issues(ondisk.Issue{Code: "vdi-tables", Effect: ondisk.Broken}, "vdi block table", outside, shared), nil
+	}
+	return x.issues(stored, used.Full()), nil
 }
 
-// maxFaults is when a table is no table, and is not read to its end.
-const maxFaults = 1 << 16
-
-func (x *image) issues(stored, faults int64, first string, full bool) (out []ondisk.Issue) {
-	if faults > 0 {
-		text := fmt.Sprintf("%d entries of blocks outside of the file or in use; first: %s", faults, first)
-		return []ondisk.Issue{{
-			Code: "vdi-tables", Effect: ondisk.Broken, Text: text,
-			Err: fmt.Errorf("vdi block table: %w: %s", ondisk.ErrFormat, text),
-		}}
-	}
+// issues returns those of a sound table that has so many blocks.
+func (x *image) issues(stored int64, full bool) (out []ondisk.Issue) {
 	orphans := int64(x.Allocated) - stored
 	if orphans < 0 {
 		out = append(out, ondisk.Issue{

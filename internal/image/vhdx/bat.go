@@ -253,62 +253,25 @@ func sameBits(b []byte, from int) (set bool, n int64) {
 	return set, int64(8*len(b) - from)
 }
 
-// space is a bitmap of the MiB of a file that are in use, in pages that exist only where something is.
-type space struct {
-	pages map[int64]*spacePage
-	last  *spacePage // the one in work, number lastNo
-	no    int64
-	used  int64 // MiB
-	full  bool  // the bound was reached: not everything was compared
-}
-
-type spacePage [512]uint64
-
-const (
-	cellsPerPage  = 64 * 512
-	maxSpacePages = 1 << 12 // 16 MiB of memory for 128 TiB of file
-)
-
-// add marks a range, in whole MiB, and reports whether a part of it was in use.
-func (s *space) add(r disk.Range) (taken bool) {
-	for cell, end := r.Off/mib, (r.End()+mib-1)/mib; cell < end; {
-		p := s.page(cell / cellsPerPage)
-		if p == nil {
-			s.full = true
-			return taken
-		}
-		n := min(end-cell, 64-cell%64)
-		mask := (^uint64(0) >> (64 - n)) << (cell % 64)
-		word := &p[cell%cellsPerPage/64]
-		taken = taken || *word&mask != 0
-		s.used += int64(bits.OnesCount64(mask &^ *word))
-		*word |= mask
-		cell += n
-	}
-	return taken
-}
-
-func (s *space) page(no int64) *spacePage {
-	if s.last != nil && s.no == no {
-		return s.last
-	}
-	p := s.pages[no]
-	if p == nil && len(s.pages) < maxSpacePages {
-		p = new(spacePage)
-		s.pages[no] = p
-	}
-	if p != nil {
-		s.last, s.no = p, no
-	}
-	return p
-}
-
 // batFaults are the faults of the BAT.
 type batFaults struct {
 	driver.Faults
-	x     *image
-	space space
-	kept  int64 // bytes of blocks that have a place and no data: they may keep it
+	x      *image
+	places *ondisk.PlaceSet // MiB of the file that are in use
+	used   int64            // how many
+	kept   int64            // bytes of blocks that have a place and no data: they may keep it
+}
+
+// use marks a range, in whole MiB, and reports whether a part of it was in use.
+func (c *batFaults) use(r disk.Range) (taken bool) {
+	for cell := r.Off / mib; cell < (r.End()+mib-1)/mib; cell++ {
+		if c.places.Add(ondisk.U64(cell)) {
+			taken = true
+			continue
+		}
+		c.used++
+	}
+	return taken
 }
 
 // Kinds of faults.
@@ -321,9 +284,9 @@ const (
 // check walks the BAT once. A reader would meet an entry that leads outside of the file, but never two that share a
 // place.
 func (x *image) check() ([]ondisk.Issue, error) {
-	c := &batFaults{x: x, space: space{pages: map[int64]*spacePage{}}}
+	c := &batFaults{x: x, places: ondisk.NewPlaceSet(1)}
 	for _, s := range x.used {
-		c.space.add(s.Range)
+		c.use(s.Range)
 	}
 	var buf [8 * slab]byte
 	total := min(x.meta.entries(), x.bat.Len/8)
@@ -377,7 +340,7 @@ func (c *batFaults) payload(e entry, block, at int64) {
 			c.Add(faultBitmap, "%v", err)
 		}
 	}
-	if c.space.add(disk.Range{Off: e.off(), Len: x.meta.blockSize}) {
+	if c.use(disk.Range{Off: e.off(), Len: x.meta.blockSize}) {
 		c.Add(faultShared, "BAT entry at %#x leads to %#x", at, e.off())
 	}
 }
@@ -393,7 +356,7 @@ func (c *batFaults) bitmap(e entry, at int64) {
 		c.Add(faultBitmap, "%v", err)
 		return
 	}
-	if c.space.add(disk.Range{Off: off, Len: mib}) {
+	if c.use(disk.Range{Off: off, Len: mib}) {
 		c.Add(faultShared, "sector bitmap entry at %#x leads to %#x", at, off)
 	}
 }
@@ -403,10 +366,10 @@ func (c *batFaults) issues() []ondisk.Issue {
 	out := c.Issues(ondisk.Issue{
 		Code: "vhdx-bat", Effect: ondisk.Broken, Remedy: "restore the image from a good copy",
 	}, "vhdx BAT", faultEntry, faultShared, faultBitmap)
-	if c.space.full {
+	if c.places.Full() {
 		return append(out, driver.Unchecked("vhdx-bat-unchecked", "blocks"))
 	}
-	if left := c.x.view.Size()/mib*mib - c.space.used*mib - c.kept; left > 0 && len(out) == 0 {
+	if left := c.x.view.Size()/mib*mib - c.used*mib - c.kept; left > 0 && len(out) == 0 {
 		out = append(out, ondisk.Issue{
 			Code: "orphaned-data", Effect: ondisk.Note,
 			Text: fmt.Sprintf("%d blocks (%s) of the file are neither metadata nor a part of the disk",
