@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -196,6 +197,33 @@ const SmallestBare = 4 * units.MiB
 func IsFlatName(name string) bool {
 	ext := strings.ToLower(filepath.Ext(name))
 	return ext == ".vmdk" && rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext))
+}
+
+// Among finds the images among the files of an archive. Extents and parents belong to others. The zero value has none.
+type Among struct {
+	parts map[string]bool
+	found []string
+}
+
+// Add adds a file by its name in the archive, its size in bytes, and what IdentifyFile returned of it.
+func (a *Among) Add(name string, size int64, id Identity, err error) {
+	if a.parts == nil {
+		a.parts = map[string]bool{}
+	}
+	for _, x := range slices.Concat(id.Extents, id.Parents) {
+		if x != path.Base(name) { // some name themselves
+			a.parts[path.Join(path.Dir(name), x)] = true
+		}
+	}
+	odd := err != nil || slices.Contains([]Kind{Bare, Unsupported, Packed}, id.Kind)
+	if id.Kind == Disk || odd && Named(name, size) {
+		a.found = append(a.found, name)
+	}
+}
+
+// Images returns the names of the images, when all files were added.
+func (a *Among) Images() []string {
+	return slices.DeleteFunc(a.found, func(name string) bool { return a.parts[name] || IsFlatName(name) })
 }
 
 // MayBeDisk reports whether a file of size bytes without a format can be a disk: it has whole sectors, or a table, and

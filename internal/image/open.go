@@ -135,13 +135,20 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 	}
 	img.checkExtension(base, o)
 	img.noteCompanion()
+	return img, img.noteRaw(main, o)
+}
+
+// noteRaw notes what is odd about an image that is read as a raw disk.
+func (img *Image) noteRaw(main driver.File, o Options) error {
+	if img.Format != raw.Format.Name {
+		return nil
+	}
 	if o.Format == raw.Format.Name {
-		err = img.noteOverride(main)
+		if err := img.noteOverride(main); err != nil {
+			return err
+		}
 	}
-	if img.Format == raw.Format.Name && err == nil {
-		err = img.noteMark()
-	}
-	return img, err
+	return img.noteMark()
 }
 
 // opened returns what adds a further file to those of the image.
@@ -325,13 +332,7 @@ func OpenAlone(
 	if !f.Device() {
 		img.checkExtension(f.Name(), o)
 	}
-	if o.Format == raw.Format.Name {
-		err = img.noteOverride(f)
-	}
-	if img.Format == raw.Format.Name && err == nil {
-		err = img.noteMark()
-	}
-	if err != nil {
+	if err := img.noteRaw(f, o); err != nil {
 		return nil, errors.Join(err, img.Close())
 	}
 	return img, nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"path"
 	"slices"
 	"strings"
 
@@ -287,35 +286,28 @@ func (p *Output) check() error {
 	return nil
 }
 
-// findUnnamed finds the images of the package that no disk names. Extents, parents and chunks belong to others.
+// findUnnamed finds the images of the package that no disk names. Chunks belong to others.
 func (p *Package) findUnnamed() {
-	parts, listed := map[string]bool{}, map[string]*ovf.File{}
+	listed := map[string]*ovf.File{}
 	for i := range p.Envelope.Files {
 		if name, err := p.localName(p.Envelope.Files[i].Href); err == nil {
 			listed[name] = &p.Envelope.Files[i]
 		}
 	}
-	var found []Disk
+	var among image.Among
+	bad := map[string]error{}
 	for _, m := range p.Members {
-		if m.Role != roleFile || m.file == nil {
-			continue
-		}
-		id, err := image.IdentifyFile(m.file)
-		for _, x := range slices.Concat(id.Extents, id.Parents) {
-			parts[path.Join(path.Dir(m.Name), x)] = true
-		}
-		odd := err != nil || slices.Contains([]image.Kind{image.Bare, image.Unsupported, image.Packed}, id.Kind)
-		if id.Kind == image.Disk || odd && image.Named(m.Name, m.Size) {
-			found = append(found, Disk{Member: m.Name, file: listed[m.Name], notThere: err})
+		if m.Role == roleFile && m.file != nil {
+			id, err := image.IdentifyFile(m.file)
+			among.Add(m.Name, m.Size, id, err)
+			bad[m.Name] = err
 		}
 	}
-	for _, d := range p.disks {
-		parts[d.Member] = true
-	}
-	for _, d := range found {
-		whole, chunk := ovf.Whole(d.Member)
-		if !parts[d.Member] && !image.IsFlatName(d.Member) && (!chunk || listed[whole] == nil) {
-			p.unnamed = append(p.unnamed, d)
+	for _, name := range among.Images() {
+		whole, chunk := ovf.Whole(name)
+		named := slices.ContainsFunc(p.disks, func(d Disk) bool { return d.Member == name })
+		if !named && (!chunk || listed[whole] == nil) {
+			p.unnamed = append(p.unnamed, Disk{Member: name, file: listed[name], notThere: bad[name]})
 		}
 	}
 }

@@ -299,10 +299,9 @@ func (b *box) choose(member string) (*file, error) {
 	return images[0], images[0].bad
 }
 
-// images finds the images of the archive. Extents and parents belong to others.
+// images finds the images of the archive.
 func (b *box) images() ([]*file, error) {
-	parts := map[string]bool{}
-	var found []*file
+	var among image.Among
 	for i := range b.files {
 		if err := b.ctx.Err(); err != nil {
 			return nil, err
@@ -313,17 +312,13 @@ func (b *box) images() ([]*file, error) {
 			return nil, err
 		}
 		id, err := image.IdentifyFile(head)
-		for _, x := range slices.Concat(id.Extents, id.Parents) {
-			if x != path.Base(f.name) { // some name themselves
-				parts[path.Join(path.Dir(f.name), x)] = true
-			}
-		}
-		odd := err != nil || slices.Contains([]image.Kind{image.Bare, image.Unsupported}, id.Kind)
-		if id.Kind == image.Disk || odd && image.Named(f.name, head.Size()) {
-			found = append(found, f)
-		}
+		among.Add(f.name, head.Size(), id, err)
 	}
-	return slices.DeleteFunc(found, func(f *file) bool { return parts[f.name] || image.IsFlatName(f.name) }), nil
+	var out []*file
+	for _, name := range among.Images() {
+		out = append(out, b.find(name))
+	}
+	return out, nil
 }
 
 // further opens a file that an image names, which lies beside it in the archive.
