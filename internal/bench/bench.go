@@ -5,8 +5,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io"
-	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -20,21 +18,15 @@ import (
 
 // Options say what is measured, and how.
 type Options struct {
-	Target   string // a folder; with ReadOnly an image or a device
-	ReadOnly bool
+	Folder   string
 	Buffered bool // through the page cache, where direct I/O is refused
 	Size     int64
 	Starts   []int64
-	Sizes    []int64 // of one I/O
-	Jobs     []int
 	Runtime  time.Duration // of each round
 	Rounds   int
-	Quick    bool
-	JobFile  string    // its name, empty for none
-	Workload *Workload // of it, instead of the loads of this package
-	Program  string    // fio; empty: of PATH
+	Program  string // fio; empty: of PATH
 	Now      func() time.Time
-	Ready    func() // called before the first byte is written or measured, if the target fits; may be nil
+	Ready    func() // called before the first byte is written, if the scratch file fits; may be nil
 	Watch    Watch
 }
 
@@ -44,41 +36,29 @@ type Watch interface {
 	Add(n int64)
 }
 
-// Defaults of the options, as the published tests have them: 8 KiB random I/O with 1 to 36 threads from 63.5, 64 and
-// 64.5 KiB; 4 to 128 KiB random and sequential.
-var (
-	DefaultStarts = []int64{127 * units.SectorSize, 64 * units.KiB, 129 * units.SectorSize}
-	DefaultSizes  = []int64{
-		4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB,
-		128 * units.KiB,
-	}
-	DefaultJobs = []int{1, 2, 4, 8, 16, 36}
-)
+// DefaultStarts are those of published tests.
+var DefaultStarts = []int64{127 * units.SectorSize, 64 * units.KiB, 129 * units.SectorSize}
 
-// More defaults, and bounds.
+// More defaults, and bounds. By chance alone, 5 rounds of equal storage do not overlap in one of 126 comparisons.
 const (
 	DefaultSize    = 2 * units.GiB
-	DefaultRuntime = 5 * time.Second
-	QuickRuntime   = 2 * time.Second
-	DefaultRounds  = 3
+	DefaultRuntime = 3 * time.Second
+	DefaultRounds  = 5
 
-	minSize, maxSize     = 16 * units.MiB, 1 << 44
-	minIO, maxIO         = 4 * units.KiB, 4 * units.MiB
-	maxStart             = units.GiB
-	maxStarts            = 8
-	maxJobs              = 256
-	maxRounds            = 50
-	minRuntime           = 100 * time.Millisecond
-	maxRuntime           = time.Hour
-	variedJobs           = 8 * units.KiB // the I/O that runs with each number of jobs
-	quickJobs, quickSize = 8, 64 * units.KiB
+	minSize, maxSize = 16 * units.MiB, 1 << 44
+	minIO            = 4 * units.KiB
+	maxStart         = units.GiB
+	maxStarts        = 8
+	maxRounds        = 50
+	minRuntime       = 100 * time.Millisecond
+	maxRuntime       = time.Hour
 )
 
 // overhead is what a run of fio takes beside its runtime: threads start, and it looks at the clock twice a second.
 const overhead = 700 * time.Millisecond
 
-// check refuses options that cannot be right.
-func (o *Options) check() error {
+// Check refuses options that cannot be right, and puts the aligned start first.
+func (o *Options) Check() error {
 	usage := func(format string, args ...any) error { return ondisk.In(ondisk.ErrUsage, format, args...) }
 	switch {
 	case o.Size < minSize || o.Size > maxSize:
@@ -99,68 +79,18 @@ func (o *Options) check() error {
 	if !measured.Aligned(o.Starts[0]) {
 		return usage("--starts has no multiple of 4 KiB to compare with; add 64K")
 	}
-	for _, n := range o.Sizes {
-		if !units.IsPowerOfTwo(n) || n < minIO || n > maxIO {
-			return usage("--sizes %s, want powers of two from %s to %s", units.Format(n), units.Format(minIO),
-				units.Format(maxIO))
-		}
-	}
-	for _, n := range o.Jobs {
-		if n < 1 || n > maxJobs {
-			return usage("--jobs %d, want 1 to %d", n, maxJobs)
-		}
-	}
-	if len(o.Sizes) == 0 || len(o.Jobs) == 0 {
-		return usage("--sizes and --jobs want one number at least")
-	}
-	if o.Workload != nil && o.ReadOnly && !o.Workload.reads {
-		return usage("--read-only, but the job file writes; it may have rw=read or rw=randread")
-	}
 	return nil
 }
 
-// Loads returns the kinds of I/O that are measured.
-func (o *Options) Loads() (out []measured.Load) {
-	if o.Workload != nil {
-		return []measured.Load{{Name: o.Workload.Name, Access: measured.JobFile, Op: measured.Mixed}}
-	}
-	add := func(access, op string, size int64, jobs int) {
-		l := measured.Load{
-			Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size, Jobs: jobs,
-		}
-		same := func(other measured.Load) bool { return other.Name == l.Name }
-		if !slices.ContainsFunc(out, same) {
-			out = append(out, l)
-		}
-	}
-	ops := []string{measured.Read, measured.Write}
-	if o.ReadOnly {
-		ops = ops[:1]
-	}
-	for _, op := range ops {
-		if o.Quick {
-			add(measured.Random, op, variedJobs, 1)
-			add(measured.Random, op, variedJobs, quickJobs)
-			add(measured.Sequential, op, quickSize, 1)
-			continue
-		}
-		for _, jobs := range o.Jobs {
-			add(measured.Random, op, variedJobs, jobs)
-		}
-		for _, access := range []string{measured.Random, measured.Sequential} {
-			for _, size := range o.Sizes {
-				add(access, op, size, 1)
-			}
-		}
+// loads returns the kinds of I/O that are measured: those of databases and of most guests, and of a copy.
+func loads() (out []measured.Load) {
+	for _, op := range []string{measured.Read, measured.Write} {
+		out = append(out, measured.NewLoad(measured.Random, op, 8*units.KiB, 1),
+			measured.NewLoad(measured.Random, op, 8*units.KiB, 8),
+			measured.NewLoad(measured.Sequential, op, 64*units.KiB, 1))
 	}
 	return out
 }
-
-// Runs returns how often fio runs.
-func (o *Options) Runs() int { return len(o.Loads()) * len(o.Starts) * o.Rounds }
-
-// Time returns how long that takes, without filling the scratch file.
-func (o *Options) Time() time.Duration { return time.Duration(o.Runs()) * (o.Runtime + overhead) }
 
 // length returns the bytes of the scratch file: each start has as much behind it.
 func (o *Options) length() int64 {
@@ -169,19 +99,10 @@ func (o *Options) length() int64 {
 
 // Say describes what is about to happen.
 func (o *Options) Say() string {
-	runs := fmt.Sprintf("%d measurements of %v: about %s", o.Runs(), o.Runtime, minutes(o.Time()))
-	if o.ReadOnly {
-		return fmt.Sprintf("reads %s in %s; nothing is written", o.Target, runs)
-	}
-	return fmt.Sprintf("writes a scratch file of %s without a name in %s, then runs %s and the time to write the file",
-		units.Format(o.length()), o.Target, runs)
-}
-
-func minutes(d time.Duration) string {
-	if d < 2*time.Minute {
-		return fmt.Sprintf("%d s", int(math.Ceil(d.Seconds())))
-	}
-	return fmt.Sprintf("%d min", int(math.Round(d.Minutes())))
+	runs := len(loads()) * len(o.Starts) * o.Rounds
+	return fmt.Sprintf("writes a scratch file of %s without a name in %s, then runs %d measurements of %v: about %v and "+
+		"the time to write the file", units.Format(o.length()), o.Folder, runs, o.Runtime,
+		(time.Duration(runs) * (o.Runtime + overhead)).Round(time.Second))
 }
 
 // Phases of a benchmark.
@@ -204,15 +125,13 @@ func Run(ctx context.Context, o *Options) (*measured.Result, error) {
 	if o.Ready != nil {
 		o.Ready()
 	}
-	if !o.ReadOnly {
-		if err := t.fill(ctx, o); err != nil {
-			return nil, err
-		}
+	if err := t.fill(ctx, o); err != nil {
+		return nil, err
 	}
 	r := &measured.Result{
 		Date: o.Now().UTC().Truncate(time.Second), Kernel: kernel(), Tool: f.version, Storage: t.storage,
-		Scratch: !o.ReadOnly, Direct: !o.Buffered, Size: t.covered(o), Seconds: o.Runtime.Seconds(), Notes: t.notes,
-		Skipped: []int64{}, Loads: o.Loads(),
+		Direct: !o.Buffered, Size: units.AlignDown(o.Size, units.MiB), Seconds: o.Runtime.Seconds(), Notes: t.notes,
+		Skipped: []int64{}, Loads: loads(),
 	}
 	starts, err := t.possible(o, r)
 	if err != nil {
@@ -268,56 +187,6 @@ func kernel() string {
 	return "Linux " + strings.TrimSpace(string(b))
 }
 
-// Settle makes the options of a command line whole, and refuses those that cannot be right. changed reports whether a
-// flag was given.
-func (o *Options) Settle(changed func(flag string) bool) error {
-	usage := func(text string) error { return ondisk.In(ondisk.ErrUsage, "%s", text) }
-	loads := changed("jobs") || changed("sizes")
-	switch {
-	case o.Quick && (o.JobFile != "" || loads):
-		return usage("--quick chooses the loads itself; leave out --jobs, --sizes and --workload")
-	case o.JobFile != "" && loads:
-		return usage("--workload has jobs and sizes of its own; leave out --jobs and --sizes")
-	case o.Quick && !changed("runtime"):
-		o.Runtime = QuickRuntime
-	case o.ReadOnly && changed("size"):
-		return usage("--size is that of the scratch file, and --read-only makes none")
-	}
-	if o.JobFile != "" {
-		text, err := readBounded(o.JobFile, maxWorkload)
-		if err != nil {
-			return fmt.Errorf("--workload: %w", err)
-		}
-		if o.Workload, err = parseWorkload(o.JobFile, text); err != nil {
-			return fmt.Errorf("%s: %w", o.JobFile, err)
-		}
-	}
-	return o.check()
-}
-
-// readBounded reads a file, and one byte more than a bound at most.
-func readBounded(path string, most int64) ([]byte, error) {
-	r, err := os.Open(path) //nolint:gosec // the user names it
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return io.ReadAll(io.LimitReader(r, most+1))
-}
-
-// ReadResult reads the result of an earlier benchmark, which --bench names.
-func ReadResult(path string) (*measured.Result, error) {
-	text, err := readBounded(path, measured.MaxFile)
-	if err != nil {
-		return nil, fmt.Errorf("--bench: %w", err)
-	}
-	r, err := measured.Decode(text)
-	if err != nil {
-		return nil, fmt.Errorf("--bench %s: %w", path, err)
-	}
-	return r, nil
-}
-
 // Size is the value of a flag: a number of bytes.
 type Size int64
 
@@ -333,7 +202,7 @@ func (n *Size) Set(arg string) error {
 // Type is the word that help texts show for the argument.
 func (n *Size) Type() string { return "SIZE" }
 
-// Sizes is the value of a flag: numbers of bytes with commas between them. They may have fractions: "63.5K,64K".
+// Sizes is the value of a flag: numbers of bytes with commas between them.
 type Sizes []int64
 
 func (s *Sizes) String() string {
@@ -342,7 +211,7 @@ func (s *Sizes) String() string {
 		if n%units.KiB == 0 {
 			out = append(out, units.Short(n))
 		} else {
-			out = append(out, strconv.FormatFloat(float64(n)/float64(units.KiB), 'f', -1, 64)+"K")
+			out = append(out, strconv.FormatInt(n/units.SectorSize, 10)+"s")
 		}
 	}
 	return strings.Join(out, ",")
@@ -352,17 +221,11 @@ func (s *Sizes) String() string {
 func (s *Sizes) Set(arg string) error {
 	*s = nil
 	for one := range strings.SplitSeq(arg, ",") {
-		one = strings.TrimSpace(one)
-		digits := strings.TrimRight(one, "BbKkMmGgTtIiSs")
-		unit, err := units.Parse("1" + one[len(digits):])
-		x, errX := strconv.ParseFloat(digits, 64)
-		n := x * float64(unit)
-		if err != nil || errX != nil || n < 0 || n != math.Trunc(n) || n > math.MaxInt32*float64(units.KiB) {
-			return ondisk.In(ondisk.ErrUsage, "size %.40q: want a number with K, M, G or s (512-byte sectors), "+
-				"such as 63.5K",
-				one)
+		n, err := units.Parse(one)
+		if err != nil {
+			return err
 		}
-		*s = append(*s, int64(n))
+		*s = append(*s, n)
 	}
 	return nil
 }

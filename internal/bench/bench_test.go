@@ -19,7 +19,6 @@ import (
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // watcher counts, and calls a function with each count.
@@ -44,12 +43,11 @@ func (w *watcher) Add(n int64) {
 func short(t *testing.T, folder string) *Options {
 	t.Helper()
 	o := &Options{
-		Target: folder, Size: minSize, Starts: slices.Clone(DefaultStarts[:2]), Sizes: []int64{8 * units.KiB},
-		Jobs:    []int{1},
+		Folder: folder, Size: minSize, Starts: slices.Clone(DefaultStarts[:2]),
 		Runtime: minRuntime, Rounds: 1, Now: func() time.Time { return time.Date(2026, 11, 23, 1, 2, 3, 4, time.UTC) },
 		Watch: &watcher{total: map[string]int64{}, done: map[string]int64{}},
 	}
-	require.NoError(t, o.check())
+	require.NoError(t, o.Check())
 	return o
 }
 
@@ -106,7 +104,7 @@ func TestFioStartsWhereItShould(t *testing.T) {
 		{measured.Sequential, measured.Write, 1, DefaultStarts[1]},
 	} {
 		load := measured.Load{Access: tc.access, Op: tc.op, Size: 8192, Jobs: tc.jobs}
-		_, err := f.run(t.Context(), target.file, o.job(&load, tc.start, target.covered(o), seed+1), o.Runtime)
+		_, err := f.run(t.Context(), target.file, o.job(&load, tc.start, minSize, seed+1), o.Runtime)
 		require.NoError(t, err)
 		text := disktest.ReadFile(t, trace)
 		for line := range strings.Lines(string(text)) {
@@ -183,7 +181,10 @@ func TestFioIsEnded(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var wait sync.WaitGroup
-		began := func() bool { return exists(filepath.Join(dir, "pid")) }
+		began := func() bool {
+			_, err := os.Stat(filepath.Join(dir, "pid"))
+			return err == nil
+		}
 		limit, want := time.Hour, "Ctrl-C"
 		if late {
 			limit, want = time.Second, "did not end within "
@@ -211,42 +212,32 @@ func TestFioIsEnded(t *testing.T) {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	o := short(t, t.TempDir())
-	o.Sizes, o.Jobs, o.Starts, o.Rounds = DefaultSizes, DefaultJobs, slices.Clone(DefaultStarts), 3
-	require.NoError(t, o.check())
+	o.Starts, o.Rounds, o.Runtime = slices.Clone(DefaultStarts), DefaultRounds, DefaultRuntime
+	require.NoError(t, o.Check())
 	require.Equal(t, []int64{65536, 65024, 66048}, o.Starts, "the aligned one is the first")
 	var all []string
-	for _, l := range o.Loads() {
+	for _, l := range loads() {
 		all = append(all, l.Name)
 	}
-	require.Len(t, all, 34) // 6 numbers of jobs, 5 more sizes and 6 sequential sizes, to read and to write
-	require.Contains(t, all, "random write of 8 KiB, 36 jobs")
-	require.Contains(t, all, "sequential read of 128 KiB, 1 job")
-	require.Equal(t, 34*3*3, o.Runs())
-	o.Quick = true
-	require.Equal(t, 54, o.Runs())
-	o.Runtime = QuickRuntime
+	require.Equal(t, []string{
+		"random read of 8 KiB, 1 job", "random read of 8 KiB, 8 jobs", "sequential read of 64 KiB, 1 job",
+		"random write of 8 KiB, 1 job", "random write of 8 KiB, 8 jobs", "sequential write of 64 KiB, 1 job",
+	}, all)
 	require.Contains(t, o.Say(), "17 MiB without a name in ")
-	require.Contains(t, o.Say(), "then runs 54 measurements of 2s: about 2 min and ")
-	o.ReadOnly = true
-	require.Len(t, o.Loads(), 3)
+	require.Contains(t, o.Say(), "then runs 90 measurements of 3s: about 5m33s and ")
 
 	for want, change := range map[string]func(o *Options){
-		"--size 15 MiB":          func(o *Options) { o.Size = 15 << 20 },
-		"--starts has 1":         func(o *Options) { o.Starts = []int64{65536} },
-		"--starts 1000 B":        func(o *Options) { o.Starts = []int64{65536, 1000} },
-		"--starts 2 GiB":         func(o *Options) { o.Starts = []int64{65536, 2 << 30} },
-		"no multiple of 4 KiB":   func(o *Options) { o.Starts = []int64{512, 1024} },
-		"--sizes 5 KiB":          func(o *Options) { o.Sizes = []int64{5 << 10} },
-		"--sizes 2 KiB":          func(o *Options) { o.Sizes = []int64{2 << 10} },
-		"--jobs 257":             func(o *Options) { o.Jobs = []int{257} },
-		"one number at least":    func(o *Options) { o.Jobs = nil },
-		"--rounds 0":             func(o *Options) { o.Rounds = 0 },
-		"--runtime 99ms":         func(o *Options) { o.Runtime = 99 * time.Millisecond },
-		"but the job file write": func(o *Options) { o.ReadOnly, o.Workload = true, &Workload{} },
+		"--size 15 MiB":        func(o *Options) { o.Size = 15 << 20 },
+		"--starts has 1":       func(o *Options) { o.Starts = []int64{65536} },
+		"--starts 1000 B":      func(o *Options) { o.Starts = []int64{65536, 1000} },
+		"--starts 2 GiB":       func(o *Options) { o.Starts = []int64{65536, 2 << 30} },
+		"no multiple of 4 KiB": func(o *Options) { o.Starts = []int64{512, 1024} },
+		"--rounds 0":           func(o *Options) { o.Rounds = 0 },
+		"--runtime 99ms":       func(o *Options) { o.Runtime = 99 * time.Millisecond },
 	} {
 		o := short(t, t.TempDir())
 		change(o)
-		err := o.check()
+		err := o.Check()
 		require.ErrorIs(t, err, ondisk.ErrUsage)
 		require.ErrorContains(t, err, want)
 	}
@@ -263,35 +254,21 @@ func TestPlacesThatAreRefused(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.WriteFile(file, make([]byte, 1<<20), 0o600))
-	holes := disktest.Blank(t, "holes", 1<<30)
 	for _, tc := range []struct {
 		name   string
 		change func(o *Options)
 		class  error
 		want   string
 	}{
-		{"no folder", func(o *Options) { o.Target = "/nonexistent" }, os.ErrNotExist, "/nonexistent"},
-		{"an image", func(o *Options) { o.Target = file }, ondisk.ErrUsage, "is no folder"},
-		{"a device", func(o *Options) { o.Target = "/dev/null" }, ondisk.ErrUsage, "is no folder"},
-		{
-			"no device", func(o *Options) { o.Target, o.ReadOnly = "/dev/null", true }, ondisk.ErrUsage,
-			"neither an image nor a block device",
-		},
-		{"a folder", func(o *Options) { o.ReadOnly = true }, ondisk.ErrUsage, "neither an image nor a block device"},
-		{
-			"too small", func(o *Options) { o.Target, o.ReadOnly = file, true }, ondisk.ErrUsage,
-			"has 1 MiB, want 16 MiB behind each start",
-		},
-		{
-			"holes", func(o *Options) { o.Target, o.ReadOnly = holes, true }, ondisk.ErrUnsupported,
-			"0 % of it are stored",
-		},
+		{"no folder", func(o *Options) { o.Folder = "/nonexistent" }, os.ErrNotExist, "/nonexistent"},
+		{"an image", func(o *Options) { o.Folder = file }, ondisk.ErrUsage, "is no folder"},
+		{"a device", func(o *Options) { o.Folder = "/dev/null" }, ondisk.ErrUsage, "is no folder"},
 		{"no room", func(o *Options) { o.Size = maxSize }, ondisk.ErrOutput, "the scratch file takes 16 TiB, and "},
 		{
-			"memory", func(o *Options) { o.Target = "/dev/shm" }, ondisk.ErrUnsupported,
+			"memory", func(o *Options) { o.Folder = "/dev/shm" }, ondisk.ErrUnsupported,
 			"the file system is tmpfs: that is memory and no storage",
 		},
-		{"kernel", func(o *Options) { o.Target = "/proc" }, ondisk.ErrOutput, "no scratch file can be made"},
+		{"kernel", func(o *Options) { o.Folder = "/proc" }, ondisk.ErrOutput, "no scratch file can be made"},
 	} {
 		if m, err := os.ReadFile("/proc/mounts"); tc.name == "memory" &&
 			(err != nil || !strings.Contains(string(m), " /dev/shm tmpfs ")) {
@@ -303,35 +280,35 @@ func TestPlacesThatAreRefused(t *testing.T) {
 	}
 }
 
-// An image is opened to read only, and stays as it is.
-func TestReadOnly(t *testing.T) {
+// A run has all loads at all starts, says how far it is, and leaves nothing.
+func TestRun(t *testing.T) {
 	t.Parallel()
-	fio := disktest.Fio(t)
-	image := filepath.Join(onStorage(t), "image")
-	disktest.Run(t, "dd", "if=/dev/urandom", "of="+image, "bs=1M", "count=17", "status=none")
-	before := disktest.Output(t, "sha256sum", image)
-	o := short(t, image)
-	o.ReadOnly, o.Program = true, fio
+	o := short(t, onStorage(t))
+	o.Program = disktest.Fio(t)
 	r, err := Run(t.Context(), o)
 	require.NoError(t, err)
-	require.Len(t, r.Loads, 2)
-	require.Equal(t, "random read of 8 KiB, 1 job", r.Loads[0].Name)
-	require.Equal(t, before, disktest.Output(t, "sha256sum", image))
-	require.False(t, r.Scratch)
-	require.Contains(t, o.Say(), "nothing is written")
+	require.Len(t, r.Loads, len(loads()))
 	for _, l := range r.Loads {
-		require.Contains(t, o.job(&l, 0, 1, 1), "--readonly")
+		require.Len(t, l.Points, 2)
+		require.Len(t, l.Points[1].Rounds, 1)
 	}
+	require.Equal(t, int64(minSize), r.Size)
+	total := map[string]int64{
+		Fill: o.length(), Measure: int64(len(loads())) * 2 * (minRuntime + overhead).Milliseconds(),
+	}
+	require.Equal(t, total, o.Watch.(*watcher).total)
+	require.Equal(t, total, o.Watch.(*watcher).done)
+	require.Empty(t, disktest.Names(t, o.Folder))
 }
 
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	var s Sizes
-	require.NoError(t, s.Set("63.5K, 64K,129s,1M,4096"))
-	require.Equal(t, Sizes{65024, 65536, 66048, 1 << 20, 4096}, s)
-	require.Equal(t, "63.5K,64K,64.5K,1M,4K", s.String())
-	for _, bad := range []string{"", "x", "1.3K", "-1K", "1e30", "64K,", "NaN", "InfK", "1KX"} {
-		require.ErrorIs(t, s.Set(bad), ondisk.ErrUsage, bad)
+	require.NoError(t, s.Set("127s, 64K,1M,4096"))
+	require.Equal(t, Sizes{65024, 65536, 1 << 20, 4096}, s)
+	require.Equal(t, "127s,64K,1M,4K", s.String())
+	for _, bad := range []string{"", "x", "1.3K", "-1K", "1e30", "64K,", "1KX"} {
+		require.Error(t, s.Set(bad), bad)
 	}
 	n := Size(DefaultSize)
 	require.Equal(t, "2G", n.String())

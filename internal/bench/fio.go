@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,40 +59,21 @@ const (
 const maxOutput = 1 << 20
 
 // job returns the arguments of one run. Random I/O lies at multiples of its size behind the start.
-func (o *Options) job(l *measured.Load, start, size int64, seed int) (args []string) {
-	ours := []string{
-		"--thread=1", "--filename=" + sys.Inherited(targetFD), "--allow_file_create=0",
-		"--offset=" + strconv.FormatInt(start, 10), "--size=" + strconv.FormatInt(size, 10), "--time_based=1",
+func (o *Options) job(l *measured.Load, start, size int64, seed int) []string {
+	pattern := map[string]string{measured.Random: "rand", measured.Sequential: ""}[l.Access] + l.Op
+	args := []string{
+		"--output-format=json", "--eta=never", "--name=trueup", "--ioengine=psync", "--rw=" + pattern,
+		"--bs=" + strconv.FormatInt(l.Size, 10), "--numjobs=" + strconv.Itoa(l.Jobs), "--thread=1",
+		"--filename=" + sys.Inherited(targetFD), "--allow_file_create=0", "--offset=" + strconv.FormatInt(start, 10),
+		"--size=" + strconv.FormatInt(size, 10), "--time_based=1",
 		"--runtime=" + strconv.FormatInt(o.Runtime.Milliseconds(), 10) + "ms", "--randseed=" + strconv.Itoa(seed),
-		"--norandommap=1", "--direct=" + strconv.Itoa(digit(!o.Buffered)),
-		"--invalidate=" + strconv.Itoa(digit(!o.ReadOnly)), "--group_reporting=1", "--lat_percentiles=1",
-		"--clat_percentiles=0", "--percentile_list=50:95:99:99.9", "--unified_rw_reporting=1",
+		"--norandommap=1", "--invalidate=1", "--group_reporting=1", "--lat_percentiles=1", "--clat_percentiles=0",
+		"--percentile_list=50:95:99:99.9", "--unified_rw_reporting=1",
 	}
 	if o.Buffered {
-		ours = append(ours, "--fsync=1")
+		return append(args, "--direct=0", "--fsync=1")
 	}
-	args = []string{"--output-format=json", "--eta=never"}
-	if o.ReadOnly {
-		args = append(args, "--readonly")
-	}
-	if o.Workload != nil {
-		for _, j := range o.Workload.jobs {
-			args = slices.Concat(args, []string{"--name=" + j.name}, j.options, ours)
-		}
-		return args
-	}
-	return slices.Concat(args, []string{
-		"--name=trueup", "--ioengine=psync",
-		"--rw=" + map[string]string{measured.Random: "rand", measured.Sequential: ""}[l.Access] + l.Op,
-		"--bs=" + strconv.FormatInt(l.Size, 10), "--numjobs=" + strconv.Itoa(l.Jobs),
-	}, ours)
-}
-
-func digit(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+	return append(args, "--direct=1")
 }
 
 // run measures once.

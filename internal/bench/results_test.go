@@ -28,29 +28,24 @@ var update = flag.Bool("update", false, "write the golden files again")
 func sample() *Bench {
 	random := rand.New(rand.NewPCG(1, 2))
 	r := &measured.Result{
-		Date: time.Date(2026, 11, 23, 4, 5, 6, 0, time.UTC), Kernel: "Linux 6.1.0", Tool: "fio-3.33", Scratch: true,
-		Direct: true,
-		Size:   2 * units.GiB, Seconds: 5, Starts: []int64{65536, 65024, 66048}, Notes: []string{}, Skipped: []int64{},
+		Date: time.Date(2026, 11, 23, 4, 5, 6, 0, time.UTC), Kernel: "Linux 6.1.0", Tool: "fio-3.33", Direct: true,
+		Size: 2 * units.GiB, Seconds: 5, Starts: []int64{65536, 65024, 66048}, Notes: []string{}, Skipped: []int64{},
 		Storage: measured.Storage{
-			Path: "/srv/images", FileSystem: "ext4", Source: "/dev/sdb1", Device: "sdb", Model: "Example Disk",
-			Rotational: true, Logical: 512, Physical: 4096,
+			Path: "/srv/images", FileSystem: "ext4", Source: "/dev/sdb1",
 		},
 	}
-	add := func(access, op string, size int64, jobs int) {
-		l := measured.Load{
-			Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size, Jobs: jobs,
-		}
+	for _, l := range loads() {
 		for n, start := range r.Starts {
 			p := measured.Point{Start: start}
 			for range 3 {
-				x := 400 * float64(jobs) / float64(jobs+12) * 40 / (1 + float64(size)/65536)
+				x := 400 * float64(l.Jobs) / float64(l.Jobs+12) * 40 / (1 + float64(l.Size)/65536)
 				if n > 0 {
-					x /= map[string]float64{measured.Read: 1.1, measured.Write: 2.1}[op]
+					x /= map[string]float64{measured.Read: 1.1, measured.Write: 2.1}[l.Op]
 				}
 				x *= 1 + random.Float64()/8
-				each := 1e9 / x * float64(jobs)
+				each := 1e9 / x * float64(l.Jobs)
 				p.Rounds = append(p.Rounds, measured.Round{
-					IOPS: x, Bytes: x * float64(size), Mean: int64(each), P50: int64(each * .9), P95: int64(each * 1.8),
+					IOPS: x, Bytes: x * float64(l.Size), Mean: int64(each), P50: int64(each * .9), P95: int64(each * 1.8),
 					P99: int64(each * 4), P999: int64(each * 9),
 				})
 			}
@@ -58,27 +53,15 @@ func sample() *Bench {
 		}
 		r.Loads = append(r.Loads, l)
 	}
-	for _, op := range []string{measured.Read, measured.Write} {
-		for _, jobs := range []int{1, 2, 4, 8, 16, 36} {
-			add(measured.Random, op, 8192, jobs)
-		}
-		for _, size := range []int64{4, 16, 32, 64, 128} {
-			add(measured.Random, op, size*units.KiB, 1)
-			add(measured.Sequential, op, size*units.KiB, 1)
-		}
-	}
 	r.Settle()
 	return &Bench{Head: report.Head{Origin: report.Origin{Schema: report.Schema, Command: "bench"}}, Result: *r}
 }
 
-// jobFile is the result of a job file, with notes, through the page cache, with one round.
-func jobFile() *Bench {
+// brief is a result of one round, through the page cache, with notes.
+func brief() *Bench {
 	b := sample()
-	b.Direct, b.Notes, b.Skipped = false, []string{"loop0 is a loop device"}, []int64{512}
-	b.Scratch, b.Loads = false, []measured.Load{{
-		Name: "job file db.fio", Access: measured.JobFile, Op: measured.Mixed,
-		Points: b.Loads[0].Points,
-	}}
+	b.Direct, b.Notes, b.Skipped = false, []string{"nfs is a network file system"}, []int64{512}
+	b.Loads = b.Loads[:1]
 	for n := range b.Loads[0].Points {
 		b.Loads[0].Points[n].Rounds = b.Loads[0].Points[n].Rounds[:1]
 	}
@@ -106,14 +89,14 @@ func golden(t *testing.T, name, got string) {
 func TestTextOfABench(t *testing.T) {
 	t.Parallel()
 	golden(t, "full.txt", shown(sample()))
-	golden(t, "jobfile.txt", shown(jobFile()))
+	golden(t, "brief.txt", shown(brief()))
 }
 
 func TestSchemaOfABench(t *testing.T) {
 	t.Parallel()
 	schema, err := jsonschema.NewCompiler().Compile("../../docs/schema/bench.json")
 	require.NoError(t, err)
-	for _, b := range []*Bench{sample(), jobFile()} {
+	for _, b := range []*Bench{sample(), brief()} {
 		var out bytes.Buffer
 		require.NoError(t, report.JSON(&out, b))
 		back, err := measured.Decode(out.Bytes())
@@ -136,12 +119,22 @@ var hostile = []string{
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	for _, text := range hostile {
-		b := jobFile()
+		b := brief()
 		b.Kernel, b.Tool, b.Notes, b.Loads[0].Name = text, text, []string{text}, text
-		b.Storage = measured.Storage{Path: text, FileSystem: text, Source: text, Device: text, Model: text}
+		b.Storage = measured.Storage{Path: text, FileSystem: text, Source: text}
 		require.True(t, utf8.ValidString(shown(b)))
 		require.Equal(t, -1, strings.IndexFunc(shown(b), func(r rune) bool {
 			return r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028')
 		}), "%q", text)
 	}
+}
+
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte(answer))
+	f.Fuzz(func(t *testing.T, out []byte) {
+		if r, err := parse(out, minRuntime); err == nil {
+			require.NoError(t, r.Check())
+			require.Positive(t, r.IOPS)
+		}
+	})
 }

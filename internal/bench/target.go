@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,44 +18,12 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// target is what fio reads and writes.
+// target is the scratch file, which fio reads and writes.
 type target struct {
 	file    *os.File
 	size    int64
 	storage measured.Storage
 	notes   []string
-}
-
-// open opens the target and describes its storage.
-func (o *Options) open() (*target, error) {
-	if sys.Inherited(0) == "" { // by such a name fio opens the file
-		return nil, ondisk.In(ondisk.ErrUnsupported, "trueup bench runs on Linux only")
-	}
-	st, err := os.Stat(o.Target)
-	if err != nil {
-		return nil, err
-	}
-	t := &target{notes: []string{}}
-	switch mode := st.Mode(); {
-	case !o.ReadOnly && !st.IsDir():
-		return nil, ondisk.In(ondisk.ErrUsage,
-			"%s is no folder: a benchmark with writes makes its own file in a folder, and "+
-				"touches no other; give the folder, or --read-only", o.Target)
-	case !o.ReadOnly:
-		err = t.makeScratch(o)
-	case mode.IsRegular() || mode&(os.ModeDevice|os.ModeCharDevice) == os.ModeDevice:
-		err = t.openExisting(o, st)
-	default:
-		return nil, ondisk.In(ondisk.ErrUsage, "%s is neither an image nor a block device; --read-only wants one",
-			o.Target)
-	}
-	if err == nil {
-		err = t.describe(o)
-	}
-	if err != nil && t.file != nil {
-		err = errors.Join(err, t.file.Close())
-	}
-	return t, err
 }
 
 // scratchName is a name that a file has for a moment, where it cannot be made without one.
@@ -66,54 +32,35 @@ const scratchName = ".trueup-bench-scratch"
 // share is the most that a scratch file takes of the free space.
 const share = 0.9
 
-func (t *target) makeScratch(o *Options) (err error) {
-	d, err := sys.OpenFolder(o.Target)
+// open makes the scratch file, if it fits, and describes its storage.
+func (o *Options) open() (*target, error) {
+	if sys.Inherited(0) == "" { // by such a name fio opens the file
+		return nil, ondisk.In(ondisk.ErrUnsupported, "trueup bench runs on Linux only")
+	}
+	if st, err := os.Stat(o.Folder); err != nil {
+		return nil, err
+	} else if !st.IsDir() {
+		return nil, ondisk.In(ondisk.ErrUsage, "%s is no folder: a benchmark makes its own file in a folder, and "+
+			"touches no other; give the folder", o.Folder)
+	}
+	d, err := sys.OpenFolder(o.Folder)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: o.Target, Err: err}
+		return nil, &fs.PathError{Op: "open", Path: o.Folder, Err: err}
 	}
 	defer d.Close()
-	t.size = o.length()
+	t := &target{size: o.length(), notes: []string{}}
 	free, known, err := d.Free()
 	if err == nil && known && float64(t.size) > share*float64(free) {
-		return ondisk.In(ondisk.ErrOutput, "%s: the scratch file takes %s, and %s are free; it takes %d %% of them "+
-			"at most; give a smaller --size", o.Target, units.Format(t.size), units.Format(free), int(100*share))
+		return nil, ondisk.In(ondisk.ErrOutput, "%s: the scratch file takes %s, and %s are free; it takes %d %% of "+
+			"them at most; give a smaller --size", o.Folder, units.Format(t.size), units.Format(free), int(100*share))
 	}
-	if t.file, err = sys.Scratch(o.Target, scratchName); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "no scratch file can be made: %w", err)
+	if t.file, err = sys.Scratch(o.Folder, scratchName); err != nil {
+		return nil, ondisk.In(ondisk.ErrOutput, "no scratch file can be made: %w", err)
 	}
-	return nil
-}
-
-// stored is the least share of a file that must be stored: holes are read from no storage.
-const stored = 0.95
-
-func (t *target) openExisting(o *Options, st fs.FileInfo) (err error) {
-	if t.file, err = os.Open(o.Target); err != nil {
-		return err
+	if err := t.describe(o); err != nil {
+		return nil, errors.Join(err, t.file.Close())
 	}
-	if t.size, err = t.file.Seek(0, io.SeekEnd); err != nil {
-		return err
-	}
-	if t.size < slices.Max(o.Starts)+minSize {
-		return ondisk.In(ondisk.ErrUsage, "%s has %s, want %s behind each start", o.Target, units.Format(t.size),
-			units.Format(minSize))
-	}
-	if st.Mode().IsRegular() {
-		info, err := sys.Of(t.file).Stat()
-		if err != nil {
-			return err
-		}
-		if float64(info.Allocated) < stored*float64(t.size) {
-			return ondisk.In(ondisk.ErrUnsupported, "%s: %d %% of it are stored, the rest are holes, which are read "+
-				"from no storage; measure in its folder instead, or another image", o.Target, 100*info.Allocated/t.size)
-		}
-	}
-	return nil
-}
-
-// covered returns the bytes that the I/O of each start covers.
-func (t *target) covered(o *Options) int64 {
-	return units.AlignDown(t.size-slices.Max(o.Starts), units.MiB)
+	return t, nil
 }
 
 // piece is how much is written at a time, in bytes.
@@ -124,7 +71,7 @@ const piece = 1 << 20
 func (t *target) fill(ctx context.Context, o *Options) error {
 	full := func(err error) error {
 		return ondisk.In(ondisk.ErrOutput, "%s: the scratch file of %s does not fit: %w; give a smaller --size",
-			o.Target, units.Format(t.size), err)
+			o.Folder, units.Format(t.size), err)
 	}
 	if err := sys.Allocate(t.file, t.size); sys.Full(err) {
 		return full(err)
@@ -183,14 +130,9 @@ func (t *target) possible(o *Options, r *measured.Result) ([]int64, error) {
 		}
 	}
 	if len(out) < 2 {
-		block := "blocks larger than 512 bytes"
-		if n := t.storage.Logical; n > units.SectorSize {
-			block = "sectors of " + units.Format(n)
-		}
 		return nil, ondisk.In(ondisk.ErrUnsupported,
-			"%s: it has %s, and takes no I/O that starts off them (tried: %s); a guest "+
-				"cannot start there either; --starts may name multiples of them", t.storage.Where(), block,
-			list(r.Skipped))
+			"%s: it has sectors larger than 512 bytes, and takes no I/O that starts off them (tried: %s); a guest "+
+				"cannot start there either; --starts may name multiples of them", t.storage.Where(), list(r.Skipped))
 	}
 	return out, nil
 }
@@ -235,29 +177,13 @@ var kinds = []struct {
 	{names: []string{"fuse", "fuseblk"}, note: "a file system in user space: its program is measured too"},
 }
 
-// describe finds out what the storage is, and refuses all else.
+// describe finds out what the storage is, and refuses what would not be measured.
 func (t *target) describe(o *Options) error {
-	t.storage.Path = o.Target
-	st, err := t.file.Stat()
+	m, err := mountOf(t.file)
 	if err != nil {
 		return err
 	}
-	var device string
-	if st.Mode()&os.ModeDevice != 0 {
-		path, err := filepath.EvalSymlinks(o.Target)
-		if err != nil {
-			return err
-		}
-		device = "/sys/class/block/" + filepath.Base(path)
-	} else {
-		m, err := mountOf(t.file)
-		if err != nil {
-			return err
-		}
-		t.storage.FileSystem, t.storage.Source = m.kind, m.source
-		device = m.device()
-	}
-	t.describeDevice(device)
+	t.storage = measured.Storage{Path: o.Folder, FileSystem: m.kind, Source: m.source}
 	for _, k := range kinds {
 		base, _, _ := strings.Cut(t.storage.FileSystem, ".")
 		if !slices.Contains(k.names, t.storage.FileSystem) && !slices.Contains(k.names, base) {
@@ -265,12 +191,12 @@ func (t *target) describe(o *Options) error {
 		}
 		switch {
 		case k.never != "":
-			return ondisk.In(ondisk.ErrUnsupported, "%s: the file system is %s: %s", o.Target, t.storage.FileSystem,
+			return ondisk.In(ondisk.ErrUnsupported, "%s: the file system is %s: %s", o.Folder, t.storage.FileSystem,
 				k.never)
 		case k.refuse != "" && !o.Buffered:
 			return ondisk.In(ondisk.ErrUnsupported, "%s: the file system is %s: %s; --buffered measures with "+
 				"the page cache",
-				o.Target, t.storage.FileSystem, k.refuse)
+				o.Folder, t.storage.FileSystem, k.refuse)
 		case k.note != "":
 			t.notes = append(t.notes, t.storage.FileSystem+" is "+k.note)
 		}
@@ -284,7 +210,7 @@ func (t *target) describe(o *Options) error {
 }
 
 // mount is a line of /proc/self/mountinfo. Spec: Linux, Documentation/filesystems/proc.rst, 3.5.
-type mount struct{ number, kind, source string }
+type mount struct{ kind, source string }
 
 // mountOf returns the mount that an open file is on.
 func mountOf(f *os.File) (m mount, err error) {
@@ -306,8 +232,8 @@ func mountOf(f *os.File) (m mount, err error) {
 	for s := bufio.NewScanner(mounts); s.Scan(); {
 		head, tail, found := strings.Cut(s.Text(), " - ")
 		left, right := strings.Fields(head), strings.Fields(tail)
-		if found && len(left) > 2 && len(right) > 1 && left[0] == id {
-			return mount{left[2], right[0], unescape(right[1])}, nil
+		if found && len(left) > 0 && len(right) > 1 && left[0] == id {
+			return mount{right[0], unescape(right[1])}, nil
 		}
 	}
 	return m, fmt.Errorf("mount %q of the file: not in /proc/self/mountinfo", id)
@@ -316,49 +242,4 @@ func mountOf(f *os.File) (m mount, err error) {
 // unescape decodes the octal numbers that stand for blanks.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
-}
-
-// device returns the folder of the kernel with what it knows of the device.
-func (m mount) device() string {
-	if path := "/sys/dev/block/" + m.number; exists(path) {
-		return path
-	}
-	if path, err := filepath.EvalSymlinks(m.source); err == nil && strings.HasPrefix(path, "/dev/") {
-		return "/sys/class/block/" + filepath.Base(path)
-	}
-	return ""
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-// describeDevice reads what the kernel knows of a block device. Spec: Linux, Documentation/ABI/stable/sysfs-block.
-func (t *target) describeDevice(folder string) {
-	folder, err := filepath.EvalSymlinks(folder)
-	if folder == "" || err != nil {
-		return // not of this kernel
-	}
-	if exists(filepath.Join(folder, "partition")) {
-		folder = filepath.Dir(folder)
-	}
-	word := func(name string) string {
-		b, err := os.ReadFile(filepath.Join(folder, name)) //nolint:gosec // of the kernel
-		if err != nil {
-			return ""
-		}
-		return strings.TrimSpace(string(b))
-	}
-	number := func(name string) int64 {
-		n, _ := strconv.ParseInt(word(name), 10, 64) // 0: not known
-		return n
-	}
-	s := &t.storage
-	s.Device, s.Model, s.Rotational = filepath.Base(folder), word("device/model"), word("queue/rotational") == "1"
-	s.Logical, s.Physical = number("queue/logical_block_size"), number("queue/physical_block_size")
-	if word("loop/dio") == "0" {
-		t.notes = append(t.notes, s.Device+" is a loop device that reads and writes its file through the page cache, "+
-			"which is measured too")
-	}
 }

@@ -51,7 +51,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"version", ""}, nothing},
 		{[]string{"help", "inspect", ""}, nothing},
 		{[]string{"undo", ""}, files},
-		{[]string{"bench", ""}, files},
+		{[]string{"bench", ""}, folders},
 		{[]string{"bench", "--size", ""}, nothing},
 		{[]string{"scan", "--exclude", ""}, files},
 		{[]string{"scan", "--since", ""}, files},

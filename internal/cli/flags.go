@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/bench"
+	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
@@ -234,7 +234,15 @@ func (b BenchFile) Read(out string) (*report.Benchmark, error) {
 	if err := store.Apart(store.Use{Flag: "--out", Path: out}, store.Use{Flag: "--bench", Path: path}); err != nil {
 		return nil, err
 	}
-	return bench.ReadResult(path)
+	text, err := readFile(path, measured.MaxFile+1)
+	if err != nil {
+		return nil, fmt.Errorf("--bench: %w", err)
+	}
+	r, err := measured.Decode(text)
+	if err != nil {
+		return nil, fmt.Errorf("--bench %s: %w", path, err)
+	}
+	return r, nil
 }
 
 // formatFlags choose how a report is printed.

@@ -54,6 +54,7 @@ var removed = map[string]string{
 	"after":          "write && COMMAND after the line of trueup",
 	"catalog":        "write --since FILE, NDJSON of scan -o json; --out can name the same FILE",
 	"bench":          "trueup inspect --bench FILE IMAGE... and trueup plan --bench FILE take a benchmark",
+	"bench jobs":     fewLoads,
 	"boot-trial":     "write trueup boot SOURCE && in front of the line",
 	"dynamic-disks":  "convert the disk to a basic one in the guest, or copy its files to a new disk",
 	"device":         "a DEST that is a block device is written as one",
@@ -64,15 +65,22 @@ var removed = map[string]string{
 	"libvirt-xml":    definitions,
 	"limit-rate":     "read SOURCE through nbdkit --filter=rate, as docs/recipes.md shows",
 	"log-format":     "the lines of --log are JSON, which jq prints as text",
+	"quick":          "leave it out: a run takes some minutes; --rounds 3 --runtime 1s is the quickest that can judge",
+	"read-only":      "name a folder on that storage: writes suffer most, and a scratch file is filled there",
 	"resumable":      "an ended copy starts again; trueup resume is for replace and move",
 	"replace":        "write trueup replace DISK",
 	"since":          "trueup scan --since compares with an earlier scan; for earlier sums, report the older FILEs",
 	"scan force":     "remove an edited script, and the next --script writes it",
 	"title":          "a template of your own has any title: --template FILE",
+	"sizes":          fewLoads,
 	"second-opinion": "write && trueup judge SOURCE DEST after the line",
 	"view":           "write trueup view SOURCE DEST",
 	"vmx":            definitions,
+	"workload":       fewLoads,
 }
+
+// fewLoads replaces the flags that chose other kinds of I/O.
+const fewLoads = "the kinds of I/O are fixed; fio itself measures others: fio --offset=63.5k --size=2g, and --offset=64k"
 
 // definitions replaces the flags that checked the definition of a machine.
 const definitions = "the result has the command that attaches DEST; trueup replace keeps the names of SOURCE"

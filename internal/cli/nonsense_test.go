@@ -206,7 +206,6 @@ func TestNonsenseArguments(t *testing.T) {
 		{64, "dir is not a regular file", []string{"report", "dir"}},
 		{1, "trueup: absent: no such file or directory", []string{"bench", "absent"}},
 		{64, "src.img is no folder", []string{"bench", "src.img"}},
-		{1, "--workload: absent: no such file", []string{"bench", "--workload", "absent", "dir"}},
 		{64, "--log: absent/x: no such file or directory", []string{"inspect", "--log", "absent/x", "src.img"}},
 		{64, "--log: dir: is a directory", []string{"inspect", "--log", "dir", "src.img"}},
 		{64, "--ignore: absent: no such file", []string{"scan", "--ignore", "absent", "src.img"}},

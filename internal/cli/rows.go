@@ -160,13 +160,9 @@ var ownFlags = []flagRow{
 	// bench
 	{name: "size", help: "size of the scratch file"},
 	{name: "starts", help: "starts to compare, one of them on 4 KiB"},
-	{name: "sizes", help: "sizes of one I/O, powers of two"},
-	{name: "runtime", help: "`TIME` of each measurement (2s with --quick)"},
+	{name: "runtime", help: "`TIME` of each measurement"},
 	{name: "rounds", help: "measure each point `N` times"},
-	{name: "quick", help: "measure a few points, in about two minutes"},
-	{name: "read-only", help: "read an image or a block device instead of a scratch file"},
 	{name: "buffered", help: "measure through the page cache, with a flush after each write"},
-	{name: "workload", help: "measure the jobs of a fio job `FILE`"},
 
 	// undo, resume and finish
 	{name: "below", help: "take all disks with a journal in `DIR` and below"},
@@ -244,7 +240,6 @@ var readingFlags = []flagRow{
 var runFlags = []flagRow{
 	{name: "jobs", short: "j", of: "verify", most: MaxJobs, help: "read `N` chunks at once"},
 	{name: "jobs", short: "j", of: "scan", most: MaxJobs, help: "inspect `N` images at once, 1 to 64"},
-	{name: "jobs", short: "j", of: "bench", help: "numbers of `JOBS` that do random I/O of 8 KiB at the same time"},
 	{name: "jobs", short: "j", most: MaxJobs, help: "read and write `N` chunks at once"},
 	{
 		name: "progress", choices: oneOf(progress.Kinds...), strict: true,

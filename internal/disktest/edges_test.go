@@ -195,9 +195,10 @@ var edges = map[string][]string{
 	"internal/progress": {"internal/diskcopy", "internal/report", "internal/scan/results"},
 	// The commands, by all that they use.
 	"internal/cli": {
-		"internal/align", "internal/bench", "internal/image/store", "internal/journal", "internal/nbd",
-		"internal/opinion", "internal/progress", "internal/realign", "internal/report", "internal/scan",
-		"internal/scan/results", "internal/scan/sandbox", "internal/self", "internal/sys", "internal/trial",
+		"internal/align", "internal/bench", "internal/bench/measured", "internal/image/store", "internal/journal",
+		"internal/nbd", "internal/opinion", "internal/progress", "internal/realign", "internal/report",
+		"internal/scan", "internal/scan/results", "internal/scan/sandbox", "internal/self", "internal/sys",
+		"internal/trial",
 	},
 
 	// A fleet of hosts: what a job is, and what is known of it; pure.

@@ -16,14 +16,12 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Kinds of access, and directions. A job file of the user has neither.
+// Kinds of access, and directions.
 const (
 	Random     = "random"
 	Sequential = "sequential"
-	JobFile    = "job_file"
 	Read       = "read"
 	Write      = "write"
-	Mixed      = "mixed"
 )
 
 // Result is what one run of the benchmark measured.
@@ -32,7 +30,6 @@ type Result struct {
 	Kernel  string    `json:"kernel"`
 	Tool    string    `json:"tool"` // fio and its version
 	Storage Storage   `json:"storage"`
-	Scratch bool      `json:"scratch_file"`   // false: an image or a device was only read
 	Direct  bool      `json:"direct"`         // past the page cache
 	Size    int64     `json:"size_bytes"`     // that the I/O of each start covers
 	Seconds float64   `json:"run_seconds"`    // of each round
@@ -45,13 +42,8 @@ type Result struct {
 // Storage is where a result was measured.
 type Storage struct {
 	Path       string `json:"path"`
-	FileSystem string `json:"file_system,omitempty"` // as the kernel names it
-	Source     string `json:"source,omitempty"`      // device or server below it
-	Device     string `json:"device,omitempty"`      // the kernel's name of the whole disk
-	Model      string `json:"model,omitempty"`
-	Rotational bool   `json:"rotational"`
-	Logical    int64  `json:"logical_block_bytes,omitempty"`
-	Physical   int64  `json:"physical_block_bytes,omitempty"`
+	FileSystem string `json:"file_system"` // as the kernel names it
+	Source     string `json:"source"`      // device or server below it
 }
 
 // Load is one kind of I/O, at all starts.
@@ -59,8 +51,8 @@ type Load struct {
 	Name   string  `json:"name"`
 	Access string  `json:"access"`
 	Op     string  `json:"direction"`
-	Size   int64   `json:"io_bytes,omitempty"` // of one I/O; 0 for a job file
-	Jobs   int     `json:"jobs,omitempty"`     // threads, each with one I/O at a time
+	Size   int64   `json:"io_bytes"` // of one I/O
+	Jobs   int     `json:"jobs"`     // threads, each with one I/O at a time
 	Points []Point `json:"points"`
 }
 
@@ -105,26 +97,20 @@ const Fewest = 3
 // Least is the smallest difference that is called one: less is not worth a copy, whatever its cause.
 const Least = 0.05
 
-// SpreadOf returns median, least and most of the values of all rounds.
-func SpreadOf(rounds []Round, value func(Round) float64) Spread {
+// spreadOf returns median, least and most of the values of all rounds, of which there is one at least.
+func spreadOf(rounds []Round, value func(Round) float64) Spread {
 	var all []float64
 	for _, r := range rounds {
 		all = append(all, value(r))
 	}
 	slices.Sort(all)
 	n := len(all)
-	if n == 0 {
-		return Spread{}
-	}
 	return Spread{(all[(n-1)/2] + all[n/2]) / 2, all[0], all[n-1]}
 }
 
-// IOPS returns the I/Os of a round in a second.
-func IOPS(r Round) float64 { return r.IOPS }
-
 // Latency returns the median over all rounds of a latency.
 func (p Point) Latency(of func(Round) int64) int64 {
-	return int64(SpreadOf(p.Rounds, func(r Round) float64 { return float64(of(r)) }).Median)
+	return int64(spreadOf(p.Rounds, func(r Round) float64 { return float64(of(r)) }).Median)
 }
 
 // ratio compares an aligned start with another one.
@@ -142,10 +128,7 @@ func round(x float64) float64 { return math.Round(1e4*x) / 1e4 }
 
 // Text describes the ratio for a table.
 func (r *Ratio) Text() string {
-	switch {
-	case r == nil:
-		return ""
-	case !r.Distinct:
+	if !r.Distinct {
 		return "no difference"
 	}
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", r.Median, r.Low, r.High)
@@ -166,50 +149,30 @@ func Sort(starts []int64) []int64 {
 func (r *Result) Settle() {
 	for l := range r.Loads {
 		load := &r.Loads[l]
-		for p := range load.Points {
-			load.Points[p].IOPS = SpreadOf(load.Points[p].Rounds, IOPS)
-			load.Points[p].Against = nil
-		}
-		for p := range load.Points {
-			if p > 0 {
-				load.Points[p].Against = ratio(&load.Points[0], &load.Points[p])
+		for n := range load.Points {
+			p := &load.Points[n]
+			p.IOPS, p.Against = spreadOf(p.Rounds, func(r Round) float64 { return r.IOPS }), nil
+			if n > 0 {
+				p.Against = ratio(&load.Points[0], p)
 			}
 		}
 	}
 }
 
-// Rounds returns the number of rounds.
+// Rounds returns the number of rounds, which all points of a run share.
 func (r *Result) Rounds() int {
-	n := 0
-	for _, l := range r.Loads {
-		for _, p := range l.Points {
-			n = max(n, len(p.Rounds))
-		}
-	}
-	return n
+	return len(r.Loads[0].Points[0].Rounds)
 }
 
-// LoadName describes a load.
-func LoadName(access, op string, size int64, jobs int) string {
-	s := fmt.Sprintf("%s %s of %s", access, op, units.Format(size))
-	if jobs == 1 {
-		return s + ", 1 job"
-	}
-	return fmt.Sprintf("%s, %d jobs", s, jobs)
+// NewLoad returns a load without points.
+func NewLoad(access, op string, size int64, jobs int) Load {
+	name := fmt.Sprintf("%s %s of %s, %s", access, op, units.Format(size), units.Counted(jobs, "job"))
+	return Load{Name: name, Access: access, Op: op, Size: size, Jobs: jobs}
 }
 
 // Where describes the storage.
 func (s Storage) Where() string {
-	out := s.Path
-	switch {
-	case s.FileSystem != "" && s.Source != "":
-		out += fmt.Sprintf(" (%s on %s)", s.FileSystem, s.Source)
-	case s.FileSystem != "":
-		out += " (" + s.FileSystem + ")"
-	case s.Device != "":
-		out += " (device " + s.Device + ")"
-	}
-	return out
+	return fmt.Sprintf("%s (%s on %s)", s.Path, s.FileSystem, s.Source)
 }
 
 // Gain is what alignment was measured to bring for a partition.
@@ -233,9 +196,6 @@ const (
 // measured one stands for.
 func (r *Result) Gains(start int64) (out []Gain) {
 	for _, l := range r.Loads {
-		if l.Access == JobFile {
-			continue
-		}
 		if p := l.standsFor(start); p != nil && p.Against != nil {
 			out = append(out, Gain{l.Name, l.Op, l.Access, l.Size, l.Jobs, p.Start, *p.Against})
 		}
@@ -387,7 +347,6 @@ func (r *Result) check() error {
 
 func (l Load) check() error {
 	switch {
-	case l.Access == JobFile:
 	case l.Access != Random && l.Access != Sequential || l.Op != Read && l.Op != Write:
 		return fmt.Errorf("access %.40q, direction %.40q; want random or sequential, read or write", l.Access, l.Op)
 	case !units.IsPowerOfTwo(l.Size) || l.Size < units.SectorSize || l.Size > mostSize || l.Jobs < 1 ||

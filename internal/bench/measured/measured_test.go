@@ -35,17 +35,16 @@ func TestSpread(t *testing.T) {
 		for _, x := range list {
 			rounds = append(rounds, Round{IOPS: x})
 		}
-		got := SpreadOf(rounds, IOPS)
+		got := spreadOf(rounds, func(r Round) float64 { return r.IOPS })
 		require.InEpsilon(t, 1+want[n][0], 1+got.Median, 1e-12)
 		require.InDelta(t, want[n][1], got.Min, 0)
 		require.InDelta(t, want[n][2], got.Max, 0)
 	}
-	require.Zero(t, SpreadOf(nil, IOPS))
 }
 
 // load has I/O rates for starts of 64, 63.5 and 64.5 KiB.
 func load(access, op string, size int64, jobs int, aligned, before, behind []float64) Load {
-	l := Load{Name: LoadName(access, op, size, jobs), Access: access, Op: op, Size: size, Jobs: jobs}
+	l := NewLoad(access, op, size, jobs)
 	for n, start := range []int64{128, 127, 129} {
 		p := Point{Start: start * units.SectorSize}
 		for _, x := range [][]float64{aligned, before, behind}[n] {
@@ -113,7 +112,6 @@ func TestRatio(t *testing.T) {
 		require.Equal(t, &tc.want, p[1].Against, tc.name)
 		require.Equal(t, tc.text, p[1].Against.Text(), tc.name)
 	}
-	require.Empty(t, (*Ratio)(nil).Text())
 }
 
 var (
@@ -126,8 +124,7 @@ func TestGains(t *testing.T) {
 	t.Parallel()
 	r := result(load(Random, Read, 8192, 1, twice, wild, wild), load(Random, Read, 8192, 8, twice, wild, once),
 		load(Random, Write, 8192, 16, twice, once, wild), load(Random, Write, 8192, 6, twice, once, wild),
-		load(Random, Write, 65536, 8, twice, once, wild), load(Sequential, Write, 65536, 1, twice, once, once),
-		Load{Access: JobFile, Name: "x", Points: []Point{{Start: 65536}, {Start: 65024}}})
+		load(Random, Write, 65536, 8, twice, once, wild), load(Sequential, Write, 65536, 1, twice, once, once))
 	said := func(lba int64) string { return r.Say(r.Gains(lba * units.SectorSize)) }
 	const before = "on this storage, aligned: random writes of 8 KiB 2.0 times as many; random reads of 8 KiB: no " +
 		"difference " +
