@@ -69,7 +69,7 @@ func (f *bootFlags) addMachine(cmd *cobra.Command) {
 
 func (f *bootFlags) checkFlags() error {
 	_, err := f.Options()
-	err = errors.Join(err, f.Check(), f.trial.Check())
+	err = errors.Join(err, f.Check())
 	if err != nil || f.pictures == "" {
 		return err
 	}

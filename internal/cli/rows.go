@@ -147,14 +147,17 @@ var ownFlags = []flagRow{
 	// boot
 	{name: "qemu", help: "QEMU `PROGRAM` (default: qemu-system-x86_64)"},
 	{
-		name: "firmware", choices: oneOf(trial.Firmwares...),
+		name: "firmware", choices: oneOf(trial.Firmwares...), strict: true,
 		help: "`KIND` of firmware: auto (what boots the disk), bios or uefi",
 	},
-	{name: "bus", help: "disk `CONTROLLER`: %s", choices: trial.BusChoices},
-	{name: "accel", choices: oneOf(trial.Accels...), help: "`ACCELERATOR`: auto (KVM where it works), kvm or tcg"},
-	{name: "memory", help: "memory of the guest in `MIB`"},
-	{name: "seconds", help: "end each run after `N` seconds"},
-	{name: "settle", help: "end a run when its screen rests for `N` seconds"},
+	{name: "bus", choices: trial.BusChoices, strict: true, help: "disk `CONTROLLER`: %s"},
+	{
+		name: "accel", choices: oneOf(trial.Accels...), strict: true,
+		help: "`ACCELERATOR`: auto (KVM where it works), kvm or tcg",
+	},
+	{name: "memory", most: 64 << 10, help: "memory of the guest in `MIB`"},
+	{name: "seconds", most: 24 * 60 * 60, help: "end each run after `N` seconds"},
+	{name: "settle", most: 24 * 60 * 60, help: "end a run when its screen rests for `N` seconds"},
 	{name: "pictures", help: "write the screens in graphics as PNG files into a new folder `DIR`"},
 
 	// bench

@@ -35,9 +35,8 @@ const (
 // Difference is one between the ends of two runs.
 type Difference struct {
 	Where  Place   `json:"where"`
-	Line   int     `json:"line,omitempty"`   // of a text, from 1
-	Column int     `json:"column,omitempty"` // from 1
-	Before string  `json:"before"`           // empty where that run has nothing there
+	Line   int     `json:"line,omitempty"` // of a text, from 1
+	Before string  `json:"before"`         // empty where that run has nothing there
 	After  string  `json:"after"`
 	Area   *Area   `json:"area,omitempty"`  // of a picture
 	Share  float64 `json:"share,omitempty"` // of the pixels of the picture that differ, 0 to 1
@@ -59,30 +58,28 @@ type Judgement struct {
 	Verdict     Verdict      `json:"verdict"`
 	Reason      string       `json:"reason"`
 	Differences []Difference `json:"differences"`
-	Tolerated   []string     `json:"tolerated"` // what differs and says nothing of a guest
-	Slow        bool         `json:"-"`         // the emulation was, for timers of the guest
+	Slow        bool         `json:"-"` // the emulation was, for timers of the guest
 }
 
 // Compare compares a run on the source with one on the aligned view. Where that is nil, the run on the source is judged
 // alone. moves are the places of partitions in both, which guests print.
 func Compare(before, after *Film, moves ...Move) Judgement {
 	glyphs := alphabet{}
-	b := newSide(before, glyphs)
+	b := newSide(before, glyphs, &side{}, nil)
 	a := b
 	if after != nil {
-		a = newSide(after, glyphs)
+		a = newSide(after, glyphs, b, moves)
 	}
 	if j, broken := machineFailed(b, a); broken {
 		return j
 	}
 	var j Judgement
 	j.Differences = ends(b, a)
-	shown, tolerated := screens(b, a, moves)
-	j.Differences, j.Tolerated = append(j.Differences, shown...), tolerated
-	j.Differences = append(j.Differences, differing(Serial, b.tail, a.tail, b.said, a.said, moves)...)
+	j.Differences = append(j.Differences, screens(b, a)...)
+	j.Differences = append(j.Differences, differing(Serial, b.tail, a.tail, b.said, a.said)...)
 	j.Differences = append(j.Differences, passing(b, a)...)
 	if len(j.Differences) > 0 {
-		j.Verdict, j.Reason = different(b, a, moves, j.Differences)
+		j.Verdict, j.Reason = different(b, a, j.Differences)
 	} else {
 		j.Verdict, j.Reason = alike(b, a)
 	}
@@ -92,7 +89,7 @@ func Compare(before, after *Film, moves ...Move) Judgement {
 
 // moot reports whether a run on the source leaves nothing to judge, whatever the other shows: its machine failed.
 func moot(before *Film) bool {
-	s := newSide(before, alphabet{})
+	s := newSide(before, alphabet{}, &side{}, nil)
 	_, failed := machineFailed(s, s)
 	return failed
 }
@@ -165,7 +162,7 @@ func outOfTime(b, a *side) string {
 }
 
 // different judges runs with differences: they differ, unless one may only have been slower.
-func different(b, a *side, moves Moves, all []Difference) (Verdict, string) {
+func different(b, a *side, all []Difference) (Verdict, string) {
 	bFails, aFails := b.stopped(), a.stopped()
 	switch {
 	case !b.steady || !a.steady:
@@ -180,10 +177,10 @@ func different(b, a *side, moves Moves, all []Difference) (Verdict, string) {
 		return Differs, fmt.Sprintf("the source stops: %s; the aligned view stops: %s", bFails.shown, aFails.shown)
 	}
 	switch {
-	case a.partOf(b, moves):
+	case a.partOf(b):
 		return Unclear, fmt.Sprintf("the aligned view stood at %s, from where the source went on to %s: it needs more "+
 			"time, or hangs there", a.came(), b.came())
-	case b.partOf(a, moves):
+	case b.partOf(a):
 		return Unclear, fmt.Sprintf("the source stood at %s, from where the aligned view went on to %s: it needs more "+
 			"time, or hangs there", b.came(), a.came())
 	}
@@ -242,11 +239,8 @@ func alike(b, a *side) (Verdict, string) {
 	case stop != nil:
 		return Neither, words("no system was found in either run: ", "no system was found: ") + stop.shown
 	case !b.evidence || !a.evidence:
-		if shown := b.only(a); shown != "" {
-			return Unclear, "both runs end with an empty screen, and only that on the source showed " + shown
-		}
-		if shown := a.only(b); shown != "" {
-			return Unclear, "both runs end with an empty screen, and only that on the aligned view showed " + shown
+		if b.cleared() || a.cleared() {
+			return Unclear, words("both runs end", "it ends") + " with an empty screen, behind others"
 		}
 		if b.steady && a.steady {
 			return Neither, words("neither run showed anything", "it showed nothing") +
@@ -259,27 +253,21 @@ func alike(b, a *side) (Verdict, string) {
 	return Same, words("both runs come to ", "it comes to ") + a.came()
 }
 
-// only returns what a run has shown and the other one never did, empty if there is nothing. A screen of the firmware is
-// there for a moment, which a busy host can miss.
-func (s *side) only(other *side) string {
-	drawn := func(f Frame) bool { return f.Picture != nil }
-	if slices.ContainsFunc(s.film.Frames, drawn) && !slices.ContainsFunc(other.film.Frames, drawn) {
-		return "graphics before"
+// cleared reports whether a run ended with an empty screen, and showed something else than firmware before: text, or
+// graphics that a machine in text mode does not have.
+func (s *side) cleared() bool {
+	drawn := func(f Frame) bool {
+		p, err := decode(f.Picture)
+		return err == nil && !plain(p)
 	}
-	for _, text := range slices.Sorted(maps.Keys(s.seen)) {
-		if !other.seen[text] && !mayMiss(text) && !s.printing(text) && readable(text) {
-			return quoted(text) + " before"
-		}
-	}
-	return ""
+	return len(s.final) == 0 && s.picture == nil && (len(s.seen) > 0 || slices.ContainsFunc(s.film.Frames, drawn))
 }
 
-// printing reports whether a text is the beginning of a line of the firmware: a look can come while that is printed.
-func (s *side) printing(text string) bool {
+// painted reports whether a screen in graphics that the run had on its way was near to a picture.
+func (s *side) painted(p *image.NRGBA) bool {
 	return slices.ContainsFunc(s.film.Frames, func(f Frame) bool {
-		return slices.ContainsFunc(f.Text, func(row string) bool {
-			return strings.HasPrefix(row, text) && firmware().MatchString(row)
-		})
+		q, err := decode(f.Picture)
+		return err == nil && sameScreen(p, q)
 	})
 }
 
@@ -290,15 +278,13 @@ const quiet = 8 * time.Second
 
 // partOf reports whether a run has shown nothing but what the other has shown too, and does not end with what that
 // does: it stands still on the same way, or is only slower.
-func (s *side) partOf(other *side, moves Moves) bool {
-	if !running(s.film) || s.picture != nil && !slices.ContainsFunc(other.phases, func(p *image.NRGBA) bool {
-		return near(p, s.picture, nil, clockAndCursor)
-	}) {
+func (s *side) partOf(other *side) bool {
+	if !running(s.film) || s.picture != nil && !other.painted(s.picture) {
 		return false
 	}
 	for _, all := range []struct{ own, others pool }{{s.seen, other.seen}, {s.said, other.said}} {
 		for text := range all.own {
-			if !all.others[text] && !mayMiss(text) && !all.others.hasMoved(text, moves) {
+			if !all.others[text] && !mayMiss(text) {
 				return false
 			}
 		}
@@ -419,7 +405,6 @@ type side struct {
 	tail     []line // the last of the serial port
 	said     pool   // all of the serial port
 	picture  *image.NRGBA
-	phases   []*image.NRGBA  // the last screens in graphics, the very last first
 	failures map[string]bool // that it showed at any time
 	rest     time.Duration   // of the processor, for which screen and serial port were as they are in the end
 	steady   bool            // it settled, rested so long that it has, or ended by itself
@@ -430,25 +415,31 @@ type side struct {
 // Bounds of what is compared.
 const (
 	tailLines = 24 // of the serial port: a screen
-	maxPhases = 12 // of a screen in graphics
 	maxRead   = 32 // pictures of which the text is read
 )
 
-func newSide(f *Film, glyphs alphabet) *side {
+// newSide reads a film. Where its lines differ from those of the source in nothing but places of partitions that move,
+// they become the lines of the source.
+func newSide(f *Film, glyphs alphabet, source *side, moves Moves) *side {
 	s := &side{film: f, seen: pool{}, said: pool{}, failures: map[string]bool{}}
-	serial := lines(serialLines(f.Serial))
-	s.said.add(serial)
+	read := func(text []string, to pool, undo func([]line) []line) []line {
+		all := undo(lines(text))
+		to.add(all)
+		return all
+	}
+	serial := read(serialLines(f.Serial), s.said, moves.undo(source.said))
 	s.tail = serial[max(0, len(serial)-tailLines):]
-	for _, frame := range f.Frames {
-		all := lines(whole(frame.Text))
-		s.seen.add(all)
+	at, onScreen := s.lastFrame(), moves.undo(source.seen)
+	for n, frame := range f.Frames {
+		all := read(whole(frame.Text), s.seen, onScreen)
 		s.note(all)
+		if n == at {
+			s.final = all
+		}
 	}
 	s.note(serial)
-	at := s.lastFrame()
 	if at >= 0 {
-		s.final = lines(whole(f.Frames[at].Text))
-		s.addPictures(at, glyphs)
+		s.addPictures(at, func(p *image.NRGBA) []line { return read(glyphs.read(p), s.seen, onScreen) })
 		s.rest = f.Work - max(f.Frames[at].Work, f.Heard)
 	}
 	s.steady = f.Ended != TimeOver || s.rest >= quiet
@@ -478,24 +469,15 @@ func (s *side) lastFrame() int {
 	return at
 }
 
-// addPictures decodes the screens in graphics at the end of a film. A screen of a single colour does not count.
-func (s *side) addPictures(at int, glyphs alphabet) {
-	if s.film.Frames[at].Picture == nil {
-		return
-	}
+// addPictures reads the text of the screens in graphics at the end of a film. A screen of a single colour does not
+// count.
+func (s *side) addPictures(at int, read func(p *image.NRGBA) []line) {
 	for n := at; n >= 0 && at-n < maxRead && s.film.Frames[n].Picture != nil; n-- {
-		if at-n >= maxPhases && len(s.final) == 0 {
-			break // no text
-		}
 		p, err := decode(s.film.Frames[n].Picture)
 		if err != nil || n == at && plain(p) {
 			break // what cannot be decoded is no evidence
 		}
-		if at-n < maxPhases {
-			s.phases = append(s.phases, p)
-		}
-		text := lines(glyphs.read(p))
-		s.seen.add(text)
+		text := read(p)
 		if n == at {
 			s.picture, s.final = p, text
 			s.note(text)
@@ -514,19 +496,8 @@ func (s *side) firmwareOnly(at int) bool {
 			continue
 		}
 		if p, err := decode(frame.Picture); err == nil && !plain(p) {
-			return near(p, s.picture, nil, clockAndCursor)
+			return sameScreen(p, s.picture)
 		}
 	}
 	return true
-}
-
-// mute reports whether a run has shown nothing at all: all firmware shows something.
-func mute(f *Film) bool {
-	return f.Serial == "" && !slices.ContainsFunc(f.Frames[:min(len(f.Frames), maxRead)], func(x Frame) bool {
-		if x.Picture == nil {
-			return strings.TrimSpace(strings.Join(x.Text, "")) != ""
-		}
-		p, err := decode(x.Picture)
-		return err == nil && !plain(p)
-	})
 }

@@ -2,7 +2,6 @@ package trial
 
 import (
 	"image"
-	"image/color"
 	"slices"
 	"strconv"
 	"strings"
@@ -147,12 +146,12 @@ var compared = sync.OnceValue(func() []comparedRuns {
 		}, {
 			name: "another error", before: shown(bios + "boot:"), after: shown(bios + "Boot error"), want: Differs,
 			says: "aligned view stops: \"Boot error\"",
-			at:   Difference{Where: OnScreen, Line: 8, Column: 1, Before: "boot:", After: "Boot error"},
+			at:   Difference{Where: OnScreen, Line: 8, Before: "boot:", After: "Boot error"},
 		}, {
 			name: "another number of an error", before: shown(bios + "GRUB Error 17"),
 			after: shown(bios + "GRUB Error 15"),
 			want:  Differs,
-			at:    Difference{Where: OnScreen, Line: 8, Column: 13, Before: "GRUB Error 17", After: "GRUB Error 15"},
+			at:    Difference{Where: OnScreen, Line: 8, Before: "GRUB Error 17", After: "GRUB Error 15"},
 		}, {
 			name: "a boot that stops early", before: shown(bios+"GRUB loading.",
 				bios+"GRUB loading.\nWelcome\nhost login:"),
@@ -183,7 +182,7 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			name: "a partition that the kernel lost", before: said(kernelLog),
 			after: said(strings.Replace(kernelLogAgain, "sda: sda1", "sda:", 1)),
 			want:  Differs, at: Difference{
-				Where: Serial, Line: 4, Column: 21, Before: "[    1.101234]  sda: sda1",
+				Where: Serial, Line: 4, Before: "[    1.101234]  sda: sda1",
 				After: "[   12.000001]  sda:",
 			},
 		}, {
@@ -235,17 +234,17 @@ var compared = sync.OnceValue(func() []comparedRuns {
 		}, {
 			name:   "an empty screen behind a system, and behind a BIOS",
 			before: shown(bios, bios+"Starting Windows", ""),
-			after:  shown(bios, ""), want: Unclear, says: `the source showed "Starting Windows" before`,
+			after:  shown(bios, ""), want: Unclear, says: "both runs end with an empty screen, behind others",
 		}, {
-			name: "an empty screen behind a BIOS that was seen in the middle of a line", want: Neither,
+			name: "an empty screen behind a BIOS that was seen in the middle of a line", want: Unclear,
 			before: shown(bios, ""), after: shown(bios[:len(bios)-len("m Hard Disk...\n")], bios, ""),
 		}, {
 			name: "a black screen in graphics behind a system, and in text behind a BIOS",
-			want: Unclear, says: "graphics",
-			before: painted(with(desktop(320, 240), image.Rect(0, 0, 320, 240), color.Black)), after: shown(bios, ""),
+			want: Unclear, says: "empty screen",
+			before: painted(desktop(320, 240), black(320, 240)), after: shown(bios, ""),
 		}, {
 			name: "an empty screen behind the same system", before: shown(bios, "Starting Windows", ""),
-			after: shown(bios, "Starting Windows", ""), want: Neither,
+			after: shown(bios, "Starting Windows", ""), want: Unclear,
 		}, {
 			name: "nothing in time", before: cut(shown(bios)), after: cut(shown(bios)), want: Unclear,
 			says: "time was over",
@@ -384,7 +383,7 @@ func TestMoot(t *testing.T) {
 			continue
 		}
 		found++
-		want := Compare(c.before, &Film{Ended: LeftOut})
+		want := Compare(c.before, nil)
 		require.Equal(t, Unclear, want.Verdict, c.name)
 		for _, other := range compared() {
 			require.Equal(t, want, Compare(c.before, other.after), "%s, and %s", c.name, other.name)
@@ -463,16 +462,5 @@ func TestWrappedRows(t *testing.T) {
 		},
 	} {
 		require.Equal(t, tc.want, whole(tc.rows), name)
-	}
-}
-
-// A machine that shows no text and no picture of more than one colour has not begun.
-func TestMute(t *testing.T) {
-	t.Parallel()
-	for _, f := range []*Film{{}, shown("", ""), painted(black(320, 240))} {
-		require.True(t, mute(f))
-	}
-	for _, f := range []*Film{shown(bios), said("x"), painted(black(320, 240), desktop(320, 240))} {
-		require.False(t, mute(f))
 	}
 }

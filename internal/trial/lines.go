@@ -2,6 +2,7 @@ package trial
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -156,10 +157,8 @@ func (p pool) add(all []line) {
 }
 
 // unknown returns the lines that are not in the pool, without those that may stand anywhere.
-func (p pool) unknown(all []line, moves Moves) []line {
-	return slices.DeleteFunc(slices.Clone(all), func(l line) bool {
-		return p[l.norm] || mayMiss(l.norm) || p.hasMoved(l.norm, moves)
-	})
+func (p pool) unknown(all []line) []line {
+	return slices.DeleteFunc(slices.Clone(all), func(l line) bool { return p[l.norm] || mayMiss(l.norm) })
 }
 
 // last returns the lowest line that is not chatter.
@@ -173,24 +172,22 @@ func last(all []line) (line, bool) {
 }
 
 // has reports whether a line with this text is among all.
-func has(all []line, norm string, moves Moves) bool {
-	return slices.ContainsFunc(all, func(l line) bool { return l.norm == norm || moves.sameButMoved(norm, l.norm) })
+func has(all []line, norm string) bool {
+	return slices.ContainsFunc(all, func(l line) bool { return l.norm == norm })
 }
 
 // differing returns where the final lines of two runs differ. Each line must have been shown by the other run at some
 // time, since screens scroll at different moments; the last one, where the cursor stands, must be among its final
 // lines.
-func differing(
-	where Place, before, after []line, seenBefore, seenAfter pool, moves Moves,
-) []Difference {
-	gone, come := seenAfter.unknown(before, moves), seenBefore.unknown(after, moves)
+func differing(where Place, before, after []line, seenBefore, seenAfter pool) []Difference {
+	gone, come := seenAfter.unknown(before), seenBefore.unknown(after)
 	if len(gone)+len(come) == 0 {
 		b, hasB := last(before)
 		a, hasA := last(after)
-		if hasB && !has(after, b.norm, moves) {
+		if hasB && !has(after, b.norm) {
 			gone = append(gone, b)
 		}
-		if hasA && !has(before, a.norm, moves) {
+		if hasA && !has(before, a.norm) {
 			come = append(come, a)
 		}
 	}
@@ -211,20 +208,9 @@ func differing(
 // logTime matches the time in front of a line of a kernel log.
 var logTime = ondisk.LazyPattern(`^\[[ \d]+\.\d+\]`)
 
-// newDifference returns that between two lines of one place, counted from 1. Times in front of them do not count.
+// newDifference returns that between two lines of one place.
 func newDifference(where Place, before, after line) Difference {
-	b, a := logTime().ReplaceAllString(before.shown, ""), logTime().ReplaceAllString(after.shown, "")
-	column := len(after.shown) - len(a) + 1
-	if len(b) == len(before.shown) || len(a) == len(after.shown) {
-		b, a, column = before.shown, after.shown, 1
-	}
-	was, now := []rune(b), []rune(a)
-	for n := 0; n < min(len(was), len(now)) && was[n] == now[n]; n++ {
-		column++
-	}
-	return Difference{
-		Where: where, Line: max(after.at, before.at) + 1, Column: column, Before: before.shown, After: after.shown,
-	}
+	return Difference{Where: where, Line: max(after.at, before.at) + 1, Before: before.shown, After: after.shown}
 }
 
 // firmware matches lines that firmware shows on every machine, whatever its disk holds. They prove nothing of a guest.
@@ -345,58 +331,54 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 // places matches what may be the place of a partition in a line.
 var places = ondisk.LazyPattern(`\b(0x[0-9a-f]+|\d[0-9a-f]*([-/:,]\d+[-/:,]\d+)?)\b`)
 
-// maxPlaces bounds the places of a line: all choices of them are tried.
+// maxPlaces bounds the places of a line that are compared.
 const maxPlaces = 8
 
-// sameButMoved reports whether two lines differ in nothing but places of partitions that move: each where it is before
-// in the one, and where it is after in the other, whichever is which.
-func (m Moves) sameButMoved(x, y string) bool {
-	if len(m) == 0 {
-		return false
-	}
-	xs, ys := places().FindAllString(x, maxPlaces+1), places().FindAllString(y, maxPlaces+1)
-	if len(xs) != len(ys) || len(xs) > maxPlaces || len(xs) == 0 ||
-		strings.Join(places().Split(x, -1), "\x00") != strings.Join(places().Split(y, -1), "\x00") {
-		return false
-	}
-	for forward := range 2 {
-		moved := true
-		for i := range xs {
-			a, b := xs[i], ys[i]
-			if forward == 1 {
-				a, b = b, a
-			}
-			moved = moved && (a == b || m.leads(a, b))
-		}
-		if moved {
-			return true
-		}
-	}
-	return false
-}
+// around returns the words of a line around its places.
+func around(norm string) string { return strings.Join(places().Split(norm, -1), "\x00") }
 
-// leads reports whether a text names where a partition is before, and another one where it is after, in one form.
-func (m Moves) leads(before, after string) bool {
-	for _, move := range m {
-		was, is := move.Before.forms(), move.After.forms()
-		for i := range min(len(was), len(is)) {
-			if was[i] == before && is[i] == after {
-				return true
+// undo returns what turns lines of the aligned view into those of the source: a line that the source has not shown
+// becomes the first of its lines, by the alphabet, that differs in nothing but places of partitions that move.
+func (m Moves) undo(source pool) func(all []line) []line {
+	if len(m) == 0 {
+		return func(all []line) []line { return all }
+	}
+	known := map[string][]string{}
+	for _, norm := range slices.Sorted(maps.Keys(source)) {
+		known[around(norm)] = append(known[around(norm)], norm)
+	}
+	return func(all []line) []line {
+		for i, l := range all {
+			like := known[around(l.norm)]
+			n := slices.IndexFunc(like, func(norm string) bool { return m.lead(norm, l.norm) })
+			if n >= 0 && !source[l.norm] {
+				all[i].norm = like[n]
 			}
 		}
+		return all
 	}
-	return false
 }
 
-// hasMoved reports whether the pool has a line that differs from one in nothing but places of partitions that move.
-func (p pool) hasMoved(norm string, m Moves) bool {
-	if len(m) == 0 {
+// lead reports whether the places of two lines are the same, or those of partitions that move: where each is before, in
+// the one, and where it is after, in the other, in one form.
+func (m Moves) lead(before, after string) bool {
+	was, is := places().FindAllString(before, maxPlaces+1), places().FindAllString(after, maxPlaces+1)
+	if len(was) != len(is) || len(was) > maxPlaces {
 		return false
 	}
-	for other := range p {
-		if m.sameButMoved(norm, other) {
-			return true
+	for i := range was {
+		moved := func(x Move) bool {
+			from, to := x.Before.forms(), x.After.forms()
+			for f := range min(len(from), len(to)) {
+				if from[f] == was[i] && to[f] == is[i] {
+					return true
+				}
+			}
+			return false
+		}
+		if was[i] != is[i] && !slices.ContainsFunc(m, moved) {
+			return false
 		}
 	}
-	return false
+	return true
 }

@@ -56,9 +56,6 @@ var Accels = []string{Auto, "kvm", emulation}
 // emulation is the accelerator that runs everywhere.
 const emulation = "tcg"
 
-// own reports whether the accelerator is for this program to choose.
-func own(accel string) bool { return accel == "" || accel == Auto }
-
 type controller struct {
 	name    string
 	devices []string
@@ -217,49 +214,10 @@ var Firmwares = []string{Auto, BIOS, UEFI}
 // BusChoices are the choices of a controller.
 func BusChoices() []string { return append([]string{Auto}, Buses()...) }
 
-// Bounds of the options.
-const (
-	minMemory, maxMemory = 16, 64 << 10 // MiB
-	maxSeconds           = 24 * 60 * 60
-)
-
-// Check refuses options that cannot be right.
-func (t *Pair) Check() error {
-	for _, c := range []struct {
-		name, value string
-		allowed     []string
-	}{
-		{"firmware", t.Machine.Firmware, Firmwares},
-		{"bus", t.Machine.Bus, BusChoices()},
-		{"accel", t.Machine.Accel, Accels},
-	} {
-		if !slices.Contains(c.allowed, c.value) {
-			return ondisk.NoChoice("--"+c.name, c.value, c.allowed...)
-		}
-	}
-	for _, c := range []struct {
-		name             string
-		value, low, high int
-	}{
-		{"memory", t.Machine.Memory, minMemory, maxMemory},
-		{"seconds", t.Seconds, 1, maxSeconds},
-		{"settle", t.Settle, 1, maxSeconds},
-	} {
-		if c.value < c.low || c.value > c.high {
-			return ondisk.In(ondisk.ErrUsage, "--%s %d, want %d to %d", c.name, c.value, c.low, c.high)
-		}
-	}
-	return nil
-}
-
-// Result compares the runs. Without a move there is only the first.
+// Result compares the runs.
 func (t *Pair) Result(h report.Head) *Boot {
-	after := &t.After
-	if !t.changes() {
-		after = nil
-	}
 	return newBoot(h, t.Source, machineReport{
 		Firmware: t.Machine.Firmware, Bus: t.Machine.Bus, Memory: int64(t.Machine.Memory) << 20,
 		Seconds: t.Seconds,
-	}, t.plan.Moved, &t.Before, after, t.moves()...)
+	}, t.plan.Moved, &t.Before, t.After, t.moves()...)
 }

@@ -7,6 +7,7 @@ import (
 	"image/color"
 	"image/draw"
 	"image/png"
+	"slices"
 	"strconv"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -60,15 +61,6 @@ type grid struct {
 func newGrid(size image.Point) grid {
 	w, h := (size.X+cell-1)/cell, (size.Y+cell-1)/cell
 	return grid{w, h, make([]bool, w*h)}
-}
-
-func (g grid) count() (n int) {
-	for _, set := range g.set {
-		if set {
-			n++
-		}
-	}
-	return n
 }
 
 // visible is the least difference of a colour channel that counts: less is a matter of rounding.
@@ -131,61 +123,29 @@ func (g grid) areas() (out []image.Rectangle) {
 	return out
 }
 
-// near reports whether two screens are alike but for at most small areas of the size of a clock or a cursor. Cells of
-// restless, which also change within a run, do not count; it may have none.
-func near(a, b *image.NRGBA, restless []bool, small int) bool {
+// near reports whether two screens are alike but for at most so many small areas, each no larger than a size.
+func near(a, b *image.NRGBA, most int, size image.Point) bool {
 	if a.Bounds() != b.Bounds() {
 		return false
 	}
 	g, _ := changed(a, b)
-	for n, moves := range restless {
-		g.set[n] = g.set[n] && !moves
-	}
 	all := g.areas()
-	if len(all) == 0 || len(all) > small {
-		return len(all) == 0
-	}
-	limit := clock(a.Bounds().Size(), console(a) || console(b))
-	for _, r := range all {
-		if r.Dx() > limit.X || r.Dy() > limit.Y {
-			return false
-		}
-	}
-	return true
+	return len(all) <= most && !slices.ContainsFunc(all, func(r image.Rectangle) bool {
+		return r.Dx() > size.X || r.Dy() > size.Y
+	})
 }
 
-// clock returns the largest area that a clock or a cursor takes: on a screen of text just the cursor, as each character
-// of a text counts.
-func clock(size image.Point, text bool) image.Point {
-	if text {
-		return image.Pt(3*cell, 4*cell)
-	}
-	return image.Pt(max(size.X/6, 3*cell), max(size.Y/20, 4*cell))
-}
+// cursor is the largest area that a cursor takes.
+var cursor = image.Pt(3*cell, 4*cell)
 
-// restless returns the cells that change among the last screens of a run, while the rest stays. An animation is no part
-// of a comparison if it takes less than an eighth of the screen.
-func restless(phases []*image.NRGBA) []bool {
-	if len(phases) < 3 {
-		return nil
+// sameScreen reports whether two screens differ in no more than a clock and a cursor. On a screen of text just a cursor
+// may differ, as each character of a text counts.
+func sameScreen(a, b *image.NRGBA) bool {
+	clock := cursor
+	if size := a.Bounds().Size(); !console(a) && !console(b) {
+		clock = image.Pt(max(size.X/6, cursor.X), max(size.Y/20, cursor.Y))
 	}
-	all := newGrid(phases[0].Bounds().Size())
-	for _, p := range phases[1:] {
-		if p.Bounds() != phases[0].Bounds() {
-			break
-		}
-		g, _ := changed(phases[0], p)
-		if g.count() > len(g.set)/8 {
-			break
-		}
-		for n, set := range g.set {
-			all.set[n] = all.set[n] || set
-		}
-	}
-	if all.count() > len(all.set)/8 {
-		return nil
-	}
-	return all.set
+	return near(a, b, 2, clock)
 }
 
 // colours returns how many colours a picture has, up to most+1.
@@ -221,85 +181,48 @@ func plain(p *image.NRGBA) bool {
 	blank := image.NewNRGBA(p.Bounds())
 	draw.Draw(blank, blank.Bounds(), image.NewUniform(p.At(p.Bounds().Max.X-1, p.Bounds().Max.Y-1)), image.Point{},
 		draw.Src)
-	g, _ := changed(p, blank)
-	all := g.areas()
-	limit := clock(p.Bounds().Size(), true)
-	return len(all) == 0 || len(all) == 1 && all[0].Dx() <= limit.X && all[0].Dy() <= limit.Y
+
+	return near(p, blank, 1, cursor)
 }
 
-// screens returns where the last screens of two runs differ, and what was tolerated.
-func screens(b, a *side, moves Moves) (out []Difference, tolerated []string) {
+// screens returns where the last screens of two runs differ.
+func screens(b, a *side) (out []Difference) {
 	bPicture, aPicture := b.picture, a.picture
 	switch {
 	case bPicture == nil && aPicture == nil:
-		return differing(OnScreen, b.final, a.final, b.seen, a.seen, moves), nil
+		return differing(OnScreen, b.final, a.final, b.seen, a.seen)
 	case bPicture == nil || aPicture == nil:
-		return []Difference{{Where: OnScreen, Before: b.came(), After: a.came()}}, nil
+		return []Difference{{Where: OnScreen, Before: b.came(), After: a.came()}}
 	case bPicture.Bounds() != aPicture.Bounds():
 		d := Difference{Where: Picture, Before: b.came(), After: a.came(), Share: 1, Area: area(aPicture.Bounds())}
-		return []Difference{d}, nil
+		return []Difference{d}
 	}
-	small := clockAndCursor
+	same := sameScreen(bPicture, aPicture)
 	if len(b.final) > 0 && len(a.final) > 0 { // both are text that was painted
-		texts := differing(OnScreen, b.final, a.final, b.seen, a.seen, moves)
+		texts := differing(OnScreen, b.final, a.final, b.seen, a.seen)
 		if texts == nil {
-			return nil, nil
+			return nil
 		}
-		small = 0 // each character counts
+		same = near(bPicture, aPicture, 0, cursor) // each character counts
 		for _, d := range texts {
 			if readable(d.Before + d.After) {
 				out = append(out, d)
 			}
 		}
 	}
-	moving := restless(b.phases)
-	if more := restless(a.phases); moving == nil {
-		moving = more
-	} else {
-		for n, set := range more {
-			moving[n] = moving[n] || set
-		}
-	}
-	if among(bPicture, a.phases, moving, small) && among(aPicture, b.phases, moving, small) {
-		if g, _ := changed(bPicture, aPicture); g.count() > 0 {
-			tolerated = append(tolerated, "small parts of the screen, such as a clock or a cursor")
-		}
-		return nil, tolerated
+	if same {
+		return nil
 	}
 	g, pixels := changed(bPicture, aPicture)
 	size := aPicture.Bounds().Size()
 	share := float64(pixels) / float64(size.X*size.Y)
-	all := g.areas()
-	if len(all) > maxAreas {
-		box := all[0]
-		for _, r := range all {
-			box = box.Union(r)
-		}
-		all = []image.Rectangle{box}
-	}
-	for _, r := range all {
+	for _, r := range g.areas() {
 		out = append(out, Difference{Where: Picture, Area: area(r.Intersect(aPicture.Bounds())), Share: share})
 	}
-	return out, nil
+	return out
 }
 
 func area(r image.Rectangle) *Area { return &Area{r.Min.X, r.Min.Y, r.Dx(), r.Dy()} }
-
-// clockAndCursor are the small areas of a screen in graphics that may differ.
-const clockAndCursor = 2
-
-// maxAreas bounds the areas that are told apart.
-const maxAreas = 8
-
-// among reports whether a screen is near to one of others.
-func among(p *image.NRGBA, others []*image.NRGBA, moves []bool, small int) bool {
-	for _, o := range others {
-		if o.Bounds() == p.Bounds() && near(p, o, moves, small) {
-			return true
-		}
-	}
-	return false
-}
 
 // maxPixels bounds a screen: 2560 by 1600 fit.
 const maxPixels = 4 << 20

@@ -145,22 +145,3 @@ func TestKnownFonts(t *testing.T) {
 	_, ok := character([glyphHeight]byte{})
 	require.False(t, ok)
 }
-
-// An animation that never ends is no difference; what stands beside it is.
-func TestRestlessPictures(t *testing.T) {
-	t.Parallel()
-	busy := func(offset int, more image.Rectangle) *Film {
-		screens := []*image.NRGBA{black(320, 240)}
-		for n := range 10 {
-			p := desktop(320, 240)
-			x := 40 + 24*((n+offset)%8)
-			screens = append(screens, with(with(p, image.Rect(x, 200, x+20, 220), white), more, white))
-		}
-		f := painted(screens...)
-		f.Frames[0] = shown(bios).Frames[0]
-		f.Ended, f.Took, f.Work = TimeOver, time.Minute, time.Minute
-		return f
-	}
-	require.Equal(t, Same, Compare(busy(0, image.Rectangle{}), busy(3, image.Rectangle{})).Verdict)
-	require.Equal(t, Differs, Compare(busy(0, image.Rectangle{}), busy(3, image.Rect(50, 50, 150, 100))).Verdict)
-}

@@ -86,7 +86,11 @@ func (m *Machine) start(ctx context.Context, patience time.Duration) (*process, 
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, ondisk.In(errNoQMP, "%s: %s", program, p.words(err))
+		hint := ""
+		if m.Accel != emulation {
+			hint = "; --accel tcg does without KVM"
+		}
+		return nil, ondisk.In(errNoQMP, "%s: %s%s", program, p.words(err), hint)
 	}
 	return p, nil
 }

@@ -1,8 +1,6 @@
 package trial
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"strings"
@@ -22,7 +20,7 @@ type Boot struct {
 	Moved    int           `json:"moved"` // partitions
 	Machine  machineReport `json:"machine"`
 	Before   *Run          `json:"before"` // of the source as it is
-	After    *Run          `json:"after"`  // of the aligned view; nil: nothing has to move
+	After    *Run          `json:"after"`  // of the aligned view; nil: it was not started
 	ExitCode int           `json:"exit_code"`
 }
 
@@ -36,18 +34,17 @@ type machineReport struct {
 
 // Run is one run of the machine.
 type Run struct {
-	Ended    End            `json:"ended"`
-	Note     string         `json:"note,omitempty"` // of QEMU
-	Accel    string         `json:"accelerator"`
-	Settled  bool           `json:"settled"`
-	Seconds  float64        `json:"duration_seconds"`
-	Screens  []screenReport `json:"screens"`
-	LeftOut  int            `json:"screens_left_out"` // of the middle
-	Serial   string         `json:"serial"`
-	SerialID string         `json:"serial_sha256"`
+	Ended   End            `json:"ended"`
+	Note    string         `json:"note,omitempty"` // of QEMU
+	Accel   string         `json:"accelerator"`
+	Settled bool           `json:"settled"`
+	Seconds float64        `json:"duration_seconds"`
+	Screens []screenReport `json:"screens"`
+	LeftOut int            `json:"screens_left_out"` // of the middle
+	Serial  string         `json:"serial"`
 }
 
-// screenReport is a screen of a run. A hash names what it shows.
+// screenReport is a screen of a run.
 type screenReport struct {
 	At      float64  `json:"at_seconds"`
 	Kind    string   `json:"kind"` // text or picture
@@ -55,13 +52,12 @@ type screenReport struct {
 	Width   int      `json:"width,omitempty"` // pixels
 	Height  int      `json:"height,omitempty"`
 	Picture string   `json:"picture,omitempty"` // the file of --pictures
-	SHA256  string   `json:"sha256"`
 
 	png []byte
 }
 
-// newBoot reports on the films of the source and of the aligned view. Without the latter nothing has to move, and
-// nothing is compared. moves are the places of the partitions.
+// newBoot reports on the films of the source and of the aligned view. Without the latter nothing is compared. moves are
+// the places of the partitions.
 func newBoot(
 	h report.Head, source string, m machineReport, moved int, before, after *Film, moves ...Move,
 ) *Boot {
@@ -71,10 +67,10 @@ func newBoot(
 	}
 	if after != nil {
 		r.After = newRun(after)
-	} else {
+	} else if !moot(before) {
 		r.Reason = "nothing has to move, so the source was started once: " + r.Reason
 	}
-	r.Differences, r.Tolerated = append([]Difference{}, r.Differences...), append([]string{}, r.Tolerated...)
+	r.Differences = append([]Difference{}, r.Differences...)
 	for n := range r.Differences {
 		r.Differences[n].Share = math.Round(r.Differences[n].Share*1e4) / 1e4
 	}
@@ -86,15 +82,12 @@ func newRun(f *Film) *Run {
 	r := &Run{
 		Ended: f.Ended, Note: f.Note, Accel: f.Accel, Seconds: seconds(f.Took), Screens: []screenReport{},
 		Settled: f.Ended == Settled || f.Ended == PoweredOff || f.Ended == Panicked,
-		LeftOut: f.Dropped, Serial: strings.ToValidUTF8(f.Serial, "\uFFFD"), SerialID: sum([]byte(f.Serial)),
+		LeftOut: f.Dropped, Serial: strings.ToValidUTF8(f.Serial, "\uFFFD"),
 	}
 	for _, frame := range f.Frames {
-		s := screenReport{
-			At: seconds(frame.At), Kind: "text", Lines: frame.Text,
-			SHA256: sum([]byte(strings.Join(frame.Text, "\n"))),
-		}
+		s := screenReport{At: seconds(frame.At), Kind: "text", Lines: frame.Text}
 		if frame.Picture != nil {
-			s.Kind, s.SHA256, s.png = "picture", sum(frame.Picture), frame.Picture
+			s.Kind, s.png = "picture", frame.Picture
 			if size, err := sizeOf(frame.Picture); err == nil {
 				s.Width, s.Height = size.X, size.Y
 			}
@@ -107,13 +100,11 @@ func newRun(f *Film) *Run {
 // seconds are in tenths, as in all reports.
 func seconds(d time.Duration) float64 { return math.Round(d.Seconds()*10) / 10 }
 
-func sum(b []byte) string {
-	s := sha256.Sum256(b)
-	return hex.EncodeToString(s[:])
-}
-
 // remedy returns what may let runs be judged that were not, empty if nothing is known that would.
 func (r *Boot) remedy() string {
+	if r.Before.Accel == "kvm" && len(r.Before.Screens) == 0 && r.Before.Serial == "" {
+		return "KVM may not work here, and --accel tcg does without it"
+	}
 	if r.Verdict != Unclear {
 		return ""
 	}
@@ -164,9 +155,9 @@ func (d Difference) place() string {
 		if d.Line == 0 {
 			return "screen"
 		}
-		return fmt.Sprintf("screen, line %d, column %d", d.Line, d.Column)
+		return fmt.Sprintf("screen, line %d", d.Line)
 	case Serial:
-		return fmt.Sprintf("serial port, line %d, column %d", d.Line, d.Column)
+		return fmt.Sprintf("serial port, line %d", d.Line)
 	case Picture:
 		return fmt.Sprintf("picture, %d x %d pixels at %d, %d (%s of the screen)", d.Area.Width, d.Area.Height,
 			d.Area.X, d.Area.Y, percent(d.Share))
@@ -233,9 +224,6 @@ func orNothing(s string) string {
 
 // facts returns how a run went.
 func (r *Run) facts() string {
-	if r.Ended == LeftOut {
-		return "it was left out, since the run on the source judges nothing"
-	}
 	out := map[End]string{
 		Settled: "nothing changed any more", TimeOver: "time was over", PoweredOff: "it powered off",
 		ResetLoop: "it was reset again and again", Panicked: "it reported a panic",
