@@ -40,21 +40,39 @@ func (c *Claim) Text() string {
 	return text
 }
 
+// MayWrite refuses a file with open work, and one that the open work of another disk of the folder needs. who names the
+// file in the message; path is its path as the user names it.
+func MayWrite(d *gate.Folder, base, path, who string) error {
+	w, err := Beside(d, base)
+	if err != nil {
+		return err
+	}
+	if w != nil && (w.Kind != "" || w.Blocks) {
+		w.Path = path
+		r := &ondisk.Refusal{Code: "unfinished", Reason: who + " cannot be written: " + w.Text, Remedy: w.advice()}
+		if w.AtWork() {
+			r.Code = "busy"
+		}
+		return r
+	}
+	c, err := Claiming(d, base)
+	if c == nil {
+		return err
+	}
+	return c.Refusal(who+" cannot be written", path)
+}
+
 // Refusal returns the error of a file that may not be written while the work is open. who names the file and what was
 // to become of it; path is the path of the file as the user names it.
 func (c *Claim) Refusal(who, path string) error {
-	w := c.in(path)
-	return &ondisk.Refusal{Code: "unfinished", Reason: who + ": " + c.Text(), Remedy: w.advice()}
+	return &ondisk.Refusal{Code: "unfinished", Reason: who + ": " + c.Text(), Remedy: c.Advice(path)}
 }
 
-// Advice returns which commands go on from here.
-func (c *Claim) Advice(path string) string { return c.in(path).advice() }
-
-// in returns the work with the path of its disk beside a path that the user names.
-func (c *Claim) in(path string) *Work {
+// Advice returns which commands go on from here. path is the path of the file as the user names it.
+func (c *Claim) Advice(path string) string {
 	w := c.Work
 	w.Path = strings.TrimSuffix(path, filepath.Base(path)) + w.Path
-	return &w
+	return w.advice()
 }
 
 // claims is the part of a plan that names files. An exchange has Old and New, a move in place has Files.

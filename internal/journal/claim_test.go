@@ -64,7 +64,7 @@ func TestClaiming(t *testing.T) {
 		},
 	})
 	begin("b.vmdk", journal.InPlace, plan{Files: []moving{{"b-f001.vmdk"}, {"b-f002.vmdk"}}})
-	begin("c.raw", journal.Copy, plan{Files: []moving{{"source.raw"}}}) // of another meaning there
+	begin("c.raw", "other", plan{Files: []moving{{"source.raw"}}}) // of another version
 	imagetest.Write(t, dir, "torn.raw.trueup", []byte("no journal"))
 
 	for name, want := range map[string]string{

@@ -9,7 +9,6 @@ const (
 	Kept      Phase = 'k' // done; the journal stays for an undo
 	Undoing   Phase = 'u'
 	Finishing Phase = 'f'
-	Complete  Phase = 'c' // all is written and proved; the disk has its name, or is about to get it
 )
 
 // Kind is one kind of work that a run can leave open on disk.
@@ -30,17 +29,6 @@ type State struct {
 
 // Exchange is the name of the kind that gives an aligned copy the names of its source.
 const Exchange = "exchange"
-
-// Copy is the name of the kind that earlier versions left of a copy with --resumable. No command goes on with it.
-const Copy = "copy"
-
-// Texts of the states of a copy.
-const (
-	copyEnded = "the trueup that began it goes on with it; or remove the journal and the .partial files: SOURCE is " +
-		"untouched, and DEST is not complete, so that the copy starts again"
-	copyNamed = "the trueup that began it completes it; or, if trueup verify finds DEST equal to SOURCE, remove the " +
-		"journal, and else the .partial files too: SOURCE is untouched, and the copy starts again"
-)
 
 // InPlace is the name of the kind that moves partitions inside of a disk.
 const InPlace = "in-place"
@@ -68,19 +56,6 @@ var Kinds = []Kind{{
 			Text:   "the removal of the kept original was interrupted",
 			Undo:   "files of the original are removed already; finish removes the others",
 			Resume: "the exchange is complete; finish removes what is left of the original",
-		},
-	},
-}, {
-	Name: Copy,
-	States: map[Phase]State{
-		Begun: {
-			Text: "an earlier version of trueup began a copy to this name with --resumable, and was interrupted",
-			Undo: copyEnded, Resume: copyEnded, Finish: copyEnded,
-		},
-		Complete: {
-			Text: "an earlier version of trueup wrote a copy to this name with --resumable, and was interrupted at " +
-				"its very end",
-			Undo: copyNamed, Resume: copyNamed, Finish: copyNamed,
 		},
 	},
 }, {

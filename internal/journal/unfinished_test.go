@@ -174,8 +174,7 @@ func TestKindsAreWhole(t *testing.T) {
 		require.Contains(t, k.States, journal.Begun)
 		for p, s := range k.States {
 			require.NotEmpty(t, s.Text)
-			goesOn := s.Undo == "" || s.Resume == "" || s.Finish == ""
-			require.Equal(t, k.Name != journal.Copy, goesOn, "%s %q: a dead end", k.Name, p)
+			require.True(t, s.Undo == "" || s.Resume == "" || s.Finish == "", "%s %q: a dead end", k.Name, p)
 		}
 	}
 }

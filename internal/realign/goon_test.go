@@ -285,49 +285,34 @@ func TestJournalFiles(t *testing.T) {
 func TestCopiesOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"df2a663f", "77f090bd"} {
-		for phase, says := range map[journal.Phase]string{
-			journal.Begun:    "DEST is not complete",
-			journal.Complete: "if trueup verify finds DEST equal to SOURCE",
-		} {
-			dest := filepath.Join(t.TempDir(), "dest.vmdk")
-			packed, err := os.Open(filepath.Join("testdata", "copy-"+version+".trueup.gz"))
-			require.NoError(t, err)
-			defer packed.Close()
-			z, err := gzip.NewReader(packed)
-			require.NoError(t, err)
-			old, err := io.ReadAll(z)
-			require.NoError(t, err)
-			partial := filepath.Join(filepath.Dir(dest), ".dest.vmdk.partial")
-			require.NoError(t, errors.Join(os.WriteFile(journal.PathOf(dest), old, 0o600),
-				os.WriteFile(partial, []byte("written"), 0o600)))
-			w, err := journal.Hold(dest, "")
-			require.NoError(t, err)
-			if phase == journal.Complete {
-				require.NoError(t, w.Enter(phase))
-			}
-			require.NoError(t, w.Close())
-			was := content(t, journal.PathOf(dest))
-
-			requireRefused := func(err error) {
-				t.Helper()
-				var refusal *ondisk.Refusal
-				require.ErrorAs(t, err, &refusal)
-				require.Equal(t, "unfinished", refusal.Code)
-				require.ErrorContains(t, err, "an earlier version of trueup")
-				require.ErrorContains(t, err, "the trueup that began it")
-				require.ErrorContains(t, err, says)
-				require.ErrorContains(t, err, "SOURCE is untouched")
-			}
-			for _, command := range []string{Undo, Resume, Finish} {
-				_, err = goOn(t, &Job{}, dest, GoOn{Command: command, Force: true})
-				requireRefused(err)
-			}
-			_, err = write(t.Context(), t, &Job{Jobs: 1}, File{Path: dest, Format: "vmdk"}, smallDisk(t))
-			requireRefused(err)
-			require.Equal(t, was, content(t, journal.PathOf(dest)))
-			require.Equal(t, "written", content(t, partial))
-			require.Len(t, disktest.Names(t, filepath.Dir(dest)), 2)
+		dest := filepath.Join(t.TempDir(), "dest.vmdk")
+		packed, err := os.Open(filepath.Join("testdata", "copy-"+version+".trueup.gz"))
+		require.NoError(t, err)
+		defer packed.Close()
+		z, err := gzip.NewReader(packed)
+		require.NoError(t, err)
+		old, err := io.ReadAll(z)
+		require.NoError(t, err)
+		partial := filepath.Join(filepath.Dir(dest), ".dest.vmdk.partial")
+		require.NoError(t, errors.Join(os.WriteFile(journal.PathOf(dest), old, 0o600),
+			os.WriteFile(partial, []byte("written"), 0o600)))
+		requireRefused := func(err error) {
+			t.Helper()
+			var refusal *ondisk.Refusal
+			require.ErrorAs(t, err, &refusal)
+			require.Equal(t, "unfinished", refusal.Code)
+			require.ErrorContains(t, err, "another version of trueup has left work open on it")
+			require.ErrorContains(t, err, "use that version")
 		}
+		for _, command := range []string{Undo, Resume, Finish} {
+			_, err = goOn(t, &Job{}, dest, GoOn{Command: command, Force: true})
+			requireRefused(err)
+		}
+		_, err = write(t.Context(), t, &Job{Jobs: 1}, File{Path: dest, Format: "vmdk", Force: true}, smallDisk(t))
+		requireRefused(err)
+		require.True(t, string(old) == content(t, journal.PathOf(dest)))
+		require.Equal(t, "written", content(t, partial))
+		require.Len(t, disktest.Names(t, filepath.Dir(dest)), 2)
 	}
 }
 

@@ -41,7 +41,7 @@ func TestClaimedFilesAreSpared(t *testing.T) {
 		require.ErrorContains(t, err, "cannot be written", name)
 		if name == "t" { // the others have the names of images
 			_, err = store.Place{Flag: "--out", Path: path, Role: store.Report}.Settle()
-			require.ErrorContains(t, err, "is needed")
+			require.ErrorContains(t, err, "--out "+path+" cannot be written: it is a file of the disk")
 		}
 	}
 	path := imagetest.Write(t, dir, "free.img", []byte("mine"))

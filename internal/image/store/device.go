@@ -111,22 +111,10 @@ func (d *Device) unfinished(k kernel) error {
 		if err != nil {
 			continue // what this user cannot reach
 		}
-		who := fmt.Sprintf("%s shows %q, which cannot be written", d, path)
-		w, err := journal.Beside(dir, filepath.Base(path))
-		var c *journal.Claim
-		if err == nil && w == nil {
-			c, err = journal.Claiming(dir, filepath.Base(path))
-		}
+		err = journal.MayWrite(dir, filepath.Base(path), path, fmt.Sprintf("%s shows %q, which", d, path))
 		_ = dir.Close() // it was read
-		switch {
-		case err != nil:
-			return ondisk.In(ondisk.ErrOutput, "%s: %w", d, err)
-		case c != nil:
-			return c.Refusal(who, path)
-		case w != nil && (w.Kind != "" || w.Blocks):
-			w.Path = path
-			i := w.Issue()
-			return &ondisk.Refusal{Code: i.Code, Reason: who + ": " + i.Text, Remedy: i.Remedy}
+		if err != nil {
+			return ondisk.In(ondisk.ErrOutput, "%w", err)
 		}
 	}
 	return nil

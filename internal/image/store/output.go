@@ -167,13 +167,13 @@ func (o *Parts) shown(name string) string { return strings.TrimSuffix(o.path, o.
 // --force could not help comes first, so that it is never advised in vain.
 func (o *Parts) checkDest(src *gate.Opened) error {
 	if o.swaps {
-		return cmp.Or(o.checkUnfinished(), o.checkPartialNames(src))
+		return cmp.Or(o.checkOpen(o.base), o.checkPartialNames(src))
 	}
 	if f := sourceFile(o.dir, o.base, src); f != "" {
 		return ondisk.In(ondisk.ErrUsage, "DEST %s and the file %s of SOURCE are the same file, and SOURCE is never "+
 			"written; name another DEST", o.path, f)
 	}
-	if err := o.checkUnfinished(); err != nil {
+	if err := o.checkOpen(o.base); err != nil {
 		return err
 	}
 	if err := o.checkPartialNames(src); err != nil {
@@ -192,27 +192,10 @@ func (o *Parts) checkDest(src *gate.Opened) error {
 	return o.mayReplace(o.base)
 }
 
-// checkUnfinished refuses a DEST on which a run has left work open: its partial files would be taken for stale ones,
-// and its original for an unused file.
-func (o *Parts) checkUnfinished() error {
-	who := "DEST " + o.path + " cannot be written"
-	w, err := journal.Beside(o.dir, o.base)
-	if err != nil {
-		return err
-	}
-	if w == nil || w.Kind == "" && !w.Blocks {
-		c, err := journal.Claiming(o.dir, o.base)
-		if c != nil {
-			return c.Refusal(who, o.path)
-		}
-		return err
-	}
-	w.Path = o.path
-	i := w.Issue()
-	if w.AtWork() {
-		i.Code = "busy"
-	}
-	return &ondisk.Refusal{Code: i.Code, Reason: who + ": " + i.Text, Remedy: i.Remedy}
+// checkOpen refuses a file of DEST on which a run has left work open, or which such work needs: its partial file would
+// be taken for a stale one, and an original for an unused file.
+func (o *Parts) checkOpen(name string) error {
+	return journal.MayWrite(o.dir, name, o.shown(name), "DEST "+o.shown(name))
 }
 
 // checkBeside refuses a view that lies elsewhere than the files that it needs: an image names files of its own folder
@@ -456,7 +439,10 @@ func (o *Parts) removeLeft() error {
 
 // removeMarked removes a mark, and the file behind it when nothing uses that.
 func (o *Parts) removeMarked(n, mark string) error {
-	if w, err := o.otherWork(n); w != nil || err != nil {
+	if err := o.checkOpen(n); err != nil {
+		if _, refused := errors.AsType[*ondisk.Refusal](err); refused {
+			return nil // another DEST has a file of this name
+		}
 		return err
 	}
 	// Named, and DEST was not: its partial file was there when this run began.
@@ -475,45 +461,6 @@ func (o *Parts) removeMarked(n, mark string) error {
 		return ondisk.In(ondisk.ErrOutput, "remove %s: %w", replacedName(n), err)
 	}
 	return nil
-}
-
-// otherWork returns the open work on another DEST that has files of a name, final or partial; nil: there is none. DEST
-// can be named as the extent of another one, and the other way round.
-func (o *Parts) otherWork(name string) (*journal.Work, error) {
-	lower := strings.ToLower(name)
-	journals, err := o.dir.Names(func(n string) bool {
-		dest, ok := strings.CutSuffix(n, journal.Suffix)
-		folded := strings.ToLower(dest)
-		return ok && !strings.EqualFold(dest, o.base) && (folded == lower || isExtentName(folded, lower))
-	})
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range journals {
-		dest := strings.TrimSuffix(n, journal.Suffix)
-		w, err := journal.Beside(o.dir, dest)
-		if err != nil || w != nil && (w.Kind == journal.Copy || w.Blocks) {
-			if w != nil {
-				w.Path = o.shown(dest)
-			}
-			return w, err
-		}
-	}
-	return nil, nil //nolint:nilnil // nothing is open
-}
-
-// refuseOther refuses a name whose partial file belongs to another DEST: hours of work may stand in it.
-func (o *Parts) refuseOther(name string) error {
-	w, err := o.otherWork(name)
-	if w == nil {
-		return err
-	}
-	i := w.Issue()
-	return &ondisk.Refusal{
-		Code: i.Code, Remedy: i.Remedy,
-		Reason: fmt.Sprintf("DEST %s needs the name %s, which belongs to %s: %s", o.path, o.shown(partialName(name)),
-			w.Path, i.Text),
-	}
 }
 
 // removeUnused removes a file of a killed run, unless DEST or any VMDK of the folder uses it.

@@ -95,7 +95,7 @@ func (o *Parts) newPart(name string) (*partialFile, error) {
 		return nil, ondisk.In(ondisk.ErrOutput, "%s: the name is too long", o.shown(name))
 	}
 	if o.dir.Exists(partial) {
-		if err := o.refuseOther(name); err != nil {
+		if err := o.checkOpen(name); err != nil {
 			return nil, err
 		}
 	}

@@ -195,16 +195,13 @@ func (p Place) spareImage(path string) error {
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
 	}
+	defer dir.Close()
+	if err := journal.MayWrite(dir, filepath.Base(path), p.Path, p.Flag+" "+p.Path); err != nil {
+		return err
+	}
 	user, err := image.UserOf(dir, filepath.Base(path))
-	var claim *journal.Claim
-	if err == nil {
-		claim, err = journal.Claiming(dir, filepath.Base(path))
-	}
-	if err = errors.Join(err, dir.Close()); err != nil {
+	if err != nil {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
-	}
-	if claim != nil {
-		return p.refuse("would overwrite a file that is needed: %s; name another", claim.Text())
 	}
 	if user != "" {
 		return p.refuse("would overwrite a file that %s needs; name another", user)
