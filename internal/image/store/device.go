@@ -82,7 +82,7 @@ func open(d *Device, sources []string, k kernel) (*Device, error) {
 	if err := d.unfinished(k); err != nil {
 		return nil, err
 	}
-	if u := cmp.Or(k.inUse(d.number), k.beside(d)); u != nil {
+	if u := cmp.Or(k.looped(d.number), k.beside(d)); u != nil {
 		return nil, d.busy(u)
 	}
 	if k.read(block(d.number), "ro") == "1" {
@@ -143,8 +143,9 @@ func (d *Device) claim() (err error) {
 		return nil
 	case sys.Claimed(err):
 		return d.busy(&use{
-			"the kernel keeps it for another use, such as a mount in another namespace",
-			"end that, or name another device",
+			"the kernel keeps it, or a partition of it, for another use: it is mounted, used for swap, or a part of " +
+				"an array, of LVM or of a mapped device",
+			fmt.Sprintf("end that (lsblk %s shows most of it), or name another device", d.Node),
 		})
 	case errors.Is(err, errors.ErrUnsupported):
 		return ondisk.In(ondisk.ErrUnsupported, "%s: block devices are %w on this system; name a file", d,
@@ -307,26 +308,6 @@ func block(number string) string { return filepath.Join("sys/dev/block", number)
 // use describes why a device may not be written, and what to do about it.
 type use struct{ text, remedy string }
 
-// inUse returns what has the device of a number in use, as a whole or in one of its partitions, or shows the disk of
-// which it is a partition; nil: nothing is known.
-func (k kernel) inUse(number string) *use {
-	if disk := k.disk(number); disk != "" { // another use of the disk would keep this run from claiming a part of it
-		if u := k.looped(disk); u != nil {
-			u.text = k.whose(number, disk) + " " + u.text
-			return u
-		}
-	}
-	for _, n := range append([]string{number}, k.partitions(number)...) {
-		for _, look := range []func(string) *use{k.mounted, k.swap, k.held, k.looped} {
-			if u := look(n); u != nil {
-				u.text = k.whose(number, n) + " " + u.text
-				return u
-			}
-		}
-	}
-	return nil
-}
-
 // partitions lists the numbers of the partitions of a device that the kernel knows.
 func (k kernel) partitions(number string) (out []string) {
 	for _, n := range k.names(block(number)) {
@@ -370,71 +351,28 @@ func (k kernel) name(number string) string {
 	return filepath.Base(real)
 }
 
-// mounted looks through the mounts of this process. Spec: proc(5), /proc/[pid]/mountinfo.
-func (k kernel) mounted(number string) *use {
-	for l := range strings.Lines(k.read("proc/self/mountinfo")) {
-		if f := strings.Fields(l); len(f) > 4 && f[2] == number {
-			return &use{"is mounted on " + unescape(f[4]), "unmount it, or name another device"}
-		}
+// related lists a device, its partitions, and the disk of which it is one.
+func (k kernel) related(number string) []string {
+	out := append([]string{number}, k.partitions(number)...)
+	if disk := k.disk(number); disk != "" {
+		out = append(out, disk)
 	}
-	return nil
+	return out
 }
 
-// swap looks through the swap areas. Spec: proc(5), /proc/swaps.
-func (k kernel) swap(number string) *use {
-	for l := range strings.Lines(k.read("proc/swaps")) {
-		f := strings.Fields(l)
-		if len(f) < 2 || f[1] != "partition" {
-			continue
-		}
-		if st, err := sys.Stat(k.path(unescape(f[0]))); err == nil && sys.NodeName(st.Node) == number {
-			return &use{"is used for swap", "swapoff it, or name another device"}
-		}
-	}
-	return nil
-}
-
-// unescape returns a path of a table in /proc, in which \040 stands for a space.
-func unescape(s string) string {
-	if out, err := strconv.Unquote(`"` + strings.ReplaceAll(s, `"`, `\"`) + `"`); err == nil {
-		return out
-	}
-	return s
-}
-
-// held looks at the devices that are made of this one.
-func (k kernel) held(number string) *use {
-	held := k.names(block(number), "holders")
-	if len(held) == 0 {
-		return nil
-	}
-	h := held[0]
-	dm := filepath.Join("sys/class/block", h, "dm")
-	name := k.read(dm, "name")
-	kind, _, _ := strings.Cut(k.read(dm, "uuid"), "-")
-	switch {
-	case strings.HasPrefix(h, "md"):
-		return &use{"is a member of the array " + h, "stop the array (mdadm --stop), or name another device"}
-	case kind == "LVM":
-		return &use{
-			"is a physical volume of LVM, and the volume " + name + " lies on it",
-			"name a logical volume, or another device",
-		}
-	case kind == "mpath":
-		return &use{"is a path of the multipath device " + name, "name /dev/mapper/" + name}
-	case kind == "CRYPT":
-		return &use{"is encrypted and open as " + name, "close it (cryptsetup close), or name another device"}
-	case name != "":
-		h = name + " (" + h + ")"
-	}
-	return &use{"is a part of the device " + h, "remove that device first, or name another one"}
-}
-
-// looped looks for a loop device over this one.
+// looped looks for a loop device over a device, a partition of it, or its disk: the kernel claims none of these for it.
+// All other uses keep this run from claiming the device.
 func (k kernel) looped(number string) *use {
 	for loop, file := range k.loops() {
-		if st, err := sys.Stat(k.path(file)); err == nil && st.Node != 0 && sys.NodeName(st.Node) == number {
-			return &use{"is shown by the loop device " + loop, "remove that first (losetup -d), or name another device"}
+		st, err := sys.Stat(k.path(file))
+		if err != nil || st.Node == 0 {
+			continue
+		}
+		if n := sys.NodeName(st.Node); slices.Contains(k.related(number), n) {
+			return &use{
+				k.whose(number, n) + " is shown by the loop device " + loop,
+				"remove that first (losetup -d), or name another device",
+			}
 		}
 	}
 	return nil
@@ -566,10 +504,7 @@ func (k kernel) beside(d *Device) *use {
 // writer returns the process, beside this one, that has a device open for writing, a partition of it, or the disk of
 // which it is one, as far as this user may see. QEMU claims no device.
 func (k kernel) writer(number string) (found *use) {
-	numbers := append(k.partitions(number), number)
-	if disk := k.disk(number); disk != "" {
-		numbers = append(numbers, disk)
-	}
+	numbers := k.related(number)
 	sys.Writers(k.path("proc"), func(w sys.Writer) bool {
 		if w.File.Mode.Type() != fs.ModeDevice || !slices.Contains(numbers, sys.NodeName(w.File.Node)) {
 			return true

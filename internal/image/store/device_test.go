@@ -76,8 +76,6 @@ func TestOpenRefuses(t *testing.T) {
 	require.NoError(t, try(about(t, path, nil), file+".absent"))
 	require.ErrorIs(t, try(fake(t, nil)), ondisk.ErrUnsupported)
 	require.ErrorContains(t, try(about(t, path, nil), path), "is SOURCE")
-	at := "29 1 " + number + " / /mnt rw - ext4 /dev/x rw"
-	requireRefused(t, "busy", "mounted on /mnt", try(about(t, path, map[string]string{"proc/self/mountinfo": at})))
 	requireRefused(t, "output", "read-only", try(about(t, path, map[string]string{block(number) + "/ro": "1"})))
 	requireRefused(t, "busy", "open for writing in process 1 ", try(about(t, path, map[string]string{
 		"proc/1/fd/4": "->" + path, "proc/1/fdinfo/4": "flags:\t0100002",

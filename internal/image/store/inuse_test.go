@@ -43,83 +43,33 @@ func nodeOf(t *testing.T, path string) string {
 	return sys.NodeName(st.Node)
 }
 
-// A device is in use if the kernel reports so for it or a partition of it.
-func TestInUse(t *testing.T) {
+// A loop device over the device, a partition of it, or its disk is found; the kernel claims none of these for it.
+func TestLooped(t *testing.T) {
 	t.Parallel()
 	null := nodeOf(t, nullNode)
-	disk := map[string]string{
-		"sys/dev/block/8:0": "->../../devices/sda", "sys/devices/sda/dev": "8:0", "sys/devices/sda/ro": "0",
-		"sys/devices/sda/sda1/partition": "1", "sys/devices/sda/sda1/dev": "8:1",
-		"sys/dev/block/8:1": "->../../devices/sda/sda1",
-		// What concerns other devices.
-		"sys/devices/sdb/holders/md0":     "",
-		"sys/dev/block/8:16":              "->../../devices/sdb",
-		"sys/class/block/loop8/loop/x":    "",
-		"sys/class/block/dm-9/dm/uuid":    "LVM-other",
-		"sys/devices/sda/queue/scheduler": "none",
-	}
-	for name, c := range map[string]struct {
-		files map[string]string
-		want  string
+	for want, c := range map[string]struct {
+		number string
+		files  map[string]string
 	}{
-		"free": {nil, ""},
-		"mounted": {
-			map[string]string{"proc/self/mountinfo": `29 1 8:0 / /a\040b rw - ext4 /dev/sda rw`},
-			"it is mounted on /a b",
-		},
-		"another mounted": {map[string]string{"proc/self/mountinfo": `29 1 8:16 / /mnt rw - ext4 /dev/sdb rw`}, ""},
-		"partition mounted": {
-			map[string]string{"proc/self/mountinfo": `29 1 8:1 / /mnt rw - ext4 /dev/sda1 rw`},
-			"its partition sda1 is mounted on /mnt",
-		},
-		"md": {map[string]string{"sys/devices/sda/holders/md127": ""}, "it is a member of the array md127"},
-		"lvm on a partition": {map[string]string{
-			"sys/devices/sda/sda1/holders/dm-3": "", "sys/class/block/dm-3/dm/name": "vg0-root",
-			"sys/class/block/dm-3/dm/uuid": "LVM-abc",
-		}, "its partition sda1 is a physical volume of LVM, and the volume vg0-root lies on it"},
-		"multipath": {map[string]string{
-			"sys/devices/sda/holders/dm-1": "", "sys/class/block/dm-1/dm/name": "mpatha",
-			"sys/class/block/dm-1/dm/uuid": "mpath-3600",
-		}, "it is a path of the multipath device mpatha"},
-		"encrypted": {map[string]string{
-			"sys/devices/sda/holders/dm-1": "", "sys/class/block/dm-1/dm/name": "secret",
-			"sys/class/block/dm-1/dm/uuid": "CRYPT-LUKS2-1",
-		}, "it is encrypted and open as secret"},
-		"device mapper": {map[string]string{
-			"sys/devices/sda/holders/dm-1": "", "sys/class/block/dm-1/dm/name": "snap",
-			"sys/class/block/dm-1/dm/uuid": "",
-		}, "it is a part of the device snap (dm-1)"},
-		"other holder": {
-			map[string]string{"sys/devices/sda/holders/bcache0": ""},
-			"it is a part of the device bcache0",
-		},
+		"it is shown by the loop device loop7": {null, nil},
+		"its partition p1 is shown by the loop device loop7": {"8:0", map[string]string{
+			"sys/dev/block/8:0/p1/partition": "1", "sys/dev/block/8:0/p1/dev": null, "sys/devices/p1/x": "",
+			"sys/dev/block/" + null: "->../../devices/p1",
+		}},
+		"its disk sda is shown by the loop device loop7": {"8:1", map[string]string{
+			"sys/dev/block/8:1": "->../../devices/sda/sda1", "sys/devices/sda/sda1/partition": "1",
+			"sys/devices/sda/dev": null, "sys/dev/block/" + null: "->../../devices/sda",
+		}},
 	} {
-		all := map[string]string{}
-		for _, files := range []map[string]string{disk, c.files} {
-			maps.Copy(all, files)
+		files := map[string]string{
+			"sys/class/block/loop7/loop/backing_file": "/dev/n", "dev/n": "->" + nullNode,
+			"sys/class/block/loop8/loop/x": "",
 		}
-		k := fake(t, all)
-		u := k.inUse("8:0")
-		if c.want == "" {
-			require.Nil(t, u, name)
-			require.NoError(t, k.known(&Device{number: "8:0"}), name)
-			continue
-		}
-		require.NotNil(t, u, name)
-		require.Equal(t, c.want, u.text, name)
-		require.NotEmpty(t, u.remedy, name)
-	}
-	// Swap, loop devices and programs name the device by a path.
-	for want, files := range map[string]map[string]string{
-		"it is used for swap": {
-			"proc/swaps": "Filename Type Size Used Priority\n/dev/n partition 1 0 -2",
-		},
-		"it is shown by the loop device loop7": {"sys/class/block/loop7/loop/backing_file": "/dev/n"},
-	} {
-		files["dev/n"] = "->" + nullNode
-		u := fake(t, files).inUse(null)
+		maps.Copy(files, c.files)
+		u := fake(t, files).looped(c.number)
 		require.NotNil(t, u, want)
 		require.Equal(t, want, u.text)
+		require.Nil(t, fake(t, files).looped("8:16"), "another device")
 	}
 	require.Error(t, fake(t, nil).known(&Device{number: "8:0"}), "a device of which the kernel says nothing")
 }
