@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -168,19 +169,12 @@ func (c *Base) ProgressTo(w io.Writer, kind string) progress.Output {
 	return progress.Output{W: w, Kind: kind, Quiet: c.Quiet, Above: c.Ending.Above}
 }
 
-// Watched shows the progress of work from the call of watch until that of end. Proves: a copy is read again.
-func (c *Base) Watched(w io.Writer, kind, command string, proves bool) (watch func() realign.Progress, end func()) {
-	var p *progress.Copy
-	watch = func() realign.Progress {
-		if p = progress.NewCopy(c.ProgressTo(w, kind), command, proves); p == nil {
-			return nil
-		}
-		return p
+// Watched shows the progress of work until the call of end; p is nil if nothing is shown. Proves: a copy is read again.
+func (c *Base) Watched(w io.Writer, kind, command string, proves bool) (p realign.Progress, end func()) {
+	if shown := progress.NewCopy(c.ProgressTo(w, kind), command, proves); shown != nil {
+		return shown, sync.OnceFunc(shown.Stop)
 	}
-	return watch, func() {
-		p.Stop()
-		p = nil
-	}
+	return nil, func() {}
 }
 
 // notEmpty is the argument of a flag that is not empty: "$FILE" of a script that did not set it asks for nothing.

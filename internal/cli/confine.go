@@ -48,12 +48,13 @@ func (c *Base) readsPacked(cmd *cobra.Command) {
 // unpacks prepares for images that are packed.
 func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
 	u := &c.unpacking
-	watch, end := c.Watched(errOut, c.unpackShown, strings.TrimPrefix(u.Wanted, "trueup "), false)
-	u.Run, u.Ended = ctx, end
-	u.Watch = func() realign.Progress {
+	end := func() {}
+	u.Run, u.Ended = ctx, func() { end() }
+	u.Watch = func() (p realign.Progress) {
 		c.Ending.Hold("")
 		c.unpacked = true
-		return watch()
+		p, end = c.Watched(errOut, c.unpackShown, strings.TrimPrefix(u.Wanted, "trueup "), false)
+		return p
 	}
 	if !c.Quiet {
 		u.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+report.SafeMessage(text)) }

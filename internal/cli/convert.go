@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -53,13 +55,17 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 		return Usage("--skip-free reads where SOURCE has free space before it is copied, and SOURCE is a " +
 			"pipe; store it in a file first")
 	}
-	if err := f.Spare(); err != nil {
+	if err := errors.Join(f.Spare(), f.spareAll(dest)); err != nil {
 		return err
 	}
 	in, stop := Interruptible(ctx, os.Stdin)
 	defer stop()
-	j, end := f.jobOf(errOut, dest, f.making(dest))
-	p, w, err := j.WriteStream(ctx, in, f.Reading, f.to.Size, f.file(dest))
+	s, err := realign.OpenStream(ctx, in, f.Reading)
+	if err != nil {
+		return err
+	}
+	j, end := f.jobOf(errOut, f.making(dest))
+	p, w, err := j.WriteStream(ctx, s, f.to.Size, f.file(dest))
 	end()
 	if err != nil {
 		return err

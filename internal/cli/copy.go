@@ -49,15 +49,20 @@ func (c *copyFlags) settleSums() (err error) {
 	if c.sums == "" {
 		return nil
 	}
-	if c.sums, err = (store.Place{Flag: "--checksums", Path: c.sums, Role: store.Report}).Settle(); err != nil {
+	if c.sums, err = (store.Place{Flag: "--checksums", Path: c.sums}).Settle(); err != nil {
 		return err
 	}
 	return errors.Join(store.Apart(store.Use{Flag: "--checksums", Path: c.sums}, store.Use{Flag: "--out", Path: c.Out}),
 		store.TryFolder("--checksums", c.sums))
 }
 
-// spareSums refuses a file of digests that would overwrite what the command reads.
-func (c *copyFlags) spareSums(images ...Input) error {
+// spareAll refuses a report or digests over DEST, and digests over an image that the command reads.
+func (c *copyFlags) spareAll(dest string, images ...Input) error {
+	for flag, path := range map[string]string{"--out": c.Out, "--checksums": c.sums} {
+		if err := store.Apart(store.Use{Flag: flag, Path: path}, store.Use{Flag: "DEST", Path: dest}); err != nil {
+			return err
+		}
+	}
 	for _, i := range images {
 		if name, ok := i.Uses(c.sums); ok && c.sums != "" {
 			return Usage("--checksums %s would overwrite %s, which the command reads", c.sums, name)
@@ -106,7 +111,7 @@ func (c *copyFlags) copyDisk(
 		return nil, w, err
 	}
 	defer s.Close()
-	if err := c.spareSums(s.Image); err != nil {
+	if err := c.spareAll(dest, s.Image); err != nil {
 		return nil, w, err
 	}
 	p, err := c.accepted(c.Base, s, dest, *m)
@@ -118,7 +123,7 @@ func (c *copyFlags) copyDisk(
 	if p.Idle() && c.skipAligned {
 		return r, w, nil
 	}
-	j, end := c.jobOf(errOut, dest, m)
+	j, end := c.jobOf(errOut, m)
 	w, err = j.Write(ctx, s, p, m.to)
 	end()
 	if err == nil && m.after != nil {
@@ -129,21 +134,11 @@ func (c *copyFlags) copyDisk(
 	return r, w, err
 }
 
-// jobOf is the writing of a copy, and what ends it: once, when the writing has ended.
-func (c *copyFlags) jobOf(errOut io.Writer, dest string, m *making) (j *realign.Job, end func()) {
-	watch, end := c.Watched(errOut, c.kind(), c.command, c.verify == full)
-	j = &realign.Job{
-		Full: c.verify == full, Jobs: c.Jobs, Sums: c.sums != "", Watch: watch,
-		Begin: func() { c.Ending.Hold(cmp.Or(m.hold, removing)) },
-		Spare: func(files []string) error {
-			return errors.Join(store.SpareFiles("--out", c.Out, dest, files),
-				store.SpareFiles("--checksums", c.sums, dest, files))
-		},
-	}
-	if !c.Quiet {
-		j.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+report.SafeMessage(text)) }
-	}
-	return j, end
+// jobOf returns how a copy is written, and the function for the end of that. From now on the run ends itself.
+func (c *copyFlags) jobOf(errOut io.Writer, m *making) (j *realign.Job, end func()) {
+	c.Ending.Hold(cmp.Or(m.hold, removing))
+	p, end := c.Watched(errOut, c.kind(), c.command, c.verify == full)
+	return &realign.Job{Full: c.verify == full, Jobs: c.Jobs, Sums: c.sums != "", Progress: p}, end
 }
 
 // removing is what an interrupted copy does.
@@ -189,7 +184,7 @@ func (c *copyFlags) copyPackage(
 		return err
 	}
 	defer src.Close()
-	if err := errors.Join(c.Spare(src), c.spareSums(src)); err != nil {
+	if err := errors.Join(c.Spare(src), c.spareAll(dest, src)); err != nil {
 		return err
 	}
 	goal := c.Goal
@@ -218,7 +213,7 @@ func (c *copyFlags) copyPackage(
 func (c *copyFlags) writePackage(
 	ctx context.Context, errOut io.Writer, p *realign.Package, r *report.PackageAlign, m *making,
 ) error {
-	j, end := c.jobOf(errOut, r.Dest, m)
+	j, end := c.jobOf(errOut, m)
 	w, err := j.WritePackage(ctx, p, m.to)
 	end()
 	var replaced *report.Replaced

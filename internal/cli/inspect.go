@@ -162,14 +162,13 @@ func (f *inspectFlags) show(text func(t *report.Text)) func(t *report.Text) {
 func (f *inspectFlags) inspect(
 	ctx context.Context, errOut io.Writer, s *realign.Source,
 ) (r *report.Inspect, bad, err error) {
-	watch, end := f.Watched(errOut, "auto", "inspect", false)
-	u, err := s.Use(ctx, f.data, func() realign.Progress {
-		f.Ending.Hold("")
-		if !f.data {
-			return nil
-		}
-		return watch()
-	})
+	f.Ending.Hold("")
+	var watched realign.Progress
+	end := func() {}
+	if f.data {
+		watched, end = f.Watched(errOut, "auto", "inspect", false)
+	}
+	u, err := s.Use(ctx, f.data, watched)
 	end()
 	if err != nil {
 		return nil, nil, err

@@ -103,10 +103,9 @@ func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string)
 	}
 	r := report.NewAlign(Head("move"), s, p, path)
 	if len(p.Moves) > 0 || p.Mends {
-		watch, end := f.Watched(errOut, f.kind(), "move", true)
-		j := &realign.Job{
-			Full: true, Jobs: f.Jobs, Watch: watch, Begin: func() { f.Ending.Hold(still) },
-		}
+		f.Ending.Hold(still)
+		watched, end := f.Watched(errOut, f.kind(), "move", true)
+		j := &realign.Job{Full: true, Jobs: f.Jobs, Progress: watched}
 		w, err := j.MoveInPlace(ctx, s, p, realign.Move{
 			Device: device, Journal: f.journal, Looped: looped, Moves: func() { f.Ending.Hold(middle) },
 		})

@@ -117,6 +117,7 @@ const (
 	exists    = "1 exists; choose another name, or --force to replace it"
 	aFolder   = "64 is a folder: name the file, such as "
 	aLink     = "64 is a link to "
+	special   = "64 is a device, a pipe or another special file"
 )
 
 // forgedPackage is a package with one disk.

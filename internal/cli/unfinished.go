@@ -181,9 +181,12 @@ func (f *openFlags) goOnAt(ctx context.Context, out, errOut io.Writer, h *held) 
 
 // goOn goes on with open work, or only judges whether it can.
 func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge bool) (journal.Done, error) {
-	watch, end := f.Watched(errOut, f.kind(), f.command, false)
+	watched, end := f.Watched(errOut, f.kind(), f.command, false)
 	defer end()
-	j := &realign.Job{Jobs: moveJobs, Watch: watch, Begin: func() { f.Ending.Hold(middle) }}
+	if h.work.Work.Kind == journal.InPlace && !judge {
+		f.Ending.Hold(middle)
+	}
+	j := &realign.Job{Jobs: moveJobs, Progress: watched}
 	done, err := j.GoOn(ctx, h.work, realign.GoOn{
 		Command: f.command, KeepNone: f.keepNone, Judge: judge, Allow: f.allow, Device: h.device, Force: f.force,
 		Looped: f.looped, Writers: f.Writers(),

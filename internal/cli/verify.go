@@ -71,12 +71,9 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := f.Confine(ctx, errOut, f.Reads(src, dest), nil); err != nil {
 		return err
 	}
-	watch, end := f.Watched(errOut, f.kind(), "verify", false)
+	watched, end := f.Watched(errOut, f.kind(), "verify", false)
 	defer end()
-	j := &realign.Job{Jobs: f.Jobs, SkipFree: f.SkipFree, Watch: func() realign.Progress {
-		f.Ending.Hold("") // a comparison ends soon
-		return watch()
-	}}
+	j := &realign.Job{Jobs: f.Jobs, SkipFree: f.SkipFree, Progress: watched}
 	if isPackage, err := f.verifyPackages(ctx, out, j, end, src, dest); isPackage {
 		return err
 	}
@@ -95,6 +92,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err != nil {
 		return err
 	}
+	f.Ending.Hold("") // a comparison ends soon
 	p, diffs, err := j.Verify(ctx, s, d, m)
 	end()
 	if err != nil {
@@ -140,6 +138,7 @@ func (f *verifyFlags) verifyPackages(
 		return true, err
 	}
 	r := report.NewPackageVerify(Head("verify"), s, d)
+	f.Ending.Hold("")
 	others, err := j.VerifyPackages(ctx, s, d, f.Reading, r.Add)
 	end()
 	if err != nil {

@@ -259,7 +259,6 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan, how Move
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	start := time.Now()
-	j.begun()
 	m := inplace.Move{
 		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(how.Looped), Moves: how.Moves, Journal: how.Journal,
 		BIOS: s.bios(s.Image.Format),
@@ -299,7 +298,6 @@ func (j *Job) inPlace(looped Loops) inplace.Options {
 
 // goOnInPlace completes a move that was interrupted, or takes it back.
 func (j *Job) goOnInPlace(ctx context.Context, h *journal.Held, g GoOn) (journal.Done, error) {
-	j.begun()
 	a := inplace.Again{Held: h, Look: promised, Force: g.Force, Forward: true, Options: j.inPlace(g.Looped)}
 	if g.Device != nil {
 		var err error

@@ -103,7 +103,7 @@ func TestCauseOfOtherBytes(t *testing.T) {
 				}
 			}
 			change("")
-			j := Job{Full: true, Jobs: 2, Watch: func() Progress { return watcher(change) }}
+			j := Job{Full: true, Jobs: 2, Progress: watcher(change)}
 			_, err = j.Write(t.Context(), s, p, File{Path: filepath.Join(to, "copy.raw"), Format: "raw"})
 			if c.want == nil {
 				require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestVerifyOfDisksThatChange(t *testing.T) {
 	flip := func(e *export) func(string) { return func(string) { e.data[data] ^= 0xFF } }
 	verified := func(s, d *Source, change func(phase string)) ([]Difference, error) {
 		t.Helper()
-		j := Job{Jobs: 1, Watch: func() Progress { return watcher(change) }}
+		j := Job{Jobs: 1, Progress: watcher(change)}
 		_, diffs, err := j.Verify(t.Context(), s, d, nil)
 		return diffs, err
 	}

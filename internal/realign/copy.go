@@ -33,14 +33,12 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (ne
 	if need, err = disk.Stored(view); err != nil || withTables(need) <= free {
 		return withTables(need), err
 	}
-	if o.Pack() != nil {
-		need = s.packed(need)
-		if need > free && j.Warn != nil {
-			j.Warn(fmt.Sprintf("the copy is compressed and may need up to %s (%d bytes), and %s (%d bytes) are free "+
-				"where DEST goes; trying all the same",
-				units.Format(need), need, units.Format(free), free))
+	if o.Pack() != nil { // how much smaller data become is known only when they are compressed
+		var stored int64
+		for _, f := range s.Image.Files() {
+			stored += f.Size
 		}
-		return need, nil
+		return withTables(min(need, stored)), nil
 	}
 	n := &counter{unit: o.Unit()}
 	if _, err := diskcopy.Run(ctx, view, n, diskcopy.Options{Jobs: j.Jobs}); err != nil {
@@ -73,16 +71,6 @@ func (s *Source) Cost(p *plan.Plan) (c Cost, err error) {
 		c.Read *= 2
 	}
 	return c, nil
-}
-
-// packed estimates how much of so many bytes of data a compressed copy takes: what the image itself stores, where that
-// is less. How much smaller data become is known only when they are compressed.
-func (s *Source) packed(data int64) int64 {
-	var stored int64
-	for _, f := range s.Image.Files() {
-		stored += f.Size
-	}
-	return withTables(min(data, stored))
 }
 
 // withTables adds one percent for the tables of the container and of the file system.
@@ -127,14 +115,11 @@ func Since(start time.Time) float64 { return math.Round(10*time.Since(start).Sec
 // Progress receives how far the work is, phase by phase.
 type Progress = diskcopy.Progress
 
-// watch returns the progress of long work, which begins with the first call.
-func (j *Job) watch() Progress {
-	if j.progress == nil && j.Watch != nil {
-		j.progress = j.Watch()
-	}
-	j.progress = cmp.Or(j.progress, Progress(diskcopy.Unwatched{}))
-	return j.progress
-}
+// watched returns a progress that is never nil.
+func watched(p Progress) Progress { return cmp.Or(p, Progress(diskcopy.Unwatched{})) }
+
+// watch returns the progress of the work.
+func (j *Job) watch() Progress { return watched(j.Progress) }
 
 // finish completes the files and flushes so many bytes. How far that is, no system says.
 func (j *Job) finish(o target, copied int64) error {
@@ -157,31 +142,27 @@ type Written struct {
 	Replaced          *exchange.Result // where the copy has the names of SOURCE
 }
 
-// begun calls Begin, once.
-func (j *Job) begun() {
-	if j.Begin != nil {
-		j.Begin()
-		j.Begin = nil
-	}
-}
-
-// WriteStream makes DEST of an image that comes through a pipe, as a disk whose size size computes from its own.
-// Nothing of it can be looked at before it is copied, and nothing read again: the proof compares digests. When ctx
-// ends, a read from in must end too.
-func (j *Job) WriteStream(
-	ctx context.Context, in io.Reader, r Reading, size func(int64) int64, to File,
-) (p *plan.Plan, w Written, err error) {
+// OpenStream opens an image that comes through a pipe. When ctx ends, a read from in must end too.
+func OpenStream(ctx context.Context, in io.Reader, r Reading) (*image.Stream, error) {
 	o, err := r.Options()
 	if err != nil {
-		return nil, w, err
+		return nil, err
 	}
 	s, err := image.OpenStream(in, o.Format)
 	if err == nil {
 		err = r.agrees(s.Image)
 	}
 	if err != nil {
-		return nil, w, streamError(ctx, fmt.Errorf("standard input: %w", err))
+		return nil, streamError(ctx, fmt.Errorf("standard input: %w", err))
 	}
+	return s, nil
+}
+
+// WriteStream makes DEST of an image that comes through a pipe, as a disk whose size size computes from its own.
+// Nothing of it can be looked at before it is copied, and nothing read again: the proof compares digests.
+func (j *Job) WriteStream(
+	ctx context.Context, s *image.Stream, size func(int64) int64, to File,
+) (p *plan.Plan, w Written, err error) {
 	p = plan.Copy(s.Disk.Size())
 	p.Size = size(p.Size)
 	start := time.Now()

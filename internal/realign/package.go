@@ -135,9 +135,7 @@ func (j *Job) WritePackage(ctx context.Context, p *Package, to Dest) (w WrittenP
 			rewrite[d.Member] = ova.Rewrite{Source: d.Image, Size: d.Plan.Size}
 		}
 	}
-	j.begun()
-	watched := j.watch()
-	if err := p.Check(ctx, watched); err != nil {
+	if err := p.Check(ctx, j.watch()); err != nil {
 		return w, cause(fmt.Errorf("%s: %w", p.Path, err), p.unchanged)
 	}
 	path, options, r, err := p.at(to)
@@ -154,7 +152,7 @@ func (j *Job) WritePackage(ctx context.Context, p *Package, to Dest) (w WrittenP
 	}
 	w.Written, err = j.publish(ctx, create, p.unchanged, func(*Written) error {
 		w.Dropped, w.Issues = o.Dropped, o.Issues()
-		return o.Write(ctx, watched,
+		return o.Write(ctx, j.watch(),
 			func(member string, create ova.CreateDisk) error { return j.fillMember(ctx, p, member, create) })
 	})
 	w.Took = Since(start)

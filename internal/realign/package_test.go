@@ -88,9 +88,7 @@ func TestPackage(t *testing.T) {
 
 	dir := t.TempDir()
 	dest := filepath.Join(dir, "copy.ova")
-	begun := 0
-	w, err := (&Job{Full: true, Jobs: 2, Begin: func() { begun++ }}).WritePackage(t.Context(), p, File{Path: dest})
-	require.Equal(t, 1, begun)
+	w, err := (&Job{Full: true, Jobs: 2}).WritePackage(t.Context(), p, File{Path: dest})
 	require.NoError(t, err)
 	require.Equal(t, []string{"copy.ova"}, w.Files)
 	require.Positive(t, p.Disks[0].Copied)
@@ -144,13 +142,11 @@ func TestNothingIsLeftOfAPackage(t *testing.T) {
 		require.NoError(t, err)
 		dir := t.TempDir()
 		ctx, cancel := context.WithCancel(t.Context())
-		j := Job{Full: true, Jobs: 2, Watch: func() Progress {
-			return watcher(func(now string) {
-				if now == phase {
-					cancel()
-				}
-			})
-		}}
+		j := Job{Full: true, Jobs: 2, Progress: watcher(func(now string) {
+			if now == phase {
+				cancel()
+			}
+		})}
 		_, err = j.WritePackage(ctx, p, File{Path: filepath.Join(dir, "copy.ova")})
 		require.ErrorIs(t, err, context.Canceled, phase)
 		require.Empty(t, disktest.Names(t, dir))

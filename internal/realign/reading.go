@@ -374,20 +374,14 @@ func (r Reading) unpacked(
 	if !u.On {
 		way.Refuse = func(kind string) error { return packedRefusal(kind, cmp.Or(u.Wanted, "this command")) }
 	}
-	var watched Progress
+	progress := watched(nil)
 	way.Begin = func(size int64) {
-		if watched == nil && u.Watch != nil {
-			watched = u.Watch()
+		if u.Watch != nil {
+			progress = watched(u.Watch())
 		}
-		if watched != nil {
-			watched.Begin(PhaseUnpack, size)
-		}
+		progress.Begin(PhaseUnpack, size)
 	}
-	way.Add = func(n int64) {
-		if watched != nil {
-			watched.Add(n)
-		}
-	}
+	way.Add = func(n int64) { progress.Add(n) }
 	ctx := u.Run
 	if ctx == nil {
 		ctx = context.Background()
@@ -667,13 +661,13 @@ type Usage struct {
 // readJobs is how many chunks are read at once.
 const readJobs = 4
 
-// Use walks over the map of the image, and reads its data where that is wanted or little. watch is called when data are
-// read.
-func (s *Source) Use(ctx context.Context, data bool, watch func() Progress) (*Usage, error) {
-	return s.use(ctx, data, readJobs, watch)
+// Use walks over the map of the image, and reads its data where that is wanted or little. progress is that of reading
+// the data; nil: nobody watches.
+func (s *Source) Use(ctx context.Context, data bool, progress Progress) (*Usage, error) {
+	return s.use(ctx, data, readJobs, progress)
 }
 
-func (s *Source) use(ctx context.Context, data bool, jobs int, watch func() Progress) (*Usage, error) {
+func (s *Source) use(ctx context.Context, data bool, jobs int, progress Progress) (*Usage, error) {
 	out := &Usage{}
 	if err := Broken(align.Relevant(s.Damage, nil)); err != nil {
 		return out, nil //nolint:nilerr // said already
@@ -687,7 +681,7 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, watch func() Prog
 	if !data && !u.Small() {
 		return out, nil
 	}
-	progress := (&Job{Watch: watch}).watch()
+	progress = watched(progress)
 	progress.Begin("read", u.Data())
 	n, err := align.NonZero(ctx, s.Image.Disk, jobs, progress.Add)
 	switch {

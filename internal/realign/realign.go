@@ -403,21 +403,17 @@ func settled(view disk.Disk, after *layout.Layout, p *plan.Plan) error {
 	return nil
 }
 
-// Job says how a disk is written and proved. The zero values of its functions do nothing.
+// Job says how a disk is written and proved.
 type Job struct {
 	Full     bool // compare every byte before DEST gets its name, not its structures alone
 	Sums     bool // compute the digests of the files before they get their names
 	SkipFree bool // the copy to verify has zeros in the free space of volumes
 	Jobs     int  // how many chunks are read and written at once
 
-	Begin func()                     // called before the first file of DEST is made; the context then ends the run
-	Spare func(files []string) error // refuses the names of the files of DEST, before data are written
-	Watch func() Progress            // called when long work begins; a nil Progress is not told of it
-	Warn  func(text string)
+	Progress Progress // nil: nobody watches
 
-	progress Progress
-	memory   int64 // of the machine, bytes; 0: as the system says
-	passes   bool  // what is read and written goes past the memory
+	memory int64 // of the machine, bytes; 0: as the system says
+	passes bool  // what is read and written goes past the memory
 }
 
 // Write makes DEST of the planned disk: complete, or not there, whatever happens in between.
@@ -473,7 +469,6 @@ type output interface {
 func (j *Job) publish(
 	ctx context.Context, create func() (output, error), unchanged func() error, fill func(*Written) error,
 ) (w Written, err error) {
-	j.begun()
 	o, err := create()
 	if err != nil {
 		return w, err
@@ -484,11 +479,6 @@ func (j *Job) publish(
 		}
 	}()
 	w.Files = o.Files()
-	if j.Spare != nil {
-		if err := j.Spare(w.Files); err != nil {
-			return w, err
-		}
-	}
 	if err = fill(&w); err == nil && j.Sums {
 		begin := func(total int64) { j.watch().Begin(diskcopy.PhaseDigest, total) }
 		w.Sums, err = o.Sums(ctx, begin, j.watch().Add)

@@ -168,10 +168,8 @@ func TestPackageThatChanges(t *testing.T) {
 	require.NoError(t, err)
 	defer p.Close()
 	to := File{Path: filepath.Join(t.TempDir(), "copy.ova")}
-	j := Job{Jobs: 1, Begin: func() {
-		require.NoError(t, os.Chtimes(filepath.Join(dir, "vm.cert"), time.Unix(1, 0), time.Unix(1, 0)))
-	}}
-	_, err = j.WritePackage(t.Context(), p, to)
+	require.NoError(t, os.Chtimes(filepath.Join(dir, "vm.cert"), time.Unix(1, 0), time.Unix(1, 0)))
+	_, err = (&Job{Jobs: 1}).WritePackage(t.Context(), p, to)
 	require.ErrorIs(t, err, ondisk.ErrChanged)
 	require.NoFileExists(t, to.Path)
 }
@@ -359,15 +357,15 @@ func TestSourcesAreHeld(t *testing.T) {
 	smallPackage(t, dir)
 	path := filepath.Join(dir, "one.vmdk")
 	locked := 0
-	begin := func() {
+	begin := watcher(func(string) {
 		out := disktest.RunInput(t, "", "sh", "-c", `qemu-io -f raw -c "write 0 512" "$1" 2>&1 || true`, "sh", path)
 		require.Contains(t, out, `"write" lock`)
 		locked++
-	}
+	})
 	p, err := PlanPackage(openedPackage(t, filepath.Join(dir, "vm.ovf")), Reading{}, Goal{})
 	require.NoError(t, err)
 	defer p.Close()
-	_, err = (&Job{Jobs: 1, Begin: begin}).WritePackage(t.Context(), p, File{Path: filepath.Join(dir, "copy.ova")})
+	_, err = (&Job{Jobs: 1, Progress: begin}).WritePackage(t.Context(), p, File{Path: filepath.Join(dir, "copy.ova")})
 	require.NoError(t, err)
 	require.Positive(t, locked)
 	locked = 0
@@ -375,7 +373,7 @@ func TestSourcesAreHeld(t *testing.T) {
 	moves, err := s.Plan(Goal{})
 	require.NoError(t, err)
 	to := File{Path: filepath.Join(dir, "copy.raw"), Format: "raw"}
-	_, err = (&Job{Jobs: 1, Begin: begin}).Write(t.Context(), s, moves, to)
+	_, err = (&Job{Jobs: 1, Progress: begin}).Write(t.Context(), s, moves, to)
 	require.NoError(t, err)
 	require.Positive(t, locked)
 }

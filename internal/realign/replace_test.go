@@ -47,28 +47,36 @@ func TestExchangesThatAreRefused(t *testing.T) {
 	made := t.TempDir()
 	smallPackage(t, made)
 	packed := content(t, filepath.Join(made, "vm.ova"))
-	for says, prepare := range map[string]func(t *testing.T, path string, j *Job, to *Replace){
-		"/dev/loop7": func(t *testing.T, path string, _ *Job, to *Replace) {
+	nothing := func() {}
+	for says, prepare := range map[string]func(t *testing.T, path string, to *Replace) (opened func()){
+		"/dev/loop7": func(t *testing.T, path string, to *Replace) func() {
 			t.Helper()
 			st, err := sys.Stat(path)
 			require.NoError(t, err)
 			to.Looped = Loops{st.ID: "/dev/loop7"}
+			return nothing
 		},
-		"has 2 hard links": func(t *testing.T, path string, _ *Job, _ *Replace) {
+		"has 2 hard links": func(t *testing.T, path string, _ *Replace) func() {
 			t.Helper()
 			require.NoError(t, os.Link(path, filepath.Join(filepath.Dir(path), "other")))
+			return nothing
 		},
-		"no such file": func(t *testing.T, path string, j *Job, _ *Replace) {
+		"no such file": func(t *testing.T, path string, _ *Replace) func() {
 			t.Helper()
-			j.Begin = func() { require.NoError(t, os.Rename(path, path+".old")) }
+			return func() { require.NoError(t, os.Rename(path, path+".old")) }
 		},
 	} {
 		path := smallDisk(t)
 		was := content(t, path)
 		j, to := Job{Jobs: 1}, Replace{}
-		prepare(t, path, &j, &to)
+		opened := prepare(t, path, &to)
 		before := len(disktest.Names(t, filepath.Dir(path)))
-		_, err := write(t.Context(), t, &j, to, path)
+		s := open(t, path)
+		disk, err := s.Plan(Goal{})
+		require.NoError(t, err)
+		opened()
+		_, err = j.Write(t.Context(), s, disk, to)
+		s.Close()
 		require.ErrorContains(t, err, says)
 		require.NotErrorIs(t, err, ondisk.ErrChanged, "nothing was copied yet")
 		left := disktest.Names(t, filepath.Dir(path))
@@ -78,11 +86,12 @@ func TestExchangesThatAreRefused(t *testing.T) {
 		dir := t.TempDir()
 		path = filepath.Join(dir, "vm.ova")
 		require.NoError(t, os.WriteFile(path, []byte(packed), 0o644))
-		j, to = Job{Jobs: 1}, Replace{}
-		prepare(t, path, &j, &to)
+		to = Replace{}
+		opened = prepare(t, path, &to)
 		p, err := PlanPackage(openedPackage(t, path), Reading{}, Goal{})
 		require.NoError(t, err)
 		defer p.Close()
+		opened()
 		_, err = j.WritePackage(t.Context(), p, to)
 		require.ErrorContains(t, err, says)
 		require.Empty(t, slices.DeleteFunc(disktest.Names(t, dir), func(name string) bool { return name[0] != '.' }))

@@ -189,8 +189,7 @@ func TestSurvey(t *testing.T) {
 		require.NoError(t, s.Complete(t.Context(), all))
 		require.Empty(t, s.Damage)
 		require.NoError(t, s.Misnamed())
-		u, err := s.Use(t.Context(), true,
-			func() Progress { return watcher(func(phase string) { require.Equal(t, "read", phase) }) })
+		u, err := s.Use(t.Context(), true, watcher(func(phase string) { require.Equal(t, "read", phase) }))
 		require.NoError(t, err)
 		require.Empty(t, u.Issues)
 		require.NotNil(t, u.NonZero)

@@ -82,9 +82,7 @@ func (c *Choices) Settle(out, profiles string, rows bool) (err error) {
 		return err
 	}
 	if c.Script != "" {
-		script := store.Place{
-			Flag: "--script", Path: c.Script, Role: store.Script, Mine: results.IsScript,
-		}
+		script := store.Place{Flag: "--script", Path: c.Script, Mine: results.IsScript}
 		if c.Script, err = script.Settle(); err != nil {
 			return err
 		}

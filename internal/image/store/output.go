@@ -57,7 +57,7 @@ type Output struct {
 
 // Create starts an image at path of size bytes. src is the image it is a copy of.
 func Create(path string, size int64, src *image.Image, o CreateOptions) (*Output, error) {
-	if _, err := (Place{Flag: "DEST", Path: path, Role: Copy}).Settle(); err != nil {
+	if _, err := (Place{Flag: "DEST", Path: path, Copy: true}).Settle(); err != nil {
 		return nil, err
 	}
 	format, sub, err := target(src, o)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -22,22 +21,12 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Purpose is the use of a file that a command writes. It decides what may stand under its name.
-type Purpose int
-
-// Purposes of files.
-const (
-	Copy   Purpose = iota // an image or a package, which --force may replace
-	Report                // a text, which replaces a text
-	Script                // a text that a person edits
-)
-
 // Place is a name under which a command wants to write a file.
 type Place struct {
 	Flag string // what users call it: DEST, --out or --script
 	Path string // as typed
-	Role Purpose
-	// Mine reports whether a file is as trueup wrote it. Only a Script asks.
+	Copy bool   // an image or a package, which --force may replace; else a text, which replaces a text
+	// Mine reports whether a text is as trueup wrote it, since people edit such texts; nil: any text may be replaced.
 	Mine func(io.Reader) (bool, error)
 }
 
@@ -73,7 +62,7 @@ func (p Place) checkName() error {
 		return p.folder()
 	case p.Path == "-":
 		return p.refuse("would be standard output, which is not possible here (a file of that name is ./-)")
-	case descriptor(p.Path) >= 0:
+	case descriptor(p.Path) != "":
 		return p.refuse("is an open descriptor of a process, want the name of a file")
 	}
 	if err := sys.CheckName(filepath.Base(p.Path)); err != nil {
@@ -88,7 +77,7 @@ func (p Place) checkName() error {
 // nameOf returns what a path is named as and no file of this purpose may be, empty for any other name.
 func (p Place) nameOf(path string) string {
 	switch {
-	case p.Role != Copy && image.Named(path, image.SmallestBare):
+	case !p.Copy && image.Named(path, image.SmallestBare):
 		return "an image"
 	case slices.Contains(machineFiles, strings.ToLower(filepath.Ext(path))):
 		return "a virtual machine's own file"
@@ -121,9 +110,10 @@ func (p Place) checkFolder() error {
 }
 
 func (p Place) folder() error {
-	name := map[Purpose]string{
-		Copy: "aligned.vmdk", Report: "report.txt", Script: "fix.sh",
-	}[p.Role]
+	name := "report.txt"
+	if p.Copy {
+		name = "aligned.vmdk"
+	}
 	return p.refuse("is a folder: name the file, such as %s", filepath.Join(p.Path, name))
 }
 
@@ -138,32 +128,13 @@ func (p Place) resolveLink() (string, error) {
 	case err != nil:
 		to, _ := os.Readlink(p.Path)
 		return "", p.refuse("is a link to %s, which is not there (%w); name the file itself", to, gate.PlainError(err))
-	case st.Mode().IsRegular() && p.Role == Copy:
-		return "", p.refuse("is a link to %s; name that file itself", real)
-	case st.Mode().IsRegular():
-		if whose := p.nameOf(real); whose != "" {
-			return "", p.refuse("is a link to %s, which has the name of %s; name another file", real, whose)
-		}
-		return real, p.checkFile(real, st)
+	case p.Copy || !st.Mode().IsRegular():
+		return "", p.refuse("is a link to %s; name the file itself", real)
 	}
-	return "", p.refuse("is a link to the %s %s; name a file", nodeKind(st.Mode()), real)
-}
-
-// nodeKind returns what users call a file that is not a regular one.
-func nodeKind(m fs.FileMode) string {
-	switch {
-	case m.IsDir():
-		return "folder"
-	case m&fs.ModeCharDevice != 0:
-		return "character device"
-	case m&fs.ModeDevice != 0:
-		return "block device"
-	case m&fs.ModeNamedPipe != 0:
-		return "FIFO"
-	case m&fs.ModeSocket != 0:
-		return "socket"
+	if whose := p.nameOf(real); whose != "" {
+		return "", p.refuse("is a link to %s, which has the name of %s; name another file", real, whose)
 	}
-	return "special file"
+	return real, p.checkFile(real, st)
 }
 
 // checkFile decides about a file that is there, at the end of all links.
@@ -172,8 +143,8 @@ func (p Place) checkFile(path string, st fs.FileInfo) error {
 	case st.IsDir():
 		return p.folder()
 	case !st.Mode().IsRegular():
-		return p.refuse("is a %s, and no file; name another", nodeKind(st.Mode()))
-	case p.Role == Copy:
+		return p.refuse("is a device, a pipe or another special file; name a file")
+	case p.Copy:
 		return nil // what may be replaced is for Create to say
 	}
 	if err := p.spareImage(path); err != nil {
@@ -212,7 +183,7 @@ func (p Place) spareImage(path string) error {
 // textSample is how much of a file shows whether it is a text, in bytes.
 const textSample = 64 * units.KiB
 
-// spareText refuses to write over what is no text, and over a script that is not as trueup wrote it.
+// spareText refuses to write over what is no text, and over a text that a person may have worked on.
 func (p Place) spareText(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -220,34 +191,22 @@ func (p Place) spareText(path string) error {
 	}
 	defer f.Close()
 	head, err := sample(f)
+	mine := true
+	if err == nil && len(head) > 0 && isText(head) && p.Mine != nil {
+		mine, err = p.Mine(io.MultiReader(bytes.NewReader(head), f))
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
-	case len(head) == 0:
-		return nil
-	case !isText(head):
+	case len(head) > 0 && !isText(head):
 		return p.refuse("would overwrite what is no text, maybe an image; name another file")
-	case p.Role == Report && bytes.HasPrefix(head, []byte("#!")):
-		return p.refuse("would overwrite a program; name another file")
-	case p.Role == Script:
-		return p.spareEdited(io.MultiReader(bytes.NewReader(head), f))
+	case !mine:
+		return p.refuse("is not as trueup wrote it: it was edited, or is another's; name another file, or remove it")
 	}
 	return nil
 }
 
 func sample(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, textSample)) }
-
-// spareEdited refuses to write over what a person may have worked on.
-func (p Place) spareEdited(text io.Reader) error {
-	mine, err := p.Mine(text)
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
-	}
-	if !mine {
-		return p.refuse("is not as trueup wrote it: it was edited, or is another's; name another file, or remove it")
-	}
-	return nil
-}
 
 // isText reports whether a file begins as texts do. A disk begins with code, or with zeros.
 func isText(head []byte) bool {
@@ -262,61 +221,39 @@ func isText(head []byte) bool {
 // maxLinks is how many links a path leads through at most, as for the kernel.
 const maxLinks = 40
 
-var (
-	ownDescriptor = map[string]int{"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
-	descriptorOf  = regexp.MustCompile(`^(?:/dev|/proc/(self|thread-self|[0-9]+)(?:/task/[0-9]+)?)/fd/([0-9]{1,6})$`)
-)
+// descriptors matches the folders in which systems list the open files of a process.
+var descriptors = regexp.MustCompile(`^(/proc/.+|/dev)/fd$`)
 
-// foreignDescriptor stands for any descriptor of another process.
-const foreignDescriptor = 1 << 20
-
-// descriptor returns which open file of this process a path stands for, such as 1 for /dev/stdout, through all links;
-// -1 for none. Such a name is no place for a file, and what it leads to is not where the user writes to.
-func descriptor(path string) int {
-	if abs, err := filepath.Abs(path); err == nil {
-		path = abs
-	}
+// descriptor returns the name, in such a folder, of the open file that a path stands for, through all links: that of
+// /dev/stdout is /proc/PID/fd/1. It is empty for any other path. Such a name is no place for a file, and what it leads
+// to is not where the user writes to.
+func descriptor(path string) string {
 	for range maxLinks {
-		if n := namedDescriptor(path); n >= 0 {
-			return n
-		}
 		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
 		if err != nil {
-			return -1
+			return ""
 		}
 		path = filepath.Join(dir, filepath.Base(path))
-		if n := namedDescriptor(path); n >= 0 {
-			return n
+		if descriptors.MatchString(dir) {
+			return path
 		}
 		to, err := os.Readlink(path)
 		if err != nil {
-			return -1
+			return ""
 		}
 		if !filepath.IsAbs(to) {
 			to = filepath.Join(dir, to)
 		}
-		path = filepath.Clean(to)
+		path = to
 	}
-	return -1
-}
-
-func namedDescriptor(path string) int {
-	if n, ok := ownDescriptor[path]; ok {
-		return n
-	}
-	m := descriptorOf.FindStringSubmatch(path)
-	if m == nil {
-		return -1
-	}
-	if n, err := strconv.Atoi(m[2]); err == nil &&
-		(m[1] == "" || m[1] == "self" || m[1] == "thread-self" || m[1] == strconv.Itoa(os.Getpid())) {
-		return n
-	}
-	return foreignDescriptor
+	return ""
 }
 
 // Standard reports whether a name means standard output: -, /dev/stdout, /proc/self/fd/1 and whatever leads there.
-func Standard(path string) bool { return path == "-" || descriptor(path) == 1 }
+func Standard(path string) bool {
+	name := descriptor(path)
+	return path == "-" || name == "/dev/fd/1" || name == fmt.Sprintf("/proc/%d/fd/1", os.Getpid())
+}
 
 // TryFolder tries whether a file can be made where a flag wants one, before hours of work that would end in an error.
 func TryFolder(flag, path string) error {
@@ -353,24 +290,6 @@ func SameFile(a, b string) bool {
 	here, err := os.Stat(filepath.Dir(a))
 	other, oerr := os.Stat(filepath.Dir(b))
 	return err == nil && oerr == nil && os.SameFile(here, other) && filepath.Base(a) == filepath.Base(b)
-}
-
-// SpareFiles refuses a report, named by flag, that would overwrite one of the files that are written beside dest.
-func SpareFiles(flag, out, dest string, files []string) error {
-	if out == "" {
-		return nil
-	}
-	here, err := os.Stat(filepath.Dir(dest))
-	if err != nil {
-		return fmt.Errorf("folder of DEST: %w", err)
-	}
-	there, err := os.Stat(filepath.Dir(out))
-	for _, f := range files {
-		if err == nil && os.SameFile(here, there) && filepath.Base(out) == f {
-			return ondisk.In(ondisk.ErrUsage, "%s %s would overwrite %s of DEST", flag, out, f)
-		}
-	}
-	return nil
 }
 
 // OutputFolders lists the folders in which files of these names are written: that of the name, and that of what a link
@@ -427,9 +346,14 @@ func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 	}
 }
 
-// End publishes the report, unless writing it met an error. Either way nothing is left beside it.
+// End publishes the report, unless writing it met an error. Either way nothing is left beside it. The file under its
+// name is looked at once more: it can be one that the run has made since it settled the place, such as a kept original.
 func (f *ReportFile) End(err error) error {
-	if err = errors.Join(err, f.Close()); err == nil {
+	err = errors.Join(err, f.Close())
+	if st, there := os.Lstat(f.path); there == nil && err == nil {
+		err = Place{Flag: "report", Path: f.path}.checkFile(f.path, st)
+	}
+	if err == nil {
 		err = os.Rename(f.Name(), f.path)
 	}
 	if err != nil {

@@ -33,13 +33,6 @@ func TestFilesOfARunAreApart(t *testing.T) {
 	}
 	require.NoError(t, store.Apart(store.Use{}, store.Use{Path: file}))
 
-	require.NoError(t, store.SpareFiles("--out", "", file, []string{"file"}))
-	require.ErrorIs(t, store.SpareFiles("--out", file, filepath.Join(dir, "dest"), []string{"file"}), ondisk.ErrUsage)
-	require.NoError(t, store.SpareFiles("--out", file, filepath.Join(dir, "dest"), []string{"another"}))
-	require.NoError(t, store.SpareFiles("--out", file, filepath.Join(t.TempDir(), "dest"), []string{"file"}))
-	require.ErrorIs(t, store.SpareFiles("--out", file, filepath.Join(dir, "none", "dest"), []string{"file"}),
-		fs.ErrNotExist)
-
 	require.NoError(t, store.TryFolder("--out", filepath.Join(dir, "new")))
 	require.Equal(t, []string{"file", "second"}, disktest.Names(t, dir), "nothing is left of the trial")
 	require.ErrorIs(t, store.TryFolder("--out", filepath.Join(dir, "none", "new")), ondisk.ErrOutput)
@@ -83,6 +76,19 @@ func TestReportFiles(t *testing.T) {
 	require.Equal(t, []string{"report"}, disktest.Names(t, dir))
 	_, err := store.CreateReport(filepath.Join(dir, "none", "report"), 0o600)
 	require.ErrorIs(t, err, ondisk.ErrOutput)
+}
+
+// A report takes the place of no file that the run itself has made under its name: a copy, or what an exchange keeps.
+func TestReportOverAFileOfTheRun(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "disk.orig")
+	f, err := store.CreateReport(path, 0o600)
+	require.NoError(t, err)
+	imagetest.Write(t, dir, "disk.orig", []byte{0, 1})
+	require.ErrorContains(t, f.End(nil), "would overwrite what is no text")
+	require.Equal(t, []byte{0, 1}, disktest.ReadFile(t, path))
+	require.Equal(t, []string{"disk.orig"}, disktest.Names(t, dir))
 }
 
 // What a killed run left of a report is removed, unless it is at work, or no text, or no file.
