@@ -27,7 +27,7 @@ func TestScanKnowsWhatIsCopied(t *testing.T) {
 
 	second := trueup(t, "scan", "--isolation", "none", "--script", script, dir)
 	require.Equal(t, 3, second.code, second.stderr)
-	require.Contains(t, second.stdout, "copy: "+aligned+" (aligned)")
+	require.Contains(t, second.stdout, "copy: "+aligned+"; to prove it")
 	require.Contains(t, second.stdout, "1 image seems to have its aligned copy beside it: prove it")
 	require.NotContains(t, second.stdout, "trueup align")
 	require.Contains(t, second.stdout, "trueup verify "+source+" "+aligned)

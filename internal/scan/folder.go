@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/unpack"
@@ -262,9 +261,7 @@ func (r *search) judge(ctx context.Context, f *folder, c *contents, x *found) er
 		return nil
 	}
 	x.silent = i.State == results.Failed && len(i.Disks) == 0 && !x.bundle
-	if r.Replace && i.Priority != nil {
-		i.NoExchange = c.noExchange(f, x, i)
-	}
+	i.Copied = copied(i)
 	readAll(i, x.shown)
 	return r.row(i)
 }
@@ -339,47 +336,19 @@ func saysCompanion(d results.Disk) bool {
 // fleeting reports whether the error of a packed image is not one of its bytes.
 func fleeting(i *results.Image) bool { return slices.Contains([]string{"io", "changed"}, i.Error.Code) }
 
-// noExchange returns what trueup replace would refuse of an image that can be copied; empty if nothing is known
-// against it. The files are looked at from outside only: align looks again.
-func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
-	_, open := c.journals[x.Name]
-	_, kept := c.journals[exchange.DiskOf(x.Name)]
-	shown, err := sys.Lstat(x.shown)
-	switch {
-	case !x.regular:
-		return "it is no regular file, and has no name to exchange"
-	case err != nil || !shown.Mode.IsRegular():
-		return "its path is a link"
-	case kept:
-		return fmt.Sprintf("it is the original that is kept of %q", exchange.DiskOf(x.Name))
-	case open:
-		return fmt.Sprintf("an earlier run has left %q", journal.PathOf(x.Name))
-	case len(i.Parents) > 0:
-		return "it is a snapshot"
-	case x.id.Kind == image.Pack && ova.KindOf(x.Name) == "":
-		return "it is a package, and its name does not end in .ova or .ovf"
+// copied returns the path of the aligned copy that an image seems to have; empty if it has none. A file of its name
+// keeps another one from being made, and only verify proves that it is one. What is older lacks what was written since.
+func copied(i *results.Image) string {
+	name := i.CopyName()
+	if name == "" {
+		return ""
 	}
-	for _, file := range i.Files {
-		if filepath.IsAbs(file.Name) {
-			return fmt.Sprintf("its file %q is in another folder", file.Name)
-		}
-		if st, err := stat(filepath.Join(f.path, file.Name), file.Name); err == nil && st.links > 1 {
-			return fmt.Sprintf("%q has %d hard links", file.Name, st.links)
-		}
-		if orig := exchange.OriginalOf(x.Name, file.Name); exists(filepath.Join(f.path, orig)) {
-			return fmt.Sprintf("the original would be kept as %q, and that exists", orig)
-		}
-		if long := exchange.TooLong(x.Name, file.Name); long != "" {
-			return fmt.Sprintf("its names are too long: %d bytes are needed for a while, and %d are allowed", len(long),
-				journal.MaxName)
-		}
-		for _, o := range c.owners[file.Name] {
-			if o != x {
-				return fmt.Sprintf("%q names files of it too", o.Name)
-			}
-		}
+	st, err := sys.Lstat(name)
+	older := func(f results.File) bool { return st.Modified < f.Modified }
+	if err != nil || !st.Mode.IsRegular() || slices.ContainsFunc(i.Files, older) {
+		return ""
 	}
-	return ""
+	return name
 }
 
 // ask has a worker judge an image. Nil: a doubt came to nothing.

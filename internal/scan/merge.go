@@ -1,7 +1,6 @@
 package scan
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -88,8 +87,7 @@ type merging struct {
 	*MergeTask
 	table    *table
 	summary  *results.Summary
-	copies   map[string]*results.Copies // by where paths lie: names beside each other in one place only
-	boundary align.Boundary             // of all rows; 0: none has one yet
+	boundary align.Boundary // of all rows; zero: none has one yet
 	storages map[string]bool
 	shards   map[library]map[int]int // how often each share was read
 }
@@ -100,19 +98,12 @@ type library struct {
 	n     int
 }
 
-// source is where a row stands.
-type source struct {
-	ReportFile
-	results.Line
-	part part // without a summary if the file ends before one
-}
-
 // Run reads all files and returns the report, ranked. Close it.
 func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 	m := &merging{
-		MergeTask: t, summary: results.NewSummary(), copies: map[string]*results.Copies{}, storages: map[string]bool{},
+		MergeTask: t, summary: results.NewSummary(), storages: map[string]bool{},
 		shards: map[library]map[int]int{},
-		table:  &table{ctx: ctx, textAt: map[string]int32{}, labelAt: map[string]int32{}},
+		table:  &table{ctx: ctx, labelAt: map[string]int32{}},
 	}
 	defer func() {
 		if err != nil {
@@ -160,12 +151,12 @@ func (m *merging) finish(start time.Time) {
 	}
 }
 
-// take keeps a row. Only a runError ends the run, any other is one of the row.
-func (m *merging) take(i *results.Image, at source) error {
+// take keeps a row of a file. Only a runError ends the run, any other is one of the row.
+func (m *merging) take(i *results.Image, f ReportFile, l results.Line, rows *scanRows) error {
 	if i.State == results.Gone {
 		return nil
 	}
-	i.Labels = at.label(i.Labels)
+	i.Labels = f.label(i.Labels)
 	if err := i.Check(); err != nil {
 		return err
 	}
@@ -175,32 +166,17 @@ func (m *merging) take(i *results.Image, at source) error {
 		}
 		if d.Boundary != m.boundary {
 			return runError{ondisk.In(ondisk.ErrUsage, "line %d: judged with --boundary %s, and rows before with "+
-				"%s; a report needs results of one", at.Number, d.Boundary, m.boundary)}
+				"%s; a report needs results of one", l.Number, d.Boundary, m.boundary)}
 		}
 	}
-	i.Settle(results.BoundaryFlags(m.boundary))
-	if at.part.Summary != nil && at.part.Storage != "" && len(m.storages) < maxStorages {
-		m.storages[at.part.Storage] = true
-	}
-	i.SetPath(i.ExactPath())
-	if i.Verdict == align.Aligned {
-		m.copiesIn(placeOf(i, at)).Add(i)
+	if rows.images++; i.Change == results.Same {
+		rows.same++
 	}
 	m.summary.Merged.Rows++
-	return m.table.put(i, at)
+	return m.table.put(i, l)
 }
 
 const maxStorages = 64
-
-// copiesIn returns the copies in a place.
-func (m *merging) copiesIn(place string) *results.Copies {
-	c := m.copies[place]
-	if c == nil {
-		c = results.NewCopies()
-		m.copies[place] = c
-	}
-	return c
-}
 
 // settle takes the rows that are left, one for each image, into the sums, and has the table sort them.
 func (m *merging) settle() error {
@@ -230,9 +206,8 @@ func (m *merging) complete(r row) {
 	i := r.Image
 	i.Tolerated, i.Change = m.AllowUnknown, ""
 	i.Settle(results.BoundaryFlags(m.boundary))
-	if c := m.copies[m.table.placeOf(r)]; c != nil && c.Wants(i) {
-		c.Add(i)
-		c.Mark(i)
+	if i.Copied != "" { // it is from outside
+		i.Copied = i.CopyName()
 	}
 }
 
@@ -297,37 +272,6 @@ func below(r results.Roots, path string) string {
 	return ""
 }
 
-// part is where the summary of one scan stands in a file: results of several may follow each other.
-type part struct {
-	line int // its number
-	*results.Summary
-	roots results.Roots // the paths of the scan
-}
-
-// summaries returns those of a file, in their order.
-func summaries(r io.Reader) (out []part, err error) {
-	size := 0
-	err = results.Lines(r, results.MaxLine, func(l results.Line) error {
-		if !bytes.Contains(l.Text, []byte(`"summary"`)) {
-			return nil
-		}
-		if event, unknown, err := l.Kind(); event != "summary" || unknown != nil || err != nil {
-			return nil //nolint:nilerr // said when the rows are read
-		}
-		s, err := l.Summary()
-		if err != nil {
-			return nil //nolint:nilerr // as above
-		}
-		if size += len(l.Text); size > results.MaxLine {
-			return fmt.Errorf("line %d: %w of %d bytes for all summaries of a file", l.Number, ondisk.ErrLimit,
-				results.MaxLine)
-		}
-		out = append(out, part{l.Number, s, results.NewRoots(s.Paths)})
-		return nil
-	})
-	return out, err
-}
-
 // file reads one file into the table, which keeps it open.
 func (m *merging) file(f ReportFile) error {
 	in, err := os.Open(f.Path)
@@ -335,117 +279,79 @@ func (m *merging) file(f ReportFile) error {
 		return err
 	}
 	m.table.files = append(m.table.files, in)
-	parts, err := summaries(in)
-	if err == nil {
-		_, err = in.Seek(0, io.SeekStart)
-	}
-	if err != nil {
+	if err := m.rowsOf(f, in); err != nil {
 		return fmt.Errorf("%s: %w", f.Path, err)
-	}
-	return m.rowsOf(f, in, parts)
-}
-
-// rowsOf reads the rows of a file. Damaged lines are noted, and the others are read all the same.
-func (m *merging) rowsOf(f ReportFile, in io.Reader, parts []part) error {
-	good, open := 0, 0 // lines that are results; rows without a summary yet
-	var first error
-	sum := newSums() // of the rows since the last summary
-	err := results.Lines(in, results.MaxLine, func(l results.Line) error {
-		event, unknown, err := l.Kind()
-		if unknown != nil {
-			return fmt.Errorf("line %d: %w", l.Number, unknown)
-		}
-		at := source{ReportFile: f, Line: l}
-		if len(parts) > 0 {
-			at.part = parts[0]
-		}
-		switch {
-		case err != nil:
-		case event == "summary":
-			if len(parts) > 0 && parts[0].line == l.Number {
-				m.addUp(parts[0], sum, f)
-				m.endOf(parts[0], f)
-				parts, open, good = parts[1:], 0, good+1
-				sum = newSums()
-				return nil
-			}
-			_, err = l.Summary()
-		default:
-			var i *results.Image
-			if i, err = l.Image(); err == nil {
-				good, open = good+1, open+1
-				err = m.take(i, at)
-			}
-			if err == nil {
-				sum.Add(i)
-			}
-		}
-		if _, ends := errors.AsType[runError](err); err != nil && !ends {
-			if first == nil {
-				first = fmt.Errorf("line %d: %w", l.Number, err)
-			}
-			m.lost(fmt.Sprintf("%s: line %d", f.Path, l.Number), "format", err.Error())
-			return nil
-		}
-		return err
-	})
-	switch {
-	case err != nil:
-		return fmt.Errorf("%s: %w", f.Path, err)
-	case good == 0 && first != nil:
-		return ondisk.In(ondisk.ErrUnsupported, "%s: no result of trueup scan -o json: %w", f.Path, first)
-	case open > 0 || good == 0:
-		m.lost(f.Path, "reference", "it does not end with a summary: the scan was killed, or the file is cut, "+
-			"and images may be missing")
 	}
 	return nil
 }
 
-func newSums() *results.Summary {
-	s := results.NewSummary()
-	s.Changes = &results.Changes{}
-	return s
+// rowsOf reads the rows of a file, in which results of several scans may follow each other, each with its summary.
+// Damaged lines are noted, and the others are read all the same.
+func (m *merging) rowsOf(f ReportFile, in io.Reader) error {
+	good, rows := 0, scanRows{}
+	var first error
+	err := results.Lines(in, results.MaxLine, func(l results.Line) error {
+		event, unknown, err := l.Kind()
+		switch {
+		case unknown != nil:
+			return fmt.Errorf("line %d: %w", l.Number, unknown)
+		case err != nil:
+		case event == "summary":
+			var s *results.Summary
+			if s, err = l.Summary(); err == nil {
+				m.endOf(s, rows, f, l.Number)
+				good, rows = good+1, scanRows{}
+			}
+		default:
+			var i *results.Image
+			if i, err = l.Image(); err == nil {
+				good, rows.open = good+1, true
+				err = m.take(i, f, l, &rows)
+			}
+		}
+		if _, ends := errors.AsType[runError](err); err == nil || ends {
+			return err
+		}
+		if first == nil {
+			first = fmt.Errorf("line %d: %w", l.Number, err)
+		}
+		m.lost(fmt.Sprintf("%s: line %d", f.Path, l.Number), "format", err.Error())
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case good == 0 && first != nil:
+		return ondisk.In(ondisk.ErrUnsupported, "no result of trueup scan -o json: %w", first)
+	case rows.open || good == 0:
+		m.lost(f.Path, "reference", "it does not end with a summary: the scan was killed, or the file is cut, "+
+			"and images may be missing")
+		m.table.end(nil)
+	}
+	return nil
 }
 
-// addUp notes the first sum of a summary that its rows do not have: files lose lines when they are copied or filtered.
-func (m *merging) addUp(p part, rows *results.Summary, f ReportFile) {
-	name, stated, found := p.differs(rows)
-	if name == "" {
-		return
-	}
-	m.lost(fmt.Sprintf("%s: line %d", f.Path, p.line), "reference", fmt.Sprintf("the summary counts %d %s, and its "+
-		"rows are %d: lines are missing or were changed; copy the file from its source again, or repeat the scan",
-		stated, name, found))
-}
-
-// differs returns the first sum of a summary that its rows do not have.
-func (p part) differs(rows *results.Summary) (name string, stated, found int) {
-	if c := p.Changes; c != nil && c.Same > 0 && rows.Changes.Same == 0 { // only scan --changed writes no such rows
-		if want := p.Images - c.Same; rows.Images != want {
-			return "new or changed images", want, rows.Images
-		}
-		return "", 0, 0
-	}
-	for _, n := range []struct {
-		name         string
-		stated, rows int
-	}{
-		{"images", p.Images, rows.Images},
-		{"failed images", p.Failed, rows.Failed},
-		{"misaligned images", p.Misaligned, rows.Misaligned},
-		{"images below the boundary", p.Below, rows.Below},
-		{"aligned images", p.Aligned, rows.Aligned},
-	} {
-		if n.stated != n.rows {
-			return n.name, n.stated, n.rows
-		}
-	}
-	return "", 0, 0
+// scanRows counts the rows of a scan that has no summary yet.
+type scanRows struct {
+	open         bool // there is a row, maybe damaged
+	images, same int  // images that are not gone, and those of them that are as in the scan before
 }
 
 // endOf takes the sums of a scan.
-func (m *merging) endOf(p part, f ReportFile) {
+func (m *merging) endOf(p *results.Summary, rows scanRows, f ReportFile, line int) {
 	s := m.summary
+	m.table.end(p)
+	if p.Storage != "" && len(m.storages) < maxStorages {
+		m.storages[p.Storage] = true
+	}
+	want := p.Images
+	if c := p.Changes; c != nil && rows.same == 0 { // scan --changed writes no rows of those that are the same
+		want -= c.Same
+	}
+	if want != rows.images { // files lose lines when they are copied or filtered
+		m.lost(fmt.Sprintf("%s: line %d", f.Path, line), "reference", fmt.Sprintf("the summary counts %d rows, and "+
+			"there are %d: copy the file from its source again, or repeat the scan", want, rows.images))
+	}
 	s.Merged.Scans++
 	s.Started, s.Finished = least(s.Started, p.Started), max(s.Finished, p.Finished)
 	if !p.Complete {
@@ -466,7 +372,7 @@ func (m *merging) endOf(p part, f ReportFile) {
 }
 
 // shard notes a share that was read, and returns its number.
-func (m *merging) shard(p part, f ReportFile) int {
+func (m *merging) shard(p *results.Summary, f ReportFile) int {
 	shard, err := ParseShard(p.Shard)
 	if err != nil {
 		m.lost(f.Path, "format", fmt.Sprintf("a summary with the shard %.40q, want K/N", p.Shard))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -26,8 +27,7 @@ type table struct {
 	paths   []byte   // of all records
 	kept    []kept   // of each image one: in the order of their first rows, then as the report has them
 
-	texts   []string // those that many records have
-	textAt  map[string]int32
+	ended   []string         // when each scan ended; empty: it did not
 	labels  []results.Labels // those that many records have, which nobody may change
 	labelAt map[string]int32
 	line    []byte // the last that was read
@@ -40,8 +40,7 @@ type record struct {
 	offset, path   int64  // in the file, and in paths
 	length, pathed int32  // bytes of them
 	file           int32  // index of files
-	labels, place  int32  // index of labels, and of texts
-	stamp          int32  // index of texts: when the scan ended; empty: it did not
+	labels, scan   int32  // index of them
 	by             int8   // index of identities
 }
 
@@ -76,75 +75,56 @@ const (
 // identities are the values of record.by.
 var identities = []string{"", byDatastore, byFileSystem}
 
-// identity returns what identifies the image of a row, and how; empty if nothing does.
-func identity(i *results.Image, at source) (key, by string) {
-	if store := i.Labels[byDatastore]; len(store) == 1 && at.part.Summary != nil {
-		if name := below(at.part.roots, i.ExactPath()); name != "" {
-			return fmt.Sprintf("%q %q", store[0], name), byDatastore
-		}
-	}
-	if i.FileSystem != "" && len(i.Files) > 0 {
-		f := i.Files[0]
-		return fmt.Sprintf("%q %d %d %d %d", i.FileSystem, f.Inode, f.Size, f.Modified, f.Changed), byFileSystem
-	}
-	return "", ""
-}
-
-// placeOf is the place in which the path of a row means one file: a datastore, a file system, or one file of results.
-func placeOf(i *results.Image, at source) string {
-	_, by := identity(i, at)
-	switch by {
-	case byDatastore:
-		return "d" + i.Labels[byDatastore][0]
-	case byFileSystem:
-		return "u" + i.FileSystem
-	}
-	return "f" + at.Path
-}
-
 // put keeps a row of the last file.
-func (t *table) put(i *results.Image, at source) error {
+func (t *table) put(i *results.Image, l results.Line) error {
 	path := i.ExactPath()
 	if len(t.records) == maxRows || len(t.paths)+len(path) > maxPaths {
 		return runError{fmt.Errorf("%w of %d rows and %d bytes of their paths in one report", ondisk.ErrLimit, maxRows,
 			maxPaths)}
 	}
-	key, by := identity(i, at)
 	r := record{
-		offset: at.Offset, length: small(len(at.Text)), file: small(len(t.files) - 1),
-		path: int64(len(t.paths)), pathed: small(len(path)),
-		labels: t.mark(i.Labels), place: t.text(placeOf(i, at)),
-		by: int8(slices.Index(identities, by)), //nolint:gosec // there are three
-	}
-	stamp := ""
-	if at.part.Summary != nil {
-		stamp = at.part.Finished
-	}
-	r.stamp = t.text(stamp)
-	if key != "" {
-		r.key = sumOf(by + "\x00" + key)
+		offset: l.Offset, length: small(len(l.Text)), file: small(len(t.files) - 1),
+		path: int64(len(t.paths)), pathed: small(len(path)), labels: t.mark(i.Labels), scan: small(len(t.ended)),
 	}
 	if len(i.Files) > 0 {
 		f := i.Files[0]
 		main := sumOf(fmt.Sprint(f.Size, f.Modified, f.Changed))
-		r.main = uint64(main[0])<<56 | uint64(main[1])<<48 | uint64(main[2])<<40 | uint64(main[3])<<32 | 1
+		r.main = binary.BigEndian.Uint64(main[:]) | 1
+		if i.FileSystem != "" {
+			r.identify(byFileSystem, fmt.Sprintf("%q %d %d %d %d", i.FileSystem, f.Inode, f.Size, f.Modified, f.Changed))
+		}
 	}
 	t.records, t.paths = append(t.records, r), append(t.paths, path...)
 	return nil
 }
 
+// identify notes what identifies the image of a row.
+func (r *record) identify(by, key string) {
+	r.key = sumOf(by + "\x00" + key)
+	r.by = int8(slices.Index(identities, by)) //nolint:gosec // there are three
+}
+
+// end ends the rows of a scan, whose summary says where they were found; nil: there is none.
+func (t *table) end(s *results.Summary) {
+	scan := small(len(t.ended))
+	if s == nil {
+		t.ended = append(t.ended, "")
+		return
+	}
+	t.ended = append(t.ended, s.Finished)
+	roots := results.NewRoots(s.Paths)
+	for n := len(t.records) - 1; n >= 0 && t.records[n].scan == scan; n-- {
+		r := &t.records[n]
+		if store := t.labels[r.labels][byDatastore]; len(store) == 1 {
+			if name := below(roots, string(t.pathOf(small(n)))); name != "" {
+				r.identify(byDatastore, fmt.Sprintf("%q %q", store[0], name))
+			}
+		}
+	}
+}
+
 // small returns a number that is bounded by maxRows or results.MaxLine.
 func small(n int) int32 { return int32(n) } //nolint:gosec // see above
-
-// text returns the number of a text that many records have.
-func (t *table) text(s string) int32 {
-	n, ok := t.textAt[s]
-	if !ok {
-		n = small(len(t.texts))
-		t.textAt[s], t.texts = n, append(t.texts, s)
-	}
-	return n
-}
 
 // mark returns the number of labels that many records have.
 func (t *table) mark(l results.Labels) int32 {
@@ -187,7 +167,7 @@ func (t *table) join() {
 			continue
 		}
 		k.rows++
-		if t.texts[r.stamp] > t.texts[t.records[k.record].stamp] {
+		if t.ended[r.scan] > t.ended[t.records[k.record].scan] {
 			k.record = n
 		}
 		if k.labels != r.labels {
@@ -212,8 +192,6 @@ type row struct {
 	*results.Image
 	kept *kept
 }
-
-func (t *table) placeOf(r row) string { return t.texts[t.records[r.kept.record].place] }
 
 // read reads a row again.
 func (t *table) read(n int32) (*results.Image, error) {

@@ -247,7 +247,7 @@ func (a Answer) wrong(r Request) error {
 	case i.State == results.Orphan, i.State == results.Packed:
 		return fmt.Errorf("a row that is %s, which a worker cannot know", i.State)
 	}
-	i.Change, i.Accepted, i.Priority, i.Reuse = "", nil, nil, nil // a worker does not know these
+	i.Change, i.Accepted, i.Priority, i.Reuse, i.Copied = "", nil, nil, nil, "" // a worker does not know these
 	return i.Check()
 }
 

@@ -85,9 +85,8 @@ type search struct {
 
 	mu      sync.Mutex // of all below, and of the functions of Task
 	summary *results.Summary
-	level   sandbox.Level // the last one that was noted
-	pending int           // the walk, and folders whose images were not counted
-	copies  *results.Copies
+	level   sandbox.Level    // the last one that was noted
+	pending int              // the walk, and folders whose images were not counted
 	images  []*results.Image // of the report
 	items   int              // of images
 	// elsewhere are the files that an image in another folder reads, and that image.
@@ -128,7 +127,7 @@ func (t *Task) Run(ctx context.Context) (out *results.Report, err error) {
 func (t *Task) begin() *search {
 	r := &search{
 		Task: t, start: time.Now(), roots: results.NewRoots(t.Paths), summary: results.NewSummary(),
-		copies: results.NewCopies(), elsewhere: map[sys.ID]string{}, spared: map[sys.ID]bool{}, pending: 1,
+		elsewhere: map[sys.ID]string{}, spared: map[sys.ID]bool{}, pending: 1,
 		turns: newTurns(),
 	}
 	r.today = r.start.UTC().Format(time.DateOnly)
@@ -271,9 +270,10 @@ func (r *search) removed() error {
 func (r *search) take(i *results.Image) error {
 	i.Tolerated = r.Unknown
 	i.Labels = r.labels
-	r.ignored.Accept(i, r.roots, r.today, r.fail)
+	if r.ignored.Accept(i, r.roots, r.today, r.fail); i.Accepted != nil {
+		i.Copied = ""
+	}
 	r.summary.Add(i)
-	r.copies.Add(i)
 	for _, f := range i.Files {
 		if r.Replace && filepath.IsAbs(f.Name) {
 			r.elsewhere[sys.ID{Device: f.Device, Inode: f.Inode}] = i.Path
@@ -332,10 +332,6 @@ func (r *search) finish(interrupted int) *results.Report {
 	}
 	if interrupted != 0 {
 		sum.ExitCode = interrupted
-	}
-	r.copies.Settle(sum)
-	for _, i := range r.images {
-		r.copies.Mark(i)
 	}
 	r.keepParents()
 	results.Rank(r.images)

@@ -167,13 +167,12 @@ func templateError(err error) error {
 	return err
 }
 
-// jsonRows yields the rows of a report as objects, with two fields that are known at the end of a run: the exit code
-// that --fail-on asks for, and the path of an aligned copy.
+// jsonRows yields the rows of a report as objects, with the exit code that --fail-on asks for.
 func jsonRows(r *Report) iter.Seq[map[string]any] {
 	return func(yield func(map[string]any) bool) {
 		for i := range r.Images {
 			row := jsonValue(reflect.ValueOf(i)).(map[string]any)
-			row["exit_code"], row["copied_to"] = r.Fail.Code(i), i.Copied
+			row["exit_code"] = r.Fail.Code(i)
 			if !yield(row) {
 				return
 			}

@@ -73,6 +73,8 @@ type Image struct {
 	Change   Change          `json:"change,omitempty"`
 	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when it was taken over
 	Labels   Labels          `json:"labels,omitempty"`
+	// Copied is CopyName if a file of that name is not older than the image: it seems to be the aligned copy.
+	Copied string `json:"copied_to,omitempty"`
 	// FileSystem is the UUID of the file system of its main file, where that is known.
 	FileSystem string `json:"file_system,omitempty"`
 	// Reuse is what a later scan needs to take the row over; nil if the row held for the moment only.
@@ -81,8 +83,6 @@ type Image struct {
 	Joined *Joined `json:"joined,omitempty"`
 	// Tolerated reports that the user accepts unknown content.
 	Tolerated bool `json:"-"`
-	// Copied is the path of its aligned copy, as Copies found it; empty for none.
-	Copied string `json:"-"`
 	// NoExchange is why trueup replace would refuse it although a copy can be made; empty if nothing is known against
 	// it.
 	NoExchange string `json:"-"`

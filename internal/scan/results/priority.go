@@ -2,8 +2,6 @@ package results
 
 import (
 	"cmp"
-	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -127,14 +125,6 @@ func (i *Image) settleVerdict() {
 // packed reports whether the image is a package, of which a copy has all disks.
 func (i *Image) packed() bool { return i.Format == "ova" || i.Format == "ovf" }
 
-// alignedName returns the path of the copy.
-func (i *Image) alignedName() string {
-	if i.packed() {
-		return report.PackageCopyName(i.ExactPath())
-	}
-	return report.CopyName(i.ExactPath())
-}
-
 func (i *Image) boundary() align.Boundary {
 	for _, d := range i.Disks {
 		if d.Verdict.Off() {
@@ -250,113 +240,21 @@ func Numbers() func(*Image) {
 	}
 }
 
-// Copies finds the images off the boundary that seem to have their aligned copy beside them: another one would be
-// refused, since its name is taken. A copy has the name that Priority.Command gives it, the same disk identifiers and
-// partitions, of which none is off, and was written after SOURCE was. Only verify proves every byte.
-type Copies struct {
-	due     map[string]due  // by the path of the copy
-	aligned map[string]pair // images that may be copies, by path
-}
-
-// pair is compared between an image and its copy.
-type pair struct {
-	disks   string
-	size    int64
-	written int64 // SOURCE: last, copy: first; nanoseconds since 1970
-}
-
-// due is a copy that an image asks for.
-type due struct {
-	pair
-	copies, grows int64 // bytes, as in FixSum
-}
-
-// NewCopies returns an empty Copies.
-func NewCopies() *Copies { return &Copies{due: map[string]due{}, aligned: map[string]pair{}} }
-
-// Add takes a row, in any order.
-func (c *Copies) Add(i *Image) {
+// CopyName returns the path of the aligned copy that is to be made; empty if none is.
+func (i *Image) CopyName() string {
 	switch {
-	case i.State != Judged || i.Accepted != nil:
-	case i.Verdict == align.Aligned:
-		if p := i.ExactPath(); strings.Contains(path.Base(p), report.CopyMark) {
-			first, _ := i.written()
-			c.aligned[p] = pair{i.disks(), i.Size, first}
-		}
-	case i.toDo() && !i.hindered():
-		if disks := i.disks(); disks != "" {
-			_, last := i.written()
-			c.due[i.alignedName()] = due{pair{disks, i.Size, last}, i.copies(), i.Grows()}
-		}
+	case i.Priority == nil || i.Priority.Class == classStays || i.hindered():
+		return ""
+	case i.packed():
+		return report.PackageCopyName(i.ExactPath())
 	}
+	return report.CopyName(i.ExactPath())
 }
 
-// has reports whether the copy that an image asks for is there.
-func (c *Copies) has(dest string, d due) bool {
-	x, ok := c.aligned[dest]
-	return ok && x.disks == d.disks && x.size >= d.size && x.written >= d.written
-}
-
-// Wants reports whether an image that was added may be the copy that i asks for.
-func (c *Copies) Wants(i *Image) bool {
-	_, ok := c.aligned[i.alignedName()]
-	return ok && i.Priority != nil
-}
-
-// Settle takes the images with a copy out of the work that is left.
-func (c *Copies) Settle(s *Summary) {
-	for dest, d := range c.due {
-		if !c.has(dest, d) {
-			continue
-		}
-		s.Copied++
-		s.Fix.Images--
-		s.Fix.Copies -= d.copies
-		s.Fix.Grows -= d.grows
-	}
-}
-
-// Mark notes the copy of an image that is shown, if it has one.
-func (c *Copies) Mark(i *Image) {
-	if !i.toDo() || i.hindered() {
-		return
-	}
-	if d, ok := c.due[i.alignedName()]; ok && d.disks == i.disks() && c.has(i.alignedName(), d) {
-		i.Copied = i.alignedName()
-	}
-}
-
-// disks identifies the disks of an image by the facts that a copy keeps; empty if they have no identifiers.
-func (i *Image) disks() string {
-	var b strings.Builder
-	for _, d := range i.Disks {
-		if d.Table.GUID == "" && strings.Trim(d.Table.Signature, "0x") == "" {
-			return ""
-		}
-		fmt.Fprintf(&b, "%q %s %s %s\n", d.Member, d.Table.Scheme, d.Table.Signature, d.Table.GUID)
-		for _, p := range d.Partitions {
-			if p.Kind != "extended" { // it can grow
-				fmt.Fprintln(&b, p.Number, p.Type, p.Size)
-			}
-		}
-	}
-	return b.String()
-}
-
-// written returns when the first and the last file of an image were written, in nanoseconds since 1970.
-func (i *Image) written() (first, last int64) {
-	for n, f := range i.Files {
-		if n == 0 {
-			first = f.Modified
-		}
-		first, last = min(first, f.Modified), max(last, f.Modified)
-	}
-	return first, last
-}
-
-// copiedText returns the place of the copy, and the command that proves it.
+// copiedText returns the place of the copy, and the command that proves it: all that is known of it are its name and
+// its time.
 func (i *Image) copiedText() string {
-	return "copy: " + i.Copied + " (aligned); to prove it: trueup verify " + shell.Quote(i.ExactPath()) + " " +
+	return "copy: " + i.Copied + "; to prove it: trueup verify " + shell.Quote(i.ExactPath()) + " " +
 		shell.Quote(i.Copied)
 }
 

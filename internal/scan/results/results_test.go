@@ -1,6 +1,7 @@
 package results
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -106,62 +107,26 @@ func TestSummaryCounts(t *testing.T) {
 	require.Equal(t, map[string]int{"vmdk": 1}, s.Formats)
 }
 
-// What has its copy beside it asks for none; another image of that name, or one that is off itself, is no copy.
-func TestCopies(t *testing.T) {
-	disk := func(path string, v align.Verdict) *Image {
-		i := row(path, v, align.DataDisk, 100, false)
-		i.Size, i.Files = 1<<30, []File{{Name: path, Modified: 7}}
-		i.Disks[0].Table = report.Table{Scheme: "mbr", Signature: "0x12345678"}
-		i.Disks[0].Partitions = []report.Partition{{Number: 1, Kind: "primary", Type: "0x07", Size: 1 << 20}}
-		return i
-	}
-	off := func(path string) *Image { return disk(path, align.Misaligned) }
-	on := func(path string) *Image { return disk(path, align.Aligned) }
-	change := func(i *Image, by func(i *Image)) *Image {
-		by(i)
-		return i
-	}
+// An image that has its copy asks for none.
+func TestCopied(t *testing.T) {
+	off := func(path string) *Image { return row(path, align.Misaligned, align.DataDisk, 100, false) }
 	images := []*Image{
-		off("lib/a.raw"), on("lib/a-aligned.raw"),
-		off("itself off.raw"), off("itself off-aligned.raw"),
-		off("other disk.raw"), change(on("other disk-aligned.raw"),
-			func(i *Image) { i.Disks[0].Table.Signature = "0x00000001" }),
-		change(off("nameless.raw"), func(i *Image) { i.Disks[0].Table.Signature = "0x00000000" }),
-		change(on("nameless-aligned.raw"), func(i *Image) { i.Disks[0].Table.Signature = "0x00000000" }),
-		off("other type.raw"), change(on("other type-aligned.raw"),
-			func(i *Image) { i.Disks[0].Partitions[0].Type = "0x83" }),
-		off("other length.raw"), change(on("other length-aligned.raw"),
-			func(i *Image) { i.Disks[0].Partitions[0].Size++ }),
-		off("small.raw"), change(on("small-aligned.raw"), func(i *Image) { i.Size-- }),
-		off("stale.raw"), change(on("stale-aligned.raw"), func(i *Image) { i.Files[0].Modified = 6 }),
-		change(off("accepted.raw"), func(i *Image) { i.Accepted = &Accepted{Reason: "retired"} }),
-		on("accepted-aligned.raw"),
-		change(off("refused.raw"), func(i *Image) { i.Disks[0].Fix.Refusals = []align.Finding{{Code: "x"}} }),
-		on("refused-aligned.raw"),
+		off("a.raw"), off("b.raw"), row("refused.raw", align.Misaligned, align.DataDisk, 100, true),
+		row("c.raw", align.Aligned, align.DataDisk, 0, false),
 	}
-	s, c := NewSummary(), NewCopies()
-	for n := range images {
-		i := images[len(images)-1-n] // the copy may come first
+	s := NewSummary()
+	images[0].Copied = images[0].CopyName()
+	for n, i := range images {
+		require.Equal(t, []string{"a-aligned.raw", "b-aligned.raw", "", ""}[n], i.CopyName())
 		s.Add(i)
-		c.Add(i)
-	}
-	before := s.Fix.Images
-	c.Settle(s)
-	for _, i := range images {
-		c.Mark(i)
 	}
 	require.Equal(t, 1, s.Copied)
-	require.Equal(t, before-1, s.Fix.Images)
+	require.Equal(t, 1, s.Fix.Images)
 	Rank(images)
-	for _, i := range images {
-		require.Equal(t, i.Path == "lib/a.raw", i.Copied != "", i.Path)
-		if i.Copied != "" {
-			require.Equal(t, "lib/a-aligned.raw", i.Copied)
-			require.Zero(t, i.Priority.Rank)
-			require.Empty(t, i.command())
-			require.Equal(t, "copied", fixCell(i))
-		}
-	}
+	copied := images[slices.IndexFunc(images, func(i *Image) bool { return i.Path == "a.raw" })]
+	require.Zero(t, copied.Priority.Rank)
+	require.Empty(t, copied.command())
+	require.Equal(t, "copied", fixCell(copied))
 }
 
 // A row of a version that did not look for the state of a machine is no row to use again.

@@ -139,7 +139,7 @@ func (s *script) image(i *Image) (unfinished bool) {
 		fmt.Fprintf(s.w, "exchange %d %s\n", rank, strings.TrimPrefix(i.exchange, "trueup "))
 		return false
 	}
-	command, dest := strings.TrimPrefix(i.Priority.Command, "trueup "), i.alignedName()
+	command, dest := strings.TrimPrefix(i.Priority.Command, "trueup "), i.CopyName()
 	if before, taken := s.dests[dest]; taken {
 		s.comment("  not realigned: the copy would have the name of that of number %d. Choose another name:", before)
 		s.comment("  %s", i.Priority.Command)

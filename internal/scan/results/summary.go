@@ -135,7 +135,7 @@ func (s *Summary) Add(i *Image) {
 	case i.Priority.Class == classStays:
 		s.Fix.Stays++
 		return
-	case i.Copied != "": // known already
+	case i.Copied != "":
 		s.Copied++
 		return
 	}
