@@ -129,7 +129,7 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 		return nil, err
 	}
 	t.Boundary, t.Storage, t.Jobs, t.Version = f.boundary.Criterion(), f.storage.Storage, f.Jobs, f.Version
-	t.Again, t.Args = f.Again(f.storage.Profiles), []string{Worker}
+	t.Args = []string{Worker}
 	t.Reusable = f.Output == "json"
 	t.Spare = append(t.Spare, f.Out, f.storage.Profiles, f.template)
 	if f.OwnProcess {

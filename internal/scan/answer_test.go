@@ -200,7 +200,7 @@ func (quiet) Done(*results.Image) {}
 
 // searched carries a task out with the workers of a pool, which it closes, and returns the sums.
 func searched(ctx context.Context, t *Task, p *Pool) (*results.Summary, error) {
-	t.Jobs, t.Boundary, t.Progress, t.ignored = 1, align.DefaultBoundary, quiet{}, &results.Ignore{}
+	t.Jobs, t.Boundary, t.Progress = 1, align.DefaultBoundary, quiet{}
 	r := t.begin()
 	r.pool = p
 	return r.summary, errors.Join(r.look(ctx), p.Close())

@@ -166,26 +166,6 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	return t, checkPaths(t.Paths)
 }
 
-// Again returns the flags that make another run choose and accept the same images, for the commands that come next.
-func (c *Choices) Again(profiles string) string {
-	var out []string
-	add := func(flag string, values ...string) {
-		for _, v := range values {
-			if v != "" {
-				out = append(out, flag+" "+shell.Quote(v))
-			}
-		}
-	}
-	add("--include", c.Include...)
-	add("--exclude", c.Exclude...)
-	add("--ignore", c.Ignore)
-	add("--profiles", profiles)
-	add("--since", c.Since)
-	add("--shard", c.Shard)
-	add("--label", c.Label...)
-	return strings.Join(out, " ")
-}
-
 // WriteScript writes the align commands of a report, if they are wanted. The permissions are those before the umask.
 func (c *Choices) WriteScript(r *results.Report) error {
 	if c.Script == "" {
@@ -273,19 +253,19 @@ func splitList(text []byte) []string {
 }
 
 // ReadIgnore reads the list of accepted images of --ignore. An empty name is an empty list.
-func ReadIgnore(name string) (*results.Ignore, error) {
+func ReadIgnore(name string) (results.Ignore, error) {
 	if name == "" {
-		return results.ParseIgnore(nil)
+		return nil, nil
 	}
 	text, err := readFile("--ignore", name, nil, results.MaxIgnore)
 	if err != nil {
 		return nil, err
 	}
 	list, err := results.ParseIgnore(text)
-	if _, wrong := errors.AsType[*results.IgnoreError](err); wrong {
+	if err != nil {
 		return nil, ondisk.In(ondisk.ErrUsage, "--ignore %s: %w", name, err)
 	}
-	return list, err
+	return list, nil
 }
 
 // ReadTemplate reads the template of --template, which the user trusts.

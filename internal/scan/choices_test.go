@@ -8,17 +8,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-func TestFlagsOfTheNextCommands(t *testing.T) {
-	require.Empty(t, (&Choices{}).Again(""))
-	c := Choices{
-		Include: []string{"*.vmdk", "a b"}, Exclude: []string{"old/**"}, Ignore: "accepted.txt",
-		Since: "it's.json", Changed: true,
-	}
-	require.Equal(t,
-		`--include '*.vmdk' --include 'a b' --exclude 'old/**' --ignore accepted.txt --since 'it'\''s.json'`,
-		c.Again(""))
-}
-
 // A script is for bash, and names are quoted for other shells on Windows.
 func TestNoScriptOnWindows(t *testing.T) {
 	c := Choices{Script: "fix.sh"}

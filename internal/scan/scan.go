@@ -36,7 +36,6 @@ type Task struct {
 	Storage  align.Storage  // below all images
 	Jobs     int
 	Version  string // of the program
-	Again    string // flags that choose the same images once more
 
 	Args []string // of the program, that make it call Serve
 	// Confine restricts this process for good. Nil: the process has other work.
@@ -57,7 +56,7 @@ type Task struct {
 	// Interrupted returns the exit code of a run that its context has ended.
 	Interrupted func() int
 
-	ignored *results.Ignore
+	ignored results.Ignore
 }
 
 // Progress receives how far a scan is.
@@ -134,7 +133,7 @@ func (t *Task) begin() *search {
 	s := r.summary
 	s.Paths, s.Boundary, s.Storage, s.Version, s.Replace = t.Paths, t.Boundary, t.Storage.Name, t.Version, t.Replace
 	s.Shard, s.Labels = t.shard.String(), t.labels
-	s.AllowEmpty, s.FailOn, s.ChangedOnly, s.Again = t.Empty, string(t.fail), t.Changed, t.Again
+	s.AllowEmpty, s.FailOn, s.ChangedOnly = t.Empty, string(t.fail), t.Changed
 	s.Started = stamp(r.start)
 	s.Isolation = results.Isolation{Wanted: t.Isolation, Achieved: string(sandbox.None), Layers: []string{}}
 	return r
@@ -326,7 +325,7 @@ func (r *search) finish(interrupted int) *results.Report {
 	sum := r.summary
 	out := &results.Report{Summary: sum, Fail: r.fail}
 	sum.Finished, sum.Took = stamp(time.Now()), realign.Since(r.start)
-	sum.Complete, sum.IgnoreNotes = interrupted == 0, r.ignored.Notes(r.today)
+	sum.Complete = interrupted == 0
 	if out.NoneJudged() {
 		sum.ExitCode = r.fail.Code(&results.Image{State: results.Failed})
 	}

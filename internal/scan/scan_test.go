@@ -92,7 +92,7 @@ func newTrial(t testing.TB) *trial {
 	tr := &trial{TB: t, dir: t.TempDir(), judge: &textJudge{}}
 	tr.Jobs = 4
 	tr.worker = func() (Worker, error) { return inProcess{tr.judge}, nil }
-	tr.Boundary, tr.ignored = align.DefaultBoundary, &results.Ignore{}
+	tr.Boundary = align.DefaultBoundary
 	tr.Progress = tr
 	tr.Row = func(i *results.Image) error { tr.told(func() { tr.rows = append(tr.rows, i) }); return nil }
 	return tr

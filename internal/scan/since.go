@@ -278,7 +278,7 @@ func (r *search) reusable(x *found, i *results.Image, beside string) *results.Re
 	}
 	id, err := json.Marshal(x.id)
 	if err != nil {
-		panic(err) // it has nothing but numbers and texts
+		return nil // a later scan judges the image anew
 	}
 	return &results.Reuse{Settings: r.settings, Identity: id, Beside: beside}
 }

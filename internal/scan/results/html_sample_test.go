@@ -236,7 +236,6 @@ func sampleSummary(images []*Image) *Summary {
 		Path:  "/vmfs/templates/private",
 		Error: report.Error{Code: "io", Message: "permission denied"},
 	}}
-	s.IgnoreNotes = []string{`"legacy/fax.vmdk" matches nothing`}
 	for _, i := range images {
 		i.Read = 48 * units.KiB
 		s.Add(i)

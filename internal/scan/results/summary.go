@@ -25,11 +25,10 @@ type Summary struct {
 
 	Labels Labels `json:"labels,omitempty"` // of all rows
 
-	AllowEmpty  bool   `json:"-"` // a run that judged no image is right
-	Found       int    `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
-	Again       string `json:"-"` // flags that choose the same images once more, which the next commands need
-	Replace     bool   `json:"-"` // the script exchanges images for their copies
-	ChangedOnly bool   `json:"-"` // rows and exit code are only those of new, changed and removed images
+	AllowEmpty  bool `json:"-"` // a run that judged no image is right
+	Found       int  `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
+	Replace     bool `json:"-"` // the script exchanges images for their copies
+	ChangedOnly bool `json:"-"` // rows and exit code are only those of new, changed and removed images
 
 	Images     int            `json:"images"` // all below
 	Aligned    int            `json:"aligned"`
@@ -57,7 +56,6 @@ type Summary struct {
 	Fix             FixSum    `json:"fix"`
 	Read            int64     `json:"read_bytes"`
 	Isolation       Isolation `json:"isolation"`
-	IgnoreNotes     []string  `json:"ignore_notes"` // entries of the ignore file that have expired or match nothing
 	FailOn          string    `json:"fail_on"`
 	Worst           string    `json:"worst,omitempty"` // the path of the image that decided the exit code
 	ExitCode        int       `json:"exit_code"`
@@ -192,7 +190,7 @@ func NewSummary() *Summary {
 	return &Summary{
 		Origin: report.Origin{Schema: report.Schema, Command: Command}, Event: "summary",
 		Paths: []string{}, Formats: map[string]int{}, Errors: map[string]int{}, Contents: map[string]int{},
-		Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
+		Unreadable: []Unreadable{}, Isolation: Isolation{Layers: []string{}},
 	}
 }
 

@@ -20,12 +20,11 @@ import (
 
 // Limits of a text; JSON has all.
 const (
-	leastColumns   = 40 // a narrower terminal breaks lines itself
-	maxUneventful  = 20 // images of a kind that needs no action; more of them are only counted
-	maxPartitions  = 32 // of an image
-	maxUnreadable  = 10
-	indent         = "    "
-	maxPathsToName = 4 // in a command
+	leastColumns  = 40 // a narrower terminal breaks lines itself
+	maxUneventful = 20 // images of a kind that needs no action; more of them are only counted
+	maxPartitions = 32 // of an image
+	maxUnreadable = 10
+	indent        = "    "
 )
 
 // printer writes a table of images.

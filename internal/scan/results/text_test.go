@@ -90,7 +90,6 @@ func someLibrary() (*Summary, []*Image) {
 		"/srv/templates/secret",
 		report.Error{Code: "io", Message: "/srv/templates/secret: permission denied"},
 	}}
-	s.IgnoreNotes = []string{"ignore line 7: expired on 2026-01-31, matched 3 images"}
 	return s, list
 }
 
@@ -174,21 +173,6 @@ func TestNothingFound(t *testing.T) {
 	s := summed(nil)
 	s.Changes, s.Isolation = nil, Isolation{}
 	require.Equal(t, "No image was found.\n", tableOf(report.Text{}, s, nil))
-}
-
-// The commands that come next are about the images of this run, not about those that it left out or accepted.
-func TestNextCommandsChooseTheSameImages(t *testing.T) {
-	list := []*Image{
-		row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false),
-		row("/srv/b.raw", align.Misaligned, align.DataDisk, 100, false),
-	}
-	s := summed(list)
-	s.Paths, s.Boundary, s.Again = []string{"/srv"}, align.Kept, "--include '*.raw' --ignore accepted.txt"
-	out := tableOf(report.Text{}, s, list)
-	require.Contains(t, out, "\n  trueup scan --include '*.raw' --ignore accepted.txt --boundary 1M --script fix.sh "+
-		"/srv\n")
-	require.Contains(t, out, "\n  trueup scan --include '*.raw' --ignore accepted.txt --boundary 1M -o html --out "+
-		"report.html /srv\n")
 }
 
 // Sums are those of all images, so a run that shows only some must say so.
@@ -319,7 +303,7 @@ func TestHostileTables(t *testing.T) {
 		s := summed(list)
 		s.Unreadable = []Unreadable{{hostileRow().Draw(t, "place"), report.Error{Message: hostileRow().Draw(t, "why")}}}
 		s.Isolation.Note, s.Isolation.Layers = hostileRow().Draw(t, "note"), []string{hostileRow().Draw(t, "layer")}
-		s.IgnoreNotes, s.Paths = []string{hostileRow().Draw(t, "ignore")}, []string{hostileRow().Draw(t, "root")}
+		s.Paths = []string{hostileRow().Draw(t, "root")}
 		s.Complete = rapid.Bool().Draw(t, "complete")
 		columns := rapid.SampledFrom([]int{0, 40, 41, 57, 80, 120, 200}).Draw(t, "columns")
 		out := tableOf(report.Text{

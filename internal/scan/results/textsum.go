@@ -8,7 +8,6 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
@@ -158,7 +157,7 @@ func isolationWords(i Isolation) string {
 	return strings.TrimSuffix(out, ".")
 }
 
-// next names the commands that come next. They are for pasting, so they are never cut or broken.
+// next names the command that comes next, which is for pasting, so it is never cut or broken, and flags for more.
 func (p *printer) next(worst, fixable *Image) {
 	if worst == nil {
 		return
@@ -169,37 +168,13 @@ func (p *printer) next(worst, fixable *Image) {
 	} else {
 		p.command("To realign the worst that can be:", fixable.Priority.Command)
 	}
-	again := p.s.again()
 	if p.s.Fix.Images > 1 && p.s.Merged == nil && shell.ForBash(runtime.GOOS) {
-		p.command("To get a script that realigns all that can be:", again("--script fix.sh"))
+		p.para("", "To get a script that realigns all that can be: the same scan with --script fix.sh.")
 	}
-	p.command("To get a page to look at and to share:", again("-o html --out report.html"))
+	p.para("", "To get a page to look at and to share: the same with -o html --out report.html.")
 }
 
 func (p *printer) command(what, line string) {
 	p.para("", what)
 	p.line(between + report.SafeMessage(line))
-}
-
-// again returns the command line of the run with more flags.
-func (s *Summary) again() func(flags string) string {
-	paths := "PATH…"
-	if n := len(s.Paths); n > 0 && n <= maxPathsToName {
-		var quoted []string
-		for _, path := range s.Paths {
-			quoted = append(quoted, shell.Quote(path))
-		}
-		paths = strings.Join(quoted, " ")
-	}
-	if s.Merged != nil {
-		return func(flags string) string { return "trueup report " + flags + " " + paths }
-	}
-	criterion := strings.TrimRight(" "+s.Again, " ")
-	if s.Boundary != align.DefaultBoundary {
-		criterion += " --boundary " + s.Boundary.String()
-	}
-	if s.Storage != "" && s.Storage != align.Generic().Name {
-		criterion += " --storage " + s.Storage
-	}
-	return func(flags string) string { return "trueup scan" + criterion + " " + flags + " " + paths }
 }
