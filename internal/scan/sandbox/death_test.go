@@ -86,34 +86,3 @@ func TestWordsAreBounded(t *testing.T) {
 	w.forget()
 	require.Empty(t, w.String())
 }
-
-// What the kernel shows of a thread, and of a parent that has filters itself.
-func TestFiltered(t *testing.T) {
-	for name, c := range map[string]struct {
-		thread, own string
-		want        bool
-	}{
-		"none": {
-			"Seccomp:\t0\nSeccomp_filters:\t0\n", "Seccomp:\t0\nSeccomp_filters:\t0\n",
-			false,
-		},
-		"one": {
-			"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t0\nSeccomp_filters:\t0\n",
-			true,
-		},
-		"only its parent's": {
-			"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t2\nSeccomp_filters:\t1\n",
-			false,
-		},
-		"its parent's and its own": {
-			"Seccomp:\t2\nSeccomp_filters:\t2\n", "Seccomp:\t2\nSeccomp_filters:\t1\n",
-			true,
-		},
-		"a kernel that does not count":   {"Seccomp:\t2\n", "Seccomp:\t0\n", true},
-		"a kernel without any such line": {"Name:\tx\n", "Name:\tx\n", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.want, filtered([]byte(c.thread), []byte(c.own)))
-		})
-	}
-}

@@ -28,12 +28,7 @@ func Confine(Access) Isolation {
 	return Isolation{Wanted: Sandbox, Achieved: None, Layers: []string{}, Note: needsLinux}
 }
 
-func keepDescriptors() {} // os opens all for this process alone
-
-func verify(int, *Isolation) {}
-
-// doing returns nothing: the state of a worker is not known here.
-func doing(int) string { return "" }
+func keepDescriptors() error { return nil } // os opens all for this process alone
 
 func killed(*os.ProcessState) bool { return false }
 

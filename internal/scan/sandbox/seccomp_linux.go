@@ -237,7 +237,20 @@ func restrictCalls(p policy) error {
 	if err != nil {
 		return err
 	}
-	return install(raw)
+	if err := install(raw); err != nil {
+		return err
+	}
+	return probeCalls()
+}
+
+// probeCalls tries a call that every filter refuses, and that changes nothing: it asks for the personality of the
+// process.
+func probeCalls() error {
+	const ask = 0xffffffff
+	if _, _, errno := unix.Syscall(unix.SYS_PERSONALITY, ask, 0, 0); errno == 0 {
+		return errors.New("is in force, and personality can be called all the same")
+	}
+	return nil
 }
 
 // ownPid returns the number of this process, as a filter compares it.

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -98,8 +97,9 @@ func spawn(o Options) (*Worker, error) {
 		WaitDelay: exitLimit,
 	}
 	sys.Apart(w.cmd)
-	keepDescriptors()
-	err = w.cmd.Start()
+	if err = keepDescriptors(); err == nil {
+		err = w.cmd.Start()
+	}
 	err = errors.Join(err, theirIn.Close(), theirOut.Close())
 	if err != nil {
 		return nil, errors.Join(err, in.Close(), out.Close())
@@ -116,7 +116,7 @@ func (w *Worker) reap() {
 	close(w.done)
 }
 
-// greet sends the first request and checks the isolation of the worker.
+// greet sends the first request, whose answer has the isolation of the worker. It has read nothing of an image yet.
 func (w *Worker) greet(ctx context.Context, o Options) error {
 	s := setup{Level: o.Level, Limits: w.limits, Hello: o.Hello, Roots: make([][]byte, 0, len(o.Roots))}
 	for _, root := range o.Roots {
@@ -138,7 +138,6 @@ func (w *Worker) greet(ctx context.Context, o Options) error {
 		return errors.New(line(r.Error))
 	}
 	w.isolation = r.Isolation
-	verify(w.cmd.Process.Pid, &w.isolation)
 	return nil
 }
 
@@ -165,11 +164,7 @@ func (w *Worker) Call(ctx context.Context, request []byte) ([]byte, error) {
 func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duration, most int64) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, wall)
 	defer cancel()
-	var state atomic.Value
-	stop := context.AfterFunc(timed, func() {
-		state.Store(doing(w.cmd.Process.Pid))
-		w.kill()
-	})
+	stop := context.AfterFunc(timed, w.kill)
 	answer, err := w.talk(request, most)
 	switch inTime := stop(); {
 	case inTime && err == nil:
@@ -179,9 +174,6 @@ func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duratio
 	}
 	w.await(exitLimit)
 	death := w.bury(&Death{Cause: Time, Text: fmt.Sprintf("no answer within %v", wall)}, false)
-	if was, _ := state.Load().(string); was != "" {
-		death.Text += ", when it " + was
-	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
