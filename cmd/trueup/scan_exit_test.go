@@ -40,17 +40,17 @@ func TestScanExitCodes(t *testing.T) {
 	t.Parallel()
 	dirs := exitLibraries(t)
 	want := map[string]map[string]int{ // by library and --fail-on
-		"empty":             {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
-		"blank":             {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 0, "never": 0},
-		"unknown":           {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
-		"on 1M":             {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 0, "never": 0},
-		"on 64K":            {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 2, "never": 0},
-		"on 4K":             {"": 2, "error": 0, "4K": 0, "64K": 2, "1M": 2, "never": 0},
-		"off 4K":            {"": 3, "error": 0, "4K": 3, "64K": 3, "1M": 3, "never": 0},
-		"on 4K and off 4K":  {"": 3, "error": 0, "4K": 3, "64K": 3, "1M": 3, "never": 0},
-		"orphan":            {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
-		"broken":            {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
-		"broken and off 4K": {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
+		"empty":             {"": 1, "error": 1, "4K": 1, "never": 0},
+		"blank":             {"": 0, "error": 0, "4K": 0, "never": 0},
+		"unknown":           {"": 1, "error": 1, "4K": 1, "never": 0},
+		"on 1M":             {"": 0, "error": 0, "4K": 0, "never": 0},
+		"on 64K":            {"": 0, "error": 0, "4K": 0, "never": 0},
+		"on 4K":             {"": 2, "error": 0, "4K": 0, "never": 0},
+		"off 4K":            {"": 3, "error": 0, "4K": 3, "never": 0},
+		"on 4K and off 4K":  {"": 3, "error": 0, "4K": 3, "never": 0},
+		"orphan":            {"": 1, "error": 1, "4K": 1, "never": 0},
+		"broken":            {"": 1, "error": 1, "4K": 1, "never": 0},
+		"broken and off 4K": {"": 1, "error": 1, "4K": 1, "never": 0},
 	}
 	for name, dir := range dirs {
 		for level, code := range want[name] {
@@ -72,9 +72,9 @@ func TestScanExitCodes(t *testing.T) {
 	require.Equal(t, 2, scan(t, "--boundary", "1M", dirs["on 64K"]).code)
 	require.Equal(t, 0, scan(t, "--boundary", "4K", dirs["on 4K"]).code)
 	require.Equal(t, filepath.Join(dirs["on 4K and off 4K"], "b.raw"), scan(t, dirs["on 4K and off 4K"]).sum.Worst)
-	lower := scan(t, "--fail-on", "1m", dirs["on 64K"])
-	require.Equal(t, 2, lower.code)
-	require.Equal(t, "1M", lower.sum.FailOn)
+	lower := scan(t, "--fail-on", "4k", dirs["off 4K"])
+	require.Equal(t, 3, lower.code)
+	require.Equal(t, "4K", lower.sum.FailOn)
 }
 
 // Of several images that are as bad, the one that stands first in the report is named, whichever was finished first.
@@ -106,7 +106,7 @@ func TestScanUnreadable(t *testing.T) {
 	closed := filepath.Join(dir, "closed")
 	require.NoError(t, os.Mkdir(closed, 0))
 	t.Cleanup(func() { require.NoError(t, os.Chmod(closed, 0o755)) })
-	for level, code := range map[string]int{"error": 1, "1M": 1, "never": 0} {
+	for level, code := range map[string]int{"error": 1, "4K": 1, "never": 0} {
 		s := withoutRights(t, "--fail-on", level, dir)
 		require.Equal(t, code, s.code, s.stderr)
 		require.Equal(t, map[string]string{"a.raw": "aligned"}, s.words(dir))

@@ -64,8 +64,8 @@ and the data if there are at most 128 MiB, as inspect does.
 changed since. --out can name the same FILE, which need not be there the first time. --changed limits report and exit
 code to new, changed and removed images.
 
---fail-on sets what makes the exit code 1, 2 or 3. Each of error, 4K, 64K and 1M includes those before it. An error
-ends with 1, whatever else is found.
+--fail-on error makes the exit code that of errors alone, and --fail-on 4K that of errors and of starts off 4 KiB. An
+error ends with 1, whatever else is found.
 
 --shard K/N takes a stable share of the images: those of 1/N to N/N are all images, each once. A run needs the same
 PATHs as the others.

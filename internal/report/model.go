@@ -402,14 +402,6 @@ func NewDisk(l *layout.Layout, boundary align.Boundary, findings []align.Finding
 	return d
 }
 
-// VerdictBy returns the verdict by another boundary; empty where the partition is not judged.
-func (p Partition) VerdictBy(boundary align.Boundary) align.Verdict {
-	if p.Verdict == "" {
-		return ""
-	}
-	return align.VerdictOf(p.Start, p.DataStart(), boundary)
-}
-
 func newPartition(p boot.Partition, sector int64, boundary align.Boundary) Partition {
 	out := Partition{
 		Number: p.Number, Kind: string(p.Kind), Active: p.Active, Type: p.TypeID(), TypeName: p.TypeName(),

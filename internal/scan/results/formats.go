@@ -427,7 +427,7 @@ func caseOf(i *Image, fail FailOn) junitCase {
 	case i.State != Judged:
 		return c.skipped(string(i.State), i.finding())
 	case code != 0:
-		lines := i.offLines(fail)
+		lines := i.offLines()
 		c.Element, c.Type, c.Message = "failure", string(i.Verdict), lines[0]
 		c.Body = slices.Concat(lines, i.fixLines())
 	case i.Verdict == align.NothingToJudge:
@@ -461,21 +461,17 @@ func (i *Image) lostDisk() string {
 // maxOffLines bounds the partitions that a test case lists; the other reports list all of them.
 const maxOffLines = 20
 
-// offLines lists the partitions that fail, one in a line. There is at least one line.
-func (i *Image) offLines(fail FailOn) (out []string) {
+// offLines lists the partitions that are off, one in a line. There is at least one line.
+func (i *Image) offLines() (out []string) {
 	more := 0
 	for _, d := range i.Disks {
-		boundary := d.Boundary
-		if b, ok := levels[fail]; ok {
-			boundary = b
-		}
 		for _, p := range d.Partitions {
 			switch {
-			case !p.VerdictBy(boundary).Off():
+			case !p.Verdict.Off():
 			case len(out) == maxOffLines:
 				more++
 			default:
-				out = append(out, offLine(d, p, boundary))
+				out = append(out, offLine(d, p))
 			}
 		}
 	}
@@ -488,8 +484,8 @@ func (i *Image) offLines(fail FailOn) (out []string) {
 	return out
 }
 
-func offLine(d Disk, p report.Partition, boundary align.Boundary) string {
-	where := "partition " + strconv.Itoa(p.Number)
+func offLine(d Disk, p report.Partition) string {
+	where, boundary := "partition "+strconv.Itoa(p.Number), d.Boundary
 	if d.Member != "" {
 		where = d.Member + ": " + where
 	}

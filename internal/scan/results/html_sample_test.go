@@ -231,7 +231,7 @@ func sampleSummary(images []*Image) *Summary {
 		"landlock-5", "seccomp",
 		"rlimits",
 	}}
-	s.Skipped, s.FailOn, s.ExitCode, s.Worst = 118, "64K", 1, images[0].Path
+	s.Skipped, s.FailOn, s.ExitCode, s.Worst = 118, "4K", 1, images[0].Path
 	s.Unreadable = []Unreadable{{
 		Path:  "/vmfs/templates/private",
 		Error: report.Error{Code: "io", Message: "permission denied"},

@@ -80,7 +80,7 @@ func TestHTMLHasARowForEachImage(t *testing.T) {
 		"permission denied", "sandbox (landlock-5, seccomp, rlimits)",
 		"Accepted until 2027-03-31: retired with the branch in March",
 		"11 images have a partition off a multiple of 64 KiB; 10 of them off 4 KiB too.",
-		"2026-11-20 22:00 UTC, after 42.0 s", "as --fail-on 64K has it",
+		"2026-11-20 22:00 UTC, after 42.0 s", "as --fail-on 4K has it",
 		"An aligned copy moves partition 1 from LBA 63 to 128, to multiples of 64 KiB; its disk is 1 MiB larger.",
 		"refused disk: LILO keeps", "3 new, 1 changed, 33 the same, 1 removed since 2026-11-13 22:00 UTC",
 	} {

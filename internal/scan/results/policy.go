@@ -13,11 +13,10 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// FailOn is the level from which a run fails. Each level includes those before it: 64K includes 4K and errors.
+// FailOn is the level from which a run fails.
 type FailOn string
 
 // Levels. Default is that of inspect: errors, and starts off the boundary of the run.
@@ -26,18 +25,11 @@ const (
 	Never   FailOn = "never"
 	Errors  FailOn = "error"
 	Off4K   FailOn = "4K"
-	Off64K  FailOn = "64K"
-	Off1M   FailOn = "1M"
 )
-
-// levels are the boundaries of those that name one.
-var levels = map[FailOn]align.Boundary{
-	Off4K: align.SmallestBoundary, Off64K: align.DefaultBoundary, Off1M: align.Kept,
-}
 
 // FailOns lists the levels that a user can ask for.
 func FailOns() []string {
-	return []string{string(Off4K), string(Off64K), string(Off1M), string(Errors), string(Never)}
+	return []string{string(Off4K), string(Errors), string(Never)}
 }
 
 // ParseFailOn finds a level by its name. An empty one is Default.
@@ -53,11 +45,8 @@ func ParseFailOn(s string) (FailOn, error) {
 	return "", ondisk.NoChoice("--fail-on", s, FailOns()...)
 }
 
-// Exit codes of one image. Codes of verdicts are those of align.
-const (
-	exitError = 1
-	exitBelow = 2
-)
+// exitError is the exit code for one image that could not be judged. Codes of verdicts are those of align.
+const exitError = 1
 
 // Code returns the exit code for one image, 0 for none. An accepted image asks for none.
 func (f FailOn) Code(i *Image) int {
@@ -66,28 +55,10 @@ func (f FailOn) Code(i *Image) int {
 		return 0
 	case i.State == Failed, i.unknown() && !i.Tolerated:
 		return exitError
-	case i.State != Judged || f == Errors:
+	case i.State != Judged || f == Errors || f == Off4K && i.Verdict != align.Misaligned:
 		return 0
-	case i.Verdict == align.Misaligned:
-		return i.Verdict.ExitCode()
-	case f == Default:
-		return i.Verdict.ExitCode()
 	}
-	if i.off(levels[f]) {
-		return exitBelow
-	}
-	return 0
-}
-
-// off reports whether a partition is off a boundary, as align judges it.
-func (i *Image) off(boundary align.Boundary) bool {
-	for _, d := range i.Disks {
-		off := func(p report.Partition) bool { return p.VerdictBy(boundary).Off() }
-		if slices.ContainsFunc(d.Partitions, off) {
-			return true
-		}
-	}
-	return false
+	return i.Verdict.ExitCode()
 }
 
 // Exit makes the exit code worse if an image asks for it. Of images that are as bad, the one that stands first in the

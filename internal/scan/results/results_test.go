@@ -75,7 +75,7 @@ func TestFailOn(t *testing.T) {
 	on64.Disks[0].Partitions = []report.Partition{{Verdict: align.Aligned, Start: 65536}}
 	off := row("off", align.Misaligned, align.DataDisk, 0, false)
 	for level, want := range map[FailOn][4]int{
-		Never: {0, 0, 0, 0}, Errors: {1, 0, 0, 0}, Off4K: {1, 3, 0, 0}, Off64K: {1, 3, 2, 0}, Off1M: {1, 3, 2, 2},
+		Never: {0, 0, 0, 0}, Errors: {1, 0, 0, 0}, Off4K: {1, 3, 0, 0},
 		Default: {1, 3, 2, 0},
 	} {
 		for n, i := range []*Image{failed, off, below, on64} {

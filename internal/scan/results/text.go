@@ -22,7 +22,6 @@ import (
 const (
 	leastColumns  = 40 // a narrower terminal breaks lines itself
 	maxUneventful = 20 // images of a kind that needs no action; more of them are only counted
-	maxPartitions = 32 // of an image
 	maxUnreadable = 10
 	indent        = "    "
 )
@@ -238,44 +237,6 @@ func (p *printer) notes(i *Image) {
 	for _, f := range i.Findings {
 		p.para(indent, string(f.Severity)+": "+f.Text)
 	}
-	for _, d := range i.Disks {
-		p.partitions(d, len(i.Disks) > 1)
-	}
-}
-
-// partitions prints those of a disk, one in a line.
-func (p *printer) partitions(d Disk, several bool) {
-	if several && d.Error == nil {
-		p.note(d.Member)
-	}
-	parts := d.Partitions[:min(len(d.Partitions), maxPartitions)]
-	var widths [4]int
-	cellsOf := func(part report.Partition) [4]string {
-		return [4]string{
-			strconv.Itoa(part.Number), lookOf(part.Verdict, d.Boundary).word,
-			"LBA " + number(part.StartLBA), units.Format(part.Size),
-		}
-	}
-	for _, part := range parts {
-		for k, s := range cellsOf(part) {
-			widths[k] = max(widths[k], cells(s))
-		}
-	}
-	for _, part := range parts {
-		l := cellsOf(part)
-		p.note(strings.TrimRight(strings.Join([]string{
-			pad(l[0], widths[0], true), pad(l[1], widths[1], false), pad(l[2], widths[2], false),
-			pad(l[3], widths[3], true), contentText(part),
-		}, between), " "))
-	}
-	p.more(len(d.Partitions) - len(parts))
-}
-
-func contentText(part report.Partition) string {
-	if part.Volume == nil {
-		return part.TypeName
-	}
-	return report.VolumeText(part.Volume)
 }
 
 // column is one of the table, left of the path.
