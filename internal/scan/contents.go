@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/journal"
@@ -265,29 +264,6 @@ func (c *contents) snapshots(x *found) (out []image.Child) {
 	}
 	add(slices.DeleteFunc(slices.Clone(c.lineages), func(l *found) bool { return l.id.Format != x.id.Format }))
 	slices.SortFunc(out, func(a, b image.Child) int { return slices.Compare(a.Name, b.Name) })
-	return out
-}
-
-// borrowed are findings about files of which an image takes a part only, and which have rows of their own.
-func (c *contents) borrowed(x *found) (out []align.Finding) {
-	for _, name := range x.id.Extents {
-		p := c.files[name]
-		if x.id.Kind != image.Disk || p == nil || p.id.Kind != image.Bare || x.takes(p) {
-			continue
-		}
-		if slices.Contains(x.id.Views, name) {
-			continue // the disk is a view, and said to be one
-		}
-		takes := fmt.Sprintf("%d bytes", x.id.Claimed(name))
-		if len(x.id.Claims) == 0 {
-			takes = "clusters"
-		}
-		out = append(out, align.FromIssue(ondisk.Issue{
-			Code: "part-of-a-file", Effect: ondisk.Warn,
-			Text: fmt.Sprintf("it takes %s of %.256q, which has %d bytes: that file is judged on its own, too", takes,
-				name, p.Size),
-		}))
-	}
 	return out
 }
 

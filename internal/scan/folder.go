@@ -306,7 +306,6 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	if len(i.Files) == 0 {
 		i.Files, i.Stored = []results.File{x.File}, x.Allocated
 	}
-	i.Findings = append(i.Findings, c.borrowed(x)...)
 	i.Read = read
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
 	i.Settle(results.BoundaryFlags(r.Boundary))

@@ -180,7 +180,7 @@ const maxStorages = 64
 
 // settle takes the rows that are left, one for each image, into the sums, and has the table sort them.
 func (m *merging) settle() error {
-	sums := labelSums{map[label]*results.LabelSum{}, map[label]bool{}}
+	sums := labelSums{}
 	err := m.table.each(func(r row) error {
 		m.complete(r)
 		r.kept.order = r.Order()
@@ -196,7 +196,7 @@ func (m *merging) settle() error {
 		return err
 	}
 	merged := m.summary.Merged
-	merged.Labels, merged.LabelsCut, merged.Unknown = sums.sorted(), len(sums.left), m.table.unidentified()
+	merged.Labels, merged.Unknown = sums.sorted(), m.table.unidentified()
 	m.table.sort()
 	return nil
 }
@@ -223,32 +223,27 @@ const maxLabelSums = 1000
 type label struct{ key, value string }
 
 // labelSums adds up images by their labels.
-type labelSums struct {
-	sums map[label]*results.LabelSum
-	left map[label]bool // labels without a sum; as many as there are sums
-}
+type labelSums map[label]*results.LabelSum
 
 // add counts an image for each of its labels.
-func (l *labelSums) add(i *results.Image) {
+func (l labelSums) add(i *results.Image) {
 	for key, values := range i.Labels {
 		for _, value := range values {
 			at := label{key, value}
-			if l.sums[at] == nil && len(l.sums) < maxLabelSums {
-				l.sums[at] = &results.LabelSum{Key: key, Value: value}
+			if l[at] == nil && len(l) < maxLabelSums {
+				l[at] = &results.LabelSum{Key: key, Value: value}
 			}
-			if sum := l.sums[at]; sum != nil {
+			if sum := l[at]; sum != nil {
 				sum.Add(i)
-			} else if len(l.left) < maxLabelSums {
-				l.left[at] = true
 			}
 		}
 	}
 }
 
 // sorted returns the sums by their labels.
-func (l *labelSums) sorted() []results.LabelSum {
+func (l labelSums) sorted() []results.LabelSum {
 	out := []results.LabelSum{}
-	for _, sum := range l.sums {
+	for _, sum := range l {
 		out = append(out, *sum)
 	}
 	slices.SortFunc(out, func(a, b results.LabelSum) int {

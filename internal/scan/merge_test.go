@@ -312,24 +312,26 @@ func TestOtherResultsAreRefused(t *testing.T) {
 	}
 }
 
-// TestLinesAreBounded has a line that is one byte too long between others, however the bytes come.
+// TestLinesAreBounded has a line of as many bytes as are allowed, and one that is too long, however the bytes come.
 func TestLinesAreBounded(t *testing.T) {
 	t.Parallel()
 	const most = 100_000
 	fits := strings.Repeat("a", most-1)
-	text := fits + "\n" + fits + "b\n\r\n" + "c"
-	for _, in := range []io.Reader{
-		strings.NewReader(text), iotest.OneByteReader(strings.NewReader(text)),
-	} {
-		var got []string
-		require.NoError(t, results.Lines(in, most, func(l results.Line) error {
-			got = append(got, fmt.Sprintf("%d %d %v", l.Number, len(l.Text), l.Err))
-			return nil
-		}))
-		require.Len(t, got, 3)
-		require.Equal(t, "1 99999 <nil>", got[0])
-		require.Contains(t, got[1], "2 0 ")
-		require.Equal(t, "4 1 <nil>", got[2])
+	for _, wrap := range []func(io.Reader) io.Reader{func(r io.Reader) io.Reader { return r }, iotest.OneByteReader} {
+		lines := func(text string) (got []string, err error) {
+			err = results.Lines(wrap(strings.NewReader(text)), most, func(l results.Line) error {
+				got = append(got, fmt.Sprintf("%d %d %d %t", l.Number, l.Offset, len(l.Text), l.Open))
+				return nil
+			})
+			return got, err
+		}
+		got, err := lines(fits + "\nb\r\n\r\n" + "c")
+		require.NoError(t, err)
+		require.Equal(t, []string{"1 0 99999 false", "2 100000 1 false", "4 100005 1 true"}, got)
+		got, err = lines("x\n" + fits + "bb\nc\n")
+		require.ErrorIs(t, err, ondisk.ErrLimit)
+		require.ErrorContains(t, err, "line 2: ")
+		require.Len(t, got, 1)
 	}
 	require.ErrorIs(t, results.Lines(iotest.ErrReader(io.ErrClosedPipe), most, nil), io.ErrClosedPipe)
 }

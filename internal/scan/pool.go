@@ -88,43 +88,46 @@ func NewPool(jobs int, start func(ctx context.Context) (Worker, error)) *Pool {
 	return p
 }
 
-// errUnasked is the error of a worker that had died before it got the request.
-var errUnasked = errors.New("the worker was gone")
+// lostError is the error of a worker that may have died of something else than the image: so many workers are asked in
+// all before the image has the error.
+type lostError struct {
+	error
+	tries int
+}
 
-// retryError is the error of a worker that may have died of something else than the image: it gave no answer in time,
-// and may not have computed, or it had no memory, and may have used that up with earlier images.
-type retryError struct{ error }
+func (l lostError) Unwrap() error { return l.error }
 
-func (r retryError) Unwrap() error { return r.error }
+// How many workers are asked.
+const (
+	triesUnasked = 3 // if one after the other has no thread, or dies before it has the request
+	// triesStopped is for workers that give no answer in time, and may not have computed, or have no memory, and may
+	// have used that up with earlier images: storage, or a machine with too much to do, can stand still for longer than
+	// an image takes.
+	triesStopped = 2
+)
 
 // errFewer is the error of a worker that could not be started while there are others: from now on there is one less.
 var errFewer = errors.New("there is no worker more")
 
 // errNoThread is the error of a worker that died since the machine had no thread for it.
-var errNoThread = fmt.Errorf("what reads it could not start a thread: %w; scan again, with fewer --jobs", sys.ErrAgain)
+var errNoThread = lostError{
+	fmt.Errorf("what reads it could not start a thread: %w; scan again, with fewer --jobs", sys.ErrAgain),
+	triesUnasked,
+}
 
-// tries bounds the workers that are asked, if one after the other dies before it has the request.
-const tries = 3
-
-// do has a worker answer a request. The error is the cause of the worker's death. If one gives no answer in time or has
-// no memory, another is asked, once: storage, or a machine with too much to do, can stand still for longer than an
-// image takes.
+// do has a worker answer a request. The error is the cause of the worker's death.
 func (p *Pool) do(ctx context.Context, r Request) (a Answer, err error) {
-	retried := false
-	for n := 0; n < tries; {
+	for n := 1; ; {
 		a, err = p.try(ctx, r)
-		_, retry := errors.AsType[retryError](err)
+		lost, _ := errors.AsType[lostError](err)
 		switch {
 		case errors.Is(err, errFewer):
-		case errors.Is(err, errUnasked), errors.Is(err, errNoThread):
+		case n < lost.tries:
 			n++
-		case retry && !retried:
-			retried = true
 		default:
 			return a, err
 		}
 	}
-	return a, err
 }
 
 func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
@@ -346,9 +349,9 @@ func fromDeath(err error) error {
 	}
 	switch {
 	case d.Idle:
-		return errors.Join(errUnasked, err)
+		return lostError{err, triesUnasked}
 	case d.Cause == sandbox.Time, d.Cause == sandbox.Memory:
-		return retryError{err}
+		return lostError{err, triesStopped}
 	}
 	return err
 }
@@ -391,10 +394,10 @@ func (r *search) workers(ctx context.Context) (*Pool, error) {
 	p := NewPool(r.Jobs, func(ctx context.Context) (Worker, error) { // a failed start is no fault of an image
 		w, err := sandbox.Start(ctx, options)
 		if err != nil {
-			return nil, errors.Join(errUnasked, fromDeath(err))
+			return nil, lostError{fromDeath(err), triesUnasked}
 		}
 		if err := r.achieved(w.Isolation()); err != nil {
-			return nil, errors.Join(errUnasked, err, w.Close())
+			return nil, lostError{errors.Join(err, w.Close()), triesUnasked}
 		}
 		return outside{w}, nil
 	})

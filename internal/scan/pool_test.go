@@ -24,7 +24,7 @@ func TestWorkersThatCannotBeStarted(t *testing.T) {
 	started := 0
 	p := NewPool(8, func(context.Context) (Worker, error) {
 		if started++; started > 1 {
-			return nil, errors.Join(errUnasked, errors.New("no memory"))
+			return nil, lostError{errors.New("no memory"), triesUnasked}
 		}
 		return willing{}, nil
 	})
@@ -38,8 +38,7 @@ func TestWorkersThatCannotBeStarted(t *testing.T) {
 
 func TestNoWorkerCanBeStarted(t *testing.T) {
 	p := NewPool(3, func(context.Context) (Worker, error) {
-		return nil,
-			errors.Join(errUnasked, errors.New("no memory"))
+		return nil, lostError{errors.New("no memory"), triesUnasked}
 	})
 	for range 5 {
 		_, err := p.do(t.Context(), Request{})

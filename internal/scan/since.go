@@ -103,7 +103,7 @@ const rowBegins = `{"schema":"`
 func (e *earlier) take(l results.Line) error {
 	err := e.note(l)
 	n := min(len(l.Text), len(rowBegins))
-	if err != nil && l.Open && l.Err == nil && !json.Valid(l.Text) && string(l.Text[:n]) == rowBegins[:n] {
+	if err != nil && l.Open && !json.Valid(l.Text) && string(l.Text[:n]) == rowBegins[:n] {
 		e.cut = l.Number
 		return nil
 	}

@@ -335,45 +335,33 @@ type Line struct {
 	Offset int64  // of its first byte in the file
 	Text   []byte // without the line end; valid until the next line is read
 	Open   bool   // the file ends without a line end
-	Err    error  // the line is too long, and has no Text
 }
 
-// Lines passes on the lines of r that are not empty. most bounds the bytes of one.
+// Lines passes on the lines of r that are not empty. most bounds the bytes of one with its end.
 func Lines(r io.Reader, most int, use func(Line) error) error {
-	in := bufio.NewReaderSize(r, 64<<10)
-	var text []byte
-	offset := int64(0)
-	for n := 1; ; n++ {
-		text = text[:0]
-		long, size := false, int64(0)
-		var err error
-		for more := true; more; {
-			var part []byte
-			part, err = in.ReadSlice('\n')
-			more = errors.Is(err, bufio.ErrBufferFull)
-			size += int64(len(part))
-			if long = long || len(text)+len(part) > most; !long {
-				text = append(text, part...)
-			}
+	in := bufio.NewScanner(r)
+	in.Buffer(nil, most)
+	l, next := Line{}, int64(0)
+	in.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		n, text, err := bufio.ScanLines(data, atEOF)
+		if text != nil {
+			l.Number, l.Offset, l.Open = l.Number+1, next, data[n-1] != '\n'
 		}
-		ended := errors.Is(err, io.EOF)
-		if err != nil && !ended {
+		next += int64(n)
+		return n, text, err
+	})
+	for in.Scan() {
+		if l.Text = bytes.TrimRight(in.Bytes(), "\r"); len(l.Text) == 0 {
+			continue
+		}
+		if err := use(l); err != nil {
 			return err
 		}
-		l := Line{Number: n, Offset: offset, Text: bytes.TrimRight(text, "\r\n"), Open: ended}
-		offset += size
-		if long {
-			l.Text, l.Err = nil, fmt.Errorf("%w of %d bytes", ondisk.ErrLimit, most)
-		}
-		if l.Err != nil || len(l.Text) > 0 {
-			if err := use(l); err != nil {
-				return err
-			}
-		}
-		if ended {
-			return nil
-		}
 	}
+	if errors.Is(in.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("line %d: %w of %d bytes", l.Number+1, ondisk.ErrLimit, most)
+	}
+	return in.Err()
 }
 
 // head is what all lines have.
@@ -388,9 +376,6 @@ const rowBegins = `{"schema":"` + report.Schema + `","command":"` + Command + `"
 
 // Kind returns the event of a line, image or summary. unknown: the line is one of another version or command.
 func (l Line) Kind() (event string, unknown, err error) {
-	if l.Err != nil {
-		return "", nil, l.Err
-	}
 	if bytes.HasPrefix(l.Text, []byte(rowBegins)) {
 		return imageEvent, nil, nil
 	}

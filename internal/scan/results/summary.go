@@ -205,12 +205,11 @@ type Joined struct {
 
 // Merged are the sums of a report that only one of several runs has.
 type Merged struct {
-	Scans     int        `json:"scans"`        // that ended
-	Rows      int        `json:"rows"`         // before those of one image were joined
-	Joined    int        `json:"joined"`       // images with several rows
-	Unknown   int        `json:"unidentified"` // rows that nothing identifies, which are joined with no other
-	Labels    []LabelSum `json:"labels"`
-	LabelsCut int        `json:"labels_left_out,omitempty"` // labels beyond the first thousand
+	Scans   int        `json:"scans"`        // that ended
+	Rows    int        `json:"rows"`         // before those of one image were joined
+	Joined  int        `json:"joined"`       // images with several rows
+	Unknown int        `json:"unidentified"` // rows that nothing identifies, which are joined with no other
+	Labels  []LabelSum `json:"labels"`
 }
 
 // LabelSum has the sums of the images with a label. An image that two hosts have seen counts for both.
