@@ -331,7 +331,7 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"judge.json":                      opinion.Judge{},
 		"judge.json#/$defs/answer":        opinion.Row{},
 		"common.json#/$defs/impact":       report.Impact{},
-		"common.json#/$defs/touched":      report.Touched{},
+		"common.json#/$defs/touched":      align.Change{},
 		"common.json#/$defs/advice":       align.Advice{},
 		"common.json#/$defs/measured":     report.Measured{},
 		"common.json#/$defs/gain":         gauge.Gain{},

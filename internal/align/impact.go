@@ -2,9 +2,9 @@ package align
 
 import (
 	"fmt"
-	"math/big"
+	"math"
 	"slices"
-	"strings"
+	"strconv"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/units"
@@ -19,31 +19,29 @@ var ioSizes = []int64{
 }
 
 // Touched is how many blocks of the storage one I/O costs on average: those that it touches, and for a write also those
-// that are read first, see Storage.Rewrites. The numbers are exact. They leave out what hides a part of it, caches,
-// read-ahead and the merging of adjacent I/O, and what adds to it, that a write waits for what it reads first.
+// that are read first, see Storage.Rewrites. Random and Sequential are reads. The numbers leave out what hides a part of
+// the cost, caches, read-ahead and the merging of adjacent I/O, and what adds to it, that a write waits for what it reads
+// first.
 type Touched struct {
-	Size            int64 // of the I/O; bytes
-	Random          Change
-	Sequential      Change
-	RandomWrite     Change
-	SequentialWrite Change
+	Size            int64  `json:"size_bytes"` // of the I/O
+	Random          Change `json:"random"`
+	Sequential      Change `json:"sequential"`
+	RandomWrite     Change `json:"random_write"`
+	SequentialWrite Change `json:"sequential_write"`
 }
 
 // Change is a number of blocks now, and when the partition starts on a multiple of the block of the storage. Both are
-// counted in bytes, so that no fraction of a block is lost.
-type Change struct{ now, aligned, block int64 }
-
-// Now returns the number of blocks today.
-func (c Change) Now() *big.Rat { return big.NewRat(c.now, c.block) }
-
-// Aligned returns the number of blocks when the partition is aligned.
-func (c Change) Aligned() *big.Rat { return big.NewRat(c.aligned, c.block) }
+// exact: a block is a power of two.
+type Change struct {
+	Now     float64 `json:"now"`
+	Aligned float64 `json:"aligned"`
+}
 
 // More returns how much larger Now is than Aligned: 2 for twice as much.
-func (c Change) More() float64 { return float64(c.now) / float64(c.aligned) }
+func (c Change) More() float64 { return c.Now / c.Aligned }
 
 // Worse reports whether the start of the partition costs anything.
-func (c Change) Worse() bool { return c.now > c.aligned }
+func (c Change) Worse() bool { return c.Now > c.Aligned }
 
 // Impact is the cost of the start of one partition on one storage.
 type Impact struct {
@@ -96,7 +94,8 @@ func (i Impact) Of(n int64) Touched {
 func (i Impact) change(count func(first int64) int64) Change {
 	block := i.Storage.Block
 	from := block - i.Storage.Offset // keeps it from falling below 0
-	return Change{count(i.Data + from), count(i.inside + from), block}
+	blocks := func(first int64) float64 { return float64(count(first+from)) / float64(block) }
+	return Change{blocks(i.Data), blocks(i.inside)}
 }
 
 // series are I/Os of size bytes on a storage that start at first, first+step, first+2*step, … Averages over one period
@@ -152,8 +151,8 @@ func (i Impact) Text() string {
 	unit, block := i.unit(), units.Format(i.Storage.Block)
 	switch {
 	case own.Worse() && i.Block > i.Storage.Block:
-		return fmt.Sprintf("each %s touches %s blocks of %s of the storage instead of %s", unit, number(own.Now()),
-			block, number(own.Aligned()))
+		return fmt.Sprintf("each %s touches %s blocks of %s of the storage instead of %s", unit, number(own.Now),
+			block, number(own.Aligned))
 	case own.Worse() && i.Block == i.Storage.Block:
 		return fmt.Sprintf("each %s touches two %s blocks of the storage instead of one", unit, block)
 	case own.Worse() && i.Storage.Block%i.Block == 0:
@@ -165,14 +164,14 @@ func (i Impact) Text() string {
 		return text
 	case own.Worse():
 		return fmt.Sprintf("I/O of one %s touches %s blocks of %s of the storage on average instead of %s", unit,
-			number(own.Now()), block, number(own.Aligned()))
+			number(own.Now), block, number(own.Aligned))
 	case stream.Worse():
 		return fmt.Sprintf("each of a stream of %s I/Os touches two %s blocks of the storage instead of one", block,
 			block)
 	}
 	if loads, _ := i.Loads(); len(loads) > 0 {
 		return fmt.Sprintf("%s: %s blocks of %s of the storage each on average instead of %s", loads[0].Name,
-			number(loads[0].Now()), block, number(loads[0].Aligned()))
+			number(loads[0].Now), block, number(loads[0].Aligned))
 	}
 	return ""
 }
@@ -228,6 +227,4 @@ func (i Impact) unit() string {
 	return units.Format(i.Block) + " " + i.word
 }
 
-func number(r *big.Rat) string {
-	return strings.TrimRight(strings.TrimRight(r.FloatString(3), "0"), ".")
-}
+func number(n float64) string { return strconv.FormatFloat(math.Round(1000*n)/1000, 'f', -1, 64) }

@@ -19,33 +19,17 @@ import (
 
 // Impact is what the start of a partition costs on a storage.
 type Impact struct {
-	Storage      string   `json:"storage"`
-	StorageBlock int64    `json:"storage_block_bytes"`
-	Offset       int64    `json:"storage_offset_bytes"`
-	Rewrites     bool     `json:"read_modify_write"`
-	Data         int64    `json:"data_bytes"`
-	Block        int64    `json:"block_bytes"`
-	Assumed      bool     `json:"block_assumed"`
-	Text         string   `json:"text,omitempty"`
-	IO           []ioCost `json:"io"`
+	Storage      string          `json:"storage"`
+	StorageBlock int64           `json:"storage_block_bytes"`
+	Offset       int64           `json:"storage_offset_bytes"`
+	Rewrites     bool            `json:"read_modify_write"`
+	Data         int64           `json:"data_bytes"`
+	Block        int64           `json:"block_bytes"`
+	Assumed      bool            `json:"block_assumed"`
+	Text         string          `json:"text,omitempty"`
+	IO           []align.Touched `json:"io"`
 
 	unit string // what Block is one of: cluster, block
-}
-
-// ioCost is how many blocks of the storage one I/O costs on average. Random and Sequential are reads.
-type ioCost struct {
-	Size            int64   `json:"size_bytes"`
-	Random          Touched `json:"random"`
-	Sequential      Touched `json:"sequential"`
-	RandomWrite     Touched `json:"random_write"`
-	SequentialWrite Touched `json:"sequential_write"`
-}
-
-// Touched is a number of blocks as the partition starts now, and when it starts on a block of the storage. The numbers
-// are fractions of powers of two, or of a small number, so that float64 holds what a reader needs.
-type Touched struct {
-	Now     float64 `json:"now"`
-	Aligned float64 `json:"aligned"`
 }
 
 // Costs are what the starts of partitions cost on a storage that the user has named.
@@ -117,24 +101,11 @@ func (r *Inspect) AddImpacts(l *layout.Layout, s align.Storage) {
 }
 
 func newImpact(i align.Impact) *Impact {
-	out := &Impact{
+	return &Impact{
 		Storage: i.Storage.Name, StorageBlock: i.Storage.Block, Offset: i.Storage.Offset,
 		Rewrites: i.Storage.Rewrites, Data: i.Data, Block: i.Block, Assumed: i.Assumed,
-		Text: i.Text(),
+		Text: i.Text(), IO: i.Table(),
 	}
-	for _, t := range i.Table() {
-		out.IO = append(out.IO, ioCost{
-			t.Size, newTouched(t.Random), newTouched(t.Sequential), newTouched(t.RandomWrite),
-			newTouched(t.SequentialWrite),
-		})
-	}
-	return out
-}
-
-func newTouched(c align.Change) Touched {
-	now, _ := c.Now().Float64()
-	aligned, _ := c.Aligned().Float64()
-	return Touched{now, aligned}
 }
 
 // impacts prints the tables. Partitions that cost the same share one.
@@ -206,9 +177,9 @@ func (i *Impact) reads() string {
 func decimal(f float64) string { return strconv.FormatFloat(f, 'f', 3, 64) }
 
 // blocks returns the number now, coloured where it could be smaller, and when the partition is aligned.
-func (t *Text) blocks(x Touched) string {
+func (t *Text) blocks(x align.Change) string {
 	now := decimal(x.Now)
-	if x.Now > x.Aligned {
+	if x.Worse() {
 		now = t.Paint(text.FgRed, now)
 	}
 	return now + " / " + decimal(x.Aligned)
