@@ -22,7 +22,7 @@ import (
 )
 
 func storageOf(t require.TestingT, name string) align.Storage {
-	s, err := align.Profiles{}.Parse(name)
+	s, err := align.ParseStorage(name)
 	require.NoError(t, err)
 	return s
 }
@@ -307,7 +307,7 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 			parts...)
 		c := align.Case{
 			Boundary: align.BoundaryOf(4096 << rapid.IntRange(0, 8).Draw(t, "boundary")),
-			Storage:  storageOf(t, rapid.SampledFrom(align.Profiles{}.Names()).Draw(t, "storage")),
+			Storage:  storageOf(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage")),
 		}
 		if rapid.Bool().Draw(t, "refused") {
 			c.Refusals = []align.Finding{{Code: "x"}}

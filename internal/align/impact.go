@@ -19,9 +19,8 @@ var ioSizes = []int64{
 }
 
 // Touched is how many blocks of the storage one I/O costs on average: those that it touches, and for a write also those
-// that are read first, see Storage.Rewrites. Random and Sequential are reads. The numbers leave out what hides a part of
-// the cost, caches, read-ahead and the merging of adjacent I/O, and what adds to it, that a write waits for what it reads
-// first.
+// that are read first, see Storage.Rewrites. Random and Sequential are reads. Caches, read-ahead and merged I/O, which
+// hide the cost, and the time that a write waits for its reads, which adds to it, are not counted.
 type Touched struct {
 	Size            int64  `json:"size_bytes"` // of the I/O
 	Random          Change `json:"random"`

@@ -25,12 +25,12 @@ func partitionAt(off int64, v volume.Volume) boot.Partition {
 	}
 }
 
-// storageNames are the built-in profiles, sizes, and both with the byte on which a block starts.
-var storageNames = append(align.Profiles{}.Names(), "512", "4K", "8K", "32K", "256K", "1M", "4M", "32K+63s", "zvol+512",
+// storageNames are the storages with names, sizes, and both with the byte on which a block starts.
+var storageNames = append(align.StorageNames(), "512", "4K", "8K", "32K", "256K", "1M", "4M", "32K+63s", "zvol+512",
 	"vmfs+32256")
 
 func storage(t require.TestingT, name string) align.Storage {
-	s, err := align.Profiles{}.Parse(name)
+	s, err := align.ParseStorage(name)
 	require.NoError(t, err)
 	return s
 }
@@ -133,7 +133,7 @@ func TestAlignedIsNeverWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := partitionAt(512*rapid.Int64Range(0, 1<<33).Draw(t, "start"),
 			volume.Volume{BlockSize: 512 << rapid.IntRange(0, 8).Draw(t, "shift")})
-		s := storage(t, rapid.SampledFrom(align.Profiles{}.Names()).Draw(t, "storage"))
+		s := storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage"))
 		i := align.ImpactOf(p, s)
 		for _, x := range i.Table() {
 			for _, c := range []align.Change{x.Random, x.Sequential, x.RandomWrite, x.SequentialWrite} {
@@ -222,7 +222,7 @@ func TestStorages(t *testing.T) {
 		"generic": 4096, "netapp": 4096, "clariion": 65536, "3par": 16384, "hp-raid5": 65536, "flasharray": 512,
 		"vmfs": 65536, "ceph": 4 << 20, "zvol": 16384, "nutanix": 1 << 20, "s2d": 256 << 10,
 	}
-	for _, name := range (align.Profiles{}).Names() {
+	for _, name := range align.StorageNames() {
 		s := storage(t, name)
 		require.Equal(t, name, s.Name)
 		if want, ok := sizes[name]; ok {
@@ -231,7 +231,7 @@ func TestStorages(t *testing.T) {
 		require.NotEmpty(t, s.Source, name)
 		require.Equal(t, s.Rewrites, storage(t, name+"+0").Rewrites)
 	}
-	require.Equal(t, "generic", align.Profiles{}.Names()[0])
+	require.Equal(t, "generic", align.StorageNames()[0])
 	require.Equal(t, storage(t, "netapp"), storage(t, "NetApp"))
 	require.Equal(t, storage(t, "64K"), storage(t, "65536"))
 	shifted := storage(t, "32K+63s")
@@ -242,21 +242,21 @@ func TestStorages(t *testing.T) {
 	require.Equal(t, storage(t, "32K").About, storage(t, "32K+32K").About)
 	require.Equal(t, storage(t, "512").About, storage(t, "512+63s").About)
 	for _, bad := range []string{"", "2", "3K", "-4K", "emc", "8M", "\x1b[2J", "../generic"} {
-		_, err := align.Profiles{}.Parse(bad)
+		_, err := align.ParseStorage(bad)
 		require.ErrorContains(t, err, "want one of generic, 3par, 4kn, 512e, azure, ceph", bad)
 		require.ErrorContains(t, err, "or a power of two from 512 to 4M", bad)
 	}
 	for _, bad := range []string{"32K+", "32K+100", "vmfs+-512", "4K+x", "flasharray+1"} {
-		_, err := align.Profiles{}.Parse(bad)
+		_, err := align.ParseStorage(bad)
 		require.ErrorContains(t, err, "offset", bad)
 	}
 }
 
-// docs/cost-model.md lists the profiles as they are, and the model with the numbers that it computes.
+// docs/cost-model.md lists the storages as they are, and the model with the numbers that it computes.
 func TestCostModelIsDocumented(t *testing.T) {
 	b := disktest.ReadFile(t, "../../docs/cost-model.md")
 	text, yes := string(b), map[bool]string{true: "yes", false: "no"}
-	for _, name := range (align.Profiles{}).Names() {
+	for _, name := range align.StorageNames() {
 		s := storage(t, name)
 		require.Contains(t, text, fmt.Sprintf("| `%s` | %s | %s | %s | %s |", name, s.About, units.Short(s.Block),
 			yes[s.Rewrites], yes[s.Documented]))
@@ -285,68 +285,14 @@ func TestCostModelIsDocumented(t *testing.T) {
 		vmfs.Of(65536).Sequential.More()))
 }
 
-func TestProfilesOfASite(t *testing.T) {
-	p, err := align.ParseProfiles([]byte(`
-[array1]
-about = "our array"
-block = "32K"
-offset = "63s"
-read_modify_write = true
-
-[netapp]
-about = "our filer"
-block = "8K"
-`))
-	require.NoError(t, err)
-	require.Equal(t, []string{"array1", "netapp", "generic"}, p.Names()[:3])
-	got, err := p.Parse("Array1")
-	require.NoError(t, err)
-	_, err = p.Parse("array1+512")
-	require.ErrorContains(t, err, `"array1" has an offset in its profile, 32256; leave out +512`)
-	require.Equal(t, align.Storage{
-		Name: "array1", About: "our array, from byte 32256 on", Block: 32768, Offset: 32256, Rewrites: true,
-	}, got)
-	got, err = p.Parse("netapp")
-	require.NoError(t, err)
-	require.EqualValues(t, 8192, got.Block)
-	for text, want := range map[string]string{
-		"":                             "no profile",
-		"about = \"x\"":                "line 1",
-		"[a]\nabout = \"x\"\nblok = 1": `line 3: unknown key "a.blok", want about, block,`,
-		"[a]\nblock = 4096": `line 2, column 9: key "a.block": want a table such as ` +
-			`[array1], with text`,
-		"[a]\nabout = \"x\"":                                 `[a]: block = "": size "": want a whole number`,
-		"[a]\nabout = \"x\"\nblock = \"3K\"":                 `[a]: block = "3K": want a power of two from 512 to 4M`,
-		"[a]\nblock = \"4K\"":                                `[a]: about has 0 bytes, want 1 to 80`,
-		"[a]\nabout = \"x\"\nblock = \"4K\"\noffset = \"5\"": "want a multiple of 512",
-		"[a]\nabout = \"x\\u001b[2J\"\nblock = \"4K\"": `about = "x\x1b[2J": want characters that ` +
-			`can be printed`,
-		"[a]\nabout = \"x\\ny\"\nblock = \"4K\"":                         "in one line",
-		"[A]\nabout = \"x\"\nblock = \"4K\"":                             "want a name of at most 32 small letters",
-		"[64k]\nabout = \"x\"\nblock = \"4K\"":                           "which is no size",
-		"[a]\nabout = \"x\"\nblock = \"4K\"\nsource = \"" + big5K + "\"": "source has 5120 bytes, want at most 4096",
-		"[a\nabout":                       "line 1, column",
-		strings.Repeat("#", 1<<20) + "\n": "1048577 bytes of profiles, want at most 1048576",
-	} {
-		_, err := align.ParseProfiles([]byte(text))
-		require.ErrorContains(t, err, want, "%.80q", text)
-	}
-}
-
-var big5K = strings.Repeat("x", 5120)
-
-func FuzzParseProfiles(f *testing.F) {
-	f.Add([]byte("[a]\nabout = \"x\"\nblock = \"4K\"\noffset = \"1K\""))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		p, err := align.ParseProfiles(text)
+func FuzzParseStorage(f *testing.F) {
+	f.Add("32K+63s")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := align.ParseStorage(text)
 		if err != nil {
 			return
 		}
-		for _, name := range p.Names() {
-			s, err := p.Parse(name)
-			require.NoError(t, err)
-			require.Less(t, s.Offset, s.Block)
-			align.ImpactOf(partitionAt(63*512, volume.Volume{BlockSize: 4096}), s).Text()
-		}
+		require.Less(t, s.Offset, s.Block)
+		align.ImpactOf(partitionAt(63*512, volume.Volume{BlockSize: 4096}), s).Text()
 	})
 }

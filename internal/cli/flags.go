@@ -2,8 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -167,59 +165,29 @@ func ToHelp() string {
 		". With ,align=SIZE appended, the size of the disk becomes a multiple of SIZE."
 }
 
-// Storage has the flags for the storage below the images.
+// Storage is the flag for the storage below the images.
 type Storage struct {
-	align.Storage        // set by Find
-	Named         bool   // by the user
-	name          string // of a profile, or a size
-	Profiles      string // file of profiles
+	align.Storage
+	Named bool // by the user
 }
 
-// String returns the argument.
-func (s *Storage) String() string { return s.name }
+// String returns the name.
+func (s *Storage) String() string { return s.Name }
 
-// Set takes the argument of --storage. What it means depends on --profiles.
-func (s *Storage) Set(name string) error {
-	s.name, s.Named = name, true
-	return nil
+// Set finds the storage.
+func (s *Storage) Set(name string) (err error) {
+	s.Storage, err = align.ParseStorage(name)
+	s.Named = true
+	return err
 }
 
 // Type is the word that help texts show for the argument.
 func (s *Storage) Type() string { return "STORAGE" }
 
-// Add adds --storage and --profiles.
+// Add adds the flag.
 func (s *Storage) Add(cmd *cobra.Command) {
-	s.name = align.Profiles{}.Names()[0]
-	addFlags(cmd, "storage", s, "profiles", &s.Profiles)
-}
-
-// Find finds the storage that the flags name.
-func (s *Storage) Find() error {
-	var known align.Profiles
-	if s.Profiles != "" {
-		text, err := readFile(s.Profiles, align.MaxProfiles+1)
-		if err != nil {
-			return Usage("--profiles: %w", err)
-		}
-		if known, err = align.ParseProfiles(text); err != nil {
-			return Usage("--profiles %s: %w", s.Profiles, err)
-		}
-	}
-	var err error
-	if s.Storage, err = known.Parse(s.name); err != nil {
-		return Usage("--storage: %w", err)
-	}
-	return nil
-}
-
-// readFile reads what a user has set down in a file, no more than so many bytes of it.
-func readFile(path string, most int64) ([]byte, error) {
-	in, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer in.Close()
-	return io.ReadAll(io.LimitReader(in, most))
+	s.Storage = align.Generic()
+	addFlags(cmd, "storage", s)
 }
 
 // BenchFile is the flag that names the result of a benchmark.

@@ -67,6 +67,7 @@ var removed = map[string]string{
 	"log-format":     "the lines of --log are JSON, which jq prints as text",
 	"quick":          "leave it out: a run takes some minutes; --rounds 3 --runtime 1s is the quickest that can judge",
 	"read-only":      "name a folder on that storage: writes suffer most, and a scratch file is filled there",
+	"profiles":       "--storage takes a size and the byte on which a block starts, such as 32K+63s",
 	"resumable":      "an ended copy starts again; trueup resume is for replace and move",
 	"replace":        "write trueup replace DISK",
 	"since":          "trueup scan --since compares with an earlier scan; for earlier sums, report the older FILEs",

@@ -90,7 +90,7 @@ func (f *inspectFlags) add(cmd *cobra.Command) {
 }
 
 func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, paths []string) error {
-	if err := errors.Join(f.Check(), f.storage.Find(), f.Apart("IMAGE", paths)); err != nil {
+	if err := errors.Join(f.Check(), f.Apart("IMAGE", paths)); err != nil {
 		return err
 	}
 	var err error

@@ -211,7 +211,6 @@ func TestNonsenseArguments(t *testing.T) {
 		{64, "--ignore: absent: no such file", []string{"scan", "--ignore", "absent", "src.img"}},
 		{64, "--files-from: absent: no such file", []string{"scan", "--files-from", "absent"}},
 		{1, "--files-from dir: is a directory", []string{"scan", "--files-from", "dir"}},
-		{64, "--profiles: absent: no such file", []string{"inspect", "--profiles", "absent", "src.img"}},
 		{1, "--bench: absent: no such file", []string{"inspect", "--bench", "absent", "src.img"}},
 		{64, "a folder has the name already; name another path", []string{"serve", "--socket", "dir", "src.img"}},
 		{1, "no such file or directory; make it first", []string{"serve", "--socket", "absent/x", "src.img"}},

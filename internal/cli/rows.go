@@ -123,10 +123,9 @@ var ownFlags = []flagRow{
 	{name: "allow-unknown", help: "exit with 0 if the content of a disk is unknown"},
 	{name: "allow-empty", help: "exit with 0 if no image was judged"},
 	{
-		name: "storage", choices: align.Profiles{}.Names,
+		name: "storage", choices: align.StorageNames,
 		help: "storage below, for the costs: a size from 512 to 4M, or one of %s; +OFFSET is where its blocks start",
 	},
-	{name: "profiles", help: "read more storages for --storage from `FILE`, in TOML"},
 
 	// serve
 	{

@@ -110,10 +110,10 @@ func (f *scanFlags) checkFlags() error {
 	if err := f.Consistent(f.RequireSandbox); err != nil {
 		return err
 	}
-	if err := errors.Join(f.storage.Find(), f.SettleOut()); err != nil {
+	if err := f.SettleOut(); err != nil {
 		return err
 	}
-	if err := f.Settle(f.Out, f.storage.Profiles, f.Output == "json"); err != nil {
+	if err := f.Settle(f.Out, f.Output == "json"); err != nil {
 		return err
 	}
 	return f.Spare()
@@ -131,7 +131,7 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 	t.Boundary, t.Storage, t.Jobs, t.Version = f.boundary.Criterion(), f.storage.Storage, f.Jobs, f.Version
 	t.Args = []string{Worker}
 	t.Reusable = f.Output == "json"
-	t.Spare = append(t.Spare, f.Out, f.storage.Profiles, f.template)
+	t.Spare = append(t.Spare, f.Out, f.template)
 	if f.OwnProcess {
 		t.Confine = func(a sandbox.Access) {
 			if !a.Workers {

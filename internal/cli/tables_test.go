@@ -180,23 +180,6 @@ func TestImageFormatIsOneEntry(t *testing.T) {
 		"is named as dummy, but has neither its header nor its footer")
 }
 
-func TestStorageIsOneEntry(t *testing.T) {
-	path := dummyDisk(t, "", "nothing")
-	inspect := []string{"inspect", "--storage", "dummy", path}
-	require.Contains(t, trueup(t, inspect...).stderr, "no storage \"dummy\"")
-	profiles := filepath.Join(t.TempDir(), "site.toml")
-	put(t, profiles, []byte("[dummy]\nabout = \"Dummy Array, 512-byte blocks\"\nblock = \"512\"\n"))
-	inspect = append(inspect, "--profiles", profiles)
-	require.Contains(t, strings.Join(strings.Fields(trueup(t, inspect...).stdout), " "),
-		"Not for this storage (Dummy Array, 512-byte blocks): alignment does not matter to it.")
-	scan := trueup(t, "scan", "-o", "json", "--isolation", "none", "--storage", "dummy", "--profiles", profiles, path)
-	require.Contains(t, scan.stdout, `"storage":"dummy"`)
-	require.Contains(t, scan.stdout, "Dummy Array, 512-byte blocks")
-	require.NoError(t, os.WriteFile(profiles, []byte("[dummy]\nabout = \"x\"\nsize = 1\n"), 0o600))
-	require.Contains(t, trueup(t, inspect...).stderr, "site.toml: line 3: unknown key \"dummy.size\"")
-	require.Equal(t, 64, trueup(t, inspect...).code)
-}
-
 // enum reads the values that the JSON schema allows at a place.
 func enum(t *testing.T, place ...string) []string {
 	t.Helper()

@@ -111,7 +111,7 @@ func text(t *testing.T, fixture, storage string, impacts bool) string {
 	require.NoError(t, err)
 	r, s := inspect(t, fixture, d), align.Generic()
 	if storage != "" {
-		s, err = align.Profiles{}.Parse(storage)
+		s, err = align.ParseStorage(storage)
 		require.NoError(t, err)
 		r.Costs, r.Advice = report.NewCosts(l, s), align.For(l, align.Case{Boundary: r.Boundary, Storage: s})
 	}

@@ -68,17 +68,16 @@ func (c *Choices) scriptOn(system string) error {
 	return nil
 }
 
-// Settle refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out
-// and profiles are files of the command; rows is set if out gets rows of JSON. It also reads --fail-on, --shard and
-// --label.
-func (c *Choices) Settle(out, profiles string, rows bool) (err error) {
+// Settle refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out is
+// the report; rows is set if it gets rows of JSON. It also reads --fail-on, --shard and --label.
+func (c *Choices) Settle(out string, rows bool) (err error) {
 	if c.shard, err = ParseShard(c.Shard); err != nil {
 		return err
 	}
 	if c.labels, err = results.ParseLabels(c.Label); err != nil {
 		return ondisk.In(ondisk.ErrUsage, "--label %w", err)
 	}
-	if err := errors.Join(c.apart(out, profiles), c.settleSince(out, rows)); err != nil {
+	if err := errors.Join(c.apart(out), c.settleSince(out, rows)); err != nil {
 		return err
 	}
 	if c.Script != "" {
@@ -126,12 +125,11 @@ func (c *Choices) settleSince(out string, rows bool) error {
 }
 
 // apart refuses one file for two purposes.
-func (c *Choices) apart(out, profiles string) error {
+func (c *Choices) apart(out string) error {
 	script := store.Use{Flag: "--script", Path: c.Script}
 	read := []store.Use{
 		{Flag: "--ignore", Path: c.Ignore},
 		{Flag: "--files-from", Path: c.FilesFrom},
-		{Flag: "--profiles", Path: profiles},
 	}
 	if err := store.Apart(store.Use{Flag: "--out", Path: out}, append(read, script)...); err != nil {
 		return err
