@@ -2,11 +2,9 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/report"
@@ -27,16 +25,14 @@ func (b *Bench) Text(t *report.Text) {
 		for _, g := range measured.Typical(b.measuredAt(start)) {
 			parts = append(parts, g.Text())
 		}
-		t.Lead(text.Bold, "Aligned instead of "+units.Format(start)+":", strings.Join(parts, "; ")+".")
+		t.Lead(report.Bold, "Aligned instead of "+units.Format(start)+":", strings.Join(parts, "; ")+".")
 	}
 	fmt.Fprintln(t.W)
 	for _, fact := range b.facts() {
 		t.Para(0, "%s.", fact)
 	}
 	fmt.Fprintln(t.W)
-	for l := range strings.Lines(b.table()) {
-		fmt.Fprintln(t.W, strings.TrimRight(l, " \n"))
-	}
+	b.table(t)
 	fmt.Fprintln(t.W)
 	t.Para(0, "Numbers are medians of all rounds; percentages are latencies that so many I/Os stayed below. A "+
 		"difference is called one only where the rounds of both starts do not overlap, from least to most, and the "+
@@ -77,29 +73,18 @@ func (b *Bench) facts() []string {
 	return out
 }
 
-// table returns the lines of all points, those of a load below its name.
-func (b *Bench) table() string {
-	w := table.NewWriter()
-	w.SetStyle(table.StyleDefault)
-	w.Style().Options = table.OptionsNoBordersAndSeparators
-	w.Style().Format.Header = text.FormatDefault
-	w.AppendHeader(table.Row{
-		"start", "I/O a second", "least to most", "50 %", "99 %", "aligned does ... as many",
-	})
-	var right []table.ColumnConfig
-	for n := 2; n <= 5; n++ {
-		right = append(right, table.ColumnConfig{Number: n, Align: text.AlignRight, AlignHeader: text.AlignRight})
-	}
-	w.SetColumnConfigs(right)
+// table prints all points, those of a load below its name.
+func (b *Bench) table(t *report.Text) {
+	var rows [][]string
 	ms := func(ns int64) string { return fmt.Sprintf("%.2f ms", float64(ns)/1e6) }
 	for _, l := range b.Loads {
-		w.AppendRow(table.Row{report.Safe(l.Name)})
+		rows = append(rows, []string{report.Safe(l.Name)})
 		for _, p := range l.Points {
 			against := "(aligned)"
 			if p.Against != nil {
 				against = p.Against.Text()
 			}
-			w.AppendRow(table.Row{
+			rows = append(rows, []string{
 				"  " + units.Format(p.Start), fmt.Sprintf("%.0f", p.IOPS.Median),
 				fmt.Sprintf("%.0f to %.0f", p.IOPS.Min, p.IOPS.Max),
 				ms(p.Latency(func(r measured.Round) int64 { return r.P50 })),
@@ -107,5 +92,6 @@ func (b *Bench) table() string {
 			})
 		}
 	}
-	return w.Render()
+	t.Table(slices.Values(rows), "start", ">I/O a second", ">least to most", ">50 %", ">99 %",
+		"aligned does ... as many")
 }

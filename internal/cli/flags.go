@@ -2,6 +2,8 @@ package cli
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -202,7 +204,12 @@ func (b BenchFile) Read(out string) (*report.Benchmark, error) {
 	if err := store.Apart(store.Use{Flag: "--out", Path: out}, store.Use{Flag: "--bench", Path: path}); err != nil {
 		return nil, err
 	}
-	text, err := readFile(path, measured.MaxFile+1)
+	in, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("--bench: %w", err)
+	}
+	defer in.Close()
+	text, err := io.ReadAll(io.LimitReader(in, measured.MaxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("--bench: %w", err)
 	}

@@ -16,8 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/self"
@@ -114,9 +112,9 @@ func (r *Judge) Text(t *report.Text) {
 		verdict := fmt.Sprintf("%-13s", strings.ReplaceAll(string(x.Verdict), "_", " "))
 		switch x.Verdict {
 		case Differs, Failed:
-			verdict = t.Paint(text.FgRed, verdict)
+			verdict = t.Paint(report.Red, verdict)
 		case Agrees:
-			verdict = t.Paint(text.FgGreen, verdict)
+			verdict = t.Paint(report.Green, verdict)
 		case NotLooked:
 		}
 		fmt.Fprintf(t.W, "  %s  ", verdict)
@@ -126,7 +124,7 @@ func (r *Judge) Text(t *report.Text) {
 		fmt.Fprintf(t.W, "%s: no judge found a difference\n", report.Safe(r.Dest))
 		return
 	}
-	fmt.Fprintf(t.W, "%s: %s\n", report.Safe(r.Dest), t.Paint(text.FgRed, "a judge found a difference"))
+	fmt.Fprintf(t.W, "%s: %s\n", report.Safe(r.Dest), t.Paint(report.Red, "a judge found a difference"))
 }
 
 // Case is a copy that is to be judged.

@@ -9,9 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/layout"
@@ -72,7 +69,7 @@ func (t *Text) copyCost(c *Cost, u *Unpacked) {
 }
 
 func (t *Text) refusals(fs []align.Finding) {
-	t.printf("%s\n", t.Paint(text.FgRed, "Refused, nothing would be written:"))
+	t.printf("%s\n", t.Paint(Red, "Refused, nothing would be written:"))
 	for _, f := range fs {
 		t.printf("  ")
 		t.Para(6, "%s: %s", f.Subject, SafeMessage(f.Text))
@@ -112,16 +109,15 @@ func (t *Text) gapMoves(gs []GapMove) {
 const maxGapMoves = 16
 
 func (t *Text) moves(c Changes) {
-	w := newTable()
-	w.AppendHeader(table.Row{"partition", "from LBA", "to LBA", "shift", "size"})
+	var rows [][]string
 	for _, m := range c.Moves {
-		w.AppendRow(table.Row{
-			m.Partition, m.From / c.sector, m.To / c.sector, units.Format(m.Delta),
+		rows = append(rows, []string{
+			strconv.Itoa(m.Partition), decimal(m.From / c.sector), decimal(m.To / c.sector), units.Format(m.Delta),
 			units.Format(m.Size),
 		})
 	}
 	t.printf("\n")
-	t.table(w)
+	t.Table(slices.Values(rows), ">partition", ">from LBA", ">to LBA", ">shift", ">size")
 }
 
 // summary prints the plan in a sentence.
@@ -151,70 +147,25 @@ func (t *Text) patches(ps []Patch) {
 		return
 	}
 	t.printf("\nFields that change, at their place in the result:\n\n")
-	digits, left, widths := t.patchWidths(ps)
-	t.patchRow(widths, [3]string{"offset", "old", "new"}, "reason")
-	for _, p := range ps {
-		reason := SafeMessage(p.Reason)
-		if left > 0 && len(reason) > left {
-			reason = text.WrapSoft(reason, left)
-		}
-		t.patchRow(widths, patchCells(p, digits), reason)
+	digits := manyDigits
+	if t.Width > 0 {
+		digits = fewDigits
 	}
-}
-
-func patchCells(p Patch, digits int) [3]string {
-	return [3]string{"0x" + strconv.FormatInt(p.Off, 16), cut(p.Old, digits), cut(p.New, digits)}
-}
-
-// patchRow prints a row as the other tables do; cells may have several lines. There can be tens of thousands of rows:
-// a table in memory would take a third of all processor time.
-func (t *Text) patchRow(widths [3]int, cells [3]string, reason string) {
-	var lines [4][]string
-	height := 0
-	for n, cell := range []string{cells[0], cells[1], cells[2], reason} {
-		lines[n] = strings.Split(cell, "\n")
-		height = max(height, len(lines[n]))
-	}
-	for row := range height {
-		var at [4]string
-		for n := range at {
-			if row < len(lines[n]) {
-				at[n] = lines[n][row]
-			}
-		}
-		l := " " + text.AlignRight.Apply(at[0], widths[0]) + "  " + text.AlignLeft.Apply(at[1], widths[1]) + "  " +
-			text.AlignLeft.Apply(at[2], widths[2]) + "  " + at[3]
-		t.printf("%s\n", strings.TrimRight(l, " "))
-	}
-}
-
-// Widths of the list of fields, in characters.
-const (
-	manyDigits  = 32 // of a value, in hexadecimal
-	fewDigits   = 16
-	leastReason = 24
-)
-
-// patchWidths returns how many digits of a value stand on one line, what is left for the reason (0: no limit), and
-// the widths of the other columns.
-func (t *Text) patchWidths(ps []Patch) (digits, reason int, widths [3]int) {
-	for _, digits = range []int{manyDigits, fewDigits} {
-		widths = [3]int{len("offset"), len("old"), len("new")}
+	t.Table(func(yield func([]string) bool) {
 		for _, p := range ps {
-			for n, cell := range patchCells(p, digits) {
-				widths[n] = max(widths[n], text.LongestLineLen(cell))
+			offset := "0x" + strconv.FormatInt(p.Off, 16)
+			if !yield([]string{offset, cut(p.Old, digits), cut(p.New, digits), SafeMessage(p.Reason)}) {
+				return
 			}
 		}
-		if t.Width == 0 {
-			return digits, 0, widths
-		}
-		const blanks = 1 + 3*2
-		if reason = t.Width - blanks - widths[0] - widths[1] - widths[2]; reason >= 2*leastReason {
-			break
-		}
-	}
-	return digits, max(reason, leastReason), widths
+	}, ">offset", "old", "new", "<reason")
 }
+
+// Digits of a value in hexadecimal: at most, and on a line within a width.
+const (
+	manyDigits = 32
+	fewDigits  = 16
+)
 
 // cut shortens a run of hexadecimal digits, with so many on a line; JSON has it whole.
 func cut(s string, digits int) string {
@@ -392,7 +343,7 @@ func movedText(n int) string {
 func (t *Text) Verify(r *Verify) {
 	switch {
 	case !r.Equal:
-		t.printf("%s: %s differs from what %s would become:\n", t.Paint(text.FgRed, "Different"), Safe(r.Dest),
+		t.printf("%s: %s differs from what %s would become:\n", t.Paint(Red, "Different"), Safe(r.Dest),
 			Safe(r.Source))
 		for _, d := range r.Differences {
 			t.printf("  ")

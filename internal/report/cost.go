@@ -2,13 +2,11 @@ package report
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/bench/measured"
@@ -145,25 +143,19 @@ func (t *Text) impact(i *Impact, numbers []string) {
 	}
 	t.printf("\n")
 	t.Para(2, "%s, %s:", Capital(partitions(numbers)), unit)
-	w := newTable()
-	header := table.Row{"I/O size", "random", "sequential"}
+	names := []string{">I/O size", ">random", ">sequential"}
 	if i.Rewrites {
-		header = table.Row{"I/O size", "random reads", "random writes", "sequential reads", "sequential writes"}
+		names = []string{">I/O size", ">random reads", ">random writes", ">sequential reads", ">sequential writes"}
 	}
-	w.AppendHeader(header)
-	var right []table.ColumnConfig
-	for n := range header {
-		right = append(right, table.ColumnConfig{Number: n + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
-	}
-	w.SetColumnConfigs(right)
+	var rows [][]string
 	for _, io := range i.IO {
-		row := table.Row{units.Format(io.Size), t.blocks(io.Random), t.blocks(io.Sequential)}
+		row := []string{units.Format(io.Size), t.blocks(io.Random), t.blocks(io.Sequential)}
 		if i.Rewrites {
-			row = table.Row{row[0], row[1], t.blocks(io.RandomWrite), row[2], t.blocks(io.SequentialWrite)}
+			row = []string{row[0], row[1], t.blocks(io.RandomWrite), row[2], t.blocks(io.SequentialWrite)}
 		}
-		w.AppendRow(row)
+		rows = append(rows, row)
 	}
-	t.table(w)
+	t.Table(slices.Values(rows), names...)
 }
 
 // reads explains what is counted for writes.
@@ -174,15 +166,13 @@ func (i *Impact) reads() string {
 	return ""
 }
 
-func decimal(f float64) string { return strconv.FormatFloat(f, 'f', 3, 64) }
-
 // blocks returns the number now, coloured where it could be smaller, and when the partition is aligned.
 func (t *Text) blocks(x align.Change) string {
-	now := decimal(x.Now)
+	now := fmt.Sprintf("%.3f", x.Now)
 	if x.Worse() {
-		now = t.Paint(text.FgRed, now)
+		now = t.Paint(Red, now)
 	}
-	return now + " / " + decimal(x.Aligned)
+	return fmt.Sprintf("%s / %.3f", now, x.Aligned)
 }
 
 // cost explains a misalignment to a reader new to it, in general or on the storage that the user has named. A text that
@@ -248,7 +238,7 @@ func (t *Text) advice(a align.Advice) {
 		return
 	}
 	t.printf("\n")
-	t.Lead(text.Bold, "Should you bother?", SafeMessage(a.Text))
+	t.Lead(Bold, "Should you bother?", SafeMessage(a.Text))
 }
 
 // Measured is what a benchmark of the storage proves for a disk.

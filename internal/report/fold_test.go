@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -20,7 +19,7 @@ func TestFold(t *testing.T) {
 		n := rapid.IntRange(2, 100).Draw(t, "columns")
 		lines := Fold(strings.Join(words, " "), n)
 		for _, l := range lines {
-			require.LessOrEqual(t, text.StringWidthWithoutEscSequences(l), n)
+			require.LessOrEqual(t, Cells(l), n)
 		}
 		require.Equal(t, strings.Join(words, ""), strings.ReplaceAll(strings.Join(lines, ""), " ", ""))
 	})
@@ -30,7 +29,7 @@ func TestFold(t *testing.T) {
 
 // Paint neither counts nor goes on in the next line.
 func TestFoldOfPaintedWords(t *testing.T) {
-	painted := (&Text{Color: true}).Paint(text.FgYellow, "Partly aligned:")
+	painted := (&Text{Color: true}).Paint(Yellow, "Partly aligned:")
 	require.Equal(t, []string{painted + " the first", "partition"}, Fold(painted+" the first partition", 25))
 	require.Equal(t, []string{painted[:11], painted[12:]}, Fold(painted, 4))
 }

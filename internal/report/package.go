@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -142,7 +140,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 			possible = possible && len(d.Inspect.Refusals) == 0 && d.Inspect.Advice.Action != align.Repair
 		} else {
 			possible = false
-			t.Para(4, "%s %s", t.Paint(text.FgRed, "error:"), SafeMessage(d.Error.Message)) // which names the disk
+			t.Para(4, "%s %s", t.Paint(Red, "error:"), SafeMessage(d.Error.Message)) // which names the disk
 		}
 	}
 	if misaligned && possible && !t.List { // one disk that is refused keeps the whole package from being written
@@ -231,7 +229,7 @@ func (t *Text) PackageVerify(r *PackageVerify) {
 		t.Verify(d)
 	}
 	for _, d := range r.Differences {
-		t.printf("%s ", t.Paint(text.FgRed, "Different:"))
+		t.printf("%s ", t.Paint(Red, "Different:"))
 		t.Para(4, "%s", SafeMessage(d))
 	}
 	if r.Equal {

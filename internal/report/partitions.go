@@ -2,10 +2,8 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
-
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/units"
@@ -25,32 +23,33 @@ func (t *Text) list(i Image, d Disk) {
 	if len(d.Partitions) == 0 {
 		return
 	}
-	w := newTable()
-	head := table.Row{"Device", "Boot", "Start", "End", "Sectors", "Size", "Id", "Type", "Alignment"}
+	names := []string{"Device", "Boot", ">Start", ">End", ">Sectors", ">Size", ">Id", "Type", "Alignment"}
 	if d.Table.Scheme == "gpt" {
-		head = table.Row{"Device", "Start", "End", "Sectors", "Size", "Type", "Alignment"}
+		names = []string{"Device", ">Start", ">End", ">Sectors", ">Size", "Type", "Alignment"}
 	}
-	w.AppendHeader(head)
+	var rows [][]string
 	for _, p := range d.Partitions {
-		w.AppendRow(t.listRow(i.Path, p, sector, d.Boundary))
+		rows = append(rows, t.listRow(i.Path, p, sector, d.Boundary))
 	}
 	t.printf("\n")
-	t.table(w)
+	t.Table(slices.Values(rows), names...)
 }
 
-func (t *Text) listRow(path string, p Partition, sector int64, boundary align.Boundary) table.Row {
+func (t *Text) listRow(path string, p Partition, sector int64, boundary align.Boundary) []string {
 	sectors := p.Size / sector
-	place := table.Row{p.StartLBA, p.StartLBA + sectors - 1, sectors, units.Format(p.Size)}
+	place := []string{
+		decimal(p.StartLBA), decimal(p.StartLBA + sectors - 1), decimal(sectors), units.Format(p.Size),
+	}
 	device := deviceName(path, p.Number)
 	if p.Kind == "gpt" {
-		return append(append(table.Row{device}, place...), typeText(p), t.alignment(p, boundary))
+		return slices.Concat([]string{device}, place, []string{typeText(p), t.alignment(p, boundary)})
 	}
 	active := ""
 	if p.Active {
 		active = "*"
 	}
 	id := strings.TrimLeft(strings.TrimPrefix(p.Type, "0x"), "0")
-	return append(append(table.Row{device, active}, place...), id, p.TypeName, t.alignment(p, boundary))
+	return slices.Concat([]string{device, active}, place, []string{id, p.TypeName, t.alignment(p, boundary)})
 }
 
 // deviceName names a partition as the kernel does: "p" separates its number from a digit before it.
@@ -67,14 +66,14 @@ func (t *Text) alignment(p Partition, boundary align.Boundary) string {
 	on := units.Short(p.Alignment)
 	switch p.Verdict {
 	case align.Misaligned:
-		return t.Paint(text.FgRed, on+" (off 4K)")
+		return t.Paint(Red, on+" (off 4K)")
 	case align.BelowBoundary:
-		return t.Paint(text.FgYellow, on+" (off "+boundary.String()+")")
+		return t.Paint(Yellow, on+" (off "+boundary.String()+")")
 	case align.Aligned:
 		if p.Stays != "" {
 			on += " (data on " + units.Short(units.Alignment(p.Data)) + ")"
 		}
-		return t.Paint(text.FgGreen, on)
+		return t.Paint(Green, on)
 	case align.NothingToJudge:
 	}
 	if p.Volume != nil {
@@ -124,17 +123,17 @@ func (t *Text) parts(v *Volume, d Disk) {
 	if len(v.Parts) == 0 {
 		return
 	}
-	w := newTable()
-	w.AppendHeader(table.Row{"   ", "name", "kind", "start LBA", "size", "on " + d.Boundary.String()})
+	var rows [][]string
 	for _, p := range v.Parts[:min(len(v.Parts), maxParts)] {
-		row := table.Row{"", Safe(p.Name), Safe(p.Kind), "-", units.Format(p.Size), "-"}
+		row := []string{"", Safe(p.Name), Safe(p.Kind), "-", units.Format(p.Size), "-"}
 		if p.Start != nil {
-			row[3], row[5] = *p.Start/d.Sector(), t.yes(Partition{Verdict: d.Verdict}, d.Boundary.On(*p.Start))
+			row[3] = decimal(*p.Start / d.Sector())
+			row[5] = t.yes(Partition{Verdict: d.Verdict}, d.Boundary.On(*p.Start))
 		}
-		w.AppendRow(row)
+		rows = append(rows, row)
 	}
 	t.printf("\n")
-	t.table(w)
+	t.Table(slices.Values(rows), "   ", "name", "kind", ">start LBA", ">size", "on "+d.Boundary.String())
 	if more := len(v.Parts) - maxParts; more > 0 {
 		t.printf("    ... and %d more\n", more)
 	}

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -28,11 +26,11 @@ const (
 // glyphs show a state on a terminal that has block characters, and on any other.
 var glyphs = [...]struct {
 	block, plain string
-	color        text.Color
+	color        Color
 }{
-	free: {"·", ".", text.FgHiBlack}, extended: {"─", "-", text.FgHiBlack},
-	reserved: {"▪", "=", text.FgHiBlack}, aligned: {"█", "#", text.FgGreen},
-	below: {"▒", "+", text.FgYellow}, misaligned: {"▚", "X", text.FgRed},
+	free: {"·", ".", Gray}, extended: {"─", "-", Gray},
+	reserved: {"▪", "=", Gray}, aligned: {"█", "#", Green},
+	below: {"▒", "+", Yellow}, misaligned: {"▚", "X", Red},
 }
 
 // states has the verdicts of partitions; one without a verdict is shown as an extended one.

@@ -2,10 +2,6 @@ package report
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
-
-	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
@@ -81,7 +77,7 @@ func (t *Text) referenceWidths(refs []Reference) referenceWidths {
 	w, becomes := referenceWidths{len("position"), len("at byte"), len("points to byte")}, len("the same")
 	for _, r := range refs {
 		w.kind = max(w.kind, len(Safe(r.Kind)))
-		w.off = max(w.off, len(strconv.FormatInt(r.Off, 10)))
+		w.off = max(w.off, len(decimal(r.Off)))
 		w.points = max(w.points, len(r.pointsTo()))
 		becomes = max(becomes, len(r.becomes()))
 	}
@@ -93,8 +89,8 @@ func (t *Text) referenceWidths(refs []Reference) referenceWidths {
 }
 
 func (t *Text) reference(r Reference, w referenceWidths) {
-	for i, line := range strings.Split(text.WrapSoft(Safe(r.Kind), w.kind), "\n") {
-		if line = strings.TrimRight(line, " "); i > 0 {
+	for i, line := range Fold(Safe(r.Kind), w.kind) {
+		if i > 0 {
 			t.printf("   %s\n", line)
 			continue
 		}
@@ -118,7 +114,7 @@ func (r Reference) pointsTo() string {
 		return fmt.Sprintf("%d (disk %s)", r.Points, r.Disk)
 	}
 	if r.Target == 0 {
-		return strconv.FormatInt(r.Points, 10)
+		return decimal(r.Points)
 	}
 	return fmt.Sprintf("%d (partition %d)", r.Points, r.Target)
 }
@@ -126,7 +122,7 @@ func (r Reference) pointsTo() string {
 func (r Reference) becomes() string {
 	switch {
 	case r.To != r.Points:
-		return strconv.FormatInt(r.To, 10)
+		return decimal(r.To)
 	case r.Stays != "":
 		return "stays"
 	}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/shell"
@@ -124,7 +122,7 @@ func marked(stem, ext string) string {
 
 // next prints a command to be pasted, on a line of its own where it does not fit behind the words. It is never broken.
 func (t *Text) next(words, command string) {
-	if t.Width > 0 && text.StringWidthWithoutEscSequences(words+command) > t.Width {
+	if t.Width > 0 && Cells(words+command) > t.Width {
 		words = strings.TrimRight(words, " ") + "\n  "
 	}
 	t.printf("%s%s\n", words, command)

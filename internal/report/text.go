@@ -9,9 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/image"
@@ -56,14 +53,14 @@ func (t *Text) Para(indent int, format string, args ...any) {
 
 // Fold divides a text into lines of n columns, between words if it can; 0 is no limit. A painted word stays whole.
 func Fold(s string, n int) []string {
-	if n <= 0 || text.StringWidthWithoutEscSequences(s) <= n {
+	if n <= 0 || Cells(s) <= n {
 		return []string{strings.TrimRight(s, " ")}
 	}
 	n = max(n, 2) // no character takes more
 	var out []string
 	line, used := "", 0
 	for word := range strings.FieldsSeq(s) {
-		width := text.StringWidthWithoutEscSequences(word)
+		width := Cells(word)
 		if line != "" && used+1+width <= n {
 			line, used = line+" "+word, used+1+width
 			continue
@@ -72,30 +69,22 @@ func Fold(s string, n int) []string {
 			out = append(out, line)
 		}
 		line, used = word, width
-		for used > n && !strings.ContainsRune(line, text.EscapeStartRune) {
-			piece := text.Trim(line, n)
+		for used > n && !strings.ContainsRune(line, escape) {
+			piece := Trim(line, n)
 			out, line = append(out, piece), line[len(piece):]
-			used = text.StringWidthWithoutEscSequences(line)
+			used = Cells(line)
 		}
 	}
 	return append(out, line)
 }
 
 // Lead prints a paragraph that begins with painted words.
-func (t *Text) Lead(c text.Color, words, s string) {
+func (t *Text) Lead(c Color, words, s string) {
 	lines := Fold(words+" "+s, t.Width)
 	if rest, ok := strings.CutPrefix(lines[0], words); ok {
 		lines[0] = t.Paint(c, words) + rest
 	}
 	t.printf("%s\n", strings.Join(lines, "\n"))
-}
-
-// Paint colours words, where the output has colours.
-func (t *Text) Paint(c text.Color, s string) string {
-	if !t.Color {
-		return s
-	}
-	return text.Colors{c}.EscapeSeq() + s + text.EscapeReset
 }
 
 // Inspect prints an image, its faults and the next step, the verdict first.
@@ -154,25 +143,25 @@ func (t *Text) verdict(d Disk) {
 	}
 	switch {
 	case d.Verdict == "":
-		t.printf("%s the image is malformed; what is wrong stands below.\n", t.Paint(text.FgRed, "No verdict:"))
+		t.printf("%s the image is malformed; what is wrong stands below.\n", t.Paint(Red, "No verdict:"))
 	case d.Verdict == align.NothingToJudge:
-		t.Para(2, "%s %s.", t.Paint(text.FgCyan, "Nothing to judge:"), contentText(d))
+		t.Para(2, "%s %s.", t.Paint(Cyan, "Nothing to judge:"), contentText(d))
 	case d.Table.Scheme == "none" && every == "every partition":
 		t.printf("%s there is no partition table, and the volume starts at byte 0.\n",
-			t.Paint(text.FgGreen, "Aligned:"))
+			t.Paint(Green, "Aligned:"))
 	case d.Verdict == align.Aligned && len(inOrder(d)) > 0:
 		t.Para(2, "%s the data of %s lie on blocks of the storage, although the start does not; any other start is on "+
-			"a multiple of %s.", t.Paint(text.FgGreen, "Aligned:"), partitions(inOrder(d)), boundary)
+			"a multiple of %s.", t.Paint(Green, "Aligned:"), partitions(inOrder(d)), boundary)
 	case d.Verdict == align.Aligned:
-		t.printf("%s %s starts on a multiple of %s.\n", t.Paint(text.FgGreen, "Aligned:"), every, boundary)
+		t.printf("%s %s starts on a multiple of %s.\n", t.Paint(Green, "Aligned:"), every, boundary)
 	case d.Verdict == align.BelowBoundary:
 		if byData(d) {
 			which, start = "the data of "+which, "lie"
 		}
-		t.Para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.Paint(text.FgYellow, "Partly aligned:"),
+		t.Para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.Paint(Yellow, "Partly aligned:"),
 			which, start, boundary)
 	default:
-		t.Para(2, "%s %s %s off a 4 KiB boundary.", t.Paint(text.FgRed, "Misaligned:"), which, start)
+		t.Para(2, "%s %s %s off a 4 KiB boundary.", t.Paint(Red, "Misaligned:"), which, start)
 	}
 }
 
@@ -349,66 +338,43 @@ func (t *Text) partitions(d Disk) {
 	if len(d.Partitions) == 0 {
 		return
 	}
-	w := newTable()
 	boundary := d.Boundary.String()
-	head := table.Row{"#", "boot", "type", "start LBA", "size", "on 4K", "on 64K", "on 1M"}
+	names := []string{">#", "boot", "type", ">start LBA", ">size", "on 4K", "on 64K", "on 1M"}
 	extra := !slices.Contains([]string{"4K", "64K", "1M"}, boundary)
 	if extra {
-		head = append(head, "on "+boundary)
+		names = append(names, "on "+boundary)
 	}
-	w.AppendHeader(append(head, "content"))
+	var rows [][]string
 	for _, p := range d.Partitions {
 		active := ""
 		if p.Active {
 			active = "*"
 		}
-		row := table.Row{
-			p.Number, active, typeText(p), p.StartLBA, units.Format(p.Size),
+		row := []string{
+			strconv.Itoa(p.Number), active, typeText(p), decimal(p.StartLBA), units.Format(p.Size),
 			t.yes(p, p.Aligned.To4K), t.yes(p, p.Aligned.To64K), t.yes(p, p.Aligned.To1M),
 		}
 		if extra {
 			row = append(row, t.yes(p, p.Aligned.Boundary))
 		}
-		w.AppendRow(append(row, t.content(p)))
+		rows = append(rows, append(row, t.content(p)))
 	}
 	t.printf("\n")
-	t.table(w)
+	t.Table(slices.Values(rows), append(names, "content")...)
 }
 
-// newTable returns a table without lines, as the tools of this field print it.
-func newTable(columns ...table.ColumnConfig) table.Writer {
-	w := table.NewWriter()
-	w.SetStyle(table.StyleDefault)
-	w.Style().Options = table.OptionsNoBordersAndSeparators
-	w.Style().Format.Header = text.FormatDefault
-	var right []table.ColumnConfig
-	for _, name := range []string{
-		"start LBA", "size", "partition", "from LBA", "to LBA", "shift", "offset", "Start", "End", "Sectors", "Size",
-		"Id",
-	} {
-		right = append(right, table.ColumnConfig{Name: name, Align: text.AlignRight, AlignHeader: text.AlignRight})
-	}
-	w.SetColumnConfigs(append(right, columns...))
-	return w
-}
-
-// table prints the lines of a table without the blanks that fill the last column.
-func (t *Text) table(w table.Writer) {
-	for l := range strings.Lines(w.Render()) {
-		t.printf("%s\n", strings.TrimRight(l, " \n"))
-	}
-}
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 func (t *Text) yes(p Partition, ok bool) string {
 	switch {
 	case p.Verdict == "" && p.Volume == nil:
 		return "-"
 	case ok:
-		return t.Paint(text.FgGreen, "yes")
+		return t.Paint(Green, "yes")
 	case !p.Verdict.Off(): // it is no fault
 		return "no"
 	}
-	return t.Paint(text.FgRed, "no")
+	return t.Paint(Red, "no")
 }
 
 // typeText returns the type in the form that sfdisk lists.
@@ -472,9 +438,9 @@ func (t *Text) findings(fs []align.Finding) {
 }
 
 func (t *Text) findingLines(fs []align.Finding) {
-	colors := map[align.Severity]text.Color{
-		align.Info: text.FgCyan, align.Warning: text.FgYellow,
-		align.Error: text.FgRed,
+	colors := map[align.Severity]Color{
+		align.Info: Cyan, align.Warning: Yellow,
+		align.Error: Red,
 	}
 	for _, f := range fs {
 		if f.Cost != "" { // printed once for all

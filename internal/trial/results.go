@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -178,11 +176,11 @@ func percent(share float64) string {
 // looks are the verdicts in words, with their colours and exit codes.
 var looks = map[Verdict]struct {
 	words string
-	color text.Color
+	color report.Color
 	exit  int
 }{
-	Same: {"Same:", text.FgGreen, 0}, Differs: {"Differs:", text.FgRed, report.ExitDiffers},
-	Neither: {"Neither boots:", text.FgYellow, 1}, Unclear: {"Not judged:", text.FgYellow, 1},
+	Same: {"Same:", report.Green, 0}, Differs: {"Differs:", report.Red, report.ExitDiffers},
+	Neither: {"Neither boots:", report.Yellow, 1}, Unclear: {"Not judged:", report.Yellow, 1},
 }
 
 // maxShown bounds the differences that a text lists, and the lines of a serial port.

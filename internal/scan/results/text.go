@@ -9,9 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
-
-	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
@@ -318,36 +315,36 @@ func (v *view) fit(all []column, width int) (chosen []column, path int) {
 // look is how a result is shown: as a word or two, as a class of the page, and in a colour.
 type look struct {
 	word, class string
-	color       text.Color
+	color       report.Color
 }
 
 // stateLooks are those of the states without a verdict.
 var stateLooks = map[State]look{
-	Failed:   {"error", "failed", text.FgRed},
-	Orphan:   {"orphan", "orphan", text.FgCyan},
-	Packed:   {"packed", "unknown", text.FgYellow},
-	Original: {"original", "original", text.Faint},
-	Gone:     {"removed", "removed", text.Faint},
+	Failed:   {"error", "failed", report.Red},
+	Orphan:   {"orphan", "orphan", report.Cyan},
+	Packed:   {"packed", "unknown", report.Yellow},
+	Original: {"original", "original", report.Faint},
+	Gone:     {"removed", "removed", report.Faint},
 }
 
 // contentLooks are those of what there is nothing to judge in.
 var contentLooks = map[align.Content]look{
-	align.Blank: {"blank", "nothing", text.Reset}, align.NoPartitions: {"no partitions", "nothing", text.Reset},
-	align.NoDisks: {"no disks", "nothing", text.Reset}, align.UnknownContent: {"unknown", "unknown", text.FgYellow},
+	align.Blank: {"blank", "nothing", report.Plain}, align.NoPartitions: {"no partitions", "nothing", report.Plain},
+	align.NoDisks: {"no disks", "nothing", report.Plain}, align.UnknownContent: {"unknown", "unknown", report.Yellow},
 }
 
 // lookOf returns that of a verdict by a boundary.
 func lookOf(v align.Verdict, boundary align.Boundary) look {
 	switch v {
 	case align.Misaligned:
-		return look{"off 4K", "misaligned", text.FgRed}
+		return look{"off 4K", "misaligned", report.Red}
 	case align.BelowBoundary:
-		return look{"off " + boundary.String(), "below", text.FgYellow}
+		return look{"off " + boundary.String(), "below", report.Yellow}
 	case align.Aligned:
-		return look{"aligned", "aligned", text.FgGreen}
+		return look{"aligned", "aligned", report.Green}
 	case align.NothingToJudge:
 	}
-	return look{"-", "unjudged", text.Reset}
+	return look{"-", "unjudged", report.Plain}
 }
 
 func (i *Image) look(boundary align.Boundary) look {
@@ -362,12 +359,12 @@ func (i *Image) look(boundary align.Boundary) look {
 }
 
 // color returns that of the word in a row.
-func (i *Image) color() text.Color {
+func (i *Image) color() report.Color {
 	switch {
 	case i.Accepted != nil:
-		return text.Faint
+		return report.Faint
 	case i.unknown():
-		return text.FgYellow
+		return report.Yellow
 	}
 	return i.look(align.Boundary{}).color
 }
@@ -477,17 +474,7 @@ func fixCell(i *Image) string {
 const ellipsis = "…"
 
 // cells returns how many of them a text takes, without escape sequences.
-func cells(s string) int { return text.StringWidthWithoutEscSequences(s) }
-
-// tail returns the longest end of s that fits into n cells.
-func tail(s string, n int) string {
-	for over := cells(s) - n; over > 0 && s != ""; {
-		r, size := utf8.DecodeRuneInString(s)
-		over -= text.RuneWidth(r)
-		s = s[size:]
-	}
-	return s
-}
+func cells(s string) int { return report.Cells(s) }
 
 // shorten makes a path fit into n cells; 0 is no limit. It drops the middle: the name of the file stays as long as it
 // fits, and of a name that does not, beginning and end.
@@ -498,11 +485,11 @@ func shorten(path string, n int) string {
 	slash := strings.LastIndexByte(path, '/')
 	name, mark := path[slash+1:], ellipsis+"/"
 	if room := n - cells(mark) - cells(name); slash > 0 && room >= 0 {
-		return text.Trim(path[:slash], room) + mark + name
+		return report.Trim(path[:slash], room) + mark + name
 	}
 	room := max(n-cells(ellipsis), 0)
-	end := tail(name, room-room/2)
-	return text.Trim(name, room-cells(end)) + ellipsis + end
+	end := report.TrimLeft(name, room-room/2)
+	return report.Trim(name, room-cells(end)) + ellipsis + end
 }
 
 // pad fills s with blanks up to n cells, in front or behind.

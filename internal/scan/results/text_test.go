@@ -10,7 +10,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -146,7 +145,7 @@ func TestTablesAreGolden(t *testing.T) {
 func requireWidth(t require.TestingT, out string, width int) {
 	for l := range strings.Lines(out) {
 		if width > 0 && !strings.HasPrefix(l, "  trueup ") {
-			require.LessOrEqual(t, text.StringWidthWithoutEscSequences(strings.TrimSuffix(l, "\n")), width, l)
+			require.LessOrEqual(t, report.Cells(strings.TrimSuffix(l, "\n")), width, l)
 		}
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
@@ -37,8 +35,8 @@ func (p *printer) summary(partly int) {
 }
 
 // colors are those of the template.
-var colors = map[string]text.Color{
-	"red": text.FgRed, "yellow": text.FgYellow, "green": text.FgGreen, "cyan": text.FgCyan, "faint": text.Faint,
+var colors = map[string]report.Color{
+	"red": report.Red, "yellow": report.Yellow, "green": report.Green, "cyan": report.Cyan, "faint": report.Faint,
 }
 
 // lines returns the lines of a part of the template, divided at their tabs.
@@ -125,7 +123,7 @@ func (p *printer) unreadable() {
 	all := p.s.unreadable()
 	for n, u := range p.s.Unreadable {
 		if n == 0 {
-			p.t.Lead(text.FgRed, "Could not be looked at:", counted(all, "file or folder", "files and folders")+
+			p.t.Lead(report.Red, "Could not be looked at:", counted(all, "file or folder", "files and folders")+
 				", so images may be missing here.")
 		}
 		if n == maxUnreadable && !p.t.Verbose {
