@@ -46,7 +46,8 @@ type Base struct {
 	writers        realign.Writers // programs that have files open for writing
 	unpacking      realign.Unpacking
 	unpacked       bool   // an image was
-	unpackShown    string // one of progress.Kinds, for unpacking
+	progress       string // one of progress.Kinds
+	noProgress     bool
 }
 
 // JSON reports whether the result is printed as JSON.
@@ -164,14 +165,18 @@ func Hidden(name, short string, serve func(in io.Reader, out io.Writer) error) *
 	}
 }
 
-// ProgressTo returns where progress goes. Messages of an interruption then go above its bar.
-func (c *Base) ProgressTo(w io.Writer, kind string) progress.Output {
+// progressTo returns where progress goes. Messages of an interruption then go above its bar.
+func (c *Base) progressTo(w io.Writer) progress.Output {
+	kind := c.progress
+	if c.noProgress {
+		kind = "none"
+	}
 	return progress.Output{W: w, Kind: kind, Quiet: c.Quiet, Above: c.Ending.Above}
 }
 
 // Watched shows the progress of work until the call of end; p is nil if nothing is shown. Proves: a copy is read again.
-func (c *Base) Watched(w io.Writer, kind, command string, proves bool) (p realign.Progress, end func()) {
-	if shown := progress.NewCopy(c.ProgressTo(w, kind), command, proves); shown != nil {
+func (c *Base) Watched(w io.Writer, command string, proves bool) (p realign.Progress, end func()) {
+	if shown := progress.NewCopy(c.progressTo(w), command, proves); shown != nil {
 		return shown, sync.OnceFunc(shown.Stop)
 	}
 	return nil, func() {}

@@ -17,7 +17,6 @@ import (
 
 type benchFlags struct {
 	*Base
-	Shown
 	bench.Options
 }
 
@@ -51,7 +50,7 @@ inspect and plan read the result, if it is kept as JSON: --bench FILE.`,
 		"size", (*bench.Size)(&f.Size), "starts", (*bench.Sizes)(&f.Starts), "runtime", &f.Runtime,
 		"rounds", &f.Rounds, "buffered", &f.Buffered,
 	)
-	f.AddProgress(cmd)
+	f.addProgress(cmd)
 	return cmd
 }
 
@@ -63,7 +62,7 @@ func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
 	if !f.Quiet {
 		f.Ready = func() { fmt.Fprintf(errOut, "trueup: bench %s\n", report.SafeMessage(f.Say())) }
 	}
-	bar := progress.NewBench(f.ProgressTo(errOut, f.kind()))
+	bar := progress.NewBench(f.progressTo(errOut))
 	f.Watch = bar
 	r, err := bench.Run(ctx, &f.Options)
 	bar.Stop()

@@ -22,7 +22,6 @@ import (
 type bootFlags struct {
 	*Base
 	Move
-	Shown
 	trial    trial.Pair
 	pictures string // a folder
 }
@@ -51,7 +50,7 @@ move, the disk is started once, and the result says only whether it boots.
 	}
 	f.Add(cmd, c)
 	f.addMachine(cmd)
-	f.AddProgress(cmd)
+	f.addProgress(cmd)
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "pictures", &f.pictures)
 	return cmd
 }
@@ -95,7 +94,7 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 			f.Ending.Say(errOut, report.SafeMessage(text))
 		}
 	}
-	bar := progress.NewTrial(f.ProgressTo(errOut, f.kind()), "boot")
+	bar := progress.NewTrial(f.progressTo(errOut), "boot")
 	defer bar.Stop()
 	t.Begin = bar.Begin
 	if err := t.Run(ctx, errOut); err != nil {

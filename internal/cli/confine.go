@@ -33,16 +33,9 @@ func (c *Base) SpoolBeside(dest string) {
 	}
 }
 
-// readsPacked settles whether a command reads packed images, and how it shows that.
+// readsPacked settles whether a command reads packed images.
 func (c *Base) readsPacked(cmd *cobra.Command) {
 	c.unpacking.On, c.unpacking.Wanted = cmd.Flags().Lookup("spool") != nil, cmd.CommandPath()
-	c.unpackShown = "auto"
-	if f := cmd.Flags().Lookup("progress"); f != nil {
-		c.unpackShown = f.Value.String()
-	}
-	if none, err := cmd.Flags().GetBool("no-progress"); err == nil && none {
-		c.unpackShown = "none"
-	}
 }
 
 // unpacks prepares for images that are packed.
@@ -53,7 +46,7 @@ func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
 	u.Watch = func() (p realign.Progress) {
 		c.Ending.Hold("")
 		c.unpacked = true
-		p, end = c.Watched(errOut, c.unpackShown, strings.TrimPrefix(u.Wanted, "trueup "), false)
+		p, end = c.Watched(errOut, strings.TrimPrefix(u.Wanted, "trueup "), false)
 		return p
 	}
 	if !c.Quiet {

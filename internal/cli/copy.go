@@ -21,9 +21,9 @@ import (
 // copyFlags are the flags of each command that writes a copy of a disk or a package.
 type copyFlags struct {
 	*Base
-	Work
 	Move
 	command string
+	jobs    int
 	verify  string
 	sums    string // file for the digests
 
@@ -32,9 +32,9 @@ type copyFlags struct {
 
 // add adds the flags of all such commands.
 func (c *copyFlags) add(cmd *cobra.Command) {
-	c.verify = full
+	c.verify, c.jobs = full, defaultJobs
 	addFlags(cmd, "require-sandbox", &c.RequireSandbox, "verify", &c.verify, "checksums", &c.sums)
-	c.AddWork(cmd, defaultJobs)
+	c.addWork(cmd, &c.jobs)
 }
 
 func (c *copyFlags) checkFlags() error {
@@ -137,8 +137,8 @@ func (c *copyFlags) copyDisk(
 // jobOf returns how a copy is written, and the function for the end of that. From now on the run ends itself.
 func (c *copyFlags) jobOf(errOut io.Writer, m *making) (j *realign.Job, end func()) {
 	c.Ending.Hold(cmp.Or(m.hold, removing))
-	p, end := c.Watched(errOut, c.kind(), c.command, c.verify == full)
-	return &realign.Job{Full: c.verify == full, Jobs: c.Jobs, Sums: c.sums != "", Progress: p}, end
+	p, end := c.Watched(errOut, c.command, c.verify == full)
+	return &realign.Job{Full: c.verify == full, Jobs: c.jobs, Sums: c.sums != "", Progress: p}, end
 }
 
 // removing is what an interrupted copy does.

@@ -12,7 +12,6 @@ import (
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
@@ -119,40 +118,18 @@ func (m *Move) accepted(c *Base, s *realign.Source, dest string, how making) (*r
 	return p, nil
 }
 
-// Work are the flags of commands whose work takes long.
-type Work struct {
-	Shown
-	Jobs int
-}
-
-// Shown are the flags of commands that show how far they are.
-type Shown struct {
-	progress   string
-	noProgress bool
-}
-
 // MaxJobs bounds what is done at once.
 const MaxJobs = 64
 
-// AddWork adds the flags. jobs is the default of --jobs.
-func (w *Work) AddWork(cmd *cobra.Command, jobs int) {
-	w.Jobs = jobs
-	addFlags(cmd, "jobs", &w.Jobs)
-	w.AddProgress(cmd)
+// addWork adds the flags of commands whose work takes long. jobs has the default of --jobs.
+func (c *Base) addWork(cmd *cobra.Command, jobs *int) {
+	addFlags(cmd, "jobs", jobs)
+	c.addProgress(cmd)
 }
 
-// AddProgress adds the flags.
-func (s *Shown) AddProgress(cmd *cobra.Command) {
-	s.progress = progress.Kinds[0]
-	addFlags(cmd, "progress", &s.progress, "no-progress", &s.noProgress)
-}
-
-// kind returns how progress is shown, one of progress.Kinds.
-func (s *Shown) kind() string {
-	if s.noProgress {
-		return "none"
-	}
-	return s.progress
+// addProgress adds the flags of commands that show how far they are.
+func (c *Base) addProgress(cmd *cobra.Command) {
+	addFlags(cmd, "progress", &c.progress, "no-progress", &c.noProgress)
 }
 
 // addReading adds the flags about the image that a command reads.

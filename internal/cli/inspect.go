@@ -166,7 +166,7 @@ func (f *inspectFlags) inspect(
 	var watched realign.Progress
 	end := func() {}
 	if f.data {
-		watched, end = f.Watched(errOut, "auto", "inspect", false)
+		watched, end = f.Watched(errOut, "inspect", false)
 	}
 	u, err := s.Use(ctx, f.data, watched)
 	end()

@@ -14,8 +14,8 @@ import (
 // moveFlags are the flags of move.
 type moveFlags struct {
 	*Base
-	Work
 	Move
+	jobs    int
 	journal string // empty: beside the disk
 }
 
@@ -40,7 +40,7 @@ move knows no other disks of the machine: align those as copies, with align --wi
 
 // newMove returns the command move.
 func newMove(c *Base) *cobra.Command {
-	f := moveFlags{Base: c}
+	f := moveFlags{Base: c, jobs: defaultJobs}
 	cmd := &cobra.Command{
 		Use:     "move DISK",
 		Short:   "Move the partitions inside of a disk, with a journal",
@@ -53,7 +53,7 @@ func newMove(c *Base) *cobra.Command {
 	}
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox)
 	f.AddPlaces(cmd, c)
-	f.AddWork(cmd, defaultJobs)
+	f.addWork(cmd, &f.jobs)
 	addFlags(cmd, "journal", &f.journal)
 	return cmd
 }
@@ -104,8 +104,8 @@ func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string)
 	r := report.NewAlign(Head("move"), s, p, path)
 	if len(p.Moves) > 0 || p.Mends {
 		f.Ending.Hold(still)
-		watched, end := f.Watched(errOut, f.kind(), "move", true)
-		j := &realign.Job{Full: true, Jobs: f.Jobs, Progress: watched}
+		watched, end := f.Watched(errOut, "move", true)
+		j := &realign.Job{Full: true, Jobs: f.jobs, Progress: watched}
 		w, err := j.MoveInPlace(ctx, s, p, realign.Move{
 			Device: device, Journal: f.journal, Looped: looped, Moves: func() { f.Ending.Hold(middle) },
 		})

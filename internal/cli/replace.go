@@ -149,7 +149,7 @@ func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk s
 		return true, &ondisk.Refusal{Code: "unfinished", Reason: disk + ": " + i.Text, Remedy: i.Remedy}
 	}
 	on := &openFlags{
-		Base: f.Base, Shown: f.Shown, command: realign.Resume, keepNone: f.keep == keepNone, allow: f.Allow,
+		Base: f.Base, command: realign.Resume, keepNone: f.keep == keepNone, allow: f.Allow,
 		looped: f.looped,
 	}
 	switch {

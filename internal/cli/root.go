@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
 )
 
 // helpers are the arguments by which the program starts itself.
@@ -141,7 +142,7 @@ writes an aligned copy with the file systems moved and the guest still able to b
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	c.Output, c.Color = "text", "auto"
+	c.Output, c.Color, c.progress = "text", "auto", progress.Kinds[0]
 	addFlags(root,
 		"output", &c.Output, "json", &c.AsJSON, "out", &c.Out, "quiet", &c.Quiet, "verbose", &c.Verbose,
 		"color", &c.Color, "no-color", &c.NoColor,

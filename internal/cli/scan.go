@@ -24,10 +24,10 @@ import (
 type scanFlags struct {
 	*Base
 	formatFlags
-	Work
 	scan.Choices
 	boundary align.Boundary
 	storage  Storage
+	jobs     int
 }
 
 // Worker is the argument that makes the program a worker.
@@ -99,7 +99,8 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 		"allow-unknown", &f.Unknown, "allow-empty", &f.Empty, "check", &f.Tables, "ignore", &f.Ignore,
 		"script", &f.Script, "replace", &f.Replace,
 	)
-	f.AddWork(cmd, min(runtime.NumCPU(), MaxJobs))
+	f.jobs = min(runtime.NumCPU(), MaxJobs)
+	f.addWork(cmd, &f.jobs)
 }
 
 // checkFlags refuses flags that cannot be right.
@@ -128,7 +129,7 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Boundary, t.Storage, t.Jobs, t.Version = f.boundary.Criterion(), f.storage.Storage, f.Jobs, f.Version
+	t.Boundary, t.Storage, t.Jobs, t.Version = f.boundary.Criterion(), f.storage.Storage, f.jobs, f.Version
 	t.Args = []string{Worker}
 	t.Reusable = f.Output == "json"
 	t.Spare = append(t.Spare, f.Out, f.template)
@@ -161,7 +162,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 				return err
 			}
 		}
-		bar := progress.NewScan(f.ProgressTo(errOut, f.kind()))
+		bar := progress.NewScan(f.progressTo(errOut))
 		t.Progress, stop = bar, bar.Stop
 		return nil
 	}

@@ -21,7 +21,6 @@ import (
 // openFlags are those of the commands that go on with open work.
 type openFlags struct {
 	*Base
-	Shown
 	command string
 	force   bool
 	allow   []string      // folders in which overlays of the disks of an exchange are looked for
@@ -81,7 +80,7 @@ does not end the others, and the exit code is the worst.
 		},
 	}
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox)
-	f.AddProgress(cmd)
+	f.addProgress(cmd)
 	addFlags(cmd, "below", &f.below.folder, "dry-run", &f.below.dry)
 	if name != realign.Finish {
 		addFlags(cmd, "journal", &f.journal)
@@ -181,7 +180,7 @@ func (f *openFlags) goOnAt(ctx context.Context, out, errOut io.Writer, h *held) 
 
 // goOn goes on with open work, or only judges whether it can.
 func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge bool) (journal.Done, error) {
-	watched, end := f.Watched(errOut, f.kind(), f.command, false)
+	watched, end := f.Watched(errOut, f.command, false)
 	defer end()
 	if h.work.Work.Kind == journal.InPlace && !judge {
 		f.Ending.Hold(middle)

@@ -15,13 +15,13 @@ import (
 
 type verifyFlags struct {
 	*Base
-	Work
+	jobs int
 	Move // of the align that wrote DEST, for the disks of --with
 }
 
 // newVerify returns the command verify.
 func newVerify(c *Base) *cobra.Command {
-	f := verifyFlags{Base: c}
+	f := verifyFlags{Base: c, jobs: defaultJobs}
 	cmd := &cobra.Command{
 		Use:   "verify SOURCE DEST",
 		Short: "Prove that DEST is SOURCE, aligned",
@@ -49,7 +49,7 @@ are plausible.
 		"boundary", &f.Boundary, "data-only", &f.DataOnly,
 		"allow-unbootable", &f.AllowUnbootable, "skip-free", &f.SkipFree, "flatten", &f.Flatten,
 	)
-	f.AddWork(cmd, defaultJobs)
+	f.addWork(cmd, &f.jobs)
 	return cmd
 }
 
@@ -71,9 +71,9 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := f.Confine(ctx, errOut, f.Reads(src, dest), nil); err != nil {
 		return err
 	}
-	watched, end := f.Watched(errOut, f.kind(), "verify", false)
+	watched, end := f.Watched(errOut, "verify", false)
 	defer end()
-	j := &realign.Job{Jobs: f.Jobs, SkipFree: f.SkipFree, Progress: watched}
+	j := &realign.Job{Jobs: f.jobs, SkipFree: f.SkipFree, Progress: watched}
 	if isPackage, err := f.verifyPackages(ctx, out, j, end, src, dest); isPackage {
 		return err
 	}
