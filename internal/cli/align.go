@@ -31,41 +31,13 @@ func (f *alignFlags) add(cmd *cobra.Command) {
 	)
 }
 
-func alignHelp() string {
-	return `Writes DEST, a copy of SOURCE in which every misaligned partition starts on a boundary. File systems
-move with their partitions; the partition table, the boot sectors and the positions that boot loaders and Windows
-store are corrected. A copy that would not be safe is refused. By default, every byte is compared before DEST gets its
-name. SOURCE is never written; if it is aligned already, it is copied unchanged.
-
-` + MoveHelp + `
-
-Windows refers to partitions of other MBR disks by position. Align each disk of such a machine with --with for every
-other disk, in its original state, and with the same options. The references in SOURCE then follow the partitions of
-the other disks.
-
-SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova or .ovf, it becomes a package too:
-every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the
-manifest of SOURCE are checked first. Any other DEST becomes a single disk, from a SOURCE such as vm.ova!disk1.vmdk.
-
-` + deviceHelp + `
-
-` + SourcesHelp + `
-
-` + ToHelp()
-}
-
 // newAlign returns the command align.
 func newAlign(c *Base) *cobra.Command {
 	f := alignFlags{copyFlags: copyFlags{Base: c, command: "align"}}
 	cmd := &cobra.Command{
 		Use:   "align SOURCE DEST",
 		Short: "Write an aligned copy of a disk image that still boots",
-		Long:  alignHelp(),
-		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
-  trueup align --json --no-progress --to raw p2v.vmdk p2v.img
-  trueup align --with data.vmdk system.vmdk system-aligned.vmdk
-  trueup align library.ova library-aligned.ova`,
-		Args: Arguments("SOURCE", "DEST"),
+		Args:  Arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0], args[1])
 		},
@@ -133,13 +105,6 @@ type deviceFlags struct {
 	discard   bool
 	claimed   *realign.Device // nil: DEST is a file
 }
-
-// deviceHelp explains copies onto devices.
-const deviceHelp = `DEST can be a block device of Linux, such as a logical volume, a LUN or a loop device. It must not
-be in use, and it must be blank or named by --overwrite-content: the refusal prints that flag with what the device
-holds. The disk fills the device. Its first sector is written last, after the proof of all else; until then it holds a
-mark, and a run that ends before leaves the device marked as unfinished. Zeros are written by the device itself where it
-can do that; --discard gives their space back.`
 
 // checkDest refuses a DEST that cannot be written, and flags that it cannot follow.
 func (f *alignFlags) checkDest(src, dest string) error {

@@ -29,17 +29,7 @@ func newBench(c *Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench DIR",
 		Short: "Measure what misalignment costs on a storage",
-		Long: `Measures I/O from aligned and from misaligned starts with fio, on the storage that has the images. DIR is
-a folder on it: a scratch file without a name is filled there, and it is gone when the program ends, however that ends.
-
-Random reads and writes of 8 KiB with 1 and 8 jobs, and sequential ones of 64 KiB with one job, run from the starts
-63.5, 64 and 64.5 KiB, in about six minutes. I/O goes past the page cache; where that is refused, so is the measurement,
-unless --buffered is given.
-
-inspect and plan read the result, if it is kept as JSON: --bench FILE.`,
-		Example: `  trueup bench /srv/images
-  trueup bench --json --out bench.json /srv/images`,
-		Args:              Arguments("DIR"),
+		Args:  Arguments("DIR"),
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Folder = args[0]

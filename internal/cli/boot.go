@@ -32,18 +32,7 @@ func newBoot(c *Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "boot SOURCE",
 		Short: "Start a disk under QEMU as it is and aligned, and compare",
-		Long: `Starts the disk of SOURCE under QEMU, first as it is and then as align would write it, and compares what
-the screen and the serial port show. Nothing is written: both disks are served read-only, and what the guest writes goes
-to a temporary file that is thrown away. The guest has no network.
-
-A run ends when the screen rests, when the guest switches itself off, or after --seconds. The result is that
-both runs came to the same end, that they differ, that neither boots, or that nothing could be judged. If nothing has to
-move, the disk is started once, and the result says only whether it boots.
-
-` + MoveHelp,
-		Example: `  trueup boot winxp.vmdk
-  trueup boot --seconds 600 --memory 4096 server.vhdx`,
-		Args: Arguments("SOURCE"),
+		Args:  Arguments("SOURCE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runBoot(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
 		},

@@ -16,16 +16,6 @@ import (
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
-// SourcesHelp explains images of servers and packed images, for the help of commands that read them.
-const SourcesHelp = `An image can also be an export of an NBD server, which is only read: nbd://HOST:PORT/EXPORT or
-nbd+unix:///EXPORT?socket=PATH, without TLS. NBD cannot show a change, so a copy is compared with what the server gives
-when it is read again. Such an image can name no other files, and is not unpacked. nbdkit reads web addresses, archives
-and more for trueup: nbdkit -U - curl URL --run 'trueup inspect "$uri"'.
-
-An image can also be packed: .gz, .xz, .zst or .bz2 of one image, a .zip, a .tar or a compressed tar
-such as a Vagrant .box. vm.box!box.img is one image of an archive; it can name the other files of the archive, and no
-file beside that. It is unpacked into a file without a name in the folder of --spool, which is gone with the command.`
-
 // SpoolBeside has packed images unpacked beside a file that is written, unless there is --spool.
 func (c *Base) SpoolBeside(dest string) {
 	if c.unpacking.Spool == "" {

@@ -22,22 +22,7 @@ func newConvert(c *Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert SOURCE DEST",
 		Short: "Copy a disk image into another format, moving nothing",
-		Long: `Copies the disk of SOURCE to DEST unchanged, in the format of --to. By default, every byte is compared
-before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a pipe.
-
-` + SkipFreeHelp + `
-
-` + RepairTableHelp + `
-
-` + deviceHelp + `
-
-` + SourcesHelp + `
-
-` + ToHelp(),
-		Example: `  trueup convert --to raw disk.vmdk disk.img
-  trueup convert --to vmdk:monolithicFlat disk.img disk.vmdk
-  tar -xOf vm.ova disk1.vmdk | trueup convert --to raw - disk.img`,
-		Args: Arguments("SOURCE", "DEST"),
+		Args:  Arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0], args[1])
 		},

@@ -25,24 +25,6 @@ type Move struct {
 	With []string // other disks of the machine
 }
 
-// SkipFreeHelp explains --skip-free.
-const SkipFreeHelp = `With --skip-free, the free space of NTFS, FAT and ext2 to ext4 is neither read nor written, and
-the copy has zeros there: what was deleted cannot be brought back from it. A volume that is dirty or hibernated, or
-whose bitmap does not agree with its files, is copied as a whole, with the reason.`
-
-// MoveHelp explains the flags of a copy that decide what moves where, and what is copied.
-const MoveHelp = SkipFreeHelp + `
-
-` + PlacesHelp
-
-// PlacesHelp explains the flags that decide what moves where.
-const PlacesHelp = `By default, partitions that inspect finds off 64 KiB move to a multiple of 64 KiB if the boot
-code uses cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary SIZE makes SIZE both criterion
-and target. A partition whose data would lie worse, or that no running guest reads or writes, stays; --partition N moves
-it, with a warning. --data-only is refused if a partition that the boot needs would have to make room.
-
-` + RepairTableHelp
-
 // Add adds the flags.
 func (m *Move) Add(cmd *cobra.Command, c *Base) {
 	m.AddPlaces(cmd, c)
@@ -56,12 +38,6 @@ func (m *Move) AddPlaces(cmd *cobra.Command, c *Base) {
 	addFlags(cmd, "data-only", &m.DataOnly, "allow-unbootable", &m.AllowUnbootable, "repair-table", &m.RepairTable)
 	addReading(cmd, &m.Reading)
 }
-
-// RepairTableHelp explains --repair-table.
-const RepairTableHelp = `A damaged GPT is copied as it is, with a warning, if nothing has to be rewritten in it, and
-refused otherwise. With --repair-table, the damaged copy is written again from the other one, and the protective MBR if
-it is missing. Every byte that this replaces is listed. It is refused if anything but zeros or the remains of this GPT
-stands there.`
 
 // Choices are the flags that make align move the same.
 func (m *Move) Choices() []string { return append(m.Goal.Flags(), m.WithArguments()...) }
@@ -135,13 +111,6 @@ func (c *Base) addProgress(cmd *cobra.Command) {
 // addReading adds the flags about the image that a command reads.
 func addReading(cmd *cobra.Command, r *realign.Reading) {
 	addFlags(cmd, "format", &r.Format, "sector-size", (*realign.SectorSize)(&r.SectorSize), "allow-folder", &r.Allow)
-}
-
-// ToHelp explains --to and lists the formats.
-func ToHelp() string {
-	_, text := realign.Targets()
-	return "--to FORMAT[:SUBFORMAT] sets the format of DEST: " + text +
-		". With ,align=SIZE appended, the size of the disk becomes a multiple of SIZE."
 }
 
 // Storage is the flag for the storage below the images.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"embed"
 	"fmt"
 	"io"
 	"regexp"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/trueup/trueup/internal/realign"
 )
 
 // exits are the exit codes, with the commands that can end so; none: all.
@@ -56,6 +59,29 @@ var exits = []struct {
 	{"", "boot: the aligned disk boots differently", []string{"trueup"}},
 	{"64", "wrong usage", nil},
 	{"129, 130, 143", "interrupted by SIGHUP, SIGINT or SIGTERM; nothing incomplete gets the final name", nil},
+}
+
+// helpFiles have the text of each command, its examples, and what several texts share.
+//
+//go:embed help/*.txt
+var helpFiles embed.FS
+
+// shared matches a line that stands for the text of another file.
+var shared = regexp.MustCompile(`(?m)^\{(\w+)\}$`)
+
+// helpText returns the text of a command and its examples, which are empty for one of trueup itself.
+func helpText(name string) (text, examples string) {
+	b, err := helpFiles.ReadFile("help/" + name + ".txt")
+	if err != nil {
+		return "", ""
+	}
+	all := shared.ReplaceAllStringFunc(strings.TrimSpace(string(b)), func(line string) string {
+		text, _ := helpText(line[1 : len(line)-1])
+		return text
+	})
+	_, formats := realign.Targets()
+	text, examples, _ = strings.Cut(strings.Replace(all, "{formats}", formats, 1), "\n\nExamples:\n")
+	return text, examples
 }
 
 // ofCommands matches the beginning of a text that names commands.

@@ -35,40 +35,7 @@ func newInspect(c *Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE...",
 		Short: "Show what is on a disk image and what is misaligned",
-		Long: `Shows the container, partition table and volumes of one image, and how it boots. Compares the start of
-every partition with boundaries of 4 KiB, 64 KiB and 1 MiB, and reports what a misalignment costs and how to fix it.
-Also reports how the container stores the disk, and how many bytes are not zero if the image stores at most 128 MiB of
-data, or with --data. Writes nothing. The image format is detected from the content.
-
---boundary is the criterion for verdict and exit code: a partition is aligned if its start or the first byte of its
-data is a multiple of it; the better one counts. Partitions without I/O of a running guest are not judged.
---storage describes the storage below the image and changes only the reported costs and the advice.
-
---impact computes these costs for each partition. A random I/O starts at any block of the volume, one smaller than a
-block at any multiple of its own size; sequential I/O starts at the first block and is not cached. The alignment of
-the data in the container is not included.
-
---fragmentation counts in how many pieces files, folders, the MFT and free space lie in NTFS, FAT and ext, and what
-reading the worst files costs: requests to the storage and blocks of it, now and in an aligned copy.
-
---bench adds what trueup bench measured on the storage for the starts that are off the boundary; the advice is that.
-
---with names the other disks of the machine, as for align. References between these disks are then resolved instead of
-warned about.
-
-IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is one disk of a package.
-
-Several IMAGEs are inspected one after the other, each for itself. With --json, each is an object of one line. An error
-of one does not end the others, and the exit code is the worst: 1, then 4, 3, 2, 0.
-
-` + SourcesHelp,
-		Example: `  trueup inspect winxp.vmdk
-  trueup inspect --boundary 1M --json winxp.vmdk
-  trueup inspect --impact --storage netapp winxp.vmdk
-  trueup inspect --fragmentation winxp.vmdk
-  trueup inspect --list winxp.vmdk
-  trueup inspect --data winxp.vmdk`,
-		Args: Several("IMAGE"),
+		Args:  Several("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runInspect(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
 		},

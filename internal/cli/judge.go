@@ -23,17 +23,7 @@ func newJudge(c *Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "judge SOURCE DEST",
 		Short: "Ask qemu-img and libguestfs about a finished copy",
-		Long: `Asks programs that share no code with trueup whether DEST is a sound copy of SOURCE. trueup verify
-compares every byte first. qemu-img checks the container of DEST, and compares the disk that it reads there with the
-one that trueup reads. libguestfs runs the checks of file systems that do not write, and compares the names and SHA-256
-of all files in SOURCE and DEST; it takes some minutes where KVM does not work. Nothing is written. A pipeline puts
-&& trueup judge SOURCE DEST behind its align.
-
-Both programs must be installed; --by names one of them. --format and --sector-size describe SOURCE. Give --skip-free
-and --with as they were given to align.`,
-		Example: `  trueup judge winxp.vmdk winxp-aligned.vmdk
-  trueup judge --by qemu-img --json winxp.vmdk winxp-aligned.vmdk`,
-		Args: Arguments("SOURCE", "DEST"),
+		Args:  Arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runJudge(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
 		},

@@ -28,25 +28,13 @@ const still = "leaving the disk as it is"
 // middle is what an interrupted move does.
 const middle = "stopping behind the next stretch; resume goes on, undo takes the move back"
 
-const moveHelp = `Moves the misaligned partitions inside of DISK, without a copy: of a raw image, a flat VMDK, a fixed
-VHD, or a block device. A journal beside it, DISK.trueup, lets trueup resume go on after a kill or a power cut, and
-trueup undo bring the old bytes back, until the last tables are written. Nothing else is kept of the old disk: have a
-backup. No guest starts from the disk in between. With --journal FILE the journal lies there, not in memory, and resume
-and undo need the same flag. A block device needs --journal, on another storage; it must not be in use, and cannot grow.
-
-move knows no other disks of the machine: align those as copies, with align --with.
-
-`
-
 // newMove returns the command move.
 func newMove(c *Base) *cobra.Command {
 	f := moveFlags{Base: c, jobs: defaultJobs}
 	cmd := &cobra.Command{
-		Use:     "move DISK",
-		Short:   "Move the partitions inside of a disk, with a journal",
-		Long:    moveHelp + PlacesHelp,
-		Example: "  trueup move winxp.img",
-		Args:    Arguments("DISK"),
+		Use:   "move DISK",
+		Short: "Move the partitions inside of a disk, with a journal",
+		Args:  Arguments("DISK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])
 		},

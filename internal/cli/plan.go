@@ -23,18 +23,7 @@ func newPlan(c *Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan IMAGE",
 		Short: "Show what align would do, and write nothing",
-		Long: `Shows what align would do: the partitions that move, every byte that changes with old value, new value
-and reason, the growth of the disk, every stored position of a partition and its new value, refusals, an inspection of
-the result, and what a copy reads, writes and needs. Writes nothing.
-
-` + MoveHelp + `
-
---with names the other disks of the machine, as for align.
-
-` + SourcesHelp,
-		Example: `  trueup plan winxp.vmdk
-  trueup plan --boundary 1M --partition 2 data.vmdk`,
-		Args: Arguments("IMAGE"),
+		Args:  Arguments("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runPlan(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
 		},

@@ -30,36 +30,13 @@ const (
 	keepNone     = "none"
 )
 
-const replaceHelp = `Writes an aligned copy of DISK beside it, as align does. When the copy is complete and proved, it
-gets the names of DISK, and the original stays beside it as a disk of its own, NAME.orig.EXT. At every moment a complete
-disk stands under the name of DISK. trueup undo brings the original back, trueup finish removes it, and --keep none does
-so at once. A run that was killed is completed by trueup resume, or by the same command again. If nothing has to move,
-nothing is done. DISK can also be a package, an OVA or an OVF with its files.
-
-The copy has the format of DISK. replace refuses a DISK that is open in a program, that has several names, or that an
-overlay needs: in its folder and below, and in --allow-folder and below.
-
-With --by COPY no copy is written: COPY, which trueup align has written beside DISK, gets the names of DISK, and is
-undone and finished as any other. Give the flags that it was written with. Every byte is compared first; where trueup
-verify has done that, --verify structure compares sizes, tables, and all fields that the move changed, and refuses a
-DISK that was written after COPY. A disk that has an exchange open is refused, and so are packages.
-
-Several DISKs are replaced one after the other, each for itself. With --json, each is an object of one line. An error of
-one does not end the others, and the exit code is the worst.
-
-` + MoveHelp
-
 // newReplace returns the command replace.
 func newReplace(c *Base) *cobra.Command {
 	f := replaceFlags{copyFlags: copyFlags{Base: c, command: "replace", skipAligned: true}}
 	cmd := &cobra.Command{
 		Use:   "replace DISK...",
 		Short: "Put an aligned copy in the place of a disk",
-		Long:  replaceHelp,
-		Example: `  trueup replace winxp.vmdk
-  trueup replace --keep none winxp.vmdk
-  trueup replace --by winxp-aligned.vmdk winxp.vmdk`,
-		Args: Several("DISK"),
+		Args:  Several("DISK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
 		},

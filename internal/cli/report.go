@@ -27,22 +27,6 @@ func newReport(c *Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report [KEY=VALUE]... FILE...",
 		Short: "Make one report of the results of many scans",
-		Long: `Reads what trueup scan -o json has printed on many hosts, for shards or one after the other, and makes
-every report that scan makes. It reads no image.
-
-KEY=VALUE labels the rows of all FILEs behind it, up to another VALUE of that KEY. A label that a row has from
-scan --label stays. A FILE with = in its name is written as ./FILE. Reports have sums for each label.
-
-An image that several scans have seen is one row, with the labels of all: that of the scan that ended last. Rows are
-about one image if they have the same label datastore, the same path below the only PATH of their scan, and the same
-path as a whole or the same size and times of the main file; or else the same file system by its UUID, and the same
-inode, size and times of the main file. The row says which. Rows that nothing identifies are joined with no other.
-
-A damaged line, a scan that was interrupted, a FILE without a summary and a shard without a FILE are listed, and end
-with 1.`,
-		Example: `  trueup report esx1.ndjson esx2.ndjson
-  trueup report host=esx1 esx1.ndjson host=esx2 esx2.ndjson
-  trueup report -o html --out report.html datastore=ds7 esx1.ndjson esx2.ndjson`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runReport(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
 		},

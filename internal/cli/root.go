@@ -19,6 +19,7 @@ import (
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/realign"
 )
 
 // helpers are the arguments by which the program starts itself.
@@ -125,12 +126,8 @@ func asksJSON(args []string) bool {
 func newRoot(version string, c *Base) *cobra.Command {
 	c.Version = version
 	root := &cobra.Command{
-		Use:   "trueup",
-		Short: "Inspect and realign virtual-disk images, offline",
-		Long: `trueup finds virtual disks whose partitions do not start on a block boundary of the storage below, and
-writes an aligned copy with the file systems moved and the guest still able to boot. Only move writes to the source.`,
-		Example: `  trueup inspect winxp.vmdk
-  trueup align winxp.vmdk winxp-aligned.vmdk`,
+		Use:           "trueup",
+		Short:         "Inspect and realign virtual-disk images, offline",
 		Version:       version, // for --version
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -153,11 +150,14 @@ writes an aligned copy with the file systems moved and the guest still able to b
 	root.AddCommand(newInspect(c), newPlan(c),
 		newAlign(c), newConvert(c), newVerify(c),
 		newReplace(c), newMove(c), newView(c),
-		newUndo(c), newResume(c), newFinish(c),
+		newOpen(c, realign.Undo, "Bring the original disk back"),
+		newOpen(c, realign.Resume, "Go on with an interrupted exchange or move"),
+		newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk"),
 		newServe(c), newScan(c), newReport(c), newBoot(c), newBench(c), newVersion(c),
 		newJudge(c), NewWorker())
-	for _, cmd := range root.Commands() {
+	for _, cmd := range append(root.Commands(), root) {
 		cmd.SuggestFor = habits[cmd.Name()]
+		cmd.Long, cmd.Example = helpText(cmd.Name())
 	}
 	RefuseEmpty(root)
 	CompletePaths(c, root)

@@ -44,42 +44,6 @@ func newScan(c *Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scan PATH...",
 		Short: "Check a whole library of images, worst first",
-		Long: `Inspects every image below the PATHs and prints one row each, worst first. A PATH is a file or a
-folder. Folders are searched recursively, links are not followed, and a file with several names is inspected once.
-Images are recognised by their content. A VMDK descriptor and its extents are one image, an OVF and its disks are one
-image; an extent that no descriptor names is reported as an orphan. Nothing is written but the report and the file of
---script.
-
-Worker processes read the images. They can read below the PATHs and do nothing else, so a broken or malicious image
-can only fail its own row (--isolation).
-
-The rank of an image tells what to realign first: starts off 4 KiB before starts off --boundary, data disks before
-boot disks, images that can be realigned before images that would be refused, and a higher cost on --storage before a
-lower one. --script writes the align commands in this order, and with --replace the replace commands.
-
-An aligned image is judged by its header, partition table and volumes. --check also reads all tables of its container,
-and the data if there are at most 128 MiB, as inspect does.
-
---since takes the rows of images that have not changed from what an earlier scan -o json has written, and says what has
-changed since. --out can name the same FILE, which need not be there the first time. --changed limits report and exit
-code to new, changed and removed images.
-
---fail-on error makes the exit code that of errors alone, and --fail-on 4K that of errors and of starts off 4 KiB. An
-error ends with 1, whatever else is found.
-
---shard K/N takes a stable share of the images: those of 1/N to N/N are all images, each once. A run needs the same
-PATHs as the others.
-
---label marks all rows, such as with host=esx1 or datastore=ds7. Reports have sums for each label.
-
-A GLOB has * and ? within a name, [a-z], {a,b}, and ** for any number of folders. --files-from separates PATHs by NUL
-bytes or line ends.`,
-		Example: `  trueup scan templates
-  trueup scan -o html --out report.html templates
-  trueup scan -o json --since last.ndjson --out last.ndjson templates
-  trueup scan --include '*.vmdk' --exclude '**/archive/**' templates
-  trueup scan --script fix.sh --storage netapp templates
-  trueup scan -o junit --out j.xml --fail-on 4K --ignore accepted.txt templates`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runScan(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
 		},

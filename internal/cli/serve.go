@@ -32,22 +32,7 @@ func newServe(c *Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve SOURCE",
 		Short: "Serve the aligned disk to other programs, without a copy",
-		Long: `Serves the disk that align would write, read-only, by the NBD protocol. qemu-img, nbdcopy, guestfish and
-hypervisors read it as if it were a file; nothing is written. A disk that align refuses is refused here too. The server
-runs until SIGINT, SIGTERM or SIGHUP, and then ends with 0.
-
-Clients connect to a socket in a new folder that only this user can open, to --socket PATH, to --listen HOST:PORT, or
-to the socket that systemd hands over (LISTEN_FDS). The address is printed before the first client is accepted.
-
-SOURCE is held against writers while it is served. If it changes all the same, the server ends with an error.
-
---as-is serves the disk of SOURCE with nothing moved, a snapshot together with its parents.
-
-` + MoveHelp,
-		Example: `  trueup serve winxp.vmdk
-  trueup serve --once --socket /tmp/xp.sock winxp.vmdk
-  trueup serve --as-is --listen 127.0.0.1:10809 library.ova!disk1.vmdk`,
-		Args: Arguments("SOURCE"),
+		Args:  Arguments("SOURCE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runServe(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
 		},

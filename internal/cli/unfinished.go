@@ -32,49 +32,12 @@ type openFlags struct {
 	keepNone bool // resume an exchange of which no original is to stay
 }
 
-// newUndo returns the command undo.
-func newUndo(c *Base) *cobra.Command {
-	return newOpen(c, realign.Undo, "Bring the original disk back",
-		`Takes back what a run has left open on the disk at PATH: an
-exchange by replace, complete or not, or a move by move, until its tables are written. The disk is what it was before,
-under the same names, and what was made beside it is removed.
-
-What a guest has written to the disk since the exchange is lost with that. undo refuses it then, unless --force is
-given. It refuses too where an overlay needs one of the two disks: in the folder of the disk and below, and in
---allow-folder and below.
-
-A disk that was brought back from a backup in the middle of a move is left as it is: undo --force removes its journal,
-and only where the first sector is not the mark of the move.`)
-}
-
-// newResume returns the command resume.
-func newResume(c *Base) *cobra.Command {
-	return newOpen(c, realign.Resume, "Go on with an interrupted exchange or move",
-		`Goes on with what a run has left open on
-the disk at PATH, from where it was ended.`)
-}
-
-// newFinish returns the command finish.
-func newFinish(c *Base) *cobra.Command {
-	return newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk",
-		`Removes the original that replace has kept
-beside the disk at PATH, and the journal. After that nothing can bring it back. finish refuses where the disk
-at PATH is another one than the copy, and where an overlay needs the original: in the folder of the disk and below, and
-in --allow-folder and below.`)
-}
-
-func newOpen(c *Base, name, short, long string) *cobra.Command {
+// newOpen returns the command undo, resume or finish.
+func newOpen(c *Base, name, short string) *cobra.Command {
 	f := openFlags{Base: c, command: name}
 	cmd := &cobra.Command{
 		Use: name + " PATH...", Short: short,
-		Long: long + ` trueup inspect PATH shows whether something is open, and which commands apply.
-
-Several PATHs follow one after the other, each for itself. With --json, each is an object of one line. An error of one
-does not end the others, and the exit code is the worst.
-
-` + belowHelp,
-		Example: "  trueup " + name + " winxp.vmdk",
-		Args:    f.below.arguments,
+		Args: f.below.arguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
 		},
@@ -227,12 +190,6 @@ type belowFlags struct {
 	folder string
 	dry    bool
 }
-
-// belowHelp explains them.
-const belowHelp = `With --below DIR the disks are all those in DIR and below that have a journal beside them; links are
-not followed, and folders on other file systems are left, too. All are judged first and listed. Then the command runs
-for those to which it applies, and leaves the others, each with the reason; the exit code is 4 if there is one.
---dry-run ends with the list.`
 
 // arguments demands paths, or none with --below.
 func (b *belowFlags) arguments(cmd *cobra.Command, args []string) error {

@@ -25,20 +25,7 @@ func newVerify(c *Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify SOURCE DEST",
 		Short: "Prove that DEST is SOURCE, aligned",
-		Long: `Reads the new partition starts from DEST, computes from SOURCE what DEST must contain, and compares
-every byte. The two images may have different formats. --format and --sector-size describe SOURCE; a raw DEST has the
-same sector size. Writes nothing.
-
-If align was run with --skip-free, give it here too: DEST must have zeros where SOURCE has free space.
-
-If align was run with --with, give the same --with and the other options of align here: the references in DEST to
-other disks must then match the plans of those disks. Without --with, references to other disks are accepted if they
-are plausible.
-
-` + SourcesHelp,
-		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk
-  trueup verify --with data.vmdk winxp.vmdk winxp-aligned.vmdk`,
-		Args: Arguments("SOURCE", "DEST"),
+		Args:  Arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
 		},

@@ -13,10 +13,7 @@ func newVersion(c *Base) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Long: "Prints the version of trueup. JSON also has the version of the Go tool chain that built it, and the\n" +
-			"system that it was built for.",
-		Example: "  trueup version --json",
-		Args:    Arguments(),
+		Args:  Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := c.Check(); err != nil {
 				return err

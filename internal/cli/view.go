@@ -17,23 +17,13 @@ type viewFlags struct {
 	force bool
 }
 
-const viewHelp = `Writes DEST, a VMDK over the files of a raw or flat SOURCE, in its folder, which shows the disk that
-align would write: little is written, and a hosted hypervisor can start it at once. QEMU opens it with -snapshot or
-below an overlay, and not for writing. It is neither a copy nor a snapshot: what a guest writes to it goes to SOURCE,
-and the storage sees the old offsets until DEST is copied. Undo it by removing its two files, before anything is
-written.
-
-`
-
 // newView returns the command view.
 func newView(c *Base) *cobra.Command {
 	f := viewFlags{copyFlags: copyFlags{Base: c, command: "view"}}
 	cmd := &cobra.Command{
-		Use:     "view SOURCE DEST",
-		Short:   "Write a VMDK that shows a disk image aligned",
-		Long:    viewHelp + PlacesHelp,
-		Example: "  trueup view winxp.img winxp-view.vmdk",
-		Args:    Arguments("SOURCE", "DEST"),
+		Use:   "view SOURCE DEST",
+		Short: "Write a VMDK that shows a disk image aligned",
+		Args:  Arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0], args[1])
 		},
