@@ -107,14 +107,8 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return Usage("unknown command %q; %s", name, hint)
 }
 
-// calls gives a command line to the root, for the suggestions too.
-func calls(root *cobra.Command, args []string) {
-	root.SetArgs(args)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return wrongFlag(cmd, args, err) })
-}
-
 // wrongFlag returns the error of a flag that does not exist or has a wrong value, with a suggestion.
-func wrongFlag(cmd *cobra.Command, args []string, err error) error {
+func wrongFlag(cmd *cobra.Command, err error) error {
 	help := "see " + cmd.CommandPath() + " --help"
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := unknown.GetSpecifiedName()
@@ -124,7 +118,7 @@ func wrongFlag(cmd *cobra.Command, args []string, err error) error {
 		}
 		if instead := cmp.Or(removed[cmd.Name()+" "+name], removed[name]); instead != "" {
 			flag += ", which was removed; " + instead
-		} else if near := cmp.Or(habitOf(cmd, name, valueIn(args, name)), nearFlag(cmd, name)); near != "" {
+		} else if near := cmp.Or(habitOf(cmd, name), nearFlag(cmd, name)); near != "" {
 			flag += "; did you mean " + near + "?"
 		}
 		err = errors.New("unknown flag: " + flag)
@@ -147,38 +141,9 @@ func withHelp(text, help string) string {
 	return text + "; " + help
 }
 
-// valueIn returns the value that a command line gives a flag that does not exist, empty for none.
-func valueIn(args []string, name string) string {
-	for i, a := range args {
-		value, ok := strings.CutPrefix(strings.TrimLeft(a, "-"), name)
-		switch {
-		case !ok || !strings.HasPrefix(a, "-"):
-		case value == "" && i+1 < len(args):
-			return args[i+1]
-		default:
-			return strings.TrimPrefix(value, "=")
-		}
-	}
-	return ""
-}
-
-// isReport reports whether a command prints its result in a format.
-func isReport(cmd *cobra.Command, format string) bool {
-	list, ok := cmd.GetFlagCompletionFunc("output")
-	if !ok {
-		return false
-	}
-	formats, _ := list(cmd, nil, "")
-	return slices.Contains(formats, format)
-}
-
-// habitOf returns the equivalent of a flag of other tools with a value, empty if the command has none.
-func habitOf(cmd *cobra.Command, name, value string) string {
-	habits := flagHabits[name]
-	if slices.Contains(habits, asJSON) && isReport(cmd, value) {
-		return "-o " + value
-	}
-	for _, habit := range habits {
+// habitOf returns the equivalent of a flag of other tools, empty if the command has none.
+func habitOf(cmd *cobra.Command, name string) string {
+	for _, habit := range flagHabits[name] {
 		flag, _, _ := strings.Cut(strings.TrimLeft(habit, "-"), " ")
 		if !strings.HasPrefix(habit, "-") || cmd.Flags().Lookup(flag) != nil || habit == asJSON {
 			return habit

@@ -43,7 +43,7 @@ func Main(version string, args []string) (code int) {
 	}()
 	boundHeap(helper)
 	root := newRoot(version, c)
-	calls(root, args)
+	root.SetArgs(args)
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		plainUsages(root)
 	}
@@ -88,7 +88,7 @@ func boundHeap(helper bool) {
 func Run(ctx context.Context, version string, args []string, out, errOut io.Writer) int {
 	c := &Base{Asked: asksJSON(args)}
 	root := newRoot(version, c)
-	calls(root, args)
+	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errOut)
 	root.SetIn(strings.NewReader(""))
@@ -146,6 +146,7 @@ func newRoot(version string, c *Base) *cobra.Command {
 	)
 	keepLog(root, c)
 	root.SetHelpFunc(help)
+	root.SetFlagErrorFunc(wrongFlag)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c),
 		newAlign(c), newConvert(c), newVerify(c),
