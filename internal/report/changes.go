@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/freespace"
@@ -267,11 +266,8 @@ func useOf(format, subformat, dest, folder string) (words, command string) {
 		return "To use it with libvirt:   ",
 			"virt-xml VM --edit target=TARGET --disk path=" + name + ",driver.type=" + format
 	case strings.HasPrefix(format, "vhd"):
-		if name = powerShellQuote(dest); name == "" {
-			return "", ""
-		}
-		return "To use it with Hyper-V:   ",
-			"Set-VMHardDiskDrive VM -ControllerType TYPE -ControllerNumber N -ControllerLocation N -Path " + name
+		return "To use it with Hyper-V:   ", "Set-VMHardDiskDrive VM -ControllerType TYPE -ControllerNumber N " +
+			"-ControllerLocation N -Path " + shell.QuoteWindows(dest)
 	case format == "vdi":
 		return "To use it with VirtualBox:   ",
 			"VBoxManage storageattach VM --storagectl CONTROLLER --port N --device N --type hdd --medium " + name
@@ -283,26 +279,6 @@ func useOf(format, subformat, dest, folder string) (words, command string) {
 	}
 	return "To use it with vSphere:   ", "vmkfstools -d thin -i " + name + " /vmfs/volumes/DATASTORE/VM/" +
 		shell.Quote(filepath.Base(dest))
-}
-
-// powerShellQuote quotes a path for PowerShell, in which all kinds of single quotes end a text; "" where one line of
-// harmless characters cannot hold it.
-func powerShellQuote(s string) string {
-	if strings.ContainsFunc(s, shell.Dangerous) || !utf8.ValidString(s) {
-		return ""
-	}
-	if strings.HasPrefix(s, "-") {
-		s = "./" + s
-	}
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(`-_./\:`, r)
-	}
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
-		return s
-	}
-	double := strings.NewReplacer("'", "''", "\u2018", "\u2018\u2018", "\u2019", "\u2019\u2019", "\u201a",
-		"\u201a\u201a", "\u201b", "\u201b\u201b")
-	return "'" + double.Replace(s) + "'"
 }
 
 // checksums prints the digests of files that were written.

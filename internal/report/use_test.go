@@ -21,7 +21,7 @@ func TestUseOfACopy(t *testing.T) {
 			"",
 		},
 		{"raw", "", `/t/it's "a\b".img`, `--disk path='/t/it\'\''s \"a\\b\".img',driver.type=raw` + "\n", ""},
-		{"vhdx", "dynamic", "-it's, a\u2019.vhdx", "-Path './-it''s, a\u2019\u2019.vhdx'\n", ""},
+		{"vhdx", "dynamic", "-it's, a\u2019.vhdx", "-Path \".\\-it's, a\u2019.vhdx\"\n", ""},
 		{"vhdx", "dynamic", "t/a.vhdx", "Hyper-V:   Set-VMHardDiskDrive VM -ControllerType TYPE", ""},
 		{"vhd", "fixed", "t/a.vhd", "-ControllerLocation N -Path t/a.vhd\n", ""},
 		{"vdi", "dynamic", "t/a b.vdi", "VirtualBox:   VBoxManage storageattach VM --storagectl CONTROLLER", ""},
@@ -33,7 +33,7 @@ func TestUseOfACopy(t *testing.T) {
 			"vmkfstools -d thin -i t/a.vmdk /vmfs/volumes/DATASTORE/VM/a.vmdk\n", "",
 		},
 		{"vmdk", "monolithicSparse", "-", "monolithicSparse, ", ""},
-		{"vhd", "fixed", "a\nb.vhd", "vhd fixed, ", ""},
+		{"vhd", "fixed", "a\nb.vhd", `-Path "a$([char]0xa)b.vhd"` + "\n", ""},
 	} {
 		var out strings.Builder
 		r := &Align{
@@ -41,7 +41,7 @@ func TestUseOfACopy(t *testing.T) {
 		}
 		(&Text{W: &out}).Align(r)
 		require.Contains(t, out.String(), tc.want)
-		require.Equal(t, tc.dest != "-" && tc.dest != "a\nb.vhd", strings.Contains(out.String(), "To use it with "),
+		require.Equal(t, tc.dest != "-", strings.Contains(out.String(), "To use it with "),
 			out.String())
 	}
 	var out strings.Builder

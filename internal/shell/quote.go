@@ -13,7 +13,7 @@ import (
 // Quote quotes a path for the shells of this system.
 func Quote(s string) string {
 	if !ForBash(runtime.GOOS) {
-		return quoteWindows(s)
+		return QuoteWindows(s)
 	}
 	return quoteUnix(s)
 }
@@ -77,11 +77,11 @@ func Dangerous(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' || r&0xfffe == 0xfffe
 }
 
-// quoteWindows quotes a path for cmd and PowerShell: in double quotes, which both read, or with escapes of PowerShell
+// QuoteWindows quotes a path for cmd and PowerShell: in double quotes, which both read, or with escapes of PowerShell
 // where cmd has none. A backslash in front of the closing quote is doubled, since programs take it for an escape. Names
 // of Windows have no double quote.
 // Spec: about_Quoting_Rules and about_Parsing (PowerShell), Parsing C command-line arguments (Microsoft).
-func quoteWindows(s string) string {
+func QuoteWindows(s string) string {
 	if strings.HasPrefix(s, "-") {
 		s = `.\` + s
 	}

@@ -28,7 +28,7 @@ func TestCmdReadsTheQuotes(t *testing.T) {
 		`C:\t\xp.vmdk`, `C:\my disks\x.vmdk`, `C:\my disks\`, "it's", "a&b (c)", "é", "a,b=c", "x^y",
 	} {
 		cmd := exec.Command("cmd")
-		cmd.SysProcAttr = &syscall.SysProcAttr{CmdLine: `cmd /s /c "` + os.Args[0] + " " + quoteWindows(name) + `"`}
+		cmd.SysProcAttr = &syscall.SysProcAttr{CmdLine: `cmd /s /c "` + os.Args[0] + " " + QuoteWindows(name) + `"`}
 		out, err := cmd.Output()
 		require.NoError(t, err, name)
 		require.Equal(t, name, string(bytes.TrimSpace(out)))

@@ -17,7 +17,7 @@ func TestQuotesOfWindows(t *testing.T) {
 		"a&b": `"a&b"`, "a,b": `"a,b"`, "@x": `"@x"`, "\u202ex": `"$([char]0x202e)x"`, "\xff": `"$([char]0xfffd)"`,
 		"\u201cx": `"$([char]0x201c)x"`, "\U000e0001": `"$([char]::ConvertFromUtf32(0xe0001))"`,
 	} {
-		got := quoteWindows(name)
+		got := QuoteWindows(name)
 		require.Equal(t, want, got)
 		require.NotContains(t, got, ";")
 		require.False(t, strings.ContainsFunc(got, func(r rune) bool { return unicode.IsControl(r) || Dangerous(r) }))
