@@ -43,7 +43,7 @@ func newAlign(c *Base) *cobra.Command {
 		},
 	}
 	f.add(cmd)
-	f.Add(cmd, c)
+	f.Add(cmd)
 	addFlags(cmd, "skip-aligned", &f.skipAligned)
 	return cmd
 }

@@ -27,9 +27,9 @@ func newBench(c *Base) *cobra.Command {
 		Rounds: bench.DefaultRounds, Now: time.Now,
 	}}
 	cmd := &cobra.Command{
-		Use:   "bench DIR",
-		Short: "Measure what misalignment costs on a storage",
-		Args:  Arguments("DIR"),
+		Use:               "bench DIR",
+		Short:             "Measure what misalignment costs on a storage",
+		Args:              Arguments("DIR"),
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Folder = args[0]

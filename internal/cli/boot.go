@@ -37,7 +37,7 @@ func newBoot(c *Base) *cobra.Command {
 			return runBoot(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
 		},
 	}
-	f.Add(cmd, c)
+	f.Add(cmd)
 	f.addMachine(cmd)
 	f.addProgress(cmd)
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "pictures", &f.pictures)

@@ -26,15 +26,14 @@ type Move struct {
 }
 
 // Add adds the flags.
-func (m *Move) Add(cmd *cobra.Command, c *Base) {
-	m.AddPlaces(cmd, c)
+func (m *Move) Add(cmd *cobra.Command) {
+	m.AddPlaces(cmd)
 	addFlags(cmd, "skip-free", &m.SkipFree, "flatten", &m.Flatten, "with", &m.With)
 }
 
 // AddPlaces adds the flags that decide which partitions of an image move where.
-func (m *Move) AddPlaces(cmd *cobra.Command, c *Base) {
+func (m *Move) AddPlaces(cmd *cobra.Command) {
 	addFlags(cmd, "boundary", &m.Boundary, "partition", &m.Only)
-	completePartitions(c, cmd, "partition", &m.Reading)
 	addFlags(cmd, "data-only", &m.DataOnly, "allow-unbootable", &m.AllowUnbootable, "repair-table", &m.RepairTable)
 	addReading(cmd, &m.Reading)
 }

@@ -40,7 +40,7 @@ func newMove(c *Base) *cobra.Command {
 		},
 	}
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox)
-	f.AddPlaces(cmd, c)
+	f.AddPlaces(cmd)
 	f.addWork(cmd, &f.jobs)
 	addFlags(cmd, "journal", &f.journal)
 	return cmd

@@ -28,7 +28,7 @@ func newPlan(c *Base) *cobra.Command {
 			return runPlan(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
 		},
 	}
-	f.Add(cmd, c)
+	f.Add(cmd)
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "bench", (*string)(&f.bench))
 	return cmd
 }

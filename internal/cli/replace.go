@@ -42,7 +42,7 @@ func newReplace(c *Base) *cobra.Command {
 		},
 	}
 	f.add(cmd)
-	f.AddPlaces(cmd, c)
+	f.AddPlaces(cmd)
 	f.keep = keepOriginal
 	addFlags(cmd, "skip-free", &f.SkipFree, "with", &f.With, "keep", &f.keep, "by", &f.by)
 	return cmd

@@ -161,7 +161,7 @@ func newRoot(version string, c *Base) *cobra.Command {
 		cmd.Long, cmd.Example = helpText(cmd.Name())
 	}
 	RefuseEmpty(root)
-	CompletePaths(c, root)
+	completePaths(root)
 	return root
 }
 

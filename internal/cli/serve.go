@@ -37,7 +37,7 @@ func newServe(c *Base) *cobra.Command {
 			return runServe(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
 		},
 	}
-	f.Add(cmd, c)
+	f.Add(cmd)
 	addFlags(cmd,
 		"require-sandbox", &f.RequireSandbox, "as-is", &f.Copy, "socket", &f.place.Socket, "listen", &f.place.TCP,
 		"listen-anywhere", &f.place.Anywhere, "once", &f.once, "exit-with-parent", &f.withParent,

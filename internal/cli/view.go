@@ -29,7 +29,7 @@ func newView(c *Base) *cobra.Command {
 		},
 	}
 	f.add(cmd)
-	f.AddPlaces(cmd, c)
+	f.AddPlaces(cmd)
 	addFlags(cmd, "with", &f.With, "skip-aligned", &f.skipAligned, "force", &f.force)
 	return cmd
 }
