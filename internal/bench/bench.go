@@ -100,8 +100,8 @@ func (o *Options) length() int64 {
 // Say describes what is about to happen.
 func (o *Options) Say() string {
 	runs := len(loads()) * len(o.Starts) * o.Rounds
-	return fmt.Sprintf("writes a scratch file of %s without a name in %s, then runs %d measurements of %v: about %v and "+
-		"the time to write the file", units.Format(o.length()), o.Folder, runs, o.Runtime,
+	return fmt.Sprintf("writes a scratch file of %s without a name in %s, then runs %d measurements of %v: about %v "+
+		"and the time to write the file", units.Format(o.length()), o.Folder, runs, o.Runtime,
 		(time.Duration(runs) * (o.Runtime + overhead)).Round(time.Second))
 }
 

@@ -292,7 +292,7 @@ func TestRun(t *testing.T) {
 		require.Len(t, l.Points, 2)
 		require.Len(t, l.Points[1].Rounds, 1)
 	}
-	require.Equal(t, int64(minSize), r.Size)
+	require.Equal(t, minSize, r.Size)
 	total := map[string]int64{
 		Fill: o.length(), Measure: int64(len(loads())) * 2 * (minRuntime + overhead).Milliseconds(),
 	}

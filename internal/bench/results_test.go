@@ -45,8 +45,8 @@ func sample() *Bench {
 				x *= 1 + random.Float64()/8
 				each := 1e9 / x * float64(l.Jobs)
 				p.Rounds = append(p.Rounds, measured.Round{
-					IOPS: x, Bytes: x * float64(l.Size), Mean: int64(each), P50: int64(each * .9), P95: int64(each * 1.8),
-					P99: int64(each * 4), P999: int64(each * 9),
+					IOPS: x, Bytes: x * float64(l.Size), Mean: int64(each), P50: int64(each * .9),
+					P95: int64(each * 1.8), P99: int64(each * 4), P999: int64(each * 9),
 				})
 			}
 			l.Points = append(l.Points, p)

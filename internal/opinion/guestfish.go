@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,15 +54,15 @@ const (
 	launchTime = 10 * time.Minute
 	// endTime bounds the end of guestfish, which removes its files then.
 	endTime = 10 * time.Second
-	// mostItem bounds one line or name that guestfish prints, and mostSaid the words of an error, in bytes.
-	mostItem, mostSaid = 64 << 10, 4 << 10
+	// mostLine bounds one line that guestfish prints, and mostSaid the words of an error, in bytes.
+	mostLine, mostSaid = 64 << 10, 4 << 10
 )
 
 var (
 	errLaunch = fmt.Errorf("the appliance of libguestfs did not start within %v; where KVM does not work, "+
 		"LIBGUESTFS_BACKEND_SETTINGS=force_tcg does without it", launchTime)
 	errEnded = errors.New("guestfish ended in the middle of a command")
-	errItem  = fmt.Errorf("guestfish printed more than %d bytes without an end of the line", mostItem)
+	errLine  = fmt.Errorf("guestfish printed more than %d bytes without an end of the line", mostLine)
 )
 
 // session is a guestfish that waits for commands. Its errors come between its answers, in order.
@@ -106,7 +107,7 @@ func start(ctx context.Context, program, folder string, d disk) (*session, error
 	if err != nil {
 		return nil, err
 	}
-	s.in, s.pipe, s.out = in, out, bufio.NewReader(out)
+	s.in, s.pipe, s.out = in, out, bufio.NewReaderSize(out, mostLine)
 	cmd.Stdout, cmd.Stderr = theirs, theirs
 	err = cmd.Start()
 	if err = errors.Join(err, theirs.Close()); err != nil {
@@ -136,31 +137,6 @@ func (s *session) send(command string) error {
 		return s.failed(err)
 	}
 	return nil
-}
-
-// next returns the next item of the answer, each with sep at its end. ok is false at the end of the answer. What is no
-// item by valid is an error's text and goes to said.
-func (s *session) next(sep byte, valid func(item string) bool) (item string, ok bool, err error) {
-	var b []byte
-	for {
-		c, err := s.out.ReadByte()
-		switch {
-		case err != nil:
-			return "", false, s.failed(errEnded)
-		case c == '\n' && strings.HasSuffix(string(b[max(0, len(b)-len(s.mark)):]), s.mark):
-			s.note(string(b[:len(b)-len(s.mark)]))
-			return "", false, nil
-		case c == sep && valid(string(b)):
-			return string(b), true, nil
-		case c == sep || c == '\n' && !anyLine(string(b)):
-			s.note(string(b))
-			b = b[:0]
-		case len(b) == mostItem:
-			return "", false, s.failed(errItem)
-		default:
-			b = append(b, c)
-		}
-	}
 }
 
 // errorMark stands before an error of libguestfs, behind the number of the line.
@@ -197,12 +173,19 @@ const mostLines = 4096
 // ask returns the lines of an answer that are valid. What else was printed is in said.
 func (s *session) ask(valid func(line string) bool) (lines []string, err error) {
 	for {
-		line, ok, err := s.next('\n', valid)
+		b, err := s.out.ReadSlice('\n')
+		line := strings.TrimSuffix(string(b), "\n")
+		rest, end := strings.CutSuffix(line, s.mark)
 		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			return nil, s.failed(errLine)
 		case err != nil:
-			return nil, err
-		case !ok:
+			return nil, s.failed(errEnded)
+		case end:
+			s.note(rest)
 			return lines, nil
+		case !valid(line):
+			s.note(line)
 		case len(lines) < mostLines:
 			lines = append(lines, line)
 		}
@@ -243,10 +226,7 @@ func compareFiles(
 		return version, nil, err
 	}
 	defer p.limit(limit, fmt.Errorf("libguestfs did not end within %v", limit))()
-	if err := p.filesystems(); err != nil {
-		return version, nil, err
-	}
-	return version, p.found, p.systems()
+	return version, p.found, p.filesystems()
 }
 
 // limit ends both sessions after a time, unless it is called off.
@@ -264,14 +244,10 @@ func (p *pair) say(v Verdict, asked, format string, args ...any) {
 
 // both sends a command to both, and returns the lines of their answers.
 func (p *pair) both(command string, valid func(string) bool) (source, dest []string, err error) {
-	if err = p.send(command); err != nil {
+	if err = errors.Join(p.source.send(command), p.dest.send(command)); err != nil {
 		return nil, nil, err
 	}
 	return p.answers(valid)
-}
-
-func (p *pair) send(command string) error {
-	return errors.Join(p.source.send(command), p.dest.send(command))
 }
 
 func (p *pair) answers(valid func(string) bool) (source, dest []string, err error) {
@@ -429,6 +405,39 @@ var checks = map[string]string{
 	"hfsplus": "fsck.hfsplus -n", "jfs": "jfs_fsck -n",
 }
 
+// outcome is how a command ended in an appliance.
+type outcome struct {
+	code int
+	text string // the end of its output
+}
+
+// words are the last line that a command printed.
+func (o outcome) words() string {
+	text := strings.TrimSpace(o.text)
+	return fmt.Sprintf("%.200s", text[strings.LastIndexByte(text, '\n')+1:])
+}
+
+// isOutcome matches the output of a command in an appliance.
+var isOutcome = ondisk.LazyPattern(`(?s)^(.*\n)?exit ([0-9]{1,3})$`)
+
+// shell has the shells of both appliances run a command.
+func (p *pair) shell(asked, command string) (source, dest outcome, err error) {
+	x, y, err := p.both("debug sh "+quoted("{ "+command+"; echo exit $?; } 2>&1 </dev/null | tail -c 2000"), anyLine)
+	if err != nil {
+		return source, dest, err
+	}
+	a := isOutcome().FindStringSubmatch(strings.Join(x, "\n"))
+	b := isOutcome().FindStringSubmatch(strings.Join(y, "\n"))
+	if a == nil || b == nil {
+		return source, dest, fmt.Errorf("%s gave no exit code: %.200q", asked,
+			p.source.said.String()+p.dest.said.String())
+	}
+	source.code, _ = strconv.Atoi(a[2]) // by the pattern
+	dest.code, _ = strconv.Atoi(b[2])
+	source.text, dest.text = a[1], b[1]
+	return source, dest, nil
+}
+
 // check has both appliances check a file system. A damaged source has a copy with the same damage: what counts is that
 // both checks end alike.
 func (p *pair) check(v volume) error {
@@ -436,88 +445,39 @@ func (p *pair) check(v volume) error {
 	if !ok || strings.HasPrefix(v.device, "btrfsvol:") {
 		return nil
 	}
-	asked := v.device + ": " + tool
-	name, _, _ := strings.Cut(tool, " ")
 	device := v.device
 	if rest, found := strings.CutPrefix(device, "/dev/sda"); found {
 		device = "/dev/disk/guestfs/" + label + rest
 	}
-	// The end of the output is enough, and its last line is the exit code.
-	script := fmt.Sprintf("command -v %s >/dev/null 2>&1 || { echo absent; exit 0; }; "+
-		"{ %s '%s' 2>&1 </dev/null; echo exit $?; } | tail -c 2000", name, tool, device)
-	x, y, err := p.both("debug sh "+quoted(script), anyLine)
-	if err != nil {
-		return err
-	}
-	codeX, saidX := exitOf(x)
-	codeY, saidY := exitOf(y)
-	switch {
-	case codeX == "absent" && codeY == "absent":
-		p.say(NotLooked, asked, "the appliance lacks this program")
-	case codeX == "" || codeY == "":
-		return fmt.Errorf("%s gave no exit code: %.200q", asked, p.source.said.String()+p.dest.said.String())
-	case codeX != codeY:
-		p.say(Differs, asked, "ends with %s on SOURCE (%s), with %s on DEST (%s)", codeX, saidX, codeY, saidY)
-	case codeX == "exit 0":
-		p.say(Agrees, asked, "no error")
-	case len(codeX) > len("exit 7") || codeX > "exit 7": // fsck(8): 8 and above, it did not come to check
-		p.say(NotLooked, asked, "ends with %s on both, and checked nothing (%s)", codeX, saidY)
-	default:
-		p.say(Agrees, asked, "ends with %s on both: SOURCE has the same errors (%s)", codeX, saidY)
-	}
-	return nil
-}
-
-var isExit = ondisk.LazyPattern(`^exit [0-9]{1,3}$|^absent$`)
-
-// exitOf returns how a check ended, empty if that is not known, and its last words.
-func exitOf(lines []string) (code, said string) {
-	if len(lines) == 0 || !isExit().MatchString(lines[len(lines)-1]) {
-		return "", ""
-	}
-	words := lines[:len(lines)-1]
-	for i := len(words) - 1; i >= 0 && said == ""; i-- {
-		said = strings.TrimSpace(words[i])
-	}
-	return lines[len(lines)-1], fmt.Sprintf("%.200s", said)
-}
-
-// systems compares the operating systems that libguestfs finds.
-func (p *pair) systems() error {
-	const asked = "inspect-os"
-	isRoot := regexp.MustCompile(`^(?:btrfsvol:)?/dev/[^"\\\x00-\x1f]+$`).MatchString
-	x, y, err := p.both(asked, isRoot)
+	asked := v.device + ": " + tool
+	x, y, err := p.shell(asked, tool+" '"+device+"'")
 	switch {
 	case err != nil:
 		return err
-	case p.source.said.String() != p.dest.said.String():
-		p.say(Differs, asked, "SOURCE: %.200s; DEST: %.200s", p.source.said.String(), p.dest.said.String())
-		return nil
-	case p.source.said.Len() > 0:
-		p.say(NotLooked, asked, "fails on both: %.200s", p.source.said.String())
-		return nil
-	case !slices.Equal(x, y):
-		p.say(Differs, asked, "SOURCE has a system on %s, DEST on %s", list(x), list(y))
-		return nil
-	case len(x) == 0:
-		p.say(NotLooked, asked, "found no operating system on either disk")
-	}
-	for _, root := range x[:min(len(x), mostVolumes)] {
-		a, b, err := p.both("inspect-get-product-name "+quoted(root), anyLine)
-		if err != nil {
-			return err
-		}
-		if name := strings.Join(a, " "); slices.Equal(a, b) {
-			p.say(Agrees, asked, "%s has %.100s", root, name)
-		} else {
-			p.say(Differs, asked, "%s has %.100s on SOURCE, %.100s on DEST", root, name, strings.Join(b, " "))
-		}
+	case x.code != y.code:
+		p.say(Differs, asked, "ends with exit %d on SOURCE (%s), with exit %d on DEST (%s)", x.code, x.words(), y.code,
+			y.words())
+	case x.code == 0:
+		p.say(Agrees, asked, "no error")
+	case x.code > 7: // fsck(8): 8 and above, it did not come to check; sh: 127, the appliance lacks it
+		p.say(NotLooked, asked, "ends with exit %d on both, and checked nothing (%s)", x.code, y.words())
+	default:
+		p.say(Agrees, asked, "ends with exit %d on both: SOURCE has the same errors (%s)", x.code, y.words())
 	}
 	return nil
 }
 
-// files compares the names of all files of a file system, and the SHA-256 of the regular ones. Both appliances read
-// side by side: equal file systems list their files in one order, so that nothing has to be kept.
+// listing prints the SHA-256 of all names of the mounted file system and their number, the SHA-256 of the list of all
+// regular files with theirs and their number, and errors. Equal file systems list their files in one order.
+const listing = `cd /sysroot && { find . -print0 2>/tmp/e | sha256sum; find . -printf x 2>/tmp/f | wc -c; ` +
+	`find . -type f -print0 2>>/tmp/e | xargs -0 -r sha256sum 2>>/tmp/e | sha256sum; ` +
+	`find . -type f -printf x 2>>/tmp/f | wc -c; head -c 500 /tmp/e; }`
+
+// isListing matches the parts of a listing. The number of names is not 0, since the root is one.
+var isListing = ondisk.LazyPattern(
+	`(?s)^([0-9a-f]{64}  -\n([1-9][0-9]*)\n)([0-9a-f]{64}  -\n([0-9]+)\n)(.*)$`)
+
+// files compares the names of all files of a file system, and the contents of the regular ones.
 func (p *pair) files(v volume) error {
 	asked := v.device + ": files of " + v.kind
 	if _, _, err := p.both("mount-ro "+quoted(v.device)+" /", noLine); err != nil {
@@ -541,108 +501,27 @@ func (p *pair) files(v volume) error {
 	return err
 }
 
-// isSum matches a line of sha256sum, which begins with \ where the name has escapes.
-var isSum = ondisk.LazyPattern(`^\\?[0-9a-f]{64} [ *]`)
-
 // contents compares the files of what is mounted.
 func (p *pair) contents(asked string) error {
-	names, err := p.stream("find0 / -", 0, anyLine)
+	x, y, err := p.shell(asked, listing)
 	if err != nil {
 		return err
 	}
-	sums, err := p.stream("checksums-out sha256 / -", '\n', isSum().MatchString)
-	if err != nil {
-		return err
-	}
+	a, b := isListing().FindStringSubmatch(x.text), isListing().FindStringSubmatch(y.text)
+	const names, number, sums, regular, errs = 1, 2, 3, 4, 5
 	switch {
-	case names.differs != "":
-		p.say(Differs, asked, "names differ: %s", names.differs)
-	case sums.differs != "":
-		p.say(Differs, asked, "SHA-256 differs: %s", sums.differs)
-	case names.said != "" || sums.said != "":
-		p.say(NotLooked, asked, "equal SHA-256 for %d of them; the others cannot be read on either disk: %.200s",
-			sums.items, strings.TrimLeft(names.said+"; "+sums.said, "; "))
+	case a == nil || b == nil:
+		return fmt.Errorf("%s: the appliance cannot list them: %.200q", asked, x.words()+"; "+y.words())
+	case a[names] != b[names]:
+		p.say(Differs, asked, "names differ")
+	case a[sums] != b[sums]:
+		p.say(Differs, asked, "names are equal, and the SHA-256 of regular files differ")
+	case a[errs] != b[errs]:
+		p.say(Differs, asked, "SOURCE: %.200s; DEST: %.200s", a[errs], b[errs])
+	case a[errs] != "":
+		p.say(NotLooked, asked, "equal as far as they can be read on either disk: %.200s", strings.TrimSpace(a[errs]))
 	default:
-		p.say(Agrees, asked, "all names (%d) and the SHA-256 of all regular files (%d) are equal", names.items,
-			sums.items)
+		p.say(Agrees, asked, "all names (%s) and the SHA-256 of all regular files (%s) are equal", a[number], a[regular])
 	}
 	return nil
-}
-
-// streamed is what came of two streams.
-type streamed struct {
-	items   int64
-	differs string // the first item that differs, and how many do
-	said    string // the error of both
-}
-
-// stream compares the items that both sessions answer, one by one.
-func (p *pair) stream(command string, sep byte, valid func(string) bool) (c streamed, err error) {
-	if err = p.send(command); err != nil {
-		return c, err
-	}
-	return p.streams(sep, valid)
-}
-
-// streams compares the answers of both sessions.
-func (p *pair) streams(sep byte, valid func(string) bool) (c streamed, err error) {
-	var first string
-	var differing int64
-	for more := true; more; {
-		x, inX, err := p.source.next(sep, valid)
-		if err != nil {
-			return c, err
-		}
-		y, inY, err := p.dest.next(sep, valid)
-		if err != nil {
-			return c, err
-		}
-		switch {
-		case inX && inY && x == y:
-			c.items++
-		case inX != inY: // one has more
-			if differing++; first == "" {
-				first = x + y
-			}
-			if err := drain(p.source, inX, sep, valid); err != nil {
-				return c, err
-			}
-			if err := drain(p.dest, inY, sep, valid); err != nil {
-				return c, err
-			}
-			more = false
-		case inX:
-			if differing++; first == "" {
-				first = y
-			}
-		default:
-			more = false
-		}
-	}
-	c.said = p.dest.said.String()
-	if differing > 0 {
-		if c.differs = nameOf(first); differing > 1 {
-			c.differs += fmt.Sprintf(", and %d more", differing-1)
-		}
-	} else if other := p.source.said.String(); other != c.said {
-		c.differs = fmt.Sprintf("SOURCE: %.200s; DEST: %.200s", other, c.said)
-	}
-	return c, nil
-}
-
-// drain reads an answer to its end.
-func drain(s *session, more bool, sep byte, valid func(string) bool) (err error) {
-	for more && err == nil {
-		_, more, err = s.next(sep, valid)
-	}
-	return err
-}
-
-// nameOf returns the name of an item, without its sum.
-func nameOf(item string) string {
-	if isSum().MatchString(item) {
-		_, item, _ = strings.Cut(item, " ")
-		item = item[1:]
-	}
-	return fmt.Sprintf("%.200q", item)
 }

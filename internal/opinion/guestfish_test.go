@@ -2,10 +2,10 @@ package opinion
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,10 +15,10 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// conversation is a guestfish that answers as the one of libguestfs 1.48. It finds one file system with two files, and
-// no operating system. A case stands before its own answers, with $side for the disk that it has.
+// conversation is a guestfish that answers as the one of libguestfs 1.48. It finds one file system with two files. A
+// case stands before its own answers, with $side for the disk that it has.
 const conversation = `#!/bin/sh
-sums() { for name; do printf '%%s  ./%%s\n' $(printf %%064d 7) "$name"; done; }
+listing() { printf '%%064d  -\n%%d\n%%064d  -\n%%d\n' "$@"; }
 fails() { echo "*stdin*:5: libguestfs: error: $1"; }
 check() { printf '%%s\n' "$@"; }
 while IFS= read -r line; do
@@ -28,12 +28,11 @@ while IFS= read -r line; do
   esac
   case "$side $line" in
   %s
-  *" -add-drive "*|*" -run"|*" -mount-ro "*|*" -umount-all"|*" -inspect-os"|*" -list-partitions") ;;
+  *" -add-drive "*|*" -run"|*" -mount-ro "*|*" -umount-all"|*" -list-partitions") ;;
   *" -version") printf 'major: 1\nminor: 48\nrelease: 6\nextra: \n';;
   *" -list-filesystems") echo '/dev/sda1: ext4';;
+  *" -debug sh "*sha256sum*) listing 7 3 8 2; echo exit 0;;
   *" -debug sh "*) check 'all is well' 'exit 0';;
-  *" -find0 "*) printf 'one\0two\nlines\0';;
-  *" -checksums-out "*) sums one two;;
   *" echo "*) echo "${line#echo }";;
   *) fails "unknown command $line";;
   esac
@@ -65,63 +64,53 @@ func compare(t *testing.T, answers string, limit time.Duration) (found []finding
 func TestWhatAppliancesSay(t *testing.T) {
 	t.Parallel()
 	const files, check = "/dev/sda1: files of ext4", "/dev/sda1: e2fsck -f -n"
-	const noSystem = "found no operating system on either disk"
 	clean := finding{check, "no error", Agrees}
-	equal := finding{files, "all names (2) and the SHA-256 of all regular files (2) are equal", Agrees}
-	none := finding{"inspect-os", noSystem, NotLooked}
+	equal := finding{files, "all names (3) and the SHA-256 of all regular files (2) are equal", Agrees}
 	for name, c := range map[string]struct {
 		answers string
 		want    []finding
 	}{
-		"the same": {"", []finding{clean, equal, none}},
+		"the same": {"", []finding{clean, equal}},
 		"another content": {
-			`"copy -checksums-out "*) sums one; printf '%064d  ./two\n' 8;;`,
-			[]finding{clean, {files, `SHA-256 differs: "./two"`, Differs}, none},
+			`"copy -debug sh "*sha256sum*) listing 7 3 9 2; echo exit 0;;`,
+			[]finding{clean, {files, "names are equal, and the SHA-256 of regular files differ", Differs}},
 		},
-		"all contents differ": {
-			`"copy -checksums-out "*) for n in one two; do printf '%064d  ./%s\n' 8 $n; done;;`,
-			[]finding{clean, {files, `SHA-256 differs: "./one", and 1 more`, Differs}, none},
+		"another name": {
+			`"copy -debug sh "*sha256sum*) listing 6 3 8 2; echo exit 0;;`,
+			[]finding{clean, {files, "names differ", Differs}},
 		},
 		"a file too many": {
-			`"copy -find0 "*) printf 'one\0two\nlines\0three\0';;`,
-			[]finding{clean, {files, `names differ: "three"`, Differs}, none},
-		},
-		"files are missing": {
-			`"copy -find0 "*) ;;`, []finding{clean, {files, `names differ: "one"`, Differs}, none},
-		},
-		"a sum is missing": {
-			`"copy -checksums-out "*) sums one;;`,
-			[]finding{clean, {files, `SHA-256 differs: "./two"`, Differs}, none},
+			`"copy -debug sh "*sha256sum*) listing 7 4 8 2; echo exit 0;;`,
+			[]finding{clean, {files, "names differ", Differs}},
 		},
 		"a file cannot be read, on either disk": {
-			`*" -checksums-out "*) sums one; fails "two: Input/output error";;`,
+			`*" -debug sh "*sha256sum*) listing 7 3 8 2; check "two: Input/output error" "exit 0";;`,
 			[]finding{clean, {
-				files, "equal SHA-256 for 1 of them; the others cannot be read on either disk: two: Input/output error",
-				NotLooked,
-			}, none},
+				files, "equal as far as they can be read on either disk: two: Input/output error", NotLooked,
+			}},
 		},
 		"a file cannot be read in the copy": {
-			`"copy -checksums-out "*) sums one two; fails "pipeline failed";;`,
-			[]finding{clean, {files, "SHA-256 differs: SOURCE: ; DEST: pipeline failed", Differs}, none},
+			`"copy -debug sh "*sha256sum*) listing 7 3 8 2; check "two: no" "exit 0";;`,
+			[]finding{clean, {files, "SOURCE: ; DEST: two: no\n", Differs}},
 		},
 		"mounted on neither": {
 			`*" -mount-ro "*) fails "mount_ro: unknown filesystem type";;`,
 			[]finding{clean, {
 				files, "cannot be mounted on either disk: mount_ro: unknown filesystem type", NotLooked,
-			}, none},
+			}},
 		},
 		"not mounted in the copy": {
 			`"copy -mount-ro "*) fails "bad superblock";;`,
-			[]finding{clean, {files, "cannot be mounted on DEST: bad superblock", Differs}, none},
+			[]finding{clean, {files, "cannot be mounted on DEST: bad superblock", Differs}},
 		},
 		"other file systems": {
 			`"copy -list-filesystems") echo '/dev/sda1: ext4'; echo '/dev/sda2: swap';;`,
 			[]finding{{
 				"file systems", "SOURCE has /dev/sda1: ext4, DEST has /dev/sda1: ext4, /dev/sda2: swap", Differs,
-			}, none},
+			}},
 		},
 		"no file system": {
-			`*" -list-filesystems") ;;`, []finding{{"file systems", "found none on either disk", NotLooked}, none},
+			`*" -list-filesystems") ;;`, []finding{{"file systems", "found none on either disk", NotLooked}},
 		},
 		"locked": {
 			`*" -list-filesystems") echo '/dev/sda1: swap'; echo '/dev/vg/a: ext4';;
@@ -133,54 +122,41 @@ func TestWhatAppliancesSay(t *testing.T) {
 				{"/dev/vg/a: files of ext4", equal.said, Agrees},
 				{"/dev/sda2", "its content (BitLocker) has no files to read here", NotLooked},
 				{"/dev/sda3", "its content (LVM2_member) has no files to read here", NotLooked},
-				none,
 			},
 		},
 		"another lock": {
 			`*" -list-partitions") echo /dev/sda2;; *" -list-filesystems") ;; *" -vfs-type "*) echo "$side";;`,
-			[]finding{{"/dev/sda2", "its content is source on SOURCE, copy on DEST", Differs}, none},
+			[]finding{{"/dev/sda2", "its content is source on SOURCE, copy on DEST", Differs}},
 		},
 		"another partition": {
 			`"source -list-partitions") echo /dev/sda2;;`,
-			[]finding{clean, equal, {"list-partitions", "SOURCE has /dev/sda2, DEST has none", Differs}, none},
+			[]finding{clean, equal, {"list-partitions", "SOURCE has /dev/sda2, DEST has none", Differs}},
 		},
 		"errors on both": {
-			`*" -debug sh "*) check 'Pass 1' 'errors remain' 'exit 4';;`,
+			`*" -debug sh "*e2fsck*) check 'Pass 1' 'errors remain' 'exit 4';;`,
 			[]finding{
 				{check, "ends with exit 4 on both: SOURCE has the same errors (errors remain)", Agrees},
-				equal, none,
+				equal,
 			},
 		},
 		"a check that does not begin": {
-			`*" -debug sh "*) check 'unsupported feature' 'exit 8';;`,
+			`*" -debug sh "*e2fsck*) check 'unsupported feature' 'exit 8';;`,
 			[]finding{
 				{check, "ends with exit 8 on both, and checked nothing (unsupported feature)", NotLooked},
-				equal, none,
+				equal,
 			},
 		},
 		"errors in the copy": {
-			`"copy -debug sh "*) check 'errors remain' 'exit 4';;`,
+			`"copy -debug sh "*e2fsck*) check 'errors remain' 'exit 4';;`,
 			[]finding{{
 				check, "ends with exit 0 on SOURCE (all is well), with exit 4 on DEST (errors remain)", Differs,
-			}, equal, none},
+			}, equal},
 		},
 		"no checker": {
-			`*" -debug sh "*) echo absent;;`,
-			[]finding{{check, "the appliance lacks this program", NotLooked}, equal, none},
-		},
-		"a system": {
-			`*" -inspect-os") echo /dev/sda1;;` + "\n" + `*" -inspect-get-product-name "*) echo 'Windows XP';;`,
-			[]finding{clean, equal, {"inspect-os", "/dev/sda1 has Windows XP", Agrees}},
-		},
-		"another system": {
-			`*" -inspect-os") echo /dev/sda1;;` + "\n" + `*" -inspect-get-product-name "*) echo "$side's own";;`,
-			[]finding{clean, equal, {
-				"inspect-os", "/dev/sda1 has source's own on SOURCE, copy's own on DEST", Differs,
-			}},
-		},
-		"the system is gone": {
-			`"source -inspect-os") echo /dev/sda1;;`,
-			[]finding{clean, equal, {"inspect-os", "SOURCE has a system on /dev/sda1, DEST on none", Differs}},
+			`*" -debug sh "*e2fsck*) check 'sh: 1: e2fsck: not found' 'exit 127';;`,
+			[]finding{
+				{check, "ends with exit 127 on both, and checked nothing (sh: 1: e2fsck: not found)", NotLooked}, equal,
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -202,17 +178,19 @@ func TestAppliancesThatFail(t *testing.T) {
 		},
 		"does not start":      {`*" -run") fails 'no kernel';;`, `does not start: "no kernel"`},
 		"ends at once":        {`*" -add-drive "*) exit 1;;`, "guestfish"},
-		"ends in an answer":   {`"copy -checksums-out "*) sums one; exit 1;;`, errEnded.Error()},
+		"ends in an answer":   {`"copy -debug sh "*) check one; exit 1;;`, errEnded.Error()},
 		"is killed":           {`"source -run") kill -9 $$;;`, errEnded.Error()},
 		"has no version":      {`*" -version") echo none;;`, "prints no version"},
 		"lists garbage":       {`"copy -list-filesystems") fails 'daemon died';;`, "daemon died"},
 		"a check without end": {`"copy -debug sh "*) echo something;;`, "gave no exit code"},
-		"a line without end":  {`"copy -find0 "*) head -c 200000 /dev/zero | tr '\0' x;;`, errItem.Error()},
+		"a line without end":  {`"copy -debug sh "*) head -c 200000 /dev/zero | tr '\0' x;;`, errLine.Error()},
+		"no listing":          {`*" -debug sh "*sha256sum*) check "sh: cannot cd" "exit 2";;`, "cannot list them"},
+		"an empty listing":    {`*" -debug sh "*sha256sum*) listing 7 0 8 0; echo exit 0;;`, "cannot list them"},
 		"an error without end": {
 			`"copy -umount-all") while echo 'libguestfs: error: x' || exit; do :; done;;`,
 			"did not end within",
 		},
-		"hangs":                   {`"copy -checksums-out "*) sums one; sleep 1000;;`, "did not end within"},
+		"hangs":                   {`"copy -debug sh "*) check one; sleep 1000;;`, "did not end within"},
 		"hangs, and its children": {`"source -mount-ro "*) sleep 1000 & wait;;`, "did not end within"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -243,38 +221,23 @@ func TestQuoted(t *testing.T) {
 	require.Equal(t, `"/a b/\"\\\x0a\xc3\xa9"`, quoted("/a b/\"\\\n\u00e9"))
 }
 
-// FuzzAnswers reads answers of two sessions, and looks whether all of it is bounded.
+// FuzzAnswers reads the answer of a session, and looks whether all of it is bounded.
 func FuzzAnswers(f *testing.F) {
-	f.Add([]byte("one\x00two\x00MARK\n"), []byte("one\x00libguestfs: error: no\nMARK\n"), true)
-	f.Add([]byte("/dev/sda1: ext4\nMARK\n"), []byte("x"), false)
-	f.Fuzz(func(t *testing.T, a, b []byte, zero bool) {
-		open := func(b []byte) *session {
-			return &session{out: bufio.NewReader(strings.NewReader(string(b))), ctx: t.Context(), mark: "MARK"}
+	f.Add([]byte("one\x00two\x00MARK\n"), true)
+	f.Add([]byte("one\nlibguestfs: error: no\nMARK\n"), true)
+	f.Add([]byte("/dev/sda1: ext4\nMARK\n"), false)
+	f.Fuzz(func(t *testing.T, answer []byte, plain bool) {
+		valid := isVolume().MatchString
+		if plain {
+			valid = anyLine
 		}
-		sep, valid := byte('\n'), isVolume().MatchString
-		if zero {
-			sep, valid = 0, anyLine
-		}
-		var all [][]string
-		for _, s := range []*session{open(a), open(b)} {
-			var items []string
-			for {
-				item, ok, err := s.next(sep, valid)
-				require.LessOrEqual(t, s.said.Len(), mostSaid)
-				require.LessOrEqual(t, len(item), mostItem)
-				if !ok || err != nil {
-					require.NotErrorIs(t, err, context.Canceled)
-					break
-				}
-				require.True(t, valid(item))
-				items = append(items, item)
-			}
-			all = append(all, items)
-		}
-		p := pair{source: open(a), dest: open(b)}
-		c, err := p.streams(sep, valid)
-		if err == nil && c.differs == "" {
-			require.True(t, slices.Equal(all[0], all[1]))
+		s := &session{out: bufio.NewReaderSize(bytes.NewReader(answer), mostLine), ctx: t.Context(), mark: "MARK"}
+		lines, _ := s.ask(valid)
+		require.LessOrEqual(t, s.said.Len(), mostSaid)
+		require.LessOrEqual(t, len(lines), mostLines)
+		for _, l := range lines {
+			require.True(t, valid(l))
+			require.LessOrEqual(t, len(l), mostLine)
 		}
 	})
 }

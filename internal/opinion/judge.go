@@ -271,38 +271,6 @@ func realPath(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// askQemuImg has qemu-img check the container of the copy and compare the disk that it reads there with the disk that
-// trueup reads.
-func askQemuImg(ctx context.Context, program string, file, read disk) (t Table) {
-	const container, compare = "check of the container", "every byte against the disk that trueup reads"
-	version, err := versionOf(ctx, program)
-	if err != nil {
-		return Table{{QemuImg, "its version", err.Error(), Failed}}
-	}
-	say := func(asked, said string, v Verdict) { t = append(t, Row{QemuImg + " " + version, asked, said, v}) }
-	switch c, err := check(ctx, program, file); {
-	case err != nil:
-		say(container, err.Error(), Failed)
-	case !c.supported:
-		say(container, "it cannot check the format "+file.format, NotLooked)
-	case c.errors > 0 || c.corruptions > 0:
-		say(container, fmt.Sprintf("errors: %d, corruptions: %d", c.errors, c.corruptions), Differs)
-	case c.leaks > 0:
-		say(container, fmt.Sprintf("no error; lost clusters, which do no harm: %d", c.leaks), Agrees)
-	default:
-		say(container, "no error", Agrees)
-	}
-	switch said, err := compareDisks(ctx, program, read, file); {
-	case err != nil:
-		say(compare, err.Error(), Failed)
-	case said != "":
-		say(compare, said, Differs)
-	default:
-		say(compare, "identical", Agrees)
-	}
-	return t
-}
-
 // askLibguestfs has libguestfs compare the files of source and copy.
 func askLibguestfs(ctx context.Context, program string, source, dest disk, limit time.Duration) (t Table) {
 	const files = "files of source and copy"

@@ -68,90 +68,70 @@ func versionOf(ctx context.Context, program string) (string, error) {
 	return version, nil
 }
 
-// checked is the result of a check of an image's tables.
-type checked struct {
-	supported           bool // false for a format that qemu-img does not check
-	errors, corruptions int64
-	leaks               int64 // clusters that nothing uses, which do no harm
+// askQemuImg has qemu-img check the container of the copy and compare the disk that it reads there with the disk that
+// trueup reads.
+func askQemuImg(ctx context.Context, program string, file, read disk) (t Table) {
+	version, err := versionOf(ctx, program)
+	ours, errRead := read.spec()
+	theirs, errFile := file.spec()
+	if err := errors.Join(err, errRead, errFile); err != nil {
+		return Table{{QemuImg, "its version, and the names of the disks", err.Error(), Failed}}
+	}
+	for _, q := range []struct {
+		asked string
+		args  []string
+		said  func(e ended) (string, Verdict)
+	}{
+		{"check of the container", []string{"check", theirs}, ended.checked},
+		{"every byte against the disk that trueup reads", []string{"compare", ours, theirs}, ended.compared},
+	} {
+		row := Row{Judge: QemuImg + " " + version, Asked: q.asked, Verdict: Failed}
+		if e, err := run(ctx, program, q.args...); err != nil {
+			row.Said = err.Error()
+		} else {
+			row.Said, row.Verdict = q.said(e)
+		}
+		t = append(t, row)
+	}
+	return t
 }
 
-// Exit codes of qemu-img check. Spec: docs/tools/qemu-img.rst, "check".
-const (
-	checkSound       = 0
-	checkCorrupt     = 2
-	checkLeaks       = 3
-	checkUnsupported = 63
-)
+// faults finds what a check has counted. Source: QEMU, qemu-img.c, dump_human_image_check.
+var faults = regexp.MustCompile(`[0-9]{1,20} (errors|leaked clusters) were found on the image`).FindString
 
-// check has qemu-img check the tables of an image.
-func check(ctx context.Context, program string, d disk) (c checked, err error) {
-	spec, err := d.spec()
-	if err != nil {
-		return c, err
+// checked returns what a check of an image's tables reported. Its words must fit its exit code. Spec:
+// docs/tools/qemu-img.rst, "check".
+func (e ended) checked() (said string, v Verdict) {
+	const sound, corrupt, leaks, unsupported = 0, 2, 3, 63
+	found := faults(e.out)
+	switch {
+	case e.code == sound && found == "" && strings.Contains(e.out, "No errors were found on the image."):
+		return "no error", Agrees
+	case e.code == corrupt && strings.HasSuffix(found, "errors were found on the image"):
+		return found, Differs
+	case e.code == leaks && strings.HasSuffix(found, "leaked clusters were found on the image"):
+		return found + ", which does no harm", Agrees
+	case e.code == unsupported:
+		return "it cannot check the format", NotLooked
 	}
-	e, err := run(ctx, program, "check", "--output=json", spec)
-	if err != nil {
-		return c, err
-	}
-	return e.checked()
-}
-
-// checked returns what a check reported.
-func (e ended) checked() (c checked, err error) {
-	switch e.code {
-	case checkUnsupported:
-		return c, nil
-	case checkSound, checkCorrupt, checkLeaks:
-	default:
-		return c, e.odd()
-	}
-	var found struct {
-		Errors      *int64 `json:"check-errors"`
-		Corruptions int64  `json:"corruptions"`
-		Leaks       int64  `json:"leaks"`
-	}
-	if err := json.Unmarshal([]byte(e.out), &found); err != nil || found.Errors == nil {
-		return c, e.odd()
-	}
-	c = checked{true, *found.Errors, found.Corruptions, found.Leaks}
-	if sound := c.errors == 0 && c.corruptions == 0; sound != (e.code != checkCorrupt) {
-		return checked{}, e.odd() // its exit code contradicts its report
-	}
-	return c, nil
-}
-
-// compareDisks has qemu-img compare every byte of two disks. said is what differs; empty: nothing.
-func compareDisks(ctx context.Context, program string, a, b disk) (said string, err error) {
-	left, err := a.spec()
-	if err != nil {
-		return "", err
-	}
-	right, err := b.spec()
-	if err != nil {
-		return "", err
-	}
-	e, err := run(ctx, program, "compare", left, right)
-	if err != nil {
-		return "", err
-	}
-	return e.compared()
+	return e.odd().Error(), Failed
 }
 
 // mismatch finds the place of a difference.
 var mismatch = regexp.MustCompile(`Content mismatch at offset [0-9]{1,20}!`).FindString
 
-// compared returns what differs. Spec: docs/tools/qemu-img.rst, "compare".
-func (e ended) compared() (said string, err error) {
+// compared returns what a comparison of two disks reported. Spec: docs/tools/qemu-img.rst, "compare".
+func (e ended) compared() (said string, v Verdict) {
 	words := strings.TrimSpace(e.out)
 	switch {
 	case e.code == 0 && words == "Images are identical." && e.err == "":
-		return "", nil
+		return "identical", Agrees
 	case e.code == 0 && strings.Contains(words+e.err, "Image size mismatch"):
-		return "the disks differ in size", nil // beyond the smaller one there are zeros
+		return "the disks differ in size", Differs // beyond the smaller one there are zeros
 	case e.code == 1 && mismatch(words) != "":
-		return mismatch(words), nil
+		return mismatch(words), Differs
 	}
-	return "", e.odd()
+	return e.odd().Error(), Failed
 }
 
 // ended is how a run of qemu-img ended.

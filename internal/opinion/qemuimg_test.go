@@ -60,23 +60,35 @@ func TestImagesOfQemuImg(t *testing.T) {
 	b[1<<20+1] ^= 1
 	require.NoError(t, os.WriteFile(longer, append(b, make([]byte, 512)...), 0o600))
 	for format, img := range all {
-		c, err := check(t.Context(), program, img)
-		require.NoError(t, err, format)
-		require.Equal(t, checked{supported: format != "raw" && format != "vhd"}, c, format)
-		said, err := compareDisks(t.Context(), program, all["raw"], img)
-		require.NoError(t, err, format)
-		require.Empty(t, said, format)
-		said, err = compareDisks(t.Context(), program, disk{path: flipped, format: "raw"}, img)
-		require.NoError(t, err, format)
-		require.Contains(t, said, "Content mismatch at offset 1048576!", format) // of the sector or block
-		said, err = compareDisks(t.Context(), program, disk{path: longer, format: "raw"}, img)
-		require.NoError(t, err, format)
-		require.Equal(t, "the disks differ in size", said, format)
+		want := []finding{{container, "no error", Agrees}, {bytesOf, "identical", Agrees}}
+		if format == "raw" || format == "vhd" {
+			want[0] = finding{container, "it cannot check the format", NotLooked}
+		}
+		require.Equal(t, want, asked(t, program, all["raw"], img), format)
+		// The offset is of the sector or block.
+		want[1] = finding{bytesOf, "Content mismatch at offset 1048576!", Differs}
+		require.Equal(t, want, asked(t, program, disk{path: flipped, format: "raw"}, img), format)
+		want[1] = finding{bytesOf, "the disks differ in size", Differs}
+		require.Equal(t, want, asked(t, program, disk{path: longer, format: "raw"}, img), format)
 	}
-	_, err = check(t.Context(), program, disk{path: flipped, format: "vmdk"})
-	require.ErrorContains(t, err, "exit code 1") // it probes nothing
-	_, err = check(t.Context(), program, disk{path: flipped, format: "qed"})
-	require.ErrorIs(t, err, errFormat)
+	got := asked(t, program, all["raw"], disk{path: flipped, format: "vmdk"}) // it probes nothing
+	require.Contains(t, got[0].said, "exit code 1")
+	require.Equal(t, []Verdict{Failed, Failed}, []Verdict{got[0].verdict, got[1].verdict})
+	got = asked(t, program, all["raw"], disk{path: flipped, format: "qed"})
+	require.Len(t, got, 1)
+	require.Contains(t, got[0].said, errFormat.Error())
+}
+
+// What qemu-img is asked.
+const container, bytesOf = "check of the container", "every byte against the disk that trueup reads"
+
+// asked has a program judge a copy, and returns its answers.
+func asked(t *testing.T, program string, read, file disk) (found []finding) {
+	t.Helper()
+	for _, r := range askQemuImg(t.Context(), program, file, read) {
+		found = append(found, finding{r.Asked, r.Said, r.Verdict})
+	}
+	return found
 }
 
 // A cluster of a qcow2 that two entries use is a corruption, and one that none uses is a leak.
@@ -85,62 +97,61 @@ func TestDamageThatQemuImgFinds(t *testing.T) {
 	program := disktest.Tool(t, QemuImg)
 	for name, c := range map[string]struct {
 		change func(b []byte) []byte
-		want   checked
+		want   finding
 	}{
 		// Spec: QEMU, docs/interop/qcow2.txt, "Host cluster management": a refcount has 16 bits.
 		"leak": {func(b []byte) []byte {
 			b[2<<16+2*(len(b)>>16)+1] = 1
 			return append(b, make([]byte, 1<<16)...)
-		}, checked{supported: true, leaks: 1}},
+		}, finding{container, "1 leaked clusters were found on the image, which does no harm", Agrees}},
 		"corruption": {func(b []byte) []byte {
 			b[2<<16+1] = 0
 			return b
-		}, checked{supported: true, corruptions: 1}},
+		}, finding{container, "1 errors were found on the image", Differs}},
 	} {
 		path := made(t)["qcow2"].path
 		b := disktest.ReadFile(t, path)
 		require.NoError(t, os.WriteFile(path, c.change(b), 0o600))
-		got, err := check(t.Context(), program, disk{path: path, format: "qcow2"})
-		require.NoError(t, err, name)
-		require.Equal(t, c.want, got, name)
+		img := disk{path: path, format: "qcow2"}
+		require.Equal(t, c.want, asked(t, program, img, img)[0], name)
 	}
 }
 
 func TestQemuImgThatLies(t *testing.T) {
 	t.Parallel()
+	const version = `[ $1 = --version ] && { echo qemu-img version 9.9.9; exit; }; `
 	img := disk{path: "/nonexistent", format: "vmdk"}
 	for script, want := range map[string]string{
-		`exit 0`:                             "printed \"nothing\"",
-		`echo '{"check-errors": 0}'; exit 2`: "exit code 2",
-		`echo '{"check-errors": 0, "corruptions": 1}'`: "exit code 0",
-		`echo '{}'`:                 "exit code 0",
-		`echo '{"check-errors": 0'`: "exit code 0",
-		`head -c 1000000 /dev/zero | tr '\0' x; exit 1`: "it printed more than 65536 bytes",
+		`exit 0`: "printed \"nothing\"",
+		`echo No errors were found on the image.; exit 2`:                                          "exit code 2",
+		`echo 1 errors were found on the image.; exit 3`:                                           "exit code 3",
+		`echo No errors were found on the image.; echo 2 leaked clusters were found on the image.`: "exit code 0",
+		`echo Content mismatch at offset 7!`:                                                       "exit code 0",
+		`echo Images are identical.; echo warning >&2`:                                             "warning",
+		`head -c 1000000 /dev/zero | tr '\0' x; exit 1`:                                            "it printed more than 65536 bytes",
 		`kill -9 $$`: "exit code -1",
 		`echo "qemu-img: unexpected $(printf '\033]0;title\007')"; exit 7`: `\x1b]0;title`,
 	} {
-		program := fake(t, script)
-		_, err := check(t.Context(), program, img)
-		require.ErrorContains(t, err, want, script)
-		require.Less(t, len(err.Error()), 1000)
-		require.True(t, utf8.ValidString(err.Error()))
-		_, err = compareDisks(t.Context(), program, img, img)
-		require.Error(t, err, script)
-		_, err = versionOf(t.Context(), program)
+		got := asked(t, fake(t, version+script), img, img)
+		require.Len(t, got, 2)
+		for _, x := range got {
+			require.Equal(t, Failed, x.verdict, script)
+			require.Contains(t, x.said, want, script)
+			require.Less(t, len(x.said), 1000)
+			require.True(t, utf8.ValidString(x.said))
+		}
+		_, err := versionOf(t.Context(), fake(t, script))
 		require.Error(t, err, script)
 	}
-	for script, want := range map[string]string{
-		`echo Images are identical.`:                "",
-		`echo Content mismatch at offset 7!; false`: "Content mismatch at offset 7!",
+	for script, want := range map[string]finding{
+		`echo Images are identical.`:                {bytesOf, "identical", Agrees},
+		`echo Content mismatch at offset 7!; false`: {bytesOf, "Content mismatch at offset 7!", Differs},
 	} {
-		said, err := compareDisks(t.Context(), fake(t, script), img, img)
-		require.NoError(t, err)
-		require.Equal(t, want, said)
+		require.Equal(t, want, asked(t, fake(t, version+script), img, img)[1])
 	}
-	_, err := compareDisks(t.Context(), fake(t, `echo Images are identical.; echo warning >&2`), img, img)
-	require.ErrorContains(t, err, "warning")
-	_, err = check(t.Context(), filepath.Join(t.TempDir(), "absent"), img)
-	require.ErrorIs(t, err, os.ErrNotExist)
+	got := asked(t, filepath.Join(t.TempDir(), "absent"), img, img)
+	require.Equal(t, Failed, got[0].verdict)
+	require.Contains(t, got[0].said, "no such file")
 }
 
 // A program that hangs is ended with all that it started: otherwise its pipes stay open.
@@ -152,7 +163,7 @@ func TestQemuImgThatHangs(t *testing.T) {
 	why := errors.New("the time is over")
 	end := make(chan error)
 	go func() {
-		_, err := check(ctx, program, disk{path: "/nonexistent", format: "raw"})
+		_, err := run(ctx, program, "check")
 		end <- err
 	}()
 	disktest.WaitFor(t, "the program to begin", func() bool {
@@ -164,18 +175,18 @@ func TestQemuImgThatHangs(t *testing.T) {
 }
 
 func FuzzQemuImgAnswers(f *testing.F) {
-	f.Add(0, `{"check-errors": 0}`, "")
-	f.Add(2, `{"check-errors": 1, "corruptions": 2, "leaks": 3}`, "")
+	f.Add(0, "No errors were found on the image.\n", "")
+	f.Add(2, "\n1 errors were found on the image.\n", "")
 	f.Add(1, "Content mismatch at offset 7!\n", "")
 	f.Add(0, "Images are identical.\n", "warning")
 	f.Fuzz(func(t *testing.T, code int, out, errs string) {
 		e := ended{what: "fuzz", code: code, out: out, err: errs}
-		c, err := e.checked()
-		require.False(t, err == nil && code == 0 && (c.errors != 0 || c.corruptions != 0))
-		require.False(t, err != nil && len(err.Error()) > 4000)
-		said, err := e.compared()
-		same := err == nil && said == ""
-		require.Equal(t, code == 0 && strings.TrimSpace(out) == "Images are identical." && errs == "", same)
+		said, v := e.checked()
+		require.False(t, v == Agrees && code != 0 && code != 3)
+		require.Less(t, len(said), 4000)
+		_, v = e.compared()
+		same := code == 0 && strings.TrimSpace(out) == "Images are identical." && errs == ""
+		require.Equal(t, same, v == Agrees)
 	})
 }
 
@@ -183,10 +194,10 @@ func FuzzQemuImgAnswers(f *testing.F) {
 func TestManyComplaints(t *testing.T) {
 	t.Parallel()
 	const script = `yes "ERROR cluster 7 refcount=0 reference=1" | head -c 700000 >&2
-		echo '{"check-errors": 0, "corruptions": 12285}'; exit 2`
+		echo; echo 12285 errors were found on the image.; exit 2`
 	e, err := run(t.Context(), "sh", "-c", script)
 	require.NoError(t, err)
-	c, err := e.checked()
-	require.NoError(t, err)
-	require.EqualValues(t, 12285, c.corruptions)
+	said, v := e.checked()
+	require.Equal(t, Differs, v)
+	require.Equal(t, "12285 errors were found on the image", said)
 }
