@@ -226,7 +226,8 @@ func compareFiles(
 		return version, nil, err
 	}
 	defer p.limit(limit, fmt.Errorf("libguestfs did not end within %v", limit))()
-	return version, p.found, p.filesystems()
+	err = p.filesystems()
+	return version, p.found, err
 }
 
 // limit ends both sessions after a time, unless it is called off.
