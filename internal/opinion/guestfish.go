@@ -522,7 +522,8 @@ func (p *pair) contents(asked string) error {
 	case a[errs] != "":
 		p.say(NotLooked, asked, "equal as far as they can be read on either disk: %.200s", strings.TrimSpace(a[errs]))
 	default:
-		p.say(Agrees, asked, "all names (%s) and the SHA-256 of all regular files (%s) are equal", a[number], a[regular])
+		p.say(Agrees, asked, "all names (%s) and the SHA-256 of all regular files (%s) are equal", a[number],
+			a[regular])
 	}
 	return nil
 }
