@@ -272,7 +272,7 @@ func (b *box) head(f *file) (*open, error) {
 		return b.opened(part{b.base, f.at}, f.name), nil
 	}
 	h := &head{size: f.size()}
-	r, err := openMember(b.zip, f.zip)
+	r, err := b.zip.open(f.zip)
 	if err == nil {
 		h.known, err = io.ReadAll(io.LimitReader(r, glance))
 	}
@@ -364,13 +364,14 @@ const (
 	maxDirectory = 4 * units.MiB
 )
 
-// archive is the source of a zip archive. archive/zip takes memory for as many files as the end of a zip64 archive
-// claims, and reads entries for as long as they follow one another: both are bounded here until the list is read.
+// archive is a zip archive, and the source that archive/zip reads it from. That takes memory for as many files as the
+// end of a zip64 archive claims, and reads entries for as long as they follow one another: both are bounded here until
+// the list is read.
 type archive struct {
 	ondisk.Source
-	left   int64 // bytes that may be read of the list
-	listed bool
-	err    error // of reading, or the bound
+	zip  *zip.Reader // nil until the list is read
+	left int64       // bytes that may be read of the list
+	err  error       // of reading, or the bound
 }
 
 // ReadAt follows the contract of io.ReaderAt.
@@ -383,7 +384,7 @@ func (a *archive) ReadAt(p []byte, off int64) (int, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		a.err = err
 	}
-	if a.listed {
+	if a.zip != nil {
 		return n, err
 	}
 	a.left -= int64(len(p))
@@ -408,7 +409,7 @@ func (a *archive) because(err error) error {
 }
 
 // openZip reads the list of a zip archive. Names are in UTF-8.
-func openZip(f ondisk.Source) (*zip.Reader, error) {
+func openZip(f ondisk.Source) (*archive, error) {
 	a := &archive{Source: f, left: maxDirectory}
 	z, err := zip.NewReader(a, f.Size())
 	switch {
@@ -417,23 +418,23 @@ func openZip(f ondisk.Source) (*zip.Reader, error) {
 	case len(z.File) > maxFiles:
 		return nil, tooManyFiles()
 	}
-	a.listed = true
+	a.zip = z
 	for _, x := range z.File {
 		if !utf8.ValidString(x.Name) { // APPNOTE.TXT, appendix D: without the flag of UTF-8 in that of the IBM PC
 			x.Name = ondisk.DecodeText("ibm437", x.Name)
 		}
 	}
-	return z, a.apart(z.File)
+	return a, a.apart()
 }
 
 // apart refuses files that share packed bytes: each of them would cost as much as these.
-func (a *archive) apart(files []*zip.File) error {
+func (a *archive) apart() error {
 	type packed struct {
 		disk.Range
 		name string
 	}
 	var all []packed
-	for _, x := range files {
+	for _, x := range a.zip.File {
 		at, err := x.DataOffset()
 		if err == nil && (at > a.Size() || x.CompressedSize64 > ondisk.U64(a.Size()-at) ||
 			x.UncompressedSize64 > math.MaxInt64) {
@@ -463,8 +464,8 @@ var unzippers = map[uint16]func(in io.Reader) io.Reader{
 	bzipped:     bzip2.NewReader,
 }
 
-// openMember begins to unpack a file of a zip archive.
-func openMember(z *zip.Reader, x *zip.File) (*Reader, error) {
+// open begins to unpack a file of the archive.
+func (a *archive) open(x *zip.File) (*Reader, error) {
 	const encrypted, descriptor = 1, 8
 	what := fmt.Sprintf("file %.256q of the archive", x.Name)
 	unzip := unzippers[x.Method]
@@ -480,14 +481,14 @@ func openMember(z *zip.Reader, x *zip.File) (*Reader, error) {
 	if err := checkGrowth(ondisk.I64(x.CompressedSize64), r.Stated); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	z.RegisterDecompressor(x.Method, func(packed io.Reader) io.ReadCloser {
+	a.zip.RegisterDecompressor(x.Method, func(packed io.Reader) io.ReadCloser {
 		r.in.r = packed
 		return io.NopCloser(unzip(r.ahead))
 	})
 	x.Flags &^= descriptor // the list of the archive has the same checksum
 	var err error
 	if r.out, err = x.Open(); err != nil {
-		return nil, r.because(err)
+		return nil, a.because(err)
 	}
 	return r, nil
 }

@@ -361,7 +361,7 @@ func TestZipNames(t *testing.T) {
 	z, err := openZip(bytes.NewReader(b.Bytes()))
 	require.NoError(t, err)
 	var names []string
-	for _, x := range z.File {
+	for _, x := range z.zip.File {
 		names = append(names, x.Name)
 	}
 	require.Equal(t, []string{"Büro/ä.img", "plain.img", "Büro.img"}, names)
@@ -417,7 +417,7 @@ func TestGrowth(t *testing.T) {
 // A file of a zip archive that is too large for its packed bytes is refused before it is unpacked, by what the archive
 // says of it; one that says less ends there.
 func TestGrowthOfZip(t *testing.T) {
-	_, err := openMember(&zip.Reader{}, &zip.File{FileHeader: zip.FileHeader{
+	_, err := (&archive{}).open(&zip.File{FileHeader: zip.FileHeader{
 		Name: "a.img", UncompressedSize64: 900 << 30, CompressedSize64: 1 << 20, Method: bzipped,
 	}})
 	require.ErrorIs(t, err, ondisk.ErrLimit)
@@ -435,11 +435,11 @@ func requireZip(t *testing.T, path string, want map[string][]byte) {
 	z, err := openZip(bytes.NewReader(b))
 	require.NoError(t, err)
 	got := map[string][]byte{}
-	for _, x := range z.File {
+	for _, x := range z.zip.File {
 		if strings.HasSuffix(x.Name, "/") || x.Mode()&fs.ModeSymlink != 0 {
 			continue
 		}
-		r, err := openMember(z, x)
+		r, err := z.open(x)
 		require.NoError(t, err)
 		got[x.Name], err = io.ReadAll(r)
 		require.NoError(t, err)
@@ -477,10 +477,10 @@ func firstOf(archive []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(z.File) == 0 {
+	if len(z.zip.File) == 0 {
 		return nil, ondisk.In(ondisk.ErrFormat, "no file")
 	}
-	r, err := openMember(z, z.File[0])
+	r, err := z.open(z.zip.File[0])
 	if err != nil {
 		return nil, err
 	}

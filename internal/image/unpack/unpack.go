@@ -46,10 +46,10 @@ type box struct {
 	file *gate.File
 	dir  *gate.Folder
 
-	base  content     // holds the members of a tar; nil of a zip
-	zip   *zip.Reader // nil of a tar
-	spool *spool      // nil: nothing was unpacked
-	files []file      // of an archive; nil: there is one image and no archive
+	base  content  // holds the members of a tar; nil of a zip
+	zip   *archive // nil of a tar
+	spool *spool   // nil: nothing was unpacked
+	files []file   // of an archive; nil: there is one image and no archive
 }
 
 // content is what was unpacked, or a stretch of it.
@@ -232,12 +232,12 @@ func (b *box) list(kind string) (err error) {
 
 // listZip lists the files of a zip archive, of which none is unpacked.
 func (b *box) listZip() error {
-	z, err := openZip(b.file)
+	archive, err := openZip(b.file)
 	if err != nil {
 		return err
 	}
-	b.zip, b.files = z, []file{}
-	for _, x := range z.File {
+	b.zip, b.files = archive, []file{}
+	for _, x := range archive.zip.File {
 		if strings.HasSuffix(x.Name, "/") || x.Mode()&fs.ModeSymlink != 0 {
 			continue // other modes count as files: zip gives a file that it read of a pipe the mode of a pipe
 		}
@@ -448,7 +448,7 @@ func (b *box) content(f *file) (content, error) {
 	if f.zip == nil {
 		return part{b.base, f.at}, nil
 	}
-	r, err := openMember(b.zip, f.zip)
+	r, err := b.zip.open(f.zip)
 	if err != nil {
 		return nil, err
 	}
