@@ -278,7 +278,8 @@ func (x *image) faults() ([]ondisk.Issue, error) {
 		}
 	}
 	if c.Any() {
-		return c.Issues(ondisk.Issue{Code: "vdi-tables", Effect: ondisk.Broken}, "vdi block table", outside, shared), nil
+		like := ondisk.Issue{Code: "vdi-tables", Effect: ondisk.Broken}
+		return c.Issues(like, "vdi block table", outside, shared), nil
 	}
 	return x.issues(stored, used.Full()), nil
 }
