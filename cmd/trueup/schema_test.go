@@ -354,7 +354,7 @@ func jsonFields(structure reflect.Type) (all, always []string) {
 			continue
 		}
 		all = append(all, name)
-		if !strings.Contains(options, "omitempty") {
+		if !strings.Contains(options, "omit") {
 			always = append(always, name)
 		}
 	}
