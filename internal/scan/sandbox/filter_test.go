@@ -24,8 +24,13 @@ const testPid = 9 // the number of mmap, too
 
 func simulate(t *testing.T, a *arch.Info, p policy) simulation {
 	t.Helper()
-	program := filter(a, p)
-	require.LessOrEqual(t, len(program), 4096, "BPF_MAXINSNS")
+	var raw []bpf.RawInstruction
+	for _, i := range filter(a, p) {
+		raw = append(raw, bpf.RawInstruction{Op: i.Code, Jt: i.Jt, Jf: i.Jf, K: i.K})
+	}
+	require.LessOrEqual(t, len(raw), 4096, "BPF_MAXINSNS")
+	program, known := bpf.Disassemble(raw)
+	require.True(t, known)
 	vm, err := bpf.NewVM(program)
 	require.NoError(t, err)
 	return simulation{t: t, vm: vm, id: a.ID}

@@ -8,7 +8,6 @@ import (
 	"unsafe"
 
 	"github.com/elastic/go-seccomp-bpf/arch"
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -73,12 +72,38 @@ const (
 		unix.CLONE_NEWPID | unix.CLONE_NEWNET
 )
 
+// test compares the loaded word with a value: a jump of classic BPF, or its contrary. Spec: linux/bpf_common.h.
+type test struct {
+	jump uint16
+	not  bool
+}
+
+// Tests.
+var (
+	equal    = test{jump: unix.BPF_JEQ}
+	notEqual = test{jump: unix.BPF_JEQ, not: true}
+	below    = test{jump: unix.BPF_JGE, not: true}
+	bits     = test{jump: unix.BPF_JSET} // any bit of the value is set
+	noBits   = test{jump: unix.BPF_JSET, not: true}
+)
+
+// skip returns the instruction that skips the next ones where the loaded word passes a test with a value.
+func (t test) skip(value uint32, instructions int) unix.SockFilter {
+	i := unix.SockFilter{Code: unix.BPF_JMP | t.jump | unix.BPF_K, K: value}
+	if n := uint8(instructions); t.not { //nolint:gosec // a handful
+		i.Jf = n
+	} else {
+		i.Jt = n
+	}
+	return i
+}
+
 // check is a call that is refused unless one of its arguments, of which the low half counts, passes a test with one of
 // the values.
 type check struct {
 	call     string
 	argument uint32
-	test     bpf.JumpTest
+	test     test
 	values   []uint32
 }
 
@@ -94,14 +119,14 @@ func worker(pid uint32) policy {
 	return policy{
 		refused: slices.Concat(network, programs, spying, places, holes, messages, machine, writing),
 		checks: slices.Concat(alone(pid), []check{
-			{"open", 1, bpf.JumpBitsNotSet, reading},
-			{"openat", 2, bpf.JumpBitsNotSet, reading},
+			{"open", 1, noBits, reading},
+			{"openat", 2, noBits, reading},
 			// A shared mapping of a file that is open for writing changes it without a write; mprotect could make one
 			// of a readable mapping.
-			{"mmap", 3, bpf.JumpBitsNotSet, shared},
-			{"mmap2", 3, bpf.JumpBitsNotSet, shared},
+			{"mmap", 3, noBits, shared},
+			{"mmap2", 3, noBits, shared},
 			// The size and the sectors of a disk.
-			{"ioctl", 1, bpf.JumpEqual, []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET, unix.BLKPBSZGET}},
+			{"ioctl", 1, equal, []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET, unix.BLKPBSZGET}},
 		}),
 	}
 }
@@ -122,7 +147,7 @@ func server(pid uint32) policy {
 	p := command(pid)
 	p.refused = slices.DeleteFunc(p.refused, func(call string) bool { return slices.Contains(accepting, call) })
 	p.checks = append(p.checks, check{
-		"setsockopt", 1, bpf.JumpEqual, []uint32{unix.SOL_SOCKET, unix.SOL_TCP},
+		"setsockopt", 1, equal, []uint32{unix.SOL_SOCKET, unix.SOL_TCP},
 	}) // no more than delays and keep-alive
 	return p
 }
@@ -131,7 +156,7 @@ func server(pid uint32) policy {
 // process.
 func parentOfWorkers() policy {
 	return policy{refused: slices.Concat(network, spying, places, holes, messages, machine), checks: append([]check{
-		{"clone", 0, bpf.JumpBitsNotSet, []uint32{cloneNamespaces}},
+		{"clone", 0, noBits, []uint32{cloneNamespaces}},
 	}, typing...)}
 }
 
@@ -140,23 +165,23 @@ var (
 	data   = []uint32{unix.PROT_EXEC}
 	shared = []uint32{unix.MAP_SHARED} // MAP_SHARED_VALIDATE has this bit, MAP_PRIVATE has not
 	typing = []check{                  // into the terminal, for the shell to read
-		{"ioctl", 1, bpf.JumpNotEqual, []uint32{unix.TIOCSTI}},
-		{"ioctl", 1, bpf.JumpNotEqual, []uint32{unix.TIOCLINUX}},
+		{"ioctl", 1, notEqual, []uint32{unix.TIOCSTI}},
+		{"ioctl", 1, notEqual, []uint32{unix.TIOCLINUX}},
 	}
 )
 
 // alone keeps a process to itself and from code that it makes.
 func alone(pid uint32) []check {
 	return []check{
-		{"clone", 0, bpf.JumpBitsSet, []uint32{unix.CLONE_THREAD}},
-		{"clone", 0, bpf.JumpBitsNotSet, []uint32{cloneNamespaces}},
-		{"kill", 0, bpf.JumpEqual, []uint32{pid}},
-		{"tgkill", 0, bpf.JumpEqual, []uint32{pid}},
-		{"prlimit64", 0, bpf.JumpEqual, []uint32{0}},
-		{"mmap", 2, bpf.JumpBitsNotSet, data},
-		{"mmap2", 2, bpf.JumpBitsNotSet, data},
-		{"mprotect", 2, bpf.JumpBitsNotSet, data},
-		{"pkey_mprotect", 2, bpf.JumpBitsNotSet, data},
+		{"clone", 0, bits, []uint32{unix.CLONE_THREAD}},
+		{"clone", 0, noBits, []uint32{cloneNamespaces}},
+		{"kill", 0, equal, []uint32{pid}},
+		{"tgkill", 0, equal, []uint32{pid}},
+		{"prlimit64", 0, equal, []uint32{0}},
+		{"mmap", 2, noBits, data},
+		{"mmap2", 2, noBits, data},
+		{"mprotect", 2, noBits, data},
+		{"pkey_mprotect", 2, noBits, data},
 	}
 }
 
@@ -171,27 +196,31 @@ const (
 
 // Ends of the filter.
 var (
-	allow   = bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}
-	refuse  = bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
-	unknown = bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}
+	allow   = end(unix.SECCOMP_RET_ALLOW)
+	refuse  = end(unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM))
+	unknown = end(unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS))
 )
+
+func end(result uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: result}
+}
+
+func load(offset uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+}
 
 // filter returns the program of a policy. The library's own assembler is no help: behind a call whose arguments it has
 // looked at, it takes the argument for the number of the call.
-func filter(a *arch.Info, p policy) []bpf.Instruction {
-	all := []bpf.Instruction{
-		load(dataArch),
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(a.ID), SkipTrue: 1},
-		refuse,
-		load(dataNumber),
-		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: x32Calls, SkipTrue: 1},
-		unknown,
+func filter(a *arch.Info, p policy) []unix.SockFilter {
+	all := []unix.SockFilter{
+		load(dataArch), equal.skip(uint32(a.ID), 1), refuse,
+		load(dataNumber), below.skip(x32Calls, 1), unknown,
 	}
 	for _, number := range numbers(a, absent) {
-		all = append(all, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, unknown)
+		all = append(all, notEqual.skip(number, 1), unknown)
 	}
 	for _, number := range numbers(a, p.refused) {
-		all = append(all, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, refuse)
+		all = append(all, notEqual.skip(number, 1), refuse)
 	}
 	for _, c := range p.checks {
 		for _, number := range numbers(a, []string{c.call}) {
@@ -201,17 +230,12 @@ func filter(a *arch.Info, p policy) []bpf.Instruction {
 	return append(all, allow)
 }
 
-func load(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
-
-func (c check) assemble(number uint32) []bpf.Instruction {
-	tests := uint8(len(c.values)) //nolint:gosec // a handful
-	all := []bpf.Instruction{
-		load(dataNumber),
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: tests + 2},
-		load(dataArguments + 8*c.argument),
+func (c check) assemble(number uint32) []unix.SockFilter {
+	all := []unix.SockFilter{
+		load(dataNumber), notEqual.skip(number, len(c.values)+2), load(dataArguments + 8*c.argument),
 	}
 	for i, value := range c.values {
-		all = append(all, bpf.JumpIf{Cond: c.test, Val: value, SkipTrue: tests - uint8(i)})
+		all = append(all, c.test.skip(value, len(c.values)-i))
 	}
 	return append(all, refuse)
 }
@@ -233,11 +257,7 @@ func restrictCalls(p policy) error {
 	if err != nil {
 		return err
 	}
-	raw, err := bpf.Assemble(filter(a, p))
-	if err != nil {
-		return err
-	}
-	if err := install(raw); err != nil {
+	if err := install(filter(a, p)); err != nil {
 		return err
 	}
 	return probeCalls()
@@ -257,11 +277,7 @@ func probeCalls() error {
 func ownPid() uint32 { return uint32(os.Getpid()) } //nolint:gosec // positive
 
 // install hands a program to the kernel.
-func install(raw []bpf.RawInstruction) error {
-	code := make([]unix.SockFilter, 0, len(raw))
-	for _, r := range raw {
-		code = append(code, unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K})
-	}
+func install(code []unix.SockFilter) error {
 	program := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]} //nolint:gosec // the kernel takes 4096
 	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
 		uintptr(unsafe.Pointer(&program)))
