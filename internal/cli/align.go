@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/realign"
 )
 
@@ -88,7 +89,10 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 func (f *alignFlags) making(dest string) *making {
 	if f.dev.claimed != nil {
 		return &making{
-			format: "raw", size: f.dev.claimed.Grown, beside: f.dev.apart, to: f.dev.claimed, hold: leaving,
+			format: "raw", beside: f.dev.apart, hold: leaving,
+			to: realign.Device{Device: f.dev.claimed, Overwrite: f.dev.overwrite, Discard: f.dev.discard},
+			// It fills the device, as a guest will see it, so that the backup of a GPT lies where firmware looks for it.
+			size: func(n int64) int64 { return max(n, f.dev.claimed.Size) },
 		}
 	}
 	return &making{format: f.to.Format, size: f.to.Size, to: f.file(dest)}
@@ -103,7 +107,7 @@ func (f *alignFlags) file(dest string) realign.File {
 type deviceFlags struct {
 	overwrite string
 	discard   bool
-	claimed   *realign.Device // nil: DEST is a file
+	claimed   *store.Device // nil: DEST is a file
 }
 
 // checkDest refuses a DEST that cannot be written, and flags that it cannot follow.
@@ -165,9 +169,7 @@ func (d *deviceFlags) claim(dest string, sources ...string) (err error) {
 	if !realign.IsDevice(dest) {
 		return nil
 	}
-	if d.claimed, err = realign.OpenDevice(dest, sources...); err == nil {
-		d.claimed.Overwrite, d.claimed.Discard = d.overwrite, d.discard
-	}
+	d.claimed, err = store.Open(dest, sources...)
 	return err
 }
 

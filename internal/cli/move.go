@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -47,7 +48,7 @@ func newMove(c *Base) *cobra.Command {
 }
 
 // claim opens a disk that is a device for this run alone, before the process confines itself; nil for any other.
-func (f *moveFlags) claim(path string) (*realign.Device, error) {
+func (f *moveFlags) claim(path string) (*store.Device, error) {
 	switch {
 	case !realign.IsDevice(path):
 		return nil, nil //nolint:nilnil // it is a file
@@ -56,7 +57,7 @@ func (f *moveFlags) claim(path string) (*realign.Device, error) {
 			"another storage", path)
 	}
 	f.Claimed = true
-	return realign.OpenDisk(path)
+	return store.OpenDisk(path)
 }
 
 // run moves the partitions inside of a disk.

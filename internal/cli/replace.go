@@ -89,7 +89,7 @@ func (f *replaceFlags) one(ctx context.Context, out, errOut io.Writer, disk stri
 	if goes, err := f.goesOn(ctx, out, errOut, disk); goes {
 		return err
 	}
-	m := f.making(ctx, disk)
+	m := f.making(ctx, errOut, disk)
 	if realign.IsPackage(disk) {
 		return f.copyPackage(ctx, out, errOut, disk, disk, m)
 	}
@@ -101,7 +101,7 @@ func (f *replaceFlags) one(ctx context.Context, out, errOut io.Writer, disk stri
 }
 
 // making returns how the copy is written that gets the names of a disk.
-func (f *replaceFlags) making(ctx context.Context, disk string) *making {
+func (f *replaceFlags) making(ctx context.Context, errOut io.Writer, disk string) *making {
 	var to realign.Dest = realign.Replace{Looped: f.looped}
 	if f.by != "" {
 		to = realign.By{Copy: f.by, Looped: f.looped, Writers: f.Writers()}
@@ -109,7 +109,7 @@ func (f *replaceFlags) making(ctx context.Context, disk string) *making {
 	return &making{
 		to: to,
 		after: func(w realign.Written) (*report.Replaced, error) {
-			return report.NewReplaced(w.Replaced, f.keep != keepNone), f.finish(ctx, disk)
+			return report.NewReplaced(w.Replaced, f.keep != keepNone), f.finish(ctx, errOut, disk)
 		},
 	}
 }
@@ -125,10 +125,7 @@ func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk s
 		i := w.Issue()
 		return true, &ondisk.Refusal{Code: "unfinished", Reason: disk + ": " + i.Text, Remedy: i.Remedy}
 	}
-	on := &openFlags{
-		Base: f.Base, command: realign.Resume, keepNone: f.keep == keepNone, allow: f.Allow,
-		looped: f.looped,
-	}
+	on := f.goingOn(realign.Resume)
 	switch {
 	case on.keepNone && (w.Phase == journal.Finishing || w.Phase == journal.Kept):
 		on.command = realign.Finish
@@ -138,14 +135,27 @@ func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk s
 	return true, on.goOnAt(ctx, out, errOut, on.hold(disk))
 }
 
+// goingOn returns a command that goes on with the exchange of a disk.
+func (f *replaceFlags) goingOn(command string) *openFlags {
+	return &openFlags{
+		Base: f.Base, Shown: f.Shown, command: command, keepNone: f.keep == keepNone, allow: f.Allow, looped: f.looped,
+	}
+}
+
 // finish removes the original of a disk that was replaced, where none is to be kept.
-func (f *replaceFlags) finish(ctx context.Context, disk string) error {
+func (f *replaceFlags) finish(ctx context.Context, errOut io.Writer, disk string) error {
 	if f.keep != keepNone {
 		return nil
 	}
-	g := realign.GoOn{Looped: f.looped, Writers: f.Writers(), Allow: f.Allow}
-	if err := new(realign.Job).FinishExchange(ctx, disk, g); err != nil {
-		return fmt.Errorf("%s is aligned and complete, but its original was not removed: %w", disk, err)
+	on := f.goingOn(realign.Finish)
+	h := on.hold(disk)
+	defer h.close()
+	err := h.err
+	if err == nil {
+		_, err = on.goOn(ctx, errOut, h, false)
 	}
-	return nil
+	if err != nil {
+		err = fmt.Errorf("%s is aligned and complete, but its original was not removed: %w", disk, err)
+	}
+	return err
 }

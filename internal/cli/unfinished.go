@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -58,8 +59,8 @@ func newOpen(c *Base, name, short string) *cobra.Command {
 type held struct {
 	path   string
 	work   *journal.Held
-	device *realign.Device // on which the disk lies; nil for files
-	err    error           // wraps fs.ErrNotExist where nothing is open
+	device *store.Device // on which the disk lies; nil for files
+	err    error         // wraps fs.ErrNotExist where nothing is open
 }
 
 // hold locks the open work of the disk at a path, and claims the device on which that lies.
@@ -71,7 +72,7 @@ func (f *openFlags) hold(path string) *held {
 	case f.journal != "" && h.work.Work.Kind != "" && h.work.Work.Kind != journal.InPlace:
 		h.err = Usage("--journal %s is not the journal of a move", f.journal)
 	case h.work.Work.Kind == journal.InPlace && realign.IsDevice(path):
-		h.device, h.err = realign.OpenDisk(path)
+		h.device, h.err = store.OpenDisk(path)
 	}
 	return h
 }
@@ -81,7 +82,7 @@ func (h *held) close() {
 	if h.work != nil {
 		_ = h.work.Close() // see above
 	}
-	h.device.Close()
+	_ = h.device.Close() // all that was written has been flushed
 }
 
 // run goes on with the open work of disks.

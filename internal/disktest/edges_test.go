@@ -60,9 +60,9 @@ var edges = map[string][]string{
 	// By its journal an original is known, which is then only read. The disk that stays is read as an inspection reads
 	// it before the other one goes.
 	"internal/exchange": {
-		"internal/boot", "internal/align", "internal/image", "internal/image/driver", "internal/image/gate",
-		"internal/image/ova", "internal/image/raw", "internal/journal", "internal/layout", "internal/sys",
-		"internal/table", "internal/volume",
+		"internal/boot", "internal/align", "internal/diskcopy", "internal/image", "internal/image/driver",
+		"internal/image/gate", "internal/image/ova", "internal/image/raw", "internal/journal", "internal/layout",
+		"internal/sys", "internal/table", "internal/volume",
 	},
 
 	// A package copies and compares its files as disks are, and knows an error of the system from one of a package.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
@@ -26,8 +27,16 @@ func Files(h *journal.Held) ([]string, error) {
 	return out, nil
 }
 
+// Options of Undo, Resume and Finish.
+type Options struct {
+	Force    bool              // go on although the bytes written since are lost
+	Judge    bool              // change nothing: the error is why it would be refused
+	Search   []string          // further folders in which, and below, overlays of the disks are looked for
+	Progress diskcopy.Progress // of reading the disk that stays; nil: nobody watches
+}
+
 // Resume completes an interrupted exchange.
-func Resume(ctx context.Context, h *journal.Held, o journal.Options) (journal.Done, error) {
+func Resume(ctx context.Context, h *journal.Held, o Options) (journal.Done, error) {
 	x, err := begun(h)
 	if err == nil {
 		err = x.mayResume(ctx, o)
@@ -48,7 +57,7 @@ func Resume(ctx context.Context, h *journal.Held, o journal.Options) (journal.Do
 
 // mayResume refuses to give the path to an outdated copy: while the path led to the source, a guest may have written to
 // it.
-func (x *run) mayResume(ctx context.Context, o journal.Options) error {
+func (x *run) mayResume(ctx context.Context, o Options) error {
 	if err := x.copyIdle(); err != nil {
 		return err
 	}
@@ -100,12 +109,12 @@ func (x *run) copyIdle() error {
 }
 
 // copyStands refuses to complete an exchange by a copy that is not the one that was written.
-func (x *run) copyStands(ctx context.Context, o journal.Options) error {
+func (x *run) copyStands(ctx context.Context, o Options) error {
 	n := x.New[0]
 	if n.Disks == nil || !x.d.is(n.Name, n) && !x.d.is(n.Other, n) {
 		return nil // of an earlier version; or the steps say which file is another
 	}
-	err := x.copySide(x.d).promised(ctx, x.d, journal.Options{Progress: o.Progress})
+	err := x.copySide(x.d).promised(ctx, x.d, Options{Progress: o.Progress})
 	if err == nil {
 		return nil
 	}
@@ -116,7 +125,7 @@ func (x *run) copyStands(ctx context.Context, o journal.Options) error {
 
 // Undo brings the original back. What was written to the disk since the exchange is lost with it, which o has to
 // accept.
-func Undo(ctx context.Context, h *journal.Held, o journal.Options) (journal.Done, error) {
+func Undo(ctx context.Context, h *journal.Held, o Options) (journal.Done, error) {
 	x, err := begun(h)
 	if err == nil {
 		err = x.mayUndo(ctx, o)
@@ -136,7 +145,7 @@ func Undo(ctx context.Context, h *journal.Held, o journal.Options) (journal.Done
 
 // mayUndo refuses an undo by which something is lost or breaks, or that could not come to its end. One that was begun
 // is looked at again where the path still leads to the copy, since a guest can have been started from it.
-func (x *run) mayUndo(ctx context.Context, o journal.Options) error {
+func (x *run) mayUndo(ctx context.Context, o Options) error {
 	if err := x.present(); err != nil {
 		return err
 	}
@@ -194,7 +203,7 @@ func (x *run) mayUndo(ctx context.Context, o journal.Options) error {
 }
 
 // originalStands refuses to remove the copy where the original is not what it was.
-func (x *run) originalStands(ctx context.Context, o journal.Options) error {
+func (x *run) originalStands(ctx context.Context, o Options) error {
 	original := x.originalSide(x.d, x.Work.Phase)
 	err := original.whole(x.d)
 	if err == nil && original.disks != nil { // journals of earlier versions have none
@@ -308,7 +317,7 @@ func (x *run) odd(files []file) (out []ondisk.Issue) {
 }
 
 // Finish removes the original of a complete exchange.
-func Finish(ctx context.Context, h *journal.Held, o journal.Options) (journal.Done, error) {
+func Finish(ctx context.Context, h *journal.Held, o Options) (journal.Done, error) {
 	again := h.Work.Phase == journal.Finishing // an earlier run may have removed files
 	x, err := begun(h)
 	if err == nil && (h.Work.Phase != journal.Finishing || x.keeps(x.d)) {
@@ -342,7 +351,7 @@ func (x *run) kept() (out []string) {
 }
 
 // mayFinish refuses to remove an original that is all there is, or that something needs.
-func (x *run) mayFinish(ctx context.Context, o journal.Options) error {
+func (x *run) mayFinish(ctx context.Context, o Options) error {
 	orig := string(x.Old[0].Other)
 	if err := x.free(orig, x.kept(), string(x.Old[0].Name)); err != nil {
 		return err
@@ -369,7 +378,7 @@ func (x *run) mayFinish(ctx context.Context, o journal.Options) error {
 }
 
 // stands refuses a path that does not lead to the aligned disk, or to one that uses files of the original.
-func (x *run) stands(ctx context.Context, o journal.Options) error {
+func (x *run) stands(ctx context.Context, o Options) error {
 	side := x.copySide(x.d)
 	side.alias = nil // all names are those of the disk
 	err := side.promised(ctx, x.d, o)

@@ -215,13 +215,13 @@ func (k kind) kept(name string) string {
 // commands go on from an exchange.
 var commands = map[string]func(h *journal.Held) (journal.Done, error){
 	"resume": func(h *journal.Held) (journal.Done, error) {
-		return exchange.Resume(context.Background(), h, journal.Options{})
+		return exchange.Resume(context.Background(), h, exchange.Options{})
 	},
 	"undo": func(h *journal.Held) (journal.Done, error) {
-		return exchange.Undo(context.Background(), h, journal.Options{})
+		return exchange.Undo(context.Background(), h, exchange.Options{})
 	},
 	"finish": func(h *journal.Held) (journal.Done, error) {
-		return exchange.Finish(context.Background(), h, journal.Options{})
+		return exchange.Finish(context.Background(), h, exchange.Options{})
 	},
 }
 

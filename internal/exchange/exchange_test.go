@@ -62,7 +62,7 @@ func TestFinishIsNoted(t *testing.T) {
 	h, err := journal.Hold(filepath.Join(dir, k.main), "")
 	require.NoError(t, err)
 	defer h.Close()
-	_, err = exchange.Finish(t.Context(), h, journal.Options{})
+	_, err = exchange.Finish(t.Context(), h, exchange.Options{})
 	require.NoError(t, err)
 	require.Equal(t, []byte{byte(journal.Finishing)}, h.Record())
 }
@@ -88,7 +88,7 @@ func TestGuestWroteSince(t *testing.T) {
 		require.Equal(t, "new", shows(t, path))
 		h, err := journal.Hold(path, "")
 		require.NoError(t, err)
-		_, err = exchange.Undo(t.Context(), h, journal.Options{Force: true})
+		_, err = exchange.Undo(t.Context(), h, exchange.Options{Force: true})
 		require.NoError(t, err)
 		require.NoError(t, h.Close())
 		require.Equal(t, before, sums(t, dir))

@@ -9,7 +9,6 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
-	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -44,7 +43,7 @@ func (x *run) eachAt(
 }
 
 // overlaysOfUndo refuses an undo by which an overlay in another folder loses the copy, or the name of the original.
-func (x *run) overlaysOfUndo(o journal.Options) error {
+func (x *run) overlaysOfUndo(o Options) error {
 	if !x.keeps(x.d) {
 		return nil // the copy was no disk yet, or is none any more
 	}
@@ -60,7 +59,7 @@ func (x *run) overlaysOfUndo(o journal.Options) error {
 }
 
 // overlaysOfFinish refuses a finish by which an overlay in another folder loses the original.
-func (x *run) overlaysOfFinish(o journal.Options) error {
+func (x *run) overlaysOfFinish(o Options) error {
 	if !slices.ContainsFunc(x.Old, func(f file) bool { return x.d.is(f.Other, f) }) {
 		return nil // no file of it is removed
 	}
@@ -70,7 +69,7 @@ func (x *run) overlaysOfFinish(o journal.Options) error {
 
 // overlays refuses to remove the base of an overlay below the folder of the disk or in o.Search. It notes folders and
 // files that it could not read.
-func (x *run) overlays(base string, o journal.Options, force string) error {
+func (x *run) overlays(base string, o Options, force string) error {
 	var found []string
 	missed, err := x.eachAt(base, func(img *image.Image) ([]ondisk.Issue, error) {
 		beside, err := img.Children()
@@ -104,7 +103,7 @@ func (x *run) home() string {
 }
 
 // elsewhere warns of overlays in folders that are not searched: the disk does not hold who names it.
-func elsewhere(o journal.Options, harm string) ondisk.Issue {
+func elsewhere(o Options, harm string) ondisk.Issue {
 	seen := "its folder and below"
 	if len(o.Search) > 0 {
 		seen += ", and in those of --allow-folder,"

@@ -16,7 +16,7 @@ import (
 )
 
 // goOn runs a command on the disk of a folder with options.
-func (k kind) goOn(dir, command string, o journal.Options) (d journal.Done, err error) {
+func (k kind) goOn(dir, command string, o exchange.Options) (d journal.Done, err error) {
 	h, err := journal.Hold(filepath.Join(dir, k.main), "")
 	if err != nil {
 		return d, err
@@ -57,7 +57,7 @@ func TestOverlaysOfBothDisks(t *testing.T) {
 				require.NoError(t, os.Rename(exchanged(t, "raw"), dir))
 				require.NoError(t, os.WriteFile(filepath.Join(dir, "other.img"), make([]byte, 1<<20), 0o600))
 				overlayOf(t, filepath.Join(dir, where), up+c.base)
-				o := journal.Options{}
+				o := exchange.Options{}
 				if where == "../ov.qcow2" {
 					o.Search = []string{filepath.Dir(dir)}
 				}

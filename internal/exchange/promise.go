@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -180,7 +181,7 @@ type side struct {
 // promised judges whether a disk is the one that the exchange promised: it opens as a whole, is not malformed, not
 // smaller, its table, volumes and identifiers are as they were, and all data with a checksum are sound. o.Force accepts
 // another table, other identifiers and files that were written, and nothing else. The error is a plain reason.
-func (s side) promised(ctx context.Context, d *folder, o journal.Options) error {
+func (s side) promised(ctx context.Context, d *folder, o Options) error {
 	err := s.whole(d)
 	if err == nil && !o.Force {
 		err = s.unwritten(d)
@@ -237,18 +238,12 @@ func (s side) found(d *folder) bool {
 		slices.ContainsFunc(s.again, func(f file) bool { return d.is(f.Name, f) || d.is(f.Other, f) })
 }
 
-// unwatched is the progress of a look that is not watched.
-type unwatched struct{}
-
-func (unwatched) Begin(string, int64) {}
-func (unwatched) Add(int64)           {}
-
 // readJobs is how many chunks of compressed data are read at once.
 const readJobs = 4
 
 // readChecked reads all data that carry a checksum: the files that a manifest names, and compressed data.
-func readChecked(ctx context.Context, p *ova.Package, disks []*image.Image, progress journal.Progress) error {
-	progress = cmp.Or(progress, journal.Progress(unwatched{}))
+func readChecked(ctx context.Context, p *ova.Package, disks []*image.Image, progress diskcopy.Progress) error {
+	progress = cmp.Or(progress, diskcopy.Progress(diskcopy.Unwatched{}))
 	if p != nil {
 		if err := p.Check(ctx, progress); err != nil {
 			return err

@@ -210,7 +210,7 @@ func (k kind) command(dir, command string, force bool) error {
 		return err
 	}
 	defer h.Close()
-	o := journal.Options{Force: force}
+	o := exchange.Options{Force: force}
 	if command == "undo" {
 		_, err = exchange.Undo(context.Background(), h, o)
 	} else {

@@ -13,7 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/exchange"
-	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -143,7 +142,7 @@ func TestFoldersThatAreNotSearched(t *testing.T) {
 		require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
 		t.Run(command, func(t *testing.T) {
 			disktest.OrdinaryUser(t, dir)
-			d, err := made["raw"].goOn(dir, command, journal.Options{})
+			d, err := made["raw"].goOn(dir, command, exchange.Options{})
 			require.NoError(t, err)
 			require.Len(t, d.Notes, 2)
 			require.Equal(t, "overlays-unseen", d.Notes[1].Code)

@@ -245,12 +245,12 @@ func TestStepsRefuse(t *testing.T) {
 		},
 		"undo: a name that cannot be looked at": {
 			true, func(s *steps) { s.exchanged(); s.New = append(s.New, file{Name: name("a\x00")}) },
-			func(s *steps) error { return s.mayUndo(t.Context(), journal.Options{}) }, "look at", false,
+			func(s *steps) error { return s.mayUndo(t.Context(), Options{}) }, "look at", false,
 		},
 		"undo: a name of a step stays": {
 			true, func(s *steps) { s.exchanged(); s.mkdir(".data.orig.exchange") },
 			func(s *steps) error {
-				_, err := Undo(t.Context(), s.Held, journal.Options{Force: true})
+				_, err := Undo(t.Context(), s.Held, Options{Force: true})
 				return err
 			}, "remove", true,
 		},
@@ -308,7 +308,7 @@ func TestStepsWithoutLinks(t *testing.T) {
 			require.Equal(t, several || len(fail) > 1, s.d.bare, name)
 			kept := map[bool]string{true: "data", false: "vm"}[several]
 			require.Equal(t, "old "+kept, s.files()[kept+".orig"], name)
-			_, err := Undo(t.Context(), s.Held, journal.Options{})
+			_, err := Undo(t.Context(), s.Held, Options{})
 			require.NoError(t, err, name)
 			require.Equal(t, before, s.files(), name)
 		}
@@ -353,7 +353,7 @@ func TestUndoNamesWhatItRemoves(t *testing.T) {
 	s := begin(t, true)
 	before := s.source()
 	s.exchanged()
-	d, err := Undo(t.Context(), s.Held, journal.Options{})
+	d, err := Undo(t.Context(), s.Held, Options{})
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{"vm.orig", "data.orig", "mf.orig", "more.orig", ".vm.partial"}, d.Removed)
 	require.Equal(t, before, s.files())

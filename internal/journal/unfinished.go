@@ -277,20 +277,6 @@ type Done struct {
 	Notes   []ondisk.Issue
 }
 
-// Options of the commands.
-type Options struct {
-	Force    bool     // go on although what was written since is lost
-	Judge    bool     // change nothing: the error is why it would be refused
-	Search   []string // further folders in which overlays of the disks are looked for, and below
-	Progress Progress // of reading the disk that stays; nil: nobody watches
-}
-
-// Progress receives how far a reader is, phase by phase.
-type Progress interface {
-	Begin(phase string, total int64)
-	Add(n int64)
-}
-
 // Held is open work that this run has locked.
 type Held struct {
 	*Journal
@@ -393,13 +379,13 @@ func (h *Held) elsewhere() error {
 	return fmt.Errorf("%s: %w by another run of trueup", h.Work.Path, ondisk.ErrBusy)
 }
 
-// Begin writes the journal of a disk beside it, durably with its name, and holds it. The folder stays that of the
-// caller.
+// Begin is BeginIn for a journal beside the disk.
 func Begin(d *gate.Folder, base, path, kind string, plan []byte, area int64) (*Held, error) {
 	return BeginIn("", d, base, path, kind, plan, area)
 }
 
-// BeginIn is Begin with a journal at a path of its own; an empty one stands for beside the disk.
+// BeginIn writes the journal of a disk, durably with its name, and holds it. file is its path, empty for one beside the
+// disk. The folder stays that of the caller.
 func BeginIn(file string, d *gate.Folder, base, path, kind string, plan []byte, area int64) (*Held, error) {
 	h := &Held{Work: Work{Path: path, Journal: file, Kind: kind}, Base: base}
 	var err error

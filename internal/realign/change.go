@@ -236,10 +236,10 @@ func outside(p *plan.Plan) []ondisk.Issue {
 
 // Move is how partitions move inside of a disk.
 type Move struct {
-	Device  *Device // that the disk is; nil: it lies in files
-	Journal string  // absolute path; empty: beside the disk
-	Looped  Loops   // files that loop devices show: they are not changed
-	Moves   func()  // called before the first byte is written; may be nil
+	Device  *store.Device // that the disk is; nil: it lies in files
+	Journal string        // absolute path; empty: beside the disk
+	Looped  Loops         // files that loop devices show: they are not changed
+	Moves   func()        // called before the first byte is written; may be nil
 }
 
 // MoveInPlace moves the partitions inside of the disk. After that it is as planned, or as it was, or in the middle of
@@ -333,7 +333,7 @@ func promised(old, now disk.Disk) error {
 }
 
 // onDevice refuses a disk on a device that was not claimed.
-func (s *Source) onDevice(d *Device) error {
+func (s *Source) onDevice(d *store.Device) error {
 	switch on := s.Image.OnDevice(); {
 	case on && d == nil:
 		return ondisk.In(ondisk.ErrUsage, "it lies on a block device; name the device itself, with --journal FILE")
@@ -401,12 +401,12 @@ const (
 // GoOn says how to go on with open work, which is locked.
 type GoOn struct {
 	Command  string
-	KeepNone bool    // resume an exchange of which no original is to stay
-	Judge    bool    // change nothing: the error says why the command would be refused
-	Force    bool    // undo although the disk was changed since
-	Device   *Device // that the disk is; nil: it lies in files
-	Looped   Loops   // files that loop devices show: they are not changed
-	Writers  Writers // programs that have files open for writing
+	KeepNone bool          // resume an exchange of which no original is to stay
+	Judge    bool          // change nothing: the error says why the command would be refused
+	Force    bool          // undo although the disk was changed since
+	Device   *store.Device // that the disk is; nil: it lies in files
+	Looped   Loops         // files that loop devices show: they are not changed
+	Writers  Writers       // programs that have files open for writing
 	// Allow are folders in which, and below, overlays of the disks of an exchange are looked for.
 	Allow []string
 }
@@ -450,7 +450,7 @@ func (j *Job) goOnExchange(ctx context.Context, w *journal.Held, g GoOn) (journa
 	if err != nil {
 		return journal.Done{}, err
 	}
-	o := journal.Options{Force: g.Force, Judge: g.Judge, Search: allowed.Search, Progress: j.watch()}
+	o := exchange.Options{Force: g.Force, Judge: g.Judge, Search: allowed.Search, Progress: j.watch()}
 	switch g.Command {
 	case Undo:
 		return exchange.Undo(ctx, w, o)
@@ -462,15 +462,4 @@ func (j *Job) goOnExchange(ctx context.Context, w *journal.Held, g GoOn) (journa
 		return done, err
 	}
 	return exchange.Finish(ctx, w, o)
-}
-
-// FinishExchange removes the original of the disk at path, which was exchanged.
-func (j *Job) FinishExchange(ctx context.Context, path string, g GoOn) error {
-	w, err := journal.Hold(path, "")
-	if err == nil {
-		g.Command = Finish
-		_, err = j.goOnExchange(ctx, w, g)
-		err = errors.Join(err, w.Close())
-	}
-	return err
 }

@@ -81,24 +81,6 @@ type Device struct {
 	Discard   bool   // the space of zeros goes back to the storage
 }
 
-// OpenDevice claims a device, unless it is one of the sources. It has to run before the process confines itself.
-func OpenDevice(path string, sources ...string) (*Device, error) {
-	d, err := store.Open(path, sources...)
-	if err != nil {
-		return nil, err
-	}
-	return &Device{Device: d}, nil
-}
-
-// OpenDisk claims a device whose disk is changed in its place. It has to run before the process confines itself.
-func OpenDisk(path string) (*Device, error) {
-	d, err := store.OpenDisk(path)
-	if err != nil {
-		return nil, err
-	}
-	return &Device{Device: d}, nil
-}
-
 // Loops has the loop device of each file that one shows.
 type Loops map[sys.ID]string
 
@@ -111,18 +93,7 @@ func IsDevice(path string) bool {
 	return err == nil && st.Mode.Type() == fs.ModeDevice
 }
 
-// Close gives the device back.
-func (d *Device) Close() {
-	if d != nil {
-		_ = d.Device.Close() // all that was written has been flushed
-	}
-}
-
-// Grown returns the size of a disk of n bytes on the device. It fills the device, as a guest will see it, so that the
-// backup of a GPT lies where firmware looks for it.
-func (d *Device) Grown(n int64) int64 { return max(n, d.Size) }
-
-func (d *Device) write(
+func (d Device) write(
 	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
 ) (Written, error) {
 	return j.put(ctx, s, p, view, nil, func() (output, target, error) {
@@ -132,7 +103,7 @@ func (d *Device) write(
 }
 
 // create starts a copy on the device, unless the disk does not belong there.
-func (d *Device) create(ctx context.Context, s *Source, p *plan.Plan) (*store.DeviceOutput, error) {
+func (d Device) create(ctx context.Context, s *Source, p *plan.Plan) (*store.DeviceOutput, error) {
 	if err := d.Apart(&s.Image.Opened); err != nil {
 		return nil, err
 	}
@@ -150,7 +121,7 @@ func (d *Device) create(ctx context.Context, s *Source, p *plan.Plan) (*store.De
 }
 
 // holds refuses to overwrite what is on the device.
-func (d *Device) holds(found string) error {
+func (d Device) holds(found string) error {
 	said := ""
 	if d.Overwrite != "" {
 		said = fmt.Sprintf(" (--overwrite-content names %.256q)", d.Overwrite)
@@ -172,7 +143,7 @@ const (
 )
 
 // content names what is on the device, empty for a blank one and for one that holds no more than an unfinished copy.
-func (d *Device) content() (string, error) {
+func (d Device) content() (string, error) {
 	img, err := image.Open(d.Node, image.Options{SectorSize: d.Sector})
 	if err != nil {
 		img, err = image.Open(d.Node, image.Options{Format: raw.Format.Name, SectorSize: d.Sector})
@@ -189,7 +160,7 @@ func (d *Device) content() (string, error) {
 }
 
 // contentOf is content for the open device.
-func (d *Device) contentOf(img *image.Image) (string, error) {
+func (d Device) contentOf(img *image.Image) (string, error) {
 	named := func(format string, args ...any) string {
 		return fmt.Sprintf("%d bytes: %s", d.Size, plain(fmt.Sprintf(format, args...)))
 	}

@@ -114,11 +114,6 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	require.NoError(t, err)
 	final()
 	exchanged()
-	require.NoError(t, (&Job{}).FinishExchange(t.Context(), path, GoOn{}))
-	final()
-	require.ErrorIs(t, (&Job{}).FinishExchange(t.Context(), path, GoOn{}), os.ErrNotExist)
-
-	exchanged()
 	interrupted()
 	_, err = goOn(t, &Job{}, path, GoOn{Command: Resume, KeepNone: true})
 	require.NoError(t, err)
@@ -155,7 +150,7 @@ func TestGoOnWithAMove(t *testing.T) {
 		require.NoError(t, s.Image.Dir.CloseFiles())
 		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: Finish})
 		require.Error(t, err)
-		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: command, Device: &Device{Device: &store.Device{}}})
+		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: command, Device: &store.Device{}})
 		require.ErrorContains(t, err, "read back")
 		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: command})
 		require.NoError(t, err)
@@ -186,7 +181,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 	s := open(t, path)
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
-	_, err = (&Job{}).MoveInPlace(t.Context(), s, p, Move{Device: &Device{Device: &store.Device{}}})
+	_, err = (&Job{}).MoveInPlace(t.Context(), s, p, Move{Device: &store.Device{}})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -230,24 +225,18 @@ func TestDisksOnDevices(t *testing.T) {
 	loop := disktest.LoopDevice(t, smallDisk(t))
 	s := open(t, loop)
 	require.ErrorContains(t, s.onDevice(nil), "it lies on a block device; name the device itself, with --journal FILE")
-	require.ErrorContains(t, s.onDevice(&Device{Device: &store.Device{}}), "the disk is not the device")
-	d, err := OpenDevice(loop)
+	require.ErrorContains(t, s.onDevice(&store.Device{}), "the disk is not the device")
+	d, err := store.Open(loop)
 	require.NoError(t, err)
 	require.NoError(t, s.onDevice(d))
 	p := mustPlan(t, s)
-	_, err = d.create(t.Context(), s, p)
+	_, err = Device{Device: d}.create(t.Context(), s, p)
 	require.ErrorContains(t, err, "is SOURCE")
 	leaveFolder(t)
 	d.Path = "x"
 	_, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{Device: d})
 	require.ErrorIs(t, err, os.ErrNotExist)
-	d.Close()
-	for _, open := range []func() (*Device, error){
-		func() (*Device, error) { return OpenDevice("/none") }, func() (*Device, error) { return OpenDisk("/none") },
-	} {
-		_, err = open()
-		require.ErrorIs(t, err, os.ErrNotExist)
-	}
+	require.NoError(t, d.Close())
 }
 
 // leaveFolder has the test be in a folder that is gone.
