@@ -78,8 +78,14 @@ func Incomplete(d *gate.Folder, base, path string) error {
 	return r
 }
 
-// LeftOf lists the files that killed runs have left of a file, final or not, and that no run is at work on.
-func LeftOf(d *gate.Folder, base string) (out []string) {
+// LeftAt lists the files that killed runs have left of the file at a path, final or not, and that no run is at work on.
+// The file does not need to be there.
+func LeftAt(path string) (out []string) {
+	d, base, err := folderOf(path)
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
 	for _, end := range []string{Partial, Replaced, Renamed, Trial, Moved} {
 		name := "." + base + end
 		f, err := d.OpenAny(name, ondisk.ErrReference)
@@ -92,16 +98,6 @@ func LeftOf(d *gate.Folder, base string) (out []string) {
 		_ = f.Close() // it was read
 	}
 	return out
-}
-
-// LeftAt is LeftOf for the file at a path, which does not need to be there.
-func LeftAt(path string) []string {
-	dir, base, err := folderOf(path)
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	return LeftOf(dir, base)
 }
 
 // Work is what a run has left open.

@@ -224,26 +224,6 @@ func Claimed(path string) error {
 	return ondisk.In(ondisk.ErrUsage, "%s: %s: %s", path, c.Text(), c.Advice(path))
 }
 
-// left notes hidden files that killed runs have left of the files of the disk: nothing else names them.
-func (s *Source) left() {
-	if s.Image.Packaged() || s.Image.Dir == nil || s.Image.OnDevice() {
-		return
-	}
-	var names []string
-	for _, f := range s.Image.Handles {
-		if f.Level == 0 && s.Image.Dir.Holds(f) {
-			names = append(names, journal.LeftOf(s.Image.Dir, f.Name())...)
-		}
-	}
-	if len(names) > 0 {
-		s.Beside = append(s.Beside, ondisk.Issue{
-			Code: "left-behind", Effect: ondisk.Note, Text: leftText(names), Remedy: leftRemedy,
-		})
-	}
-}
-
-const leftRemedy = "give the same command again, which removes what it left; or remove it by hand"
-
 // LeftBehind returns what a user should know of hidden files that killed runs have left of the file at a path; empty:
 // there are none.
 func LeftBehind(path string) string {
@@ -251,7 +231,7 @@ func LeftBehind(path string) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return leftText(names) + ": " + leftRemedy
+	return leftText(names) + ": give the same command again, which removes what it left; or remove it by hand"
 }
 
 func leftText(names []string) string {

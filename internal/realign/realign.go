@@ -99,9 +99,6 @@ func (s *Source) read() error {
 		}
 		s.Beside = append(s.Beside, found...)
 	}
-	if s.Layout == nil { // a scan counts such files by itself
-		s.left()
-	}
 	if err := s.overlays(); err != nil {
 		return fmt.Errorf("--allow-folder: %w", err)
 	}
