@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // ReportFile is a file with results, and labels of its rows that have none of these keys.
@@ -85,11 +86,12 @@ func (m *Merged) Close() error { return m.table.close() }
 // merging is a Task at work.
 type merging struct {
 	*MergeTask
-	table    *table
-	summary  *results.Summary
-	boundary align.Boundary // of all rows; zero: none has one yet
-	storages map[string]bool
-	shards   map[library]map[int]int // how often each share was read
+	table     *table
+	summary   *results.Summary
+	boundary  align.Boundary // of all rows; zero: none has one yet
+	storages  map[string]bool
+	shards    map[library]map[int]int // how often each share was read
+	libraries int                     // bytes of their PATHs
 }
 
 // library is what shards are of: PATHs, and how many shares they have.
@@ -375,6 +377,11 @@ func (m *merging) shard(p *results.Summary, f ReportFile) int {
 	}
 	of := library{strings.Join(p.Paths, " "), shard.N}
 	if m.shards[of] == nil {
+		if m.libraries += len(of.paths); m.libraries > results.MaxLine {
+			m.lost(f.Path, "limit", fmt.Sprintf("the PATHs of all shards have more than %s, the most that is kept",
+				units.Format(results.MaxLine)))
+			return 0
+		}
 		m.shards[of] = map[int]int{}
 	}
 	m.shards[of][shard.K]++

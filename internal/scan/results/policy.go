@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -102,7 +101,7 @@ type ignoreEntry struct {
 
 // ignoreLine is a line of an ignore file: a glob, which stands in double quotes if it has blanks, the last day it
 // counts, and a reason.
-var ignoreLine = regexp.MustCompile(`^(?:"((?:[^"\\]|\\.)*)"|((?:[^ \t\\]|\\.)+))[ \t]+([^ \t]+)[ \t]+(.+)$`)
+var ignoreLine = ondisk.LazyPattern(`^(?:"((?:[^"\\]|\\.)*)"|((?:[^ \t\\]|\\.)+))[ \t]+([^ \t]+)[ \t]+(.+)$`)
 
 // ParseIgnore reads an ignore file: lines of a glob, the last day it counts ("2027-01-31") or "never", and a reason.
 // Empty lines, and those that begin with #, are skipped. An error names the line.
@@ -131,7 +130,7 @@ func ParseIgnore(text []byte) (out Ignore, err error) {
 
 // parseIgnoreLine reads an entry.
 func parseIgnoreLine(s string) (e ignoreEntry, err error) {
-	parts := ignoreLine.FindStringSubmatch(s)
+	parts := ignoreLine().FindStringSubmatch(s)
 	if parts == nil {
 		return e, fmt.Errorf("%.80q, want a glob, the last day it counts, as 2027-01-31, or never, and a reason; a "+
 			"glob with blanks stands in double quotes", s)
