@@ -91,7 +91,8 @@ func (t *table) put(i *results.Image, l results.Line) error {
 		main := sumOf(fmt.Sprint(f.Size, f.Modified, f.Changed))
 		r.main = binary.BigEndian.Uint64(main[:]) | 1
 		if i.FileSystem != "" {
-			r.identify(byFileSystem, fmt.Sprintf("%q %d %d %d %d", i.FileSystem, f.Inode, f.Size, f.Modified, f.Changed))
+			r.identify(byFileSystem,
+				fmt.Sprintf("%q %d %d %d %d", i.FileSystem, f.Inode, f.Size, f.Modified, f.Changed))
 		}
 	}
 	t.records, t.paths = append(t.records, r), append(t.paths, path...)

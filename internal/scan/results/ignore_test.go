@@ -45,7 +45,8 @@ func TestIgnore(t *testing.T) {
 }
 
 func TestIgnoreErrors(t *testing.T) {
-	parts, date := ", want a glob, the last day it counts, as 2027-01-31, or never, and a reason", ", want the last day it counts"
+	const parts = ", want a glob, the last day it counts, as 2027-01-31, or never, and a reason"
+	const date = ", want the last day it counts"
 	for text, want := range map[string]string{
 		"a.raw":                       `line 1: "a.raw"` + parts,
 		"\n# x\na.raw soon because":   `line 3: "soon"` + date,
@@ -174,7 +175,8 @@ func TestIgnoreDocumentation(t *testing.T) {
 		rows++
 		want := strings.Trim(cells[1], " |")
 		got := "not accepted"
-		if a := i.match(pathNames(strings.Trim(cells[0], "|` "), NewRoots([]string{"/srv/templates"})), "2026-12-01"); a != nil {
+		names := pathNames(strings.Trim(cells[0], "|` "), NewRoots([]string{"/srv/templates"}))
+		if a := i.match(names, "2026-12-01"); a != nil {
 			got = a.Reason
 		}
 		require.Equal(t, want, got, l)
