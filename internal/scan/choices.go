@@ -68,8 +68,8 @@ func (c *Choices) scriptOn(system string) error {
 	return nil
 }
 
-// Settle refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out is
-// the report; rows is set if it gets rows of JSON. It also reads --fail-on, --shard and --label.
+// Settle refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out
+// is the report; rows is set if it gets rows of JSON. It also reads --fail-on, --shard and --label.
 func (c *Choices) Settle(out string, rows bool) (err error) {
 	if c.shard, err = ParseShard(c.Shard); err != nil {
 		return err
