@@ -138,7 +138,7 @@ func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk s
 // goingOn returns a command that goes on with the exchange of a disk.
 func (f *replaceFlags) goingOn(command string) *openFlags {
 	return &openFlags{
-		Base: f.Base, Shown: f.Shown, command: command, keepNone: f.keep == keepNone, allow: f.Allow, looped: f.looped,
+		Base: f.Base, command: command, keepNone: f.keep == keepNone, allow: f.Allow, looped: f.looped,
 	}
 }
 
