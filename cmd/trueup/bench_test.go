@@ -174,7 +174,8 @@ func TestBenchOnOddStorages(t *testing.T) {
 	large := mountedExt4(t, "4096", "rw")
 	r := bench(large)
 	require.Equal(t, 1, r.code, r.stderr)
-	require.Contains(t, r.stderr, "it has sectors larger than 512 bytes, and takes no I/O that starts off them (tried: 63.5 KiB); "+
+	require.Contains(t, r.stderr, "it has sectors larger than 512 bytes, and takes no I/O that starts off them "+
+		"(tried: 63.5 KiB); "+
 		"a guest cannot start there")
 	r = bench(large, "--starts", "8K,4K", "-o", "json")
 	require.Equal(t, 0, r.code, r.stderr)

@@ -69,7 +69,8 @@ func (o opinionCase) requireGone(t *testing.T) {
 
 // Scripts of qemu-img.
 const (
-	asVersion = "case $1 in --version) echo 'qemu-img version 9.9.9'; exit;; check) echo No errors were found on the image.; " +
+	asVersion = "case $1 in --version) echo 'qemu-img version 9.9.9'; exit;; " +
+		"check) echo No errors were found on the image.; " +
 		"exit;; esac\n"
 	agrees      = asVersion + "echo Images are identical."
 	contradicts = asVersion + "echo 'Content mismatch at offset 7!'; exit 1"

@@ -59,7 +59,7 @@ func TestScriptExchanges(t *testing.T) {
 	require.Equal(t, names, folderNames(t, dir))
 }
 
-// TestScriptExchangesNoParent has a disk that a snapshot in the folder beside reads, which would find another disk under
+// TestScriptExchangesNoParent has a disk that a snapshot in the folder beside reads, which would find another disk by
 // the name: it is copied. What replace refuses fails, and the script goes on.
 func TestScriptExchangesNoParent(t *testing.T) {
 	t.Parallel()

@@ -334,6 +334,7 @@ func TestAdviceOnTheCorpus(t *testing.T) {
 	for _, path := range disktest.Fixtures(t) {
 		l, err := layout.Read(disktest.Fixture(t, path), table.Geometry{})
 		require.NoError(t, err)
-		require.NotPanics(t, func() { align.For(l, align.Case{Boundary: align.DefaultBoundary, Storage: align.Generic()}) })
+		c := align.Case{Boundary: align.DefaultBoundary, Storage: align.Generic()}
+		require.NotPanics(t, func() { align.For(l, c) })
 	}
 }

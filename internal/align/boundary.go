@@ -131,7 +131,10 @@ func (b Boundary) below(off int64) Boundary { return Boundary{min(units.Alignmen
 // Smaller yields the boundaries below b, the largest first.
 func (b Boundary) Smaller() iter.Seq[Boundary] {
 	return func(yield func(Boundary) bool) {
-		for n := b.bytes / 2; n >= Block && yield(Boundary{n}); n /= 2 {
+		for n := b.bytes / 2; n >= Block; n /= 2 {
+			if !yield(Boundary{n}) {
+				return
+			}
 		}
 	}
 }

@@ -78,9 +78,9 @@ func TestImpactEqualsASimulation(t *testing.T) {
 				{"sequential writes", got.Size, true, got.SequentialWrite},
 			} {
 				now := simulate(p.Off+v.DataStart, got.Size, x.step, s, x.writes)
-				require.Equal(t, now, x.got.Now, "%s of %d", x.name, got.Size)
+				require.InDelta(t, now, x.got.Now, 0, "%s of %d", x.name, got.Size)
 				then := simulate(v.DataStart, got.Size, x.step, s, x.writes)
-				require.Equal(t, then, x.got.Aligned, "%s of %d, aligned", x.name, got.Size)
+				require.InDelta(t, then, x.got.Aligned, 0, "%s of %d, aligned", x.name, got.Size)
 			}
 		}
 	})
@@ -111,7 +111,7 @@ func TestImpactOfPublishedExamples(t *testing.T) {
 			2, 1, 1,
 		},
 		{
-			"EMC CLARiiON: 4 KiB clusters at 63 cross an element once in sixteen", 63, 4096, "clariion", 4096, 17.0 / 16,
+			"EMC CLARiiON: clusters of 4 KiB at 63 cross an element 1 in 16", 63, 4096, "clariion", 4096, 17.0 / 16,
 			17.0 / 16, 1, 1,
 		},
 		{"Pure Storage: alignment is no issue", 63, 4096, "flasharray", 4096, 8, 8, 8, 8},

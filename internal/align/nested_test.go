@@ -137,7 +137,8 @@ func TestWhatLiesInsideOfAPartition(t *testing.T) {
 				},
 				Volume: &tc.v,
 			}}}
-			found := align.Check(l, align.Goal{Must: align.BoundaryOf(tc.boundary), Want: align.BoundaryOf(tc.boundary)})
+			boundary := align.BoundaryOf(tc.boundary)
+			found := align.Check(l, align.Goal{Must: boundary, Want: boundary})
 			if tc.lba*512%tc.boundary != 0 && tc.code != "nested-aligned" {
 				found = found[1:] // of the start
 			}

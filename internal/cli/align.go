@@ -91,7 +91,7 @@ func (f *alignFlags) making(dest string) *making {
 		return &making{
 			format: "raw", beside: f.dev.apart, hold: leaving,
 			to: realign.Device{Device: f.dev.claimed, Overwrite: f.dev.overwrite, Discard: f.dev.discard},
-			// It fills the device, as a guest will see it, so that the backup of a GPT lies where firmware looks for it.
+			// It fills the device, as a guest will see it: the backup of a GPT lies where firmware looks for it.
 			size: func(n int64) int64 { return max(n, f.dev.claimed.Size) },
 		}
 	}

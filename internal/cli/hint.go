@@ -81,7 +81,7 @@ var removed = map[string]string{
 }
 
 // fewLoads replaces the flags that chose other kinds of I/O.
-const fewLoads = "the kinds of I/O are fixed; fio itself measures others: fio --offset=63.5k --size=2g, and --offset=64k"
+const fewLoads = "the kinds of I/O are fixed; fio itself measures others: --offset=63.5k --size=2g, then --offset=64k"
 
 // definitions replaces the flags that checked the definition of a machine.
 const definitions = "the result has the command that attaches DEST; trueup replace keeps the names of SOURCE"

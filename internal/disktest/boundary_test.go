@@ -28,7 +28,9 @@ func TestArithmeticWithBoundaries(t *testing.T) {
 	exports, users := exported(t)
 	require.NotEmpty(t, users)
 	set := token.NewFileSet()
-	imports := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	imports := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(exports[path])
+	})
 	found := map[string]bool{}
 	for _, p := range users {
 		var files []*ast.File

@@ -34,7 +34,9 @@ func TestDynamicDisks(t *testing.T) {
 		l := read(t, disktest.Memory(f))
 		require.Equal(t, c.verdict, align.Overall(l, align.DefaultBoundary), name)
 		p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
-		a := align.For(l, align.Case{Boundary: align.DefaultBoundary, Storage: align.Generic(), Refusals: p.Refusals(false)})
+		a := align.For(l, align.Case{
+			Boundary: align.DefaultBoundary, Storage: align.Generic(), Refusals: p.Refusals(false),
+		})
 		require.Equal(t, c.action, a.Action, name)
 		if c.action == align.Refused {
 			require.Equal(t, []string{"ldm"}, codesOf(p.Refusals(true)), name)

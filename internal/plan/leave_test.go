@@ -138,7 +138,8 @@ func TestNoRoomInFrontOfTheSystem(t *testing.T) {
 	fsforge.PutNTFS(f, 63, 2000)
 	l := read(t, disktest.Memory(f))
 	p := newPlan(t, l, align.Goal{
-		Must: align.DefaultBoundary, Want: align.DefaultBoundary, Leave: map[int]string{2: "it is the active partition"},
+		Must: align.DefaultBoundary, Want: align.DefaultBoundary,
+		Leave: map[int]string{2: "it is the active partition"},
 	})
 	r := p.Refusals(true)
 	require.Len(t, r, 1)

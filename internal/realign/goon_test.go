@@ -299,7 +299,7 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 		}
 		_, err = write(t.Context(), t, &Job{Jobs: 1}, File{Path: dest, Format: "vmdk", Force: true}, smallDisk(t))
 		requireRefused(err)
-		require.True(t, string(old) == content(t, journal.PathOf(dest)))
+		require.Equal(t, string(old), content(t, journal.PathOf(dest)))
 		require.Equal(t, "written", content(t, partial))
 		require.Len(t, disktest.Names(t, filepath.Dir(dest)), 2)
 	}

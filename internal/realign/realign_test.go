@@ -253,14 +253,16 @@ func TestWriteStream(t *testing.T) {
 	require.NoError(t, err)
 	for _, full := range []bool{true, false} {
 		dest := filepath.Join(dir, fmt.Sprintf("copy-%v.raw", full))
-		p, w, err := (&Job{Full: full, Jobs: 2}).pipe(t.Context(), bytes.NewReader(stream), Reading{}, File{Path: dest, Format: "raw"})
+		p, w, err := (&Job{Full: full, Jobs: 2}).pipe(t.Context(), bytes.NewReader(stream), Reading{},
+			File{Path: dest, Format: "raw"})
 		require.NoError(t, err)
 		require.EqualValues(t, diskSize, p.Size)
 		require.Positive(t, w.Copied)
 		disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "raw", raw, dest)
 	}
 	dest := filepath.Join(dir, "copy.qcow2")
-	_, _, err = (&Job{Full: true, Jobs: 2}).pipe(t.Context(), bytes.NewReader(stream), Reading{}, File{Path: dest, Format: "qcow2"})
+	_, _, err = (&Job{Full: true, Jobs: 2}).pipe(t.Context(), bytes.NewReader(stream), Reading{},
+		File{Path: dest, Format: "qcow2"})
 	require.NoError(t, err)
 	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, dest)
 	to := t.TempDir()

@@ -414,7 +414,9 @@ func newPartition(p boot.Partition, sector int64, boundary align.Boundary) Parti
 	}
 	out.Verdict, out.Unjudged, out.Stays = j.Verdict, j.Unjudged, j.Stays
 	out.Alignment = units.Alignment(at)
-	out.Aligned = Aligned{align.SmallestBoundary.On(at), align.DefaultBoundary.On(at), align.Kept.On(at), boundary.On(at)}
+	out.Aligned = Aligned{
+		align.SmallestBoundary.On(at), align.DefaultBoundary.On(at), align.Kept.On(at), boundary.On(at),
+	}
 	if align.HoldsVolume(p) {
 		out.Volume = newVolume(p.Volume, p.Off)
 	}

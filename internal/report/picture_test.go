@@ -29,7 +29,8 @@ func part(number int, from, to int64, v align.Verdict) report.Partition {
 
 func diskOf(size int64, parts ...report.Partition) report.Disk {
 	return report.Disk{
-		Size: size * mib, Boundary: align.DefaultBoundary, Verdict: align.Misaligned, Table: report.Table{Scheme: "mbr"},
+		Size: size * mib, Boundary: align.DefaultBoundary, Verdict: align.Misaligned,
+		Table:      report.Table{Scheme: "mbr"},
 		Partitions: parts,
 	}
 }

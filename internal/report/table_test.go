@@ -50,7 +50,8 @@ func TestTablesFold(t *testing.T) {
 		blank := func(s string) string { return strings.Join(strings.Fields(s), "") }
 		require.Equal(t, len(blank(strings.Join(words, ""))), len(blank(got))-len("offsetnewreason"))
 		for line := range strings.Lines(got) {
-			require.True(t, width == 0 || Cells(strings.TrimRight(line, "\n")) <= max(width, 1+16+2+16+2+leastFolded), line)
+			cells := Cells(strings.TrimRight(line, "\n"))
+			require.True(t, width == 0 || cells <= max(width, 1+16+2+16+2+leastFolded), line)
 		}
 	})
 }

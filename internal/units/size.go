@@ -122,3 +122,11 @@ func Alignment(off int64) int64 {
 	}
 	return min(off&-off, tib)
 }
+
+// Counted prints a number with its noun: "1 file", "2 files".
+func Counted[N int | int64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -62,8 +62,10 @@ func TestCopiesThatCannotBe(t *testing.T) {
 			ondisk.ErrUnsupported, "", false,
 		},
 		"a capacity elsewhere": {"out.ova", []tarforge.Member{property, disk}, true, ondisk.ErrUnsupported, "", false},
-		"one that is no file":  {"fifo.ova", []tarforge.Member{own, disk}, false, ondisk.ErrUsage, "is a device, a pipe", true},
-		"quotes in its name":   {`a"b.ovf`, []tarforge.Member{own, disk}, false, ondisk.ErrReference, "", false},
+		"one that is no file": {
+			"fifo.ova", []tarforge.Member{own, disk}, false, ondisk.ErrUsage, "is a device, a pipe", true,
+		},
+		"quotes in its name": {`a"b.ovf`, []tarforge.Member{own, disk}, false, ondisk.ErrReference, "", false},
 		"a link as a file": {
 			"out.ovf",
 			[]tarforge.Member{own, disk, {Name: "link", Type: '2'}},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -277,3 +278,206 @@ func filled(t volume.Traits) volume.Traits {
 // Sliced reports whether a kind is a table inside of a partition, or one of another machine than a PC over the whole
 // disk.
 func Sliced(k volume.Kind) bool { return Traits(k).Slices != "" }
+
+// unwrap resolves pairs that are no contradiction: a container, and the volume that shows through it.
+func unwrap(found []*volume.Volume) []*volume.Volume {
+	for i, outer := range found {
+		if len(found) == 1 || !showsContent(outer) {
+			continue
+		}
+		var content []string
+		inside := slices.Delete(slices.Clone(found), i, i+1)
+		for _, inner := range inside {
+			content = append(content, describe(inner))
+			outer.Share(inner)
+		}
+		outer.Add("content", strings.Join(content, ", "))
+		if outer.Holds {
+			outer.Content = sound(foremost(inside))
+		}
+		return []*volume.Volume{outer}
+	}
+	return found
+}
+
+// dropStale drops broken superblocks where another one is sound. A new file system seldom covers all of an old one.
+func dropStale(found []*volume.Volume) []*volume.Volume {
+	if !slices.ContainsFunc(found, func(v *volume.Volume) bool { return !broken(v) }) {
+		return found
+	}
+	var left []*volume.Volume
+	var stale []ondisk.Issue
+	for _, v := range found {
+		if broken(v) && !Traits(v.Kind).NeverStale {
+			stale = append(stale, v.Issues...)
+		} else {
+			left = append(left, v)
+		}
+	}
+	for _, r := range stale {
+		left[0].Note("leftover", ondisk.Note, "a broken superblock is taken for a leftover: "+r.Text, "")
+	}
+	return left
+}
+
+func broken(v *volume.Volume) bool {
+	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })
+}
+
+// foremost returns the sound volume with the highest precedence; the first one where none has any.
+func foremost(found []*volume.Volume) *volume.Volume {
+	first, most := found[0], 0
+	for _, v := range found {
+		if p := Traits(v.Kind).Precedence; p > most && !broken(v) {
+			first, most = v, p
+		}
+	}
+	return first
+}
+
+// sound returns v as the content of a container; nil where its kind is not known, or it is broken.
+func sound(v *volume.Volume) *volume.Volume {
+	if v.Kind == volume.Unknown || broken(v) {
+		return nil
+	}
+	return v
+}
+
+// choose chooses the volume that counts, and reports the others as an issue: making a volume does not always wipe the
+// old one. Whichever is right, a sound volume moves with the place that its boot sector stores.
+func choose(found []*volume.Volume) *volume.Volume {
+	if len(found) == 1 {
+		return found[0]
+	}
+	first := foremost(found)
+	i := ondisk.Issue{
+		Code: "ambiguous-volume", Effect: ondisk.Warn,
+		Remedy: "wipe the stale signature inside the guest",
+	}
+	text := []string{string(first.Kind)}
+	for _, v := range found {
+		if Sliced(v.Kind) || slices.ContainsFunc(v.Issues,
+			func(i ondisk.Issue) bool { return i.Effect >= ondisk.Unbootable }) {
+			i.Effect, i.OnMove = ondisk.Unbootable, true
+		}
+		if v != first {
+			text = append(text, string(v.Kind))
+			first.Share(v)
+		}
+	}
+	if first.Boot != nil && Traits(first.Kind).Precedence > 0 {
+		front := *first.Boot
+		front.Backup = 0 // it would lie in the data of the container
+		first.Boot = &front
+	}
+	i.Text = "the volume looks like " + strings.Join(text, " and like ")
+	first.Issues = append(first.Issues, i)
+	return first
+}
+
+// showsContent reports whether the content of a volume is visible at its own start. This is so for a Linux RAID with
+// its superblock at the end, and for BitLocker To Go, which begins with a FAT.
+func showsContent(v *volume.Volume) bool {
+	return (v.AtEnd && v.DataStart == 0) || Traits(v.Kind).ShowsContent
+}
+
+// describe names a volume by kind and label.
+func describe(v *volume.Volume) string {
+	if v.Label == "" {
+		return string(v.Kind)
+	}
+	return string(v.Kind) + ` "` + v.Label + `"`
+}
+
+// dropSliced drops volumes that lie in the slices of a label that was found.
+func dropSliced(found []*volume.Volume) []*volume.Volume {
+	i := slices.IndexFunc(found, func(v *volume.Volume) bool { return Sliced(v.Kind) && len(v.Parts) > 0 })
+	if i < 0 {
+		return found
+	}
+	label := found[i]
+	atStart := label.OnDisk || slices.ContainsFunc(label.Parts, func(p volume.Part) bool { return p.Start == 0 })
+	return slices.DeleteFunc(found, func(v *volume.Volume) bool { return atStart && Traits(v.Kind).InSlice })
+}
+
+// magic is a kind that is known by its magic number alone.
+type magic struct {
+	volume.Traits
+	marks []volume.Mark
+}
+
+// magics are tried if no prober knows the volume. Kinds and places of marks are those of libblkid. The last ones are
+// the tables of machines other than PCs. Specs of these: Apple, Inside Macintosh: Devices, "Data Organization on SCSI
+// Devices" (a driver map with blocks of 512 bytes); Linux, arch/s390/include/uapi/asm/vtoc.h and
+// block/partitions/ibm.c (VOL1 twice, LNX1 and CMS1 in EBCDIC, where Linux looks without the device); AmigaOS,
+// devices/hardblocks.h (one of the first 16 sectors); IRIX, sys/dvh.h; illumos, dklabel.h with _SUNOS_VTOC_8.
+var magics = []magic{
+	{volume.Traits{Kind: "bcachefs"}, mark("\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef", 0x1018)},
+	{volume.Traits{Kind: "befs", Title: "BeFS"}, slices.Concat(mark("1SFB", 0x20, 0x220), mark("BFS1", 0x20, 0x220))},
+	{volume.Traits{Kind: "bfs", Title: "SCO BFS"}, mark("\xce\xfa\xad\x1b", 0)},
+	{volume.Traits{Kind: "ceph_bluestore", Title: "Ceph BlueStore"}, mark("bluestore block device", 0)},
+	{volume.Traits{Kind: "cramfs"}, slices.Concat(mark("\x45\x3d\xcd\x28", 0), mark("\x28\xcd\x3d\x45", 0))},
+	{volume.Traits{Kind: "dm_integrity", Title: "dm-integrity"}, mark("integrt\x00", 0)},
+	{volume.Traits{Kind: "dm_verity_hash", Title: "dm-verity"}, mark("verity\x00\x00", 0)},
+	{volume.Traits{Kind: "erofs", Title: "EROFS"}, mark("\xe2\xe1\xf5\xe0", 0x400)},
+	{volume.Traits{Kind: "gfs2", Title: "GFS2"}, mark("\x01\x16\x19\x70", 0x10000)},
+	{volume.Traits{Kind: "nss", Title: "NetWare NSS"}, mark("SPB5", 0x1000)},
+	{volume.Traits{Kind: "ocfs2", Title: "OCFS2"}, mark("OCFSV2", 0x400, 0x800, 0x1000, 0x2000)},
+	{volume.Traits{Kind: "oracleasm", Title: "Oracle ASM"}, mark("ORCLDISK", 0x20)},
+	{volume.Traits{Kind: "reiser4", Title: "Reiser4"}, mark("ReIsEr4", 0x10000)},
+	{volume.Traits{Kind: "romfs"}, mark("-rom1fs-", 0)},
+	{volume.Traits{Kind: "squashfs"}, slices.Concat(mark("hsqs", 0), mark("sqsh", 0))},
+	{volume.Traits{Kind: "stratis", Title: "Stratis"}, mark("!Stra0tis\x86\xff\x02^\x41rh", 0x204, 0x1204)},
+	{
+		volume.Traits{Kind: "sysv", Title: "System V"},
+		slices.Concat(mark("\x20\x7e\x18\xfd", 0x3f8), mark("\xfd\x18\x7e\x20", 0x3f8)),
+	},
+	{volume.Traits{Kind: "udf", Title: "UDF"}, mark("BEA01", 0x8001)},
+	{volume.Traits{Kind: "vdo", Title: "VDO"}, mark("dmvdo001", 0)},
+	{
+		volume.Traits{Kind: "vxfs", Title: "VxFS"},
+		slices.Concat(mark("\xf5\xfc\x01\xa5", 0x400), mark("\xa5\x01\xfc\xf5", 0x2000)),
+	},
+
+	{volume.Traits{Kind: "apm", Slices: "Apple partition map", Foreign: true}, mark("ER\x02\x00", 0)},
+	{
+		volume.Traits{Kind: "dasd", Slices: "IBM DASD label", Foreign: true},
+		slices.Concat(
+			mark("\xe5\xd6\xd3\xf1\xe5\xd6\xd3\xf1", 0x2000),
+			mark("\xd3\xd5\xe7\xf1", 0x200, 0x400, 0x1000, 0x2000),
+			mark("\xc3\xd4\xe2\xf1", 0x200, 0x400, 0x1000, 0x2000),
+		),
+	},
+	{
+		volume.Traits{Kind: "rdb", Slices: "Amiga rigid disk block", Foreign: true},
+		mark("RDSK", 0, 0x200, 0x400, 0x600, 0x800, 0xa00, 0xc00, 0xe00, 0x1000, 0x1200, 0x1400, 0x1600, 0x1800, 0x1a00,
+			0x1c00, 0x1e00),
+	},
+	{volume.Traits{Kind: "sgi", Slices: "SGI volume header", Foreign: true}, mark("\x0b\xe5\xa9\x41", 0)},
+	{volume.Traits{Kind: "sun", Slices: "Sun (SPARC) disk label", Foreign: true}, mark("\x60\x0d\xde\xee", 188)},
+}
+
+// mark returns a magic number at some places.
+func mark(number string, places ...int) (marks []volume.Mark) {
+	for _, at := range places {
+		marks = append(marks, volume.Mark{Off: at, Bytes: number})
+	}
+	return marks
+}
+
+// byMagic names a volume by its magic number. Without one it is Unknown.
+func byMagic(d disk.Disk) (*volume.Volume, error) {
+	for _, m := range magics {
+		for _, mark := range m.marks {
+			b, err := volume.ReadBlock(d, int64(mark.Off), int64(len(mark.Bytes)))
+			switch {
+			case errors.Is(err, ondisk.ErrNoMatch):
+			case err != nil:
+				return nil, err
+			case string(b) == mark.Bytes:
+				return &volume.Volume{Kind: m.Kind}, nil
+			}
+		}
+	}
+	return &volume.Volume{Kind: volume.Unknown}, nil
+}
