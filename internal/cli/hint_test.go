@@ -104,7 +104,10 @@ func TestOriginalsThatAreWritten(t *testing.T) {
 	require.Contains(t, r.stdout, "was written since the exchange")
 	require.NotContains(t, r.stdout, "nothing is to be done")
 	require.Equal(t, 3, trueup(t, "scan", "--isolation", "none", "--replace", "--script", "fix.sh", ".").code)
-	require.Contains(t, string(disktest.ReadFile(t, "fix.sh")), "it is the original that is kept of")
+	require.Contains(t, string(disktest.ReadFile(t, "fix.sh")), "\nexchange 1 replace vm.orig.img\n")
+	r = trueup(t, "replace", "vm.orig.img")
+	require.Equal(t, 4, r.code)
+	require.Contains(t, r.stderr, `it is the original of "vm.img", kept`)
 }
 
 // A flag with its default excludes no other one, and needs none.

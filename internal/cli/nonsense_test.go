@@ -145,8 +145,8 @@ func TestNearlyRightValues(t *testing.T) {
 		"boot -o html src.img":                      "--output \"html\", want text or json",
 		"bench -o html .":                           "--output \"html\", want text or json",
 		"version --color nevr":                      "did you mean never?",
-		"scan -f json src.img":                      "did you mean -o json?",
-		"scan --format json src.img":                "did you mean -o json?",
+		"scan -f json src.img":                      "did you mean -o FORMAT, such as -o json?",
+		"scan --format json src.img":                "did you mean -o FORMAT, such as -o json?",
 		"inspect --format json src.img":             "the format of the result is -o json",
 		"serve -O raw src.img":                      "did you mean -o FORMAT, such as -o json?",
 	} {

@@ -123,9 +123,10 @@ func TestQemuImgThatLies(t *testing.T) {
 	img := disk{path: "/nonexistent", format: "vmdk"}
 	for script, want := range map[string]string{
 		`exit 0`: "printed \"nothing\"",
-		`echo No errors were found on the image.; exit 2`:                  "exit code 2",
-		`echo 1 errors were found on the image.; exit 3`:                   "exit code 3",
-		`echo No errors were found on the image.; echo 2 leaked clusters`:  "exit code 0",
+		`echo No errors were found on the image.; exit 2`: "exit code 2",
+		`echo 1 errors were found on the image.; exit 3`:  "exit code 3",
+		`echo No errors were found on the image.; ` +
+			`echo 2 leaked clusters were found on the image.`: "exit code 0",
 		`echo Content mismatch at offset 7!`:                               "exit code 0",
 		`echo Images are identical.; echo warning >&2`:                     "warning",
 		`yes | head -c 99999; exit 1`:                                      "it printed more than 65536 bytes",

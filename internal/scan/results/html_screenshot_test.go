@@ -36,7 +36,7 @@ func TestScreenshots(t *testing.T) {
 		}
 		png := get(p, chromedp.CaptureScreenshot())
 		require.Greater(t, len(png), 10<<10)
-		require.Less(t, len(png), 300<<10)
+		require.Less(t, len(png), 400<<10)
 		if *pictures {
 			require.NoError(t, os.WriteFile("../../../docs/scan-report-"+shot.scheme+".png", png, 0o644))
 		}

@@ -247,22 +247,21 @@ var (
 
 // Traits returns the traits of a kind, with the defaults filled in.
 func Traits(k volume.Kind) volume.Traits {
-	if t, ok := traits()[k]; ok {
-		return t
+	if t, ok := traits.Load(k); ok {
+		return t.(volume.Traits)
+	}
+	for known := range Kinds {
+		if known.Kind == k {
+			t := filled(*known)
+			traits.Store(k, t)
+			return t
+		}
 	}
 	return filled(volume.Traits{Kind: k})
 }
 
-// traits are those of all kinds. Of a kind of several probers, the first has them.
-var traits = sync.OnceValue(func() map[volume.Kind]volume.Traits {
-	all := map[volume.Kind]volume.Traits{}
-	for t := range Kinds {
-		if _, ok := all[t.Kind]; !ok {
-			all[t.Kind] = filled(*t)
-		}
-	}
-	return all
-})
+// traits are those of kinds that were asked for, which is done for each partition and row.
+var traits sync.Map
 
 // filled returns traits with their defaults.
 func filled(t volume.Traits) volume.Traits {
