@@ -501,3 +501,14 @@ func (s *side) firmwareOnly(at int) bool {
 	}
 	return true
 }
+
+// mute reports whether a run has shown nothing at all: all firmware shows something.
+func mute(f *Film) bool {
+	return f.Serial == "" && !slices.ContainsFunc(f.Frames[:min(len(f.Frames), maxRead)], func(x Frame) bool {
+		if x.Picture == nil {
+			return strings.TrimSpace(strings.Join(x.Text, "")) != ""
+		}
+		p, err := decode(x.Picture)
+		return err == nil && !plain(p)
+	})
+}

@@ -56,6 +56,9 @@ var Accels = []string{Auto, "kvm", emulation}
 // emulation is the accelerator that runs everywhere.
 const emulation = "tcg"
 
+// own reports whether the accelerator is for this program to choose.
+func own(accel string) bool { return accel == "" || accel == Auto }
+
 type controller struct {
 	name    string
 	devices []string

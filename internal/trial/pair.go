@@ -127,33 +127,51 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
-	if t.Before, err = t.film(ctx, t.Machine.with(t.plan.BIOS.Source), Source, source); err != nil || !t.changes() {
-		return err
+	hung, err := t.runs(ctx, source)
+	if hung && err == nil {
+		t.Say("the accelerator does not work here: starts again, emulated")
+		t.Machine.Accel = emulation
+		_, err = t.runs(ctx, source)
+	}
+	return err
+}
+
+// runs starts both disks with one accelerator. hung reports that emulation may do better.
+func (t *Pair) runs(ctx context.Context, source *self.Server) (hung bool, err error) {
+	t.Before, hung, err = t.film(ctx, t.Machine.with(t.plan.BIOS.Source), Source, source)
+	if err != nil || hung || !t.changes() {
+		return hung, err
 	}
 	if moot(&t.Before) {
 		t.Say("the disk aligned: left out, since there is nothing to compare it with")
-		return nil
+		return false, nil
 	}
-	view, err := self.Serve(ctx, &struct{}{}, slices.Concat(t.Reading, t.Moving, of)...)
+	view, err := self.Serve(ctx, &struct{}{}, slices.Concat(t.Reading, t.Moving, []string{"--", t.Source})...)
 	if err != nil {
-		return err
+		return false, err
 	}
-	m := t.Machine.with(t.plan.BIOS.Result)
-	m.Accel = t.Before.Accel // both run alike, or nothing is judged
-	after, err := t.film(ctx, m, Aligned, view)
+	after, hung, err := t.film(ctx, t.Machine.with(t.plan.BIOS.Result), Aligned, view)
 	t.After = &after
-	return errors.Join(err, view.Close())
+	hung = hung || after.Accel != t.Before.Accel // both run alike, or nothing is judged
+	return hung, errors.Join(err, view.Close())
 }
 
-// film starts a disk that is served.
-func (t *Pair) film(ctx context.Context, m Machine, disk string, s *self.Server) (Film, error) {
+// film starts a disk that is served. hung reports that an accelerator of this program's choice could not begin, broke
+// while the guest ran, or showed nothing: where KVM opens and hangs, not even the firmware shows itself.
+func (t *Pair) film(ctx context.Context, m Machine, disk string, s *self.Server) (f Film, hung bool, err error) {
 	m.Disk = s.URI
 	name := "the disk " + map[string]string{Source: "as it is", Aligned: "aligned"}[disk]
 	t.Say(fmt.Sprintf("boots %s: %s, %s, %d s at most", name, m.Firmware, m.Bus, t.Seconds))
 	t.Begin(disk, m.Limit)
-	f, err := m.Run(ctx, t.Watch)
+	f, err = m.Run(ctx, t.Watch)
+	if own(m.Accel) && ctx.Err() == nil {
+		failed := errors.Is(err, errNoQMP)
+		if failed || err == nil && f.Accel != emulation && (f.Ended == Broken || running(&f) && mute(&f)) {
+			return f, true, nil
+		}
+	}
 	if err == nil {
 		t.Say(fmt.Sprintf("%s: %s after %.0f s (%s)", name, f.Ended.words(), f.Took.Seconds(), f.Accel))
 	}
-	return f, err
+	return f, false, err
 }

@@ -100,9 +100,6 @@ func seconds(d time.Duration) float64 { return math.Round(d.Seconds()*10) / 10 }
 
 // remedy returns what may let runs be judged that were not, empty if nothing is known that would.
 func (r *Boot) remedy() string {
-	if r.Before.Accel == "kvm" && len(r.Before.Screens) == 0 && r.Before.Serial == "" {
-		return "KVM may not work here, and --accel tcg does without it"
-	}
 	if r.Verdict != Unclear {
 		return ""
 	}

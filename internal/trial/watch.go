@@ -81,11 +81,12 @@ func (f *Film) Last() (Frame, bool) {
 const (
 	interval      = 250 * time.Millisecond
 	DefaultSettle = 5 * time.Second
-	busyFactor    = 3       // a guest that computes gets so much longer, in time of its processor
-	unknownFactor = 6       // so does one of which it is not known
-	loading       = 1 << 20 // bytes read from the disk that show a guest at work
-	maxResets     = 3       // an installed system may start anew once or twice, as firmware does
-	cursorWidth   = 16      // pixels: what changes in less is a cursor
+	busyFactor    = 3                // a guest that computes gets so much longer, in time of its processor
+	unknownFactor = 6                // so does one of which it is not known
+	loading       = 1 << 20          // bytes read from the disk that show a guest at work
+	silence       = 30 * time.Second // after which an accelerator that shows nothing is taken for one that hangs
+	maxResets     = 3                // an installed system may start anew once or twice, as firmware does
+	cursorWidth   = 16               // pixels: what changes in less is a cursor
 	cursorHeight  = 32
 )
 
@@ -110,6 +111,7 @@ type recorder struct {
 	work    time.Duration // of the guest's processor at that time
 	worked  bool          // that is known
 	begun   time.Duration // of the guest's processor when it started
+	choice  bool          // the accelerator is the program's choice
 	read    int64         // from the disk until then
 	reads   int64         // from the disk until the last look
 	trickle bool          // something was read since then
@@ -131,7 +133,7 @@ func (m Machine) Run(ctx context.Context, w Watch) (Film, error) {
 	defer p.end()
 	r := &recorder{
 		watch: w, machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit),
-		writes: cmp.Or(m.Writes, maxWrites),
+		writes: cmp.Or(m.Writes, maxWrites), choice: own(m.Accel),
 	}
 	r.watch.Settle = cmp.Or(w.Settle, DefaultSettle)
 	p.monitor.event = r.event
@@ -237,12 +239,23 @@ func (r *recorder) look(ctx context.Context) error {
 		r.film.Ended, r.film.Note = stopped(state.Status)
 	case r.resets > maxResets:
 		r.film.Ended = ResetLoop
+	case r.hangs(now):
+		r.film.Ended, r.film.Note = Broken, fmt.Sprintf("%s showed nothing in %v", r.film.Accel, silence)
 	case r.settled(now):
 		r.film.Ended = Settled
 	case now.Sub(r.began) >= r.limit:
 		r.film.Ended = TimeOver
 	}
 	return nil
+}
+
+// hangs reports whether an accelerator of the program's choice has shown nothing for so long that it hangs.
+func (r *recorder) hangs(now time.Time) bool {
+	if !r.choice || now.Sub(r.began) < silence {
+		return false
+	}
+	r.choice = r.film.Accel != emulation && mute(&r.film) // once is enough
+	return r.choice
 }
 
 // stopped returns the end of a machine by its state. Spec: QEMU, qapi/run-state.json, RunState.
