@@ -6,11 +6,14 @@ package unpack
 import (
 	"archive/zip"
 	"bufio"
+	"bytes"
 	"cmp"
 	"compress/bzip2"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash"
+	"hash/crc32"
 	"io"
 	"math"
 	"slices"
@@ -413,6 +416,9 @@ func openZip(f ondisk.Source) (*archive, error) {
 	a := &archive{Source: f, left: maxDirectory}
 	z, err := zip.NewReader(a, f.Size())
 	switch {
+	case err == nil && a.severalParts():
+		return nil, fmt.Errorf("zip archive of several parts: %w; join them first: zip -s 0 --out",
+			ondisk.ErrUnsupported)
 	case err != nil && !errors.Is(err, zip.ErrInsecurePath):
 		return nil, a.because(err)
 	case len(z.File) > maxFiles:
@@ -425,6 +431,15 @@ func openZip(f ondisk.Source) (*archive, error) {
 		}
 	}
 	return a, a.apart()
+}
+
+// severalParts reports whether the end of the list is that of another part than the first. Spec: APPNOTE.TXT, 4.3.16.
+func (a *archive) severalParts() bool {
+	const size, most = 22, 22 + math.MaxUint16
+	n := min(a.Size(), most)
+	b, err := ondisk.Bytes(a.Source, a.Size()-n, n)
+	at := bytes.LastIndex(b, []byte("PK\x05\x06"))
+	return err == nil && at >= 0 && len(b)-at >= size && binary.LittleEndian.Uint32(b[at+4:]) != 0
 }
 
 // apart refuses files that share packed bytes: each of them would cost as much as these.
@@ -486,9 +501,27 @@ func (a *archive) open(x *zip.File) (*Reader, error) {
 		return io.NopCloser(unzip(r.ahead))
 	})
 	x.Flags &^= descriptor // the list of the archive has the same checksum
-	var err error
-	if r.out, err = x.Open(); err != nil {
+	out, err := x.Open()
+	if err != nil {
 		return nil, a.because(err)
 	}
+	r.out = &summed{Reader: out, sum: crc32.NewIEEE(), want: x.CRC32}
 	return r, nil
+}
+
+// summed compares the checksum of a file at its end. Package zip takes 0 for none.
+type summed struct {
+	io.Reader
+	sum  hash.Hash32
+	want uint32
+}
+
+// Read follows the contract of io.Reader.
+func (s *summed) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	_, _ = s.sum.Write(p[:n]) // never fails
+	if err == io.EOF && s.sum.Sum32() != s.want {
+		err = zip.ErrChecksum
+	}
+	return n, err
 }

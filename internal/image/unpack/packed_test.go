@@ -367,6 +367,21 @@ func TestZipNames(t *testing.T) {
 	require.Equal(t, []string{"Büro/ä.img", "plain.img", "Büro.img"}, names)
 }
 
+// A checksum of 0 in the list is compared as any other one, and a part of several has its remedy. Spec: APPNOTE.TXT
+// 6.3.10, 4.3.12 and 4.3.16.
+func TestZipLists(t *testing.T) {
+	archive := made(t, sample(3000), "zip", "-q", "-", "-")
+	_, err := firstOf(archive)
+	require.NoError(t, err)
+	entry, end := bytes.Index(archive, []byte("PK\x01\x02")), bytes.LastIndex(archive, []byte("PK\x05\x06"))
+	binary.LittleEndian.PutUint32(archive[entry+16:], 0)
+	_, err = firstOf(archive)
+	require.ErrorContains(t, err, "checksum")
+	archive[end+4] = 1
+	_, err = firstOf(archive)
+	require.ErrorContains(t, err, "zip archive of several parts: not supported; join them first: zip -s 0 --out")
+}
+
 // A method that is not read is named by its number in APPNOTE.TXT 6.3.10, 4.4.5.
 func TestZipMethods(t *testing.T) {
 	archive := made(t, sample(3000), "zip", "-q", "-", "-")

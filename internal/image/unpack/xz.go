@@ -42,8 +42,9 @@ type xzReader struct {
 	size   int64 // bytes unpacked of the block
 
 	blocks          uint64
-	records         []byte // the sizes of the blocks, as the index has them
-	dicts, unpacked int64  // bytes of all dictionaries, and all that was unpacked
+	records         hash.Hash // of the sizes of the blocks, as the index has them
+	recorded        int64     // bytes of these
+	dicts, unpacked int64     // bytes of all dictionaries, and all that was unpacked
 }
 
 // counted counts the bytes that are read.
@@ -114,7 +115,7 @@ func (r *xzReader) stream() error {
 		return fmt.Errorf("it has a check of the kind %d: %w; unpack it where it is: unxz -k", r.check,
 			ondisk.ErrUnsupported)
 	}
-	r.blocks, r.records = 0, nil
+	r.blocks, r.records, r.recorded = 0, sha256.New(), 0
 	return nil
 }
 
@@ -279,11 +280,9 @@ func (r *xzReader) endBlock() error {
 		}
 	}
 	r.blocks++
-	r.records = binary.AppendUvarint(binary.AppendUvarint(r.records, ondisk.U64(unpadded)), ondisk.U64(r.size))
-	if int64(len(r.records)) > maxIndex {
-		return fmt.Errorf("%w of %s for the index of its blocks; unpack it where it is: unxz -k", ondisk.ErrLimit,
-			units.Format(maxIndex))
-	}
+	record := binary.AppendUvarint(binary.AppendUvarint(nil, ondisk.U64(unpadded)), ondisk.U64(r.size))
+	r.recorded += int64(len(record))
+	_, _ = r.records.Write(record) // never fails
 	return nil
 }
 
@@ -301,14 +300,27 @@ func littleEndian(check byte, sum []byte) []byte {
 
 // index reads the index of a stream, of which the first byte was read, and the footer. Both follow from the blocks.
 func (r *xzReader) index() error {
-	want := append(binary.AppendUvarint([]byte{0}, r.blocks), r.records...)
-	want = append(want, make([]byte, -len(want)&3)...)
-	want = binary.LittleEndian.AppendUint32(want, crc32.ChecksumIEEE(want))
-	footer := binary.LittleEndian.AppendUint32(nil, uint32(len(want)/4-1)) //nolint:gosec // at most maxIndex
+	begin := binary.AppendUvarint([]byte{0}, r.blocks)
+	got, err := r.take(len(begin) - 1)
+	if err != nil {
+		return err
+	}
+	fits := bytes.Equal(got, begin[1:])
+	crc, records := crc32.NewIEEE(), sha256.New()
+	_, _ = crc.Write(begin) // never fails
+	if _, err := io.CopyN(io.MultiWriter(crc, records), r.in, r.recorded); err != nil {
+		return noEOF(err)
+	}
+	fits = fits && bytes.Equal(records.Sum(nil), r.records.Sum(nil))
+	size := int64(len(begin)) + r.recorded
+	end := make([]byte, -size&3)
+	_, _ = crc.Write(end)
+	size += int64(len(end)) + crc32.Size
+	footer := binary.LittleEndian.AppendUint32(nil, uint32(size/4-1)) //nolint:gosec // of 16 GiB at most
 	footer = append(footer, 0, r.check)
-	want = append(binary.LittleEndian.AppendUint32(want, crc32.ChecksumIEEE(footer)), footer...)
-	got, err := r.take(len(want) - 1 + len(xzFooter))
-	if err == nil && string(got) != string(want[1:])+xzFooter {
+	end = binary.LittleEndian.AppendUint32(end, crc.Sum32())
+	end = append(binary.LittleEndian.AppendUint32(end, crc32.ChecksumIEEE(footer)), footer...)
+	if got, err = r.take(len(end) + len(xzFooter)); err == nil && (!fits || string(got) != string(end)+xzFooter) {
 		err = bad("the index or the footer")
 	}
 	return err
@@ -329,7 +341,7 @@ func (p *vints) next() int64 {
 	return ondisk.I64(n)
 }
 
-// maxIndex bounds the index of a stream, in bytes.
+// maxIndex bounds an index that is read for the size that it states, in bytes.
 const maxIndex = 16 * units.MiB
 
 // statedXZ sums up what the index of the only stream says. -1: the file has more streams, padding, or no index at its
