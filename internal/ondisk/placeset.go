@@ -1,5 +1,7 @@
 package ondisk
 
+import "math/bits"
+
 // PlaceSet remembers where blocks of one size start, in any unit such as sectors, and finds those that overlap. It is a
 // bitmap of one bit for each block-sized cell of the file, in pages that exist only where something starts.
 //
@@ -13,7 +15,6 @@ type PlaceSet struct {
 	odd    map[uint64]uint64 // cell -> start, where that differs from common
 	pages  map[uint64]*[cellsPerPage / 64]uint64
 	full   bool // a bound was reached: not everything was compared
-	count  int64
 }
 
 const (
@@ -50,23 +51,48 @@ func (s *PlaceSet) Add(at uint64) (taken bool) {
 	return ok && start > after
 }
 
-// mark sets the bit of a cell and reports whether it was set.
-func (s *PlaceSet) mark(cell uint64) bool {
+// AddRange remembers cells of one unit from a place on. It returns how many of them were free, and whether one was
+// taken.
+func (s *PlaceSet) AddRange(at, cells uint64) (free uint64, taken bool) {
+	for cells > 0 {
+		p := s.page(at)
+		if p == nil {
+			return free, taken
+		}
+		n := min(cells, 64-at%64)
+		mask := ^uint64(0) >> (64 - n) << (at % 64)
+		word := &p[at%cellsPerPage/64]
+		taken = taken || *word&mask != 0
+		free += uint64(bits.OnesCount64(mask &^ *word)) //nolint:gosec // at most 64
+		*word |= mask
+		at, cells = at+n, cells-n
+	}
+	return free, taken
+}
+
+// page returns the page of a cell, nil beyond the bound.
+func (s *PlaceSet) page(cell uint64) *[cellsPerPage / 64]uint64 {
 	p := s.pages[cell/cellsPerPage]
 	if p == nil {
 		if len(s.pages) == maxPages {
 			s.full = true
-			return false
+			return nil
 		}
 		p = new([cellsPerPage / 64]uint64)
 		s.pages[cell/cellsPerPage] = p
 	}
+	return p
+}
+
+// mark sets the bit of a cell and reports whether it was set.
+func (s *PlaceSet) mark(cell uint64) bool {
+	p := s.page(cell)
+	if p == nil {
+		return false
+	}
 	word, bit := &p[cell%cellsPerPage/64], uint64(1)<<(cell%64)
 	was := *word&bit != 0
 	*word |= bit
-	if !was {
-		s.count++
-	}
 	return was
 }
 

@@ -264,13 +264,9 @@ type batFaults struct {
 
 // use marks a range, in whole MiB, and reports whether a part of it was in use.
 func (c *batFaults) use(r disk.Range) (taken bool) {
-	for cell := r.Off / mib; cell < (r.End()+mib-1)/mib; cell++ {
-		if c.places.Add(ondisk.U64(cell)) {
-			taken = true
-			continue
-		}
-		c.used++
-	}
+	first := r.Off / mib
+	free, taken := c.places.AddRange(ondisk.U64(first), ondisk.U64((r.End()+mib-1)/mib-first))
+	c.used += ondisk.I64(free)
 	return taken
 }
 
