@@ -201,6 +201,9 @@ func IsFlatName(name string) bool {
 
 // Among finds the images among the files of an archive. Extents and parents belong to others. The zero value has none.
 type Among struct {
+	// Packed says that a compressed file counts by its name.
+	Packed bool
+
 	parts map[string]bool
 	found []string
 }
@@ -215,7 +218,7 @@ func (a *Among) Add(name string, size int64, id Identity, err error) {
 			a.parts[path.Join(path.Dir(name), x)] = true
 		}
 	}
-	odd := err != nil || slices.Contains([]Kind{Bare, Unsupported, Packed}, id.Kind)
+	odd := err != nil || id.Kind == Bare || id.Kind == Unsupported || id.Kind == Packed && a.Packed
 	if id.Kind == Disk || odd && Named(name, size) {
 		a.found = append(a.found, name)
 	}

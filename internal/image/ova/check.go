@@ -294,7 +294,7 @@ func (p *Package) findUnnamed() {
 			listed[name] = &p.Envelope.Files[i]
 		}
 	}
-	var among image.Among
+	among := image.Among{Packed: true}
 	bad := map[string]error{}
 	for _, m := range p.Members {
 		if m.Role == roleFile && m.file != nil {
