@@ -49,7 +49,7 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 	if err != nil {
 		return err
 	}
-	j, end := f.jobOf(errOut, f.making(dest))
+	j, end := f.jobOf(errOut, dest, f.making(dest))
 	p, w, err := j.WriteStream(ctx, s, f.to.Size, f.file(dest))
 	end()
 	if err != nil {

@@ -123,7 +123,7 @@ func (c *copyFlags) copyDisk(
 	if p.Idle() && c.skipAligned {
 		return r, w, nil
 	}
-	j, end := c.jobOf(errOut, m)
+	j, end := c.jobOf(errOut, dest, m)
 	w, err = j.Write(ctx, s, p, m.to)
 	end()
 	if err == nil && m.after != nil {
@@ -135,10 +135,13 @@ func (c *copyFlags) copyDisk(
 }
 
 // jobOf returns how a copy is written, and the function for the end of that. From now on the run ends itself.
-func (c *copyFlags) jobOf(errOut io.Writer, m *making) (j *realign.Job, end func()) {
+func (c *copyFlags) jobOf(errOut io.Writer, dest string, m *making) (j *realign.Job, end func()) {
 	c.Ending.Hold(cmp.Or(m.hold, removing))
 	p, end := c.Watched(errOut, c.command, c.verify == full)
-	return &realign.Job{Full: c.verify == full, Jobs: c.jobs, Sums: c.sums != "", Progress: p}, end
+	return &realign.Job{
+		Full: c.verify == full, Jobs: c.jobs, Sums: c.sums != "", Progress: p, Dest: dest,
+		Texts: []store.Use{{Flag: "--out", Path: c.Out}, {Flag: "--checksums", Path: c.sums}},
+	}, end
 }
 
 // removing is what an interrupted copy does.
@@ -213,7 +216,7 @@ func (c *copyFlags) copyPackage(
 func (c *copyFlags) writePackage(
 	ctx context.Context, errOut io.Writer, p *realign.Package, r *report.PackageAlign, m *making,
 ) error {
-	j, end := c.jobOf(errOut, m)
+	j, end := c.jobOf(errOut, r.Dest, m)
 	w, err := j.WritePackage(ctx, p, m.to)
 	end()
 	var replaced *report.Replaced

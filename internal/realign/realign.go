@@ -409,6 +409,9 @@ type Job struct {
 
 	Progress Progress // nil: nobody watches
 
+	Dest  string      // as the user names it
+	Texts []store.Use // reports and digests of the run, which are no file of DEST
+
 	memory int64 // of the machine, bytes; 0: as the system says
 	passes bool  // what is read and written goes past the memory
 }
@@ -476,6 +479,11 @@ func (j *Job) publish(
 		}
 	}()
 	w.Files = o.Files()
+	for _, t := range j.Texts {
+		if err := store.SpareFiles(t, j.Dest, w.Files); err != nil {
+			return w, err
+		}
+	}
 	if err = fill(&w); err == nil && j.Sums {
 		begin := func(total int64) { j.watch().Begin(diskcopy.PhaseDigest, total) }
 		w.Sums, err = o.Sums(ctx, begin, j.watch().Add)

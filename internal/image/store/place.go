@@ -201,6 +201,8 @@ func (p Place) spareText(path string) error {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
 	case len(head) > 0 && !isText(head):
 		return p.refuse("would overwrite what is no text, maybe an image; name another file")
+	case p.Mine == nil && bytes.HasPrefix(head, []byte("#!")):
+		return p.refuse("would overwrite a program; name another file")
 	case !mine:
 		return p.refuse("is not as trueup wrote it: it was edited, or is another's; name another file, or remove it")
 	}
@@ -293,6 +295,16 @@ func SameFile(a, b string) bool {
 	return err == nil && oerr == nil && os.SameFile(here, other) && filepath.Base(a) == filepath.Base(b)
 }
 
+// SpareFiles refuses a written file that is one of the files of DEST, which lie in its folder.
+func SpareFiles(written Use, dest string, files []string) error {
+	for _, f := range files {
+		if err := Apart(written, Use{"DEST", filepath.Join(filepath.Dir(dest), f)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // OutputFolders lists the folders in which files of these names are written: that of the name, and that of what a link
 // leads to. What is not a regular file, and what lies among the devices, is not written.
 func OutputFolders(paths ...string) (out []string) {
@@ -320,7 +332,7 @@ type ReportFile struct {
 // CreateReport starts a report at a path that a Place has settled. It gets the permissions of the one that it replaces,
 // else those of mode that the umask leaves.
 func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
-	name := fmt.Sprintf(".%s.%016x%s", filepath.Base(path), rand.Uint64(), journal.Partial)
+	name := fmt.Sprintf(".%s.%08x%s", filepath.Base(path), rand.Uint32(), journal.Partial)
 	f, err := os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return nil, ondisk.In(ondisk.ErrOutput, "%w", err)
@@ -340,7 +352,10 @@ func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 func (f *ReportFile) End(err error) error {
 	err = errors.Join(err, f.Close())
 	if st, there := os.Lstat(f.path); there == nil && err == nil {
-		err = Place{Flag: "report", Path: f.path}.checkFile(f.path, st)
+		settled := func(io.Reader) (bool, error) { return true, nil }
+		if bad := (Place{Flag: "report", Path: f.path, Mine: settled}).checkFile(f.path, st); bad != nil {
+			err = errors.New(bad.Error()) // the work is done: it is neither a refusal nor wrong usage
+		}
 	}
 	if err == nil {
 		err = os.Rename(f.Name(), f.path)

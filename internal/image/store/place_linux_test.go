@@ -78,7 +78,7 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 			"is a link to",
 		},
 		"over what is no text":      {store.Place{Path: binary}, "no text"},
-		"over a program":            {store.Place{Path: script}, ""},
+		"over a program":            {store.Place{Path: script}, "would overwrite a program"},
 		"over an image":             {store.Place{Path: qcow}, "would overwrite an image"},
 		"over what an image needs":  {store.Place{Path: extent}, "a file that set.vmdk needs"},
 		"a script over one of ours": {store.Place{Path: script, Mine: mine(true, nil)}, ""},
