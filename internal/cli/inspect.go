@@ -125,17 +125,35 @@ func (f *inspectFlags) show(text func(t *report.Text)) func(t *report.Text) {
 	}
 }
 
+// reading is the progress of reading data. Until that begins, an interrupt ends the program at once.
+type reading struct {
+	begin func()
+	shown realign.Progress // nil: nobody watches
+}
+
+// Begin says what is read from now on.
+func (r reading) Begin(phase string, size int64) {
+	if r.begin(); r.shown != nil {
+		r.shown.Begin(phase, size)
+	}
+}
+
+// Add counts bytes that were read.
+func (r reading) Add(n int64) {
+	if r.shown != nil {
+		r.shown.Add(n)
+	}
+}
+
 // inspect reports on an opened image. bad is the error of a malformed one, which the report has too.
 func (f *inspectFlags) inspect(
 	ctx context.Context, errOut io.Writer, s *realign.Source,
 ) (r *report.Inspect, bad, err error) {
-	f.Ending.Hold("")
-	var watched realign.Progress
-	end := func() {}
+	read, end := reading{begin: func() { f.Ending.Hold("") }}, func() {}
 	if f.data {
-		watched, end = f.Watched(errOut, "inspect", false)
+		read.shown, end = f.Watched(errOut, "inspect", false)
 	}
-	u, err := s.Use(ctx, f.data, watched)
+	u, err := s.Use(ctx, f.data, read)
 	end()
 	if err != nil {
 		return nil, nil, err

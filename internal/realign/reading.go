@@ -354,11 +354,12 @@ func (r Reading) unpacked(
 	if !u.On {
 		way.Refuse = func(kind string) error { return packedRefusal(kind, cmp.Or(u.Wanted, "this command")) }
 	}
-	progress := watched(nil)
+	var progress Progress // of all files of an archive
 	way.Begin = func(size int64) {
-		if u.Watch != nil {
-			progress = watched(u.Watch())
+		if progress == nil && u.Watch != nil {
+			progress = u.Watch()
 		}
+		progress = watched(progress)
 		progress.Begin(PhaseUnpack, size)
 	}
 	way.Add = func(n int64) { progress.Add(n) }
