@@ -511,7 +511,7 @@ func (p *pair) contents(asked string) error {
 	a, b := isListing().FindStringSubmatch(x.text), isListing().FindStringSubmatch(y.text)
 	const names, number, sums, regular, errs = 1, 2, 3, 4, 5
 	switch {
-	case a == nil || b == nil:
+	case a == nil || b == nil || x.code != 0 || y.code != 0:
 		return fmt.Errorf("%s: the appliance cannot list them: %.200q", asked, x.words()+"; "+y.words())
 	case a[names] != b[names]:
 		p.say(Differs, asked, "names differ")

@@ -96,20 +96,21 @@ func askQemuImg(ctx context.Context, program string, file, read disk) (t Table) 
 	return t
 }
 
-// faults finds what a check has counted. Source: QEMU, qemu-img.c, dump_human_image_check.
-var faults = regexp.MustCompile(`[0-9]{1,20} (errors|leaked clusters) were found on the image`).FindString
+// faults finds all that a check has counted. Source: QEMU, qemu-img.c, dump_human_image_check.
+var faults = regexp.MustCompile(`[0-9]{1,20} (errors|leaked clusters) were found on the image`).FindAllString
 
 // checked returns what a check of an image's tables reported. Its words must fit its exit code. Spec:
 // docs/tools/qemu-img.rst, "check".
 func (e ended) checked() (said string, v Verdict) {
 	const sound, corrupt, leaks, unsupported = 0, 2, 3, 63
-	found := faults(e.out)
+	found := strings.Join(faults(e.out, -1), ", ")
+	leaked := found != "" && !strings.Contains(found, "errors")
 	switch {
 	case e.code == sound && found == "" && strings.Contains(e.out, "No errors were found on the image."):
 		return "no error", Agrees
-	case e.code == corrupt && strings.HasSuffix(found, "errors were found on the image"):
+	case e.code == corrupt && found != "" && !leaked:
 		return found, Differs
-	case e.code == leaks && strings.HasSuffix(found, "leaked clusters were found on the image"):
+	case e.code == leaks && leaked:
 		return found + ", which does no harm", Agrees
 	case e.code == unsupported:
 		return "it cannot check the format", NotLooked
