@@ -138,6 +138,7 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 
 // runs starts both disks with one accelerator. hung reports that emulation may do better.
 func (t *Pair) runs(ctx context.Context, source *self.Server) (hung bool, err error) {
+	t.After = nil
 	t.Before, hung, err = t.film(ctx, t.Machine.with(t.plan.BIOS.Source), Source, source)
 	if err != nil || hung || !t.changes() {
 		return hung, err
