@@ -33,7 +33,7 @@ func TestScanKnowsWhatIsCopied(t *testing.T) {
 	require.Contains(t, second.stdout, "trueup verify "+source+" "+aligned)
 	text := disktest.ReadFile(t, script)
 	require.NotContains(t, string(text), "\ncopy ")
-	require.Contains(t, string(text), "its aligned copy is "+aligned)
+	require.Contains(t, string(text), "a file has the name of its copy, which trueup verify proves: "+aligned)
 
 	var sum struct {
 		Copied int

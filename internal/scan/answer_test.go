@@ -145,8 +145,14 @@ func TestLies(t *testing.T) {
 			i.Findings = append(i.Findings,
 				align.Finding{Severity: "fun"})
 		}),
-		"a wrong depth":       forged(func(i *results.Image) { i.Disks[0].Depth = "abyss" }),
-		"a boundary of 0":     forged(func(i *results.Image) { i.Disks[0].Boundary = align.Boundary{} }),
+		"a wrong depth":   forged(func(i *results.Image) { i.Disks[0].Depth = "abyss" }),
+		"a boundary of 0": forged(func(i *results.Image) { i.Disks[0].Boundary = align.Boundary{} }),
+		"a negative boundary of a copy": forged(func(i *results.Image) {
+			i.Disks[0].Fix.Boundary = align.BoundaryOf(-4096)
+		}),
+		"a boundary of 3 to ask for": forged(func(i *results.Image) {
+			i.Disks[0].Advice = &align.Advice{Boundary: align.BoundaryOf(3)}
+		}),
 		"a negative size":     forged(func(i *results.Image) { i.Size = -1 }),
 		"negative reads":      forged(func(i *results.Image) { i.Read = -1 }),
 		"a negative start":    forged(func(i *results.Image) { i.Disks[0].Partitions[0].Start = -1 }),

@@ -338,7 +338,7 @@ type scanRows struct {
 func (m *merging) endOf(p *results.Summary, rows scanRows, f ReportFile, line int) {
 	s := m.summary
 	m.table.end(p)
-	if p.Storage != "" && len(m.storages) < maxStorages {
+	if rows.open && p.Storage != "" && len(m.storages) < maxStorages {
 		m.storages[p.Storage] = true
 	}
 	want := p.Images

@@ -117,13 +117,13 @@ var errNoThread = lostError{
 
 // do has a worker answer a request. The error is the cause of the worker's death.
 func (p *Pool) do(ctx context.Context, r Request) (a Answer, err error) {
-	for n := 1; ; {
+	for tried := map[int]int{}; ; { // by the number of tries that a death allows
 		a, err = p.try(ctx, r)
 		lost, _ := errors.AsType[lostError](err)
 		switch {
 		case errors.Is(err, errFewer):
-		case n < lost.tries:
-			n++
+		case tried[lost.tries] < lost.tries-1:
+			tried[lost.tries]++
 		default:
 			return a, err
 		}

@@ -76,7 +76,8 @@ func openEarlier(path, settings string, first bool) (*earlier, error) {
 	}
 	e := &earlier{in: in, name: path, folder: folder, settings: settings, at: map[sum]int{}}
 	if err := results.Lines(in, results.MaxLine, e.take); err != nil {
-		return nil, errors.Join(fmt.Errorf("--since %s: %w", path, err), in.Close())
+		return nil, errors.Join(fmt.Errorf("--since %s: %w; name another FILE, or scan without --since", path, err),
+			in.Close())
 	}
 	return e, nil
 }
@@ -108,7 +109,7 @@ func (e *earlier) take(l results.Line) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("line %d: %w; name another FILE, or scan without --since", l.Number, err)
+		return fmt.Errorf("line %d: %w", l.Number, err)
 	}
 	return nil
 }

@@ -218,8 +218,21 @@ func (c *checker) disk(d *Disk) {
 	if err := d.Boundary.Check(); err != nil {
 		c.wrong("%w", err)
 	}
-	if f := d.Fix; f != nil && f.NewSize < f.OldSize {
-		c.wrong("a copy of %d bytes, want %d or more", f.NewSize, f.OldSize)
+	if f := d.Fix; f != nil {
+		if f.NewSize < f.OldSize {
+			c.wrong("a copy of %d bytes, want %d or more", f.NewSize, f.OldSize)
+		}
+		c.boundary(f.Boundary)
+	}
+	if d.Advice != nil {
+		c.boundary(d.Advice.Boundary)
+	}
+}
+
+// boundary requires one that can be asked for, or none.
+func (c *checker) boundary(b align.Boundary) {
+	if err := b.Check(); err != nil && b != (align.Boundary{}) {
+		c.wrong("%w", err)
 	}
 }
 
@@ -359,7 +372,7 @@ func Lines(r io.Reader, most int, use func(Line) error) error {
 		}
 	}
 	if errors.Is(in.Err(), bufio.ErrTooLong) {
-		return fmt.Errorf("line %d: %w of %d bytes", l.Number+1, ondisk.ErrLimit, most)
+		return fmt.Errorf("line %d: %w: it has more than %d bytes", l.Number+1, ondisk.ErrLimit, most)
 	}
 	return in.Err()
 }

@@ -41,6 +41,12 @@ func ParseFailOn(s string) (FailOn, error) {
 			return FailOn(level), nil
 		}
 	}
+	switch strings.ToUpper(s) {
+	case "64K":
+		return "", ondisk.In(ondisk.ErrUsage, "--fail-on %s: leave it out, since that is the default", s)
+	case "1M":
+		return "", ondisk.In(ondisk.ErrUsage, "--fail-on %s: scan with --boundary 1M, and leave it out", s)
+	}
 	return "", ondisk.NoChoice("--fail-on", s, FailOns()...)
 }
 
@@ -101,7 +107,8 @@ type ignoreEntry struct {
 
 // ignoreLine is a line of an ignore file: a glob, which stands in double quotes if it has blanks, the last day it
 // counts, and a reason.
-var ignoreLine = ondisk.LazyPattern(`^(?:"((?:[^"\\]|\\.)*)"|((?:[^ \t\\]|\\.)+))[ \t]+([^ \t]+)[ \t]+(.+)$`)
+var ignoreLine = ondisk.LazyPattern(
+	`^(?:"((?:[^"\\]|\\.)*)"|((?:[^ \t\\"]|\\.)(?:[^ \t\\]|\\.)*))[ \t]+([^ \t]+)[ \t]+(.+)$`)
 
 // ParseIgnore reads an ignore file: lines of a glob, the last day it counts ("2027-01-31") or "never", and a reason.
 // Empty lines, and those that begin with #, are skipped. An error names the line.

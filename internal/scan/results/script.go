@@ -115,7 +115,7 @@ func (s *script) image(i *Image) (unfinished bool) {
 	case i.Accepted != nil:
 		why = ", " + i.Accepted.text()
 	case i.Copied != "":
-		why = ": its aligned copy is " + i.Copied
+		why = ": a file has the name of its copy, which trueup verify proves: " + i.Copied
 	case i.Priority.Class == classStays:
 		why = ": " + i.Priority.Reason
 	}
