@@ -262,6 +262,8 @@ func wrongCommands(source, dest string) map[string][]string {
 		"a report of a folder":          {"report", filepath.Dir(source)},
 		"no such format of a report":    {"report", "-o", "yaml", source},
 		"no such level of a report":     {"report", "--fail-on", "soon", source},
+		"a level that is a boundary":    {"scan", "--fail-on", "1M", source},
+		"little memory":                 {"boot", "--memory", "15", source},
 		"a shard beyond the last":       {"scan", "--shard", "5/4", source},
 		"a label without a value":       {"scan", "--label", "host", source},
 		"a label of an odd key":         {"scan", "--label", "Host=x", source},

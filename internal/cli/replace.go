@@ -102,16 +102,16 @@ func (f *replaceFlags) one(ctx context.Context, out, errOut io.Writer, disk stri
 
 // making returns how the copy is written that gets the names of a disk.
 func (f *replaceFlags) making(ctx context.Context, errOut io.Writer, disk string) *making {
-	var to realign.Dest = realign.Replace{Looped: f.looped}
-	if f.by != "" {
-		to = realign.By{Copy: f.by, Looped: f.looped, Writers: f.Writers()}
-	}
-	return &making{
-		to: to,
+	m := &making{
+		to: realign.Replace{Looped: f.looped},
 		after: func(w realign.Written) (*report.Replaced, error) {
 			return report.NewReplaced(w.Replaced, f.keep != keepNone), f.finish(ctx, errOut, disk)
 		},
 	}
+	if f.by != "" {
+		m.to, m.hold = realign.By{Copy: f.by, Looped: f.looped, Writers: f.Writers()}, still
+	}
+	return m
 }
 
 // goesOn completes the exchange that an earlier run has left open, or refuses it with --by. It reports whether there

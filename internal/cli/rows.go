@@ -28,7 +28,7 @@ type flagRow struct {
 	help        string          // with the name of the argument in backquotes; %s stands for the choices
 	choices     func() []string // offered by the shell
 	strict      bool            // the value is one of choices
-	most        int             // bound of a whole number, which is at least 1; 0: none
+	least, most int             // bounds of a whole number; most is 0 without any, least is at least 1
 	single      bool            // the flag belongs to one argument of the command line
 	needs       *pair           // flag without which this one is wrong
 	excludes    []pair          // flags that contradict this one
@@ -154,7 +154,7 @@ var ownFlags = []flagRow{
 		name: "accel", choices: oneOf(trial.Accels...), strict: true,
 		help: "`ACCELERATOR`: auto (KVM where it works), kvm or tcg",
 	},
-	{name: "memory", most: 64 << 10, help: "memory of the guest in `MIB`"},
+	{name: "memory", least: 16, most: 64 << 10, help: "memory of the guest in `MIB`"},
 	{name: "seconds", most: 24 * 60 * 60, help: "end each run after `N` seconds"},
 	{name: "settle", most: 24 * 60 * 60, help: "end a run when its screen rests for `N` seconds"},
 	{name: "pictures", help: "write the screens in graphics as PNG files into a new folder `DIR`"},
@@ -342,8 +342,8 @@ func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
 	if r.strict && !slices.Contains(r.choices(), value) {
 		return ondisk.NoChoice("--"+r.name, value, r.choices()...)
 	}
-	if n, err := strconv.Atoi(value); err == nil && r.most > 0 && (n < 1 || n > r.most) {
-		return Usage("--%s %d, want 1 to %d", r.name, n, r.most)
+	if n, err := strconv.Atoi(value); err == nil && r.most > 0 && (n < max(1, r.least) || n > r.most) {
+		return Usage("--%s %d, want %d to %d", r.name, n, max(1, r.least), r.most)
 	}
 	if r.single && len(args) > 1 && strings.HasSuffix(cmd.Use, "...") {
 		name := strings.TrimSuffix(strings.Fields(cmd.Use)[1], "...")
