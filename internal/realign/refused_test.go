@@ -431,3 +431,16 @@ func TestGrowthThatMakesATable(t *testing.T) {
 	require.True(t, ok, err)
 	require.Contains(t, refused.Reason, "from 1099776 to 2097152 bytes")
 }
+
+// A report or digests that would have the name of a file of DEST are refused before any data are written.
+func TestTextsAreNoFilesOfDest(t *testing.T) {
+	dest := filepath.Join(t.TempDir(), "x.vmdk")
+	for _, name := range []string{"x.vmdk", "x-flat.vmdk"} {
+		text := store.Use{Flag: "--out", Path: filepath.Join(filepath.Dir(dest), ".", name)}
+		_, err := write(t.Context(), t, &Job{Jobs: 1, Dest: dest, Texts: []store.Use{{Flag: "--checksums"}, text}},
+			File{Path: dest, Format: "vmdk", Subformat: "monolithicFlat"}, smallDisk(t))
+		require.ErrorIs(t, err, ondisk.ErrUsage)
+		require.ErrorContains(t, err, "would overwrite DEST")
+		require.Empty(t, disktest.Names(t, filepath.Dir(dest)))
+	}
+}
