@@ -106,7 +106,8 @@ var standings = []standing{
 		"script", "64 is not as trueup wrote it", "copy", exists)},
 	{
 		name: "run.sh", make: func(t *testing.T) { t.Helper(); put(t, "run.sh", []byte("#!/bin/sh\n")) },
-		want: every("0", "script", "64 is not as trueup wrote it", "copy", exists),
+		want: every("64 would overwrite a program",
+			"script", "64 is not as trueup wrote it", "copy", exists, "force", "0"),
 	},
 	{
 		name: "folder", make: func(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) },
