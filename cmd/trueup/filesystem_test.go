@@ -162,6 +162,17 @@ func TestRoomThatTheCopyHasAlready(t *testing.T) {
 	}
 }
 
+// TestStaleReportWithoutFlock is about NFS, where a lock of flock(2) for writing needs a file that is open for writing.
+func TestStaleReportWithoutFlock(t *testing.T) {
+	t.Parallel()
+	behind := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(behind, ".report.4194305.partial"), []byte("half a rep"), 0o600))
+	report := filepath.Join(oddfs.Mount(t, behind, oddfs.Manners{}), "report")
+	r := trueup(t, "inspect", sampleDisk(t), "--out", report)
+	require.Equal(t, 3, r.code, r.stderr)
+	require.Equal(t, []string{"report"}, folderNames(t, behind))
+}
+
 // TestPartialNameStays is about a name that cannot be removed when DEST has got its own by a link: DEST is there, and
 // stays complete.
 func TestPartialNameStays(t *testing.T) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -80,6 +81,20 @@ func requireTwice(t *testing.T, args []string) {
 		st := disktest.Stat(t, "report")
 		require.Equal(t, fs.FileMode(0o600), st.Mode(), "the report keeps its permissions")
 	}
+}
+
+// A run that was killed had the same process id, or a program does that runs in another container.
+func TestAReportWithItsOwnNameTaken(t *testing.T) {
+	own(t)
+	partial := ".report." + strconv.Itoa(os.Getpid()) + ".partial"
+	put(t, partial, []byte("half"))
+	require.Zero(t, trueup(t, "inspect", "src.img", "--out", "report").code)
+	require.NoFileExists(t, partial)
+	put(t, partial, tiny())
+	r := trueup(t, "inspect", "src.img", "--out", "report")
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.stderr, partial+": file exists")
+	require.Equal(t, string(tiny()), read(t, partial))
 }
 
 // One name for two outputs of a run would lose the one that was written first, however the names are spelt.

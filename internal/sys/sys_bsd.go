@@ -64,9 +64,14 @@ func (*File) SectorSize() (int, error) { return 0, needsLinux("reading a device"
 
 // Lock sets the lock by which runs of this program know each other's files. It belongs to the open file, not to the
 // process.
-func (f *File) Lock(kind LockKind) error {
-	how := [...]int{Unlocked: unix.LOCK_UN, Shared: unix.LOCK_SH, Exclusive: unix.LOCK_EX}[kind]
-	return again(func() error { return unix.Flock(f.fd, how|unix.LOCK_NB) })
+func (f *File) Lock(kind LockKind) error { return f.flock(kind, unix.LOCK_NB) }
+
+// LockWaiting is Lock that waits for others.
+func (f *File) LockWaiting(kind LockKind) error { return f.flock(kind, 0) }
+
+func (f *File) flock(kind LockKind, how int) error {
+	how |= [...]int{Unlocked: unix.LOCK_UN, Shared: unix.LOCK_SH, Exclusive: unix.LOCK_EX}[kind]
+	return again(func() error { return unix.Flock(f.fd, how) })
 }
 
 // LockByte sets a lock of one byte, which other programs give a meaning. A lock of the process, which is all there is

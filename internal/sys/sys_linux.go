@@ -130,6 +130,12 @@ func (f *File) SectorSize() (int, error) {
 // process. Spec: fcntl(2), "Open file description locks".
 func (f *File) Lock(kind LockKind) error { return f.LockByte(kind, lockByte) }
 
+// LockWaiting is Lock that waits for others.
+func (f *File) LockWaiting(kind LockKind) error {
+	_, err := f.fcntl(unix.F_OFD_SETLKW, kind, lockByte)
+	return err
+}
+
 // LockByte sets a lock of one byte, which other programs give a meaning.
 func (f *File) LockByte(kind LockKind, at int64) error {
 	_, err := f.fcntl(unix.F_OFD_SETLK, kind, at)

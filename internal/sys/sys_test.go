@@ -122,7 +122,7 @@ func TestLocks(t *testing.T) {
 	require.NoError(t, first.Lock(Exclusive))
 	require.True(t, Locked(second.Lock(Shared)))
 	require.NoError(t, first.Lock(Unlocked))
-	require.NoError(t, second.Lock(Shared))
+	require.NoError(t, second.LockWaiting(Shared))
 	require.NoError(t, first.Lock(Shared))
 	require.True(t, Locked(first.Lock(Exclusive)))
 }

@@ -280,8 +280,13 @@ func (*File) DeviceSize() (int64, error) { return 0, needsLinux("reading a devic
 func (*File) SectorSize() (int, error) { return 0, needsLinux("reading a device") }
 
 // Lock sets the lock by which runs of this program know each other's files. It belongs to the open file.
-func (f *File) Lock(kind LockKind) error {
-	at, flags := &windows.Overlapped{OffsetHigh: lockByte >> 32}, uint32(windows.LOCKFILE_FAIL_IMMEDIATELY)
+func (f *File) Lock(kind LockKind) error { return f.lock(kind, windows.LOCKFILE_FAIL_IMMEDIATELY) }
+
+// LockWaiting is Lock that waits for others.
+func (f *File) LockWaiting(kind LockKind) error { return f.lock(kind, 0) }
+
+func (f *File) lock(kind LockKind, flags uint32) error {
+	at := &windows.Overlapped{OffsetHigh: lockByte >> 32}
 	switch kind {
 	case Unlocked:
 		return windows.UnlockFileEx(f.handle(), 0, 1, 0, at)

@@ -244,8 +244,19 @@ func (o *DeviceOutput) Discard() error {
 	if !o.begun || o.done {
 		return err
 	}
-	return errors.Join(ondisk.In(ondisk.ErrOutput,
-		"DEST %s holds an unfinished copy, which its first sector says; run the command again", o.path), err)
+	return errors.Join(&MarkedError{o.path}, err)
+}
+
+// MarkedError is the error of a run that leaves a part of a copy on its device.
+type MarkedError struct{ Path string }
+
+func (m *MarkedError) Error() string { return m.Remedy() }
+
+func (m *MarkedError) Unwrap() error { return ondisk.ErrOutput }
+
+// Remedy returns what is left, and what to do about it.
+func (m *MarkedError) Remedy() string {
+	return fmt.Sprintf("DEST %s holds an unfinished copy, which its first sector says; run the command again", m.Path)
 }
 
 func (o *DeviceOutput) closeDir() error {

@@ -81,6 +81,18 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 	require.ErrorContains(t, o.unlink([]*partialFile{{final: "gone"}, {final: "x", shown: "shown"}}), "publish shown")
 
 	require.ErrorIs(t, removeTrial(dir, strings.Repeat("n", 300)), unix.ENAMETOOLONG)
+
+	// A report of another run stands where a stale one was.
+	stale := filepath.Join(path, "stale")
+	require.NoError(t, errors.Join(os.WriteFile(stale, nil, 0o600), os.WriteFile(filepath.Join(path, "new"), nil,
+		0o600)))
+	require.NoError(t, removeStaleReport(dir, "stale", filepath.Join(path, "new")))
+	require.FileExists(t, stale)
+	// The first look has given its lock up, which a program that another test starts can hold until it runs.
+	disktest.WaitFor(t, "the lock", func() bool {
+		require.NoError(t, removeStaleReport(dir, "stale", stale))
+		return !dir.Exists("stale")
+	})
 }
 
 // folderOfOrdinaryUser is a folder of a test that has no rights of root.

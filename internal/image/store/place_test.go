@@ -5,12 +5,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -87,4 +89,30 @@ func TestReportOverAFileOfTheRun(t *testing.T) {
 	require.ErrorContains(t, f.End(nil), "would overwrite what is no text")
 	require.Equal(t, []byte{0, 1}, disktest.ReadFile(t, path))
 	require.Equal(t, []string{"disk.orig"}, disktest.Names(t, dir))
+}
+
+// What a killed run left of a report is removed, unless it is at work, or no text, or no file.
+func TestStaleReports(t *testing.T) {
+	disktest.OnUnix(t, "names of open files")
+	dir := t.TempDir()
+	path := filepath.Join(dir, "report")
+	imagetest.Write(t, dir, ".report.4194305.partial", []byte("half a rep"))
+	imagetest.Write(t, dir, ".report.4194306.partial", []byte{0, 1})
+	imagetest.Write(t, dir, ".report.x.partial", []byte("another's"))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, ".report.4194307.partial"), 0o700))
+	first, err := store.CreateReport(path, 0o600)
+	require.NoError(t, err)
+	work := filepath.Base(first.Name())
+	require.NoError(t, os.Rename(first.Name(), filepath.Join(dir, ".report.4194308.partial")))
+	second, err := store.CreateReport(path, 0o600)
+	require.NoError(t, err)
+	require.NoError(t, second.End(nil))
+	require.ElementsMatch(t, []string{
+		".report.4194306.partial", ".report.4194307.partial", ".report.4194308.partial", ".report.x.partial", "report",
+	}, disktest.Names(t, dir), work)
+	require.NoError(t, first.Close())
+
+	none := oddfs.Mount(t, dir, failing("readdir", syscall.EIO))
+	_, err = store.CreateReport(filepath.Join(none, "report"), 0o600)
+	require.ErrorIs(t, err, syscall.EIO, "what else is there is not known")
 }
