@@ -209,11 +209,12 @@ type tableFaults struct {
 	x      *grains
 	tables *ondisk.PlaceSet // in sectors, as grains
 	grains *ondisk.PlaceSet
-	holes  *ondisk.Holes
-	buf    []byte // the table in work
-	copied []byte // the redundant one
-	used   int64  // bytes of the data area that are in use
-	probed int    // markers that were looked at
+	holes  *ondisk.Holes // of the tables, which are walked in order
+	gaps   *ondisk.Holes // of their copies, which lie elsewhere
+	buf    []byte        // the table in work
+	copied []byte        // the redundant one
+	used   int64         // bytes of the data area that are in use
+	probed int           // markers that were looked at
 }
 
 // checkTables walks every grain table once. A reader would meet an entry that points outside of the file, but never two
@@ -229,7 +230,8 @@ func (x *grains) checkTables() ([]ondisk.Issue, error) {
 // check adds what is wrong to f.
 func (x *grains) check(f *faults) error {
 	c := &tableFaults{
-		faults: f, x: x, holes: ondisk.NewHoles(x.file), buf: make([]byte, x.tableBytes()),
+		faults: f, x: x, holes: ondisk.NewHoles(x.file), gaps: ondisk.NewHoles(x.file),
+		buf:    make([]byte, x.tableBytes()),
 		copied: make([]byte, x.tableBytes()), tables: ondisk.NewPlaceSet(sectorsOf(x.tableBytes())),
 		grains: ondisk.NewPlaceSet(sectorsOf(x.grain)),
 	}
@@ -337,7 +339,7 @@ func (c *tableFaults) compare(i int64, hole bool) error {
 		c.differs("redundant directory entry %d is %d", i, sector)
 		return nil
 	}
-	if hole && c.holes.Has(loc, x.tableBytes()) {
+	if hole && c.gaps.Has(loc, x.tableBytes()) {
 		return nil
 	}
 	if err := x.tabs.Read(c.copied, loc); err != nil {
