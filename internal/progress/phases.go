@@ -52,9 +52,6 @@ func (c benchCounts) after(run, phase time.Duration, done, total int64) benchCou
 
 // line shows the counts.
 func (c benchCounts) line(width int) string {
-	if c.Phase == "" {
-		return ""
-	}
 	left := ""
 	if c.Left != nil {
 		left = " " + clock(int64(*c.Left)) + " left"
@@ -119,9 +116,6 @@ func (c trialCounts) begun() bool { return c.Disk != "" }
 
 // line shows the counts. Where there is little room the bar goes.
 func (c trialCounts) line(width int) string {
-	if !c.begun() {
-		return ""
-	}
 	left := "boot " + c.Disk + " " + clock(int64(c.Elapsed)) + " of at most " + clock(int64(c.Longest)) + " "
 	line, _ := barLine(left, []string{""}, int64(c.Elapsed), int64(c.Longest), width)
 	return line
@@ -190,9 +184,6 @@ func (c copyCounts) after(run, phase time.Duration) copyCounts {
 
 // line shows the counts. Where there is little room the time left goes last.
 func (c copyCounts) line(width int) string {
-	if c.Phase == "" {
-		return ""
-	}
 	long, short := "", ""
 	if c.Left != nil {
 		short = " " + clock(int64(*c.Left))

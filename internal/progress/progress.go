@@ -36,7 +36,7 @@ type Output struct {
 // counts are how far work is at one moment.
 type counts interface {
 	line(width int) string // in at most width characters
-	begun() bool           // reports whether a line of JSON is due
+	begun() bool           // reports whether there is something to show
 }
 
 // head begins each line of JSON.
@@ -151,6 +151,7 @@ type bar struct {
 	mu       sync.Mutex
 	terminal *os.File
 	line     string // that is shown
+	drawn    bool   // a line was
 	ended    bool
 }
 
@@ -162,8 +163,8 @@ func (o Output) bar(terminal *os.File, now func() counts) *display {
 	}
 	end := every(200*time.Millisecond, func() {
 		columns, _, err := term.GetSize(int(terminal.Fd()))
-		if err == nil {
-			b.show(now().line(columns - roomForKeys))
+		if c := now(); err == nil && c.begun() {
+			b.show(c.line(columns - roomForKeys))
 		}
 	})
 	return &display{stop: func() {
@@ -176,6 +177,7 @@ func (o Output) bar(terminal *os.File, now func() counts) *display {
 func (b *bar) show(line string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.drawn = true
 	b.replace(line)
 }
 
@@ -202,8 +204,10 @@ func (b *bar) Write(text []byte) (int, error) {
 func (b *bar) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.ended = true; !b.drawn {
+		return // the line is another's
+	}
 	b.replace("")
-	b.ended = true
 	fmt.Fprint(b.terminal, "\r\x1b[J") // what a ^C has shifted stays otherwise
 }
 

@@ -69,3 +69,27 @@ func TestScanBar(t *testing.T) {
 		require.Positive(t, bars)
 	}
 }
+
+// A bar whose work has not begun leaves the line to another one, and so does its end.
+func TestBarsTakeTurns(t *testing.T) {
+	s := newScreen(t, 80)
+	o := Output{W: s.program, Kind: "auto"}
+	idle := []*display{
+		NewCopy(o, "verify", false).display, NewBench(o).display, NewTrial(o, "boot").display,
+	}
+	p := NewCopy(o, "verify", false)
+	p.Begin("unpack", 100)
+	p.Add(50)
+	disktest.WaitFor(t, "the bar", func() bool { return strings.Count(s.String(), "unpack 50 of 100 B [") > 2 })
+	for _, d := range idle {
+		d.Stop()
+	}
+	p.Stop()
+	require.NoError(t, s.program.Close())
+	<-s.ended
+	for line := range strings.SplitSeq(escapes.ReplaceAllString(s.String(), ""), "\r") {
+		line = strings.TrimRight(line, " ")
+		require.True(t, line == "" || strings.HasPrefix(line, "unpack "), "%q", line)
+	}
+	require.Equal(t, 1, strings.Count(s.String(), "\x1b[J"), "one of the bars has an end to show")
+}
