@@ -58,10 +58,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := f.Confine(ctx, errOut, f.Reads(src, dest), nil); err != nil {
 		return err
 	}
-	watched, end := f.Watched(errOut, "verify", false)
-	defer end()
-	j := &realign.Job{Jobs: f.jobs, SkipFree: f.SkipFree, Progress: watched}
-	if isPackage, err := f.verifyPackages(ctx, out, j, end, src, dest); isPackage {
+	if isPackage, err := f.verifyPackages(ctx, out, errOut, src, dest); isPackage {
 		return err
 	}
 	s, d, err := f.both(src, dest)
@@ -79,7 +76,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err != nil {
 		return err
 	}
-	f.Ending.Hold("") // a comparison ends soon
+	j, end := f.job(errOut)
 	p, diffs, err := j.Verify(ctx, s, d, m)
 	end()
 	if err != nil {
@@ -90,6 +87,14 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	return ExitWith(r.ExitCode)
+}
+
+// job returns how disks that are open are compared, and the function for the end of that. From now on the run ends
+// itself, which is soon.
+func (f *verifyFlags) job(errOut io.Writer) (j *realign.Job, end func()) {
+	f.Ending.Hold("")
+	p, end := f.Watched(errOut, "verify", false)
+	return &realign.Job{Jobs: f.jobs, SkipFree: f.SkipFree, Progress: p}, end
 }
 
 // both opens the two disks. The caller closes them.
@@ -113,7 +118,7 @@ func (f *verifyFlags) both(src, dest string) (s, d *realign.Source, err error) {
 // verifyPackages proves that the package at dest is that at src with its disks aligned. It reports whether they are
 // packages.
 func (f *verifyFlags) verifyPackages(
-	ctx context.Context, out io.Writer, j *realign.Job, end func(), src, dest string,
+	ctx context.Context, out, errOut io.Writer, src, dest string,
 ) (isPackage bool, err error) {
 	s, d, err := realign.OpenPackages(src, dest)
 	if err != nil {
@@ -125,7 +130,7 @@ func (f *verifyFlags) verifyPackages(
 		return true, err
 	}
 	r := report.NewPackageVerify(Head("verify"), s, d)
-	f.Ending.Hold("")
+	j, end := f.job(errOut)
 	others, err := j.VerifyPackages(ctx, s, d, f.Reading, r.Add)
 	end()
 	if err != nil {
