@@ -67,7 +67,7 @@ func fragmentedExt(t *testing.T) (path, pieces string, free []string) {
 	return path, m[1], free[1:]
 }
 
-// The numbers of inspect --fragmentation are those of other programs, at LBA 63 of an image with grains.
+// inspect --fragmentation has the numbers of other programs, at LBA 63 of an image with grains.
 func TestFragmentationOfAnImage(t *testing.T) {
 	t.Parallel()
 	ext, pieces, free := fragmentedExt(t)

@@ -16,8 +16,8 @@ type Boundary struct{ bytes int64 }
 // BoundaryOf returns the boundary of so many bytes. It does not check them: ParseBoundary does.
 func BoundaryOf(bytes int64) Boundary { return Boundary{bytes} }
 
-// DefaultBoundary is the criterion of inspect and of what needs a move: it divides the stripes and chunks of all
-// storage that virt-alignment-scan's manual lists.
+// DefaultBoundary is the criterion of inspect and of every move: it divides the stripes and chunks of all storage in
+// the manual of virt-alignment-scan.
 var DefaultBoundary = Boundary{64 * units.KiB}
 
 // Kept is the default target, above which no storage gains, and so the largest alignment that a partition keeps when it
@@ -58,7 +58,7 @@ func (b Boundary) Bytes() int64 { return b.bytes }
 // Type is the word that help texts show for the argument.
 func (b Boundary) Type() string { return "SIZE" }
 
-// Set parses the argument of --boundary. The remedy for a number of bytes that was meant in KiB says so.
+// Set parses the argument of --boundary. The error of a number of bytes suggests the same number of KiB.
 func (b *Boundary) Set(arg string) error {
 	if *b = (Boundary{}); arg == autoBoundary {
 		return nil
@@ -85,7 +85,7 @@ func (b Boundary) MarshalJSON() ([]byte, error) { return json.Marshal(b.bytes) }
 // UnmarshalJSON reads the number of bytes, which it does not check.
 func (b *Boundary) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &b.bytes) }
 
-// Target returns where a copy moves partitions that an inspection finds: the default criterion asks for the default
+// Target returns the boundary of a copy for the criterion of an inspection: the default criterion has the default
 // target.
 func (b Boundary) Target() Boundary {
 	if b == DefaultBoundary {

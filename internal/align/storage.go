@@ -45,7 +45,7 @@ var storages = sync.OnceValue(func() (out []Storage) {
 // Generic returns the storage that is assumed if the user names none.
 func Generic() Storage { return storages()[0] }
 
-// StorageNames returns the names that ParseStorage takes, beside sizes; the generic one is the first.
+// StorageNames returns the names for ParseStorage, the generic storage first.
 func StorageNames() []string {
 	var out []string
 	for _, s := range storages() {
@@ -54,8 +54,8 @@ func StorageNames() []string {
 	return out
 }
 
-// ParseStorage finds a storage by its name, or makes one of a size. Behind a plus sign stands the byte of the disk on
-// which a block starts: that of a partition, a LUN or a datastore that is itself misaligned.
+// ParseStorage finds a storage by its name, or makes one of a size. A plus sign and the start of a block on
+// the disk, in bytes, describe a misaligned partition, LUN or datastore below it.
 func ParseStorage(s string) (Storage, error) {
 	name, offset, shifted := strings.Cut(s, "+")
 	out, err := namedStorage(strings.ToLower(name))

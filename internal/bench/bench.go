@@ -37,7 +37,7 @@ type Watch interface {
 	Add(n int64)
 }
 
-// DefaultStarts are those of published tests.
+// DefaultStarts are the starts of published tests.
 var DefaultStarts = []int64{127 * units.SectorSize, 64 * units.KiB, 129 * units.SectorSize}
 
 // More defaults, and bounds. By chance alone, 5 rounds of equal storage do not overlap in one of 126 comparisons.
@@ -83,7 +83,7 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// loads returns the kinds of I/O that are measured: those of databases and of most guests, and of a copy.
+// loads returns the measured kinds of I/O: random I/O as of databases and most guests, sequential I/O as of a copy.
 func loads() (out []measured.Load) {
 	for _, op := range []string{measured.Read, measured.Write} {
 		out = append(out, measured.NewLoad(measured.Random, op, 8*units.KiB, 1),
@@ -241,7 +241,7 @@ type Bench struct {
 	ExitCode int `json:"exit_code"`
 }
 
-// Text prints what alignment brings for the typical loads, where and how that was measured, and all points.
+// Text prints the gain of alignment for the typical loads, the place and the method of the measurement, and all points.
 func (b *Bench) Text(t *report.Text) {
 	for _, start := range b.Starts[min(1, len(b.Starts)):] {
 		var parts []string
@@ -296,7 +296,7 @@ func (b *Bench) facts() []string {
 	return out
 }
 
-// table prints all points, those of a load below its name.
+// table prints all points, each below the name of its load.
 func (b *Bench) table(t *report.Text) {
 	var rows [][]string
 	ms := func(ns int64) string { return fmt.Sprintf("%.2f ms", float64(ns)/1e6) }

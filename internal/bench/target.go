@@ -177,7 +177,7 @@ var kinds = []struct {
 	{names: []string{"fuse", "fuseblk"}, note: "a file system in user space: its program is measured too"},
 }
 
-// describe finds out what the storage is, and refuses what would not be measured.
+// describe finds the storage below the folder, and refuses one without I/O of its own.
 func (t *target) describe(o *Options) error {
 	m, err := mountOf(t.file)
 	if err != nil {

@@ -58,7 +58,7 @@ type Guest struct {
 
 	configs []Config
 
-	// Windows is what the finders of package windows share about the guest.
+	// Windows holds the state of the finders of package windows.
 	Windows any
 }
 

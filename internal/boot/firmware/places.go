@@ -208,8 +208,8 @@ var loaderNames = []string{
 // device tree from anywhere.
 const firstRead = 32 * units.MiB
 
-// byPlace returns the part of a disk without code for a PC in which something unknown may be a loader: all of it, or
-// behind the EFI system partition of a GPT what boot ROMs read in front of the last file system.
+// byPlace returns the part of a disk without code for a PC in which something unknown may be a loader: all of it; with
+// an EFI system partition of a GPT, the range from there to the last file system, within the reach of boot ROMs.
 func byPlace(g *boot.Guest) disk.Range {
 	files, system := int64(-1), int64(-1) // starts of partitions; -1: none
 	for _, p := range g.Partitions {
