@@ -115,8 +115,8 @@ func (x *run) copyStands(ctx context.Context, o Options) error {
 		return nil // of an earlier version; or the steps say which file is another
 	}
 	err := x.copySide(x.d).promised(ctx, x.d, Options{Progress: o.Progress})
-	if err == nil {
-		return nil
+	if err == nil || ctx.Err() != nil { // which says nothing of the disk
+		return ctx.Err()
 	}
 	return &ondisk.Refusal{
 		Code: "format", Reason: err.Error(), Remedy: "bring the original back: trueup undo " + shell.Quote(x.Work.Path),
@@ -209,8 +209,8 @@ func (x *run) originalStands(ctx context.Context, o Options) error {
 	if err == nil && original.disks != nil { // journals of earlier versions have none
 		err = original.promised(ctx, x.d, o)
 	}
-	if err == nil {
-		return nil
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
 	}
 	r := &ondisk.Refusal{
 		Code: "format", Reason: err.Error() + ", and the aligned disk is all there is",
@@ -385,6 +385,9 @@ func (x *run) stands(ctx context.Context, o Options) error {
 	var set *gate.Opened
 	if err == nil {
 		set, err = x.openDisk(side.base)
+	}
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
 	}
 	if err != nil {
 		r := &ondisk.Refusal{

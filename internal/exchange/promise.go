@@ -201,9 +201,7 @@ func (s side) promised(ctx context.Context, d *folder, o Options) error {
 			return fmt.Errorf("%s %q is another file than the one that was written, and nothing on it identifies the "+
 				"disk", s.what, s.base)
 		}
-		if err := readChecked(ctx, p, disks, o.Progress); ctx.Err() != nil {
-			return ctx.Err()
-		} else if err != nil {
+		if err := readChecked(ctx, p, disks, o.Progress); err != nil {
 			return fmt.Errorf("%s %q is damaged (%w)", s.what, s.base, err)
 		}
 		return nil

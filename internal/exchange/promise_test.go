@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,6 +23,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/journal"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 const (
@@ -468,4 +470,35 @@ func TestInternalSnapshotsAreKept(t *testing.T) {
 	require.Equal(t, before, look(t, dir))
 	require.NoError(t, m.command(dir, "finish", true))
 	require.Equal(t, []string{m.main}, disktest.Names(t, dir))
+}
+
+// TestEndedLookIsNoDamage ends the run while the data of the disk that stays are read: nothing is said of the disk.
+func TestEndedLookIsNoDamage(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	disktest.Tool(t, "mkfs.fat")
+	m := made["stream"]
+	dir := exchanged(t, "stream")
+	before := look(t, dir)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	h, err := journal.Hold(filepath.Join(dir, m.main), "")
+	require.NoError(t, err)
+	defer h.Close()
+	for _, force := range []bool{false, true} {
+		_, err = exchange.Undo(ended, h, exchange.Options{Force: force})
+		require.ErrorIs(t, err, context.Canceled)
+		requireNoRefusal(t, err)
+		_, err = exchange.Finish(ended, h, exchange.Options{Force: force})
+		require.ErrorIs(t, err, context.Canceled)
+		requireNoRefusal(t, err)
+		require.Equal(t, before, look(t, dir))
+	}
+}
+
+func requireNoRefusal(t *testing.T, err error) {
+	t.Helper()
+	_, refused := errors.AsType[*ondisk.Refusal](err)
+	require.False(t, refused, "%v", err)
+	require.NotContains(t, err.Error(), "damaged")
 }
