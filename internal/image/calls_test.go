@@ -48,7 +48,7 @@ var mayFail = map[string]map[string]int{
 	"an image with a parent":    {"open": 4, "read": 3},
 	"an image that is a parent": {"open": 4, "read": 3},
 	"users of a file":           {"open": 4, "read": 3},
-	"another user of an image":  {"open": 3, "read": 2},
+	"another user of an image":  {"open": 3, "read": 3},
 	"the files of a package":    {"open": 3, "read": 3},
 }
 
