@@ -38,6 +38,15 @@ func (m *Move) AddPlaces(cmd *cobra.Command) {
 	addReading(cmd, &m.Reading)
 }
 
+// AddProof adds the flags that name the run of align that a copy is of.
+func (m *Move) AddProof(cmd *cobra.Command) {
+	addReading(cmd, &m.Reading)
+	addFlags(cmd,
+		"with", &m.With, "boundary", &m.Boundary, "data-only", &m.DataOnly, "allow-unbootable", &m.AllowUnbootable,
+		"skip-free", &m.SkipFree, "flatten", &m.Flatten,
+	)
+}
+
 // Choices are the flags that make align move the same.
 func (m *Move) Choices() []string { return append(m.Goal.Flags(), m.WithArguments()...) }
 

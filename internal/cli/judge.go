@@ -29,8 +29,8 @@ func newJudge(c *Base) *cobra.Command {
 		},
 	}
 	f.judge = opinion.All
-	addReading(cmd, &f.Reading)
-	addFlags(cmd, "with", &f.With, "skip-free", &f.SkipFree, "require-sandbox", &f.RequireSandbox, "by", &f.judge)
+	f.AddProof(cmd)
+	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "by", &f.judge)
 	return cmd
 }
 
@@ -49,12 +49,8 @@ func runJudge(ctx context.Context, out, errOut io.Writer, f *judgeFlags, src, de
 	if f.judge != opinion.QemuImg && !f.Quiet {
 		f.Ending.Say(errOut, "asking the judges; libguestfs takes some minutes where KVM does not work")
 	}
-	proof := f.WithArguments()
-	if f.SkipFree {
-		proof = append(proof, "--skip-free")
-	}
 	rows, err := opinion.Ask(ctx, errOut, opinion.Case{
-		Source: src, Dest: dest, Judge: f.judge, Reading: f.Arguments(), Proof: proof,
+		Source: src, Dest: dest, Judge: f.judge, Reading: f.Arguments(), Proof: f.Choices(),
 		Sandbox: f.Sandboxed(nil),
 	})
 	if err == nil {

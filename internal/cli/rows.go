@@ -196,7 +196,7 @@ var resultFlags = []flagRow{
 	{name: "checksums", single: true, help: "write the SHA-256 of each file of the copy to `FILE`, as sha256sum does"},
 	{name: "skip-aligned", help: "write nothing if no partition has to move"},
 	{name: "skip-free", help: "leave out what NTFS, ext and FAT call free: zeros are there instead"},
-	{name: "flatten", of: "verify", help: "align was run with --flatten, for --with", needs: forWith},
+	{name: "flatten", of: "verify judge", help: "align was run with --flatten, for --with", needs: forWith},
 	{name: "flatten", help: "merge a snapshot and its parents into one disk"},
 	{name: "overwrite-content", help: "overwrite a device that holds `WHAT`, as the refusal has it"},
 	{name: "discard", help: "discard on the device what is zero"},
@@ -207,15 +207,21 @@ var goalFlags = []flagRow{
 		name: "boundary", of: "inspect scan", choices: boundaries,
 		help: "required alignment of partition starts, 4K to 1G",
 	},
-	{name: "boundary", of: "verify", help: "the --boundary of align, for --with", choices: boundaries, needs: forWith},
+	{
+		name: "boundary", of: "verify judge", choices: boundaries, needs: forWith,
+		help: "the --boundary of align, for --with",
+	},
 	{name: "boundary", help: "alignment of moved partitions: auto, or 4K to 1G", choices: boundaries},
 	{name: "partition", help: "move only partition `N`, and what it displaces (repeatable)"},
-	{name: "data-only", of: "verify", help: "align was run with --data-only, for --with", needs: forWith},
+	{name: "data-only", of: "verify judge", help: "align was run with --data-only, for --with", needs: forWith},
 	{
 		name: "data-only", help: "leave partitions that the boot needs in place",
 		excludes: []pair{{"partition", "both choose the partitions that move"}},
 	},
-	{name: "allow-unbootable", of: "verify", needs: forWith, help: "align was run with --allow-unbootable, for --with"},
+	{
+		name: "allow-unbootable", of: "verify judge", needs: forWith,
+		help: "align was run with --allow-unbootable, for --with",
+	},
 	{name: "allow-unbootable", help: "proceed although the copy may not boot"},
 	{
 		name: "with", single: true, help: "another `DISK` of the machine, read only (repeatable)",

@@ -30,12 +30,8 @@ func newVerify(c *Base) *cobra.Command {
 			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
 		},
 	}
-	addReading(cmd, &f.Reading)
-	addFlags(cmd,
-		"require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "with", &f.With,
-		"boundary", &f.Boundary, "data-only", &f.DataOnly,
-		"allow-unbootable", &f.AllowUnbootable, "skip-free", &f.SkipFree, "flatten", &f.Flatten,
-	)
+	f.AddProof(cmd)
+	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool)
 	f.addWork(cmd, &f.jobs)
 	return cmd
 }
