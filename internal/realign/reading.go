@@ -498,9 +498,9 @@ func isWeb(word string) bool {
 func refuseWeb(uri, work string) error {
 	command := strings.TrimPrefix(work, "trueup ")
 	switch command {
-	case "align", "convert", "verify":
+	case "align", "convert", "verify", "judge":
 		command += ` "$uri" DEST`
-	case "inspect", "plan":
+	case "inspect", "plan", "serve", "boot":
 		command += ` "$uri"`
 	case "scan":
 		command = `inspect "$uri"`
