@@ -92,7 +92,7 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 				require.Contains(t, ask("half", path), "resume")
 				begun = snapshot(t, f.dir)
 			case "resume at the end":
-				j.RestartFailing(last)
+				j.RestartFailing(last, 1)
 				require.Contains(t, ask("move", path), "input/output error")
 				f.put("vm.vmdk", old["vm.vmdk"])
 				begun = snapshot(t, f.dir)

@@ -54,6 +54,7 @@ type Journal struct {
 	mu      sync.Mutex
 	fail    int
 	failing string // operation that fails once, whatever its number
+	before  int    // operations with the same text that do not fail, in front of it
 	done    []string
 	killAt  int // among the operations that change something
 	kill    func()
@@ -66,16 +67,17 @@ type Journal struct {
 func (j *Journal) Restart(fail int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.fail, j.failing, j.done, j.killAt, j.changes = fail, "", nil, 0, 0
+	j.fail, j.failing, j.before, j.done, j.killAt, j.changes = fail, "", 0, nil, 0, 0
 }
 
-// RestartFailing empties the journal. The first operation with this text fails, wherever it comes: the kernel has
-// lookups and attributes answered as it likes, so that numbers differ between runs of a busy machine.
-func (j *Journal) RestartFailing(operation string) {
+// RestartFailing empties the journal. The operation with this text and the number nth among these, counted from 1,
+// fails, wherever it comes: the kernel has lookups and attributes answered as it likes, so that numbers among all
+// differ between runs of a busy machine.
+func (j *Journal) RestartFailing(operation string, nth int) {
 	j.Restart(0)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.failing = operation
+	j.failing, j.before = operation, nth-1
 }
 
 // KillAt empties the journal. Before the operation with the number at, counted from 1 among those that change
@@ -142,7 +144,10 @@ func (j *Journal) note(op, name string) syscall.Errno {
 		}
 	}
 	if j.failing != "" && j.done[len(j.done)-1] == j.failing {
-		j.failing, j.fail = "", len(j.done)
+		if j.before == 0 {
+			j.failing, j.fail = "", len(j.done)
+		}
+		j.before--
 	}
 	if len(j.done) == j.fail {
 		return cmp.Or(j.Errno, syscall.EIO)
