@@ -12,8 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/term"
-
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/sys"
 )
@@ -166,12 +164,12 @@ func Width(w io.Writer) int {
 
 // columns returns the width of the terminal, 0 if w is not one.
 func columns(w io.Writer) int {
-	if f, ok := w.(*os.File); ok {
-		if n, _, err := term.GetSize(int(f.Fd())); err == nil {
-			return n
-		}
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
 	}
-	return 0
+	n, _ := sys.Columns(f)
+	return n
 }
 
 // blockCharacters reports whether w is a terminal that shows them: one whose locale is UTF-8. Spec: POSIX, "Environment
@@ -207,5 +205,9 @@ func (c *Base) color(w io.Writer) bool {
 // Terminal reports whether w is one that can do more than print lines.
 func Terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+	if !ok || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	_, terminal := sys.Columns(f)
+	return terminal
 }

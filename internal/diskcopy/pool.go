@@ -9,8 +9,6 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -160,32 +158,48 @@ func each(
 		last = c.passed
 		return c, err
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	for range max(1, min(jobs, maxBuffers/buffers)) {
-		g.Go(func() (err error) {
-			// A panic here would end the program before it can remove what it wrote.
-			defer func() {
-				if p := recover(); p != nil {
-					err = fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())
-				}
-			}()
-			bufs := make([][]byte, buffers)
-			for i := range bufs {
-				b := scratch.Get().(*[]byte) // nothing else is in it
-				defer scratch.Put(b)
-				bufs[i] = *b
+	return atOnce(ctx, max(1, min(jobs, maxBuffers/buffers)), func(ctx context.Context) (err error) {
+		// A panic here would end the program before it can remove what it wrote.
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())
 			}
-			for ctx.Err() == nil {
-				c, err := take(bufs)
-				if err != nil || c.Len == 0 {
-					return err
-				}
-				if err := work(ctx, c, bufs); err != nil {
-					return err
-				}
+		}()
+		bufs := make([][]byte, buffers)
+		for i := range bufs {
+			b := scratch.Get().(*[]byte) // nothing else is in it
+			defer scratch.Put(b)
+			bufs[i] = *b
+		}
+		for ctx.Err() == nil {
+			c, err := take(bufs)
+			if err != nil || c.Len == 0 {
+				return err
 			}
-			return ctx.Err()
+			if err := work(ctx, c, bufs); err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	})
+}
+
+// atOnce runs a function on so many goroutines and returns the first error, which ends the others.
+func atOnce(ctx context.Context, jobs int, run func(ctx context.Context) error) (first error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var all sync.WaitGroup
+	var once sync.Once
+	for range jobs {
+		all.Go(func() {
+			if err := run(ctx); err != nil {
+				once.Do(func() {
+					first = err
+					cancel()
+				})
+			}
 		})
 	}
-	return g.Wait()
+	all.Wait()
+	return first
 }

@@ -192,7 +192,7 @@ var edges = map[string][]string{
 	"internal/opinion": {"internal/report", "internal/self", "internal/sys"},
 	"internal/trial":   {"internal/report", "internal/self", "internal/sys"},
 	// Bars and lines of JSON, for copies and for scans.
-	"internal/progress": {"internal/diskcopy", "internal/report", "internal/scan/results"},
+	"internal/progress": {"internal/diskcopy", "internal/report", "internal/scan/results", "internal/sys"},
 	// The commands, by all that they use.
 	"internal/cli": {
 		"internal/align", "internal/bench", "internal/bench/measured", "internal/image/store", "internal/journal",

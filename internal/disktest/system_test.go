@@ -100,7 +100,7 @@ func forbidden(t *testing.T, fset *token.FileSet, file *ast.File) map[string]tok
 			found["goroutine"] = fset.Position(n.Pos())
 		case *ast.SelectorExpr:
 			pkg, ok := n.X.(*ast.Ident)
-			if n.Sel.Name == "Go" { // errgroup.Group.Go, sync.WaitGroup.Go
+			if n.Sel.Name == "Go" { // sync.WaitGroup.Go, errgroup.Group.Go
 				found["goroutine"] = fset.Position(n.Pos())
 			}
 			if ok && pkg.Obj == nil && slices.Contains(opens[names[pkg.Name]], n.Sel.Name) {

@@ -11,9 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/term"
-
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // Kinds are the ways to show progress, the default first: a bar if the output is a terminal, lines of JSON, nothing.
@@ -82,12 +81,13 @@ type display struct {
 
 // show shows what now returns until the display is stopped.
 func (o Output) show(now func() counts) *display {
-	f, isFile := o.W.(*os.File)
-	switch {
-	case o.Kind == asJSON:
+	if o.Kind == asJSON {
 		return o.lines(now)
-	case o.Kind == auto && !o.Quiet && isFile && term.IsTerminal(int(f.Fd())):
-		return o.bar(f, now)
+	}
+	if f, isFile := o.W.(*os.File); isFile && o.Kind == auto && !o.Quiet {
+		if _, terminal := sys.Columns(f); terminal {
+			return o.bar(f, now)
+		}
 	}
 	return nil
 }
@@ -162,8 +162,8 @@ func (o Output) bar(terminal *os.File, now func() counts) *display {
 		o.Above(b)
 	}
 	end := every(200*time.Millisecond, func() {
-		columns, _, err := term.GetSize(int(terminal.Fd()))
-		if c := now(); err == nil && c.begun() {
+		columns, open := sys.Columns(terminal)
+		if c := now(); open && c.begun() {
 			b.show(c.line(columns - roomForKeys))
 		}
 	})

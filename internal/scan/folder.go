@@ -10,8 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"golang.org/x/sync/errgroup"
+	"sync"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
@@ -90,18 +89,54 @@ func (r *search) claim(f *folder, c *contents) {
 
 // atOnce does something for each of a list, for so many at once, until an error or the end of ctx.
 func atOnce[T any](ctx context.Context, jobs int, list []T, do func(ctx context.Context, one T) error) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(max(1, jobs))
+	g := newGroup(ctx, max(1, jobs))
 	for _, one := range list {
-		if gctx.Err() != nil {
+		if g.ctx.Err() != nil {
 			break
 		}
-		g.Go(func() error { return do(gctx, one) })
+		g.Go(func() error { return do(g.ctx, one) })
 	}
-	if err := g.Wait(); err != nil {
+	if err := g.wait(); err != nil {
 		return err
 	}
 	return ctx.Err()
+}
+
+// group runs functions at once until the first error.
+type group struct {
+	ctx    context.Context //nolint:containedctx // of the functions, which the first error ends
+	end    context.CancelFunc
+	places chan struct{} // as many as functions that run at once
+	all    sync.WaitGroup
+	once   sync.Once
+	first  error
+}
+
+func newGroup(ctx context.Context, most int) *group {
+	g := &group{places: make(chan struct{}, most)}
+	g.ctx, g.end = context.WithCancel(ctx)
+	return g
+}
+
+// Go runs a function when there is a place for it.
+func (g *group) Go(do func() error) {
+	g.places <- struct{}{}
+	g.all.Go(func() {
+		defer func() { <-g.places }()
+		if err := do(); err != nil {
+			g.once.Do(func() {
+				g.first = err
+				g.end()
+			})
+		}
+	})
+}
+
+// wait returns the first error when all functions have ended.
+func (g *group) wait() error {
+	g.all.Wait()
+	g.end()
+	return g.first
 }
 
 // wants reports whether a file may have a row at all.

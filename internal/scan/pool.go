@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,11 +10,11 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -172,13 +173,15 @@ func (p *Pool) giveUp(ctx context.Context) error {
 
 // Close ends all workers, at once: each can take its time. No request is under way any more.
 func (p *Pool) Close() error {
-	var g errgroup.Group
-	for range p.left.Load() {
+	var all sync.WaitGroup
+	errs := make([]error, p.left.Load())
+	for i := range errs {
 		if w := <-p.idle; w != nil {
-			g.Go(w.Close)
+			all.Go(func() { errs[i] = w.Close() })
 		}
 	}
-	return g.Wait()
+	all.Wait()
+	return cmp.Or(errs...)
 }
 
 // handle answers a request by a judge, in this process.

@@ -15,8 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -176,18 +174,17 @@ func (r *search) look(ctx context.Context) error {
 			r.spared[st.ID] = true
 		}
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(max(1, r.Jobs) + 2)
-	err := r.walk(gctx, func(f *folder) {
+	g := newGroup(ctx, max(1, r.Jobs)+2)
+	err := r.walk(g.ctx, func(f *folder) {
 		r.mu.Lock()
 		r.pending++
 		r.mu.Unlock()
-		g.Go(func() error { return r.folder(gctx, f) })
+		g.Go(func() error { return r.folder(g.ctx, f) })
 	})
 	if err == nil {
 		r.announce()
 	}
-	if ferr := g.Wait(); ferr != nil {
+	if ferr := g.wait(); ferr != nil {
 		err = ferr // the walk ended for it
 	}
 	if ctx.Err() != nil {

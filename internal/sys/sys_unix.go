@@ -255,6 +255,15 @@ func Lstat(path string) (Info, error) {
 	return stat(func(st *unix.Stat_t) error { return unix.Lstat(path, st) })
 }
 
+// Columns returns the width of a terminal in characters; terminal is false for any other file.
+func Columns(f *os.File) (n int, terminal bool) {
+	size, err := value(func() (*unix.Winsize, error) { return unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ) })
+	if err != nil {
+		return 0, false
+	}
+	return int(size.Col), true
+}
+
 // NoCore keeps this process from leaving a core file, which would hold what it has read.
 func NoCore() {
 	var core unix.Rlimit

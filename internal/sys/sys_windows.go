@@ -302,6 +302,15 @@ func (*File) LockByte(LockKind, int64) error { return needsLinux("a lock of one 
 // LockedByte reports whether another has a lock of a byte.
 func (*File) LockedByte(int64) (bool, error) { return false, needsLinux("a lock of one byte") }
 
+// Columns returns the width of a console in characters; terminal is false for any other file.
+func Columns(f *os.File) (n int, terminal bool) {
+	var screen windows.ConsoleScreenBufferInfo
+	if err := windows.GetConsoleScreenBufferInfo(windows.Handle(f.Fd()), &screen); err != nil {
+		return 0, false
+	}
+	return int(screen.Window.Right-screen.Window.Left) + 1, true
+}
+
 // NoCore keeps this process from leaving a core file: this system writes none.
 func NoCore() {}
 
