@@ -43,6 +43,9 @@ const HighGain = 1.25
 
 var gains = []Gain{Loss, NoGain, Some, High}
 
+// Above reports whether a gain is larger than another one; "" is below all.
+func (g Gain) Above(other Gain) bool { return slices.Index(gains, g) > slices.Index(gains, other) }
+
 // References are the stored positions of the partitions that are off the boundary.
 type References struct {
 	Rewritten int `json:"rewritten"` // a copy would have the new position
@@ -162,7 +165,7 @@ func (a *Advice) weigh(parts []boot.Partition, s Storage) string {
 			continue
 		}
 		seen[way] = true
-		if g := gainOf(i); first || slices.Index(gains, g) > slices.Index(gains, a.Gain) {
+		if g := gainOf(i); first || g.Above(a.Gain) {
 			a.Gain, text, first = g, more(i), false
 		}
 	}

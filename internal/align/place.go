@@ -286,72 +286,44 @@ func (g Goal) Left(p boot.Partition, moves bool) (i ondisk.Issue, ok bool) {
 	return i, true
 }
 
-// inside is a volume whose data begin behind its own start, such as the clusters of a FAT or the extents of LVM.
-type inside struct {
-	v        *volume.Volume // whose data begin there: of containers in one another one of the inner ones
-	start    int64          // of the data behind off, bytes
-	off      int64          // of the outermost volume on the disk, bytes
-	boundary Boundary
-	number   int // of the partition, 0: the whole disk
-}
-
-// unit returns the boundary for the start of the data, and whether there is something to gain. If clusters are smaller
-// than the boundary, it is enough that each lies within one storage block (4 KiB).
-func (i inside) unit() (unit Boundary, gains bool) {
-	switch size := i.v.BlockSize; {
-	case i.start == 0 || (size > 0 && size < Block):
-		return unit, false
-	case size > 0 && i.boundary.Above(Boundary{size}):
-		return SmallestBoundary, true
+// nested lists the finding of data off a boundary that no move of a partition to one mends: the clusters of a FAT, the
+// extents of LVM. Number 0 is the disk as one volume. If clusters are smaller than the boundary, it is enough that each
+// lies within one storage block (4 KiB).
+func nested(v *volume.Volume, off int64, number int, boundary Boundary) []Finding {
+	if v == nil {
+		return nil
 	}
-	return i.boundary, true
-}
-
-// finding reports data off a boundary that no move of the partition to one mends.
-func (i inside) finding() (Finding, bool) {
-	unit, gains := i.unit()
-	if !gains {
-		return Finding{}, false
+	start, of := v.Data() // of containers in one another those of an inner one
+	unit := boundary
+	switch size := of.BlockSize; {
+	case start == 0 || size > 0 && size < Block:
+		return nil // nothing is to be gained
+	case size > 0 && boundary.Above(Boundary{size}):
+		unit = SmallestBoundary
 	}
-	data := i.off + i.start
-	switch outer, inner := unit.On(i.off), unit.On(data); {
-	case outer && !inner:
-		where := fmt.Sprintf("starts on a multiple of %s, but", unit.Text())
-		if i.number == 0 {
-			where = "is a volume as a whole:"
-		}
-		return i.misaligned(where, data, unit), true
-	case !outer && !inner && !unit.On(i.start):
-		return i.misaligned("starts off a boundary and its data do so on their own account:", data, unit), true
+	data := off + start
+	var where string
+	switch outer := unit.On(off); {
+	case unit.On(data) || !outer && unit.On(start):
+		return nil
+	case !outer:
+		where = "starts off a boundary and its data do so on their own account:"
+	case number == 0:
+		where = "is a volume as a whole:"
+	default:
+		where = fmt.Sprintf("starts on a multiple of %s, but", unit.Text())
 	}
-	return Finding{}, false
-}
-
-// misaligned returns the finding of data off a boundary, which stay so when the volume is on one.
-func (i inside) misaligned(where string, data int64, unit Boundary) Finding {
-	f := placeFinding(i.number, "nested-misaligned", Info)
+	f := placeFinding(number, "nested-misaligned", Info)
 	past := fmt.Sprintf("%s past a multiple of %s", units.Format(unit.Past(data)), unit.Text())
 	if data%Block != 0 {
 		f.Severity = Warning
 		past = fmt.Sprintf("%d bytes past a 4 KiB boundary", data%Block)
 	}
-	kind := identify.Traits(i.v.Kind)
+	kind := identify.Traits(of.Kind)
 	f.Text = fmt.Sprintf("%s the %s lies at byte %d, %s: it was made so", where, kind.Data, data, past)
-	if i.number != 0 {
+	if number != 0 {
 		f.Text += ", and no move of the partition mends it for both"
 	}
 	f.Remedy = kind.Realign
-	return f
-}
-
-// nested lists the finding of what is inside a partition, or inside the disk where there is no table.
-func nested(v *volume.Volume, off int64, number int, boundary Boundary) []Finding {
-	if v == nil {
-		return nil
-	}
-	start, of := v.Data()
-	if f, ok := (inside{of, start, off, boundary, number}).finding(); ok {
-		return []Finding{f}
-	}
-	return nil
+	return []Finding{f}
 }

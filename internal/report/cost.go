@@ -281,9 +281,6 @@ func (m *Measured) add(b *Benchmark, p Partition) []measured.Gain {
 // Benchmark is the result of a benchmark.
 type Benchmark = measured.Result
 
-// gainOrder has the gains from the worst on, and none in front.
-var gainOrder = []align.Gain{"", align.Loss, align.NoGain, align.Some, align.High}
-
 // Benchmark adds what a benchmark proves for the partitions off the boundary. Nothing is claimed for one whose place in
 // the file is less aligned than that on the disk: a copy changes both. The advice becomes that of the benchmark, where
 // it has measured a start for each of the partitions that would move. Without a benchmark it adds nothing.
@@ -292,7 +289,7 @@ func (r *Inspect) Benchmark(b *Benchmark) {
 		return
 	}
 	r.Measured = newMeasured(b)
-	gain, text, all := gainOrder[0], "", true
+	gain, text, all := align.Gain(""), "", true
 	for _, p := range r.Partitions {
 		if !p.Verdict.Off() {
 			continue
@@ -302,7 +299,7 @@ func (r *Inspect) Benchmark(b *Benchmark) {
 			continue
 		}
 		all = all && len(found) > 0
-		if g := gainOf(found); slices.Index(gainOrder, g) > slices.Index(gainOrder, gain) {
+		if g := gainOf(found); g.Above(gain) {
 			gain, text = g, b.Say(found)
 		}
 	}
