@@ -68,28 +68,15 @@ type Trial struct {
 	now   trialCounts
 }
 
-// NewTrial begins to show the progress of a command. It returns nil if nothing is shown.
+// NewTrial begins to show the progress of a command.
 func NewTrial(o Output, command string) *Trial {
 	t := &Trial{now: trialCounts{head: headOf(command)}}
-	if t.display = o.show(t.counts); t.display == nil {
-		return nil
-	}
+	t.display = o.show(t.counts)
 	return t
 }
 
-// Stop ends the display. It may be called on nil, and more than once.
-func (t *Trial) Stop() {
-	if t != nil && t.display != nil {
-		t.display.Stop()
-		t.display = nil
-	}
-}
-
-// Begin ends a run and begins that of another disk. It may be called on nil.
+// Begin ends a run and begins that of another disk.
 func (t *Trial) Begin(disk string, longest time.Duration) {
-	if t == nil {
-		return
-	}
 	t.flush()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,13 +123,6 @@ func NewCopy(o Output, command string, proves bool) *Copy {
 		return nil
 	}
 	return c
-}
-
-// Stop ends the display. It may be called on nil.
-func (c *Copy) Stop() {
-	if c != nil {
-		c.display.Stop()
-	}
 }
 
 func (c *Copy) counts() counts {

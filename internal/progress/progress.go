@@ -92,7 +92,7 @@ func (o Output) show(now func() counts) *display {
 	return nil
 }
 
-// Stop ends the display, once, when all else has ended.
+// Stop ends the display when all else has ended. It may be called more than once.
 func (d *display) Stop() {
 	if d != nil {
 		d.stop()
@@ -117,7 +117,7 @@ func (o Output) lines(now func() counts) *display {
 			fmt.Fprintf(o.W, "%s\n", b)
 		}
 	}
-	return &display{now: printLine, stop: every(time.Second, printLine)}
+	return &display{now: printLine, stop: sync.OnceFunc(every(time.Second, printLine))}
 }
 
 // every calls f at an interval, and a last time before the function that it returns does.
@@ -167,10 +167,10 @@ func (o Output) bar(terminal *os.File, now func() counts) *display {
 			b.show(c.line(columns - roomForKeys))
 		}
 	})
-	return &display{stop: func() {
+	return &display{stop: sync.OnceFunc(func() {
 		end()
 		b.end()
-	}}
+	})}
 }
 
 // show replaces the line.

@@ -41,7 +41,7 @@ func TestTrialHasRuns(t *testing.T) {
 		disks = append(disks, fmt.Sprint(c.Disk, c.Longest))
 	}
 	require.Equal(t, []string{"source60", "aligned90"}, disks)
-	var none *Trial
+	none := NewTrial(Output{W: &out, Kind: "none"}, "boot")
 	none.Begin("source", time.Minute)
 	none.Stop()
 }
