@@ -45,6 +45,18 @@ var storages = sync.OnceValue(func() (out []Storage) {
 // Generic returns the storage that is assumed if the user names none.
 func Generic() Storage { return storages()[0] }
 
+// String returns the name.
+func (s *Storage) String() string { return s.Name }
+
+// Type is the word that help texts show for the argument of --storage.
+func (s *Storage) Type() string { return "STORAGE" }
+
+// Set parses the argument of --storage.
+func (s *Storage) Set(arg string) (err error) {
+	*s, err = ParseStorage(arg)
+	return err
+}
+
 // StorageNames returns the names for ParseStorage, the generic storage first.
 func StorageNames() []string {
 	var out []string

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -38,10 +36,10 @@ type Base struct {
 	Asked   bool // the command line asks for JSON, whether it could be parsed or not
 	// OwnProcess is set where the process is that of one command, which can restrict it for good.
 	OwnProcess     bool
+	line           *cobra.Command // the command that runs, with its flags
 	RequireSandbox bool
 	Version        string
-	Judging        []string // folders of judges, which read from sockets in them that are open
-	readsServers   bool     // the command reads images of servers
+	readsServers   bool // the command reads images of servers
 	remotes        realign.Remotes
 	writers        realign.Writers // programs that have files open for writing
 	unpacking      realign.Unpacking
@@ -92,13 +90,10 @@ func Head(command string) report.Head {
 // Check refuses values of common flags that cannot be right.
 func (c *Base) Check() error {
 	if !slices.Contains(outputs(), c.Output) {
-		return hinted(ondisk.NoChoice("--output", c.Output, outputs()...), notTarget(c.Output))
+		return Usage("%w%s", ondisk.NoChoice("--output", c.Output, outputs()...), notTarget(c.Output))
 	}
 	return c.SettleOut()
 }
-
-// hinted adds a hint to an error of usage.
-func hinted(err error, hint string) error { return Usage("%w%s", err, hint) }
 
 // notTarget returns a hint at --to, for users of tools in which -o or -O sets the format of a copy.
 func notTarget(output string) string {
@@ -157,14 +152,6 @@ func completeBy(cmd *cobra.Command, flag string, offer cobra.CompletionFunc) {
 	}
 }
 
-// Hidden returns a command that users do not run: it serves the trueup at the other end of its input and output.
-func Hidden(name, short string, serve func(in io.Reader, out io.Writer) error) *cobra.Command {
-	return &cobra.Command{
-		Use: name, Short: short, Hidden: true, Args: Arguments(),
-		RunE: func(*cobra.Command, []string) error { return serve(os.Stdin, os.Stdout) },
-	}
-}
-
 // progressTo returns where progress goes. Messages of an interruption then go above its bar.
 func (c *Base) progressTo(w io.Writer) progress.Output {
 	kind := c.progress
@@ -177,7 +164,7 @@ func (c *Base) progressTo(w io.Writer) progress.Output {
 // Watched shows the progress of work until the call of end; p is nil if nothing is shown. Proves: a copy is read again.
 func (c *Base) Watched(w io.Writer, command string, proves bool) (p realign.Progress, end func()) {
 	if shown := progress.NewCopy(c.progressTo(w), command, proves); shown != nil {
-		return shown, sync.OnceFunc(shown.Stop)
+		return shown, shown.Stop
 	}
 	return nil, func() {}
 }

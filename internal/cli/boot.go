@@ -77,7 +77,9 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 	}
 	f.Ending.Hold("ending the guest")
 	t := &f.trial
-	t.Source, t.Machine.Clock, t.Reading, t.Moving = src, time.Now(), f.Sandboxed(f.Arguments()), f.Choices()
+	t.Source, t.Machine.Clock = src, time.Now()
+	t.Reading = f.repeated("serve", append(asRead, "format", "require-sandbox")...)
+	t.Moving = f.repeated("serve", asMoved...)
 	t.Say = func(text string) {
 		if !f.Quiet {
 			f.Ending.Say(errOut, report.SafeMessage(text))

@@ -62,22 +62,6 @@ func (c *Base) CheckServers(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// Spooled adds --spool to the flags of a command line that reads the same images, if they are packed.
-func (c *Base) Spooled(flags []string) []string {
-	if c.unpacked {
-		flags = append(flags, c.unpacking.Flags()...)
-	}
-	return flags
-}
-
-// Sandboxed adds the flag to those of another trueup, which is to be confined as well.
-func (c *Base) Sandboxed(args []string) []string {
-	if c.RequireSandbox {
-		args = append(args, "--require-sandbox")
-	}
-	return args
-}
-
 // lost is the isolation of this process or its workers if it is less than wanted, else nil. Every object of JSON has
 // it.
 var lost *report.Isolation
@@ -99,12 +83,7 @@ func (c *Base) Confine(ctx context.Context, errOut io.Writer, images, outputs []
 	if spool, err := filepath.EvalSymlinks(c.unpacking.Spool); err == nil && spool != "" {
 		written = append(written, spool)
 	}
-	a := sandbox.Access{
-		Read: realign.Folders(images), Write: written,
-		Serves: len(c.Judging) > 0, Remove: c.Judging,
-	}
-	a.Read = append(a.Read, c.Judging...)
-	return c.Confined(errOut, sandbox.Confine(a))
+	return c.Confined(errOut, sandbox.Confine(sandbox.Access{Read: realign.Folders(images), Write: written}))
 }
 
 // Confined warns of an isolation that is not the whole one, or refuses to go on with it.

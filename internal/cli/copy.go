@@ -165,11 +165,7 @@ func (c *copyFlags) report(out io.Writer, r *report.Align, w realign.Written) er
 
 // proof returns the flags of the verify that proves the copy again.
 func (c *copyFlags) proof() []string {
-	same := c.Spooled(c.Reading.Flags())
-	if c.SkipFree {
-		same = append(same, "--skip-free")
-	}
-	return same
+	return c.repeated("verify", append(asRead, "spool", "skip-free")...)
 }
 
 // copyPackage writes a package with every disk as planned, and everything else unchanged.

@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/self"
 )
 
 // Exit codes that are no verdict. 0, 2 and 3 are those of align.Verdict.
@@ -38,19 +39,13 @@ func (r reportedError) Unwrap() error { return r.error }
 // AfterReport makes err end a command that has printed its report. said: the report has the same words.
 func AfterReport(err error, said bool) error { return reportedError{err, said} }
 
-// classified is an error that another trueup, which this one has started, has classified.
-type classified interface {
-	error
-	Reported() (code string, exit int)
-}
-
 // Classify gives the JSON code and the exit code of an error.
 func Classify(err error) (string, int) {
 	if i, ok := errors.AsType[InterruptError](err); ok {
 		return "interrupted", i.Exit()
 	}
-	if c, ok := errors.AsType[classified](err); ok {
-		return c.Reported()
+	if e, ok := errors.AsType[*self.Error](err); ok { // of another trueup, which this one has started
+		return e.Code, e.Exit
 	}
 	code := realign.Code(err)
 	_, refused := errors.AsType[*ondisk.Refusal](err)

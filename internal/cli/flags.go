@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -45,17 +44,6 @@ func (m *Move) AddProof(cmd *cobra.Command) {
 		"with", &m.With, "boundary", &m.Boundary, "data-only", &m.DataOnly, "allow-unbootable", &m.AllowUnbootable,
 		"skip-free", &m.SkipFree, "flatten", &m.Flatten,
 	)
-}
-
-// Choices are the flags that make align move the same.
-func (m *Move) Choices() []string { return append(m.Goal.Flags(), m.WithArguments()...) }
-
-// WithArguments are the flags that name the other disks of the machine.
-func (m *Move) WithArguments() (out []string) {
-	for _, path := range m.With {
-		out = append(out, "--with", realign.Shown(path))
-	}
-	return out
 }
 
 // Reads lists what is read for some images: the other disks of the machine, and the folders of parents.
@@ -121,41 +109,12 @@ func addReading(cmd *cobra.Command, r *realign.Reading) {
 	addFlags(cmd, "format", &r.Format, "sector-size", (*realign.SectorSize)(&r.SectorSize), "allow-folder", &r.Allow)
 }
 
-// Storage is the flag for the storage below the images.
-type Storage struct {
-	align.Storage
-	Named bool // by the user
-}
-
-// String returns the name.
-func (s *Storage) String() string { return s.Name }
-
-// Set finds the storage.
-func (s *Storage) Set(name string) (err error) {
-	s.Storage, err = align.ParseStorage(name)
-	s.Named = true
-	return err
-}
-
-// Type is the word that help texts show for the argument.
-func (s *Storage) Type() string { return "STORAGE" }
-
-// Add adds the flag.
-func (s *Storage) Add(cmd *cobra.Command) {
-	s.Storage = align.Generic()
-	addFlags(cmd, "storage", s)
-}
-
-// BenchFile is the flag that names the result of a benchmark.
-type BenchFile string
-
-// Read reads the result, nil without the flag. out is that of the command.
-func (b BenchFile) Read(out string) (*report.Benchmark, error) {
-	if b == "" {
+// readBench reads the result of a benchmark from the file of --bench, nil without one.
+func (c *Base) readBench(path string) (*report.Benchmark, error) {
+	if path == "" {
 		return nil, nil
 	}
-	path := string(b)
-	if err := store.Apart(store.Use{Flag: "--out", Path: out}, store.Use{Flag: "--bench", Path: path}); err != nil {
+	if err := store.Apart(store.Use{Flag: "--out", Path: c.Out}, store.Use{Flag: "--bench", Path: path}); err != nil {
 		return nil, err
 	}
 	in, err := os.Open(path)

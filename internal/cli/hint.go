@@ -102,7 +102,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	if len(near) > 0 {
 		hint = "did you mean trueup " + strings.Join(near, " or trueup ") + "? See trueup --help"
 	} else if _, err := os.Stat(name); err == nil {
-		hint = "it is a file: trueup inspect " + shell.Quote(name) + " looks at an image"
+		hint = "it is a file: " + shell.Command("inspect", nil, name) + " looks at an image"
 	}
 	return Usage("unknown command %q; %s", name, hint)
 }

@@ -19,8 +19,8 @@ type inspectFlags struct {
 	realign.Reading
 	boundary align.Boundary
 	data     bool
-	storage  Storage
-	bench    BenchFile
+	storage  align.Storage
+	bench    string            // file
 	measured *report.Benchmark // of --bench
 	impact   bool
 	list     bool
@@ -31,7 +31,7 @@ type inspectFlags struct {
 
 // newInspect returns the command inspect.
 func newInspect(c *Base) *cobra.Command {
-	f := inspectFlags{Base: c, boundary: align.DefaultBoundary}
+	f := inspectFlags{Base: c, boundary: align.DefaultBoundary, storage: align.Generic()}
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE...",
 		Short: "Show what is on a disk image and what is misaligned",
@@ -49,9 +49,8 @@ func (f *inspectFlags) add(cmd *cobra.Command) {
 	addFlags(cmd, "boundary", &f.boundary)
 	addReading(cmd, &f.Reading)
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "with", &f.with)
-	f.storage.Add(cmd)
 	addFlags(cmd,
-		"bench", (*string)(&f.bench), "impact", &f.impact, "list", &f.list, "fragmentation", &f.pieces,
+		"storage", &f.storage, "bench", &f.bench, "impact", &f.impact, "list", &f.list, "fragmentation", &f.pieces,
 		"allow-unknown", &f.unknown, "data", &f.data,
 	)
 }
@@ -61,7 +60,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 		return err
 	}
 	var err error
-	if f.measured, err = f.bench.Read(f.Out); err != nil {
+	if f.measured, err = f.readBench(f.bench); err != nil {
 		return err
 	}
 	if err := f.Confine(ctx, errOut, f.move().Reads(paths...), nil); err != nil {
@@ -164,7 +163,8 @@ func (f *inspectFlags) inspect(
 		return nil, nil, err
 	}
 	c := report.Criteria{
-		Boundary: f.boundary.Criterion(), Storage: f.storage.Storage, Costs: f.storage.Named, Impact: f.impact,
+		Boundary: f.boundary.Criterion(), Storage: f.storage, Costs: f.line.Flags().Changed("storage"),
+		Impact: f.impact,
 	}
 	if f.pieces {
 		if c.Fragments, err = s.Fragments(); err != nil {
@@ -172,7 +172,7 @@ func (f *inspectFlags) inspect(
 		}
 	}
 	r, bad = report.NewInspect(Head("inspect"), s, u, refusals, c)
-	r.Flags = f.Spooled(append(f.Flags(), f.move().WithArguments()...))
+	r.Flags = f.repeated("align", append(asRead, "with", "spool")...)
 	r.Benchmark(f.measured)
 	switch {
 	case bad != nil:
@@ -206,7 +206,7 @@ func (f *inspectFlags) inspectPackage(
 		return true, err
 	}
 	r := report.NewPackageInspect(Head("inspect"), p)
-	r.Flags = f.Flags()
+	r.Flags = f.repeated("align", asRead...)
 	open := realign.Members(p, f.Reading)
 	machines := realign.MachinesOf(p, f.move().Goal, open)
 	var bad error

@@ -50,8 +50,8 @@ func runJudge(ctx context.Context, out, errOut io.Writer, f *judgeFlags, src, de
 		f.Ending.Say(errOut, "asking the judges; libguestfs takes some minutes where KVM does not work")
 	}
 	rows, err := opinion.Ask(ctx, errOut, opinion.Case{
-		Source: src, Dest: dest, Judge: f.judge, Reading: f.Arguments(), Proof: f.Choices(),
-		Sandbox: f.Sandboxed(nil),
+		Source: src, Dest: dest, Judge: f.judge, Reading: f.repeated("serve", append(asRead, "format")...),
+		Proof: f.repeated("verify", asMoved...), Sandbox: f.repeated("serve", "require-sandbox"),
 	})
 	if err == nil {
 		err = rows.Err()

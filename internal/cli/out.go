@@ -47,9 +47,6 @@ func (c *Base) Knowing(r realign.Reading) realign.Reading {
 	return r
 }
 
-// Writers are the programs that had files open for writing before the process confined itself.
-func (c *Base) Writers() realign.Writers { return c.writers }
-
 // Open opens an image and makes sure that a report can be written without harm.
 func (c *Base) Open(path string, r realign.Reading) (*realign.Source, error) {
 	s, err := c.OpenSource(path, r)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +15,7 @@ import (
 type planFlags struct {
 	*Base
 	Move
-	bench BenchFile
+	bench string // file
 }
 
 // newPlan returns the command plan.
@@ -29,7 +30,7 @@ func newPlan(c *Base) *cobra.Command {
 		},
 	}
 	f.Add(cmd)
-	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "bench", (*string)(&f.bench))
+	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "bench", &f.bench)
 	return cmd
 }
 
@@ -37,7 +38,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 	if err := f.Check(); err != nil {
 		return err
 	}
-	measured, err := f.bench.Read(f.Out)
+	measured, err := f.readBench(f.bench)
 	if err != nil {
 		return err
 	}
@@ -55,7 +56,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 	}
 	refusals := p.Refusals(f.AllowUnbootable)
 	r := report.NewPlan(Head("plan"), s, p, refusals)
-	r.Flags = f.Spooled(append(f.Reading.Flags(), f.Choices()...))
+	r.Flags = f.repeated("align", slices.Concat(asRead, asMoved, []string{"spool"})...)
 	refused := realign.Refusal(refusals)
 	if refused == nil {
 		after, err := s.Result(p)
@@ -68,7 +69,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		r.Cost = new(report.Cost(cost))
+		r.Cost = &cost
 	} else {
 		refused = AfterReport(fmt.Errorf("%s: %w", path, refused), true)
 		_, r.ExitCode = Classify(refused)

@@ -109,7 +109,7 @@ func (f *replaceFlags) making(ctx context.Context, errOut io.Writer, disk string
 		},
 	}
 	if f.by != "" {
-		m.to, m.hold = realign.By{Copy: f.by, Looped: f.looped, Writers: f.Writers()}, still
+		m.to, m.hold = realign.By{Copy: f.by, Looped: f.looped, Writers: f.writers}, still
 	}
 	return m
 }

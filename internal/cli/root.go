@@ -23,14 +23,11 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// helpers are the arguments by which the program starts itself.
-var helpers = []string{Worker}
-
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
 	c := &Base{Asked: asksJSON(args), OwnProcess: true}
-	helper := len(args) > 0 && slices.Contains(helpers, args[0])
-	if !helper {
+	worker := len(args) > 0 && args[0] == Worker
+	if !worker {
 		AbortOnCrash()
 	} else { // the parent reads the cause of a crash from its output
 		c.Ending.Hold("") // its parent ends it
@@ -42,7 +39,7 @@ func Main(version string, args []string) (code int) {
 			code = Finish(err, c, "trueup", os.Stdout, os.Stderr)
 		}
 	}()
-	boundHeap(helper)
+	boundHeap(worker)
 	root := newRoot(version, c)
 	root.SetArgs(args)
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
@@ -68,14 +65,14 @@ func interrupted(ctx context.Context, err error) error {
 
 // boundHeap bounds the memory of this process. Buffers are few and of fixed size; a small heap target keeps the peak
 // low at no cost that shows. The limits are soft. Most runs of a user end below the first one: collecting twice before
-// would be a third of their time. A helper lasts, and the memory of each image is garbage when the next one comes: it
+// would be a third of their time. A worker lasts, and the memory of each image is garbage when the next one comes: it
 // collects seldom, since an eighth of the processor time of a scan would go there.
-func boundHeap(helper bool) {
+func boundHeap(worker bool) {
 	lasting := func(percent int) {
 		debug.SetMemoryLimit(44 << 20)
 		debug.SetGCPercent(percent)
 	}
-	if helper {
+	if worker {
 		lasting(200)
 		return
 	}
@@ -156,7 +153,7 @@ func newRoot(version string, c *Base) *cobra.Command {
 		newOpen(c, realign.Resume, "Go on with an interrupted exchange or move"),
 		newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk"),
 		newServe(c), newScan(c), newReport(c), newBoot(c), newBench(c), newVersion(c),
-		newJudge(c), NewWorker())
+		newJudge(c), newWorker())
 	for _, cmd := range append(root.Commands(), root) {
 		cmd.SuggestFor = habits[cmd.Name()]
 		cmd.Long, cmd.Example = helpText(cmd.Name())
@@ -171,6 +168,7 @@ func keepLog(root *cobra.Command, c *Base) {
 	var path string
 	addFlags(root, "log", &path)
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		c.line = cmd
 		if !cmd.HasParent() {
 			return checkFlags(cmd, args)
 		}

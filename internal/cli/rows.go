@@ -343,6 +343,42 @@ func given(cmd *cobra.Command, name string) bool {
 	return f != nil && f.Changed && f.Value.String() != f.DefValue
 }
 
+// Flags that a command line takes over from the one that runs: how an image is read, and what of it moves. Their order
+// is that of the line.
+var (
+	asRead  = []string{"sector-size", "allow-folder"}
+	asMoved = []string{
+		"boundary", "partition", "data-only", "allow-unbootable", "flatten", "skip-free", "repair-table", "with",
+	}
+)
+
+// repeated returns the words of those of the named flags that the command line has and that another command takes.
+func (c *Base) repeated(command string, names ...string) (words []string) {
+	other := commandOf(c.line.Root(), []string{command})
+	for _, name := range names {
+		is := given(c.line, name)
+		if name == "spool" { // it has a default beside DEST, and says nothing of an image that is not packed
+			is = c.unpacked
+		}
+		if !is || other.Flags().Lookup(name) == nil {
+			continue
+		}
+		value, argued := c.line.Flags().Lookup(name).Value.(notEmpty)
+		if !argued {
+			words = append(words, "--"+name)
+			continue
+		}
+		all := []string{value.String()}
+		if list, ok := value.Value.(pflag.SliceValue); ok {
+			all = list.GetSlice()
+		}
+		for _, one := range all {
+			words = append(words, "--"+name, realign.Shown(one))
+		}
+	}
+	return words
+}
+
 // check refuses a flag of a command by its value, the arguments or the other flags.
 func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
 	if r.strict && !slices.Contains(r.choices(), value) {

@@ -26,21 +26,25 @@ type scanFlags struct {
 	formatFlags
 	scan.Choices
 	boundary align.Boundary
-	storage  Storage
+	storage  align.Storage
 	jobs     int
 }
 
 // Worker is the argument that makes the program a worker.
 const Worker = "scan-worker"
 
-// NewWorker returns the command of a worker, which is of no use to people.
-func NewWorker() *cobra.Command {
-	return Hidden(Worker, "Answer the questions of trueup scan", scan.Serve)
+// newWorker returns the command of a worker, which is of no use to people: it serves the scan at the other end of its
+// input and output.
+func newWorker() *cobra.Command {
+	return &cobra.Command{
+		Use: Worker, Short: "Answer the questions of trueup scan", Hidden: true, Args: Arguments(),
+		RunE: func(*cobra.Command, []string) error { return scan.Serve(os.Stdin, os.Stdout) },
+	}
 }
 
 // newScan returns the command scan.
 func newScan(c *Base) *cobra.Command {
-	f := scanFlags{Base: c, boundary: align.DefaultBoundary}
+	f := scanFlags{Base: c, boundary: align.DefaultBoundary, storage: align.Generic()}
 	cmd := &cobra.Command{
 		Use:   "scan PATH...",
 		Short: "Check a whole library of images, worst first",
@@ -55,9 +59,8 @@ func newScan(c *Base) *cobra.Command {
 func (f *scanFlags) add(cmd *cobra.Command) {
 	f.Isolation = scan.Isolations[len(scan.Isolations)-1]
 	f.formatFlags.add(cmd, f.Base)
-	f.storage.Add(cmd)
 	addFlags(cmd,
-		"boundary", &f.boundary, "include", &f.Include, "exclude", &f.Exclude,
+		"storage", &f.storage, "boundary", &f.boundary, "include", &f.Include, "exclude", &f.Exclude,
 		"files-from", &f.FilesFrom, "shard", &f.Shard, "label", &f.Label, "isolation", &f.Isolation,
 		"require-sandbox", &f.RequireSandbox, "since", &f.Since, "changed", &f.Changed, "fail-on", &f.FailOn,
 		"allow-unknown", &f.Unknown, "allow-empty", &f.Empty, "check", &f.Tables, "ignore", &f.Ignore,
@@ -93,7 +96,7 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Boundary, t.Storage, t.Jobs, t.Version = f.boundary.Criterion(), f.storage.Storage, f.jobs, f.Version
+	t.Boundary, t.Storage, t.Jobs, t.Version = f.boundary.Criterion(), f.storage, f.jobs, f.Version
 	t.Args = []string{Worker}
 	t.Reusable = f.Output == "json"
 	t.Spare = append(t.Spare, f.Out, f.template)

@@ -152,7 +152,7 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge b
 	j := &realign.Job{Jobs: moveJobs, Progress: watched}
 	done, err := j.GoOn(ctx, h.work, realign.GoOn{
 		Command: f.command, KeepNone: f.keepNone, Judge: judge, Allow: f.allow, Device: h.device, Force: f.force,
-		Looped: f.looped, Writers: f.Writers(),
+		Looped: f.looped, Writers: f.writers,
 	})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", h.path, err)

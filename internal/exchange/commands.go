@@ -11,7 +11,6 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/shell"
 )
 
 // Files are all names that the files of an exchange have or had.
@@ -72,8 +71,7 @@ func (x *run) mayResume(ctx context.Context, o Options) error {
 			return &ondisk.Refusal{
 				Code: "changed", Reason: fmt.Sprintf("%v was written since its copy was made, by a guest or another "+
 					"program, and the copy lacks that", f.Name),
-				Remedy: fmt.Sprintf("trueup undo %s keeps what was written; align it again then",
-					shell.Quote(x.Work.Path)),
+				Remedy: x.Work.Command("undo") + " keeps what was written; align it again then",
 			}
 		}
 	}
@@ -119,7 +117,7 @@ func (x *run) copyStands(ctx context.Context, o Options) error {
 		return ctx.Err()
 	}
 	return &ondisk.Refusal{
-		Code: "format", Reason: err.Error(), Remedy: "bring the original back: trueup undo " + shell.Quote(x.Work.Path),
+		Code: "format", Reason: err.Error(), Remedy: "bring the original back: " + x.Work.Command("undo"),
 	}
 }
 
@@ -173,7 +171,7 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 		return &ondisk.Refusal{
 			Code: "changed", Reason: odd[0].Text + ", and an undo removes the aligned disk for it",
 			Remedy: "compare the two disks; give --force to bring the original back, or keep the aligned disk: " +
-				"trueup finish --force " + shell.Quote(x.Work.Path),
+				x.Work.Command("finish", "--force"),
 		}
 	}
 	for _, f := range x.New {
@@ -217,7 +215,7 @@ func (x *run) originalStands(ctx context.Context, o Options) error {
 		Remedy: "restore the bytes of the original from a backup, then give the undo again",
 	}
 	if x.Work.Phase == journal.Kept {
-		r.Remedy = "keep the aligned disk: trueup finish --force " + shell.Quote(x.Work.Path)
+		r.Remedy = "keep the aligned disk: " + x.Work.Command("finish", "--force")
 	}
 	return r
 }
@@ -241,11 +239,10 @@ func (x *run) present() error {
 		case x.Work.Phase != journal.Kept:
 		case x.d.has(f.Other):
 			err = ondisk.In(ondisk.ErrChanged, "%v is another file than the one that was kept, as after a copy of the "+
-				"folder: rename it to %v by hand if it is the original; trueup finish --force %s removes the journal, "+
-				"and no file that it does not know", f.Other, f.Name, shell.Quote(x.Work.Path))
+				"folder: rename it to %v by hand if it is the original; %s removes the journal, and no file that it "+
+				"does not know", f.Other, f.Name, x.Work.Command("finish", "--force"))
 		default:
-			err = fmt.Errorf("%w; if it was removed, keep the disk: trueup finish --force %s", err,
-				shell.Quote(x.Work.Path))
+			err = fmt.Errorf("%w; if it was removed, keep the disk: %s", err, x.Work.Command("finish", "--force"))
 		}
 		return err
 	}
@@ -369,8 +366,8 @@ func (x *run) mayFinish(ctx context.Context, o Options) error {
 		if s.Lost != "" && !o.Force {
 			return &ondisk.Refusal{
 				Code: "reference", Reason: "the original is kept: " + s.Lost,
-				Remedy: "save the snapshots first (qemu-img convert -l), or lose them: trueup finish --force " +
-					shell.Quote(x.Work.Path),
+				Remedy: "save the snapshots first (qemu-img convert -l), or lose them: " +
+					x.Work.Command("finish", "--force"),
 			}
 		}
 	}
@@ -392,7 +389,7 @@ func (x *run) stands(ctx context.Context, o Options) error {
 	if err != nil {
 		r := &ondisk.Refusal{
 			Code: "format", Reason: err.Error() + ", and the original is all there is",
-			Remedy: "bring the original back: trueup undo --force " + shell.Quote(x.Work.Path),
+			Remedy: "bring the original back: " + x.Work.Command("undo", "--force"),
 		}
 		if !o.Force {
 			r.Remedy += "; or give --force, if this disk is the one that is to stay"
@@ -404,7 +401,7 @@ func (x *run) stands(ctx context.Context, o Options) error {
 		if slices.ContainsFunc(x.Old, func(o file) bool { return o.Inode == f.Info.Inode && o.Inode != 0 }) {
 			return &ondisk.Refusal{
 				Code: "reference", Reason: fmt.Sprintf("the disk uses %q, a file of the original", f.Name()),
-				Remedy: "bring the original back: trueup undo --force " + shell.Quote(x.Work.Path),
+				Remedy: "bring the original back: " + x.Work.Command("undo", "--force"),
 			}
 		}
 	}

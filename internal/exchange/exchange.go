@@ -373,7 +373,6 @@ func names(files []file) (out []string) {
 
 // unfinishedError returns the error of an exchange that did not come to its end.
 func unfinishedError(path string, err error) error {
-	path = shell.Quote(path)
-	return fmt.Errorf("%w; the exchange is not complete: trueup resume %s goes on, trueup undo %s takes it back", err,
-		path, path)
+	return fmt.Errorf("%w; the exchange is not complete: %s goes on, %s takes it back", err,
+		shell.Command("resume", nil, path), shell.Command("undo", nil, path))
 }

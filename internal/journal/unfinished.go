@@ -217,11 +217,12 @@ func (w *Work) Commands() (out []string) {
 }
 
 // Command returns the command line of a command that goes on from here.
-func (w *Work) Command(name string) string {
+func (w *Work) Command(name string, flags ...string) string {
+	line := shell.Command(name, flags, w.Path)
 	if w.Journal != "" {
-		return fmt.Sprintf("trueup %s %s --journal %s", name, shell.Quote(w.Path), shell.Quote(w.Journal))
+		line += " --journal " + shell.Quote(w.Journal)
 	}
-	return fmt.Sprintf("trueup %s %s", name, shell.Quote(w.Path))
+	return line
 }
 
 // advice returns which commands go on from here.

@@ -53,9 +53,9 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (ne
 
 // Cost is what a copy will read and write, in bytes.
 type Cost struct {
-	Read  int64 // of SOURCE, for the copy and, where it is a device, again to compare
-	Write int64 // at DEST, and read back; fewer if there are zeros among the data
-	Need  int64 // space at DEST
+	Read  int64 `json:"read_bytes"`  // of SOURCE, for the copy and, where it is a device, again to compare
+	Write int64 `json:"write_bytes"` // at DEST, and read back; fewer if there are zeros among the data
+	Need  int64 `json:"space_bytes"` // space at DEST
 }
 
 // Cost computes what a copy by a plan will read and write.

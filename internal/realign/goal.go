@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/trueup/trueup/internal/align"
@@ -34,31 +33,6 @@ type Goal struct {
 
 	// To is the format of the copy; empty: that of the source.
 	To string
-}
-
-// Flags returns the flags of a command line that moves the same.
-func (g Goal) Flags() (out []string) {
-	if g.Boundary != (align.Boundary{}) {
-		out = append(out, "--boundary", g.Boundary.String())
-	}
-	for _, n := range g.Only {
-		out = append(out, "--partition", strconv.Itoa(n))
-	}
-	for _, f := range []struct {
-		on   bool
-		name string
-	}{
-		{g.DataOnly, "--data-only"},
-		{g.AllowUnbootable, "--allow-unbootable"},
-		{g.Flatten, "--flatten"},
-		{g.SkipFree, "--skip-free"},
-		{g.RepairTable, "--repair-table"},
-	} {
-		if f.on {
-			out = append(out, f.name)
-		}
-	}
-	return out
 }
 
 // maxRound bounds the size that a disk can be rounded up to, bytes.

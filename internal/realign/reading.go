@@ -104,26 +104,6 @@ func (s *SectorSize) Set(arg string) error {
 	return nil
 }
 
-// Flags returns the flags of a command line that reads the image in the same way, whatever its format.
-func (r Reading) Flags() []string {
-	var out []string
-	if r.SectorSize != 0 {
-		out = append(out, "--sector-size", (*SectorSize)(&r.SectorSize).String())
-	}
-	for _, folder := range r.Allow {
-		out = append(out, "--allow-folder", folder)
-	}
-	return out
-}
-
-// Arguments returns all flags of a command line that reads the same image.
-func (r Reading) Arguments() []string {
-	if r.Format == "" {
-		return r.Flags()
-	}
-	return append(r.Flags(), "--format", r.Format)
-}
-
 // agrees refuses an image whose sectors have another size than the user states.
 func (r Reading) agrees(img *image.Image) error {
 	if got := img.Disk.SectorSize(); r.SectorSize != 0 && got != r.SectorSize {
@@ -341,9 +321,6 @@ type Unpacking struct {
 	Ended  func() // called when an image is unpacked
 	Wanted string // what the command is called
 }
-
-// Flags returns the flags of a command line that unpacks in the same folder.
-func (u Unpacking) Flags() []string { return []string{"--spool", shell.Quote(u.Spool)} }
 
 // unpacked opens an image that may be packed, by open. The error of one that is not is ErrNoMatch.
 func (r Reading) unpacked(

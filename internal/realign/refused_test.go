@@ -51,20 +51,6 @@ func TestStatements(t *testing.T) {
 		_, err := ParseTarget(arg)
 		require.ErrorIs(t, err, ondisk.ErrUsage, arg)
 	}
-	// The flags are those of docs and help texts.
-	require.Empty(t, Goal{}.Flags())
-	require.Equal(t, []string{
-		"--boundary", "64K", "--partition", "1", "--partition", "3", "--data-only", "--allow-unbootable",
-		"--flatten",
-	}, Goal{
-		Boundary: align.DefaultBoundary, Only: []int{1, 3}, DataOnly: true, AllowUnbootable: true, Flatten: true,
-	}.Flags())
-	require.Empty(t, Reading{Like: 4096}.Arguments())
-	require.Equal(t, []string{"--sector-size", "4096"}, Reading{SectorSize: 4096}.Arguments())
-	require.Equal(t, []string{"--allow-folder", "/a", "--allow-folder", "/b"},
-		Reading{Allow: []string{"/a", "/b"}}.Flags())
-	require.Equal(t, []string{"--sector-size", "512", "--format", "raw"},
-		Reading{SectorSize: 512, Format: "raw"}.Arguments())
 	names, text := Targets()
 	require.Subset(t, names, []string{"raw", "qcow2", "vmdk", "vmdk:streamOptimized"})
 	require.Contains(t, text, "vmdk (monolithicSparse")

@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -55,7 +56,7 @@ func (t *Text) Plan(r *Plan) {
 }
 
 // copyCost prints what a copy will read and write, and what room an image takes that is unpacked before.
-func (t *Text) copyCost(c *Cost, u *Unpacked) {
+func (t *Text) copyCost(c *realign.Cost, u *Unpacked) {
 	if c == nil {
 		return
 	}
@@ -236,7 +237,7 @@ func (t *Text) Align(r *Align) {
 	}
 	// A source that came through a pipe is gone.
 	if r.Source != "-" && r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") {
-		t.next("To prove it again later:   ", commandLine("verify", r.Flags, r.Source, r.Dest))
+		t.next("To prove it again later:   ", shell.Command("verify", r.Flags, r.Source, r.Dest))
 	}
 }
 

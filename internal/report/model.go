@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/verify"
@@ -233,7 +234,7 @@ type Plan struct {
 	Refusals   []align.Finding `json:"refusals"`
 	Result     *Disk           `json:"result,omitempty"`
 	BIOS       *Geometries     `json:"bios_geometry,omitempty"` // nil: the format states none
-	Cost       *Cost           `json:"cost,omitempty"`
+	Cost       *realign.Cost   `json:"cost,omitempty"`
 	Before     *Disk           `json:"-"`
 	Measured   *Measured       `json:"measured,omitempty"` // by the benchmark that the user has named
 	Flags      []string        `json:"-"`                  // of the command line that would carry the plan out
@@ -252,13 +253,6 @@ type Geometry struct {
 	Cylinders int64 `json:"cylinders"`
 	Heads     int64 `json:"heads"`
 	Sectors   int64 `json:"sectors_per_track"`
-}
-
-// Cost is what a copy will read and write.
-type Cost struct {
-	Read  int64 `json:"read_bytes"`
-	Write int64 `json:"write_bytes"`
-	Need  int64 `json:"space_bytes"`
 }
 
 // Changes is what a plan does to a disk.

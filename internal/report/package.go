@@ -15,17 +15,10 @@ import (
 
 // Package is a packaged virtual machine and its files.
 type Package struct {
-	Path       string          `json:"path"`
-	Kind       string          `json:"kind"` // ova, ovf
-	Algorithms []string        `json:"manifest_algorithms"`
-	Members    []packageMember `json:"members"`
-}
-
-// packageMember is one file of a package.
-type packageMember struct {
-	Name string   `json:"name"`
-	Role ova.Role `json:"role"`
-	Size int64    `json:"size_bytes"`
+	Path       string        `json:"path"`
+	Kind       string        `json:"kind"` // ova, ovf
+	Algorithms []string      `json:"manifest_algorithms"`
+	Members    []*ova.Member `json:"members"`
 }
 
 // PackageDisk is a disk of a package: its entry in the package, and its inspection or error.
@@ -85,11 +78,7 @@ type PackageVerify struct {
 
 // newPackage describes an opened package.
 func newPackage(p *ova.Package) Package {
-	out := Package{Path: p.Path, Kind: p.Kind, Algorithms: p.Algorithms(), Members: []packageMember{}}
-	for _, m := range p.Members {
-		out.Members = append(out.Members, packageMember{m.Name, m.Role, m.Size})
-	}
-	return out
+	return Package{Path: p.Path, Kind: p.Kind, Algorithms: p.Algorithms(), Members: orEmpty(p.Members)}
 }
 
 // newPackageDisk describes a disk of a package as far as the package does.
@@ -201,7 +190,7 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	}
 	// The files of an OVF have other names.
 	if r.Replaced == nil || r.Replaced.Original != "" && r.Package.Kind == "ova" {
-		t.next("To prove it again later:   ", commandLine("verify", r.Disks[0].Flags, r.Source, r.Dest))
+		t.next("To prove it again later:   ", shell.Command("verify", r.Disks[0].Flags, r.Source, r.Dest))
 	}
 }
 

@@ -216,8 +216,8 @@ func (t *Text) replacedLines(r *Replaced, path string) {
 		return
 	}
 	t.Para(2, "  the original is kept as %s", Safe(r.Original))
-	t.next("To bring it back:          ", "trueup undo "+shell.Quote(path))
-	t.next("To remove it:              ", "trueup finish "+shell.Quote(path))
+	t.next("To bring it back:          ", shell.Command("undo", nil, path))
+	t.next("To remove it:              ", shell.Command("finish", nil, path))
 }
 
 // NewPackageAlign reports on the copy that the plans of a package make, before it is written. flags are those of a

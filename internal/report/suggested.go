@@ -15,15 +15,6 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// commandLine returns the command line of a command of trueup. Flags stand as they are; paths are quoted.
-func commandLine(name string, flags []string, paths ...string) string {
-	words := append([]string{"trueup", name}, flags...)
-	for _, p := range paths {
-		words = append(words, shell.Quote(p))
-	}
-	return strings.Join(words, " ")
-}
-
 // AlignCommand returns the command line that makes an aligned copy of the image or package at path. It names the format
 // if the suffix of path belongs to another one.
 func AlignCommand(path, format string, fs []string) string {
@@ -46,17 +37,17 @@ func alignTo(path, name, format string, fs []string) string {
 		image.SuffixFormat("."+format) == format {
 		fs = append(slices.Clone(fs), "--to", format)
 	}
-	return commandLine("align", fs, path, name)
+	return shell.Command("align", fs, path, name)
 }
 
 // AlignPackageCommand returns the same for a package of any name; the name of the copy shows that it is a package.
 func AlignPackageCommand(path string, fs []string) string {
-	return commandLine("align", fs, path, PackageCopyName(path))
+	return shell.Command("align", fs, path, PackageCopyName(path))
 }
 
 // ReplaceCommand returns the command line that exchanges the image at path for its aligned copy.
 func ReplaceCommand(path string, fs []string) string {
-	return commandLine("replace", fs, path)
+	return shell.Command("replace", fs, path)
 }
 
 // PackageCopyName suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files:
@@ -148,10 +139,10 @@ func (t *Text) command(r *Inspect) {
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]
 		t.Para(2, "An aligned copy would be refused: %s: %s.", f.Subject, SafeMessage(f.Text))
-		t.next("To see all of it:           ", commandLine("plan", next, r.Image.Path))
+		t.next("To see all of it:           ", shell.Command("plan", next, r.Image.Path))
 		return
 	}
-	t.next("To see what would change:   ", commandLine("plan", next, r.Image.Path))
+	t.next("To see what would change:   ", shell.Command("plan", next, r.Image.Path))
 	t.next("To write an aligned copy:   ", r.Image.align(next))
 }
 

@@ -38,7 +38,7 @@ func TestNamesOfUnpackedCopies(t *testing.T) {
 		"lib/vm.box":           {image.Unpacked{File: "vm.box", Member: "box.img"}, "lib/box-aligned.img"},
 		"vm.box.d/vm.box!vm/b": {image.Unpacked{File: "vm.box", Member: "vm/b"}, "vm.box.d/b-aligned"},
 	} {
-		require.Equal(t, commandLine("align", []string{"--to", "raw"}, path, c.want),
+		require.Equal(t, shell.Command("align", []string{"--to", "raw"}, path, c.want),
 			alignUnpackedCommand(path, c.from, "raw", []string{"--to", "raw"}), path)
 	}
 }

@@ -321,11 +321,11 @@ func NotOpened(path string, err error) error {
 	switch {
 	case statErr == nil && st.IsDir():
 		if exists(filepath.Join(path, image.BundleDescriptor)) {
-			return ondisk.In(ondisk.ErrUnsupported, "%s is the folder of a %s; what to do with it: trueup inspect %s",
-				path, image.Parallels, shell.Quote(filepath.Join(path, image.BundleDescriptor)))
+			return ondisk.In(ondisk.ErrUnsupported, "%s is the folder of a %s; what to do with it: %s",
+				path, image.Parallels, shell.Command("inspect", nil, filepath.Join(path, image.BundleDescriptor)))
 		}
-		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s",
-			path, shell.Quote(path))
+		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: %s",
+			path, shell.Command("scan", nil, path))
 	case !errors.Is(err, fs.ErrNotExist) || realign.IsRemote(path):
 		return err
 	case strings.Contains(path, "://") || strings.HasPrefix(path, "["):

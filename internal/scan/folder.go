@@ -481,7 +481,7 @@ func (x *found) aside(s results.State, format string, why ondisk.Issue) *results
 
 // readAll has the notes on a packed image name the command that reads all of it.
 func readAll(i *results.Image, shown string) {
-	remedy := "to read all of it: trueup inspect --spool DIR " + shell.Quote(shown)
+	remedy := "to read all of it: " + shell.Command("inspect", []string{"--spool", "DIR"}, shown)
 	for d := range i.Disks {
 		remedied(i.Disks[d].Findings, "head", remedy)
 	}

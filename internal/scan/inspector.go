@@ -337,7 +337,7 @@ func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
 func unchecked(err error, path string) ondisk.Issue {
 	return ondisk.Issue{
 		Code: "unchecked", Effect: ondisk.Warn, Text: fmt.Sprintf("the tables were not checked as a whole: %v", err),
-		Remedy: "look at it alone with trueup inspect " + shell.Quote(path),
+		Remedy: "look at it alone with " + shell.Command("inspect", nil, path),
 	}
 }
 

@@ -36,9 +36,6 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Reported returns the code of the JSON and the exit code.
-func (e *Error) Reported() (code string, exit int) { return e.Code, e.Exit }
-
 // reply has the fields that all reports share.
 type reply struct {
 	ExitCode int `json:"exit_code"`

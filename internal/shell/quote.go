@@ -4,6 +4,7 @@ package shell
 
 import (
 	"fmt"
+	"regexp"
 	"runtime"
 	"strings"
 	"unicode"
@@ -16,6 +17,25 @@ func Quote(s string) string {
 		return QuoteWindows(s)
 	}
 	return quoteUnix(s)
+}
+
+// flagName matches a flag of trueup as it is written in a command line.
+var flagName = regexp.MustCompile(`^--[a-z-]+$`)
+
+// Command returns the command line of a command of trueup. flags are the words in front of the paths: names of flags
+// and their values.
+func Command(name string, flags []string, paths ...string) string {
+	words := []string{"trueup", name}
+	for _, word := range flags {
+		if !flagName.MatchString(word) {
+			word = Quote(word)
+		}
+		words = append(words, word)
+	}
+	for _, path := range paths {
+		words = append(words, Quote(path))
+	}
+	return strings.Join(words, " ")
 }
 
 // ForBash reports whether bash reads what Quote returns on a system that Go calls so.

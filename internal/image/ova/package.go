@@ -61,9 +61,9 @@ const (
 
 // Member is one file of a package.
 type Member struct {
-	Name string // in the package
-	Role Role
-	Size int64
+	Name string      `json:"name"` // in the package
+	Role Role        `json:"role"`
+	Size int64       `json:"size_bytes"`
 	file driver.File // nil for a folder, a link or the like
 	head int64       // where its headers begin in an archive
 	data int64       // where its bytes begin

@@ -254,8 +254,7 @@ func (i *Image) CopyName() string {
 // copiedText returns the place of the copy, and the command that proves it: all that is known of it are its name and
 // its time.
 func (i *Image) copiedText() string {
-	return "copy: " + i.Copied + "; to prove it: trueup verify " + shell.Quote(i.ExactPath()) + " " +
-		shell.Quote(i.Copied)
+	return "copy: " + i.Copied + "; to prove it: " + shell.Command("verify", nil, i.ExactPath(), i.Copied)
 }
 
 // codeWritten is the code of a kept original that was written since.

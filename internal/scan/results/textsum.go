@@ -162,7 +162,7 @@ func (p *printer) next(worst, fixable *Image) {
 	}
 	p.line("")
 	if fixable == nil {
-		p.command("To see why a copy of the worst is refused:", "trueup plan "+shell.Quote(worst.Path))
+		p.command("To see why a copy of the worst is refused:", shell.Command("plan", nil, worst.Path))
 	} else {
 		p.command("To realign the worst that can be:", fixable.Priority.Command)
 	}
