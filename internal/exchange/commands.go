@@ -67,7 +67,7 @@ func (x *run) mayResume(ctx context.Context, o Options) error {
 		return err
 	}
 	for _, f := range x.Old {
-		if (x.d.is(f.Name, f) || x.d.is(f.Other, f)) && !x.d.same(f.Name, f) && !x.d.same(f.Other, f) {
+		if x.d.there(f) && !x.d.intact(f) {
 			return &ondisk.Refusal{
 				Code: "changed", Reason: fmt.Sprintf("%v was written since its copy was made, by a guest or another "+
 					"program, and the copy lacks that", f.Name),
@@ -231,7 +231,7 @@ func (x *run) leadsToCopy() bool {
 // present refuses an undo where a file of the original has none of its names.
 func (x *run) present() error {
 	for _, f := range x.Old {
-		if f.text() || x.d.is(f.Name, f) || x.d.is(f.Other, f) || x.d.is(x.New[0].Other, f) {
+		if f.text() || x.d.there(f) || x.d.is(x.New[0].Other, f) {
 			continue
 		}
 		err := gone(f)
@@ -298,9 +298,9 @@ func (x *run) odd(files []file) (out []ondisk.Issue) {
 			if !x.d.has(f.Other) {
 				text = "the original's file %v is gone"
 			}
-		case x.d.same(f.Name, f) || x.d.same(f.Other, f):
+		case x.d.intact(f):
 			continue
-		case x.d.is(f.Name, f) || x.d.is(f.Other, f):
+		case x.d.there(f):
 		case x.d.has(f.Other):
 			text = "%v is another file than the one that was kept"
 		default:
@@ -328,7 +328,8 @@ func Finish(ctx context.Context, h *journal.Held, o Options) (journal.Done, erro
 	d := journal.Done{Text: "the original is removed, and the aligned disk stays", Files: nil}
 	if err == nil {
 		d.Files, d.Notes = names(x.New), x.notes
-		err = x.inSteps(func() error { return x.dropOriginal(&d) })
+		err = errors.Join(x.dropOriginal(&d), x.SyncFolder())
+		d.Removed = x.removed
 	}
 	if len(d.Removed) == 0 && !again {
 		d.Text = "no file of the original was there any more; the journal is removed, and the aligned disk stays"
@@ -439,7 +440,7 @@ func (x *run) dropOriginal(d *journal.Done) error {
 	another := false
 	for _, f := range x.Old {
 		if !f.text() {
-			if err := x.d.drop(f.Other, f, &d.Removed); err != nil {
+			if err := x.drop(f.Other, f); err != nil {
 				return err
 			}
 			another = another || x.d.has(f.Other)
@@ -450,7 +451,7 @@ func (x *run) dropOriginal(d *journal.Done) error {
 			if err := x.d.remove(f.Other); err != nil {
 				return err
 			}
-			d.Removed = append(d.Removed, string(f.Other))
+			x.removed = append(x.removed, string(f.Other))
 		}
 	}
 	for _, f := range x.Old {

@@ -16,8 +16,9 @@ import (
 type run struct {
 	*plan
 	*journal.Held
-	d     *folder
-	notes []ondisk.Issue // of a search for overlays
+	d       *folder
+	removed []string       // names of files that are gone by this run
+	notes   []ondisk.Issue // of a search for overlays
 }
 
 // begun returns the exchange of a journal.
@@ -29,7 +30,7 @@ func begun(h *journal.Held) (*run, error) {
 	if string(p.Old[0].Name) != h.Base {
 		return nil, ondisk.Field("journal of an exchange", "name of the disk", 0, string(p.Old[0].Name), h.Base)
 	}
-	return &run{plan: p, Held: h, d: &folder{Folder: h.Dir, sync: h.SyncFolder}}, nil
+	return &run{plan: p, Held: h, d: &folder{Folder: h.Dir}}, nil
 }
 
 // start writes the journal of an exchange. From then on the next run goes on from it.
@@ -41,63 +42,122 @@ func (p *plan) start(d *folder, path string) (*journal.Held, error) {
 	return journal.Begin(d.Folder, string(p.Old[0].Name), path, journal.Exchange, b, 0)
 }
 
-// inSteps makes changes of names, each durable before the next.
-func (x *run) inSteps(steps ...func() error) error {
-	for _, step := range steps {
-		if err := errors.Join(step(), x.SyncFolder()); err != nil {
-			return err
-		}
+// step is a part of an exchange, and its inverse in an undo. Both look for what is done already, so that they can be
+// repeated.
+type step struct {
+	several  bool               // only where the first file of the disk names others
+	done     func(x *run) bool  // the steps before are done, too
+	do, undo func(x *run) error // nil: nothing
+}
+
+// steps lists the steps in their order. An undo walks them from the end.
+var steps = []step{
+	{do: (*run).check},
+	{do: (*run).keepFiles, undo: (*run).cleanUp},
+	{several: true, do: (*run).nameKept},
+	{several: true, do: (*run).breakSeals, undo: (*run).sealsBack},
+	{several: true, do: (*run).showKept, undo: (*run).headBack},
+	{several: true, do: (*run).takeOthers, undo: (*run).othersBack},
+	{done: (*run).shown, do: (*run).takeFirst, undo: (*run).firstBack},
+	{several: true, do: (*run).takeSeals, undo: (*run).sealsOff},
+	{several: true, do: (*run).dropNames, undo: (*run).holdCopy},
+}
+
+// durably makes one direction of a step, and the names that it changes durable.
+func (x *run) durably(s step, do func(x *run) error) error {
+	if do == nil || s.several && !x.several() {
+		return nil
 	}
-	return nil
+	return errors.Join(do(x), x.SyncFolder())
 }
 
 // forward completes the exchange, from whatever point it has reached.
 func (x *run) forward() error {
-	main := x.New[0]
-	var err error
-	switch {
-	case !x.several():
-		err = x.inSteps(func() error { return x.d.swap(x.Old[0], main) })
-	case x.d.is(main.Name, main):
-		err = x.inSteps(x.takeSeals, x.dropNames)
-	default:
-		err = x.inSteps(x.check, x.keepOthers, x.nameKept, x.breakSeals, x.showKept, x.takeOthers,
-			func() error { return x.d.take(main) }, x.takeSeals, x.dropNames)
+	reached := 0
+	for i, s := range steps {
+		if s.done != nil && s.done(x) {
+			reached = i + 1
+		}
 	}
-	if err != nil {
-		return err
+	for _, s := range steps[reached:] {
+		if err := x.durably(s, s.do); err != nil {
+			return err
+		}
 	}
 	return x.Enter(journal.Kept)
 }
 
+// back brings the original back, from whatever point the exchange or an undo has reached. It returns what was removed.
+func (x *run) back() (removed []string, err error) {
+	if err := x.Enter(journal.Undoing); err != nil {
+		return nil, err
+	}
+	for _, s := range slices.Backward(steps) {
+		if err := x.durably(s, s.undo); err != nil {
+			return x.removed, err
+		}
+	}
+	return x.removed, x.Remove()
+}
+
 // check makes sure that nothing of the exchange was changed before its next step.
 func (x *run) check() error {
-	o := x.Old[0]
-	if !x.untouched() && !x.d.holds(o.Name, o.Kept) {
+	o, n := x.Old[0], x.New[0]
+	ours := x.untouched() || x.d.holds(o.Name, o.Kept)
+	if !x.several() {
+		ours = !x.d.has(o.Name) || x.d.is(o.Name, o) || x.d.is(n.Name, n)
+	}
+	if !ours {
 		return foreign(o.Name)
 	}
 	for _, f := range x.New {
-		if !x.d.is(f.Name, f) && !x.d.is(f.Other, f) {
+		if !x.d.there(f) {
 			return gone(f)
 		}
 	}
 	return nil
 }
 
-// keepOthers gives the other files of the source their new names: step 1.
-func (x *run) keepOthers() error {
-	for _, f := range x.Old[1:] {
+// keepFiles gives the files of the source second names.
+func (x *run) keepFiles() error {
+	for _, f := range x.Old {
 		if f.text() {
 			continue
 		}
-		if err := x.d.keep(f); err != nil {
+		if err := x.keep(f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// nameKept makes the source a disk under its new names: step 2.
+// keep gives a file of the source its second name, or another one where the file system has no links.
+func (x *run) keep(f file) error {
+	partial := x.New[0].Other // of the copy, which the source gets in an exchange of names
+	switch {
+	case x.d.is(f.Other, f):
+		return nil
+	case x.d.has(f.Other):
+		return foreign(f.Other)
+	case x.d.is(partial, f):
+		return failed("rename to", f.Other, x.d.At.Rename(string(partial), string(f.Other)))
+	case !x.d.is(f.Name, f):
+		return gone(f)
+	}
+	err := x.d.At.Link(string(f.Name), string(f.Other))
+	if sys.Unsupported(err) && !x.several() {
+		if err = x.d.At.Exchange(string(partial), string(f.Name)); err == nil {
+			return errors.Join(x.SyncFolder(), x.keep(f))
+		}
+	}
+	if sys.Unsupported(err) {
+		x.d.bare = true
+		err = x.d.At.Rename(string(f.Name), string(f.Other))
+	}
+	return failed("link or rename to", f.Other, err)
+}
+
+// nameKept makes the source a disk under its second names.
 func (x *run) nameKept() error {
 	for _, f := range x.Old {
 		if !f.text() {
@@ -138,14 +198,23 @@ func (x *run) breakSeal(f file, named func(f file) bool) error {
 	return x.d.remove(f.Name)
 }
 
-// showKept leads the path of the disk to the source by its new names: step 3.
+// showKept leads the path of the disk to the source by its second names.
 func (x *run) showKept() error {
 	o := x.Old[0]
 	return x.d.write(o.Name, o.Kept, o.Name, o.Other)
 }
 
-// takeOthers gives the other files of the copy their names: step 4.
+// takeOthers gives the other files of the copy their names.
 func (x *run) takeOthers() error { return x.takeThose(false) }
+
+// takeFirst gives the first file of the copy its name.
+func (x *run) takeFirst() error { return x.d.take(x.New[0]) }
+
+// shown reports whether the path of the disk leads to the copy, and a source in one file has its second name.
+func (x *run) shown() bool {
+	o, n := x.Old[0], x.New[0]
+	return x.d.is(n.Name, n) && (x.several() || x.d.is(o.Other, o))
+}
 
 // takeSeals gives the manifest of the copy its name, when all that it has digests of has its own.
 func (x *run) takeSeals() error { return x.takeThose(true) }
@@ -167,12 +236,12 @@ func (x *run) takeThose(seals bool) error {
 
 // dropNames removes the old names of files that the copy has no files for, and what it has left of itself.
 func (x *run) dropNames() error {
-	if err := x.dropLeft(nil); err != nil {
+	if err := x.dropLeft(); err != nil {
 		return err
 	}
 	for _, f := range x.Old[1:] {
 		if x.d.is(f.Other, f) {
-			if err := x.d.drop(f.Name, f, nil); err != nil {
+			if err := x.drop(f.Name, f); err != nil {
 				return err
 			}
 		}
@@ -181,50 +250,28 @@ func (x *run) dropNames() error {
 }
 
 // dropLeft removes the files of the copy that get no name.
-func (x *run) dropLeft(removed *[]string) error {
+func (x *run) dropLeft() error {
 	for _, f := range x.Left {
 		if !x.d.same(f.Name, f) {
 			continue // it is gone, and another file can have got its inode
 		}
-		if err := x.d.drop(f.Name, f, removed); err != nil {
+		if err := x.drop(f.Name, f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// back brings the original back, from whatever point the exchange or an undo has reached. It returns what was removed.
-func (x *run) back() (removed []string, err error) {
-	if err := x.Enter(journal.Undoing); err != nil {
-		return nil, err
+// drop removes a name of a file, if it has it, and notes that.
+func (x *run) drop(n name, f file) error {
+	if !x.d.is(n, f) {
+		return nil
 	}
-	if x.several() {
-		err = x.inSteps(x.holdCopy, x.sealsOff, x.showBack, x.othersBack, x.headBack, x.sealsBack)
-	} else {
-		err = x.inSteps(x.oneBack)
-	}
-	if err != nil {
-		return nil, err
-	}
-	err = x.inSteps(func() error { return x.cleanUp(&removed) })
+	err := x.d.remove(n)
 	if err == nil {
-		err = x.Remove()
+		x.removed = append(x.removed, string(n))
 	}
-	return removed, err
-}
-
-// oneBack gives a source in one file its name again.
-func (x *run) oneBack() error {
-	o, n := x.Old[0], x.New[0]
-	for _, at := range []name{o.Name, o.Other, n.Other} {
-		if x.d.is(at, o) {
-			if string(at) == string(o.Name) {
-				return nil
-			}
-			return failed("rename to", o.Name, x.d.At.Rename(string(at), string(o.Name)))
-		}
-	}
-	return gone(o)
+	return err
 }
 
 // untouched reports whether the path of the disk leads to the source as it was before the exchange. An OVF that states
@@ -262,17 +309,21 @@ func (x *run) sealsOff() error {
 	return nil
 }
 
-// showBack leads the path of the disk to the source by its new names, unless it leads to the source already.
-func (x *run) showBack() error {
+// firstBack leads the path of the disk to the source by its second names, unless it leads to the source already. A
+// source in one file gets its name again.
+func (x *run) firstBack() error {
+	if !x.several() {
+		return x.nameBack(x.Old[0])
+	}
 	for _, f := range x.Old {
-		if !f.text() && !x.d.is(f.Name, f) && !x.d.is(f.Other, f) {
+		if !f.text() && !x.d.there(f) {
 			return gone(f)
 		}
 	}
 	if x.untouched() {
 		return nil
 	}
-	if err := x.keepOthers(); err != nil {
+	if err := x.keepFiles(); err != nil {
 		return err
 	}
 	return x.showKept()
@@ -296,25 +347,39 @@ func (x *run) sealsBack() error {
 
 func (x *run) thoseBack(seals bool) error {
 	for _, f := range x.Old[1:] {
-		if f.Seal != seals || f.text() || x.d.is(f.Name, f) {
-			continue
+		if f.Seal == seals && !f.text() {
+			if err := x.nameBack(f); err != nil {
+				return err
+			}
 		}
-		from, tmp := f.Other, unfinishedName(f.Name)
+	}
+	return nil
+}
+
+// nameBack gives a file of the source its name again, in place of what has it. While a descriptor leads to the second
+// names, it keeps its own.
+func (x *run) nameBack(f file) error {
+	from, tmp := f.Other, unfinishedName(f.Name)
+	switch partial := x.New[0].Other; {
+	case x.d.is(f.Name, f):
+		return nil
+	case x.several():
 		if err := x.d.remove(tmp); err != nil {
 			return err
 		}
 		err := x.d.At.Link(string(from), string(tmp))
+		if err != nil && !sys.Unsupported(err) {
+			return failed("link or rename to", f.Name, err)
+		}
 		if err == nil {
 			from = tmp
 		}
-		if err == nil || sys.Unsupported(err) {
-			err = x.d.At.Rename(string(from), string(f.Name))
-		}
-		if err != nil {
-			return failed("link or rename to", f.Name, err)
-		}
+	case x.d.is(partial, f): // names were exchanged, on a file system without links
+		from = partial
+	case !x.d.is(from, f):
+		return gone(f)
 	}
-	return nil
+	return failed("rename to", f.Name, x.d.At.Rename(string(from), string(f.Name)))
 }
 
 // headBack leads the path of the disk to the source by its own names.
@@ -327,34 +392,34 @@ func (x *run) headBack() error {
 }
 
 // cleanUp removes the second names of the source, and what is left of the copy.
-func (x *run) cleanUp(removed *[]string) error {
+func (x *run) cleanUp() error {
 	for _, f := range x.Old {
 		var err error
 		if !f.text() {
-			err = x.d.drop(f.Other, f, removed)
+			err = x.drop(f.Other, f)
 		} else if x.d.has(f.Other) {
-			*removed = append(*removed, string(f.Other))
+			x.removed = append(x.removed, string(f.Other))
 			err = x.d.remove(f.Other)
 		}
 		if err = errors.Join(err, x.d.remove(unfinishedName(f.Name)), x.d.remove(unfinishedName(f.Other))); err != nil {
 			return err
 		}
 	}
-	return x.dropCopy(removed)
+	return x.dropCopy()
 }
 
 // dropCopy removes what is left of the copy: of its names those that the source has no files for.
-func (x *run) dropCopy(removed *[]string) error {
-	if err := x.dropLeft(removed); err != nil {
+func (x *run) dropCopy() error {
+	if err := x.dropLeft(); err != nil {
 		return err
 	}
 	for _, f := range x.New {
 		var err error
 		if f.unnamed() || x.d.same(f.Other, f) { // else another file can have got both name and inode
-			err = x.d.drop(f.Other, f, removed)
+			err = x.drop(f.Other, f)
 		}
 		if !slices.Contains(names(x.Old), string(f.Name)) {
-			err = errors.Join(err, x.d.drop(f.Name, f, removed))
+			err = errors.Join(err, x.drop(f.Name, f))
 		}
 		if err != nil {
 			return err

@@ -16,8 +16,7 @@ import (
 // folder changes the names of a folder. Each step looks first whether it was done.
 type folder struct {
 	*gate.Folder
-	sync func() error // makes the names durable
-	bare bool         // a name changed without a link or an exchange
+	bare bool // a name changed without a link or an exchange
 }
 
 // is reports whether a name leads to a file.
@@ -31,6 +30,12 @@ func (d *folder) same(n name, f file) bool {
 	st, err := d.At.Lstat(string(n))
 	return err == nil && d.is(n, f) && st.Size == f.Size && st.Modified == f.Modified
 }
+
+// there reports whether a file has one of its names.
+func (d *folder) there(f file) bool { return d.is(f.Name, f) || d.is(f.Other, f) }
+
+// intact reports whether a file has one of its names and was not written since.
+func (d *folder) intact(f file) bool { return d.same(f.Name, f) || d.same(f.Other, f) }
 
 // has reports whether a name stands in the folder.
 func (d *folder) has(n name) bool { return d.Exists(string(n)) }
@@ -62,29 +67,6 @@ func foreign(n name) error {
 	return ondisk.In(ondisk.ErrChanged, "%v is not a file of the exchange: move it away", n)
 }
 
-// second gives a file a second name that is free, or another name where the file system has no links.
-func (d *folder) second(from, to name) error {
-	err := d.At.Link(string(from), string(to))
-	if !sys.Unsupported(err) {
-		return failed("link", to, err)
-	}
-	d.bare = true
-	return failed("rename to", to, d.At.Rename(string(from), string(to)))
-}
-
-// keep gives a file of the source its other name.
-func (d *folder) keep(f file) error {
-	switch {
-	case d.is(f.Other, f):
-		return nil
-	case d.has(f.Other):
-		return foreign(f.Other)
-	case !d.is(f.Name, f):
-		return gone(f)
-	}
-	return d.second(f.Name, f.Other)
-}
-
 // take gives a file of the copy its name, in place of what has it.
 func (d *folder) take(f file) error {
 	switch {
@@ -94,40 +76,6 @@ func (d *folder) take(f file) error {
 		return gone(f)
 	}
 	return failed("rename to", f.Name, d.At.Rename(string(f.Other), string(f.Name)))
-}
-
-// swap gives the copy the name of a disk in one file, and the source its other name.
-func (d *folder) swap(o, n file) error {
-	at, in := n.Name, n.Other
-	switch {
-	case d.is(at, n):
-	case d.has(at) && !d.is(at, o):
-		return foreign(at)
-	case !d.is(in, n):
-		return gone(n)
-	case d.is(at, o) && !d.is(o.Other, o):
-		if d.has(o.Other) {
-			return foreign(o.Other)
-		}
-		err := d.At.Link(string(at), string(o.Other))
-		if sys.Unsupported(err) {
-			err = d.At.Exchange(string(in), string(at))
-		}
-		if sys.Unsupported(err) {
-			d.bare = true
-			err = d.At.Rename(string(at), string(o.Other))
-		}
-		if err := errors.Join(failed("link or rename", at, err), d.sync()); err != nil {
-			return err
-		}
-	}
-	if d.is(in, o) { // the names were exchanged
-		return failed("rename to", o.Other, d.At.Rename(string(in), string(o.Other)))
-	}
-	if !d.is(o.Other, o) {
-		return gone(o)
-	}
-	return d.take(n)
 }
 
 // read returns the bytes of a small file; nil if it is missing, unreadable or larger than most.
@@ -213,16 +161,4 @@ func (d *folder) remove(n name) error {
 		return failed("remove", n, err)
 	}
 	return nil
-}
-
-// drop removes a name of a file, if it has it, and notes that.
-func (d *folder) drop(n name, f file, removed *[]string) error {
-	if !d.is(n, f) {
-		return nil
-	}
-	err := d.remove(n)
-	if err == nil && removed != nil {
-		*removed = append(*removed, string(n))
-	}
-	return err
 }

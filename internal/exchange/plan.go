@@ -2,20 +2,17 @@
 // it. A journal records what has which name. At every moment the path of the disk leads to a complete one, but on file
 // systems with neither links nor an exchange of names, where it is missing between two renames.
 //
-// A disk in one file is exchanged by a second link and a rename. One whose first file names others takes five steps,
-// each durable before the next:
+// A disk in one file is exchanged by a second link and a rename. One whose first file names others takes more steps,
+// each durable before the next: its other files get second names, and a descriptor beside it names these. The path
+// leads to the source by the second names then, while the other files of the copy take the place of those of the
+// source, which nothing names any more. The descriptor of the copy is the last.
 //
-//  1. every other file of the source gets a second name
-//  2. a descriptor beside it names these, so that the source is a disk under both
-//  3. a second one like it replaces that of the source, whose path now leads through the second names
-//  4. the other files of the copy replace those of the source, which nothing names any more
-//  5. the descriptor of the copy replaces the one of step 3
+// A package in a folder takes the same steps: its OVF is that descriptor. Its manifest and certificate are seals, with
+// digests of the others: their names are removed before the path leads to the second names, and those of the copy
+// follow at the end. In between it is a package without a manifest.
 //
-// A package in a folder takes the same steps: its OVF is that descriptor. Its manifest and certificate hold digests of
-// the others: their names are removed before step 3, and those of the copy follow step 5. In between it is a package
-// without a manifest.
-//
-// Files are known again by their inodes, so that each step can be repeated. An undo goes the same way back.
+// The steps are a table. Files are known again by their inodes, so that each step can be repeated. An undo walks the
+// table from the end.
 package exchange
 
 import (
@@ -203,7 +200,7 @@ func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 // written reports whether a file of the source was written since the exchange began.
 func (p *plan) written(d *folder) bool {
 	return slices.ContainsFunc(p.Old, func(f file) bool {
-		return !f.text() && !d.same(f.Name, f) && !d.same(f.Other, f)
+		return !f.text() && !d.intact(f)
 	})
 }
 

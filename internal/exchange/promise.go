@@ -235,7 +235,7 @@ func (s side) as(is []shape, force bool) error {
 // found reports whether the disk is known again by an identifier, or by a file of it.
 func (s side) found(d *folder) bool {
 	return len(s.again) == 0 || slices.ContainsFunc(s.disks, shape.identified) ||
-		slices.ContainsFunc(s.again, func(f file) bool { return d.is(f.Name, f) || d.is(f.Other, f) })
+		slices.ContainsFunc(s.again, d.there)
 }
 
 // readJobs is how many chunks of compressed data are read at once.
@@ -260,7 +260,7 @@ func readChecked(ctx context.Context, p *ova.Package, disks []*image.Image, prog
 // unwritten returns the error of a file that was written since, of a disk that guests do not run from.
 func (s side) unwritten(d *folder) error {
 	for _, f := range s.still {
-		if (d.is(f.Name, f) || d.is(f.Other, f)) && !d.same(f.Name, f) && !d.same(f.Other, f) {
+		if d.there(f) && !d.intact(f) {
 			return fmt.Errorf("%s is not what it was: its file %v was written since the exchange, and no guest writes "+
 				"to a disk of this kind", s.what, f.Name)
 		}
@@ -358,7 +358,7 @@ func (s side) options() (o image.Options) {
 // copySide returns the copy, whose files can have their names yet or not.
 func (p *plan) copySide(d *folder) side {
 	s := side{what: "the aligned disk", base: string(p.New[0].Name), alias: map[string]string{}, disks: p.New[0].Disks}
-	if slices.ContainsFunc(p.Old, func(f file) bool { return d.is(f.Name, f) || d.is(f.Other, f) }) {
+	if slices.ContainsFunc(p.Old, d.there) {
 		s.again = p.New // unlike in a copy of the folder, where nothing of the exchange is removed
 	}
 	if len(s.disks) > 0 && (s.disks[0].Packed || s.disks[0].Still) {

@@ -304,7 +304,7 @@ func (s *Source) Publish(o Output) (*Result, error) {
 		return nil, err
 	}
 	defer h.Close()
-	x := &run{plan: &s.plan, Held: h, d: &folder{Folder: h.Dir, sync: h.SyncFolder}}
+	x := &run{plan: &s.plan, Held: h, d: &folder{Folder: h.Dir}}
 	_ = errors.Join(o.Release(), s.dir.Rest()) // all bytes were synced and read again before
 	if err := x.forward(); err != nil {
 		return nil, unfinishedError(s.path, err)

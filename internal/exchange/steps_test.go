@@ -3,7 +3,6 @@ package exchange
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -23,22 +22,22 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// steps is an exchange that has begun, step by step, in a folder of its own. It has a disk of three files, "vm", "data"
-// and a manifest, or of the one file "vm".
-type steps struct {
+// stepped is an exchange that has begun, step by step, in a folder of its own. It has a disk of three files, "vm",
+// "data" and a manifest, or of the one file "vm".
+type stepped struct {
 	*run
 	t   *testing.T
 	dir string
 }
 
-func begin(t *testing.T, several bool) *steps {
+func begin(t *testing.T, several bool) *stepped {
 	t.Helper()
 	return beginIn(t, t.TempDir(), several)
 }
 
-func beginIn(t *testing.T, dir string, several bool) *steps {
+func beginIn(t *testing.T, dir string, several bool) *stepped {
 	t.Helper()
-	s := &steps{t: t, dir: dir}
+	s := &stepped{t: t, dir: dir}
 	p := &plan{Old: []file{{Name: name("vm")}}, New: []file{{Name: name("vm")}}}
 	if several {
 		p.Old[0].Was, p.Old[0].Kept = []byte("old vm"), []byte("names kept data")
@@ -68,33 +67,33 @@ func beginIn(t *testing.T, dir string, several bool) *steps {
 	h, err := p.start(&folder{Folder: d}, filepath.Join(s.dir, "vm"))
 	require.NoError(t, err)
 	t.Cleanup(func() { h.Close() })
-	s.run = &run{plan: p, Held: h, d: &folder{Folder: h.Dir, sync: h.SyncFolder}}
+	s.run = &run{plan: p, Held: h, d: &folder{Folder: h.Dir}}
 	return s
 }
 
-func (s *steps) put(name, text string) {
+func (s *stepped) put(name, text string) {
 	s.t.Helper()
 	require.NoError(s.t, os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600))
 }
 
 // foreign puts another file in place of one.
-func (s *steps) foreign(name string) {
+func (s *stepped) foreign(name string) {
 	s.t.Helper()
 	s.put("tmp", "foreign")
 	require.NoError(s.t, os.Rename(filepath.Join(s.dir, "tmp"), filepath.Join(s.dir, name)))
 }
 
-func (s *steps) remove(name string) {
+func (s *stepped) remove(name string) {
 	s.t.Helper()
 	require.NoError(s.t, os.Remove(filepath.Join(s.dir, name)))
 }
 
-func (s *steps) mkdir(name string) {
+func (s *stepped) mkdir(name string) {
 	s.t.Helper()
 	require.NoError(s.t, os.Mkdir(filepath.Join(s.dir, name), 0o700))
 }
 
-func (s *steps) info(name string) sys.Info {
+func (s *stepped) info(name string) sys.Info {
 	s.t.Helper()
 	st, err := sys.Lstat(filepath.Join(s.dir, name))
 	require.NoError(s.t, err)
@@ -102,7 +101,7 @@ func (s *steps) info(name string) sys.Info {
 }
 
 // files returns the names of the folder with what the files hold.
-func (s *steps) files() map[string]string {
+func (s *stepped) files() map[string]string {
 	s.t.Helper()
 	entries, err := os.ReadDir(s.dir)
 	require.NoError(s.t, err)
@@ -117,7 +116,7 @@ func (s *steps) files() map[string]string {
 }
 
 // exchanged completes the exchange.
-func (s *steps) exchanged() {
+func (s *stepped) exchanged() {
 	s.t.Helper()
 	require.NoError(s.t, s.forward())
 	require.Equal(s.t, "new vm", s.files()["vm"])
@@ -135,75 +134,71 @@ func TestStepsRefuse(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		several bool
-		do      func(s *steps)
-		step    func(s *steps) error
+		do      func(s *stepped)
+		step    func(s *stepped) error
 		says    string
 		moves   bool // steps before the one that is refused change names
 	}{
 		"another disk has the path": {
-			true, func(s *steps) { s.foreign("vm") },
-			(*steps).forward, `"vm" ` + isForeign, false,
+			true, func(s *stepped) { s.foreign("vm") },
+			(*stepped).forward, `"vm" ` + isForeign, false,
 		},
 		"the copy is gone": {
-			true, func(s *steps) { s.remove(".data.partial") },
-			(*steps).forward, isGone, false,
+			true, func(s *stepped) { s.remove(".data.partial") },
+			(*stepped).forward, isGone, false,
 		},
 		"a kept name is taken": {
-			true, func(s *steps) { s.foreign("vm.orig") }, func(s *steps) error { return s.nameKept() }, isForeign,
+			true, func(s *stepped) { s.foreign("vm.orig") }, func(s *stepped) error { return s.nameKept() }, isForeign,
 			false,
 		},
 		"a kept name cannot be written": {
-			true, func(s *steps) { s.mkdir(".vm.orig.exchange") }, (*steps).nameKept, "remove", false,
+			true, func(s *stepped) { s.mkdir(".vm.orig.exchange") }, (*stepped).nameKept, "remove", false,
 		},
 		"another manifest": {
-			true, func(s *steps) { s.foreign("mf") },
-			func(s *steps) error { return s.breakSeals() }, isForeign, false,
+			true, func(s *stepped) { s.foreign("mf") },
+			func(s *stepped) error { return s.breakSeals() }, isForeign, false,
 		},
-		"a name that cannot be looked at": {true, func(*steps) {}, func(s *steps) error {
+		"a name that cannot be looked at": {true, func(*stepped) {}, func(s *stepped) error {
 			return s.breakSeal(file{Seal: true, Name: []byte("a\x00")}, func(file) bool { return true })
 		}, "look at", false},
 		"another manifest at the end": {
-			true, func(s *steps) { s.foreign("mf") }, func(s *steps) error { return s.takeSeals() }, isForeign, false,
+			true, func(s *stepped) { s.foreign("mf") }, func(s *stepped) error { return s.takeSeals() }, isForeign, false,
 		},
 		"keep: a taken name": {
-			true, func(s *steps) { s.foreign("data.orig") },
-			func(s *steps) error { return s.keepOthers() }, isForeign, false,
+			true, func(s *stepped) { s.foreign("data.orig") },
+			func(s *stepped) error { return s.keepFiles() }, isForeign, false,
 		},
 		"keep: another file": {
-			true, func(s *steps) { s.foreign("data") },
-			func(s *steps) error { return s.keepOthers() }, isGone, false,
+			true, func(s *stepped) { s.foreign("data") },
+			func(s *stepped) error { return s.keepFiles() }, isGone, false,
 		},
 		"take: another file": {
-			true, func(s *steps) { s.foreign(".data.partial") },
-			func(s *steps) error { return s.takeOthers() }, isGone, false,
+			true, func(s *stepped) { s.foreign(".data.partial") },
+			func(s *stepped) error { return s.takeOthers() }, isGone, false,
 		},
-		"swap: another disk": {false, func(s *steps) { s.foreign("vm") }, (*steps).forward, isForeign, false},
-		"swap: no copy":      {false, func(s *steps) { s.remove(".vm.partial") }, (*steps).forward, isGone, false},
+		"swap: another disk": {false, func(s *stepped) { s.foreign("vm") }, (*stepped).forward, isForeign, false},
+		"swap: no copy":      {false, func(s *stepped) { s.remove(".vm.partial") }, (*stepped).forward, isGone, false},
 		"swap: a taken name": {
-			false, func(s *steps) { s.foreign("vm.orig") },
-			(*steps).forward, `"vm.orig" ` + isForeign, false,
+			false, func(s *stepped) { s.foreign("vm.orig") },
+			(*stepped).forward, `"vm.orig" ` + isForeign, false,
 		},
-		"swap: no original": {false, func(s *steps) { s.remove("vm") }, (*steps).forward, isGone, false},
-		"swap: the folder is not durable": {
-			false, func(s *steps) { s.d.sync = func() error { return errors.New("no flush") } }, (*steps).forward,
-			"no flush", true,
-		},
+		"swap: no original": {false, func(s *stepped) { s.remove("vm") }, (*stepped).forward, isGone, false},
 		"write: its first name is taken": {
-			true, func(s *steps) { s.mkdir(".vm.exchange") }, (*steps).showKept, "remove", false,
+			true, func(s *stepped) { s.mkdir(".vm.exchange") }, (*stepped).showKept, "remove", false,
 		},
 		"write: nothing to be like": {
-			true, func(*steps) {}, func(s *steps) error {
+			true, func(*stepped) {}, func(s *stepped) error {
 				return s.d.write(s.Old[0].Name, []byte("x"),
 					[]byte("absent"))
 			},
 			"attributes of", false,
 		},
-		"write: no folder": {true, func(*steps) {}, func(s *steps) error {
+		"write: no folder": {true, func(*stepped) {}, func(s *stepped) error {
 			require.NoError(s.t, s.Remove())
 			require.NoError(s.t, os.RemoveAll(s.dir))
 			return s.showKept()
 		}, "create", true},
-		"back: no room in the journal": {true, func(s *steps) { s.exchanged() }, func(s *steps) (err error) {
+		"back: no room in the journal": {true, func(s *stepped) { s.exchanged() }, func(s *stepped) (err error) {
 			b := disktest.ReadFile(s.t, filepath.Join(s.dir, "vm"+journal.Suffix))
 			s.Journal, err = journal.Read(bytes.NewReader(b))
 			require.NoError(s.t, err)
@@ -211,45 +206,45 @@ func TestStepsRefuse(t *testing.T) {
 			return err
 		}, "vm.trueup", false},
 		"back: a taken first name": {
-			true, func(s *steps) { s.exchanged(); s.mkdir(".data.exchange") },
-			func(s *steps) error { return s.thoseBack(false) }, "remove", false,
+			true, func(s *stepped) { s.exchanged(); s.mkdir(".data.exchange") },
+			func(s *stepped) error { return s.thoseBack(false) }, "remove", false,
 		},
 		"back: nothing to link": {
-			true, func(s *steps) { s.exchanged(); s.remove("data.orig") },
-			(*steps).othersBack, "link or rename to", false,
+			true, func(s *stepped) { s.exchanged(); s.remove("data.orig") },
+			(*stepped).othersBack, "link or rename to", false,
 		},
 		"back: another manifest": {
-			true, func(s *steps) { s.exchanged(); s.foreign("mf") },
-			(*steps).sealsOff, isForeign, false,
+			true, func(s *stepped) { s.exchanged(); s.foreign("mf") },
+			(*stepped).sealsOff, isForeign, false,
 		},
 		"back: a manifest unwritten": {
-			true, func(s *steps) { s.exchanged(); s.mkdir(".mf.exchange") }, (*steps).sealsBack, "remove", false,
+			true, func(s *stepped) { s.exchanged(); s.mkdir(".mf.exchange") }, (*stepped).sealsBack, "remove", false,
 		},
 		"back: a file is gone where the path leads to the source": {
-			true, func(s *steps) { s.remove("data") }, (*steps).showBack, isGone, false,
+			true, func(s *stepped) { s.remove("data") }, (*stepped).firstBack, isGone, false,
 		},
-		"back: a file is gone": {true, func(s *steps) { s.exchanged(); s.remove("data.orig") }, func(s *steps) error {
+		"back: a file is gone": {true, func(s *stepped) { s.exchanged(); s.remove("data.orig") }, func(s *stepped) error {
 			_, err := s.back()
 			return err
 		}, isGone, true},
 		"back: a taken name": {
-			true, func(s *steps) { require.NoError(s.t, s.showKept()); s.foreign("data.orig") }, (*steps).showBack,
+			true, func(s *stepped) { require.NoError(s.t, s.showKept()); s.foreign("data.orig") }, (*stepped).firstBack,
 			isForeign, false,
 		},
-		"back: a name of a step stays": {true, func(s *steps) { s.mkdir(".data.orig.exchange") }, func(s *steps) error {
-			return s.cleanUp(&[]string{})
+		"back: a name of a step stays": {true, func(s *stepped) { s.mkdir(".data.orig.exchange") }, func(s *stepped) error {
+			return s.cleanUp()
 		}, "remove", true},
 		"a folder that cannot be listed": {
-			true, func(s *steps) { require.NoError(s.t, os.RemoveAll(s.dir)); s.mkdir("") },
-			func(s *steps) error { return s.free("vm", nil, "") }, "no such file", true,
+			true, func(s *stepped) { require.NoError(s.t, os.RemoveAll(s.dir)); s.mkdir("") },
+			func(s *stepped) error { return s.free("vm", nil, "") }, "no such file", true,
 		},
 		"undo: a name that cannot be looked at": {
-			true, func(s *steps) { s.exchanged(); s.New = append(s.New, file{Name: name("a\x00")}) },
-			func(s *steps) error { return s.mayUndo(t.Context(), Options{}) }, "look at", false,
+			true, func(s *stepped) { s.exchanged(); s.New = append(s.New, file{Name: name("a\x00")}) },
+			func(s *stepped) error { return s.mayUndo(t.Context(), Options{}) }, "look at", false,
 		},
 		"undo: a name of a step stays": {
-			true, func(s *steps) { s.exchanged(); s.mkdir(".data.orig.exchange") },
-			func(s *steps) error {
+			true, func(s *stepped) { s.exchanged(); s.mkdir(".data.orig.exchange") },
+			func(s *stepped) error {
 				_, err := Undo(t.Context(), s.Held, Options{Force: true})
 				return err
 			}, "remove", true,
@@ -272,14 +267,14 @@ func TestFolderKeepsItsFiles(t *testing.T) {
 		t.Skip("needs root for chattr")
 	}
 	chattr := disktest.Tool(t, "chattr")
-	for name, step := range map[string]func(s *steps) error{
-		"names that the copy has no files for": func(s *steps) error { return s.dropNames() },
-		"the original":                         func(s *steps) error { return s.dropOriginal(&journal.Done{}) },
-		"a text of the original": func(s *steps) error {
+	for name, step := range map[string]func(s *stepped) error{
+		"names that the copy has no files for": func(s *stepped) error { return s.dropNames() },
+		"the original":                         func(s *stepped) error { return s.dropOriginal(&journal.Done{}) },
+		"a text of the original": func(s *stepped) error {
 			s.Old = s.Old[:1]
 			return s.dropOriginal(&journal.Done{})
 		},
-		"the copy": func(s *steps) error { return s.dropCopy(&[]string{}) },
+		"the copy": func(s *stepped) error { return s.dropCopy() },
 	} {
 		s := begin(t, true)
 		s.exchanged()
@@ -340,7 +335,7 @@ func TestSealsAreBrokenOnce(t *testing.T) {
 }
 
 // source returns the files of the folder but for those of the copy.
-func (s *steps) source() map[string]string {
+func (s *stepped) source() map[string]string {
 	s.t.Helper()
 	out := s.files()
 	maps.DeleteFunc(out, func(n, _ string) bool { return strings.HasSuffix(n, ".partial") })
