@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/diskcopy"
-	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -60,14 +59,11 @@ func (x *run) mayResume(ctx context.Context, o Options) error {
 	if err := x.copyIdle(); err != nil {
 		return err
 	}
-	if x.d.is(x.New[0].Name, x.New[0]) {
-		return x.copyStands(ctx, o)
-	}
-	if err := x.free(string(x.Old[0].Name), names(slices.Concat(x.Old, x.New)), string(x.Old[0].Other)); err != nil {
-		return err
-	}
-	for _, f := range x.Old {
-		if x.d.there(f) && !x.d.intact(f) {
+	if !x.d.is(x.New[0].Name, x.New[0]) {
+		if err := x.free(x.Old[0].Name, names(slices.Concat(x.Old, x.New)), o, ""); err != nil {
+			return err
+		}
+		if f := x.d.written(x.Old); f != nil {
 			return &ondisk.Refusal{
 				Code: "changed", Reason: fmt.Sprintf("%v was written since its copy was made, by a guest or another "+
 					"program, and the copy lacks that", f.Name),
@@ -75,7 +71,22 @@ func (x *run) mayResume(ctx context.Context, o Options) error {
 			}
 		}
 	}
-	return x.copyStands(ctx, o)
+	if x.New[0].Disks == nil || !x.d.there(x.New[0]) {
+		return nil // of an earlier version; or the steps say which file is another
+	}
+	_, err := x.judged(ctx, x.copySide(x.d), Options{Progress: o.Progress}, "", "bring the original back: trueup undo "+
+		shell.Quote(x.Work.Path))
+	return err
+}
+
+// judged refuses to go on to a disk that is not the one that the exchange promised, and returns its files. but says why
+// that counts.
+func (x *run) judged(ctx context.Context, s side, o Options, but, remedy string) ([]*gate.File, error) {
+	files, err := s.promised(ctx, x.d, o)
+	if err == nil || ctx.Err() != nil { // which says nothing of the disk
+		return files, ctx.Err()
+	}
+	return nil, &ondisk.Refusal{Code: "format", Reason: err.Error() + but, Remedy: remedy}
 }
 
 // copyIdle refuses a copy that still has names of its own, and that was written under them since the exchange began, or
@@ -89,12 +100,8 @@ func (x *run) copyIdle() error {
 		if x.Work.Phase != journal.Begun || f.unnamed() || !x.d.is(at, f) {
 			continue
 		}
-		written := !x.d.same(at, f)
-		if open, err := x.d.OpenAny(string(at), ondisk.ErrReference); err == nil {
-			written = written || open.Written()
-			_ = open.Close() // it was read
-		}
-		if written {
+		open, _ := x.d.writable(at) // a file that cannot be opened is known by its time
+		if open || !x.d.same(at, f) {
 			return &ondisk.Refusal{
 				Code: "changed",
 				Reason: fmt.Sprintf("%v, a file of the copy, was written since the exchange began, or is open for "+
@@ -104,21 +111,6 @@ func (x *run) copyIdle() error {
 		}
 	}
 	return nil
-}
-
-// copyStands refuses to complete an exchange by a copy that is not the one that was written.
-func (x *run) copyStands(ctx context.Context, o Options) error {
-	n := x.New[0]
-	if n.Disks == nil || !x.d.is(n.Name, n) && !x.d.is(n.Other, n) {
-		return nil // of an earlier version; or the steps say which file is another
-	}
-	err := x.copySide(x.d).promised(ctx, x.d, Options{Progress: o.Progress})
-	if err == nil || ctx.Err() != nil { // which says nothing of the disk
-		return ctx.Err()
-	}
-	return &ondisk.Refusal{
-		Code: "format", Reason: err.Error(), Remedy: "bring the original back: " + x.Work.Command("undo"),
-	}
 }
 
 // Undo brings the original back. What was written to the disk since the exchange is lost with it, which o has to
@@ -133,7 +125,7 @@ func Undo(ctx context.Context, h *journal.Held, o Options) (journal.Done, error)
 	}
 	d := journal.Done{
 		Text: "the original is back under its own names", Files: names(x.Old),
-		Notes: slices.Concat(x.odd(x.Old), x.notes),
+		Notes: slices.Concat(x.odd(), x.notes),
 	}
 	if d.Removed, err = x.back(); err != nil {
 		return d, fmt.Errorf("%w; give the undo again when the cause is removed", err)
@@ -153,39 +145,42 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 	if x.Work.Phase == journal.Undoing && !x.leadsToCopy() {
 		return nil
 	}
-	if err := x.free(string(x.New[0].Name), names(x.New), string(x.Old[0].Other)); err != nil {
-		return err
+	mixes, loses := "", ""
+	if x.keeps(x.d) { // else the copy was no disk yet, or is none any more
+		x.elsewhere(o, "one in another folder that was made since the exchange would mix the new layout with the old one")
+		mixes = "give --force if it was made before the exchange and needs the original"
+		loses = "give --force if it is to be based on the disk at its old name (qemu-img rebase -u)"
 	}
-	if x.Work.Phase == journal.Kept { // what a guest writes to it now, nothing has judged
-		if err := x.free(string(x.Old[0].Other), x.kept(), string(x.New[0].Name)); err != nil {
-			return err
-		}
+	err := x.free(x.New[0].Name, names(x.New), o, mixes)
+	if err == nil && x.Work.Phase == journal.Kept { // what a guest writes to it now, nothing has judged
+		err = x.free(x.Old[0].Other, x.kept(), o, loses)
 	}
-	if err := x.overlaysOfUndo(o); err != nil {
-		return err
+	if err == nil {
+		err = x.originalStands(ctx, o)
 	}
-	if err := x.originalStands(ctx, o); err != nil {
-		return err
-	}
-	if odd := x.odd(x.Old); len(odd) > 0 && x.Work.Phase == journal.Kept && !o.Force {
-		return &ondisk.Refusal{
+	if odd := x.odd(); err == nil && len(odd) > 0 && x.Work.Phase == journal.Kept && !o.Force {
+		err = &ondisk.Refusal{
 			Code: "changed", Reason: odd[0].Text + ", and an undo removes the aligned disk for it",
 			Remedy: "compare the two disks; give --force to bring the original back, or keep the aligned disk: " +
 				x.Work.Command("finish", "--force"),
 		}
 	}
+	if err == nil && !o.Force {
+		err = x.copyUnwritten()
+	}
+	return err
+}
+
+// copyUnwritten refuses to remove a copy that was written since the exchange. In the middle of an exchange or an undo,
+// another file can have its name.
+func (x *run) copyUnwritten() error {
 	for _, f := range x.New {
-		pending := x.Work.Phase == journal.Begun && x.d.same(f.Other, f)
-		if o.Force || pending || x.d.same(f.Name, f) {
-			continue
-		}
-		if there, err := x.d.stands(f.Name); err != nil {
+		there, err := x.d.stands(f.Name)
+		if err != nil {
 			return err
-		} else if !there {
-			continue // an undo loses nothing of it
 		}
-		if x.Work.Phase != journal.Kept && !x.d.is(f.Name, f) {
-			continue // the copy is not complete, or an undo has begun to remove it
+		if !there || x.d.same(f.Name, f) || x.Work.Phase != journal.Kept && !x.d.is(f.Name, f) {
+			continue
 		}
 		remedy := "give --force to lose it"
 		if x.Work.Phase == journal.Kept {
@@ -202,22 +197,12 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 
 // originalStands refuses to remove the copy where the original is not what it was.
 func (x *run) originalStands(ctx context.Context, o Options) error {
-	original := x.originalSide(x.d, x.Work.Phase)
-	err := original.whole(x.d)
-	if err == nil && original.disks != nil { // journals of earlier versions have none
-		err = original.promised(ctx, x.d, o)
-	}
-	if err == nil || ctx.Err() != nil {
-		return ctx.Err()
-	}
-	r := &ondisk.Refusal{
-		Code: "format", Reason: err.Error() + ", and the aligned disk is all there is",
-		Remedy: "restore the bytes of the original from a backup, then give the undo again",
-	}
+	remedy := "restore the bytes of the original from a backup, then give the undo again"
 	if x.Work.Phase == journal.Kept {
-		r.Remedy = "keep the aligned disk: " + x.Work.Command("finish", "--force")
+		remedy = "keep the aligned disk: trueup finish --force " + shell.Quote(x.Work.Path)
 	}
-	return r
+	_, err := x.judged(ctx, x.originalSide(x.d, x.Work.Phase), o, ", and the aligned disk is all there is", remedy)
+	return err
 }
 
 // leadsToCopy reports whether the path still leads to the copy in an undo. The first file of the source, which the undo
@@ -255,56 +240,18 @@ func (x *run) present() error {
 	return nil
 }
 
-// free refuses a disk that a program has open, or that something beside it needs. but is another name of the disk. Its
-// own files need it under the other names that the exchange gives them, too: a VMDK names itself.
-func (x *run) free(base string, files []string, but string) error {
-	own := []string{base, but}
-	for _, f := range slices.Concat(x.Old, x.New) {
-		if x.d.is(f.Other, f) {
-			own = append(own, string(f.Other))
-		}
-	}
-	user, err := otherUser(x.Dir, files, own...)
-	if err != nil {
-		return err
-	}
-	if user != "" {
-		return &ondisk.Refusal{
-			Code: "reference", Reason: fmt.Sprintf("%q needs the disk %q", user, base),
-			Remedy: "remove it, or consolidate it first",
-		}
-	}
-	return x.idle(base)
-}
-
-// idle refuses a disk or a package at a name that a program has open.
-func (x *run) idle(base string) error {
-	busy, err := x.eachAt(base, func(img *image.Image) ([]ondisk.Issue, error) { return img.UsedBy(x.Writers) })
-	if err == nil && len(busy) > 0 {
-		err = &ondisk.Refusal{Code: "busy", Reason: busy[0].Text, Remedy: busy[0].Remedy}
-	}
-	return err
-}
-
 // odd returns a warning for each file of the source that is gone or was written since the exchange.
-func (x *run) odd(files []file) (out []ondisk.Issue) {
-	for _, f := range files {
+func (x *run) odd() (out []ondisk.Issue) {
+	for _, f := range x.Old {
 		text := "the original's file %v was written since the exchange"
 		switch {
-		case f.text():
-			if x.Work.Phase != journal.Kept || x.d.holds(f.Other, f.Kept) {
-				continue
-			}
-			if !x.d.has(f.Other) {
-				text = "the original's file %v is gone"
-			}
-		case x.d.intact(f):
+		case f.text() && (x.Work.Phase != journal.Kept || x.d.holds(f.Other, f.Kept)), !f.text() && x.d.intact(f):
 			continue
-		case x.d.there(f):
-		case x.d.has(f.Other):
-			text = "%v is another file than the one that was kept"
-		default:
+		case !f.text() && x.d.there(f):
+		case !x.d.has(f.Other):
 			text = "the original's file %v is gone"
+		case !f.text():
+			text = "%v is another file than the one that was kept"
 		}
 		out = append(out, ondisk.Issue{
 			Code: "original-changed", Effect: ondisk.Warn, Text: fmt.Sprintf(text, f.Other),
@@ -350,17 +297,18 @@ func (x *run) kept() (out []string) {
 
 // mayFinish refuses to remove an original that is all there is, or that something needs.
 func (x *run) mayFinish(ctx context.Context, o Options) error {
-	orig := string(x.Old[0].Other)
-	if err := x.free(orig, x.kept(), string(x.Old[0].Name)); err != nil {
+	loses := ""
+	if slices.ContainsFunc(x.Old, func(f file) bool { return x.d.is(f.Other, f) }) { // else no file of it is removed
+		x.elsewhere(o, "one of the original in another folder has lost its base")
+		loses = "give --force to lose it"
+	}
+	if err := x.free(x.Old[0].Other, x.kept(), o, loses); err != nil {
 		return err
 	}
-	if err := x.overlaysOfFinish(o); err != nil {
+	if err := x.copyStands(ctx, o); err != nil {
 		return err
 	}
-	if err := x.stands(ctx, o); err != nil {
-		return err
-	}
-	if odd := x.odd(x.Old); len(odd) > 0 && !o.Force {
+	if odd := x.odd(); len(odd) > 0 && !o.Force {
 		return &ondisk.Refusal{Code: "changed", Reason: odd[0].Text, Remedy: "give --force to remove it all the same"}
 	}
 	for _, s := range x.Old[0].Disks {
@@ -375,64 +323,25 @@ func (x *run) mayFinish(ctx context.Context, o Options) error {
 	return nil
 }
 
-// stands refuses a path that does not lead to the aligned disk, or to one that uses files of the original.
-func (x *run) stands(ctx context.Context, o Options) error {
+// copyStands refuses a path that does not lead to the aligned disk, or to one that uses files of the original.
+func (x *run) copyStands(ctx context.Context, o Options) error {
 	side := x.copySide(x.d)
 	side.alias = nil // all names are those of the disk
-	err := side.promised(ctx, x.d, o)
-	var set *gate.Opened
-	if err == nil {
-		set, err = x.openDisk(side.base)
+	back := "bring the original back: trueup undo --force " + shell.Quote(x.Work.Path)
+	remedy := back
+	if !o.Force {
+		remedy += "; or give --force, if this disk is the one that is to stay"
 	}
-	if err != nil && ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err != nil {
-		r := &ondisk.Refusal{
-			Code: "format", Reason: err.Error() + ", and the original is all there is",
-			Remedy: "bring the original back: " + x.Work.Command("undo", "--force"),
-		}
-		if !o.Force {
-			r.Remedy += "; or give --force, if this disk is the one that is to stay"
-		}
-		return r
-	}
-	defer set.Close()
-	for _, f := range set.Handles {
+	files, err := x.judged(ctx, side, o, ", and the original is all there is", remedy)
+	for _, f := range files {
 		if slices.ContainsFunc(x.Old, func(o file) bool { return o.Inode == f.Info.Inode && o.Inode != 0 }) {
 			return &ondisk.Refusal{
 				Code: "reference", Reason: fmt.Sprintf("the disk uses %q, a file of the original", f.Name()),
-				Remedy: "bring the original back: " + x.Work.Command("undo", "--force"),
+				Remedy: back,
 			}
 		}
 	}
-	return nil
-}
-
-// openDisk opens all files of a disk or a package.
-func (x *run) openDisk(base string) (*gate.Opened, error) {
-	dir, err := x.Dir.Again()
-	if err != nil {
-		return nil, err
-	}
-	p, disks, err := openPackage(dir, base)
-	for _, img := range disks {
-		err = errors.Join(err, img.Close())
-	}
-	if p != nil && err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
-	if p != nil {
-		return p.Opened(), nil
-	}
-	if dir, err = x.Dir.Again(); err != nil {
-		return nil, err
-	}
-	img, err := image.OpenIn(dir, base, x.copySide(x.d).options())
-	if err != nil {
-		return nil, errors.Join(err, dir.Close())
-	}
-	return &img.Opened, nil
+	return err
 }
 
 // dropOriginal removes the files of the original. What has only the name of one is not its file, and stays.
@@ -447,15 +356,13 @@ func (x *run) dropOriginal(d *journal.Done) error {
 		}
 	}
 	for _, f := range x.Old { // one that names another file is not the original's, although it has the same bytes
-		if f.text() && !another && x.d.holds(f.Other, f.Kept) {
+		switch {
+		case f.text() && !another && x.d.holds(f.Other, f.Kept):
 			if err := x.d.remove(f.Other); err != nil {
 				return err
 			}
 			x.removed = append(x.removed, string(f.Other))
-		}
-	}
-	for _, f := range x.Old {
-		if x.d.has(f.Other) {
+		case x.d.has(f.Other):
 			d.Notes = append(d.Notes, ondisk.Issue{
 				Code: "original-changed", Effect: ondisk.Warn, Remedy: "remove it by hand if it is not needed",
 				Text: fmt.Sprintf("%v is not the file that was kept under this name, and stays", f.Other),

@@ -37,6 +37,25 @@ func (d *folder) there(f file) bool { return d.is(f.Name, f) || d.is(f.Other, f)
 // intact reports whether a file has one of its names and was not written since.
 func (d *folder) intact(f file) bool { return d.same(f.Name, f) || d.same(f.Other, f) }
 
+// written returns the first of some files that was written since; nil if none was.
+func (d *folder) written(files []file) *file {
+	for i, f := range files {
+		if d.there(f) && !d.intact(f) {
+			return &files[i]
+		}
+	}
+	return nil
+}
+
+// writable reports whether a program has a file open for writing.
+func (d *folder) writable(n name) (bool, error) {
+	f, err := d.OpenAny(string(n), ondisk.ErrReference)
+	if err != nil {
+		return false, err
+	}
+	return f.Written(), f.Close()
+}
+
 // has reports whether a name stands in the folder.
 func (d *folder) has(n name) bool { return d.Exists(string(n)) }
 

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -12,86 +13,84 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// eachAt hands over the image at a name, or each disk of the package there. One that does not open has its file only.
-func (x *run) eachAt(
-	base string, use func(img *image.Image) ([]ondisk.Issue, error),
-) (out []ondisk.Issue, err error) {
-	again, err := x.Dir.Again()
+// free refuses a disk, or the disks of a package, that a program has open, or that something beside it needs. force
+// says what --force does to an overlay below the folder of the disk or in o.Search; empty: none is looked for.
+func (x *run) free(base name, files []string, o Options, force string) error {
+	// Its own files need it under the other names that the exchange gives them, too: a VMDK names itself.
+	own := []string{string(x.Old[0].Name), string(x.Old[0].Other)}
+	for _, f := range slices.Concat(x.Old, x.New) {
+		if x.d.is(f.Other, f) {
+			own = append(own, string(f.Other))
+		}
+	}
+	user, err := otherUser(x.Dir, files, own...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if p, disks, _ := openPackage(again, base); p != nil { // a disk that cannot be opened has its own error later
-		for _, img := range disks {
-			found, bad := use(img)
-			out, err = append(out, found...), errors.Join(err, bad, img.Close())
-		}
-		return out, errors.Join(err, p.Close())
+	if user != "" {
+		return needed(user, base, "remove it, or consolidate it first")
 	}
-	dir := gate.NewFolder(x.Dir.At)
-	img, err := image.OpenIn(dir, base, image.Options{})
+	disks, err := x.openToAsk(base)
 	if err != nil {
-		f, err := dir.OpenAny(base, ondisk.ErrReference)
-		if err != nil {
-			return nil, nil //nolint:nilerr // there is nothing
-		}
-		img = &image.Image{
-			Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}},
-		}
+		return err
 	}
-	out, err = use(img)
-	return out, errors.Join(err, img.CloseFiles())
+	for _, img := range disks.images {
+		busy, bad := img.UsedBy(x.Writers)
+		if bad == nil && len(busy) > 0 {
+			bad = &ondisk.Refusal{Code: "busy", Reason: busy[0].Text, Remedy: busy[0].Remedy}
+		}
+		if bad == nil && force != "" {
+			bad = x.overlays(img, base, o, force)
+		}
+		err = cmp.Or(err, bad)
+	}
+	return errors.Join(err, disks.close())
 }
 
-// overlaysOfUndo refuses an undo by which an overlay in another folder loses the copy, or the name of the original.
-func (x *run) overlaysOfUndo(o Options) error {
-	if !x.keeps(x.d) {
-		return nil // the copy was no disk yet, or is none any more
+func needed(user string, base name, remedy string) error {
+	return &ondisk.Refusal{
+		Code: "reference", Reason: fmt.Sprintf("%.1024q needs the disk %v", user, base), Remedy: remedy,
 	}
-	x.notes = append(x.notes, elsewhere(o, "one in another folder that was made since the exchange would mix the new "+
-		"layout with the old one"))
-	err := x.overlays(string(x.New[0].Name), o, "give --force if it was made before the exchange "+
-		"and needs the original")
-	if err == nil {
-		err = x.overlays(string(x.Old[0].Other), o, "give --force if it is to be based on the disk at "+
-			"its old name (qemu-img rebase -u)")
-	}
-	return err
 }
 
-// overlaysOfFinish refuses a finish by which an overlay in another folder loses the original.
-func (x *run) overlaysOfFinish(o Options) error {
-	if !slices.ContainsFunc(x.Old, func(f file) bool { return x.d.is(f.Other, f) }) {
-		return nil // no file of it is removed
+// openToAsk opens the image at a name, or the package there. One that does not open has its file only: it has its own
+// error later.
+func (x *run) openToAsk(base name) (*opened, error) {
+	disks, err := openAt(x.Dir, string(base), nil, image.Options{})
+	if disks != nil {
+		return disks, nil
 	}
-	x.notes = append(x.notes, elsewhere(o, "one of the original in another folder has lost its base"))
-	return x.overlays(string(x.Old[0].Other), o, "give --force to lose it")
+	dir, errDir := x.Dir.Again()
+	if errDir != nil {
+		return nil, errors.Join(err, errDir)
+	}
+	f, err := dir.OpenAny(string(base), ondisk.ErrReference)
+	if err != nil {
+		return &opened{}, dir.Close() // there is nothing
+	}
+	return &opened{images: []*image.Image{{
+		Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: string(base), Handles: []*gate.File{f}},
+	}}}, nil
 }
 
 // overlays refuses to remove the base of an overlay below the folder of the disk or in o.Search. It notes folders and
 // files that it could not read.
-func (x *run) overlays(base string, o Options, force string) error {
-	var found []string
-	missed, err := x.eachAt(base, func(img *image.Image) ([]ondisk.Issue, error) {
-		beside, err := img.Children()
-		beside = slices.DeleteFunc(beside, func(i ondisk.Issue) bool {
-			return i.Effect == ondisk.Refuse // what needs a name of the disk, free has refused
-		})
-		near, below, bad := img.OverlaysNear(x.home(), o.Search)
-		found = append(found, near...)
-		return slices.Concat(beside, below), errors.Join(err, bad)
+func (x *run) overlays(img *image.Image, base name, o Options, force string) error {
+	missed, err := img.Children()
+	missed = slices.DeleteFunc(missed, func(i ondisk.Issue) bool {
+		return i.Effect == ondisk.Refuse // what needs a name of the disk, free has refused
 	})
-	for _, i := range missed {
+	found, below, bad := img.OverlaysNear(x.home(), o.Search)
+	for _, i := range slices.Concat(missed, below) {
 		if !slices.ContainsFunc(x.notes, func(n ondisk.Issue) bool { return n.Text == i.Text }) {
 			x.notes = append(x.notes, i)
 		}
 	}
-	if err != nil || len(found) == 0 || o.Force {
-		return err
+	err = errors.Join(err, bad)
+	if err == nil && len(found) > 0 && !o.Force {
+		err = needed(found[0], base, "consolidate or remove it first; or "+force)
 	}
-	return &ondisk.Refusal{
-		Code: "reference", Reason: fmt.Sprintf("%.1024q needs the disk %q", found[0], base),
-		Remedy: "consolidate or remove it first; or " + force,
-	}
+	return err
 }
 
 // home returns the path of the folder of the disk.
@@ -103,14 +102,14 @@ func (x *run) home() string {
 }
 
 // elsewhere warns of overlays in folders that are not searched: the disk does not hold who names it.
-func elsewhere(o Options, harm string) ondisk.Issue {
+func (x *run) elsewhere(o Options, harm string) {
 	seen := "its folder and below"
 	if len(o.Search) > 0 {
 		seen += ", and in those of --allow-folder,"
 	}
-	return ondisk.Issue{
+	x.notes = append(x.notes, ondisk.Issue{
 		Code: "overlays-elsewhere", Effect: ondisk.Warn,
 		Text:   fmt.Sprintf("overlays of it (linked clones, snapshots) were looked for in %s only: %s", seen, harm),
 		Remedy: "give --allow-folder DIR where other folders can hold some: those in DIR and below are refused",
-	}
+	})
 }

@@ -172,40 +172,43 @@ type side struct {
 	base  string // name by which it is opened
 	alias map[string]string
 	disks []shape // that were promised; nil: the journal is older than promises
-	files []file  // that keep their sizes: all but the copy of a disk that guests run from
-	still []file  // that no guest writes to
+	files []file  // that keep their sizes, and that no guest writes to: all but the copy that guests run from
 	again []file  // of which one has to be found again, where nothing on the disk identifies it
 	exact bool    // no guest is to have written it
 }
 
-// promised judges whether a disk is the one that the exchange promised: it opens as a whole, is not malformed, not
-// smaller, its table, volumes and identifiers are as they were, and all data with a checksum are sound. o.Force accepts
-// another table, other identifiers and files that were written, and nothing else. The error is a plain reason.
-func (s side) promised(ctx context.Context, d *folder, o Options) error {
-	err := s.whole(d)
-	if err == nil && !o.Force {
-		err = s.unwritten(d)
+// promised judges whether a disk is the one that the exchange promised, and returns its files: it opens as a whole, is
+// not malformed, not smaller, its table, volumes and identifiers are as they were, and all data with a checksum are
+// sound. o.Force accepts another table, other identifiers and files that were written, and nothing else. The error is a
+// plain reason.
+func (s side) promised(ctx context.Context, d *folder, o Options) (files []*gate.File, err error) {
+	if err := s.whole(d); err != nil || s.exact && s.disks == nil {
+		return nil, err // journals of earlier versions say no more of an original
 	}
+	if f := d.written(s.files); f != nil && !s.exact && !o.Force {
+		return nil, fmt.Errorf("%s is not what it was: its file %v was written since the exchange, and no guest writes "+
+			"to a disk of this kind", s.what, f.Name)
+	}
+	at, err := s.open(d.Folder)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return s.open(d.Folder, func(p *ova.Package, disks []*image.Image) error {
-		is, err := shapesOf(disks, p != nil)
-		if err != nil {
-			return fmt.Errorf("%s %q cannot be read (%w)", s.what, s.base, err)
-		}
-		if err := s.as(is, o.Force); err != nil {
-			return err
-		}
-		if !o.Force && !s.found(d) {
-			return fmt.Errorf("%s %q is another file than the one that was written, and nothing on it identifies the "+
-				"disk", s.what, s.base)
-		}
-		if err := readChecked(ctx, p, disks, o.Progress); err != nil {
-			return fmt.Errorf("%s %q is damaged (%w)", s.what, s.base, err)
-		}
-		return nil
-	})
+	defer func() { err = errors.Join(err, at.close()) }()
+	is, err := at.shapes()
+	if err != nil {
+		return nil, fmt.Errorf("%s %q cannot be read (%w)", s.what, s.base, err)
+	}
+	if err := s.as(is, o.Force); err != nil {
+		return nil, err
+	}
+	if !o.Force && !s.found(d) {
+		return nil, fmt.Errorf("%s %q is another file than the one that was written, and nothing on it identifies the "+
+			"disk", s.what, s.base)
+	}
+	if err := at.readChecked(ctx, o.Progress); err != nil {
+		return nil, fmt.Errorf("%s %q is damaged (%w)", s.what, s.base, err)
+	}
+	return at.files(), nil
 }
 
 // as compares the disks of a side with the promise.
@@ -242,27 +245,16 @@ func (s side) found(d *folder) bool {
 const readJobs = 4
 
 // readChecked reads all data that carry a checksum: the files that a manifest names, and compressed data.
-func readChecked(ctx context.Context, p *ova.Package, disks []*image.Image, progress diskcopy.Progress) error {
+func (o *opened) readChecked(ctx context.Context, progress diskcopy.Progress) error {
 	progress = cmp.Or(progress, diskcopy.Progress(diskcopy.Unwatched{}))
-	if p != nil {
-		if err := p.Check(ctx, progress); err != nil {
+	if o.pkg != nil {
+		if err := o.pkg.Check(ctx, progress); err != nil {
 			return err
 		}
 	}
-	for _, img := range disks {
+	for _, img := range o.images {
 		if err := align.Decode(ctx, img.Disk, readJobs, progress); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// unwritten returns the error of a file that was written since, of a disk that guests do not run from.
-func (s side) unwritten(d *folder) error {
-	for _, f := range s.still {
-		if d.there(f) && !d.intact(f) {
-			return fmt.Errorf("%s is not what it was: its file %v was written since the exchange, and no guest writes "+
-				"to a disk of this kind", s.what, f.Name)
 		}
 	}
 	return nil
@@ -287,61 +279,90 @@ func (s side) whole(d *folder) error {
 	return nil
 }
 
-// shapes opens a side and returns the shapes of its disks.
-func (s side) shapes(d *gate.Folder) (out []shape, err error) {
-	err = s.open(d, func(p *ova.Package, disks []*image.Image) (err error) {
-		out, err = shapesOf(disks, p != nil)
-		return err
-	})
-	return out, err
+// open opens the disk of a side.
+func (s side) open(d *gate.Folder) (*opened, error) {
+	o, err := openAt(d, s.base, s.alias, s.options())
+	if err != nil {
+		if o != nil {
+			err = errors.Join(err, o.close())
+		}
+		return nil, fmt.Errorf("%s %q cannot be opened (%w)", s.what, s.base, err)
+	}
+	return o, nil
 }
 
-// open opens a side and hands over its disks, and their package; nil for a disk in none.
-func (s side) open(d *gate.Folder, use func(p *ova.Package, disks []*image.Image) error) error {
+// opened is a disk, or a package with its disks, that is open.
+type opened struct {
+	pkg    *ova.Package // nil for a disk in none
+	images []*image.Image
+}
+
+// openAt opens the disk or the package at a name of a folder. A package is returned without its disks that cannot be
+// opened, with their errors.
+func openAt(d *gate.Folder, base string, alias map[string]string, as image.Options) (*opened, error) {
 	dir, err := d.Again()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	dir.Alias = s.alias
-	p, disks, err := openPackage(dir, s.base)
-	if p != nil {
-		if err != nil {
-			err = s.unopened(err)
-		} else {
-			err = use(p, disks)
-		}
-		for _, img := range disks {
-			err = errors.Join(err, img.Close())
-		}
-		return errors.Join(err, p.Close())
+	dir.Alias = alias
+	p, err := ova.OpenIn(dir, base)
+	if err == nil {
+		return openDisks(p)
 	}
 	if !errors.Is(err, ondisk.ErrNoMatch) {
-		return s.unopened(err)
+		return nil, err
 	}
 	if dir, err = d.Again(); err != nil {
-		return err
+		return nil, err
 	}
-	dir.Alias = s.alias
-	img, err := image.OpenIn(dir, s.base, s.options())
+	dir.Alias = alias
+	img, err := image.OpenIn(dir, base, as)
 	if err != nil {
-		return errors.Join(s.unopened(err), dir.Close())
+		return nil, errors.Join(err, dir.Close())
 	}
-	return errors.Join(use(nil, []*image.Image{img}), img.Close())
+	return &opened{images: []*image.Image{img}}, nil
 }
 
-// unopened returns the error of a side that cannot be opened.
-func (s side) unopened(err error) error {
-	return fmt.Errorf("%s %q cannot be opened (%w)", s.what, s.base, err)
+// openDisks opens the disks of a package.
+func openDisks(p *ova.Package) (*opened, error) {
+	o := &opened{pkg: p}
+	var err error
+	for _, x := range p.Disks() {
+		img, bad := p.Open(x, image.Options{})
+		if bad == nil {
+			o.images = append(o.images, img)
+		}
+		err = errors.Join(err, bad)
+	}
+	return o, err
 }
 
-// shapesOf returns the shapes of disks, of a package or not.
-func shapesOf(disks []*image.Image, packed bool) (out []shape, err error) {
-	for _, img := range disks {
+// files lists the files of a disk or a package.
+func (o *opened) files() []*gate.File {
+	if o.pkg != nil {
+		return o.pkg.Opened().Handles
+	}
+	return o.images[0].Handles
+}
+
+// shapes returns the shapes of the disks.
+func (o *opened) shapes() (out []shape, err error) {
+	for _, img := range o.images {
 		s, bad := shapeOf(img)
-		s.Packed = packed
+		s.Packed = o.pkg != nil
 		out, err = append(out, s), errors.Join(err, bad)
 	}
 	return out, err
+}
+
+func (o *opened) close() (err error) {
+	for _, img := range o.images {
+		err = errors.Join(err, img.Close())
+	}
+	if o.pkg != nil {
+		err = errors.Join(err, o.pkg.Close())
+	}
+	return err
 }
 
 // options returns the options by which the disk of a side was opened first.
@@ -362,7 +383,7 @@ func (p *plan) copySide(d *folder) side {
 		s.again = p.New // unlike in a copy of the folder, where nothing of the exchange is removed
 	}
 	if len(s.disks) > 0 && (s.disks[0].Packed || s.disks[0].Still) {
-		s.files, s.still = p.New, p.New
+		s.files = p.New
 	}
 	for _, f := range p.New {
 		if !d.is(f.Name, f) && d.is(f.Other, f) {

@@ -291,12 +291,17 @@ func (s *Source) Publish(o Output) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.idle(); err != nil {
+	if err := s.idle(d); err != nil {
 		return nil, err
 	}
 	written := s.plan.copySide(d)
 	written.disks = s.plan.Old[0].Disks // it is opened as the source was
-	if s.plan.New[0].Disks, err = written.shapes(s.dir); err != nil {
+	at, err := written.open(s.dir)
+	if err == nil {
+		s.plan.New[0].Disks, err = at.shapes()
+		err = errors.Join(err, at.close())
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read the copy: %w", err)
 	}
 	h, err := s.plan.start(d, s.path)
@@ -320,21 +325,17 @@ func (s *Source) Publish(o Output) (*Result, error) {
 }
 
 // idle refuses a source that a program has open for writing: it would go on with a file that has lost its name.
-func (s *Source) idle() error {
+func (s *Source) idle(d *folder) error {
 	for _, f := range s.plan.Old {
-		open, err := s.dir.OpenAny(string(f.Name), ondisk.ErrReference)
-		if err != nil {
-			return err
-		}
-		yes := open.Written()
-		if err := open.Close(); err != nil {
-			return err
-		}
-		if yes {
-			return &ondisk.Refusal{
+		open, err := d.writable(f.Name)
+		if err == nil && open {
+			err = &ondisk.Refusal{
 				Code: "busy", Remedy: "end that (as root, fuser or losetup -j can name it), and run again",
 				Reason: fmt.Sprintf("%v is open for writing in another program, or in the kernel", f.Name),
 			}
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -415,35 +416,10 @@ func (s *Source) file(base string) *file {
 	return nil
 }
 
-// openPackage opens the package at a name of a folder, which is the package's from then on, and its disks. p is nil for
-// another file.
-func openPackage(dir *gate.Folder, base string) (p *ova.Package, disks []*image.Image, err error) {
-	if p, err = ova.OpenIn(dir, base); err != nil {
-		return nil, nil, err
-	}
-	disks, err = openDisks(p)
-	return p, disks, err
-}
-
-// openDisks opens the disks of a package.
-func openDisks(p *ova.Package) (disks []*image.Image, err error) {
-	for _, x := range p.Disks() {
-		img, bad := p.Open(x, image.Options{})
-		if bad == nil {
-			disks = append(disks, img)
-		}
-		err = errors.Join(err, bad)
-	}
-	return disks, err
-}
-
 // packageShapes returns the shapes of the disks of a package.
 func packageShapes(p *ova.Package) ([]shape, error) {
 	disks, err := openDisks(p)
-	out, bad := shapesOf(disks, true)
-	err = errors.Join(err, bad)
-	for _, img := range disks {
-		err = errors.Join(err, img.Close())
-	}
-	return out, err
+	out, bad := disks.shapes()
+	disks.pkg = nil // it stays open
+	return out, errors.Join(err, bad, disks.close())
 }

@@ -236,7 +236,7 @@ func TestStepsRefuse(t *testing.T) {
 		}, "remove", true},
 		"a folder that cannot be listed": {
 			true, func(s *stepped) { require.NoError(s.t, os.RemoveAll(s.dir)); s.mkdir("") },
-			func(s *stepped) error { return s.free("vm", nil, "") }, "no such file", true,
+			func(s *stepped) error { return s.free(name("vm"), nil, Options{}, "") }, "no such file", true,
 		},
 		"undo: a name that cannot be looked at": {
 			true, func(s *stepped) { s.exchanged(); s.New = append(s.New, file{Name: name("a\x00")}) },
@@ -358,9 +358,7 @@ func TestUndoNamesWhatItRemoves(t *testing.T) {
 	_, err = begun(s.Held)
 	require.ErrorContains(t, err, "name of the disk")
 	s.Dir.Close()
-	err = s.idle("vm")
-	require.Error(t, err)
-	_, err = s.openDisk("vm")
+	_, err = s.openToAsk(name("vm"))
 	require.Error(t, err)
 }
 
