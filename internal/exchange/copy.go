@@ -57,19 +57,10 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 	const anew = "write it beside the disk: trueup align DISK COPY"
 	here, errHere := s.dir.At.Stat(".")
 	there, errThere := img.Dir.At.Stat(".")
-	if err := errors.Join(errHere, errThere); err != nil {
-		return err
-	}
-	st, err := sys.Lstat(img.Path)
-	newest := int64(0)
-	for _, f := range img.Handles {
-		newest = max(newest, f.Info.Modified)
-	}
+	err := errors.Join(errHere, errThere, s.checkPath(img.Path))
 	switch {
 	case err != nil:
 		return err
-	case !st.Mode.IsRegular():
-		return s.refuse("reference", "it is a link or no regular file", "name the file itself")
 	case !here.Same(there):
 		return s.refuse("unsupported", "it lies in another folder than the disk, and only names of one folder are "+
 			"exchanged", anew)
@@ -78,18 +69,14 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 	case kindOf(img) != s.kind:
 		return s.refuse("unsupported", fmt.Sprintf("it is a %s, and the disk a %s", kindOf(img), s.kind), anew)
 	}
+	newest := int64(0)
 	for _, f := range img.Handles {
-		fixed, err := s.immovable(f.Name())
-		switch {
-		case err != nil:
+		newest = max(newest, f.Info.Modified)
+		if err := s.checkFile(f); err != nil {
 			return err
-		case fixed != "":
-			return s.refuse("output", fmt.Sprintf("%q is immutable or append-only", fixed), "run chattr -i -a on it")
-		case !img.Dir.Holds(f) || f.Info.Device != here.Device || f.Info.Inode == 0:
-			return s.refuse("unsupported", fmt.Sprintf("%q lies on another file system", f.Name()), anew)
-		case f.Info.Links > 1:
-			return s.refuse("reference", fmt.Sprintf("%q has %d hard links", f.Name(), f.Info.Links),
-				"remove the others")
+		}
+		if !img.Dir.Holds(f) {
+			return s.refuse("unsupported", fmt.Sprintf("%q lies in another folder", f.Name()), anew)
 		}
 	}
 	for _, o := range s.plan.Old {
@@ -128,28 +115,14 @@ func (s *Source) checkNeeded(img *image.Image, by image.Writers, search []string
 	for _, f := range img.Handles {
 		own = append(own, f.Name())
 	}
-	w, err := journal.At(img.Path)
-	switch {
-	case err != nil:
-		return err
-	case w != nil && (w.Kind != "" || w.Blocks):
-		i := w.Issue()
-		return s.refuse(i.Code, i.Text, i.Remedy)
-	}
-	if claim, err := journal.Claiming(s.dir, own...); claim != nil || err != nil {
-		if claim != nil {
-			err = claim.Refusal("it cannot get the names of the disk", img.Path)
-		}
+	user, err := s.user(img.Path, own)
+	if err != nil {
 		return err
 	}
 	busy, err := img.UsedBy(by)
 	if err == nil && len(busy) > 0 {
 		err = &ondisk.Refusal{Code: "busy", Reason: busy[0].Text, Remedy: busy[0].Remedy}
 	}
-	if err != nil {
-		return err
-	}
-	user, err := otherUser(s.dir, own, own[0])
 	if err != nil {
 		return err
 	}

@@ -8,163 +8,14 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/journal"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
 )
-
-// shape describes a disk in the journal, so that a later command can judge the disk that stays before it removes the
-// other one.
-type shape struct {
-	Packed bool     `json:",omitempty"` // it is a disk of a package
-	Format string   `json:",omitempty"`
-	Sector int64    `json:",omitempty"` // bytes
-	Size   int64    // bytes
-	Still  bool     `json:",omitempty"` // no guest writes to an image of this kind
-	Scheme string   `json:",omitempty"` // of the partition table; empty: none
-	ID     string   `json:",omitempty"` // signature of the disk, or GUID of its GPT
-	inside          // of a disk without a table
-	Parts  []part   `json:",omitempty"`
-	Faults []string `json:",omitempty"` // codes of the malformed parts that the disk had already
-	Lost   string   `json:",omitempty"` // what the image holds that a copy lacks, such as internal snapshots
-
-	texts map[string]string // of the faults
-}
-
-// part describes a partition.
-type part struct {
-	Number   int
-	Off, Len int64 // bytes
-	Type     string
-	GUID     string `json:",omitempty"` // of its entry
-	inside
-}
-
-// maxParts bounds the partitions of a disk that a journal lists.
-const maxParts = 128
-
-// codeMark is the code of an image with the mark of an unfinished copy.
-const codeMark = "unfinished"
-
-// shapeOf reads the shape of an image, by the looks of an inspection: image, map, table, volumes and boot chain.
-func shapeOf(img *image.Image) (s shape, err error) {
-	s = shape{Format: img.Format, Sector: img.Disk.SectorSize(), Size: img.Disk.Size(), Still: img.ReadOnly}
-	issues := slices.Clone(img.Issues)
-	if img.Check != nil {
-		found, err := img.Check()
-		if err != nil {
-			return s, err
-		}
-		issues = append(issues, found...)
-	}
-	l, err := layout.Read(img.Disk, table.Geometry{Heads: img.Heads, Sectors: img.Sectors})
-	if err != nil {
-		return s, err
-	}
-	g := &boot.Guest{Disk: img.Disk}
-	if l.Table != nil {
-		s.Scheme, s.ID = string(l.Table.Scheme), diskID(l.Table)
-	} else {
-		whole := table.Partition{Range: disk.Range{Len: s.Size}}
-		s.inside = insideOf(g, boot.Partition{Partition: whole, Volume: l.Volume})
-	}
-	for _, p := range l.Partitions[:min(len(l.Partitions), maxParts)] {
-		s.Parts = append(s.Parts, partOf(g, p))
-	}
-	for _, i := range slices.Concat(issues, l.Issues) {
-		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || i.Code == codeMark {
-			s.fault(i.Code, i.Text)
-		}
-	}
-	if i := slices.IndexFunc(img.Issues, func(i ondisk.Issue) bool { return i.Code == driver.CodeSnapshots }); i >= 0 {
-		s.Lost = img.Issues[i].Text
-	}
-	if _, err := align.Look(img.Disk, img.Child, nil); err != nil {
-		s.fault("unreadable-map", err.Error())
-	}
-	return s, nil
-}
-
-// fault notes a malformed part, once for each code.
-func (s *shape) fault(code, text string) {
-	if slices.Contains(s.Faults, code) {
-		return
-	}
-	if s.texts == nil {
-		s.texts = map[string]string{}
-	}
-	s.Faults, s.texts[code] = append(s.Faults, code), text
-}
-
-func partOf(g *boot.Guest, p boot.Partition) part {
-	return part{
-		Number: p.Number, Off: p.Off, Len: p.Len, Type: p.TypeID(), GUID: given(p.GUID), inside: insideOf(g, p),
-	}
-}
-
-// known reports whether the disk holds anything that is known.
-func (s shape) known() bool { return s.Scheme != "" || s.Volume != "" }
-
-// unsound returns why a disk cannot replace one of the shape s, whatever the user accepts; empty if it can.
-func (s shape) unsound(is shape, exactly bool) string {
-	for _, code := range is.Faults {
-		if !slices.Contains(s.Faults, code) && is.Size >= s.Size {
-			return is.texts[code]
-		}
-	}
-	switch {
-	case is.Packed != s.Packed:
-		return "it is another kind of file: a package, or none any more"
-	case is.Size < s.Size:
-		return fmt.Sprintf("it has %d bytes, and had %d", is.Size, s.Size)
-	}
-	return s.lost(is, exactly)
-}
-
-// differs returns how the table or an identifier of a disk differs from the shape s; empty if none does. A guest may
-// change lengths and types of partitions and add some, which counts only if the disk is to be exactly as it was.
-func (s shape) differs(is shape, exactly bool) string {
-	switch {
-	case is.Scheme != s.Scheme || s.Scheme == "" && is.Volume != s.Volume:
-		return fmt.Sprintf("it holds %s, and held %s", is.content(), s.content())
-	case exactly && len(is.Parts) != len(s.Parts):
-		return fmt.Sprintf("it has %d partitions, and had %d", len(is.Parts), len(s.Parts))
-	}
-	for _, was := range s.Parts {
-		i := slices.IndexFunc(is.Parts, func(p part) bool { return p.Number == was.Number })
-		if i < 0 {
-			return fmt.Sprintf("its partition %d is gone", was.Number)
-		}
-		switch p := is.Parts[i]; {
-		case p.Off != was.Off:
-			return fmt.Sprintf("its partition %d starts at byte %d, and started at %d", p.Number, p.Off, was.Off)
-		case exactly && (p.Len != was.Len || p.Type != was.Type):
-			return fmt.Sprintf("its partition %d has %d bytes and type %s, and had %d and %s", p.Number, p.Len, p.Type,
-				was.Len, was.Type)
-		}
-	}
-	return s.another(is)
-}
-
-// content describes in one phrase what a disk holds.
-func (s shape) content() string {
-	switch {
-	case s.Scheme != "":
-		return "a partition table (" + s.Scheme + ")"
-	case s.Volume != "":
-		return "a volume (" + s.Volume + ") and no partition table"
-	}
-	return "nothing that is known"
-}
 
 // side is one of the two disks of an exchange, as it stands in the folder.
 type side struct {
@@ -221,10 +72,7 @@ func (s side) as(is []shape, force bool) error {
 			len(s.disks))
 	}
 	for i, was := range s.disks {
-		why := was.unsound(is[i], s.exact)
-		if why == "" && !force {
-			why = was.differs(is[i], s.exact)
-		}
+		why := was.differs(is[i], s.exact, force)
 		if why != "" && len(is) > 1 {
 			why = fmt.Sprintf("of its disk %d, %s", i+1, why)
 		}

@@ -1,7 +1,6 @@
 package exchange
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,7 +36,7 @@ type Output interface {
 // New checks, before anything is written, that the files of an image can be exchanged.
 func New(img *image.Image) (*Source, error) {
 	s := &Source{path: img.Path, dir: img.Dir, kind: kindOf(img)}
-	err := s.checkPath()
+	err := s.checkPath(s.path)
 	if err == nil && img.Packaged() {
 		err = s.refuse("unsupported", "it is a disk of a package", "exchange the package as a whole")
 	}
@@ -96,19 +95,19 @@ func (s *Source) refuse(code, reason, remedy string) error {
 }
 
 // checkPath refuses a path that is a link, and a disk on which work is open.
-func (s *Source) checkPath() error {
-	st, err := sys.Lstat(s.path)
+func (s *Source) checkPath(path string) error {
+	st, err := sys.Lstat(path)
 	switch {
 	case err != nil:
 		return err
 	case st.Mode&fs.ModeSymlink != 0:
-		real, _ := filepath.EvalSymlinks(s.path)
+		real, _ := filepath.EvalSymlinks(path)
 		return s.refuse("reference", fmt.Sprintf("it is a link to %q", real), "name that file itself")
 	case !st.Mode.IsRegular():
 		return s.refuse("unsupported", "it is no regular file, and has no name to exchange",
 			"write a copy: trueup align SOURCE DEST")
 	}
-	w, err := journal.At(s.path)
+	w, err := journal.At(path)
 	if w == nil || w.Kind == "" && !w.Blocks {
 		return err
 	}
@@ -116,34 +115,42 @@ func (s *Source) checkPath() error {
 	return s.refuse(i.Code, i.Text, i.Remedy)
 }
 
-// add notes a file of the source.
-func (s *Source) add(disk string, f *gate.File) error {
+// checkFile refuses a file whose name cannot change.
+func (s *Source) checkFile(f *gate.File) error {
+	const other = "write a copy: trueup align SOURCE DEST"
 	home, err := s.dir.At.Lstat(".")
 	if err != nil {
 		return err
 	}
-	o := oldFile(disk, f)
-	if fixed, err := s.immovable(f.Name()); fixed != "" || err != nil {
-		return cmp.Or(err, s.refuse("output", fmt.Sprintf("%q is immutable or append-only, and its name cannot change",
-			fixed),
-			"take the attribute away: chattr -i -a"))
-	}
+	fixed, err := s.immovable(f.Name())
 	switch {
+	case err != nil:
+		return err
+	case fixed != "":
+		return s.refuse("output", fmt.Sprintf("%q is immutable or append-only, and its name cannot change", fixed),
+			"take the attribute away: chattr -i -a")
 	case f.Info.Links > 1:
-		return s.refuse("reference", fmt.Sprintf("%q has %d hard links, and the others would stay the old disk",
+		return s.refuse("reference", fmt.Sprintf("%q has %d hard links, and the others would not change",
 			f.Name(), f.Info.Links), "remove the others, or write a copy and rename it by hand")
 	case f.Info.Device != home.Device:
 		return s.refuse("unsupported", fmt.Sprintf("%q is on another file system than its folder, so that it "+
-			"cannot be renamed",
-			f.Name()), "write a copy: trueup align SOURCE DEST")
+			"cannot be renamed", f.Name()), other)
 	case f.Info.Inode == 0:
-		return s.refuse("unsupported", "files of this file system have no numbers by which they are known again",
-			"write a copy: trueup align SOURCE DEST")
+		return s.refuse("unsupported", "files of this file system have no numbers by which they are known again", other)
+	}
+	return nil
+}
+
+// add notes a file of the source.
+func (s *Source) add(disk string, f *gate.File) error {
+	if err := s.checkFile(f); err != nil {
+		return err
 	}
 	if n := TooLong(disk, f.Name()); n != "" {
 		return s.refuse("limit", fmt.Sprintf("%.64q… would have %d bytes, at most %d are allowed", n, len(n),
 			journal.MaxName), "rename the disk")
 	}
+	o := oldFile(disk, f)
 	s.plan.Old = append(s.plan.Old, o)
 	return s.mayTake(o.Other)
 }
@@ -194,19 +201,25 @@ func (s *Source) addTracked(disk, tracked string) error {
 
 // checkUsers refuses a disk whose files something else in the folder names, or the open work of another disk needs.
 func (s *Source) checkUsers() error {
-	own := names(s.plan.Old)
-	if c, err := journal.Claiming(s.dir, own...); c != nil || err != nil {
-		if c != nil {
-			err = c.Refusal("replace: its file "+fmt.Sprintf("%.256q", c.File)+" cannot be exchanged", s.path)
-		}
-		return err
+	user, err := s.user(s.path, names(s.plan.Old))
+	if user != "" {
+		err = s.refuse("reference", fmt.Sprintf("%q names files of it too, and would find others under their names",
+			user), "exchange that one, or remove it if it is not used any more")
 	}
-	user, err := otherUser(s.dir, own, own[0])
-	if user == "" {
-		return err
+	return err
+}
+
+// user returns what in the folder names files of the disk at a path. It refuses files that the open work of another
+// disk needs.
+func (s *Source) user(path string, files []string) (string, error) {
+	c, err := journal.Claiming(s.dir, files...)
+	if c != nil {
+		err = c.Refusal("replace: its file "+fmt.Sprintf("%.256q", c.File)+" cannot be exchanged", path)
 	}
-	return s.refuse("reference", fmt.Sprintf("%q names files of it too, and would find others under their names", user),
-		"exchange that one, or remove it if it is not used any more")
+	if err != nil {
+		return "", err
+	}
+	return otherUser(s.dir, files, files[0])
 }
 
 // otherUser returns an image or a package that names one of the files. These and the disks themselves do not count, nor
@@ -355,7 +368,7 @@ func (s *Source) result() *Result {
 func NewPackage(p *ova.Package) (*Source, error) {
 	files := p.Opened()
 	s := &Source{path: p.Path, dir: files.Dir}
-	err := s.checkPath()
+	err := s.checkPath(s.path)
 	for _, f := range files.Handles {
 		if err == nil {
 			err = s.add(files.Base, f)
