@@ -42,33 +42,75 @@ func (p *plan) start(d *folder, path string) (*journal.Held, error) {
 	return journal.Begin(d.Folder, string(p.Old[0].Name), path, journal.Exchange, b, 0)
 }
 
-// step is a part of an exchange, and its inverse in an undo. Both look for what is done already, so that they can be
-// repeated.
+// step is a part of an exchange: what it does with each of its files, and how an undo takes that back. Both look for
+// what is done already, so that they can be repeated.
 type step struct {
-	several  bool               // only where the first file of the disk names others
-	done     func(x *run) bool  // the steps before are done, too
-	do, undo func(x *run) error // nil: nothing
+	name     string
+	files    func(x *run) []file
+	done     func(x *run) bool          // nothing is left of this step, nor of those before it
+	do, undo func(x *run, f file) error // nil: nothing
 }
 
-// steps lists the steps in their order. An undo walks them from the end.
+// steps lists the steps in their order. An undo walks them from the end. Those between the seals of the source and
+// those of the copy are for a disk whose first file names others.
 var steps = []step{
-	{do: (*run).check},
-	{do: (*run).keepFiles, undo: (*run).cleanUp},
-	{several: true, do: (*run).nameKept},
-	{several: true, do: (*run).breakSeals, undo: (*run).sealsBack},
-	{several: true, do: (*run).showKept, undo: (*run).headBack},
-	{several: true, do: (*run).takeOthers, undo: (*run).othersBack},
-	{done: (*run).shown, do: (*run).takeFirst, undo: (*run).firstBack},
-	{several: true, do: (*run).takeSeals, undo: (*run).sealsOff},
-	{several: true, do: (*run).dropNames, undo: (*run).holdCopy},
+	{name: "copy", files: copied, do: (*run).find, undo: (*run).dropCopy},
+	{name: "left of the copy", files: left, undo: (*run).dropLeft},
+	{name: "source", files: first, do: (*run).look},
+	{name: "second names", files: data, do: (*run).keep, undo: (*run).dropSecond},
+	{name: "second texts", files: texts, do: (*run).writeSecond, undo: (*run).dropSecond},
+	{name: "seals of the source", files: seals, do: (*run).breakSeal, undo: (*run).sealBack},
+	{name: "path to the second names", files: firstText, do: (*run).showSecond, undo: (*run).headBack},
+	{name: "other files of the copy", files: copiedOthers, do: (*run).take},
+	{name: "other files of the source", files: others, undo: (*run).nameBack},
+	{name: "path to the copy", files: first, done: (*run).shown, do: (*run).showCopy, undo: (*run).firstBack},
+	{name: "seals of the copy", files: copiedSeals, do: (*run).takeSeal, undo: (*run).sealOff},
+	{name: "left of the exchange", files: left, do: (*run).dropLeft},
+	{name: "names of no file", files: data, do: (*run).dropName},
+	{name: "second name of the copy", files: firstText, undo: (*run).holdCopy},
 }
 
-// durably makes one direction of a step, and the names that it changes durable.
-func (x *run) durably(s step, do func(x *run) error) error {
-	if do == nil || s.several && !x.several() {
+// first returns the first file of the source, and firstText the one that names others.
+func first(x *run) []file     { return x.Old[:1] }
+func firstText(x *run) []file { return chosen(x.Old[:1], file.text) }
+
+// data returns the files of the source that are known by their inodes, others those behind the first that are no
+// seals.
+func data(x *run) []file { return chosen(x.Old, func(f file) bool { return !f.text() }) }
+
+func others(x *run) []file {
+	return chosen(x.Old[1:], func(f file) bool { return !f.text() && !f.Seal })
+}
+func texts(x *run) []file { return chosen(x.Old, file.text) }
+func seals(x *run) []file { return chosen(x.Old, func(f file) bool { return f.Seal }) }
+
+// copied returns the files of the copy, and left those that get no name.
+func copied(x *run) []file       { return x.New }
+func copiedOthers(x *run) []file { return chosen(x.New[1:], func(f file) bool { return !f.Seal }) }
+func copiedSeals(x *run) []file  { return chosen(x.New, func(f file) bool { return f.Seal }) }
+func left(x *run) []file         { return x.Left }
+
+func chosen(files []file, which func(f file) bool) (out []file) {
+	for _, f := range files {
+		if which(f) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// durably does with the files of a step what one direction of it does, and makes the names durable.
+func (x *run) durably(s step, do func(x *run, f file) error) error {
+	files := s.files(x)
+	if do == nil || len(files) == 0 {
 		return nil
 	}
-	return errors.Join(do(x), x.SyncFolder())
+	for _, f := range files {
+		if err := do(x, f); err != nil {
+			return err
+		}
+	}
+	return x.SyncFolder()
 }
 
 // forward completes the exchange, from whatever point it has reached.
@@ -100,33 +142,22 @@ func (x *run) back() (removed []string, err error) {
 	return x.removed, x.Remove()
 }
 
-// check makes sure that nothing of the exchange was changed before its next step.
-func (x *run) check() error {
-	o, n := x.Old[0], x.New[0]
-	ours := x.untouched() || x.d.holds(o.Name, o.Kept)
-	if !x.several() {
-		ours = !x.d.has(o.Name) || x.d.is(o.Name, o) || x.d.is(n.Name, n)
-	}
-	if !ours {
-		return foreign(o.Name)
-	}
-	for _, f := range x.New {
-		if !x.d.there(f) {
-			return gone(f)
-		}
+// find requires a file of the copy.
+func (x *run) find(f file) error {
+	if !x.d.there(f) {
+		return gone(f)
 	}
 	return nil
 }
 
-// keepFiles gives the files of the source second names.
-func (x *run) keepFiles() error {
-	for _, f := range x.Old {
-		if f.text() {
-			continue
-		}
-		if err := x.keep(f); err != nil {
-			return err
-		}
+// look requires that the path leads to one of the disks of the exchange.
+func (x *run) look(o file) error {
+	ours := x.untouched() || x.d.holds(o.Name, o.Kept)
+	if !o.text() {
+		ours = !x.d.has(o.Name) || x.d.is(o.Name, o) || x.d.is(o.Name, x.New[0])
+	}
+	if !ours {
+		return foreign(o.Name)
 	}
 	return nil
 }
@@ -157,121 +188,59 @@ func (x *run) keep(f file) error {
 	return failed("link or rename to", f.Other, err)
 }
 
-// nameKept makes the source a disk under its second names.
-func (x *run) nameKept() error {
-	for _, f := range x.Old {
-		if !f.text() {
-			continue
-		}
-		if x.d.has(f.Other) && !x.d.holds(f.Other, f.Kept) {
-			return foreign(f.Other)
-		}
-		if err := x.d.write(f.Other, f.Kept, f.Name); err != nil {
-			return err
-		}
+// writeSecond writes a text of the source that names the others by their second names, under its own.
+func (x *run) writeSecond(f file) error {
+	if x.d.has(f.Other) && !x.d.holds(f.Other, f.Kept) {
+		return foreign(f.Other)
 	}
-	return nil
+	return x.d.write(f.Other, f.Kept, f.Name)
 }
 
-// breakSeals removes the names of the source's manifest and certificate. They do not fit what the path leads to next.
-func (x *run) breakSeals() error {
-	for _, f := range x.Old {
-		if err := x.breakSeal(f, x.d.named); err != nil {
-			return err
-		}
+// dropSecond removes the second name of a file of the source, and what a step has left of it.
+func (x *run) dropSecond(f file) error {
+	var err error
+	if !f.text() {
+		err = x.drop(f.Other, f)
+	} else if x.d.has(f.Other) {
+		x.removed = append(x.removed, string(f.Other))
+		err = x.d.remove(f.Other)
 	}
-	return nil
+	return errors.Join(err, x.d.remove(unfinishedName(f.Name)), x.d.remove(unfinishedName(f.Other)))
 }
 
-// breakSeal removes the name of a manifest or a certificate, which has to be that of the file.
-func (x *run) breakSeal(f file, named func(f file) bool) error {
-	if !f.Seal {
-		return nil
-	}
-	stands, err := x.d.stands(f.Name)
+// breakSeal removes the name of a manifest or a certificate of the source, which does not fit what the path leads to
+// next.
+func (x *run) breakSeal(f file) error { return x.unname(f.Name, x.d.named(f)) }
+
+// unname removes the name of a file of the exchange.
+func (x *run) unname(n name, ours bool) error {
+	stands, err := x.d.stands(n)
 	switch {
 	case err != nil || !stands:
 		return err
-	case !named(f):
-		return foreign(f.Name)
+	case !ours:
+		return foreign(n)
 	}
-	return x.d.remove(f.Name)
+	return x.d.remove(n)
 }
 
-// showKept leads the path of the disk to the source by its second names.
-func (x *run) showKept() error {
-	o := x.Old[0]
-	return x.d.write(o.Name, o.Kept, o.Name, o.Other)
-}
-
-// takeOthers gives the other files of the copy their names.
-func (x *run) takeOthers() error { return x.takeThose(false) }
-
-// takeFirst gives the first file of the copy its name.
-func (x *run) takeFirst() error { return x.d.take(x.New[0]) }
-
-// shown reports whether the path of the disk leads to the copy, and a source in one file has its second name.
-func (x *run) shown() bool {
-	o, n := x.Old[0], x.New[0]
-	return x.d.is(n.Name, n) && (x.several() || x.d.is(o.Other, o))
-}
-
-// takeSeals gives the manifest of the copy its name, when all that it has digests of has its own.
-func (x *run) takeSeals() error { return x.takeThose(true) }
-
-func (x *run) takeThose(seals bool) error {
-	for _, f := range x.New[1:] {
-		if f.Seal != seals {
-			continue
-		}
-		if seals && x.d.has(f.Name) && !x.d.is(f.Name, f) {
-			return foreign(f.Name)
-		}
-		if err := x.d.take(f); err != nil {
-			return err
-		}
+// sealBack gives a manifest or a certificate of the source its name again.
+func (x *run) sealBack(f file) error {
+	if f.text() {
+		return x.d.write(f.Name, f.Was, f.Other, x.Old[0].Name)
 	}
-	return nil
+	return x.nameBack(f)
 }
 
-// dropNames removes the old names of files that the copy has no files for, and what it has left of itself.
-func (x *run) dropNames() error {
-	if err := x.dropLeft(); err != nil {
-		return err
-	}
-	for _, f := range x.Old[1:] {
-		if x.d.is(f.Other, f) {
-			if err := x.drop(f.Name, f); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
+// showSecond leads the path of the disk to the source by its second names.
+func (x *run) showSecond(o file) error { return x.d.write(o.Name, o.Kept, o.Name, o.Other) }
 
-// dropLeft removes the files of the copy that get no name.
-func (x *run) dropLeft() error {
-	for _, f := range x.Left {
-		if !x.d.same(f.Name, f) {
-			continue // it is gone, and another file can have got its inode
-		}
-		if err := x.drop(f.Name, f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// drop removes a name of a file, if it has it, and notes that.
-func (x *run) drop(n name, f file) error {
-	if !x.d.is(n, f) {
+// headBack leads the path of the disk to the source by its own names.
+func (x *run) headBack(o file) error {
+	if x.untouched() {
 		return nil
 	}
-	err := x.d.remove(n)
-	if err == nil {
-		x.removed = append(x.removed, string(n))
-	}
-	return err
+	return x.d.write(o.Name, o.Was, o.Name, o.Other)
 }
 
 // untouched reports whether the path of the disk leads to the source as it was before the exchange. An OVF that states
@@ -280,80 +249,15 @@ func (x *run) untouched() bool {
 	return x.d.holds(x.Old[0].Name, x.Old[0].Was) && !x.d.is(x.New[0].Name, x.New[0])
 }
 
-// holdCopy gives the first file of the copy a second name until the end of an undo: the inode of a removed file could
-// be that of the next one that is written. Without links, an undo that is interrupted can ask for --force.
-func (x *run) holdCopy() error {
-	n := x.New[0]
-	if !x.d.is(n.Name, n) || x.d.is(n.Other, n) {
+// take gives a file of the copy its name, in place of what has it.
+func (x *run) take(f file) error {
+	switch {
+	case x.d.is(f.Name, f):
 		return nil
+	case !x.d.is(f.Other, f):
+		return gone(f)
 	}
-	err := x.d.At.Link(string(n.Name), string(n.Other))
-	if sys.Unsupported(err) {
-		return nil
-	}
-	return failed("link", n.Other, err)
-}
-
-// sealsOff removes the manifest of the copy, which does not fit what the path leads to next.
-func (x *run) sealsOff() error {
-	if !x.d.is(x.New[0].Name, x.New[0]) {
-		return nil
-	}
-	for _, f := range x.New {
-		was := slices.Index(names(x.Old), string(f.Name))
-		named := func(f file) bool { return x.d.is(f.Name, f) || was >= 0 && x.d.named(x.Old[was]) }
-		if err := x.breakSeal(f, named); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// firstBack leads the path of the disk to the source by its second names, unless it leads to the source already. A
-// source in one file gets its name again.
-func (x *run) firstBack() error {
-	if !x.several() {
-		return x.nameBack(x.Old[0])
-	}
-	for _, f := range x.Old {
-		if !f.text() && !x.d.there(f) {
-			return gone(f)
-		}
-	}
-	if x.untouched() {
-		return nil
-	}
-	if err := x.keepFiles(); err != nil {
-		return err
-	}
-	return x.showKept()
-}
-
-// othersBack gives the other files of the source their names again, in place of those of the copy.
-func (x *run) othersBack() error { return x.thoseBack(false) }
-
-// sealsBack gives the manifest and the certificate of the source their names again.
-func (x *run) sealsBack() error {
-	for _, f := range x.Old[1:] {
-		if !f.text() {
-			continue
-		}
-		if err := x.d.write(f.Name, f.Was, f.Other, x.Old[0].Name); err != nil {
-			return err
-		}
-	}
-	return x.thoseBack(true)
-}
-
-func (x *run) thoseBack(seals bool) error {
-	for _, f := range x.Old[1:] {
-		if f.Seal == seals && !f.text() {
-			if err := x.nameBack(f); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return failed("rename to", f.Name, x.d.At.Rename(string(f.Other), string(f.Name)))
 }
 
 // nameBack gives a file of the source its name again, in place of what has it. While a descriptor leads to the second
@@ -382,50 +286,105 @@ func (x *run) nameBack(f file) error {
 	return failed("rename to", f.Name, x.d.At.Rename(string(from), string(f.Name)))
 }
 
-// headBack leads the path of the disk to the source by its own names.
-func (x *run) headBack() error {
+// shown reports whether the path of the disk leads to the copy, and a source in one file has its second name.
+func (x *run) shown() bool {
+	o, n := x.Old[0], x.New[0]
+	return x.d.is(n.Name, n) && (x.several() || x.d.is(o.Other, o))
+}
+
+// showCopy leads the path of the disk to the copy.
+func (x *run) showCopy(file) error { return x.take(x.New[0]) }
+
+// firstBack leads the path of the disk to the source by its second names, unless it leads to the source already. A
+// source in one file gets its name again.
+func (x *run) firstBack(o file) error {
+	if !o.text() {
+		return x.nameBack(o)
+	}
+	for _, f := range data(x) {
+		if !x.d.there(f) {
+			return gone(f)
+		}
+	}
 	if x.untouched() {
 		return nil
 	}
-	o := x.Old[0]
-	return x.d.write(o.Name, o.Was, o.Name, o.Other)
-}
-
-// cleanUp removes the second names of the source, and what is left of the copy.
-func (x *run) cleanUp() error {
-	for _, f := range x.Old {
-		var err error
-		if !f.text() {
-			err = x.drop(f.Other, f)
-		} else if x.d.has(f.Other) {
-			x.removed = append(x.removed, string(f.Other))
-			err = x.d.remove(f.Other)
-		}
-		if err = errors.Join(err, x.d.remove(unfinishedName(f.Name)), x.d.remove(unfinishedName(f.Other))); err != nil {
+	for _, f := range data(x) {
+		if err := x.keep(f); err != nil {
 			return err
 		}
 	}
-	return x.dropCopy()
+	return x.showSecond(o)
 }
 
-// dropCopy removes what is left of the copy: of its names those that the source has no files for.
-func (x *run) dropCopy() error {
-	if err := x.dropLeft(); err != nil {
-		return err
+// takeSeal gives a manifest of the copy its name, when all that it has digests of has its own.
+func (x *run) takeSeal(f file) error {
+	if x.d.has(f.Name) && !x.d.is(f.Name, f) {
+		return foreign(f.Name)
 	}
-	for _, f := range x.New {
-		var err error
-		if f.unnamed() || x.d.same(f.Other, f) { // else another file can have got both name and inode
-			err = x.drop(f.Other, f)
-		}
-		if !slices.Contains(names(x.Old), string(f.Name)) {
-			err = errors.Join(err, x.drop(f.Name, f))
-		}
-		if err != nil {
-			return err
-		}
+	return x.take(f)
+}
+
+// sealOff removes a manifest of the copy, which does not fit what the path leads to next.
+func (x *run) sealOff(f file) error {
+	if !x.d.is(x.New[0].Name, x.New[0]) {
+		return nil
 	}
-	return nil
+	was := slices.Index(names(x.Old), string(f.Name))
+	return x.unname(f.Name, x.d.is(f.Name, f) || was >= 0 && x.d.named(x.Old[was]))
+}
+
+// holdCopy gives the first file of the copy a second name until the end of an undo: the inode of a removed file could
+// be that of the next one that is written. Without links, an undo that is interrupted can ask for --force.
+func (x *run) holdCopy(file) error {
+	n := x.New[0]
+	if !x.d.is(n.Name, n) || x.d.is(n.Other, n) {
+		return nil
+	}
+	err := x.d.At.Link(string(n.Name), string(n.Other))
+	if sys.Unsupported(err) {
+		return nil
+	}
+	return failed("link", n.Other, err)
+}
+
+// dropName removes the old name of a file that the copy has no file for.
+func (x *run) dropName(f file) error {
+	if !x.d.is(f.Other, f) {
+		return nil
+	}
+	return x.drop(f.Name, f)
+}
+
+// dropLeft removes a file of the copy that gets no name.
+func (x *run) dropLeft(f file) error {
+	if !x.d.same(f.Name, f) {
+		return nil // it is gone, and another file can have got its inode
+	}
+	return x.drop(f.Name, f)
+}
+
+// dropCopy removes what is left of a file of the copy: its name if the source has no file for it.
+func (x *run) dropCopy(f file) (err error) {
+	if f.unnamed() || x.d.same(f.Other, f) { // else another file can have got both name and inode
+		err = x.drop(f.Other, f)
+	}
+	if !slices.Contains(names(x.Old), string(f.Name)) {
+		err = errors.Join(err, x.drop(f.Name, f))
+	}
+	return err
+}
+
+// drop removes a name of a file, if it has it, and notes that.
+func (x *run) drop(n name, f file) error {
+	if !x.d.is(n, f) {
+		return nil
+	}
+	err := x.d.remove(n)
+	if err == nil {
+		x.removed = append(x.removed, string(n))
+	}
+	return err
 }
 
 // names lists the files of the disk at the path.

@@ -86,17 +86,6 @@ func foreign(n name) error {
 	return ondisk.In(ondisk.ErrChanged, "%v is not a file of the exchange: move it away", n)
 }
 
-// take gives a file of the copy its name, in place of what has it.
-func (d *folder) take(f file) error {
-	switch {
-	case d.is(f.Name, f):
-		return nil
-	case !d.is(f.Other, f):
-		return gone(f)
-	}
-	return failed("rename to", f.Name, d.At.Rename(string(f.Other), string(f.Name)))
-}
-
 // read returns the bytes of a small file; nil if it is missing, unreadable or larger than most.
 func (d *folder) read(n name, most int) []byte {
 	f, err := d.OpenAny(string(n), ondisk.ErrReference)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -122,6 +123,19 @@ func (s *stepped) exchanged() {
 	require.Equal(s.t, "new vm", s.files()["vm"])
 }
 
+// does returns what does a step of a name, and undoes what undoes it.
+func does(name string) func(s *stepped) error {
+	return func(s *stepped) error { return s.durably(stepOf(name), stepOf(name).do) }
+}
+
+func undoes(name string) func(s *stepped) error {
+	return func(s *stepped) error { return s.durably(stepOf(name), stepOf(name).undo) }
+}
+
+func stepOf(name string) step {
+	return steps[slices.IndexFunc(steps, func(s step) bool { return s.name == name })]
+}
+
 const (
 	isForeign = "is not a file of the exchange"
 	isGone    = "has neither that name nor"
@@ -148,33 +162,33 @@ func TestStepsRefuse(t *testing.T) {
 			(*stepped).forward, isGone, false,
 		},
 		"a kept name is taken": {
-			true, func(s *stepped) { s.foreign("vm.orig") }, func(s *stepped) error { return s.nameKept() }, isForeign,
+			true, func(s *stepped) { s.foreign("vm.orig") }, does("second texts"), isForeign,
 			false,
 		},
 		"a kept name cannot be written": {
-			true, func(s *stepped) { s.mkdir(".vm.orig.exchange") }, (*stepped).nameKept, "remove", false,
+			true, func(s *stepped) { s.mkdir(".vm.orig.exchange") }, does("second texts"), "remove", false,
 		},
 		"another manifest": {
 			true, func(s *stepped) { s.foreign("mf") },
-			func(s *stepped) error { return s.breakSeals() }, isForeign, false,
+			does("seals of the source"), isForeign, false,
 		},
 		"a name that cannot be looked at": {true, func(*stepped) {}, func(s *stepped) error {
-			return s.breakSeal(file{Seal: true, Name: []byte("a\x00")}, func(file) bool { return true })
+			return s.breakSeal(file{Seal: true, Name: []byte("a\x00")})
 		}, "look at", false},
 		"another manifest at the end": {
-			true, func(s *stepped) { s.foreign("mf") }, func(s *stepped) error { return s.takeSeals() }, isForeign, false,
+			true, func(s *stepped) { s.foreign("mf") }, does("seals of the copy"), isForeign, false,
 		},
 		"keep: a taken name": {
 			true, func(s *stepped) { s.foreign("data.orig") },
-			func(s *stepped) error { return s.keepFiles() }, isForeign, false,
+			does("second names"), isForeign, false,
 		},
 		"keep: another file": {
 			true, func(s *stepped) { s.foreign("data") },
-			func(s *stepped) error { return s.keepFiles() }, isGone, false,
+			does("second names"), isGone, false,
 		},
 		"take: another file": {
 			true, func(s *stepped) { s.foreign(".data.partial") },
-			func(s *stepped) error { return s.takeOthers() }, isGone, false,
+			does("other files of the copy"), isGone, false,
 		},
 		"swap: another disk": {false, func(s *stepped) { s.foreign("vm") }, (*stepped).forward, isForeign, false},
 		"swap: no copy":      {false, func(s *stepped) { s.remove(".vm.partial") }, (*stepped).forward, isGone, false},
@@ -184,7 +198,7 @@ func TestStepsRefuse(t *testing.T) {
 		},
 		"swap: no original": {false, func(s *stepped) { s.remove("vm") }, (*stepped).forward, isGone, false},
 		"write: its first name is taken": {
-			true, func(s *stepped) { s.mkdir(".vm.exchange") }, (*stepped).showKept, "remove", false,
+			true, func(s *stepped) { s.mkdir(".vm.exchange") }, does("path to the second names"), "remove", false,
 		},
 		"write: nothing to be like": {
 			true, func(*stepped) {}, func(s *stepped) error {
@@ -196,7 +210,7 @@ func TestStepsRefuse(t *testing.T) {
 		"write: no folder": {true, func(*stepped) {}, func(s *stepped) error {
 			require.NoError(s.t, s.Remove())
 			require.NoError(s.t, os.RemoveAll(s.dir))
-			return s.showKept()
+			return does("path to the second names")(s)
 		}, "create", true},
 		"back: no room in the journal": {true, func(s *stepped) { s.exchanged() }, func(s *stepped) (err error) {
 			b := disktest.ReadFile(s.t, filepath.Join(s.dir, "vm"+journal.Suffix))
@@ -207,33 +221,34 @@ func TestStepsRefuse(t *testing.T) {
 		}, "vm.trueup", false},
 		"back: a taken first name": {
 			true, func(s *stepped) { s.exchanged(); s.mkdir(".data.exchange") },
-			func(s *stepped) error { return s.thoseBack(false) }, "remove", false,
+			undoes("other files of the source"), "remove", false,
 		},
 		"back: nothing to link": {
 			true, func(s *stepped) { s.exchanged(); s.remove("data.orig") },
-			(*stepped).othersBack, "link or rename to", false,
+			undoes("other files of the source"), "link or rename to", false,
 		},
 		"back: another manifest": {
 			true, func(s *stepped) { s.exchanged(); s.foreign("mf") },
-			(*stepped).sealsOff, isForeign, false,
+			undoes("seals of the copy"), isForeign, false,
 		},
 		"back: a manifest unwritten": {
-			true, func(s *stepped) { s.exchanged(); s.mkdir(".mf.exchange") }, (*stepped).sealsBack, "remove", false,
+			true, func(s *stepped) { s.exchanged(); s.mkdir(".mf.exchange") },
+			undoes("seals of the source"), "remove", false,
 		},
 		"back: a file is gone where the path leads to the source": {
-			true, func(s *stepped) { s.remove("data") }, (*stepped).firstBack, isGone, false,
+			true, func(s *stepped) { s.remove("data") }, undoes("path to the copy"), isGone, false,
 		},
 		"back: a file is gone": {true, func(s *stepped) { s.exchanged(); s.remove("data.orig") }, func(s *stepped) error {
 			_, err := s.back()
 			return err
 		}, isGone, true},
 		"back: a taken name": {
-			true, func(s *stepped) { require.NoError(s.t, s.showKept()); s.foreign("data.orig") }, (*stepped).firstBack,
-			isForeign, false,
+			true, func(s *stepped) { require.NoError(s.t, s.showSecond(s.Old[0])); s.foreign("data.orig") },
+			undoes("path to the copy"), isForeign, false,
 		},
-		"back: a name of a step stays": {true, func(s *stepped) { s.mkdir(".data.orig.exchange") }, func(s *stepped) error {
-			return s.cleanUp()
-		}, "remove", true},
+		"back: a name of a step stays": {
+			true, func(s *stepped) { s.mkdir(".data.orig.exchange") }, undoes("second names"), "remove", true,
+		},
 		"a folder that cannot be listed": {
 			true, func(s *stepped) { require.NoError(s.t, os.RemoveAll(s.dir)); s.mkdir("") },
 			func(s *stepped) error { return s.free(name("vm"), nil, Options{}, "") }, "no such file", true,
@@ -268,13 +283,13 @@ func TestFolderKeepsItsFiles(t *testing.T) {
 	}
 	chattr := disktest.Tool(t, "chattr")
 	for name, step := range map[string]func(s *stepped) error{
-		"names that the copy has no files for": func(s *stepped) error { return s.dropNames() },
+		"names that the copy has no files for": does("names of no file"),
 		"the original":                         func(s *stepped) error { return s.dropOriginal(&journal.Done{}) },
 		"a text of the original": func(s *stepped) error {
 			s.Old = s.Old[:1]
 			return s.dropOriginal(&journal.Done{})
 		},
-		"the copy": func(s *stepped) error { return s.dropCopy() },
+		"the copy": undoes("copy"),
 	} {
 		s := begin(t, true)
 		s.exchanged()
@@ -329,7 +344,7 @@ func TestSealsAreBrokenOnce(t *testing.T) {
 	t.Parallel()
 	s := begin(t, true)
 	for range 2 {
-		require.NoError(t, s.breakSeals())
+		require.NoError(t, does("seals of the source")(s))
 		require.NoFileExists(t, filepath.Join(s.dir, "mf"))
 	}
 }
