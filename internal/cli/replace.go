@@ -127,8 +127,8 @@ func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk s
 	}
 	on := f.goingOn(realign.Resume)
 	switch {
-	case on.keepNone && (w.Phase == journal.Finishing || w.Phase == journal.Kept):
-		on.command = realign.Finish
+	case on.KeepNone && (w.Phase == journal.Finishing || w.Phase == journal.Kept):
+		on.Command = realign.Finish
 	case w.Resume != "":
 		return false, nil
 	}
@@ -137,9 +137,9 @@ func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk s
 
 // goingOn returns a command that goes on with the exchange of a disk.
 func (f *replaceFlags) goingOn(command string) *openFlags {
-	return &openFlags{
-		Base: f.Base, command: command, keepNone: f.keep == keepNone, allow: f.Allow, looped: f.looped,
-	}
+	return &openFlags{Base: f.Base, GoOn: realign.GoOn{
+		Command: command, KeepNone: f.keep == keepNone, Allow: f.Allow, Looped: f.looped,
+	}}
 }
 
 // finish removes the original of a disk that was replaced, where none is to be kept.

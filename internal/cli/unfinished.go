@@ -22,20 +22,14 @@ import (
 // openFlags are those of the commands that go on with open work.
 type openFlags struct {
 	*Base
-	command string
-	force   bool
-	allow   []string      // folders in which overlays of the disks of an exchange are looked for
-	journal string        // of a move in place, where it does not lie beside the disk
-	looped  realign.Loops // files that loop devices show
-
-	below belowFlags
-
-	keepNone bool // resume an exchange of which no original is to stay
+	realign.GoOn
+	journal string // of a move in place, where it does not lie beside the disk
+	below   belowFlags
 }
 
 // newOpen returns the command undo, resume or finish.
 func newOpen(c *Base, name, short string) *cobra.Command {
-	f := openFlags{Base: c, command: name}
+	f := openFlags{Base: c, GoOn: realign.GoOn{Command: name}}
 	cmd := &cobra.Command{
 		Use: name + " PATH...", Short: short,
 		Args: f.below.arguments,
@@ -50,7 +44,7 @@ func newOpen(c *Base, name, short string) *cobra.Command {
 		addFlags(cmd, "journal", &f.journal)
 	}
 	if name != realign.Resume {
-		addFlags(cmd, "force", &f.force, "allow-folder", &f.allow)
+		addFlags(cmd, "force", &f.Force, "allow-folder", &f.Allow)
 	}
 	return cmd
 }
@@ -107,8 +101,8 @@ func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, paths []stri
 		defer h.close()
 		all[path] = h
 	}
-	f.looped = realign.Looped()
-	err = f.Confine(ctx, errOut, slices.Concat(f.allow, paths), append(slices.Clone(paths), f.journal))
+	f.Looped = realign.Looped()
+	err = f.Confine(ctx, errOut, slices.Concat(f.Allow, paths), append(slices.Clone(paths), f.journal))
 	if err != nil {
 		return err
 	}
@@ -120,7 +114,7 @@ func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, paths []stri
 	if len(paths) == 1 {
 		return f.goOnAt(ctx, out, errOut, all[paths[0]])
 	}
-	return f.Each(ctx, f.command, paths, out, errOut, func(out io.Writer, path string) error {
+	return f.Each(ctx, f.Command, paths, out, errOut, func(out io.Writer, path string) error {
 		return f.goOnAt(ctx, out, errOut, all[path])
 	})
 }
@@ -135,25 +129,24 @@ func (f *openFlags) goOnAt(ctx context.Context, out, errOut io.Writer, h *held) 
 	if err != nil {
 		return err
 	}
-	r := report.NewUnfinished(Head(f.command), h.work.Work, done)
+	r := report.NewUnfinished(Head(f.Command), h.work.Work, done)
 	if err := f.Emit(out, r, func(t *report.Text) { t.Unfinished(r) }); err != nil {
-		return fmt.Errorf("%w; %s itself is done", err, f.command)
+		return fmt.Errorf("%w; %s itself is done", err, f.Command)
 	}
 	return nil
 }
 
 // goOn goes on with open work, or only judges whether it can.
 func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge bool) (journal.Done, error) {
-	watched, end := f.Watched(errOut, f.command, false)
+	watched, end := f.Watched(errOut, f.Command, false)
 	defer end()
 	if h.work.Work.Kind == journal.InPlace && !judge {
 		f.Ending.Hold(middle)
 	}
 	j := &realign.Job{Jobs: moveJobs, Progress: watched}
-	done, err := j.GoOn(ctx, h.work, realign.GoOn{
-		Command: f.command, KeepNone: f.keepNone, Judge: judge, Allow: f.allow, Device: h.device, Force: f.force,
-		Looped: f.looped, Writers: f.writers,
-	})
+	how := f.GoOn
+	how.Judge, how.Device, how.Writers = judge, h.device, f.Base.Writers()
+	done, err := j.GoOn(ctx, h.work, how)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", h.path, err)
 	}
@@ -206,10 +199,10 @@ func (b *belowFlags) arguments(cmd *cobra.Command, args []string) error {
 // runBelow goes on with the open work of all disks below a folder to which the command applies.
 func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 	folder := f.below.folder
-	f.looped = realign.Looped()
-	f.allow = append(f.allow, folder)                 // overlays of one disk can lie beside another
+	f.Looped = realign.Looped()
+	f.Allow = append(f.Allow, folder)                 // overlays of one disk can lie beside another
 	writes := []string{filepath.Join(folder, "disk")} // any in it
-	if err := f.Confine(ctx, errOut, slices.Clone(f.allow), writes); err != nil {
+	if err := f.Confine(ctx, errOut, slices.Clone(f.Allow), writes); err != nil {
 		return err
 	}
 	disks, kept, err := journal.Below(folder)
@@ -235,7 +228,7 @@ func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 		_, err := fmt.Fprintf(out, "no disk in %s or below has a journal\n", report.Safe(folder))
 		return WrapStdout(err)
 	}
-	return f.Each(ctx, f.command, paths, out, errOut, func(out io.Writer, path string) error {
+	return f.Each(ctx, f.Command, paths, out, errOut, func(out io.Writer, path string) error {
 		if _, err := io.WriteString(out, list); err != nil {
 			return WrapStdout(err)
 		}
@@ -246,8 +239,8 @@ func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 		case f.below.dry && !f.JSON():
 			return nil
 		case f.below.dry:
-			done := journal.Done{Text: f.command + " applies; nothing was changed"}
-			r := report.NewUnfinished(Head(f.command), journal.Work{Path: path}, done)
+			done := journal.Done{Text: f.Command + " applies; nothing was changed"}
+			r := report.NewUnfinished(Head(f.Command), journal.Work{Path: path}, done)
 			return f.Emit(out, r, func(*report.Text) {})
 		}
 		return f.goOnAt(ctx, out, errOut, f.hold(path))
@@ -273,7 +266,7 @@ func (f *openFlags) list(paths []string, kept map[string]error) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %d apply:\n", len(paths)-len(kept), len(paths))
 	for _, path := range paths {
-		does := f.command
+		does := f.Command
 		if kept[path] != nil {
 			does = "leave"
 		}

@@ -173,16 +173,7 @@ func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 	if w == nil || err != nil || w.Kind != journal.Exchange {
 		return nil, nil //nolint:nilnil // the row of the disk says so
 	}
-	f, err := d.OpenAny(journal.PathOf(disk), ondisk.ErrReference)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if f.Size() > maxJournal {
-		return nil, ondisk.In(ondisk.ErrLimit, "%q has %d bytes, at most %d are read", journal.PathOf(disk),
-			f.Size(), maxJournal)
-	}
-	j, err := journal.Read(f)
+	j, err := journal.ReadBeside(d, disk, maxJournal)
 	if err != nil {
 		return nil, err
 	}

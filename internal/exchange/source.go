@@ -108,7 +108,7 @@ func (s *Source) checkPath(path string) error {
 			"write a copy: trueup align SOURCE DEST")
 	}
 	w, err := journal.At(path)
-	if w == nil || w.Kind == "" && !w.Blocks {
+	if !w.Open() {
 		return err
 	}
 	i := w.Issue()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/image/gate"
@@ -13,31 +14,23 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Role describes what a file is to the open work of a disk that has another name.
-type Role string
-
-// Roles.
-const (
-	Original Role = "it is the original of %q, kept"
-	OfCopy   Role = "it is a file of the disk %q"
-	Moving   Role = "it is a file of the disk %q"
-)
-
 // Claim is open work that needs a file which is not its disk. The path of the work is the name of its disk in the
 // folder.
 type Claim struct {
 	Work
-	Role Role
-	File string // that is claimed
+	File     string // that is claimed
+	Original bool   // it is kept for an undo, else a file of the disk
 }
 
 // Text says what the file is, and what is open on the disk.
 func (c *Claim) Text() string {
-	text := fmt.Sprintf(string(c.Role), c.Path)
-	if c.Role != Original || c.Phase != Kept {
-		text += ": " + c.Work.Text
+	switch {
+	case c.Original && c.Phase == Kept:
+		return fmt.Sprintf("it is the original of %q, kept", c.Path)
+	case c.Original:
+		return fmt.Sprintf("it is the original of %q, kept: %s", c.Path, c.Work.Text)
 	}
-	return text
+	return fmt.Sprintf("it is a file of the disk %q: %s", c.Path, c.Work.Text)
 }
 
 // MayWrite refuses a file with open work, and one that the open work of another disk of the folder needs. who names the
@@ -47,7 +40,7 @@ func MayWrite(d *gate.Folder, base, path, who string) error {
 	if err != nil {
 		return err
 	}
-	if w != nil && (w.Kind != "" || w.Blocks) {
+	if w.Open() {
 		w.Path = path
 		r := &ondisk.Refusal{Code: "unfinished", Reason: who + " cannot be written: " + w.Text, Remedy: w.advice()}
 		if w.AtWork() {
@@ -136,54 +129,52 @@ func claimOf(d *gate.Folder, disk string, files []named) *Claim {
 	if w == nil || err != nil {
 		return nil
 	}
-	plan, kind := planOf(d, PathOf(disk))
+	j, err := ReadBeside(d, disk, maxClaims)
+	var plan claims
+	if err != nil || States[j.Kind()] == nil || json.Unmarshal(j.Plan(), &plan) != nil {
+		return nil
+	}
 	for _, f := range files {
-		if role := plan.role(f, disk); role != "" {
-			c := &Claim{Work: *w, Role: role, File: f.name}
-			c.Kind = kind
+		if original := plan.keep(f, disk); original || plan.move(f, disk) {
+			c := &Claim{Work: *w, File: f.name, Original: original}
+			c.Kind = j.Kind()
 			return c
 		}
 	}
 	return nil
 }
 
-// planOf reads the part of a journal that names files, and its kind.
-func planOf(d *gate.Folder, name string) (p claims, kind string) {
-	f, err := d.OpenAny(name, ondisk.ErrReference)
+// ReadBeside reads the journal of a disk in a folder, which has a bound in bytes.
+func ReadBeside(d *gate.Folder, disk string, most int64) (*Journal, error) {
+	f, err := d.OpenAny(PathOf(disk), ondisk.ErrReference)
 	if err != nil {
-		return p, ""
+		return nil, err
 	}
 	defer f.Close()
-	if f.Size() > maxClaims {
-		return p, ""
+	if f.Size() > most {
+		return nil, ondisk.In(ondisk.ErrLimit, "%q has %d bytes, at most %d are read", PathOf(disk), f.Size(), most)
 	}
-	j, err := Read(f)
-	if err != nil || j.Kind() != Exchange && j.Kind() != InPlace || json.Unmarshal(j.Plan(), &p) != nil {
-		return claims{}, ""
-	}
-	return p, j.Kind()
+	return Read(f)
 }
 
-// role returns what a file is to the work on a disk, empty for nothing.
-func (p claims) role(f named, disk string) Role {
+// keep reports whether a file is one of the original that an exchange keeps.
+func (p claims) keep(f named, disk string) bool {
 	for _, o := range p.Old {
 		renamed := o.Inode != 0 && f.info.Inode == o.Inode && f.info.Size == o.Size && f.info.Modified == o.Modified
 		if string(o.Other) == f.name || renamed && f.name != disk {
-			return Original
+			return true
 		}
 	}
-	if f.name == disk {
-		return "" // the work on it says so itself
-	}
+	return false
+}
+
+// move reports whether a file gets a name of the disk, or is moved inside. The work on the disk itself says so by its
+// own name.
+func (p claims) move(f named, disk string) bool {
 	for _, n := range p.New {
-		if string(n.Name) == f.name || string(n.Other) == f.name {
-			return OfCopy
+		if f.name != disk && (string(n.Name) == f.name || string(n.Other) == f.name) {
+			return true
 		}
 	}
-	for _, x := range p.Files {
-		if x.Name == f.name {
-			return Moving
-		}
-	}
-	return ""
+	return f.name != disk && slices.Contains(p.Files, struct{ Name string }{f.name})
 }

@@ -446,12 +446,6 @@ const (
 	Finishing Phase = 'f'
 )
 
-// Kind is one kind of work that a run can leave open on disk.
-type Kind struct {
-	Name   string // in the journal
-	States map[Phase]State
-}
-
 // State is what a phase means for the disk, and for the commands.
 type State struct {
 	Text   string // what stands on disk
@@ -468,10 +462,9 @@ const Exchange = "exchange"
 // InPlace is the name of the kind that moves partitions inside of a disk.
 const InPlace = "in-place"
 
-// Kinds lists all kinds, one row for each.
-var Kinds = []Kind{{
-	Name: Exchange,
-	States: map[Phase]State{
+// States has the states of each kind of work that a run can leave open on disk.
+var States = map[string]map[Phase]State{
+	Exchange: {
 		Begun: {
 			Text:   "an exchange of the disk for its aligned copy was interrupted",
 			Blocks: true,
@@ -493,10 +486,8 @@ var Kinds = []Kind{{
 			Resume: "the exchange is complete; finish removes what is left of the original",
 		},
 	},
-}, {
-	Name:   InPlace,
-	States: inPlace,
-}}
+	InPlace: inPlace,
+}
 
 // inPlace lists the states of a move in place: 'm' is the move itself, 'c' follows the commit, after which there is no
 // undo, and 'd' follows the first sector.
@@ -553,12 +544,8 @@ func stateOf(kind string, record []byte) (Phase, State) {
 	if len(record) > 0 {
 		phase = Phase(record[0])
 	}
-	for _, k := range Kinds {
-		if k.Name == kind {
-			if s, ok := k.States[phase]; ok {
-				return phase, s
-			}
-		}
+	if s, ok := States[kind][phase]; ok {
+		return phase, s
 	}
 	return phase, unknown
 }

@@ -248,8 +248,16 @@ func (w *Work) Refusal() error {
 	if w == nil || !w.Blocks {
 		return nil
 	}
-	return &ondisk.Refusal{Code: "unfinished", Reason: w.Text, Remedy: w.advice()}
+	return w.refuse(w.Text)
 }
+
+// refuse returns a refusal whose remedy is to go on with the work.
+func (w *Work) refuse(reason string) error {
+	return &ondisk.Refusal{Code: "unfinished", Reason: reason, Remedy: w.advice()}
+}
+
+// Open reports whether anything is open: a run that had not begun has left nothing to go on with.
+func (w *Work) Open() bool { return w != nil && (w.Kind != "" || w.Blocks) }
 
 // Refused returns the error of work that cannot go on as it was begun.
 func (w *Work) Refused(reason, remedy string) error {
@@ -414,9 +422,9 @@ func (h *Held) free() error {
 	switch {
 	case w == nil:
 		return err
-	case w.Kind != "" || w.Blocks: // a journal stays also where the disk may be read
+	case w.Open(): // a journal stays also where the disk may be read
 		w.Path = h.Work.Path
-		return &ondisk.Refusal{Code: "unfinished", Reason: w.Text, Remedy: w.advice()}
+		return w.refuse(w.Text)
 	}
 	in, name := h.in, h.name
 	if w.Journal == "" {
