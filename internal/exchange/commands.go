@@ -152,7 +152,7 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 		loses = "give --force if it is to be based on the disk at its old name (qemu-img rebase -u)"
 	}
 	err := x.free(x.New[0].Name, names(x.New), o, mixes)
-	if err == nil && x.Work.Phase == journal.Kept { // what a guest writes to it now, nothing has judged
+	if err == nil && (x.Work.Phase == journal.Kept || loses != "") { // what a guest writes to it, nothing has judged
 		err = x.free(x.Old[0].Other, x.kept(), o, loses)
 	}
 	if err == nil {

@@ -57,7 +57,7 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 	const anew = "write it beside the disk: trueup align DISK COPY"
 	here, errHere := s.dir.At.Stat(".")
 	there, errThere := img.Dir.At.Stat(".")
-	err := errors.Join(errHere, errThere, s.checkPath(img.Path))
+	err := cmp.Or(errHere, errThere, s.checkPath(img.Path))
 	switch {
 	case err != nil:
 		return err

@@ -51,8 +51,8 @@ type step struct {
 	do, undo func(x *run, f file) error // nil: nothing
 }
 
-// steps lists the steps in their order. An undo walks them from the end. Those between the seals of the source and
-// those of the copy are for a disk whose first file names others.
+// steps lists the steps in their order. An undo walks them from the end. A disk in one file has neither texts nor seals
+// nor other files.
 var steps = []step{
 	{name: "copy", files: copied, do: (*run).find, undo: (*run).dropCopy},
 	{name: "left of the copy", files: left, undo: (*run).dropLeft},
@@ -70,7 +70,7 @@ var steps = []step{
 	{name: "second name of the copy", files: firstText, undo: (*run).holdCopy},
 }
 
-// first returns the first file of the source, and firstText the one that names others.
+// first returns the first file of the source, and firstText that one where it names others.
 func first(x *run) []file     { return x.Old[:1] }
 func firstText(x *run) []file { return chosen(x.Old[:1], file.text) }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 
 	"github.com/trueup/trueup/internal/image/gate"
@@ -86,27 +85,18 @@ func foreign(n name) error {
 	return ondisk.In(ondisk.ErrChanged, "%v is not a file of the exchange: move it away", n)
 }
 
-// read returns the bytes of a small file; nil if it is missing, unreadable or larger than most.
-func (d *folder) read(n name, most int) []byte {
+// holds reports whether a file has just these bytes. One that cannot be read has others.
+func (d *folder) holds(n name, b []byte) bool {
 	f, err := d.OpenAny(string(n), ondisk.ErrReference)
 	if err != nil {
-		return nil
+		return false
 	}
 	defer f.Close()
-	if f.Size() > int64(most) {
-		return nil
+	if f.Size() != int64(len(b)) {
+		return false
 	}
-	b := make([]byte, f.Size())
-	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
-		return nil
-	}
-	return b
-}
-
-// holds reports whether a file has just these bytes.
-func (d *folder) holds(n name, b []byte) bool {
-	got := d.read(n, len(b))
-	return got != nil && bytes.Equal(got, b)
+	got := make([]byte, len(b))
+	return ondisk.ReadFull(f, got, 0) == nil && bytes.Equal(got, b)
 }
 
 // named reports whether a file of the source has the name that it had.

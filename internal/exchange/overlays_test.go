@@ -2,6 +2,7 @@ package exchange_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -85,4 +86,26 @@ func requireElsewhere(t *testing.T, d journal.Done) {
 	require.Len(t, d.Notes, 1)
 	require.Equal(t, "overlays-elsewhere", d.Notes[0].Code)
 	require.Equal(t, ondisk.Warn, d.Notes[0].Effect)
+}
+
+// TestOverlaysOfAnUnrecordedExchange makes an overlay of the original of an exchange that was killed before its end was
+// recorded. An undo does not take the name of its base away.
+func TestOverlaysOfAnUnrecordedExchange(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	disktest.Tool(t, "mkfs.fat")
+	m, dir := made["raw"], exchanged(t, "raw")
+	path := filepath.Join(dir, m.main)
+	h, err := journal.Hold(path, "")
+	require.NoError(t, err)
+	plan := slices.Clone(h.Plan())
+	require.NoError(t, h.Remove())
+	again, err := journal.Begin(h.Dir, m.main, path, journal.Exchange, plan, 0)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(again.Close(), h.Close()))
+	overlayOf(t, filepath.Join(dir, "sub", "ov.qcow2"), "../"+m.kept(m.main))
+	before := look(t, dir)
+	_, err = m.goOn(dir, "undo", exchange.Options{})
+	require.ErrorContains(t, err, "needs the disk \""+m.kept(m.main)+"\"")
+	require.Equal(t, before, look(t, dir))
 }

@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/image/gate"
@@ -130,11 +129,6 @@ func TooLong(disk, file string) string {
 	return ""
 }
 
-// oldFile returns a file of the source.
-func oldFile(disk string, f *gate.File) file {
-	return fileOf(f.Name(), OriginalOf(disk, f.Name()), f.Info)
-}
-
 func fileOf(is, other string, st sys.Info) file {
 	return file{Name: name(is), Other: name(other), Inode: st.Inode, Size: st.Size, Modified: st.Modified}
 }
@@ -181,18 +175,12 @@ func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 	if err != nil || string(p.Old[0].Name) != disk || string(p.Old[0].Other) != base {
 		return nil, err
 	}
-	if !w.Blocks && !p.keeps(&folder{Folder: d}) {
+	names := &folder{Folder: d}
+	if !w.Blocks && !p.keeps(names) {
 		return nil, nil //nolint:nilnil // it is another file
 	}
-	w.Written = p.written(&folder{Folder: d})
+	w.Written = names.written(p.Old) != nil
 	return w, nil
-}
-
-// written reports whether a file of the source was written since the exchange began.
-func (p *plan) written(d *folder) bool {
-	return slices.ContainsFunc(p.Old, func(f file) bool {
-		return !f.text() && !d.intact(f)
-	})
 }
 
 // keeps reports whether the source of an exchange has its own names, and its old one leads to another disk.

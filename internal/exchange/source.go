@@ -150,7 +150,7 @@ func (s *Source) add(disk string, f *gate.File) error {
 		return s.refuse("limit", fmt.Sprintf("%.64q… would have %d bytes, at most %d are allowed", n, len(n),
 			journal.MaxName), "rename the disk")
 	}
-	o := oldFile(disk, f)
+	o := fileOf(f.Name(), OriginalOf(disk, f.Name()), f.Info)
 	s.plan.Old = append(s.plan.Old, o)
 	return s.mayTake(o.Other)
 }
@@ -264,10 +264,8 @@ func (s *Source) Prepare(o Output) error {
 
 // model returns the file of the source that one of the copy is to be like.
 func (s *Source) model(final string) string {
-	for _, f := range s.plan.Old {
-		if string(f.Name) == final {
-			return final
-		}
+	if s.file(final) != nil {
+		return final
 	}
 	return string(s.plan.Old[0].Name)
 }
