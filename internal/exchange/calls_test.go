@@ -141,8 +141,8 @@ func TestEveryCallOfAnExchangeFails(t *testing.T) {
 			if kind == "ovf" { // a new file that cannot be compared with the old one is exchanged as if it differed
 				most["open"], most["read"] = 5, 9
 			}
-			if k.by != "" { // the copy is looked at before the exchange and while its files are passed
-				most["statfs"] = 3
+			if k.by != "" { // the copy is looked at before the exchange and while its files are passed, in seven places
+				most["statfs"] = 7
 			}
 			j.RequireNoticed(t, most)
 		})

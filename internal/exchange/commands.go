@@ -147,7 +147,8 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 	}
 	mixes, loses := "", ""
 	if x.keeps(x.d) { // else the copy was no disk yet, or is none any more
-		x.elsewhere(o, "one in another folder that was made since the exchange would mix the new layout with the old one")
+		x.elsewhere(o, "one in another folder that was made since the exchange would mix the new layout with the old "+
+			"one")
 		mixes = "give --force if it was made before the exchange and needs the original"
 		loses = "give --force if it is to be based on the disk at its old name (qemu-img rebase -u)"
 	}

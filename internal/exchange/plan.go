@@ -165,7 +165,7 @@ func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 	}
 	w, err := journal.Beside(d, disk)
 	if w == nil || err != nil || w.Kind != journal.Exchange {
-		return nil, nil //nolint:nilnil // the row of the disk says so
+		return nil, nil //nolint:nilerr,nilnil // the row of the disk says so
 	}
 	j, err := journal.ReadBeside(d, disk, maxJournal)
 	if err != nil {
@@ -175,11 +175,11 @@ func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 	if err != nil || string(p.Old[0].Name) != disk || string(p.Old[0].Other) != base {
 		return nil, err
 	}
-	names := &folder{Folder: d}
-	if !w.Blocks && !p.keeps(names) {
+	in := &folder{Folder: d}
+	if !w.Blocks && !p.keeps(in) {
 		return nil, nil //nolint:nilnil // it is another file
 	}
-	w.Written = names.written(p.Old) != nil
+	w.Written = in.written(p.Old) != nil
 	return w, nil
 }
 

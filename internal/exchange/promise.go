@@ -37,8 +37,8 @@ func (s side) promised(ctx context.Context, d *folder, o Options) (files []*gate
 		return nil, err // journals of earlier versions say no more of an original
 	}
 	if f := d.written(s.files); f != nil && !s.exact && !o.Force {
-		return nil, fmt.Errorf("%s is not what it was: its file %v was written since the exchange, and no guest writes "+
-			"to a disk of this kind", s.what, f.Name)
+		return nil, fmt.Errorf("%s is not what it was: its file %v was written since the exchange, and no guest "+
+			"writes to a disk of this kind", s.what, f.Name)
 	}
 	at, err := s.open(d.Folder)
 	if err != nil {

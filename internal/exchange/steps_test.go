@@ -238,10 +238,13 @@ func TestStepsRefuse(t *testing.T) {
 		"back: a file is gone where the path leads to the source": {
 			true, func(s *stepped) { s.remove("data") }, undoes("path to the copy"), isGone, false,
 		},
-		"back: a file is gone": {true, func(s *stepped) { s.exchanged(); s.remove("data.orig") }, func(s *stepped) error {
-			_, err := s.back()
-			return err
-		}, isGone, true},
+		"back: a file is gone": {
+			true, func(s *stepped) { s.exchanged(); s.remove("data.orig") },
+			func(s *stepped) error {
+				_, err := s.back()
+				return err
+			}, isGone, true,
+		},
 		"back: a taken name": {
 			true, func(s *stepped) { require.NoError(s.t, s.showSecond(s.Old[0])); s.foreign("data.orig") },
 			undoes("path to the copy"), isForeign, false,
