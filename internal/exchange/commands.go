@@ -74,8 +74,8 @@ func (x *run) mayResume(ctx context.Context, o Options) error {
 	if x.New[0].Disks == nil || !x.d.there(x.New[0]) {
 		return nil // of an earlier version; or the steps say which file is another
 	}
-	_, err := x.judged(ctx, x.copySide(x.d), Options{Progress: o.Progress}, "", "bring the original back: trueup undo "+
-		shell.Quote(x.Work.Path))
+	_, err := x.judged(ctx, x.copySide(x.d), Options{Progress: o.Progress}, "", "bring the original back: "+
+		x.Work.Command("undo"))
 	return err
 }
 
@@ -200,7 +200,7 @@ func (x *run) copyUnwritten() error {
 func (x *run) originalStands(ctx context.Context, o Options) error {
 	remedy := "restore the bytes of the original from a backup, then give the undo again"
 	if x.Work.Phase == journal.Kept {
-		remedy = "keep the aligned disk: trueup finish --force " + shell.Quote(x.Work.Path)
+		remedy = "keep the aligned disk: " + x.Work.Command("finish", "--force")
 	}
 	_, err := x.judged(ctx, x.originalSide(x.d, x.Work.Phase), o, ", and the aligned disk is all there is", remedy)
 	return err
@@ -328,7 +328,7 @@ func (x *run) mayFinish(ctx context.Context, o Options) error {
 func (x *run) copyStands(ctx context.Context, o Options) error {
 	side := x.copySide(x.d)
 	side.alias = nil // all names are those of the disk
-	back := "bring the original back: trueup undo --force " + shell.Quote(x.Work.Path)
+	back := "bring the original back: " + x.Work.Command("undo", "--force")
 	remedy := back
 	if !o.Force {
 		remedy += "; or give --force, if this disk is the one that is to stay"
