@@ -351,9 +351,6 @@ const (
 	UnknownRole Role = "unknown"
 )
 
-// biosBoot is the type of the BIOS boot partition of GRUB. Spec: GRUB manual, "BIOS installation".
-const biosBoot = "21686148-6449-6e6f-744e-656564454649"
-
 // roleOf returns whether a BIOS or a UEFI firmware can start from a disk.
 func roleOf(l *layout.Layout) Role {
 	code := l.Boot.Code
@@ -361,7 +358,7 @@ func roleOf(l *layout.Layout) Role {
 		return BootDisk
 	}
 	for _, p := range l.Partitions {
-		if (p.Active || p.LegacyBoot) && code != boot.Empty || p.TypeGUID == biosBoot || boot.IsESP(p) {
+		if (p.Active || p.LegacyBoot) && code != boot.Empty || p.Is(table.BIOSBoot) || boot.IsESP(p) {
 			return BootDisk
 		}
 	}

@@ -63,15 +63,14 @@ func VerdictOf(start, data int64, boundary Boundary) Verdict {
 
 // unjudged returns the reason why the place of a partition matters to no I/O.
 func unjudged(p boot.Partition) string {
-	_, database := p.Dynamic()
 	switch {
 	case p.Kind == table.Extended:
 		return "it is an extended partition, a box around logical ones"
-	case database:
+	case p.Is(table.LDMDatabase):
 		return "it holds the database of the dynamic disk, which is read and written seldom"
 	case p.Fixed != "":
 		return p.Fixed
-	case p.Reserved() && (p.Volume == nil || p.Volume.Kind == volume.Unknown):
+	case p.Is(table.Reserved) && (p.Volume == nil || p.Volume.Kind == volume.Unknown):
 		return fmt.Sprintf("its type is %s, and a running guest does not read or write it", p.TypeName())
 	}
 	return ""
@@ -83,8 +82,7 @@ func Judged(p boot.Partition) bool { return unjudged(p) == "" }
 // HoldsVolume reports whether a partition can hold a volume: an extended partition is a box around others, and the
 // database of a dynamic disk is none.
 func HoldsVolume(p boot.Partition) bool {
-	_, database := p.Dynamic()
-	return p.Kind != table.Extended && !database
+	return p.Kind != table.Extended && !p.Is(table.LDMDatabase)
 }
 
 // origin is a byte of a partition from which the blocks of a volume are counted. Containers around the volume count:

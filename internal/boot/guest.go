@@ -224,26 +224,21 @@ func (g *Guest) FirstByte() int64 {
 	return first
 }
 
-// firmwareTypes are types of partitions from which firmware boots, or a loader in the MBR. Spec: UEFI 2.10, 5.2 and
-// table 5.7; GRUB manual, "BIOS installation"; PowerPC reference platform.
-var firmwareTypes = map[string]string{
-	"0xef":                                 "an EFI system partition",
-	"0x41":                                 "a PReP boot partition",
-	espGUID:                                "an EFI system partition",
-	"21686148-6449-6e6f-744e-656564454649": "a BIOS boot partition",
-	"9e1a2d38-c612-4316-aa26-8b49521e5a8b": "a PReP boot partition",
+// firmwareType names a partition from which firmware boots, or a loader in the MBR, by its type; empty for any other.
+func firmwareType(p Partition) string {
+	switch {
+	case p.Is(table.ESP):
+		return "an EFI system partition"
+	case p.Is(table.PReP):
+		return "a PReP boot partition"
+	case p.Is(table.BIOSBoot):
+		return "a BIOS boot partition"
+	}
+	return ""
 }
-
-// Types of an EFI system partition. Spec: UEFI 2.10, table 5.7 and 5.2.2.
-const (
-	espGUID = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
-	espByte = 0xef
-)
 
 // IsESP reports whether UEFI firmware starts loaders from a partition.
-func IsESP(p Partition) bool {
-	return p.TypeGUID == espGUID || p.Kind == table.Primary && p.Type == espByte
-}
+func IsESP(p Partition) bool { return p.Is(table.ESP) && p.Kind != table.Logical }
 
 // Needs returns why a partition is part of the system that the disk boots, or can be; empty for one that only holds
 // data. One that cannot be looked into can hold a system, if the disk boots at all.
@@ -251,7 +246,7 @@ func (r *Result) Needs(p Partition) string {
 	if p.Kind == table.Extended {
 		return ""
 	}
-	if name := firmwareTypes[p.TypeID()]; name != "" {
+	if name := firmwareType(p); name != "" {
 		return "it is " + name
 	}
 	for _, l := range r.Chain {
@@ -279,7 +274,7 @@ func (g *Guest) BootsBy() string {
 		return c.Name + " is in sector 0"
 	}
 	for _, p := range g.Partitions {
-		name := firmwareTypes[p.TypeID()]
+		name := firmwareType(p)
 		switch {
 		case name != "":
 			return fmt.Sprintf("partition %d is %s", p.Number, name)
@@ -298,7 +293,7 @@ func (r *Result) bootable(parts []Partition) bool {
 		return true
 	}
 	for _, p := range parts {
-		if r.Boots(p.Number) || firmwareTypes[p.TypeID()] != "" {
+		if r.Boots(p.Number) || firmwareType(p) != "" {
 			return true
 		}
 	}

@@ -95,16 +95,10 @@ var Volumes = Finder{Name: "marks of volumes", Find: Everywhere(func(g *Guest, p
 	return err
 })}
 
-// noVolume are types of partitions without a volume, beside firmwareTypes.
-var noVolume = []string{
-	"83bd6b9d-7f41-11dc-be0b-001560b84f0f", // FreeBSD boot
-	"e3c9e316-0b5c-4db8-817d-f92df00215ae", // Microsoft reserved
-}
-
 // NoFiles reports whether a partition of unknown content holds no files: its type is one for other content, or it is a
 // loader.
 func NoFiles(p Partition) bool {
-	return p.Fixed != "" || firmwareTypes[p.TypeID()] != "" || slices.Contains(noVolume, p.TypeID())
+	return p.Fixed != "" || p.Is(table.ESP) || p.Is(table.Reserved)
 }
 
 // SignsOf returns the signs of a volume. Whether an NTFS was closed shows in its log.

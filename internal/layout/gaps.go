@@ -302,7 +302,7 @@ func (l *Layout) checkUnnamed(d disk.Disk) error {
 	for _, p := range l.Partitions {
 		switch {
 		case p.Kind == table.Extended:
-		case p.Reserved() && p.Volume.Kind == volume.Unknown:
+		case p.Is(table.Reserved) && p.Volume.Kind == volume.Unknown:
 			used = append(used, p.Range)
 		default:
 			return nil

@@ -263,7 +263,7 @@ func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 		}
 		var err error
 		switch {
-		case p.InDynamic():
+		case p.Is(table.LDM):
 			v, err = dynamicVolume(m, p)
 		case !full && p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0:
 			if v, err = probe(disk.Section(m, p.Range), p.Off); err == nil {

@@ -1,28 +1,29 @@
 package layout
 
 import (
-	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/table"
 )
 
-// A type that no table of types has would be a slip of the pen: package table holds its names against sfdisk.
-func TestRefusedTypesAreTypes(t *testing.T) {
-	for id, r := range refusedTypes {
-		p := table.Partition{Kind: table.Entry, TypeGUID: id}
-		if n, err := strconv.ParseUint(id, 0, 8); err == nil {
-			p = table.Partition{Kind: table.Primary, Type: byte(n)}
+// A role that no type has would be a slip of the pen: package table holds its types against sfdisk.
+func TestRefusalsAreOfRoles(t *testing.T) {
+	types := map[table.Role]bool{otherLabel: true} // known by its content
+	for _, line := range strings.Split(string(disktest.ReadFile(t, "../table/types.txt")), "\n") {
+		id, _, _ := strings.Cut(line, "\t")
+		for _, role := range table.Roles(id) {
+			types[role] = true
 		}
-		require.Equal(t, id, p.TypeID())
-		require.NotEmpty(t, p.TypeName(), id)
-		require.GreaterOrEqual(t, r.effect, ondisk.Unbootable, id)
-		require.NotEmpty(t, r.remedy, id)
 	}
-	for id := range relativeLabels {
-		require.NotContains(t, refusedTypes, id)
+	require.Len(t, refusals(), 15)
+	for role, r := range refusals() {
+		require.True(t, types[role], role)
+		require.NotEmpty(t, r.Text, role)
+		require.NotEmpty(t, r.Remedy, role)
 	}
+	require.NotContains(t, refusals(), table.FreeBSD)
 }

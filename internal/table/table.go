@@ -63,25 +63,18 @@ func (p Partition) TypeID() string {
 	if p.Kind == Entry {
 		return p.TypeGUID
 	}
-	return fmt.Sprintf("0x%02x", p.Type)
+	return mbrType(p.Type)
 }
 
-// Dynamic reports whether a partition belongs to a dynamic disk of Windows (LDM), and whether it holds the database.
-func (p Partition) Dynamic() (member, database bool) {
-	switch p.TypeID() {
-	case "0x42", "af9b60a0-1431-4f62-bc68-3311714a69ad":
-		return true, false
-	case "5808c8aa-7e8f-42e0-85d2-e1e90434cfb3":
-		return true, true
+// TypeIDs returns the type, and behind it the one of the slot in a hybrid MBR.
+func (p Partition) TypeIDs() []string {
+	if p.Slot > 0 {
+		return []string{p.TypeID(), mbrType(p.Type)}
 	}
-	return false, false
+	return []string{p.TypeID()}
 }
 
-// InDynamic reports whether a partition belongs to a dynamic disk of Windows.
-func (p Partition) InDynamic() bool {
-	member, _ := p.Dynamic()
-	return member
-}
+func mbrType(t byte) string { return fmt.Sprintf("0x%02x", t) }
 
 // Table is a partition table. Partitions are in the order of their numbers.
 type Table struct {

@@ -47,23 +47,19 @@ func checkType(t *testing.T, id, theirs, ours string) {
 	assert.Equal(t, theirs, ours, id)
 }
 
-func TestTypesOfMBR(t *testing.T) {
+func TestTypes(t *testing.T) {
 	theirs := typesOf(t, "dos")
 	require.NotEmpty(t, theirs)
 	delete(theirs, "0")
 	for id, name := range theirs {
 		n, err := strconv.ParseUint(id, 16, 8)
 		require.NoError(t, err)
-		checkType(t, id, name, typeNames[byte(n)])
+		checkType(t, id, name, Partition{Kind: Primary, Type: byte(n)}.TypeName())
 	}
-	require.Len(t, typeNames, len(theirs))
-}
-
-func TestTypesOfGPT(t *testing.T) {
-	theirs := typesOf(t, "gpt")
-	require.NotEmpty(t, theirs)
-	for id, name := range theirs {
-		checkType(t, id, name, gptNames()[id])
+	gpt := typesOf(t, "gpt")
+	require.NotEmpty(t, gpt)
+	for id, name := range gpt {
+		checkType(t, id, name, Partition{Kind: Entry, TypeGUID: id}.TypeName())
 	}
-	require.Len(t, gptNames(), len(theirs))
+	require.Len(t, types(), len(theirs)+len(gpt))
 }

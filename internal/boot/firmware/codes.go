@@ -56,9 +56,6 @@ func refersToTable(code []byte) bool {
 	return false
 }
 
-// typeOfHaiku is the type of a GPT's partition that holds Haiku. Spec: Haiku, src/bin/writembr/mbr.S, boot_uuid.
-const typeOfHaiku = "42465331-3ba3-10f1-802a-4861696b7521"
-
 // elseCHS is the address of code that goes by LBA, and by CHS only where a BIOS has no extensions.
 const elseCHS = "LBA (by cylinder, head and sector where the BIOS has no extensions)"
 
@@ -95,16 +92,13 @@ var (
 		ID: "haiku", Name: "Haiku", ReadsCHS: true, HandsOver: true, Address: elseCHS, BothTables: true,
 		Choice: "the active partition, or on a GPT that of type Haiku,",
 		Picks: func(p boot.Partition) bool {
-			return p.TypeGUID == typeOfHaiku || p.TypeGUID == "" && p.Active && p.Kind == table.Primary
+			return p.TypeGUID != "" && p.Is(table.BeOS) || p.TypeGUID == "" && p.Active && p.Kind == table.Primary
 		},
 		Known: boot.Like("31f6 bbbe07 b90400 382f 74.. 7f.. 85f6 75.. 89de 80c310 e2",
 			"83c608 bff80d 66a5 87.. 83ee04 e8.... eb.. 8a7401 8b4c02 b002 b402 cd13", "5e 8814 81bffe0155aa",
 			"'1SFB' a33b f110 802a 'Haiku!'"),
 	}
 )
-
-// typeOfFreeBSDBoot is the type of a GPT's partition that holds gptboot or gptzfsboot. Spec: FreeBSD, gpart(8).
-const typeOfFreeBSDBoot = "83bd6b9d-7f41-11dc-be0b-001560b84f0f"
 
 // freeBSDStart is the start of every version, by which boot0cfg(8) knows them.
 const freeBSDStart = "fc 31c0 8ec0 8ed8 8ed0 bc007c"
@@ -116,7 +110,7 @@ var (
 	// to its last LBA in the GPT … reads by mov ax,4200h. Spec: FreeBSD 8 and 14, stand/i386/pmbr/pmbr.S.
 	FreeBSDGPT = &boot.Code{
 		ID: "freebsd-pmbr", Name: "FreeBSD pmbr", GPT: true, Choice: "the partition of type freebsd-boot",
-		Picks: func(p boot.Partition) bool { return p.TypeGUID == typeOfFreeBSDBoot },
+		Picks: func(p boot.Partition) bool { return p.Is(table.FreeBSDBoot) },
 		Known: boot.Like("fc 31c0 8ec0 8ed8 8ed0 bc.... be1a7c bf1a06 b9e601 f3a4 e9008a",
 			"f3a6 75.. 89df 8d7520 bbc007 8ec3 31db 56 e8.... 5e 668b4528 663b04 75.. 668b452c 663b4404 75",
 			"06 53 6a01 6a10 89e6 b80042 cd13 83c410 72",

@@ -303,11 +303,8 @@ func (r *grubReader) zone(first, n uint64) grubZone {
 		return grubZone{text: fmt.Sprintf(neither, gap-1)}
 	}
 	text := fmt.Sprintf("inside partition %d", p.Number)
-	if p.TypeGUID == biosBoot {
+	if p.Is(table.BIOSBoot) {
 		text = fmt.Sprintf("inside the BIOS boot partition %d", p.Number)
 	}
 	return grubZone{p, true, text}
 }
-
-// biosBoot is the type of the partition that GRUB keeps core.img in on a GPT.
-const biosBoot = "21686148-6449-6e6f-744e-656564454649"
