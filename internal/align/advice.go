@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 )
 

@@ -4,10 +4,13 @@
 package boot
 
 import (
+	_ "embed" // codes
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -42,11 +45,12 @@ type Code struct {
 	OfVolume bool
 	Offset   map[volume.Kind]int64
 
-	// Which partition it reads the boot sector of. Without Number and Picks it is the active one, if not logical.
-	Number func(sector0 []byte) int
-	Picks  func(p Partition) bool
-	Choice string // in words; empty: the active partition
-	Many   bool   // any of several partitions is right
+	// Which partition it reads the boot sector of. Without a number and Picks it is the active one, if not logical.
+	First    bool // that of number 1
+	NumberAt int  // the byte of sector 0 that holds its number; 0: none
+	Picks    func(p Partition) bool
+	Choice   string // in words; empty: the active partition
+	Many     bool   // any of several partitions is right
 
 	GPT bool // it reads a GPT, and no MBR
 	// BothTables marks code that reads a GPT where there is one, else an MBR.
@@ -62,6 +66,60 @@ var (
 
 // CodeLen is the room for code in a boot sector; the signature of the disk follows.
 const CodeLen = 440
+
+// Number returns the number of the partition whose boot sector the code reads; ok is false where it chooses otherwise.
+func (c *Code) Number(sector0 []byte) (n int, ok bool) {
+	if c.NumberAt > 0 {
+		return int(sector0[c.NumberAt]), true
+	}
+	return 1, c.First
+}
+
+// listed is a code that is data.
+type listed struct {
+	Code
+
+	Like  [][]string // alternatives of runs of bytes, see Like
+	Picks string     // a key of picks
+	About string     // its instructions, or their source
+}
+
+// picks are the ways in which listed codes choose a partition.
+var picks = map[string]func(p Partition) bool{
+	"active":       Active,
+	"legacy-boot":  func(p Partition) bool { return p.LegacyBoot },
+	"mbr":          func(p Partition) bool { return p.InMBR() },
+	"freebsd-boot": func(p Partition) bool { return p.Is(table.FreeBSDBoot) },
+	"haiku": func(p Partition) bool {
+		return p.TypeGUID != "" && p.Is(table.BeOS) || p.TypeGUID == "" && p.Active && p.Kind == table.Primary
+	},
+}
+
+// Listed returns the codes of codes.json, the more particular code before the more general.
+var Listed = sync.OnceValue(func() (codes []*Code) {
+	var rows []listed
+	if err := json.Unmarshal(codesText, &rows); err != nil {
+		panic(err) // codes.json is a part of the program
+	}
+	for i := range rows {
+		c := &rows[i].Code
+		c.Picks = picks[rows[i].Picks]
+		c.Known = Like(rows[i].Like[0]...)
+		for _, other := range rows[i].Like[1:] {
+			c.Known = Either(c.Known, Like(other...))
+		}
+		codes = append(codes, c)
+	}
+	return codes
+})
+
+//go:embed codes.json
+var codesText []byte
+
+// Named returns the code of codes.json with an ID.
+func Named(id string) *Code {
+	return Listed()[slices.IndexFunc(Listed(), func(c *Code) bool { return c.ID == id })]
+}
 
 // Identify returns the one of codes that an MBR has.
 func Identify(codes []*Code, code []byte) *Code {
@@ -206,15 +264,15 @@ func (g *Guest) Loader(code []byte) *Code { return first(g.Codes, code, (*Code).
 
 // Chooses reports whether the code in sector 0 can boot from a partition. Unknown code is taken to go by the flag.
 func (g *Guest) Chooses(p Partition) bool {
-	switch c := g.Code; {
-	case c.Number != nil:
-		n := p.Number
-		if p.Kind == table.Entry {
-			n = p.Slot
-		}
-		return n > 0 && n == c.Number(g.Sector0)
-	case c.Picks != nil:
-		return c.Picks(p)
+	n := p.Number
+	if p.Kind == table.Entry {
+		n = p.Slot
+	}
+	if number, ok := g.Code.Number(g.Sector0); ok {
+		return n > 0 && n == number
+	}
+	if g.Code.Picks != nil {
+		return g.Code.Picks(p)
 	}
 	return p.Active && p.Kind != table.Logical
 }

@@ -84,7 +84,7 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 	}
 	with(t, &layout.Codes, &boot.Code{
 		ID: "table-loader", Name: "Table Loader", Known: begins("TABLELDR"), HandsOver: true, AnyFlag: true,
-		ReadsCHS: true, Number: func([]byte) int { return 1 }, Address: "smoke signals",
+		ReadsCHS: true, First: true, Address: "smoke signals",
 	})
 	text := strings.Join(strings.Fields(trueup(t, "inspect", byTable).stdout), " ")
 	require.Contains(t, text, "Boot code Table Loader: finds its partition by cylinder, head and sector")

@@ -4,6 +4,8 @@
 package layout
 
 import (
+	"slices"
+
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/firmware"
 	"github.com/trueup/trueup/internal/boot/linux"
@@ -62,8 +64,8 @@ func SignsOf(d disk.Disk, whole boot.Partition) ([]boot.Sign, error) {
 // Identify returns the code of an MBR.
 func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
 
-// Codes lists all codes, the more particular code before the more general. What each reads and passes on was read from
-// its instructions.
+// Codes lists all codes, the more particular code before the more general: those with functions, and those that are
+// data. What each reads and passes on was read from its instructions.
 //
 // Seen as real bytes: Windows Server 2003 R2 and Windows 7 in the test corpus; syslinux and isolinux 6.04, parted 3.5
 // and mbr 1.2.1 of Debian. DOS, 95B and Vista were compared with copies in public repositories (retrodos, ms-sys), and
@@ -71,40 +73,16 @@ func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
 // mbr.b of LILO 24. Rufus, ReactOS and KolibriOS were compared with public copies. Haiku, mbr2.b of LILO, NetBSD and
 // OpenBSD are known from their sources only. Windows NT 4 is missing, since no bytes of it were available: it probably
 // has the code of DOS, or else the common shape.
-var Codes = []*boot.Code{
+var Codes = slices.Concat([]*boot.Code{
 	linux.V2,
 	linux.Legacy,
-	linux.LiloMBR,
-	linux.LiloMBR2,
 	linux.Lilo,
-	firmware.TrueCrypt,
-	firmware.VeraCrypt,
-	firmware.PGP,
-	firmware.SafeBoot,
-	windows.MBR2000,
-	windows.MBR98,
-	windows.MBRDOS,
-	windows.MBR7,
-	windows.MBRVista,
-	linux.SyslinuxGPT,
 	linux.ForDOS,
-	linux.SyslinuxAlt,
-	linux.Syslinux,
 	linux.SyslinuxVolume,
 	linux.Isolinux,
-	linux.Parted,
-	linux.DebianMBR,
-	firmware.FreeBSDGPT,
-	firmware.FreeBSDMenu,
-	firmware.FreeBSD,
-	firmware.NetBSD,
-	firmware.OpenBSD,
-	firmware.Rufus,
-	firmware.ReactOS,
-	firmware.KolibriOS,
-	firmware.Haiku,
+}, boot.Listed(), []*boot.Code{
 	firmware.FreeBSDBoot,
 	firmware.Limine,
 	firmware.GenericCHS,
 	firmware.GenericLBA,
-}
+})

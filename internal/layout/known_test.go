@@ -12,7 +12,6 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/firmware"
 	"github.com/trueup/trueup/internal/boot/linux"
-	"github.com/trueup/trueup/internal/boot/windows"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/layout"
 )
@@ -34,17 +33,17 @@ func TestIdentifyRealCode(t *testing.T) {
 		name, corpus, file string
 		want               *boot.Code
 	}{
-		{"disk of Windows Server 2003 R2", "libldm/ldm-2003r2-simple-1.img.xz", "", windows.MBR2000},
-		{"disk of Windows 7", "vmdk-rs/monolithicFlat-flat.vmdk.xz", "", windows.MBR7},
-		{"syslinux mbr.bin", "", "/usr/lib/syslinux/mbr/mbr.bin", linux.Syslinux},
-		{"syslinux mbr.bin, CTRL for the first disk", "", "/usr/lib/syslinux/mbr/extra/mbr_c.bin", linux.Syslinux},
-		{"syslinux mbr.bin, always the first disk", "", "/usr/lib/syslinux/mbr/extra/mbr_f.bin", linux.Syslinux},
-		{"syslinux altmbr.bin", "", "/usr/lib/syslinux/mbr/altmbr.bin", linux.SyslinuxAlt},
-		{"syslinux altmbr.bin, CTRL", "", "/usr/lib/syslinux/mbr/extra/altmbr_c.bin", linux.SyslinuxAlt},
-		{"syslinux altmbr.bin, first", "", "/usr/lib/syslinux/mbr/extra/altmbr_f.bin", linux.SyslinuxAlt},
-		{"syslinux gptmbr.bin", "", "/usr/lib/syslinux/mbr/gptmbr.bin", linux.SyslinuxGPT},
-		{"syslinux gptmbr.bin, CTRL", "", "/usr/lib/syslinux/mbr/extra/gptmbr_c.bin", linux.SyslinuxGPT},
-		{"syslinux gptmbr.bin, first", "", "/usr/lib/syslinux/mbr/extra/gptmbr_f.bin", linux.SyslinuxGPT},
+		{"disk of Windows Server 2003 R2", "libldm/ldm-2003r2-simple-1.img.xz", "", boot.Named("windows-2000")},
+		{"disk of Windows 7", "vmdk-rs/monolithicFlat-flat.vmdk.xz", "", boot.Named("windows-7")},
+		{"syslinux mbr.bin", "", "/usr/lib/syslinux/mbr/mbr.bin", boot.Named("syslinux")},
+		{"syslinux mbr.bin, CTRL for the first disk", "", "/usr/lib/syslinux/mbr/extra/mbr_c.bin", boot.Named("syslinux")},
+		{"syslinux mbr.bin, always the first disk", "", "/usr/lib/syslinux/mbr/extra/mbr_f.bin", boot.Named("syslinux")},
+		{"syslinux altmbr.bin", "", "/usr/lib/syslinux/mbr/altmbr.bin", boot.Named("syslinux-altmbr")},
+		{"syslinux altmbr.bin, CTRL", "", "/usr/lib/syslinux/mbr/extra/altmbr_c.bin", boot.Named("syslinux-altmbr")},
+		{"syslinux altmbr.bin, first", "", "/usr/lib/syslinux/mbr/extra/altmbr_f.bin", boot.Named("syslinux-altmbr")},
+		{"syslinux gptmbr.bin", "", "/usr/lib/syslinux/mbr/gptmbr.bin", boot.Named("syslinux-gptmbr")},
+		{"syslinux gptmbr.bin, CTRL", "", "/usr/lib/syslinux/mbr/extra/gptmbr_c.bin", boot.Named("syslinux-gptmbr")},
+		{"syslinux gptmbr.bin, first", "", "/usr/lib/syslinux/mbr/extra/gptmbr_f.bin", boot.Named("syslinux-gptmbr")},
 		{"isolinux, whole disk", "", "/usr/lib/ISOLINUX/isohdpfx.bin", linux.Isolinux},
 		{"isolinux, in a partition", "", "/usr/lib/ISOLINUX/isohdppx.bin", linux.Isolinux},
 		{"isolinux, CTRL", "", "/usr/lib/ISOLINUX/extra/isohdpfx_c.bin", linux.Isolinux},
@@ -60,7 +59,7 @@ func TestIdentifyRealCode(t *testing.T) {
 			}
 			got := layout.Identify(codeOf(t, path))
 			require.Equal(t, tc.want, got)
-			require.Equal(t, tc.want == windows.MBR2000, got.ReadsCHS,
+			require.Equal(t, tc.want == boot.Named("windows-2000"), got.ReadsCHS,
 				"of these, only the code of 2000 to 2003 reads CHS")
 		})
 	}
@@ -72,8 +71,8 @@ func TestIdentifyCodeOfTools(t *testing.T) {
 		command []string
 		want    *boot.Code
 	}{
-		"parted":      {[]string{"parted", "-s", "IMAGE", "mklabel", "msdos"}, linux.Parted},
-		"install-mbr": {[]string{"install-mbr", "--force", "IMAGE"}, linux.DebianMBR},
+		"parted":      {[]string{"parted", "-s", "IMAGE", "mklabel", "msdos"}, boot.Named("parted")},
+		"install-mbr": {[]string{"install-mbr", "--force", "IMAGE"}, boot.Named("debian-mbr")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			image := filepath.Join(t.TempDir(), "disk")
@@ -161,31 +160,31 @@ func TestIdentifyByInstructions(t *testing.T) {
 				0xbf, 0x05, 0x00, 0xbb, 0x00, 0x7c, 0xb8, 0x01, 0x02, 0x57, 0xcd, 0x13, 0x5f, 0x73, 0x0c, 0x8b, 0xf5,
 				0xea, 0x00, 0x7c, 0x00, 0x00,
 			},
-		}, windows.MBRDOS},
+		}, boot.Named("dos")},
 		{"windows 95b", [][]byte{
 			{
 				0xbe, 0xbe, 0x07, 0x8a, 0x46, 0x04, 0xb4, 0x06, 0x3c, 0x0e, 0x74, 0x11, 0xb4, 0x0b, 0x3c, 0x0c, 0x74,
 				0x05,
 			},
 			{0xb8, 0x01, 0x02, 0x8b, 0xdc, 0xcd, 0x13, 0xb8, 0x00, 0x42, 0xcd, 0x13},
-		}, windows.MBR98},
-		{"windows vista", [][]byte{bpTable, tpm, pastText}, windows.MBRVista},
-		{"windows 7", [][]byte{bpTable, tpm, haltsThen}, windows.MBR7},
+		}, boot.Named("windows-98")},
+		{"windows vista", [][]byte{bpTable, tpm, pastText}, boot.Named("windows-vista")},
+		{"windows 7", [][]byte{bpTable, tpm, haltsThen}, boot.Named("windows-7")},
 		{
 			"freebsd boot0",
 			[][]byte{bsd, {0x89, 0xe6, 0xbf, 0x00, 0x06, 0xb9, 0x00, 0x01}, []byte("Drive ")},
-			firmware.FreeBSDMenu,
+			boot.Named("freebsd-boot0"),
 		},
-		{"freebsd mbr", [][]byte{bsd, {0xbe, 0x1a, 0x7c, 0xbf, 0x1a, 0x06, 0xb9, 0xe6, 0x01}}, firmware.FreeBSD},
+		{"freebsd mbr", [][]byte{bsd, {0xbe, 0x1a, 0x7c, 0xbf, 0x1a, 0x06, 0xb9, 0xe6, 0x01}}, boot.Named("freebsd-mbr")},
 		{"netbsd", [][]byte{{
 			0x31, 0xc0, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x8e, 0xc0, 0x8e, 0xd8, 0x89, 0xe6, 0xbf, 0x00, 0x06,
-		}, {0x66, 0x89, 0xee, 0x5a, 0xe9}}, firmware.NetBSD},
+		}, {0x66, 0x89, 0xee, 0x5a, 0xe9}}, boot.Named("netbsd")},
 		{"openbsd", [][]byte{
 			{0xea, 0x05, 0x00, 0xc0, 0x07, 0x8c, 0xc8, 0x8e, 0xd0, 0xbc, 0xfc, 0xff, 0x8e, 0xd8},
 			{0xb8, 0xa0, 0x07, 0x8e, 0xc0, 0x31, 0xf6, 0x31, 0xff, 0xb9, 0x00, 0x02, 0xfc, 0xf3, 0xa4},
-		}, firmware.OpenBSD},
-		{"syslinux before 4", [][]byte{oldSyslinux, []byte("Missing operating system.")}, linux.Syslinux},
-		{"gptmbr of syslinux before 4", [][]byte{oldSyslinux, []byte("Missing OS")}, linux.SyslinuxGPT},
+		}, boot.Named("openbsd")},
+		{"syslinux before 4", [][]byte{oldSyslinux, []byte("Missing operating system.")}, boot.Named("syslinux")},
+		{"gptmbr of syslinux before 4", [][]byte{oldSyslinux, []byte("Missing OS")}, boot.Named("syslinux-gptmbr")},
 		{"lilo with a map", [][]byte{{0xfa, 0xeb, 0x30, 0x01, 0, 0}, []byte("LILO"), {
 			0x16, 0x08, 0, 0, 1, 0, 0, 0x7c,
 			0, 0,
@@ -207,13 +206,13 @@ func TestIdentifyByInstructions(t *testing.T) {
 // By the instructions of each: a loader behind this code need not trust its hidden sectors.
 func TestWhoHandsTheEntryOver(t *testing.T) {
 	for _, c := range []*boot.Code{
-		windows.MBR2000, linux.Syslinux, linux.SyslinuxGPT, windows.MBRDOS, windows.MBR98,
-		linux.Parted, linux.DebianMBR, firmware.OpenBSD,
+		boot.Named("windows-2000"), boot.Named("syslinux"), boot.Named("syslinux-gptmbr"), boot.Named("dos"), boot.Named("windows-98"),
+		boot.Named("parted"), boot.Named("debian-mbr"), boot.Named("openbsd"),
 	} {
 		require.True(t, c.HandsOver, c.ID)
 	}
 	for _, c := range []*boot.Code{
-		windows.MBRVista, windows.MBR7, firmware.NetBSD, firmware.FreeBSD, firmware.GenericCHS,
+		boot.Named("windows-vista"), boot.Named("windows-7"), boot.Named("netbsd"), boot.Named("freebsd-mbr"), firmware.GenericCHS,
 		firmware.GenericLBA, boot.Unknown, boot.Empty,
 	} {
 		require.False(t, c.HandsOver, c.ID)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/boot/windows"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
@@ -163,13 +162,13 @@ func TestWhoseChainStaysOnCylinders(t *testing.T) {
 		fs   volume.Kind
 		step bool
 	}{
-		"type 05 with a FAT":                 {0x05, 0, windows.MBR7, volume.FAT16, true},
-		"type 05 with NTFS only":             {0x05, 0, windows.MBRDOS, volume.NTFS, false},
-		"type 05, and a FAT that is broken":  {0x05, 0, windows.MBRDOS, volume.Unknown, true},
-		"type 0f behind code that reads CHS": {0x0f, 0, windows.MBR98, volume.FAT32, true},
-		"type 0f behind code that reads LBA": {0x0f, 0, windows.MBR7, volume.FAT32, false},
-		"type 85 of Linux":                   {0x85, 0, windows.MBRDOS, volume.FAT16, false},
-		"type 05 off the cylinders":          {0x05, 5, windows.MBRDOS, volume.FAT16, false},
+		"type 05 with a FAT":                 {0x05, 0, boot.Named("windows-7"), volume.FAT16, true},
+		"type 05 with NTFS only":             {0x05, 0, boot.Named("dos"), volume.NTFS, false},
+		"type 05, and a FAT that is broken":  {0x05, 0, boot.Named("dos"), volume.Unknown, true},
+		"type 0f behind code that reads CHS": {0x0f, 0, boot.Named("windows-98"), volume.FAT32, true},
+		"type 0f behind code that reads LBA": {0x0f, 0, boot.Named("windows-7"), volume.FAT32, false},
+		"type 85 of Linux":                   {0x85, 0, boot.Named("dos"), volume.FAT16, false},
+		"type 05 off the cylinders":          {0x05, 5, boot.Named("dos"), volume.FAT16, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, start := chainOfDOS(c.kind, 20, c.off)

@@ -64,8 +64,8 @@ func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 		return false
 	}
 	choice := cmp.Or(c.Choice, "the active partition")
-	if c.Number != nil {
-		choice = fmt.Sprintf("partition %d", c.Number(g.Sector0))
+	if n, ok := c.Number(g.Sector0); ok {
+		choice = fmt.Sprintf("partition %d", n)
 	}
 	if g.Hybrid() && !c.GPT && !c.BothTables {
 		choice += " of the hybrid MBR"
@@ -254,7 +254,7 @@ func startsFrom(g *boot.Guest, p boot.Partition, b []byte) bool {
 
 // signed reports whether a first sector counts as boot code. FreeBSD's pmbr wants no signature.
 func signed(g *boot.Guest, b []byte) bool {
-	return b[510] == 0x55 && b[511] == 0xaa || g.Code == FreeBSDGPT
+	return b[510] == 0x55 && b[511] == 0xaa || g.Code == boot.Named("freebsd-pmbr")
 }
 
 // noExFATCode reports whether the boot sector of an exFAT has no code: the specification wants halts then, and

@@ -56,97 +56,13 @@ func refersToTable(code []byte) bool {
 	return false
 }
 
-// elseCHS is the address of code that goes by LBA, and by CHS only where a BIOS has no extensions.
-const elseCHS = "LBA (by cylinder, head and sector where the BIOS has no extensions)"
-
-// Code of systems and tools that have one program for sector 0.
-var (
-	// mov bx,7dbeh; mov dx,[bx]; push dx; mov dl,80h; mov cx,[bx+2]; mov ebx,[bx+8]: the first entry, whatever the
-	// flags say. Before 2014 it read by CHS only: mov dx,es:[bx]; mov cx,es:[bx+2] … mov ax,0201h. The older code is
-	// res/mbr/mbr.S of Rufus; the newer one is known from copies.
-	Rufus = &boot.Code{
-		ID: "rufus", Name: "Rufus", ReadsCHS: true, Address: elseCHS,
-		Number: func([]byte) int { return 1 },
-		Known: boot.Either(
-			boot.Like("bbbe7d 8b17 52 b280 8b4f02 668b5f08 e8.... 73",
-				"61 1e 6631c0 8ed8 6650 6653 50 68007c 40 50 6a10 89e6 b442 cd13", "61 bb007c b80102 cd13 c3"),
-			boot.Like("bbbe7d 268b17 268b4f02 31c0 8ec0 b80102 bb007c cd13 73")),
-	}
-	// lea di,[bp+01beh]; test byte [di],80h: the first active entry. It reads four sectors.
-	ReactOS = &boot.Code{
-		ID: "reactos", Name: "ReactOS", ReadsCHS: true, Address: elseCHS,
-		Known: boot.Like("8dbebe01 f60580 75.. 83c710 81fffe7d 72",
-			"8b4508 a3.... 8b450a a3.... b80042 be.... cd13 c3 b80402 bb007c 8b4d02 8a7501 cd13 c3"),
-	}
-	// The code of Windows 2000 without its reads by CHS: push [bp+0ah]; push [bp+8] … mov ah,42h; mov si,sp. The entry
-	// goes over by mov si,bp; retf.
-	KolibriOS = &boot.Code{
-		ID: "kolibrios", Name: "KolibriOS", HandsOver: true,
-		Known: boot.Like("bdbe07 b104 386e00 7c.. 75.. 83c510 e2", "8bfc 1e 57 8bf5 cb bf0500 9090",
-			"60 bbaa55 b441 cd13 72.. 81fb55aa 75.. f6c101 74.. 61 60 "+
-				"6a00 6a00 ff760a ff7608 6a00 68007c 6a01 6a10 b442 8bf4 cd13"),
-	}
-	// Looks into a GPT where there is one, for its type; and then for the active entry: mov si,bx, with which it jumps.
-	// A partition of a GPT it loads as a whole. Spec: Haiku, src/bin/writembr/mbr.S.
-	Haiku = &boot.Code{
-		ID: "haiku", Name: "Haiku", ReadsCHS: true, HandsOver: true, Address: elseCHS, BothTables: true,
-		Choice: "the active partition, or on a GPT that of type Haiku,",
-		Picks: func(p boot.Partition) bool {
-			return p.TypeGUID != "" && p.Is(table.BeOS) || p.TypeGUID == "" && p.Active && p.Kind == table.Primary
-		},
-		Known: boot.Like("31f6 bbbe07 b90400 382f 74.. 7f.. 85f6 75.. 89de 80c310 e2",
-			"83c608 bff80d 66a5 87.. 83ee04 e8.... eb.. 8a7401 8b4c02 b002 b402 cd13", "5e 8814 81bffe0155aa",
-			"'1SFB' a33b f110 802a 'Haiku!'"),
-	}
-)
-
-// freeBSDStart is the start of every version, by which boot0cfg(8) knows them.
-const freeBSDStart = "fc 31c0 8ec0 8ed8 8ed0 bc007c"
-
-// Code of the BSDs. boot0 and mbr of FreeBSD use LBA only if a flag behind the code is set, which is up to the
-// administrator. Hence they count as readers of CHS.
-var (
-	// Moves itself from 7c1ah to 061ah … compares a type with that of freebsd-boot … loads the partition to 7c00h, up
-	// to its last LBA in the GPT … reads by mov ax,4200h. Spec: FreeBSD 8 and 14, stand/i386/pmbr/pmbr.S.
-	FreeBSDGPT = &boot.Code{
-		ID: "freebsd-pmbr", Name: "FreeBSD pmbr", GPT: true, Choice: "the partition of type freebsd-boot",
-		Picks: func(p boot.Partition) bool { return p.Is(table.FreeBSDBoot) },
-		Known: boot.Like("fc 31c0 8ec0 8ed8 8ed0 bc.... be1a7c bf1a06 b9e601 f3a4 e9008a",
-			"f3a6 75.. 89df 8d7520 bbc007 8ec3 31db 56 e8.... 5e 668b4528 663b04 75.. 668b452c 663b4404 75",
-			"06 53 6a01 6a10 89e6 b80042 cd13 83c410 72",
-			"9d6bbd83 417f dc11 be0b 0015 60b84f0f"),
-	}
-	// FreeBSDBoot is gptboot or gptzfsboot, which begin alike: copies BTX, and what follows it, by the length in the
-	// header of BTX. Both find the partition of the system in the GPT. Spec: FreeBSD 8 and 13,
-	// stand/i386/gptboot/gptldr.S.
-	FreeBSDBoot = &boot.Code{
-		ID: "freebsd-gptboot", Name: "gptboot or gptzfsboot", OfVolume: true, Find: findFreeBSDBoot,
-		Known: boot.Like("31c9 8ec1 8ed9 8ed1 bc007c bb..7c 8b770a 01de", "88160009 e9..13 eb0e 'BTX'"),
-	}
-	// "Drive " belongs to the menu.
-	FreeBSDMenu = &boot.Code{
-		ID: "freebsd-boot0", Name: "FreeBSD boot0", ReadsCHS: true, HandsOver: true, Many: true, Address: byFlag,
-		Choice: "a partition that the user chooses",
-		Picks:  func(p boot.Partition) bool { return p.InMBR() },
-		Known:  boot.Like(freeBSDStart, "'Drive '"),
-	}
-	// mov si,7c1ah; mov di,061ah behind it … cmp word [bx+1feh],0aa55h.
-	FreeBSD = &boot.Code{
-		ID: "freebsd-mbr", Name: "FreeBSD", ReadsCHS: true, Address: byFlag,
-		Known: boot.Like(freeBSDStart + "be1a7c bf1a06"),
-	}
-	// xor ax,ax; mov ss,ax; mov sp,7c00h; mov es,ax; mov ds,ax; mov si,sp; mov di,0600h … mov esi,ebp; pop dx: hands
-	// the LBA over. It reads by CHS only where the bytes mean the LBA in the BIOS's geometry.
-	NetBSD = &boot.Code{
-		ID: "netbsd", Name: "NetBSD",
-		Known: boot.Like("31c0 8ed0 bc007c 8ec0 8ed8 89e6 bf0006", "6689ee 5a"),
-	}
-	// jmp 07c0h:…; mov ax,cs; mov ss,ax; mov sp,0fffch; mov ds,ax … mov ax,07a0h; mov es,ax; xor si,si; xor di,di.
-	OpenBSD = &boot.Code{
-		ID: "openbsd", Name: "OpenBSD", HandsOver: true,
-		Known: boot.Like("c007 8cc8 8ed0 bcfcff 8ed8", "b8a007 8ec0 31f6 31ff"),
-	}
-)
+// FreeBSDBoot is gptboot or gptzfsboot, which begin alike: copies BTX, and what follows it, by the length in the
+// header of BTX. Both find the partition of the system in the GPT. Spec: FreeBSD 8 and 13,
+// stand/i386/gptboot/gptldr.S.
+var FreeBSDBoot = &boot.Code{
+	ID: "freebsd-gptboot", Name: "gptboot or gptzfsboot", OfVolume: true, Find: findFreeBSDBoot,
+	Known: boot.Like("31c9 8ec1 8ed9 8ed1 bc007c bb..7c 8b770a 01de", "88160009 e9..13 eb0e 'BTX'"),
+}
 
 func findFreeBSDBoot(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	err = g.Homes(c, func(home boot.Partition, where string, _ []byte) error {
@@ -156,33 +72,10 @@ func findFreeBSDBoot(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	return f, err
 }
 
-// byFlag is the address of code that goes by LBA only when a flag behind it says so.
-const byFlag = "cylinder, head and sector (by LBA when a flag says so)"
-
 // Encryption finds the loaders of encrypted systems. The key holds for sectors that count from the start of the disk,
 // and a header has the absolute start of what is encrypted: no password opens a copy in which that has moved. Spec:
 // TrueCrypt, "Volume Format Specification" and Boot/Windows/BootEncryptedIo.cpp (units of XTS).
 var Encryption = boot.Finder{Name: "encryption", Find: findEncryption}
-
-// Loaders of system encryption, by their names in the code. Spec: TrueCrypt 7.1a and VeraCrypt,
-// Boot/Windows/BootSector.asm; The Sleuth Kit, tsk/util/detect_encryption.c.
-var (
-	TrueCrypt = &boot.Code{
-		ID: "truecrypt", Name: "TrueCrypt", Encrypts: true,
-		Known: boot.Like("'TrueCrypt Boot Loader'"),
-	}
-	VeraCrypt = &boot.Code{
-		ID: "veracrypt", Name: "VeraCrypt", Encrypts: true,
-		Known: boot.Like("'VeraCrypt Boot Loader'"),
-	}
-	PGP = &boot.Code{
-		ID: "pgp", Name: "PGP or Symantec Drive Encryption", Encrypts: true, Known: boot.Like("eb4890 'PGPGUARD'"),
-	}
-	SafeBoot = &boot.Code{
-		ID: "safeboot", Name: "SafeBoot or McAfee Endpoint Encryption", Encrypts: true,
-		Known: boot.Either(boot.Like("'SafeBoot'"), boot.Like("'Safeboot'")),
-	}
-)
 
 // diskCryptor are both signatures of the configuration in DiskCryptor's loader. Spec: DiskCryptor,
 // boot/include/bootloader.h.

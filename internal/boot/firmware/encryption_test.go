@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/boot/firmware"
 	"github.com/trueup/trueup/internal/disktest/boottest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
@@ -23,14 +22,14 @@ func TestEncryptedSystems(t *testing.T) {
 	}{
 		"TrueCrypt": {
 			func(f forge.Bytes) { f.Text(0, "\xea\x1e\x7c\x00\x00 TrueCrypt Boot Loader\r\n") },
-			firmware.TrueCrypt, "TrueCrypt",
+			boot.Named("truecrypt"), "TrueCrypt",
 		},
 		"VeraCrypt": {
 			func(f forge.Bytes) { f.Text(0, "\xea\x1e\x7c\x00\x00 VeraCrypt Boot Loader\r\n") },
-			firmware.VeraCrypt, "VeraCrypt",
+			boot.Named("veracrypt"), "VeraCrypt",
 		},
-		"PGP":      {func(f forge.Bytes) { f.Text(0, "\xeb\x48\x90PGPGUARD") }, firmware.PGP, "PGP"},
-		"SafeBoot": {func(f forge.Bytes) { f.Text(0, "\xeb\x3c\x90SafeBoot") }, firmware.SafeBoot, "SafeBoot"},
+		"PGP":      {func(f forge.Bytes) { f.Text(0, "\xeb\x48\x90PGPGUARD") }, boot.Named("pgp"), "PGP"},
+		"SafeBoot": {func(f forge.Bytes) { f.Text(0, "\xeb\x3c\x90SafeBoot") }, boot.Named("safeboot"), "SafeBoot"},
 		"DiskCryptor, in the first track": {func(f forge.Bytes) {
 			f.Text(0, "\xfa\x01\x02")
 			f.Put(5*512+77, signs)

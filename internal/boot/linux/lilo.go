@@ -22,7 +22,7 @@ var Lilo = &boot.Code{
 const liloMagic = "LILO"
 
 func isLilo(code []byte) bool {
-	return len(code) >= 10 && !LiloMBR.Known(code) && !LiloMBR2.Known(code) &&
+	return len(code) >= 10 && !boot.Named("lilo-mbr").Known(code) && !boot.Named("lilo-mbr-ext").Known(code) &&
 		(string(code[6:10]) == liloMagic || string(code[2:6]) == liloMagic)
 }
 

@@ -12,34 +12,6 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Codes of SYSLINUX for sector 0. xor ax,ax; cli; mov ds,ax; mov ss,ax; mov sp,7c00h; mov si,sp; push es; push di begin
-// every build. Before SYSLINUX 4 the start was cli; xor ax,ax (ESXi installs these), and the messages tell the builds
-// apart.
-var (
-	// mov eax,"!GPT" in the end.
-	SyslinuxGPT = &boot.Code{
-		ID: "syslinux-gptmbr", Name: "SYSLINUX gptmbr", HandsOver: true, GPT: true,
-		Choice: "the partition with the attribute of legacy boot",
-		Picks:  func(p boot.Partition) bool { return p.LegacyBoot },
-		Known:  boot.Either(boot.Like(syslinuxStart, "66b8 '!GPT'"), boot.Like(syslinuxOldStart, "'Missing OS'")),
-	}
-	// Counts a partition number down: dec byte [07b7h]. Spec: syslinux wiki, "Mbr".
-	SyslinuxAlt = &boot.Code{
-		ID: "syslinux-altmbr", Name: "SYSLINUX altmbr", HandsOver: true, AnyFlag: true,
-		Number: func(sector0 []byte) int { return int(sector0[439]) },
-		Known:  boot.Like(syslinuxStart, "fe0eb707"),
-	}
-	Syslinux = &boot.Code{
-		ID: "syslinux", Name: "SYSLINUX", HandsOver: true, Picks: boot.Active,
-		Known: boot.Either(boot.Like(syslinuxStart), boot.Like(syslinuxOldStart, "'Missing operating system'")),
-	}
-)
-
-const (
-	syslinuxStart    = "33c0 fa 8ed8 8ed0 bc007c 89e6 06 57"
-	syslinuxOldStart = "fa 31c0 8ed8 8ed0 bc007c 89e6 06 57"
-)
-
 // SyslinuxVolume is the boot sector of syslinux and extlinux. Its sector lists count from the start of the partition,
 // which the code in the MBR passes on; otherwise from the hidden sectors of the parameter block. FAT and NTFS have that
 // block anyway (firmware.HiddenSectors); extlinux makes one in front of other file systems. XFS has its superblock in
@@ -250,35 +222,3 @@ func previousMBR(f *boot.Found, g *boot.Guest, c *boot.Code) error {
 	}
 	return nil
 }
-
-// Code that partitioners and distributions of Linux install.
-var (
-	// mov ax,1000h; mov ss,ax; mov sp,0b000h … mov ah,2; mov al,1; mov bx,7c00h; mov dl,80h; mov dh,[si+1];
-	// mov cx,[si+2]; int 13h.
-	Parted = &boot.Code{
-		ID: "parted", Name: "parted", ReadsCHS: true, HandsOver: true,
-		Known: boot.Like("b80010 8ed0 bc00b0", "b402 b001 bb007c b280 8a7401 8b4c02 cd13"),
-	}
-	// mov ax,[si+8]; mov bx,[si+0ah]; mov si,packet; mov [si+8],ax; mov [si+0ah],bx; mov ah,42h … "MBR ", its prompt.
-	DebianMBR = &boot.Code{
-		ID: "debian-mbr", Name: "install-mbr of Debian", HandsOver: true,
-		Choice: "the active partition, or of one that the user chooses,",
-		Known:  boot.Like("8b4408 8b5c0a be", "894408 895c0a b442", "'MBR ' 10"),
-	}
-	// LiloMBR is what lilo -M writes: mbr.b, which has the word of LILO and no map. cli; jmp; stage 12h, the version at
-	// 10, the address packet at 12 (16 bytes, one sector, to 0:7c00h) … mov si,bp; mov eax,[si+8]; mov [packet+8],eax.
-	// A BIOS without extensions gets the same LBA in its own geometry. Spec: LILO 24, src/mbr.S.
-	LiloMBR = &boot.Code{
-		ID: "lilo-mbr", Name: "LILO's plain MBR (lilo -M)", HandsOver: true,
-		Known: boot.Like("fa eb..12 .... 'LILO' .... 1000 0100 007c 0000",
-			"89ee 668b4408 66a31406 e8.... 813efe7d55aa", "be0c06 bbaa55 b441 cd13"),
-	}
-	// LiloMBR2 is mbr2.b, of lilo -M ext: stage 13h. It follows the boot records of logical partitions too, and adds
-	// their starts: add [packet+8],eax. Known from the source only.
-	LiloMBR2 = &boot.Code{
-		ID: "lilo-mbr-ext", Name: "LILO's plain MBR (lilo -M ext)", Picks: boot.Active,
-		Choice: "the active partition, primary or logical,",
-		Known: boot.Like("fa eb..13 .... 'LILO' .... 1000 0100 007c 0000",
-			"668b4408 6601061406 e8.... 813efe7d55aa", "be0c06 bbaa55 b441 cd13"),
-	}
-)

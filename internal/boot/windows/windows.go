@@ -236,40 +236,6 @@ func (r *rootFolder) search(g *boot.Guest, p boot.Partition) error {
 // shown returns a path as Windows writes it.
 func shown(path string) string { return `\` + strings.ReplaceAll(path, "/", `\`) }
 
-// Code of DOS and Windows, as disassembled.
-var (
-	// cmp [bp+0ah],dx: inside of what INT 13h AH=08h calls the CHS range … mov ax,0201h; mov bx,7c00h; mov cx,[bp+2];
-	// mov dx,[bp]; int 13h: by the entry's CHS bytes, and otherwise by AH=42h.
-	MBR2000 = &boot.Code{
-		ID: "windows-2000", Name: "Windows 2000/XP/2003", ReadsCHS: true, HandsOver: true,
-		Address: "cylinder, head and sector (by LBA behind the last cylinder of the BIOS)",
-		Known:   boot.Like("39560a", "b80102 bb007c 8b4e02 8b5600 cd13"),
-	}
-	// mov al,[bp+4]; mov ah,6; cmp al,0eh; je; mov ah,0bh; cmp al,0ch: by LBA for types 0C and 0E, and by CHS for all
-	// others.
-	MBR98 = &boot.Code{
-		ID: "windows-98", Name: "Windows 95B, 98 or ME", ReadsCHS: true, HandsOver: true,
-		Address: "cylinder, head and sector (by LBA when its type is 0c or 0e)",
-		Known:   boot.Like("8a4604 b406 3c0e 74", "b40b 3c0c 74"),
-	}
-	// mov dx,[si]; mov cx,[si+2]; mov bp,si … mov di,5; mov bx,7c00h; mov ax,0201h; push di; int 13h … mov si,bp;
-	// jmp 0:7c00h.
-	MBRDOS = &boot.Code{
-		ID: "dos", Name: "DOS or Windows 95", ReadsCHS: true, HandsOver: true,
-		Known: boot.Like("8b14 8b4c02 8bee", "bf0500 bb007c b80102 57 cd13", "8bf5 ea007c0000"),
-	}
-	// cmp ebx,"TCPA": asks the TPM BIOS before it goes on. Windows 7 stays at hlt; jmp $-1 behind a message, Vista
-	// loops over its end.
-	MBR7 = &boot.Code{
-		ID: "windows-7", Name: "Windows 7 or later",
-		Known: boot.Like("6681fb 'TCPA'", "bdbe07", "ebf2 f4 ebfd"),
-	}
-	MBRVista = &boot.Code{
-		ID: "windows-vista", Name: "Windows Vista or 2008",
-		Known: boot.Like("6681fb 'TCPA'", "bdbe07"),
-	}
-)
-
 // BitLocker judges the BitLocker volumes whose metadata does not show a system, by the disk around them. All that is
 // inside of a volume counts from its start. r has what the finders found.
 func BitLocker(g *boot.Guest, r *boot.Result) {
