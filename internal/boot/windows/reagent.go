@@ -186,97 +186,46 @@ type location struct {
 	to     int // behind the number
 }
 
-const white = " \t\r\n"
+// recoveryTag matches a comment, or a tag with its name and attributes, each behind white space: as much of XML as such a
+// file has. Without the last group the rest of the text has no end.
+var recoveryTag = ondisk.LazyPattern(`(?s)[ \t\r\n]*(?:<!--(?:.*?-->|.*)|` +
+	`<([A-Za-z]*)((?:"[^"]*"|'[^']*'|[^>"'])*)(?:(>)|.*))`)
 
-// locations finds the tags whose names end in "Location" and that have an offset. It parses as much of XML as such a
-// file has: tags, declarations and comments.
-func locations(text []byte) []location {
-	var out []location
-	for end := 0; ; {
-		i := bytes.IndexByte(text[end:], '<')
-		if i < 0 {
-			return out
+var recoveryAttribute = ondisk.LazyPattern(`^[ \t\r\n]*([A-Za-z]+)=("[^"]*"|'[^']*')`)
+
+// locations finds the tags whose names end in "Location" and that have an offset.
+func locations(text []byte) (out []location) {
+	for _, m := range recoveryTag().FindAllSubmatchIndex(text, -1) {
+		if m[6] < 0 {
+			continue
 		}
-		tag := end + i
-		from := end + len(bytes.TrimRight(text[end:tag], white))
-		if end = tagEnd(text, tag); end < 0 {
-			return out
-		}
-		l := location{from: from, tag: tag}
-		if l.read(text[:end]) && strings.HasSuffix(l.name, "Location") {
+		l := location{name: string(text[m[2]:m[3]]), from: m[0], tag: m[2] - 1}
+		if l.read(text[:m[5]], m[4]); l.to > 0 && strings.HasSuffix(l.name, "Location") {
 			out = append(out, l)
 		}
 	}
+	return out
 }
 
-// tagEnd returns the place behind a tag or comment, -1 if it does not end.
-func tagEnd(text []byte, tag int) int {
-	if bytes.HasPrefix(text[tag:], []byte("<!--")) {
-		if i := bytes.Index(text[tag+4:], []byte("-->")); i >= 0 {
-			return tag + 4 + i + 3
-		}
-		return -1
-	}
-	quote := byte(0)
-	for i := tag; i < len(text); i++ {
-		switch c := text[i]; {
-		case quote != 0:
-			if c == quote {
-				quote = 0
-			}
-		case c == '"' || c == '\'':
-			quote = c
-		case c == '>':
-			return i + 1
-		}
-	}
-	return -1
-}
-
-// read parses the name and the attributes of a tag that text ends with, and reports whether it has an offset.
-func (l *location) read(text []byte) bool {
-	at := l.tag + 1
-	n := letters(text[at:])
-	l.name = string(text[at : at+n])
-	at += n
+// read takes over the attributes from a place of the text on.
+func (l *location) read(text []byte, at int) {
 	for {
-		at += len(text[at:]) - len(bytes.TrimLeft(text[at:], white))
-		n := letters(text[at:])
-		name := string(text[at : at+n])
-		at += n
-		if n == 0 || at+1 >= len(text) || text[at] != '=' {
-			return l.to > 0
-		}
-		length := bytes.IndexByte(text[at+2:], text[at+1])
-		if length < 0 || (text[at+1] != '"' && text[at+1] != '\'') {
-			return l.to > 0
-		}
-		l.attribute(name, text, at+2, at+2+length)
-		at += 2 + length + 1
-	}
-}
-
-func (l *location) attribute(name string, text []byte, from, to int) {
-	value := string(text[from:to])
-	switch name {
-	case "id":
-		l.id = value
-	case "guid":
-		l.guid = value
-	case "offset":
-		n, err := strconv.ParseUint(value, 10, 63)
-		if err != nil || l.to > 0 {
+		m := recoveryAttribute().FindSubmatchIndex(text[at:])
+		if m == nil {
 			return
 		}
-		l.offset, l.number, l.to = int64(n), from, to
+		from, to := at+m[4]+1, at+m[5]-1
+		value := string(text[from:to])
+		switch string(text[at+m[2] : at+m[3]]) {
+		case "id":
+			l.id = value
+		case "guid":
+			l.guid = value
+		case "offset":
+			if n, err := strconv.ParseUint(value, 10, 63); err == nil && l.to == 0 {
+				l.offset, l.number, l.to = int64(n), from, to
+			}
+		}
+		at += m[1]
 	}
-}
-
-// letters counts the ASCII letters at the start of a text.
-func letters(text []byte) int {
-	n := 0
-	for n < len(text) && (text[n]|0x20 >= 'a' && text[n]|0x20 <= 'z') {
-		n++
-	}
-	return n
 }
