@@ -2,6 +2,7 @@ package identify
 
 import (
 	"bytes"
+	"encoding/hex"
 	"os"
 	"testing"
 
@@ -82,18 +83,25 @@ func TestKindsByMagicOfTools(t *testing.T) {
 // A disk that ends within what a number needs is no volume, and no error.
 func TestMagicAtTheEnd(t *testing.T) {
 	t.Parallel()
-	for _, m := range magics {
-		for _, mark := range m.marks {
-			b := append(bytes.Repeat([]byte{0}, mark.Off), mark.Bytes...)
-			for _, end := range []int{len(b) - 1, len(b)} {
-				v, err := byMagic(disk.New(int64(end), 512, func(off int64) (disk.Run, error) {
-					return disk.Run{Len: int64(end) - off, Src: bytes.NewReader(b[:end]), Off: off}, nil
-				}))
-				require.NoError(t, err)
-				if end < len(b) {
-					require.Equal(t, volume.Unknown, v.Kind, m.Kind)
-				} else {
-					require.Equal(t, m.Kind, v.Kind)
+	require.Len(t, magics(), 25)
+	for _, m := range magics() {
+		require.NotEmpty(t, m.Marks, m.Kind)
+		for _, mark := range m.Marks {
+			number, err := hex.DecodeString(mark.Hex)
+			require.NoError(t, err)
+			require.NotEmpty(t, mark.At, m.Kind)
+			for _, at := range mark.At {
+				b := append(bytes.Repeat([]byte{0}, int(at)), number...)
+				for _, end := range []int{len(b) - 1, len(b)} {
+					v, err := byMagic(disk.New(int64(end), 512, func(off int64) (disk.Run, error) {
+						return disk.Run{Len: int64(end) - off, Src: bytes.NewReader(b[:end]), Off: off}, nil
+					}))
+					require.NoError(t, err)
+					if end < len(b) {
+						require.Equal(t, volume.Unknown, v.Kind, m.Kind)
+					} else {
+						require.Equal(t, m.Kind, v.Kind)
+					}
 				}
 			}
 		}
