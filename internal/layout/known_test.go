@@ -206,14 +206,14 @@ func TestIdentifyByInstructions(t *testing.T) {
 // By the instructions of each: a loader behind this code need not trust its hidden sectors.
 func TestWhoHandsTheEntryOver(t *testing.T) {
 	for _, c := range []*boot.Code{
-		boot.Named("windows-2000"), boot.Named("syslinux"), boot.Named("syslinux-gptmbr"), boot.Named("dos"), boot.Named("windows-98"),
-		boot.Named("parted"), boot.Named("debian-mbr"), boot.Named("openbsd"),
+		boot.Named("windows-2000"), boot.Named("syslinux"), boot.Named("syslinux-gptmbr"), boot.Named("dos"),
+		boot.Named("windows-98"), boot.Named("parted"), boot.Named("debian-mbr"), boot.Named("openbsd"),
 	} {
 		require.True(t, c.HandsOver, c.ID)
 	}
 	for _, c := range []*boot.Code{
-		boot.Named("windows-vista"), boot.Named("windows-7"), boot.Named("netbsd"), boot.Named("freebsd-mbr"), firmware.GenericCHS,
-		firmware.GenericLBA, boot.Unknown, boot.Empty,
+		boot.Named("windows-vista"), boot.Named("windows-7"), boot.Named("netbsd"), boot.Named("freebsd-mbr"),
+		firmware.GenericCHS, firmware.GenericLBA, boot.Unknown, boot.Empty,
 	} {
 		require.False(t, c.HandsOver, c.ID)
 	}

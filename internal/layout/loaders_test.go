@@ -98,7 +98,9 @@ func TestIdentifyByEveryInstruction(t *testing.T) {
 // Real code of the corpus.
 func TestIdentifyLoadersOfTheCorpus(t *testing.T) {
 	for file, want := range map[string]*boot.Code{
-		"freebsd8/pmbr": boot.Named("freebsd-pmbr"), "freebsd8/boot0": boot.Named("freebsd-boot0"), "freebsd8/mbr": boot.Named("freebsd-mbr"),
+		"freebsd8/pmbr":      boot.Named("freebsd-pmbr"),
+		"freebsd8/boot0":     boot.Named("freebsd-boot0"),
+		"freebsd8/mbr":       boot.Named("freebsd-mbr"),
 		"lilo24/mbr.b":       boot.Named("lilo-mbr"),
 		"grub2/grub214.boot": linux.V2, "grub2/lfs.boot": linux.V2, "grub2/ubuntu1604.boot": linux.V2,
 	} {

@@ -1,9 +1,13 @@
 package firmware
 
 import (
+	_ "embed" // places
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
@@ -15,58 +19,32 @@ import (
 
 // place is a sector from which a boot ROM or a first loader reads the next one, whatever the partition table says.
 type place struct {
-	reader string // who reads it
-	what   string // its content
-	lba    int64  // of 512 bytes
-	off    int64  // of the magic in the sector
-	magics []string
-}
+	Reader string // who reads it
+	What   string // its content
+	LBAs   []int64
+	Offset int64    // of the magic in the sector
+	Magics []string // in hexadecimal
+	Source string
 
-// Magics of loaders.
-const (
-	rc4Header   = "\x3b\x8c\xdc\xfc" // 0ff0aa55h behind the RC4 of the boot ROM. U-Boot, tools/rkcommon.c, RK_SIGNATURE
-	rkNewHeader = "RKNS"             // RK3568 and later. U-Boot, tools/rkcommon.c, RK_MAGIC_V2
-	rkUBoot     = "LOADER  "         // U-Boot of Rockchip, tools/rockchip/loaderimage.c
-	rkTrust     = "BL3X"             // U-Boot of Rockchip, tools/rockchip/trust_merger.h
-	egon        = "eGON.BT0"         // U-Boot, include/sunxi_image.h, BOOT0_MAGIC
-	toc0        = "TOC0.GLH"         // U-Boot, include/sunxi_image.h, TOC0_MAIN_INFO_MAGIC
-	ivt40       = "\xd1\x00\x20\x40" // U-Boot, include/imximage.h, IVT_HEADER_TAG, IVT_VERSION
-	ivt41       = "\xd1\x00\x20\x41"
-	amlogic     = "@AML"             // U-Boot, tools/amlimage.c
-	settings    = "CHSETTINGS"       // U-Boot, tools/omapimage.c
-	uImage      = "\x27\x05\x19\x56" // U-Boot, include/image.h, IH_MAGIC
-	fit         = "\xd0\x0d\xfe\xed" // Devicetree Specification 0.4, 5.2: a FIT image is a tree
-	stm32       = "STM\x32"          // U-Boot, tools/stm32image.c, HEADER_MAGIC
-)
+	lba int64 // one of LBAs, of 512 bytes
+}
 
 // places are the sectors that are known. Of each the magic is asked for, so that no disk of a PC is taken for one.
-//
-// Sources: Rockchip wiki, "Boot option" and "Partitions" (loader1 0x40, loader2 0x4000, trust 0x6000); linux-sunxi.org,
-// "Bootable SD card", and U-Boot, arch/arm/mach-sunxi/board.c (8 KiB, 128 KiB, of H616 256 KiB); i.MX 6 and 7 reference
-// manuals, "Image Vector Table Offset" (1 KiB), i.MX 8M reference manuals (33 KiB, or 32 KiB); U-Boot,
-// doc/board/amlogic/pre-generated-fip.rst (sector 1); AM335x reference manual, "MMC / SD Cards", raw mode (128, 256 and
-// 384 KiB); U-Boot, common/spl/Kconfig, SYS_MMCSD_RAW_MODE_U_BOOT_SECTOR (0x8a, 0x300, 0x822, 0x4000).
-var places = []place{
-	{"the boot ROM of Rockchip", "the first loader", 64, 0, []string{rc4Header, rkNewHeader}},
-	{"the loader of Rockchip", "U-Boot", 0x4000, 0, []string{rkUBoot, fit, uImage}},
-	{"the loader of Rockchip", "the trusted firmware", 0x6000, 0, []string{rkTrust, fit}},
-	{"the boot ROM of Allwinner", "the first loader", 16, 4, []string{egon}},
-	{"the boot ROM of Allwinner", "the first loader", 256, 4, []string{egon}},
-	{"the boot ROM of Allwinner", "the first loader", 512, 4, []string{egon}},
-	{"the boot ROM of Allwinner", "the first loader", 16, 0, []string{toc0}},
-	{"the boot ROM of Allwinner", "the first loader", 256, 0, []string{toc0}},
-	{"the boot ROM of Allwinner", "the first loader", 512, 0, []string{toc0}},
-	{"the boot ROM of NXP i.MX", "the first loader", 2, 0, []string{ivt40, ivt41}},
-	{"the boot ROM of NXP i.MX", "the first loader", 64, 0, []string{ivt40, ivt41}},
-	{"the boot ROM of NXP i.MX", "the first loader", 66, 0, []string{ivt40, ivt41}},
-	{"the first loader of NXP i.MX", "U-Boot", 0x8a, 0, []string{uImage, fit}},
-	{"the boot ROM of Amlogic", "the first loader", 1, 16, []string{amlogic}},
-	{"the boot ROM of TI", "the first loader", 256, 20, []string{settings}},
-	{"the boot ROM of TI", "the first loader", 512, 20, []string{settings}},
-	{"the boot ROM of TI", "the first loader", 768, 20, []string{settings}},
-	{"the first loader of the board", "U-Boot", 0x300, 0, []string{uImage, fit}},
-	{"the first loader of SiFive", "U-Boot", 0x822, 0, []string{fit}},
-}
+var places = sync.OnceValue(func() (all []place) {
+	var rows []place
+	if err := json.Unmarshal(placesText, &rows); err != nil {
+		panic(err) // places.json is a part of the program
+	}
+	for _, row := range rows {
+		for _, row.lba = range row.LBAs {
+			all = append(all, row)
+		}
+	}
+	return all
+})
+
+//go:embed places.json
+var placesText []byte
 
 func (p place) at() int64 { return p.lba * units.SectorSize }
 
@@ -79,7 +57,8 @@ func (p place) holds(d disk.Disk) (bool, error) {
 	if err != nil {
 		return false, ondisk.Legible(err)
 	}
-	return slices.ContainsFunc(p.magics, func(m string) bool { return strings.HasPrefix(string(b[p.off:]), m) }), nil
+	text := hex.EncodeToString(b[p.Offset:])
+	return slices.ContainsFunc(p.Magics, func(m string) bool { return strings.HasPrefix(text, m) }), nil
 }
 
 // FixedPlace returns why a partition must stay where it is: something reads it by its place. Empty: nothing is known
@@ -88,21 +67,22 @@ func FixedPlace(d disk.Disk, p boot.Partition, all []boot.Partition) (string, er
 	if why := ventoy(p, all); why != "" || p.Volume.Kind != volume.Unknown || p.Kind == table.Extended {
 		return why, nil
 	}
-	for _, x := range places {
+	for _, x := range places() {
 		if x.at() < p.Off || x.at() >= p.End() {
 			continue
 		}
 		if ok, err := x.holds(d); ok || err != nil {
-			return fmt.Sprintf("%s reads %s from LBA %d of the disk, which is byte %d of the partition", x.reader,
-				x.what, x.lba, x.at()-p.Off), err
+			return fmt.Sprintf("%s reads %s from LBA %d of the disk, which is byte %d of the partition", x.Reader,
+				x.What, x.lba, x.at()-p.Off), err
 		}
 	}
 	if !strings.HasPrefix(p.Name, "fsbl") || p.Off+units.SectorSize > d.Size() {
 		return "", nil
 	}
-	// The boot ROM of STM32MP1 finds it by its name. Source: U-Boot, doc/board/st/stm32mp1.rst.
+	// The boot ROM of STM32MP1 finds it by its name. Sources: U-Boot, doc/board/st/stm32mp1.rst; tools/stm32image.c,
+	// HEADER_MAGIC.
 	b, err := ondisk.Bytes(d, p.Off, units.SectorSize)
-	if err == nil && strings.HasPrefix(string(b), stm32) {
+	if err == nil && strings.HasPrefix(string(b), "STM\x32") {
 		return "it holds the first loader of an STM32MP1, which nothing reads once the board has started", nil
 	}
 	return "", ondisk.Legible(err)
@@ -138,7 +118,7 @@ func ventoy(p boot.Partition, all []boot.Partition) string {
 var Boards = boot.Finder{Name: "places of boards", Find: findBoards}
 
 func findBoards(g *boot.Guest) (f boot.Found, err error) {
-	for _, x := range places {
+	for _, x := range places() {
 		if _, inside := g.Holding(x.at(), 1); inside {
 			continue
 		}
@@ -147,7 +127,7 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 			return f, err
 		}
 		if ok {
-			text := fmt.Sprintf("%s reads %s from LBA %d of the disk", x.reader, x.what, x.lba)
+			text := fmt.Sprintf("%s reads %s from LBA %d of the disk", x.Reader, x.What, x.lba)
 			f.Link(0, "%s", text)
 			f.Fixed = append(f.Fixed, boot.Fixed{
 				Range: disk.Range{Off: x.at(), Len: units.SectorSize}, Issue: ondisk.Issue{

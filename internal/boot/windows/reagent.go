@@ -186,8 +186,8 @@ type location struct {
 	to     int // behind the number
 }
 
-// recoveryTag matches a comment, or a tag with its name and attributes, each behind white space: as much of XML as such a
-// file has. Without the last group the rest of the text has no end.
+// recoveryTag matches a comment, or a tag with its name and attributes, each behind white space: as much of XML as such
+// a file has. The last group is the end of a tag; without it the tag is the rest of the text.
 var recoveryTag = ondisk.LazyPattern(`(?s)[ \t\r\n]*(?:<!--(?:.*?-->|.*)|` +
 	`<([A-Za-z]*)((?:"[^"]*"|'[^']*'|[^>"'])*)(?:(>)|.*))`)
 
