@@ -98,7 +98,7 @@ var Volumes = Finder{Name: "marks of volumes", Find: Everywhere(func(g *Guest, p
 // NoFiles reports whether a partition of unknown content holds no files: its type is one for other content, or it is a
 // loader.
 func NoFiles(p Partition) bool {
-	return p.Fixed != "" || p.Is(table.ESP) || p.Is(table.Reserved)
+	return p.Fixed != "" || p.Is(table.NoFiles)
 }
 
 // SignsOf returns the signs of a volume. Whether an NTFS was closed shows in its log.

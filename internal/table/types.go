@@ -20,6 +20,7 @@ const (
 	LDM         Role = "ldm"          // of a dynamic disk of Windows
 	LDMDatabase Role = "ldm-database" // of those the one that holds the database
 	BeOS        Role = "beos"
+	NoFiles     Role = "no-files" // of unknown content, it is no file system
 	// Reserved marks partitions that a running guest does not read or write: space that is kept free, or code that
 	// firmware or a boot loader reads once. Sources: Microsoft, "CREATE_PARTITION_PARAMETERS" and "Windows and GPT FAQ"
 	// (MSR); GRUB manual, "BIOS installation"; Linux, arch/powerpc, and sfdisk --list-types (PReP); FreeBSD, gpart(8),
