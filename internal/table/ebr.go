@@ -184,8 +184,14 @@ func (c *chain) emptyLink(at int64, e mbrEntry) {
 
 // add adds a logical partition and returns its number; its start counts from its own record.
 func (c *chain) add(off, at int64, e mbrEntry) int {
+	number := firstLogical
+	for _, p := range c.m.Partitions {
+		if p.Kind == Logical {
+			number++
+		}
+	}
 	p := Partition{
-		Number: firstLogical + c.logicals(), Kind: Logical, Type: e.Type, Active: e.Flag == 0x80, entry: at, raw: e,
+		Number: number, Kind: Logical, Type: e.Type, Active: e.Flag == 0x80, entry: at, raw: e,
 		Range: disk.Range{Off: off + int64(e.StartLBA)*c.m.SectorSize, Len: int64(e.Sectors) * c.m.SectorSize},
 	}
 	if e.StartLBA == 0 || !c.box.Contains(p.Range) {
@@ -230,16 +236,6 @@ func (c *chain) checkPlaces() {
 			end = x
 		}
 	}
-}
-
-func (c *chain) logicals() int {
-	n := 0
-	for _, p := range c.m.Partitions {
-		if p.Kind == Logical {
-			n++
-		}
-	}
-	return n
 }
 
 func (c *chain) broken(off int64, field string, got, want any) {

@@ -91,7 +91,10 @@ func xor16(b []byte, order binary.ByteOrder) uint16 {
 
 func bsdVolume(s *super) *Volume {
 	d := s.d
-	v := &Volume{Kind: Disklabel, Label: bsdName(s.b[24:40]), Size: d.Size()}
+	v := &Volume{Kind: Disklabel, Label: strings.TrimSpace(s.text(24, 16)), Size: d.Size()}
+	if v.Label == "fictitious" {
+		v.Label = ""
+	}
 	if id := s.b[atBSDUID : atBSDUID+8]; s.u16(atBSDVersion) > 0 && !ondisk.IsZero(id) {
 		v.UUID = hex.EncodeToString(id)
 	}
@@ -160,14 +163,6 @@ func bsdType(n uint8) string {
 		return bsdTypes[n]
 	}
 	return fmt.Sprintf("type %d", n)
-}
-
-// bsdName returns the name of the pack. "fictitious" is an empty name.
-func bsdName(b []byte) string {
-	if s := strings.TrimSpace(Text(b)); s != "fictitious" {
-		return s
-	}
-	return ""
 }
 
 // outside refuses to move a container if a slice lies outside of it: the slice would be left behind.

@@ -241,15 +241,10 @@ func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
 		// boot1 of a BSD, which the label belongs to: package layout refuses labels that keep places, by type and
 		// label.
 	case p.Volume.Kind == volume.ExFAT && noExFATCode(b):
-	case startsFrom(g, p, b):
+	case signed(g, b) && (p.Active || !g.Code.Many && g.Chooses(p)): // the boot can run it
 		unknownSector(r, g, p)
 	}
 	return nil
-}
-
-// startsFrom reports whether the boot can run the first sector of a partition.
-func startsFrom(g *boot.Guest, p boot.Partition, b []byte) bool {
-	return signed(g, b) && (p.Active || !g.Code.Many && g.Chooses(p))
 }
 
 // signed reports whether a first sector counts as boot code. FreeBSD's pmbr wants no signature.

@@ -32,12 +32,10 @@ var (
 // standard makes standard code known by one of two reads.
 func standard(a, b string) func(code []byte) bool {
 	reads := boot.Either(boot.Like(a), boot.Like(b))
-	return func(code []byte) bool { return isStandard(code) && reads(code) }
-}
-
-func isStandard(code []byte) bool {
-	named := func(word string) bool { return bytes.Contains(code, []byte(word)) }
-	return refersToTable(code) && bytes.Contains(code, []byte{0xcd, 0x13}) && !slices.ContainsFunc(ofLoaders, named)
+	return func(code []byte) bool {
+		named := func(word string) bool { return bytes.Contains(code, []byte(word)) }
+		return refersToTable(code) && named("\xcd\x13") && !slices.ContainsFunc(ofLoaders, named) && reads(code)
+	}
 }
 
 // ofLoaders are words of loaders that read the table and more: a build of them that is not known is no standard code.

@@ -203,10 +203,14 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		}
 		return err
 	}
-	menu, size, err := readBootIni(files)
-	if size > maxBootIni {
-		f.NotSeen(p.Number, `\boot.ini`, fmt.Sprintf("it has %d bytes, of which the first %d were read", size,
-			maxBootIni))
+	var menu []byte
+	file, err := ifThere(files.Open("boot.ini"))
+	if file != nil {
+		if file.Size() > maxBootIni {
+			f.NotSeen(p.Number, `\boot.ini`, fmt.Sprintf("it has %d bytes, of which the first %d were read", file.Size(),
+				maxBootIni))
+		}
+		menu, err = ondisk.Bytes(file, 0, min(file.Size(), maxBootIni))
 	}
 	if err := f.Unread("boot-ini", p.Number, fmt.Sprintf("\\boot.ini of partition %d cannot be read", p.Number), err,
 		repairIni); err != nil {
@@ -269,16 +273,6 @@ func arcPartitions(g *boot.Guest) []int {
 		}
 	}
 	return out
-}
-
-// readBootIni reads the menu, at most maxBootIni bytes of its size; nil if absent.
-func readBootIni(files guestfile.FS) (menu []byte, size int64, err error) {
-	file, err := ifThere(files.Open("boot.ini"))
-	if file == nil {
-		return nil, 0, err
-	}
-	menu, err = ondisk.Bytes(file, 0, min(file.Size(), maxBootIni))
-	return menu, file.Size(), err
 }
 
 // savedName matches the usual names of files that hold a boot sector: BOOTSECT.DOS of the setup of Windows,

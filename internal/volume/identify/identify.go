@@ -281,10 +281,12 @@ func filled(t volume.Traits) volume.Traits {
 // disk.
 func Sliced(k volume.Kind) bool { return Traits(k).Slices != "" }
 
-// unwrap resolves pairs that are no contradiction: a container, and the volume that shows through it.
+// unwrap resolves pairs that are no contradiction: a container, and the volume that shows at its own start. This is so
+// for a Linux RAID with its superblock at the end, and for BitLocker To Go, which begins with a FAT.
 func unwrap(found []*volume.Volume) []*volume.Volume {
 	for i, outer := range found {
-		if len(found) == 1 || !showsContent(outer) {
+		shows := outer.AtEnd && outer.DataStart == 0 || Traits(outer.Kind).ShowsContent
+		if len(found) == 1 || !shows {
 			continue
 		}
 		var content []string
@@ -375,12 +377,6 @@ func choose(found []*volume.Volume) *volume.Volume {
 	i.Text = "the volume looks like " + strings.Join(text, " and like ")
 	first.Issues = append(first.Issues, i)
 	return first
-}
-
-// showsContent reports whether the content of a volume is visible at its own start. This is so for a Linux RAID with
-// its superblock at the end, and for BitLocker To Go, which begins with a FAT.
-func showsContent(v *volume.Volume) bool {
-	return (v.AtEnd && v.DataStart == 0) || Traits(v.Kind).ShowsContent
 }
 
 // describe names a volume by kind and label.
