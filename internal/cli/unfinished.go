@@ -145,7 +145,7 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge b
 	}
 	j := &realign.Job{Jobs: moveJobs, Progress: watched}
 	how := f.GoOn
-	how.Judge, how.Device, how.Writers = judge, h.device, f.Base.Writers()
+	how.Judge, how.Device, how.Writers = judge, h.device, f.writers
 	done, err := j.GoOn(ctx, h.work, how)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", h.path, err)
