@@ -49,7 +49,7 @@ func newAlign(c *Base) *cobra.Command {
 	return cmd
 }
 
-// run writes the copy of a disk, of a package or of an image from a pipe.
+// run writes the copy of a disk or of a package.
 func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest string) error {
 	err := errors.Join(f.checkFlags(), f.checkDest(src, dest))
 	if err != nil {
@@ -75,8 +75,6 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 			return Usage("--to %s, but the disks of a package keep their format: the OVF names it", f.to)
 		}
 		return f.copyPackage(ctx, out, errOut, src, dest, f.making(dest))
-	case src == "-" && f.command == convert:
-		return f.convertStream(ctx, out, errOut, dest)
 	}
 	r, w, err := f.copyDisk(ctx, errOut, src, dest, f.making(dest))
 	if err != nil {
@@ -148,7 +146,6 @@ func (f *alignFlags) checkDevice(src, dest string) error {
 			"it holds a raw disk of its own size; leave out --to " + f.to.String(),
 		},
 		{realign.IsPackage(dest), "its name is one of a package; name the device itself"},
-		{src == "-", "a device is not written from a pipe; store SOURCE in a file first"},
 	} {
 		if x.given {
 			return Usage("DEST %s is a block device: %s", dest, x.what)

@@ -133,17 +133,6 @@ func (e *ending) print(stderr io.Writer, text string) {
 	_, _ = io.WriteString(stderr, line) // there is no other place to say so
 }
 
-// Interruptible reads from r until the run is interrupted. A read that waits for another program cannot be ended, so it
-// is left behind.
-func Interruptible(ctx context.Context, r io.Reader) (io.Reader, func() bool) {
-	out, in := io.Pipe()
-	go func() {
-		_, err := io.Copy(in, r)
-		in.CloseWithError(err) // io.EOF when it is nil
-	}()
-	return out, context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
-}
-
 // AbortOnCrash makes SIGABRT the end of a fatal error of Go's runtime, of a panic in a goroutine, and of SIGQUIT. Their
 // usual exit status is 2, which is a verdict here. A core file would hold parts of the image, so none is left.
 func AbortOnCrash() {

@@ -94,7 +94,7 @@ func TestInspectSeveralWrongly(t *testing.T) {
 		"0.img 2.img --out 2.img":               "--out 2.img",
 		"0.img flat.vmdk --out flat.vmdk":       "--out flat.vmdk",
 		"0.img flat.vmdk --out flat-extent.txt": "--out flat-extent.txt would overwrite",
-		"0.img - 3.img --out report":            "only trueup convert reads from a pipe",
+		"0.img - 3.img --out report":            "an image is not read from a pipe",
 		"0.img 2.img --with 3.img":              "--with is for one IMAGE",
 		"0.img 2.img --format bogus":            `--format "bogus"`,
 	} {

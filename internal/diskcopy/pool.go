@@ -128,12 +128,6 @@ func (d *Data) zero(size, unit int64) (int64, error) {
 	return n, nil
 }
 
-// Each runs work for all data chunks on so many goroutines. Each goroutine has a scratch buffer of ChunkSize bytes for
-// each disk.
-func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context, c Chunk, bufs [][]byte) error) error {
-	return each(ctx, jobs, len(d.Disks), func([][]byte) (disk.Range, error) { return d.next(ctx) }, work)
-}
-
 // maxBuffers is how many buffers of ChunkSize all goroutines have together. With what packing, unpacking and tables
 // need, a copy stays below 128 MiB, however many goroutines are wanted.
 const maxBuffers = 48
@@ -141,38 +135,36 @@ const maxBuffers = 48
 // scratch are buffers of ChunkSize. Small disks are read many times in a scan, and each time by several goroutines.
 var scratch = sync.Pool{New: func() any { b := make([]byte, ChunkSize); return &b }}
 
-// each hands out the chunks that next gives, one call at a time; next may fill the buffers that the work will have.
-func each(
-	ctx context.Context, jobs, buffers int, next func(bufs [][]byte) (disk.Range, error),
-	work func(ctx context.Context, c Chunk, bufs [][]byte) error,
-) error {
+// Each runs work for all data chunks on so many goroutines. Each goroutine has a scratch buffer of ChunkSize bytes for
+// each disk.
+func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context, c Chunk, bufs [][]byte) error) error {
 	var mu sync.Mutex
 	spent := sync.Pool{New: func() any { return make(chan struct{}, 1) }}
 	last := make(chan struct{}, 1)
 	last <- struct{}{}
-	take := func(bufs [][]byte) (Chunk, error) {
+	take := func() (Chunk, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		r, err := next(bufs)
+		r, err := d.next(ctx)
 		c := Chunk{Range: r, before: last, passed: spent.Get().(chan struct{}), spent: &spent} // nothing else is in it
 		last = c.passed
 		return c, err
 	}
-	return atOnce(ctx, max(1, min(jobs, maxBuffers/buffers)), func(ctx context.Context) (err error) {
+	return atOnce(ctx, max(1, min(jobs, maxBuffers/len(d.Disks))), func(ctx context.Context) (err error) {
 		// A panic here would end the program before it can remove what it wrote.
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())
 			}
 		}()
-		bufs := make([][]byte, buffers)
+		bufs := make([][]byte, len(d.Disks))
 		for i := range bufs {
 			b := scratch.Get().(*[]byte) // nothing else is in it
 			defer scratch.Put(b)
 			bufs[i] = *b
 		}
 		for ctx.Err() == nil {
-			c, err := take(bufs)
+			c, err := take()
 			if err != nil || c.Len == 0 {
 				return err
 			}

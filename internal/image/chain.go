@@ -61,9 +61,6 @@ func (c *chain) open(main driver.File, want string) (string, *driver.Image, erro
 		return "", nil, err
 	}
 	img, err := f.Open(src)
-	if end := beyond(main); end != nil && f.Stream != nil && errors.Is(err, end) {
-		img, err = openHead(main, f)
-	}
 	if err == nil && parent != nil {
 		img.Inherit(parent)
 	}

@@ -1,7 +1,6 @@
 package image_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -142,27 +140,6 @@ func TestFilesOfAPackage(t *testing.T) {
 	}
 	_, err = s.Open("0/file")
 	require.NoError(t, err, "a folder that is open already does not count again")
-}
-
-// What a pipe gives is known by its start; an error of the pipe is no end of it.
-func TestStartsOfAPipe(t *testing.T) {
-	t.Parallel()
-	_, err := image.OpenStream(iotest.ErrReader(disktest.ErrFault), "")
-	require.ErrorIs(t, err, disktest.ErrFault)
-	_, err = image.OpenStream(bytes.NewReader(nil), "")
-	require.ErrorIs(t, err, ondisk.ErrUnsupported)
-	path := filepath.Join(t.TempDir(), "x.vmdk")
-	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-o", "subformat=streamOptimized", path, "1M")
-	b := disktest.ReadFile(t, path)
-	s, err := image.OpenStream(bytes.NewReader(b), "vmdk")
-	require.NoError(t, err)
-	require.EqualValues(t, mib, s.Disk.Size())
-	_, err = image.OpenStream(bytes.NewReader(b), "qcow2")
-	require.ErrorContains(t, err, "want qcow2, as --format says")
-	b[4] = 77 // the version
-	_, err = image.OpenStream(bytes.NewReader(b), "")
-	require.Error(t, err)
-	require.ErrorContains(t, err, "version")
 }
 
 // Each read of what recognises a file, and of what that names, can fail.

@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"time"
@@ -140,94 +137,6 @@ type Written struct {
 	Took              float64 // seconds
 	Notes             []ondisk.Issue
 	Replaced          *exchange.Result // where the copy has the names of SOURCE
-}
-
-// OpenStream opens an image that comes through a pipe. When ctx ends, a read from in must end too.
-func OpenStream(ctx context.Context, in io.Reader, r Reading) (*image.Stream, error) {
-	o, err := r.Options()
-	if err != nil {
-		return nil, err
-	}
-	s, err := image.OpenStream(in, o.Format)
-	if err == nil {
-		err = r.agrees(s.Image)
-	}
-	if err != nil {
-		return nil, streamError(ctx, fmt.Errorf("standard input: %w", err))
-	}
-	return s, nil
-}
-
-// WriteStream makes DEST of an image that comes through a pipe, as a disk whose size size computes from its own.
-// Nothing of it can be looked at before it is copied, and nothing read again: the proof compares digests.
-func (j *Job) WriteStream(
-	ctx context.Context, s *image.Stream, size func(int64) int64, to File,
-) (p *plan.Plan, w Written, err error) {
-	p = plan.Copy(s.Disk.Size())
-	p.Size = size(p.Size)
-	start := time.Now()
-	var out *store.Output
-	create := func() (_ output, err error) {
-		out, err = store.Create(to.Path, p.Size, s.Image, store.CreateOptions{
-			Format: to.Format, Subformat: to.Subformat, Force: to.Force, Seed: streamSeed(p.Size), BIOS: s.BIOS,
-		})
-		return out, err
-	}
-	w, err = j.publish(ctx, create, nil, func(w *Written) (err error) {
-		w.Format, w.Subformat = out.Format, out.Subformat
-		w.Copied, err = j.fillStream(ctx, s, p.Size, out)
-		return err
-	})
-	w.Took = Since(start)
-	return p, w, err
-}
-
-// fillStream writes what comes through the pipe and proves it through a second opening.
-func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *store.Output) (copied int64, err error) {
-	j.watch().Begin(diskcopy.PhaseCopy, size)
-	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.watch().Add, Pack: o.Pack()}
-	want, copied, err := diskcopy.Pipe(ctx, named(s.Next), size, o, work)
-	if err == nil {
-		err = j.finish(o, copied)
-	}
-	if err != nil {
-		return copied, streamError(ctx, err)
-	}
-	return copied, j.reread(o, func(got *image.Image) error {
-		if err := copyHoldsSectors(got); err != nil || !j.Full {
-			return err
-		}
-		sum, err := j.digest(ctx, got.Disk)
-		if err == nil && sum != want {
-			err = fmt.Errorf("%w from what came through the pipe: %w", verify.ErrDifferent, errFaulty)
-		}
-		return err
-	})
-}
-
-// named says about an error of the stream where that came from.
-func named(next func() (int64, []byte, error)) func() (int64, []byte, error) {
-	return func() (int64, []byte, error) {
-		off, p, err := next()
-		if err != nil && !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			err = fmt.Errorf("standard input: %w", err)
-		}
-		return off, p, err
-	}
-}
-
-// streamError returns what ended a copy from a pipe: an interruption looks like a pipe that ends.
-func streamError(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
-}
-
-// streamSeed returns what identifiers of the copy are derived from, beside what the stream states about itself.
-func streamSeed(size int64) []byte {
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64(nil, ondisk.U64(size)))
-	return sum[:]
 }
 
 // Difference is a place in which a copy is not what it must be.

@@ -235,16 +235,6 @@ func (s *Source) staysAsShown() error {
 	}
 }
 
-// copyHoldsSectors refuses a copy that cannot state the sector size of the disk in it, of which nothing was known
-// before.
-func copyHoldsSectors(got *image.Image) error {
-	l, err := layout.Read(got.Disk, table.Geometry{})
-	if err != nil {
-		return nil //nolint:nilerr // it was copied as it is
-	}
-	return got.HoldsSectors(got.Format, l.Sectors.Size())
-}
-
 // shownBy names what shows the disk.
 func (s *Source) shownBy() string {
 	if s.Image.OnDevice() {

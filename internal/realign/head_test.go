@@ -16,9 +16,10 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/unpack"
 )
 
-// An image that reaches past the first bytes is judged by them, whatever its format.
+// An image that reaches past the first bytes is judged by them, unless its tables lie behind them.
 func TestHeadOfALargeImage(t *testing.T) {
 	t.Parallel()
 	disk := tableforge.NewMBR(40<<11, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 80000})
@@ -44,6 +45,10 @@ func TestHeadOfALargeImage(t *testing.T) {
 		path := filepath.Join(t.TempDir(), name)
 		require.NoError(t, os.WriteFile(path, stream.Bytes(), 0o600))
 		s, err := Head(context.Background(), path, image.Options{})
+		if name == "a.vmdk.gz" {
+			require.ErrorIs(t, err, unpack.ErrBeyond)
+			continue
+		}
 		require.NoError(t, err, name)
 		guessed := strings.HasSuffix(strings.TrimSuffix(name, ".gz"), ".img")
 		require.Equal(t, guessed, s.Guessed(), name)

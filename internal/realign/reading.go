@@ -136,8 +136,8 @@ func Open(path string, r Reading) (*Source, error) {
 		return nil, err
 	}
 	if path == "-" {
-		return nil, ondisk.In(ondisk.ErrUsage, "only trueup convert reads from a pipe; "+
-			"write the image to a file first (a file of that name is ./-)")
+		return nil, ondisk.In(ondisk.ErrUsage, "an image is not read from a pipe; write it to a file first (a file of "+
+			"that name is ./-), or name a disk of an archive, as in vm.ova!disk1.vmdk")
 	}
 	if IsRemote(path) {
 		return r.openRemote(path, o)
@@ -227,7 +227,7 @@ func isAbsent(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// Folders lists the folders and devices that reading the images needs. Standard input is open already.
+// Folders lists the folders and devices that reading the images needs.
 func Folders(paths []string) (out []string) {
 	for _, path := range paths {
 		if path != "-" && !hasNoFolder(path) {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -236,81 +235,6 @@ func TestCopy(t *testing.T) {
 	require.NoError(t, err)
 	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, dest)
 }
-
-// pipe copies an image that comes through a pipe, to a disk of its own size.
-func (j *Job) pipe(ctx context.Context, in io.Reader, r Reading, to File) (*Plan, Written, error) {
-	s, err := OpenStream(ctx, in, r)
-	if err != nil {
-		return nil, Written{}, err
-	}
-	return j.WriteStream(ctx, s, func(n int64) int64 { return n }, to)
-}
-
-func TestWriteStream(t *testing.T) {
-	dir := t.TempDir()
-	raw := oldLinux(t, dir)
-	stream, err := os.ReadFile(converted(t, raw, "stream.vmdk", "vmdk", "-o", "subformat=streamOptimized"))
-	require.NoError(t, err)
-	for _, full := range []bool{true, false} {
-		dest := filepath.Join(dir, fmt.Sprintf("copy-%v.raw", full))
-		p, w, err := (&Job{Full: full, Jobs: 2}).pipe(t.Context(), bytes.NewReader(stream), Reading{},
-			File{Path: dest, Format: "raw"})
-		require.NoError(t, err)
-		require.EqualValues(t, diskSize, p.Size)
-		require.Positive(t, w.Copied)
-		disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "raw", raw, dest)
-	}
-	dest := filepath.Join(dir, "copy.qcow2")
-	_, _, err = (&Job{Full: true, Jobs: 2}).pipe(t.Context(), bytes.NewReader(stream), Reading{},
-		File{Path: dest, Format: "qcow2"})
-	require.NoError(t, err)
-	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, dest)
-	to := t.TempDir()
-	copied := File{Path: filepath.Join(to, "copy.raw"), Format: "raw"}
-	for name, c := range map[string]struct {
-		in   io.Reader
-		read Reading
-		text string
-	}{
-		"cut":            {bytes.NewReader(stream[:len(stream)/2]), Reading{}, "standard input"},
-		"another format": {bytes.NewReader(stream), Reading{Format: "qcow2"}, "as --format says"},
-		"raw":            {bytes.NewReader(make([]byte, 1<<20)), Reading{}, "from a pipe"},
-		"no such format": {bytes.NewReader(stream), Reading{Format: "tape"}, `--format "tape"`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, _, err := (&Job{Full: true, Jobs: 1}).pipe(t.Context(), c.in, c.read, copied)
-			require.ErrorContains(t, err, c.text)
-			require.Empty(t, disktest.Names(t, to))
-		})
-	}
-	t.Run("an interruption looks like a pipe that ends", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		in := io.MultiReader(bytes.NewReader(stream[:len(stream)/2]), readerFunc(func([]byte) (int, error) {
-			cancel()
-			return 0, io.ErrClosedPipe
-		}))
-		_, _, err := (&Job{Jobs: 1}).pipe(ctx, in, Reading{}, copied)
-		require.EqualError(t, err, context.Canceled.Error())
-		require.Empty(t, disktest.Names(t, to))
-	})
-	t.Run("other bytes are read back", func(t *testing.T) {
-		j := Job{Full: true, Jobs: 1, Progress: watcher(func(phase string) {
-			if phase == diskcopy.PhaseProve {
-				f, err := os.OpenFile(filepath.Join(to, ".copy.raw.partial"), os.O_RDWR, 0)
-				require.NoError(t, err)
-				_, err = f.WriteAt([]byte("other"), 22_000*sector)
-				require.NoError(t, errors.Join(err, f.Close()))
-			}
-		})}
-		_, _, err := j.pipe(t.Context(), bytes.NewReader(stream), Reading{}, copied)
-		require.ErrorIs(t, err, verify.ErrDifferent)
-		require.Empty(t, disktest.Names(t, to))
-	})
-}
-
-type readerFunc func(p []byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // What a plan says that a copy costs is what qemu-img finds in the source, and no less than what the copy writes.
 func TestCost(t *testing.T) {

@@ -235,8 +235,7 @@ func (t *Text) Align(r *Align) {
 	case r.Source != r.Dest && command != "":
 		t.next(words, command)
 	}
-	// A source that came through a pipe is gone.
-	if r.Source != "-" && r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") {
+	if r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") {
 		t.next("To prove it again later:   ", shell.Command("verify", r.Flags, r.Source, r.Dest))
 	}
 }

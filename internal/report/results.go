@@ -152,13 +152,6 @@ func registered(img *image.Image) bool {
 	return img.Format == "vdi"
 }
 
-// NewStreamAlign reports on the copy of a stream.
-func NewStreamAlign(h Head, p *realign.Plan, dest string) *Align {
-	return &Align{
-		Head: h, Source: "-", Dest: dest, Changes: NewChanges(p), Findings: []align.Finding{}, Files: []string{},
-	}
-}
-
 // Wrote completes the report when the copy is written. verified is how it was proved.
 func (r *Align) Wrote(w realign.Written, verified string) {
 	r.Format, r.Subformat, r.Files = w.Format, w.Subformat, w.Files

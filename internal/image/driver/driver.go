@@ -90,8 +90,6 @@ type Format struct {
 	Subformats []string
 	// SectorSizes reports whether an image states the sector size of its disk; others mean 512 bytes.
 	SectorSizes bool
-	// Stream reads an image that comes through a pipe. Nil when the format cannot be read front to back.
-	Stream func(r io.Reader) (*Stream, error)
 	// Names reads what a file of this format names, without judging the rest. Nil when images of this format stand
 	// alone.
 	Names func(f File) (Names, error)
@@ -169,15 +167,6 @@ type Image struct {
 type Around struct {
 	Tail []byte // behind the disk, in its last file
 	Text []byte // all of the file that was named, where the disk lies in others
-}
-
-// Stream is an image that is read front to back.
-type Stream struct {
-	Image       // Disk is nil
-	Size  int64 // of the disk, bytes
-	// Next gives the next stored piece of the disk, in ascending order, and io.EOF when the image has come to its end
-	// as it should. p is valid until the next call. What is never given reads as zero.
-	Next func() (off int64, p []byte, err error)
 }
 
 // Detail is one line of what a container says about itself.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -282,7 +283,7 @@ func TestDescriptorsWithoutIdentifiers(t *testing.T) {
 			for _, l := range gone {
 				text = strings.Replace(text, "\n"+l, "\n", 1)
 			}
-			img, err := image(parsed(t, text), vmfs, nil)
+			img, err := image(parsed(t, text), vmfs, disktest.Memory(make([]byte, 512)))
 			require.NoError(t, err)
 			require.Equal(t, !strings.Contains(text, "parentCID"), len(img.Issues) == 1, img.Issues)
 			got := edited(t, text)

@@ -146,11 +146,6 @@ func (h *sparseHeader) checkPlaces(fileSize int64) error {
 // packed reports whether grains are compressed, which makes the file streamOptimized.
 func (h *sparseHeader) packed() bool { return h.Flags&flagCompressed != 0 }
 
-// isZero reports whether a table entry means a grain of zeros: none there, or the marker of version 2 and later.
-func (h *sparseHeader) isZero(entry uint32) bool {
-	return entry == 0 || (entry == 1 && h.Flags&flagZeroGrain != 0)
-}
-
 func (h *sparseHeader) subformat() string {
 	if h.packed() {
 		return streamOptimized

@@ -1,15 +1,12 @@
 package vmdk_test
 
 import (
-	"bytes"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
@@ -50,15 +47,4 @@ func TestSectorSizesThatNoVMDKHas(t *testing.T) {
 	require.ErrorContains(t, err, "ddb.logicalSectorSize 1024")
 	_, err = image.Open(flatOfSectors(t, 256*kib+sector, "4096"), image.Options{})
 	require.ErrorContains(t, err, "no multiple of it")
-}
-
-// A pipe is read by one size only, and a disk of another would lose its partitions.
-func TestSectorSizeThroughAPipe(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "out.vmdk")
-	imagetest.Copy(t, imagetest.Open(t, flatOfSectors(t, 256*kib, "4096")), path,
-		store.CreateOptions{Format: "vmdk", Subformat: "streamOptimized"})
-	data := disktest.ReadFile(t, path)
-	_, err := image.OpenStream(bytes.NewReader(data), "")
-	require.ErrorIs(t, err, ondisk.ErrUnsupported)
-	require.True(t, strings.HasSuffix(err.Error(), "write the image to a file first"), err)
 }

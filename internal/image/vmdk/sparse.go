@@ -117,7 +117,7 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	return img, nil
 }
 
-// image returns the image that header and descriptor of a sparse file define. dk is nil for a stream.
+// image returns the image that header and descriptor of a sparse file define.
 func (h *sparseHeader) image(d *descriptor, dk disk.Disk) (*driver.Image, error) {
 	img, err := image(d, h.subformat(), dk)
 	if err != nil {

@@ -41,7 +41,6 @@ var Format = driver.Format{
 	Create:     create,
 	Reports:    reports,
 	Subformats: []string{monolithicSparse, monolithicFlat, splitSparse, splitFlat, vmfs, streamOptimized},
-	Stream:     openStream,
 	Names:      names,
 	Rename:     rename,
 	Glance:     glance,
@@ -253,7 +252,7 @@ func (d *descriptor) sectorSize() int64 {
 	return units.SectorSize
 }
 
-// checkSectorSize refuses sizes that no disk has, and a pipe (dk is nil), whose reader knows one size only.
+// checkSectorSize refuses sizes that no disk has.
 func (d *descriptor) checkSectorSize(dk disk.Disk) error {
 	const fourK = 4096
 	n := d.sectorSize()
@@ -262,10 +261,7 @@ func (d *descriptor) checkSectorSize(dk disk.Disk) error {
 	case n != units.SectorSize && n != fourK:
 		return textErr(no, ondisk.ErrUnsupported, "ddb.logicalSectorSize %d: not supported, want %d or %d", n,
 			units.SectorSize, fourK)
-	case n == fourK && dk == nil:
-		return textErr(no, ondisk.ErrUnsupported,
-			"ddb.logicalSectorSize %d: not supported from a pipe; write the image to a file first", n)
-	case dk != nil && dk.Size()%n != 0:
+	case dk.Size()%n != 0:
 		return textErr(no, ondisk.ErrFormat,
 			"ddb.logicalSectorSize %d, and the disk has %d bytes, which is no multiple of it", n, dk.Size())
 	}
