@@ -13,9 +13,13 @@ type PlaceSet struct {
 	common uint64 // where in their cell most blocks start
 	any    bool
 	odd    map[uint64]uint64 // cell -> start, where that differs from common
-	pages  map[uint64]*[cellsPerPage / 64]uint64
+	pages  map[uint64]*placePage
+	last   *placePage // the page that was asked for last, and its number
+	at     uint64
 	full   bool // a bound was reached: not everything was compared
 }
+
+type placePage = [cellsPerPage / 64]uint64
 
 const (
 	cellsPerPage = 1 << 15 // 4 KiB of memory
@@ -25,7 +29,7 @@ const (
 
 // NewPlaceSet is for blocks of so many units.
 func NewPlaceSet(unit uint64) *PlaceSet {
-	return &PlaceSet{unit: unit, odd: map[uint64]uint64{}, pages: map[uint64]*[cellsPerPage / 64]uint64{}}
+	return &PlaceSet{unit: unit, odd: map[uint64]uint64{}, pages: map[uint64]*placePage{}}
 }
 
 // Add remembers a block that starts at a place and reports whether it overlaps one that is there.
@@ -43,6 +47,9 @@ func (s *PlaceSet) Add(at uint64) (taken bool) {
 			return false
 		}
 		s.odd[cell] = start
+	}
+	if len(s.odd) == 0 {
+		return false // all blocks start alike in their cells: none reaches into the next one
 	}
 	if before, ok := s.start(cell - 1); ok && cell > 0 && before > start {
 		return true
@@ -71,16 +78,20 @@ func (s *PlaceSet) AddRange(at, cells uint64) (free uint64, taken bool) {
 }
 
 // page returns the page of a cell, nil beyond the bound.
-func (s *PlaceSet) page(cell uint64) *[cellsPerPage / 64]uint64 {
+func (s *PlaceSet) page(cell uint64) *placePage {
+	if s.last != nil && s.at == cell/cellsPerPage {
+		return s.last
+	}
 	p := s.pages[cell/cellsPerPage]
 	if p == nil {
 		if len(s.pages) == maxPages {
 			s.full = true
 			return nil
 		}
-		p = new([cellsPerPage / 64]uint64)
+		p = new(placePage)
 		s.pages[cell/cellsPerPage] = p
 	}
+	s.last, s.at = p, cell/cellsPerPage
 	return p
 }
 
