@@ -117,7 +117,7 @@ tools: ## install the Debian packages that the tests call (as root; else say whi
 	scripts/install-tools.sh
 
 # What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
-RACED := align cli disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk progress realign scan scan/sandbox self sys trial verify
+RACED := align cli disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox self sys trial verify
 RACED_FLEET := engine queue web work
 # What of them has nothing to race, and computes much or has another program compute: it runs without the detector.
 COMPUTES := ^Test(Differential|LargeCopyPassesTheMemory|PageInChromium|LivePage|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$

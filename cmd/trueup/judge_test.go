@@ -189,7 +189,7 @@ func TestJudgeIsInterrupted(t *testing.T) {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
 			pids := filepath.Join(t.TempDir(), "pid")
-			o := fakes(t, map[string]string{"guestfish": "echo $$ > '" + pids + ".new'; mv '" + pids + ".new' '" +
+			o := fakes(t, map[string]string{"guestfish": "case $1 in --version) echo guestfish 9.9; exit;; esac; echo $$ > '" + pids + ".new'; mv '" + pids + ".new' '" +
 				pids + "'; while read line; do :; done"})
 			cmd, stdout, stderr := o.start(t, "judge", "--json", "--by", "libguestfs", source, dest)
 			disktest.WaitFor(t, "the judge", func() bool {
@@ -299,7 +299,7 @@ func TestJudgeOfLibguestfs(t *testing.T) {
 	require.Equal(t, want, judgedAs(rows), "%v", rows)
 	for _, r := range rows {
 		if r.Asked == "/dev/sda1: files of vfat" {
-			require.Equal(t, "names are equal, and the SHA-256 of regular files differ", r.Said)
+			require.Regexp(t, "^SOURCE: [0-9]+ names with SHA-256 .*; DEST: [0-9]+ names", r.Said)
 		}
 	}
 }

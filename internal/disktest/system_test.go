@@ -20,7 +20,7 @@ import (
 // /proc says about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each
 // client; unpack makes the file into which images are unpacked;
 // trial makes the temporary files of QEMU and waits for it; self starts programs, and opinion looks for them, starts
-// them and makes a folder for one; in a fleet, engine reads keys, locks its store and waits for its
+// them, two of them side by side, and makes a folder for them; in a fleet, engine reads keys, locks its store and waits for its
 // server, queue keeps small files, work starts trueup and waits for it, fleetcmd reads worklists and keeps a
 // report, and web reads its token, listens and follows the queue; bench makes its scratch file, starts fio, and reads
 // what /proc and /sys say about the storage; disktest is for tests.
@@ -37,7 +37,7 @@ var (
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli",
-		"internal/nbd", "internal/self", "internal/trial", "internal/disktest",
+		"internal/nbd", "internal/self", "internal/trial", "internal/opinion", "internal/disktest",
 		"fleet/engine", "fleet/queue", "fleet/web", "fleet/work",
 	}
 )

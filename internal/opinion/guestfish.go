@@ -2,6 +2,7 @@ package opinion
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -9,10 +10,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -78,8 +79,8 @@ type session struct {
 	said strings.Builder
 }
 
-// start runs guestfish with a drive. Its files go to folder.
-func start(ctx context.Context, program, folder string, d disk) (*session, error) {
+// start runs guestfish. Its files go to folder.
+func start(ctx context.Context, program, folder string) (*session, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "LIBGUESTFS_TMPDIR="+folder)
@@ -114,7 +115,7 @@ func start(ctx context.Context, program, folder string, d disk) (*session, error
 		end(err)
 		return nil, errors.Join(err, out.Close())
 	}
-	return s, s.send(d.command())
+	return s, nil
 }
 
 // close ends guestfish and all that it started.
@@ -127,16 +128,6 @@ func (s *session) close() {
 	_ = s.cmd.Wait() // its disks are read-only
 	s.end(nil)
 	_ = s.pipe.Close()
-}
-
-// send has guestfish run a command, whether the one before went well or not. A mark follows its answer.
-func (s *session) send(command string) error {
-	s.said.Reset()
-	_, err := fmt.Fprintf(s.in, "-%s\necho %s\n", command, s.mark)
-	if err != nil {
-		return s.failed(err)
-	}
-	return nil
 }
 
 // errorMark stands before an error of libguestfs, behind the number of the line.
@@ -170,8 +161,18 @@ func (s *session) failed(err error) error {
 // mostLines bounds the lines of an answer that is kept.
 const mostLines = 4096
 
-// ask returns the lines of an answer that are valid. What else was printed is in said.
-func (s *session) ask(valid func(line string) bool) (lines []string, err error) {
+// ask has guestfish run a command, whether the one before went well or not. It returns the lines of the answer that are
+// valid. What else was printed is in said. A mark follows the answer.
+func (s *session) ask(command string, valid func(line string) bool) ([]string, error) {
+	s.said.Reset()
+	if _, err := fmt.Fprintf(s.in, "-%s\necho %s\n", command, s.mark); err != nil {
+		return nil, s.failed(err)
+	}
+	return s.answer(valid)
+}
+
+// answer reads an answer up to its mark.
+func (s *session) answer(valid func(line string) bool) (lines []string, err error) {
 	for {
 		b, err := s.out.ReadSlice('\n')
 		line := strings.TrimSuffix(string(b), "\n")
@@ -192,128 +193,109 @@ func (s *session) ask(valid func(line string) bool) (lines []string, err error) 
 	}
 }
 
-// pair is an appliance with the source, and one with the copy. Each has a kernel of its own: two volume groups or pools
-// of one name cannot be told apart in one.
-type pair struct {
-	source, dest *session
-	found        Table
-}
-
-// compareFiles has appliances read two disks side by side, and returns what they found and the version of libguestfs.
-// Their files go to folder. limit bounds the time behind the start.
+// compareFiles has two appliances look into two disks side by side, and returns what they found to be equal or not.
+// Each has a kernel of its own: two volume groups or pools of one name cannot be told apart in one. Their files go to
+// folder. limit bounds the time behind the start.
 func compareFiles(
 	ctx context.Context, program, folder string, source, dest disk, limit time.Duration,
-) (version string, found Table, err error) {
-	s, err := start(ctx, program, folder, source)
-	if s != nil {
-		defer s.close()
+) (Table, error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	var found [2][]answer
+	var both sync.WaitGroup
+	for i, d := range []disk{source, dest} {
+		both.Go(func() {
+			var err error
+			if found[i], err = look(ctx, program, folder, d, limit); err != nil {
+				end(err) // of the other one, too
+			}
+		})
 	}
+	both.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	return compared(found[0], found[1]), nil
+}
+
+// answer is what one appliance found about one thing.
+type answer struct {
+	asked   string
+	value   string  // must be equal on both disks
+	words   string  // the value, for people
+	said    string  // where it is equal
+	verdict Verdict // where it is equal; "": then there is nothing to say
+}
+
+// compared returns what two appliances found. Both were asked the same things, up to the first volume that just one of
+// their lists has.
+func compared(source, dest []answer) (t Table) {
+	for i := range min(len(source), len(dest)) {
+		x, y := source[i], dest[i]
+		if x.asked != y.asked {
+			break
+		}
+		if x.value != y.value {
+			x.said, x.verdict = fmt.Sprintf("SOURCE: %s; DEST: %s", x.words, y.words), Differs
+		}
+		if x.verdict != "" {
+			t = append(t, Row{Asked: x.asked, Said: x.said, Verdict: x.verdict})
+		}
+	}
+	if len(t) == 0 {
+		t = Table{{Asked: "file systems", Said: "found none on either disk", Verdict: NotLooked}}
+	}
+	return t
+}
+
+// look has an appliance look into a disk.
+func look(ctx context.Context, program, folder string, d disk, limit time.Duration) ([]answer, error) {
+	s, err := start(ctx, program, folder)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	d, err := start(ctx, program, folder, dest)
-	if d != nil {
-		defer d.close()
+	defer s.close()
+	callOff := s.limit(launchTime, errLaunch)
+	_, err = s.must("guestfish takes no such drive", d.command(), noLine)
+	if err == nil {
+		_, err = s.must("the appliance of libguestfs does not start", "run", noLine)
 	}
-	if err != nil {
-		return "", nil, err
-	}
-	p := &pair{source: s, dest: d}
-	callOff := p.limit(launchTime, errLaunch)
-	version, err = p.launch()
 	callOff()
 	if err != nil {
-		return version, nil, err
+		return nil, err
 	}
-	defer p.limit(limit, fmt.Errorf("libguestfs did not end within %v", limit))()
-	err = p.filesystems()
-	return version, p.found, err
+	defer s.limit(limit, fmt.Errorf("libguestfs did not end within %v", limit))()
+	return s.survey()
 }
 
-// limit ends both sessions after a time, unless it is called off.
-func (p *pair) limit(after time.Duration, why error) (callOff func() bool) {
-	return time.AfterFunc(after, func() {
-		p.source.end(why)
-		p.dest.end(why)
-	}).Stop
-}
-
-// say adds a finding.
-func (p *pair) say(v Verdict, asked, format string, args ...any) {
-	p.found = append(p.found, Row{Asked: asked, Said: fmt.Sprintf(format, args...), Verdict: v})
-}
-
-// both sends a command to both, and returns the lines of their answers.
-func (p *pair) both(command string, valid func(string) bool) (source, dest []string, err error) {
-	if err = errors.Join(p.source.send(command), p.dest.send(command)); err != nil {
-		return nil, nil, err
-	}
-	return p.answers(valid)
-}
-
-func (p *pair) answers(valid func(string) bool) (source, dest []string, err error) {
-	if source, err = p.source.ask(valid); err == nil {
-		dest, err = p.dest.ask(valid)
-	}
-	return source, dest, err
+// limit ends the session after a time, unless it is called off.
+func (s *session) limit(after time.Duration, why error) (callOff func() bool) {
+	return time.AfterFunc(after, func() { s.end(why) }).Stop
 }
 
 func noLine(string) bool       { return false }
 func anyLine(line string) bool { return !strings.Contains(line, errorMark) }
 
-// launch starts both appliances.
-func (p *pair) launch() (version string, err error) {
-	if _, _, err = p.answers(noLine); err == nil { // to add-drive
-		err = p.refusal("guestfish takes no such drive")
+// must is ask for a command that has to succeed.
+func (s *session) must(words, command string, valid func(string) bool) ([]string, error) {
+	lines, err := s.ask(command, valid)
+	switch cause := context.Cause(s.ctx); {
+	case err != nil:
+		return nil, err
+	case cause != nil:
+		return nil, cause // what it said is that it was ended
+	case s.said.Len() > 0:
+		return nil, fmt.Errorf("%s: %.600q", words, s.said.String())
 	}
-	if err != nil {
-		return "", err
-	}
-	lines, _, err := p.both("version", anyLine)
-	if err != nil {
-		return "", err
-	}
-	parts := map[string]string{}
-	for _, l := range lines {
-		name, value, _ := strings.Cut(l, ": ")
-		parts[name] = value
-	}
-	version = strings.Trim(parts["major"]+"."+parts["minor"]+"."+parts["release"], ".")
-	if !regexp.MustCompile(`^[0-9.]{1,32}$`).MatchString(version) {
-		return "", errors.New("guestfish prints no version of libguestfs")
-	}
-	if _, _, err = p.both("run", noLine); err == nil {
-		err = p.refusal("the appliance of libguestfs does not start")
-	}
-	return version, err
+	return lines, nil
 }
 
-// refusal returns what either said to a command, behind some words.
-func (p *pair) refusal(words string) error {
-	for _, s := range []*session{p.source, p.dest} {
-		if cause := context.Cause(s.ctx); cause != nil {
-			return cause // what it said is that it was ended
-		}
-		if s.said.Len() > 0 {
-			return fmt.Errorf("%s: %.600q", words, s.said.String())
-		}
-	}
-	return nil
-}
+// isVolume matches a line of list-filesystems: a file system, as libguestfs names it (/dev/sda1, /dev/vg/root,
+// btrfsvol:/dev/sda1/home), and its kind.
+var isVolume = ondisk.LazyPattern(`^((?:btrfsvol:)?/dev/[^:\x00-\x1f]+): ([A-Za-z0-9_.+-]{1,64})$`)
 
-// volume is a file system as libguestfs names it: /dev/sda1, /dev/vg/root, btrfsvol:/dev/sda1/home.
-type volume struct{ device, kind string }
-
-// isVolume matches a line of list-filesystems.
-var isVolume = ondisk.LazyPattern(`^(?:btrfsvol:)?/dev/[^:\x00-\x1f]+: [A-Za-z0-9_.+-]{1,64}$`)
-
-func volumes(lines []string) (out []volume) {
-	for _, l := range lines {
-		i := strings.LastIndex(l, ": ")
-		out = append(out, volume{l[:i], l[i+2:]})
-	}
-	return out
-}
+// isPartition matches a line of list-partitions.
+var isPartition = ondisk.LazyPattern(`^/dev/[A-Za-z0-9/]{1,64}$`)
 
 // noFiles are kinds of contents that libguestfs names and that have no files it could read without a key.
 var noFiles = []string{"unknown", "swap", "crypto_LUKS", "BitLocker", "LVM2_member", "linux_raid_member"}
@@ -321,82 +303,74 @@ var noFiles = []string{"unknown", "swap", "crypto_LUKS", "BitLocker", "LVM2_memb
 // mostVolumes bounds the file systems that are looked at.
 const mostVolumes = 256
 
-// filesystems compares the file systems of both disks, one after the other.
-func (p *pair) filesystems() error {
-	const asked = "file systems"
-	x, y, err := p.both("list-filesystems", isVolume().MatchString)
-	if err == nil {
-		err = p.refusal("list-filesystems")
-	}
-	switch {
-	case err != nil:
-		return err
-	case !slices.Equal(x, y):
-		p.say(Differs, asked, "SOURCE has %s, DEST has %s", list(x), list(y))
-		return nil
-	case len(x) > mostVolumes:
-		p.say(NotLooked, asked, "there are %d, which is more than %d", len(x), mostVolumes)
-		return nil
-	}
-	listed := volumes(x)
-	for _, v := range listed {
-		if slices.Contains(noFiles, v.kind) {
-			p.noFiles(v)
-			continue
-		}
-		if err := errors.Join(p.check(v), p.files(v)); err != nil {
-			return err
-		}
-	}
-	if err := p.unlisted(listed); err != nil {
-		return err
-	}
-	if len(p.found) == 0 {
-		p.say(NotLooked, asked, "found none on either disk")
-	}
-	return nil
-}
-
-// noFiles says that a volume has no files that the appliance could read.
-func (p *pair) noFiles(v volume) {
-	p.say(NotLooked, v.device, "its content (%.100s) has no files to read here", v.kind)
-}
-
-// unlisted names partitions that list-filesystems leaves out though something is on them: what is encrypted, and
-// members of groups and arrays.
-func (p *pair) unlisted(listed []volume) error {
-	const asked = "list-partitions"
-	isPartition := regexp.MustCompile(`^/dev/[A-Za-z0-9/]{1,64}$`).MatchString
-	x, y, err := p.both(asked, isPartition)
+// survey looks at the file systems of a disk one after the other, and then at the partitions that have none though
+// something is on them: what is encrypted, and members of groups and arrays.
+func (s *session) survey() ([]answer, error) {
+	systems, err := s.must("list-filesystems", "list-filesystems", isVolume().MatchString)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if !slices.Equal(x, y) {
-		p.say(Differs, asked, "SOURCE has %s, DEST has %s", list(x), list(y))
-		return nil
+	partitions, err := s.ask("list-partitions", isPartition().MatchString)
+	if err != nil {
+		return nil, err
 	}
-	for _, device := range x[:min(len(x), mostVolumes)] {
-		if slices.ContainsFunc(listed, func(v volume) bool { return v.device == device }) {
+	out := []answer{listed("file systems", systems), listed("partitions", partitions)}
+	if n := max(len(systems), len(partitions)); n > mostVolumes {
+		out[0].verdict, out[0].said = NotLooked, fmt.Sprintf("there are %d, which is more than %d", n, mostVolumes)
+		return out, nil
+	}
+	for _, line := range systems {
+		found, err := s.volume(line)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found...)
+	}
+	for _, device := range partitions {
+		if slices.ContainsFunc(systems, func(line string) bool { return strings.HasPrefix(line, device+": ") }) {
 			continue
 		}
-		a, b, err := p.both("vfs-type "+quoted(device), anyLine)
-		switch kind := strings.Join(a, " "); {
-		case err != nil:
-			return err
-		case !slices.Equal(a, b):
-			p.say(Differs, device, "its content is %.100s on SOURCE, %.100s on DEST", kind, strings.Join(b, " "))
-		case kind != "": // an extended partition has none
-			p.noFiles(volume{device, kind})
+		lines, err := s.ask("vfs-type "+quoted(device), anyLine)
+		if err != nil {
+			return nil, err
 		}
+		out = append(out, unread(device, strings.Join(lines, " ")))
 	}
-	return nil
+	return out, nil
 }
 
-func list(lines []string) string {
-	if len(lines) == 0 {
-		return "none"
+// listed is the answer of a list that must be equal.
+func listed(asked string, lines []string) answer {
+	words := fmt.Sprintf("%.200s", strings.Join(lines, ", "))
+	return answer{asked: asked, value: strings.Join(lines, "\n"), words: cmp.Or(words, "none")}
+}
+
+// unread is the answer for what has no files that the appliance could read. An extended partition has no kind.
+func unread(device, kind string) answer {
+	a := answer{asked: device, value: kind, words: fmt.Sprintf("its content is %.100s", cmp.Or(kind, "unknown"))}
+	if kind != "" {
+		a.said, a.verdict = fmt.Sprintf("its content (%.100s) has no files to read here", kind), NotLooked
 	}
-	return fmt.Sprintf("%.200s", strings.Join(lines, ", "))
+	return a
+}
+
+// volume looks at a file system, by its line in the list.
+func (s *session) volume(line string) ([]answer, error) {
+	m := isVolume().FindStringSubmatch(line)
+	device, kind := m[1], m[2]
+	if slices.Contains(noFiles, kind) {
+		return []answer{unread(device, kind)}, nil
+	}
+	var out []answer
+	if tool, ok := checks[kind]; ok && !strings.HasPrefix(device, "btrfsvol:") {
+		a, err := s.check(device, tool)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, a)
+	}
+	a, err := s.files(device, kind)
+	return append(out, a), err
 }
 
 // checks are programs of the appliance that check a file system, by kind, with the options that keep them from writing.
@@ -406,66 +380,44 @@ var checks = map[string]string{
 	"hfsplus": "fsck.hfsplus -n", "jfs": "jfs_fsck -n",
 }
 
-// outcome is how a command ended in an appliance.
-type outcome struct {
-	code int
-	text string // the end of its output
-}
-
-// words are the last line that a command printed.
-func (o outcome) words() string {
-	text := strings.TrimSpace(o.text)
-	return fmt.Sprintf("%.200s", text[strings.LastIndexByte(text, '\n')+1:])
-}
-
 // isOutcome matches the output of a command in an appliance.
 var isOutcome = ondisk.LazyPattern(`(?s)^(.*\n)?exit ([0-9]{1,3})$`)
 
-// shell has the shells of both appliances run a command.
-func (p *pair) shell(asked, command string) (source, dest outcome, err error) {
-	x, y, err := p.both("debug sh "+quoted("{ "+command+"; echo exit $?; } 2>&1 </dev/null | tail -c 2000"), anyLine)
+// shell has the shell of the appliance run a command. text is the end of its output, and words are its last line.
+func (s *session) shell(asked, command string) (code int, text, words string, err error) {
+	lines, err := s.ask("debug sh "+quoted("{ "+command+"; echo exit $?; } 2>&1 </dev/null | tail -c 2000"), anyLine)
 	if err != nil {
-		return source, dest, err
+		return 0, "", "", err
 	}
-	a := isOutcome().FindStringSubmatch(strings.Join(x, "\n"))
-	b := isOutcome().FindStringSubmatch(strings.Join(y, "\n"))
-	if a == nil || b == nil {
-		return source, dest, fmt.Errorf("%s gave no exit code: %.200q", asked,
-			p.source.said.String()+p.dest.said.String())
+	m := isOutcome().FindStringSubmatch(strings.Join(lines, "\n"))
+	if m == nil {
+		return 0, "", "", fmt.Errorf("%s gave no exit code: %.200q", asked, s.said.String())
 	}
-	source.code, _ = strconv.Atoi(a[2]) // by the pattern
-	dest.code, _ = strconv.Atoi(b[2])
-	source.text, dest.text = a[1], b[1]
-	return source, dest, nil
+	code, _ = strconv.Atoi(m[2]) // by the pattern
+	words = strings.TrimSpace(m[1])
+	return code, m[1], fmt.Sprintf("%.200s", words[strings.LastIndexByte(words, '\n')+1:]), nil
 }
 
-// check has both appliances check a file system. A damaged source has a copy with the same damage: what counts is that
+// check has the appliance check a file system. A damaged source has a copy with the same damage: what counts is that
 // both checks end alike.
-func (p *pair) check(v volume) error {
-	tool, ok := checks[v.kind]
-	if !ok || strings.HasPrefix(v.device, "btrfsvol:") {
-		return nil
-	}
-	device := v.device
+func (s *session) check(device, tool string) (answer, error) {
+	asked := device + ": " + tool
 	if rest, found := strings.CutPrefix(device, "/dev/sda"); found {
 		device = "/dev/disk/guestfs/" + label + rest
 	}
-	asked := v.device + ": " + tool
-	x, y, err := p.shell(asked, tool+" '"+device+"'")
+	code, _, words, err := s.shell(asked, tool+" '"+device+"'")
+	a := answer{asked: asked, value: strconv.Itoa(code), words: fmt.Sprintf("exit %d (%s)", code, words)}
 	switch {
-	case err != nil:
-		return err
-	case x.code != y.code:
-		p.say(Differs, asked, "ends with exit %d on SOURCE (%s), with exit %d on DEST (%s)", x.code, x.words(), y.code,
-			y.words())
-	case x.code == 0:
-		p.say(Agrees, asked, "no error")
-	case x.code > 7: // fsck(8): 8 and above, it did not come to check; sh: 127, the appliance lacks it
-		p.say(NotLooked, asked, "ends with exit %d on both, and checked nothing (%s)", x.code, y.words())
+	case code == 0:
+		a.said, a.verdict = "no error", Agrees
+	case code > 7: // fsck(8): 8 and above, it did not come to check; sh: 127, the appliance lacks it
+		a.said = fmt.Sprintf("ends with exit %d on both, and checked nothing (%s)", code, words)
+		a.verdict = NotLooked
 	default:
-		p.say(Agrees, asked, "ends with exit %d on both: SOURCE has the same errors (%s)", x.code, y.words())
+		a.said = fmt.Sprintf("ends with exit %d on both: SOURCE has the same errors (%s)", code, words)
+		a.verdict = Agrees
 	}
-	return nil
+	return a, err
 }
 
 // listing prints the SHA-256 of all names of the mounted file system and their number, the SHA-256 of the list of all
@@ -475,55 +427,37 @@ const listing = `cd /sysroot && { find . -print0 2>/tmp/e | sha256sum; find . -p
 	`find . -type f -printf x 2>>/tmp/f | wc -c; head -c 500 /tmp/e; }`
 
 // isListing matches the parts of a listing. The number of names is not 0, since the root is one.
-var isListing = ondisk.LazyPattern(
-	`(?s)^([0-9a-f]{64}  -\n([1-9][0-9]*)\n)([0-9a-f]{64}  -\n([0-9]+)\n)(.*)$`)
+var isListing = ondisk.LazyPattern(`(?s)^([0-9a-f]{64})  -\n([1-9][0-9]*)\n([0-9a-f]{64})  -\n([0-9]+)\n(.*)$`)
 
-// files compares the names of all files of a file system, and the contents of the regular ones.
-func (p *pair) files(v volume) error {
-	asked := v.device + ": files of " + v.kind
-	if _, _, err := p.both("mount-ro "+quoted(v.device)+" /", noLine); err != nil {
-		return err
+// files reads the names of all files of a file system, and the contents of the regular ones.
+func (s *session) files(device, kind string) (answer, error) {
+	a := answer{asked: device + ": files of " + kind}
+	if _, err := s.ask("mount-ro "+quoted(device)+" /", noLine); err != nil {
+		return a, err
 	}
-	x, y := p.source.said.String(), p.dest.said.String()
-	switch {
-	case x != "" && y != "":
-		p.say(NotLooked, asked, "cannot be mounted on either disk: %.200s", y)
-		return nil
-	case x != "":
-		p.say(Differs, asked, "cannot be mounted on SOURCE, and on DEST it can: %.200s", x)
-	case y != "":
-		p.say(Differs, asked, "cannot be mounted on DEST: %.200s", y)
-	default:
-		if err := p.contents(asked); err != nil {
-			return err
-		}
+	if said := s.said.String(); said != "" {
+		a.words, a.verdict = fmt.Sprintf("cannot be mounted: %.200s", said), NotLooked
+		a.said = fmt.Sprintf("cannot be mounted on either disk: %.200s", said)
+		return a, nil
 	}
-	_, _, err := p.both("umount-all", noLine)
-	return err
-}
-
-// contents compares the files of what is mounted.
-func (p *pair) contents(asked string) error {
-	x, y, err := p.shell(asked, listing)
+	code, text, words, err := s.shell(a.asked, listing)
 	if err != nil {
-		return err
+		return a, err
 	}
-	a, b := isListing().FindStringSubmatch(x.text), isListing().FindStringSubmatch(y.text)
-	const names, number, sums, regular, errs = 1, 2, 3, 4, 5
-	switch {
-	case a == nil || b == nil || x.code != 0 || y.code != 0:
-		return fmt.Errorf("%s: the appliance cannot list them: %.200q", asked, x.words()+"; "+y.words())
-	case a[names] != b[names]:
-		p.say(Differs, asked, "names differ")
-	case a[sums] != b[sums]:
-		p.say(Differs, asked, "names are equal, and the SHA-256 of regular files differ")
-	case a[errs] != b[errs]:
-		p.say(Differs, asked, "SOURCE: %.200s; DEST: %.200s", a[errs], b[errs])
-	case a[errs] != "":
-		p.say(NotLooked, asked, "equal as far as they can be read on either disk: %.200s", strings.TrimSpace(a[errs]))
-	default:
-		p.say(Agrees, asked, "all names (%s) and the SHA-256 of all regular files (%s) are equal", a[number],
-			a[regular])
+	m := isListing().FindStringSubmatch(text)
+	if m == nil || code != 0 {
+		return a, fmt.Errorf("%s: the appliance cannot list them: %.200q", a.asked, words)
 	}
-	return nil
+	names, number, sums, regular, errs := m[1], m[2], m[3], m[4], strings.TrimSpace(m[5])
+	a.value = text
+	a.words = fmt.Sprintf("%s names with SHA-256 %.16s…, %s regular files with %.16s…", number, names, regular, sums)
+	if errs == "" {
+		a.said = fmt.Sprintf("all names (%s) and the SHA-256 of all regular files (%s) are equal", number, regular)
+		a.verdict = Agrees
+	} else {
+		a.words += ", " + errs
+		a.said, a.verdict = "equal as far as they can be read on either disk: "+errs, NotLooked
+	}
+	_, err = s.ask("umount-all", noLine)
+	return a, err
 }

@@ -273,15 +273,17 @@ func realPath(path string) (string, error) {
 
 // askLibguestfs has libguestfs compare the files of source and copy.
 func askLibguestfs(ctx context.Context, program string, source, dest disk, limit time.Duration) (t Table) {
-	const files = "files of source and copy"
-	folder, err := os.MkdirTemp("", "trueup-judge-")
-	if err != nil {
-		return Table{{Libguestfs, files, err.Error() + "; TMPDIR can name another place", Failed}}
+	version, err := versionOf(ctx, program)
+	folder := ""
+	if err == nil {
+		folder, err = os.MkdirTemp("", "trueup-judge-")
 	}
-	defer os.RemoveAll(folder) // guestfish removes its files there, unless it hung
-	version, t, err := compareFiles(ctx, program, folder, source, dest, limit)
+	if err == nil {
+		defer os.RemoveAll(folder) // guestfish removes its files there, unless it hung
+		t, err = compareFiles(ctx, program, folder, source, dest, limit)
+	}
 	if err != nil && ctx.Err() == nil {
-		t = append(t, Row{Asked: files, Said: err.Error(), Verdict: Failed})
+		t = append(t, Row{Asked: "files of source and copy", Said: err.Error(), Verdict: Failed})
 	}
 	for n := range t {
 		t[n].Judge = strings.TrimSpace(Libguestfs + " " + version)

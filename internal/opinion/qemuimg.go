@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -54,18 +56,20 @@ func (d disk) spec() (string, error) {
 	return "json:" + string(text), err
 }
 
-// versionOf returns the version of qemu-img.
+// isVersion matches the line that a judge prints for --version.
+var isVersion = ondisk.LazyPattern(`^(?:qemu-img version|guestfish) ([0-9][0-9A-Za-z.+~-]{0,40})\b`)
+
+// versionOf returns the version of a judge.
 func versionOf(ctx context.Context, program string) (string, error) {
 	e, err := run(ctx, program, "--version")
 	if err != nil {
 		return "", err
 	}
-	text, found := strings.CutPrefix(e.out, "qemu-img version ")
-	version, _, _ := strings.Cut(strings.TrimSpace(text), " ")
-	if e.code != 0 || !found || version == "" {
+	m := isVersion().FindStringSubmatch(e.out)
+	if e.code != 0 || m == nil {
 		return "", e.odd()
 	}
-	return version, nil
+	return m[1], nil
 }
 
 // askQemuImg has qemu-img check the container of the copy and compare the disk that it reads there with the disk that
@@ -135,7 +139,7 @@ func (e ended) compared() (said string, v Verdict) {
 	return e.odd().Error(), Failed
 }
 
-// ended is how a run of qemu-img ended.
+// ended is how a run of a judge ended.
 type ended struct {
 	what     string
 	code     int
@@ -151,13 +155,14 @@ func (e ended) odd() error {
 	return fmt.Errorf("%s ended with exit code %d and printed %.300q", e.what, e.code, words)
 }
 
-// run runs qemu-img until ctx ends. An exit code is no error.
+// run runs a judge until ctx ends. An exit code is no error.
 func run(ctx context.Context, program string, args ...string) (ended, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	out, said, err := sys.Ask(ctx, cmd, mostWords)
 	e := ended{
-		what: QemuImg + " " + strings.TrimLeft(args[0], "-"), out: string(out), err: strings.TrimSpace(string(said)),
+		what: filepath.Base(program) + " " + strings.TrimLeft(args[0], "-"), out: string(out),
+		err: strings.TrimSpace(string(said)),
 	}
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
 		return e, fmt.Errorf("%s: %w", e.what, err)
@@ -166,5 +171,5 @@ func run(ctx context.Context, program string, args ...string) (ended, error) {
 	return e, nil
 }
 
-// mostWords bounds the output of qemu-img, in bytes.
+// mostWords bounds the output of a judge that ends by itself, in bytes.
 const mostWords = 64 << 10

@@ -175,6 +175,18 @@ func TestQemuImgThatHangs(t *testing.T) {
 	require.ErrorIs(t, <-end, why)
 }
 
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"guestfish 1.48.6": "1.48.6", "qemu-img version 9.2.0 (v9.2.0)": "9.2.0",
+		"guestfish 1.52.0rhel=9,release=1": "1.52.0rhel", "guestfish": "", "other 1.2": "",
+	} {
+		got, err := versionOf(t.Context(), fake(t, "echo '"+line+"'"))
+		require.Equal(t, want == "", err != nil, line)
+		require.Equal(t, want, got)
+	}
+}
+
 func FuzzQemuImgAnswers(f *testing.F) {
 	f.Add(0, "No errors were found on the image.\n", "")
 	f.Add(2, "\n1 errors were found on the image.\n", "")
