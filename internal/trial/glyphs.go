@@ -24,7 +24,7 @@ const (
 )
 
 // read returns the lines of a screen that shows text in cells of that size, or nil.
-func (a alphabet) read(p *image.NRGBA) []string {
+func (a alphabet) read(p *image.RGBA) []string {
 	size := p.Bounds().Size()
 	if size.X%glyphWidth != 0 || !console(p) {
 		return nil
@@ -62,7 +62,7 @@ func readable(s string) bool {
 
 // name returns the name of the glyph in a cell, a blank for a cell of one colour. False: the cell has more than two
 // colours.
-func (a alphabet) name(p *image.NRGBA, x, y int) (rune, bool) {
+func (a alphabet) name(p *image.RGBA, x, y int) (rune, bool) {
 	var shape [glyphHeight]byte
 	ground := [3]byte(p.Pix[y*p.Stride+4*x:])
 	ink, inked := ground, false

@@ -264,7 +264,7 @@ func (s *side) cleared() bool {
 }
 
 // painted reports whether a screen in graphics that the run had on its way was near to a picture.
-func (s *side) painted(p *image.NRGBA) bool {
+func (s *side) painted(p *image.RGBA) bool {
 	return slices.ContainsFunc(s.film.Frames, func(f Frame) bool {
 		q, err := decode(f.Picture)
 		return err == nil && sameScreen(p, q)
@@ -404,7 +404,7 @@ type side struct {
 	seen     pool   // lines of all screens
 	tail     []line // the last of the serial port
 	said     pool   // all of the serial port
-	picture  *image.NRGBA
+	picture  *image.RGBA
 	failures map[string]bool // that it showed at any time
 	rest     time.Duration   // of the processor, for which screen and serial port were as they are in the end
 	steady   bool            // it settled, rested so long that it has, or ended by itself
@@ -439,7 +439,7 @@ func newSide(f *Film, glyphs alphabet, source *side, moves Moves) *side {
 	}
 	s.note(serial)
 	if at >= 0 {
-		s.addPictures(at, func(p *image.NRGBA) []line { return read(glyphs.read(p), s.seen, onScreen) })
+		s.addPictures(at, func(p *image.RGBA) []line { return read(glyphs.read(p), s.seen, onScreen) })
 		s.rest = f.Work - max(f.Frames[at].Work, f.Heard)
 	}
 	s.steady = f.Ended != TimeOver || s.rest >= quiet
@@ -471,7 +471,7 @@ func (s *side) lastFrame() int {
 
 // addPictures reads the text of the screens in graphics at the end of a film. A screen of a single colour does not
 // count.
-func (s *side) addPictures(at int, read func(p *image.NRGBA) []line) {
+func (s *side) addPictures(at int, read func(p *image.RGBA) []line) {
 	for n := at; n >= 0 && at-n < maxRead && s.film.Frames[n].Picture != nil; n-- {
 		p, err := decode(s.film.Frames[n].Picture)
 		if err != nil || n == at && plain(p) {

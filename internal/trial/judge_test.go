@@ -335,7 +335,7 @@ func counting() *Film {
 
 // loading is a film of a logo with a bar that moves until time is over.
 func loadingGRUB(offset int) *Film {
-	screens := []*image.NRGBA{black(320, 240)}
+	screens := []*image.RGBA{black(320, 240)}
 	for n := range 20 {
 		x := 40 + 4*((n+offset)%8)
 		screens = append(screens, with(desktop(320, 240), image.Rect(x, 200, x+20, 208), white))

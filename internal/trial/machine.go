@@ -34,7 +34,6 @@ type Machine struct {
 	SectorSize int64         // of the disk; 0: the usual one
 	Clock      time.Time     // what its clock shows at the start
 	Limit      time.Duration // of the run
-	Writes     int64         // bound of the temporary file, in bytes
 }
 
 // Firmware of a machine.
@@ -46,8 +45,8 @@ const (
 // Defaults of a machine.
 const (
 	DefaultLimit  = 2 * time.Minute
-	DefaultMemory = 1024 // MiB
-	maxWrites     = 2 << 30
+	DefaultMemory = 1024    // MiB
+	maxWrites     = 2 << 30 // bytes of the temporary file
 )
 
 // Accels are the choices of an accelerator. auto takes KVM where it works.

@@ -162,7 +162,7 @@ func (t *Pair) runs(ctx context.Context, source *self.Server) (hung bool, err er
 func (t *Pair) film(ctx context.Context, m Machine, disk string, s *self.Server) (f Film, hung bool, err error) {
 	m.Disk = s.URI
 	name := "the disk " + map[string]string{Source: "as it is", Aligned: "aligned"}[disk]
-	t.Say(fmt.Sprintf("boots %s: %s, %s, %d s at most", name, m.Firmware, m.Bus, t.Seconds))
+	t.Say(fmt.Sprintf("boots %s: %s, %s, limit %d s", name, m.Firmware, m.Bus, t.Seconds))
 	t.Begin(disk, m.Limit)
 	f, err = m.Run(ctx, t.Watch)
 	if own(m.Accel) && ctx.Err() == nil {

@@ -2,7 +2,7 @@ package trial
 
 import (
 	"bytes"
-	"fmt"
+	"cmp"
 	"image"
 	"image/color"
 	"image/draw"
@@ -13,40 +13,13 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// sizeOf returns the size of a screen of a film, a PNG, which is bounded.
-func sizeOf(b []byte) (image.Point, error) {
-	head, err := png.DecodeConfig(bytes.NewReader(b))
-	if err != nil {
-		return image.Point{}, fmt.Errorf("picture of a screen: %w", err)
-	}
-	if head.Width <= 0 || head.Height <= 0 || head.Width > maxPixels/head.Height {
-		return image.Point{}, ondisk.Field("picture of a screen", "size", 0,
-			fmt.Sprintf("%d x %d", head.Width, head.Height), "4 Mi pixels at most")
-	}
-	return image.Pt(head.Width, head.Height), nil
-}
-
-// decode decodes a screen of a film.
-func decode(b []byte) (*image.NRGBA, error) {
-	size, err := sizeOf(b)
-	if err != nil {
-		return nil, err
-	}
+// decode decodes a screen of a film, a PNG that this program wrote: opaque, in true colour.
+func decode(b []byte) (*image.RGBA, error) {
 	p, err := png.Decode(bytes.NewReader(b))
-	if err != nil {
-		return nil, fmt.Errorf("picture of a screen: %w", err)
+	if rgba, ok := p.(*image.RGBA); ok {
+		return rgba, nil
 	}
-	switch p := p.(type) {
-	case *image.NRGBA:
-		return p, nil
-	case *image.RGBA:
-		if p.Opaque() { // its bytes are the same
-			return &image.NRGBA{Pix: p.Pix, Stride: p.Stride, Rect: p.Rect}, nil
-		}
-	}
-	out := image.NewNRGBA(image.Rectangle{Max: size})
-	draw.Draw(out, out.Bounds(), p, p.Bounds().Min, draw.Src)
-	return out, nil
+	return nil, cmp.Or(err, ondisk.ErrFormat)
 }
 
 // cell is the side of the squares in which pictures are compared, in pixels.
@@ -67,7 +40,7 @@ func newGrid(size image.Point) grid {
 const visible = 16
 
 // changed returns the cells in which two pictures of one size differ, and how many pixels do.
-func changed(a, b *image.NRGBA) (g grid, pixels int) {
+func changed(a, b *image.RGBA) (g grid, pixels int) {
 	size := a.Bounds().Size()
 	g = newGrid(size)
 	for y := range size.Y {
@@ -124,7 +97,7 @@ func (g grid) areas() (out []image.Rectangle) {
 }
 
 // near reports whether two screens are alike but for at most so many small areas, each no larger than a size.
-func near(a, b *image.NRGBA, most int, size image.Point) bool {
+func near(a, b *image.RGBA, most int, size image.Point) bool {
 	if a.Bounds() != b.Bounds() {
 		return false
 	}
@@ -140,7 +113,7 @@ var cursor = image.Pt(3*cell, 4*cell)
 
 // sameScreen reports whether two screens differ in no more than a clock and a cursor. On a screen of text just a cursor
 // may differ, as each character of a text counts.
-func sameScreen(a, b *image.NRGBA) bool {
+func sameScreen(a, b *image.RGBA) bool {
 	clock := cursor
 	if size := a.Bounds().Size(); !console(a) && !console(b) {
 		clock = image.Pt(max(size.X/6, cursor.X), max(size.Y/20, cursor.Y))
@@ -149,14 +122,14 @@ func sameScreen(a, b *image.NRGBA) bool {
 }
 
 // colours returns how many colours a picture has, up to most+1.
-func colours(p *image.NRGBA, most int) int {
-	seen := map[color.NRGBA]bool{}
-	var before color.NRGBA
+func colours(p *image.RGBA, most int) int {
+	seen := map[color.RGBA]bool{}
+	var before color.RGBA
 	size := p.Bounds().Size()
 	for y := range size.Y {
 		row := p.Pix[y*p.Stride:][:4*size.X]
 		for x := range size.X {
-			c := color.NRGBA{row[4*x], row[4*x+1], row[4*x+2], row[4*x+3]}
+			c := color.RGBA{row[4*x], row[4*x+1], row[4*x+2], row[4*x+3]}
 			if c == before && len(seen) > 0 {
 				continue
 			}
@@ -170,15 +143,15 @@ func colours(p *image.NRGBA, most int) int {
 }
 
 // console reports whether a picture may be text that was painted: it has few colours.
-func console(p *image.NRGBA) bool { return colours(p, 16) <= 16 }
+func console(p *image.RGBA) bool { return colours(p, 16) <= 16 }
 
 // plain reports whether a picture shows nothing: one colour, and a cursor at most.
-func plain(p *image.NRGBA) bool {
+func plain(p *image.RGBA) bool {
 	n := colours(p, 2)
 	if n > 2 {
 		return false
 	}
-	blank := image.NewNRGBA(p.Bounds())
+	blank := image.NewRGBA(p.Bounds())
 	draw.Draw(blank, blank.Bounds(), image.NewUniform(p.At(p.Bounds().Max.X-1, p.Bounds().Max.Y-1)), image.Point{},
 		draw.Src)
 
@@ -228,7 +201,7 @@ func area(r image.Rectangle) *Area { return &Area{r.Min.X, r.Min.Y, r.Dx(), r.Dy
 const maxPixels = 4 << 20
 
 // decodePPM decodes a picture of QEMU's screendump: a binary PPM of 8 bits without comments. Spec: netpbm, ppm(5).
-func decodePPM(b []byte) (*image.NRGBA, error) {
+func decodePPM(b []byte) (*image.RGBA, error) {
 	head := make([]int, 0, 3) // width, height, highest value
 	rest, found := bytes.CutPrefix(b, []byte("P6\n"))
 	for found && len(head) < 3 {
@@ -250,7 +223,7 @@ func decodePPM(b []byte) (*image.NRGBA, error) {
 		return nil, ondisk.Field("PPM picture", "length", 0, len(rest),
 			"3 bytes for each pixel, and 4 Mi pixels at most")
 	}
-	p := image.NewNRGBA(image.Rect(0, 0, width, height))
+	p := image.NewRGBA(image.Rect(0, 0, width, height))
 	for i := range width * height {
 		copy(p.Pix[4*i:4*i+3], rest[3*i:])
 		p.Pix[4*i+3] = 0xff

@@ -14,30 +14,30 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var white = color.NRGBA{250, 250, 250, 255}
+var white = color.RGBA{250, 250, 250, 255}
 
-func black(w, h int) *image.NRGBA {
-	return with(image.NewNRGBA(image.Rect(0, 0, w, h)), image.Rect(0, 0, w, h), color.NRGBA{A: 255})
+func black(w, h int) *image.RGBA {
+	return with(image.NewRGBA(image.Rect(0, 0, w, h)), image.Rect(0, 0, w, h), color.RGBA{A: 255})
 }
 
 // desktop is a picture of many colours.
-func desktop(w, h int) *image.NRGBA {
-	p := image.NewNRGBA(image.Rect(0, 0, w, h))
+func desktop(w, h int) *image.RGBA {
+	p := image.NewRGBA(image.Rect(0, 0, w, h))
 	for y := range h {
 		for x := range w {
-			p.SetNRGBA(x, y, color.NRGBA{uint8(x / 4), uint8(y / 3), 120, 255})
+			p.SetRGBA(x, y, color.RGBA{uint8(x / 4), uint8(y / 3), 120, 255})
 		}
 	}
 	return p
 }
 
-func with(p *image.NRGBA, r image.Rectangle, c color.Color) *image.NRGBA {
+func with(p *image.RGBA, r image.Rectangle, c color.Color) *image.RGBA {
 	draw.Draw(p, r, image.NewUniform(c), image.Point{}, draw.Src)
 	return p
 }
 
 // painted is a film of screens in graphics, which settled at the last.
-func painted(screens ...*image.NRGBA) *Film {
+func painted(screens ...*image.RGBA) *Film {
 	f := shown()
 	for n, p := range screens {
 		var b bytes.Buffer
@@ -50,14 +50,14 @@ func painted(screens ...*image.NRGBA) *Film {
 }
 
 // filmed is a film of a BIOS and then of a screen in graphics.
-func filmed(p *image.NRGBA) *Film {
+func filmed(p *image.RGBA) *Film {
 	f := painted(black(64, 64), p)
 	f.Frames[0] = shown(bios).Frames[0]
 	return f
 }
 
 // typed paints a text as a console does, in glyphs that random bits draw.
-func typed(w, h int, rows ...string) *image.NRGBA {
+func typed(w, h int, rows ...string) *image.RGBA {
 	p := black(w, h)
 	for y, row := range rows {
 		for x, r := range row {
@@ -65,7 +65,7 @@ func typed(w, h int, rows ...string) *image.NRGBA {
 			for at := 0; r != ' ' && at < glyphWidth*glyphHeight; at++ {
 				dx, dy := at%glyphWidth, at/glyphWidth
 				if r == '_' && dy > 13 || r != '_' && dx > 0 && dy > 1 && bits.IntN(2) == 0 {
-					p.SetNRGBA(x*glyphWidth+dx, y*glyphHeight+dy, white)
+					p.SetRGBA(x*glyphWidth+dx, y*glyphHeight+dy, white)
 				}
 			}
 		}

@@ -28,7 +28,7 @@ func FuzzDecodePPM(f *testing.F) {
 		size := p.Bounds().Size()
 		pixels := b[len(b)-3*size.X*size.Y:]
 		for i := range min(size.X*size.Y, 1000) {
-			want := color.NRGBA{pixels[3*i], pixels[3*i+1], pixels[3*i+2], 255}
+			want := color.RGBA{pixels[3*i], pixels[3*i+1], pixels[3*i+2], 255}
 			require.Equal(t, want, p.At(i%size.X, i/size.X))
 		}
 	})

@@ -1,7 +1,9 @@
 package trial
 
 import (
+	"bytes"
 	"fmt"
+	"image/png"
 	"math"
 	"strings"
 	"time"
@@ -86,8 +88,8 @@ func newRun(f *Film) *Run {
 		s := screenReport{At: seconds(frame.At), Kind: "text", Lines: frame.Text}
 		if frame.Picture != nil {
 			s.Kind, s.png = "picture", frame.Picture
-			if size, err := sizeOf(frame.Picture); err == nil {
-				s.Width, s.Height = size.X, size.Y
+			if head, err := png.DecodeConfig(bytes.NewReader(frame.Picture)); err == nil {
+				s.Width, s.Height = head.Width, head.Height
 			}
 		}
 		r.Screens = append(r.Screens, s)

@@ -37,11 +37,11 @@ func paintedScreen(t testing.TB, window image.Rectangle) *Film {
 	f := &Film{Ended: Settled, Accel: "tcg", Took: 42 * time.Second}
 	f.Frames = []Frame{{Text: []string{"SeaBIOS (version 1)", "Starting ..."}}}
 	for n, box := range []image.Rectangle{{}, window} {
-		p := image.NewNRGBA(image.Rect(0, 0, 800, 600))
+		p := image.NewRGBA(image.Rect(0, 0, 800, 600))
 		for at := range p.Pix {
 			p.Pix[at] = []byte{uint8(at / 16000), 90, uint8(at % 3200 / 16), 255}[at%4]
 		}
-		draw.Draw(p, box, image.NewUniform(color.NRGBA{210, 210, 220, 255}), image.Point{}, draw.Src)
+		draw.Draw(p, box, image.NewUniform(color.RGBA{210, 210, 220, 255}), image.Point{}, draw.Src)
 		var b bytes.Buffer
 		require.NoError(t, png.Encode(&b, p))
 		f.Frames = append(f.Frames, Frame{At: time.Duration(20+n) * time.Second, Picture: b.Bytes()})

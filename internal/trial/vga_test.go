@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
@@ -115,4 +116,24 @@ func TestHalves(t *testing.T) {
 	}
 	s := h.String()
 	require.Equal(t, strings.Repeat("abcd", maxSerial/8)+"\n[...]\n"+strings.Repeat("abcd", maxSerial/8), s)
+}
+
+// A busy host takes time from a guest that computes, and not from one that waits.
+func TestTimeThatCounts(t *testing.T) {
+	t.Parallel()
+	const clock = 10 * time.Second
+	for _, c := range []struct {
+		work     time.Duration
+		computes bool
+		want     time.Duration
+	}{
+		{clock, true, clock},
+		{3 * time.Second, true, 3 * time.Second},
+		{0, true, time.Second},
+		{2 * clock, true, clock},
+		{0, false, clock},
+		{3 * time.Second, false, clock},
+	} {
+		require.Equal(t, c.want, charged(clock, c.work, c.computes), c)
+	}
 }

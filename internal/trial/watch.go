@@ -86,15 +86,13 @@ const (
 	loading       = 1 << 20          // bytes read from the disk that show a guest at work
 	silence       = 30 * time.Second // after which an accelerator that shows nothing is taken for one that hangs
 	maxResets     = 3                // an installed system may start anew once or twice, as firmware does
-	cursorWidth   = 16               // pixels: what changes in less is a cursor
-	cursorHeight  = 32
+	leastShare    = 10               // a busy host stretches the time of a run at most so many times
 )
 
 // Watch says how a run is recorded. The zero value has the defaults.
 type Watch struct {
-	Settle   time.Duration                         // a screen that rests so long has settled
-	Look     func(at time.Duration, last []string) // called for each look; last is a screen in text mode
-	Patience time.Duration                         // for an answer of QEMU
+	Settle   time.Duration // a screen that rests so long has settled
+	Patience time.Duration // for an answer of QEMU
 }
 
 // recorder makes a film of a machine.
@@ -103,7 +101,6 @@ type recorder struct {
 	machine *process
 	monitor *monitor
 	limit   time.Duration
-	writes  int64
 	film    Film
 	began   time.Time
 
@@ -119,9 +116,14 @@ type recorder struct {
 	halted  int           // those at which it waited for an interrupt
 	resets  int
 	noSpace bool
-	raw     []byte       // the last picture as it came
-	picture *image.NRGBA // the same
-	serial  halves
+	raw     []byte      // the last picture as it came
+	picture *image.RGBA // the same
+
+	spent  time.Duration // of the limit
+	looked time.Time     // when it was counted last
+	had    time.Duration // that the guest's processor had until then
+	waits  bool          // the processor waited for an interrupt at the last look
+	serial halves
 }
 
 // Run starts the machine, and returns what it showed until it settled, ended or ran out of time.
@@ -132,8 +134,7 @@ func (m Machine) Run(ctx context.Context, w Watch) (Film, error) {
 	}
 	defer p.end()
 	r := &recorder{
-		watch: w, machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit),
-		writes: cmp.Or(m.Writes, maxWrites), choice: own(m.Accel),
+		watch: w, machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit), choice: own(m.Accel),
 	}
 	r.watch.Settle = cmp.Or(w.Settle, DefaultSettle)
 	p.monitor.event = r.event
@@ -175,7 +176,7 @@ func (r *recorder) record(ctx context.Context) error {
 	r.machine.findProcessor(ctx)
 	r.began = time.Now()
 	r.rested(r.began)
-	r.begun = r.work
+	r.begun, r.had, r.looked = r.work, r.work, r.began
 	if err := r.monitor.call(ctx, "cont", nil, nil); err != nil {
 		return err
 	}
@@ -217,8 +218,7 @@ func (r *recorder) look(ctx context.Context) error {
 		return err
 	}
 	running := state.Status == "running"
-	lines, err := r.screen(ctx, running)
-	if err != nil {
+	if err := r.screen(ctx, running); err != nil {
 		return err
 	}
 	if err := r.hear(ctx); err != nil {
@@ -229,11 +229,9 @@ func (r *recorder) look(ctx context.Context) error {
 		return err
 	}
 	now := time.Now()
-	if r.watch.Look != nil {
-		r.watch.Look(now.Sub(r.began), lines)
-	}
+	r.spend(now)
 	switch {
-	case r.noSpace || wrote > r.writes:
+	case r.noSpace || wrote > maxWrites:
 		r.film.Ended = DiskFull
 	case !running:
 		r.film.Ended, r.film.Note = stopped(state.Status)
@@ -243,10 +241,27 @@ func (r *recorder) look(ctx context.Context) error {
 		r.film.Ended, r.film.Note = Broken, fmt.Sprintf("%s showed nothing in %v", r.film.Accel, silence)
 	case r.settled(now):
 		r.film.Ended = Settled
-	case now.Sub(r.began) >= r.limit:
+	case r.spent >= r.limit:
 		r.film.Ended = TimeOver
 	}
 	return nil
+}
+
+// spend counts the time since the last look against the limit.
+func (r *recorder) spend(now time.Time) {
+	work, known := r.machine.work()
+	computes := known && r.film.Accel == emulation && !r.waits
+	r.spent += charged(now.Sub(r.looked), work-r.had, computes)
+	r.looked, r.had = now, work
+}
+
+// charged returns the part of a time that counts against the limit. A guest that computes under emulation gets little
+// of a processor from a busy host: its work counts, and at least a share of the clock, so that every run ends.
+func charged(passed, work time.Duration, computes bool) time.Duration {
+	if !computes {
+		return passed
+	}
+	return min(passed, max(work, passed/leastShare))
 }
 
 // hangs reports whether an accelerator of the program's choice has shown nothing for so long that it hangs.
@@ -271,11 +286,11 @@ func stopped(status string) (end End, note string) {
 	return Broken, fmt.Sprintf("the machine stopped in the state %.40q", status)
 }
 
-// screen adds a frame if the screen has changed. It returns the lines of a text screen.
-func (r *recorder) screen(ctx context.Context, running bool) ([]string, error) {
+// screen adds a frame if the screen has changed.
+func (r *recorder) screen(ctx context.Context, running bool) error {
 	lines, err := r.text(ctx, running)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if lines != nil {
 		last, _ := r.film.Last()
@@ -283,27 +298,27 @@ func (r *recorder) screen(ctx context.Context, running bool) ([]string, error) {
 			r.add(Frame{Text: lines})
 		}
 		r.raw, r.picture = nil, nil
-		return lines, nil
+		return nil
 	}
 	raw, err := r.machine.picture(ctx)
 	if err != nil || r.raw != nil && bytes.Equal(raw, r.raw) {
-		return nil, err
+		return err
 	}
 	picture, err := decodePPM(raw)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var b bytes.Buffer
 	if err := (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(&b, picture); err != nil {
-		return nil, err
+		return err
 	}
-	if r.picture != nil && isCursor(r.picture, picture) {
+	if r.picture != nil && near(r.picture, picture, 1, cursor) {
 		r.film.Frames[len(r.film.Frames)-1].Picture = b.Bytes()
 	} else {
 		r.add(Frame{Picture: b.Bytes()})
 	}
 	r.raw, r.picture = raw, picture
-	return nil, nil
+	return nil
 }
 
 // text reads a text screen while the guest stands still: it cannot see that its registers are looked at.
@@ -332,7 +347,7 @@ func (r *recorder) text(ctx context.Context, running bool) ([]string, error) {
 func (r *recorder) processor(ctx context.Context) error {
 	text, err := r.monitor.human(ctx, "info registers")
 	r.looks++
-	if strings.Contains(text, "HLT=1") {
+	if r.waits = strings.Contains(text, "HLT=1"); r.waits {
 		r.halted++
 	}
 	return err
@@ -360,26 +375,6 @@ func pictures(frames []Frame) (n int) {
 		n += len(f.Picture)
 	}
 	return n
-}
-
-// isCursor reports whether two pictures differ in no more than a cursor takes.
-func isCursor(a, b *image.NRGBA) bool {
-	if a.Bounds() != b.Bounds() {
-		return false
-	}
-	var box image.Rectangle
-	for y := range a.Bounds().Dy() {
-		rowA, rowB := a.Pix[y*a.Stride:][:a.Stride], b.Pix[y*b.Stride:][:b.Stride]
-		if bytes.Equal(rowA, rowB) {
-			continue
-		}
-		for x := range a.Bounds().Dx() {
-			if !bytes.Equal(rowA[4*x:4*x+4], rowB[4*x:4*x+4]) {
-				box = box.Union(image.Rect(x, y, x+1, y+1))
-			}
-		}
-	}
-	return box.Dx() <= cursorWidth && box.Dy() <= cursorHeight
 }
 
 // hear takes what the guest sent through its serial port.
