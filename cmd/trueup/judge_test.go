@@ -164,7 +164,7 @@ func TestJudgesThatAreMissingOrFail(t *testing.T) {
 	}{
 		{without, "all", 1, "apt install qemu-utils; --by libguestfs does without it"},
 		{with, "all", 1, "apt install libguestfs-tools; --by qemu-img does without it"},
-		{with, "libguestfs", 1, "guestfish is not installed"},
+		{with, "libguestfs", 1, "guestfish: not installed"},
 		{with, "none", 64, `"none", want one of all, qemu-img, libguestfs`},
 		{fakes(t, map[string]string{"qemu-img": "exit 3"}), "qemu-img", 1, "exit code 3"},
 		{
@@ -189,8 +189,8 @@ func TestJudgeIsInterrupted(t *testing.T) {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
 			pids := filepath.Join(t.TempDir(), "pid")
-			o := fakes(t, map[string]string{"guestfish": "case $1 in --version) echo guestfish 9.9; exit;; esac; echo $$ > '" + pids + ".new'; mv '" + pids + ".new' '" +
-				pids + "'; while read line; do :; done"})
+			o := fakes(t, map[string]string{"guestfish": "case $1 in --version) echo guestfish 9.9; exit;; esac; " +
+				"echo $$ > '" + pids + ".new'; mv '" + pids + ".new' '" + pids + "'; while read line; do :; done"})
 			cmd, stdout, stderr := o.start(t, "judge", "--json", "--by", "libguestfs", source, dest)
 			disktest.WaitFor(t, "the judge", func() bool {
 				_, err := os.Stat(pids)

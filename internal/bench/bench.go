@@ -83,16 +83,6 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// loads returns the measured kinds of I/O: random I/O as of databases and most guests, sequential I/O as of a copy.
-func loads() (out []measured.Load) {
-	for _, op := range []string{measured.Read, measured.Write} {
-		out = append(out, measured.NewLoad(measured.Random, op, 8*units.KiB, 1),
-			measured.NewLoad(measured.Random, op, 8*units.KiB, 8),
-			measured.NewLoad(measured.Sequential, op, 64*units.KiB, 1))
-	}
-	return out
-}
-
 // length returns the bytes of the scratch file: each start has as much behind it.
 func (o *Options) length() int64 {
 	return units.AlignDown(o.Size, units.MiB) + units.AlignUp(slices.Max(o.Starts), units.MiB)
@@ -100,7 +90,7 @@ func (o *Options) length() int64 {
 
 // Say describes what is about to happen.
 func (o *Options) Say() string {
-	runs := len(loads()) * len(o.Starts) * o.Rounds
+	runs := len(measured.Loads()) * len(o.Starts) * o.Rounds
 	return fmt.Sprintf("writes a scratch file of %s without a name in %s, then runs %d measurements of %v: about %v "+
 		"and the time to write the file", units.Format(o.length()), o.Folder, runs, o.Runtime,
 		(time.Duration(runs) * (o.Runtime + overhead)).Round(time.Second))
@@ -132,7 +122,7 @@ func Run(ctx context.Context, o *Options) (*measured.Result, error) {
 	r := &measured.Result{
 		Date: o.Now().UTC().Truncate(time.Second), Kernel: kernel(), Tool: f.version, Storage: t.storage,
 		Direct: !o.Buffered, Size: units.AlignDown(o.Size, units.MiB), Seconds: o.Runtime.Seconds(), Notes: t.notes,
-		Skipped: []int64{}, Loads: loads(),
+		Skipped: []int64{}, Loads: measured.Loads(),
 	}
 	starts, err := t.possible(o, r)
 	if err != nil {

@@ -216,7 +216,7 @@ func TestOptions(t *testing.T) {
 	require.NoError(t, o.Check())
 	require.Equal(t, []int64{65536, 65024, 66048}, o.Starts, "the aligned one is the first")
 	var all []string
-	for _, l := range loads() {
+	for _, l := range measured.Loads() {
 		all = append(all, l.Name)
 	}
 	require.Equal(t, []string{
@@ -287,14 +287,14 @@ func TestRun(t *testing.T) {
 	o.Program = disktest.Fio(t)
 	r, err := Run(t.Context(), o)
 	require.NoError(t, err)
-	require.Len(t, r.Loads, len(loads()))
+	require.Len(t, r.Loads, len(measured.Loads()))
 	for _, l := range r.Loads {
 		require.Len(t, l.Points, 2)
 		require.Len(t, l.Points[1].Rounds, 1)
 	}
 	require.Equal(t, minSize, r.Size)
 	total := map[string]int64{
-		Fill: o.length(), Measure: int64(len(loads())) * 2 * (minRuntime + overhead).Milliseconds(),
+		Fill: o.length(), Measure: int64(len(measured.Loads())) * 2 * (minRuntime + overhead).Milliseconds(),
 	}
 	require.Equal(t, total, o.Watch.(*watcher).total)
 	require.Equal(t, total, o.Watch.(*watcher).done)

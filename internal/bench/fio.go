@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,11 +18,8 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// The program that measures, and Debian's package that has it.
-const (
-	program = "fio"
-	debian  = "fio"
-)
+// program is the one that measures, and Debian's package that has it.
+const program = "fio"
 
 // fio runs that program.
 type fio struct{ path, version string }
@@ -30,13 +28,9 @@ var isVersion = ondisk.LazyPattern(`^fio-[0-9][0-9A-Za-z.+-]{0,40}$`)
 
 // newFio finds the program. An empty name looks in PATH.
 func newFio(ctx context.Context, name string) (*fio, error) {
-	if name == "" {
-		name = program
-	}
-	path, err := exec.LookPath(name)
+	path, err := sys.Tool(cmp.Or(name, program), program)
 	if err != nil {
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%s measures, and it is not there (%w); Debian: apt install %s",
-			program, err, debian)
+		return nil, err
 	}
 	f := &fio{path: path}
 	out, err := f.output(ctx, dying, nil, "--version")

@@ -215,7 +215,7 @@ func TestNonsenseArguments(t *testing.T) {
 		{64, "a folder has the name already; name another path", []string{"serve", "--socket", "dir", "src.img"}},
 		{1, "no such file or directory; make it first", []string{"serve", "--socket", "absent/x", "src.img"}},
 		{64, "want HOST:PORT", []string{"serve", "--listen", "x", "src.img"}},
-		{64, "exclude each other", []string{"serve", "--socket", "s", "--listen", "127.0.0.1:0", "src.img"}},
+		{64, "a server listens in one place", []string{"serve", "--socket", "s", "--listen", "127.0.0.1:0", "src.img"}},
 		{64, "--json and --output csv ask for two formats", []string{"scan", "--json", "-o", "csv", "src.img"}},
 	} {
 		if c.args[0] == "scan" && slices.Contains(c.args, "--json") {

@@ -137,9 +137,15 @@ var ownFlags = []flagRow{
 			{"with", nothingMoves},
 		},
 	},
-	{name: "socket", help: "listen on a new Unix socket at `PATH`"},
+	{
+		name: "socket", help: "listen on a new Unix socket at `PATH`",
+		excludes: []pair{{"listen", "a server listens in one place"}},
+	},
 	{name: "listen", help: "listen on TCP `HOST:PORT`, a loopback address; port 0: any free"},
-	{name: "listen-anywhere", help: "let --listen take an address that other machines reach"},
+	{
+		name: "listen-anywhere", help: "let --listen take an address that other machines reach",
+		needs: &pair{"listen", "whose address it allows"},
+	},
 	{name: "once", help: "end when the last client has left"},
 	{name: "exit-with-parent", help: "end when the calling program has ended"},
 

@@ -57,7 +57,7 @@ func TestStuckClients(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
 	uri, _ := serve(t, &Server{Export: Export{Disk: d}})
-	for range fewClients + 2 {
+	for range maxClients/2 - 1 {
 		stuck := dial(t, uri)
 		require.NoError(t, enter(stuck))
 		for range 64 {
@@ -140,7 +140,8 @@ func (p *pipes) dial() net.Conn {
 	return here
 }
 
-// A handshake has its time. When all places are taken, clients in transmission give theirs up only if they are idle.
+// A handshake has its time. When all places are taken, the oldest in its handshake gives its own up, and no client in
+// transmission.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,22 +174,20 @@ func TestPlaces(t *testing.T) {
 		}
 		refused := l.dial()
 		_, err = refused.Read(make([]byte, 1))
-		require.ErrorIs(t, err, io.EOF, "all places are taken by clients that were not idle")
-		time.Sleep(idleEnough + time.Second)
-		_, err = read(all[0], 0, 1)
+		require.ErrorIs(t, err, io.EOF, "all places are taken by clients in transmission")
+		require.NoError(t, all[0].Close())
+		synctest.Wait()
+		silent := l.dial()
+		_, err = io.ReadFull(silent, make([]byte, 18))
 		require.NoError(t, err)
+		time.Sleep(time.Second)
 		more := entered()
-		_, err = read(all[0], 0, 1)
-		require.NoError(t, err, "the client that reads has kept its place")
-		_, err = read(more, 0, 1)
-		require.NoError(t, err)
-		gone := 0
-		for _, c := range all[1:] {
-			if _, err := read(c, 0, 1); err != nil {
-				gone++
-			}
+		_, err = silent.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF, "the one in its handshake has made room")
+		for _, c := range append(all[1:], more) {
+			_, err := read(c, 0, 1)
+			require.NoError(t, err)
 		}
-		require.Equal(t, 1, gone)
 		cancel()
 		require.ErrorIs(t, <-done, context.Canceled)
 	})

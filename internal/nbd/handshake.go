@@ -126,7 +126,7 @@ func (s *session) refuse(option, kind uint32, text string) error {
 
 // flags are those of the transmission.
 func (s *session) flags() uint16 {
-	const always = flagHasFlags | flagReadOnly | flagMultiConn | flagSendCache
+	const always = flagHasFlags | flagReadOnly | flagMultiConn
 	if s.structured {
 		return always | flagSendDF
 	}
@@ -278,7 +278,6 @@ const (
 	flagReadOnly  = 1 << 1
 	flagSendDF    = 1 << 7
 	flagMultiConn = 1 << 8
-	flagSendCache = 1 << 10
 )
 
 // Options, and the types of answers to them.
@@ -315,7 +314,6 @@ const (
 	cmdDisconnect  = 2
 	cmdFlush       = 3
 	cmdTrim        = 4
-	cmdCache       = 5
 	cmdWriteZeroes = 6
 	cmdBlockStatus = 7
 

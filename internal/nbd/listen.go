@@ -35,12 +35,6 @@ type Place struct {
 
 // Listen listens at the place.
 func (p Place) Listen() (net.Listener, error) {
-	switch {
-	case p.Socket != "" && p.TCP != "":
-		return nil, ondisk.In(ondisk.ErrUsage, "--socket and --listen exclude each other; give one of them")
-	case p.Anywhere && p.TCP == "":
-		return nil, ondisk.In(ondisk.ErrUsage, "--listen-anywhere needs --listen HOST:PORT; give both or none")
-	}
 	l, err := Activated()
 	switch {
 	case l != nil && p != Place{}:

@@ -64,28 +64,28 @@ func TestRefusedRequests(t *testing.T) {
 		sent []byte
 		code uint32
 	}{
-		"a write":                       {append(ask(cmdWrite, 0, 0, 5), "datum"...), errPerm},
-		"a trim":                        {ask(cmdTrim, 0, 0, 5), errPerm},
-		"zeroes":                        {ask(cmdWriteZeroes, 0, 0, 5), errPerm},
-		"an unknown command":            {ask(77, 0, 0, 0), errInvalid},
-		"an unknown flag":               {ask(cmdRead, 1<<9, 0, 1), errInvalid},
-		"FUA, which was not offered":    {ask(cmdRead, 1, 0, 1), errInvalid},
-		"a read behind the end":         {ask(cmdRead, 0, size, 1), errInvalid},
-		"a read across the end":         {ask(cmdRead, 0, size-1, 2), errInvalid},
-		"an offset that wraps":          {ask(cmdRead, 0, 1<<64-1, 2), errInvalid},
-		"a negative offset":             {ask(cmdRead, 0, 1<<63, 2), errInvalid},
-		"a status behind the end":       {ask(cmdBlockStatus, 0, size, 1), errInvalid},
-		"a flush with a length":         {ask(cmdFlush, 0, 0, 1), errInvalid},
-		"REQ_ONE on a read":             {ask(cmdRead, cmdFlagReqOne, 0, 1), errInvalid},
-		"a cache request behind it all": {ask(cmdCache, 0, size+1, 0), errInvalid},
+		"a write":                                {append(ask(cmdWrite, 0, 0, 5), "datum"...), errPerm},
+		"a trim":                                 {ask(cmdTrim, 0, 0, 5), errPerm},
+		"zeroes":                                 {ask(cmdWriteZeroes, 0, 0, 5), errPerm},
+		"an unknown command":                     {ask(77, 0, 0, 0), errInvalid},
+		"an unknown flag":                        {ask(cmdRead, 1<<9, 0, 1), errInvalid},
+		"FUA, which was not offered":             {ask(cmdRead, 1, 0, 1), errInvalid},
+		"a read behind the end":                  {ask(cmdRead, 0, size, 1), errInvalid},
+		"a read across the end":                  {ask(cmdRead, 0, size-1, 2), errInvalid},
+		"an offset that wraps":                   {ask(cmdRead, 0, 1<<64-1, 2), errInvalid},
+		"a negative offset":                      {ask(cmdRead, 0, 1<<63, 2), errInvalid},
+		"a status behind the end":                {ask(cmdBlockStatus, 0, size, 1), errInvalid},
+		"a flush with a length":                  {ask(cmdFlush, 0, 0, 1), errInvalid},
+		"REQ_ONE on a read":                      {ask(cmdRead, cmdFlagReqOne, 0, 1), errInvalid},
+		"a cache request, which was not offered": {ask(5, 0, 0, 1), errInvalid},
 	} {
 		after := ask(cmdFlush, 0, 0, 0) // which is harmless
-		got, _ := converse(t, d, manyBuffer, simple(), c.sent, after)
+		got, _ := converse(t, d, bufferSize, simple(), c.sent, after)
 		require.Len(t, got, 2*simpleHead, name)
 		require.Equal(t, c.code, be.Uint32(got[4:]), name)
 		require.Zero(t, be.Uint32(got[simpleHead+4:]), name)
 
-		got, _ = converse(t, d, manyBuffer, structured(), c.sent, after)
+		got, _ = converse(t, d, bufferSize, structured(), c.sent, after)
 		require.EqualValues(t, replyError, be.Uint16(got[6:]), name)
 		require.Equal(t, c.code, be.Uint32(got[chunkHead:]), name)
 		require.NotZero(t, be.Uint16(got[chunkHead+4:]), name)
@@ -94,13 +94,13 @@ func TestRefusedRequests(t *testing.T) {
 	big := disk.New(1<<40, 512, func(int64) (disk.Run, error) { return disk.Run{Len: 1 << 40}, nil })
 	for sent, code := range map[*[]byte]uint32{
 		new(ask(cmdRead, 0, 0, blockMax+1)):                errInvalid,
-		new(ask(cmdRead, cmdFlagDF, 0, manyBuffer)):        errOverflow,
+		new(ask(cmdRead, cmdFlagDF, 0, bufferSize)):        errOverflow,
 		new(ask(cmdBlockStatus, cmdFlagReqOne|1<<4, 0, 8)): errInvalid,
 	} {
-		got, _ := converse(t, big, manyBuffer, structured(), *sent)
+		got, _ := converse(t, big, bufferSize, structured(), *sent)
 		require.Equal(t, code, be.Uint32(got[chunkHead:]))
 	}
-	got, _ := converse(t, big, manyBuffer, simple(), ask(cmdBlockStatus, 0, 0, 512))
+	got, _ := converse(t, big, bufferSize, simple(), ask(cmdBlockStatus, 0, 0, 512))
 	require.EqualValues(t, errInvalid, be.Uint32(got[4:]), "no context was selected")
 	for name, failing := range map[string][]byte{
 		"no data": nil, "another export": append([]byte{0, 0, 0, 1, 'x'}, query[4:]...), "a query too few": query[:8],
@@ -108,13 +108,13 @@ func TestRefusedRequests(t *testing.T) {
 	} {
 		sent := slices.Concat(hello(3), option(optStructuredReply), option(optSetMetaContext, query...),
 			option(optSetMetaContext, failing...), option(optGo, plain...))
-		got, _ = converse(t, big, manyBuffer, sent, ask(cmdBlockStatus, 0, 0, 512))
+		got, _ = converse(t, big, bufferSize, sent, ask(cmdBlockStatus, 0, 0, 512))
 		require.EqualValues(t, replyError, be.Uint16(got[6:]), name)
 		require.EqualValues(t, errInvalid, be.Uint32(got[chunkHead:]), "%s: an earlier selection has ended", name)
 	}
-	got, _ = converse(t, big, manyBuffer, structured(), ask(cmdBlockStatus, cmdFlagReqOne, 0, 1<<32-1))
+	got, _ = converse(t, big, bufferSize, structured(), ask(cmdBlockStatus, cmdFlagReqOne, 0, 1<<32-1))
 	require.Equal(t, "\xff\xff\xff\xff\x00\x00\x00\x03", string(got[chunkHead+4:]))
-	got, _ = converse(t, big, manyBuffer, structured(), ask(cmdRead, 0, 1<<39, blockMax))
+	got, _ = converse(t, big, bufferSize, structured(), ask(cmdRead, 0, 1<<39, blockMax))
 	require.EqualValues(t, replyHole, be.Uint16(got[6:]), "zeros are sent as holes")
 }
 
@@ -123,7 +123,7 @@ func TestUndividedRead(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
 	const n = 65536 // NBD_CMD_FLAG_DF
-	got, _ := converse(t, d, manyBuffer, structured(), ask(cmdRead, cmdFlagDF, 99, n))
+	got, _ := converse(t, d, bufferSize, structured(), ask(cmdRead, cmdFlagDF, 99, n))
 	require.Len(t, got, headRoom+n)
 	require.True(t, bytes.Equal(want[99:99+n], got[headRoom:]))
 }
@@ -134,23 +134,21 @@ func TestFailingReads(t *testing.T) {
 	d, want := odd()
 	const from = 3 << 20
 	b := &bad{Disk: d, from: from}
-	got, failures := converse(t, b, manyBuffer, structured(), ask(cmdRead, 0, 0, 4<<20), ask(cmdRead, 0, 0, 512))
+	got, failures := converse(t, b, bufferSize, structured(), ask(cmdRead, 0, 0, 4<<20), ask(cmdRead, 0, 0, 512))
 	require.Equal(t, 1, failures)
 	require.Contains(t, string(got), errMedium.Error())
 	checkReplies(t, got, true, want)
 
-	got, failures = converse(t, b, manyBuffer, simple(), ask(cmdRead, 0, from, 512), ask(cmdCache, 0, from, 1),
-		ask(cmdFlush, 0, 0, 0))
-	require.Equal(t, 2, failures)
-	require.Len(t, got, 3*simpleHead)
+	got, failures = converse(t, b, bufferSize, simple(), ask(cmdRead, 0, from, 512), ask(cmdFlush, 0, 0, 0))
+	require.Equal(t, 1, failures)
+	require.Len(t, got, 2*simpleHead)
 	require.EqualValues(t, errIO, be.Uint32(got[4:]))
-	require.EqualValues(t, errIO, be.Uint32(got[simpleHead+4:]))
 
 	// A simple reply that has begun can only be broken off.
 	m := &memory{Reader: bytes.NewReader(append(simple(), ask(cmdRead, 0, 0, 4<<20)...))}
 	s := newSession(Export{Disk: b}, m, func(error) {})
 	require.NoError(t, s.handshake())
-	s.buf = make([]byte, manyBuffer)
+	s.buf = make([]byte, bufferSize)
 	require.ErrorIs(t, s.transmit(), errMedium)
 }
 
@@ -164,7 +162,7 @@ func TestMapIsAskedOnce(t *testing.T) {
 	for off := uint64(0); off < size; off += each {
 		sent = append(sent, ask(cmdRead, 0, off, each))
 	}
-	got, _ := converse(t, b, fewBuffer, sent...)
+	got, _ := converse(t, b, bufferSize, sent...)
 	require.Len(t, got, size/each*(headRoom+each))
 	require.LessOrEqual(t, b.asked, size/ahead)
 }
@@ -242,7 +240,7 @@ func TestViolations(t *testing.T) {
 		s := newSession(Export{Disk: d}, &memory{Reader: bytes.NewReader(sent)}, nil)
 		err := s.handshake()
 		if err == nil {
-			s.buf = make([]byte, manyBuffer)
+			s.buf = make([]byte, bufferSize)
 			err = s.transmit()
 		}
 		require.ErrorContains(t, err, "protocol: ", name)
@@ -276,7 +274,6 @@ fails(errno.EPERM, lambda: h.trim(4096, 0))
 fails(errno.EPERM, lambda: h.zero(4096, 0))
 fails(errno.EINVAL, lambda: h.pread(2, size - 1))
 h.flush()
-h.cache(size, 0)
 assert len(h.pread(77, size - 77)) == 77
 h.shutdown()
 `)

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -31,52 +30,28 @@ type Server struct {
 }
 
 const (
-	// maxClients bounds the connections at one time. Another one takes the place of the one that is idle longest, as
-	// long as that one is in its handshake or was idle for idleEnough.
-	maxClients = 128
-	idleEnough = time.Minute
+	// maxClients bounds the connections at one time. Another one takes the place of the oldest in its handshake.
+	maxClients = 64
 	// handshakeTime bounds the time from the connection to the transmission.
 	handshakeTime = 30 * time.Second
 	// endTime bounds the time that requests in work have when the server ends.
 	endTime = 2 * time.Second
-	// fitEvery is the interval of calls to Fit.
-	fitEvery = time.Second
-	// The first clients in transmission have a buffer for what tools ask for at once, later ones one that takes what a
-	// chunk must be able to have.
-	manyBuffer, fewBuffer = headRoom + 64<<10, headRoom + 256<<10
-	fewClients            = 24
+	// lookEvery is the interval of looks at Fit and at Parent.
+	lookEvery = time.Second
+	// bufferSize is the buffer of a client in bytes: what tools ask for at once.
+	bufferSize = headRoom + 256<<10
 )
 
 // client is a connection.
 type client struct {
 	net.Conn
-	used   atomic.Int64 // nanoseconds of the last use by the client, from the start of the server
-	enters atomic.Bool  // the handshake is over
-	start  time.Time    // of the server
-}
-
-func (c *client) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if n > 0 {
-		c.used.Store(int64(time.Since(c.start)))
-	}
-	return n, err
-}
-
-// Write counts as a use in transmission. The greeting does not: a silent client gets it too, perhaps later than one
-// that is about to speak.
-func (c *client) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	if c.enters.Load() {
-		c.used.Store(int64(time.Since(c.start)))
-	}
-	return n, err
+	since  time.Time
+	enters bool // the handshake is over
 }
 
 // serving is a call of Serve.
 type serving struct {
 	*Server
-	start  time.Time
 	end    context.CancelCauseFunc
 	warned sync.Once
 
@@ -98,16 +73,11 @@ var (
 // Parent. It closes l and all connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, end := context.WithCancelCause(ctx)
-	v := &serving{Server: s, start: time.Now(), end: end, clients: map[*client]struct{}{}}
+	v := &serving{Server: s, end: end, clients: map[*client]struct{}{}}
 	var all sync.WaitGroup
 	stop := context.AfterFunc(ctx, func() { v.close(l) })
 	defer stop()
-	if s.Fit != nil {
-		all.Go(func() { v.watch(ctx) })
-	}
-	if s.Parent != 0 {
-		all.Go(func() { v.follow(ctx) })
-	}
+	all.Go(func() { v.watch(ctx) })
 	room := make(chan struct{}, 2*maxClients) // for those that are pushed out, until they are gone
 	for ctx.Err() == nil {
 		conn, err := l.Accept()
@@ -119,8 +89,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 		v.failures = 0
 		room <- struct{}{}
-		c := &client{Conn: conn, start: v.start}
-		c.used.Store(int64(time.Since(v.start)))
+		c := &client{Conn: conn, since: time.Now()}
 		all.Go(func() {
 			defer func() { <-room }()
 			if v.add(c) {
@@ -143,21 +112,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// follow ends the server when its parent has ended.
-func (v *serving) follow(ctx context.Context) {
-	const interval = 200 * time.Millisecond
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for os.Getppid() == v.Parent {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-	v.end(errOrphan)
-}
-
 // recovers reports whether another connection can be waited for after an error.
 func (v *serving) recovers(ctx context.Context, err error) bool {
 	const most, pause = 100, 100 * time.Millisecond
@@ -171,15 +125,19 @@ func (v *serving) recovers(ctx context.Context, err error) bool {
 	return true
 }
 
-// watch ends the server when the disk is no longer the one that was opened.
+// watch ends the server when its parent has ended, and when the disk is no longer the one that was opened.
 func (v *serving) watch(ctx context.Context) {
-	tick := time.NewTicker(fitEvery)
+	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if v.Parent != 0 && os.Getppid() != v.Parent {
+			v.end(errOrphan)
+		} else if v.Fit != nil {
 			if err := v.Fit(); err != nil {
 				v.end(err)
 			}
@@ -199,7 +157,7 @@ func (v *serving) close(l net.Listener) {
 	}
 }
 
-// add takes a client in. When all places are taken, the one that is idle longest makes room.
+// add takes a client in. When all places are taken, the oldest in its handshake makes room.
 func (v *serving) add(c *client) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -207,30 +165,20 @@ func (v *serving) add(c *client) bool {
 		return false
 	}
 	if len(v.clients) >= maxClients {
-		idlest := v.idlest()
-		if idlest == nil {
+		var oldest *client
+		for x := range v.clients {
+			if !x.enters && (oldest == nil || x.since.Before(oldest.since)) {
+				oldest = x
+			}
+		}
+		if oldest == nil {
 			return false
 		}
-		delete(v.clients, idlest)
-		_ = idlest.Close() // its session ends
+		delete(v.clients, oldest)
+		_ = oldest.Close() // its session ends
 	}
 	v.clients[c] = struct{}{}
 	return c.SetDeadline(time.Now().Add(handshakeTime)) == nil
-}
-
-// idlest returns the client that was not used longest, of those in their handshake if there are any, nil if all work.
-func (v *serving) idlest() *client {
-	limit := int64(time.Since(v.start) - idleEnough)
-	var found *client
-	for c := range v.clients {
-		in, used := c.enters.Load(), c.used.Load()
-		switch {
-		case in && used > limit:
-		case found == nil, found.enters.Load() && !in, found.enters.Load() == in && used < found.used.Load():
-			found = c
-		}
-	}
-	return found
 }
 
 // run holds the conversation with a client. What a client does wrong ends its own session, without a word.
@@ -239,27 +187,22 @@ func (v *serving) run(c *client) {
 	if err := s.handshake(); err != nil {
 		return
 	}
-	size, ok := v.enter(c)
-	if !ok {
-		return
+	if v.enter(c) {
+		s.buf = make([]byte, bufferSize)
+		_ = s.transmit()
 	}
-	s.buf = make([]byte, size)
-	_ = s.transmit()
 }
 
-// enter begins the transmission with a client, and returns the size of its buffer.
-func (v *serving) enter(c *client) (size int, ok bool) {
+// enter begins the transmission with a client. One that has lost its place does not get there.
+func (v *serving) enter(c *client) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.shutdown || c.SetDeadline(time.Time{}) != nil {
-		return 0, false
+		return false
 	}
-	c.enters.Store(true)
+	c.enters = true
 	v.entered++
-	if v.entered <= fewClients {
-		return fewBuffer, true
-	}
-	return manyBuffer, true
+	return true
 }
 
 // remove closes a connection, the last of which ends a server that serves once.
@@ -268,7 +211,7 @@ func (v *serving) remove(c *client) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.clients, c)
-	if !c.enters.Load() {
+	if !c.enters {
 		return
 	}
 	if v.entered--; v.entered == 0 && v.Once {

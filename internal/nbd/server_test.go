@@ -180,7 +180,7 @@ func FuzzSession(f *testing.F) {
 		f.Add(opts)
 		f.Add(bytes.Join([][]byte{
 			opts, ask(cmdRead, 0, 10, 70<<10), ask(cmdRead, cmdFlagDF, 1, 512), ask(cmdBlockStatus, 0, 0, 5<<20),
-			ask(cmdBlockStatus, cmdFlagReqOne, 0, 5<<20), ask(cmdCache, 0, 0, 1<<20), ask(cmdFlush, 0, 0, 0),
+			ask(cmdBlockStatus, cmdFlagReqOne, 0, 5<<20), ask(5, 0, 0, 1<<20), ask(cmdFlush, 0, 0, 0),
 			ask(cmdWrite, 0, 0, 3), []byte("abc"), ask(cmdTrim, 0, 0, 1), ask(cmdRead, 0, 6<<20, 1), ask(99, 0, 0, 0),
 			ask(cmdDisconnect, 0, 0, 0),
 		}, nil))
@@ -202,7 +202,7 @@ func FuzzSession(f *testing.F) {
 		if err != nil {
 			return
 		}
-		s.buf = make([]byte, manyBuffer)
+		s.buf = make([]byte, bufferSize)
 		_ = s.transmit()
 		checkReplies(t, m.Bytes(), s.structured, want)
 	})

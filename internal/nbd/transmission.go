@@ -70,7 +70,7 @@ func (s *session) serve(q *request) error {
 		return s.write(q)
 	case cmdTrim, cmdWriteZeroes:
 		return s.fail(q, errPerm, "the export is read-only")
-	case cmdCache, cmdFlush:
+	case cmdFlush:
 	case cmdBlockStatus:
 		if !s.status {
 			return s.fail(q, errInvalid, "no metadata context was selected")
@@ -95,8 +95,6 @@ func (s *session) serve(q *request) error {
 	switch {
 	case q.Type == cmdFlush: // nothing is ever written
 		return s.done(q)
-	case q.Type == cmdCache:
-		return s.cache(q, r)
 	case q.Type == cmdBlockStatus:
 		return s.blockStatus(q, r)
 	case s.structured:
@@ -128,18 +126,6 @@ func (s *session) load(p []byte, off int64) error {
 	err = fmt.Errorf("read %d bytes at %#x of the disk: %w", len(p), off, err)
 	s.failed(err)
 	return err
-}
-
-// cache reads a range, so that the system has it in memory.
-func (s *session) cache(q *request, r disk.Range) error {
-	for off := r.Off; off < r.End(); {
-		part := s.buf[:min(int64(len(s.buf)), r.End()-off)]
-		if err := s.load(part, off); err != nil {
-			return s.fail(q, errIO, err.Error())
-		}
-		off += int64(len(part))
-	}
-	return s.done(q)
 }
 
 // readSimple sends the data of a read behind one header. An error behind that ends the session.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,6 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/self"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -154,12 +154,9 @@ func (c *Case) find() (map[string]string, error) {
 		if c.Judge != judge && c.Judge != All {
 			continue
 		}
-		x := programs[judge]
-		path, err := exec.LookPath(x.program)
+		path, err := sys.Tool(programs[judge].program, programs[judge].debian)
 		if err != nil {
-			return nil, ondisk.In(ondisk.ErrUnsupported,
-				"%s is not installed; on Debian: apt install %s; --by %s does without it", x.program, x.debian,
-				other(judge))
+			return nil, fmt.Errorf("%w; --by %s does without it", err, other(judge))
 		}
 		found[judge] = path
 	}

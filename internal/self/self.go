@@ -23,7 +23,7 @@ import (
 
 const (
 	maxAnswer = 64 << 20 // bytes of a report
-	maxWords  = 4 << 10  // bytes of the standard error that are kept
+	maxWords  = 4 << 10  // bytes of the standard error of a server that are kept
 	endLimit  = 5 * time.Second
 )
 
@@ -82,31 +82,11 @@ func Run(ctx context.Context, stderr io.Writer, v any, command string, args ...s
 	return cmd.ProcessState.ExitCode(), err
 }
 
-// Tail keeps the end of the text that is written to it, at most 4 KiB.
-type Tail struct {
-	mu sync.Mutex
-	b  []byte
-}
-
-func (t *Tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.b = append(t.b, b[max(0, len(b)-maxWords):]...)
-	t.b = t.b[max(0, len(t.b)-maxWords):]
-	return len(b), nil
-}
-
-func (t *Tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(bytes.TrimSpace(t.b))
-}
-
 // Server is a trueup serve.
 type Server struct {
 	URI  string
 	cmd  *exec.Cmd
-	said Tail
+	said sys.Tail
 	done chan struct{}
 	once sync.Once
 }
@@ -117,7 +97,7 @@ func Serve(ctx context.Context, v any, args ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{done: make(chan struct{})}
+	s := &Server{done: make(chan struct{}), said: sys.Tail{Most: maxWords}}
 	s.cmd = exec.Command(program, append([]string{"serve", "--json", "--exit-with-parent"}, args...)...)
 	s.cmd.Stderr, s.cmd.WaitDelay = &s.said, endLimit
 	out, theirOut, err := os.Pipe()

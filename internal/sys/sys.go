@@ -9,6 +9,7 @@
 package sys
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +21,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // ID identifies a file on this machine: the number of its file system, and that of the file in it.
@@ -142,7 +146,7 @@ func Cause(err error) error {
 // as many bytes of the end of its standard error. It is in a group of its own, which dies with this program, and with
 // the context.
 func Ask(ctx context.Context, cmd *exec.Cmd, most int) (out, said []byte, err error) {
-	o, s := bounded{most: most}, ending{most: most}
+	o, s := bounded{most: most}, Tail{Most: most}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &o, &s, dying
 	cmd.Cancel = func() error { return KillGroup(cmd) }
 	release := Tie(cmd)
@@ -176,17 +180,40 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ending keeps the end of what is written to it, up to a bound.
-type ending struct {
+// Tail keeps the end of what is written to it, at most so many bytes. Safe for concurrent use.
+type Tail struct {
+	Most int
+
+	mu   sync.Mutex
 	kept []byte
-	most int
 }
 
-func (e *ending) Write(p []byte) (int, error) {
+func (t *Tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	n := len(p)
-	p = p[max(0, n-e.most):]
-	e.kept = append(e.kept[max(0, len(e.kept)+len(p)-e.most):], p...)
+	p = p[max(0, n-t.Most):]
+	t.kept = append(t.kept[max(0, len(t.kept)+len(p)-t.Most):], p...)
 	return n, nil
+}
+
+func (t *Tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(bytes.TrimSpace(t.kept))
+}
+
+// Tool returns the path of a program that the user may have to install: debian is the package that has it.
+func Tool(name, debian string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path, nil
+	}
+	why := Cause(err).Error()
+	if errors.Is(err, exec.ErrNotFound) {
+		why = "not installed"
+	}
+	return "", ondisk.In(ondisk.ErrUnsupported, "%s: %s; on Debian: apt install %s", name, why, debian)
 }
 
 // FromSystem reports whether an error comes from the operating system.

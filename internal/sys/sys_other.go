@@ -101,3 +101,32 @@ func (*File) Written() (yes, known bool) { return false, false }
 
 // Shared returns nothing: it is not known.
 func (*File) Shared() (yes, known bool) { return false, false }
+
+// Claimed reports whether the kernel keeps a block device for itself. It is asked for devices that have a size only:
+// none here.
+func (*Folder) Claimed(string) bool { return false }
+
+// InMemory returns false: it is not known.
+func (*Folder) InMemory() (bool, error) { return false, nil }
+
+// Forget would have the system read a file from the storage again.
+func (*File) Forget() error { return nil }
+
+// WriteBack would have the storage begin to write a range.
+func (*File) WriteBack(int64, int64) {}
+
+// Uncache returns false: this system does not report which pages are in memory.
+func (*File) Uncache() bool { return false }
+
+// DeviceSize is not supported.
+func (*File) DeviceSize() (int64, error) { return 0, needsLinux("reading a device") }
+
+// SectorSize is not supported.
+func (*File) SectorSize() (int, error) { return 0, needsLinux("reading a device") }
+
+// LockByte is not supported: a lock of the process would be lost with the first descriptor of the file that is closed,
+// and one of Windows would keep others from reading the byte.
+func (*File) LockByte(LockKind, int64) error { return needsLinux("a lock of one byte") }
+
+// LockedByte is not supported.
+func (*File) LockedByte(int64) (bool, error) { return false, needsLinux("a lock of one byte") }

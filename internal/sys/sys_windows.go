@@ -163,10 +163,6 @@ func (*Folder) Sync() error {
 	return fmt.Errorf("Windows does not flush folders: %w", errors.ErrUnsupported) //nolint:staticcheck // a name
 }
 
-// Claimed reports whether the kernel keeps a block device for itself. It is asked for devices that have a size only:
-// none here.
-func (*Folder) Claimed(string) bool { return false }
-
 // Free returns the space in bytes that this user can still take in the folder; known is false where the file system
 // does not say it.
 func (d *Folder) Free() (n int64, known bool, err error) {
@@ -183,9 +179,6 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 
 // MayCreate returns why this user cannot make and remove files in the folder. That is not asked here.
 func (*Folder) MayCreate() error { return nil }
-
-// InMemory reports whether the files of the folder lie in memory; it is not known on this system.
-func (*Folder) InMemory() (bool, error) { return false, nil }
 
 // OpenDirect opens a folder by a path without links. Only the last name is guarded against a link that took its place
 // since.
@@ -206,9 +199,6 @@ func OpenDirect(path string) (*os.File, error) {
 
 // File is an open file.
 type File struct{ os *os.File }
-
-// Forget would have the system read a file from the storage again.
-func (*File) Forget() error { return nil }
 
 // Of returns an open file as a File. Its owner closes it.
 func Of(f *os.File) *File { return &File{f} }
@@ -267,18 +257,6 @@ func (f *File) Pread(p []byte, off int64) (int, error) {
 	return n, plain(err)
 }
 
-// WriteBack would have the storage begin to write a range.
-func (*File) WriteBack(int64, int64) {}
-
-// Uncache returns false: this system does not report which pages are in memory.
-func (*File) Uncache() bool { return false }
-
-// DeviceSize returns the size of a block device in bytes.
-func (*File) DeviceSize() (int64, error) { return 0, needsLinux("reading a device") }
-
-// SectorSize returns the sector size of a block device in bytes.
-func (*File) SectorSize() (int, error) { return 0, needsLinux("reading a device") }
-
 // Lock sets the lock by which runs of this program know each other's files. It belongs to the open file.
 func (f *File) Lock(kind LockKind) error { return f.lock(kind, windows.LOCKFILE_FAIL_IMMEDIATELY) }
 
@@ -295,12 +273,6 @@ func (f *File) lock(kind LockKind, flags uint32) error {
 	}
 	return windows.LockFileEx(f.handle(), flags, 0, 1, 0, at)
 }
-
-// LockByte sets a lock of one byte, which other programs give a meaning. Here it would keep them from reading it.
-func (*File) LockByte(LockKind, int64) error { return needsLinux("a lock of one byte") }
-
-// LockedByte reports whether another has a lock of a byte.
-func (*File) LockedByte(int64) (bool, error) { return false, needsLinux("a lock of one byte") }
 
 // Columns returns the width of a console in characters; terminal is false for any other file.
 func Columns(f *os.File) (n int, terminal bool) {

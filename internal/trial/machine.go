@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,21 +99,19 @@ var firmwares = [][2]string{
 var programs = []string{"qemu-system-x86_64", "/usr/libexec/qemu-kvm"}
 
 // program returns the path of QEMU.
-func (m *Machine) program() (string, error) {
+func (m *Machine) program() (path string, err error) {
+	names := programs
 	if m.QEMU != "" {
-		path, err := exec.LookPath(m.QEMU)
-		if err != nil {
-			return "", ondisk.In(ondisk.ErrUnsupported, "QEMU, %s: %w", m.QEMU, sys.Cause(err))
-		}
-		return path, nil
+		names = []string{m.QEMU}
 	}
-	for _, name := range programs {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
+	for _, name := range names {
+		found, missing := sys.Tool(name, "qemu-system-x86")
+		if missing == nil {
+			return found, nil
 		}
+		err = cmp.Or(err, missing)
 	}
-	return "", ondisk.In(ondisk.ErrUnsupported,
-		"%s is not installed, and a trial boot needs it; on Debian: apt install qemu-system-x86", programs[0])
+	return "", err
 }
 
 // pflash returns the files of the UEFI firmware.

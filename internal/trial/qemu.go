@@ -26,7 +26,7 @@ type process struct {
 	monitor *monitor
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when it has ended
-	said    self.Tail
+	said    sys.Tail
 	cpu     int      // the thread that is the guest's processor; 0: not known
 	out     *os.File // its monitor
 	dump    *os.File // QEMU writes pictures to it
@@ -42,6 +42,7 @@ const (
 
 const (
 	maxPPM     = 16 << 20 // bytes of a picture
+	maxWords   = 4 << 10  // bytes of the standard error that are kept
 	endLimit   = 5 * time.Second
 	dialLimit  = 10 * time.Second
 	pictureSet = "/dev/fdset/1"
@@ -67,7 +68,7 @@ func (m *Machine) start(ctx context.Context, patience time.Duration) (*process, 
 		return nil, err
 	}
 	defer os.RemoveAll(dir) // its files have no names any more when the guest runs
-	p := &process{done: make(chan struct{})}
+	p := &process{done: make(chan struct{}), said: sys.Tail{Most: maxWords}}
 	if err := p.makePicture(dir); err != nil {
 		return nil, errors.Join(err, p.closeFiles())
 	}

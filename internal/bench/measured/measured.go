@@ -164,11 +164,25 @@ func (r *Result) Rounds() int {
 	return len(r.Loads[0].Points[0].Rounds)
 }
 
-// NewLoad returns a load without points.
-func NewLoad(access, op string, size int64, jobs int) Load {
-	name := fmt.Sprintf("%s %s of %s, %s", access, op, units.Format(size), units.Counted(jobs, "job"))
-	return Load{Name: name, Access: access, Op: op, Size: size, Jobs: jobs}
+// Loads returns the kinds of I/O that are measured, without points: random I/O as of databases and most guests,
+// sequential I/O as of a copy.
+func Loads() (out []Load) {
+	for _, op := range []string{Read, Write} {
+		for _, l := range []Load{
+			{Access: Random, Size: 8 * units.KiB, Jobs: 1},
+			{Access: Random, Size: 8 * units.KiB, Jobs: typicalJobs},
+			{Access: Sequential, Size: 64 * units.KiB, Jobs: 1},
+		} {
+			l.Op = op
+			l.Name = fmt.Sprintf("%s %s of %s, %s", l.Access, op, units.Format(l.Size), units.Counted(l.Jobs, "job"))
+			out = append(out, l)
+		}
+	}
+	return out
 }
+
+// typicalJobs are those of the random I/O that the texts name.
+const typicalJobs = 8
 
 // Where describes the storage.
 func (s Storage) Where() string {
@@ -185,12 +199,6 @@ type Gain struct {
 	Start    int64  `json:"start_bytes"` // the measured start that stands for the partition
 	Measured Ratio  `json:"aligned_against_this"`
 }
-
-// typical is the I/O that the texts name: that of databases and of most guests. Bytes, and jobs.
-const (
-	typicalSize = 8 * units.KiB
-	typicalJobs = 8
-)
 
 // Gains returns what was measured for partitions that start at an offset, by load. There is none for a start that no
 // measured one stands for.
@@ -229,27 +237,16 @@ func (l Load) standsFor(start int64) *Point {
 	return nil
 }
 
-// Typical returns the gains that a text names: random writes and reads of 8 KiB, or of the size nearest to it, with the
-// number of jobs nearest to 8.
+// Typical returns the gains that a text names: of random I/O with several jobs, writes first.
 func Typical(all []Gain) (out []Gain) {
 	for _, op := range []string{Write, Read} {
-		var best *Gain
-		for n := range all {
-			g := &all[n]
-			if g.Op == op && g.Access == Random && (best == nil || g.distance() < best.distance()) {
-				best = g
+		for _, g := range all {
+			if g.Op == op && g.Access == Random && g.Jobs == typicalJobs {
+				out = append(out, g)
 			}
-		}
-		if best != nil {
-			out = append(out, *best)
 		}
 	}
 	return out
-}
-
-func (g *Gain) distance() int64 {
-	size, jobs := g.Size-typicalSize, int64(g.Jobs-typicalJobs)
-	return max(size, -size)*int64(mostJobs) + max(jobs, -jobs)
 }
 
 // Text says what the gain is: "random writes of 8 KiB 2.1 times as many".
@@ -297,10 +294,7 @@ const MaxFile = 4 << 20
 
 // Bounds of a result from a file.
 const (
-	mostLoads = 500
-	mostJobs  = 1024
 	mostStart = units.GiB
-	mostSize  = 64 * units.MiB
 	leastRate = 1e-3 // of I/Os and bytes in a second: keeps ratios finite
 	mostRate  = 1e12
 	mostTime  = int64(time.Hour)
@@ -334,26 +328,27 @@ func Decode(text []byte) (*Result, error) {
 
 // check refuses what no run can have measured.
 func (r *Result) check() error {
-	if n := len(r.Loads); n == 0 || n > mostLoads {
-		return fmt.Errorf("loads: %d, want 1 to %d", n, mostLoads)
+	known := Loads()
+	if len(r.Loads) == 0 || len(r.Loads) > len(known) {
+		return fmt.Errorf("loads: %d, want 1 to %d", len(r.Loads), len(known))
 	}
-	for n, l := range r.Loads {
+	for _, l := range r.Loads {
+		if !slices.ContainsFunc(known, func(k Load) bool { return l.Name == k.Name && l.same(k) }) {
+			return fmt.Errorf("load %.80q: trueup bench measures no such I/O; measure again", l.Name)
+		}
 		if err := l.check(); err != nil {
-			return fmt.Errorf("load %d: %w", n+1, err)
+			return fmt.Errorf("%s: %w", l.Name, err)
 		}
 	}
 	return nil
 }
 
+// same reports whether two loads are of the same I/O.
+func (l Load) same(o Load) bool {
+	return l.Access == o.Access && l.Op == o.Op && l.Size == o.Size && l.Jobs == o.Jobs
+}
+
 func (l Load) check() error {
-	switch {
-	case l.Access != Random && l.Access != Sequential || l.Op != Read && l.Op != Write:
-		return fmt.Errorf("access %.40q, direction %.40q; want random or sequential, read or write", l.Access, l.Op)
-	case !units.IsPowerOfTwo(l.Size) || l.Size < units.SectorSize || l.Size > mostSize || l.Jobs < 1 ||
-		l.Jobs > mostJobs:
-		return fmt.Errorf("I/O of %d bytes, %d jobs; want a power of two from 512 and 1 to %d", l.Size, l.Jobs,
-			mostJobs)
-	}
 	if len(l.Points) == 0 || !Aligned(l.Points[0].Start) {
 		return errors.New("no points, or the first start is not the aligned one, a multiple of 4096")
 	}

@@ -44,7 +44,12 @@ func TestSpread(t *testing.T) {
 
 // load has I/O rates for starts of 64, 63.5 and 64.5 KiB.
 func load(access, op string, size int64, jobs int, aligned, before, behind []float64) Load {
-	l := NewLoad(access, op, size, jobs)
+	l := Load{Access: access, Op: op, Size: size, Jobs: jobs}
+	for _, known := range Loads() {
+		if known.same(l) {
+			l = known
+		}
+	}
 	for n, start := range []int64{128, 127, 129} {
 		p := Point{Start: start * units.SectorSize}
 		for _, x := range [][]float64{aligned, before, behind}[n] {
@@ -123,8 +128,8 @@ var (
 func TestGains(t *testing.T) {
 	t.Parallel()
 	r := result(load(Random, Read, 8192, 1, twice, wild, wild), load(Random, Read, 8192, 8, twice, wild, once),
-		load(Random, Write, 8192, 16, twice, once, wild), load(Random, Write, 8192, 6, twice, once, wild),
-		load(Random, Write, 65536, 8, twice, once, wild), load(Sequential, Write, 65536, 1, twice, once, once))
+		load(Random, Write, 8192, 8, twice, once, wild), load(Random, Write, 8192, 1, twice, once, wild),
+		load(Random, Write, 65536, 1, twice, once, wild), load(Sequential, Write, 65536, 1, twice, once, once))
 	said := func(lba int64) string { return r.Say(r.Gains(lba * units.SectorSize)) }
 	const before = "on this storage, aligned: random writes of 8 KiB 2.0 times as many; random reads of 8 KiB: no " +
 		"difference " +
@@ -145,7 +150,7 @@ func TestGains(t *testing.T) {
 
 	r.Direct = false
 	require.Contains(t, said(63), ", through the page cache)")
-	slower := result(load(Random, Write, 8192, 1, once, twice, twice))
+	slower := result(load(Random, Write, 8192, 8, once, twice, twice))
 	require.Contains(t, slower.Say(slower.Gains(63*512)), "random writes of 8 KiB 0.50 times as many, which is fewer")
 }
 
@@ -180,11 +185,6 @@ func TestDecode(t *testing.T) {
 	for want, change := range map[string]func(r *Result){
 		"loads: 0":                 func(r *Result) { r.Loads = nil },
 		"loads: 501":               func(r *Result) { r.Loads = make([]Load, 501) },
-		`load 1: access "x"`:       func(r *Result) { r.Loads[0].Access = "x" },
-		`direction "trim"`:         func(r *Result) { r.Loads[0].Op = "trim" },
-		"I/O of 8193 bytes":        func(r *Result) { r.Loads[0].Size = 8193 },
-		"I/O of -8192 bytes":       func(r *Result) { r.Loads[0].Size = -8192 },
-		"0 jobs":                   func(r *Result) { r.Loads[0].Jobs = 0 },
 		"no points":                func(r *Result) { r.Loads[0].Points = nil },
 		"first start is not":       func(r *Result) { r.Loads[0].Points = r.Loads[0].Points[1:] },
 		"start 65025":              func(r *Result) { r.Loads[0].Points[1].Start++ },
@@ -199,6 +199,14 @@ func TestDecode(t *testing.T) {
 		_, err := Decode(stored(t, change))
 		require.ErrorIs(t, err, ondisk.ErrFormat)
 		require.ErrorContains(t, err, want)
+	}
+	for _, change := range []func(l *Load){
+		func(l *Load) { l.Name = "x" }, func(l *Load) { l.Access = "x" }, func(l *Load) { l.Op = "trim" },
+		func(l *Load) { l.Size = 8193 }, func(l *Load) { l.Jobs = 0 },
+	} {
+		_, err := Decode(stored(t, func(r *Result) { change(&r.Loads[0]) }))
+		require.ErrorIs(t, err, ondisk.ErrFormat)
+		require.ErrorContains(t, err, "trueup bench measures no such I/O; measure again")
 	}
 	_, err = Decode([]byte(`{"schema": "trueup/1", "command": "scan"}`))
 	require.ErrorContains(t, err, "trueup bench --json writes it")
