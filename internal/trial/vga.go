@@ -34,7 +34,7 @@ const (
 
 // vga reads registers through the monitor while the machine stands still: the index of each is put back.
 type vga struct {
-	monitor *monitor
+	monitor *QMP
 	err     error
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 // replies is a monitor whose commands get these answers in turn.
-func replies(t testing.TB, texts []string) *monitor {
+func replies(t testing.TB, texts []string) *QMP {
 	t.Helper()
 	var b bytes.Buffer
 	for n, text := range texts {
@@ -26,7 +26,7 @@ func replies(t testing.TB, texts []string) *monitor {
 		require.NoError(t, err)
 		fmt.Fprintf(&b, `{"id": %d, "return": %s}`+"\n", n+1, quoted)
 	}
-	return newMonitor(t.Context(), io.Discard, &b)
+	return NewQMP(t.Context(), io.Discard, &b)
 }
 
 // registersOf are the answers to the questions of a screen: index and register of the graphics controller, the index
@@ -99,10 +99,10 @@ func FuzzMonitor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, said []byte) {
 		ctx, cancel := context.WithTimeout(t.Context(), disktest.Patience)
 		defer cancel()
-		m := newMonitor(ctx, io.Discard, bytes.NewReader(said))
-		if m.greet(ctx) == nil {
+		m := NewQMP(ctx, io.Discard, bytes.NewReader(said))
+		if m.Greet(ctx) == nil {
 			var status struct{ Status string }
-			_ = m.call(ctx, "query-status", nil, &status)
+			_ = m.Call(ctx, "query-status", nil, &status)
 		}
 		require.NoError(t, ctx.Err(), "hangs")
 	})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"image"
@@ -99,7 +100,7 @@ type Watch struct {
 type recorder struct {
 	watch   Watch
 	machine *process
-	monitor *monitor
+	monitor *QMP
 	limit   time.Duration
 	film    Film
 	began   time.Time
@@ -137,7 +138,7 @@ func (m Machine) Run(ctx context.Context, w Watch) (Film, error) {
 		watch: w, machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit), choice: own(m.Accel),
 	}
 	r.watch.Settle = cmp.Or(w.Settle, DefaultSettle)
-	p.monitor.event = r.event
+	p.monitor.Event = r.event
 	err = r.record(ctx)
 	if ctx.Err() != nil {
 		return Film{}, ctx.Err()
@@ -154,11 +155,13 @@ func (m Machine) Run(ctx context.Context, w Watch) (Film, error) {
 }
 
 // event counts resets, and notes a disk that is full.
-func (r *recorder) event(name string, data eventData) {
+func (r *recorder) event(name string, data json.RawMessage) {
+	var about struct{ Guest, NoSpace bool }
+	_ = json.Unmarshal(data, &about) // other events have other members
 	switch {
-	case name == "RESET" && data.Guest:
+	case name == "RESET" && about.Guest:
 		r.resets++
-	case name == "BLOCK_IO_ERROR" && data.NoSpace:
+	case name == "BLOCK_IO_ERROR" && about.NoSpace:
 		r.noSpace = true
 	}
 }
@@ -166,7 +169,7 @@ func (r *recorder) event(name string, data eventData) {
 // record starts the guest, and looks at it until it ends.
 func (r *recorder) record(ctx context.Context) error {
 	var kvm struct{ Enabled bool }
-	if err := r.monitor.call(ctx, "query-kvm", nil, &kvm); err != nil {
+	if err := r.monitor.Call(ctx, "query-kvm", nil, &kvm); err != nil {
 		return err
 	}
 	r.film.Accel = emulation
@@ -177,13 +180,13 @@ func (r *recorder) record(ctx context.Context) error {
 	r.began = time.Now()
 	r.rested(r.began)
 	r.begun, r.had, r.looked = r.work, r.work, r.began
-	if err := r.monitor.call(ctx, "cont", nil, nil); err != nil {
+	if err := r.monitor.Call(ctx, "cont", nil, nil); err != nil {
 		return err
 	}
 	ticks := time.NewTicker(interval)
 	defer ticks.Stop()
 	for r.film.Ended == "" {
-		if err := r.wait(ctx, ticks.C); err != nil {
+		if err := r.monitor.Wait(ctx, ticks.C); err != nil {
 			return err
 		}
 		if err := r.look(ctx); err != nil {
@@ -193,28 +196,10 @@ func (r *recorder) record(ctx context.Context) error {
 	return nil
 }
 
-// wait handles what QEMU sends until the next look.
-func (r *recorder) wait(ctx context.Context, tick <-chan time.Time) error {
-	for {
-		select {
-		case <-tick:
-			return nil
-		case a := <-r.monitor.answers:
-			if a.Event != "" {
-				r.event(a.Event, a.Data)
-			}
-		case err := <-r.monitor.lost:
-			return err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
 // look takes what is to be seen, and decides whether the run has ended.
 func (r *recorder) look(ctx context.Context) error {
 	var state struct{ Status string }
-	if err := r.monitor.call(ctx, "query-status", nil, &state); err != nil {
+	if err := r.monitor.Call(ctx, "query-status", nil, &state); err != nil {
 		return err
 	}
 	running := state.Status == "running"
@@ -326,7 +311,7 @@ func (r *recorder) text(ctx context.Context, running bool) ([]string, error) {
 	if !running {
 		return (&vga{monitor: r.monitor}).screen(ctx)
 	}
-	if err := r.monitor.call(ctx, "stop", nil, nil); err != nil {
+	if err := r.monitor.Call(ctx, "stop", nil, nil); err != nil {
 		return nil, err
 	}
 	lines, err := (&vga{monitor: r.monitor}).screen(ctx)
@@ -336,7 +321,7 @@ func (r *recorder) text(ctx context.Context, running bool) ([]string, error) {
 	if err := r.processor(ctx); err != nil {
 		return nil, err
 	}
-	err = r.monitor.call(ctx, "cont", nil, nil)
+	err = r.monitor.Call(ctx, "cont", nil, nil)
 	if _, refused := errors.AsType[*commandError](err); refused {
 		err = nil // the guest has ended meanwhile: the next look sees how
 	}
@@ -381,7 +366,7 @@ func pictures(frames []Frame) (n int) {
 func (r *recorder) hear(ctx context.Context) error {
 	var sent []byte // JSON has it in base64
 	arguments := map[string]any{"device": serialName, "size": serialBuffer, "format": "base64"}
-	if err := r.monitor.call(ctx, "ringbuf-read", arguments, &sent); err != nil {
+	if err := r.monitor.Call(ctx, "ringbuf-read", arguments, &sent); err != nil {
 		return err
 	}
 	if len(sent) > 0 {
@@ -406,7 +391,7 @@ func (r *recorder) disk(ctx context.Context) (wrote int64, err error) {
 			}
 		}
 	}
-	if err := r.monitor.call(ctx, "query-blockstats", nil, &all); err != nil {
+	if err := r.monitor.Call(ctx, "query-blockstats", nil, &all); err != nil {
 		return 0, err
 	}
 	for _, d := range all {
