@@ -61,7 +61,8 @@ func (w *census) inodes() error {
 			if turn++; (turn-1)%stride != 0 {
 				continue
 			}
-			if err := w.stretch(int64(number), from, min(stretch, int64(n)-from)); err != nil && !w.Skip(err) {
+			r := disk.Range{Off: from, Len: min(stretch, int64(n)-from)}
+			if err := w.stretch(int64(number), r); err != nil && !w.Skip(err) {
 				return w.End(err)
 			}
 		}
@@ -69,17 +70,9 @@ func (w *census) inodes() error {
 	return nil
 }
 
-// stretch counts the files of n inodes of a group.
-func (w *census) stretch(number, from, n int64) error {
-	g, err := w.fs.group(number)
-	if err != nil {
-		return err
-	}
-	table, err := w.fs.tableOf(g)
-	if err != nil {
-		return err
-	}
-	return w.fs.inodes(number, table, disk.Range{Off: from, Len: n}, func(ino *inode) error {
+// stretch counts the files of a range of the inodes of a group.
+func (w *census) stretch(number int64, r disk.Range) error {
+	return w.fs.inodes(number, r, func(ino *inode) error {
 		w.Looked++
 		if !w.counts(ino) {
 			return nil
@@ -91,8 +84,12 @@ func (w *census) stretch(number, from, n int64) error {
 	})
 }
 
-// inodes visits a range of the inodes of a group, whose table lies at a byte of the volume. All are read at once.
-func (f *fileSystem) inodes(group, table int64, r disk.Range, visit func(*inode) error) error {
+// inodes visits a range of the inodes of a group. All are read at once.
+func (f *fileSystem) inodes(group int64, r disk.Range, visit func(*inode) error) error {
+	table, err := f.inodeTable(group)
+	if err != nil {
+		return err
+	}
 	at := table + r.Off*f.inodeSize
 	raw := make([]byte, r.Len*f.inodeSize)
 	if err := f.read(raw, at); err != nil {

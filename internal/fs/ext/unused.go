@@ -151,7 +151,7 @@ func (u *unused) tables(number int64) error {
 	}
 	n := max(0, int64(f.super.InodesPerGroup)-g.unused)
 	for from := int64(0); from < n; from += stretch {
-		if err := f.inodes(number, table, disk.Range{Off: from, Len: min(stretch, n-from)}, u.inode); err != nil {
+		if err := f.inodes(number, disk.Range{Off: from, Len: min(stretch, n-from)}, u.inode); err != nil {
 			return err
 		}
 	}
