@@ -273,7 +273,9 @@ func askLibguestfs(ctx context.Context, program string, source, dest disk, limit
 	version, err := versionOf(ctx, program)
 	folder := ""
 	if err == nil {
-		folder, err = os.MkdirTemp("", "trueup-judge-")
+		if folder, err = os.MkdirTemp("", "trueup-judge-"); err != nil {
+			err = fmt.Errorf("%w; TMPDIR can name another place", err)
+		}
 	}
 	if err == nil {
 		defer os.RemoveAll(folder) // guestfish removes its files there, unless it hung

@@ -87,6 +87,8 @@ const (
 	loading       = 1 << 20          // bytes read from the disk that show a guest at work
 	silence       = 30 * time.Second // after which an accelerator that shows nothing is taken for one that hangs
 	maxResets     = 3                // an installed system may start anew once or twice, as firmware does
+	cursorWidth   = 16               // pixels: what changes in less is a cursor
+	cursorHeight  = 32
 	leastShare    = 10               // a busy host stretches the time of a run at most so many times
 )
 
@@ -297,7 +299,7 @@ func (r *recorder) screen(ctx context.Context, running bool) error {
 	if err := (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(&b, picture); err != nil {
 		return err
 	}
-	if r.picture != nil && near(r.picture, picture, 1, cursor) {
+	if r.picture != nil && isCursor(r.picture, picture) {
 		r.film.Frames[len(r.film.Frames)-1].Picture = b.Bytes()
 	} else {
 		r.add(Frame{Picture: b.Bytes()})
@@ -360,6 +362,26 @@ func pictures(frames []Frame) (n int) {
 		n += len(f.Picture)
 	}
 	return n
+}
+
+// isCursor reports whether two pictures differ in no more than a cursor takes.
+func isCursor(a, b *image.RGBA) bool {
+	if a.Bounds() != b.Bounds() {
+		return false
+	}
+	var box image.Rectangle
+	for y := range a.Bounds().Dy() {
+		rowA, rowB := a.Pix[y*a.Stride:][:a.Stride], b.Pix[y*b.Stride:][:b.Stride]
+		if bytes.Equal(rowA, rowB) {
+			continue
+		}
+		for x := range a.Bounds().Dx() {
+			if !bytes.Equal(rowA[4*x:4*x+4], rowB[4*x:4*x+4]) {
+				box = box.Union(image.Rect(x, y, x+1, y+1))
+			}
+		}
+	}
+	return box.Dx() <= cursorWidth && box.Dy() <= cursorHeight
 }
 
 // hear takes what the guest sent through its serial port.
