@@ -35,13 +35,13 @@ func (b *bad) Extent(off, limit int64) (disk.Extent, error) {
 }
 
 // converse has a session answer what a client sends. It returns the answers to its requests.
-func converse(t *testing.T, d disk.Disk, size int, sent ...[]byte) (answers []byte, failures int) {
+func converse(t *testing.T, d disk.Disk, sent ...[]byte) (answers []byte, failures int) {
 	t.Helper()
 	m := &memory{Reader: bytes.NewReader(bytes.Join(sent, nil))}
 	s := newSession(Export{Disk: d}, m, func(error) { failures++ })
 	require.NoError(t, s.handshake())
 	m.Next(m.Len())
-	s.buf = make([]byte, size)
+	s.buf = make([]byte, bufferSize)
 	require.ErrorIs(t, s.transmit(), io.EOF)
 	return m.Bytes(), failures
 }
@@ -80,12 +80,12 @@ func TestRefusedRequests(t *testing.T) {
 		"a cache request, which was not offered": {ask(5, 0, 0, 1), errInvalid},
 	} {
 		after := ask(cmdFlush, 0, 0, 0) // which is harmless
-		got, _ := converse(t, d, bufferSize, simple(), c.sent, after)
+		got, _ := converse(t, d, simple(), c.sent, after)
 		require.Len(t, got, 2*simpleHead, name)
 		require.Equal(t, c.code, be.Uint32(got[4:]), name)
 		require.Zero(t, be.Uint32(got[simpleHead+4:]), name)
 
-		got, _ = converse(t, d, bufferSize, structured(), c.sent, after)
+		got, _ = converse(t, d, structured(), c.sent, after)
 		require.EqualValues(t, replyError, be.Uint16(got[6:]), name)
 		require.Equal(t, c.code, be.Uint32(got[chunkHead:]), name)
 		require.NotZero(t, be.Uint16(got[chunkHead+4:]), name)
@@ -97,10 +97,10 @@ func TestRefusedRequests(t *testing.T) {
 		new(ask(cmdRead, cmdFlagDF, 0, bufferSize)):        errOverflow,
 		new(ask(cmdBlockStatus, cmdFlagReqOne|1<<4, 0, 8)): errInvalid,
 	} {
-		got, _ := converse(t, big, bufferSize, structured(), *sent)
+		got, _ := converse(t, big, structured(), *sent)
 		require.Equal(t, code, be.Uint32(got[chunkHead:]))
 	}
-	got, _ := converse(t, big, bufferSize, simple(), ask(cmdBlockStatus, 0, 0, 512))
+	got, _ := converse(t, big, simple(), ask(cmdBlockStatus, 0, 0, 512))
 	require.EqualValues(t, errInvalid, be.Uint32(got[4:]), "no context was selected")
 	for name, failing := range map[string][]byte{
 		"no data": nil, "another export": append([]byte{0, 0, 0, 1, 'x'}, query[4:]...), "a query too few": query[:8],
@@ -108,13 +108,13 @@ func TestRefusedRequests(t *testing.T) {
 	} {
 		sent := slices.Concat(hello(3), option(optStructuredReply), option(optSetMetaContext, query...),
 			option(optSetMetaContext, failing...), option(optGo, plain...))
-		got, _ = converse(t, big, bufferSize, sent, ask(cmdBlockStatus, 0, 0, 512))
+		got, _ = converse(t, big, sent, ask(cmdBlockStatus, 0, 0, 512))
 		require.EqualValues(t, replyError, be.Uint16(got[6:]), name)
 		require.EqualValues(t, errInvalid, be.Uint32(got[chunkHead:]), "%s: an earlier selection has ended", name)
 	}
-	got, _ = converse(t, big, bufferSize, structured(), ask(cmdBlockStatus, cmdFlagReqOne, 0, 1<<32-1))
+	got, _ = converse(t, big, structured(), ask(cmdBlockStatus, cmdFlagReqOne, 0, 1<<32-1))
 	require.Equal(t, "\xff\xff\xff\xff\x00\x00\x00\x03", string(got[chunkHead+4:]))
-	got, _ = converse(t, big, bufferSize, structured(), ask(cmdRead, 0, 1<<39, blockMax))
+	got, _ = converse(t, big, structured(), ask(cmdRead, 0, 1<<39, blockMax))
 	require.EqualValues(t, replyHole, be.Uint16(got[6:]), "zeros are sent as holes")
 }
 
@@ -123,7 +123,7 @@ func TestUndividedRead(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
 	const n = 65536 // NBD_CMD_FLAG_DF
-	got, _ := converse(t, d, bufferSize, structured(), ask(cmdRead, cmdFlagDF, 99, n))
+	got, _ := converse(t, d, structured(), ask(cmdRead, cmdFlagDF, 99, n))
 	require.Len(t, got, headRoom+n)
 	require.True(t, bytes.Equal(want[99:99+n], got[headRoom:]))
 }
@@ -134,12 +134,12 @@ func TestFailingReads(t *testing.T) {
 	d, want := odd()
 	const from = 3 << 20
 	b := &bad{Disk: d, from: from}
-	got, failures := converse(t, b, bufferSize, structured(), ask(cmdRead, 0, 0, 4<<20), ask(cmdRead, 0, 0, 512))
+	got, failures := converse(t, b, structured(), ask(cmdRead, 0, 0, 4<<20), ask(cmdRead, 0, 0, 512))
 	require.Equal(t, 1, failures)
 	require.Contains(t, string(got), errMedium.Error())
 	checkReplies(t, got, true, want)
 
-	got, failures = converse(t, b, bufferSize, simple(), ask(cmdRead, 0, from, 512), ask(cmdFlush, 0, 0, 0))
+	got, failures = converse(t, b, simple(), ask(cmdRead, 0, from, 512), ask(cmdFlush, 0, 0, 0))
 	require.Equal(t, 1, failures)
 	require.Len(t, got, 2*simpleHead)
 	require.EqualValues(t, errIO, be.Uint32(got[4:]))
@@ -162,7 +162,7 @@ func TestMapIsAskedOnce(t *testing.T) {
 	for off := uint64(0); off < size; off += each {
 		sent = append(sent, ask(cmdRead, 0, off, each))
 	}
-	got, _ := converse(t, b, bufferSize, sent...)
+	got, _ := converse(t, b, sent...)
 	require.Len(t, got, size/each*(headRoom+each))
 	require.LessOrEqual(t, b.asked, size/ahead)
 }

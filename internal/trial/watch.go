@@ -89,7 +89,7 @@ const (
 	maxResets     = 3                // an installed system may start anew once or twice, as firmware does
 	cursorWidth   = 16               // pixels: what changes in less is a cursor
 	cursorHeight  = 32
-	leastShare    = 10               // a busy host stretches the time of a run at most so many times
+	leastShare    = 10 // a busy host stretches the time of a run at most so many times
 )
 
 // Watch says how a run is recorded. The zero value has the defaults.
