@@ -332,10 +332,12 @@ func (r *Result) check() error {
 	if len(r.Loads) == 0 || len(r.Loads) > len(known) {
 		return fmt.Errorf("loads: %d, want 1 to %d", len(r.Loads), len(known))
 	}
-	for _, l := range r.Loads {
-		if !slices.ContainsFunc(known, func(k Load) bool { return l.Name == k.Name && l.same(k) }) {
+	for n, l := range r.Loads {
+		i := slices.IndexFunc(known, l.same)
+		if i < 0 {
 			return fmt.Errorf("load %.80q: trueup bench measures no such I/O; measure again", l.Name)
 		}
+		r.Loads[n].Name = known[i].Name
 		if err := l.check(); err != nil {
 			return fmt.Errorf("%s: %w", l.Name, err)
 		}

@@ -201,7 +201,7 @@ func TestDecode(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	for _, change := range []func(l *Load){
-		func(l *Load) { l.Name = "x" }, func(l *Load) { l.Access = "x" }, func(l *Load) { l.Op = "trim" },
+		func(l *Load) { l.Access = "x" }, func(l *Load) { l.Op = "trim" },
 		func(l *Load) { l.Size = 8193 }, func(l *Load) { l.Jobs = 0 },
 	} {
 		_, err := Decode(stored(t, func(r *Result) { change(&r.Loads[0]) }))
