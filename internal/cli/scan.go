@@ -19,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
+	"github.com/trueup/trueup/internal/units"
 )
 
 type scanFlags struct {
@@ -152,8 +153,10 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if _, none := os.Stat(f.Out); t.First && none == nil && interrupted != "" {
 		interrupted = "interrupted: " + report.SafeMessage(f.Out) + " stays as the earlier scan has written it"
 		_ = end(context.Canceled) // which removes the new one
-	} else {
-		err = end(err)
+	} else if err = end(err); err == nil && t.First && r.Summary.LeftOut > 0 && !f.Quiet {
+		fmt.Fprintf(errOut, "trueup: note: %s has no rows any more of %s outside of this scan; to keep them, name all "+
+			"PATHs in one scan, or another FILE with --out\n", report.SafeMessage(f.Out),
+			units.Counted(r.Summary.LeftOut, "image"))
 	}
 	if err := errors.Join(err, f.WriteScript(r)); err != nil { // one that cannot be written must not cost the other
 		return err

@@ -254,6 +254,7 @@ func (r *search) removed() error {
 	if err != nil {
 		return err
 	}
+	r.summary.LeftOut = r.earlier.left
 	for _, i := range images {
 		if err := r.take(i); err != nil {
 			return err

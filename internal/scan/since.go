@@ -31,6 +31,7 @@ type earlier struct {
 	cut      int    // as cutLine returns it
 	places   []place
 	at       map[sum]int // index of places, by absolute paths
+	left     int         // images that this scan has left out, and not reported as removed
 }
 
 // sum is the first half of a SHA-256.
@@ -253,6 +254,7 @@ func (e *earlier) removed(paths []string, has func(path string) bool) (out []*re
 		}
 		path := e.absolute(was.ExactPath())
 		if !roots.Has(filepath.ToSlash(path)) || !has(path) || !p.noImage && !gone(path) {
+			e.left++
 			continue
 		}
 		i := results.NewImage("")
