@@ -20,6 +20,9 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
+// Boot code of Windows.
+var windows2000, windows7 = boot.Named("windows-2000"), boot.Named("windows-7")
+
 func storageOf(t require.TestingT, name string) align.Storage {
 	s, err := align.ParseStorage(name)
 	require.NoError(t, err)
@@ -67,8 +70,8 @@ func TestRoleOfADisk(t *testing.T) {
 		l    *layout.Layout
 		role align.Role
 	}{
-		{"xp boots", disk255(boot.Named("windows-2000"), xp), align.BootDisk},
-		{"xp, data with the same code", disk255(boot.Named("windows-2000"), xpData), align.DataDisk},
+		{"xp boots", disk255(windows2000, xp), align.BootDisk},
+		{"xp, data with the same code", disk255(windows2000, xpData), align.DataDisk},
 		{"xp, no code", disk255(boot.Empty, xp), align.DataDisk},
 		{"a windows without a code", chained(disk255(boot.Empty, xp)), align.UnknownRole},
 		{
@@ -152,52 +155,52 @@ func TestAdvice(t *testing.T) {
 func adviceOnSystems() []adviceCase {
 	return []adviceCase{
 		{
-			"xp on 4 KiB", disk255(boot.Named("windows-2000"), xp), 65536, "generic", nil, false, align.Align, align.High,
+			"xp on 4 KiB", disk255(windows2000, xp), 65536, "generic", nil, false, align.Align, align.High,
 			"Yes: random reads of 4 KiB cost 100 % more blocks of the storage than needed, random writes 300 %, " +
 				"sequential " +
 				"reads of 64 KiB 6 %, sequential writes 19 %. This",
 		},
 		{
-			"xp on 64 KiB", disk255(boot.Named("windows-2000"), xp), 65536, "clariion", nil, false, align.Align, align.High,
+			"xp on 64 KiB", disk255(windows2000, xp), 65536, "clariion", nil, false, align.Align, align.High,
 			"Yes: random I/O of 4 KiB costs 6 % more blocks of the storage than needed, sequential I/O of " +
 				"64 KiB 100 %.",
 		},
 		{
-			"xp on a storage that does not mind", disk255(boot.Named("windows-2000"), xp), 65536, "flasharray", nil, false,
+			"xp on a storage that does not mind", disk255(windows2000, xp), 65536, "flasharray", nil, false,
 			align.Optional,
 			align.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not " +
 				"matter to it.",
 		},
 		{
-			"xp, refused", disk255(boot.Named("windows-2000"), xp), 65536, "generic", refusedMove, false, align.Refused,
+			"xp, refused", disk255(windows2000, xp), 65536, "generic", refusedMove, false, align.Refused,
 			align.High,
 			"It would help (random reads of 4 KiB cost 100 % more blocks of the storage than needed, random writes " +
 				"300 %, " +
 				"sequential reads of 64 KiB 6 %, sequential writes 19 %), but a copy would be refused now.",
 		},
 		{
-			"xp, refusedMove, no gain", disk255(boot.Named("windows-2000"), xp), 65536, "512", refusedMove, false, align.Refused,
+			"xp, refusedMove, no gain", disk255(windows2000, xp), 65536, "512", refusedMove, false, align.Refused,
 			align.NoGain, "It would not help this storage (blocks of 512 B), and a copy would be refused now.",
 		},
 		{
-			"xp, malformed", disk255(boot.Named("windows-2000"), xp), 65536, "generic", nil, true, align.Repair, align.High,
+			"xp, malformed", disk255(windows2000, xp), 65536, "generic", nil, true, align.Repair, align.High,
 			"Not yet: what is malformed must be repaired first.",
 		},
 		{
-			"vista", disk255(boot.Named("windows-7"), vista), 65536, "generic", refusedMove, false, align.Nothing, align.NoGain,
+			"vista", disk255(windows7, vista), 65536, "generic", refusedMove, false, align.Nothing, align.NoGain,
 			"No: every partition starts on a multiple of 64 KiB.",
 		},
 		{
-			"on 64 KiB, storage of 128 KiB", disk255(boot.Named("windows-7"), mbrPart(128, 9999, true, volume.NTFS)), 65536,
+			"on 64 KiB, storage of 128 KiB", disk255(windows7, mbrPart(128, 9999, true, volume.NTFS)), 65536,
 			"128K", nil, false, align.OtherBoundary, align.Some,
 			"Perhaps: every start is on a multiple of 64 KiB, but sequential reads of 128 KiB cost 100 % more blocks",
 		},
 		{
-			"off 64 KiB, storage of 128 KiB", disk255(boot.Named("windows-7"), xp), 65536, "128K", nil, false, align.Align,
+			"off 64 KiB, storage of 128 KiB", disk255(windows7, xp), 65536, "128K", nil, false, align.Align,
 			align.High, "For this storage, give --boundary 128K.",
 		},
 		{
-			"on 32 KiB, storage not named", disk255(boot.Named("windows-7"), mbrPart(64, 9999, true, volume.NTFS)), 65536,
+			"on 32 KiB, storage not named", disk255(windows7, mbrPart(64, 9999, true, volume.NTFS)), 65536,
 			"generic", nil,
 			false, align.Optional, align.NoGain,
 			"That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage " +
@@ -205,7 +208,7 @@ func adviceOnSystems() []adviceCase {
 				"which it is.",
 		},
 		{
-			"on 32 KiB, storage named", disk255(boot.Named("windows-7"), mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp",
+			"on 32 KiB, storage named", disk255(windows7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp",
 			nil, false, align.Optional, align.NoGain,
 			"Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer",
 		},
@@ -245,7 +248,7 @@ func adviceOnData() []adviceCase {
 			"random reads of 32 MiB cost less than 1 % more blocks",
 		},
 		{
-			"refused, and no storage named", disk255(boot.Named("windows-7"), mbrPart(64, 9999, true, volume.NTFS)), 65536,
+			"refused, and no storage named", disk255(windows7, mbrPart(64, 9999, true, volume.NTFS)), 65536,
 			"generic", refusedMove, false, align.Refused, align.NoGain,
 			"It would not help this storage (4 KiB blocks, as most storage has)",
 		},
@@ -263,7 +266,7 @@ func adviceOnData() []adviceCase {
 // What is said of references is what a plan would do with them.
 func TestAdviceOnReferences(t *testing.T) {
 	encode := func([]byte, int64) ([]byte, error) { return nil, nil }
-	l := disk255(boot.Named("windows-2000"), xp, lvm)
+	l := disk255(windows2000, xp, lvm)
 	l.Boot.Refs = []boot.Ref{{Partition: 1, Target: 1, Encode: encode}, {Partition: 1, Target: 1, Encode: encode}}
 	advise := func() align.Advice {
 		return align.For(l, align.Case{Boundary: align.DefaultBoundary, Storage: align.Generic()})
@@ -302,7 +305,7 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 			p.Volume.DataStart = 512 * rapid.Int64Range(0, 300).Draw(t, "data")
 			parts = append(parts, p)
 		}
-		l := disk255(rapid.SampledFrom([]*boot.Code{boot.Empty, boot.Named("windows-2000"), boot.Unknown}).Draw(t, "code"),
+		l := disk255(rapid.SampledFrom([]*boot.Code{boot.Empty, windows2000, boot.Unknown}).Draw(t, "code"),
 			parts...)
 		c := align.Case{
 			Boundary: align.BoundaryOf(4096 << rapid.IntRange(0, 8).Draw(t, "boundary")),

@@ -69,8 +69,7 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 	if err := f.Confine(ctx, errOut, reads, writes); err != nil {
 		return err
 	}
-	switch {
-	case realign.IsPackage(dest):
+	if realign.IsPackage(dest) {
 		if f.to != (realign.Target{}) {
 			return Usage("--to %s, but the disks of a package keep their format: the OVF names it", f.to)
 		}
@@ -120,11 +119,11 @@ func (f *alignFlags) checkDest(src, dest string) error {
 	if realign.IsRemote(dest) {
 		return Usage("DEST %s is an image of a server, which trueup only reads; name a file", dest)
 	}
-	return f.checkDevice(src, dest)
+	return f.checkDevice(dest)
 }
 
 // checkDevice refuses flags that a device cannot follow, and those of a device without one.
-func (f *alignFlags) checkDevice(src, dest string) error {
+func (f *alignFlags) checkDevice(dest string) error {
 	if !realign.IsDevice(dest) {
 		if at, err := filepath.Abs(dest); err == nil && amongDevices(at) {
 			return Usage("DEST %s: there is no such device; name one that is there, or a file elsewhere", dest)

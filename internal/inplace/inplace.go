@@ -103,7 +103,8 @@ type mover struct {
 // Options of a move.
 type Options struct {
 	Looped map[sys.ID]string // files that loop devices show, with these
-	// Look reads the disk as it was and as it is before the first sector is written; its error ends the move. May be nil.
+	// Look compares the disk as it was with the moved one, before the first sector is written; its error ends the
+	// move. It may be nil.
 	Look     func(old, now disk.Disk) error
 	Jobs     int
 	Begin    func(phase string, total int64) // of diskcopy, bytes; may be nil

@@ -36,8 +36,8 @@ func TestIdentifyRealCode(t *testing.T) {
 		{"disk of Windows Server 2003 R2", "libldm/ldm-2003r2-simple-1.img.xz", "", boot.Named("windows-2000")},
 		{"disk of Windows 7", "vmdk-rs/monolithicFlat-flat.vmdk.xz", "", boot.Named("windows-7")},
 		{"syslinux mbr.bin", "", "/usr/lib/syslinux/mbr/mbr.bin", boot.Named("syslinux")},
-		{"syslinux mbr.bin, CTRL for the first disk", "", "/usr/lib/syslinux/mbr/extra/mbr_c.bin", boot.Named("syslinux")},
-		{"syslinux mbr.bin, always the first disk", "", "/usr/lib/syslinux/mbr/extra/mbr_f.bin", boot.Named("syslinux")},
+		{"syslinux mbr.bin, CTRL, first disk", "", "/usr/lib/syslinux/mbr/extra/mbr_c.bin", boot.Named("syslinux")},
+		{"syslinux mbr.bin, first disk", "", "/usr/lib/syslinux/mbr/extra/mbr_f.bin", boot.Named("syslinux")},
 		{"syslinux altmbr.bin", "", "/usr/lib/syslinux/mbr/altmbr.bin", boot.Named("syslinux-altmbr")},
 		{"syslinux altmbr.bin, CTRL", "", "/usr/lib/syslinux/mbr/extra/altmbr_c.bin", boot.Named("syslinux-altmbr")},
 		{"syslinux altmbr.bin, first", "", "/usr/lib/syslinux/mbr/extra/altmbr_f.bin", boot.Named("syslinux-altmbr")},
@@ -175,7 +175,11 @@ func TestIdentifyByInstructions(t *testing.T) {
 			[][]byte{bsd, {0x89, 0xe6, 0xbf, 0x00, 0x06, 0xb9, 0x00, 0x01}, []byte("Drive ")},
 			boot.Named("freebsd-boot0"),
 		},
-		{"freebsd mbr", [][]byte{bsd, {0xbe, 0x1a, 0x7c, 0xbf, 0x1a, 0x06, 0xb9, 0xe6, 0x01}}, boot.Named("freebsd-mbr")},
+		{
+			"freebsd mbr",
+			[][]byte{bsd, {0xbe, 0x1a, 0x7c, 0xbf, 0x1a, 0x06, 0xb9, 0xe6, 0x01}},
+			boot.Named("freebsd-mbr"),
+		},
 		{"netbsd", [][]byte{{
 			0x31, 0xc0, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x8e, 0xc0, 0x8e, 0xd8, 0x89, 0xe6, 0xbf, 0x00, 0x06,
 		}, {0x66, 0x89, 0xee, 0x5a, 0xe9}}, boot.Named("netbsd")},

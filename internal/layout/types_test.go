@@ -13,7 +13,7 @@ import (
 // A role that no type has would be a slip of the pen: package table holds its types against sfdisk.
 func TestRefusalsAreOfRoles(t *testing.T) {
 	types := map[table.Role]bool{otherLabel: true} // known by its content
-	for _, line := range strings.Split(string(disktest.ReadFile(t, "../table/types.txt")), "\n") {
+	for line := range strings.SplitSeq(string(disktest.ReadFile(t, "../table/types.txt")), "\n") {
 		id, _, _ := strings.Cut(line, "\t")
 		for _, role := range table.Roles(id) {
 			types[role] = true

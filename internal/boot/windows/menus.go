@@ -207,8 +207,8 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	file, err := ifThere(files.Open("boot.ini"))
 	if file != nil {
 		if file.Size() > maxBootIni {
-			f.NotSeen(p.Number, `\boot.ini`, fmt.Sprintf("it has %d bytes, of which the first %d were read", file.Size(),
-				maxBootIni))
+			f.NotSeen(p.Number, `\boot.ini`,
+				fmt.Sprintf("it has %d bytes, of which the first %d were read", file.Size(), maxBootIni))
 		}
 		menu, err = ondisk.Bytes(file, 0, min(file.Size(), maxBootIni))
 	}
