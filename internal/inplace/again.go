@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
@@ -17,7 +18,11 @@ import (
 type Again struct {
 	Held   *journal.Held
 	Device Device // nil for a disk in files
-	Force  bool   // Undo removes the journal of a disk that is not in the middle of the move any more
+	// Look reads the disk as it was and as it is before the first sector is written; its error ends the move.
+	Look  func(old, now disk.Disk) error
+	Force bool // Undo removes the journal of a disk that is not in the middle of the move any more
+	// Forward has Resume refuse a move that it cannot complete, since a success would say that the disk is moved.
+	Forward bool
 
 	Options
 
@@ -49,6 +54,7 @@ func (a *Again) open() (_ *work, _ *mover, err error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, on.Close())
 	}
+	x.look = a.Look
 	return w, x, nil
 }
 
@@ -105,8 +111,7 @@ func (a *Again) files(p *Plan) (medium, error) {
 	return f, nil
 }
 
-// Resume completes the move. One that had moved nothing, or that was undone, is refused, since a success would say that
-// the disk is moved.
+// Resume completes the move. One that had moved nothing, or that was undone, is taken back, or refused for Forward.
 func (a *Again) Resume(ctx context.Context) (d journal.Done, err error) {
 	w, x, err := a.open()
 	if err != nil {
@@ -116,6 +121,9 @@ func (a *Again) Resume(ctx context.Context) (d journal.Done, err error) {
 	defer w.disk.Close() // what counts was synced
 	switch x.state() {
 	case before, undone:
+		if !a.Forward {
+			return journal.Done{Text: "nothing is moved, and the disk is as it was"}, w.back()
+		}
 		if x.state() == undone {
 			return d, a.nothing("the move was undone", "removes the journal")
 		}

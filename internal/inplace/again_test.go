@@ -43,7 +43,7 @@ func TestCommittedMoveIsCompared(t *testing.T) {
 			}
 			require.Positive(t, n, "no call behind the commit")
 			m := committed(t, c, n)
-			m.Look = func(old, now disk.Disk) error {
+			m.look = func(old, now disk.Disk) error {
 				for d, want := range map[disk.Disk][]byte{old: c.old[:c.plan.OldSize], now: c.want[:c.plan.Size]} {
 					got, err := ondisk.Bytes(d, 0, d.Size())
 					require.NoError(t, err)

@@ -32,7 +32,7 @@ func TestResumeBeforeTheMove(t *testing.T) {
 	require.NoError(t, h.Close())
 
 	was := f.disk()
-	err = f.again("resume", nil)
+	err = f.again("resume", func(a *Again) { a.Forward = true })
 	r, ok := errors.AsType[*ondisk.Refusal](err)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, "unfinished", r.Code)

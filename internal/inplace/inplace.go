@@ -92,8 +92,9 @@ type mover struct {
 	step  int64 // how many of them are done
 	known int64 // how many of them a run after this one would take for done
 	phase phase
-	begun bool     // the mark is on the disk
-	half  int64    // of the area, which the last record used
+	begun bool  // the mark is on the disk
+	half  int64 // of the area, which the last record used
+	look  func(old, now disk.Disk) error
 	same  bool     // this run has compared all pieces at their new places
 	sure  bool     // the first stretch after an interruption is written whatever its target seems to hold
 	next  *fetched // what comes next, where it was read already
@@ -102,10 +103,7 @@ type mover struct {
 
 // Options of a move.
 type Options struct {
-	Looped map[sys.ID]string // files that loop devices show, with these
-	// Look compares the disk as it was with the moved one, before the first sector is written; its error ends the
-	// move. It may be nil.
-	Look     func(old, now disk.Disk) error
+	Looped   map[sys.ID]string // files that loop devices show, with these
 	Jobs     int
 	Begin    func(phase string, total int64) // of diskcopy, bytes; may be nil
 	Progress func(bytes int64)               // of the phase; may be nil
@@ -352,8 +350,8 @@ func (m *mover) settle(ctx context.Context) error {
 	if err := m.check(ctx); err != nil {
 		return err
 	}
-	if m.Look != nil {
-		if err := m.Look(p.old(m.disk), p.result(m.disk)); err != nil {
+	if m.look != nil {
+		if err := m.look(p.old(m.disk), p.result(m.disk)); err != nil {
 			return err
 		}
 	}

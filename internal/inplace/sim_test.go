@@ -244,7 +244,7 @@ func (x *trial) open(begin bool) (*mover, error) {
 	}
 	m, err := open(p, d, l, Options{Jobs: 1})
 	if err == nil {
-		m.Look = x.look
+		m.look = x.look
 	}
 	if err == nil && x.f.noRedo {
 		for i := range m.runs {

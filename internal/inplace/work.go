@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"unicode/utf8"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -38,7 +39,9 @@ type Move struct {
 	Device  Device
 	Journal string // its absolute path; empty: beside the disk
 	// BIOS is the geometry that the BIOS has to report, zero where nothing depends on it.
-	BIOS  driver.Geometry
+	BIOS driver.Geometry
+	// Look reads the result before the first sector is written; its error ends the move.
+	Look  func(old, now disk.Disk) error
 	Moves func() // called before the first byte is written; may be nil
 
 	Options
@@ -241,6 +244,7 @@ func (m *Move) end(ctx context.Context, w *work) error {
 		x, err = open(w.plan, w.disk, w, m.Options)
 	}
 	if err == nil {
+		x.look = m.Look
 		err = x.finish(ctx)
 	}
 	switch {

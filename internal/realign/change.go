@@ -262,6 +262,7 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan, how Move
 	m := inplace.Move{
 		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(how.Looped), Moves: how.Moves, Journal: how.Journal,
 		BIOS: s.bios(s.Image.Format),
+		Look: func(_, now disk.Disk) error { return s.keeps(p, now) },
 	}
 	if how.Device != nil {
 		if m.Device, err = how.Device.Disk(); err != nil {
@@ -282,15 +283,22 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan, how Move
 	return w, nil
 }
 
-func (j *Job) inPlace(looped Loops) inplace.Options {
-	return inplace.Options{
-		Jobs: j.Jobs, Begin: j.watch().Begin, Progress: j.watch().Add, Looped: looped, Look: promised,
+// keeps checks that a disk is what the plan promises.
+func (s *Source) keeps(p *plan.Plan, now disk.Disk) error {
+	after, err := layout.Read(now, s.geometry())
+	if err != nil {
+		return err
 	}
+	return verify.Promise(p, s.Layout, after)
+}
+
+func (j *Job) inPlace(looped Loops) inplace.Options {
+	return inplace.Options{Jobs: j.Jobs, Begin: j.watch().Begin, Progress: j.watch().Add, Looped: looped}
 }
 
 // goOnInPlace completes a move that was interrupted, or takes it back.
 func (j *Job) goOnInPlace(ctx context.Context, h *journal.Held, g GoOn) (journal.Done, error) {
-	a := inplace.Again{Held: h, Force: g.Force, Options: j.inPlace(g.Looped)}
+	a := inplace.Again{Held: h, Look: promised, Force: g.Force, Forward: true, Options: j.inPlace(g.Looped)}
 	if g.Device != nil {
 		var err error
 		if a.Device, err = g.Device.Disk(); err != nil {

@@ -417,5 +417,5 @@ func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Differenc
 			return nil, err
 		}
 	}
-	return verify.Same(ctx, want, got, diskcopy.Options{Jobs: j.Jobs, Progress: j.watch().Add})
+	return verify.Same(ctx, want, got, verify.Options{Jobs: j.Jobs, Progress: j.watch().Add})
 }

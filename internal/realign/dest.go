@@ -438,7 +438,7 @@ type Served struct {
 	release func()
 }
 
-// Serve checks the planned disk and the digests of the source, which it holds until Close.
+// Serve checks the planned disk as Job.Write does before it writes, and holds the source until Close.
 func (s *Source) Serve(ctx context.Context, p *Plan) (*Served, error) {
 	view, err := s.View(p)
 	if err != nil {

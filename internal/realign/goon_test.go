@@ -205,6 +205,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 	require.ErrorIs(t, promised(good, unread), disktest.ErrFault)
 	require.ErrorIs(t, promised(good, blank), verify.ErrDifferent)
 	require.ErrorIs(t, promised(disktest.NewBadExtents(good), view), disktest.ErrFault)
+	require.ErrorIs(t, s.keeps(mustPlan(t, s), unread), disktest.ErrFault)
 	unreadable := &Source{Image: &image.Image{Image: &driver.Image{Disk: unread}}}
 	require.ErrorIs(t, unreadable.midMove(), disktest.ErrFault)
 }

@@ -418,13 +418,20 @@ type Job struct {
 
 // Write makes DEST of the planned disk: complete, or not there, whatever happens in between.
 func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan, to Dest) (w Written, err error) {
-	start := time.Now()
-	v, err := s.Serve(ctx, p)
+	view, err := s.View(p)
 	if err != nil {
-		return w, err
+		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
-	defer v.Close()
-	w, err = to.write(ctx, j, s, p, v.Disk)
+	start := time.Now()
+	release, err := s.Image.Hold()
+	if err != nil {
+		return w, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	defer release()
+	if err := s.Image.CheckDigests(ctx); err != nil {
+		return w, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	w, err = to.write(ctx, j, s, p, view)
 	w.Took = Since(start)
 	return w, err
 }
@@ -457,7 +464,8 @@ type output interface {
 	Sums(ctx context.Context, begin, add func(n int64)) ([]store.Sum, error)
 }
 
-// publish makes DEST: created, filled and proved by fill, and published when the source is still what it was.
+// publish makes DEST: created, filled and proved by fill, and published when the source is still what it was. unchanged
+// is nil for a source that cannot be asked.
 func (j *Job) publish(
 	ctx context.Context, create func() (output, error), unchanged func() error, fill func(*Written) error,
 ) (w Written, err error) {
@@ -483,7 +491,12 @@ func (j *Job) publish(
 	if err != nil {
 		return w, cause(err, unchanged)
 	}
-	if err := cmp.Or(unchanged(), ctx.Err()); err != nil {
+	if unchanged != nil {
+		if err := unchanged(); err != nil {
+			return w, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
 		return w, err
 	}
 	err = o.Publish()
@@ -609,7 +622,7 @@ func readBack(err error) error {
 
 // cause returns what made a copy fail: a source that changed under it can look like anything.
 func cause(err error, unchanged func() error) error {
-	if errors.Is(err, context.Canceled) {
+	if unchanged == nil || errors.Is(err, context.Canceled) {
 		return err
 	}
 	if changed := unchanged(); changed != nil {

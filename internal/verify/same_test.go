@@ -41,7 +41,7 @@ func holes(b []byte) disk.Disk {
 
 func same(t *testing.T, want, got disk.Disk, jobs int) []verify.Difference {
 	t.Helper()
-	d, err := verify.Same(t.Context(), want, got, diskcopy.Options{Jobs: jobs})
+	d, err := verify.Same(t.Context(), want, got, verify.Options{Jobs: jobs})
 	require.NoError(t, err)
 	return d
 }
@@ -155,9 +155,9 @@ func TestReadErrorsAreNoDifference(t *testing.T) {
 		}
 		return disk.Run{Len: 2*mib - off, Src: bytes.NewReader(make([]byte, 2*mib)), Off: off}, nil
 	})
-	_, err := verify.Same(t.Context(), bad, empty(3*mib), diskcopy.Options{Jobs: 2})
+	_, err := verify.Same(t.Context(), bad, empty(3*mib), verify.Options{Jobs: 2})
 	require.ErrorIs(t, err, errMedium)
-	_, err = verify.Same(t.Context(), empty(3*mib), bad, diskcopy.Options{Jobs: 2})
+	_, err = verify.Same(t.Context(), empty(3*mib), bad, verify.Options{Jobs: 2})
 	require.ErrorIs(t, err, errMedium)
 }
 
@@ -174,7 +174,7 @@ func TestReadErrorsOfData(t *testing.T) {
 	})
 	good := disktest.Memory(half(mib))
 	for _, two := range [][2]disk.Disk{{bad, good}, {good, bad}} {
-		_, err := verify.Same(t.Context(), two[0], two[1], diskcopy.Options{Jobs: 1})
+		_, err := verify.Same(t.Context(), two[0], two[1], verify.Options{Jobs: 1})
 		require.ErrorIs(t, err, errMedium)
 	}
 }
@@ -195,7 +195,7 @@ func TestProgressCountsData(t *testing.T) {
 		require.Equal(t, tc.bytes, size)
 		var told atomic.Int64
 		_, err = verify.Same(t.Context(), tc.want, tc.got,
-			diskcopy.Options{Jobs: 3, Progress: func(n int64) { told.Add(n) }})
+			verify.Options{Jobs: 3, Progress: func(n int64) { told.Add(n) }})
 		require.NoError(t, err)
 		require.Equal(t, size, told.Load())
 	}
@@ -204,7 +204,7 @@ func TestProgressCountsData(t *testing.T) {
 func TestCancellation(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := verify.Same(ctx, disktest.Memory(half(4*mib)), disktest.Memory(half(4*mib)), diskcopy.Options{Jobs: 2})
+	_, err := verify.Same(ctx, disktest.Memory(half(4*mib)), disktest.Memory(half(4*mib)), verify.Options{Jobs: 2})
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -217,7 +217,7 @@ func BenchmarkSame(b *testing.B) {
 	})
 	b.SetBytes(mib)
 	b.ReportAllocs()
-	found, err := verify.Same(b.Context(), d, d, diskcopy.Options{Jobs: runtime.GOMAXPROCS(0)})
+	found, err := verify.Same(b.Context(), d, d, verify.Options{Jobs: runtime.GOMAXPROCS(0)})
 	require.NoError(b, err)
 	require.Empty(b, found)
 }

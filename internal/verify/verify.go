@@ -31,8 +31,14 @@ type Difference struct {
 	Text string
 }
 
+// Options of Same.
+type Options struct {
+	Jobs     int
+	Progress func(bytes int64) // of compared data, as diskcopy.Size counts them; from any goroutine; may be nil
+}
+
 // Same compares every byte of two disks and lists where they differ, in order.
-func Same(ctx context.Context, want, got disk.Disk, o diskcopy.Options) ([]Difference, error) {
+func Same(ctx context.Context, want, got disk.Disk, o Options) ([]Difference, error) {
 	if want.Size() != got.Size() {
 		return []Difference{{
 			Range: disk.Range{

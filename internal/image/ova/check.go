@@ -419,6 +419,6 @@ func sameBytes(ctx context.Context, want, got driver.File, progress diskcopy.Pro
 			return false, err
 		}
 	}
-	diffs, err := verify.Same(ctx, a, b, diskcopy.Options{Progress: progress.Add})
+	diffs, err := verify.Same(ctx, a, b, verify.Options{Progress: progress.Add})
 	return len(diffs) == 0, err
 }
