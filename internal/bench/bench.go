@@ -4,7 +4,6 @@ package bench
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -325,7 +324,11 @@ var isVersion = ondisk.LazyPattern(`^fio-[0-9][0-9A-Za-z.+-]{0,40}$`)
 
 // newFio finds the program. An empty name looks in PATH.
 func newFio(ctx context.Context, name string) (*fio, error) {
-	path, err := sys.Tool(cmp.Or(name, program), program)
+	debian := ""
+	if name == "" {
+		name, debian = program, program
+	}
+	path, err := sys.Tool(name, debian)
 	if err != nil {
 		return nil, err
 	}

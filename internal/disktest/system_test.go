@@ -18,12 +18,12 @@ import (
 // openers may touch the file system, and starters may start goroutines. Those of cli wait for a signal and for standard
 // input, read files that flags name, and make the folder of pictures; progress prints once a second; sandbox reads what
 // /proc says about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each
-// client; unpack makes the file into which images are unpacked; trial makes temporary files of QEMU and waits for it; self
-// starts programs, and opinion looks for them, starts them, two of them side by side, and makes a folder for them;
+// client; unpack makes the file into which images are unpacked; trial makes temporary files of QEMU and waits for it;
+// self starts programs, and opinion looks for them, starts them, two of them side by side, and makes a folder for them;
 // in a fleet, engine reads keys, locks its store and waits for its server, queue keeps small files, work starts trueup
 // and waits for it, fleetcmd reads worklists and keeps a report, and web reads its token, listens and follows the
-// queue; bench makes its scratch file, starts fio, and reads
-// what /proc and /sys say about the storage; disktest is for tests.
+// queue; bench makes its scratch file, starts fio, and reads what /proc and /sys say about the storage; disktest is for
+// tests.
 var (
 	openers = []string{
 		"internal/sys", "internal/image/store", "internal/image/gate",

@@ -178,7 +178,10 @@ func (x *run) keep(f file) error {
 	err := x.d.At.Link(string(f.Name), string(f.Other))
 	if sys.Unsupported(err) && !x.several() {
 		if err = x.d.At.Exchange(string(partial), string(f.Name)); err == nil {
-			return errors.Join(x.SyncFolder(), x.keep(f))
+			if err = x.SyncFolder(); err == nil {
+				err = x.keep(f)
+			}
+			return err
 		}
 	}
 	if sys.Unsupported(err) {

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/image/gate"
@@ -139,8 +140,8 @@ func (n name) String() string { return fmt.Sprintf("%.256q", string(n)) }
 // mark stands in the names of files that are kept.
 const mark = ".orig"
 
-// maxJournal bounds a journal by which an original is known, in bytes: thousands of files, and two descriptors.
-const maxJournal = 4 << 20
+// maxPlan bounds the plan by which an original is known, in bytes: thousands of files, and two descriptors.
+const maxPlan = 4 << 20
 
 // DiskOf returns the name of the disk whose original would have a name; empty for a name of no original.
 func DiskOf(original string) string {
@@ -167,7 +168,7 @@ func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 	if w == nil || err != nil || w.Kind != journal.Exchange {
 		return nil, nil //nolint:nilerr,nilnil // the row of the disk says so
 	}
-	j, err := journal.ReadBeside(d, disk, maxJournal)
+	j, err := journal.ReadBeside(d, disk, maxPlan)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +180,7 @@ func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 	if !w.Blocks && !p.keeps(in) {
 		return nil, nil //nolint:nilnil // it is another file
 	}
-	w.Written = in.written(p.Old) != nil
+	w.Written = slices.ContainsFunc(p.Old, func(f file) bool { return !f.text() && !in.intact(f) })
 	return w, nil
 }
 

@@ -214,7 +214,7 @@ func TestStepsRefuse(t *testing.T) {
 		}, "create", true},
 		"back: no room in the journal": {true, func(s *stepped) { s.exchanged() }, func(s *stepped) (err error) {
 			b := disktest.ReadFile(s.t, filepath.Join(s.dir, "vm"+journal.Suffix))
-			s.Journal, err = journal.Read(bytes.NewReader(b))
+			s.Journal, err = journal.Read(bytes.NewReader(b), journal.MaxPlan)
 			require.NoError(s.t, err)
 			_, err = s.back()
 			return err
@@ -461,7 +461,7 @@ func TestJournalsOfOtherOriginals(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, w)
 	}
-	_, err = beside(sound, func(path string) { require.NoError(t, os.Truncate(path, maxJournal+1)) })
+	_, err = beside(strings.Repeat(" ", maxPlan)+sound, nothing)
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	_, err = beside(sound, func(path string) {
 		disktest.WriteAt(t, path, 68<<10, []byte("?"))

@@ -219,7 +219,7 @@ func (a *Among) Add(name string, size int64, id Identity, err error) {
 		}
 	}
 	odd := err != nil || id.Kind == Bare || id.Kind == Unsupported || id.Kind == Packed && a.Packed
-	if id.Kind == Disk || odd && (Named(name, size) || id.Table && rawNamed(name)) {
+	if id.Kind == Disk || odd && (Named(name, size) || id.Table && rawNamed(name) && size >= SmallestBare) {
 		a.found = append(a.found, name)
 	}
 }

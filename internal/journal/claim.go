@@ -79,9 +79,6 @@ type claims struct {
 	Files []struct{ Name string }
 }
 
-// maxClaims bounds a journal of which the files are read, in bytes: thousands of files, and two descriptors.
-const maxClaims = 64 << 20
-
 // Claiming returns the open work of another disk of the folder that needs one of some files, by name, or by the inode
 // where the file was renamed and not written since; nil: none does. A journal that cannot be read claims nothing: it is
 // an error of its own disk.
@@ -129,7 +126,7 @@ func claimOf(d *gate.Folder, disk string, files []named) *Claim {
 	if w == nil || err != nil {
 		return nil
 	}
-	j, err := ReadBeside(d, disk, maxClaims)
+	j, err := ReadBeside(d, disk, MaxPlan)
 	var plan claims
 	if err != nil || States[j.Kind()] == nil || json.Unmarshal(j.Plan(), &plan) != nil {
 		return nil
@@ -144,17 +141,18 @@ func claimOf(d *gate.Folder, disk string, files []named) *Claim {
 	return nil
 }
 
-// ReadBeside reads the journal of a disk in a folder, which has a bound in bytes.
+// ReadBeside reads the journal of a disk in a folder, with a plan of at most so many bytes.
 func ReadBeside(d *gate.Folder, disk string, most int64) (*Journal, error) {
 	f, err := d.OpenAny(PathOf(disk), ondisk.ErrReference)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if f.Size() > most {
-		return nil, ondisk.In(ondisk.ErrLimit, "%q has %d bytes, at most %d are read", PathOf(disk), f.Size(), most)
+	j, err := Read(f, most)
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", PathOf(disk), err)
 	}
-	return Read(f)
+	return j, nil
 }
 
 // keep reports whether a file is one of the original that an exchange keeps.

@@ -49,7 +49,8 @@ func TestClaiming(t *testing.T) {
 	begin := func(disk, kind string, p plan) {
 		b, err := json.Marshal(p)
 		require.NoError(t, err)
-		h, err := journal.Begin(d, disk, filepath.Join(dir, disk), kind, b, 0)
+		area := map[string]int64{journal.InPlace: 2 * journal.MaxPlan}[kind] // of which a claim reads nothing
+		h, err := journal.Begin(d, disk, filepath.Join(dir, disk), kind, b, area)
 		require.NoError(t, err)
 		if kind == journal.Exchange {
 			require.NoError(t, h.Enter(journal.Kept))

@@ -194,10 +194,10 @@ func TestForgedRecords(t *testing.T) {
 func TestOtherFiles(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, 512} {
-		_, err := journal.Read(bytes.NewReader(make([]byte, size)))
+		_, err := journal.Read(bytes.NewReader(make([]byte, size)), journal.MaxPlan)
 		require.ErrorIs(t, err, journal.ErrBlank, size)
 	}
-	_, err := journal.Read(bytes.NewReader(bytes.Repeat([]byte("text"), 200)))
+	_, err := journal.Read(bytes.NewReader(bytes.Repeat([]byte("text"), 200)), journal.MaxPlan)
 	require.ErrorContains(t, err, "magic")
 }
 

@@ -155,18 +155,31 @@ func Create(f File, kind string, id ID, plan []byte, area int64) (*Journal, erro
 
 // Open reads a journal with its last whole record. The error is ErrNotBegun for one that Create did not complete.
 func Open(f File) (*Journal, error) {
+	j, err := readPlan(f, MaxPlan)
+	if err != nil {
+		return nil, err
+	}
+	j.opened = true
+	return j, j.last(j.stands)
+}
+
+// readPlan reads head and plan of a journal. A plan has at most so many bytes.
+func readPlan(f File, most int64) (*Journal, error) {
 	j, h, err := readHead(f)
 	if err != nil {
 		return nil, err
 	}
-	j.file, j.opened = f, true
+	if h.Plan > most {
+		return nil, ondisk.In(ondisk.ErrLimit, "plan of %d bytes in a journal, at most %d are read", h.Plan, most)
+	}
+	j.file = f
 	if j.plan, err = upTo(f, h.Plan, planOff); err != nil {
 		return nil, err
 	}
 	if sum := sha256.Sum256(j.plan); sum != h.PlanSum {
 		return nil, damaged(planOff, "SHA-256 of the plan", sum[:], fmt.Sprintf("% x", h.PlanSum))
 	}
-	return j, j.last(j.stands)
+	return j, nil
 }
 
 // Peek returns the kind of a journal and its last record, and reads no more than these. Bytes that the record vouches
@@ -177,12 +190,22 @@ func Peek(f io.ReaderAt) (kind string, record []byte, err error) {
 		return "", nil, err
 	}
 	j.file = readOnly{f}
-	err = j.last(func(saved) (bool, error) { return true, nil })
+	err = j.last(unseen)
 	return j.kind, j.record, err
 }
 
-// Read is Open for a file that is not written.
-func Read(f io.ReaderAt) (*Journal, error) { return Open(readOnly{f}) }
+// Read reads a journal that is not written, with a plan of at most so many bytes. Of the area, which may have gigabytes,
+// it reads nothing, as Peek.
+func Read(f io.ReaderAt, most int64) (*Journal, error) {
+	j, err := readPlan(readOnly{f}, most)
+	if err != nil {
+		return nil, err
+	}
+	return j, j.last(unseen)
+}
+
+// unseen takes saved bytes for whole.
+func unseen(saved) (bool, error) { return true, nil }
 
 // readOnly is a File that is read.
 type readOnly struct{ io.ReaderAt }

@@ -98,7 +98,7 @@ func TestDamagedJournals(t *testing.T) {
 	good := m.File("j").Bytes()
 	torn := bytes.Clone(good)
 	torn[68<<10] ^= 1
-	_, err = journal.Read(bytes.NewReader(torn))
+	_, err = journal.Read(bytes.NewReader(torn), journal.MaxPlan)
 	require.ErrorContains(t, err, fmt.Sprintf("SHA-256 of the plan % x, want % x", sha256.Sum256([]byte("qlan")),
 		sha256.Sum256([]byte("plan"))))
 	for off := range good {

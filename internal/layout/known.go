@@ -64,8 +64,8 @@ func SignsOf(d disk.Disk, whole boot.Partition) ([]boot.Sign, error) {
 // Identify returns the code of an MBR.
 func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
 
-// Codes lists all codes, the more particular code before the more general: those with functions, and those that are
-// data. What each reads and passes on was read from its instructions.
+// Codes lists all codes, the more particular code before the more general; what encrypts a system comes before loaders
+// that another program may have left behind. What each reads and passes on was read from its instructions.
 //
 // Seen as real bytes: Windows Server 2003 R2 and Windows 7 in the test corpus; syslinux and isolinux 6.04, parted 3.5
 // and mbr 1.2.1 of Debian. DOS, 95B and Vista were compared with copies in public repositories (retrodos, ms-sys), and
@@ -77,10 +77,10 @@ var Codes = slices.Concat([]*boot.Code{
 	linux.V2,
 	linux.Legacy,
 	linux.Lilo,
+}, boot.Listed(), []*boot.Code{
 	linux.ForDOS,
 	linux.SyslinuxVolume,
 	linux.Isolinux,
-}, boot.Listed(), []*boot.Code{
 	firmware.FreeBSDBoot,
 	firmware.Limine,
 	firmware.GenericCHS,

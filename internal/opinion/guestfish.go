@@ -162,13 +162,15 @@ func (s *session) failed(err error) error {
 const mostLines = 4096
 
 // ask has guestfish run a command, whether the one before went well or not. It returns the lines of the answer that are
-// valid. What else was printed is in said. A mark follows the answer.
+// valid. What else was printed is in said. A mark follows the answer, also that of a session that was ended meanwhile:
+// this is an error.
 func (s *session) ask(command string, valid func(line string) bool) ([]string, error) {
 	s.said.Reset()
 	if _, err := fmt.Fprintf(s.in, "-%s\necho %s\n", command, s.mark); err != nil {
 		return nil, s.failed(err)
 	}
-	return s.answer(valid)
+	lines, err := s.answer(valid)
+	return lines, cmp.Or(err, context.Cause(s.ctx))
 }
 
 // answer reads an answer up to its mark.
@@ -195,7 +197,7 @@ func (s *session) answer(valid func(line string) bool) (lines []string, err erro
 
 // compareFiles has two appliances look into two disks side by side, and returns what they found to be equal or not.
 // Each has a kernel of its own: two volume groups or pools of one name cannot be told apart in one. Their files go to
-// folder. limit bounds the time behind the start.
+// folder. limit bounds the time behind the start. With an error come the answers that both gave before it.
 func compareFiles(
 	ctx context.Context, program, folder string, source, dest disk, limit time.Duration,
 ) (Table, error) {
@@ -212,10 +214,11 @@ func compareFiles(
 		})
 	}
 	both.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
+	t, err := compared(found[0], found[1]), context.Cause(ctx)
+	if len(t) == 0 && err == nil {
+		t = Table{{Asked: "file systems", Said: "found none on either disk", Verdict: NotLooked}}
 	}
-	return compared(found[0], found[1]), nil
+	return t, err
 }
 
 // answer is what one appliance found about one thing.
@@ -241,9 +244,6 @@ func compared(source, dest []answer) (t Table) {
 		if x.verdict != "" {
 			t = append(t, Row{Asked: x.asked, Said: x.said, Verdict: x.verdict})
 		}
-	}
-	if len(t) == 0 {
-		t = Table{{Asked: "file systems", Said: "found none on either disk", Verdict: NotLooked}}
 	}
 	return t
 }
@@ -279,15 +279,10 @@ func anyLine(line string) bool { return !strings.Contains(line, errorMark) }
 // must is ask for a command that has to succeed.
 func (s *session) must(words, command string, valid func(string) bool) ([]string, error) {
 	lines, err := s.ask(command, valid)
-	switch cause := context.Cause(s.ctx); {
-	case err != nil:
-		return nil, err
-	case cause != nil:
-		return nil, cause // what it said is that it was ended
-	case s.said.Len() > 0:
-		return nil, fmt.Errorf("%s: %.600q", words, s.said.String())
+	if err == nil && s.said.Len() > 0 {
+		err = fmt.Errorf("%s: %.600q", words, s.said.String())
 	}
-	return lines, nil
+	return lines, err
 }
 
 // isVolume matches a line of list-filesystems: a file system, as libguestfs names it (/dev/sda1, /dev/vg/root,
@@ -304,13 +299,13 @@ var noFiles = []string{"unknown", "swap", "crypto_LUKS", "BitLocker", "LVM2_memb
 const mostVolumes = 256
 
 // survey looks at the file systems of a disk one after the other, and then at the partitions that have none though
-// something is on them: what is encrypted, and members of groups and arrays.
+// something is on them: what is encrypted, and members of groups and arrays. With an error come the answers before it.
 func (s *session) survey() ([]answer, error) {
 	systems, err := s.must("list-filesystems", "list-filesystems", isVolume().MatchString)
 	if err != nil {
 		return nil, err
 	}
-	partitions, err := s.ask("list-partitions", isPartition().MatchString)
+	partitions, err := s.must("list-partitions", "list-partitions", isPartition().MatchString)
 	if err != nil {
 		return nil, err
 	}
@@ -321,10 +316,10 @@ func (s *session) survey() ([]answer, error) {
 	}
 	for _, line := range systems {
 		found, err := s.volume(line)
-		if err != nil {
-			return nil, err
-		}
 		out = append(out, found...)
+		if err != nil {
+			return out, err
+		}
 	}
 	for _, device := range partitions {
 		if slices.ContainsFunc(systems, func(line string) bool { return strings.HasPrefix(line, device+": ") }) {
@@ -332,9 +327,9 @@ func (s *session) survey() ([]answer, error) {
 		}
 		lines, err := s.ask("vfs-type "+quoted(device), anyLine)
 		if err != nil {
-			return nil, err
+			return out, err
 		}
-		out = append(out, unread(device, strings.Join(lines, " ")))
+		out = append(out, unread(device, strings.Join(lines, " "), s.said.String()))
 	}
 	return out, nil
 }
@@ -345,10 +340,14 @@ func listed(asked string, lines []string) answer {
 	return answer{asked: asked, value: strings.Join(lines, "\n"), words: cmp.Or(words, "none")}
 }
 
-// unread is the answer for what has no files that the appliance could read. An extended partition has no kind.
-func unread(device, kind string) answer {
+// unread is the answer for what has no files that the appliance could read. An extended partition has no kind. why is
+// the error by which the kind is not known.
+func unread(device, kind, why string) answer {
 	a := answer{asked: device, value: kind, words: fmt.Sprintf("its content is %.100s", cmp.Or(kind, "unknown"))}
-	if kind != "" {
+	switch {
+	case why != "":
+		a.said, a.verdict = fmt.Sprintf("its content is not known: %.200q", why), NotLooked
+	case kind != "":
 		a.said, a.verdict = fmt.Sprintf("its content (%.100s) has no files to read here", kind), NotLooked
 	}
 	return a
@@ -359,7 +358,7 @@ func (s *session) volume(line string) ([]answer, error) {
 	m := isVolume().FindStringSubmatch(line)
 	device, kind := m[1], m[2]
 	if slices.Contains(noFiles, kind) {
-		return []answer{unread(device, kind)}, nil
+		return []answer{unread(device, kind, "")}, nil
 	}
 	var out []answer
 	if tool, ok := checks[kind]; ok && !strings.HasPrefix(device, "btrfsvol:") {
@@ -370,7 +369,10 @@ func (s *session) volume(line string) ([]answer, error) {
 		out = append(out, a)
 	}
 	a, err := s.files(device, kind)
-	return append(out, a), err
+	if err != nil {
+		return out, err
+	}
+	return append(out, a), nil
 }
 
 // checks are programs of the appliance that check a file system, by kind, with the options that keep them from writing.

@@ -230,7 +230,7 @@ func isAbsent(path string) bool {
 // Folders lists the folders and devices that reading the images needs.
 func Folders(paths []string) (out []string) {
 	for _, path := range paths {
-		if path != "-" && !hasNoFolder(path) {
+		if !hasNoFolder(path) {
 			out = append(out, ova.Roots(path)...)
 		}
 	}
@@ -475,12 +475,14 @@ func isWeb(word string) bool {
 func refuseWeb(uri, work string) error {
 	command := strings.TrimPrefix(work, "trueup ")
 	switch command {
-	case "align", "convert", "verify", "judge":
+	case "align", "convert", "verify":
 		command += ` "$uri" DEST`
-	case "inspect", "plan", "serve", "boot":
+	case "inspect", "plan":
 		command += ` "$uri"`
 	case "scan":
 		command = `inspect "$uri"`
+	case "boot", "judge", "serve": // of files alone
+		command = `convert "$uri" DEST`
 	default:
 		command = `align "$uri" DEST`
 	}

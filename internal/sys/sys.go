@@ -203,17 +203,18 @@ func (t *Tail) String() string {
 	return string(bytes.TrimSpace(t.kept))
 }
 
-// Tool returns the path of a program that the user may have to install: debian is the package that has it.
+// Tool returns the path of a program that the user may have to install: debian is the package that has it; it is empty
+// for a program that the user names.
 func Tool(name, debian string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
 		return path, nil
 	}
-	why := Cause(err).Error()
-	if errors.Is(err, exec.ErrNotFound) {
-		why = "not installed"
+	why := Cause(err)
+	if debian == "" || !errors.Is(err, exec.ErrNotFound) {
+		return "", ondisk.In(ondisk.ErrUnsupported, "%s: %w", name, why)
 	}
-	return "", ondisk.In(ondisk.ErrUnsupported, "%s: %s; on Debian: apt install %s", name, why, debian)
+	return "", ondisk.In(ondisk.ErrUnsupported, "%s: not installed; on Debian: apt install %s", name, debian)
 }
 
 // FromSystem reports whether an error comes from the operating system.

@@ -100,12 +100,12 @@ var programs = []string{"qemu-system-x86_64", "/usr/libexec/qemu-kvm"}
 
 // program returns the path of QEMU.
 func (m *Machine) program() (path string, err error) {
-	names := programs
+	names, debian := programs, "qemu-system-x86"
 	if m.QEMU != "" {
-		names = []string{m.QEMU}
+		names, debian = []string{m.QEMU}, ""
 	}
 	for _, name := range names {
-		found, missing := sys.Tool(name, "qemu-system-x86")
+		found, missing := sys.Tool(name, debian)
 		if missing == nil {
 			return found, nil
 		}

@@ -29,7 +29,7 @@ type Summary struct {
 	Found       int  `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
 	Replace     bool `json:"-"` // the script exchanges images for their copies
 	ChangedOnly bool `json:"-"` // rows and exit code are only those of new, changed and removed images
-	LeftOut     int  `json:"-"` // images of the earlier scan that are there, and not among the PATHs of this one
+	LeftOut     int  `json:"-"` // images of the earlier scan that this one did not reach
 
 	Images     int            `json:"images"` // all below
 	Aligned    int            `json:"aligned"`
