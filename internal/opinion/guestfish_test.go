@@ -213,6 +213,18 @@ func TestAppliancesThatFail(t *testing.T) {
 	}
 }
 
+// A difference that was found counts although an appliance fails later: its error is one more row.
+func TestDifferenceBeforeAFailure(t *testing.T) {
+	t.Parallel()
+	found, err := compare(t, `"copy -mount-ro "*sda2*) exit 1;;
+  *" -list-filesystems") printf '/dev/sda1: ext4\n/dev/sda2: ext4\n';;
+  "copy -debug sh "*sha256sum*) listing 1 3 8 2; echo exit 0;;`, time.Hour)
+	require.ErrorIs(t, err, errEnded)
+	require.Contains(t, found,
+		finding{"/dev/sda1: files of ext4", differs([4]int{7, 3, 8, 2}, [4]int{1, 3, 8, 2}), Differs})
+	require.NotContains(t, fmt.Sprint(found), "sda2: files")
+}
+
 func TestAppliancesAreCancelled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
