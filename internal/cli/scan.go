@@ -155,8 +155,8 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		_ = end(context.Canceled) // which removes the new one
 	} else if err = end(err); err == nil && t.First && r.Summary.LeftOut > 0 && !f.Quiet {
 		fmt.Fprintf(errOut, "trueup: note: %s has no rows any more of %s that this scan did not reach (other PATHs, "+
-			"filters, shards, a folder that is gone); to keep them, scan all at once, or name another FILE with --out\n", report.SafeMessage(f.Out),
-			units.Counted(r.Summary.LeftOut, "image"))
+			"filters, shards, a folder that is gone); to keep them, scan all, or name another FILE with --out\n",
+			report.SafeMessage(f.Out), units.Counted(r.Summary.LeftOut, "image"))
 	}
 	if err := errors.Join(err, f.WriteScript(r)); err != nil { // one that cannot be written must not cost the other
 		return err

@@ -194,8 +194,8 @@ func Peek(f io.ReaderAt) (kind string, record []byte, err error) {
 	return j.kind, j.record, err
 }
 
-// Read reads a journal that is not written, with a plan of at most so many bytes. Of the area, which may have gigabytes,
-// it reads nothing, as Peek.
+// Read reads a journal that is not written, with a plan of at most so many bytes. Of the area, which can have
+// gigabytes, it reads nothing, as Peek.
 func Read(f io.ReaderAt, most int64) (*Journal, error) {
 	j, err := readPlan(readOnly{f}, most)
 	if err != nil {

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -201,20 +203,21 @@ func (s *session) answer(valid func(line string) bool) (lines []string, err erro
 func compareFiles(
 	ctx context.Context, program, folder string, source, dest disk, limit time.Duration,
 ) (Table, error) {
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
 	var found [2][]answer
+	var errs [2]error
+	var enough atomic.Int64
+	enough.Store(math.MaxInt64)
 	var both sync.WaitGroup
 	for i, d := range []disk{source, dest} {
 		both.Go(func() {
-			var err error
-			if found[i], err = look(ctx, program, folder, d, limit); err != nil {
-				end(err) // of the other one, too
+			found[i], errs[i] = look(ctx, program, folder, d, limit, &enough)
+			if errs[i] != nil {
+				enough.Store(int64(len(found[i])))
 			}
 		})
 	}
 	both.Wait()
-	t, err := compared(found[0], found[1]), context.Cause(ctx)
+	t, err := compared(found[0], found[1]), cmp.Or(errs[0], errs[1])
 	if len(t) == 0 && err == nil {
 		t = Table{{Asked: "file systems", Said: "found none on either disk", Verdict: NotLooked}}
 	}
@@ -248,8 +251,10 @@ func compared(source, dest []answer) (t Table) {
 	return t
 }
 
-// look has an appliance look into a disk.
-func look(ctx context.Context, program, folder string, d disk, limit time.Duration) ([]answer, error) {
+// look has an appliance look into a disk. There is nothing to compare more answers with than enough.
+func look(
+	ctx context.Context, program, folder string, d disk, limit time.Duration, enough *atomic.Int64,
+) ([]answer, error) {
 	s, err := start(ctx, program, folder)
 	if err != nil {
 		return nil, err
@@ -265,7 +270,7 @@ func look(ctx context.Context, program, folder string, d disk, limit time.Durati
 		return nil, err
 	}
 	defer s.limit(limit, fmt.Errorf("libguestfs did not end within %v", limit))()
-	return s.survey()
+	return s.survey(enough)
 }
 
 // limit ends the session after a time, unless it is called off.
@@ -300,7 +305,7 @@ const mostVolumes = 256
 
 // survey looks at the file systems of a disk one after the other, and then at the partitions that have none though
 // something is on them: what is encrypted, and members of groups and arrays. With an error come the answers before it.
-func (s *session) survey() ([]answer, error) {
+func (s *session) survey(enough *atomic.Int64) ([]answer, error) {
 	systems, err := s.must("list-filesystems", "list-filesystems", isVolume().MatchString)
 	if err != nil {
 		return nil, err
@@ -315,6 +320,9 @@ func (s *session) survey() ([]answer, error) {
 		return out, nil
 	}
 	for _, line := range systems {
+		if int64(len(out)) >= enough.Load() {
+			return out, nil
+		}
 		found, err := s.volume(line)
 		out = append(out, found...)
 		if err != nil {
