@@ -2,7 +2,6 @@ package align
 
 import (
 	_ "embed" // the storages that have names
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,12 +34,7 @@ const (
 var storageTable []byte
 
 // storages are all that have names, the generic one first.
-var storages = sync.OnceValue(func() (out []Storage) {
-	if err := json.Unmarshal(storageTable, &out); err != nil {
-		panic(err) // the table is ours
-	}
-	return out
-})
+var storages = sync.OnceValue(func() []Storage { return ondisk.Embedded[[]Storage](storageTable) })
 
 // Generic returns the storage that is assumed if the user names none.
 func Generic() Storage { return storages()[0] }

@@ -5,7 +5,6 @@ package boot
 
 import (
 	_ "embed" // codes
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -97,10 +96,7 @@ var picks = map[string]func(p Partition) bool{
 
 // Listed returns the codes of codes.json, the more particular code before the more general.
 var Listed = sync.OnceValue(func() (codes []*Code) {
-	var rows []listed
-	if err := json.Unmarshal(codesText, &rows); err != nil {
-		panic(err) // codes.json is a part of the program
-	}
+	rows := ondisk.Embedded[[]listed](codesText)
 	for i := range rows {
 		c := &rows[i].Code
 		c.Picks = picks[rows[i].Picks]

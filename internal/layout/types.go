@@ -3,7 +3,6 @@ package layout
 import (
 	_ "embed" // refusals
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,11 +30,8 @@ const otherLabel = "disklabel"
 
 // refusals are the reasons by the role of the type, which is the code of the issue. All other types move, such as
 // FreeBSD, whose loaders subtract the place of the slice (stand/i386/boot2/boot2.c).
-var refusals = sync.OnceValue(func() (reasons map[table.Role]refused) {
-	if err := json.Unmarshal(refusalsText, &reasons); err != nil {
-		panic(err) // refusals.json is a part of the program
-	}
-	return reasons
+var refusals = sync.OnceValue(func() map[table.Role]refused {
+	return ondisk.Embedded[map[table.Role]refused](refusalsText)
 })
 
 //go:embed refusals.json

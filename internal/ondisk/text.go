@@ -1,8 +1,10 @@
 package ondisk
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +16,16 @@ import (
 	"golang.org/x/text/encoding/charmap"
 	"golang.org/x/text/encoding/htmlindex"
 )
+
+// Embedded returns a table in JSON that is a part of the program. A key that no field has is a mistake in it.
+func Embedded[T any](text []byte) (table T) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&table); err != nil {
+		panic(err)
+	}
+	return table
+}
 
 // UTF16 decodes all of b, but for an odd last byte. Halves of surrogate pairs become U+FFFD.
 func UTF16(b []byte, order binary.ByteOrder) string {

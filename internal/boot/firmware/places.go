@@ -3,7 +3,6 @@ package firmware
 import (
 	_ "embed" // places
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,11 +30,7 @@ type place struct {
 
 // places are the sectors that are known. Of each the magic is asked for, so that no disk of a PC is taken for one.
 var places = sync.OnceValue(func() (all []place) {
-	var rows []place
-	if err := json.Unmarshal(placesText, &rows); err != nil {
-		panic(err) // places.json is a part of the program
-	}
-	for _, row := range rows {
+	for _, row := range ondisk.Embedded[[]place](placesText) {
 		for _, row.lba = range row.LBAs {
 			all = append(all, row)
 		}

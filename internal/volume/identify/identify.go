@@ -5,7 +5,6 @@ import (
 	"cmp"
 	_ "embed" // magic numbers
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -411,12 +410,7 @@ type magic struct {
 
 // magics are tried if no prober knows the volume. Kinds and places of marks are those of libblkid. The last ones are
 // the tables of machines other than PCs.
-var magics = sync.OnceValue(func() (list []magic) {
-	if err := json.Unmarshal(magicsText, &list); err != nil {
-		panic(err) // magics.json is a part of the program
-	}
-	return list
-})
+var magics = sync.OnceValue(func() []magic { return ondisk.Embedded[[]magic](magicsText) })
 
 //go:embed magics.json
 var magicsText []byte
