@@ -56,7 +56,7 @@ func Resume(ctx context.Context, h *journal.Held, o Options) (journal.Done, erro
 // mayResume refuses to give the path to an outdated copy: while the path led to the source, a guest may have written to
 // it.
 func (x *run) mayResume(ctx context.Context, o Options) error {
-	if err := x.copyIdle(); err != nil {
+	if err := errors.Join(x.copyIdle(), x.stranger()); err != nil {
 		return err
 	}
 	if !x.d.is(x.New[0].Name, x.New[0]) {
@@ -142,6 +142,9 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 	if err := x.copyIdle(); err != nil {
 		return err
 	}
+	if err := x.stranger(); err != nil && x.Work.Phase != journal.Kept && !o.Force {
+		return fmt.Errorf("%w; give --force to lose it", err)
+	}
 	if x.Work.Phase == journal.Undoing && !x.leadsToCopy() {
 		return nil
 	}
@@ -170,6 +173,21 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 		err = x.copyUnwritten()
 	}
 	return err
+}
+
+// stranger refuses to go on in the middle of an exchange or an undo where another file has got a name that a step
+// writes: the step would replace it.
+func (x *run) stranger() error {
+	for _, f := range slices.Concat(x.Old, x.New) {
+		ours := func(o file) bool { return string(o.Name) == string(f.Name) && x.d.holdsName(o) }
+		if x.d.has(f.Name) && !slices.ContainsFunc(slices.Concat(x.Old, x.New), ours) {
+			return foreign(f.Name)
+		}
+		if f.text() && x.d.has(f.Other) && !x.d.holds(f.Other, f.Kept) {
+			return foreign(f.Other)
+		}
+	}
+	return nil
 }
 
 // copyUnwritten refuses to remove a copy that was written since the exchange. In the middle of an exchange or an undo,

@@ -104,6 +104,9 @@ func (d *folder) named(f file) bool {
 	return d.is(f.Name, f) || f.text() && d.holds(f.Name, f.Was)
 }
 
+// holdsName reports whether a file of the exchange has its name, or the text that leads to the second names.
+func (d *folder) holdsName(f file) bool { return d.named(f) || f.text() && d.holds(f.Name, f.Kept) }
+
 // unfinishedName returns the name that a file has while it is written.
 func unfinishedName(n name) name { return name("." + string(n) + journal.Renamed) }
 

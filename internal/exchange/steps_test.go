@@ -468,3 +468,49 @@ func TestJournalsOfOtherOriginals(t *testing.T) {
 	})
 	require.ErrorContains(t, err, "SHA-256 of the plan")
 }
+
+// At each point of an exchange and of an undo, the names that a step writes are those of the exchange, until another
+// file gets one.
+func TestStrangers(t *testing.T) {
+	disktest.OnUnix(t, "names of open files")
+	t.Parallel()
+	for _, several := range []bool{false, true} {
+		for n := range 2 * len(steps) {
+			s := begin(t, several)
+			for of := range s.files() { // no later file gets the inode of one that is open
+				f, err := os.Open(filepath.Join(s.dir, of))
+				require.NoError(t, err)
+				t.Cleanup(func() { f.Close() })
+			}
+			for i := range n + 1 {
+				way := step.forwards
+				if i >= len(steps) {
+					way = step.backwards
+				}
+				require.NoError(t, way(slices.Concat(steps, reversed())[i], s.run))
+			}
+			require.NoError(t, s.stranger(), "after %d steps", n+1)
+			for _, at := range []string{"vm", "data", "mf", "more", "vm.orig", "mf.orig"} {
+				path := filepath.Join(s.dir, at)
+				if !several && at != "vm" {
+					continue
+				}
+				require.NoError(t, os.RemoveAll(path+".aside"))
+				_ = os.Rename(path, path+".aside") // it need not be there
+				s.foreign(at)
+				require.ErrorContains(t, s.stranger(), fmt.Sprintf("%q %s", at, isForeign), "after %d steps", n+1)
+				s.remove(at)
+				_ = os.Rename(path+".aside", path)
+			}
+		}
+	}
+}
+
+func reversed() []step {
+	all := slices.Clone(steps)
+	slices.Reverse(all)
+	return all
+}
+
+func (s step) forwards(x *run) error  { return x.durably(s, s.do) }
+func (s step) backwards(x *run) error { return x.durably(s, s.undo) }
