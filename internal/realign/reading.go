@@ -481,8 +481,6 @@ func refuseWeb(uri, work string) error {
 		command += ` "$uri"`
 	case "scan":
 		command = `inspect "$uri"`
-	case "boot", "judge", "serve": // of files alone
-		command = `convert "$uri" DEST`
 	default:
 		command = `align "$uri" DEST`
 	}

@@ -58,7 +58,7 @@ func TestStatements(t *testing.T) {
 	dir := t.TempDir()
 	smallPackage(t, dir)
 	packed := filepath.Join(dir, "vm.ova")
-	require.Equal(t, []string{dir}, Folders([]string{"-", packed}))
+	require.Equal(t, []string{dir}, Folders([]string{packed}))
 	_, err := Open("-", Reading{})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	_, err = Open(packed+"!one.vmdk", Reading{Format: "floppy"})
