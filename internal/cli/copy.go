@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -163,9 +164,14 @@ func (c *copyFlags) report(out io.Writer, r *report.Align, w realign.Written) er
 	return nil
 }
 
-// proof returns the flags of the verify that proves the copy again.
+// proof returns the flags of the verify that proves the copy again. What moves it reads from the copy, but for places on
+// the other disks of the machine.
 func (c *copyFlags) proof() []string {
-	return c.repeated("verify", append(asRead, "spool", "skip-free")...)
+	moved := []string{"skip-free"}
+	if given(c.line, "with") {
+		moved = asMoved
+	}
+	return c.repeated("verify", slices.Concat(asRead, []string{"spool"}, moved)...)
 }
 
 // copyPackage writes a package with every disk as planned, and everything else unchanged.

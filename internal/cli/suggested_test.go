@@ -98,4 +98,8 @@ func TestCommandsThatFollow(t *testing.T) {
 		"trueup align --boundary 4K --partition 1 --allow-unbootable --skip-free src.img src-aligned.img\n")
 	r = trueup(t, "align", "--allow-unbootable", "--skip-free", "--allow-folder", "a b", "src.img", "b.img")
 	require.Contains(t, r.stdout, "trueup verify --allow-folder "+quoted+" --skip-free src.img b.img\n")
+	r = trueup(t, "align", "--allow-unbootable", "--boundary", "4K", "--with", "other.img", "src.img", "c.img")
+	require.Contains(t, r.stdout, "trueup verify --boundary 4K --allow-unbootable --with other.img src.img c.img\n")
+	require.Equal(t, 0, trueup(t, "verify", "--boundary", "4K", "--allow-unbootable", "--with", "other.img", "src.img",
+		"c.img").code)
 }
