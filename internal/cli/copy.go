@@ -164,8 +164,8 @@ func (c *copyFlags) report(out io.Writer, r *report.Align, w realign.Written) er
 	return nil
 }
 
-// proof returns the flags of the verify that proves the copy again. What moves it reads from the copy, but for places on
-// the other disks of the machine.
+// proof returns the flags of the verify that proves the copy again. Verify reads from the copy what moved, but not the
+// places on other disks of the machine.
 func (c *copyFlags) proof() []string {
 	moved := []string{"skip-free"}
 	if given(c.line, "with") {

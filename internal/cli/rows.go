@@ -161,7 +161,7 @@ var ownFlags = []flagRow{
 		help: "`ACCELERATOR`: auto (KVM where it works), kvm or tcg",
 	},
 	{name: "memory", least: 16, most: 64 << 10, help: "memory of the guest in `MIB`"},
-	{name: "seconds", most: 24 * 60 * 60, help: "end each run after `N` seconds"},
+	{name: "seconds", most: 24 * 60 * 60, help: "end each run after `N` seconds (emulated: of its processor)"},
 	{name: "settle", most: 24 * 60 * 60, help: "end a run when its screen rests for `N` seconds"},
 	{name: "pictures", help: "write the screens in graphics as PNG files into a new folder `DIR`"},
 

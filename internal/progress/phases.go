@@ -103,7 +103,7 @@ func (c trialCounts) begun() bool { return c.Disk != "" }
 
 // line shows the counts. Where there is little room the bar goes.
 func (c trialCounts) line(width int) string {
-	left := "boot " + c.Disk + " " + clock(int64(c.Elapsed)) + " of at most " + clock(int64(c.Longest)) + " "
+	left := "boot " + c.Disk + " " + clock(int64(c.Elapsed)) + ", limit " + clock(int64(c.Longest)) + " "
 	line, _ := barLine(left, []string{""}, int64(c.Elapsed), int64(c.Longest), width)
 	return line
 }

@@ -15,9 +15,10 @@ func TestTrialLines(t *testing.T) {
 	t.Parallel()
 	c := trialCounts{Disk: "source", Elapsed: 61.5, Longest: 120}
 	for width, want := range map[int]string{
-		97: "boot source 01:01 of at most 02:00 [==============>---------------]",
-		50: "boot source 01:01 of at most 02:00 [=====>-------]",
-		40: "boot source 01:01 of at most 02:00 ",
+		97: "boot source 01:01, limit 02:00 [==============>---------------]",
+		50: "boot source 01:01, limit 02:00 [=======>---------]",
+		40: "boot source 01:01, limit 02:00 [==>----]",
+		33: "boot source 01:01, limit 02:00 ",
 		8:  "boot sou",
 		-1: "",
 	} {
