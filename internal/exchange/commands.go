@@ -56,8 +56,11 @@ func Resume(ctx context.Context, h *journal.Held, o Options) (journal.Done, erro
 // mayResume refuses to give the path to an outdated copy: while the path led to the source, a guest may have written to
 // it.
 func (x *run) mayResume(ctx context.Context, o Options) error {
-	if err := errors.Join(x.copyIdle(), x.stranger()); err != nil {
+	if err := x.copyIdle(); err != nil {
 		return err
+	}
+	if err := x.stranger(); err != nil {
+		return unfinishedError(x.Work.Path, err)
 	}
 	if !x.d.is(x.New[0].Name, x.New[0]) {
 		if err := x.free(x.Old[0].Name, names(slices.Concat(x.Old, x.New)), o, ""); err != nil {
