@@ -15,8 +15,8 @@ import (
 // sfdisk.
 func TestRefusalsAreOfRoles(t *testing.T) {
 	asked := []table.Role{
-		table.ESP, table.PReP, table.BIOSBoot, table.FreeBSDBoot, table.FreeBSD, table.LDM, table.LDMDatabase, table.BeOS,
-		table.NoFiles, table.Reserved,
+		table.ESP, table.PReP, table.BIOSBoot, table.FreeBSDBoot, table.FreeBSD, table.LDM, table.LDMDatabase,
+		table.BeOS, table.NoFiles, table.Reserved,
 	}
 	types := map[table.Role]bool{otherLabel: true} // known by its content
 	for line := range strings.SplitSeq(string(disktest.ReadFile(t, "../table/types.txt")), "\n") {
