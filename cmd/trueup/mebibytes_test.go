@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestWholeMebibytes is the form that a cloud takes: a fixed VHD whose size is a whole number of MiB.
+// TestWholeMebibytes writes the disk of a cloud: a fixed VHD with a whole number of MiB.
 func TestWholeMebibytes(t *testing.T) {
 	t.Parallel()
 	raw := pairDisk(t)

@@ -349,7 +349,7 @@ const (
 	dying = 10 * time.Second
 )
 
-// maxOutput bounds what fio prints. A result has 20 KB.
+// maxOutput bounds the output of fio. A result has 20 KB.
 const maxOutput = 1 << 20
 
 // job returns the arguments of one run. Random I/O lies at multiples of its size behind the start.
@@ -404,7 +404,7 @@ func (f *fio) output(ctx context.Context, limit time.Duration, file *os.File, ar
 	return out, nil
 }
 
-// printed is what fio prints with --output-format=json. Spec: fio, HOWTO, "JSON output".
+// printed is the output of fio with --output-format=json. Spec: fio, HOWTO, "JSON output".
 type printed struct {
 	Jobs []struct {
 		Error int `json:"error"`
@@ -423,7 +423,7 @@ type printed struct {
 // shortest is the least share of the time that a run must have had.
 const shortest = 0.8
 
-// parse reads what fio printed. Warnings may stand in front.
+// parse reads the output of fio. Warnings may stand in front.
 func parse(out []byte, runtime time.Duration) (r measured.Round, err error) {
 	at := max(bytes.IndexByte(out, '{'), 0)
 	var p printed

@@ -7,7 +7,7 @@ import (
 // Distinct is what becomes of references that share bytes.
 func Distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) { return distinct(refs) }
 
-// ListedText and Picks have what codes.json may say.
+// ListedText is codes.json, and Picks are its possible values of "picks".
 var (
 	ListedText = codesText
 	Picks      = picks

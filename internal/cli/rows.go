@@ -349,8 +349,7 @@ func given(cmd *cobra.Command, name string) bool {
 	return f != nil && f.Changed && f.Value.String() != f.DefValue
 }
 
-// Flags that a command line takes over from the one that runs: how an image is read, and what of it moves. Their order
-// is that of the line.
+// Flags that the next command line repeats, in its order: how an image is read, and which partitions move where.
 var (
 	asRead  = []string{"sector-size", "allow-folder"}
 	asMoved = []string{
@@ -358,7 +357,7 @@ var (
 	}
 )
 
-// repeated returns the words of those of the named flags that the command line has and that another command takes.
+// repeated returns the named flags of the command line, with their values, as far as another command has them.
 func (c *Base) repeated(command string, names ...string) (words []string) {
 	other := commandOf(c.line.Root(), []string{command})
 	for _, name := range names {

@@ -230,7 +230,7 @@ func (s shape) differs(is shape, exactly, force bool) string {
 	return ""
 }
 
-// content describes in one phrase what a disk holds.
+// content describes the content of a disk in one phrase.
 func (s shape) content() string {
 	switch {
 	case s.Scheme != "":

@@ -27,6 +27,20 @@ func codeOf(t *testing.T, path string) []byte {
 	return code
 }
 
+// Sector 0 of an encrypted disk can hold the rest of a loader that was there before: the encryption counts.
+func TestEncryptionComesBeforeLoaders(t *testing.T) {
+	encrypts := 0
+	for i, c := range layout.Codes {
+		if c.Encrypts {
+			encrypts++
+			for _, loader := range []*boot.Code{linux.ForDOS, linux.SyslinuxVolume, linux.Isolinux} {
+				require.Less(t, i, slices.Index(layout.Codes, loader), "%s and %s", c.ID, loader.ID)
+			}
+		}
+	}
+	require.Equal(t, 4, encrypts)
+}
+
 // Real code: what each of them is follows from where it comes from, not from its bytes.
 func TestIdentifyRealCode(t *testing.T) {
 	for _, tc := range []struct {

@@ -129,8 +129,13 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("another"), 0o644))
 	_, err = goOn(t, &Job{}, path, GoOn{Command: Resume, KeepNone: true})
 	require.ErrorContains(t, err, "the exchange is not complete: trueup resume "+path)
+	_, err = goOn(t, &Job{}, path, GoOn{Command: Undo})
+	require.ErrorContains(t, err, "move it away; give --force to lose it")
 	require.Equal(t, "another", content(t, path))
 	require.Len(t, disktest.Names(t, dir), 4)
+	_, err = goOn(t, &Job{}, path, GoOn{Command: Undo, Force: true})
+	require.NoError(t, err)
+	require.NotEqual(t, "another", content(t, path))
 }
 
 // A move in place that was interrupted goes on, or is taken back.

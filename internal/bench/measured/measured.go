@@ -181,7 +181,7 @@ func Loads() (out []Load) {
 	return out
 }
 
-// typicalJobs are those of the random I/O that the texts name.
+// typicalJobs are the random loads of the texts.
 const typicalJobs = 8
 
 // Where describes the storage.
