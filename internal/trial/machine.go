@@ -100,12 +100,14 @@ var programs = []string{"qemu-system-x86_64", "/usr/libexec/qemu-kvm"}
 
 // program returns the path of QEMU.
 func (m *Machine) program() (path string, err error) {
-	names, debian := programs, "qemu-system-x86"
 	if m.QEMU != "" {
-		names, debian = []string{m.QEMU}, ""
+		if path, err = sys.Tool(m.QEMU, ""); err != nil {
+			err = fmt.Errorf("--qemu %w; name QEMU's program, or leave the flag out", err)
+		}
+		return path, err
 	}
-	for _, name := range names {
-		found, missing := sys.Tool(name, debian)
+	for _, name := range programs {
+		found, missing := sys.Tool(name, "qemu-system-x86")
 		if missing == nil {
 			return found, nil
 		}
