@@ -12,6 +12,7 @@ FUZZTIME ?= 60s
 FUZZ_MEMORY ?= 6291456
 ROUNDS ?= 5
 SEEDS ?= 200
+LOOPS ?= 10
 DISKS ?= 500
 SEED ?= $(shell date +%s)
 
@@ -128,36 +129,44 @@ SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|Fe
 RACED_SHARE := image image/gate image/qcow2 image/raw image/store image/vdi image/vhd image/vhdx image/vmdk
 UNRACED := Corpus|Hostile|Huge|ByQemuImg|TheSame|OptimizedGrains|Deterministic|Truncated|Broken|Damaged|Refuse|CopiesKeep|Refcounts|Killed|TwoProcesses|Questions|Bounded|CanBeMany|Bombs|OptimizedIsWritten
 
-# Go's test cache sees no outside tool, and no file that one reads or that lies outside of the module: packages whose
-# tests use one, or draw random cases, run each time, and so do all with the race detector. The results of the others are
-# kept, except in CI.
-USES_TOOLS := rapid\.|exec\.Command|disktest\.(Corpus|DataFile|Fio|GrubLegacy|HasCorpus|LoopDevice|Made|MountNTFS3|OrdinaryUser|Output|Python|Run|Seeds|Tool)|(filetest|imagetest|oddfs|pagetest)\.
-UNCACHED = $(or $(patsubst %,\%/%,$(sort $(dir $(shell grep -rlE --include='*_test.go' '$(USES_TOOLS)' internal fleet)))),$(error no test uses a tool))
+# Go's test cache sees no outside tool, and no file outside of the module: disktest reads this variable for both, so that
+# a result is kept until a package of the machine, the corpus, the kernel or the user changes.
+MACHINE = $(shell { id -u; uname -r; cat /var/lib/dpkg/status; find ../shared/corpus -type f -printf '%p %s %T@\n'; } 2>/dev/null | sha256sum)
+RUN ?=
+# The packages that have the test of RUN.
+PACKAGES ?= $(if $(RUN),$(addprefix ./,$(sort $(dir $(shell grep -rlE --include='*_test.go' '^func ($(firstword $(subst /, ,$(RUN))))' cmd internal)))),./...)
 
-PLAIN = $(filter-out $(addprefix %/internal/,$(RACED)) $(addprefix %/fleet/,$(RACED_FLEET)),$(shell $(GO) list ./internal/... ./fleet/...))
-
-# A test that lacks a tool fails here. `make test REQUIRE_TOOLS=0` skips such tests instead.
 .PHONY: test
-test: export REQUIRE_TOOLS ?= 1
-# What only a debugger reads is not linked: a sixth of the time to build all tests.
+test: export TRUEUP_MACHINE = $(MACHINE)
+# Symbols for a debugger are not linked: a sixth of the time to build all tests. Packages have memory to spare and collect
+# seldom, but for cmd/trueup, which measures that of programs.
 test: export GOFLAGS += -ldflags=-w
-test: tools ## every test, with the outside tools as second opinion
-	@$(MAKE) --no-print-directory -j3 test-cmd test-plain test-race
+test: export GOGC ?= 400
+test: ## the tests, but for guests, browsers and races; RUN=TestName for one. A test whose tool is missing is skipped
+	@mkdir -p .cache
+	@$(GO) run ./internal/disktest/outcome $(if $(RUN),,-later .cache/later) -- $(GO) test -json -vet=off -timeout 10h \
+		-parallel 3 $(if $(CI),-count=1) $(if $(RUN),-run '$(RUN)') $(PACKAGES)
 
-# The three run side by side, since one alone leaves processors idle. vet runs in check and in CI. Tests of packages have
-# memory to spare, and collect seldom: that halves the time of some. Those of the command start programs whose memory is
-# measured, and which begin as large as the test.
-.PHONY: test-cmd test-plain test-race
-test-cmd:
-	$(GO) test -vet=off -count=1 -timeout 45m -parallel 3 ./cmd/...
-test-plain test-race: export GOGC ?= 400
-test-plain:
-	$(GO) test -vet=off -timeout 45m -p 1 $(if $(CI),-count=1) $(filter-out $(UNCACHED:/=),$(PLAIN))
-	$(GO) test -vet=off -timeout 45m -p 1 -count=1 $(filter $(UNCACHED:/=),$(PLAIN))
+.PHONY: test-all
+test-all: export REQUIRE_TOOLS = 1
+test-all: tools test test-further ## every test, with all tools (as root): guests, browsers, libguestfs, races, fleet, other systems
+
+# What test leaves out. The two run side by side, since either leaves processors idle.
+.PHONY: test-further test-machines test-race
+test-further: export REQUIRE_TOOLS ?= 1
+test-further:
+	@$(MAKE) --no-print-directory -j2 test-machines test-race
+	@$(MAKE) --no-print-directory test-systems
+test-machines: export TRUEUP_TESTS = all
+test-machines: boots
+	@while read -r package tests; do \
+		$(GO) test -count=1 -timeout 10h -run "$$tests" -skip '$(BOOTS)' "$$package"; \
+	done <.cache/later
+test-race: export GOGC ?= 400
 test-race:
-	$(GO) test -vet=off -count=1 -race -p 1 -timeout 25m -skip '$(COMPUTES)|$(SOURCES)' $(RACED:%=./internal/%) $(RACED_FLEET:%=./fleet/%)
-	$(GO) test -vet=off -count=1 -timeout 25m -run '$(COMPUTES)|$(SOURCES)' ./internal/cli ./internal/disktest \
-		./fleet/web ./internal/realign ./internal/scan/sandbox
+	$(GO) test -vet=off -count=1 -race -p 1 -timeout 10h -skip '$(COMPUTES)|$(SOURCES)' $(RACED:%=./internal/%) $(RACED_FLEET:%=./fleet/%)
+	$(GO) test -vet=off -count=1 -p 1 -timeout 10h -run '$(COMPUTES)' ./fleet/web
+	$(GO) test -vet=off -count=1 -p 1 -timeout 10h $(filter-out $(addprefix %/fleet/,$(RACED_FLEET)),$(shell $(GO) list ./fleet/...))
 
 # Tests that start guests, and others of which test takes a share (disktest.Exhaustive). CI runs the whole of both.
 BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
@@ -198,11 +207,16 @@ fuzz: ## every fuzz target for FUZZTIME (60s) each
 stress: ## tests of signals, scans and kills: alone, beside work, under nohup, in the background, as an ordinary user
 	scripts/stress.sh
 
+.PHONY: stress-suite
+stress-suite: ## make test beside LOOPS (10) busy processes for each processor, as root and as an ordinary user; some hours
+	scripts/stress-suite.sh $(LOOPS)
+
 .PHONY: filesystems
 filesystems: ## align to ext4, FAT, exFAT, SMB and NFS of a Linux kernel in a virtual machine; installs Samba and Ganesha (as root)
 	scripts/filesystems.sh
 
 .PHONY: torture
+torture: export TRUEUP_TESTS = all
 torture: ## kill -9 at 2000 points of an align instead of 100, and at every call of an exchange; power cuts of moves; logs of NTFS replayed by a Linux that is built for it
 	@$(GO) test -list '^TestKill$$' ./cmd/... | grep -x TestKill
 	scripts/ntfs3-kernel.sh
@@ -239,6 +253,7 @@ boots: ## start every disk that is to boot before and after the move, of which t
 
 .PHONY: opinions
 opinions: export REQUIRE_TOOLS ?= 1
+opinions: export TRUEUP_TESTS = all
 opinions: ## have qemu-img and libguestfs judge a copy of each kind of volume, and find a byte that differs in each
 	@$(GO) test -list '^TestOpinions$$' ./cmd/... | grep -x TestOpinions
 	TRUEUP_OPINIONS=1 $(GO) test -count=1 -timeout 2h -v -run '^TestOpinions$$' ./cmd/...

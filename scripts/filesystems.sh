@@ -19,4 +19,4 @@ if [ "${#missing[@]}" -gt 0 ]; then
 	apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=600 install --no-install-recommends "${missing[@]}" </dev/null
 fi
-REQUIRE_TOOLS=1 TRUEUP_FILESYSTEMS=1 exec go test -count=1 -timeout 30m -v -run '^TestMountedFileSystems$' ./cmd/trueup
+REQUIRE_TOOLS=1 TRUEUP_TESTS=all TRUEUP_FILESYSTEMS=1 exec go test -count=1 -timeout 30m -v -run '^TestMountedFileSystems$' ./cmd/trueup

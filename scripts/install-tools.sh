@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that the tests and the benchmark call, when some are missing.
 #
-# Without root or without apt it only says what is missing. REQUIRE_TOOLS=1 (make test and CI) makes that a failure.
+# Without root or without apt it only says what is missing. REQUIRE_TOOLS=1 (make test-all and CI) makes that a failure.
 set -euo pipefail
 
 # grub-legacy must never be in this list: its package scripts write to the machine's own boot disk, and it drives out grub2-common, which
@@ -98,7 +98,7 @@ kernel_package() {
 give_up() {
 	printf '%s\n' "$@" >&2
 	if [ "${REQUIRE_TOOLS:-}" = 1 ]; then
-		echo 'The tools are required here (REQUIRE_TOOLS=1). To skip the tests that need them: make test REQUIRE_TOOLS=0' >&2
+		echo 'The tools are required here (REQUIRE_TOOLS=1). make test skips the tests that need them.' >&2
 		exit 1
 	fi
 	echo 'Tests that need them are skipped.' >&2

@@ -9,7 +9,7 @@ tests=${TESTS:-'Signal|Interrupt|TwoRuns|TestScan|TestTwoScans|TestKill|TestCras
 work=$(mktemp -d)
 busy=()
 trap 'kill "${busy[@]}" 2>"$work/ended" || true; rm -rf "$work"' EXIT
-export REQUIRE_TOOLS=${REQUIRE_TOOLS:-1} TRUEUP_KILLS=${TRUEUP_KILLS:-20} TMPDIR="$work"
+export REQUIRE_TOOLS=${REQUIRE_TOOLS:-1} TRUEUP_TESTS=all TRUEUP_KILLS=${TRUEUP_KILLS:-20} TMPDIR="$work"
 chmod 1777 "$work"
 
 # Built once, since an ordinary user may not reach the caches of root; the packages whose tests start processes or wait for them.

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,11 +18,29 @@ import (
 // systemDirs hold tools such as sfdisk that Debian keeps off the PATH of an ordinary user.
 var systemDirs = []string{"/sbin", "/usr/sbin", "/usr/local/sbin"}
 
+// machines are the programs that start a virtual machine or a browser, each of which takes seconds to minutes of
+// processor time.
+var machines = []string{"qemu-system-x86_64", "guestfish", "chromium"}
+
+// AllTests reports whether tests that start machines run, as make test-all wants it.
+func AllTests() bool { return Exhaustive || os.Getenv("TRUEUP_TESTS") == "all" }
+
+// The ends of the reasons for which tests are skipped.
+const (
+	Missing = " is missing"
+	Later   = " runs in make test-all"
+)
+
 // Tool returns the path of an outside program. A test that lacks one is skipped on a developer's machine and fails
-// where REQUIRE_TOOLS=1 says that everything is installed, so that CI cannot lose a proof in silence. Windows has none:
-// those that Wine finds there are for Linux, and know no paths of Windows.
+// where REQUIRE_TOOLS=1 says that everything is installed, so that CI cannot lose a proof in silence; one that starts a
+// machine is skipped unless AllTests. Windows has none: programs that Wine finds there are for Linux, and do not know
+// paths of Windows.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
+	os.Getenv("TRUEUP_MACHINE") // Go's test cache takes no result of another machine or of other versions of tools
+	if slices.Contains(machines, name) && !AllTests() {
+		t.Skip(name + Later)
+	}
 	if runtime.GOOS == "windows" {
 		t.Skipf("the program %s is not run on Windows", name)
 	}
@@ -50,9 +69,9 @@ func DataFile(t testing.TB, path string) string {
 func missing(t testing.TB, what string) {
 	t.Helper()
 	if os.Getenv("REQUIRE_TOOLS") == "1" {
-		t.Fatalf("%s is missing, and REQUIRE_TOOLS=1 forbids a skip", what)
+		t.Fatal(what + Missing + ", and REQUIRE_TOOLS=1 forbids a skip")
 	}
-	t.Skipf("%s is missing", what)
+	t.Skip(what + Missing)
 }
 
 // Run runs an outside program to its end and returns what it printed, standard output before standard error. Any other
