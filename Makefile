@@ -160,12 +160,12 @@ test-further:
 test-machines: export TRUEUP_TESTS = all
 test-machines: boots
 	@while read -r package tests; do \
-		$(GO) test -count=1 -timeout 10h -run "$$tests" -skip '$(BOOTS)' "$$package"; \
+		$(GO) test -count=1 -timeout 10h -run "$$tests" -skip '$(BOOTS)' "$$package" </dev/null; \
 	done <.cache/later
 test-race: export GOGC ?= 400
 test-race:
 	$(GO) test -vet=off -count=1 -race -p 1 -timeout 10h -skip '$(COMPUTES)|$(SOURCES)' $(RACED:%=./internal/%) $(RACED_FLEET:%=./fleet/%)
-	$(GO) test -vet=off -count=1 -p 1 -timeout 10h -run '$(COMPUTES)' ./fleet/web
+	TRUEUP_TESTS=all $(GO) test -vet=off -count=1 -p 1 -timeout 10h -run '$(COMPUTES)' ./fleet/web
 	$(GO) test -vet=off -count=1 -p 1 -timeout 10h $(filter-out $(addprefix %/fleet/,$(RACED_FLEET)),$(shell $(GO) list ./fleet/...))
 
 # Tests that start guests, and others of which test takes a share (disktest.Exhaustive). CI runs the whole of both.
