@@ -3,6 +3,7 @@ package plan_test
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +24,36 @@ func newPlan(t testing.TB, l *layout.Layout, g align.Goal) *plan.Plan {
 	p, err := plan.New(l, g)
 	require.NoError(t, err)
 	return p
+}
+
+// kept is the goal without flags: 64 KiB, or what each disk is given by its makers.
+var kept = align.Goal{Must: align.DefaultBoundary, Want: align.Kept}
+
+// codes lists what findings are about.
+func codes(fs []align.Finding) (out []string) {
+	for _, f := range fs {
+		out = append(out, f.Code)
+	}
+	return out
+}
+
+// coded returns the findings with a code.
+func coded(fs []align.Finding, code string) []align.Finding {
+	return slices.DeleteFunc(slices.Clone(fs), func(f align.Finding) bool { return f.Code != code })
+}
+
+// slot is an entry of an MBR or of a boot record.
+func slot(kind byte, start, sectors uint32) tableforge.Slot {
+	return tableforge.Slot{Type: kind, Start: start, Sectors: sectors}
+}
+
+// requireSettled wants the plan of a result to change nothing.
+func requireSettled(t require.TestingT, after *layout.Layout, goal align.Goal, again string) {
+	p, err := plan.New(after, goal)
+	require.NoError(t, err, again)
+	require.Empty(t, p.Moves, again)
+	require.Empty(t, p.Patches, again)
+	require.Equal(t, after.Size, p.Size, again)
 }
 
 // planFixture plans a disk of the corpus; boundary 0 is auto.
@@ -153,7 +184,7 @@ func TestCHSBytesOfTheCorpus(t *testing.T) {
 
 // An end beyond what 32 bits of sectors can name is refused; nothing is left out in silence.
 func TestBeyondTheTable(t *testing.T) {
-	f := tableforge.NewMBR(64, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 1<<32 - 1 - 63})
+	f := tableforge.NewMBR(64, slot(0x83, 63, 1<<32-1-63))
 	d := disktest.ShortDisk(f, (1<<32-1)*sector)
 	l := read(t, d)
 	p := newPlan(t, l, align.GoalFor(l, align.Boundary{}))
@@ -173,12 +204,8 @@ func TestBeyondTheTable(t *testing.T) {
 // A partition that is aligned makes room only where its neighbour has no other place: free space in front of that one
 // is one, data are not.
 func TestAnAlignedNeighbourIsSpared(t *testing.T) {
-	disk := tableforge.NewMBR(20000, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: 2000},
-		tableforge.Slot{Type: 0x83, Start: 4200, Sectors: 3992}, tableforge.Slot{
-			Type:  0x83,
-			Start: 8192, Sectors: 2048,
-		})
-	goal := align.Goal{Must: align.DefaultBoundary, Want: align.Kept}
+	disk := tableforge.NewMBR(20000, slot(0x83, 2048, 2000), slot(0x83, 4200, 3992), slot(0x83, 8192, 2048))
+	goal := kept
 	second := plan.Move{Partition: 2, From: 4200 * sector, To: 4096 * sector, Len: 3992 * sector}
 	p := newPlan(t, read(t, disktest.Memory(disk)), goal)
 	require.Equal(t, []plan.Move{second}, p.Moves)
@@ -195,11 +222,9 @@ func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 // disk. Each stays what it is.
 func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	const box, first, second, size = 70, 133, 2200, 1500
-	f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x0f, Start: box, Sectors: 4000})
-	tableforge.PutEBR(f, box, tableforge.Slot{Type: 7, Start: first - box, Sectors: size},
-		tableforge.Slot{Type: 5, Start: 2000, Sectors: 1700})
-	tableforge.PutEBR(f, box+2000, tableforge.Slot{Type: 7, Start: second - box - 2000, Sectors: size},
-		tableforge.Slot{})
+	f := tableforge.NewMBR(8000, slot(0x0f, box, 4000))
+	tableforge.PutEBR(f, box, slot(7, first-box, size), slot(5, 2000, 1700))
+	tableforge.PutEBR(f, box+2000, slot(7, second-box-2000, size), tableforge.Slot{})
 	fsforge.PutNTFS(f, first, size)
 	fsforge.PutNTFS(f, second, size)
 	f.U32(first*sector+fsforge.BootHidden, first-box)
@@ -223,16 +248,14 @@ func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 func TestHiddenSectorsBehindARecordThatMoves(t *testing.T) {
 	const box, first, second, size = 70, 133, 2200, 1500
 	for fromRecord, hidden := range map[bool]uint32{false: second, true: second - box - 2000} {
-		f := tableforge.NewMBR(12000, tableforge.Slot{Type: 0x0f, Start: box, Sectors: 4000})
-		tableforge.PutEBR(f, box, tableforge.Slot{Type: 7, Start: first - box, Sectors: size},
-			tableforge.Slot{Type: 5, Start: 2000, Sectors: 1700})
-		tableforge.PutEBR(f, box+2000, tableforge.Slot{Type: 7, Start: second - box - 2000, Sectors: size},
-			tableforge.Slot{})
+		f := tableforge.NewMBR(12000, slot(0x0f, box, 4000))
+		tableforge.PutEBR(f, box, slot(7, first-box, size), slot(5, 2000, 1700))
+		tableforge.PutEBR(f, box+2000, slot(7, second-box-2000, size), tableforge.Slot{})
 		fsforge.PutNTFS(f, first, size)
 		fsforge.PutNTFS(f, second, size)
 		f.U32(second*sector+fsforge.BootHidden, hidden)
 		f.U32((second+size-1)*sector+fsforge.BootHidden, hidden)
-		p := newPlan(t, read(t, disktest.Memory(f)), align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
+		p := newPlan(t, read(t, disktest.Memory(f)), kept)
 		require.Empty(t, p.Refusals(false))
 		result := make([]byte, p.Size)
 		_, err := p.View(disktest.Memory(f)).ReadAt(result, 0)
@@ -262,14 +285,7 @@ func TestSelectionOfAPartitionThatIsNotThere(t *testing.T) {
 
 // At 1 MiB the bytes depend on the number of heads that the BIOS has. The user is told.
 func TestTheGeometryNote(t *testing.T) {
-	note := func(p *plan.Plan) bool {
-		for _, n := range p.Notes {
-			if n.Code == "chs-geometry" {
-				return true
-			}
-		}
-		return false
-	}
+	note := func(p *plan.Plan) bool { return slices.Contains(codes(p.Notes), "chs-geometry") }
 	_, _, p := planFixture(t, "xp-lba63-one-ntfs", mib)
 	require.True(t, note(p))
 	_, _, p = planFixture(t, "xp-lba63-one-ntfs", 65536)
@@ -288,19 +304,14 @@ func TestTheSizeNote(t *testing.T) {
 		sectors int
 		want    int
 	}{{6000, 0}, {3063, 1}} {
-		p := newPlan(t, read(t,
-			disktest.Memory(tableforge.NewMBR(tc.sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000}))),
-			align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
+		p := newPlan(t, read(t, disktest.Memory(tableforge.NewMBR(tc.sectors, slot(0x83, 63, 3000)))), kept)
 		require.Len(t, p.Moves, 1)
-		notes := 0
-		for _, n := range p.Notes {
-			if n.Code == "size-elsewhere" {
-				notes++
-				require.Equal(t, align.Info, n.Severity)
-				require.Contains(t, n.Text, fmt.Sprintf("from %d to %d bytes", p.OldSize, p.Size))
-			}
+		notes := coded(p.Notes, "size-elsewhere")
+		require.Len(t, notes, tc.want, "%d sectors", tc.sectors)
+		for _, n := range notes {
+			require.Equal(t, align.Info, n.Severity)
+			require.Contains(t, n.Text, fmt.Sprintf("from %d to %d bytes", p.OldSize, p.Size))
 		}
-		require.Equal(t, tc.want, notes, "%d sectors", tc.sectors)
 	}
 }
 

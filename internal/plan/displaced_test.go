@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/boottest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -23,7 +24,7 @@ import (
 func TestPlacesThatTheBootNeeds(t *testing.T) {
 	const sectors = 8192
 	last := int64(sectors - 34)
-	mbr := tableforge.NewMBR(sectors, tableforge.Slot{Type: 6, Start: 63, Sectors: 3000})
+	mbr := tableforge.NewMBR(sectors, slot(6, 63, 3000))
 	roomy := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 63, Last: 3062})
 	tight := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 63, Last: uint64(last)})
 	for name, tc := range map[string]struct {
@@ -45,16 +46,12 @@ func TestPlacesThatTheBootNeeds(t *testing.T) {
 			l := read(t, boottest.Disk(tc.image))
 			issue := ondisk.Issue{Code: "needed", Effect: ondisk.Unbootable, Text: "it is needed"}
 			l.Boot.Fixed = []boot.Fixed{{Range: disk.Range{Off: tc.at * 512, Len: tc.n * 512}, Issue: issue}}
-			p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
+			p := newPlan(t, l, kept)
 			require.NotEmpty(t, p.Moves)
-			var codes []string
-			for _, n := range p.Refusals(false) {
-				codes = append(codes, n.Code)
-			}
 			if tc.refused {
-				require.Equal(t, []string{"needed"}, codes)
+				require.Equal(t, []string{"needed"}, codes(p.Refusals(false)))
 			} else {
-				require.Empty(t, codes)
+				require.Empty(t, p.Refusals(false))
 			}
 			require.Empty(t, p.Refusals(true))
 		})
@@ -80,8 +77,7 @@ func TestGrowthOverAPlaceThatTheBootNeeds(t *testing.T) {
 func TestDataBetweenPartitionsThatMove(t *testing.T) {
 	const at, n = 16_384, 128
 	disk := func(first, second uint32, put func(f forge.Bytes)) *layout.Layout {
-		f := tableforge.NewMBR(65_536, tableforge.Slot{Type: 0x83, Start: first, Sectors: 16_000},
-			tableforge.Slot{Type: 0x83, Start: second, Sectors: 20_000})
+		f := tableforge.NewMBR(65_536, slot(0x83, first, 16_000), slot(0x83, second, 20_000))
 		for i := range int64(n * 512) {
 			f[at*512+i] = 0x55
 		}
@@ -99,10 +95,9 @@ func TestDataBetweenPartitionsThatMove(t *testing.T) {
 		"a known loader": {disk(63, 30_001, func(f forge.Bytes) { f.Text(at*512, "\xd0\x0d\xfe\xed") }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlan(t, tc.layout, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
-			found := slices.DeleteFunc(slices.Clone(p.Notes), func(x align.Finding) bool {
-				return x.Code != "fixed-place" || x.Severity != align.Warning
-			})
+			p := newPlan(t, tc.layout, kept)
+			found := slices.DeleteFunc(coded(p.Notes, "fixed-place"),
+				func(x align.Finding) bool { return x.Severity != align.Warning })
 			if !tc.warns {
 				require.Empty(t, found)
 				return
@@ -113,4 +108,47 @@ func TestDataBetweenPartitionsThatMove(t *testing.T) {
 			require.Contains(t, found[0].Text, fmt.Sprintf("go to byte %d:", at*512+moved))
 		})
 	}
+}
+
+// A partition that a boot ROM reads from a sector of the disk stays, and all others move as if it were a wall: the
+// loader of Rockchip at LBA 64, in front of a partition off the boundary.
+func TestFixedPlaceStays(t *testing.T) {
+	const header = "\x3b\x8c\xdc\xfc" // mkimage -T rksd -n rk3399, U-Boot 2023.01
+	goal := kept
+	f := tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{Name: "loader1", First: 64, Last: 4000},
+		tableforge.GPTEntry{First: 4001, Last: 30_000})
+	f.Text(64*512, header)
+	volumeforge.PutXFS(f, 4001, 8000)
+	l := read(t, boottest.Disk(f))
+	require.NotEmpty(t, l.Partitions[0].Fixed)
+	require.False(t, align.Judged(l.Partitions[0]))
+
+	p := newPlan(t, l, goal)
+	require.Len(t, p.Moves, 1)
+	require.Equal(t, 2, p.Moves[0].Partition)
+	require.Empty(t, p.Refusals(false))
+	after := read(t, p.View(boottest.Disk(f)))
+	require.Equal(t, int64(64*512), after.Partitions[0].Off)
+	require.NotEmpty(t, after.Partitions[0].Fixed)
+	require.Empty(t, newPlan(t, after, goal).Moves)
+
+	goal.Only = []int{1}
+	_, err := plan.New(l, goal)
+	require.ErrorIs(t, err, plan.ErrSelection)
+	require.ErrorContains(t, err, "Rockchip")
+}
+
+// Where it is in the way, the move is refused: it never makes room.
+func TestFixedPlaceInTheWay(t *testing.T) {
+	f := tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 2049, Last: 16_383},
+		tableforge.GPTEntry{Name: "uboot", First: 16_384, Last: 20_000})
+	f.Text(16_384*512, "LOADER  ")
+	volumeforge.PutXFS(f, 2049, 8000)
+	f.Text(1000*512, "in the gap, which stays")
+	l := read(t, boottest.Disk(f))
+	p := newPlan(t, l, kept)
+	require.Len(t, p.Refusals(true), 1)
+	require.Equal(t, "fixed-place", p.Refusals(true)[0].Code)
+	require.Contains(t, p.Refusals(true)[0].Text, "LBA 16384")
+	require.Empty(t, p.Moves)
 }

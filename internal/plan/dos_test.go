@@ -39,7 +39,7 @@ func (d dice) dosDisk() *dosDisk {
 	first := 1 + d.Int64N(20)
 	size := 1 + d.Int64N(30)
 	start := up(first + size)
-	s.bytes[0] = tableforge.NewMBR(1, tableforge.Slot{Type: 6, Start: uint32(first), Sectors: uint32(size)})
+	s.bytes[0] = tableforge.NewMBR(1, slot(6, uint32(first), uint32(size)))
 	d.gap(s, first+size, start)
 	lba, n := start, 1+d.IntN(4)
 	for i := range n {
@@ -47,19 +47,16 @@ func (d dice) dosDisk() *dosDisk {
 		begin := record + 1 + d.Int64N(cylinder+3)
 		sectors := 1 + d.Int64N(40)
 		f := s.at(record)
-		tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 6, Start: uint32(begin - record), Sectors: uint32(sectors)})
+		tableforge.PutSlot(f, 0, 0, slot(6, uint32(begin-record), uint32(sectors)))
 		if lba = begin + sectors; i+1 < n {
-			tableforge.PutSlot(f, 0, 1, tableforge.Slot{
-				Type: 5, Start: uint32(up(lba) - start),
-				Sectors: uint32(cylinder),
-			})
+			tableforge.PutSlot(f, 0, 1, slot(5, uint32(up(lba)-start), uint32(cylinder)))
 		}
 		d.gap(s, record+1, begin)
 		s.at(begin).U64(0, uint64(begin)|1<<60)
 		o.drives = append(o.drives, begin)
 	}
 	end := up(lba)
-	tableforge.PutSlot(s.at(0), 0, 1, tableforge.Slot{Type: 5, Start: uint32(start), Sectors: uint32(end - start)})
+	tableforge.PutSlot(s.at(0), 0, 1, slot(5, uint32(start), uint32(end-start)))
 	s.sectors = end + d.Int64N(100)
 	return o
 }
@@ -125,16 +122,12 @@ func TestDOSFindsItsDrives(t *testing.T) {
 		checkExplained(t, p, source, view, before, after, again)
 		o.checkStray(t, view, again)
 		require.Equal(t, o.drives, o.letters(t, view), again)
-		all := &everyPlace{l: before, items: before.Items(), goal: goal, limit: before.Size, dead: map[[3]int64]bool{}}
-		fits := all.fits(0, before.Items()[0].Off, 0)
+		fits := fitsSomewhere(before, goal, before.Size)
 		require.Equal(t, fits, p.Size == before.Size, again)
 		if !fits {
 			grown++
 		}
-		settled, err := plan.New(after, goal)
-		require.NoError(t, err, again)
-		require.Empty(t, settled.Moves, again)
-		require.Empty(t, settled.Patches, again)
+		requireSettled(t, after, goal, again)
 	}
 	require.Greater(t, grown, n/30, "too few disks that have to grow")
 }
@@ -145,10 +138,9 @@ func chainOfDOS(kind byte, cylinder, off int64) (*sparse, int64) {
 	const track = 63
 	start := cylinder*16*track + off
 	s := &sparse{sectors: start + 40*16*track, bytes: map[int64]forge.Bytes{}}
-	s.bytes[0] = tableforge.NewMBR(1,
-		tableforge.Slot{Type: 6, Start: track, Sectors: uint32(start - track)},
-		tableforge.Slot{Type: kind, Start: uint32(start), Sectors: 30 * 16 * track})
-	tableforge.PutSlot(s.at(start), 0, 0, tableforge.Slot{Type: 6, Start: track, Sectors: 30*16*track - track})
+	s.bytes[0] = tableforge.NewMBR(1, slot(6, track, uint32(start-track)),
+		slot(kind, uint32(start), 30*16*track))
+	tableforge.PutSlot(s.at(start), 0, 0, slot(6, track, 30*16*track-track))
 	return s, start
 }
 
@@ -213,20 +205,20 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 		require.Equal(t, p.Patches, again.Patches)
 		after := bare(t, p.View(s.disk()))
 		after.Geometry = l.Geometry
-		settled := newPlan(t, after, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
-		require.Empty(t, settled.Moves)
-		require.Empty(t, settled.Refusals(false))
+		goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}
+		requireSettled(t, after, goal, "")
+		require.Empty(t, newPlan(t, after, goal).Refusals(false))
 	}
 }
 
 // A partition in front of the last cylinder goes back where that keeps the chain in the reach of DOS.
 func TestPartitionInFrontOfTheLastCylinder(t *testing.T) {
 	s, start := chainOfDOS(0x05, 1023, 0)
-	tableforge.PutSlot(s.bytes[0], 0, 0, tableforge.Slot{Type: 6, Start: 2048, Sectors: 100})
-	tableforge.PutSlot(s.bytes[0], 0, 2, tableforge.Slot{Type: 6, Start: 5000, Sectors: uint32(start - 5000)})
+	tableforge.PutSlot(s.bytes[0], 0, 0, slot(6, 2048, 100))
+	tableforge.PutSlot(s.bytes[0], 0, 2, slot(6, 5000, uint32(start-5000)))
 	l := bare(t, s.disk())
 	l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
-	p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
+	p := newPlan(t, l, kept)
 	require.Empty(t, p.Refusals(false))
 	require.EqualValues(t, 4096*sector, p.Places.Parts[3].Off)
 	require.Equal(t, start*sector, p.Places.Records[start*sector])
@@ -246,17 +238,13 @@ func TestRecordsBehindTheLastDriveOfDOS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			start := int64(cylinder)
 			s := &sparse{sectors: (drives + 6) * cylinder, bytes: map[int64]forge.Bytes{}}
-			s.bytes[0] = tableforge.NewMBR(1,
-				tableforge.Slot{Type: 6, Start: 63, Sectors: uint32(start - 63)},
-				tableforge.Slot{Type: 5, Start: uint32(start), Sectors: drives * cylinder})
+			s.bytes[0] = tableforge.NewMBR(1, slot(6, 63, uint32(start-63)),
+				slot(5, uint32(start), drives*cylinder))
 			for i := range int64(drives) {
 				f := s.at(start + i*cylinder)
-				tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 6, Start: 63, Sectors: drive})
+				tableforge.PutSlot(f, 0, 0, slot(6, 63, drive))
 				if i+1 < drives {
-					tableforge.PutSlot(f, 0, 1, tableforge.Slot{
-						Type: 5, Start: uint32((i + 1) * cylinder),
-						Sectors: cylinder,
-					})
+					tableforge.PutSlot(f, 0, 1, slot(5, uint32((i+1)*cylinder), cylinder))
 				}
 			}
 			l := bare(t, s.disk())
@@ -290,22 +278,14 @@ func TestRecordsWithTwoDrives(t *testing.T) {
 		"misaligned": {63, align.Misaligned, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := tableforge.NewMBR(16384, tableforge.Slot{Type: 0x83, Start: tc.first, Sectors: 1024},
-				tableforge.Slot{Type: 5, Start: 4096, Sectors: 8192})
-			tableforge.PutEBR(f, 4096, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: 1024},
-				tableforge.Slot{Type: 0x83, Start: 4096, Sectors: 1024})
+			f := tableforge.NewMBR(16384, slot(0x83, tc.first, 1024), slot(5, 4096, 8192))
+			tableforge.PutEBR(f, 4096, slot(0x83, 2048, 1024), slot(0x83, 4096, 1024))
 			l := read(t, disktest.Memory(f))
 			require.Len(t, l.Partitions, 4)
 			goal := align.GoalFor(l, align.Boundary{})
 			require.Equal(t, tc.verdict, align.Overall(l, goal.Must))
 			p := newPlan(t, l, goal)
-			var found []string
-			for _, r := range p.Refusals(false) {
-				found = append(found, r.Code)
-			}
-			for _, x := range align.Check(l, goal) {
-				found = append(found, x.Code)
-			}
+			found := append(codes(p.Refusals(false)), codes(align.Check(l, goal))...)
 			require.Equal(t, tc.refused, slices.Contains(found, "ebr-entries"), found)
 			require.Equal(t, tc.refused, len(p.Refusals(false)) > 0)
 		})
@@ -315,10 +295,9 @@ func TestRecordsWithTwoDrives(t *testing.T) {
 // A link without sectors hides partitions from Linux and from the plan. A drive that moves could come to lie over
 // them, whether their extended partition moves or stays.
 func TestLinkWithoutSectorsKeepsAllInPlace(t *testing.T) {
-	f := tableforge.NewMBR(24576, tableforge.Slot{Type: 0x0f, Start: 2048, Sectors: 20000})
-	tableforge.PutEBR(f, 2048, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 7937},
-		tableforge.Slot{Type: 5, Start: 8000})
-	tableforge.PutEBR(f, 10048, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 4000}, tableforge.Slot{})
+	f := tableforge.NewMBR(24576, slot(0x0f, 2048, 20000))
+	tableforge.PutEBR(f, 2048, slot(0x83, 63, 7937), tableforge.Slot{Type: 5, Start: 8000})
+	tableforge.PutEBR(f, 10048, slot(0x83, 63, 4000), tableforge.Slot{})
 	l := read(t, disktest.Memory(f))
 	p := newPlan(t, l, align.GoalFor(l, align.Boundary{}))
 	require.NotEmpty(t, p.Moves, "the drive is off, its extended partition is not")
@@ -347,16 +326,12 @@ func TestFATBehindTheLastCylinder(t *testing.T) {
 		{"it was behind", 6, 17, 1030 * heads * track, "", ""},
 	} {
 		s := &sparse{sectors: int64(tc.start + tc.sectors), bytes: map[int64]forge.Bytes{}}
-		s.bytes[0] = tableforge.NewMBR(1, tableforge.Slot{Type: tc.kind, Start: tc.start, Sectors: tc.sectors})
+		s.bytes[0] = tableforge.NewMBR(1, slot(tc.kind, tc.start, tc.sectors))
 		l := bare(t, s.disk())
 		l.Geometry = table.Geometry{Heads: heads, Sectors: track}
 		l.Partitions[0].Volume = &volume.Volume{Kind: volume.FAT16}
-		var found []align.Finding
-		for _, n := range newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}).Notes {
-			if n.Code == "chs-end" {
-				found = append(found, n)
-			}
-		}
+		goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}
+		found := coded(newPlan(t, l, goal).Notes, "chs-end")
 		if tc.warned == "" {
 			require.Empty(t, found, tc.name)
 			continue

@@ -27,7 +27,7 @@ func TestDynamicDisks(t *testing.T) {
 		"Windows 2000":           {63, 63, align.Misaligned, align.Refused},
 		"volumes without a sign": {63, 0, align.Misaligned, align.Refused},
 	} {
-		f := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x42, Start: uint32(c.start), Sectors: 9000})
+		f := tableforge.NewMBR(sectors, slot(0x42, uint32(c.start), 9000))
 		if c.ntfs > 0 {
 			fsforge.PutNTFS(f, c.ntfs, 4000)
 		}
@@ -39,7 +39,7 @@ func TestDynamicDisks(t *testing.T) {
 		})
 		require.Equal(t, c.action, a.Action, name)
 		if c.action == align.Refused {
-			require.Equal(t, []string{"ldm"}, codesOf(p.Refusals(true)), name)
+			require.Equal(t, []string{"ldm"}, codes(p.Refusals(true)), name)
 			continue
 		}
 		require.True(t, p.Idle() && len(p.Refusals(false)) == 0, name)
@@ -61,7 +61,7 @@ func TestDynamicDisksThatGrow(t *testing.T) {
 		f    forge.Bytes
 		want []string
 	}{
-		{tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x42, Start: 2048, Sectors: 9000}), []string{"ldm-grows"}},
+		{tableforge.NewMBR(sectors, slot(0x42, 2048, 9000)), []string{"ldm-grows"}},
 		{gpt, nil},
 	} {
 		l := read(t, disktest.Memory(c.f))
@@ -69,14 +69,7 @@ func TestDynamicDisksThatGrow(t *testing.T) {
 		goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}
 		for _, p := range []*plan.Plan{newPlan(t, l, goal), plan.Copy(l.Size)} {
 			p.Grow(l, 2*l.Size)
-			require.Equal(t, c.want, codesOf(p.Refusals(true)))
+			require.Equal(t, c.want, codes(p.Refusals(true)))
 		}
 	}
-}
-
-func codesOf(findings []align.Finding) (codes []string) {
-	for _, f := range findings {
-		codes = append(codes, f.Code)
-	}
-	return codes
 }

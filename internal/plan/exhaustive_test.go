@@ -28,6 +28,16 @@ type everyPlace struct {
 	dead  map[[3]int64]bool // what led to nothing: item, end, delta
 }
 
+// fitsSomewhere reports whether all that a disk holds has places in front of a limit.
+func fitsSomewhere(l *layout.Layout, goal align.Goal, limit int64) bool {
+	all := &everyPlace{l: l, items: l.Items(), goal: goal, limit: limit, dead: map[[3]int64]bool{}}
+	front := l.Size
+	if len(all.items) > 0 {
+		front = all.items[0].Off
+	}
+	return all.fits(0, front, 0)
+}
+
 func (e *everyPlace) needs(x layout.Item) bool {
 	return e.goal.Selects(x.Number) && x.Off%e.goal.Must.Bytes() != 0
 }
@@ -127,16 +137,9 @@ func TestGrowthIsTheLeast(t *testing.T) {
 		p, err := plan.New(before, goal)
 		require.NoError(t, err, again)
 		require.Empty(t, p.Refusals(true), again)
-		all := &everyPlace{
-			l: before, items: before.Items(), goal: goal, limit: before.Usable(before.Size), dead: map[[3]int64]bool{},
-		}
-		front := before.Size
-		if len(all.items) > 0 {
-			front = all.items[0].Off
-		}
 		drawn.checkStray(t, p.View(source), again)
 		checkStored(t, source, p, again)
-		fits := all.fits(0, front, 0)
+		fits := fitsSomewhere(before, goal, before.Usable(before.Size))
 		require.Equal(t, fits, p.Size == before.Size, again)
 		if !fits {
 			grown++
@@ -179,9 +182,7 @@ func TestTablesAtTheLimit(t *testing.T) {
 func TestRecordBeyondTheLimit(t *testing.T) {
 	const start, sectors = 1<<32 - 4095, 2048
 	s := &sparse{sectors: 1<<32 + 4096, bytes: map[int64]forge.Bytes{}}
-	s.bytes[0] = tableforge.NewMBR(1,
-		tableforge.Slot{Type: 0x83, Start: start, Sectors: sectors},
-		tableforge.Slot{Type: 0x05, Start: start + sectors, Sectors: 4095 - sectors})
+	s.bytes[0] = tableforge.NewMBR(1, slot(0x83, start, sectors), slot(0x05, start+sectors, 4095-sectors))
 	before := bare(t, s.disk())
 	require.True(t, before.Table.Plausible())
 	p := newPlan(t, before, align.Goal{Must: align.Kept, Want: align.Kept})

@@ -39,23 +39,19 @@ func FuzzLayout(f *testing.F) {
 			tableforge.Slot{
 				Flag: 0x80, Type: 0x07, Start: start,
 				Sectors: sectors,
-			}, tableforge.Slot{Type: 0x83, Start: start + sectors, Sectors: 100})
+			}, slot(0x83, start+sectors, 100))
 		put(disk, start, sectors)
 		f.Add([]byte(disk[:(start+4)*512]), uint32(6000), uint8(i))
 	}
-	far := tableforge.NewMBR(1, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 1},
-		tableforge.Slot{Type: 0x83, Start: 0xfffffffe, Sectors: 1})
+	far := tableforge.NewMBR(1, slot(0x83, 63, 1), slot(0x83, 0xfffffffe, 1))
 	f.Add([]byte(far), uint32(1<<32-1), uint8(18))
-	behind := tableforge.NewMBR(1, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 100},
-		tableforge.Slot{Type: 0x83, Start: 10000, Sectors: 64})
+	behind := tableforge.NewMBR(1, slot(0x83, 63, 100), slot(0x83, 10000, 64))
 	f.Add([]byte(behind), uint32(200), uint8(0)) // the gap between them leaves the disk
 	for i, n := range disk.SectorSizes {
-		large := tableforge.NewMBR(int(4*n/512), tableforge.Slot{Type: 0x83, Start: 70, Sectors: 9},
-			tableforge.Slot{Type: 0x05, Start: 1, Sectors: 60})
+		large := tableforge.NewMBR(int(4*n/512), slot(0x83, 70, 9), slot(0x05, 1, 60))
 		f.Add([]byte(large[:512]), uint32(256*n/512), uint8(20*i)) // without a boot record
-		tableforge.PutEBR(large, n/512, tableforge.Slot{Type: 0x06, Start: 8, Sectors: 2},
-			tableforge.Slot{Type: 0x05, Start: 1, Sectors: 20})
-		tableforge.PutEBR(large, 2*n/512, tableforge.Slot{Type: 0x83, Start: 9, Sectors: 2}, tableforge.Slot{})
+		tableforge.PutEBR(large, n/512, slot(0x06, 8, 2), slot(0x05, 1, 20))
+		tableforge.PutEBR(large, 2*n/512, slot(0x83, 9, 2), tableforge.Slot{})
 		f.Add([]byte(large), uint32(256*n/512), uint8(20*i))
 		f.Add([]byte(tableforge.NewGPT(n, 64, 8, tableforge.GPTEntry{First: 7, Last: 12})), uint32(64*n/512), uint8(0))
 	}
@@ -129,9 +125,7 @@ func checkView(t *testing.T, d disk.Disk, l *layout.Layout, p *plan.Plan) {
 	require.NoError(t, err)
 	require.Len(t, after.Partitions, len(l.Partitions))
 	require.NoError(t, after.ReadGaps(view))
-	again := newPlan(t, after, p.Goal)
-	require.Empty(t, again.Moves, "a result that is planned again")
-	require.Empty(t, again.Patches)
+	requireSettled(t, after, p.Goal, "a result that is planned again")
 }
 
 // sameEnds compares the first and the last 64 KiB of a partition with those of its copy.

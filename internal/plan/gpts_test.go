@@ -18,6 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
 )
@@ -97,8 +98,8 @@ func (g *oddGPT) at(off int64) forge.Bytes {
 
 func (g *oddGPT) write(d dice) {
 	mbr := tableforge.NewMBR(1)
-	slot := d.IntN(4)
-	tableforge.PutSlot(mbr, 0, slot, tableforge.Slot{
+	at := d.IntN(4)
+	tableforge.PutSlot(mbr, 0, at, tableforge.Slot{
 		Flag: []byte{0, 0x80}[d.IntN(2)], Type: 0xee, Start: 1,
 		Sectors: uint32(d.pick(g.sectors-1, 1<<32-1, 5)),
 	})
@@ -302,10 +303,7 @@ func TestOddGPTs(t *testing.T) {
 		checkBytes(t, p, before, after, again)
 		g.checkGPT(t, p, before, source, view, again)
 		checkExplained(t, p, source, view, before, after, again)
-		settled, err := plan.New(after, goal)
-		require.NoError(t, err, again)
-		require.Empty(t, settled.Moves, again)
-		require.Empty(t, settled.Patches, again)
+		requireSettled(t, after, goal, again)
 	}
 	require.Greater(t, planned, n*9/10)
 }
@@ -313,7 +311,7 @@ func TestOddGPTs(t *testing.T) {
 // A copy that is damaged stays as it is where nothing has to be rewritten, is written anew when that is asked for, and
 // keeps a disk from being changed in any other way.
 func TestDamagedBackups(t *testing.T) {
-	goal := align.Goal{Must: align.DefaultBoundary, Want: align.Kept}
+	goal := kept
 	mends := goal
 	mends.Mend = true
 	damaged := func(first int64, where ...byte) *layout.Layout {
@@ -328,7 +326,7 @@ func TestDamagedBackups(t *testing.T) {
 	require.Empty(t, p.Moves)
 	require.Empty(t, p.Patches)
 	require.Empty(t, p.Refusals(false))
-	require.Contains(t, notes(p), "gpt-backup")
+	require.Contains(t, codes(p.Notes), "gpt-backup")
 	p.Grow(l, l.Size+mib)
 	require.Equal(t, []string{"gpt-damaged"}, codes(p.Refusals(false)))
 	p = newPlan(t, l, mends)
@@ -374,16 +372,6 @@ func TestDamagedBackups(t *testing.T) {
 	require.Equal(t, []string{"gpt-damaged"}, codes(p.Refusals(true)))
 }
 
-// codes lists what findings are about.
-func codes(fs []align.Finding) (out []string) {
-	for _, f := range fs {
-		out = append(out, f.Code)
-	}
-	return out
-}
-
-func notes(p *plan.Plan) []string { return codes(p.Notes) }
-
 // The backup in the middle of a disk that was enlarged is no damage: it stays if nothing has to be rewritten, goes to
 // the end with a move, and keeps its distance from the end where something else is there.
 func TestEnlargedDisks(t *testing.T) {
@@ -404,7 +392,7 @@ func TestEnlargedDisks(t *testing.T) {
 		_, err := stays.View(d).ReadAt(same, 0)
 		require.NoError(t, err)
 		disktest.EqualBytes(t, f, same)
-		p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
+		p := newPlan(t, l, kept)
 		require.Empty(t, p.Refusals(false))
 		require.Equal(t, occupied, p.Size > p.OldSize)
 		view := p.View(d)
@@ -421,5 +409,29 @@ func TestEnlargedDisks(t *testing.T) {
 		after := read(t, view)
 		require.False(t, after.Damaged())
 		require.Equal(t, int64(mib), after.Partitions[0].Off)
+	}
+}
+
+// A GPT disk that was cut short anywhere behind its entries is read, and no plan is made of it.
+func TestGPTDiskThatWasCutShort(t *testing.T) {
+	const sectors = 8000
+	disk := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "first"},
+		tableforge.GPTEntry{First: 3000, Last: 7900, Name: "last"})
+	for _, left := range []int64{34, 35, 63, 64, 65, 100, 1000, 2001, 2999, 3001, 7000, 7900, 7966} {
+		t.Run(fmt.Sprint(left), func(t *testing.T) {
+			l := read(t, disktest.Memory(disk[:left*512]))
+			require.Len(t, l.Partitions, 2)
+			require.Equal(t, "cut-short", l.Issues[0].Code)
+			for _, goal := range []align.Goal{
+				align.GoalFor(l, align.Boundary{}), {Must: align.DefaultBoundary, Want: align.Kept},
+			} {
+				_, err := plan.New(l, goal)
+				require.ErrorIs(t, err, ondisk.ErrFormat)
+				require.ErrorContains(t, err, fmt.Sprintf("the image has %d of the %d bytes", left*512, sectors*512))
+			}
+			grown := plan.Copy(l.Size)
+			grown.Grow(l, l.Size+mib)
+			require.NotEmpty(t, grown.Refusals(false), "a new backup could overwrite a partition")
+		})
 	}
 }

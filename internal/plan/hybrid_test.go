@@ -85,10 +85,7 @@ func drawHybrid(t *rapid.T) *hybridDisk {
 		if s.mirror < 0 {
 			kind = 0xee
 		}
-		tableforge.PutSlot(d.bytes, 0, i, tableforge.Slot{
-			Type: kind, Start: uint32(s.start),
-			Sectors: uint32(s.end - s.start),
-		})
+		tableforge.PutSlot(d.bytes, 0, i, slot(kind, uint32(s.start), uint32(s.end-s.start)))
 	}
 	return d
 }

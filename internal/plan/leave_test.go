@@ -44,16 +44,7 @@ func TestWhatIsLeftNeverMoves(t *testing.T) {
 		goal.Want = align.BoundaryOf(goal.Must.Bytes() << d.IntN(2))
 		p, err := plan.New(before, goal)
 		require.NoError(t, err, again)
-		items := before.Items()
-		front := before.Size
-		if len(items) > 0 {
-			front = items[0].Off
-		}
-		all := &everyPlace{
-			l: before, items: items, goal: goal, limit: before.Size + 16*goal.Want.Bytes(),
-			dead: map[[3]int64]bool{},
-		}
-		possible := all.fits(0, front, 0)
+		possible := fitsSomewhere(before, goal, before.Size+16*goal.Want.Bytes())
 		require.Equal(t, !possible, len(p.Refusals(true)) > 0, again)
 		if !possible {
 			require.Equal(t, "boot-partition", p.Refusals(true)[0].Code, again)
@@ -65,10 +56,7 @@ func TestWhatIsLeftNeverMoves(t *testing.T) {
 		after := bare(t, p.View(source))
 		checkLeft(t, before, after, goal, again)
 		drawn.checkStray(t, p.View(source), again)
-		second, err := plan.New(after, goal)
-		require.NoError(t, err, again)
-		require.Empty(t, second.Moves, again)
-		require.Empty(t, second.Patches, again)
+		requireSettled(t, after, goal, again)
 		if len(p.Moves) > 0 && len(goal.Leave) > 0 {
 			moved++
 		}
@@ -93,13 +81,12 @@ func checkLeft(t *testing.T, before, after *layout.Layout, goal align.Goal, agai
 
 // A boot partition at LBA 63 stays there, and is mentioned; the data behind it move.
 func TestDataOnly(t *testing.T) {
-	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 2000},
-		tableforge.Slot{Type: 7, Start: 2063, Sectors: 2000})
+	f := tableforge.NewMBR(8192, slot(7, 63, 2000), slot(7, 2063, 2000))
 	fsforge.PutNTFS(f, 63, 2000)
 	fsforge.PutNTFS(f, 2063, 2000)
 	l := read(t, disktest.Memory(f))
 	l.Boot.Chain = []boot.Link{{Text: "the disk"}, {Partition: 1, Text: "a loader"}, {Partition: 1, Text: "more of it"}}
-	goal := align.Goal{Must: align.DefaultBoundary, Want: align.Kept}.DataOnly(l)
+	goal := kept.DataOnly(l)
 	require.Equal(t, "it is in the boot chain: a loader", goal.Leave[1])
 	p := newPlan(t, l, goal)
 	require.Empty(t, p.Refusals(false))
@@ -111,10 +98,8 @@ func TestDataOnly(t *testing.T) {
 
 // What is left alone is mentioned where it is off the boundary, and only then.
 func TestWhatIsLeftAlone(t *testing.T) {
-	f := tableforge.NewMBR(16384, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000},
-		tableforge.Slot{Type: 5, Start: 4100, Sectors: 4000},
-		tableforge.Slot{Type: 7, Start: 9000, Sectors: 1000})
-	tableforge.PutEBR(f, 4100, tableforge.Slot{Type: 7, Start: 63, Sectors: 2000}, tableforge.Slot{})
+	f := tableforge.NewMBR(16384, slot(7, 2048, 2000), slot(5, 4100, 4000), slot(7, 9000, 1000))
+	tableforge.PutEBR(f, 4100, slot(7, 63, 2000), tableforge.Slot{})
 	l := read(t, disktest.Memory(f))
 	for _, c := range []struct {
 		leave map[int]string
@@ -122,10 +107,8 @@ func TestWhatIsLeftAlone(t *testing.T) {
 	}{{nil, nil}, {map[int]string{1: "why", 2: "why", 5: "why"}, []int{5}}} {
 		p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept, Leave: c.leave})
 		var got []int
-		for _, n := range p.Notes {
-			if n.Code == "left-alone" {
-				got = append(got, n.Partition)
-			}
+		for _, n := range coded(p.Notes, "left-alone") {
+			got = append(got, n.Partition)
 		}
 		require.Equal(t, c.want, got)
 	}
@@ -133,8 +116,7 @@ func TestWhatIsLeftAlone(t *testing.T) {
 
 // Data in front of the system have no room: the refusal says whose fault it is.
 func TestNoRoomInFrontOfTheSystem(t *testing.T) {
-	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 2000},
-		tableforge.Slot{Type: 7, Start: 2063, Sectors: 2000})
+	f := tableforge.NewMBR(8192, slot(7, 63, 2000), slot(7, 2063, 2000))
 	fsforge.PutNTFS(f, 63, 2000)
 	l := read(t, disktest.Memory(f))
 	p := newPlan(t, l, align.Goal{
@@ -156,25 +138,25 @@ func TestMalformedBareVolume(t *testing.T) {
 		Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4},
 		Boot: &boot.Result{Code: boot.Empty}, Issues: []ondisk.Issue{bad},
 	}
-	p := newPlan(t, bare, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
+	p := newPlan(t, bare, kept)
 	require.Len(t, p.Refusals(false), 1)
 	require.Empty(t, p.Refusals(true), "as opaque bytes")
 	require.True(t, bare.Issues[0].OnMove, "the layout is as it was")
 
 	warn := ondisk.Issue{Code: "volume", Effect: ondisk.Warn, OnMove: true, Text: "only if it moved"}
 	bare.Issues = []ondisk.Issue{warn}
-	p, err := plan.New(bare, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
+	p, err := plan.New(bare, kept)
 	require.NoError(t, err)
 	require.Empty(t, p.Notes)
 	bare.Issues[0].OnMove = false
-	p = newPlan(t, bare, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
+	p = newPlan(t, bare, kept)
 	require.Len(t, p.Notes, 1)
 
 	// A volume in a partition that stays is no reason.
-	l := read(t, disktest.Memory(tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000})))
+	l := read(t, disktest.Memory(tableforge.NewMBR(8192, slot(7, 2048, 2000))))
 	bad.Partition = 1
 	l.Issues = append(l.Issues, bad)
-	p = newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
+	p = newPlan(t, l, kept)
 	require.Empty(t, p.Refusals(false))
 }
 
@@ -187,7 +169,7 @@ func TestDisksThatGrow(t *testing.T) {
 			Boot: &boot.Result{Code: boot.Empty},
 		},
 		"MBR": read(t, disktest.Memory(
-			tableforge.NewMBR(mbrSectors, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000}))),
+			tableforge.NewMBR(mbrSectors, slot(7, 2048, 2000)))),
 		"array": {
 			Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: "linux_raid_member", AtEnd: true},
 			Boot: &boot.Result{Code: boot.Empty},
@@ -199,7 +181,7 @@ func TestDisksThatGrow(t *testing.T) {
 	}
 	for name, l := range disks {
 		for _, copied := range []bool{false, true} {
-			p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
+			p := newPlan(t, l, kept)
 			if copied {
 				p = plan.Copy(l.Size)
 			}

@@ -163,6 +163,9 @@ func letters(l *layout.Layout) map[string]boot.Place {
 	return out
 }
 
+// at is a place on a disk, in sectors.
+func at(disk uint32, lba int64) boot.Place { return boot.Place{Disk: disk, Off: lba * 512} }
+
 const (
 	sysSignature = 0xa1a1a1a1
 	datSignature = 0xb2b2b2b2
@@ -171,24 +174,17 @@ const (
 // The letters of a machine of two disks follow the partitions of both.
 func TestLettersFollowPartitionsOfAnotherDisk(t *testing.T) {
 	hive := newWindowsVolume(t).with(t, false, map[string]boot.Place{
-		"C": {Disk: sysSignature, Off: oldest * 512}, "D": {
-			Disk: datSignature,
-			Off:  63 * 512,
-		}, "E": {Disk: datSignature, Off: 10063 * 512},
-		"F": {Disk: datSignature, Off: 5000 * 512}, "G": {Disk: 0xc3c3c3c3, Off: 63 * 512},
+		"C": at(sysSignature, oldest), "D": at(datSignature, 63), "E": at(datSignature, 10063),
+		"F": at(datSignature, 5000), "G": at(0xc3c3c3c3, 63),
 	})
 	sys := systemDisk(sysSignature, hive)
-	dat := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 63, Sectors: 9000},
-		tableforge.Slot{Type: 7, Start: 10063, Sectors: 9000})
+	dat := dataDisk(datSignature, slot(7, 63, 9000), slot(7, 10063, 9000))
 	fsforge.PutNTFS(dat, 63, 9000)
 	got := planMachine(t, sys, dat)
 	after := read(t, got[0].plan.View(got[0].disk))
 	require.Equal(t, map[string]boot.Place{
-		"C": {Disk: sysSignature, Off: 1 << 20}, "D": {Disk: datSignature, Off: 1 << 20}, "E": {
-			Disk: datSignature,
-			Off:  6 << 20,
-		},
-		"F": {Disk: datSignature, Off: 5000 * 512}, "G": {Disk: 0xc3c3c3c3, Off: 63 * 512},
+		"C": at(sysSignature, 2048), "D": at(datSignature, 2048), "E": at(datSignature, 12288),
+		"F": at(datSignature, 5000), "G": at(0xc3c3c3c3, 63),
 	}, letters(after))
 	require.NoError(t, verify.Promise(got[0].plan, got[0].layout, after))
 	require.NotContains(t, got[1].codes(), layout.KnownElsewhere, "the system that may know it is here")
@@ -203,41 +199,25 @@ func TestLettersFollowPartitionsOfAnotherDisk(t *testing.T) {
 // is rewritten, and a warning says so.
 func TestLettersThatCannotFollow(t *testing.T) {
 	volume := newWindowsVolume(t)
-	d := map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}}
-	dat := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 63, Sectors: 9000})
-	aligned := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 2048, Sectors: 9000})
+	dat := dataDisk(datSignature, slot(7, 63, 9000))
+	aligned := dataDisk(datSignature, slot(7, 2048, 9000))
+	names := func(dirty bool, lba int64) []byte {
+		return volume.with(t, dirty, map[string]boot.Place{"D": at(datSignature, lba)})
+	}
 	for name, c := range map[string]struct {
 		sys   []byte
 		disks []forge.Bytes
 		codes []string
 	}{
-		"two of one signature": {volume.with(t, false, d), []forge.Bytes{dat, dat}, []string{"other-disk"}},
-		"a dirty hive": {
-			volume.with(t, true, d),
-			[]forge.Bytes{dat},
-			[]string{"mounted-devices", "other-disk"},
-		},
-		"a place that a move fills": {
-			volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}),
-			[]forge.Bytes{dat},
-			[]string{"other-disk"},
-		},
-		"aligned without this disk": {volume.with(t, false, d), []forge.Bytes{aligned}, []string{"no-partition-there"}},
+		"two of one signature":      {names(false, 63), []forge.Bytes{dat, dat}, []string{"other-disk"}},
+		"a dirty hive":              {names(true, 63), []forge.Bytes{dat}, []string{"mounted-devices", "other-disk"}},
+		"a place that a move fills": {names(false, 2048), []forge.Bytes{dat}, []string{"other-disk"}},
+		"aligned without this disk": {names(false, 63), []forge.Bytes{aligned}, []string{"no-partition-there"}},
 		"a dirty hive, and a place that is none": {
-			volume.with(t, true, map[string]boot.Place{"D": {Disk: datSignature, Off: 5000 * 512}}),
-			[]forge.Bytes{dat},
-			[]string{"mounted-devices", "no-partition-there"},
+			names(true, 5000), []forge.Bytes{dat}, []string{"mounted-devices", "no-partition-there"},
 		},
-		"two of one signature that stay": {
-			volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}),
-			[]forge.Bytes{aligned, aligned},
-			[]string{},
-		},
-		"nothing moves on the other": {volume.with(t, true,
-			map[string]boot.Place{"D": {
-				Disk: datSignature,
-				Off:  1 << 20,
-			}}), []forge.Bytes{aligned}, []string{"mounted-devices"}},
+		"two of one signature that stay": {names(false, 2048), []forge.Bytes{aligned, aligned}, []string{}},
+		"nothing moves on the other":     {names(true, 2048), []forge.Bytes{aligned}, []string{"mounted-devices"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := planMachine(t, append([]forge.Bytes{systemDisk(sysSignature, c.sys)}, c.disks...)...)[0]
@@ -251,21 +231,21 @@ func TestLettersThatCannotFollow(t *testing.T) {
 // What is said of other disks names the first place, counts the others, is said once and not without end.
 func TestManyLettersThatCannotFollow(t *testing.T) {
 	volume := newWindowsVolume(t)
-	dat := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 63, Sectors: 9000})
+	dat := dataDisk(datSignature, slot(7, 63, 9000))
 	x := planMachine(t, systemDisk(sysSignature, volume.with(t, false, map[string]boot.Place{
-		"D": {Disk: datSignature, Off: 5000 * 512}, "E": {Disk: datSignature, Off: 6000 * 512},
+		"D": at(datSignature, 5000), "E": at(datSignature, 6000),
 	})), dat)[0]
 	i := slices.IndexFunc(x.plan.Notes, func(f align.Finding) bool { return f.Code == "no-partition-there" })
 	require.Contains(t, x.plan.Notes[i].Text, "drive letter D:")
 	require.Contains(t, x.plan.Notes[i].Text, "where no partition starts (and 1 more): it stays as found")
 
 	x = planMachine(t, systemDisk(sysSignature,
-		volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})), dat)[0]
+		volume.with(t, false, map[string]boot.Place{"D": at(datSignature, 63)})), dat)[0]
 	for _, now := range x.plan.References(x.layout) {
 		require.True(t, now.Disk == 0 || now.Stays == "", "what follows stays no more")
 	}
 	x = planMachine(t, systemDisk(sysSignature,
-		volume.with(t, true, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})), dat)[0]
+		volume.with(t, true, map[string]boot.Place{"D": at(datSignature, 63)})), dat)[0]
 	r := x.layout.Boot.Refs[slices.IndexFunc(x.layout.Boot.Refs, func(r boot.Ref) bool { return r.Disk != 0 })]
 	require.NotEmpty(t, r.Stays)
 	for _, now := range x.plan.References(x.layout) {
@@ -318,14 +298,14 @@ func bootEntry(at boot.Place) hiveforge.Key {
 // Windows would not start.
 func TestABootEntryFollowsToAnotherDisk(t *testing.T) {
 	volume := volumeWithHive(t, "BOOT", "BCD")
-	at := boot.Place{Disk: datSignature, Off: 63 * 512}
-	dat := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 63, Sectors: 9000})
-	x := planMachine(t, systemDisk(sysSignature, volume.put(t, false, bootEntry(at))), dat)[0]
+	place := at(datSignature, 63)
+	dat := dataDisk(datSignature, slot(7, 63, 9000))
+	x := planMachine(t, systemDisk(sysSignature, volume.put(t, false, bootEntry(place))), dat)[0]
 	refs := read(t, x.plan.View(x.disk)).Boot.Refs
-	require.Equal(t, boot.Place{Disk: datSignature, Off: 1 << 20}, refs[0].Names())
+	require.Equal(t, at(datSignature, 2048), refs[0].Names())
 	require.Empty(t, x.plan.Refusals(false))
 
-	x = planMachine(t, systemDisk(sysSignature, volume.put(t, true, bootEntry(at))), dat)[0]
+	x = planMachine(t, systemDisk(sysSignature, volume.put(t, true, bootEntry(place))), dat)[0]
 	require.Len(t, x.plan.Refusals(false), 1)
 	require.Equal(t, "other-disk", x.plan.Refusals(false)[0].Code)
 	require.Empty(t, x.plan.Refusals(true))
@@ -334,22 +314,22 @@ func TestABootEntryFollowsToAnotherDisk(t *testing.T) {
 // A disk that stays gets the new places of another one, and nothing else.
 func TestAnAlignedDiskNamesTheNewPlaces(t *testing.T) {
 	volume := newWindowsVolume(t)
-	b := volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})
-	sys := dataDisk(sysSignature, tableforge.Slot{Type: 6, Start: 2048, Sectors: windowsSectors})
+	b := volume.with(t, false, map[string]boot.Place{"D": at(datSignature, 63)})
+	sys := dataDisk(sysSignature, slot(6, 2048, windowsSectors))
 	sys.Put(2048*512, b)
-	dat := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 63, Sectors: 9000})
+	dat := dataDisk(datSignature, slot(7, 63, 9000))
 	x := planMachine(t, sys, dat)[0]
 	require.Empty(t, x.plan.Moves)
 	require.True(t, x.plan.Renames)
 	require.Len(t, x.plan.Patches, 1)
-	require.Equal(t, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}},
+	require.Equal(t, map[string]boot.Place{"D": at(datSignature, 2048)},
 		letters(read(t, x.plan.View(x.disk))))
 	require.False(t, planMachine(t, sys)[0].plan.Renames)
 
 	// What the disk stores of its own partitions does not hide that.
 	own := volume.with(t, false, map[string]boot.Place{
-		"C": {Disk: datSignature, Off: 63 * 512},
-		"D": {Disk: sysSignature, Off: oldest * 512},
+		"C": at(datSignature, 63),
+		"D": at(sysSignature, oldest),
 	})
 	x = planMachine(t, systemDisk(sysSignature, own), dat)[0]
 	require.True(t, x.plan.Renames)
@@ -361,24 +341,24 @@ func TestMachinesKeepTheirLetters(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "disks")
 		parts := make([][]tableforge.Slot, n)
-		at := map[boot.Place]string{} // which partition starts there
+		which := map[boot.Place]string{} // which partition starts there
 		var places []boot.Place
 		for i := range parts {
 			next := uint32(oldest)
 			if i == 0 {
 				next += windowsSectors + 1
-				places = append(places, boot.Place{Disk: 1, Off: oldest * 512})
+				places = append(places, at(1, oldest))
 			}
 			for k := range rapid.IntRange(1, 3).Draw(t, "partitions") {
 				start := next + rapid.Uint32Range(0, 5000).Draw(t, "gap")
 				sectors := rapid.Uint32Range(100, 5000).Draw(t, "sectors")
-				parts[i] = append(parts[i], tableforge.Slot{Type: 7, Start: start, Sectors: sectors})
+				parts[i] = append(parts[i], slot(7, start, sectors))
 				places = append(places, boot.Place{Disk: uint32(i + 1), Off: int64(start) * 512})
 				next = start + sectors + uint32(k)
 			}
 		}
 		for i, p := range places {
-			at[p] = fmt.Sprint(i)
+			which[p] = fmt.Sprint(i)
 		}
 		named := map[string]boot.Place{}
 		for _, letter := range "CDEFGH" {
@@ -393,15 +373,13 @@ func TestMachinesKeepTheirLetters(t *testing.T) {
 		for _, x := range got {
 			for _, p := range read(t, x.plan.View(x.disk)).Partitions {
 				was, _ := x.layout.Partition(p.Number)
-				now[boot.Place{
-					Disk: x.layout.Table.Signature,
-					Off:  p.Off,
-				}] = at[boot.Place{Disk: x.layout.Table.Signature, Off: was.Off}]
+				signature := x.layout.Table.Signature
+				now[boot.Place{Disk: signature, Off: p.Off}] = which[boot.Place{Disk: signature, Off: was.Off}]
 			}
 		}
 		after := letters(read(t, got[0].plan.View(got[0].disk)))
 		for letter, was := range named {
-			require.Equal(t, at[was], now[after[letter]], "%s: was %v and is %v", letter, was, after[letter])
+			require.Equal(t, which[was], now[after[letter]], "%s: was %v and is %v", letter, was, after[letter])
 		}
 	})
 }

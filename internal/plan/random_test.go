@@ -66,10 +66,7 @@ func (d *randomDisk) fill(t *rapid.T) {
 	mbr := tableforge.NewMBR(1)
 	cylinders := rapid.Bool().Draw(t, "ends on cylinders")
 	for _, p := range d.parts {
-		tableforge.PutSlot(mbr, 0, p.slot, tableforge.Slot{
-			Type: 0x83, Start: uint32(p.start),
-			Sectors: uint32(p.sectors),
-		})
+		tableforge.PutSlot(mbr, 0, p.slot, slot(0x83, uint32(p.start), uint32(p.sectors)))
 		at := tableforge.MBREntries + int64(p.slot)*tableforge.MBREntry
 		mbr.Put(at+1, d.chs(p.start))
 		mbr.Put(at+5, d.chs(p.end()-1))

@@ -107,11 +107,11 @@ func (d dice) mbr() *sparse {
 		lba = table.MaxLBA - d.Int64N(200_000)
 	}
 	for i := range n {
-		slot := slots[i]
+		at := slots[i]
 		if i == box {
 			start := d.start(lba)
 			end := d.chain(s, start)
-			tableforge.PutSlot(sector0, 0, slot,
+			tableforge.PutSlot(sector0, 0, at,
 				tableforge.Slot{
 					Type: []byte{0x05, 0x0f, 0x85}[d.IntN(3)], Start: uint32(start),
 					Sectors: uint32(end - start),
@@ -120,7 +120,7 @@ func (d dice) mbr() *sparse {
 			continue
 		}
 		start, size := d.start(lba), d.sizeOf()
-		tableforge.PutSlot(sector0, 0, slot, tableforge.Slot{Type: 0x83, Start: uint32(start), Sectors: uint32(size)})
+		tableforge.PutSlot(sector0, 0, at, slot(0x83, uint32(start), uint32(size)))
 		d.gap(s, lba, start)
 		lba = start + size
 	}
@@ -162,16 +162,12 @@ func (d dice) chain(s *sparse, start int64) int64 {
 			at = 1
 		}
 		if l.sectors > 0 {
-			tableforge.PutSlot(f, 0, at,
-				tableforge.Slot{Type: 0x83, Start: uint32(l.start - l.record), Sectors: uint32(l.sectors)})
+			tableforge.PutSlot(f, 0, at, slot(0x83, uint32(l.start-l.record), uint32(l.sectors)))
 		}
 		if i+1 < len(all) {
 			next := all[i+1]
 			span := d.span(next.start+next.sectors-next.record, next.sectors, end-next.record)
-			tableforge.PutSlot(f, 0, 1-at, tableforge.Slot{
-				Type: 0x05, Start: uint32(next.record - start),
-				Sectors: uint32(max(span, 1)),
-			})
+			tableforge.PutSlot(f, 0, 1-at, slot(0x05, uint32(next.record-start), uint32(max(span, 1))))
 		}
 	}
 	return max(end, start+1)

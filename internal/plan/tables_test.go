@@ -134,21 +134,10 @@ func checkTable(t *testing.T, i int) {
 		require.True(t, is[i].box || !was.box || was.logical, "%s: link %d led to the end of all", again, i)
 	}
 
-	settled, err := plan.New(after, goal)
-	require.NoError(t, err, again)
-	require.Empty(t, settled.Moves, again)
-	require.Empty(t, settled.Patches, again)
+	requireSettled(t, after, goal, again)
 	require.False(t, after.Table.Damaged(), again)
 
-	starts := map[int]int64{}
-	for _, q := range after.Partitions {
-		starts[q.Number] = q.Off
-	}
-	repeated, err := plan.At(before, starts, true)
-	require.NoError(t, err, again)
-	require.Equal(t, p.Size, repeated.Size, again)
-	require.Equal(t, p.Pieces, repeated.Pieces, again)
-	require.Equal(t, p.Patches, repeated.Patches, again)
+	requireRepeated(t, p, before, after, again)
 }
 
 // checkPlaces wants what moved aligned, nothing on top of each other, all inside of the disk, and everything else as
@@ -193,8 +182,8 @@ func links(t *testing.T, d disk.Disk, l *layout.Layout) []span {
 		b := make(forge.Bytes, sector)
 		_, err := d.ReadAt(b, r.Off)
 		require.NoError(t, err)
-		for slot := range 2 {
-			e := b[tableforge.MBREntries+slot*tableforge.MBREntry:]
+		for k := range 2 {
+			e := b[tableforge.MBREntries+k*tableforge.MBREntry:]
 			if e[4] != 0x05 {
 				continue
 			}

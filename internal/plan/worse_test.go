@@ -83,7 +83,7 @@ func TestDataKeepTheirDistance(t *testing.T) {
 	second := &l.Partitions[1]
 	second.Volume = &volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 4096 - second.Off%4096}
 	require.NotZero(t, second.Off%4096)
-	p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.Kept})
+	p := newPlan(t, l, kept)
 	require.Len(t, p.Moves, 2)
 	require.NotZero(t, p.Moves[1].Delta())
 	require.Zero(t, p.Moves[1].Delta()%(1<<20))
@@ -107,9 +107,7 @@ func TestNeighboursKeepTheirAlignment(t *testing.T) {
 		"on the target and on nothing larger": {2*mib + 8, 3 * mib, 8 * mib, 0, 2*mib + 16, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := tableforge.NewMBR(int(tc.disk),
-				tableforge.Slot{Type: 0x83, Start: 63, Sectors: tc.second - 63},
-				tableforge.Slot{Type: 0x83, Start: tc.second, Sectors: tc.sectors})
+			f := tableforge.NewMBR(int(tc.disk), slot(0x83, 63, tc.second-63), slot(0x83, tc.second, tc.sectors))
 			l := read(t, disktest.Memory(f))
 			hold(l, map[int]inner{2: {4096, tc.data}})
 			p := newPlan(t, l, align.Goal{Must: align.SmallestBoundary, Want: align.SmallestBoundary})
