@@ -23,12 +23,6 @@ import (
 // Boot code of Windows.
 var windows2000, windows7 = boot.Named("windows-2000"), boot.Named("windows-7")
 
-func storageOf(t require.TestingT, name string) align.Storage {
-	s, err := align.ParseStorage(name)
-	require.NoError(t, err)
-	return s
-}
-
 // disk255 returns an MBR disk of 255 heads and 63 sectors with the given code and partitions.
 func disk255(code *boot.Code, parts ...boot.Partition) *layout.Layout {
 	for i := range parts {
@@ -140,7 +134,7 @@ func TestAdvice(t *testing.T) {
 	for _, tc := range slices.Concat(adviceOnSystems(), adviceOnData()) {
 		t.Run(tc.name, func(t *testing.T) {
 			a := align.For(tc.l, align.Case{
-				Boundary: align.BoundaryOf(tc.boundary), Storage: storageOf(t, tc.storage),
+				Boundary: align.BoundaryOf(tc.boundary), Storage: storage(t, tc.storage),
 				Refusals: tc.refusals, Broken: tc.broken,
 			})
 			require.Equal(t, tc.action, a.Action, a.Text)
@@ -309,7 +303,7 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 			parts...)
 		c := align.Case{
 			Boundary: align.BoundaryOf(4096 << rapid.IntRange(0, 8).Draw(t, "boundary")),
-			Storage:  storageOf(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage")),
+			Storage:  storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage")),
 		}
 		if rapid.Bool().Draw(t, "refused") {
 			c.Refusals = []align.Finding{{Code: "x"}}

@@ -100,27 +100,24 @@ func TestWhatAFindingSays(t *testing.T) {
 		want string
 	}{
 		{
-			"4 KiB clusters", part(63, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}), "misaligned",
+			"4 KiB clusters", part(63, vol(volume.NTFS, 4096, 0)), "misaligned",
 			"each 4 KiB cluster touches two 4 KiB blocks of the storage instead of one",
 		},
 		{
-			"32 KiB clusters", part(63, volume.Volume{Kind: volume.FAT16, BlockSize: 32768}), "misaligned",
+			"32 KiB clusters", part(63, vol(volume.FAT16, 32768, 0)), "misaligned",
 			"each 32 KiB cluster touches 9 blocks of 4 KiB of the storage instead of 8",
 		},
+		{"blocks of ext", part(63, vol(volume.Ext3, 4096, 0)), "misaligned", "each 4 KiB block touches two"},
 		{
-			"blocks of ext", part(63, volume.Volume{Kind: volume.Ext3, BlockSize: 4096}), "misaligned",
-			"each 4 KiB block touches two",
-		},
-		{
-			"blocks of 1 KiB", part(63, volume.Volume{Kind: volume.Ext3, BlockSize: 1024}), "misaligned",
+			"blocks of 1 KiB", part(63, vol(volume.Ext3, 1024, 0)), "misaligned",
 			"one 1 KiB block in 4 lies across two 4 KiB blocks",
 		},
 		{
-			"below the boundary", part(64, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}), "below-boundary",
+			"below the boundary", part(64, vol(volume.NTFS, 4096, 0)), "below-boundary",
 			"32 KiB past a multiple of 64 KiB",
 		},
 		{
-			"data of a fat", part(128, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 1024 * 9}),
+			"data of a fat", part(128, vol(volume.FAT32, 4096, 1024*9)),
 			"nested-misaligned", "first fat32 cluster lies at byte 74752, 1024 bytes past",
 		},
 	} {

@@ -10,20 +10,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 )
-
-func partitionAt(off int64, v volume.Volume) boot.Partition {
-	return boot.Partition{
-		Partition: table.Partition{Range: disk.Range{Off: off, Len: 1 << 30}, Number: 1, Kind: table.Primary},
-		Volume:    &v,
-	}
-}
 
 // storageNames are the storages with names, sizes, and both with the byte on which a block starts.
 var storageNames = append(align.StorageNames(), "512", "4K", "8K", "32K", "256K", "1M", "4M", "32K+63s", "zvol+512",
@@ -62,7 +52,7 @@ func TestImpactEqualsASimulation(t *testing.T) {
 			}).Draw(t, "block"),
 			DataStart: 512 * rapid.Int64Range(0, 5000).Draw(t, "data"),
 		}
-		p := partitionAt(512*rapid.Int64Range(0, 1<<33).Draw(t, "start"), v)
+		p := at(rapid.Int64Range(0, 1<<33).Draw(t, "start"), 7, v)
 		i := align.ImpactOf(p, s)
 		for _, got := range i.Table() {
 			random := min(v.BlockSize, got.Size)
@@ -118,7 +108,7 @@ func TestImpactOfPublishedExamples(t *testing.T) {
 		{"LBA 2048 is on everything", 2048, 4096, "128K", 131072, 63.0 / 32, 1, 63.0 / 32, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := align.ImpactOf(partitionAt(tc.lba*512, volume.Volume{BlockSize: tc.block}),
+			got := align.ImpactOf(at(tc.lba, 7, volume.Volume{BlockSize: tc.block}),
 				storage(t, tc.storage)).Of(tc.io)
 			assert.Equal(t, []float64{tc.random, tc.sequential, tc.randomThen, tc.sequentThen}, []float64{
 				got.Random.Now, got.Sequential.Now, got.Random.Aligned, got.Sequential.Aligned,
@@ -131,7 +121,7 @@ func TestImpactOfPublishedExamples(t *testing.T) {
 // mind.
 func TestAlignedIsNeverWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := partitionAt(512*rapid.Int64Range(0, 1<<33).Draw(t, "start"),
+		p := at(rapid.Int64Range(0, 1<<33).Draw(t, "start"), 7,
 			volume.Volume{BlockSize: 512 << rapid.IntRange(0, 8).Draw(t, "shift")})
 		s := storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage"))
 		i := align.ImpactOf(p, s)
@@ -154,51 +144,51 @@ func TestImpactInWords(t *testing.T) {
 	}{
 		{
 			"clusters of the storage's size", "4K", 63,
-			volume.Volume{Kind: volume.NTFS, BlockSize: 4096},
+			vol(volume.NTFS, 4096, 0),
 			"each 4 KiB cluster touches two 4 KiB blocks of the storage instead of one",
 		},
 		{
 			"larger clusters", "4K", 63,
-			volume.Volume{Kind: volume.FAT16, BlockSize: 32768},
+			vol(volume.FAT16, 32768, 0),
 			"each 32 KiB cluster touches 9 blocks of 4 KiB of the storage instead of 8",
 		},
 		{
 			"smaller blocks", "64K", 63,
-			volume.Volume{Kind: volume.Ext3, BlockSize: 4096},
+			vol(volume.Ext3, 4096, 0),
 			"one 4 KiB block in 16 lies across two 64 KiB blocks of the storage instead of in one, and each of a " +
 				"stream of 64 " +
 				"KiB I/Os touches two",
 		},
 		{
 			"smaller clusters behind tables", "64K", 63,
-			volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 4096},
+			vol(volume.FAT32, 4096, 4096),
 			"one 4 KiB cluster in 16 lies across two 64 KiB blocks of the storage instead of in one",
 		},
 		{
 			"clusters in order, the storage's blocks not", "64K", 64,
-			volume.Volume{Kind: volume.NTFS, BlockSize: 4096},
+			vol(volume.NTFS, 4096, 0),
 			"each of a stream of 64 KiB I/Os touches two 64 KiB blocks of the storage instead of one",
 		},
 		{
 			"content that is not known", "4K", 63,
-			volume.Volume{Kind: volume.Unknown},
+			vol(volume.Unknown, 0, 0),
 			"each 4 KiB block (a size that is assumed: the content names none) touches two",
 		},
 		{
 			"odd blocks", "4K", 63,
-			volume.Volume{Kind: volume.MDRaid, BlockSize: 12288},
+			vol(volume.MDRaid, 12288, 0),
 			"each 12 KiB block touches 4 blocks of 4 KiB of the storage instead of 3",
 		},
 		{
 			"odd blocks, smaller", "4K", 63,
-			volume.Volume{Kind: volume.MDRaid, BlockSize: 1536, DataStart: 1024},
+			vol(volume.MDRaid, 1536, 1024),
 			"random reads of 1 KiB: 1.25 blocks of 4 KiB of the storage each on average instead of 1",
 		},
-		{"by luck in order", "4K", 63, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 512 * 9}, ""},
-		{"nothing to gain", "512", 63, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}, ""},
+		{"by luck in order", "4K", 63, vol(volume.FAT32, 4096, 512*9), ""},
+		{"nothing to gain", "512", 63, vol(volume.NTFS, 4096, 0), ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := align.ImpactOf(partitionAt(tc.lba*512, tc.v), storage(t, tc.storage)).Text()
+			got := align.ImpactOf(at(tc.lba, 7, tc.v), storage(t, tc.storage)).Text()
 			if tc.want == "" {
 				require.Empty(t, got)
 			} else {
@@ -210,7 +200,7 @@ func TestImpactInWords(t *testing.T) {
 
 // What a broken volume says about itself makes no nonsense of the numbers.
 func TestImpactOfNonsense(t *testing.T) {
-	p := partitionAt(63*512, volume.Volume{BlockSize: -1, DataStart: 1 << 62})
+	p := at(63, 7, volume.Volume{BlockSize: -1, DataStart: 1 << 62})
 	i := align.ImpactOf(p, align.Generic())
 	require.True(t, i.Assumed)
 	require.EqualValues(t, 4096, i.Block)
@@ -261,7 +251,7 @@ func TestCostModelIsDocumented(t *testing.T) {
 		require.Contains(t, text, fmt.Sprintf("| `%s` | %s | %s | %s | %s |", name, s.About, units.Short(s.Block),
 			yes[s.Rewrites], yes[s.Documented]))
 	}
-	cluster := partitionAt(63*512, volume.Volume{BlockSize: 4096})
+	cluster := at(63, 7, volume.Volume{BlockSize: 4096})
 	disk, vmfs := align.ImpactOf(cluster, align.Generic()), align.ImpactOf(cluster, storage(t, "vmfs"))
 	for _, row := range []struct {
 		want      string
@@ -276,8 +266,8 @@ func TestCostModelIsDocumented(t *testing.T) {
 		want := fmt.Sprintf(row.want, row.c.More(), 100*(row.c.More()/row.published-1))
 		require.Contains(t, text, strings.ReplaceAll(want, "-", "−"))
 	}
-	database := align.ImpactOf(partitionAt(63*512, volume.Volume{BlockSize: 8192}), storage(t, "vmfs"))
-	pages := align.ImpactOf(partitionAt(63*512, volume.Volume{BlockSize: 65536}), storage(t, "vmfs"))
+	database := align.ImpactOf(at(63, 7, volume.Volume{BlockSize: 8192}), storage(t, "vmfs"))
+	pages := align.ImpactOf(at(63, 7, volume.Volume{BlockSize: 65536}), storage(t, "vmfs"))
 	few, many := database.Of(8192).Random.More(), pages.Of(65536).Random.More()
 	require.Contains(t, text, fmt.Sprintf("| 1.1 to 1.3 | %.2f to %.1f | %+.0f to %+.0f %% |", few, many,
 		100*(few/1.1-1), 100*(many/1.3-1)))
@@ -293,6 +283,6 @@ func FuzzParseStorage(f *testing.F) {
 			return
 		}
 		require.Less(t, s.Offset, s.Block)
-		align.ImpactOf(partitionAt(63*512, volume.Volume{BlockSize: 4096}), s).Text()
+		align.ImpactOf(at(63, 7, volume.Volume{BlockSize: 4096}), s).Text()
 	})
 }

@@ -28,54 +28,49 @@ type insideCase struct {
 func insideCases() []insideCase {
 	const kib = 1024
 	return []insideCase{
-		{
-			"LVM at 192 KiB is on 64 KiB", 2048, 64 * kib,
-			volume.Volume{Kind: volume.LVM2, DataStart: 192 * kib},
-			"", "",
-			nil,
-		},
+		{"LVM at 192 KiB is on 64 KiB", 2048, 64 * kib, vol(volume.LVM2, 0, 192*kib), "", "", nil},
 		{
 			"LVM at 192 KiB is off 1 MiB", 2048, 1024 * kib,
-			volume.Volume{Kind: volume.LVM2, DataStart: 192 * kib},
+			vol(volume.LVM2, 0, 192*kib),
 			"nested-misaligned", align.Info,
 			[]string{
 				"starts on a multiple of 1 MiB, but the first extent of LVM2 lies at byte 1245184, 192 KiB past a " +
 					"multiple of 1 MiB", "no move of the partition mends it", "pvmove",
 			},
 		},
-		{"LVM at 1 MiB", 2048, 1024 * kib, volume.Volume{Kind: volume.LVM2, DataStart: 1024 * kib}, "", "", nil},
-		{"RAID at its start", 2048, 64 * kib, volume.Volume{Kind: volume.MDRaid}, "", "", nil},
+		{"LVM at 1 MiB", 2048, 1024 * kib, vol(volume.LVM2, 0, 1024*kib), "", "", nil},
+		{"RAID at its start", 2048, 64 * kib, vol(volume.MDRaid, 0, 0), "", "", nil},
 		{
 			"RAID of an old mdadm", 2048, 64 * kib,
-			volume.Volume{Kind: volume.MDRaid, DataStart: 272 * 512},
+			vol(volume.MDRaid, 0, 272*512),
 			"nested-misaligned", align.Info,
 			[]string{"first chunk of Linux RAID", "8 KiB past a multiple of 64 KiB", "mdadm --create --data-offset"},
 		},
 		{
 			"LUKS1 behind a small header", 2048, 64 * kib,
-			volume.Volume{Kind: volume.LUKS, DataStart: 1032 * 512},
+			vol(volume.LUKS, 0, 1032*512),
 			"nested-misaligned", align.Info,
 			[]string{"first encrypted sector of LUKS", "4 KiB past a multiple of 64 KiB", "cryptsetup"},
 		},
 		{
 			"LUKS off 4 KiB", 2048, 64 * kib,
-			volume.Volume{Kind: volume.LUKS, DataStart: 4097 * 512},
+			vol(volume.LUKS, 0, 4097*512),
 			"nested-misaligned", align.Warning,
 			[]string{"512 bytes past a 4 KiB boundary"},
 		},
 		{
 			"LVM that makes up for its partition", 63, 64 * kib,
-			volume.Volume{Kind: volume.LVM2, DataStart: 192*kib + 65*512},
+			vol(volume.LVM2, 0, 192*kib+65*512),
 			"nested-aligned", align.Info,
 			[]string{
 				"starts at LBA 63 (byte 32256), 3584 bytes past a 4 KiB boundary, but the first extent of LVM2 lies " +
 					"at byte 262144, a multiple of 64 KiB", "would put the data off it", "--partition 3",
 			},
 		},
-		{"ZFS", 2048, 1024 * kib, volume.Volume{Kind: volume.ZFS, BlockSize: 4096, DataStart: 4096 * kib}, "", "", nil},
+		{"ZFS", 2048, 1024 * kib, vol(volume.ZFS, 4096, 4096*kib), "", "", nil},
 		{
 			"a kind without advice of its own", 2048, 64 * kib,
-			volume.Volume{Kind: volume.VMFS, DataStart: 17<<20 + 4096},
+			vol(volume.VMFS, 0, 17<<20+4096),
 			"nested-misaligned", align.Info,
 			[]string{"first block of the data of vmfs"},
 		},
@@ -88,42 +83,25 @@ func clusterCases() []insideCase {
 	return []insideCase{
 		{
 			"clusters of 4 KiB on 4 KiB behind a start off it", 63, 64 * kib,
-			volume.Volume{Kind: volume.FAT12, BlockSize: 4 * kib, DataStart: 57344 - 63*512},
+			vol(volume.FAT12, 4*kib, 57344-63*512),
 			"", "", nil,
 		},
-		{
-			"FAT with clusters of its data start", 128, 64 * kib,
-			volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 8192},
-			"", "", nil,
-		},
-		{
-			"FAT with clusters of 32 KiB on 4 KiB", 128, 64 * kib,
-			volume.Volume{Kind: volume.FAT16, BlockSize: 32 * kib, DataStart: 68 * kib},
-			"", "", nil,
-		},
-		{
-			"FAT with clusters of 2 KiB", 128, 64 * kib,
-			volume.Volume{Kind: volume.FAT16, BlockSize: 2 * kib, DataStart: 9 * kib},
-			"", "", nil,
-		},
+		{"FAT with clusters of its data start", 128, 64 * kib, vol(volume.FAT32, 4096, 8192), "", "", nil},
+		{"FAT with clusters of 32 KiB on 4 KiB", 128, 64 * kib, vol(volume.FAT16, 32*kib, 68*kib), "", "", nil},
+		{"FAT with clusters of 2 KiB", 128, 64 * kib, vol(volume.FAT16, 2*kib, 9*kib), "", "", nil},
 		{
 			"exFAT with clusters of 128 KiB", 2048, 64 * kib,
-			volume.Volume{Kind: volume.ExFAT, BlockSize: 128 * kib, DataStart: 68 * kib},
+			vol(volume.ExFAT, 128*kib, 68*kib),
 			"nested-misaligned", align.Info,
 			[]string{"first exfat cluster", "4 KiB past a multiple of 64 KiB", "--boundary-align"},
 		},
 		{
 			"FAT whose clusters stay off wherever it moves", 63, 64 * kib,
-			volume.Volume{Kind: volume.FAT16, BlockSize: 4096, DataStart: 9 * kib},
+			vol(volume.FAT16, 4096, 9*kib),
 			"nested-misaligned", align.Warning,
 			[]string{"on their own account", "lies at byte 41472, 512 bytes past"},
 		},
-		{
-			"FAT that a move mends", 63, 64 * kib,
-			volume.Volume{Kind: volume.FAT16, BlockSize: 4096, DataStart: 8 * kib},
-			"",
-			"", nil,
-		},
+		{"FAT that a move mends", 63, 64 * kib, vol(volume.FAT16, 4096, 8*kib), "", "", nil},
 	}
 }
 
@@ -158,7 +136,7 @@ func TestWhatLiesInsideOfAPartition(t *testing.T) {
 
 // A disk without a table can be a volume as a whole.
 func TestWhatLiesInsideOfADisk(t *testing.T) {
-	l := &layout.Layout{Volume: &volume.Volume{Kind: volume.LVM2, DataStart: 192 << 10}}
+	l := &layout.Layout{Volume: new(vol(volume.LVM2, 0, 192<<10))}
 	found := align.Check(l, align.Goal{Must: align.Kept, Want: align.Kept})
 	require.Len(t, found, 1)
 	require.Equal(t, "disk", found[0].Subject)

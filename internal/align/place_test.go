@@ -15,6 +15,11 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
+// vol returns a volume with blocks of a size, whose data start at a byte.
+func vol(kind volume.Kind, block, start int64) volume.Volume {
+	return volume.Volume{Kind: kind, BlockSize: block, DataStart: start}
+}
+
 // at returns an MBR partition of 1 GiB that starts at an LBA.
 func at(lba int64, kind byte, v volume.Volume) boot.Partition {
 	return boot.Partition{Volume: &v, Partition: table.Partition{
@@ -24,7 +29,7 @@ func at(lba int64, kind byte, v volume.Volume) boot.Partition {
 
 // entry returns a GPT partition of 1 GiB that starts at LBA 34.
 func entry(guid string, kind volume.Kind) boot.Partition {
-	return boot.Partition{Volume: &volume.Volume{Kind: kind}, Partition: table.Partition{
+	return boot.Partition{Volume: new(vol(kind, 0, 0)), Partition: table.Partition{
 		Range: disk.Range{Off: 34 * 512, Len: 1 << 30}, Number: 1, Kind: table.Entry, TypeGUID: guid,
 	}}
 }
@@ -62,7 +67,7 @@ func TestJudgement(t *testing.T) {
 		prp = "9e1a2d38-c612-4316-aa26-8b49521e5a8b" // PReP
 		bas = "ebd0a0a2-b9e5-4433-87c0-68b6b72699c7" // PARTITION_BASIC_DATA_GUID
 	)
-	fat := volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}
+	fat := vol(volume.FAT16, 512, 161*512)
 	for _, tc := range []struct {
 		name     string
 		p        boot.Partition
@@ -70,60 +75,34 @@ func TestJudgement(t *testing.T) {
 		verdict  align.Verdict // empty: not judged
 		moves    bool
 	}{
-		{
-			"NTFS at LBA 63", at(63, 7, volume.Volume{Kind: volume.NTFS, BlockSize: 4 * k}), 64 * k,
-			align.Misaligned, true,
-		},
-		{
-			"NTFS on 32 KiB", at(64, 7, volume.Volume{Kind: volume.NTFS, BlockSize: 4 * k}), 64 * k,
-			align.BelowBoundary, true,
-		},
-		{"unknown content", at(63, 7, volume.Volume{Kind: volume.Unknown}), 64 * k, align.Misaligned, true},
+		{"NTFS at LBA 63", at(63, 7, vol(volume.NTFS, 4*k, 0)), 64 * k, align.Misaligned, true},
+		{"NTFS on 32 KiB", at(64, 7, vol(volume.NTFS, 4*k, 0)), 64 * k, align.BelowBoundary, true},
+		{"unknown content", at(63, 7, vol(volume.Unknown, 0, 0)), 64 * k, align.Misaligned, true},
 		// mkfs.fat -F 16 -s 1 over 8 MiB: 1 boot sector, two FATs of 64, 32 of the root; 63 + 161 = 224 = 28 * 8.
-		{
-			"clusters of 512 bytes on 4 KiB",
-			at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}), 64 * k,
-			align.BelowBoundary, false,
-		},
-		{
-			"the same by 4 KiB", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}),
-			4 * k, align.Aligned, false,
-		},
-		{
-			"the same by 1 MiB", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}),
-			1024 * k, align.BelowBoundary, false,
-		},
+		{"clusters of 512 bytes on 4 KiB", at(63, 6, fat), 64 * k, align.BelowBoundary, false},
+		{"the same by 4 KiB", at(63, 6, fat), 4 * k, align.Aligned, false},
+		{"the same by 1 MiB", at(63, 6, fat), 1024 * k, align.BelowBoundary, false},
 		// pvcreate --dataalignment 1m --dataalignmentoffset 512 in a partition at LBA 63.
 		{
 			"LVM with an offset of its data",
-			at(63, 0x8e, volume.Volume{Kind: volume.LVM2, BlockSize: 4096 * k, DataStart: 1024*k + 512}), 64 * k,
+			at(63, 0x8e, vol(volume.LVM2, 4096*k, 1024*k+512)), 64 * k,
 			align.BelowBoundary, false,
 		},
-		{
-			"LVM at 1 MiB of LBA 63",
-			at(63, 0x8e, volume.Volume{Kind: volume.LVM2, BlockSize: 4096 * k, DataStart: 1024 * k}), 64 * k,
-			align.Misaligned, true,
-		},
-		{
-			"LVM on 64 KiB in a partition on 32", at(64, 0x8e, volume.Volume{Kind: volume.LVM2, DataStart: 32 * k}),
-			64 * k, align.Aligned, false,
-		},
-		{
-			"FAT of 4 KiB off both", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 4 * k, DataStart: 8 * k}),
-			64 * k, align.Misaligned, true,
-		},
+		{"LVM at 1 MiB of LBA 63", at(63, 0x8e, vol(volume.LVM2, 4096*k, 1024*k)), 64 * k, align.Misaligned, true},
+		{"LVM on 64 KiB in a partition on 32", at(64, 0x8e, vol(volume.LVM2, 0, 32*k)), 64 * k, align.Aligned, false},
+		{"FAT of 4 KiB off both", at(63, 6, vol(volume.FAT16, 4*k, 8*k)), 64 * k, align.Misaligned, true},
 		{
 			"clusters of 2 KiB on multiples of it, off 4 KiB",
-			at(63, 1, volume.Volume{Kind: volume.FAT12, BlockSize: 2 * k, DataStart: 45 * 512}), 64 * k,
+			at(63, 1, vol(volume.FAT12, 2*k, 45*512)), 64 * k,
 			align.Misaligned, false,
 		},
 		{
 			"data off a partition on the boundary",
-			at(128, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 4 * k, DataStart: 9 * k}), 64 * k,
+			at(128, 6, vol(volume.FAT16, 4*k, 9*k)), 64 * k,
 			align.Aligned, false,
 		},
 		{
-			"data start behind the partition", at(63, 6, volume.Volume{Kind: volume.FAT16, DataStart: 1<<40 + 512}),
+			"data start behind the partition", at(63, 6, vol(volume.FAT16, 0, 1<<40+512)),
 			64 * k, align.Misaligned, true,
 		},
 		// gpart add -a 4k in a slice at LBA 63 puts the file system at its sector 1.
@@ -133,39 +112,36 @@ func TestJudgement(t *testing.T) {
 		{"as many slices lose", at(63, 0xa5, slicesAt(0, 512)), 64 * k, align.Misaligned, false},
 
 		// Containers: mdadm --metadata=1.0 and 0.90, mkfs.fat as above; make-bcache without --data-offset.
-		{
-			"FAT on a mirror", at(63, 0xfd, holding(volume.MDRaid, 0, 0, fat)), 64 * k,
-			align.BelowBoundary, false,
-		},
+		{"FAT on a mirror", at(63, 0xfd, holding(volume.MDRaid, 0, 0, fat)), 64 * k, align.BelowBoundary, false},
 		{
 			"LVM on a mirror, extents from sector 2113",
-			at(63, 0xfd, holding(volume.MDRaid, 0, 0, volume.Volume{Kind: volume.LVM2, DataStart: 2113 * 512})),
+			at(63, 0xfd, holding(volume.MDRaid, 0, 0, vol(volume.LVM2, 0, 2113*512))),
 			64 * k, align.Aligned, false,
 		},
 		{
 			"ext on a mirror",
-			at(63, 0xfd, holding(volume.MDRaid, 0, 0, volume.Volume{Kind: volume.Ext4, BlockSize: 4 * k})),
+			at(63, 0xfd, holding(volume.MDRaid, 0, 0, vol(volume.Ext4, 4*k, 0))),
 			64 * k, align.Misaligned, true,
 		},
 		{
 			"ext behind a cache",
-			at(63, 0x83, holding(volume.BCache, 16*512, 0, volume.Volume{Kind: volume.Ext4, BlockSize: 4 * k})),
+			at(63, 0x83, holding(volume.BCache, 16*512, 0, vol(volume.Ext4, 4*k, 0))),
 			64 * k, align.Misaligned, true,
 		},
 		{
 			"ext behind a cache with an offset",
-			at(63, 0x83, holding(volume.BCache, 65*512, 0, volume.Volume{Kind: volume.Ext4, BlockSize: 4 * k})),
+			at(63, 0x83, holding(volume.BCache, 65*512, 0, vol(volume.Ext4, 4*k, 0))),
 			64 * k, align.Aligned, false,
 		},
 		{
 			"a cache on a mirror",
 			at(63, 0xfd, holding(volume.MDRaid, 0, 0, holding(volume.BCache, 16*512, 0,
-				volume.Volume{Kind: volume.LVM2, DataStart: 2097 * 512}))),
+				vol(volume.LVM2, 0, 2097*512)))),
 			64 * k, align.Aligned, false,
 		},
 		{
 			"stripes of 64 KiB from LBA 128, extents from 960 KiB",
-			at(63, 0xfd, holding(volume.MDRaid, 65*512, 64*k, volume.Volume{Kind: volume.LVM2, DataStart: 960 * k})),
+			at(63, 0xfd, holding(volume.MDRaid, 65*512, 64*k, vol(volume.LVM2, 0, 960*k))),
 			1024 * k, align.BelowBoundary, false,
 		},
 		{"FAT in a BSD slice", at(63, 0xa5, slicesWith(fat, 0)), 64 * k, align.BelowBoundary, false},
@@ -177,7 +153,7 @@ func TestJudgement(t *testing.T) {
 		{"Microsoft reserved at LBA 34", entry(msr, volume.Unknown), 64 * k, "", false},
 		{"BIOS boot at LBA 34", entry(bbp, volume.Unknown), 64 * k, "", false},
 		{"PReP of a GPT", entry(prp, volume.Unknown), 64 * k, "", false},
-		{"PReP of an MBR", at(63, 0x41, volume.Volume{Kind: volume.Unknown}), 64 * k, "", false},
+		{"PReP of an MBR", at(63, 0x41, vol(volume.Unknown, 0, 0)), 64 * k, "", false},
 		{"a volume in a partition of such a type", entry(msr, volume.NTFS), 64 * k, align.Misaligned, true},
 		{"basic data at LBA 34", entry(bas, volume.Unknown), 64 * k, align.Misaligned, true},
 	} {
@@ -225,10 +201,7 @@ func blocksOf(first, step, size, block int64) (n int64) {
 func TestNoMovePutsDataWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		boundary := int64(4096) << rapid.IntRange(0, 3).Draw(t, "boundary")
-		v := volume.Volume{
-			Kind: volume.FAT16, BlockSize: 512 << rapid.IntRange(0, 6).Draw(t, "cluster"),
-			DataStart: 512 * rapid.Int64Range(0, 300).Draw(t, "inside"),
-		}
+		v := vol(volume.FAT16, 512<<rapid.IntRange(0, 6).Draw(t, "cluster"), 512*rapid.Int64Range(0, 300).Draw(t, "inside"))
 		p := at(rapid.Int64Range(1, 300).Draw(t, "start"), 6, v)
 		goal := align.Goal{Must: align.BoundaryOf(boundary), Want: align.BoundaryOf(boundary)}
 		better, worse := false, false
