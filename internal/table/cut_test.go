@@ -17,8 +17,7 @@ import (
 // A disk that was cut short says so first, and its table is read as far as it is there.
 func TestCutShort(t *testing.T) {
 	const sectors, left = 8000, 4000
-	mbr := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 2000},
-		tableforge.Slot{Type: 0x83, Start: 3000, Sectors: 5000})
+	mbr := tableforge.NewMBR(sectors, slot(0x83, 63, 2000), slot(0x83, 3000, 5000))
 	gpt := func(sector int64) forge.Bytes {
 		return tableforge.NewGPT(sector, sectors, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "first"},
 			tableforge.GPTEntry{First: 3000, Last: 7900, Name: "last"})
@@ -47,8 +46,7 @@ func TestCutShort(t *testing.T) {
 			require.False(t, cut.Damaged(), "nothing is written over what is left")
 		})
 	}
-	overlap := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 5000},
-		tableforge.Slot{Type: 0x83, Start: 3000, Sectors: 5000})
+	overlap := tableforge.NewMBR(sectors, slot(0x83, 63, 5000), slot(0x83, 3000, 5000))
 	damaged, err := Read(disktest.ShortDisk(overlap[:left*512], left*512))
 	require.NoError(t, err)
 	require.NotEqual(t, "cut-short", damaged.Issues[0].Code, "what overlaps is no sound table of a longer disk")

@@ -151,11 +151,9 @@ func TestCopiesOfAGPT(t *testing.T) {
 // A sector that cannot be read is no table that is absent: the error surfaces, or the other copy is used, and the table
 // says so.
 func TestBadSectorsOfTables(t *testing.T) {
-	mbr := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 1000},
-		tableforge.Slot{Type: 5, Start: 1100, Sectors: 2000})
-	tableforge.PutEBR(mbr, 1100, tableforge.Slot{Type: 7, Start: 63, Sectors: 900},
-		tableforge.Slot{Type: 5, Start: 1000, Sectors: 900})
-	tableforge.PutEBR(mbr, 2100, tableforge.Slot{Type: 7, Start: 63, Sectors: 800}, tableforge.Slot{})
+	mbr := tableforge.NewMBR(4096, slot(7, 63, 1000), slot(5, 1100, 2000))
+	tableforge.PutEBR(mbr, 1100, slot(7, 63, 900), slot(5, 1000, 900))
+	tableforge.PutEBR(mbr, 2100, slot(7, 63, 800), tableforge.Slot{})
 	gpt := tableforge.NewGPT(512, 4096, 128, tableforge.GPTEntry{First: 2048, Last: 4000})
 	backup := tableforge.NewGPT(512, 4096, 128, tableforge.GPTEntry{First: 2048, Last: 4000})
 	clear(backup[512:1024])

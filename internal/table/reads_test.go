@@ -48,7 +48,7 @@ func TestEmptyGPTBesideAnMBR(t *testing.T) {
 	for entries, beside := range map[int]bool{0: false, 1: true} {
 		f := tableforge.NewGPT(512, 4096, 128, []tableforge.GPTEntry{{First: 100, Last: 2000}}[:entries]...)
 		clear(f[tableforge.MBREntries:tableforge.MBRMagic])
-		tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 7, Start: 63, Sectors: 2000})
+		tableforge.PutSlot(f, 0, 0, slot(7, 63, 2000))
 		got, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
 		require.NoError(t, err)
 		require.Equal(t, table.MBR, got.Scheme)
@@ -60,11 +60,7 @@ func TestEmptyGPTBesideAnMBR(t *testing.T) {
 // The note on a hybrid MBR names each slot with its partition.
 func TestNoteOnAHybridMBR(t *testing.T) {
 	t.Parallel()
-	got, err := readHybrid(hybridOf(tableforge.Slot{Type: 0xee, Start: 1, Sectors: 2000},
-		tableforge.Slot{Type: 0x07, Start: 2001, Sectors: 2000}, tableforge.Slot{
-			Type: 0x83, Start: 5000,
-			Sectors: 2000,
-		}))
+	got, err := readHybrid(hybridOf(slot(0xee, 1, 2000), slot(0x07, 2001, 2000), slot(0x83, 5000, 2000)))
 	require.NoError(t, err)
 	require.Len(t, got.Issues, 1)
 	require.Contains(t, got.Issues[0].Text, "slot 2 partition 2, slot 3 partition 3")
