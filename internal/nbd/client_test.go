@@ -255,77 +255,50 @@ func TestClientRefusesHandshakes(t *testing.T) {
 	taken := replies(optStructuredReply, repAck)
 	refused := replies(optStructuredReply, repUnsupported)
 	done := replies(optGo, repAck)
+	greeted := func(then ...[]byte) []byte { return append(greets(), slices.Concat(then...)...) }
+	old := func(then ...[]byte) []byte { return greeted(refused, slices.Concat(then...)) }
+	blocks := func(least, preferred, most uint32) []byte {
+		return old(blockSizes(least, preferred, most), exports(1<<20), done)
+	}
 	for name, c := range map[string]struct {
 		want string
-		sent [][]byte
+		sent []byte
 	}{
 		"nothing":              {"the server closed the connection", nil},
-		"a web server":         {"this is no NBD server", [][]byte{[]byte("HTTP/1.1 400 Bad Request\r\n\r\n")}},
-		"oldstyle":             {"oldstyle", [][]byte{greets()[:8], be.AppendUint64(nil, magicOldstyle)}},
-		"another magic":        {"option magic 0x1", [][]byte{greets()[:8], be.AppendUint64(nil, 1)}},
-		"no fixed newstyle":    {"fixed newstyle", [][]byte{greets()[:16], {0, 0}}},
-		"its end in an answer": {"closed the connection", [][]byte{greets(), taken[:19]}},
-		"TLS": {"demands TLS", [][]byte{
-			greets(), replies(optStructuredReply, repTLSRequired),
-		}},
-		"an answer's magic": {"answer magic", [][]byte{greets(), make([]byte, 20)}},
-		"another option":    {"an answer to option 7, want 8", [][]byte{greets(), replies(optGo, repAck)}},
-		"a huge answer": {"an answer of 40000 bytes", [][]byte{
-			greets(), replies(8, repAck, make([]byte, 40000)...),
-		}},
-		"another context": {"answer 4 to the selection", [][]byte{
-			greets(), taken, replies(optSetMetaContext, repMetaContext, 0, 0, 0, 1, 'x'),
-		}},
-		"an unknown export": {`no such export ("none")`, [][]byte{
-			greets(), refused, replies(optGo, repUnknown, []byte("none")...),
-		}},
-		"an unknown error": {"error 77", [][]byte{greets(), refused, replies(optGo, repFails+77)}},
-		"no size":          {"the export has no size", [][]byte{greets(), refused, done}},
-		"a short size": {"8 bytes about the export", [][]byte{
-			greets(), refused, replies(optGo, repInfo, make([]byte, 10)...),
-		}},
-		"a huge size": {"an export of 9223372036854775807 bytes", [][]byte{
-			greets(), refused, exports(1<<63 - 1),
-		}},
-		"no flags": {"flags 0x0", [][]byte{
-			greets(), refused, replies(optGo, repInfo, make([]byte, 12)...),
-		}},
-		"a part of an info": {"answer 3 of 1 bytes", [][]byte{greets(), refused, replies(optGo, repInfo, 0)}},
-		"short block sizes": {"4 bytes about block sizes", [][]byte{
-			greets(), refused, replies(optGo, repInfo, 0, 3, 0, 0, 0, 0), exports(1 << 20), done,
-		}},
-		"no smallest block": {"block sizes 0, 512 and 1024", [][]byte{
-			greets(), refused, blockSizes(0, 512, 1024), exports(1 << 20), done,
-		}},
-		"odd blocks": {"block sizes 3, 512 and 1024", [][]byte{
-			greets(), refused, blockSizes(3, 512, 1024), exports(1 << 20), done,
-		}},
-		"too large blocks": {"block sizes 131072", [][]byte{
-			greets(), refused, blockSizes(128<<10, 128<<10, 128<<10), exports(1 << 20), done,
-		}},
-		"less is preferred": {"block sizes 512, 256 ", [][]byte{
-			greets(), refused, blockSizes(512, 256, 1024), exports(1 << 20), done,
-		}},
-		"less is the most": {"block sizes 1, 512 and 256", [][]byte{
-			greets(), refused, exports(1 << 20), blockSizes(1, 512, 256), done,
-		}},
-		"a part of a block": {"block sizes 512, 512 and 700", [][]byte{
-			greets(), refused, blockSizes(512, 512, 700), exports(1 << 20), done,
-		}},
-		"reads of nothing": {"block sizes 1, 1 and 0", [][]byte{
-			greets(), refused, blockSizes(1, 1, 0), exports(1 << 20), done,
-		}},
-		"reads of a byte": {"reads of 1 bytes at most", [][]byte{
-			greets(), refused, blockSizes(1, 1, 1), exports(1 << 20), done,
-		}},
-		"answers for ever": {"more than 64 answers", [][]byte{
-			greets(), refused, bytes.Repeat(exports(1), 70),
-		}},
-		"a size off a block": {"reads blocks of 512 bytes", [][]byte{
-			greets(), refused, exports(5131), blockSizes(512, 512, 4096), done,
-		}},
+		"a web server":         {"this is no NBD server", []byte("HTTP/1.1 400 Bad Request\r\n\r\n")},
+		"oldstyle":             {"oldstyle", slices.Concat(greets()[:8], be.AppendUint64(nil, magicOldstyle))},
+		"another magic":        {"option magic 0x1", slices.Concat(greets()[:8], be.AppendUint64(nil, 1))},
+		"no fixed newstyle":    {"fixed newstyle", append(greets()[:16], 0, 0)},
+		"its end in an answer": {"closed the connection", greeted(taken[:19])},
+		"TLS":                  {"demands TLS", greeted(replies(optStructuredReply, repTLSRequired))},
+		"an answer's magic":    {"answer magic", greeted(make([]byte, 20))},
+		"another option":       {"an answer to option 7, want 8", greeted(replies(optGo, repAck))},
+		"a huge answer":        {"an answer of 40000 bytes", greeted(replies(8, repAck, make([]byte, 40000)...))},
+		"another context": {
+			"answer 4 to the selection", greeted(taken, replies(optSetMetaContext, repMetaContext, 0, 0, 0, 1, 'x')),
+		},
+		"an unknown export": {`no such export ("none")`, old(replies(optGo, repUnknown, []byte("none")...))},
+		"an unknown error":  {"error 77", old(replies(optGo, repFails+77))},
+		"no size":           {"the export has no size", old(done)},
+		"a short size":      {"8 bytes about the export", old(replies(optGo, repInfo, make([]byte, 10)...))},
+		"a huge size":       {"an export of 9223372036854775807 bytes", old(exports(1<<63 - 1))},
+		"no flags":          {"flags 0x0", old(replies(optGo, repInfo, make([]byte, 12)...))},
+		"a part of an info": {"answer 3 of 1 bytes", old(replies(optGo, repInfo, 0))},
+		"short block sizes": {
+			"4 bytes about block sizes", old(replies(optGo, repInfo, 0, 3, 0, 0, 0, 0), exports(1<<20), done),
+		},
+		"no smallest block":  {"block sizes 0, 512 and 1024", blocks(0, 512, 1024)},
+		"odd blocks":         {"block sizes 3, 512 and 1024", blocks(3, 512, 1024)},
+		"too large blocks":   {"block sizes 131072", blocks(128<<10, 128<<10, 128<<10)},
+		"less is preferred":  {"block sizes 512, 256 ", blocks(512, 256, 1024)},
+		"less is the most":   {"block sizes 1, 512 and 256", old(exports(1<<20), blockSizes(1, 512, 256), done)},
+		"a part of a block":  {"block sizes 512, 512 and 700", blocks(512, 512, 700)},
+		"reads of nothing":   {"block sizes 1, 1 and 0", blocks(1, 1, 0)},
+		"reads of a byte":    {"reads of 1 bytes at most", blocks(1, 1, 1)},
+		"answers for ever":   {"more than 64 answers", old(bytes.Repeat(exports(1), 70))},
+		"a size off a block": {"reads blocks of 512 bytes", old(exports(5131), blockSizes(512, 512, 4096), done)},
 	} {
-		got, err := NewClient(t.Context(), &script{options: bytes.NewReader(slices.Concat(c.sent...))}, "")
+		got, err := NewClient(t.Context(), &script{options: bytes.NewReader(c.sent)}, "")
 		require.Nil(t, got, name)
 		require.ErrorContains(t, err, c.want, name)
 	}
@@ -339,46 +312,40 @@ func TestClientRefusesAnswers(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		want string
-		sent [][]byte
+		sent []byte
 	}{
 		"the end":            {"the server closed the connection", nil},
-		"the end in a chunk": {"the server closed the connection", [][]byte{dataAt(1, 0, 1024)[:500]}},
-		"another magic":      {"reply magic 0x0", [][]byte{make([]byte, 4)}},
-		"another request": {"request 0x0, which is not open", [][]byte{
-			be.AppendUint32(nil, magicStructured), make([]byte, 16),
-		}},
-		"a simple reply":      {"a simple reply to command 0", [][]byte{simpleReply(0), make([]byte, 1024)}},
-		"more than was asked": {"a chunk of 1033 bytes", [][]byte{dataAt(1, 0, 1025)}},
-		"no data":             {"a chunk of 8 bytes", [][]byte{dataAt(1, 0, 0)}},
-		"data from elsewhere": {"a chunk of 512 bytes at 0x201", [][]byte{dataAt(1, 513, 512)}},
-		"data from far away":  {"at 0xffffffffffffffff", [][]byte{dataAt(1, 1<<64-1, 2)}},
-		"data twice":          {"bytes at 0x1ff twice", [][]byte{dataAt(0, 0, 512), dataAt(0, 511, 1)}},
-		"data around others":  {"bytes at 0x0 twice", [][]byte{dataAt(0, 10, 1), dataAt(0, 0, 1024)}},
-		"a hole over data": {"bytes at 0x0 twice", [][]byte{
-			dataAt(0, 0, 1), chunkOf(0, replyHole, at(0, 0, 0, 4, 0)...),
-		}},
-		"an empty hole": {"a chunk of 0 bytes at 0x0", [][]byte{
-			chunkOf(0, replyHole, at(0, 0, 0, 0, 0)...),
-		}},
-		"a hole without length": {"a hole in 8 bytes", [][]byte{chunkOf(0, replyHole, at(0)...)}},
-		"a part":                {"512 bytes of 1024 at 0x0", [][]byte{dataAt(1, 0, 512)}},
-		"nothing":               {"0 bytes of 1024 at 0x0", [][]byte{chunkOf(1, replyNone)}},
-		"nothing, and no end":   {"chunk 0 of 0 bytes, flags 0x0", [][]byte{chunkOf(0, replyNone)}},
-		"states of a read": {"chunk 5 of 12 bytes", [][]byte{
-			chunkOf(1, replyBlockStatus, make([]byte, 12)...),
-		}},
-		"an unknown chunk": {"chunk 77 of 0 bytes", [][]byte{chunkOf(1, 77)}},
-		"crumbs": {"more than 4 chunks to a read of 1024 bytes", [][]byte{
-			dataAt(0, 0, 1), dataAt(0, 2, 1), dataAt(0, 4, 1),
-			dataAt(0, 6, 1), dataAt(0, 8, 1),
-		}},
-		"an error without text": {"an error in 4 bytes", [][]byte{chunkOf(1, replyError, 0, 0, 0, 5)}},
-		"no error":              {"error 0 with", [][]byte{chunkOf(1, replyError, 0, 0, 0, 0, 0, 0)}},
-		"a text that is longer": {"a text of 9 bytes in 7", [][]byte{
-			chunkOf(1, replyError, 0, 0, 0, 5, 0, 9, 'x'),
-		}},
+		"the end in a chunk": {"the server closed the connection", dataAt(1, 0, 1024)[:500]},
+		"another magic":      {"reply magic 0x0", make([]byte, 4)},
+		"another request": {
+			"request 0x0, which is not open", append(be.AppendUint32(nil, magicStructured), make([]byte, 16)...),
+		},
+		"a simple reply":      {"a simple reply to command 0", slices.Concat(simpleReply(0), make([]byte, 1024))},
+		"more than was asked": {"a chunk of 1033 bytes", dataAt(1, 0, 1025)},
+		"no data":             {"a chunk of 8 bytes", dataAt(1, 0, 0)},
+		"data from elsewhere": {"a chunk of 512 bytes at 0x201", dataAt(1, 513, 512)},
+		"data from far away":  {"at 0xffffffffffffffff", dataAt(1, 1<<64-1, 2)},
+		"data twice":          {"bytes at 0x1ff twice", slices.Concat(dataAt(0, 0, 512), dataAt(0, 511, 1))},
+		"data around others":  {"bytes at 0x0 twice", slices.Concat(dataAt(0, 10, 1), dataAt(0, 0, 1024))},
+		"a hole over data": {
+			"bytes at 0x0 twice", slices.Concat(dataAt(0, 0, 1), chunkOf(0, replyHole, at(0, 0, 0, 4, 0)...)),
+		},
+		"an empty hole":         {"a chunk of 0 bytes at 0x0", chunkOf(0, replyHole, at(0, 0, 0, 0, 0)...)},
+		"a hole without length": {"a hole in 8 bytes", chunkOf(0, replyHole, at(0)...)},
+		"a part":                {"512 bytes of 1024 at 0x0", dataAt(1, 0, 512)},
+		"nothing":               {"0 bytes of 1024 at 0x0", chunkOf(1, replyNone)},
+		"nothing, and no end":   {"chunk 0 of 0 bytes, flags 0x0", chunkOf(0, replyNone)},
+		"states of a read":      {"chunk 5 of 12 bytes", chunkOf(1, replyBlockStatus, make([]byte, 12)...)},
+		"an unknown chunk":      {"chunk 77 of 0 bytes", chunkOf(1, 77)},
+		"crumbs": {
+			"more than 4 chunks to a read of 1024 bytes",
+			slices.Concat(dataAt(0, 0, 1), dataAt(0, 2, 1), dataAt(0, 4, 1), dataAt(0, 6, 1), dataAt(0, 8, 1)),
+		},
+		"an error without text": {"an error in 4 bytes", chunkOf(1, replyError, 0, 0, 0, 5)},
+		"no error":              {"error 0 with", chunkOf(1, replyError, 0, 0, 0, 0, 0, 0)},
+		"a text that is longer": {"a text of 9 bytes in 7", chunkOf(1, replyError, 0, 0, 0, 5, 0, 9, 'x')},
 	} {
-		client := answered(t, slices.Concat(c.sent...))
+		client := answered(t, c.sent)
 		n, err := client.ReadAt(make([]byte, 1024), 0)
 		require.Zero(t, n, name)
 		require.ErrorContains(t, err, c.want, name)
