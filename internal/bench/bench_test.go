@@ -51,13 +51,10 @@ func short(t *testing.T, folder string) *Options {
 	return o
 }
 
-// fake makes a program of a script. Another process writes it: a file that this one had open to write might be busy.
+// fake makes a fio of a script.
 func fake(t *testing.T, script string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), program)
-	script = "#!/bin/sh\n[ \"$1\" = --version ] && { echo fio-3.33; exit; }\n" + script + "\n"
-	disktest.RunInput(t, script, "sh", "-c", `cat > "$0" && chmod 755 "$0"`, path)
-	return path
+	return disktest.Program(t, program, "[ \"$1\" = --version ] && { echo fio-3.33; exit; }\n"+script)
 }
 
 // onStorage returns a folder that is on storage.

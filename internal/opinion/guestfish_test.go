@@ -17,7 +17,7 @@ import (
 
 // conversation is a guestfish that answers as the one of libguestfs 1.48. It finds one file system with two files. A
 // case stands before its own answers, with $side for the disk that it has.
-const conversation = `#!/bin/sh
+const conversation = `
 listing() { printf '%%016d%%048d  -\n%%d\n%%016d%%048d  -\n%%d\n' $1 0 $2 $3 0 $4; }
 fails() { echo "*stdin*:5: libguestfs: error: $1"; }
 check() { printf '%%s\n' "$@"; }
@@ -47,8 +47,7 @@ type finding struct {
 // compare has the fake compare two disks.
 func compare(t *testing.T, answers string, limit time.Duration) (found []finding, err error) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "guestfish")
-	disktest.RunInput(t, fmt.Sprintf(conversation, answers), "sh", "-c", `cat > "$0" && chmod 755 "$0"`, path)
+	path := disktest.Program(t, "guestfish", fmt.Sprintf(conversation, answers))
 	rows, err := compareFiles(t.Context(), path, t.TempDir(), disk{socket: "/a/source", sectorSize: 512},
 		disk{path: "/b \"quoted\"/copy", format: "vmdk", sectorSize: 4096}, limit)
 	for _, r := range rows {

@@ -14,12 +14,10 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// fake makes a program of a script. Another process writes it: a file that this one had open to write might be busy.
+// fake makes a qemu-img of a script.
 func fake(t *testing.T, script string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), QemuImg)
-	disktest.RunInput(t, "#!/bin/sh\n"+script+"\n", "sh", "-c", `cat > "$0" && chmod 755 "$0"`, path)
-	return path
+	return disktest.Program(t, QemuImg, script)
 }
 
 // made has qemu-img make an image of each format, with a byte at 1 MiB + 1.

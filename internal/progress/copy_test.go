@@ -2,12 +2,11 @@ package progress
 
 import (
 	"bytes"
-	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -65,14 +64,8 @@ func TestProgressHasPhases(t *testing.T) {
 	p.Begin("prove", 700)
 	p.Add(700)
 	p.Stop()
-	schema := progressSchema(t)
 	ends := map[string]int64{}
-	for line := range strings.Lines(out.String()) {
-		object, err := jsonschema.UnmarshalJSON(strings.NewReader(line))
-		require.NoError(t, err)
-		require.NoError(t, schema.Validate(object), line)
-		var c copyCounts
-		require.NoError(t, json.Unmarshal([]byte(line), &c))
+	for _, c := range printed[copyCounts](t, out.String()) {
 		ends[c.Phase] = c.Done
 	}
 	require.Equal(t, map[string]int64{"copy": 300, "prove": 700}, ends)
@@ -95,4 +88,62 @@ func TestTimeLeft(t *testing.T) {
 func (c copyCounts) named(phase string) copyCounts {
 	c.Phase = phase
 	return c.after(9*time.Second, 2*time.Second)
+}
+
+func TestBenchLines(t *testing.T) {
+	c := benchCounts{Phase: "measure", Percent: 25}.after(time.Hour, 30*time.Second, 250, 1000)
+	require.Equal(t, "measure 25 % [======>-----------------------] 01:30 left", c.line(97))
+	require.Equal(t, "measure 25 % [==>------------]", c.line(30))
+	require.Equal(t, "measure", strings.TrimSpace(c.line(8)))
+	require.Equal(t, "measure 0 % [------------------------------]", benchCounts{Phase: "measure"}.line(97))
+}
+
+func TestBenchHasPhases(t *testing.T) {
+	var out bytes.Buffer
+	b := NewBench(Output{W: &out, Kind: "json"})
+	b.Begin("fill", 1000)
+	b.Add(1024) // the last piece may be larger than what is left
+	b.Begin("measure", 200)
+	b.Add(100)
+	b.Stop()
+	ends := map[string]int64{}
+	for _, c := range printed[benchCounts](t, out.String()) {
+		ends[c.Phase] = c.Percent
+	}
+	require.Equal(t, map[string]int64{"fill": 100, "measure": 50}, ends)
+	NewBench(Output{W: &out, Kind: "none"}).Stop()
+}
+
+func TestTrialLines(t *testing.T) {
+	t.Parallel()
+	c := trialCounts{Disk: "source", Elapsed: 61.5, Longest: 120}
+	for width, want := range map[int]string{
+		97: "boot source 01:01, limit 02:00 [==============>---------------]",
+		50: "boot source 01:01, limit 02:00 [=======>---------]",
+		40: "boot source 01:01, limit 02:00 [==>----]",
+		33: "boot source 01:01, limit 02:00 ",
+		8:  "boot sou",
+		-1: "",
+	} {
+		require.Equal(t, want, c.line(width), "%d", width)
+	}
+}
+
+// Each run has a line at its end, and Stop may be called again.
+func TestTrialHasRuns(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := NewTrial(Output{W: &out, Kind: "json"}, "boot")
+	p.Begin("source", time.Minute)
+	p.Begin("aligned", 90*time.Second)
+	p.Stop()
+	p.Stop()
+	var disks []string
+	for _, c := range printed[trialCounts](t, out.String()) {
+		disks = append(disks, fmt.Sprint(c.Disk, c.Longest))
+	}
+	require.Equal(t, []string{"source60", "aligned90"}, disks)
+	none := NewTrial(Output{W: &out, Kind: "none"}, "boot")
+	none.Begin("source", time.Minute)
+	none.Stop()
 }

@@ -119,6 +119,21 @@ func progressSchema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
+// printed returns the counts that were printed, a line each, which the schema must allow.
+func printed[T any](t *testing.T, lines string) (all []T) {
+	t.Helper()
+	schema := progressSchema(t)
+	for line := range strings.Lines(lines) {
+		object, err := jsonschema.UnmarshalJSON(strings.NewReader(line))
+		require.NoError(t, err)
+		require.NoError(t, schema.Validate(object), line)
+		var counts T
+		require.NoError(t, json.Unmarshal([]byte(line), &counts))
+		all = append(all, counts)
+	}
+	return all
+}
+
 func TestScanProgressAsJSON(t *testing.T) {
 	var out bytes.Buffer
 	p := NewScan(Output{W: &out, Kind: "json", Quiet: true})
