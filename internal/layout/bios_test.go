@@ -37,7 +37,7 @@ func TestGeometryOfABIOS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := tableforge.NewMBR(40000, tableforge.Slot{Type: 6, Flag: tc.flag, Start: start, Sectors: 16000},
-				tableforge.Slot{Type: 0x83, Start: 20000, Sectors: 16000})
+				slot(0x83, 20000, 16000))
 			fsforge.PutFAT16(f, start, 16000)
 			fsforge.PutExt(f, 20000, 16000)
 			if tc.mbr != "" {

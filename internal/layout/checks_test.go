@@ -27,7 +27,7 @@ func requireBad(t *testing.T, f forge.Bytes, lba int64) {
 // Both sizes of sectors are looked at, and what cannot be read there speaks for neither.
 func TestBadSectorsOfEvidence(t *testing.T) {
 	t.Parallel()
-	primary := tableforge.Slot{Type: 0x83, Start: 63, Sectors: 4000}
+	primary := slot(0x83, 63, 4000)
 	data := tableforge.NewMBR(36000, primary)
 	data.U8(63*4096, 1)
 	for _, lba := range []int64{63 * 8, 63*8 + 6*8, (63 + 3999) * 8, 63*8 + 8193*2, 63 + 6, 63 + 3999} {
@@ -42,13 +42,12 @@ func TestBadSectorsOfEvidence(t *testing.T) {
 	}
 	require.Equal(t, []ondisk.Effect{ondisk.Note, ondisk.Refuse}, effects)
 
-	sure := tableforge.NewMBR(36000, tableforge.Slot{Type: 7, Start: 63, Sectors: 2400},
-		tableforge.Slot{Type: 0x83, Start: 2500, Sectors: 100})
+	sure := tableforge.NewMBR(36000, slot(7, 63, 2400), slot(0x83, 2500, 100))
 	fsforge.PutNTFS(sure, 63*8, 2400)
 	require.True(t, refusesSectors(read(t, sure)))
 	requireBad(t, sure, 2500*8)
 
-	lost := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x05, Start: 2048, Sectors: 4000})
+	lost := tableforge.NewMBR(8000, slot(0x05, 2048, 4000))
 	lost.U8(3000*512, 1)
 	requireBad(t, lost, 2900)
 }
@@ -57,7 +56,7 @@ func TestBadSectorsOfEvidence(t *testing.T) {
 func TestGapOfManyPieces(t *testing.T) {
 	t.Parallel()
 	const pieces, end = 65536 + 2, 2 * (65536 + 100)
-	head := tableforge.NewMBR(100, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 37})
+	head := tableforge.NewMBR(100, slot(0x83, 63, 37))
 	head.U8(99*512, 1)
 	stored := bytes.NewReader(make([]byte, 512))
 	for n, all := range map[int64]bool{100: false, pieces: true} {
@@ -92,7 +91,7 @@ func TestGapOfManyPieces(t *testing.T) {
 func TestHintsOfGeometry(t *testing.T) {
 	t.Parallel()
 	container := table.Geometry{Heads: 7, Sectors: 9}
-	f := tableforge.NewMBR(20000, tableforge.Slot{Type: 7, Start: 63, Sectors: 16000})
+	f := tableforge.NewMBR(20000, slot(7, 63, 16000))
 	clear(f[446+1 : 446+4])
 	clear(f[446+5 : 446+8])
 	geometry := func() table.Geometry {
@@ -113,8 +112,8 @@ func dosChain(t *testing.T, off int64) *layout.Layout {
 	t.Helper()
 	const cylinder = 255 * 63
 	start := cylinder + off
-	f := tableforge.NewMBR(int(start)+17000, tableforge.Slot{Type: 0x05, Start: uint32(start), Sectors: 16500})
-	tableforge.PutEBR(f, start, tableforge.Slot{Type: 0x06, Start: 63, Sectors: 16000}, tableforge.Slot{})
+	f := tableforge.NewMBR(int(start)+17000, slot(0x05, uint32(start), 16500))
+	tableforge.PutEBR(f, start, slot(0x06, 63, 16000), tableforge.Slot{})
 	fsforge.PutFAT16(f, start+63, 16000)
 	l := read(t, f)
 	require.Equal(t, table.Geometry{Heads: 255, Sectors: 63}, l.Geometry)

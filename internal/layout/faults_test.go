@@ -87,7 +87,7 @@ func badGaps(t *testing.T, d disk.Disk) {
 func TestBadSectorsInGaps(t *testing.T) {
 	t.Parallel()
 	const track, end = 63, 4096
-	f := tableforge.NewMBR(end, tableforge.Slot{Type: 0x83, Start: track, Sectors: 1000})
+	f := tableforge.NewMBR(end, slot(0x83, track, 1000))
 	f.Text(2000*units.SectorSize, "data")
 	f.Text(3000*units.SectorSize, "data")
 	stored := []disk.Range{{Len: 1}, {Off: track, Len: 1400}, {Off: 1990, Len: 20}, {Off: 2900, Len: 300}}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/boot/firmware"
 	"github.com/trueup/trueup/internal/boot/linux"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/boottest"
 	"github.com/trueup/trueup/internal/layout"
 )
 
@@ -99,43 +101,6 @@ func TestIdentifyCodeOfTools(t *testing.T) {
 	}
 }
 
-// Code by its shape. The snippets are what such programs have in common, in the assembler notation beside them.
-func TestIdentifyByShape(t *testing.T) {
-	var (
-		siTable  = []byte{0xbe, 0xbe, 0x07}       // mov si,07beh: the table, after the move to 0600h
-		bpTable  = []byte{0xbd, 0xbe, 0x7d}       // mov bp,7dbeh: the table where the BIOS put it
-		addTable = []byte{0x81, 0xc3, 0xbe, 0x01} // add bx,01beh
-		readCHS  = []byte{0xb8, 0x01, 0x02}       // mov ax,0201h
-		readCHSb = []byte{0xb4, 0x02}             // mov ah,02h
-		readLBA  = []byte{0xb4, 0x42}             // mov ah,42h
-		int13    = []byte{0xcd, 0x13}
-		int10    = []byte{0xcd, 0x10}
-	)
-	for _, tc := range []struct {
-		name string
-		code [][]byte
-		want *boot.Code
-	}{
-		{"nothing", nil, boot.Empty},
-		{"by chs", [][]byte{siTable, readCHS, int13}, firmware.GenericCHS},
-		{"by chs, table at 7dbeh", [][]byte{bpTable, readCHSb, int13}, firmware.GenericCHS},
-		{"by lba", [][]byte{siTable, readLBA, int13}, firmware.GenericLBA},
-		{"by lba, table by addition", [][]byte{addTable, readLBA, int13}, firmware.GenericLBA},
-		{"either, so its chs bytes matter", [][]byte{siTable, readLBA, int13, readCHS, int13}, firmware.GenericCHS},
-		{"does not read the table", [][]byte{readLBA, int13}, boot.Unknown},
-		{"does not read the disk", [][]byte{siTable, readLBA, int10}, boot.Unknown},
-		{"reads in no way that is known", [][]byte{siTable, int13}, boot.Unknown},
-		{"a message only", [][]byte{[]byte("No bootable device -- insert boot disk and press any key")}, boot.Unknown},
-		{"lilo", [][]byte{{0xfa, 0xeb, 0x21, 1, 0xb4, 1}, []byte("LILO")}, linux.Lilo},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			code := make([]byte, codeLength)
-			copy(code, bytes.Join(tc.code, nil))
-			require.Equal(t, tc.want, layout.Identify(code))
-		})
-	}
-}
-
 // GRUB legacy's stage1 has its version 3.2 where boot.img of GRUB 2 keeps a parameter block. Spec: stage1/stage1.S.
 func TestGrubLegacyIsNotGrub2(t *testing.T) {
 	code := make([]byte, codeLength)
@@ -147,75 +112,67 @@ func TestGrubLegacyIsNotGrub2(t *testing.T) {
 	require.Equal(t, linux.V2, layout.Identify(code))
 }
 
-// Code that cannot be had in a package here, by the instructions that make it what it is, as the sources and published
-// listings have them.
+// Code by its instructions, in hexadecimal: by its shape, which is what such programs have in common, and code that
+// cannot be had in a package here, as the sources and published listings have it.
 func TestIdentifyByInstructions(t *testing.T) {
-	var (
-		tpm         = []byte{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}
-		bpTable     = []byte{0xbd, 0xbe, 0x07}
-		pastText    = []byte{0xac, 0x3c, 0x00, 0x74, 0xfc, 0xbb, 0x07, 0x00, 0xb4, 0x0e, 0xcd, 0x10, 0xeb, 0xf2}
-		haltsThen   = append(bytes.Clone(pastText), 0xf4, 0xeb, 0xfd)
-		oldSyslinux = []byte{
-			0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57, 0x8e, 0xc0, 0xfb, 0xfc,
-		}
-		bsd = []byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}
+	const (
+		siTable  = "bebe07"   // mov si,07beh: the table, after the move to 0600h
+		bpTable  = "bdbe07"   // mov bp,07beh
+		bpBIOS   = "bdbe7d"   // mov bp,7dbeh: the table where the BIOS put it
+		addTable = "81c3be01" // add bx,01beh
+		readCHS  = "b80102"   // mov ax,0201h
+		readCHSb = "b402"     // mov ah,02h
+		readLBA  = "b442"     // mov ah,42h
+		int13    = "cd13"
+		int10    = "cd10"
+		tpm      = "6681fb54435041" // cmp ebx,"TCPA"
+		pastText = "ac 3c00 74fc bb0700 b40e cd10 ebf2"
+		oldLinux = "fa 31c0 8ed8 8ed0 bc007c 89e6 06 57 8ec0 fb fc" // syslinux before 4
+		bsd      = "fc 31c0 8ec0 8ed8 8ed0 bc007c"
 	)
 	for _, tc := range []struct {
-		name string
-		code [][]byte
-		want *boot.Code
+		name, code, text string // the text follows the code
+		want             *boot.Code
 	}{
-		{"dos 3.30 to 6.22", [][]byte{
-			{
-				0xfa, 0x33, 0xc0, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0xbe, 0xbe, 0x07, 0x8b, 0x14, 0x8b, 0x4c, 0x02, 0x8b,
-				0xee,
-			},
-			{
-				0xbf, 0x05, 0x00, 0xbb, 0x00, 0x7c, 0xb8, 0x01, 0x02, 0x57, 0xcd, 0x13, 0x5f, 0x73, 0x0c, 0x8b, 0xf5,
-				0xea, 0x00, 0x7c, 0x00, 0x00,
-			},
-		}, boot.Named("dos")},
-		{"windows 95b", [][]byte{
-			{
-				0xbe, 0xbe, 0x07, 0x8a, 0x46, 0x04, 0xb4, 0x06, 0x3c, 0x0e, 0x74, 0x11, 0xb4, 0x0b, 0x3c, 0x0c, 0x74,
-				0x05,
-			},
-			{0xb8, 0x01, 0x02, 0x8b, 0xdc, 0xcd, 0x13, 0xb8, 0x00, 0x42, 0xcd, 0x13},
-		}, boot.Named("windows-98")},
-		{"windows vista", [][]byte{bpTable, tpm, pastText}, boot.Named("windows-vista")},
-		{"windows 7", [][]byte{bpTable, tpm, haltsThen}, boot.Named("windows-7")},
+		{"nothing", "", "", boot.Empty},
+		{"by chs", siTable + readCHS + int13, "", firmware.GenericCHS},
+		{"by chs, table at 7dbeh", bpBIOS + readCHSb + int13, "", firmware.GenericCHS},
+		{"by lba", siTable + readLBA + int13, "", firmware.GenericLBA},
+		{"by lba, table by addition", addTable + readLBA + int13, "", firmware.GenericLBA},
+		{"either, so its chs bytes matter", siTable + readLBA + int13 + readCHS + int13, "", firmware.GenericCHS},
+		{"does not read the table", readLBA + int13, "", boot.Unknown},
+		{"does not read the disk", siTable + readLBA + int10, "", boot.Unknown},
+		{"reads in no way that is known", siTable + int13, "", boot.Unknown},
+		{"a message only", "", "No bootable device -- insert boot disk and press any key", boot.Unknown},
+		{"lilo", "fa eb21 01b401", "LILO", linux.Lilo},
+		{"lilo with a map", "fa eb30 010000", "LILO\x16\x08\x00\x00\x01\x00\x00\x7c\x00\x00", linux.Lilo},
 		{
-			"freebsd boot0",
-			[][]byte{bsd, {0x89, 0xe6, 0xbf, 0x00, 0x06, 0xb9, 0x00, 0x01}, []byte("Drive ")},
-			boot.Named("freebsd-boot0"),
+			"dos 3.30 to 6.22", "fa 33c0 8ed0 bc007c bebe07 8b14 8b4c02 8bee" +
+				"bf0500 bb007c b80102 57 cd13 5f 730c 8bf5 ea007c0000", "", boot.Named("dos"),
 		},
 		{
-			"freebsd mbr",
-			[][]byte{bsd, {0xbe, 0x1a, 0x7c, 0xbf, 0x1a, 0x06, 0xb9, 0xe6, 0x01}},
-			boot.Named("freebsd-mbr"),
+			"windows 95b", "bebe07 8a4604 b406 3c0e 7411 b40b 3c0c 7405 b80102 8bdc cd13 b80042 cd13", "",
+			boot.Named("windows-98"),
 		},
-		{"netbsd", [][]byte{{
-			0x31, 0xc0, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x8e, 0xc0, 0x8e, 0xd8, 0x89, 0xe6, 0xbf, 0x00, 0x06,
-		}, {0x66, 0x89, 0xee, 0x5a, 0xe9}}, boot.Named("netbsd")},
-		{"openbsd", [][]byte{
-			{0xea, 0x05, 0x00, 0xc0, 0x07, 0x8c, 0xc8, 0x8e, 0xd0, 0xbc, 0xfc, 0xff, 0x8e, 0xd8},
-			{0xb8, 0xa0, 0x07, 0x8e, 0xc0, 0x31, 0xf6, 0x31, 0xff, 0xb9, 0x00, 0x02, 0xfc, 0xf3, 0xa4},
-		}, boot.Named("openbsd")},
-		{"syslinux before 4", [][]byte{oldSyslinux, []byte("Missing operating system.")}, boot.Named("syslinux")},
-		{"gptmbr of syslinux before 4", [][]byte{oldSyslinux, []byte("Missing OS")}, boot.Named("syslinux-gptmbr")},
-		{"lilo with a map", [][]byte{{0xfa, 0xeb, 0x30, 0x01, 0, 0}, []byte("LILO"), {
-			0x16, 0x08, 0, 0, 1, 0, 0, 0x7c,
-			0, 0,
-		}}, linux.Lilo},
+		{"windows vista", bpTable + tpm + pastText, "", boot.Named("windows-vista")},
+		{"windows 7", bpTable + tpm + pastText + "f4 ebfd", "", boot.Named("windows-7")},
+		{"freebsd boot0", bsd + "89e6 bf0006 b90001", "Drive ", boot.Named("freebsd-boot0")},
+		{"freebsd mbr", bsd + "be1a7c bf1a06 b9e601", "", boot.Named("freebsd-mbr")},
+		{"netbsd", "31c0 8ed0 bc007c 8ec0 8ed8 89e6 bf0006 6689ee 5a e9", "", boot.Named("netbsd")},
 		{
-			"like 2000, without its question for the geometry",
-			[][]byte{bpTable, {0x90, 0xb4, 0x42, 0x8b, 0xf4, 0xcd, 0x13}},
+			"openbsd", "ea0500c007 8cc8 8ed0 bcfcff 8ed8 b8a007 8ec0 31f6 31ff b90002 fc f3a4", "",
+			boot.Named("openbsd"),
+		},
+		{"syslinux before 4", oldLinux, "Missing operating system.", boot.Named("syslinux")},
+		{"gptmbr of syslinux before 4", oldLinux, "Missing OS", boot.Named("syslinux-gptmbr")},
+		{
+			"like 2000, without its question for the geometry", bpTable + "90 b442 8bf4 cd13", "",
 			firmware.GenericLBA,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code := make([]byte, codeLength)
-			copy(code, bytes.Join(tc.code, nil))
+			copy(code, append(boottest.Code(tc.code)[:len(strings.ReplaceAll(tc.code, " ", ""))/2], tc.text...))
 			require.Equal(t, tc.want, layout.Identify(code))
 		})
 	}

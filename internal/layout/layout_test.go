@@ -2,6 +2,7 @@ package layout_test
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,6 +24,16 @@ import (
 func read(t *testing.T, f forge.Bytes) *layout.Layout {
 	t.Helper()
 	return readDisk(t, disktest.Memory(f), table.Geometry{})
+}
+
+// slot is an entry of an MBR or of a boot record.
+func slot(kind byte, start, sectors uint32) tableforge.Slot {
+	return tableforge.Slot{Type: kind, Start: start, Sectors: sectors}
+}
+
+// coded returns the issues with a code.
+func coded(issues []ondisk.Issue, code string) []ondisk.Issue {
+	return slices.DeleteFunc(slices.Clone(issues), func(i ondisk.Issue) bool { return i.Code != code })
 }
 
 func readDisk(t testing.TB, d disk.Disk, hint table.Geometry) *layout.Layout {
@@ -53,7 +64,7 @@ func TestSectorZero(t *testing.T) {
 	require.Nil(t, l.Table)
 	require.Equal(t, volume.HPFS, l.Volume.Kind)
 
-	both := tableforge.NewMBR(20000, tableforge.Slot{Type: 6, Start: 64, Sectors: 19000})
+	both := tableforge.NewMBR(20000, slot(6, 64, 19000))
 	copy(both[:446], blank[:446])
 	l = read(t, both)
 	require.NotNil(t, l.Table, "a valid table is used")
@@ -71,7 +82,7 @@ func TestImageOfAPartition(t *testing.T) {
 // Old value first: a stored position that the old layout does not imply is reported and left.
 func TestStaleHiddenSectors(t *testing.T) {
 	ntfs := func(hidden uint32) forge.Bytes {
-		f := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000})
+		f := tableforge.NewMBR(4096, slot(7, 63, 3000))
 		fsforge.PutNTFS(f, 63, 3000)
 		f.U32(63*512+fsforge.BootHidden, hidden)
 		return f
@@ -95,7 +106,7 @@ func TestRefusedTypes(t *testing.T) {
 		0x81: "minix", 0x86: "nt-volume-set", 0x87: "nt-volume-set", 0x9f: "bsdos", 0xb7: "bsdos", 0xa6: "openbsd",
 		0xa9: "netbsd", 0xbe: "solaris", 0xbf: "solaris", 0xfb: "vmfs",
 	} {
-		l := read(t, tableforge.NewMBR(4096, tableforge.Slot{Type: typ, Start: 63, Sectors: 3000}))
+		l := read(t, tableforge.NewMBR(4096, slot(typ, 63, 3000)))
 		require.Equal(t, []string{want}, disktest.Codes(l.Issues))
 		require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
 		require.True(t, l.Issues[0].OnMove)
@@ -104,8 +115,7 @@ func TestRefusedTypes(t *testing.T) {
 
 // One broken partition does not hide the others.
 func TestABrokenVolumeIsAnIssue(t *testing.T) {
-	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000},
-		tableforge.Slot{Type: 7, Start: 4096, Sectors: 3000})
+	f := tableforge.NewMBR(8192, slot(7, 63, 3000), slot(7, 4096, 3000))
 	fsforge.PutNTFS(f, 63, 3000)
 	fsforge.PutNTFS(f, 4096, 3000)
 	f.U16(63*512+fsforge.BootBytesPerSector, 3)
@@ -121,9 +131,7 @@ func TestABrokenVolumeIsAnIssue(t *testing.T) {
 // What must be kept of a gap is its data from the first sector that is not zero to the last.
 func TestGaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := tableforge.NewMBR(1500,
-			tableforge.Slot{Type: 0x83, Start: 600, Sectors: 100},
-			tableforge.Slot{Type: 0x83, Start: 63, Sectors: 37})
+		f := tableforge.NewMBR(1500, slot(0x83, 600, 100), slot(0x83, 63, 37))
 		gaps := []disk.Range{{Off: 100 * 512, Len: 500 * 512}, {Off: 700 * 512, Len: 800 * 512}}
 		var want []disk.Range
 		for _, g := range gaps {
@@ -162,7 +170,7 @@ func TestGapsOfHoles(t *testing.T) {
 // Zeros that are stored are looked at up to a limit; what was not seen is kept as if it were data.
 func TestGapsThatAreTooLongToRead(t *testing.T) {
 	const size = 1 << 30
-	f := tableforge.NewMBR(64, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 1})
+	f := tableforge.NewMBR(64, slot(0x83, 63, 1))
 	d := disk.New(size, 512, func(off int64) (disk.Run, error) {
 		if off < int64(len(f)) {
 			return disk.Run{Len: int64(len(f)) - off, Src: bytes.NewReader(f), Off: off}, nil
@@ -257,19 +265,16 @@ func TestBackupInFrontOfASuperblock(t *testing.T) {
 
 // Linux looks at the size of an entry and not at its type, so what such an entry names must not be moved away from it.
 func TestEntriesOfTypeZero(t *testing.T) {
-	entry := func(typ byte, start, sectors uint32) tableforge.Slot {
-		return tableforge.Slot{Type: typ, Start: start, Sectors: sectors}
-	}
-	chain := tableforge.NewMBR(4096, entry(0x05, 63, 4000))
-	tableforge.PutEBR(chain, 63, entry(0, 1, 100), tableforge.Slot{})
+	chain := tableforge.NewMBR(4096, slot(0x05, 63, 4000))
+	tableforge.PutEBR(chain, 63, slot(0, 1, 100), tableforge.Slot{})
 	for name, c := range map[string]struct {
 		disk forge.Bytes
 		want bool
 	}{
-		"a place":                {tableforge.NewMBR(4096, entry(0x83, 63, 100), entry(0, 200, 100)), true},
+		"a place":                {tableforge.NewMBR(4096, slot(0x83, 63, 100), slot(0, 200, 100)), true},
 		"in a record":            {chain, true},
-		"a place outside":        {tableforge.NewMBR(4096, entry(0x83, 63, 100), entry(0, 200, 5000)), false},
-		"a size without a place": {tableforge.NewMBR(4096, entry(0x83, 63, 100), entry(0, 0, 100)), false},
+		"a place outside":        {tableforge.NewMBR(4096, slot(0x83, 63, 100), slot(0, 200, 5000)), false},
+		"a size without a place": {tableforge.NewMBR(4096, slot(0x83, 63, 100), slot(0, 0, 100)), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := read(t, c.disk)
@@ -287,9 +292,8 @@ func TestEntriesOfTypeZero(t *testing.T) {
 
 // Linux skips a link without sectors, whatever its type: block/partitions/msdos.c, parse_extended. libfdisk follows it.
 func TestLinkWithoutSectors(t *testing.T) {
-	chain := tableforge.NewMBR(4096, tableforge.Slot{Type: 0x05, Start: 63, Sectors: 4000})
-	tableforge.PutEBR(chain, 63, tableforge.Slot{Type: 0x83, Start: 1, Sectors: 100},
-		tableforge.Slot{Type: 0x05, Start: 200})
+	chain := tableforge.NewMBR(4096, slot(0x05, 63, 4000))
+	tableforge.PutEBR(chain, 63, slot(0x83, 1, 100), tableforge.Slot{Type: 0x05, Start: 200})
 	l := read(t, chain)
 	require.Equal(t, []string{"ebr-link"}, disktest.Codes(l.Issues))
 	require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
@@ -302,7 +306,7 @@ func TestLinkWithoutSectors(t *testing.T) {
 func TestTwoProtectiveEntries(t *testing.T) {
 	const sectors = 20_000
 	f := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
-	tableforge.PutSlot(f, 0, 3, tableforge.Slot{Type: 0xee, Start: 5000, Sectors: 100})
+	tableforge.PutSlot(f, 0, 3, slot(0xee, 5000, 100))
 	l := read(t, f)
 	require.Equal(t, []string{"hybrid-mbr"}, disktest.Codes(l.Issues))
 	require.Contains(t, l.Issues[0].Text, "slot 4")
@@ -315,15 +319,15 @@ func TestTwoProtectiveEntries(t *testing.T) {
 // A type that does not move does not move as a slot of a hybrid MBR, either.
 func TestTypesOfAHybridMBR(t *testing.T) {
 	f := tableforge.NewGPT(512, 20_000, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
-	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0xee, Start: 1, Sectors: 2047})
-	tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 0x07, Start: 2048, Sectors: 2048})
+	tableforge.PutSlot(f, 0, 0, slot(0xee, 1, 2047))
+	tableforge.PutSlot(f, 0, 1, slot(0x07, 2048, 2048))
 	f.U32(tableforge.MBRSignature, 0x1b2c3d4e)
 	l := read(t, f)
 	require.Equal(t, []string{"hybrid-mbr"}, disktest.Codes(l.Issues))
 	require.Equal(t, ondisk.Note, l.Issues[0].Effect)
 	require.True(t, l.Geometry.Valid())
 	require.Equal(t, uint32(0x1b2c3d4e), l.Signature())
-	tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 0xa6, Start: 2048, Sectors: 2048})
+	tableforge.PutSlot(f, 0, 1, slot(0xa6, 2048, 2048))
 	l = read(t, f)
 	require.Equal(t, []string{"hybrid-mbr", "openbsd"}, disktest.Codes(l.Issues))
 	require.Contains(t, l.Issues[1].Text, "type 0xa6")

@@ -41,7 +41,7 @@ func refusesSectors(l *layout.Layout) bool {
 // size or the other.
 func TestEvidenceForSectorsOf4096(t *testing.T) {
 	const data = 0xa5
-	primary := tableforge.Slot{Type: 0x83, Start: 63, Sectors: 100}
+	primary := slot(0x83, 63, 100)
 	for name, c := range map[string]struct {
 		entries []tableforge.Slot
 		fill    func(f forge.Bytes)
@@ -50,15 +50,14 @@ func TestEvidenceForSectorsOf4096(t *testing.T) {
 		"boot records at 4096, and no volume that is known": {
 			[]tableforge.Slot{primary, {Type: 0x05, Start: 200, Sectors: 400}},
 			func(f forge.Bytes) {
-				recordOf4096(f, 200, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 100},
-					tableforge.Slot{Type: 0x05, Start: 200, Sectors: 163})
-				recordOf4096(f, 400, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 100})
+				recordOf4096(f, 200, slot(0x83, 63, 100), slot(0x05, 200, 163))
+				recordOf4096(f, 400, slot(0x83, 63, 100))
 			}, true,
 		},
 		"boot records at 512": {
 			[]tableforge.Slot{primary, {Type: 0x05, Start: 200, Sectors: 400}},
 			func(f forge.Bytes) {
-				tableforge.PutEBR(f, 200, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 100}, tableforge.Slot{})
+				tableforge.PutEBR(f, 200, slot(0x83, 63, 100), tableforge.Slot{})
 			}, false,
 		},
 		"the copy of an NTFS boot sector at 4096": {
@@ -132,7 +131,7 @@ func TestEvidenceForSectorsOf4096(t *testing.T) {
 
 // An order decides where nothing but data speaks for the other size; what a boot record or volume says stands.
 func TestSectorsAreAsOrdered(t *testing.T) {
-	unsure := tableforge.NewMBR(36000, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 100})
+	unsure := tableforge.NewMBR(36000, slot(0x83, 63, 100))
 	unsure.U8(63*4096, 1)
 	l := read(t, unsure)
 	require.True(t, refusesSectors(l))
@@ -140,7 +139,7 @@ func TestSectorsAreAsOrdered(t *testing.T) {
 	require.False(t, refusesSectors(l))
 	require.Contains(t, disktest.Codes(l.Issues), "sector-size-unsure")
 
-	sure := tableforge.NewMBR(36000, tableforge.Slot{Type: 7, Start: 63, Sectors: 2400})
+	sure := tableforge.NewMBR(36000, slot(7, 63, 2400))
 	fsforge.PutNTFS(sure, 63*8, 2400)
 	l = read(t, sure)
 	require.True(t, refusesSectors(l))
@@ -151,7 +150,7 @@ func TestSectorsAreAsOrdered(t *testing.T) {
 // An extended partition without a boot record has no logical partitions for any system, and data in it are worth a
 // word.
 func TestAnEmptyBootRecord(t *testing.T) {
-	f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x05, Start: 2048, Sectors: 4000})
+	f := tableforge.NewMBR(8000, slot(0x05, 2048, 4000))
 	require.NotContains(t, disktest.Codes(read(t, f).Issues), "empty-boot-record", "never formatted")
 	f.U8(3000*512, 1)
 	require.Contains(t, disktest.Codes(read(t, f).Issues), "empty-boot-record")

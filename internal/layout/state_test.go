@@ -52,7 +52,7 @@ func TestStateByVolumes(t *testing.T) {
 			}
 			state := func() boot.State {
 				b := disktest.ReadFile(t, volume)
-				f := tableforge.NewMBR(2048+sectors, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: sectors})
+				f := tableforge.NewMBR(2048+sectors, slot(0x83, 2048, sectors))
 				f.Put(2048*512, b)
 				l := readDisk(t, boottest.Disk(f), table.Geometry{})
 				bare := readDisk(t, boottest.Disk(b), table.Geometry{})
@@ -129,8 +129,7 @@ func TestStateBesideUnknownContent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := tableforge.NewMBR(2*other, tableforge.Slot{Type: 0x83, Start: 63, Sectors: other - 63},
-				tableforge.Slot{Type: tc.kind, Start: other, Sectors: other})
+			f := tableforge.NewMBR(2*other, slot(0x83, 63, other-63), slot(tc.kind, other, other))
 			f.Put(63*512, closed)
 			f.Put(other*512, tc.content)
 			l := readDisk(t, boottest.Disk(f), table.Geometry{})
@@ -168,7 +167,7 @@ func TestStateOfAnNTFS(t *testing.T) {
 		"open":       {open, boot.Running, "the log of the NTFS is open"},
 		"hibernated": {disktest.ReadFile(t, hibernated), boot.Hibernated, `hiberfil.sys holds a system (HIBR)`},
 	} {
-		f := tableforge.NewMBR(2048+sectors, tableforge.Slot{Type: 7, Start: 2048, Sectors: sectors})
+		f := tableforge.NewMBR(2048+sectors, slot(7, 2048, sectors))
 		f.Put(2048*512, tc.volume)
 		l := readDisk(t, boottest.Disk(f), table.Geometry{})
 		require.Equal(t, tc.want, l.Boot.State, name)
