@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// crashEnv makes the test binary crash in the way that its value names.
+const crashEnv = "TRUEUP_TEST_CRASH"
+
 // crashes are ends that Go's runtime gives the exit status 2.
 var crashes = map[string]func(){
 	"memory": func() {

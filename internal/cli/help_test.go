@@ -34,25 +34,6 @@ func TestCompletionShowsPlainTexts(t *testing.T) {
 	require.NotContains(t, out.String(), "`")
 }
 
-// A flag whose text a script left empty is a wrong command line, whatever the command and the flag.
-func TestEmptyTextsOfFlags(t *testing.T) {
-	flags := 0
-	for _, cmd := range newRoot("test", &Base{}).Commands() {
-		cmd.InheritedFlags() // they are among the flags now
-		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if cmd.Hidden || f.Value.Type() == "bool" {
-				return
-			}
-			flags++
-			r := trueup(t, cmd.Name(), "--"+f.Name+"=", "SOURCE", "DEST")
-			require.Equal(t, 64, r.code, "%s --%s: %s", cmd.Name(), f.Name, r.stderr)
-			require.Contains(t, r.stderr, "--"+f.Name, "%s: %s", cmd.Name(), r.stderr)
-			require.Contains(t, r.stderr, "empty", "%s: %s", cmd.Name(), r.stderr)
-		})
-	}
-	require.Greater(t, flags, 50)
-}
-
 // No line of help is longer than a terminal that says nothing of its width.
 func TestHelpWithinItsWidth(t *testing.T) {
 	for _, name := range []string{
@@ -78,5 +59,51 @@ func TestFewFlags(t *testing.T) {
 			})
 		}
 		require.LessOrEqual(t, flags, 24, cmd.Name())
+	}
+}
+
+// Directives to the shells. Spec: cobra's ShellCompDirective.
+const (
+	files   = ":0\n"
+	nothing = ":4\n"
+	folders = ":16\n"
+)
+
+// The shells complete files and folders where an argument is one.
+func TestCompletion(t *testing.T) {
+	for _, c := range []struct {
+		line []string
+		want string
+	}{
+		{[]string{"inspect", ""}, files},
+		{[]string{"inspect", "two.img", ""}, files},
+		{[]string{"plan", "two.img", ""}, nothing},
+		{[]string{"align", "two.img", ""}, files},
+		{[]string{"align", "two.img", "dest.img", ""}, nothing},
+		{[]string{"version", ""}, nothing},
+		{[]string{"help", "inspect", ""}, nothing},
+		{[]string{"undo", ""}, files},
+		{[]string{"bench", ""}, folders},
+		{[]string{"bench", "--size", ""}, nothing},
+		{[]string{"scan", "--exclude", ""}, files},
+		{[]string{"scan", "--since", ""}, files},
+		{[]string{"plan", "--out", ""}, files},
+		{[]string{"plan", "--allow-folder", ""}, folders},
+		{[]string{"plan", "--color", ""}, "always\nnever\nauto\n" + nothing},
+		{[]string{"inspect", "vm.ova!"}, files},
+		{[]string{"plan", "two.img", "--with", ""}, files},
+		{[]string{"plan", "two.img", "--partition", ""}, nothing},
+	} {
+		r := trueup(t, append([]string{"__complete"}, c.line...)...)
+		require.Equal(t, 0, r.code, c.line)
+		require.Equal(t, c.want, r.stdout, c.line)
+		require.Regexp(t, "^Completion ended with directive: .*\n$", r.stderr, c.line)
+	}
+	root := Commands("test")
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		r := trueup(t, "__complete", cmd.Name(), "")
+		require.Equal(t, 0, r.code, cmd.Name())
+		require.NotEmpty(t, r.stdout, cmd.Name())
 	}
 }

@@ -4,12 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // A command line that is nearly right, or right for another tool, says what was meant.
@@ -59,55 +55,6 @@ func TestDidYouMean(t *testing.T) {
 		require.Contains(t, r.stderr, want, line)
 		require.Equal(t, 1, strings.Count(r.stderr, "\n"), line)
 	}
-}
-
-// A pattern that the shell did not replace is a name to scan.
-func TestScanOfAPattern(t *testing.T) {
-	own(t)
-	scan := func(path string) ended { return trueup(t, "scan", "--isolation", "none", "--json", path) }
-	require.Contains(t, scan("lib/*.vmdk").stdout,
-		"no such file or directory; if it is a pattern, give it without quotes")
-	require.Contains(t, scan("nosuch").stdout, "no such file or directory; check the path")
-	require.Zero(t, trueup(t, "scan", "--isolation", "none", "-j", "2", "src.img").code)
-}
-
-// The kept original of an exchange is not the path of one: the commands name its disk.
-func TestOriginalsNameTheirDisk(t *testing.T) {
-	t.Chdir(t.TempDir())
-	put(t, "vm.img", tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512}))
-	require.Zero(t, trueup(t, "replace", "--allow-unbootable", "vm.img").code)
-	for _, command := range []string{"undo", "resume", "finish"} {
-		r := trueup(t, command, "vm.orig.img")
-		require.Equal(t, 64, r.code)
-		require.Equal(t, `trueup: vm.orig.img: it is the original of "vm.img", kept: trueup undo vm.img brings the `+
-			"original back, trueup finish vm.img removes the original\n", r.stderr)
-	}
-	require.Zero(t, trueup(t, "undo", "vm.img").code)
-}
-
-// A kept original to which a guest writes is a disk in use: a scan judges it, and says what it is.
-func TestOriginalsThatAreWritten(t *testing.T) {
-	t.Chdir(t.TempDir())
-	put(t, "vm.img", tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512}))
-	require.Zero(t, trueup(t, "replace", "--allow-unbootable", "vm.img").code)
-	scan := func() ended { return trueup(t, "scan", "--isolation", "none", "--json", ".") }
-	r := scan()
-	require.Zero(t, r.code)
-	require.Contains(t, r.stdout, `"state":"original"`)
-	disktest.WriteAt(t, "vm.orig.img", 600*512, []byte("guest"))
-	require.NoError(t, os.Chtimes("vm.orig.img", time.Unix(1e9, 0), time.Unix(1e9, 0)))
-	r = scan()
-	require.Equal(t, 3, r.code, r.stdout)
-	require.Contains(t, r.stdout, `"original-written"`)
-	require.NotContains(t, r.stdout, `"state":"original"`)
-	r = trueup(t, "scan", "--isolation", "none", ".")
-	require.Contains(t, r.stdout, "was written since the exchange")
-	require.NotContains(t, r.stdout, "nothing is to be done")
-	require.Equal(t, 3, trueup(t, "scan", "--isolation", "none", "--replace", "--script", "fix.sh", ".").code)
-	require.Contains(t, string(disktest.ReadFile(t, "fix.sh")), "\nexchange 1 replace vm.orig.img\n")
-	r = trueup(t, "replace", "vm.orig.img")
-	require.Equal(t, 4, r.code)
-	require.Contains(t, r.stderr, `it is the original of "vm.img", kept`)
 }
 
 // A flag with its default excludes no other one, and needs none.

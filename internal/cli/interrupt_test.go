@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -117,4 +120,72 @@ func TestInterruptInMove(t *testing.T) {
 	require.Zero(t, code, says)
 	now := disktest.ReadFile(t, "disk.img")
 	require.Equal(t, []byte(disk), now)
+}
+
+// A run that holds says what it does, above a bar where there is one.
+func TestInterruptIsAnswered(t *testing.T) {
+	const line = "trueup: interrupted: doing this; once more to end at once\n"
+	var e ending
+	var errs, bar bytes.Buffer
+	e.Hold("doing this")
+	require.True(t, e.Interrupted(&errs))
+	require.Equal(t, line, errs.String())
+	e.Above(&bar)
+	require.True(t, e.Interrupted(&errs))
+	require.Equal(t, "\r"+line, bar.String())
+	e.Above(goneBar{})
+	require.True(t, e.Interrupted(&errs))
+	require.Equal(t, line+line, errs.String())
+	e.Hold("")
+	require.True(t, e.Interrupted(&errs))
+	require.Equal(t, line+line, errs.String(), "a copy that is done is not removed")
+}
+
+// goneBar is a bar that has ended.
+type goneBar struct{}
+
+func (goneBar) Write([]byte) (int, error) { return 0, os.ErrClosed }
+
+// Only a copy has a source that stays as it is.
+func TestInterruptedResults(t *testing.T) {
+	for command, want := range map[string]string{
+		"align":   "no copy was made, and the source is unchanged",
+		"convert": "no copy was made, and the source is unchanged",
+		"bench":   "there is no result, and no scratch file is left", "inspect": "there is no result",
+		"plan": "there is no result",
+	} {
+		require.Equal(t, "interrupted; "+want, interruptedText(command))
+	}
+}
+
+// Before anything is begun the signal ends the run, and nothing else is printed.
+func TestInterruptBeforeAnything(t *testing.T) {
+	var e ending
+	var out, errs bytes.Buffer
+	require.False(t, e.Interrupted(&errs))
+	require.Empty(t, errs.String())
+	require.False(t, e.mu.TryLock(), "a report that comes now waits")
+	for s, code := range map[syscall.Signal]int{syscall.SIGHUP: 129, syscall.SIGINT: 130, syscall.SIGTERM: 143} {
+		out.Reset()
+		require.Equal(t, code, Finish(InterruptError{s, interruptedText("inspect")}, &Base{Asked: true}, "inspect",
+			&out, &errs))
+		var f report.Failure
+		require.NoError(t, json.Unmarshal(out.Bytes(), &f))
+		require.Equal(t, "interrupted", f.Error.Code)
+		require.Equal(t, code, f.ExitCode)
+	}
+}
+
+// What a report on the terminal says stands there once.
+func TestNothingIsSaidTwice(t *testing.T) {
+	bad := AfterReport(errors.New("x.ova!a.vmdk: no disk image"), true)
+	for seen, want := range map[bool]string{true: "", false: "trueup: x.ova!a.vmdk: no disk image\n"} {
+		var out, errs bytes.Buffer
+		require.Equal(t, 1, Finish(bad, &Base{seen: seen}, "inspect", &out, &errs))
+		require.Equal(t, want, errs.String())
+		require.Empty(t, out.String())
+	}
+	var out, errs bytes.Buffer
+	require.Equal(t, 1, Finish(AfterReport(realign.ErrUnknown, false), &Base{seen: true}, "inspect", &out, &errs))
+	require.NotEmpty(t, errs.String(), "a remedy that the report lacks")
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -61,42 +60,4 @@ func TestLog(t *testing.T) {
 		}
 		require.JSONEq(t, printed, string(end.Result))
 	}
-}
-
-// A log is added to, also where its last line was cut.
-func TestLogGrows(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	require.Equal(t, 0, trueup(t, "version", "--log", path).code)
-	require.Equal(t, 0, trueup(t, "version", "--log", path).code)
-	text := string(disktest.ReadFile(t, path))
-	require.Equal(t, 4, strings.Count(text, "\n"), text)
-	require.NoError(t, os.WriteFile(path, []byte(text[:len(text)-5]), 0o600)) // the disk was full
-	require.Equal(t, 0, trueup(t, "version", "--log", path).code)
-	require.Contains(t, string(disktest.ReadFile(t, path)), text[:len(text)-5]+"\n{\"time\":\"")
-	r := trueup(t, "inspect", "absent", "--log", "-")
-	require.Contains(t, r.stderr, `"msg":"ended","command":"inspect"`)
-	require.Contains(t, r.stderr, `"exit_code":1,"error":"absent: no such file or directory"`)
-}
-
-// What is no log is not written to, and nothing is done without a log that was asked for.
-func TestRefusedLogs(t *testing.T) {
-	source := dummyDisk(t, "", "DUMMYVOL")
-	other := dummyDisk(t, "", "DUMMYVOL")
-	link := filepath.Join(t.TempDir(), "link")
-	require.NoError(t, os.Symlink(source, link))
-	before := disktest.ReadFile(t, source)
-	for path, want := range map[string]string{
-		source: "is also " + source, other: "it begins with", link: "is also " + source, "DEST": "is also ",
-		"SUMS": "is also --checksums=", t.TempDir(): "is a directory", os.DevNull: "it is not a regular file",
-		"/absent/log": "no such file",
-	} {
-		dest, sums := filepath.Join(t.TempDir(), "dest.img"), filepath.Join(t.TempDir(), "sums")
-		path = strings.NewReplacer("DEST", dest, "SUMS", sums).Replace(path)
-		r := trueup(t, "convert", source, dest, "--checksums", sums, "--log", path)
-		require.Equal(t, 64, r.code, r.stderr)
-		require.Contains(t, r.stderr, want)
-		require.NoFileExists(t, dest)
-		require.NoFileExists(t, sums)
-	}
-	require.Equal(t, before, disktest.ReadFile(t, source))
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"os"
 	"strings"
 	"testing"
@@ -21,173 +20,140 @@ func node(t *testing.T, name string, kind uint32) {
 	}
 }
 
+// file makes a file of a text.
+func file(name, text string) func(*testing.T) {
+	return func(t *testing.T) { t.Helper(); put(t, name, []byte(text)) }
+}
+
+// qcow2 makes an image that begins with its signature.
+func qcow2(name string) func(*testing.T) {
+	return func(t *testing.T) { t.Helper(); putImage(t, name) }
+}
+
+func folder(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) }
+
+func special(name string, kind uint32) func(*testing.T) {
+	return func(t *testing.T) { t.Helper(); node(t, name, kind) }
+}
+
+func symlink(to, name string) func(*testing.T) {
+	return func(t *testing.T) { t.Helper(); link(t, to, name) }
+}
+
+func noFile(*testing.T) {}
+
+// both makes one thing after the other.
+func both(one, other func(*testing.T)) func(*testing.T) {
+	return func(t *testing.T) { t.Helper(); one(t); other(t) }
+}
+
+// ovfOf is the envelope of a machine whose disk has a name.
+func ovfOf(disk string) string { return strings.Replace(envelope, "d.vmdk", disk, 1) }
+
+// neededBy answers for a file of an image: a report, and a copy with --force and without.
+func neededBy(image string) map[string]string {
+	return every("64 would overwrite a file that "+image+" needs",
+		"copy", "64 belongs to "+image, "force", "64 belongs to "+image)
+}
+
+var (
+	flatDescriptor = vmdkforge.Descriptor("monolithicFlat", `RW 2 FLAT "extent of any name" 0`)
+	overlay        = vmdkforge.Descriptor("monolithicFlat", `RW 2 FLAT "x-flat.vmdk" 0`) + "parentFileNameHint=\"base\"\n"
+	descriptor     = every("64 is an open descriptor", "report", "stdout")
+)
+
 var standings = []standing{
-	{name: "absent.txt", make: func(*testing.T) {}, want: every("0")},
-	{
-		name: "web01", make: func(t *testing.T) { t.Helper(); putImage(t, "web01") },
-		want: every(overImage, "copy", exists, "force", "0"),
-	},
-	{
-		name: "disk.vmdk", make: func(t *testing.T) { t.Helper(); putImage(t, "disk.vmdk") },
-		want: every(imageName, "copy", exists, "force", "0"),
-	},
+	{name: "absent.txt", make: noFile, want: every("0")},
+	{name: "web01", make: qcow2("web01"), want: every(overImage, "copy", exists, "force", "0")},
+	{name: "disk.vmdk", make: qcow2("disk.vmdk"), want: every(imageName, "copy", exists, "force", "0")},
 	{
 		name: "bare", make: func(t *testing.T) { t.Helper(); put(t, "bare", append(tiny(), make([]byte, 512)...)) },
 		want: every("64 would overwrite what is no text", "copy", exists, "force", "0"),
 	},
+	{name: "extent", make: func(t *testing.T) { t.Helper(); putFlat(t, "extent") }, want: neededBy("flat.vmdk")},
 	{
-		name: "extent", make: func(t *testing.T) { t.Helper(); putFlat(t, "extent") },
-		want: every("64 would overwrite a file that flat.vmdk needs",
-			"copy", "64 belongs to flat.vmdk", "force", "64 belongs to flat.vmdk"),
+		name: "extent of any name",
+		make: both(file("descriptor", flatDescriptor), file("extent of any name", strings.Repeat("text", 256))),
+		want: neededBy("descriptor"),
 	},
 	{
-		name: "extent of any name", make: func(t *testing.T) {
-			t.Helper()
-			put(t, "descriptor", []byte(vmdkforge.Descriptor("monolithicFlat", `RW 2 FLAT "extent of any name" 0`)))
-			put(t, "extent of any name", bytes.Repeat([]byte("text"), 256))
-		},
-		want: every("64 would overwrite a file that descriptor needs", "copy", "64 belongs to descriptor", "force",
-			"64 belongs to descriptor"),
-	},
-	{
-		name: "disk of a package", make: func(t *testing.T) {
-			t.Helper()
-			put(t, "vm.ovf", []byte(strings.Replace(envelope, "d.vmdk", "disk%20of%20a%20package", 1)))
-			putImage(t, "disk of a package")
-		},
+		name: "disk of a package",
+		make: both(file("vm.ovf", ovfOf("disk%20of%20a%20package")), qcow2("disk of a package")),
 		want: every(overImage, "copy", "64 belongs to vm.ovf", "force", "64 belongs to vm.ovf"),
 	},
 	{
-		name: "listed", make: func(t *testing.T) {
-			t.Helper()
-			put(t, "machine", []byte(strings.Replace(envelope, "d.vmdk", "./listed", 1)))
-			put(t, "listed", []byte("text\n"))
-		},
-		want: every("64 would overwrite a file that machine needs", "copy", "64 belongs to machine", "force",
-			"64 belongs to machine"),
+		name: "listed", make: both(file("machine", ovfOf("./listed")), file("listed", "text\n")),
+		want: neededBy("machine"),
 	},
 	{
-		name: "cut-short", make: func(t *testing.T) {
-			t.Helper()
-			put(t, "vm.ovf", []byte(strings.Replace(envelope, "d.vmdk", "Cut-Short", 1)[:200]))
-			put(t, "cut-short", []byte("text\n"))
-		},
-		want: every("64 would overwrite a file that vm.ovf needs", "copy", "64 belongs to vm.ovf", "force",
-			"64 belongs to vm.ovf"),
+		name: "cut-short", make: both(file("vm.ovf", ovfOf("Cut-Short")[:200]), file("cut-short", "text\n")),
+		want: neededBy("vm.ovf"),
 	},
 	{
-		name: "elsewhere.vmdk", make: func(t *testing.T) {
-			t.Helper()
-			put(t, "vm.ovf", []byte(strings.Replace(envelope, "d.vmdk", "disks/elsewhere.vmdk", 1)))
-			putImage(t, "elsewhere.vmdk")
-		},
+		name: "elsewhere.vmdk", make: both(file("vm.ovf", ovfOf("disks/elsewhere.vmdk")), qcow2("elsewhere.vmdk")),
 		want: every(imageName, "copy", exists, "force", "0"),
 	},
-	{name: "base", make: func(t *testing.T) {
-		t.Helper()
-		put(t, "base", []byte("text\n"))
-		put(t, "snap.vmdk", []byte(vmdkforge.Descriptor("monolithicFlat",
-			`RW 2 FLAT "x-flat.vmdk" 0`)+"parentFileNameHint=\"base\"\n"))
-	}, want: every("64 would overwrite a file that snap.vmdk needs", "copy", "4 cannot be replaced", "force",
-		"4 cannot be replaced")},
 	{
-		name: "vm.ova", make: func(t *testing.T) { t.Helper(); put(t, "vm.ova", forgedPackage()) },
-		want: every(imageName, "copy", "", "force", ""),
+		name: "base", make: both(file("base", "text\n"), file("snap.vmdk", overlay)),
+		want: every("64 would overwrite a file that snap.vmdk needs",
+			"copy", "4 cannot be replaced", "force", "4 cannot be replaced"),
 	},
+	{name: "vm.ova", make: forgedPackageAt("vm.ova"), want: every(imageName, "copy", "", "force", "")},
+	{name: "package", make: forgedPackageAt("package"), want: every(overImage, "copy", exists, "force", "0")},
+	{name: "vm.vmx", make: file("vm.vmx", "memsize = 1\n"), want: every(machine)},
+	{name: "notes", make: file("notes", "mine\n"), want: every("0", "script", notOurs, "copy", exists)},
 	{
-		name: "package", make: func(t *testing.T) { t.Helper(); put(t, "package", forgedPackage()) },
-		want: every(overImage, "copy", exists, "force", "0"),
+		name: "run.sh", make: file("run.sh", "#!/bin/sh\n"),
+		want: every("64 would overwrite a program", "script", notOurs, "copy", exists, "force", "0"),
 	},
+	{name: "folder", make: folder, want: every(aFolder)},
+	{name: "folder/", make: folder, want: every(aFolder)},
 	{
-		name: "vm.vmx", make: func(t *testing.T) { t.Helper(); put(t, "vm.vmx", []byte("memsize = 1\n")) },
-		want: every(machine),
-	},
-	{name: "notes", make: func(t *testing.T) { t.Helper(); put(t, "notes", []byte("mine\n")) }, want: every("0",
-		"script", "64 is not as trueup wrote it", "copy", exists)},
-	{
-		name: "run.sh", make: func(t *testing.T) { t.Helper(); put(t, "run.sh", []byte("#!/bin/sh\n")) },
-		want: every("64 would overwrite a program",
-			"script", "64 is not as trueup wrote it", "copy", exists, "force", "0"),
-	},
-	{
-		name: "folder", make: func(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) },
-		want: every(aFolder),
-	},
-	{
-		name: "folder/", make: func(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) },
-		want: every(aFolder),
-	},
-	{
-		name: "to-image", make: func(t *testing.T) { t.Helper(); putImage(t, "web01"); link(t, "web01", "to-image") },
+		name: "to-image", make: both(qcow2("web01"), symlink("web01", "to-image")),
 		want: every(overImage, "copy", aLink, "force", aLink),
 	},
 	{
-		name: "to-text", through: "notes",
-		make: func(t *testing.T) { t.Helper(); put(t, "notes", []byte("mine\n")); link(t, "notes", "to-text") },
-		want: every("0", "script", "64 is not as trueup wrote it", "copy", aLink, "force",
-			aLink),
+		name: "to-text", through: "notes", make: both(file("notes", "mine\n"), symlink("notes", "to-text")),
+		want: every("0", "script", notOurs, "copy", aLink, "force", aLink),
 	},
 	{
-		name: "to-machine", make: func(t *testing.T) {
-			t.Helper()
-			put(t, "vm.vmx", []byte("memsize = 1\n"))
-			link(t, "vm.vmx", "to-machine")
-		},
+		name: "to-machine", make: both(file("vm.vmx", "memsize = 1\n"), symlink("vm.vmx", "to-machine")),
 		want: every(machine, "copy", aLink, "force", aLink),
 	},
+	{name: "to-folder", make: both(folder, symlink("folder", "to-folder")), want: every(aLink)},
 	{
-		name: "to-folder", make: func(t *testing.T) {
-			t.Helper()
-			require.NoError(t, os.Mkdir("folder", 0o700))
-			link(t, "folder", "to-folder")
-		},
-		want: every("64 is a link to "),
-	},
-	{
-		name: "dangling", make: func(t *testing.T) { t.Helper(); link(t, "nowhere", "dangling") },
+		name: "dangling", make: symlink("nowhere", "dangling"),
 		want: every("64 is a link to nowhere, which is not there"),
 	},
+	{name: "to-itself", make: symlink("to-itself", "to-itself"), want: every("64 is a link to to-itself, which ")},
 	{
-		name: "to-itself", make: func(t *testing.T) { t.Helper(); link(t, "to-itself", "to-itself") },
-		want: every("64 is a link to to-itself, which "),
+		name: "to-block", make: both(special("dm-3", unix.S_IFBLK), symlink("dm-3", "to-block")),
+		want: every(aLink, "copy", unlisted, "force", forced),
 	},
 	{
-		name: "to-block", make: func(t *testing.T) {
-			t.Helper()
-			node(t, "dm-3", unix.S_IFBLK)
-			link(t, "dm-3", "to-block")
-		},
-		want: every("64 is a link to ", "copy", unlisted, "force", forced),
+		name: "block", make: special("block", unix.S_IFBLK),
+		want: every(aSpecial, "copy", unlisted, "force", forced),
 	},
+	{name: "character", make: special("character", unix.S_IFCHR), want: every(aSpecial)},
+	{name: "fifo", make: special("fifo", unix.S_IFIFO), want: every(aSpecial)},
+	{name: "socket", make: special("socket", unix.S_IFSOCK), want: every(aSpecial)},
 	{
-		name: "block", make: func(t *testing.T) { t.Helper(); node(t, "block", unix.S_IFBLK) },
-		want: every(special, "copy", unlisted, "force", forced),
+		name: "to-fifo", make: both(special("fifo", unix.S_IFIFO), symlink("fifo", "to-fifo")),
+		want: every(aLink),
 	},
-	{
-		name: "character", make: func(t *testing.T) { t.Helper(); node(t, "character", unix.S_IFCHR) },
-		want: every(special),
-	},
-	{name: "fifo", make: func(t *testing.T) { t.Helper(); node(t, "fifo", unix.S_IFIFO) }, want: every(special)},
-	{
-		name: "socket", make: func(t *testing.T) { t.Helper(); node(t, "socket", unix.S_IFSOCK) },
-		want: every(special),
-	},
-	{name: "to-fifo", make: func(t *testing.T) {
-		t.Helper()
-		node(t, "fifo", unix.S_IFIFO)
-		link(t, "fifo", "to-fifo")
-	}, want: every("64 is a link to ")},
-	{name: "missing/file", make: func(*testing.T) {}, want: every("1 folder of ")},
-	{name: "-", make: func(*testing.T) {}, want: every("64 would be standard output", "report", "stdout")},
-	{name: "/dev/stdout", make: func(*testing.T) {}, want: every("64 is an open descriptor", "report", "stdout")},
-	{name: "/dev/fd/1", make: func(*testing.T) {}, want: every("64 is an open descriptor", "report", "stdout")},
-	{name: "/proc/self/fd/1", make: func(*testing.T) {}, want: every("64 is an open descriptor", "report", "stdout")},
-	{
-		name: "to-stdout", make: func(t *testing.T) { t.Helper(); link(t, "/dev/stdout", "to-stdout") },
-		want: every("64 is an open descriptor", "report", "stdout"),
-	},
-	{name: "/dev/stderr", make: func(*testing.T) {}, want: every("64 is an open descriptor")},
-	{name: "/proc/self/fd/0", make: func(*testing.T) {}, want: every("64 is an open descriptor")},
+	{name: "missing/file", make: noFile, want: every("1 folder of ")},
+	{name: "-", make: noFile, want: every("64 would be standard output", "report", "stdout")},
+	{name: "/dev/stdout", make: noFile, want: descriptor},
+	{name: "/dev/fd/1", make: noFile, want: descriptor},
+	{name: "/proc/self/fd/1", make: noFile, want: descriptor},
+	{name: "to-stdout", make: symlink("/dev/stdout", "to-stdout"), want: descriptor},
+	{name: "/dev/stderr", make: noFile, want: every("64 is an open descriptor")},
+	{name: "/proc/self/fd/0", make: noFile, want: every("64 is an open descriptor")},
+}
+
+// forgedPackageAt makes a package under a name.
+func forgedPackageAt(name string) func(*testing.T) {
+	return func(t *testing.T) { t.Helper(); put(t, name, forgedPackage()) }
 }
 
 // TestPlaces has every command write every file of its own where something stands already. What stands there is hurt by

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -117,7 +118,8 @@ const (
 	exists    = "1 exists; choose another name, or --force to replace it"
 	aFolder   = "64 is a folder: name the file, such as "
 	aLink     = "64 is a link to "
-	special   = "64 is a device, a pipe or another special file"
+	aSpecial  = "64 is a device, a pipe or another special file"
+	notOurs   = "64 is not as trueup wrote it"
 )
 
 // forgedPackage is a package with one disk.
@@ -193,4 +195,31 @@ func state(t *testing.T) map[string]string {
 		return nil
 	}))
 	return maps.Clone(out)
+}
+
+// own is a folder with a disk, as the folder that the user is in.
+func own(t *testing.T) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	tiny().Write(t, "src.img")
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	b := disktest.ReadFile(t, name)
+	return string(b)
+}
+
+// A run that was killed had the same process id, or a program does that runs in another container.
+func TestAReportWithItsOwnNameTaken(t *testing.T) {
+	own(t)
+	partial := ".report." + strconv.Itoa(os.Getpid()) + ".partial"
+	put(t, partial, []byte("half"))
+	require.Zero(t, trueup(t, "inspect", "src.img", "--out", "report").code)
+	require.NoFileExists(t, partial)
+	put(t, partial, tiny())
+	r := trueup(t, "inspect", "src.img", "--out", "report")
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.stderr, partial+": file exists")
+	require.Equal(t, string(tiny()), read(t, partial))
 }

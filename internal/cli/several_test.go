@@ -85,26 +85,6 @@ func oneLine(t *testing.T, object string) string {
 	return b.String() + "\n"
 }
 
-// What is wrong about the command line ends the run, and leaves no report.
-func TestInspectSeveralWrongly(t *testing.T) {
-	putSeveral(t)
-	putFlat(t, "flat-extent.txt")
-	before := state(t)
-	for line, want := range map[string]string{
-		"0.img 2.img --out 2.img":               "--out 2.img",
-		"0.img flat.vmdk --out flat.vmdk":       "--out flat.vmdk",
-		"0.img flat.vmdk --out flat-extent.txt": "--out flat-extent.txt would overwrite",
-		"0.img - 3.img --out report":            "an image is not read from a pipe",
-		"0.img 2.img --with 3.img":              "--with is for one IMAGE",
-		"0.img 2.img --format bogus":            `--format "bogus"`,
-	} {
-		r := trueup(t, append([]string{"inspect"}, strings.Fields(line)...)...)
-		require.Equal(t, 64, r.code, line)
-		require.Contains(t, r.stderr, want, line)
-		require.Equal(t, before, state(t), line)
-	}
-}
-
 // stopper is output that has a run interrupted, or fails, when it is written to.
 type stopper struct {
 	bytes.Buffer

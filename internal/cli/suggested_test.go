@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 )
@@ -78,28 +77,4 @@ func TestSuggestionsAreOfTheTable(t *testing.T) {
 	}
 	require.Equal(t, []string{"finish --flatten", "undo --to", "mend --force", "plan -z"},
 		unknownIn("trueup finish --flatten D; trueup undo --to raw; trueup mend --force; trueup plan -z", found))
-}
-
-// What a command line says of an image stands in those that follow, with its values quoted.
-func TestCommandsThatFollow(t *testing.T) {
-	own(t)
-	other := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
-	put(t, "src.img", other)
-	other.U32(tableforge.MBRSignature, 1)
-	put(t, "other.img", other)
-	require.NoError(t, os.Mkdir("a b", 0o700))
-	_, quoted, _ := strings.Cut(report.ReplaceCommand("a b", nil), "replace ")
-	same := "--sector-size 512 --allow-folder " + quoted
-	r := trueup(t, "inspect", "--sector-size", "512", "--allow-folder", "a b", "--with", "other.img", "src.img")
-	require.Contains(t, r.stdout, "trueup plan "+same+" --with other.img src.img\n")
-	require.Contains(t, r.stdout, "trueup align "+same+" --with other.img src.img src-aligned.img\n")
-	r = trueup(t, "plan", "--allow-unbootable", "--boundary", "4K", "--skip-free", "--partition", "1", "src.img")
-	require.Contains(t, r.stdout,
-		"trueup align --boundary 4K --partition 1 --allow-unbootable --skip-free src.img src-aligned.img\n")
-	r = trueup(t, "align", "--allow-unbootable", "--skip-free", "--allow-folder", "a b", "src.img", "b.img")
-	require.Contains(t, r.stdout, "trueup verify --allow-folder "+quoted+" --skip-free src.img b.img\n")
-	r = trueup(t, "align", "--allow-unbootable", "--boundary", "4K", "--with", "other.img", "src.img", "c.img")
-	require.Contains(t, r.stdout, "trueup verify --boundary 4K --allow-unbootable --with other.img src.img c.img\n")
-	require.Equal(t, 0, trueup(t, "verify", "--boundary", "4K", "--allow-unbootable", "--with", "other.img", "src.img",
-		"c.img").code)
 }
