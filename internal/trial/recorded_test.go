@@ -16,7 +16,7 @@ import (
 // logs
 // are Debian's kernel on a framebuffer of 640 by 480, of which the first pictures are left out; the panic has no
 // initrd.
-func recorded(t *testing.T, name string) *Film {
+func recorded(t testing.TB, name string) *Film {
 	t.Helper()
 	b := disktest.ReadFile(t, filepath.Join("testdata", name+".json"))
 	var f Film

@@ -8,7 +8,6 @@ import (
 	"image/color"
 	"image/draw"
 	"image/png"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -18,20 +17,10 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
 )
 
-// recorded is a film of a real machine, of the tests of judge.
-func recordedRun(t testing.TB, name string) *Film {
-	t.Helper()
-	b := disktest.ReadFile(t, filepath.Join("testdata", name+".json"))
-	var f Film
-	require.NoError(t, json.Unmarshal(b, &f))
-	return &f
-}
-
-// painted is a film of a BIOS and of a desktop with a window.
+// paintedScreen is a film of a BIOS and of a desktop with a window.
 func paintedScreen(t testing.TB, window image.Rectangle) *Film {
 	t.Helper()
 	f := &Film{Ended: Settled, Accel: "tcg", Took: 42 * time.Second}
@@ -61,17 +50,17 @@ func of(before, after *Film) *Boot {
 // samples are reports of all verdicts.
 func samples(t testing.TB) map[string]*Boot {
 	t.Helper()
-	panicked := recordedRun(t, "uefi")
+	panicked := recorded(t, "uefi")
 	panicked.Ended, panicked.Note = Broken, "qemu: out of memory"
 	return map[string]*Boot{
-		"same":     of(recordedRun(t, "grub2"), recordedRun(t, "grub2-aligned")),
-		"differs":  of(recordedRun(t, "grub2"), recordedRun(t, "grub2-broken")),
-		"serial":   of(recordedRun(t, "uefi"), recordedRun(t, "uefi-empty")),
+		"same":     of(recorded(t, "grub2"), recorded(t, "grub2-aligned")),
+		"differs":  of(recorded(t, "grub2"), recorded(t, "grub2-broken")),
+		"serial":   of(recorded(t, "uefi"), recorded(t, "uefi-empty")),
 		"pictures": of(paintedScreen(t, image.Rect(0, 0, 0, 0)), paintedScreen(t, image.Rect(200, 160, 520, 400))),
-		"neither":  of(recordedRun(t, "blank"), recordedRun(t, "blank")),
-		"unclear":  of(panicked, recordedRun(t, "uefi")),
+		"neither":  of(recorded(t, "blank"), recorded(t, "blank")),
+		"unclear":  of(panicked, recorded(t, "uefi")),
 		"left out": of(panicked, nil),
-		"once":     of(recordedRun(t, "sys-win"), nil),
+		"once":     of(recorded(t, "sys-win"), nil),
 		"nothing":  of(&Film{Ended: TimeOver}, &Film{Ended: TimeOver}),
 	}
 }
@@ -193,12 +182,12 @@ var hostile = []string{
 func TestHostileGuest(t *testing.T) {
 	t.Parallel()
 	for _, text := range hostile {
-		f := recordedRun(t, "grub2-broken")
+		f := recorded(t, "grub2-broken")
 		f.Note, f.Accel, f.Serial = text, text, strings.Repeat(text+"\r\n", 50)
 		for n := range f.Frames {
 			f.Frames[n].Text = append(f.Frames[n].Text, text)
 		}
-		r := newBoot(head, text, machine, 1, recordedRun(t, "grub2"), f)
+		r := newBoot(head, text, machine, 1, recorded(t, "grub2"), f)
 		var b strings.Builder
 		r.Text(&report.Text{W: &b, Width: 80})
 		require.True(t, utf8.ValidString(b.String()))
