@@ -201,7 +201,8 @@ func blocksOf(first, step, size, block int64) (n int64) {
 func TestNoMovePutsDataWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		boundary := int64(4096) << rapid.IntRange(0, 3).Draw(t, "boundary")
-		v := vol(volume.FAT16, 512<<rapid.IntRange(0, 6).Draw(t, "cluster"), 512*rapid.Int64Range(0, 300).Draw(t, "inside"))
+		v := vol(volume.FAT16, 512<<rapid.IntRange(0, 6).Draw(t, "cluster"),
+			512*rapid.Int64Range(0, 300).Draw(t, "inside"))
 		p := at(rapid.Int64Range(1, 300).Draw(t, "start"), 6, v)
 		goal := align.Goal{Must: align.BoundaryOf(boundary), Want: align.BoundaryOf(boundary)}
 		better, worse := false, false

@@ -58,8 +58,9 @@ func neededBy(image string) map[string]string {
 
 var (
 	flatDescriptor = vmdkforge.Descriptor("monolithicFlat", `RW 2 FLAT "extent of any name" 0`)
-	overlay        = vmdkforge.Descriptor("monolithicFlat", `RW 2 FLAT "x-flat.vmdk" 0`) + "parentFileNameHint=\"base\"\n"
-	descriptor     = every("64 is an open descriptor", "report", "stdout")
+	overlay        = vmdkforge.Descriptor("monolithicFlat", `RW 2 FLAT "x-flat.vmdk" 0`) +
+		"parentFileNameHint=\"base\"\n"
+	descriptor = every("64 is an open descriptor", "report", "stdout")
 )
 
 var standings = []standing{

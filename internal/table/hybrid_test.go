@@ -75,13 +75,17 @@ func TestHybridMBR(t *testing.T) {
 			slots{first, active, slot(0xee, 4001, 16_000)},
 			"it ends behind the disk, whose last LBA is 19999",
 		},
-		"no entry at LBA 1":               {slots{active, slot(0xee, 4001, 15_999)}, "no protective entry starts at LBA 1"},
+		"no entry at LBA 1": {
+			slots{active, slot(0xee, 4001, 15_999)}, "no protective entry starts at LBA 1",
+		},
 		"an entry with the largest count": {slots{slot(0xee, 1, 0xffffffff), active}, "it ends behind the disk"},
 		"two entries, one over the other": {
 			slots{slot(0xee, 1, 19_999), slot(0xee, 1, 2000)},
 			"slot 1 (LBA 1 to 19999) lies over it",
 		},
-		"two faults":                        {slots{first, slot(0x0f, 2001, 2000), slot(0x83, 9000, 1)}, "slot 2; slot 3"},
+		"two faults": {
+			slots{first, slot(0x0f, 2001, 2000), slot(0x83, 9000, 1)}, "slot 2; slot 3",
+		},
 		"an entry of no size beside others": {slots{first, active, slot(0x83, 9000, 0)}, "slot 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
