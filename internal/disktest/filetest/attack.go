@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // Attack changes one field of a good volume.
@@ -20,6 +22,11 @@ type Attack struct {
 // NewAttack returns an attack that puts bytes at off, and its error.
 func NewAttack(name string, off int64, put []byte, want error, text string) Attack {
 	return Attack{Name: name, Off: off, Put: put, Want: want, Text: text}
+}
+
+// Bad returns an attack that puts bytes at off, for which a volume is broken.
+func Bad(name string, off int64, put []byte, text string) Attack {
+	return NewAttack(name, off, put, ondisk.ErrFormat, text)
 }
 
 // LE16 returns the bytes of a little-endian number.

@@ -12,6 +12,17 @@ import (
 // Walk counts the files of a volume.
 type Walk = func(*guestfile.Census, disk.Disk) error
 
+// Count adds a file or folder of so many pieces and bytes to a group, as tools count them.
+func Count(g *guestfile.Group, pieces, bytes int64) {
+	g.Number, g.Pieces, g.Bytes = g.Number+1, g.Pieces+pieces, g.Bytes+bytes
+	if pieces > 0 {
+		g.Placed++
+	}
+	if pieces > 1 {
+		g.Fragmented, g.Apart = g.Fragmented+1, g.Apart+bytes
+	}
+}
+
 // Counted returns the census of a sound volume.
 func Counted(t testing.TB, volume disk.Disk, walk Walk) *guestfile.Census {
 	t.Helper()
@@ -20,6 +31,16 @@ func Counted(t testing.TB, volume disk.Disk, walk Walk) *guestfile.Census {
 	require.False(t, c.Ended)
 	require.Equal(t, c.Of, c.Looked, "no sample")
 	consistent(t, c, volume)
+	return c
+}
+
+// CountedInPart returns the census of a volume that ends with its budget.
+func CountedInPart(t testing.TB, volume disk.Disk, walk Walk, limit int64) *guestfile.Census {
+	t.Helper()
+	c := &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
+	c.Budget.Work.Limit = limit
+	require.NoError(t, walk(c, volume))
+	require.True(t, c.Ended)
 	return c
 }
 

@@ -5,6 +5,7 @@ package filetest
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -34,6 +35,45 @@ func RawImage(t testing.TB, path string) disk.Disk {
 
 // Memory returns bytes as a disk.
 func Memory(b []byte) disk.Disk { return disktest.ShortDisk(b, int64(len(b))) }
+
+// Reader opens the files of one volume.
+type Reader func(volume disk.Disk) (guestfile.FS, error)
+
+// Alone returns the reader of a file system, which gives each volume a budget of its own.
+func Alone(open func(*guestfile.Budget, disk.Disk) (guestfile.FS, error)) Reader {
+	return func(volume disk.Disk) (guestfile.FS, error) { return open(guestfile.NewBudget(), volume) }
+}
+
+// Sound opens a volume that can be opened.
+func (r Reader) Sound(t testing.TB, volume disk.Disk) guestfile.FS {
+	t.Helper()
+	g, err := r(volume)
+	require.NoError(t, err)
+	return g
+}
+
+// File opens a file that is there.
+func File(t testing.TB, g guestfile.FS, path string) *guestfile.File {
+	t.Helper()
+	f, err := g.Open(path)
+	require.NoError(t, err, path)
+	return f
+}
+
+// EqualFolder requires files of a volume to be those that a tool copied into a folder, and returns their paths.
+func EqualFolder(t testing.TB, g guestfile.FS, dir string) (names []string) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		name := strings.TrimPrefix(path, dir+"/")
+		names = append(names, name)
+		disktest.EqualBytes(t, disktest.ReadFile(t, path), ReadAll(t, File(t, g, name)))
+		return nil
+	}))
+	return names
+}
 
 // Noise returns bytes that no other seed gives.
 func Noise(seed uint64, n int) []byte {
@@ -101,7 +141,8 @@ func RunsOf(t testing.TB, f *guestfile.File) (out []guestfile.Run) {
 	return out
 }
 
-// RawCorpus writes an image of the corpus as a raw file, from a sector on. Sector 0 means the whole image.
+// RawCorpus writes an image of the corpus as a raw file: sectors from one on, all of them if there are none. Sector 0
+// means the whole image.
 func RawCorpus(t testing.TB, rel string, start, sectors int64) string {
 	t.Helper()
 	path := disktest.Corpus(t, rel)
@@ -111,8 +152,11 @@ func RawCorpus(t testing.TB, rel string, start, sectors int64) string {
 		return out
 	}
 	part := filepath.Join(t.TempDir(), "partition")
-	disktest.Run(t, "dd", "if="+out, "of="+part, "conv=sparse", "status=none", fmt.Sprintf("skip=%d", start),
-		fmt.Sprintf("count=%d", sectors))
+	args := []string{"if=" + out, "of=" + part, "conv=sparse", "status=none", fmt.Sprintf("skip=%d", start)}
+	if sectors > 0 {
+		args = append(args, fmt.Sprintf("count=%d", sectors))
+	}
+	disktest.Run(t, "dd", args...)
 	return part
 }
 

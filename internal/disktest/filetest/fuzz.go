@@ -20,16 +20,16 @@ import (
 // A fuzz input is a small list of changes to a volume that a tool made: inputs of a few bytes reach every structure of
 // it.
 
-// FuzzBase is a volume, and the places where its bytes are structures: changes are made near those.
-type FuzzBase struct {
+// fuzzBase is a volume, and the places where its bytes are structures: changes are made near those.
+type fuzzBase struct {
 	raw    []byte
 	places []int64
 }
 
-// NewFuzzBase finds the structures of a volume: sectors with a series of zeros, since files hold noise.
-func NewFuzzBase(raw []byte) FuzzBase {
+// newFuzzBase finds the structures of a volume: sectors with a series of zeros, since files hold noise.
+func newFuzzBase(raw []byte) fuzzBase {
 	const sector = 512
-	b := FuzzBase{raw: raw}
+	b := fuzzBase{raw: raw}
 	for s := 0; s+sector <= len(raw); s += sector {
 		if !bytes.Contains(raw[s:s+sector], []byte{0, 0, 0}) {
 			continue
@@ -46,8 +46,8 @@ func NewFuzzBase(raw []byte) FuzzBase {
 // change is five bytes of an input: which place (2), how far from it (1), and two bytes to put there.
 const change = 5
 
-// Mutated returns the volume with at most 16 changes.
-func (b FuzzBase) Mutated(input []byte) disk.Disk {
+// mutated returns the volume with at most 16 changes.
+func (b fuzzBase) mutated(input []byte) disk.Disk {
 	patches := map[int64]byte{}
 	for ; len(input) >= change && len(patches) < 32; input = input[change:] {
 		at := b.places[int64(binary.LittleEndian.Uint16(input))%int64(len(b.places))] + int64(input[2]%16)
@@ -55,6 +55,32 @@ func (b FuzzBase) Mutated(input []byte) disk.Disk {
 	}
 	return disk.New(int64(len(b.raw)), 512, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: int64(len(b.raw)) - off, Src: patched{b.raw, patches}, Off: off}, nil
+	})
+}
+
+// FuzzFiles opens the files of volumes with changes.
+func FuzzFiles(f *testing.F, open Reader, volumes ...[]byte) {
+	f.Helper()
+	Fuzz(f, volumes, func(t *testing.T, volume disk.Disk) { t.Helper(); exercise(t, volume, open) })
+}
+
+// FuzzCensus counts the files of volumes with changes.
+func FuzzCensus(f *testing.F, walk Walk, volumes ...[]byte) {
+	f.Helper()
+	Fuzz(f, volumes, func(t *testing.T, volume disk.Disk) { t.Helper(); ExerciseCensus(t, volume, walk) })
+}
+
+// Fuzz tries volumes with changes.
+func Fuzz(f *testing.F, volumes [][]byte, try func(t *testing.T, volume disk.Disk)) {
+	f.Helper()
+	var bases []fuzzBase
+	for i, raw := range volumes {
+		bases = append(bases, newFuzzBase(raw))
+		f.Add(byte(i), []byte{})
+		f.Add(byte(i), []byte{30, 0, 0, 0xff, 0xff, 9, 1, 2, 0, 0})
+	}
+	f.Fuzz(func(t *testing.T, which byte, input []byte) {
+		try(t, bases[int(which)%len(bases)].mutated(input))
 	})
 }
 
@@ -76,8 +102,8 @@ func (p patched) ReadAt(b []byte, off int64) (int, error) {
 // pathsOf are the paths that a fuzz run opens beside those it lists.
 var pathsOf = []string{"file", "DIR/IN DIR.TXT", "link", "pieces", "", "dir/../file"}
 
-// Exercise does with a file system what finders do, and holds it to what it promises.
-func Exercise(t *testing.T, volume disk.Disk, open func(disk.Disk) (guestfile.FS, error)) {
+// exercise does with a file system what finders do, and holds it to what it promises.
+func exercise(t *testing.T, volume disk.Disk, open Reader) {
 	t.Helper()
 	g, err := open(volume)
 	if err != nil {

@@ -1,8 +1,10 @@
 package ext
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -55,14 +57,7 @@ func filefrag(t testing.TB, img, path string) (pieces int64) {
 // sum is the group of files with so many pieces. It knows nothing of their bytes.
 func sum(pieces map[string]int64) (g guestfile.Group) {
 	for _, n := range pieces {
-		g.Number++
-		g.Pieces += n
-		if n > 0 {
-			g.Placed++
-		}
-		if n > 1 {
-			g.Fragmented++
-		}
+		filetest.Count(&g, n, 0)
 	}
 	return g
 }
@@ -142,10 +137,8 @@ func TestCensusEndsWithItsBudget(t *testing.T) {
 		files[fmt.Sprint(i)] = filetest.Noise(uint64(i), 10)
 	}
 	img := makeExt(t, extKinds[5], filetest.WriteTree(t, files))
-	c := &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
-	c.Budget.Work.Limit = 256 << 10 // group descriptors, bitmaps and two or three stretches of inodes
-	require.NoError(t, Fragments(c, filetest.RawImage(t, img)))
-	require.True(t, c.Ended)
+	// Group descriptors, bitmaps and two or three stretches of inodes.
+	c := filetest.CountedInPart(t, filetest.RawImage(t, img), Fragments, 256<<10)
 	require.Positive(t, c.Files.Number)
 	require.Less(t, c.Files.Number, int64(600))
 	require.Less(t, c.Looked, c.Of)
@@ -161,4 +154,80 @@ func TestCensusSkipsBrokenFiles(t *testing.T) {
 	c := filetest.Counted(t, filetest.RawImage(t, img), Fragments)
 	require.Equal(t, int64(1), c.Unread)
 	require.Equal(t, int64(1), c.Files.Number)
+}
+
+func TestExtLargeFolder(t *testing.T) {
+	const block, entry = 4096, 28
+	var folder []byte
+	for i := range filetest.ManyNames {
+		name := fmt.Sprintf("name number %05d", i)
+		start, length := len(folder)%block, entry
+		if start+2*entry > block || i == filetest.ManyNames-1 {
+			length = block - start // the last entry has all that is left
+		}
+		e := binary.LittleEndian.AppendUint32(nil, 13)
+		e = append(binary.LittleEndian.AppendUint16(e, uint16(length)), byte(len(name)), 1)
+		folder = append(folder, append(e, name...)...)
+		folder = append(folder, make([]byte, length-8-len(name))...)
+	}
+	require.Zero(t, len(folder)%block)
+	img := makeExt(t, extKind{size: "16M", args: []string{"-t", "ext4", "-b", "4096", "-O", "^metadata_csum"}},
+		filetest.WriteTree(t, map[string][]byte{"large": folder}))
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	disktest.Run(t, "debugfs", "-w", "-R", "write "+file+" file", img)
+	disktest.Run(t, "debugfs", "-w", "-R", "set_inode_field large mode 040755", img)
+	require.Contains(t, disktest.Output(t, "debugfs", "-R", "stat <13>", img), "Type: regular")
+	require.Equal(t, filetest.ManyNames, strings.Count(disktest.Output(t, "debugfs", "-R", "ls -p /large", img),
+		"/name number "))
+	g := alone.Sound(t, filetest.RawImage(t, img))
+	filetest.Cheap(t, g, g.(*fileSystem).meter, int64(len(folder)),
+		fmt.Sprintf("large/name number %05d", filetest.ManyNames-1))
+}
+
+var alone = filetest.Alone(Open)
+
+// Sorting the runs of a file takes longer than reading them, and a volume can have many such files.
+func TestFilesOfManyRunsCost(t *testing.T) {
+	m := &blockMap{fs: &fileSystem{meter: guestfile.NewBudget().Of(nil)}, runs: filetest.ManyRuns()}
+	filetest.EndsWithin(t, 100, m.disjoint)
+}
+
+// s_backup_bgs ends at 0x254. Spec: Linux, Documentation/filesystems/ext4/super.rst.
+func TestStructSize(t *testing.T) { require.Equal(t, 0x254, binary.Size(super{})) }
+
+func FuzzExt(f *testing.F) {
+	var volumes [][]byte
+	for _, k := range []extKind{
+		{size: "256K", args: words("-t ext2 -b 1024 -N 32")},
+		{size: "512K", args: words("-t ext4 -b 1024 -N 32 -O ^has_journal,^resize_inode,inline_data")},
+		{size: "512K", args: words("-t ext4 -b 1024 -N 64 -g 256 -O ^has_journal,^resize_inode,meta_bg")},
+	} {
+		dir := filetest.WriteTree(f, map[string][]byte{
+			"file":           filetest.Noise(1, 3000),
+			"dir/in dir.txt": filetest.Noise(2, 100), "DIR/IN DIR.TXT": nil, "holes": make([]byte, 100_000),
+		})
+		require.NoError(f, os.Symlink("dir/in dir.txt", filepath.Join(dir, "link")))
+		require.NoError(f, os.Symlink("././././././././././././././././././././././././././././././././dir/in dir.txt",
+			filepath.Join(dir, "slow link")))
+		img := makeExt(f, k, dir)
+		scatter(f, img, 12)
+		volumes = append(volumes, disktest.ReadFile(f, img))
+	}
+	filetest.FuzzFiles(f, alone, volumes...)
+}
+
+func FuzzExtCensus(f *testing.F) {
+	var volumes [][]byte
+	for _, args := range []string{
+		"-t ext2 -b 1024 -N 64",
+		"-t ext4 -b 1024 -N 64 -g 256 -O ^has_journal,^resize_inode,inline_data,^flex_bg",
+	} {
+		img := makeExt(f, extKind{size: "1M", args: words(args)}, filetest.WriteTree(f, map[string][]byte{
+			"file": filetest.Noise(1, 30000), "dir/in dir.txt": filetest.Noise(2, 100), "holes": make([]byte, 100_000),
+		}))
+		scatter(f, img, 12)
+		volumes = append(volumes, disktest.ReadFile(f, img))
+	}
+	filetest.FuzzCensus(f, Fragments, volumes...)
 }

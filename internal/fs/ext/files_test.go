@@ -1,6 +1,7 @@
 package ext
 
 import (
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -28,16 +29,14 @@ func TestExtReadsWhatMke2fsWrote(t *testing.T) {
 				dir = large
 			}
 			img := makeExt(t, k, dir)
-			g, err := alone(filetest.RawImage(t, img))
-			require.NoError(t, err)
+			g := alone.Sound(t, filetest.RawImage(t, img))
 			var names []string
 			for name, data := range files {
 				if strings.HasSuffix(name, "/") {
 					continue
 				}
 				names = append(names, name)
-				f, err := g.Open(name)
-				require.NoError(t, err, name)
+				f := filetest.File(t, g, name)
 				require.Equal(t, name, f.Path)
 				disktest.EqualBytes(t, data, filetest.ReadAll(t, f))
 			}
@@ -61,8 +60,7 @@ func checkLinks(t *testing.T, g guestfile.FS, files map[string][]byte) {
 		"slow60": "etc/fstab", "slow59": "etc/fstab", "slow200": "etc/fstab", "/etc//fstab": "etc/fstab",
 		"../etc/./fstab": "etc/fstab",
 	} {
-		f, err := g.Open(link)
-		require.NoError(t, err, link)
+		f := filetest.File(t, g, link)
 		require.Equal(t, want, f.Path, link)
 		disktest.EqualBytes(t, files[want], filetest.ReadAll(t, f))
 	}
@@ -92,8 +90,7 @@ func checkLinks(t *testing.T, g guestfile.FS, files map[string][]byte) {
 
 func equalSparse(t *testing.T, g guestfile.FS, dir string) {
 	t.Helper()
-	f, err := g.Open("sparse")
-	require.NoError(t, err)
+	f := filetest.File(t, g, "sparse")
 	want, err := os.Open(filepath.Join(dir, "sparse"))
 	require.NoError(t, err)
 	defer want.Close()
@@ -113,14 +110,12 @@ func TestExtHashedFolders(t *testing.T) {
 			// Its code is 1: it has changed something.
 			disktest.Run(t, "sh", "-c", `"$0" -fyD "$1"; test $? -le 1`, disktest.Tool(t, "e2fsck"), img)
 			require.Contains(t, disktest.Output(t, "debugfs", "-R", "htree_dump /many", img), "Root node dump")
-			g, err := alone(filetest.RawImage(t, img))
-			require.NoError(t, err)
+			g := alone.Sound(t, filetest.RawImage(t, img))
 			var want []string
 			for name, data := range files {
 				if base, ok := strings.CutPrefix(name, "many/"); ok {
 					want = append(want, base)
-					f, err := g.Open(name)
-					require.NoError(t, err)
+					f := filetest.File(t, g, name)
 					disktest.EqualBytes(t, data, filetest.ReadAll(t, f))
 				}
 			}
@@ -150,9 +145,8 @@ func TestExtLargeSparseFile(t *testing.T) {
 	for _, k := range []extKind{extKinds[3], extKinds[5], extKinds[9]} {
 		t.Run(k.name, func(t *testing.T) {
 			img := makeExt(t, k, dir)
-			g := opened(t, filetest.RawImage(t, img))
-			f, err := g.Open("large")
-			require.NoError(t, err)
+			g := alone.Sound(t, filetest.RawImage(t, img))
+			f := filetest.File(t, g, "large")
 			require.Equal(t, int64(9<<30+5000), f.Size())
 			equalRuns(t, img, g.(*fileSystem), f)
 			got := make([]byte, 5000)
@@ -179,8 +173,7 @@ func TestExtRefused(t *testing.T) {
 	} {
 		disktest.Run(t, "debugfs", "-w", "-R", "set_inode_field "+path+" flags "+flags, img)
 	}
-	g, err := alone(filetest.RawImage(t, img))
-	require.NoError(t, err)
+	g := alone.Sound(t, filetest.RawImage(t, img))
 	for path, text := range map[string]string{
 		"enc/file": "is encrypted", "sealed": "fs-verity", "packed": "is compressed",
 		"cf/name": "without case",
@@ -189,7 +182,7 @@ func TestExtRefused(t *testing.T) {
 		require.ErrorIs(t, err, ondisk.ErrUnsupported, path)
 		require.ErrorContains(t, err, text)
 	}
-	_, err = g.List("enc")
+	_, err := g.List("enc")
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	for _, path := range []string{"plain", "cf/Name"} {
 		_, err = g.Open(path)
@@ -212,12 +205,109 @@ func TestExtFixed(t *testing.T) {
 	} {
 		b := slices.Clone(raw)
 		copy(b[superAt+a.Off:], a.Put)
-		g := opened(t, filetest.Memory(b))
-		f, err := g.Open("file")
-		require.NoError(t, err)
+		g := alone.Sound(t, filetest.Memory(b))
+		f := filetest.File(t, g, "file")
 		disktest.EqualBytes(t, filetest.Noise(1, 10), filetest.ReadAll(t, f))
 		_, err = f.Where(0, 10)
 		require.ErrorIs(t, err, ondisk.ErrUnsupported)
 		require.ErrorContains(t, err, text)
 	}
+}
+
+// Images of the corpus were made by Linux itself.
+func TestExtCorpus(t *testing.T) {
+	for rel, start := range map[string]int64{
+		"imagemounter/test.ext3.xz": 0, "dfvfs/ext2.qcow2.xz": 0,
+		"osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz": 2048,
+	} {
+		t.Run(rel, func(t *testing.T) {
+			img := filetest.RawCorpus(t, rel, start, 129024)
+			volume := alone.Sound(t, filetest.RawImage(t, img))
+			g := volume.(*fileSystem)
+			out := t.TempDir()
+			disktest.Run(t, "debugfs", "-R", "rdump / "+out, img)
+			names := filetest.EqualFolder(t, g, out)
+			require.Subset(t, filetest.WalkFS(t, g, ""), names)
+			for p, runs := range debugfsRuns(t, img, g.block, names) {
+				f := filetest.File(t, g, p)
+				want, err := guestfile.NewFile(g.volume, p, f.Size(), runs)
+				require.NoError(t, err)
+				require.Equal(t, filetest.RunsOf(t, want), filetest.RunsOf(t, f))
+			}
+			if rel == "dfvfs/ext2.qcow2.xz" {
+				f := filetest.File(t, g, "a_link")
+				require.Equal(t, "a_directory/another_file", f.Path)
+			}
+		})
+	}
+}
+
+// scatter makes a file in many pieces, and one with blocks that are taken and not written.
+func scatter(t testing.TB, img string, blocks int) []byte {
+	t.Helper()
+	tmp := t.TempDir()
+	one, big := filepath.Join(tmp, "one"), filepath.Join(tmp, "big")
+	data := filetest.Noise(7, blocks*4096)
+	require.NoError(t, os.WriteFile(one, filetest.Noise(8, 4096), 0o600))
+	require.NoError(t, os.WriteFile(big, data, 0o600))
+	var script strings.Builder
+	for i := range 2 * blocks {
+		fmt.Fprintf(&script, "write %s s%d\n", one, i)
+	}
+	for i := 0; i < 2*blocks; i += 2 {
+		fmt.Fprintf(&script, "rm s%d\n", i)
+	}
+	fmt.Fprintf(&script, "write %s pieces\n", big)
+	commands := filepath.Join(tmp, "script")
+	require.NoError(t, os.WriteFile(commands, []byte(script.String()), 0o600))
+	disktest.Output(t, "debugfs", "-w", "-f", commands, img)
+	return data
+}
+
+// What is written to the places of bytes is what other programs read, nothing else changes, and a check of the volume
+// is content.
+func TestExtRewriteInPlace(t *testing.T) {
+	dir := filetest.WriteTree(t, map[string][]byte{"other": filetest.Noise(1, 9999)})
+	for _, k := range []extKind{extKinds[0], extKinds[3], extKinds[5], extKinds[6], extKinds[9], extKinds[13]} {
+		t.Run(k.name, func(t *testing.T) {
+			img := makeExt(t, k, dir)
+			data := scatter(t, img, 500)
+			g := alone.Sound(t, filetest.RawImage(t, img))
+			f := filetest.File(t, g, "pieces")
+			equalRuns(t, img, g.(*fileSystem), f)
+			if !strings.Contains(k.name, "bigalloc") {
+				require.Greater(t, len(filetest.RunsOf(t, f)), 200)
+			}
+			filetest.Rewrite(t, img, f, data, 10_001, 1_200_000)
+			before := filetest.Noise(1, 9999)
+			require.Equal(t, string(data), disktest.Output(t, "debugfs", "-R", "cat /pieces", img))
+			require.Equal(t, string(before), disktest.Output(t, "debugfs", "-R", "cat /other", img))
+			disktest.Run(t, "e2fsck", "-fn", img)
+		})
+	}
+}
+
+func equalRuns(t *testing.T, img string, g *fileSystem, f *guestfile.File) {
+	t.Helper()
+	want, err := guestfile.NewFile(g.volume, f.Path, f.Size(), debugfsRuns(t, img, g.block, []string{f.Path})[f.Path])
+	require.NoError(t, err)
+	require.NotEmpty(t, filetest.RunsOf(t, f))
+	require.Equal(t, filetest.RunsOf(t, want), filetest.RunsOf(t, f))
+}
+
+// Blocks that are taken and not written read as zeros, and have no place.
+func TestExtUninitialised(t *testing.T) {
+	img := makeExt(t, extKinds[5], filetest.WriteTree(t, map[string][]byte{"file": filetest.Noise(1, 10_000)}))
+	disktest.Run(t, "debugfs", "-w", "-R", "fallocate /file 3 40", img)
+	disktest.Run(t, "debugfs", "-w", "-R", "set_inode_field /file size 150000", img)
+	g := alone.Sound(t, filetest.RawImage(t, img))
+	f := filetest.File(t, g, "file")
+	equalRuns(t, img, g.(*fileSystem), f)
+	b := filetest.ReadAll(t, f)
+	disktest.EqualBytes(t, filetest.Noise(1, 10_000), b[:10_000])
+	require.True(t, ondisk.IsZero(b[12_288:]))
+	_, err := f.Where(12_280, 8)
+	require.NoError(t, err)
+	_, err = f.Where(12_281, 8)
+	require.ErrorIs(t, err, guestfile.ErrHole)
 }

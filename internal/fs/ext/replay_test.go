@@ -128,7 +128,7 @@ func turn(t testing.TB, raw []byte, by int) {
 // superblock.
 func equalReplayed(t testing.TB, raw []byte) *Replayed {
 	t.Helper()
-	g := opened(t, filetest.Memory(raw))
+	g := alone.Sound(t, filetest.Memory(raw))
 	after, ok := g.(*Replayed)
 	require.True(t, ok)
 	img := filepath.Join(t.TempDir(), "replayed")
@@ -197,7 +197,7 @@ func TestReplayOfBrokenJournals(t *testing.T) {
 		require.Greater(t, committed, 30)
 		for i, place := range at[:committed+10] {
 			raw[place+block-100] ^= 1
-			v := opened(t, filetest.Memory(raw))
+			v := alone.Sound(t, filetest.Memory(raw))
 			open, ok := v.(*Replayed)
 			require.True(t, ok)
 			switch {
@@ -248,8 +248,7 @@ func TestReplayOfLinux(t *testing.T) {
 	names, err := after.List("")
 	require.NoError(t, err)
 	require.Len(t, names, 200+3)
-	f, err := after.Open("here")
-	require.NoError(t, err)
+	f := filetest.File(t, after, "here")
 	require.ErrorContains(t, f.Fixed, "journal")
 	got, err := ondisk.Bytes(f, 0, f.Size())
 	require.NoError(t, err)

@@ -1,9 +1,12 @@
 package fat
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
+	"maps"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,40 +17,15 @@ import (
 	"github.com/trueup/trueup/internal/guestfile"
 )
 
-// mshowfat is what mshowfat prints of files and folders: the runs of clusters of each.
+// mshowfat is the group of files or folders whose runs of clusters mshowfat prints.
 func mshowfat(t *testing.T, img string, cluster int64, names []string) (g guestfile.Group) {
 	t.Helper()
-	args := []string{"-i", img}
-	for _, name := range names {
-		args = append(args, "::"+name)
-	}
-	for line := range strings.Lines(disktest.Output(t, "mshowfat", args...)) {
-		line = strings.TrimSpace(line)
-		if !strings.HasPrefix(line, "::/") {
-			continue
+	for _, runs := range clusterRuns(t, img, names) {
+		bytes := int64(0)
+		for _, r := range runs {
+			bytes += (r[1] - r[0] + 1) * cluster
 		}
-		_, rest, _ := strings.Cut(line, " <") // nothing behind it: the root directory, or an empty file
-		n, bytes := int64(0), int64(0)
-		for field := range strings.FieldsSeq(rest) {
-			from, to, ok := strings.Cut(strings.Trim(field, "<>"), "-")
-			if !ok {
-				to = from
-			}
-			a, err := strconv.ParseInt(from, 10, 64)
-			require.NoError(t, err, line)
-			b, err := strconv.ParseInt(to, 10, 64)
-			require.NoError(t, err, line)
-			if a > 0 {
-				n, bytes = n+1, bytes+(b-a+1)*cluster
-			}
-		}
-		g.Number, g.Pieces, g.Bytes = g.Number+1, g.Pieces+n, g.Bytes+bytes
-		if n > 0 {
-			g.Placed++
-		}
-		if n > 1 {
-			g.Fragmented, g.Apart = g.Fragmented+1, g.Apart+bytes
-		}
+		filetest.Count(&g, int64(len(runs)), bytes)
 	}
 	return g
 }
@@ -77,7 +55,7 @@ func TestCensusLikeMtools(t *testing.T) {
 			img := makeFAT(t, k, files)
 			fragment(t, img, 200_000)
 			volume := filetest.RawImage(t, img)
-			g := opened(t, volume)
+			g := alone.Sound(t, volume)
 			v := g.(*fileSystem)
 			c := filetest.Counted(t, volume, Fragments)
 			require.Zero(t, c.Unread)
@@ -97,27 +75,18 @@ func TestCensusLikeMtools(t *testing.T) {
 			}
 			require.Equal(t, int64(len(folders)), c.Folders.Number)
 			delete(folders, "")
-			var list []string
-			for name := range folders {
-				list = append(list, name)
-			}
-			want = mshowfat(t, img, v.Cluster, list)
-			want.Number++ // the root, which is a chain in FAT32 only
+			want = mshowfat(t, img, v.Cluster, slices.Collect(maps.Keys(folders)))
+			pieces, bytes := int64(0), int64(0) // of the root, which is a chain in FAT32 only
 			if v.Bits == 32 {
-				n, bytes := rootChain(t, img, v)
-				want.Placed, want.Pieces, want.Bytes = want.Placed+1, want.Pieces+n, want.Bytes+bytes
-				if n > 1 {
-					want.Fragmented, want.Apart = want.Fragmented+1, want.Apart+bytes
-				}
+				pieces, bytes = rootChain(t, img, v)
 			}
+			filetest.Count(&want, pieces, bytes)
 			require.Equal(t, want, c.Folders)
 
 			require.Equal(t, filetest.FreeOfSleuthkit(t, img, v.Sector), c.Free)
 			m := fsckLine.FindStringSubmatch(disktest.Output(t, "fsck.fat", "-n", img))
 			require.NotNil(t, m)
-			used, err := strconv.ParseInt(m[2], 10, 64)
-			require.NoError(t, err)
-			require.Equal(t, v.Clusters-used, c.Free.Bytes/v.Cluster)
+			require.Equal(t, v.Clusters-disktest.Number(t, m[2]), c.Free.Bytes/v.Cluster)
 		})
 	}
 }
@@ -130,8 +99,7 @@ func TestCensusOfBrokenFAT(t *testing.T) {
 		"D/E": filetest.Noise(4, 10),
 	})
 	b := disktest.ReadFile(t, img)
-	g, err := alone(filetest.Memory(b))
-	require.NoError(t, err)
+	g := alone.Sound(t, filetest.Memory(b))
 	v := g.(*fileSystem)
 	first := func(path string) int64 {
 		e, _, err := v.find(path)
@@ -150,8 +118,63 @@ func TestCensusOfBrokenFAT(t *testing.T) {
 	require.Equal(t, int64(2), c.Files.Number)
 	require.Equal(t, int64(2), c.Folders.Number)
 
-	c = &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
-	c.Budget.Work.Limit = 150 << 10 // the free clusters and the root
-	require.NoError(t, Fragments(c, filetest.Memory(b)))
-	require.True(t, c.Ended)
+	filetest.CountedInPart(t, filetest.Memory(b), Fragments, 150<<10) // the free clusters and the root
 }
+
+func FuzzFAT(f *testing.F) {
+	var volumes [][]byte
+	for _, k := range []fatKind{
+		{size: "128K", args: []string{"-F", "12", "-s", "1", "-r", "64"}},
+		{size: "4400K", args: []string{"-F", "16", "-s", "1", "-r", "64"}},
+		{size: "34M", args: []string{"-F", "32", "-s", "1"}},
+	} {
+		img := makeFAT(f, k, map[string][]byte{
+			"file": filetest.Noise(1, 3000), "dir/in dir.txt": filetest.Noise(2, 100),
+			"A long name with spaces.txt": filetest.Noise(3, 10),
+		})
+		volumes = append(volumes, disktest.ReadFile(f, img))
+	}
+	filetest.FuzzFiles(f, alone, volumes...)
+}
+
+func FuzzFATCensus(f *testing.F) {
+	var volumes [][]byte
+	for _, k := range []fatKind{
+		{size: "128K", args: []string{"-F", "12", "-s", "1", "-r", "64"}},
+		{size: "34M", args: []string{"-F", "32", "-s", "1"}},
+	} {
+		img := makeFAT(f, k, map[string][]byte{
+			"file": filetest.Noise(1, 3000), "dir/in dir.txt": filetest.Noise(2, 100),
+			"dir/dir/dir": filetest.Noise(3, 900),
+		})
+		fragment(f, img, 20_000)
+		volumes = append(volumes, disktest.ReadFile(f, img))
+	}
+	filetest.FuzzCensus(f, Fragments, volumes...)
+}
+
+func TestFATLargeFolder(t *testing.T) {
+	folder := bytes.Repeat([]byte{0}, 1<<21)
+	for i := range filetest.ManyNames {
+		copy(folder[i*32:], fmt.Sprintf("NAME%04XEXT ", i))
+	}
+	for _, k := range []fatKind{
+		{size: "20M", args: []string{"-F", "16", "-s", "1"}},
+		{size: "40M", args: []string{"-F", "32", "-s", "1"}},
+	} {
+		raw := disktest.ReadFile(t, makeFAT(t, k, map[string][]byte{"LARGE": folder}))
+		raw[bytes.Index(raw, []byte("LARGE      "))+11] |= attrDir
+		g := alone.Sound(t, filetest.Memory(raw))
+		filetest.Cheap(t, lower{g}, g.(*fileSystem).meter, int64(len(folder))*(1+namesWeight),
+			fmt.Sprintf("LARGE/NAME%04X.EXT", filetest.ManyNames-1))
+	}
+}
+
+// lower asks with names in another case.
+type lower struct{ guestfile.FS }
+
+func (l lower) Open(path string) (*guestfile.File, error) { return l.FS.Open(strings.ToLower(path)) }
+
+func (l lower) List(path string) ([]guestfile.Entry, error) { return l.FS.List(strings.ToLower(path)) }
+
+var alone = filetest.Alone(Open)

@@ -1,12 +1,12 @@
 package fat
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -114,8 +114,7 @@ func TestFATReadsWhatMtoolsWrote(t *testing.T) {
 			files := fatTree()
 			img := makeFAT(t, k, files)
 			files["In pieces.bin"] = fragment(t, img, 200_000)
-			g, err := alone(filetest.RawImage(t, img))
-			require.NoError(t, err)
+			g := alone.Sound(t, filetest.RawImage(t, img))
 			require.Equal(t, k.bits, g.(*fileSystem).Bits)
 			var names []string
 			for name, data := range files {
@@ -124,8 +123,7 @@ func TestFATReadsWhatMtoolsWrote(t *testing.T) {
 				}
 				names = append(names, name)
 				for _, asked := range []string{name, strings.ToUpper(name), strings.ToLower(name)} {
-					f, err := g.Open(asked)
-					require.NoError(t, err, asked)
+					f := filetest.File(t, g, asked)
 					require.Equal(t, name, f.Path, "the names are those that are stored")
 					disktest.EqualBytes(t, data, filetest.ReadAll(t, f))
 				}
@@ -139,43 +137,53 @@ func TestFATReadsWhatMtoolsWrote(t *testing.T) {
 	}
 }
 
-// equalMshowfat holds the places of all files against those that mshowfat prints: "::/name <2-11> <22>".
-func equalMshowfat(t *testing.T, img string, g guestfile.FS, names []string) {
+// clusterRuns are the first and last clusters of each run of files or folders, as mshowfat prints them: "::/name <2-11>
+// <22>". The root directory and empty files have none.
+func clusterRuns(t *testing.T, img string, names []string) (out [][][2]int64) {
 	t.Helper()
 	args := []string{"-i", img}
 	for _, name := range names {
 		args = append(args, "::"+name)
 	}
-	lines := slices.DeleteFunc(strings.Split(disktest.Output(t, "mshowfat", args...), "\n"),
-		func(s string) bool { return !strings.HasPrefix(s, "::/") })
-	require.Len(t, lines, len(names))
-	v, fragmented := g.(*fileSystem), 0
-	for i, name := range names {
-		f, err := g.Open(name)
-		require.NoError(t, err)
-		var want []disk.Range
-		left := f.Size()
-		for field := range strings.FieldsSeq(lines[i][strings.LastIndex(lines[i], "::/"):]) {
+	for line := range strings.Lines(disktest.Output(t, "mshowfat", args...)) {
+		if !strings.HasPrefix(line, "::/") {
+			continue
+		}
+		_, list, _ := strings.Cut(strings.TrimSpace(line), " <")
+		var runs [][2]int64
+		for field := range strings.FieldsSeq(list) {
 			from, to, ok := strings.Cut(strings.Trim(field, "<>"), "-")
-			if !strings.HasPrefix(field, "<") || field == "<0>" {
-				continue
-			}
 			if !ok {
 				to = from
 			}
-			a, err1 := strconv.ParseInt(from, 10, 64)
-			b, err2 := strconv.ParseInt(to, 10, 64)
-			require.NoError(t, err1)
-			require.NoError(t, err2)
-			n := min(left, (b-a+1)*v.Cluster)
-			want, left = append(want, disk.Range{Off: v.at(a), Len: n}), left-n
+			if r := [2]int64{disktest.Number(t, from), disktest.Number(t, to)}; r[0] > 0 {
+				runs = append(runs, r)
+			}
 		}
+		out = append(out, runs)
+	}
+	require.Len(t, out, len(names))
+	return out
+}
+
+// equalMshowfat holds the places of all files against those that mshowfat prints.
+func equalMshowfat(t *testing.T, img string, g guestfile.FS, names []string) {
+	t.Helper()
+	v, fragmented := g.(*fileSystem), 0
+	for i, runs := range clusterRuns(t, img, names) {
+		f := filetest.File(t, g, names[i])
 		if f.Size() == 0 {
 			continue
 		}
+		var want []disk.Range
+		left := f.Size()
+		for _, r := range runs {
+			n := min(left, (r[1]-r[0]+1)*v.Cluster)
+			want, left = append(want, disk.Range{Off: v.at(r[0]), Len: n}), left-n
+		}
 		got, err := f.Where(0, f.Size())
 		require.NoError(t, err)
-		require.Equal(t, want, got, name)
+		require.Equal(t, want, got, names[i])
 		if len(got) > 1 {
 			fragmented++
 		}
@@ -189,9 +197,8 @@ func TestFATRewriteInPlace(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			img := makeFAT(t, k, map[string][]byte{"dir/other": filetest.Noise(1, 9999)})
 			data := fragment(t, img, 200_000)
-			g := opened(t, filetest.RawImage(t, img))
-			f, err := g.Open("IN PIECES.BIN")
-			require.NoError(t, err)
+			g := alone.Sound(t, filetest.RawImage(t, img))
+			f := filetest.File(t, g, "IN PIECES.BIN")
 			filetest.Rewrite(t, img, f, data, 10_000, 120_000)
 			out := filepath.Join(t.TempDir(), "out")
 			disktest.Run(t, "mcopy", "-n", "-i", img, "::In pieces.bin", out)
@@ -232,7 +239,7 @@ func TestFATActiveTable(t *testing.T) {
 // Tools make FAT32 with fewer clusters than the specification wants, and systems read them as FAT32.
 func TestFATSmall32(t *testing.T) {
 	img := makeFAT(t, fatKind{size: "16M", args: []string{"-F", "32", "-s", "8", "-n", "LABEL"}}, nil)
-	g := opened(t, filetest.RawImage(t, img))
+	g := alone.Sound(t, filetest.RawImage(t, img))
 	require.Equal(t, int64(32), g.(*fileSystem).Bits)
 	list, err := g.List("")
 	require.NoError(t, err)
@@ -240,8 +247,7 @@ func TestFATSmall32(t *testing.T) {
 }
 
 func TestFATNotThere(t *testing.T) {
-	g, err := alone(filetest.RawImage(t, makeFAT(t, fatKinds[0], map[string][]byte{"file": nil, "dir/file": nil})))
-	require.NoError(t, err)
+	g := alone.Sound(t, filetest.RawImage(t, makeFAT(t, fatKinds[0], map[string][]byte{"file": nil, "dir/file": nil})))
 	for _, path := range []string{
 		"nothing", "dir/nothing", "file/below", "dir", "", ".", "..", "dir/..", "dir/../file", "/file", "file/", "fil",
 	} {
@@ -265,7 +271,7 @@ func TestMirrored(t *testing.T) {
 		raw, err := os.ReadFile(img)
 		require.NoError(t, err)
 		open := func() *fileSystem {
-			g := opened(t, filetest.Memory(raw))
+			g := alone.Sound(t, filetest.Memory(raw))
 			return g.(*fileSystem)
 		}
 		f := open()
@@ -297,11 +303,87 @@ func TestFirstEntry(t *testing.T) {
 	for _, k := range []fatKind{fatKinds[2], fatKinds[3], fatKinds[7]} {
 		raw, err := os.ReadFile(makeFAT(t, k, nil))
 		require.NoError(t, err)
-		f := opened(t, filetest.Memory(raw)).(*fileSystem)
+		f := alone.Sound(t, filetest.Memory(raw)).(*fileSystem)
 		require.NoError(t, f.FirstEntry())
 		raw[f.FAT.Off] ^= 0x0f
-		err = opened(t, filetest.Memory(raw)).(*fileSystem).FirstEntry()
+		err = alone.Sound(t, filetest.Memory(raw)).(*fileSystem).FirstEntry()
 		require.ErrorIs(t, err, ondisk.ErrFormat)
 		require.ErrorContains(t, err, "the media byte")
+	}
+}
+
+// Windows and Linux write names that mtools does not: kept in case by flags, with leftovers of long names, and in other
+// code pages.
+func TestFATNames(t *testing.T) {
+	img := makeFAT(t, fatKinds[0], map[string][]byte{"x": nil})
+	raw := disktest.ReadFile(t, img)
+	slot := func(name string, flags byte) []byte {
+		return append(append([]byte(name), 0x20, flags), make([]byte, 32-13)...)
+	}
+	long := func(order byte, name string, sum byte) []byte {
+		b := bytes.Repeat([]byte{0xff}, 32)
+		b[0], b[11], b[12], b[13], b[26], b[27] = order, 0x0f, 0, sum, 0, 0
+		for i, at := range []int{1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30}[:min(13, len(name)+1)] {
+			b[at], b[at+1] = 0, 0
+			if i < len(name) {
+				b[at] = name[i]
+			}
+		}
+		return b
+	}
+	sum := shortSum([]byte("LONGNA~1TXT"))
+	require.Equal(t, byte(0xf4), sum, "by another program")
+	root := slices.Concat(slot("LABEL      ", 0), slot("NTLOADER   ", 0x08), slot("BASE    EXT", 0x10),
+		slot("BOTH    EXT", 0x18), slot("\x05KANJI  TXT", 0), slot("\x81BER    TXT", 0), slot("\xe5ONE    TXT", 0),
+		long(0x42, "ame.txt", sum), long(1, "A very long n", sum), slot("LONGNA~1TXT", 0), long(0x42, "x", sum+1),
+		long(1, "another check", sum+1), slot("LONGNA~1TXT", 0), long(0x43, "x", sum), long(1, "one is absent", sum),
+		slot("LONGNA~1TXT", 0), long(0x41, "an orphan", sum), slot("SHORT      ", 0), long(0x41, "cut off", sum),
+		slot("\xe5ONGNA~1TXT", 0), slot("LONGNA~1TXT", 0), make([]byte, 32), slot("BEHIND     ", 0))
+	root[11] = 0x08
+	at := 19 * 512 // of a floppy: one boot sector, two FATs of nine
+	copy(raw[at:], root)
+	g := alone.Sound(t, filetest.Memory(raw))
+	list, err := g.List("")
+	require.NoError(t, err)
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name)
+	}
+	require.Equal(t, []string{
+		"ntloader", "BASE.ext", "both.ext", "\xe5KANJI.TXT", "\x81BER.TXT",
+		"A very long name.txt", "LONGNA~1.TXT", "LONGNA~1.TXT", "SHORT", "LONGNA~1.TXT",
+	}, names)
+	for path, want := range map[string]string{
+		"NTLDR": "", "NTLOADER": "ntloader", "\x81ber.txt": "\x81BER.TXT", "\x91BER.TXT": "",
+		"a VERY long name.TXT": "A very long name.txt", "longna~1.txt": "A very long name.txt", "ſhort": "",
+		"short": "SHORT", "\xe5kanji.txt": "\xe5KANJI.TXT", "\xc5kanji.txt": "",
+	} {
+		f, err := g.Open(path)
+		if want == "" {
+			require.ErrorIs(t, err, fs.ErrNotExist, path)
+			continue
+		}
+		require.NoError(t, err, path)
+		require.Equal(t, want, f.Path)
+	}
+}
+
+// Images of the corpus were made by Linux and by Windows.
+func TestFATCorpus(t *testing.T) {
+	for rel, start := range map[string]int64{
+		"imagemounter/test.fat12.xz": 0, "keramics/fat16.qcow2.xz": 0, "dftt/6-fat-undel.dd.xz": 0,
+		"osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz": 262144,
+	} {
+		t.Run(rel, func(t *testing.T) {
+			img := filetest.RawCorpus(t, rel, start, 131072)
+			g := alone.Sound(t, filetest.RawImage(t, img))
+			t.Setenv("MTOOLS_SKIP_CHECK", "1")
+			out := t.TempDir()
+			// mcopy fails on an empty volume.
+			disktest.Run(t, "sh", "-c", `"$0" -s -n -i "$1" :: "$2"; true`, disktest.Tool(t, "mcopy"), img, out)
+			names := filetest.EqualFolder(t, g, out)
+			require.ElementsMatch(t, names, filetest.WalkFS(t, g, ""))
+			t.Log(names)
+		})
 	}
 }

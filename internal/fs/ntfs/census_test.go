@@ -19,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // fragmentedNTFS is a volume that ntfs-3g has filled, and filled again where files were removed: holes, streams, a
@@ -28,7 +29,7 @@ func fragmentedNTFS(t *testing.T) string {
 	t.Helper()
 	vol := mkntfs(t, 6<<20, "-c", "512")
 	filledNTFS(t, vol, func(dir string) {
-		noise := ntfsNoise(1<<20, 1)
+		noise := filetest.Noise(1, 1<<20)
 		write := func(name string, b []byte) error { return os.WriteFile(filepath.Join(dir, name), b, 0o600) }
 		small := func(i int) string { return fmt.Sprintf("many/%0*d", 20+i%3*80, i) }
 		require.NoError(t, os.Mkdir(filepath.Join(dir, "many"), 0o700))
@@ -149,13 +150,7 @@ func TestCensusLikeNTFSProgs(t *testing.T) {
 		} else if pieces > most {
 			worst, most = number, pieces
 		}
-		g.Number, g.Pieces, g.Bytes = g.Number+1, g.Pieces+pieces, g.Bytes+512*clusters
-		if pieces > 0 {
-			g.Placed++
-		}
-		if pieces > 1 {
-			g.Fragmented, g.Apart = g.Fragmented+1, g.Apart+512*clusters
-		}
+		filetest.Count(g, pieces, 512*clusters)
 	}
 	add(rootRecord)
 	for number := int64(firstRecord); number < c.Of; number++ {
@@ -195,10 +190,37 @@ func TestCensusOfBrokenNTFS(t *testing.T) {
 	require.Equal(t, int64(3), c.Unread)
 	require.Equal(t, int64(9), c.Files.Number)
 
-	c = &guestfile.Census{Budget: guestfile.NewFragmentBudget()}
-	c.Budget.Work.Limit = 48 << 10
-	require.NoError(t, Fragments(c, m.disk()))
-	require.True(t, c.Ended)
+	c = filetest.CountedInPart(t, m.disk(), Fragments, 48<<10)
 	require.Less(t, c.Looked, c.Of)
 	require.Positive(t, c.Files.Number)
+}
+
+// Sorting the runs of a file takes longer than reading them, and a volume can have many such files.
+func TestFilesOfManyRunsCost(t *testing.T) {
+	n := newFileSystem(guestfile.NewBudget(), filetest.Memory(make([]byte, 70<<20)))
+	n.cluster, n.clusters = 512, 1<<20
+	v := &value{fs: n, found: true, size: 512, initialised: 512, clusters: guestfile.MaxRuns, runs: filetest.ManyRuns()}
+	filetest.EndsWithin(t, 100, func() error {
+		_, err := v.file("file")
+		return err
+	})
+}
+
+// File systems that share a budget end together.
+func TestSharedBudget(t *testing.T) {
+	volume := filetest.RawImage(t, mkntfs(t, 2<<20))
+	b := guestfile.NewBudget()
+	_, err := Open(b, volume)
+	require.NoError(t, err)
+	b.Runs.Limit = 1
+	_, err = Open(b, volume)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	b = guestfile.NewBudget()
+	first, err := Open(b, volume)
+	require.NoError(t, err)
+	b.Work.Limit = 1
+	_, err = first.List("")
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	_, err = Open(b, volume)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
 }

@@ -3,7 +3,6 @@ package ntfs
 import (
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -26,13 +25,12 @@ func TestNTFSOfMkntfs(t *testing.T) {
 			vol := mkntfs(t, 48<<20, strings.Fields(args)...)
 			sizes := []int{0, 1, 300, 700, 5000, 4 << 20}
 			for i, n := range sizes {
-				ntfscp(t, vol, fmt.Sprintf("file %d", i), ntfsNoise(n, uint64(i)))
+				ntfscp(t, vol, fmt.Sprintf("file %d", i), filetest.Noise(uint64(i), n))
 			}
 			v := requireLikeTools(t, vol)
 			for i, n := range sizes {
-				f, err := v.Open(fmt.Sprintf("FILE %d", i))
-				require.NoError(t, err)
-				require.Equal(t, ntfsNoise(n, uint64(i)), append([]byte{}, allOf(t, f)...))
+				f := filetest.File(t, v, fmt.Sprintf("FILE %d", i))
+				require.Equal(t, filetest.Noise(uint64(i), n), append([]byte{}, filetest.ReadAll(t, f)...))
 				require.Equal(t, fmt.Sprintf("file %d", i), f.Path, "the name as it is stored")
 			}
 		})
@@ -47,19 +45,18 @@ func TestNTFSRewrite(t *testing.T) {
 			t.Parallel()
 			vol := mkntfs(t, 8<<20, strings.Fields(args)...)
 			contents := map[string][]byte{
-				"small": ntfsNoise(640, 1), "other": ntfsNoise(640, 2),
-				"large": ntfsNoise(100000, 3),
+				"small": filetest.Noise(1, 640), "other": filetest.Noise(2, 640),
+				"large": filetest.Noise(3, 100000),
 			}
 			if strings.HasPrefix(args, "-s 4096") {
-				contents["small"], contents["other"] = ntfsNoise(3500, 1), ntfsNoise(3500, 2)
+				contents["small"], contents["other"] = filetest.Noise(1, 3500), filetest.Noise(2, 3500)
 			}
 			for name, b := range contents {
 				ntfscp(t, vol, name, b)
 			}
 			before := disktest.Head(t, filetest.RawImage(t, vol), 8<<20)
 			v := openNTFS(t, vol)
-			small, err := v.Open("small")
-			require.NoError(t, err)
+			small := filetest.File(t, v, "small")
 			require.Greater(t, len(filetest.RunsOf(t, small)), 1, "a resident value over the end of a sector")
 			for _, off := range edgesOf(t, small) {
 				ntfsRewrite(t, vol, small, off, 1)
@@ -67,14 +64,13 @@ func TestNTFSRewrite(t *testing.T) {
 				require.NoError(t, err)
 				requireDiffers(t, vol, before, places[0].Off, 1)
 				contents["small"][off] ^= 0xff
-				require.Equal(t, contents["small"], allOf(t, small))
+				require.Equal(t, contents["small"], filetest.ReadAll(t, small))
 				ntfsRewrite(t, vol, small, off, 1)
 				contents["small"][off] ^= 0xff
 			}
 			ntfsRewrite(t, vol, small, 0, small.Size())
 			contents["small"] = inverted(contents["small"])
-			large, err := v.Open("large")
-			require.NoError(t, err)
+			large := filetest.File(t, v, "large")
 			ntfsRewrite(t, vol, large, 77777, 12)
 			copy(contents["large"][77777:], inverted(contents["large"][77777:77789]))
 			for name, b := range contents {
@@ -113,15 +109,15 @@ func TestNTFSInPieces(t *testing.T) {
 	vol := mkntfs(t, 2<<20, "-c", "512")
 	const pieces = 220
 	for i := 1; i <= pieces; i++ { // each grows by a cluster behind that of the other
-		ntfscp(t, vol, "a", ntfsNoise(800+i*512, 1))
-		ntfscp(t, vol, "b", ntfsNoise(800+i*512, 2))
+		ntfscp(t, vol, "a", filetest.Noise(1, 800+i*512))
+		ntfscp(t, vol, "b", filetest.Noise(2, 800+i*512))
 	}
 	v := requireLikeTools(t, vol)
 	a := v.file(t, "a")
 	require.Greater(t, len(filetest.RunsOf(t, a)), pieces-10)
 	require.NotEmpty(t, v.at(t, "a").list)
 	ntfsRewrite(t, vol, a, 30000, 20000)
-	want := ntfsNoise(800+pieces*512, 1)
+	want := filetest.Noise(1, 800+pieces*512)
 	copy(want[30000:], inverted(want[30000:50000]))
 	require.Equal(t, want, ntfscat(t, vol, "a"))
 }
@@ -134,9 +130,8 @@ func TestNTFSLargeFolder(t *testing.T) {
 	}
 	v := requireLikeTools(t, vol)
 	for i := range 120 {
-		f, err := v.Open(fmt.Sprintf("%03d%s", i*7%120, strings.Repeat("Ä", 118)))
-		require.NoError(t, err)
-		require.Equal(t, []byte{byte(i)}, allOf(t, f))
+		f := filetest.File(t, v, fmt.Sprintf("%03d%s", i*7%120, strings.Repeat("Ä", 118)))
+		require.Equal(t, []byte{byte(i)}, filetest.ReadAll(t, f))
 	}
 	_, err := v.Open("060" + strings.Repeat("a", 118))
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -160,7 +155,7 @@ func TestNTFSPaths(t *testing.T) {
 		require.NoError(t, err, path)
 		require.Equal(t, want, f.Path)
 		if want[0] != '$' {
-			require.Equal(t, want, string(allOf(t, f)))
+			require.Equal(t, want, string(filetest.ReadAll(t, f)))
 		}
 	}
 	for _, path := range []string{
@@ -198,7 +193,7 @@ func TestNTFSCompressed(t *testing.T) {
 // ntfs-3g, and Linux, read a volume whose boot sector does not end in 0xaa55.
 func TestNTFSFilesWithoutSignature(t *testing.T) {
 	vol := mkntfs(t, 2<<20)
-	ntfscp(t, vol, "large", ntfsNoise(50000, 1))
+	ntfscp(t, vol, "large", filetest.Noise(1, 50000))
 	m := forgeNTFS(t, vol)
 	m.U16(0x1fe, 0)
 	vol = m.save(t)
@@ -226,26 +221,7 @@ func TestNTFSOfTheCorpus(t *testing.T) {
 		{"osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz", 393216},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			requireLikeTools(t, corpusVolume(t, tc.name, tc.lba))
+			requireLikeTools(t, filetest.RawCorpus(t, tc.name, tc.lba, 0))
 		})
 	}
-}
-
-// corpusVolume is the volume from an LBA on of an image of the corpus, as a file.
-func corpusVolume(t *testing.T, name string, lba int64) string {
-	t.Helper()
-	image := disktest.Corpus(t, name)
-	if ext := filepath.Ext(strings.TrimSuffix(name, ".xz")); ext == ".qcow2" ||
-		(ext == ".vmdk" && !strings.Contains(name, "flat")) {
-		raw := filepath.Join(t.TempDir(), "raw")
-		disktest.Run(t, "qemu-img", "convert", "-O", "raw", image, raw)
-		image = raw
-	}
-	if lba == 0 {
-		return image
-	}
-	volume := filepath.Join(t.TempDir(), "volume")
-	disktest.Run(t, "dd", "if="+image, "of="+volume, "bs=512", fmt.Sprintf("skip=%d", lba), "conv=sparse",
-		"status=none")
-	return volume
 }

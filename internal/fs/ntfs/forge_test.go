@@ -23,8 +23,7 @@ type ntfsForge struct {
 func forgeNTFS(t testing.TB, path string) *ntfsForge {
 	t.Helper()
 	b := disktest.ReadFile(t, path)
-	v, err := alone(disktest.ShortDisk(b, int64(len(b))))
-	require.NoError(t, err)
+	v := alone.Sound(t, disktest.ShortDisk(b, int64(len(b))))
 	return &ntfsForge{Bytes: b, fs: v.(*fileSystem)}
 }
 

@@ -20,7 +20,7 @@ func smallFiles(t testing.TB, n int) string {
 	t.Helper()
 	vol := mkntfs(t, 4<<20, "-c", "512")
 	for i := range n {
-		ntfscp(t, vol, fmt.Sprint("small", i), ntfsNoise(300+i, uint64(i)))
+		ntfscp(t, vol, fmt.Sprint("small", i), filetest.Noise(uint64(i), 300+i))
 	}
 	return vol
 }
@@ -109,7 +109,7 @@ func TestNTFSScatteredMFT(t *testing.T) {
 		f := v.file(t, fmt.Sprint("small", i))
 		require.Greater(t, len(filetest.RunsOf(t, f)), 1)
 		ntfsRewrite(t, vol, f, 0, f.Size())
-		require.Equal(t, inverted(ntfsNoise(300+i, uint64(i))), ntfscat(t, vol, f.Path))
+		require.Equal(t, inverted(filetest.Noise(uint64(i), 300+i)), ntfscat(t, vol, f.Path))
 	}
 	disktest.Run(t, "ntfsfix", "-n", vol)
 }
@@ -134,7 +134,7 @@ func TestNTFSOfOldVersions(t *testing.T) {
 		for i := range 20 {
 			f := v.file(t, fmt.Sprint("SMALL", i))
 			ntfsRewrite(t, vol, f, 0, f.Size())
-			require.Equal(t, inverted(ntfsNoise(300+i, uint64(i))), ntfscat(t, vol, f.Path))
+			require.Equal(t, inverted(filetest.Noise(uint64(i), 300+i)), ntfscat(t, vol, f.Path))
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestNTFSOfOldVersions(t *testing.T) {
 // Bytes behind the initialised ones read as zeros, whatever lies in their clusters, and cannot be rewritten there.
 func TestNTFSInitialisedSize(t *testing.T) {
 	vol := mkntfs(t, 4<<20)
-	ntfscp(t, vol, "file", ntfsNoise(50000, 1))
+	ntfscp(t, vol, "file", filetest.Noise(1, 50000))
 	m := forgeNTFS(t, vol)
 	number := m.number(t, "file")
 	at := m.attrAt(t, number, attrData)
@@ -150,18 +150,18 @@ func TestNTFSInitialisedSize(t *testing.T) {
 	vol = m.save(t)
 	v := openNTFS(t, vol)
 	f := requireLikeNTFSCat(t, vol, v, "file")
-	require.Equal(t, append(ntfsNoise(50000, 1)[:20001], make([]byte, 29999)...), allOf(t, f))
+	require.Equal(t, append(filetest.Noise(1, 50000)[:20001], make([]byte, 29999)...), filetest.ReadAll(t, f))
 	_, err := f.Where(20000, 2)
 	require.ErrorIs(t, err, guestfile.ErrHole)
 	places, err := f.Where(20000, 1)
 	require.NoError(t, err)
-	require.Equal(t, ntfsNoise(50000, 1)[20000], m.Bytes[places[0].Off])
+	require.Equal(t, filetest.Noise(1, 50000)[20000], m.Bytes[places[0].Off])
 }
 
 // A short name leads to the file, and is no name of its own in the folder.
 func TestNTFSShortName(t *testing.T) {
 	vol := mkntfs(t, 4<<20)
-	ntfscp(t, vol, "LONGNA~1.TXT", ntfsNoise(5000, 1))
+	ntfscp(t, vol, "LONGNA~1.TXT", filetest.Noise(1, 5000))
 	m := forgeNTFS(t, vol)
 	name := []byte(utf16le("LONGNA~1.TXT"))
 	for at := 0; ; {
@@ -176,7 +176,7 @@ func TestNTFSShortName(t *testing.T) {
 	vol = m.save(t)
 	v := requireLikeTools(t, vol)
 	f := requireLikeNTFSCat(t, vol, v, "LONGNA~1.TXT")
-	require.Equal(t, ntfsNoise(5000, 1), allOf(t, f))
+	require.Equal(t, filetest.Noise(1, 5000), filetest.ReadAll(t, f))
 	require.NotContains(t, listTree(t, v, ""), "LONGNA~1.TXT")
 }
 
@@ -212,7 +212,7 @@ func TestNTFSListInClusters(t *testing.T) {
 	vol := m.save(t)
 	v := openNTFS(t, vol)
 	f := requireLikeNTFSCat(t, vol, v, "large")
-	require.Equal(t, ntfsNoise(5000, 2), allOf(t, f))
+	require.Equal(t, filetest.Noise(2, 5000), filetest.ReadAll(t, f))
 	requireRunsOfNTFSInfo(t, vol, v, f)
 }
 
@@ -222,7 +222,7 @@ func TestNTFSRecordSizes(t *testing.T) {
 	for size := 512; size <= maxRecord; size *= 2 {
 		for _, pieces := range []int{1, size / 512} {
 			attrs := (recordHeadSize + 2*(size/512+1) + 7) &^ 7
-			data := ntfsNoise((size-attrs-0x18-8)&^7, uint64(size))
+			data := filetest.Noise(uint64(size), (size-attrs-0x18-8)&^7)
 			raw := make(forge.Bytes, size)
 			raw.Text(0, "FILE")
 			raw.U16(4, recordHeadSize)
@@ -256,7 +256,7 @@ func TestNTFSRecordSizes(t *testing.T) {
 				return f
 			}
 			f := load()
-			require.Equal(t, data, allOf(t, f))
+			require.Equal(t, data, filetest.ReadAll(t, f))
 			step := int64(1)
 			if size > 4096 {
 				step = 255 // of the two displaced bytes of a stride it meets many
@@ -267,7 +267,7 @@ func TestNTFSRecordSizes(t *testing.T) {
 				require.Len(t, places, 1)
 				volume[places[0].Off] ^= 0xff
 				data[off] ^= 0xff
-				require.True(t, bytes.Equal(data, allOf(t, load())))
+				require.True(t, bytes.Equal(data, filetest.ReadAll(t, load())))
 			}
 		}
 	}

@@ -192,16 +192,9 @@ func ntfsFuzzBase(f *testing.F) *ntfsForge {
 // FuzzNTFS changes bytes of a real volume: of its boot sector, its records and the blocks of its root's index. Each
 // four bytes of the input name a place and a value. Fix-ups are made right.
 func FuzzNTFS(f *testing.F) {
-	m := ntfsFuzzBase(f)
-	require.NoError(f, use(m))
-	parts := m.units(f)
-	large, at := uint32(m.number(f, "large"))+1, uint32(m.attrAt(f, m.number(f, "large"), attrData))
-	f.Add([]byte{})
-	f.Add(binary.LittleEndian.AppendUint32(nil, large<<20|(at+0x41)<<8|1))
-	f.Add(binary.LittleEndian.AppendUint32(nil, 1<<20|0x16<<8))
-	f.Fuzz(func(t *testing.T, changes []byte) {
-		c := m.mutated(parts, changes)
-		v, err := alone(c.disk())
+	fuzzNTFS(f, func(t *testing.T, volume disk.Disk) {
+		t.Helper()
+		v, err := alone(volume)
 		filetest.Known(t, err)
 		if err != nil {
 			return
@@ -212,7 +205,7 @@ func FuzzNTFS(f *testing.F) {
 			file, err := v.Open(path)
 			filetest.Known(t, err)
 			if err == nil {
-				requirePlaces(t, m.disk(), file)
+				requirePlaces(t, volume, file)
 			}
 		}
 	})
@@ -220,14 +213,19 @@ func FuzzNTFS(f *testing.F) {
 
 // FuzzNTFSCensus counts the files of a volume that is changed as in FuzzNTFS.
 func FuzzNTFSCensus(f *testing.F) {
+	fuzzNTFS(f, func(t *testing.T, volume disk.Disk) { t.Helper(); filetest.ExerciseCensus(t, volume, Fragments) })
+}
+
+func fuzzNTFS(f *testing.F, try func(t *testing.T, volume disk.Disk)) {
+	f.Helper()
 	m := ntfsFuzzBase(f)
+	require.NoError(f, use(m))
 	parts := m.units(f)
 	large, at := uint32(m.number(f, "large"))+1, uint32(m.attrAt(f, m.number(f, "large"), attrData))
 	f.Add([]byte{})
 	f.Add(binary.LittleEndian.AppendUint32(nil, large<<20|(at+0x41)<<8|1))
-	f.Fuzz(func(t *testing.T, changes []byte) {
-		filetest.ExerciseCensus(t, m.mutated(parts, changes).disk(), Fragments)
-	})
+	f.Add(binary.LittleEndian.AppendUint32(nil, 1<<20|0x16<<8))
+	f.Fuzz(func(t *testing.T, changes []byte) { try(t, m.mutated(parts, changes).disk()) })
 }
 
 // units are the places of what a fuzz run changes, each a unit of fix-ups.

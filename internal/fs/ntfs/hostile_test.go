@@ -2,14 +2,16 @@ package ntfs
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -20,8 +22,8 @@ import (
 func hostileBase(t testing.TB) *ntfsForge {
 	t.Helper()
 	vol := mkntfs(t, 2<<20, "-c", "512")
-	ntfscp(t, vol, "small", ntfsNoise(200, 1))
-	ntfscp(t, vol, "large", ntfsNoise(5000, 2))
+	ntfscp(t, vol, "small", filetest.Noise(1, 200))
+	ntfscp(t, vol, "large", filetest.Noise(2, 5000))
 	for i := range 30 {
 		ntfscp(t, vol, fmt.Sprintf("%03d%s", i, strings.Repeat("x", 200)), nil)
 	}
@@ -32,15 +34,6 @@ func hostileBase(t testing.TB) *ntfsForge {
 
 // copied is the same volume, to be changed for itself.
 func (m *ntfsForge) copied() *ntfsForge { return &ntfsForge{Bytes: bytes.Clone(m.Bytes), fs: m.fs} }
-
-// allocated tells how many bytes a function allocates in all.
-func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
 
 // use opens a volume and the files of hostileBase, and lists its root.
 func use(m *ntfsForge) error {
@@ -63,14 +56,28 @@ func use(m *ntfsForge) error {
 
 func requireRefused(t *testing.T, m *ntfsForge, want error) {
 	t.Helper()
-	n := allocated(func() { require.ErrorIs(t, use(m), want) })
-	require.Less(t, n, uint64(32<<20))
+	n := disktest.Allocated(func() { require.ErrorIs(t, use(m), want) })
+	require.Less(t, n, int64(32<<20))
+}
+
+// eachRefused requires that a volume is refused after each of the changes, which apply makes to a copy.
+func eachRefused(t *testing.T, base *ntfsForge, changes map[string]func(forge.Bytes),
+	apply func(m *ntfsForge, change func(forge.Bytes)),
+) {
+	t.Helper()
+	for name, change := range changes {
+		t.Run(name, func(t *testing.T) {
+			m := base.copied()
+			apply(m, change)
+			requireRefused(t, m, ondisk.ErrFormat)
+		})
+	}
 }
 
 // The boot sector.
 func TestNTFSHostileBoot(t *testing.T) {
 	base := hostileBase(t)
-	for name, change := range map[string]func(b forge.Bytes){
+	eachRefused(t, base, map[string]func(forge.Bytes){
 		"sector of 0 bytes":              func(b forge.Bytes) { b.U16(0x0b, 0) },
 		"sector of 3 bytes":              func(b forge.Bytes) { b.U16(0x0b, 3) },
 		"sector of 8192 bytes":           func(b forge.Bytes) { b.U16(0x0b, 8192) },
@@ -98,13 +105,7 @@ func TestNTFSHostileBoot(t *testing.T) {
 		"clusters of another size":       func(b forge.Bytes) { b.U8(0x0d, 2) },
 		"sectors and clusters of 2 KiB":  func(b forge.Bytes) { b.U16(0x0b, 2048) },
 		"clusters larger than the whole": func(b forge.Bytes) { b.U8(0x0d, 0xf4) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := base.copied()
-			change(m.Bytes)
-			requireRefused(t, m, ondisk.ErrFormat)
-		})
-	}
+	}, func(m *ntfsForge, change func(forge.Bytes)) { change(m.Bytes) })
 }
 
 // Records, and attributes in them.
@@ -112,7 +113,7 @@ func TestNTFSHostileRecord(t *testing.T) {
 	base := hostileBase(t)
 	number := base.number(t, "small")
 	at := base.attrAt(t, number, attrData)
-	for name, change := range map[string]func(r forge.Bytes){
+	eachRefused(t, base, map[string]func(forge.Bytes){
 		"attributes from 65535 on":          func(r forge.Bytes) { r.U16(0x14, 65535) },
 		"attributes from the bytes in use":  func(r forge.Bytes) { copy(r[0x14:0x16], r[0x18:0x1a]) },
 		"attributes over the fix-ups":       func(r forge.Bytes) { r.U16(0x14, 0x30) },
@@ -139,13 +140,7 @@ func TestNTFSHostileRecord(t *testing.T) {
 		"name from 65535 on":                func(r forge.Bytes) { r.U8(at+9, 1); r.U16(at+0x0a, 65535) },
 		"neither resident nor not":          func(r forge.Bytes) { r.U8(at+8, 2) },
 		"not resident, with too few fields": func(r forge.Bytes) { r.U8(at+8, 1); r.U32(at+4, 0x38) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := base.copied()
-			m.change(t, number, change)
-			requireRefused(t, m, ondisk.ErrFormat)
-		})
-	}
+	}, func(m *ntfsForge, change func(forge.Bytes)) { m.change(t, number, change) })
 }
 
 // Fix-ups. These are not sealed again.
@@ -153,7 +148,7 @@ func TestNTFSHostileFixups(t *testing.T) {
 	base := hostileBase(t)
 	places, err := base.fs.mft.Where(base.number(t, "small")*1024, 1024)
 	require.NoError(t, err)
-	for name, change := range map[string]func(r forge.Bytes){
+	eachRefused(t, base, map[string]func(forge.Bytes){
 		"from 65535 on":               func(r forge.Bytes) { r.U16(4, 65535) },
 		"from 0 on":                   func(r forge.Bytes) { r.U16(4, 0) },
 		"over the header":             func(r forge.Bytes) { r.U16(4, 0x20) },
@@ -166,13 +161,7 @@ func TestNTFSHostileFixups(t *testing.T) {
 		"another number at the last":  func(r forge.Bytes) { r.U16(1022, 0x7777) },
 		"BAAD, as after a torn write": func(r forge.Bytes) { r.Text(0, "BAAD") },
 		"nothing":                     func(r forge.Bytes) { clear(r[:1024]) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := base.copied()
-			change(m.Bytes[places[0].Off:])
-			requireRefused(t, m, ondisk.ErrFormat)
-		})
-	}
+	}, func(m *ntfsForge, change func(forge.Bytes)) { change(m.Bytes[places[0].Off:]) })
 }
 
 // Run lists.
@@ -183,7 +172,7 @@ func TestNTFSHostileRuns(t *testing.T) {
 	runs := func(b ...byte) func(r forge.Bytes) {
 		return func(r forge.Bytes) { r.Put(at+0x40, b) }
 	}
-	for name, change := range map[string]func(r forge.Bytes){
+	eachRefused(t, base, map[string]func(forge.Bytes){
 		"header 0xff":                     runs(0xff, 1, 1, 1, 1, 1, 1, 1),
 		"header 0x99":                     runs(0x99, 1, 1, 1, 1, 1, 1, 1),
 		"length of no bytes":              runs(0x20, 1, 1, 0),
@@ -208,13 +197,7 @@ func TestNTFSHostileRuns(t *testing.T) {
 		"negative size":                   func(r forge.Bytes) { r.U64(at+0x30, math.MaxUint64) },
 		"initialised above size":          func(r forge.Bytes) { r.U64(at+0x38, 5001) },
 		"initialised to a negative place": func(r forge.Bytes) { r.U64(at+0x38, 1<<63) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := base.copied()
-			m.change(t, number, change)
-			requireRefused(t, m, ondisk.ErrFormat)
-		})
-	}
+	}, func(m *ntfsForge, change func(forge.Bytes)) { m.change(t, number, change) })
 	m := base.copied()
 	m.change(t, number, runs(0x01, 10, 0)) // a hole: it reads as zeros, and has no place
 	requireRefused(t, m, guestfile.ErrHole)
@@ -260,4 +243,105 @@ func TestNTFSRunList(t *testing.T) {
 	v.runs, v.clusters = nil, math.MaxInt64/4096-1
 	require.NoError(t, v.extend(extent{1, extentHole}))
 	require.ErrorIs(t, v.extend(extent{1, extentHole}), errRunList)
+}
+
+// An MFT that maps itself onto itself.
+func TestNTFSHostileMFT(t *testing.T) {
+	base := hostileBase(t)
+	start := filetest.RunsOf(t, base.fs.mft)[0].At / 512
+	clusters := base.fs.mft.Size() / 512
+	zero, err := base.fs.load(ref{})
+	require.NoError(t, err)
+	std, name, bitmap := attrBytes(zero, 0x10), attrBytes(zero, attrFileName), attrBytes(zero, 0xb0)
+	withRuns := func(m *ntfsForge, runs ...extent) {
+		m.put(t, 0, withAttrs(t, m.raw(t, 0), std, name, runsAttr(attrData, 1, 0, 512, m.fs.mft.Size(), runs), bitmap))
+	}
+	for name, runs := range map[string][]extent{
+		"all records are the first ones": {{48, start}, {clusters - 48, start}},
+		"the second run holds the first": {{48, start}, {clusters - 48, start - 100}},
+		"the first record is elsewhere":  {{2, 100}, {clusters - 2, start + 2}},
+		"a hole for the first record":    {{2, extentHole}, {clusters - 2, start + 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := base.copied()
+			withRuns(m, runs...)
+			requireRefused(t, m, ondisk.ErrFormat)
+		})
+	}
+	// The record with the second part of the runs lies in that part; and one that says it is its own extension.
+	for _, record := range []int64{40, 0} {
+		m := base.copied()
+		list := append(listEntry(attrData, 1, 0, 0, 1), listEntry(attrData, 2, 48, record, 1)...)
+		m.put(t, 0, withAttrs(t, m.raw(t, 0), std, residentAttr(attrList, 9, list), name,
+			runsAttr(attrData, 1, 0, 512, m.fs.mft.Size(), []extent{{48, start}}), bitmap))
+		raw := withAttrs(t, m.raw(t, 40), runsAttr(attrData, 2, 48, 512, 0, []extent{{clusters - 48, start + 48}}))
+		raw.U16(0x10, 1)
+		raw.U16(0x16, recordInUse)
+		raw.U64(0x20, 1<<48)
+		m.put(t, 40, raw)
+		requireRefused(t, m, ondisk.ErrFormat)
+	}
+}
+
+// Attribute lists.
+func TestNTFSHostileList(t *testing.T) {
+	base := hostileBase(t)
+	number := base.number(t, "large")
+	rec, err := base.fs.load(ref{number: number})
+	require.NoError(t, err)
+	data := attrBytes(rec, attrData)
+	id := binary.LittleEndian.Uint16(data[0x0e:])
+	own := listEntry(attrData, id, 0, number, rec.Sequence)
+	entry := func(change func(e forge.Bytes)) forge.Bytes {
+		e := forge.Bytes(bytes.Clone(own))
+		change(e)
+		return e
+	}
+	with := func(list []byte) *ntfsForge {
+		m := base.copied()
+		m.put(t, number, withAttrs(t, m.raw(t, number), residentAttr(attrList, 99, list), data))
+		return m
+	}
+	require.NoError(t, use(with(own)))
+	self := listEntry(attrList, 99, 0, number, rec.Sequence)
+	require.NoError(t, use(with(append(self, own...))),
+		"the list is an attribute like others, and it is not read twice")
+	for name, list := range map[string][]byte{
+		"entry of length 0":         entry(func(e forge.Bytes) { e.U16(4, 0) }),
+		"entry of length 25":        entry(func(e forge.Bytes) { e.U16(4, 25) }),
+		"entry behind the end":      entry(func(e forge.Bytes) { e.U16(4, 40) }),
+		"entry cut short":           append(bytes.Clone(own), 0x80, 0, 0, 0),
+		"name behind the entry":     entry(func(e forge.Bytes) { e.U8(6, 200) }),
+		"data twice":                append(bytes.Clone(own), own...),
+		"record behind the MFT":     entry(func(e forge.Bytes) { e.U64(0x10, 1<<40|1<<48) }),
+		"record that is not in use": entry(func(e forge.Bytes) { e.U64(0x10, 40|1<<48) }),
+		"record of another file":    entry(func(e forge.Bytes) { e.U64(0x10, uint64(number-1)|1<<48) }),
+		"other use of its own record": entry(func(e forge.Bytes) {
+			e.U64(0x10, uint64(number)|uint64(rec.Sequence+1)<<48)
+		}),
+		"other number of the attribute": entry(func(e forge.Bytes) { e.U16(0x18, id+7) }),
+	} {
+		t.Run(name, func(t *testing.T) { requireRefused(t, with(list), ondisk.ErrFormat) })
+	}
+	t.Run("no entry", func(t *testing.T) { requireRefused(t, with(nil), ondisk.ErrUnsupported) })
+	list := func(size int64, runs ...extent) *ntfsForge {
+		m := base.copied()
+		m.put(t, number, withAttrs(t, m.raw(t, number), runsAttr(attrList, 99, 0, 512, size, runs), data))
+		return m
+	}
+	long := list(32, extent{1, 3000})
+	long.Put(3000*512, own)
+	require.NoError(t, use(long))
+	t.Run("list of 4 GiB that is not there", func(t *testing.T) {
+		requireRefused(t, list(4<<30, extent{2, 1000}), ondisk.ErrFormat)
+	})
+	t.Run("list of zeros", func(t *testing.T) { requireRefused(t, list(1024, extent{2, 3000}), ondisk.ErrFormat) })
+	t.Run("list of 1 MiB and more", func(t *testing.T) {
+		requireRefused(t, list(1<<20+1, extent{2049, 1000}), ondisk.ErrLimit)
+	})
+	t.Run("list that names one part for ever", func(t *testing.T) {
+		m := list(1<<20, extent{2048, 1500})
+		copy(m.Bytes[1500*512:], bytes.Repeat(listEntry(attrReparse, 5, 0, number, rec.Sequence), 1<<15))
+		requireRefused(t, m, ondisk.ErrFormat)
+	})
 }

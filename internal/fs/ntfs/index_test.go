@@ -191,8 +191,7 @@ func TestNTFSFolderInItself(t *testing.T) {
 		seq := m.fs.at(t, "$Extend").rec.Sequence
 		r.U64(int64(i), uint64(number)|uint64(seq)<<48)
 	})
-	v, err := alone(m.disk())
-	require.NoError(t, err)
+	v := alone.Sound(t, m.disk())
 	entries, err := v.List("$Extend" + strings.Repeat("/$ObjId", guestfile.MaxDepth-1))
 	require.NoError(t, err)
 	require.Len(t, entries, 3)
@@ -203,13 +202,13 @@ func TestNTFSFolderInItself(t *testing.T) {
 // What a volume may cost in all is bounded.
 func TestNTFSCost(t *testing.T) {
 	m := hostileBase(t)
-	v, err := alone(m.disk())
-	require.NoError(t, err)
+	v := alone.Sound(t, m.disk())
 	for range 100 {
 		_, err := v.Open("small")
 		require.NoError(t, err)
 	}
 	require.Less(t, v.(*fileSystem).own.Spent(), int64(maxStructures/50), "opening files takes little of it")
+	var err error
 	for err == nil && v.(*fileSystem).own.Spent() <= maxStructures {
 		_, err = v.List("")
 	}

@@ -196,3 +196,5 @@ func TestPlaceOfLSN(t *testing.T) {
 	require.Equal(t, int64(47*pageSize+3464), r.place(1073073))
 	require.Equal(t, uint64(1073073), r.lsn(2, 195976))
 }
+
+func TestStructSize(t *testing.T) { require.Equal(t, 512, binary.Size(bootSector{})) }

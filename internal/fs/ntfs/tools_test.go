@@ -2,17 +2,19 @@ package ntfs
 
 import (
 	"crypto/sha256"
-	"io"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
@@ -44,29 +46,15 @@ func ntfscat(t testing.TB, volume, name string) []byte {
 	return []byte(disktest.Output(t, "ntfscat", "-f", volume, name))
 }
 
-// ntfsNoise is a file that has other bytes everywhere.
-func ntfsNoise(n int, seed uint64) []byte {
-	b := make([]byte, n)
-	r := rand.New(rand.NewPCG(seed, 1))
-	for i := range b {
-		b[i] = byte(r.Uint32())
-	}
-	return b
-}
-
 func openNTFS(t testing.TB, path string) *fileSystem {
 	t.Helper()
-	v, err := alone(filetest.RawImage(t, path))
-	require.NoError(t, err)
-	return v.(*fileSystem)
+	return alone.Sound(t, filetest.RawImage(t, path)).(*fileSystem)
 }
 
 // file opens what must be there.
 func (n *fileSystem) file(t testing.TB, path string) *guestfile.File {
 	t.Helper()
-	f, err := n.Open(path)
-	require.NoError(t, err)
-	return f
+	return filetest.File(t, n, path)
 }
 
 // at finds what must be there.
@@ -77,22 +65,14 @@ func (n *fileSystem) at(t testing.TB, path string) *node {
 	return node
 }
 
-func allOf(t testing.TB, f *guestfile.File) []byte {
-	t.Helper()
-	b, err := io.ReadAll(io.NewSectionReader(f, 0, f.Size()))
-	require.NoError(t, err)
-	return b
-}
-
 // requireLikeNTFSCat holds a file to what ntfscat prints of it.
 func requireLikeNTFSCat(t testing.TB, volume string, v guestfile.FS, path string) *guestfile.File {
 	t.Helper()
-	f, err := v.Open(path)
-	require.NoError(t, err, path)
+	f := filetest.File(t, v, path)
 	if f.Size() > 64<<20 { // shadow copies: their runs are compared
 		return f
 	}
-	got := allOf(t, f)
+	got := filetest.ReadAll(t, f)
 	if path == "$MFT" || path == "$MFTMirr" { // ntfscat undoes the fix-ups
 		record := v.(*fileSystem).record
 		for at := int64(0); at < f.Size(); at += record {
@@ -259,4 +239,90 @@ func inverted(b []byte) []byte {
 		out[i] = ^b[i]
 	}
 	return out
+}
+
+var alone = filetest.Alone(Open)
+
+// filledNTFS mounts a volume with ntfs-3g, lets fill work in it, and unmounts it. Where nothing can be mounted the test
+// is skipped.
+func filledNTFS(t *testing.T, volume string, fill func(dir string), options ...string) {
+	t.Helper()
+	dir := t.TempDir()
+	args := slices.Concat(options, []string{volume, dir})
+	if out, err := exec.Command(disktest.Tool(t, "ntfs-3g"), args...).CombinedOutput(); err != nil {
+		t.Skipf("ntfs-3g cannot mount here: %v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("fusermount", "-u", "-z", dir).Run() }) // when fill failed
+	fill(dir)
+	disktest.WaitFor(t, "an unmount: another process can be looking at all mounts", func() bool {
+		return exec.Command("fusermount", "-u", dir).Run() == nil
+	})
+	// The program still writes, and holds a lock until it has done.
+	f, err := os.OpenFile(volume, os.O_RDWR, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_SETLKW, &unix.Flock_t{Type: unix.F_WRLCK}))
+	require.NoError(t, f.Close())
+}
+
+// Folders in folders, a folder of a thousand files with names in any order and case, short names, holes, and reparse
+// points.
+func TestNTFSOfAMountedVolume(t *testing.T) {
+	for _, args := range []string{"-c 512", "-c 4096", "-c 65536"} {
+		t.Run(args, func(t *testing.T) {
+			vol := mkntfs(t, 32<<20, strings.Fields(args)...)
+			long := "Programs and Settings.longer"
+			filledNTFS(t, vol, func(dir string) {
+				deep := filepath.Join(dir, "Windows", "System32", "Config")
+				require.NoError(t, os.MkdirAll(deep, 0o755))
+				require.NoError(t, os.WriteFile(filepath.Join(deep, "SYSTEM"), filetest.Noise(1, 300000), 0o644))
+				many := filepath.Join(dir, "Many")
+				require.NoError(t, os.Mkdir(many, 0o755))
+				r := rand.New(rand.NewPCG(5, 6))
+				for i := range 1000 {
+					name := fmt.Sprintf("%c%c%c %d", rune('A'+r.IntN(60)), rune(0xc0+r.IntN(64)),
+						rune(0x390+r.IntN(60)), i)
+					name = strings.Map(func(c rune) rune {
+						if strings.ContainsRune(`\^`, c) {
+							return '_'
+						}
+						return c
+					}, name)
+					require.NoError(t, os.WriteFile(filepath.Join(many, name), []byte(name), 0o644))
+				}
+				require.NoError(t, os.WriteFile(filepath.Join(dir, long), filetest.Noise(4, 10), 0o644))
+				require.NoError(t, unix.Setxattr(filepath.Join(dir, long), "system.ntfs_dos_name",
+					[]byte("PROGRA~1.LON"), 0))
+				holes, err := os.Create(filepath.Join(dir, "holes"))
+				require.NoError(t, err)
+				for i := range int64(5) {
+					_, err := holes.WriteAt(filetest.Noise(5, 70000), (i*2+1)<<20)
+					require.NoError(t, err)
+				}
+				require.NoError(t, holes.Close())
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "wof"), nil, 0o644))
+				require.NoError(t, unix.Setxattr(filepath.Join(dir, "wof"), "system.ntfs_reparse_data",
+					[]byte{0x17, 0, 0, 0x80, 4, 0, 0, 0, 1, 0, 0, 0}, 0))
+			})
+			v := alone.Sound(t, filetest.RawImage(t, vol))
+			_, err := v.Open("wof")
+			require.ErrorIs(t, err, ondisk.ErrUnsupported)
+			require.ErrorContains(t, err, "WOF")
+			f := requireLikeNTFSCat(t, vol, v, "WINDOWS/SYSTEM32/CONFIG/system")
+			require.Equal(t, "Windows/System32/Config/SYSTEM", f.Path)
+			require.Equal(t, filetest.Noise(4, 10), filetest.ReadAll(t, requireLikeNTFSCat(t, vol, v, "progra~1.lon")))
+			require.Equal(t, filetest.Noise(4, 10), filetest.ReadAll(t,
+				requireLikeNTFSCat(t, vol, v, strings.ToUpper(long))))
+			require.ElementsMatch(t, ntfsTree(t, vol), listTree(t, v, ""))
+			requireRunsOfNTFSInfo(t, vol, v.(*fileSystem), requireLikeNTFSCat(t, vol, v, "holes"))
+			entries, err := v.List("many")
+			require.NoError(t, err)
+			require.Len(t, entries, 1000)
+			for _, e := range entries {
+				f := filetest.File(t, v, "many/"+e.Name)
+				require.Equal(t, e.Name, string(filetest.ReadAll(t, f)))
+				f = filetest.File(t, v, "many/"+strings.ToLower(e.Name))
+				require.Equal(t, "Many/"+e.Name, f.Path)
+			}
+		})
+	}
 }
