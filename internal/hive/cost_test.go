@@ -70,9 +70,9 @@ func TestManyTimesTheSame(t *testing.T) {
 	f := hiveforge.New(5, k)
 	// whose first leaf holds the next one, since its name sorts first
 	for _, path := range [][]string{{}, {"Key"}, {"Key", "Key"}} {
-		list := baseSize + 4 + int64(u32(f, place(t, f, path...)+28))
+		list := fields{t, f}.list(path...)
 		for i := range int64(3334) {
-			f.U32(list+4+4*i, u32(f, list+4))
+			f.U32(list+4+4*i, fields{t, f}.u32(list+4))
 		}
 	}
 	cost(t, func() { require.ErrorIs(t, walk(open(t, f)), ondisk.ErrLimit) })
@@ -85,7 +85,7 @@ func TestManyBrokenKeys(t *testing.T) {
 	root, err := h.root()
 	require.NoError(t, err)
 	for i := range 100 {
-		f.Text(place(t, f, fmt.Sprintf("Key%04d", 99-i)), "kn")
+		f.Text(fields{t, f}.key(fmt.Sprintf("Key%04d", 99-i)), "kn")
 	}
 	h.steps = &ondisk.Budget{Limit: 100}
 	err = nil
@@ -98,7 +98,7 @@ func TestManyBrokenKeys(t *testing.T) {
 // No more subkeys come out than the key has.
 func TestSubkeysOfKey(t *testing.T) {
 	f := hiveforge.New(5, hiveforge.Key{Keys: numbered(100)})
-	f.U32(place(t, f)+20, 7)
+	f.U32(fields{t, f}.key()+20, 7)
 	root, err := open(t, f).root()
 	require.NoError(t, err)
 	keys, broken := 0, 0
@@ -134,17 +134,13 @@ func (h huge) ReadAt(p []byte, off int64) (int, error) {
 func TestHugeHive(t *testing.T) {
 	src := huge{hiveforge.New(5,
 		hiveforge.Key{Name: "ROOT", Values: []hiveforge.Value{{Name: "far", Type: 3, Data: counted(8)}}})}
-	src.begin.U32(valuePlace(t, src.begin, "far")+8, maxFile-baseSize-8)
+	src.begin.U32(fields{t, src.begin}.value("far")+8, maxFile-baseSize-8)
 	src.begin.U32(hiveforge.BinsSize, maxFile-baseSize)
 	hiveforge.Seal(src.begin)
 	h, err := Open(src)
 	require.NoError(t, err)
 	cost(t, func() {
-		k, err := h.root()
-		require.NoError(t, err)
-		v, err := k.Value("far")
-		require.NoError(t, err)
-		_, err = v.Where(0, 8)
+		_, err := valueOf(t, h, "far").Where(0, 8)
 		require.ErrorIs(t, err, ondisk.ErrFormat, "there is no cell")
 		require.Len(t, h.bins, maxFile/4096-1)
 		for off := int64(0); err != nil &&

@@ -50,26 +50,35 @@ func walk(h *Hive) error {
 	return first
 }
 
-// place is where a key of a forged hive lies in the file, behind its size.
-func place(t testing.TB, f forge.Bytes, path ...string) int64 {
-	t.Helper()
-	k, err := open(t, f).Key(path...)
-	require.NoError(t, err)
+// fields finds the fields of a forged hive in its file.
+type fields struct {
+	t testing.TB
+	forge.Bytes
+}
+
+// key is where a key lies, behind its size.
+func (f fields) key(path ...string) int64 {
+	f.t.Helper()
+	k, err := open(f.t, f.Bytes).Key(path...)
+	require.NoError(f.t, err)
 	return baseSize + int64(k.off) + 4
 }
 
-// valuePlace is the same of a value.
-func valuePlace(t testing.TB, f forge.Bytes, name string, path ...string) int64 {
-	t.Helper()
-	k, err := open(t, f).Key(path...)
-	require.NoError(t, err)
-	v, err := k.Value(name)
-	require.NoError(t, err)
-	return v.cell.at
+// value is where a value lies, behind its size.
+func (f fields) value(name string, path ...string) int64 {
+	f.t.Helper()
+	return valueOf(f.t, open(f.t, f.Bytes), name, path...).cell.at
 }
 
+// list is where the list of the subkeys of a key lies, and big where the record of parted data does.
+func (f fields) list(path ...string) int64 { return f.cell(f.key(path...) + keySubkeyList) }
+func (f fields) big() int64                { return f.cell(f.value("long", "sizes") + valueOffset) }
+
+// cell is the place of the cell to which a field refers, behind its size.
+func (f fields) cell(off int64) int64 { return baseSize + 4 + int64(f.u32(off)) }
+
 // u32 reads a field back.
-func u32(f forge.Bytes, off int64) uint32 { return binary.LittleEndian.Uint32(f[off:]) }
+func (f fields) u32(off int64) uint32 { return binary.LittleEndian.Uint32(f.Bytes[off:]) }
 
 // Fields of a key and of a value, from the start of their cells.
 const (
@@ -77,234 +86,135 @@ const (
 	valueSize, valueOffset                                                       = 4, 8
 )
 
-// listPlace returns where the list of the subkeys of a key lies.
-func listPlace(t testing.TB, f forge.Bytes, path ...string) int64 {
-	t.Helper()
-	return baseSize + int64(u32(f, place(t, f, path...)+keySubkeyList)) + 4
-}
-
 // cellOffset returns how others refer to the cell that holds the byte at.
 func cellOffset(at int64) uint32 { return uint32(at - 4 - baseSize) }
 
 type brokenHive struct {
 	want   string
-	damage func(f forge.Bytes)
+	damage func(f fields)
 }
 
 // Each change breaks a hive in one place: the walk says so, goes on elsewhere, and ends.
 func TestBrokenHives(t *testing.T) {
-	for _, cases := range []map[string]brokenHive{brokenCells(t), brokenKeys(t), brokenValues(t)} {
-		for name, tc := range cases {
-			t.Run(name, func(t *testing.T) {
-				f := hiveforge.New(5, all())
-				require.NoError(t, walk(open(t, f)))
-				tc.damage(f)
-				hiveforge.Seal(f)
-				err := walk(open(t, f))
-				require.ErrorIs(t, err, ondisk.ErrFormat)
-				require.ErrorContains(t, err, tc.want)
-			})
-		}
+	for name, tc := range brokenHives {
+		t.Run(name, func(t *testing.T) {
+			f := hiveforge.New(5, all())
+			require.NoError(t, walk(open(t, f)))
+			tc.damage(fields{t, f})
+			hiveforge.Seal(f)
+			err := walk(open(t, f))
+			require.ErrorIs(t, err, ondisk.ErrFormat)
+			require.ErrorContains(t, err, tc.want)
+		})
 	}
 }
 
-// brokenCells are faults of the root, its cell and the bins.
-func brokenCells(t testing.TB) map[string]brokenHive {
-	t.Helper()
-	return map[string]brokenHive{
-		"root cell of size 0":     {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 0) }},
-		"root cell of size -2^31": {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 1<<31) }},
-		"free root cell":          {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 96) }},
-		"root cell of an odd size": {"cell size", func(f forge.Bytes) {
-			f.U32(place(t, f)-4, u32(f, place(t, f)-4)-4)
-		}},
-		"root cell beyond its bin": {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, ^uint32(8191)) }},
-		"root cell in a bin's header": {"cell size", func(f forge.Bytes) {
-			f.U32(baseSize+24, u32(f, place(t, f)-4))
-			copy(f[baseSize+28:], f[place(t, f):][:80])
-			f.U32(HiveRoot, 24)
-		}},
-		"no root cell":      {"cell offset", func(f forge.Bytes) { f.U32(HiveRoot, math.MaxUint32) }},
-		"root cell outside": {"cell offset", func(f forge.Bytes) { f.U32(HiveRoot, 0xfffffff8) }},
-		"root cell behind the bins": {
-			"cell offset",
-			func(f forge.Bytes) { f.U32(HiveRoot, uint32(len(f)-baseSize)) },
-		},
-		"root cell no multiple of 8": {
-			"cell offset",
-			func(f forge.Bytes) { f.U32(HiveRoot, cellOffset(place(t, f))+4) },
-		},
-		"root cell is no key": {"signature", func(f forge.Bytes) { f.Text(place(t, f), "kn") }},
-		"bins of size 0":      {"cell offset", func(f forge.Bytes) { f.U32(hiveforge.BinsSize, 0) }},
-		"bin of size 0":       {"hive bin at 0x1000: size", func(f forge.Bytes) { f.U32(baseSize+8, 0) }},
-		"bin of an odd size":  {"hive bin at 0x1000: size", func(f forge.Bytes) { f.U32(baseSize+8, 4104) }},
-		"bin of 4 GiB": {
-			"hive bin at 0x1000: size",
-			func(f forge.Bytes) { f.U32(baseSize+8, 0xfffff000) },
-		},
-		"bin of another place": {"hive bin at 0x1000: offset", func(f forge.Bytes) { f.U32(baseSize+4, 4096) }},
-		"no bin": {
-			"hive bin at 0x1000: signature",
-			func(f forge.Bytes) { f.Text(baseSize, "nibh") },
-		},
-	}
-}
+var brokenHives = map[string]brokenHive{
+	// Faults of the root, its cell and the bins.
+	"root cell of size 0":      {"cell size", func(f fields) { f.U32(f.key()-4, 0) }},
+	"free root cell":           {"cell size", func(f fields) { f.U32(f.key()-4, 96) }},
+	"no root cell":             {"cell offset", func(f fields) { f.U32(hiveforge.RootCell, math.MaxUint32) }},
+	"bins of size 0":           {"cell offset", func(f fields) { f.U32(hiveforge.BinsSize, 0) }},
+	"bin of size 0":            {"hive bin at 0x1000: size", func(f fields) { f.U32(baseSize+8, 0) }},
+	"bin of an odd size":       {"hive bin at 0x1000: size", func(f fields) { f.U32(baseSize+8, 4104) }},
+	"root cell of size -2^31":  {"cell size", func(f fields) { f.U32(f.key()-4, 1<<31) }},
+	"root cell of an odd size": {"cell size", func(f fields) { f.U32(f.key()-4, f.u32(f.key()-4)-4) }},
+	"root cell beyond its bin": {"cell size", func(f fields) { f.U32(f.key()-4, ^uint32(8191)) }},
+	"root cell in a bin's header": {"cell size", func(f fields) {
+		f.U32(baseSize+24, f.u32(f.key()-4))
+		copy(f.Bytes[baseSize+28:], f.Bytes[f.key():][:80])
+		f.U32(hiveforge.RootCell, 24)
+	}},
+	"root cell outside": {"cell offset", func(f fields) { f.U32(hiveforge.RootCell, 0xfffffff8) }},
+	"root cell behind the bins": {"cell offset", func(f fields) {
+		f.U32(hiveforge.RootCell, uint32(len(f.Bytes)-baseSize))
+	}},
+	"root cell no multiple of 8": {"cell offset", func(f fields) {
+		f.U32(hiveforge.RootCell, cellOffset(f.key())+4)
+	}},
+	"root cell is no key":  {"signature", func(f fields) { f.Text(f.key(), "kn") }},
+	"bin of 4 GiB":         {"hive bin at 0x1000: size", func(f fields) { f.U32(baseSize+8, 0xfffff000) }},
+	"bin of another place": {"hive bin at 0x1000: offset", func(f fields) { f.U32(baseSize+4, 4096) }},
+	"no bin":               {"hive bin at 0x1000: signature", func(f fields) { f.Text(baseSize, "nibh") }},
 
-// brokenKeys are faults of keys and their lists.
-func brokenKeys(t testing.TB) map[string]brokenHive {
-	t.Helper()
-	return map[string]brokenHive{
-		"2^32-1 subkeys": {
-			"number of subkeys",
-			func(f forge.Bytes) { f.U32(place(t, f)+keySubkeys, math.MaxUint32) },
-		},
-		"a subkey less than listed": {
-			"number of subkeys",
-			func(f forge.Bytes) { f.U32(place(t, f)+keySubkeys, u32(f, place(t, f)+keySubkeys)-1) },
-		},
-		"2^32-1 values": {
-			"number of elements",
-			func(f forge.Bytes) { f.U32(place(t, f, "sizes")+keyValues, math.MaxUint32) },
-		},
-		"65535 elements in a list": {
-			"number of elements",
-			func(f forge.Bytes) { f.U16(listPlace(t, f)+2, math.MaxUint16) },
-		},
-		"unknown list": {"signature", func(f forge.Bytes) { f.Text(listPlace(t, f), "lx") }},
-		"list outside": {
-			"cell offset",
-			func(f forge.Bytes) { f.U32(place(t, f)+keySubkeyList, 0x7ffffff8) },
-		},
-		"no list of values": {
-			"cell offset",
-			func(f forge.Bytes) { f.U32(place(t, f, "sizes")+keyValueList, math.MaxUint32) },
-		},
-		"list that is a key": {
-			"signature",
-			func(f forge.Bytes) { f.U32(place(t, f)+keySubkeyList, cellOffset(place(t, f))) },
-		},
-		"root of lists names itself": {
-			"lh or li below ri",
-			func(f forge.Bytes) { f.U32(listPlace(t, f, "index root")+4, cellOffset(listPlace(t, f, "index root"))) },
-		},
-		"root of lists names a key": {
-			"signature",
-			func(f forge.Bytes) { f.U32(listPlace(t, f, "index root")+4, cellOffset(place(t, f))) },
-		},
-		"key names the root": {
-			"parent",
-			func(f forge.Bytes) { f.U32(listPlace(t, f, "deep")+4, cellOffset(place(t, f))) },
-		},
-		"key names its parent": {
-			"parent",
-			func(f forge.Bytes) { f.U32(listPlace(t, f, "deep", "deeper")+4, cellOffset(place(t, f, "deep"))) },
-		},
-		"key names itself": {
-			"parent",
-			func(f forge.Bytes) { f.U32(listPlace(t, f, "deep")+4, cellOffset(place(t, f, "deep"))) },
-		},
-		"key names a list of its parent": {
-			"parent",
-			func(f forge.Bytes) {
-				f.U32(place(t, f, "deep", "deeper")+keySubkeyList, cellOffset(listPlace(t, f, "deep")))
-			},
-		},
-		"root below a key that claims to be its parent": {"parent", func(f forge.Bytes) {
-			f.U32(place(t, f)+keyParent, cellOffset(place(t, f, "deep")))
-			f.U32(listPlace(t, f, "deep")+4, cellOffset(place(t, f)))
-		}},
-		"name of a key of 65535 bytes": {
-			"name length",
-			func(f forge.Bytes) { f.U16(place(t, f, "deep")+keyNameLength, math.MaxUint16) },
-		},
-		"odd UTF-16 name of a key": {
-			"name length",
-			func(f forge.Bytes) { f.U16(place(t, f, "names", "WideKey")+keyNameLength, 13) },
-		},
-	}
-}
+	// Faults of keys and their lists.
+	"2^32-1 subkeys": {"number of subkeys", func(f fields) { f.U32(f.key()+keySubkeys, math.MaxUint32) }},
+	"a subkey less than listed": {"number of subkeys", func(f fields) {
+		f.U32(f.key()+keySubkeys, f.u32(f.key()+keySubkeys)-1)
+	}},
+	"2^32-1 values": {"number of elements", func(f fields) {
+		f.U32(f.key("sizes")+keyValues, math.MaxUint32)
+	}},
+	"65535 elements in a list": {"number of elements", func(f fields) { f.U16(f.list()+2, math.MaxUint16) }},
+	"unknown list":             {"signature", func(f fields) { f.Text(f.list(), "lx") }},
+	"list outside":             {"cell offset", func(f fields) { f.U32(f.key()+keySubkeyList, 0x7ffffff8) }},
+	"no list of values": {"cell offset", func(f fields) {
+		f.U32(f.key("sizes")+keyValueList, math.MaxUint32)
+	}},
+	"list that is a key": {"signature", func(f fields) { f.U32(f.key()+keySubkeyList, cellOffset(f.key())) }},
+	"root of lists names itself": {"lh or li below ri", func(f fields) {
+		f.U32(f.list("index root")+4, cellOffset(f.list("index root")))
+	}},
+	"root of lists names a key": {"signature", func(f fields) { f.U32(f.list("index root")+4, cellOffset(f.key())) }},
+	"key names the root":        {"parent", func(f fields) { f.U32(f.list("deep")+4, cellOffset(f.key())) }},
+	"key names its parent": {"parent", func(f fields) {
+		f.U32(f.list("deep", "deeper")+4, cellOffset(f.key("deep")))
+	}},
+	"key names itself": {"parent", func(f fields) { f.U32(f.list("deep")+4, cellOffset(f.key("deep"))) }},
+	"key names a list of its parent": {"parent", func(f fields) {
+		f.U32(f.key("deep", "deeper")+keySubkeyList, cellOffset(f.list("deep")))
+	}},
+	"root below a key that claims to be its parent": {"parent", func(f fields) {
+		f.U32(f.key()+keyParent, cellOffset(f.key("deep")))
+		f.U32(f.list("deep")+4, cellOffset(f.key()))
+	}},
+	"name of a key of 65535 bytes": {"name length", func(f fields) {
+		f.U16(f.key("deep")+keyNameLength, math.MaxUint16)
+	}},
+	"odd UTF-16 name of a key": {"name length", func(f fields) {
+		f.U16(f.key("names", "WideKey")+keyNameLength, 13)
+	}},
 
-// brokenValues are faults of values and their data.
-func brokenValues(t testing.TB) map[string]brokenHive {
-	t.Helper()
-	return map[string]brokenHive{
-		"odd UTF-16 name of a value": {
-			"name length",
-			func(f forge.Bytes) { f.U16(valuePlace(t, f, "wide", "names")+2, 7) },
-		},
-		"value is no value": {
-			"signature",
-			func(f forge.Bytes) { f.Text(valuePlace(t, f, "8", "sizes"), "kv") },
-		},
-		"value outside": {
-			"cell offset",
-			func(f forge.Bytes) { f.U32(baseSize+4+int64(u32(f, place(t, f, "sizes")+keyValueList)), 0xfffffff0) },
-		},
-		"inline value of 5 bytes": {
-			"data size",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "4", "sizes")+valueSize, 1<<31|5) },
-		},
-		"value longer than its cell": {
-			"the size of its cell",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+valueSize, 13+8) },
-		},
-		"value of 0x7fffffff bytes": {
-			"data size",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+valueSize, 0x7fffffff) },
-		},
-		"data outside": {
-			"cell offset",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+valueOffset, 0xfffffff8) },
-		},
-		"data in a cell of size 0": {"cell size", func(f forge.Bytes) {
-			f.U32(baseSize+int64(u32(f, valuePlace(t, f, "12", "sizes")+valueOffset)), 0)
-		}},
-		"big data of 0x7fffffff bytes": {
-			"data size",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "long", "sizes")+valueSize, 0x7fffffff) },
-		},
-		"big data of a segment too few": {
-			"number of segments",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "two segments", "sizes")+valueSize, 2*segmentSize+1) },
-		},
-		"big data without their list": {
-			"cell offset",
-			func(f forge.Bytes) { f.U32(bigPlace(t, f)+4, math.MaxUint32) },
-		},
-		"big data with another signature": {
-			"the size of its cell",
-			func(f forge.Bytes) { f.Text(bigPlace(t, f), "bd") },
-		},
-		"big data with a list too short": {
-			"number of elements",
-			func(f forge.Bytes) { f.U32(bigPlace(t, f)+4, cellOffset(listPlace(t, f, "deep"))) },
-		},
-		"segment of big data outside": {
-			"cell offset",
-			func(f forge.Bytes) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), 0xfffffff8) },
-		},
-		"segment of big data too short": {
-			"cell size",
-			func(f forge.Bytes) {
-				f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), cellOffset(listPlace(t, f, "deep")))
-			},
-		},
-	}
-}
-
-// HiveRoot is short for the table above.
-const HiveRoot = hiveforge.RootCell
-
-// bigPlace is where the record of parted data lies.
-func bigPlace(t testing.TB, f forge.Bytes) int64 {
-	t.Helper()
-	return baseSize + 4 + int64(u32(f, valuePlace(t, f, "long", "sizes")+8))
+	// Faults of values and their data.
+	"odd UTF-16 name of a value": {"name length", func(f fields) { f.U16(f.value("wide", "names")+2, 7) }},
+	"value is no value":          {"signature", func(f fields) { f.Text(f.value("8", "sizes"), "kv") }},
+	"value outside": {"cell offset", func(f fields) {
+		f.U32(f.cell(f.key("sizes")+keyValueList), 0xfffffff0)
+	}},
+	"inline value of 5 bytes": {"data size", func(f fields) { f.U32(f.value("4", "sizes")+valueSize, 1<<31|5) }},
+	"value longer than its cell": {"the size of its cell", func(f fields) {
+		f.U32(f.value("12", "sizes")+valueSize, 13+8)
+	}},
+	"value of 0x7fffffff bytes": {"data size", func(f fields) {
+		f.U32(f.value("12", "sizes")+valueSize, 0x7fffffff)
+	}},
+	"data outside": {"cell offset", func(f fields) {
+		f.U32(f.value("12", "sizes")+valueOffset, 0xfffffff8)
+	}},
+	"data in a cell of size 0": {"cell size", func(f fields) {
+		f.U32(f.cell(f.value("12", "sizes")+valueOffset)-4, 0)
+	}},
+	"big data of 0x7fffffff bytes": {"data size", func(f fields) {
+		f.U32(f.value("long", "sizes")+valueSize, 0x7fffffff)
+	}},
+	"big data of a segment too few": {"number of segments", func(f fields) {
+		f.U32(f.value("two segments", "sizes")+valueSize, 2*segmentSize+1)
+	}},
+	"big data without their list":     {"cell offset", func(f fields) { f.U32(f.big()+4, math.MaxUint32) }},
+	"big data with another signature": {"the size of its cell", func(f fields) { f.Text(f.big(), "bd") }},
+	"big data with a list too short": {"number of elements", func(f fields) {
+		f.U32(f.big()+4, cellOffset(f.list("deep")))
+	}},
+	"segment of big data outside": {"cell offset", func(f fields) { f.U32(f.cell(f.big()+4)+4, 0xfffffff8) }},
+	"segment of big data too short": {"cell size", func(f fields) {
+		f.U32(f.cell(f.big()+4)+4, cellOffset(f.list("deep")))
+	}},
 }
 
 // A broken neighbour hides nothing else, but nothing is said to be missing that might be it.
 func TestBrokenNeighbour(t *testing.T) {
 	f := hiveforge.New(5, all())
-	f.U16(valuePlace(t, f, "wide", "names")+2, 7)
+	f.U16(fields{t, f}.value("wide", "names")+2, 7)
 	k, err := open(t, f).Key("names")
 	require.NoError(t, err)
 	_, err = k.Value("日本語")

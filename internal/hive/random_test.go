@@ -350,32 +350,10 @@ func sameAsPlain(t *testing.T, seed uint64, files []forge.Bytes) {
 
 // valuesOf returns all values as plainValues does.
 func valuesOf(h *Hive) (map[string]string, error) {
-	root, err := h.root()
-	if err != nil {
-		return nil, err
-	}
-	type node struct {
-		key  *Key
-		path string
-	}
 	out := map[string]string{}
-	for todo := []node{{root, ""}}; len(todo) > 0; todo = todo[1:] {
-		for v, err := range todo[0].key.Values() {
-			if err != nil {
-				return nil, err
-			}
-			data, err := v.Data()
-			if err != nil {
-				return nil, err
-			}
-			out[todo[0].path+"\x00"+v.Name] = fmt.Sprintf("%d:%s", v.Type, bytes.Clone(data))
-		}
-		for sub, err := range todo[0].key.Subkeys() {
-			if err != nil {
-				return nil, err
-			}
-			todo = append(todo, node{sub, todo[0].path + "\\" + sub.Name})
-		}
-	}
-	return out, nil
+	return out, visit(h, func(string) {}, func(path string, v *Value) error {
+		data, err := v.Data()
+		out[path+"\x00"+v.Name] = fmt.Sprintf("%d:%s", v.Type, data)
+		return err
+	})
 }

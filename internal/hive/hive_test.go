@@ -90,33 +90,37 @@ func open(t testing.TB, f []byte) *Hive {
 	return h
 }
 
+// valueOf returns a value that is there.
+func valueOf(t testing.TB, h *Hive, name string, path ...string) *Value {
+	t.Helper()
+	k, err := h.Key(path...)
+	require.NoError(t, err)
+	v, err := k.Value(name)
+	require.NoError(t, err)
+	return v
+}
+
 func TestLookups(t *testing.T) {
 	h := open(t, hiveforge.New(5, all()))
 	k, err := h.Key("NAMES", "КЛЮЧ")
 	require.NoError(t, err)
 	require.Equal(t, "Ключ", k.Name)
-	k, err = h.Key("names")
-	require.NoError(t, err)
-	v, err := k.Value(`\dosdevices\c:`)
-	require.NoError(t, err)
+	v := valueOf(t, h, `\dosdevices\c:`, "names")
 	require.Equal(t, `\DosDevices\C:`, v.Name)
 	require.Equal(t, int64(12), v.Size)
 	require.Equal(t, uint32(3), v.Type)
+	k, err = h.Key("names")
+	require.NoError(t, err)
 	v, err = k.Value("GRÖSSER")
 	require.ErrorIs(t, err, fs.ErrNotExist, "Windows does not take ss for ß")
 	require.Nil(t, v)
-	_, err = k.Value("GRÖßER")
-	require.NoError(t, err)
+	valueOf(t, h, "GRÖßER", "names")
 	_, err = k.Value("")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	_, err = h.Key("index root", "key0042", "none")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.EqualError(t, err, `registry key "none" below "Key0042": file does not exist`)
-	root, err := h.Key()
-	require.NoError(t, err)
-	v, err = root.Value("")
-	require.NoError(t, err)
-	require.Equal(t, int64(10), v.Size)
+	require.Equal(t, int64(10), valueOf(t, h, "").Size)
 	require.False(t, sameName("ſ", "S"), "a long s is no S for Windows")
 	require.False(t, sameName("a", "ab"))
 }
@@ -127,10 +131,7 @@ func TestWhereInSegments(t *testing.T) {
 		hiveforge.Key{Values: []hiveforge.Value{{Name: "million", Type: 3, Data: counted(1_000_000)}}})
 	path := filepath.Join(t.TempDir(), "hive")
 	f.Write(t, path)
-	k, err := open(t, f).root()
-	require.NoError(t, err)
-	v, err := k.Value("million")
-	require.NoError(t, err)
+	v := valueOf(t, open(t, f), "million")
 	require.Equal(t, disktest.Output(t, "hivexget", path, `\`, "million"),
 		string(atPlaces(t, bytes.NewReader(f), v, 0, v.Size)))
 	want := counted(1_000_000)
@@ -149,13 +150,7 @@ func TestWhereInSegments(t *testing.T) {
 	require.Len(t, places, 2)
 	require.Equal(t, int64(3), places[0].Len)
 	for _, r := range [][2]int64{
-		{-1, 1},
-		{0, 0},
-		{0, -1},
-		{0, 1_000_001},
-		{999_999, 2},
-		{1_000_000, 1},
-		{1 << 62, 1 << 62},
+		{-1, 1}, {0, 0}, {0, -1}, {0, 1_000_001}, {999_999, 2}, {1_000_000, 1}, {1 << 62, 1 << 62},
 	} {
 		_, err := v.Where(r[0], r[1])
 		require.ErrorIs(t, err, fs.ErrInvalid, "%v", r)
@@ -168,11 +163,7 @@ func TestDataLikeBigData(t *testing.T) {
 		data := counted(n)
 		copy(data, "db")
 		f := hiveforge.New(minor, hiveforge.Key{Values: []hiveforge.Value{{Name: "v", Type: 3, Data: data}}})
-		k, err := open(t, f).root()
-		require.NoError(t, err)
-		v, err := k.Value("v")
-		require.NoError(t, err)
-		got, err := v.Data()
+		got, err := valueOf(t, open(t, f), "v").Data()
 		require.NoError(t, err)
 		require.Equal(t, data, got)
 	}
@@ -182,42 +173,50 @@ func TestDataLikeBigData(t *testing.T) {
 func TestLongValue(t *testing.T) {
 	f := hiveforge.New(5,
 		hiveforge.Key{Values: []hiveforge.Value{{Name: "long", Type: 3, Data: counted(maxData + 1)}}})
-	k, err := open(t, f).root()
-	require.NoError(t, err)
-	v, err := k.Value("long")
-	require.NoError(t, err)
-	_, err = v.Data()
+	v := valueOf(t, open(t, f), "long")
+	_, err := v.Data()
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	require.Equal(t, counted(maxData + 1)[maxData-7:], atPlaces(t, bytes.NewReader(f), v, maxData-7, 8))
-}
-
-// hivexsh runs commands of hivexsh that change the hive at path.
-func hivexsh(t testing.TB, path string, commands ...string) {
-	t.Helper()
-	disktest.RunInput(t, strings.Join(commands, "\n")+"\n", "hivexsh", "-w", path)
 }
 
 // A hive that hivexsh wrote: the values of MountedDevices, and long data in one piece.
 func TestHiveOfHivexsh(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "SYSTEM")
 	hiveforge.New(5, hiveforge.Key{Name: "ROOT"}).Write(t, path)
-	hivexsh(t, path, "cd \\", "add MountedDevices", "cd MountedDevices", "setval 3",
+	disktest.RunInput(t, strings.Join([]string{
+		"cd \\", "add MountedDevices", "cd MountedDevices", "setval 3",
 		`\DosDevices\C:`, "hex:3:fe,4c,3e,27,00,00,f0,15,00,00,00,00",
 		`\??\Volume{9a3f4a34-1f6a-11e3-824f-806e6f6e6963}`, "hex:3:fe,4c,3e,27,00,00,10,00,00,00,00,00",
-		`\DosDevices\D:`, "hex:3:5c,00,3f,00", "commit", "quit")
+		`\DosDevices\D:`, "hex:3:5c,00,3f,00", "commit", "quit", "",
+	}, "\n"), "hivexsh", "-w", path)
 	long := "[\\MountedDevices]\n\"long\"=hex(3):" + strings.Repeat("de,ad,", 9_999) + "de,ad\n"
 	disktest.RunInput(t, long, "hivexregedit", "--merge", path)
 	raw := disktest.ReadFile(t, path)
 	sameLines(t, export(t, path), exported(t, bytes.NewReader(raw)))
 	h := open(t, raw)
-	k, err := h.Key("MountedDevices")
-	require.NoError(t, err)
-	v, err := k.Value(`\DosDevices\C:`)
-	require.NoError(t, err)
-	data, err := v.Data()
+	data, err := valueOf(t, h, `\DosDevices\C:`, "MountedDevices").Data()
 	require.NoError(t, err)
 	require.Equal(t, []byte{0xfe, 0x4c, 0x3e, 0x27, 0, 0, 0xf0, 0x15, 0, 0, 0, 0}, data)
-	v, err = k.Value("long")
-	require.NoError(t, err)
+	v := valueOf(t, h, "long", "MountedDevices")
 	require.Equal(t, bytes.Repeat([]byte{0xde, 0xad}, 10_000), atPlaces(t, bytes.NewReader(raw), v, 0, v.Size))
+}
+
+// Open opens one hive as its file has it, without logs.
+func Open(src ondisk.Source) (*Hive, error) {
+	r, err := NewBudget().Recover(src)
+	if err != nil {
+		return nil, err
+	}
+	w := walker{Recovery: r}
+	w.begin()
+	return r.hive(w.state), nil
+}
+
+// certain returns whether it is known what Windows makes of a hive and the logs beside it.
+func certain(src ondisk.Source, logs ...Log) error {
+	r, err := NewBudget().Recover(src, logs...)
+	if err != nil {
+		return err
+	}
+	return r.Certain()
 }
