@@ -1,7 +1,6 @@
 package identify
 
 import (
-	"encoding/binary"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,55 +42,36 @@ func putBcache(version uint64) func(forge.Bytes) {
 
 // The blocks of a volume in a container are counted from its own first block, for a glance as well.
 func TestContentOfContainers(t *testing.T) {
-	mirror0 := func(f forge.Bytes) { poolforge.PutMD0(f, binary.LittleEndian) }
 	for name, tc := range map[string]struct {
-		put  []func(forge.Bytes)
+		put  puts
 		kind volume.Kind
 		data int64
 		of   volume.Kind
 	}{
-		"mirror 0.90": {[]func(forge.Bytes){putFAT(0), mirror0}, volume.MDRaid, innerData, volume.FAT16},
-		"mirror 1.0":  {[]func(forge.Bytes){putFAT(0), putMD1("1.0", 1, 0)}, volume.MDRaid, innerData, volume.FAT16},
-		"mirror 1.1": {
-			[]func(forge.Bytes){putFAT(65), putMD1("1.1", 1, 65)},
-			volume.MDRaid,
-			65*512 + innerData, volume.FAT16,
-		},
-		"mirror 1.2": {
-			[]func(forge.Bytes){putFAT(272), putMD1("1.2", 1, 272)},
-			volume.MDRaid,
-			272*512 + innerData, volume.FAT16,
-		},
+		"mirror 0.90": {puts{putFAT(0), mirror0}, volume.MDRaid, innerData, volume.FAT16},
+		"mirror 1.0":  {puts{putFAT(0), putMD1("1.0", 1, 0)}, volume.MDRaid, innerData, volume.FAT16},
+		"mirror 1.1":  {puts{putFAT(65), putMD1("1.1", 1, 65)}, volume.MDRaid, 65*512 + innerData, volume.FAT16},
+		"mirror 1.2":  {puts{putFAT(272), putMD1("1.2", 1, 272)}, volume.MDRaid, 272*512 + innerData, volume.FAT16},
 		"stripes of 64 KiB": {
-			[]func(forge.Bytes){putFAT(272), putMD1("1.2", 5, 272)},
+			puts{putFAT(272), putMD1("1.2", 5, 272)},
 			volume.MDRaid,
 			272*512 + innerData - 64<<10, volume.FAT16,
 		},
-		"LVM on a mirror": {
-			[]func(forge.Bytes){leftoverLVM, mirror0},
-			volume.MDRaid, poolforge.LVMPeStart, volume.LVM2,
-		},
-		"backing device": {
-			[]func(forge.Bytes){putFAT(16), putBcache(1)},
-			volume.BCache,
-			16*512 + innerData, volume.FAT16,
-		},
+		"LVM on a mirror": {puts{leftoverLVM, mirror0}, volume.MDRaid, poolforge.LVMPeStart, volume.LVM2},
+		"backing device":  {puts{putFAT(16), putBcache(1)}, volume.BCache, 16*512 + innerData, volume.FAT16},
 		"backing device on a mirror": {
-			[]func(forge.Bytes){putFAT(16), putBcache(1), mirror0},
+			puts{putFAT(16), putBcache(1), mirror0},
 			volume.MDRaid,
 			16*512 + innerData, volume.FAT16,
 		},
 		"ext on a mirror": {
-			[]func(forge.Bytes){func(f forge.Bytes) { fsforge.PutExt(f, 272, innerSectors) }, putMD1("1.2", 1, 272)},
+			puts{func(f forge.Bytes) { fsforge.PutExt(f, 272, innerSectors) }, putMD1("1.2", 1, 272)},
 			volume.MDRaid,
 			272 * 512, volume.MDRaid,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := make(forge.Bytes, leftoverSize)
-			for _, put := range tc.put {
-				put(f)
-			}
+			f := tc.put.disk()
 			v := probeForged(t, f)
 			require.Equal(t, tc.kind, v.Kind)
 			at, of := v.Data()
@@ -141,15 +121,6 @@ func TestNestedContainersAreBounded(t *testing.T) {
 	at, of := v.Data()
 	require.Equal(t, volume.BCache, of.Kind)
 	require.Equal(t, int64((maxNested+1)*16*512), at)
-}
-
-// A Linux that hibernates into swap on an array has read the partition table, wherever the array begins.
-func TestHibernationBehindASuperblock(t *testing.T) {
-	f := make(forge.Bytes, leftoverSize)
-	f.Text(272*512+4086, "S1SUSPEND")
-	putMD1("1.2", 1, 272)(f)
-	v := probeForged(t, f)
-	require.Equal(t, []string{"hibernated-linux"}, disktest.Codes(v.Issues))
 }
 
 func TestContentOfSlices(t *testing.T) {

@@ -3,10 +3,12 @@ package identify
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
@@ -18,6 +20,17 @@ import (
 
 const leftoverSize = 24 << 20
 
+// puts write what lies on a disk, one over the other.
+type puts []func(forge.Bytes)
+
+func (p puts) disk() forge.Bytes {
+	f := make(forge.Bytes, leftoverSize)
+	for _, put := range p {
+		put(f)
+	}
+	return f
+}
+
 // putWhole makes a volume of all there is.
 func putWhole(put func(f forge.Bytes, lba, sectors int64)) func(forge.Bytes) {
 	return func(f forge.Bytes) { put(f, 0, leftoverSize/512) }
@@ -27,88 +40,64 @@ var (
 	leftoverMD   = func(f forge.Bytes) { poolforge.PutMD1(f, "1.2", 2048) }
 	leftoverLVM  = func(f forge.Bytes) { poolforge.PutLVM(f, poolforge.LVMText, 512) }
 	leftoverVMFS = func(f forge.Bytes) { poolforge.PutVMFS(f, 5, 14, 61) }
-	hibernated   = func(f forge.Bytes) { f.Text(4086, "S1SUSPEND") }
+	hibernated   = asleep(0)
+	mirror0      = func(f forge.Bytes) { poolforge.PutMD0(f, binary.LittleEndian) }
 )
+
+// asleep is a hibernated Linux in swap at a byte.
+func asleep(at int64) func(forge.Bytes) { return func(f forge.Bytes) { f.Text(at+4086, "S1SUSPEND") } }
+
+func putSwap(last uint32) func(forge.Bytes) {
+	return func(f forge.Bytes) {
+		f.Text(4086, "SWAPSPACE2")
+		f.U32(1024, 1)
+		f.U32(1028, last)
+	}
+}
 
 // Who formats a volume does not always wipe what was there. blkid: what libblkid takes it for, empty where it does not
 // say.
 func TestLeftovers(t *testing.T) {
-	ambiguous := func(e ondisk.Effect, codes ...string) map[string]ondisk.Effect {
-		out := map[string]ondisk.Effect{"ambiguous-volume": e}
-		for _, c := range codes {
-			out[c] = ondisk.Refuse
-		}
+	ext, ntfs, btrfs := putWhole(fsforge.PutExt), putWhole(fsforge.PutNTFS), putWhole(volumeforge.PutBtrfs)
+	halfBtrfs := func(f forge.Bytes) { f.U8(volumeforge.BtrfsAt+4000, 1) }
+	brokenNTFS := func(f forge.Bytes) { f.U8(0x0d, 3) }
+	type effects map[string]ondisk.Effect
+	doubt, ruin := effects{"ambiguous-volume": ondisk.Warn}, effects{"leftover": ondisk.Note}
+	graver := func(code string, e ondisk.Effect) effects {
+		out := effects{"ambiguous-volume": ondisk.Unbootable}
+		out[code] = e
 		return out
 	}
-	ruin := map[string]ondisk.Effect{"leftover": ondisk.Note}
 	for name, tc := range map[string]struct {
-		put    []func(forge.Bytes)
+		put    puts
 		want   volume.Kind
-		issues map[string]ondisk.Effect
+		issues effects
 		blkid  string
 	}{
-		"RAID over ext": {
-			[]func(forge.Bytes){putWhole(fsforge.PutExt), leftoverMD},
-			volume.MDRaid,
-			ambiguous(ondisk.Warn), "linux_raid_member",
-		},
-		"RAID over NTFS": {
-			[]func(forge.Bytes){putWhole(fsforge.PutNTFS), leftoverMD},
-			volume.MDRaid,
-			ambiguous(ondisk.Warn), "linux_raid_member",
-		},
-		"RAID over LVM": {
-			[]func(forge.Bytes){leftoverLVM, leftoverMD},
-			volume.MDRaid, ambiguous(ondisk.Warn),
-			"linux_raid_member",
-		},
-		"LVM over btrfs": {
-			[]func(forge.Bytes){putWhole(volumeforge.PutBtrfs), leftoverLVM},
-			volume.LVM2,
-			ambiguous(ondisk.Warn), "LVM2_member",
-		},
+		"RAID over ext":  {puts{ext, leftoverMD}, volume.MDRaid, doubt, "linux_raid_member"},
+		"RAID over NTFS": {puts{ntfs, leftoverMD}, volume.MDRaid, doubt, "linux_raid_member"},
+		"RAID over LVM":  {puts{leftoverLVM, leftoverMD}, volume.MDRaid, doubt, "linux_raid_member"},
+		"LVM over btrfs": {puts{btrfs, leftoverLVM}, volume.LVM2, doubt, "LVM2_member"},
 		"UFS over FAT": {
-			[]func(forge.Bytes){putWhole(fsforge.PutFAT16), putWhole(volumeforge.PutUFS2)},
-			volume.FAT16, ambiguous(ondisk.Warn), "",
+			puts{putWhole(fsforge.PutFAT16), putWhole(volumeforge.PutUFS2)},
+			volume.FAT16,
+			doubt, "",
 		},
 		"NTFS over VMFS": {
-			[]func(forge.Bytes){leftoverVMFS, putWhole(fsforge.PutNTFS)},
+			puts{leftoverVMFS, ntfs},
 			volume.NTFS,
-			ambiguous(ondisk.Unbootable), "",
+			graver("ambiguous-volume", ondisk.Unbootable), "",
 		},
-		"hibernation under ext": {
-			[]func(forge.Bytes){hibernated, putWhole(fsforge.PutExt)},
-			volume.Ext2,
-			ambiguous(ondisk.Unbootable, "hibernated-linux"), "",
-		},
-		"swap over exFAT": {[]func(forge.Bytes){putWhole(fsforge.PutExFAT), func(f forge.Bytes) {
-			f.Text(4086, "SWAPSPACE2")
-			f.U32(1024, 1)
-			f.U32(1028, 100)
-		}}, volume.Swap, ruin, ""},
-		"ext over a half of btrfs": {[]func(forge.Bytes){
-			putWhole(volumeforge.PutBtrfs), func(f forge.Bytes) {
-				f.U8(volumeforge.BtrfsAt+4000, 1)
-			}, putWhole(fsforge.PutExt),
-		}, volume.Ext2, ruin, ""},
-		"ext beside a broken NTFS": {
-			[]func(forge.Bytes){
-				putWhole(fsforge.PutNTFS), func(f forge.Bytes) { f.U8(0x0d, 3) },
-				putWhole(fsforge.PutExt),
-			},
-			volume.NTFS,
-			map[string]ondisk.Effect{"volume": ondisk.BadVolume, "ambiguous-volume": ondisk.Unbootable},
-			"",
-		},
+		"hibernation under ext":    {puts{hibernated, ext}, volume.Ext2, graver("hibernated-linux", ondisk.Refuse), ""},
+		"swap over exFAT":          {puts{putWhole(fsforge.PutExFAT), putSwap(100)}, volume.Swap, ruin, ""},
+		"ext over a half of btrfs": {puts{btrfs, halfBtrfs, ext}, volume.Ext2, ruin, ""},
+		"ext beside a broken NTFS": {puts{ntfs, brokenNTFS, ext}, volume.NTFS, graver("volume", ondisk.BadVolume), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := make(forge.Bytes, leftoverSize)
-			for _, put := range tc.put {
-				put(f)
-			}
+			f := tc.put.disk()
 			v := probeForged(t, f)
 			require.Equal(t, tc.want, v.Kind)
-			got := map[string]ondisk.Effect{}
+			got := effects{}
 			for _, i := range v.Issues {
 				got[i.Code] = i.Effect
 			}
@@ -126,10 +115,7 @@ func TestBootSectorUnderARaid(t *testing.T) {
 		put    func(forge.Bytes)
 		backup int64 // with data of the array in front of it, it is not one of the partition
 	}{
-		"superblock at the end": {
-			func(f forge.Bytes) { poolforge.PutMD0(f, binary.LittleEndian) },
-			leftoverSize - 257*512,
-		},
+		"superblock at the end":   {mirror0, leftoverSize - 257*512},
 		"superblock at the start": {leftoverMD, 0},
 	} {
 		f := make(forge.Bytes, leftoverSize)
@@ -161,19 +147,96 @@ func TestNoiseIsUnknown(t *testing.T) {
 	}
 }
 
-func TestJournalOfExt(t *testing.T) {
-	for name, args := range map[string][]string{
-		"blocks of 1 KiB": {"-b", "1024", "-L", "a journal"},
-		"blocks of 4 KiB": {"-b", "4096"},
+// What a glance believes, and where it looks as far as Probe does.
+func TestGlance(t *testing.T) {
+	xfs := func(f forge.Bytes) { volumeforge.PutXFS(f, 0, 1024*8) } // one group, which is sound
+	for name, c := range map[string]struct {
+		put           puts
+		glance, probe volume.Kind
+		deepest       int64 // what a glance reads no farther than; 0: anywhere
+	}{
+		"a sound volume":                       {puts{xfs}, volume.XFS, volume.XFS, frontSize},
+		"an array that keeps its place behind": {puts{xfs, mirror0}, volume.XFS, volume.MDRaid, frontSize},
+		"an array around nothing":              {puts{mirror0}, volume.MDRaid, volume.MDRaid, 0},
+		"a superblock farther in":              {puts{putWhole(volumeforge.PutBtrfs)}, volume.Btrfs, volume.Btrfs, 0},
+		"a ruin in front of an array": {
+			puts{putWhole(volumeforge.PutXFS), mirror0},
+			volume.MDRaid,
+			volume.MDRaid, 0,
+		},
+		"nothing": {nil, volume.Unknown, volume.Unknown, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := blank(t, 32<<20)
-			disktest.Run(t, "mke2fs", append([]string{"-q", "-F", "-O", "journal_dev"}, append(args, path)...)...)
-			v := probe(t, path)
-			requireBlkid(t, path, v)
-			require.Equal(t, volume.JBD, v.Kind)
-			require.Equal(t, int64(32<<20), v.Size)
-			require.Empty(t, v.Issues)
+			f := c.put.disk()
+			d := &reach{Disk: disktest.ShortDisk(f, int64(len(f)))}
+			v, err := Glance(d, 0)
+			require.NoError(t, err)
+			require.Equal(t, c.glance, v.Kind)
+			if c.deepest > 0 {
+				require.LessOrEqual(t, d.end, c.deepest)
+			}
+			v, err = Probe(disktest.ShortDisk(f, int64(len(f))), 0)
+			require.NoError(t, err)
+			require.Equal(t, c.probe, v.Kind)
+		})
+	}
+}
+
+// reach is a disk that remembers how far it was read.
+type reach struct {
+	disk.Disk
+	end int64
+}
+
+func (r *reach) ReadAt(p []byte, off int64) (int, error) {
+	r.end = max(r.end, off+int64(len(p)))
+	return r.Disk.ReadAt(p, off)
+}
+
+// The label of a FAT is found wherever in its root directory it stands.
+func TestLabelBehindManyFiles(t *testing.T) {
+	f := make(forge.Bytes, 16000*512)
+	fsforge.PutFAT16(f, 0, 16000)
+	le := binary.LittleEndian // Spec: Microsoft FAT specification 1.03, "Boot Sector and BPB"
+	root := 512 * (int64(le.Uint16(f[0x0e:])) + int64(f[0x10])*int64(le.Uint16(f[0x16:])))
+	const slot = 32
+	last := int64(le.Uint16(f[0x11:])) - 1
+	for i := range last {
+		f.Text(root+i*slot, "A FILE  TXT ")
+	}
+	f.Text(root+last*slot, "BEHIND ALL \x08")
+	v, err := Glance(disktest.ShortDisk(f, int64(len(f))), 0)
+	require.NoError(t, err)
+	require.Equal(t, "BEHIND ALL", v.Label)
+}
+
+// One rule reports a volume that is larger than its partition, whichever prober found it.
+func TestVolumeLargerThanItsPartition(t *testing.T) {
+	const size = 16 << 20
+	md := func(f forge.Bytes, version string, data uint64) {
+		poolforge.PutMD1(f, version, data)
+		f.U64(poolforge.MD1At(f, version)+poolforge.MD1DataSize, size/512-data)
+		poolforge.SealMD1(f, version)
+	}
+	for name, put := range map[string]func(f forge.Bytes){
+		"FAT16":                       func(f forge.Bytes) { fsforge.PutFAT16(f, 0, size/512) },
+		"md, superblock at the start": func(f forge.Bytes) { md(f, "1.1", 264) },
+		"md, superblock at 4 KiB":     func(f forge.Bytes) { md(f, "1.2", 272) },
+		"swap":                        putSwap(size/4096 - 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := make(forge.Bytes, size)
+			put(f)
+			v, err := Probe(disktest.Memory(f), 0)
+			require.NoError(t, err)
+			require.NotEqual(t, volume.Unknown, v.Kind)
+			require.NotContains(t, disktest.Codes(v.Issues), volume.CodeSize)
+			v, err = Probe(disktest.Memory(f[:size*3/4]), 0)
+			require.NoError(t, err)
+			require.Equal(t, int64(size), v.Size)
+			require.Contains(t, disktest.Codes(v.Issues), volume.CodeSize)
+			bad := slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })
+			require.Equal(t, v.Kind != volume.Swap, bad)
 		})
 	}
 }

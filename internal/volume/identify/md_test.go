@@ -75,7 +75,7 @@ func TestMDVersion0(t *testing.T) {
 // A mirror with its superblock at the end shows its file system at the start: that is one volume, not two.
 func TestMDShowsItsContent(t *testing.T) {
 	for name, put := range map[string]func(forge.Bytes){
-		"0.90": func(f forge.Bytes) { poolforge.PutMD0(f, binary.LittleEndian) },
+		"0.90": mirror0,
 		"1.0":  func(f forge.Bytes) { poolforge.PutMD1(f, "1.0", 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,27 +89,22 @@ func TestMDShowsItsContent(t *testing.T) {
 			require.Nil(t, v.Boot, "what is inside belongs to all members of the array, and is left alone")
 		})
 	}
-	// With the superblock in front, what is found behind it is a leftover: it is not known of which of them.
-	f := make(forge.Bytes, 8<<20)
-	fsforge.PutExt(f, 0, 8<<11)
-	poolforge.PutMD1(f, "1.2", 272)
-	require.Equal(t, "ambiguous-volume", probeForged(t, f).Issues[0].Code)
 }
 
-// A Linux that hibernates into swap on a mirror or on LVM knows the partition table all the same.
+// A Linux that hibernates into swap on an array or on LVM has read the partition table all the same, wherever that swap
+// begins.
 func TestHibernationInsideOfContainers(t *testing.T) {
-	asleep := func(f forge.Bytes, at int64) { f.Text(at+4086, "S1SUSPEND") }
-	raid := make(forge.Bytes, 8<<20)
-	asleep(raid, 0)
-	poolforge.PutMD0(raid, binary.LittleEndian)
-	pv := make(forge.Bytes, 8<<20)
-	poolforge.PutLVM(pv, poolforge.LVMText, 512)
-	asleep(pv, poolforge.LVMPeStart+8<<16)
-	for kind, f := range map[volume.Kind]forge.Bytes{volume.MDRaid: raid, volume.LVM2: pv} {
-		v := probeForged(t, f)
-		require.Equal(t, kind, v.Kind)
-		require.Len(t, v.Issues, 1, kind)
-		require.Equal(t, "hibernated-linux", v.Issues[0].Code)
-		require.True(t, v.Issues[0].DiskWide)
+	for name, c := range map[string]struct {
+		put  puts
+		kind volume.Kind
+	}{
+		"a mirror":            {puts{hibernated, mirror0}, volume.MDRaid},
+		"behind a superblock": {puts{asleep(272 * 512), putMD1("1.2", 1, 272)}, volume.MDRaid},
+		"LVM":                 {puts{leftoverLVM, asleep(poolforge.LVMPeStart + 8<<16)}, volume.LVM2},
+	} {
+		v := probeForged(t, c.put.disk())
+		require.Equal(t, c.kind, v.Kind, name)
+		require.Equal(t, []string{"hibernated-linux"}, disktest.Codes(v.Issues), name)
+		require.True(t, v.Issues[0].DiskWide, name)
 	}
 }

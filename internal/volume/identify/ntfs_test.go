@@ -1,13 +1,17 @@
 package identify
 
 import (
+	"fmt"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -57,6 +61,69 @@ func TestRecordOfNTFS(t *testing.T) {
 			require.Equal(t, volume.NTFS, v.Kind)
 			require.Equal(t, tc.label, v.Label)
 			require.Equal(t, tc.codes, disktest.Codes(v.Issues))
+		})
+	}
+}
+
+// ntfs-3g reads a volume whose boot sector does not end in 0xaa55, and so must be seen what it is.
+func TestNTFSWithoutSignature(t *testing.T) {
+	path := blank(t, 4<<20)
+	disktest.Run(t, "mkntfs", "--quiet", "--fast", "--force", path)
+	want := probe(t, path)
+	disktest.WriteAt(t, path, 510, []byte{0, 0})
+	disktest.Run(t, "ntfsinfo", "--mft", path)
+	v := probe(t, path)
+	require.Equal(t, want.Kind, v.Kind)
+	require.Equal(t, want.UUID, v.UUID)
+	require.Equal(t, want.Boot, v.Boot)
+	require.Len(t, v.Issues, len(want.Issues)+1)
+	require.Equal(t, "ntfs-signature", v.Issues[0].Code)
+	require.Equal(t, ondisk.Warn, v.Issues[0].Effect)
+}
+
+// ntfsinfo reads the version of a volume from the same record.
+func TestNTFSVersion(t *testing.T) {
+	raw := disktest.Materialize(t, disk.New(4<<20, 512,
+		func(int64) (disk.Run, error) { return disk.Run{Len: 4 << 20}, nil }))
+	disktest.Run(t, "mkntfs", "--quiet", "--fast", "--force", "--label", "version", raw)
+	info := disktest.Output(t, "ntfsinfo", "--mft", "--force", raw)
+	want := regexp.MustCompile(`Volume Version: (\S+)`).FindStringSubmatch(info)
+	require.Len(t, want, 2)
+	b := disktest.ReadFile(t, raw)
+	v, err := Probe(disktest.ShortDisk(b, int64(len(b))), 0)
+	require.NoError(t, err)
+	require.Equal(t, "version", v.Label)
+	require.Contains(t, v.Details, volume.Detail{Name: "version", Value: want[1]})
+}
+
+// Windows NT and Linux keep the flag in the boot sector; DOS and Windows 95 in the second entry of the table.
+func TestDirtyFAT(t *testing.T) {
+	for name, tc := range map[string]struct {
+		bits     string
+		size     int64
+		state    int64 // place of the flag in the boot sector
+		reserved int64 // sectors in front of the table
+		clean    int64 // place of the byte with the bit in the table; 0 if absent
+	}{"FAT12": {"12", 2 << 20, 0x25, 1, 0}, "FAT16": {"16", 16 << 20, 0x25, 1, 3}, "FAT32": {
+		"32", 40 << 20, 0x41, 32, 7,
+	}} {
+		t.Run(name, func(t *testing.T) {
+			path := blank(t, tc.size)
+			disktest.Run(t, "mkfs.fat", "-a", "-F", tc.bits, "-R", fmt.Sprint(tc.reserved), path)
+			require.Empty(t, probe(t, path).Issues)
+			dirty := func() {
+				v := probe(t, path)
+				require.Equal(t, []string{"fat-dirty"}, disktest.Codes(v.Issues))
+				require.Equal(t, ondisk.Note, v.Issues[0].Effect)
+			}
+			disktest.WriteAt(t, path, tc.state, []byte{1})
+			dirty()
+			disktest.WriteAt(t, path, tc.state, []byte{0})
+			require.Empty(t, probe(t, path).Issues)
+			if tc.clean > 0 {
+				disktest.WriteAt(t, path, tc.reserved*512+tc.clean, []byte{0x07})
+				dirty()
+			}
 		})
 	}
 }
