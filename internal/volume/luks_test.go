@@ -2,12 +2,14 @@ package volume
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -131,4 +133,16 @@ func payloadOf(text []byte) (disk.Range, error) {
 		return disk.Range{}, err
 	}
 	return area.payload()
+}
+
+// Expected sizes are those of the specifications named at the structs.
+func TestStructSizes(t *testing.T) {
+	assert.Equal(t, 16, binary.Size(lvmArea{}), "LVM2 disk location")
+	assert.Equal(t, 24, binary.Size(lvmText{}), "LVM2 raw location")
+	assert.Equal(t, 512, binary.Size(lvmMetadata{}), "LVM2 metadata area header")
+	assert.Equal(t, 44, binary.Size(swapHeader{}), "swap header up to the label")
+	assert.Equal(t, 512, binary.Size(fveHeader{}), "BitLocker volume header")
+	assert.Equal(t, fveBlockSize, binary.Size(fveBlock{}),
+		"BitLocker metadata block header and metadata header, 64 and 48 bytes")
+	assert.Equal(t, 8, binary.Size(fveEntry{}), "BitLocker metadata entry header")
 }

@@ -300,3 +300,98 @@ func TestUnknownBootSectorOfTheActivePartition(t *testing.T) {
 func readsByLBA(f forge.Bytes) {
 	f.Put(0, []byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}) // mov si,07beh; mov ah,42h; int 13h
 }
+
+var (
+	rufusCode = boottest.Code("bbbe7d268b17268b4f0231c08ec0b80102bb007ccd1373")
+	haikuCode = boottest.Code("31f6bbbe07b90400382f74087fe085f675dc89de80c310e2ef",
+		"83c608bff80d66a587fe83ee04e82400eb0c8a74018b4c02b002b402cd13", "5e881481bffe0155aa",
+		"31534642a33bf110802a4861696b7521")
+)
+
+// The code of Rufus reads the first entry of the table, though another partition is active. Its boot sector must be
+// known like that of the active one.
+func TestRufusReadsTheFirstEntry(t *testing.T) {
+	f := twoPartitions(rufusCode, 0, 0x80)
+	texts, needs := chain(t, f)
+	require.Equal(t, []string{
+		"code of Rufus in sector 0 reads the boot sector of partition 1 by LBA (by cylinder, head and sector where " +
+			"the BIOS has no extensions)",
+		"the boot sector of partition 1 (fat16) holds no code: the boot ends there",
+	}, texts)
+	require.Equal(t, []int{0, 1}, needs)
+	require.Empty(t, boottest.Issues(boottest.Read(t, f), "boot-code"))
+
+	f = tableforge.NewMBR(40000, tableforge.Slot{Type: 6, Start: 63, Sectors: 16000},
+		tableforge.Slot{Type: 7, Flag: 0x80, Start: 20000, Sectors: 16000})
+	fsforge.PutNTFS(f, 20000, 16000)
+	f.Put(0, rufusCode)
+	f.Put(63*512+0x60, []byte{0xfa, 0x33, 0xc0})
+	f.U16(63*512+tableforge.MBRMagic, 0xaa55)
+	issues := boottest.Issues(boottest.Read(t, f), "boot-code")
+	require.Len(t, issues, 1)
+	require.Equal(t, ondisk.Unbootable, issues[0].Effect)
+	require.Equal(t, 1, issues[0].Partition)
+}
+
+// The code of Haiku reads both tables. What it starts from a GPT keeps its own place, in a sector that is not known.
+func TestHaikuReadsBothTables(t *testing.T) {
+	const reads = "code of Haiku in sector 0 reads the boot sector of the active partition, or on a GPT that of type " +
+		"Haiku, by LBA (by cylinder, head and sector where the BIOS has no extensions), and hands its entry of the " +
+		"table over"
+	texts, needs := chain(t, twoPartitions(haikuCode, 0, 0x80))
+	require.Equal(t, []string{reads, "the boot sector of partition 2 (ntfs) holds no code: the boot ends there"}, texts)
+	require.Equal(t, []int{0, 2}, needs)
+
+	f := gptWith(haikuCode, []byte("1SFB\xa3\x3b\xf1\x10\x80*Haiku!"))
+	f.U16(63*512+tableforge.MBRMagic, 0xaa55)
+	texts, needs = chain(t, f)
+	require.Equal(t, []string{reads, "the boot sector of partition 1 (unknown) holds code that is not known"}, texts)
+	require.Equal(t, []int{0, 1}, needs)
+	issues := boottest.Read(t, f).Issues
+	require.Len(t, issues, 1)
+	require.Equal(t, ondisk.Unbootable, issues[0].Effect)
+}
+
+// Code that reads an MBR reads a hybrid one, by its slots and flags, and not the GPT.
+func TestChainOfHybridMBRs(t *testing.T) {
+	standard := []byte{0xbe, 0xbe, 0x07, 0xb8, 0x01, 0x02, 0xcd, 0x13}
+	f := tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: 63, Last: 2000}, tableforge.GPTEntry{
+		First: 2048,
+		Last:  3999,
+	})
+	f.Put(0, standard)
+	require.Contains(t, boottest.Read(t, f).Chain[0].Text, "whether it reads the GPT is not known")
+	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0xee, Start: 1, Sectors: 2047})
+	tableforge.PutSlot(f, 0, 2, tableforge.Slot{Flag: 0x80, Type: 0x83, Start: 2048, Sectors: 1952})
+	r := boottest.Read(t, f)
+	require.Contains(t, r.Chain[0].Text, "the active partition of the hybrid MBR")
+	require.True(t, r.Boots(2))
+	require.False(t, r.Boots(1))
+	require.Empty(t, boottest.Issues(r, "boot-code"))
+
+	altmbr := []byte{
+		0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57, 0xfe, 0x0e, 0xb7, 0x07,
+	}
+	f.Put(0, altmbr) // by the number of a slot
+	for slot, partition := range map[byte]int{1: 0, 2: 0, 3: 2, 4: 0} {
+		f.U8(439, slot)
+		r := boottest.Read(t, f)
+		require.Equal(t, partition == 2, r.Boots(2), "slot %d", slot)
+		require.False(t, r.Boots(1), "slot %d", slot)
+	}
+}
+
+// Code that reads a GPT does so without a protective entry, by which systems would know of the GPT.
+func TestGPTCodeBesideAnMBR(t *testing.T) {
+	gptmbr := disktest.ReadFile(t, disktest.DataFile(t, "/usr/lib/syslinux/mbr/gptmbr.bin"))
+	f := tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: 63, Last: 2000})
+	f.Put(0, gptmbr)
+	require.Empty(t, boottest.Issues(boottest.Read(t, f), "boot-code"))
+	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Flag: 0x80, Type: 0x83, Start: 63, Sectors: 1938})
+	r := boottest.Read(t, f)
+	require.Contains(t, r.Chain[0].Text, "reads the GPT at LBA 1, which the MBR does not announce")
+	found := boottest.Issues(r, "boot-code")
+	require.Len(t, found, 1)
+	require.Equal(t, ondisk.Unbootable, found[0].Effect)
+	require.Contains(t, found[0].Text, "reads the GPT at LBA 1")
+}

@@ -10,10 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/firmware"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/boottest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -127,8 +131,107 @@ func TestChainOfUEFIThatCannotBeRead(t *testing.T) {
 	fsforge.PutFAT16(f, 63, 16000)
 	broken := errors.New("medium error")
 	defer holding(nil, broken)()
+	_, err := layout.ReadBoot(boottest.GuestOf(t, f))
+	require.ErrorIs(t, err, broken)
+}
+
+// eachRead requires that a finder returns the error of each of its reads of a disk.
+func eachRead(t *testing.T, finder boot.Finder, f forge.Bytes, change func(g *boot.Guest)) {
+	t.Helper()
 	d := boottest.Disk(f)
 	tab, parts := boottest.Partitions(t, d)
-	_, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
-	require.ErrorIs(t, err, broken)
+	disktest.EveryReadCounts(t, d, func(d disk.Disk) error {
+		g := boottest.Guest(d, tab, parts)
+		g.Codes, g.Code = layout.Codes, layout.Identify(g.Sector0)
+		if change != nil {
+			change(g)
+		}
+		_, err := finder.Find(g)
+		return err
+	})
+}
+
+// No finder of firmware takes what it cannot read for anything else.
+func TestEachReadOfFirmware(t *testing.T) {
+	t.Parallel()
+	xfs := tableforge.NewMBR(16384, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 64, Sectors: 16000})
+	xfs.U8(0, 0xfa) // code that is not known
+	volumeforge.PutXFS(xfs, 64, 16000)
+	ntfs := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Flag: 0x80, Start: 63, Sectors: 3000})
+	ntfs.U8(0, 0xfa)
+	fsforge.PutNTFS(ntfs, 63, 3000)
+	for name, f := range map[string]forge.Bytes{"XFS": xfs, "NTFS": ntfs} {
+		for _, finder := range []boot.Finder{
+			firmware.Chain, firmware.Encryption, firmware.Sector0,
+			firmware.BootSectors,
+		} {
+			t.Run(name+" "+finder.Name, func(t *testing.T) {
+				t.Parallel()
+				eachRead(t, finder, f, nil)
+			})
+		}
+	}
+	eachRead(t, firmware.HiddenSectors, ntfs, nil)
+}
+
+// BitLocker To Go keeps a copy of its boot sector where the FAT in front says. What is no copy stays as it is.
+func TestHiddenSectorsOfBitLockerToGo(t *testing.T) {
+	t.Parallel()
+	const start, copyAt = 63, 6
+	for name, tc := range map[string]struct {
+		change func(f forge.Bytes)
+		want   int
+	}{
+		"a copy":        {func(forge.Bytes) {}, 2},
+		"another start": {func(f forge.Bytes) { f.U32((start+copyAt)*512+volume.AtHidden, 64) }, 1},
+		"none":          {func(f forge.Bytes) { f.U16(start*512+0x32, 0) }, 1},
+		"no FAT":        {func(f forge.Bytes) { f.Text(start*512+3, "-FVE-FS-") }, 1},
+	} {
+		f := tableforge.NewMBR(4096, tableforge.Slot{Type: 0x0c, Start: start, Sectors: 3000})
+		for _, lba := range []int64{start, start + copyAt} {
+			f.Text(lba*512, "\xeb\x58\x90MSWIN4.1")
+			f.U16(lba*512+fsforge.BootBytesPerSector, 512)
+			f.U16(lba*512+0x32, copyAt)
+			f.U32(lba*512+volume.AtHidden, start)
+		}
+		tc.change(f)
+		toGo := func(g *boot.Guest) { g.Partitions[0].Volume = &volume.Volume{Kind: volume.BitLocker} }
+		g := boottest.GuestOf(t, f)
+		toGo(g)
+		found, err := firmware.HiddenSectors.Find(g)
+		require.NoError(t, err)
+		require.Len(t, found.Refs, tc.want, name)
+		eachRead(t, firmware.HiddenSectors, f, toGo)
+	}
+}
+
+// failing has names, of which a folder cannot be listed.
+type failing struct {
+	names
+	folder string
+}
+
+func (f failing) List(folder string) ([]guestfile.Entry, error) {
+	if folder == f.folder {
+		return nil, disktest.ErrFault
+	}
+	return f.names.List(folder)
+}
+
+// A folder that cannot be read is none without loaders, and a folder that is not understood is reported.
+func TestFoldersOfUEFIThatCannotBeRead(t *testing.T) {
+	f := tableforge.NewMBR(40000, tableforge.Slot{Type: 0xef, Start: 63, Sectors: 16000})
+	fsforge.PutFAT16(f, 63, 16000)
+	d := boottest.Disk(f)
+	tab, parts := boottest.Partitions(t, d)
+	for _, folder := range []string{"EFI", "EFI/debian"} {
+		restore := holding(failing{names{"EFI/debian/grubx64.efi"}, folder}, nil)
+		_, err := firmware.UEFI.Find(boottest.Guest(d, tab, parts))
+		require.ErrorIs(t, err, disktest.ErrFault, folder)
+		restore()
+	}
+	defer holding(nil, ondisk.ErrNoMatch)()
+	found, err := firmware.UEFI.Find(boottest.Guest(d, tab, parts))
+	require.NoError(t, err)
+	require.Contains(t, found.Chain[0].Text, "whose files are not read")
 }

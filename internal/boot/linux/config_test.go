@@ -61,9 +61,7 @@ func linuxDisk(t testing.TB, onBoot, onRoot map[string]string) *boot.Guest {
 	f.U32(0x1b8, linuxID)
 	f.Put(bootLBA*512, extOf(t, "ext2", bootFS, onBoot))
 	f.Put(rootLBA*512, extOf(t, "ext4", rootFS, onRoot))
-	d := boottest.Disk(f)
-	tab, parts := boottest.Partitions(t, d)
-	return boottest.Guest(d, tab, parts)
+	return boottest.GuestOf(t, f)
 }
 
 // said are the findings about configuration.

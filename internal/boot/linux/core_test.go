@@ -31,9 +31,7 @@ func mkimage(t *testing.T, format, prefix, commands string, modules ...string) [
 // configured returns where the loaders of a disk look for their configuration.
 func configured(t *testing.T, b []byte) []boot.Config {
 	t.Helper()
-	d := boottest.Disk(b)
-	tab, parts := boottest.Partitions(t, d)
-	g := boottest.Guest(d, tab, parts)
+	g := boottest.GuestOf(t, b)
 	_, err := layout.ReadBoot(g)
 	require.NoError(t, err)
 	return g.Configs()

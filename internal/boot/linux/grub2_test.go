@@ -15,7 +15,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/grubforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -231,8 +230,7 @@ func TestGrub2InBtrfs(t *testing.T) {
 		d := boottest.Disk(f)
 		tab, parts := boottest.Partitions(t, d)
 		parts[0].Volume = &volume.Volume{Kind: volume.Btrfs}
-		r, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
-		require.NoError(t, err)
+		r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
 		return r
 	}
 	r := read()
@@ -253,8 +251,7 @@ func TestGrub2OnLargeSectors(t *testing.T) {
 	f := inMBR(100, list(101, 10)...)
 	tab, parts := boottest.Partitions(t, boottest.Disk(f))
 	d := boottest.DiskOf(f, 4096)
-	r, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
-	require.NoError(t, err)
+	r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
 	require.Empty(t, r.Refs)
 	require.Equal(t, []int{0}, issuesOf(r))
 }
@@ -270,8 +267,7 @@ func TestGrub2BehindTheDisk(t *testing.T) {
 	for _, p := range tab.Partitions {
 		parts = append(parts, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
 	}
-	r, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
-	require.NoError(t, err)
+	r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
 	require.Empty(t, r.Refs)
 	require.Equal(t, []int{0}, issuesOf(r))
 }

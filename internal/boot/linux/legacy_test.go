@@ -12,7 +12,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/grubforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -132,9 +131,7 @@ func TestBadSectorsUnderGrubLegacy(t *testing.T) {
 		grubforge.PutStage1(f, 0, s)
 		grubforge.PutStage1(f, 8100, s)
 		grubforge.PutStage(f, s)
-		d := boottest.Disk(f)
-		tab, parts := boottest.Partitions(t, d)
-		boottest.EveryBadSector(t, boottest.Guest(d, tab, parts))
+		boottest.EveryBadSector(t, boottest.GuestOf(t, f))
 	}
 }
 
@@ -160,52 +157,28 @@ func TestGrubLegacyRefused(t *testing.T) {
 			says:  "LBA 1000 in partition 1 holds no stage",
 		},
 		"a stage for another address": {
-			after: func(f forge.Bytes) { f.U16(0x42, 0x2000); f.U16(0x48, 0x200) },
+			after: both(u16(0x42, 0x2000), u16(0x48, 0x200)),
 			says:  "holds no stage",
 		},
-		"an address that is not known": {after: func(f forge.Bytes) { f.U16(0x42, 0x9000) }, says: "0x9000"},
-		"an address with its segment": {
-			after: func(f forge.Bytes) { f.U16(0x42, 0x9000); f.U16(0x48, 0x900) },
-			says:  "0x9000",
-		},
-		"code that does not jump on": {
-			after: func(f forge.Bytes) { f.U8(0x15d, 0x90) },
-			says:  "not that of GRUB 0.9x",
-		},
-		"code that begins otherwise": {
-			after: func(f forge.Bytes) { f.U8(0, 0xea) },
-			says:  "not that of GRUB 0.9x",
-		},
-		"a jump to another segment": {
-			after: func(f forge.Bytes) { f.U8(1000*512+0xe8+3, 1) },
-			says:  "holds no stage",
-		},
-		"another segment than address": {after: func(f forge.Bytes) { f.U16(0x48, 0x900) }, says: "segment 0x900"},
-		"interface 3.1":                {after: func(f forge.Bytes) { f.U8(0x3f, 1) }, says: "3.1"},
-		"code that uses no such field": {
-			after: func(f forge.Bytes) { f.U8(0xa3, 0x40) },
-			says:  "not that of GRUB 0.9x",
-		},
-		"from another disk":     {after: func(f forge.Bytes) { f.U8(0x40, 0x81) }, says: "BIOS drive 0x81"},
-		"list with count 0":     {after: func(f forge.Bytes) { f.U16(list+4, 0) }, says: "empty"},
-		"list with count 65535": {after: func(f forge.Bytes) { f.U16(list+4, 65535) }, says: "65535 sectors"},
+		"an address that is not known": {after: u16(0x42, 0x9000), says: "0x9000"},
+		"an address with its segment":  {after: both(u16(0x42, 0x9000), u16(0x48, 0x900)), says: "0x9000"},
+		"code that does not jump on":   {after: u8(0x15d, 0x90), says: "not that of GRUB 0.9x"},
+		"code that begins otherwise":   {after: u8(0, 0xea), says: "not that of GRUB 0.9x"},
+		"a jump to another segment":    {after: u8(1000*512+0xe8+3, 1), says: "holds no stage"},
+		"another segment than address": {after: u16(0x48, 0x900), says: "segment 0x900"},
+		"interface 3.1":                {after: u8(0x3f, 1), says: "3.1"},
+		"code that uses no such field": {after: u8(0xa3, 0x40), says: "not that of GRUB 0.9x"},
+		"from another disk":            {after: u8(0x40, 0x81), says: "BIOS drive 0x81"},
+		"list with count 0":            {after: u16(list+4, 0), says: "empty"},
+		"list with count 65535":        {after: u16(list+4, 65535), says: "65535 sectors"},
 		"list that goes on with 65535": {after: func(f forge.Bytes) {
 			f.U32(list-8, 2000)
 			f.U16(list-4, 65535)
 			f.U16(list-2, 0x2540)
 		}, says: "65535 sectors in entry 2"},
-		"list at another address": {
-			after: func(f forge.Bytes) { f.U16(list+6, 0x840) },
-			says:  "segment 0x840, and 0x820",
-		},
-		"list behind the disk": {
-			after: func(f forge.Bytes) { f.U32(list, 1<<32-1) },
-			says:  "LBA 4294967295",
-		},
-		"list behind the partition": {
-			after: func(f forge.Bytes) { f.U32(list, 7900) },
-			says:  "neither in one partition nor in the gap",
-		},
+		"list at another address":   {after: u16(list+6, 0x840), says: "segment 0x840, and 0x820"},
+		"list behind the disk":      {after: u32(list, 1<<32-1), says: "LBA 4294967295"},
+		"list behind the partition": {after: u32(list, 7900), says: "neither in one partition nor in the gap"},
 		"list in the gap, stage not": {
 			change: run(2, 20),
 			says:   "begins in partition 1, and a piece of it lies in the gap",
@@ -214,34 +187,28 @@ func TestGrubLegacyRefused(t *testing.T) {
 			change: run(9000, 20),
 			says:   "begins in partition 1, and a piece of it lies in partition 2",
 		},
-		"list without end": {
-			change: func(_ forge.Bytes, s *grubforge.Stage) { s.List = long },
-			says:   "no end",
-		},
+		"list without end": {change: func(_ forge.Bytes, s *grubforge.Stage) { s.List = long }, says: "no end"},
 		"second sector of something else": {
 			after: func(f forge.Bytes) { clear(f[1001*512:][:16]) },
 			says:  "second sector",
 		},
-		"second sector without its jump": {after: func(f forge.Bytes) { f.U8(1001*512, 0x90) }, says: "second sector"},
+		"second sector without its jump": {after: u8(1001*512, 0x90), says: "second sector"},
 		"stage1.5 that leaves the gap": {change: func(_ forge.Bytes, s *grubforge.Stage) {
 			*s = grubforge.Stage15()
 			s.List[0].Sectors = 62
 		}, says: "LBA 2, 62 sectors long, neither in one partition nor in the gap"},
-		"second sector in a segment":     {after: func(f forge.Bytes) { f.U8(1001*512+3, 1) }, says: "second sector"},
-		"second sector in a high one":    {after: func(f forge.Bytes) { f.U8(1001*512+4, 1) }, says: "second sector"},
-		"second sector of interface 2.2": {after: func(f forge.Bytes) { f.U8(1001*512+6, 2) }, says: "second sector"},
+		"second sector in a segment":     {after: u8(1001*512+3, 1), says: "second sector"},
+		"second sector in a high one":    {after: u8(1001*512+4, 1), says: "second sector"},
+		"second sector of interface 2.2": {after: u8(1001*512+6, 2), says: "second sector"},
 		"a long version": {
 			change: version("0.97-with-many-patches"),
 			says:   `version of its stage2 is "0.97-with-many-p"`,
 		},
 		"a version of control codes":     {change: version("0.97\x1b"), says: `version of its stage2 is "0.97\x1b"`},
 		"menu without an end":            {change: opens("/" + strings.Repeat("a", 600)), says: "no name"},
-		"second sector of a stage1.5":    {after: func(f forge.Bytes) { f.U8(1001*512+0x10, 2) }, says: "stage 2"},
-		"second sector of interface 3.1": {after: func(f forge.Bytes) { f.U8(1001*512+7, 1) }, says: "second sector"},
-		"version 1.98": {
-			change: func(_ forge.Bytes, s *grubforge.Stage) { s.Version = "1.98" },
-			says:   "1.98",
-		},
+		"second sector of a stage1.5":    {after: u8(1001*512+0x10, 2), says: "stage 2"},
+		"second sector of interface 3.1": {after: u8(1001*512+7, 1), says: "second sector"},
+		"version 1.98":                   {change: version("1.98"), says: "1.98"},
 		"version without end": {after: func(f forge.Bytes) {
 			for i := int64(0x12); i < 512; i++ {
 				f.U8(1001*512+i, '0')
@@ -255,9 +222,7 @@ func TestGrubLegacyRefused(t *testing.T) {
 			*s = grubforge.Stage15()
 			s.ID = 77
 		}, says: "stage 77"},
-		"partition of illumos": {
-			after: func(f forge.Bytes) { f.U8(tableforge.MBREntries+4, 0xbf) }, says: "Solaris", moves: 1,
-		},
+		"partition of illumos": {after: u8(tableforge.MBREntries+4, 0xbf), says: "Solaris", moves: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, s := legacyDisk(), grubforge.Stage2(1000)
@@ -282,6 +247,13 @@ func TestGrubLegacyRefused(t *testing.T) {
 		})
 	}
 }
+
+// u8, u16 and u32 put a number at a byte of the disk.
+func u8(off int64, v uint8) func(forge.Bytes)   { return func(f forge.Bytes) { f.U8(off, v) } }
+func u16(off int64, v uint16) func(forge.Bytes) { return func(f forge.Bytes) { f.U16(off, v) } }
+func u32(off int64, v uint32) func(forge.Bytes) { return func(f forge.Bytes) { f.U32(off, v) } }
+
+func both(a, b func(forge.Bytes)) func(forge.Bytes) { return func(f forge.Bytes) { a(f); b(f) } }
 
 func at(lba uint32) func(forge.Bytes, *grubforge.Stage) {
 	return func(_ forge.Bytes, s *grubforge.Stage) {
@@ -313,8 +285,7 @@ func TestGrubLegacyOnLargeSectors(t *testing.T) {
 	grubforge.PutStage(f, s)
 	tab, parts := boottest.Partitions(t, boottest.Disk(f))
 	large := boottest.DiskOf(f, 4096)
-	r, err := layout.ReadBoot(boottest.Guest(large, tab, parts))
-	require.NoError(t, err)
+	r := boottest.ReadGuest(t, boottest.Guest(large, tab, parts))
 	require.Empty(t, r.Refs)
 	require.Contains(t, r.Issues[0].Text, "sectors of 4096")
 }
@@ -330,8 +301,7 @@ func TestGrubLegacyInManyPartitions(t *testing.T) {
 	for i := range many {
 		many[i].Number = i + 1
 	}
-	r, err := layout.ReadBoot(boottest.Guest(d, tab, many))
-	require.NoError(t, err)
+	r := boottest.ReadGuest(t, boottest.Guest(d, tab, many))
 	require.Len(t, boottest.But(r, boottest.Unseen), 1)
 	require.Contains(t, r.Issues[0].Text, "more than 16 partitions")
 }
@@ -349,8 +319,7 @@ func TestGrubLegacyBehindTheDisk(t *testing.T) {
 	parts := []boot.Partition{{Partition: tab.Partitions[0], Volume: &volume.Volume{Kind: volume.Unknown}}}
 	for _, start := range []uint32{20_000, 4095} {
 		f.U32(1000*512+0x1f8-8, start)
-		r, err := layout.ReadBoot(boottest.Guest(d, tab, parts))
-		require.NoError(t, err)
+		r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
 		require.Len(t, r.Issues, 1)
 		require.Contains(t, r.Issues[0].Text, "where there is no room for it")
 	}

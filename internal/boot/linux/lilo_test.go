@@ -1,6 +1,7 @@
 package linux_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,10 +11,228 @@ import (
 	"github.com/trueup/trueup/internal/disktest/boottest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/liloforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
+
+// liloRefusal is a LILO that would be rewritten, with one thing that is not understood.
+type liloRefusal struct {
+	change func(i *liloforge.Install) // before it is installed
+	put    liloPut                    // after that
+	says   string                     // in the refusal
+}
+
+// liloPut changes an installed LILO, whose map has so many sectors in use.
+type liloPut func(d liloDisk, used int64)
+
+func liloAt(d liloDisk, sector, off int64) int64 { return d.file[sector]*512 + off }
+
+// inLiloMBR puts bytes into the first stage.
+func inLiloMBR(off int64, b ...byte) liloPut {
+	return func(d liloDisk, _ int64) { d.bytes.Put(off, b) }
+}
+
+// inLiloMap puts bytes into a sector of the map, and flipped changes one there.
+func inLiloMap(sector, off int64, b ...byte) liloPut {
+	return func(d liloDisk, _ int64) { d.bytes.Put(liloAt(d, sector, off), b) }
+}
+
+func flipped(sector, off int64) liloPut {
+	return func(d liloDisk, _ int64) { d.bytes[liloAt(d, sector, off)]++ }
+}
+
+// inLiloParameters sets a byte of the parameters, and their checksum.
+func inLiloParameters(off int64, b byte) liloPut {
+	return func(d liloDisk, used int64) {
+		p := liloAt(d, used-1, 0)
+		d.bytes.U8(p+off, b)
+		d.bytes.U32(p+504, liloforge.Sum(d.bytes[p:p+504]))
+	}
+}
+
+// inLiloTable puts bytes into the table of kernels, and its checksum.
+func inLiloTable(off int64, b ...byte) liloPut {
+	return func(d liloDisk, _ int64) {
+		d.bytes.Put(liloAt(d, liloFileTable+off/512, off%512), b)
+		var table []byte
+		for k := range int64(3) {
+			table = append(table, d.bytes[liloAt(d, liloFileTable+k, 0):][:512]...)
+		}
+		d.bytes.U32(liloAt(d, liloFileTable+2, 508), liloforge.Sum(table[:3*512-4]))
+	}
+}
+
+// TestLiloRefused changes one thing of a LILO that would be rewritten.
+func TestLiloRefused(t *testing.T) {
+	t.Parallel()
+	for _, cases := range []map[string]liloRefusal{liloInstalls, liloStages, liloTables} {
+		for name, tc := range cases {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				d := newLiloDisk(t)
+				i := d.install()
+				if tc.change != nil {
+					tc.change(&i)
+				}
+				used := i.Put(d.bytes, 0)
+				if tc.put != nil {
+					tc.put(d, int64(used))
+				}
+				requireLiloRefused(t, liloGuest(t, d.bytes), tc.says)
+			})
+		}
+	}
+}
+
+// liloVersion installs another version.
+func liloVersion(v uint16) func(*liloforge.Install) {
+	return func(i *liloforge.Install) { i.Version = v }
+}
+
+// liloKernel has the first kernel at these sectors.
+func liloKernel(lbas ...int64) func(*liloforge.Install) {
+	return func(i *liloforge.Install) { i.Images[0].Kernel = lbas }
+}
+
+const (
+	liloVersions = "only that of 22.6 to 24"
+	liloArray    = "of an array"
+	liloUnknown  = "its first stage is not that of 22.6 to 24"
+	liloOther    = "no second stage of the same map"
+	liloNameless = "entry 1 of its table of kernels has no name"
+	liloZeros    = "is empty, or does not end in zeros"
+)
+
+// liloInstalls are maps of systems that lilo was told to install so.
+var liloInstalls = map[string]liloRefusal{
+	"cylinders": {
+		change: func(i *liloforge.Install) { i.Mode = liloforge.Geometry },
+		says:   "its addresses are cylinders, heads and sectors",
+	},
+	"array": {change: func(i *liloforge.Install) { i.Mode |= liloforge.RAID }, says: liloArray},
+	"second disk": {
+		change: func(i *liloforge.Install) { i.Drive = 0x81 },
+		says:   "its map is on BIOS drive 0x81, which can be another disk",
+	},
+	"22.5":    {change: liloVersion(0x0516), says: liloVersions},
+	"21.7":    {change: liloVersion(0x0715), says: liloVersions},
+	"25":      {change: liloVersion(25), says: liloVersions},
+	"stage 2": {put: inLiloMBR(3, 2), says: liloVersions},
+	"another system": {
+		change: func(i *liloforge.Install) { i.Images[2].Flags = 0 },
+		says:   `it also starts another system, "old"`,
+	},
+	"kernel in another partition": {
+		change: liloKernel(2400, 2401),
+		says:   "it names LBA 2400 to 2400, not all in partition 1, where the map lies",
+	},
+	"kernel in the gap":     {change: liloKernel(40), says: "it names LBA 40 to 40"},
+	"kernel outside of all": {change: liloKernel(4700), says: "LBA 4700 to 4700"},
+}
+
+// liloStages are faults of the first stage, and of the list and the sectors of the second.
+var liloStages = map[string]liloRefusal{
+	"offset of an array":   {put: inLiloMBR(16, 63, 0, 0, 0), says: liloArray},
+	"flag of an array":     {put: func(d liloDisk, _ int64) { d.bytes[28] |= 2 }, says: liloArray},
+	"unknown code":         {put: func(d liloDisk, _ int64) { d.bytes[0x190] ^= 1 }, says: liloUnknown},
+	"no cli":               {put: inLiloMBR(0, 0x90), says: liloUnknown},
+	"too much code":        {put: inLiloMBR(4, 0xb8), says: liloUnknown},
+	"unknown flags":        {put: inLiloMBR(31, 0x20), says: "the unknown flags 0x20"},
+	"list in no partition": {put: inLiloMBR(32, 10, 0, 0, 0), says: "is at LBA 10, in no partition"},
+	"list outside of the map": {
+		put:  func(d liloDisk, _ int64) { d.bytes.U32(32, uint32(d.kernel[0])) },
+		says: "is in no file /boot/map",
+	},
+	"no list": {
+		put:  func(d liloDisk, _ int64) { d.bytes.U32(32, uint32(d.file[2])) },
+		says: "does not hold the list of its second stage",
+	},
+	"list without an end": {put: func(d liloDisk, used int64) {
+		for k := range int64(127) {
+			d.bytes.U32(liloAt(d, liloFileList, 4*k), uint32(d.file[[]int64{liloFileStage, used + k}[min(k, 1)]]))
+		}
+	}, says: "has no sectors, or no end"},
+	"list without sectors": {put: inLiloMap(liloFileList, 0, 0, 0, 0, 0), says: "has no sectors, or no end"},
+	"second stage outside": {put: func(d liloDisk, _ int64) {
+		d.bytes.U32(liloAt(d, liloFileList, 4), uint32(d.kernel[3]))
+	}, says: `sector 2 of its second stage is at LBA`},
+	"list of itself": {put: func(d liloDisk, _ int64) {
+		d.bytes.U32(liloAt(d, liloFileList, 0), uint32(d.file[liloFileList]))
+	}, says: "as another part of its map"},
+	"second stage twice": {put: func(d liloDisk, _ int64) {
+		d.bytes.U32(liloAt(d, liloFileList, 4), uint32(d.file[liloFileStage]))
+	}, says: "as another part of its map"},
+	"time of the map": {put: flipped(liloFileStage, 12), says: liloOther},
+	"version of it":   {put: flipped(liloFileStage, 10), says: liloOther},
+	"number of it":    {put: flipped(liloFileStage, 16), says: liloOther},
+	"word of it":      {put: flipped(liloFileStage, 6), says: liloOther},
+	"parameters elsewhere": {put: func(d liloDisk, _ int64) {
+		d.bytes.U16(liloAt(d, liloFileStage, 26), uint16(d.kernel[7]))
+	}, says: "the sector of its parameters is at LBA"},
+	"no parameters":    {put: inLiloMap(liloFileStage, 26+2, 0), says: "an address has the flags 0x0"},
+	"table elsewhere":  {put: inLiloParameters(480, 0x20), says: "do not name the first sectors"},
+	"starts of arrays": {put: inLiloParameters(412, 1), says: liloArray},
+	"parameters": {
+		put:  func(d liloDisk, used int64) { flipped(used-1, 3)(d, used) },
+		says: "do not have their checksum",
+	},
+	"message without a length": {
+		change: func(i *liloforge.Install) { i.Message = "Hello" },
+		put:    inLiloMap(liloFileStage, 24, 0, 0),
+		says:   "the address of a message, which has no length",
+	},
+	"length without a message": {put: inLiloMap(liloFileStage, 24, 7, 0), says: "an address has the flags 0x0"},
+}
+
+// liloTables are faults of the table of kernels, and of the lists of their sectors.
+var liloTables = map[string]liloRefusal{
+	"table":                          {put: flipped(liloFileTable, 60), says: "its table of kernels does not have its checksum"},
+	"table without kernels":          {put: inLiloTable(0, make([]byte, 512)...), says: liloZeros},
+	"table with more behind its end": {put: inLiloTable(2*512+300, 1), says: liloZeros},
+	"name without an end":            {put: inLiloTable(0, []byte("0123456789abcdef")...), says: liloNameless},
+	"name of two parts":              {put: inLiloTable(0, []byte("Linux\x00\x00new")...), says: liloNameless},
+	"name that is no text":           {put: inLiloTable(0, []byte("\x1b[2J")...), says: liloNameless},
+	"ram disk of no length":          {put: inLiloTable(36, 0, 0, 0, 0), says: "of the initial RAM disk"},
+	"kernel on another drive":        {put: inLiloTable(36+9+2, 0xe1), says: "BIOS drive 0x81"},
+	"ram disk on another drive":      {put: inLiloTable(36+4+2, 0xe1), says: "BIOS drive 0x81"},
+	"list of a kernel elsewhere": {put: func(d liloDisk, used int64) {
+		inLiloTable(36+9, byte(d.kernel[7]), byte(d.kernel[7]>>8))(d, used)
+	}, says: `a list of sectors, of kernel "Linux", is at LBA`},
+	"list of a kernel that goes in a circle": {
+		change: func(i *liloforge.Install) { i.Images[0].Kernel = slices.Repeat(i.Images[0].Kernel, 2) },
+		put: func(d liloDisk, _ int64) {
+			copy(d.bytes[liloAt(d, liloFileKernel, 505):][:5], d.bytes[liloAt(d, liloFileTable, 36+9):][:5])
+		}, says: "as another part of its map",
+	},
+	"list of a kernel that is empty": {
+		put: inLiloMap(liloFileKernel, 0, make([]byte, 512)...), says: `the list of sectors of kernel "Linux" is empty`,
+	},
+	"count of zero": {
+		change: func(i *liloforge.Install) { i.Mode = liloforge.Linear },
+		put:    inLiloMap(liloFileKernel, 14, 0), says: "has no sectors",
+	},
+	"count that leaves the partition": {
+		change: func(i *liloforge.Install) { i.Compact = true },
+		put:    inLiloMap(liloFileKernel, 95, 0x3e, 8, 0xa0, 0, 2), says: "it names LBA 2110 to 2111",
+	},
+	"count in front of all bits": {
+		put: inLiloMap(liloFileKernel, 2, 0xa0), says: "an address has the flags 0x20, which do not fit 0x60",
+	},
+	"linear among others": {
+		put: inLiloMap(liloFileKernel, 2, 0xc0), says: "an address has the flags 0x40, which do not fit 0x60",
+	},
+	"array among others": {put: inLiloMap(liloFileKernel, 2, 0xf0), says: liloArray},
+	"journal": {put: func(d liloDisk, _ int64) {
+		d.bytes[liloStart*512+1024+0x5c] |= 4
+		d.bytes[liloStart*512+1024+0x60] |= 4
+	}, says: "the journal of the ext file system is on another device"},
+	"files that are not read": {
+		put:  func(d liloDisk, _ int64) { d.bytes.U16(liloStart*512+1024+0x38, 0) },
+		says: "and only in ext the file of the map is read",
+	},
+}
 
 // Spec: common.h of LILO 0.5, 21, 22 and 24: the signature after a jump of 2 or 6 bytes, then stage and version, or the
 // version alone.

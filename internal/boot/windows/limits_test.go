@@ -22,9 +22,7 @@ import (
 // said returns the one issue of a code, which refuses each move, and the references.
 func said(t testing.TB, code string, files map[string][]byte) (text string, refs []boot.Ref) {
 	t.Helper()
-	d := boottest.Disk(windowsDisk(t, files))
-	tab, parts := boottest.Partitions(t, d)
-	r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
+	r := boottest.ReadGuest(t, boottest.GuestOf(t, windowsDisk(t, files)))
 	issues := boottest.Issues(r, code)
 	require.Len(t, issues, 1)
 	require.Equal(t, ondisk.Unbootable, issues[0].Effect)

@@ -98,9 +98,7 @@ func (d *ntfsDisk) used(t testing.TB, records ...[]byte) forge.Bytes {
 // letterOf returns whether the letter that names the NTFS follows, and what is said of it.
 func letterOf(t testing.TB, b []byte) (follows bool, issues []ondisk.Issue) {
 	t.Helper()
-	d := boottest.Disk(b)
-	tab, parts := boottest.Partitions(t, d)
-	r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
+	r := boottest.ReadGuest(t, boottest.GuestOf(t, b))
 	follows = slices.ContainsFunc(stored(r), boot.Ref.Follows)
 	return follows, append(boottest.Issues(r, "mounted-devices"), boottest.Issues(r, "ntfs-open")...)
 }

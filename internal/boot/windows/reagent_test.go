@@ -105,9 +105,7 @@ func TestRecoveryLocationsThatStay(t *testing.T) {
 // A GPT has no other places: a recovery system is named by its offset there too.
 func TestRecoveryOnGPT(t *testing.T) {
 	text := agent(location("\n  ", "WinreLocation", "0", "20512256"))
-	d := boottest.Disk(windowsDisk(t, map[string][]byte{"RECOVERY/WINDOWSRE/REAGENT.XML": []byte(text)}))
-	tab, parts := boottest.Partitions(t, d)
-	g := boottest.Guest(d, tab, parts)
+	g := boottest.GuestOf(t, windowsDisk(t, map[string][]byte{"RECOVERY/WINDOWSRE/REAGENT.XML": []byte(text)}))
 	g.Scheme = table.GPT
 	r, err := layout.ReadBoot(g)
 	require.NoError(t, err)

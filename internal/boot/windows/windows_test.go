@@ -156,10 +156,8 @@ func TestTooManyMountedDevices(t *testing.T) {
 		values = append(values, binaryValue(fmt.Sprint(i), mounted(signature, fatStart)))
 	}
 	disk := windowsDisk(t, map[string][]byte{"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(values...)})
-	d := boottest.Disk(disk)
-	table, partitions := boottest.Partitions(t, d)
 	spent := disktest.Spent()
-	r := boottest.ReadGuest(t, boottest.Guest(d, table, partitions))
+	r := boottest.ReadGuest(t, boottest.GuestOf(t, disk))
 	require.Less(t, spent(), 5*time.Second)
 	require.Len(t, boottest.Issues(r, "mounted-devices"), 1)
 	require.Equal(t, ondisk.Unbootable, boottest.Issues(r, "mounted-devices")[0].Effect)
@@ -237,9 +235,7 @@ func TestHivesOfGPTDisks(t *testing.T) {
 		),
 		"hiberfil.sys": []byte("wake"),
 	})
-	d := boottest.Disk(disk)
-	tab, parts := boottest.Partitions(t, d)
-	g := boottest.Guest(d, tab, parts)
+	g := boottest.GuestOf(t, disk)
 	g.Scheme = table.GPT
 	r, err := layout.ReadBoot(g)
 	require.NoError(t, err)
@@ -364,9 +360,27 @@ func TestBadSectorsUnderWindows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := boottest.Disk(windowsDisk(t, files))
-			tab, parts := boottest.Partitions(t, d)
-			boottest.EveryBadSector(t, boottest.Guest(d, tab, parts))
+			boottest.EveryBadSector(t, boottest.GuestOf(t, windowsDisk(t, files)))
 		})
 	}
+}
+
+// A second Windows in a partition has a folder of another name, and so has one that its owner named. A folder with
+// something else in it is not one.
+func TestWindowsInOtherFolders(t *testing.T) {
+	hive := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
+	r := boottest.Read(t, windowsDisk(t, map[string][]byte{
+		"WINDOWS/SYSTEM32/CONFIG/SYSTEM": hive, "WINDOWS.0/SYSTEM32/CONFIG/SYSTEM": hive,
+		"My Windows/System32/config/SYSTEM": hive,
+		"Programs/System32/SYSTEM":          hive, "Old/config/SYSTEM": hive,
+	}))
+	var folders []string
+	for _, ref := range stored(r) {
+		require.True(t, ref.Follows())
+		folders = append(folders, ref.File)
+	}
+	require.ElementsMatch(t, []string{
+		"WINDOWS/SYSTEM32/CONFIG/SYSTEM", "WINDOWS.0/SYSTEM32/CONFIG/SYSTEM", "My Windows/System32/config/SYSTEM",
+	}, folders)
+	require.Contains(t, links(r), `1 partition 1 holds a Windows in \My Windows`)
 }

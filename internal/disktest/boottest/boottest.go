@@ -70,6 +70,27 @@ func Guest(d disk.Disk, tab *table.Table, parts []boot.Partition) *boot.Guest {
 	}
 }
 
+// GuestOf returns a disk of bytes as finders see it.
+func GuestOf(t testing.TB, b []byte) *boot.Guest {
+	t.Helper()
+	return GuestOn(t, Disk(b))
+}
+
+// GuestOn returns a disk as finders see it.
+func GuestOn(t testing.TB, d disk.Disk) *boot.Guest {
+	t.Helper()
+	tab, parts := Partitions(t, d)
+	return Guest(d, tab, parts)
+}
+
+// Effects returns what issues lead to.
+func Effects(issues []ondisk.Issue) (out []ondisk.Effect) {
+	for _, i := range issues {
+		out = append(out, i.Effect)
+	}
+	return out
+}
+
 // ReadGuest returns what a guest boots with.
 func ReadGuest(t testing.TB, g *boot.Guest) *boot.Result {
 	t.Helper()
