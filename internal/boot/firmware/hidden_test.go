@@ -20,30 +20,41 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// NTFS keeps the sectors in front of it at 1ch of the boot sector and of the backup behind the file system. Source:
-// partclone, src/ntfsfixboot.c.
-func TestHiddenSectorsOfNTFS(t *testing.T) {
-	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000})
-	fsforge.PutNTFS(f, 63, 3000)
-	got := boottest.Read(t, f).Refs
-	require.Len(t, got, 2)
-	for i, at := range []int64{63*512 + 0x1c, (63+2999)*512 + 0x1c} {
-		require.Equal(t, []disk.Range{{Off: at, Len: 4}}, got[i].At)
-		require.Equal(t, []byte{63, 0, 0, 0}, got[i].Raw)
-		require.Equal(t, int64(63*512), got[i].Points)
-		require.Equal(t, 1, got[i].Partition)
-		b, err := got[i].Encode(got[i].Raw, 2048*512)
-		require.NoError(t, err)
-		require.Equal(t, []byte{0, 8, 0, 0}, b)
+// NTFS and FAT keep the sectors in front of them at 1ch of the boot sector, NTFS also of the backup behind the file
+// system. Source: partclone, src/ntfsfixboot.c. An NTFS that was a member of a mirror has a superblock at its end still;
+// ext has no such field.
+func TestHiddenSectors(t *testing.T) {
+	const start, sectors = 63, 16000
+	for name, tc := range map[string]struct {
+		put  func(f forge.Bytes)
+		kind string
+		at   []int64 // in the partition, in sectors
+	}{
+		"NTFS":  {func(f forge.Bytes) { fsforge.PutNTFS(f, start, sectors) }, "ntfs hidden sectors", []int64{0, sectors - 1}},
+		"FAT16": {func(f forge.Bytes) { fsforge.PutFAT16(f, start, sectors) }, "fat16 hidden sectors", []int64{0}},
+		"ext":   {func(f forge.Bytes) { fsforge.PutExt(f, start, sectors) }, "", nil},
+		"NTFS under a RAID": {func(f forge.Bytes) {
+			fsforge.PutNTFS(f, start, sectors-300)
+			poolforge.PutMD0(f[start*512:][:sectors*512], binary.LittleEndian)
+		}, "ntfs hidden sectors", []int64{0, sectors - 301}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := tableforge.NewMBR(16384, tableforge.Slot{Type: 7, Start: start, Sectors: sectors})
+			tc.put(f)
+			got := boottest.Read(t, f).Refs
+			require.Len(t, got, len(tc.at))
+			for i, at := range tc.at {
+				require.Equal(t, tc.kind+[]string{"", ", backup boot sector"}[i], got[i].Kind)
+				require.Equal(t, []disk.Range{{Off: (start+at)*512 + 0x1c, Len: 4}}, got[i].At)
+				require.Equal(t, []byte{start, 0, 0, 0}, got[i].Raw)
+				require.Equal(t, int64(start*512), got[i].Points)
+				require.Equal(t, 1, got[i].Partition)
+				b, err := got[i].Encode(got[i].Raw, 2048*512)
+				require.NoError(t, err)
+				require.Equal(t, []byte{0, 8, 0, 0}, b)
+			}
+		})
 	}
-}
-
-func TestHiddenSectorsOfFAT(t *testing.T) {
-	f := tableforge.NewMBR(16384, tableforge.Slot{Type: 6, Start: 63, Sectors: 16000})
-	fsforge.PutFAT16(f, 63, 16000)
-	got := boottest.Read(t, f).Refs
-	require.Len(t, got, 1)
-	require.Equal(t, []disk.Range{{Off: 63*512 + 0x1c, Len: 4}}, got[0].At)
 }
 
 // The header of BitLocker has the word where NTFS has it. Spec: libbde documentation, "Volume header".
@@ -79,18 +90,6 @@ func TestHiddenSectorsOfFAT32(t *testing.T) {
 	require.Equal(t, []int64{321363*512 + 0x1c, (321363+6)*512 + 0x1c}, at)
 }
 
-// ext has no such field, but extlinux puts a parameter block in front of it for its own use.
-func TestHiddenSectorsOfExtlinux(t *testing.T) {
-	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000})
-	fsforge.PutExt(f, 63, 3000)
-	require.Empty(t, boottest.Read(t, f).Refs)
-	f.Text(63*512+3, "EXTLINUX")
-	f.U32(63*512+0x1c, 63)
-	got := boottest.Read(t, f).Refs
-	require.Len(t, got, 1)
-	require.Equal(t, int64(63*512), got[0].Points)
-}
-
 // A place that the field cannot hold is an error, not a number that wraps.
 func TestHiddenSectorsOutOfRange(t *testing.T) {
 	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000})
@@ -119,18 +118,6 @@ func TestBootSectorOfFreeBSD(t *testing.T) {
 	f.Text(63*512+0x180, "GRUB \x00Geom\x00Hard Disk\x00Read\x00 Error\x00")
 	r = boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
 	require.Len(t, r.Issues, 1, "a loader of another maker in its place")
-}
-
-// A windows partition that was a member of a mirror has a superblock at its end still.
-func TestHiddenSectorsUnderARaid(t *testing.T) {
-	const sectors = 16000
-	f := tableforge.NewMBR(16384, tableforge.Slot{Type: 7, Start: 63, Sectors: sectors})
-	fsforge.PutNTFS(f, 63, sectors-300)
-	poolforge.PutMD0(f[63*512:][:sectors*512], binary.LittleEndian)
-	got := boottest.Read(t, f).Refs
-	require.Len(t, got, 2)
-	require.Equal(t, "ntfs hidden sectors", got[0].Kind)
-	require.Equal(t, int64(63*512), got[0].Points)
 }
 
 // The first record of an extended partition has room for a boot loader, and can be active.

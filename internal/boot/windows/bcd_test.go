@@ -2,7 +2,6 @@ package windows_test
 
 import (
 	"encoding/binary"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -99,29 +98,6 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 		require.Empty(t, boottest.Issues(r, "bcd"))
 		require.Contains(t, links(r), "partition 1 names partition 1\n2 ")
 		require.Contains(t, links(r), "partition 1 names partition 2\n", "a recovery system")
-	}
-}
-
-// A million elements cost little, and it is not known what they name.
-func TestHugeBootConfiguration(t *testing.T) {
-	many := make([]element, 5000)
-	for i := range many {
-		many[i] = element{fmt.Sprintf("%08x", i), plain(mbrDevice(elsewhere, fatStart))}
-	}
-	long := []element{{"21000001", make([]byte, 5<<20)}}
-	positions := []element{}
-	for i := range 1100 {
-		positions = append(positions, element{fmt.Sprintf("%08x", i), plain(mbrDevice(signature, fatStart))})
-	}
-	for name, elements := range map[string][]element{"elements": many, "bytes": long, "positions": positions} {
-		t.Run(name, func(t *testing.T) {
-			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"BOOT/BCD": bootStore(elements...)}))
-			got := boottest.Issues(r, "bcd")
-			require.Len(t, got, 1)
-			require.Equal(t, ondisk.Unbootable, got[0].Effect)
-			require.Zero(t, got[0].Partition, "any move")
-			require.Contains(t, got[0].Text, "limit exceeded")
-		})
 	}
 }
 

@@ -26,6 +26,7 @@ func said(t testing.TB, code string, files map[string][]byte) (text string, refs
 	issues := boottest.Issues(r, code)
 	require.Len(t, issues, 1)
 	require.Equal(t, ondisk.Unbootable, issues[0].Effect)
+	require.Equal(t, map[string]int{"saved-boot-sector": 1}[code], issues[0].Partition, "any move")
 	return issues[0].Text, stored(r)
 }
 
@@ -67,7 +68,9 @@ func TestBrokenElements(t *testing.T) {
 		hive  forge.Bytes
 		fates []string
 	}{
-		"an object": {"Boot/BCD", spoiled(t, store, "nk", "{9dea862c", subkeysOf), []string{}},
+		"a hive that was cut off": {system, letters[:100], []string{}},
+		"an empty hive":           {system, nil, []string{}},
+		"an object":               {"Boot/BCD", spoiled(t, store, "nk", "{9dea862c", subkeysOf), []string{}},
 		"the values": {
 			"Boot/BCD", spoiled(t, store, "nk", "11000001", valuesOf),
 			[]string{"bcd device 21000001: 20512256 follows 2"},
@@ -97,9 +100,16 @@ func TestBrokenElements(t *testing.T) {
 func TestLimitsOfWindows(t *testing.T) {
 	t.Parallel()
 	const system = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
-	var large []element
+	const store, elements = "Boot/BCD", "limit exceeded of 4096 elements and 4194304 bytes"
+	var large, many, positions []element
 	for i := range 5 {
 		large = append(large, element{fmt.Sprintf("3100000%d", i), make([]byte, 1_000_000)})
+	}
+	for i := range 5000 {
+		many = append(many, element{fmt.Sprintf("%08x", i), plain(mbrDevice(elsewhere, fatStart))})
+	}
+	for i := range 1100 {
+		positions = append(positions, element{fmt.Sprintf("%08x", i), plain(mbrDevice(signature, fatStart))})
 	}
 	var short, letters []hiveforge.Value
 	for i := range 8193 {
@@ -116,14 +126,13 @@ func TestLimitsOfWindows(t *testing.T) {
 		code, want string
 		files      map[string][]byte
 	}{
-		"elements": {
-			"bcd", "limit exceeded of 4096 elements and 4194304 bytes",
-			map[string][]byte{"Boot/BCD": bootStore(large...)},
+		"bytes of elements": {"bcd", elements, map[string][]byte{store: bootStore(large...)}},
+		"elements":          {"bcd", elements, map[string][]byte{store: bootStore(many...)}},
+		"a long element": {
+			"bcd", "limit exceeded", map[string][]byte{store: bootStore(element{"21000001", make([]byte, 5<<20)})},
 		},
-		"values": {
-			"mounted-devices", "limit exceeded of 8192 values",
-			map[string][]byte{system: systemHive(short...)},
-		},
+		"positions of elements": {"bcd", "limit exceeded", map[string][]byte{store: bootStore(positions...)}},
+		"values":                {"mounted-devices", "limit exceeded of 8192 values", map[string][]byte{system: systemHive(short...)}},
 		"disks of NT": {
 			"mounted-devices", "of 1048577 bytes: limit exceeded of 1048576 bytes",
 			map[string][]byte{ntSystem: ntHive(make([]byte, 1<<20+1))},

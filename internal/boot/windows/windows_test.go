@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -149,21 +148,6 @@ func TestMountedDevices(t *testing.T) {
 	}
 }
 
-// A hive of 100,000 values costs little, and it is not known what it names.
-func TestTooManyMountedDevices(t *testing.T) {
-	var values []hiveforge.Value
-	for i := range 100_000 {
-		values = append(values, binaryValue(fmt.Sprint(i), mounted(signature, fatStart)))
-	}
-	disk := windowsDisk(t, map[string][]byte{"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(values...)})
-	spent := disktest.Spent()
-	r := boottest.ReadGuest(t, boottest.GuestOf(t, disk))
-	require.Less(t, spent(), 5*time.Second)
-	require.Len(t, boottest.Issues(r, "mounted-devices"), 1)
-	require.Equal(t, ondisk.Unbootable, boottest.Issues(r, "mounted-devices")[0].Effect)
-	require.Zero(t, boottest.Issues(r, "mounted-devices")[0].Partition, "any move")
-}
-
 // Whatever may change the hive before Windows reads it, no byte of it is changed here.
 func TestDirtyHives(t *testing.T) {
 	const file = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
@@ -208,24 +192,6 @@ func TestDirtyHives(t *testing.T) {
 	})
 }
 
-func TestBrokenHives(t *testing.T) {
-	whole := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
-	bad := slices.Clone(whole)
-	bad.U32(hiveforge.Bins, 0)
-	for name, hive := range map[string][]byte{
-		"cut": whole[:100], "no hive": []byte(strings.Repeat("text", 2000)),
-		"no bin": bad, "empty": nil,
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"WINNT/SYSTEM32/CONFIG/SYSTEM": hive}))
-			got := boottest.Issues(r, "mounted-devices")
-			require.Len(t, got, 1)
-			require.Equal(t, ondisk.Unbootable, got[0].Effect)
-			require.Zero(t, got[0].Partition, "it could name any partition")
-		})
-	}
-}
-
 // Nothing in a hive names a partition of a GPT by its place, but those of other disks, which can have an MBR.
 func TestHivesOfGPTDisks(t *testing.T) {
 	disk := windowsDisk(t, map[string][]byte{
@@ -258,39 +224,6 @@ func TestHivesOfHybridMBRs(t *testing.T) {
 	g.Scheme, g.Partitions[0].Kind, g.Partitions[0].Slot = table.GPT, table.Entry, 2
 	require.Len(t, want, 1)
 	require.Equal(t, want, fates(stored(boottest.ReadGuest(t, g))))
-}
-
-// A kernel that wakes up has the old places in memory.
-func TestHibernation(t *testing.T) {
-	for _, tc := range []struct {
-		head string
-		want []ondisk.Effect
-	}{
-		{"hibr", []ondisk.Effect{ondisk.Refuse}},
-		{"HIBR", []ondisk.Effect{ondisk.Refuse}},
-		{"RSTR", []ondisk.Effect{ondisk.Refuse}},
-		{"wake", nil},
-		{"WAKE", nil},
-		{"\x00\x00\x00\x00", nil},
-		{"", nil},
-		{"HORM", []ondisk.Effect{ondisk.Refuse}},
-		{"what", []ondisk.Effect{ondisk.Unbootable}},
-	} {
-		t.Run(fmt.Sprintf("%q", tc.head), func(t *testing.T) {
-			file := []byte(tc.head)
-			if tc.head != "" {
-				file = append(file, make([]byte, 4096)...)
-			}
-			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"HIBERFIL.SYS": file}))
-			var got []ondisk.Effect
-			for _, i := range boottest.Issues(r, "hibernated") {
-				require.True(t, i.OnMove)
-				require.Zero(t, i.Partition, "its kernel knows all partitions")
-				got = append(got, i.Effect)
-			}
-			require.Equal(t, tc.want, got)
-		})
-	}
 }
 
 // Files that cannot be read are judged by what loads them. A volume of another kind, and one that could not be looked
