@@ -202,34 +202,6 @@ func TestFreeSpaceOfVolumes(t *testing.T) {
 	}
 }
 
-// broken is a disk of which a read or a question for an extent fails.
-type broken struct {
-	disk.Disk
-	calls int
-	fail  int // its number, from 1 on
-}
-
-func (b *broken) next() error {
-	if b.calls++; b.calls == b.fail {
-		return disktest.ErrFault
-	}
-	return nil
-}
-
-func (b *broken) ReadAt(p []byte, off int64) (int, error) {
-	if err := b.next(); err != nil {
-		return 0, err
-	}
-	return b.Disk.ReadAt(p, off)
-}
-
-func (b *broken) Extent(off, most int64) (disk.Extent, error) {
-	if err := b.next(); err != nil {
-		return disk.Extent{}, err
-	}
-	return b.Disk.Extent(off, most)
-}
-
 // An error of reading is one of the whole, and no reason to copy a volume as it is.
 func TestEachReadFails(t *testing.T) {
 	t.Parallel()
@@ -241,16 +213,15 @@ func TestEachReadFails(t *testing.T) {
 		Partition: table.Partition{Number: 1, Range: disk.Range{Len: d.Size()}}, Volume: whole.Volume,
 	}}
 	for name, l := range map[string]*layout.Layout{"whole disk": whole, "partition 1": &parted} {
-		b := &broken{Disk: d}
-		f, err := freespace.Find(b, l)
-		require.NoError(t, err)
-		require.NotZero(t, f.Stored())
-		for n := 1; n <= b.calls; n += 1 + b.calls/30 {
-			_, err := freespace.Find(&broken{Disk: d, fail: n}, l)
-			require.ErrorIs(t, err, disktest.ErrFault, "%s, call %d of %d", name, n, b.calls)
-		}
-		_, err = freespace.Find(&broken{Disk: d, fail: b.calls}, l)
-		require.ErrorIs(t, err, disktest.ErrFault)
+		t.Run(name, func(t *testing.T) {
+			f, err := freespace.Find(d, l)
+			require.NoError(t, err)
+			require.NotZero(t, f.Stored())
+			disktest.EveryReadCounts(t, d, func(d disk.Disk) error {
+				_, err := freespace.Find(d, l)
+				return err
+			})
+		})
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // What follows shares no code with the package, and with the forge only its checksums: a recovery in memory and a
-// reader of values, as plain as the specification. Spec: https://github.com/msuhanov/regf, "Windows registry file format
-// specification".
+// reader of values, as plain as the specification. Spec: https://github.com/msuhanov/regf, "Windows registry file
+// format specification".
 
 func plain32(b []byte, at int) int {
 	if at < 0 || at+4 > len(b) {

@@ -48,8 +48,8 @@ func elsewhere(f forge.Bytes) forge.Bytes {
 	return f
 }
 
-// states reads the value in each state that a recovery has, as "0000@0 aaaa@1": the value, and the files that hold it. A
-// state like the one before is left out.
+// states reads the value in each state that a recovery has, as "0000@0 aaaa@1": the value, and the files that hold it.
+// A state like the one before is left out.
 func states(r *Recovery) (string, error) {
 	var out []string
 	err := r.Each(func(h *Hive) error {
@@ -131,22 +131,26 @@ func TestNewLogs(t *testing.T) {
 		"in the second only": {
 			logs(hiveforge.Log(h, 9, elsewhere(h)), hiveforge.Log(h, 10, b)), "0000@0 bbbb@2 0000@0 bbbb@2", 2, "",
 		},
-		"several in one":            {logs(hiveforge.Log(h, 9, a, b, c), nil), "0000@0 aaaa@1 bbbb@1 cccc@1", 3, ""},
-		"a gap behind the hive":     {logs(hiveforge.Log(h, 500, a)), first, 1, ""},
-		"the hive's own number":     {logs(one()), first, 1, ""},
-		"a gap between the logs":    {logs(one(), hiveforge.Log(h, 11, b)), "0000@0 bbbb@2 0000@0 aaaa@1", 1, ""},
-		"the second is stale":       {logs(one(), hiveforge.Log(h, 2, b)), first, 1, ""},
-		"nothing of it":             {logs(hiveforge.Log(h, 9, elsewhere(h))), "", 1, ""},
-		"stale":                     {logs(hiveforge.Log(h, 8, a)), "", 0, none},
-		"none":                      {nil, "", 0, "sequence numbers 10 and 9 differ, and no log fits"},
-		"empty":                     {logs(nil, forge.Bytes{}), "", 0, none},
-		"equal numbers":             {logs(one(), hiveforge.Log(h, 9, b)), "", 0,
-			"both of its logs begin with entry 9"},
-		"torn at the end":           {logs(append(two[:len(two)-1:len(two)-1], two[len(two)-1]+1)), first, 1, ""},
-		"cut off":                   {logs(two[:9000]), first, 1, ""},
-		"remnants":                  {logs(append(one(), hiveforge.Log(h, 3, b)[512:]...)), first, 1, ""},
-		"of another hive":           {logs(base32(one(), hiveforge.RootCell, 0x1000)), "", 0,
-			"belongs to another hive"},
+		"several in one":         {logs(hiveforge.Log(h, 9, a, b, c), nil), "0000@0 aaaa@1 bbbb@1 cccc@1", 3, ""},
+		"a gap behind the hive":  {logs(hiveforge.Log(h, 500, a)), first, 1, ""},
+		"the hive's own number":  {logs(one()), first, 1, ""},
+		"a gap between the logs": {logs(one(), hiveforge.Log(h, 11, b)), "0000@0 bbbb@2 0000@0 aaaa@1", 1, ""},
+		"the second is stale":    {logs(one(), hiveforge.Log(h, 2, b)), first, 1, ""},
+		"nothing of it":          {logs(hiveforge.Log(h, 9, elsewhere(h))), "", 1, ""},
+		"stale":                  {logs(hiveforge.Log(h, 8, a)), "", 0, none},
+		"none":                   {nil, "", 0, "sequence numbers 10 and 9 differ, and no log fits"},
+		"empty":                  {logs(nil, forge.Bytes{}), "", 0, none},
+		"equal numbers": {
+			logs(one(), hiveforge.Log(h, 9, b)), "", 0,
+			"both of its logs begin with entry 9",
+		},
+		"torn at the end": {logs(append(two[:len(two)-1:len(two)-1], two[len(two)-1]+1)), first, 1, ""},
+		"cut off":         {logs(two[:9000]), first, 1, ""},
+		"remnants":        {logs(append(one(), hiveforge.Log(h, 3, b)[512:]...)), first, 1, ""},
+		"of another hive": {
+			logs(base32(one(), hiveforge.RootCell, 0x1000)), "", 0,
+			"belongs to another hive",
+		},
 		"of two formats":            {logs(one(), hiveforge.OldLog(h, 1, b)), "", 0, "two formats"},
 		"a page beyond the hive":    {logs(entry32(one(), 40, 1<<24)), "", 0, "entry 9 of a registry log"},
 		"numbers that began again":  {logs(hiveforge.Log(h, 0xffffffff, a, b)), "", 0, none},

@@ -21,22 +21,23 @@ import (
 )
 
 // NTFS and FAT keep the sectors in front of them at 1ch of the boot sector, NTFS also of the backup behind the file
-// system. Source: partclone, src/ntfsfixboot.c. An NTFS that was a member of a mirror has a superblock at its end still;
-// ext has no such field.
+// system. Source: partclone, src/ntfsfixboot.c. A former member of a mirror has a superblock at its end still; ext
+// has no such field.
 func TestHiddenSectors(t *testing.T) {
 	const start, sectors = 63, 16000
+	const ntfs, fat16 = "ntfs hidden sectors", "fat16 hidden sectors"
 	for name, tc := range map[string]struct {
 		put  func(f forge.Bytes)
 		kind string
 		at   []int64 // in the partition, in sectors
 	}{
-		"NTFS":  {func(f forge.Bytes) { fsforge.PutNTFS(f, start, sectors) }, "ntfs hidden sectors", []int64{0, sectors - 1}},
-		"FAT16": {func(f forge.Bytes) { fsforge.PutFAT16(f, start, sectors) }, "fat16 hidden sectors", []int64{0}},
+		"NTFS":  {func(f forge.Bytes) { fsforge.PutNTFS(f, start, sectors) }, ntfs, []int64{0, sectors - 1}},
+		"FAT16": {func(f forge.Bytes) { fsforge.PutFAT16(f, start, sectors) }, fat16, []int64{0}},
 		"ext":   {func(f forge.Bytes) { fsforge.PutExt(f, start, sectors) }, "", nil},
 		"NTFS under a RAID": {func(f forge.Bytes) {
 			fsforge.PutNTFS(f, start, sectors-300)
 			poolforge.PutMD0(f[start*512:][:sectors*512], binary.LittleEndian)
-		}, "ntfs hidden sectors", []int64{0, sectors - 301}},
+		}, ntfs, []int64{0, sectors - 301}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := tableforge.NewMBR(16384, tableforge.Slot{Type: 7, Start: start, Sectors: sectors})

@@ -10,7 +10,6 @@ import (
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disktest/boottest"
-	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -18,13 +17,7 @@ import (
 // threeDisk is linuxDisk with an XFS, whose files are not read, in the third partition.
 func threeDisk(t testing.TB, onBoot, onRoot map[string]string) *boot.Guest {
 	t.Helper()
-	f := tableforge.NewMBR(
-		8192, tableforge.Slot{Type: 0x83, Start: bootLBA, Sectors: 2048},
-		tableforge.Slot{Type: 0x83, Start: rootLBA, Sectors: 2048},
-		tableforge.Slot{Type: 0x83, Start: dataLBA, Sectors: 2048},
-	)
-	f.Put(bootLBA*512, extOf(t, "ext2", bootFS, onBoot))
-	f.Put(rootLBA*512, extOf(t, "ext4", rootFS, onRoot))
+	f := linuxBytes(t, onBoot, onRoot)
 	volumeforge.PutXFS(f, dataLBA, 2048)
 	return boottest.GuestOf(t, f)
 }

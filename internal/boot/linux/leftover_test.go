@@ -154,7 +154,7 @@ func TestHiddenSectorsOfExtlinuxByFileSystem(t *testing.T) {
 		"jfs":   {put: func(f forge.Bytes) { volumeforge.PutJFS(f, 63, 8000) }, none: true},
 	} {
 		t.Run(kind, func(t *testing.T) {
-			f := twoPartitionDisk()
+			f := legacyDisk()
 			tc.put(f)
 			require.Empty(t, boottest.Read(t, f).Refs)
 			sector := 63*512 + tc.at
@@ -185,7 +185,7 @@ func TestHiddenSectorsOfExtlinuxByFileSystem(t *testing.T) {
 
 // FAT has a parameter block of its own, which syslinux keeps.
 func TestSyslinuxOnFAT(t *testing.T) {
-	f := twoPartitionDisk()
+	f := legacyDisk()
 	fsforge.PutFAT16(f, 63, 8000)
 	require.Empty(t, boottest.Read(t, f).Chain)
 	f.Text(63*512+3, "SYSLINUX")

@@ -9,10 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/linux"
 	"github.com/trueup/trueup/internal/disktest/boottest"
-	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/liloforge"
-	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -188,7 +186,9 @@ var liloStages = map[string]liloRefusal{
 
 // liloTables are faults of the table of kernels, and of the lists of their sectors.
 var liloTables = map[string]liloRefusal{
-	"table":                          {put: flipped(liloFileTable, 60), says: "its table of kernels does not have its checksum"},
+	"table": {
+		put: flipped(liloFileTable, 60), says: "its table of kernels does not have its checksum",
+	},
 	"table without kernels":          {put: inLiloTable(0, make([]byte, 512)...), says: liloZeros},
 	"table with more behind its end": {put: inLiloTable(2*512+300, 1), says: liloZeros},
 	"name without an end":            {put: inLiloTable(0, []byte("0123456789abcdef")...), says: liloNameless},
@@ -251,7 +251,7 @@ func TestLilo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, lba := range []int64{0, 63} {
-				f := twoPartitionDisk()
+				f := legacyDisk()
 				f.Text(lba*512, tc.code)
 				f.U16(lba*512+510, 0xaa55)
 				r := boottest.Read(t, f)
@@ -278,7 +278,7 @@ func FuzzBootSectors(f *testing.F) {
 	f.Add([]byte("\xeb\x58\x90SYSLINUX\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x3a\x00\x07\x00\x3f"), byte(1))
 	f.Add([]byte("\xeb\x63\x90"), byte(2))
 	f.Fuzz(func(t *testing.T, code []byte, kind byte) {
-		disk := twoPartitionDisk()
+		disk := legacyDisk()
 		code = code[:min(len(code), 440)]
 		disk.Put(0, code)
 		switch kind % 4 {
@@ -309,11 +309,4 @@ func hasLilo(r *boot.Result) bool {
 		}
 	}
 	return false
-}
-
-// twoPartitionDisk has two partitions behind a gap of 62 sectors, of which the first one is active, and a hole between
-// them.
-func twoPartitionDisk() forge.Bytes {
-	return tableforge.NewMBR(16384, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8000},
-		tableforge.Slot{Type: 0x83, Start: 8100, Sectors: 8000})
 }

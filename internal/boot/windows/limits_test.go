@@ -132,7 +132,10 @@ func TestLimitsOfWindows(t *testing.T) {
 			"bcd", "limit exceeded", map[string][]byte{store: bootStore(element{"21000001", make([]byte, 5<<20)})},
 		},
 		"positions of elements": {"bcd", "limit exceeded", map[string][]byte{store: bootStore(positions...)}},
-		"values":                {"mounted-devices", "limit exceeded of 8192 values", map[string][]byte{system: systemHive(short...)}},
+		"values": {
+			"mounted-devices", "limit exceeded of 8192 values",
+			map[string][]byte{system: systemHive(short...)},
+		},
 		"disks of NT": {
 			"mounted-devices", "of 1048577 bytes: limit exceeded of 1048576 bytes",
 			map[string][]byte{ntSystem: ntHive(make([]byte, 1<<20+1))},

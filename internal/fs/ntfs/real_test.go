@@ -124,6 +124,30 @@ func (v *realVolume) volume() LogVolume {
 	}
 }
 
+// replay reads a log of the volume.
+func (v *realVolume) replay(t testing.TB, log []byte) *Log {
+	t.Helper()
+	l, err := Read(bytes.NewReader(log), v.volume())
+	require.NoError(t, err)
+	return l
+}
+
+// change returns the write that a record of a log makes to a record of the MFT; nil: it makes none.
+func (v *realVolume) change(t testing.TB, r *reader, rec *logRecord) *Write {
+	t.Helper()
+	if rec.Type != ordinary {
+		return nil
+	}
+	act, err := takeApart(rec)
+	require.NoError(t, err)
+	a := analysis{reader: r, volume: v.volume()}
+	require.NoError(t, a.note(act, false))
+	if act.Redo.class() != mftClass || len(a.pending) == 0 {
+		return nil
+	}
+	return &a.pending[0].Write
+}
+
 // windows are the volumes of the corpus whose logs Windows wrote: XP, 2003, and twice 7 or later.
 var windows = []struct {
 	name, rel   string
@@ -141,8 +165,7 @@ func TestCleanLogsOfWindows(t *testing.T) {
 	for _, w := range windows {
 		t.Run(w.name, func(t *testing.T) {
 			v := real(t, w.rel, w.start, w.size)
-			l, err := Read(bytes.NewReader(v.log), v.volume())
-			require.NoError(t, err)
+			l := v.replay(t, v.log)
 			requireLook(t, l.State, v.log)
 			require.Equal(t, Clean, l.State)
 			require.Equal(t, []uint16{1, 1}, []uint16{l.Major, l.Minor})
@@ -160,8 +183,7 @@ func TestLogsOfNTFS3G(t *testing.T) {
 		"imagemounter/test.ntfs.xz": 0, "osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz": 393216 * 512,
 	} {
 		v := real(t, rel, start, 0)
-		l, err := Read(bytes.NewReader(v.log), v.volume())
-		require.NoError(t, err)
+		l := v.replay(t, v.log)
 		requireLook(t, l.State, v.log)
 		require.Equal(t, &Log{State: Empty}, l)
 	}
@@ -174,8 +196,7 @@ func TestLogsOfTools(t *testing.T) {
 		disktest.Run(t, "mkntfs", "-F", "-q", "-c", cluster, path)
 		empty := func() {
 			v := openVolume(t, path, 0, 0)
-			l, err := Read(bytes.NewReader(v.log), v.volume())
-			require.NoError(t, err)
+			l := v.replay(t, v.log)
 			requireLook(t, l.State, v.log)
 			require.Equal(t, &Log{State: Empty}, l)
 		}
@@ -221,21 +242,13 @@ func TestRecordsHoldTheirLSN(t *testing.T) {
 		r, recs := allRecords(t, v.log)
 		last := map[int64]uint64{}
 		for _, lsn := range slices.Sorted(maps.Keys(recs)) {
-			if recs[lsn].Type != ordinary {
+			p := v.change(t, r, recs[lsn])
+			if p == nil || p.Op == nameInRoot {
 				continue
 			}
-			act, err := takeApart(recs[lsn])
-			require.NoError(t, err)
-			if act.Redo.class() != mftClass || act.Redo == nameInRoot {
-				continue
-			}
-			a := analysis{reader: r, volume: v.volume()}
-			require.NoError(t, a.note(act, false))
-			last[a.pending[0].Record] = lsn
-			places := a.pending[0].Places
-			stored := v.read(t, places[0].Off, places[0].Len)
-			require.True(t, bytes.HasPrefix(v.mft[a.pending[0].Record*v.record:], stored),
-				"the clusters are those of the MFT")
+			last[p.Record] = lsn
+			stored := v.read(t, p.Places[0].Off, p.Places[0].Len)
+			require.True(t, bytes.HasPrefix(v.mft[p.Record*v.record:], stored), "the clusters are those of the MFT")
 		}
 		for n, lsn := range last {
 			got := logMFTRecord(v.recordOf(n)).lsn()
@@ -260,21 +273,13 @@ func TestRecordsHoldTheirSizes(t *testing.T) {
 		r, recs := allRecords(t, v.log)
 		moved, seen := map[int64]bool{}, map[Target]bool{} // of records, and of offsets in them
 		for _, lsn := range slices.Backward(slices.Sorted(maps.Keys(recs))) {
-			if recs[lsn].Type != ordinary {
+			p := v.change(t, r, recs[lsn])
+			if p == nil {
 				continue
 			}
-			act, err := takeApart(recs[lsn])
-			require.NoError(t, err)
-			if act.Redo.class() != mftClass {
-				continue
-			}
-			a := analysis{reader: r, volume: v.volume()}
-			require.NoError(t, a.note(act, false))
-			p := &a.pending[0].Write
 			at := Target{p.Record, uint32(p.recordOffset)}
 			switch {
-			case act.Redo == residentValue && p.recordOffset != 0x38 || act.Redo != attributeSizes &&
-				act.Redo != residentValue:
+			case p.Op == residentValue && p.recordOffset != 0x38 || p.Op != attributeSizes && p.Op != residentValue:
 				moved[p.Record] = true
 			case !moved[p.Record] && !seen[at]:
 				seen[at] = true

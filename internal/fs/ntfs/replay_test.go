@@ -41,8 +41,7 @@ func setBack(t *testing.T, v *realVolume, to uint64) *replayed {
 	logPlaces, _ := v.places(v.recordOf(2))
 	put(logPlaces, log)
 	mft, _ := v.places(v.recordOf(0))
-	l, err := Read(bytes.NewReader(log), v.volume())
-	require.NoError(t, err)
+	l := v.replay(t, log)
 	named := map[int64]bool{}
 	for _, w := range l.Writes {
 		named[w.Record] = true
@@ -62,8 +61,7 @@ func setBack(t *testing.T, v *realVolume, to uint64) *replayed {
 			r.folders = append(r.folders, placeOf(mft, n*v.record, v.record))
 		}
 	}
-	r.log, err = Read(bytes.NewReader(log), v.volume())
-	require.NoError(t, err)
+	r.log = v.replay(t, log)
 	for _, w := range r.log.Writes {
 		r.allowed = append(r.allowed, w.Places...)
 	}

@@ -83,8 +83,7 @@ func TestRewoundLogs(t *testing.T) {
 			if want.volume != i {
 				continue
 			}
-			l, err := Read(bytes.NewReader(rewind(t, v.log, want.to)), v.volume())
-			require.NoError(t, err)
+			l := v.replay(t, rewind(t, v.log, want.to))
 			require.Equal(t, OpenLog, l.State)
 			require.Equal(t, []uint64{want.to, want.since, want.end}, []uint64{l.Current, l.Since, l.End}, w.name)
 			require.Len(t, l.Writes, want.writes, "%s from %d", w.name, want.to)
@@ -136,16 +135,8 @@ func changesOf(t testing.TB, v *realVolume, log []byte, since uint64) map[int64]
 	r, all := allRecords(t, log)
 	changes := map[int64][]Write{}
 	for lsn := since; since != 0 && all[lsn] != nil; lsn = all[lsn].next {
-		if all[lsn].Type != ordinary {
-			continue
-		}
-		act, err := takeApart(all[lsn])
-		require.NoError(t, err)
-		a := analysis{reader: r, volume: v.volume()}
-		require.NoError(t, a.note(act, false))
-		if len(a.pending) > 0 && a.pending[0].Record >= 0 {
-			p := a.pending[0].Write
-			changes[p.Record] = append(changes[p.Record], p)
+		if p := v.change(t, r, all[lsn]); p != nil {
+			changes[p.Record] = append(changes[p.Record], *p)
 		}
 	}
 	return changes
@@ -158,8 +149,7 @@ func TestChangePutBack(t *testing.T) {
 		w := windows[want.volume]
 		v := real(t, w.rel, w.start, w.size)
 		log := rewind(t, v.log, want.to)
-		l, err := Read(bytes.NewReader(log), v.volume())
-		require.NoError(t, err)
+		l := v.replay(t, log)
 		for n, list := range changesOf(t, v, log, l.Since) {
 			if slices.Contains(want.records, n) {
 				continue
@@ -259,8 +249,7 @@ func TestTransactionCut(t *testing.T) {
 					copy(q, bytes.Repeat([]byte{0xff}, pageSize))
 				}
 			}
-			l, err := Read(bytes.NewReader(short), v.volume())
-			require.NoError(t, err, "%s from %d, without page %d", w.name, want.to, cut)
+			l := v.replay(t, short)
 			require.Less(t, l.End, p.lastEnd())
 			var got []uint64
 			for _, x := range l.Writes {
