@@ -165,12 +165,16 @@ func TestBootSectorOfExFAT(t *testing.T) {
 func exfatDisk(lba int64) forge.Bytes {
 	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 6000})
 	fsforge.PutExFAT(f, 63, 6000)
-	v := f[63*512:]
+	putPartitionOffset(f[63*512:], uint64(lba))
+	return f
+}
+
+// putPartitionOffset stores where an exFAT lies, in both of its boot regions.
+func putPartitionOffset(v forge.Bytes, lba uint64) {
 	for _, first := range []int64{0, 12} {
-		v.U64(first*512+fsforge.ExFATPartitionOffset, uint64(lba))
+		v.U64(first*512+fsforge.ExFATPartitionOffset, lba)
 		fsforge.SealExFAT(v, first)
 	}
-	return f
 }
 
 // The field is at 40h, in both boot regions, under the checksum of the region. Spec: exFAT specification, 3.1.4, 3.4.
@@ -201,11 +205,7 @@ func TestEncodedExFATIsSound(t *testing.T) {
 	f := tableforge.NewMBR(40000, tableforge.Slot{Type: 7, Start: 63, Sectors: 32768})
 	f.Put(63*512, volume)
 	require.Empty(t, boottest.Read(t, f).Refs, "mkfs.exfat leaves the field 0, which says that it is not known")
-	v := f[63*512:]
-	for _, first := range []int64{0, 12} {
-		v.U64(first*512+fsforge.ExFATPartitionOffset, 63)
-		fsforge.SealExFAT(v, first)
-	}
+	putPartitionOffset(f[63*512:], 63)
 	found := boottest.Read(t, f).Refs
 	require.Len(t, found, 2)
 	for _, r := range found {
@@ -224,20 +224,10 @@ func TestPartitionOffsetOfExFATThatIsLeft(t *testing.T) {
 		change func(v forge.Bytes)
 		want   int
 	}{
-		"0 in both, the place is not known": {func(v forge.Bytes) {
-			for _, first := range []int64{0, 12} {
-				v.U64(first*512+fsforge.ExFATPartitionOffset, 0)
-				fsforge.SealExFAT(v, first)
-			}
-		}, 0},
-		"wrong checksum of the backup": {func(v forge.Bytes) { v.U32(23*512, 7) }, 1},
-		"wrong checksum of the first":  {func(v forge.Bytes) { v.U32(11*512, 7) }, 0},
-		"2^64-1 in both": {func(v forge.Bytes) {
-			for _, first := range []int64{0, 12} {
-				v.U64(first*512+fsforge.ExFATPartitionOffset, 1<<64-1)
-				fsforge.SealExFAT(v, first)
-			}
-		}, 2},
+		"0 in both, the place is not known": {func(v forge.Bytes) { putPartitionOffset(v, 0) }, 0},
+		"wrong checksum of the backup":      {func(v forge.Bytes) { v.U32(23*512, 7) }, 1},
+		"wrong checksum of the first":       {func(v forge.Bytes) { v.U32(11*512, 7) }, 0},
+		"2^64-1 in both":                    {func(v forge.Bytes) { putPartitionOffset(v, 1<<64-1) }, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := exfatDisk(63)

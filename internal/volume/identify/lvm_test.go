@@ -78,34 +78,24 @@ func TestLVMTextInItsRing(t *testing.T) {
 
 // A physical volume without a group, or with an area that cannot be read, is one all the same.
 func TestLVMWithoutItsGroup(t *testing.T) {
+	u64 := func(at int64, v uint64) func(forge.Bytes) { return func(f forge.Bytes) { f.U64(at, v) } }
+	const area = "lvm metadata area at "
 	for _, tc := range []struct {
 		name   string
 		change func(f forge.Bytes)
 		says   string
 	}{
-		{"no text", func(f forge.Bytes) { f.U64(poolforge.LVMTextOffset, 0) }, ""},
+		{"no text", u64(poolforge.LVMTextOffset, 0), ""},
 		{"an area that is not used", func(f forge.Bytes) { f.U32(poolforge.LVMTextCRC+4, 1) }, ""},
-		{"no area", func(f forge.Bytes) { f.U64(poolforge.LVMMetaArea, 0) }, ""},
+		{"no area", u64(poolforge.LVMMetaArea, 0), ""},
 		{
 			"text with another checksum", func(f forge.Bytes) { f[poolforge.LVMMeta+600] ^= 1 },
-			"lvm metadata area at 0x1038: text checksum",
+			area + "0x1038: text checksum",
 		},
-		{
-			"text behind its ring", func(f forge.Bytes) { f.U64(poolforge.LVMTextOffset, poolforge.LVMRing) },
-			"lvm metadata area at 0x1028: text offset",
-		},
-		{
-			"text larger than its ring", func(f forge.Bytes) { f.U64(poolforge.LVMTextSize, 1<<63) },
-			"lvm metadata area at 0x1030: text size",
-		},
-		{
-			"ring larger than the device", func(f forge.Bytes) { f.U64(poolforge.LVMMetaSize, 1<<40) },
-			"lvm metadata area at 0x1020: size",
-		},
-		{
-			"area of another device", func(f forge.Bytes) { f.U64(poolforge.LVMMeta+24, 8192) },
-			"lvm metadata area at 0x1018: start",
-		},
+		{"text behind its ring", u64(poolforge.LVMTextOffset, poolforge.LVMRing), area + "0x1028: text offset"},
+		{"text larger than its ring", u64(poolforge.LVMTextSize, 1<<63), area + "0x1030: text size"},
+		{"ring larger than the device", u64(poolforge.LVMMetaSize, 1<<40), area + "0x1020: size"},
+		{"area of another device", u64(poolforge.LVMMeta+24, 8192), area + "0x1018: start"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := make(forge.Bytes, 8<<20)
@@ -141,28 +131,20 @@ func TestLVMTexts(t *testing.T) {
 	for i := range 500 {
 		many.WriteString(lv(fmt.Sprintf("lv%d", i), `extent_count = 1 type = "linear"`))
 	}
+	nowhere := func(size int64) []volume.Part {
+		return []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: size}}
+	}
+	striped := func(extents, stripes string) string {
+		return group(lv("a", `extent_count = `+extents+` type = "striped" stripes = [`+stripes+`]`))
+	}
 	for _, tc := range []struct {
 		name, text string
 		want       []volume.Part
 	}{
-		{
-			"an extent behind the device",
-			group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 4294967295]`)),
-			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}},
-		},
-		{
-			"an extent that wraps to the start", group(lv("a",
-				`extent_count = 1 type = "striped" stripes = ["p", 288230376151711744]`)),
-			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}},
-		},
-		{
-			"2^64 extents", group(lv("a", `extent_count = 18446744073709551615 type = "striped" stripes = ["p", 0]`)),
-			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 0}},
-		},
-		{
-			"of another device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["q", 0]`)),
-			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}},
-		},
+		{"an extent behind the device", striped("1", `"p", 4294967295`), nowhere(65536)},
+		{"an extent that wraps to the start", striped("1", `"p", 288230376151711744`), nowhere(65536)},
+		{"2^64 extents", striped("18446744073709551615", `"p", 0`), nowhere(0)},
+		{"of another device", striped("1", `"q", 0`), nowhere(65536)},
 		{"quotes, and a key that is not known", group(`"a\"b" { status = ["VISIBLE"] x = [ [ ] segment1 { } }`), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -3,27 +3,13 @@ package identify
 import (
 	"bytes"
 	"encoding/hex"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/volume"
 )
-
-// putAt writes pieces into a file: an offset, then the bytes there.
-func putAt(t *testing.T, path string, pieces map[int64]string) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	defer f.Close()
-	for off, b := range pieces {
-		_, err := f.WriteAt([]byte(b), off)
-		require.NoError(t, err)
-	}
-}
 
 // What has a magic number and nothing else that is of use here is called by the name that blkid gives it.
 func TestKindsByMagic(t *testing.T) {
@@ -42,7 +28,9 @@ func TestKindsByMagic(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := blank(t, 64<<20)
-			putAt(t, path, pieces)
+			for off, b := range pieces {
+				disktest.WriteAt(t, path, off, []byte(b))
+			}
 			v := probe(t, path)
 			tags := blkidTags(t, path)
 			require.Equal(t, name, string(v.Kind))
@@ -66,7 +54,9 @@ func TestKindsByMagicOfTools(t *testing.T) {
 			t.Helper()
 			disktest.Run(t, "genisoimage", "-quiet", "-udf", "-o", path, folder(t))
 			// no bridge, which is an ISO 9660
-			putAt(t, path, map[int64]string{32769: "BEA01", 34817: "NSR02", 36865: "TEA01"})
+			disktest.WriteAt(t, path, 32769, []byte("BEA01"))
+			disktest.WriteAt(t, path, 34817, []byte("NSR02"))
+			disktest.WriteAt(t, path, 36865, []byte("TEA01"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,9 +83,7 @@ func TestMagicAtTheEnd(t *testing.T) {
 			for _, at := range mark.At {
 				b := append(bytes.Repeat([]byte{0}, int(at)), number...)
 				for _, end := range []int{len(b) - 1, len(b)} {
-					v, err := byMagic(disk.New(int64(end), 512, func(off int64) (disk.Run, error) {
-						return disk.Run{Len: int64(end) - off, Src: bytes.NewReader(b[:end]), Off: off}, nil
-					}))
+					v, err := byMagic(disktest.Memory(b[:end]))
 					require.NoError(t, err)
 					if end < len(b) {
 						require.Equal(t, volume.Unknown, v.Kind, m.Kind)
