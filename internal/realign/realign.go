@@ -198,11 +198,14 @@ func (s *Source) Misnamed() error {
 	return nil
 }
 
-// Lacks returns the error of a disk of which nothing is known because its image is damaged or incomplete: it is never
-// accepted as unknown content. Nil for any other disk.
+// Lacks returns the error of a disk of which nothing is known because its image is malformed, damaged or incomplete: it
+// is never accepted as unknown content. Nil for any other disk.
 func (s *Source) Lacks() error {
 	if s.Layout == nil || align.ContentOf(s.Layout) != align.UnknownContent {
 		return nil
+	}
+	if err := s.malformed(); err != nil {
+		return err
 	}
 	for _, i := range s.Damage {
 		r, refused := errors.AsType[*ondisk.Refusal](i.Err)
