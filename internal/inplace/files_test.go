@@ -11,7 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
@@ -22,14 +22,10 @@ import (
 func TestPartsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
-	img, err := image.Open(f.path, image.Options{})
-	require.NoError(t, err)
-	defer img.Close()
-	_, err = partsOf(img, sector)
+	img := imagetest.Open(t, f.path)
+	_, err := partsOf(img, sector)
 	require.ErrorContains(t, err, "-512 bytes behind the end of the disk")
-	other, err := image.Open(f.path, image.Options{})
-	require.NoError(t, err)
-	defer other.Close()
+	other := imagetest.Open(t, f.path)
 	files := make([]*gate.File, maxParts+1)
 	for i := range files {
 		name := fmt.Sprintf("part%d", i)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -236,15 +237,11 @@ func TestDisksThatAreUnsuitable(t *testing.T) {
 	_, err = Suitable(member, 96*sector, driver.Geometry{})
 	require.ErrorContains(t, err, "a disk of a package")
 	t.Run("device", func(t *testing.T) {
-		device, err := image.Open(disktest.LoopDevice(t, f.path), image.Options{})
-		require.NoError(t, err)
-		defer device.Close()
+		device := imagetest.Open(t, disktest.LoopDevice(t, f.path))
 		_, err = Suitable(device, 97*sector, driver.Geometry{})
 		require.ErrorContains(t, err, "the device is too small")
 	})
-	img, err = image.Open(f.path, image.Options{})
-	require.NoError(t, err)
-	defer img.Close()
+	img = imagetest.Open(t, f.path)
 	img.Around = func(int64, driver.Geometry) (driver.Around, error) { return driver.Around{}, disktest.ErrFault }
 	_, err = Suitable(img, 96*sector, driver.Geometry{})
 	require.ErrorContains(t, err, disktest.ErrFault.Error())
@@ -254,10 +251,8 @@ func TestDisksThatAreUnsuitable(t *testing.T) {
 func TestKeptOriginalsAreUnsuitable(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
-	img, err := image.Open(f.path, image.Options{})
-	require.NoError(t, err)
-	defer img.Close()
-	_, err = Suitable(img, 96*sector, driver.Geometry{})
+	img := imagetest.Open(t, f.path)
+	_, err := Suitable(img, 96*sector, driver.Geometry{})
 	require.NoError(t, err)
 	blob, err := json.Marshal(map[string]any{
 		"Old": []map[string][]byte{{"Name": []byte("x"), "Other": []byte(img.Base)}},
@@ -274,9 +269,7 @@ func TestKeptOriginalsAreUnsuitable(t *testing.T) {
 func TestRoomOfJournals(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
-	img, err := image.Open(f.path, image.Options{})
-	require.NoError(t, err)
-	defer img.Close()
+	img := imagetest.Open(t, f.path)
 	room := func(journal string, blob int64) error {
 		return (&Move{Image: img, Journal: journal}).room(&Plan{End: 1 << 59}, blob)
 	}
@@ -381,15 +374,6 @@ func TestMarksThatAreNotRead(t *testing.T) {
 		_, err := a.marked(&Plan{Files: []Part{{}}}, func(string, sys.Info) bool { return true })
 		require.ErrorIs(t, err, syscall.EIO, op)
 	}
-}
-
-// TestLostDisk keeps the journal of a disk that is in another folder now, whatever is forced.
-func TestLostDisk(t *testing.T) {
-	t.Parallel()
-	f := newOnFiles(t, false).middle()
-	require.NoError(t, os.Rename(f.path, filepath.Join(t.TempDir(), "vm.img")))
-	require.ErrorContains(t, f.again("undo", func(a *Again) { a.Force = true }), `"vm.img" is not there`)
-	require.FileExists(t, f.path+journal.Suffix)
 }
 
 // TestLostDescriptor goes on from a move whose descriptor is gone, or has its name back: nothing moves without it.
