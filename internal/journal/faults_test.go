@@ -212,6 +212,8 @@ func TestLimits(t *testing.T) {
 		_, err := journal.Create(f, "test", id, make([]byte, c.plan), c.area)
 		require.ErrorIs(t, err, ondisk.ErrLimit, fmt.Sprint(c))
 	}
+	_, err := journal.Create(f, "a kind of more than 16", id, nil, 0)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
 	require.Zero(t, f.Size())
 	j, err := journal.Create(f, "test", id, nil, 4096)
 	for n := 0; err == nil; n++ {
@@ -221,4 +223,11 @@ func TestLimits(t *testing.T) {
 	}
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	require.ErrorContains(t, j.ReadAt(make([]byte, 4097), 0), "saved bytes")
+	require.Error(t, j.ReadAt(make([]byte, 1), -1))
+
+	j, err = journal.Create(f, "test", id, nil, 100)
+	require.NoError(t, err)
+	require.ErrorIs(t, j.Put(make([]byte, journal.MaxRecord+1)), ondisk.ErrLimit)
+	require.NoError(t, j.Put(make([]byte, journal.MaxRecord)))
+	require.Error(t, j.WriteAt(make([]byte, 2), 99))
 }

@@ -178,19 +178,6 @@ func TestPeek(t *testing.T) {
 	assert.Empty(t, j.Record(), "the bytes that it vouches for are torn")
 }
 
-func TestJournalBounds(t *testing.T) {
-	t.Parallel()
-	m := disktest.NewMedium()
-	_, err := journal.Create(m.File("j"), "a kind of more than 16", id, nil, 0)
-	require.ErrorIs(t, err, ondisk.ErrLimit)
-	j, err := journal.Create(m.File("j"), "test", id, nil, 100)
-	require.NoError(t, err)
-	require.ErrorIs(t, j.Put(make([]byte, journal.MaxRecord+1)), ondisk.ErrLimit)
-	require.NoError(t, j.Put(make([]byte, journal.MaxRecord)))
-	require.Error(t, j.WriteAt(make([]byte, 2), 99))
-	require.Error(t, j.ReadAt(make([]byte, 1), -1))
-}
-
 // FuzzJournal opens any bytes as a journal.
 func FuzzJournal(f *testing.F) {
 	m := disktest.NewMedium()

@@ -1,6 +1,7 @@
 package journal_test
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -85,7 +86,8 @@ func TestHeldByAnother(t *testing.T) {
 	require.NoError(t, w.Refusal())
 }
 
-// A second journal is refused, but for one of a run that had not begun.
+// A second journal is refused, also where the disk may be read, such as beside a kept original, but for one of a run
+// that had not begun.
 func TestBeginTwice(t *testing.T) {
 	t.Parallel()
 	held, path := begin(t, journal.Exchange)
@@ -93,10 +95,17 @@ func TestBeginTwice(t *testing.T) {
 	d, err := gate.OpenFolder(filepath.Dir(path))
 	require.NoError(t, err)
 	defer d.Close()
-	_, err = journal.Begin(d, "vm.vmdk", path, journal.Exchange, nil, 0)
-	_, refused := errors.AsType[*ondisk.Refusal](err)
-	require.True(t, refused, "%v", err)
-
+	for _, phase := range []journal.Phase{journal.Begun, journal.Kept} {
+		held, err := journal.Hold(path, "")
+		require.NoError(t, err)
+		require.NoError(t, errors.Join(held.Enter(phase), held.Close()))
+		held, err = journal.Begin(d, "vm.vmdk", path, journal.InPlace, nil, 0)
+		require.Nil(t, held)
+		r, refused := errors.AsType[*ondisk.Refusal](err)
+		require.True(t, refused, "%v", err)
+		require.Equal(t, "unfinished", r.Code)
+		require.Contains(t, r.Remedy, path)
+	}
 	require.NoError(t, os.Truncate(path+journal.Suffix, 0))
 	w, err := journal.At(path)
 	require.NoError(t, err)
@@ -106,23 +115,6 @@ func TestBeginTwice(t *testing.T) {
 	held, err = journal.Begin(d, "vm.vmdk", path, journal.Exchange, nil, 0)
 	require.NoError(t, err)
 	require.NoError(t, held.Close())
-}
-
-// A journal is not replaced where its disk may be read, such as beside a kept original.
-func TestBeginBesideOtherWork(t *testing.T) {
-	t.Parallel()
-	held, path := begin(t, journal.Exchange)
-	require.NoError(t, held.Enter(journal.Kept))
-	require.NoError(t, held.Close())
-	d, err := gate.OpenFolder(filepath.Dir(path))
-	require.NoError(t, err)
-	defer d.Close()
-	held, err = journal.Begin(d, "vm.vmdk", path, journal.InPlace, nil, 0)
-	require.Nil(t, held)
-	r, refused := errors.AsType[*ondisk.Refusal](err)
-	require.True(t, refused, "%v", err)
-	require.Equal(t, "unfinished", r.Code)
-	require.Contains(t, r.Remedy, path)
 }
 
 // A file that has the name of a journal and no format of one keeps the disk from being used, as one of another version.
@@ -147,7 +139,7 @@ func TestOddJournals(t *testing.T) {
 	w, err := journal.At(path)
 	require.NoError(t, err)
 	require.False(t, w.Blocks, "zeros: its head was not written")
-	require.NoError(t, os.WriteFile(path+journal.Suffix, []byte(filler(600)), 0o600))
+	require.NoError(t, os.WriteFile(path+journal.Suffix, bytes.Repeat([]byte("x"), 600), 0o600))
 	refused(path)
 
 	held, path := begin(t, "not yet known")
@@ -156,14 +148,6 @@ func TestOddJournals(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, w.Commands())
 	require.Contains(t, w.Refusal().Error(), "version")
-}
-
-func filler(n int) string {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = 'x'
-	}
-	return string(b)
 }
 
 // Every state says why a command does not apply, or that it does.
