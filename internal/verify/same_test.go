@@ -147,35 +147,31 @@ func TestTheListOfDifferencesIsCut(t *testing.T) {
 	require.Equal(t, first, same(t, disktest.Memory(want), disktest.Memory(got), 4))
 }
 
-func TestReadErrorsAreNoDifference(t *testing.T) {
-	errMedium := errors.New("input/output error")
-	bad := disk.New(3*mib, 512, func(off int64) (disk.Run, error) {
-		if off >= 2*mib {
-			return disk.Run{}, errMedium
-		}
-		return disk.Run{Len: 2*mib - off, Src: bytes.NewReader(make([]byte, 2*mib)), Off: off}, nil
-	})
-	_, err := verify.Same(t.Context(), bad, empty(3*mib), verify.Options{Jobs: 2})
-	require.ErrorIs(t, err, errMedium)
-	_, err = verify.Same(t.Context(), empty(3*mib), bad, verify.Options{Jobs: 2})
-	require.ErrorIs(t, err, errMedium)
-}
-
 // brokenReader fails each read.
 type brokenReader struct{ err error }
 
 func (r brokenReader) ReadAt([]byte, int64) (int, error) { return 0, r.err }
 
-// What cannot be read of either disk is an error, though both say that there are data.
-func TestReadErrorsOfData(t *testing.T) {
+// What cannot be read of either disk is an error: its map, or data where both say that there are some.
+func TestReadErrorsAreNoDifference(t *testing.T) {
 	errMedium := errors.New("input/output error")
-	bad := disk.New(mib, 512, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: mib - off, Src: brokenReader{errMedium}, Off: off}, nil
-	})
-	good := disktest.Memory(half(mib))
-	for _, two := range [][2]disk.Disk{{bad, good}, {good, bad}} {
-		_, err := verify.Same(t.Context(), two[0], two[1], verify.Options{Jobs: 1})
-		require.ErrorIs(t, err, errMedium)
+	bad := func(behind int64, run disk.Run, err error) disk.Disk {
+		return disk.New(3*mib, 512, func(off int64) (disk.Run, error) {
+			if off >= behind {
+				run.Len, run.Off = 3*mib-off, off
+				return run, err
+			}
+			return disk.Run{Len: behind - off, Src: bytes.NewReader(make([]byte, behind)), Off: off}, nil
+		})
+	}
+	lost, unread := bad(2*mib, disk.Run{}, errMedium), bad(0, disk.Run{Src: brokenReader{errMedium}}, nil)
+	for _, two := range [][2]disk.Disk{{lost, empty(3 * mib)}, {unread, disktest.Memory(half(3 * mib))}} {
+		for _, jobs := range []int{1, 2} {
+			_, err := verify.Same(t.Context(), two[0], two[1], verify.Options{Jobs: jobs})
+			require.ErrorIs(t, err, errMedium)
+			_, err = verify.Same(t.Context(), two[1], two[0], verify.Options{Jobs: jobs})
+			require.ErrorIs(t, err, errMedium)
+		}
 	}
 }
 
