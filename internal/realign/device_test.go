@@ -139,11 +139,10 @@ func TestVolumesOfADevice(t *testing.T) {
 func TestDeviceThatIsNotBlank(t *testing.T) {
 	t.Parallel()
 	s := open(t, smallDisk(t))
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
 	d := standIn(t, s.Image.Disk.Size(), map[int64][]byte{0: []byte("x")})
 	small := standIn(t, s.Image.Disk.Size()-sector, nil)
-	_, err = small.create(t.Context(), s, p)
+	_, err := small.create(t.Context(), s, p)
 	require.ErrorContains(t, err, "is too small")
 	small.Node, small.Size = t.TempDir(), d.Size
 	_, err = small.create(t.Context(), s, p)

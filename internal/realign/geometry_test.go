@@ -97,8 +97,7 @@ func TestMachineOfAGuestThatReadsCHS(t *testing.T) {
 			}
 			s := open(t, source)
 			require.True(t, s.Layout.ReadsCHS())
-			p, err := s.Plan(Goal{})
-			require.NoError(t, err)
+			p := mustPlan(t, s)
 			require.Len(t, p.Moves, 1)
 			require.Greater(t, p.Size, size)
 			target, err := ParseTarget(tc.to)
@@ -145,9 +144,8 @@ func TestMachineAfterAMoveInPlace(t *testing.T) {
 			require.NoError(t, os.WriteFile(source, b, 0o600))
 		}
 		s := open(t, source)
-		p, err := s.Plan(Goal{})
-		require.NoError(t, err)
-		_, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{})
+		p := mustPlan(t, s)
+		_, err := (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{})
 		require.NoError(t, err)
 		heads, sectors := told(t, source)
 		require.Equal(t, []int64{4, 17}, []int64{heads, sectors}, name)

@@ -64,8 +64,7 @@ func write(ctx context.Context, t *testing.T, j *Job, to Dest, path string) (Wri
 	t.Helper()
 	s := open(t, path)
 	defer s.Close()
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
 	return j.Write(ctx, s, p, to)
 }
 
@@ -145,11 +144,10 @@ func TestGoOnWithAMove(t *testing.T) {
 		path := smallDisk(t)
 		was := content(t, path)
 		s := open(t, path)
-		p, err := s.Plan(Goal{})
-		require.NoError(t, err)
+		p := mustPlan(t, s)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		_, err = (&Job{Jobs: 1}).MoveInPlace(ctx, s, p, Move{Moves: cancel})
+		_, err := (&Job{Jobs: 1}).MoveInPlace(ctx, s, p, Move{Moves: cancel})
 		require.ErrorIs(t, err, context.Canceled)
 		require.True(t, Middle(err))
 		require.NoError(t, s.Image.Dir.CloseFiles())
@@ -167,8 +165,7 @@ func TestGoOnWithAMove(t *testing.T) {
 		requireMoved(t, path, was)
 		require.NoError(t, os.WriteFile(path, []byte(was), 0o644))
 		s = open(t, path)
-		p, err = s.Plan(Goal{})
-		require.NoError(t, err)
+		p = mustPlan(t, s)
 		w, err := (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{})
 		require.NoError(t, err)
 		require.Equal(t, []string{"disk.img"}, w.Files)
@@ -184,9 +181,8 @@ func TestMovesThatAreRefused(t *testing.T) {
 	path := smallDisk(t)
 	was := content(t, path)
 	s := open(t, path)
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
-	_, err = (&Job{}).MoveInPlace(t.Context(), s, p, Move{Device: &store.Device{}})
+	p := mustPlan(t, s)
+	_, err := (&Job{}).MoveInPlace(t.Context(), s, p, Move{Device: &store.Device{}})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -217,13 +213,6 @@ func TestMovesThatAreRefused(t *testing.T) {
 
 // unread is a disk that cannot be read.
 func unread(size int64) disk.Disk { return disk.New(size, sector, disk.Whole(bad{}, size)) }
-
-func mustPlan(t *testing.T, s *Source) *Plan {
-	t.Helper()
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
-	return p
-}
 
 // A disk on a device is moved only if that was claimed, and no other.
 func TestDisksOnDevices(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/store"
@@ -109,8 +110,7 @@ func TestTablesOfASource(t *testing.T) {
 	s.Image.Check = func() ([]ondisk.Issue, error) { return []ondisk.Issue{damage}, nil }
 	require.NoError(t, s.read())
 	require.Contains(t, s.Damage, damage)
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
 	require.Equal(t, "damage", p.Notes[0].Code)
 	s.Image.Check = func() ([]ondisk.Issue, error) { return nil, errMarker }
 	require.ErrorIs(t, s.read(), errMarker)
@@ -121,8 +121,7 @@ func TestTablesOfASource(t *testing.T) {
 // nothing.
 func TestProof(t *testing.T) {
 	s := open(t, oldLinux(t, t.TempDir()))
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
 	view, err := s.View(p)
 	require.NoError(t, err)
 	sum, err := (&Job{Jobs: 1}).digest(t.Context(), view)
@@ -169,8 +168,7 @@ func TestProof(t *testing.T) {
 // A planned disk that would move again, or cannot be read, is none; nor is a plan whose patches lie behind the end.
 func TestUnsettledView(t *testing.T) {
 	s := open(t, oldLinux(t, t.TempDir()))
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
 	require.ErrorIs(t, settled(s.Image.Disk, s.Layout, p), verify.ErrDifferent)
 	require.NoError(t, settled(s.Image.Disk, s.Layout, plan.Copy(diskSize)))
 	_, after, err := s.promised(p)
@@ -219,8 +217,7 @@ func TestWhatVerifySays(t *testing.T) {
 	_, err = f.WriteAt([]byte{1}, 40_000*sector) // behind the last partition
 	require.NoError(t, errors.Join(err, f.Close()))
 	s := open(t, raw)
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
 	dest := filepath.Join(dir, "copy.raw")
 	_, err = (&Job{Full: true, Jobs: 1}).Write(t.Context(), s, p, File{Path: dest, Format: "raw"})
 	require.NoError(t, err)
@@ -271,14 +268,11 @@ func TestWhatVerifySays(t *testing.T) {
 // What cannot be read while it is planned is an error of the plan.
 func TestWhatPlanCannotRead(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
-	f, err := os.OpenFile(raw, os.O_RDWR, 0)
-	require.NoError(t, err)
-	_, err = f.WriteAt([]byte{1}, 40_000*sector)
-	require.NoError(t, errors.Join(err, f.Close()))
+	disktest.WriteAt(t, raw, 40_000*sector, []byte{1})
 	s := open(t, raw)
 	good := s.Image.Disk
 	s.Image.Disk = disktest.NewBadDisk(good, 40_000*sector)
-	_, err = s.Plan(Goal{})
+	_, err := s.Plan(Goal{})
 	require.ErrorIs(t, err, disktest.ErrFault)
 	_, err = s.Refusals(Goal{})
 	require.ErrorIs(t, err, disktest.ErrFault)
@@ -288,15 +282,13 @@ func TestWhatPlanCannotRead(t *testing.T) {
 	require.ErrorIs(t, Others{open(t, raw)}.Join(s, Goal{}), disktest.ErrFault)
 
 	s.Image.Disk = good
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
 	require.ErrorIs(t, Others{{Image: s.Image, Layout: s.Layout}}.joinPlan(s, p, Goal{Only: []int{9}}),
 		plan.ErrSelection)
 	own := ondisk.Issue{Code: "own", Effect: ondisk.Warn}
 	s.Layout.Issues = append(s.Layout.Issues, own)
 	s.Damage = append(s.Damage, ondisk.Issue{Code: "damage", Effect: ondisk.Warn})
-	p, err = s.Plan(Goal{})
-	require.NoError(t, err)
+	p = mustPlan(t, s)
 	codes := map[string]bool{}
 	for _, n := range p.Notes {
 		codes[n.Code] = true
@@ -306,9 +298,7 @@ func TestWhatPlanCannotRead(t *testing.T) {
 	_, err = s.View(p)
 	require.ErrorIs(t, err, disktest.ErrFault)
 	require.ErrorIs(t, checkOld(s.Image.Disk, p), disktest.ErrFault)
-	img, err := image.Open(raw, image.Options{})
-	require.NoError(t, err)
-	defer img.Close()
+	img := imagetest.Open(t, raw)
 	img.Disk = disktest.NewBadDisk(img.Disk, 0)
 	_, err = Survey(img)
 	require.ErrorIs(t, err, disktest.ErrFault)
@@ -324,8 +314,7 @@ func TestOthersThatAreRefused(t *testing.T) {
 		{Kind: "letter C:", Disk: s.Layout.Signature(), Points: 63 * sector},
 		{Kind: "letter D:", Disk: s.Layout.Signature(), Points: 20_063 * sector},
 	}
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
 	require.NoError(t, Others{x}.joinPlan(s, p, Goal{}))
 	texts := map[string]string{}
 	for _, n := range p.Notes {

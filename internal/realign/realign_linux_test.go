@@ -43,10 +43,9 @@ func TestRoom(t *testing.T) {
 	}
 	defer func() { require.NoError(t, unix.Unmount(small, unix.MNT_DETACH)) }()
 	s := open(t, raw)
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
 	j := Job{Full: true, Jobs: 2}
-	_, err = j.Write(t.Context(), s, p, File{Path: filepath.Join(small, "copy.raw"), Format: "raw"})
+	_, err := j.Write(t.Context(), s, p, File{Path: filepath.Join(small, "copy.raw"), Format: "raw"})
 	require.ErrorIs(t, err, ondisk.ErrOutput)
 	require.ErrorContains(t, err, "make room or choose another place")
 	require.Empty(t, disktest.Names(t, small))

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -19,8 +18,10 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/verify"
 )
 
@@ -67,6 +68,22 @@ func open(t testing.TB, path string) *Source {
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
+}
+
+// surveyed is a survey of an image.
+func surveyed(t *testing.T, path string) *Source {
+	t.Helper()
+	s, err := Survey(imagetest.Open(t, path))
+	require.NoError(t, err)
+	return s
+}
+
+// mustPlan plans a disk with the usual goal.
+func mustPlan(t testing.TB, s *Source) *Plan {
+	t.Helper()
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	return p
 }
 
 // starts are those of the partitions of a raw disk, and their sizes, in sectors, as sfdisk reads them.
@@ -179,17 +196,12 @@ func TestNothingIsLeft(t *testing.T) {
 			_ func(),
 		) {
 			t.Helper()
-			f, err := os.OpenFile(partial, os.O_RDWR, 0)
-			require.NoError(t, err)
-			_, err = f.WriteAt([]byte("other"), 22_000*sector)
-			require.NoError(t, errors.Join(err, f.Close()))
+			disktest.WriteAt(t, partial, 22_000*sector, []byte("other"))
 		}, want: verify.ErrDifferent, text: "the storage or memory of this machine is at fault; nothing was published"},
 		"the source changes": {when: diskcopy.PhaseCopy, does: func(t *testing.T, source, _ string, _ func()) {
 			t.Helper()
-			f, err := os.OpenFile(source, os.O_RDWR, 0)
-			require.NoError(t, err)
-			_, err = f.WriteAt([]byte("new"), 63*sector)
-			require.NoError(t, errors.Join(err, f.Close(), os.Chtimes(source, time.Time{}, time.Unix(1, 0))))
+			disktest.WriteAt(t, source, 63*sector, []byte("new"))
+			require.NoError(t, os.Chtimes(source, time.Time{}, time.Unix(1, 0)))
 		}, want: ondisk.ErrChanged},
 		"it is interrupted while it is copied": {when: diskcopy.PhaseCopy, does: func(_ *testing.T, _, _ string,
 			cancel func(),
@@ -205,8 +217,7 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, to := t.TempDir(), t.TempDir()
 			s := open(t, oldLinux(t, dir))
-			p, err := s.Plan(Goal{})
-			require.NoError(t, err)
+			p := mustPlan(t, s)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			j := Job{Full: true, Jobs: 2, Progress: watcher(func(phase string) {
@@ -214,7 +225,7 @@ func TestNothingIsLeft(t *testing.T) {
 					c.does(t, s.Path(), filepath.Join(to, ".copy.raw.partial"), cancel)
 				}
 			})}
-			_, err = j.Write(ctx, s, p, File{Path: filepath.Join(to, "copy.raw"), Format: "raw"})
+			_, err := j.Write(ctx, s, p, File{Path: filepath.Join(to, "copy.raw"), Format: "raw"})
 			require.ErrorIs(t, err, c.want)
 			require.ErrorContains(t, err, c.text)
 			require.Empty(t, disktest.Names(t, to))
@@ -253,8 +264,7 @@ func TestCost(t *testing.T) {
 		}
 	}
 	s := open(t, path)
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
 	plain, err := s.Cost(p)
 	require.NoError(t, err)
 	require.InEpsilon(t, data, plain.Read, 0.01, "holes of less than a chunk may count as data")
@@ -292,5 +302,49 @@ func BenchmarkWrite(b *testing.B) {
 				require.NoError(b, os.Remove(to.Path))
 			}
 		})
+	}
+}
+
+// A copy that is large beside the memory leaves little of both files there, a small one all of DEST. What was in memory
+// before stays.
+func TestLargeCopyPassesTheMemory(t *testing.T) {
+	const size = 128 << 20
+	raw := filepath.Join(t.TempDir(), "disk.raw")
+	data := make([]byte, size)
+	for i := range data {
+		data[i] = byte(i>>12 | 1)
+	}
+	require.NoError(t, os.WriteFile(raw, data, 0o600))
+	source, err := os.Open(raw)
+	require.NoError(t, err)
+	defer source.Close()
+	disktest.OnUnix(t, "caches")
+	require.NoError(t, source.Sync())
+	if !sys.Of(source).Uncache() {
+		t.Skip("memory is the storage here, or the kernel does not say what it keeps")
+	}
+	kept := func(path string) (n int64) {
+		_, err := fmt.Sscan(disktest.Run(t, "fincore", "-b", "-n", "-r", "-o", "RES", path), &n)
+		require.NoError(t, err)
+		return n
+	}
+	const half = size / 2 // of what is passed less stays: what was read or written since the kernel was told last
+	for _, c := range []struct {
+		memory       int64
+		source, dest bool // stay in memory
+	}{
+		{1, false, false},
+		{1 << 50, true, true},
+		{1, true, false}, // SOURCE is in memory since the copy before
+	} {
+		s := open(t, raw)
+		p, err := s.Plan(Goal{Copy: true})
+		require.NoError(t, err)
+		dest := filepath.Join(t.TempDir(), "copy")
+		j := &Job{Full: true, Jobs: 2, memory: c.memory}
+		_, err = j.Write(t.Context(), s, p, File{Path: dest, Format: "raw"})
+		require.NoError(t, err)
+		require.Equal(t, c.source, kept(raw) > half, "%d", kept(raw))
+		require.Equal(t, c.dest, kept(dest) > half, "%d", kept(dest))
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/ova"
@@ -209,9 +210,7 @@ func TestTablesThatAreReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	raw := filepath.Join(dir, "disk.img")
 	require.NoError(t, os.WriteFile(raw, make([]byte, units.MiB), 0o644))
-	img, err := image.Open(raw, image.Options{})
-	require.NoError(t, err)
-	defer img.Close()
+	img := imagetest.Open(t, raw)
 	o, err := store.Create(filepath.Join(dir, "copy.qcow2"), img.Disk.Size(), img, store.CreateOptions{Format: "qcow2"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, o.Discard()) }()
@@ -356,8 +355,7 @@ func TestSourcesAreHeld(t *testing.T) {
 	require.Positive(t, locked)
 	locked = 0
 	s := member(t, path)
-	moves, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	moves := mustPlan(t, s)
 	to := File{Path: filepath.Join(dir, "copy.raw"), Format: "raw"}
 	_, err = (&Job{Jobs: 1, Progress: begin}).Write(t.Context(), s, moves, to)
 	require.NoError(t, err)

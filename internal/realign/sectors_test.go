@@ -17,7 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
-	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -122,11 +121,7 @@ func TestContainersThatShowOtherSectors(t *testing.T) {
 				return i.Code == codeSectors && i.Effect == ondisk.Warn
 			}))
 			require.Equal(t, name == "a.vhdx", acceptable(t, s, Goal{}) == nil, "in its own format")
-			survey, err := image.Open(path, image.Options{})
-			require.NoError(t, err)
-			defer survey.Close()
-			x, err := Survey(survey)
-			require.NoError(t, err)
+			x := surveyed(t, path)
 			require.Equal(t, s.sectors(""), x.sectors(""), "a scan says the same")
 			for _, to := range []string{"raw", "vhdx"} {
 				s := open(t, path)
@@ -167,11 +162,7 @@ func TestVHDXThatStatesOtherSectors(t *testing.T) {
 	binary.LittleEndian.PutUint32(b[at:], 4096)
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 
-	survey, err := image.Open(path, image.Options{})
-	require.NoError(t, err)
-	defer survey.Close()
-	x, err := Survey(survey)
-	require.NoError(t, err)
+	x := surveyed(t, path)
 	for _, s := range []*Source{open(t, path), x} {
 		err := Broken(align.Relevant(s.Layout.Issues, nil))
 		require.ErrorIs(t, err, ondisk.ErrFormat)

@@ -1,26 +1,42 @@
 package realign
 
 import (
+	"bytes"
+	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/journal"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/verify"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 func TestReading(t *testing.T) {
@@ -57,8 +73,7 @@ func TestOthers(t *testing.T) {
 	o := Others{open(t, data)}
 	require.NoError(t, o.Distinct(s))
 
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
 	require.NoError(t, o.joinPlan(s, p, Goal{}))
 	require.NoError(t, o.Join(s, Goal{}))
 	_, refused, err := o.machine(s, p.Starts(), Goal{Only: []int{1}, DataOnly: false})
@@ -114,9 +129,7 @@ func TestOpenOthers(t *testing.T) {
 func TestDisksThatAreNotRead(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
-	img, err := image.Open(path, image.Options{})
-	require.NoError(t, err)
-	defer img.Close()
+	img := imagetest.Open(t, path)
 	good := img.Disk
 	disktest.EveryBadRead(t, good, func(d disk.Disk) (string, error) {
 		img.Disk = d
@@ -135,7 +148,7 @@ func TestDisksThatAreNotRead(t *testing.T) {
 	require.Equal(t, "busy", s.Beside[0].Code)
 	require.NoError(t, os.Remove(lock))
 	begun(t, path, journal.Exchange, []byte("plan"), journal.Begun)
-	_, err = Survey(img)
+	_, err := Survey(img)
 	require.Equal(t, "unfinished", Code(err))
 }
 
@@ -179,11 +192,7 @@ func TestSnapshots(t *testing.T) {
 func TestSurvey(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	for _, all := range []bool{false, true} {
-		img, err := image.Open(converted(t, raw, "disk.qcow2", "qcow2"), image.Options{})
-		require.NoError(t, err)
-		defer img.Close()
-		s, err := Survey(img)
-		require.NoError(t, err)
+		s := surveyed(t, converted(t, raw, "disk.qcow2", "qcow2"))
 		require.Len(t, s.Layout.Partitions, 2)
 		require.EqualValues(t, 63*sector, s.Layout.Partitions[0].Off)
 		require.NoError(t, s.Complete(t.Context(), all))
@@ -205,15 +214,11 @@ func TestBrokenMap(t *testing.T) {
 	q.BE64(q.L2+8*5, 1<<63|1<<40) // far behind the end of the file
 	path := filepath.Join(dir, "broken.qcow2")
 	q.Write(t, path)
-	img, err := image.Open(path, image.Options{})
-	require.NoError(t, err)
-	defer img.Close()
-	s, err := Survey(img)
-	require.NoError(t, err)
+	s := surveyed(t, path)
 	require.NoError(t, s.malformed())
 	require.NoError(t, s.Complete(t.Context(), true))
 	require.Error(t, s.malformed())
-	_, err = s.Plan(Goal{})
+	_, err := s.Plan(Goal{})
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 	refused, err := s.Refusals(Goal{})
 	require.NoError(t, err)
@@ -230,13 +235,151 @@ func TestSurveyFindsHiddenData(t *testing.T) {
 	v.Put(v.Blocks[0]+512, data[:512])
 	path := filepath.Join(dir, "hidden.vhd")
 	v.Write(t, path)
-	img, err := image.Open(path, image.Options{})
-	require.NoError(t, err)
-	defer img.Close()
-	s, err := Survey(img)
-	require.NoError(t, err)
+	s := surveyed(t, path)
 	require.True(t, slices.ContainsFunc(s.Damage, func(i ondisk.Issue) bool { return i.Code == image.CodeHidden }))
 	refused, err := s.Refusals(Goal{})
 	require.NoError(t, err)
 	require.NotEmpty(t, refused)
+}
+
+// An image that reaches past the first bytes is judged by them, unless its tables lie behind them.
+func TestHeadOfALargeImage(t *testing.T) {
+	t.Parallel()
+	disk := tableforge.NewMBR(40<<11, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 80000})
+	for off := 1 << 20; off < len(disk); off += 512 {
+		disk[off] = 1 // so that no cluster is left out
+	}
+	qcow2 := qcow2forge.New(disk, 16).Bytes
+	require.Greater(t, len(qcow2), 32<<20)
+	noise := bytes.Clone(disk)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise[1<<20:])
+	vmdk := vmdkforge.NewStream(noise, vmdkforge.StreamLayout{}).Bytes // its tables lie at its end
+	require.Greater(t, len(vmdk), 39<<20)
+	for name, data := range map[string][]byte{
+		"a.img.gz": disk, "a.qcow2.gz": qcow2,
+		"a.vmdk.gz": vmdk,
+	} {
+		var stream bytes.Buffer
+		w, err := gzip.NewWriterLevel(&stream, gzip.BestSpeed)
+		require.NoError(t, err)
+		_, err = w.Write(data)
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		path := filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(path, stream.Bytes(), 0o600))
+		s, err := Head(context.Background(), path, image.Options{})
+		if name == "a.vmdk.gz" {
+			require.ErrorIs(t, err, unpack.ErrBeyond)
+			continue
+		}
+		require.NoError(t, err, name)
+		guessed := strings.HasSuffix(strings.TrimSuffix(name, ".gz"), ".img")
+		require.Equal(t, guessed, s.Guessed(), name)
+		if !guessed {
+			require.Equal(t, int64(len(disk)), s.Layout.Size, name)
+		}
+		require.Equal(t, int64(63*512), s.Layout.Partitions[0].Off, name)
+		s.Close()
+	}
+}
+
+// Every finding of grade error counts: a malformed image is an error of its own, the first one for inspect and scan, and
+// damage of the image keeps unknown content from being accepted. The others are reasons against a copy, which refuses
+// for them.
+func TestErrorsCount(t *testing.T) {
+	t.Parallel()
+	img := &image.Image{Image: &driver.Image{Disk: disktest.Memory(make([]byte, units.SectorSize))}}
+	unfinished := &ondisk.Refusal{Code: "unfinished"}
+	blank := &layout.Layout{Volume: &volume.Volume{Kind: volume.Unknown}, Blank: true, Boot: &boot.Result{}}
+	unknown := &layout.Layout{Volume: &volume.Volume{Kind: volume.Unknown}, Boot: &boot.Result{}}
+	known := &layout.Layout{Table: &table.Table{}, Boot: &boot.Result{}}
+	for name, c := range map[string]struct {
+		issue  ondisk.Issue
+		layout *layout.Layout
+		broken bool
+		lacks  error
+	}{
+		"a note":                 {ondisk.Issue{Effect: ondisk.Note}, unknown, false, nil},
+		"a warning":              {ondisk.Issue{Effect: ondisk.Warn, Err: ondisk.ErrFormat}, unknown, false, nil},
+		"may not boot":           {ondisk.Issue{Effect: ondisk.Unbootable}, unknown, false, nil},
+		"a malformed volume":     {ondisk.Issue{Effect: ondisk.BadVolume, Err: ondisk.ErrFormat}, unknown, true, nil},
+		"broken":                 {ondisk.Issue{Effect: ondisk.Broken, Err: ondisk.ErrFormat}, unknown, true, ondisk.ErrFormat},
+		"in use":                 {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrBusy}, unknown, false, nil},
+		"refused":                {ondisk.Issue{Effect: ondisk.Refuse}, unknown, false, nil},
+		"damaged":                {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrFormat}, unknown, false, ErrUnknown},
+		"an unfinished copy":     {ondisk.Issue{Effect: ondisk.Refuse, Err: unfinished}, unknown, false, ErrUnknown},
+		"unfinished, of nothing": {ondisk.Issue{Effect: ondisk.Refuse, Err: unfinished}, blank, false, nil},
+		"damaged, and judged":    {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrFormat}, known, false, nil},
+	} {
+		s := &Source{Image: img, Layout: c.layout, Damage: []ondisk.Issue{c.issue}}
+		require.Equal(t, c.broken, Broken(align.Relevant(s.Damage, nil)) != nil, name)
+		require.ErrorIs(t, s.Lacks(), c.lacks, name)
+	}
+	s := open(t, imagetest.Write(t, t.TempDir(), "disk.img", append(image.Mark(512), make([]byte, units.MiB)...)))
+	require.ErrorContains(t, s.Lacks(), "unfinished copy")
+	require.NoError(t, (&Source{}).Lacks(), "it was not read")
+}
+
+// A cost that could not be computed is an error, whichever read of the source fails. A partition that does not exist
+// has no plan.
+func TestCostOfWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	s := open(t, oldLinux(t, t.TempDir()))
+	_, err := s.PlanAmong(nil, Goal{Only: []int{9}}, nil)
+	require.ErrorContains(t, err, "has no partition 9")
+	p, err := s.PlanAmong(nil, Goal{}, nil)
+	require.NoError(t, err)
+	disktest.EveryReadCounts(t, s.Image.Disk, func(d disk.Disk) error {
+		was := s.Image.Disk
+		defer func() { s.Image.Disk = was }()
+		s.Image.Disk = d
+		_, err := s.Cost(p)
+		return err
+	})
+}
+
+// Files are counted in partitions, and on disks that are one volume. mke2fs makes two folders: the root and lost+found.
+func TestFragmentsOfVolumes(t *testing.T) {
+	t.Parallel()
+	dir, files := t.TempDir(), t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(files, "one"), bytes.Repeat([]byte("text "), 10_000), 0o644))
+	whole := filepath.Join(dir, "whole.img")
+	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext2", "-d", files, whole, "4m")
+	for number, path := range []string{whole, oldLinux(t, dir)} {
+		got, err := open(t, path).Fragments()
+		require.NoError(t, err)
+		require.Len(t, got, 1)
+		require.Equal(t, number, got[0].Number)
+		require.NoError(t, got[0].Err)
+		require.EqualValues(t, 1, got[0].Files.Number)
+		require.EqualValues(t, 2, got[0].Folders.Number)
+	}
+}
+
+// counted counts the bytes that are read of a disk.
+type counted struct {
+	disk.Disk
+	read *atomic.Int64
+}
+
+func (c counted) ReadAt(p []byte, off int64) (int, error) {
+	c.read.Add(int64(len(p)))
+	return c.Disk.ReadAt(p, off)
+}
+
+// The proof of a copy does not read its source again.
+func TestTheSourceIsReadOnce(t *testing.T) {
+	t.Parallel()
+	s := open(t, oldLinux(t, t.TempDir()))
+	p := mustPlan(t, s)
+	var read [2]atomic.Int64
+	was := s.Image.Disk
+	for i, full := range []bool{false, true} {
+		s.Image.Disk = counted{was, &read[i]}
+		to := File{Path: filepath.Join(t.TempDir(), "copy.img")}
+		_, err := (&Job{Full: full, Jobs: 2}).Write(t.Context(), s, p, to)
+		require.NoError(t, err)
+	}
+	require.Positive(t, read[0].Load())
+	require.Equal(t, read[0].Load(), read[1].Load())
 }

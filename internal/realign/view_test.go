@@ -2,11 +2,13 @@ package realign
 
 import (
 	"bytes"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,8 +18,11 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/verify"
 )
 
 // lentFile is a file of SOURCE.
@@ -212,8 +217,7 @@ func TestMapsOfDevicesAreOnlyCopied(t *testing.T) {
 		path := filepath.Join(dir, kind+".vmdk")
 		require.NoError(t, os.WriteFile(path, []byte(vmdkforge.Descriptor(kind, extent)), 0o600))
 		s := open(t, path)
-		p, err := s.Plan(Goal{})
-		require.NoError(t, err)
+		p := mustPlan(t, s)
 		was, names := content(t, raw), disktest.Names(t, dir)
 		for way, run := range map[string]func() (Written, error){
 			"in place": func() (Written, error) { return (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p, Move{}) },
@@ -224,14 +228,69 @@ func TestMapsOfDevicesAreOnlyCopied(t *testing.T) {
 				return (&Job{Jobs: 1}).Write(t.Context(), s, p, View{Path: filepath.Join(dir, "view.vmdk")})
 			},
 		} {
-			_, err = run()
+			_, err := run()
 			require.ErrorContains(t, err, "it maps a device", "%s, %s", kind, way)
 			require.Equal(t, "unsupported", Code(err))
 			require.Equal(t, was, content(t, raw))
 			require.Equal(t, names, disktest.Names(t, dir))
 		}
-		_, err = (&Job{Jobs: 1}).Write(t.Context(), s, p, File{Path: filepath.Join(t.TempDir(), "copy.vmdk")})
+		_, err := (&Job{Jobs: 1}).Write(t.Context(), s, p, File{Path: filepath.Join(t.TempDir(), "copy.vmdk")})
 		require.NoError(t, err)
 		require.NoError(t, os.Remove(path))
 	}
+}
+
+// held reports whether QEMU could not open a file for writing. Spec: QEMU block/file-posix.c, RAW_LOCK_SHARED_BASE.
+func held(t *testing.T, path string) bool {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	locked, err := sys.Of(f).LockedByte(201)
+	require.NoError(t, err)
+	return locked
+}
+
+// A served disk is the planned one, and its source is held until the end; a change of the source is found.
+func TestServedDisk(t *testing.T) {
+	t.Parallel()
+	raw := oldLinux(t, t.TempDir())
+	s := open(t, raw)
+	p := mustPlan(t, s)
+	view, err := s.View(p)
+	require.NoError(t, err)
+	want, err := io.ReadAll(io.NewSectionReader(view, 0, view.Size()))
+	require.NoError(t, err)
+	v, err := s.Serve(t.Context(), p)
+	require.NoError(t, err)
+	disktest.CheckBytes(t, v.Disk, want)
+	require.True(t, held(t, raw))
+	require.NoError(t, v.Fit())
+	require.NoError(t, os.Chtimes(raw, time.Unix(1, 0), time.Unix(1, 0)))
+	require.ErrorIs(t, v.Fit(), ondisk.ErrChanged)
+	v.Close()
+	require.False(t, held(t, raw))
+}
+
+// What a copy would be refused for is not served, and its source is not held.
+func TestDisksThatAreNotServed(t *testing.T) {
+	t.Parallel()
+	raw := oldLinux(t, t.TempDir())
+	s := open(t, raw)
+	p := mustPlan(t, s)
+	p.Patches[0].Old = append([]byte{^p.Patches[0].Old[0]}, p.Patches[0].Old[1:]...)
+	_, err := s.Serve(t.Context(), p)
+	require.ErrorIs(t, err, verify.ErrDifferent)
+	require.False(t, held(t, raw))
+
+	dir := t.TempDir()
+	smallPackage(t, dir)
+	one := filepath.Join(dir, "one.vmdk")
+	b := disktest.ReadFile(t, one)
+	require.NoError(t, os.WriteFile(one, append(b, make([]byte, 512)...), 0o644)) // not what the manifest says
+	m := member(t, filepath.Join(dir, "vm.ovf")+"!one.vmdk")
+	p = mustPlan(t, m)
+	_, err = m.Serve(t.Context(), p)
+	require.ErrorIs(t, err, ova.ErrDigest)
+	require.False(t, held(t, one))
 }
