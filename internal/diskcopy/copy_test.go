@@ -1,11 +1,13 @@
 package diskcopy_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -326,4 +328,98 @@ func TestScatteredDataAreReadAlone(t *testing.T) {
 		{Off: 64*mib - 64*kib, Len: 64 * kib},
 	}
 	require.Equal(t, want, chunks)
+}
+
+// A target that packs is given one unit at a time, in the order of the disk, whatever the size of the packed bytes.
+func TestPackedUnits(t *testing.T) {
+	const unit = 64 << 10
+	src := make([]byte, 5*diskcopy.ChunkSize+3*unit+777)
+	for _, at := range []int{0, unit, 7 * unit, diskcopy.ChunkSize + 3*unit, 4*diskcopy.ChunkSize - 1, len(src) - 1} {
+		src[at] = byte(1 + at%200)
+	}
+	d := disk.New(int64(len(src)), 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: int64(len(src)) - off, Src: bytes.NewReader(src), Off: off}, nil
+	})
+	for _, jobs := range []int{1, 4} {
+		target := &packedTarget{unit: unit, got: map[int64]string{}}
+		n, err := diskcopy.Run(t.Context(), d, target,
+			diskcopy.Options{Jobs: jobs, Pack: func(p []byte, off int64) ([]byte, error) {
+				return fmt.Appendf(nil, "%d bytes at %d sum %d", len(p), off, sum(p)), nil
+			}})
+		require.NoError(t, err)
+		require.Equal(t, int64(5*unit+777), n, "what was written counts in bytes of the disk")
+		require.Equal(t, []int64{
+			0, unit, 7 * unit, diskcopy.ChunkSize + 3*unit, 4*diskcopy.ChunkSize - unit,
+			5*diskcopy.ChunkSize + 3*unit,
+		}, target.order)
+		for off, packed := range target.got {
+			end := min(off+unit, int64(len(src)))
+			require.Equal(t, fmt.Sprintf("%d bytes at %d sum %d", end-off, off, sum(src[off:end])), packed)
+		}
+		require.Len(t, target.got, 6)
+	}
+}
+
+func sum(b []byte) (n int) {
+	for _, x := range b {
+		n += int(x)
+	}
+	return n
+}
+
+type packedTarget struct {
+	unit  int64
+	mu    sync.Mutex
+	order []int64
+	got   map[int64]string
+}
+
+func (t *packedTarget) Unit() int64 { return t.unit }
+
+func (t *packedTarget) Reserve(off, _ int64) error {
+	t.order = append(t.order, off)
+	return nil
+}
+
+func (t *packedTarget) WriteAt(p []byte, off int64) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.got[off] = string(p)
+	return len(p), nil
+}
+
+// What cannot be read has no digest, and what cannot be packed is not copied.
+func TestDigestAndPackFail(t *testing.T) {
+	bad := errors.New("marker")
+	s := source{size: mib, data: []disk.Range{{Len: mib}}, fail: func(int64) error { return bad }}
+	_, err := diskcopy.Digest(t.Context(), s.disk(), diskcopy.Options{})
+	require.ErrorIs(t, err, bad)
+	broken := disk.New(mib, 512, func(int64) (disk.Run, error) { return disk.Run{}, bad })
+	_, err = diskcopy.Digest(t.Context(), broken, diskcopy.Options{})
+	require.ErrorIs(t, err, bad)
+	_, err = diskcopy.Size(t.Context(), 0, broken)
+	require.ErrorIs(t, err, bad)
+	_, err = diskcopy.Run(t.Context(), disktest.Memory([]byte("data")), disktest.NewRecorder(mib, 64*kib),
+		diskcopy.Options{Pack: func([]byte, int64) ([]byte, error) { return nil, bad }})
+	require.ErrorIs(t, err, bad)
+}
+
+// A digest tells disks apart by every byte, by their size and by the place of their data, and not by their holes.
+func TestDigest(t *testing.T) {
+	digest := func(b []byte) diskcopy.Sum {
+		s, err := diskcopy.Digest(t.Context(), disktest.Memory(b), diskcopy.Options{})
+		require.NoError(t, err)
+		return s
+	}
+	base := make([]byte, 4*mib)
+	base[mib+5], base[3*mib] = 1, 2
+	want := digest(base)
+	require.Equal(t, want, digest(bytes.Clone(base)))
+	for name, change := range map[string]func([]byte) []byte{
+		"a byte":  func(b []byte) []byte { b[4*mib-1] = 1; return b },
+		"size":    func(b []byte) []byte { return b[:4*mib-512] },
+		"a place": func(b []byte) []byte { b[2*mib+5], b[mib+5] = 1, 0; return b },
+	} {
+		require.NotEqual(t, want, digest(change(bytes.Clone(base))), name)
+	}
 }
