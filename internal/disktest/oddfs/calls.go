@@ -89,8 +89,8 @@ func (j *Journal) Ignored() {
 	j.ignored[fmt.Sprintf("%s #%d", j.failed.of(), j.failed.nth)] = true
 }
 
-// RequireNoticed requires that no more calls fail without an effect than a test has as known: so many of a kind ("open"),
-// or of a kind on the files of a pattern ("open vm.*").
+// RequireNoticed requires that no more calls fail without an effect than a test has as known: so many of a kind
+// ("open"), or of a kind on the files of a pattern ("open vm.*").
 func (j *Journal) RequireNoticed(t testing.TB, known map[string]int) {
 	t.Helper()
 	left := maps.Clone(known)

@@ -312,12 +312,14 @@ func TestOutputsThatAFileSystemRefuses(t *testing.T) {
 		says string
 		left []string
 	}{
-		"locked by another": {oddfs.Failing("lock", syscall.EAGAIN), "in use by another run", []string{".out.vmdk.partial"}},
-		"made by another":   {oddfs.Failing("create .out.vmdk.partial", syscall.EEXIST), "in use by another run", nil},
-		"not to be made":    {oddfs.Failing("create .out.vmdk.partial", syscall.EACCES), "create ", nil},
-		"no trial":          {oddfs.Failing("create .out.vmdk.trial", syscall.EACCES), "create ", nil},
-		"not to be read":    {oddfs.Failing("read", syscall.EIO), "read back ", nil},
-		"no names":          {oddfs.Failing("rename2", syscall.EIO), "rename ", nil},
+		"locked by another": {
+			oddfs.Failing("lock", syscall.EAGAIN), "in use by another run", []string{".out.vmdk.partial"},
+		},
+		"made by another": {oddfs.Failing("create .out.vmdk.partial", syscall.EEXIST), "in use by another run", nil},
+		"not to be made":  {oddfs.Failing("create .out.vmdk.partial", syscall.EACCES), "create ", nil},
+		"no trial":        {oddfs.Failing("create .out.vmdk.trial", syscall.EACCES), "create ", nil},
+		"not to be read":  {oddfs.Failing("read", syscall.EIO), "read back ", nil},
+		"no names":        {oddfs.Failing("rename2", syscall.EIO), "rename ", nil},
 		"no names without flags": {
 			oddfs.Failing("rename2", syscall.EINVAL, "rename", syscall.EIO), "rename ", nil,
 		},
