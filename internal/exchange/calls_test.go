@@ -14,21 +14,12 @@ import (
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 )
 
-// failing has operations, in turn with their errors, fail.
-func failing(pairs ...any) oddfs.Manners {
-	m := oddfs.Manners{Fail: map[string]syscall.Errno{}}
-	for i := 0; i < len(pairs); i += 2 {
-		m.Fail[pairs[i].(string)] = pairs[i+1].(syscall.Errno)
-	}
-	return m
-}
-
 // manners are those of file systems that lack calls of an exchange.
 var manners = map[string]oddfs.Manners{
-	"no links":                {Fail: map[string]syscall.Errno{"link": syscall.EPERM}},
-	"neither links nor flags": failing("link", syscall.EPERM, "rename2", syscall.EINVAL),
-	"no folders are synced":   failing("fsyncdir", syscall.EINVAL),
-	"no locks":                failing("lock", syscall.ENOLCK),
+	"no links":                oddfs.Failing("link", syscall.EPERM),
+	"neither links nor flags": oddfs.Failing("link", syscall.EPERM, "rename2", syscall.EINVAL),
+	"no folders are synced":   oddfs.Failing("fsyncdir", syscall.EINVAL),
+	"no locks":                oddfs.Failing("lock", syscall.ENOLCK),
 	"calls are interrupted":   {Interrupted: true},
 	"case does not count":     {Caseless: true},
 }

@@ -213,20 +213,12 @@ func (k kind) kept(name string) string {
 }
 
 // commands go on from an exchange.
-var commands = map[string]func(h *journal.Held) (journal.Done, error){
-	"resume": func(h *journal.Held) (journal.Done, error) {
-		return exchange.Resume(context.Background(), h, exchange.Options{})
-	},
-	"undo": func(h *journal.Held) (journal.Done, error) {
-		return exchange.Undo(context.Background(), h, exchange.Options{})
-	},
-	"finish": func(h *journal.Held) (journal.Done, error) {
-		return exchange.Finish(context.Background(), h, exchange.Options{})
-	},
+var commands = map[string]func(context.Context, *journal.Held, exchange.Options) (journal.Done, error){
+	"resume": exchange.Resume, "undo": exchange.Undo, "finish": exchange.Finish,
 }
 
-// run runs a command on the disk.
-func (k kind) run(dir, command string) (d journal.Done, err error) {
+// goOn runs a command on the disk of a folder with options.
+func (k kind) goOn(dir, command string, o exchange.Options) (d journal.Done, err error) {
 	h, err := journal.Hold(filepath.Join(dir, k.main), "")
 	if err != nil {
 		return d, err
@@ -234,8 +226,13 @@ func (k kind) run(dir, command string) (d journal.Done, err error) {
 	if h.Journal == nil { // it was not begun
 		return d, errors.Join(h.Remove(), h.Close(), fs.ErrNotExist)
 	}
-	d, err = commands[command](h)
+	d, err = commands[command](context.Background(), h, o)
 	return d, errors.Join(err, h.Close())
+}
+
+func (k kind) command(dir, command string, force bool) error {
+	_, err := k.goOn(dir, command, exchange.Options{Force: force})
+	return err
 }
 
 // sums returns the digests of the bytes and the modes of the files of a folder.

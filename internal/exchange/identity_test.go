@@ -32,6 +32,8 @@ var pairs sync.Map
 // same partitions, and nothing else in common.
 func pair(t *testing.T, name string, start uint32) []byte {
 	t.Helper()
+	disktest.Tool(t, "mkfs.fat")
+	disktest.Tool(t, "mkfs.ext4")
 	made, _ := pairs.LoadOrStore(fmt.Sprint(name, start), sync.OnceValue(func() []byte {
 		return makePair(t, name, start)
 	}))
@@ -80,8 +82,6 @@ func put(off int64, b ...byte) func(d forge.Bytes) {
 // other disk.
 func TestAnotherDiskAtThePath(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "mkfs.fat")
-	disktest.Tool(t, "mkfs.ext4")
 	fat, ext := int64(2048*sectorSize), int64((secondAligned+2048)*sectorSize)
 	for name, c := range map[string]struct {
 		do   func(t *testing.T, d forge.Bytes)
@@ -138,8 +138,6 @@ func TestAnotherDiskAtThePath(t *testing.T) {
 // TestFirstSignature has Windows give the disk its signature: a finish goes on.
 func TestFirstSignature(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "mkfs.fat")
-	disktest.Tool(t, "mkfs.ext4")
 	k, dir := pairExchanged(t, "unsigned")
 	disktest.WriteAt(t, filepath.Join(dir, k.main), 0x1b8, []byte{1, 2, 3, 4})
 	require.NoError(t, k.command(dir, "finish", false))
@@ -149,8 +147,6 @@ func TestFirstSignature(t *testing.T) {
 // TestHalfADisk zeroes one of two volumes of the disk that stays: no command goes on, whatever is accepted.
 func TestHalfADisk(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "mkfs.fat")
-	disktest.Tool(t, "mkfs.ext4")
 	for command, start := range map[string]int64{"undo": 63, "finish": 2048} {
 		for part, from := range map[string]int64{"1": start, "2": secondAligned + start} {
 			for _, force := range []bool{false, true} {
@@ -191,8 +187,6 @@ func TestFileThatNothingIdentifies(t *testing.T) {
 // TestAnotherGPT gives a GPT, or an entry of it, another GUID.
 func TestAnotherGPT(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "mkfs.fat")
-	disktest.Tool(t, "sgdisk")
 	k := made["raw"].kind
 	v := disktest.Blank(t, "volume", volumeOnDisk*sectorSize)
 	disktest.Run(t, "mkfs.fat", "-F", "16", "-s", "1", v)
@@ -228,8 +222,6 @@ func TestAnotherGPT(t *testing.T) {
 // compared.
 func TestJournalWithoutIdentifiers(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "mkfs.fat")
-	disktest.Tool(t, "mkfs.ext4")
 	for _, command := range []string{"undo", "finish"} {
 		k, dir := pairExchanged(t, "ours")
 		path := filepath.Join(dir, k.main)
@@ -267,7 +259,6 @@ func TestSuperblocksAreNotEnough(t *testing.T) {
 		"mkfs.ext4": {[]string{"-q", "-F"}, 0x83, 2048},
 		"mkntfs":    {[]string{"-F", "-Q", "-q", "-s", "512"}, 7, 512},
 	} {
-		disktest.Tool(t, mkfs)
 		v := disktest.Blank(t, "volume", volumeSectors*sectorSize)
 		disktest.Run(t, mkfs, append(c.args, v)...)
 		for command, start := range map[string]uint32{"undo": 63, "finish": 2048} {

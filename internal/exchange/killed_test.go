@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 	} else {
-		_, err = k.run(args[2], args[0])
+		err = k.command(args[2], args[0], false)
 	}
 	if err != nil {
 		fmt.Fprint(os.Stderr, err)
@@ -172,7 +172,7 @@ func (k kind) requireGoesOn(t *testing.T, dir string, before map[string]string, 
 	t.Helper()
 	left := disktest.Names(t, dir)
 	require.Contains(t, []string{"old", "new"}, shows(t, filepath.Join(dir, k.main)), "%s: %q", when, left)
-	_, err := k.run(dir, command)
+	err := k.command(dir, command, false)
 	if errors.Is(err, fs.ErrNotExist) { // the journal is not there yet, or no more
 		now := sums(t, dir)
 		for n, sum := range before {
@@ -210,12 +210,12 @@ func TestCopyWrittenAfterAKill(t *testing.T) {
 		disktest.WriteAt(t, written, 0, []byte("guest"))
 		before := sums(t, dir)
 		for _, command := range []string{"resume", "undo"} {
-			_, err := k.run(dir, command)
+			err := k.command(dir, command, false)
 			require.ErrorContains(t, err, "was written since the exchange began", command)
 			require.Equal(t, before, sums(t, dir))
 		}
 		require.NoError(t, os.Rename(written, filepath.Join(dir, "mine")))
-		_, err := k.run(dir, "undo")
+		err := k.command(dir, "undo", false)
 		require.NoError(t, err)
 		require.Equal(t, "old", shows(t, filepath.Join(dir, k.main)))
 		require.FileExists(t, filepath.Join(dir, "mine"))

@@ -75,6 +75,8 @@ var images sync.Map
 // putImage puts the files of a disk with one partition into a folder.
 func putImage(t *testing.T, dir, format string, start uint32) {
 	t.Helper()
+	disktest.Tool(t, "qemu-img")
+	disktest.Tool(t, "mkfs.fat")
 	m := made[format]
 	files := sync.OnceValue(func() map[string][]byte {
 		in, raw := t.TempDir(), filepath.Join(t.TempDir(), "raw")
@@ -205,28 +207,10 @@ var damages = map[string]struct {
 	}, flat: true},
 }
 
-// command runs a command on the disk of a folder.
-func (k kind) command(dir, command string, force bool) error {
-	h, err := journal.Hold(filepath.Join(dir, k.main), "")
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	o := exchange.Options{Force: force}
-	if command == "undo" {
-		_, err = exchange.Undo(context.Background(), h, o)
-	} else {
-		_, err = exchange.Finish(context.Background(), h, o)
-	}
-	return err
-}
-
 // TestWayBackProvesWhatStays has each file of the side that is to stay damaged: neither command removes the other side
 // then, and --force goes on only where a sound disk stays.
 func TestWayBackProvesWhatStays(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	disktest.Tool(t, "mkfs.fat")
 	for format, m := range made {
 		for what, x := range damages {
 			if x.flat && sparse(format) {
@@ -275,8 +259,6 @@ func look(t *testing.T, dir string) map[string]string {
 // without --force. An undo asks for it.
 func TestGuestsOfTheCopyAreNormal(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	disktest.Tool(t, "mkfs.fat")
 	m := made["raw"]
 	guest := func() (dir string) {
 		dir = exchanged(t, "raw")
@@ -300,8 +282,6 @@ func TestGuestsOfTheCopyAreNormal(t *testing.T) {
 // aligned disk for it. Both ask for --force.
 func TestGuestOfTheOriginal(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	disktest.Tool(t, "mkfs.fat")
 	m := made["raw"]
 	dir := exchanged(t, "raw")
 	path := filepath.Join(dir, m.kept(m.main))
@@ -319,8 +299,6 @@ func TestGuestOfTheOriginal(t *testing.T) {
 // TestSwappedSides has the two disks change their names: neither command takes one for the other.
 func TestSwappedSides(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	disktest.Tool(t, "mkfs.fat")
 	m := made["raw"]
 	for _, command := range []string{"undo", "finish"} {
 		dir := exchanged(t, "raw")
@@ -374,8 +352,6 @@ func TestPackagesProveWhatStays(t *testing.T) {
 // TestDamagedGrains damages the compressed data of one grain, which neither map nor table nor times of the file show.
 func TestDamagedGrains(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	disktest.Tool(t, "mkfs.fat")
 	m := made["stream"]
 	for command, path := range map[string]string{"undo": m.kept(m.main), "finish": m.main} {
 		for _, force := range []bool{false, true} {
@@ -403,8 +379,6 @@ func requireSpoiled(t *testing.T, path string) {
 // asks for --force.
 func TestNoGuestWritesToAPackage(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	disktest.Tool(t, "mkfs.fat")
 	stream := func() string { return exchanged(t, "stream") }
 	pack := func() string {
 		dir, _ := kinds["ova"].fresh(t)
@@ -431,7 +405,6 @@ func TestNoGuestWritesToAPackage(t *testing.T) {
 // names its own file: under its kept name that is no other user of the file.
 func TestPackagesOfDisksThatNameThemselves(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "qemu-img")
 	k := kinds["ovf"]
 	dir, _ := k.fresh(t)
 	const member = "vm-disk1.img"
@@ -448,7 +421,7 @@ func TestPackagesOfDisksThatNameThemselves(t *testing.T) {
 	before := sums(t, dir)
 	_, err := k.publish(dir)
 	require.NoError(t, err)
-	_, err = k.run(dir, "undo")
+	err = k.command(dir, "undo", false)
 	require.NoError(t, err)
 	require.Equal(t, before[member], sums(t, dir)[member])
 }
@@ -456,8 +429,6 @@ func TestPackagesOfDisksThatNameThemselves(t *testing.T) {
 // TestInternalSnapshotsAreKept keeps an original whose internal snapshots its copy lacks, unless they are given up.
 func TestInternalSnapshotsAreKept(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	disktest.Tool(t, "mkfs.fat")
 	m, dir, other := made["qcow2"], t.TempDir(), t.TempDir()
 	putImage(t, dir, "qcow2", 63)
 	putImage(t, other, "qcow2", 2048)
@@ -475,8 +446,6 @@ func TestInternalSnapshotsAreKept(t *testing.T) {
 // TestEndedLookIsNoDamage ends the run while the data of the disk that stays are read: nothing is said of the disk.
 func TestEndedLookIsNoDamage(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	disktest.Tool(t, "mkfs.fat")
 	m := made["stream"]
 	dir := exchanged(t, "stream")
 	before := look(t, dir)

@@ -85,7 +85,7 @@ func TestOthersKeepTheirTimes(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, was["other"], look("other"), name)
 		require.Equal(t, was[data], look(k.kept(data)), name)
-		_, err = k.run(dir, "undo")
+		err = k.command(dir, "undo", false)
 		require.NoError(t, err)
 		require.Equal(t, was["other"], look("other"), name)
 		require.Equal(t, was[data], look(data), name)
@@ -119,7 +119,7 @@ func TestGuestRunsFromTheOriginal(t *testing.T) {
 			}
 		}
 		require.NoError(t, f.Close())
-		_, err = k.run(dir, "undo")
+		err = k.command(dir, "undo", false)
 		require.NoError(t, err)
 	}
 }
@@ -127,8 +127,6 @@ func TestGuestRunsFromTheOriginal(t *testing.T) {
 // TestFoldersThatAreNotSearched closes a folder below that of the disk: the commands name it, and go on.
 func TestFoldersThatAreNotSearched(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	disktest.Tool(t, "mkfs.fat")
 	for _, command := range []string{"undo", "finish"} {
 		dir := exchanged(t, "raw")
 		closed := filepath.Join(dir, "sub", "closed")

@@ -115,7 +115,7 @@ func TestNoLinksAreNoted(t *testing.T) {
 	t.Parallel()
 	k := kinds["raw"]
 	dir, _ := k.fresh(t)
-	r, err := k.publish(oddfs.Mount(t, dir, failing("link", syscall.EPERM, "rename2", syscall.EINVAL)))
+	r, err := k.publish(oddfs.Mount(t, dir, oddfs.Failing("link", syscall.EPERM, "rename2", syscall.EINVAL)))
 	require.NoError(t, err)
 	require.Len(t, r.Notes, 1)
 	require.Equal(t, "replaced-no-links", r.Notes[0].Code)
@@ -219,7 +219,7 @@ func TestPackagesInUse(t *testing.T) {
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
 		require.NoError(t, err)
 		require.NoError(t, sys.Of(f).LockByte(sys.Exclusive, 101))
-		_, err = k.run(dir, "undo")
+		err = k.command(dir, "undo", false)
 		if name == "data.bin" { // no disk
 			require.NoError(t, err)
 		} else {
@@ -231,11 +231,11 @@ func TestPackagesInUse(t *testing.T) {
 	_, err := k.publish(dir)
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(filepath.Join(dir, "vm-disk1.img")))
-	_, err = k.run(dir, "finish")
+	err = k.command(dir, "finish", false)
 	require.ErrorContains(t, err, "the original is all there is")
 	require.FileExists(t, filepath.Join(dir, "vm.orig-disk1.img"))
 	imagetest.Write(t, dir, "vm.cert", []byte("of the user"))
-	_, err = k.run(dir, "undo")
+	err = k.command(dir, "undo", false)
 	require.ErrorContains(t, err, "is not a file of the exchange")
 }
 

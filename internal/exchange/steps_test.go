@@ -10,13 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -304,27 +302,6 @@ func TestFolderKeepsItsFiles(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = exec.Command(chattr, "-a", s.dir).Run() })
 		require.ErrorContains(t, step(s), "remove", name)
-	}
-}
-
-// Where a file system has no hard links, or neither these nor exchanges of names, names are given one after the other.
-func TestStepsWithoutLinks(t *testing.T) {
-	t.Parallel()
-	for name, fail := range map[string]map[string]syscall.Errno{
-		"no links":                {"link": syscall.EPERM},
-		"neither links nor flags": {"link": syscall.EPERM, "rename2": syscall.EINVAL},
-	} {
-		for _, several := range []bool{false, true} {
-			s := beginIn(t, oddfs.Mount(t, t.TempDir(), oddfs.Manners{Fail: fail}), several)
-			before := s.source()
-			s.exchanged()
-			require.Equal(t, several || len(fail) > 1, s.d.bare, name)
-			kept := map[bool]string{true: "data", false: "vm"}[several]
-			require.Equal(t, "old "+kept, s.files()[kept+".orig"], name)
-			_, err := Undo(t.Context(), s.Held, Options{})
-			require.NoError(t, err, name)
-			require.Equal(t, before, s.files(), name)
-		}
 	}
 }
 

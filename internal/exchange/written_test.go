@@ -46,7 +46,7 @@ func TestGuestWroteInTheMiddle(t *testing.T) {
 		killAt(t, strace, c.step, c.kind, dir, c.at)
 		c.do(t, dir)
 		before := disktest.Names(t, dir)
-		_, err := k.run(dir, c.command)
+		err := k.command(dir, c.command, false)
 		require.ErrorContains(t, err, c.says, "%s of %s at %v", c.step, c.kind, c.at)
 		require.Equal(t, before, disktest.Names(t, dir), "%s of %s at %v", c.step, c.kind, c.at)
 	}
@@ -91,9 +91,9 @@ func TestOriginalWasRemoved(t *testing.T) {
 		for _, n := range k.old {
 			require.NoError(t, os.Remove(filepath.Join(dir, k.kept(n))))
 		}
-		_, err = k.run(dir, "undo")
+		err = k.command(dir, "undo", false)
 		require.ErrorContains(t, err, "trueup finish --force")
-		_, err = k.run(dir, "finish")
+		err = k.command(dir, "finish", false)
 		require.ErrorContains(t, err, "is gone")
 		h, err := journal.Hold(filepath.Join(dir, k.main), "")
 		require.NoError(t, err)
@@ -118,9 +118,9 @@ func TestCopyWasRemoved(t *testing.T) {
 		for _, n := range k.new {
 			require.NoError(t, os.Remove(filepath.Join(dir, n)))
 		}
-		_, err = k.run(dir, "finish")
+		err = k.command(dir, "finish", false)
 		require.ErrorContains(t, err, "the original is all there is", name)
-		_, err = k.run(dir, "undo")
+		err = k.command(dir, "undo", false)
 		require.NoError(t, err, name)
 		require.Equal(t, before, sums(t, dir), name)
 	}
@@ -134,7 +134,7 @@ func TestKeptDescriptorWasReplaced(t *testing.T) {
 	_, err := k.publish(dir)
 	require.NoError(t, err)
 	imagetest.Write(t, dir, "vm.orig.vmdk", []byte("a file of the user's"))
-	_, err = k.run(dir, "finish")
+	err = k.command(dir, "finish", false)
 	require.ErrorContains(t, err, "was written since the exchange")
 	require.FileExists(t, filepath.Join(dir, "vm.orig.vmdk"))
 }
@@ -151,9 +151,9 @@ func TestFinishOfAnotherDisk(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "copy")
 		require.NoError(t, os.CopyFS(dir, os.DirFS(from)))
 		before := sums(t, dir)
-		_, err = k.run(dir, "undo")
+		err = k.command(dir, "undo", false)
 		require.ErrorContains(t, err, "is another file than the one that was kept", name)
-		_, err = k.run(dir, "finish")
+		err = k.command(dir, "finish", false)
 		require.ErrorContains(t, err, "is another file than the one that was kept; give --force", name)
 		h, err := journal.Hold(filepath.Join(dir, k.main), "")
 		require.NoError(t, err)
