@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -18,7 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	bench "github.com/trueup/trueup/internal/bench"
 	gauge "github.com/trueup/trueup/internal/bench/measured"
-	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -90,6 +88,9 @@ func schemaOf(t testing.TB, object any) string {
 	t.Helper()
 	fields, ok := object.(map[string]any)
 	require.True(t, ok, "an object is wanted: %v", object)
+	if fields["event"] == "progress" {
+		return "progress.json"
+	}
 	if event, ok := fields["event"].(string); ok && slices.Contains([]any{"scan", "report"}, fields["command"]) {
 		return "scan-" + event + ".json"
 	}
@@ -113,135 +114,23 @@ func schemaOf(t testing.TB, object any) string {
 	return command + ".json"
 }
 
-// jsonCases are commands that, between them, print every kind of object.
-func jsonCases(t *testing.T) map[string][]string {
+// requireStrict requires that the schemas of the objects on standard output forbid an unknown field in each place and
+// the lack of a required one, and that one object alone has the exit code.
+func requireStrict(t testing.TB, code int, stdout string) {
 	t.Helper()
-	source, aligned := sampleDisk(t), sampleDisk(t)
-	fresh := func() string { return filepath.Join(t.TempDir(), "aligned.vmdk") }
-	require.Equal(t, 0, trueup(t, "align", "--force", source, aligned).code)
-	broken := filepath.Join(t.TempDir(), "broken.raw")
-	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", source, broken).code)
-	unbootable := filepath.Join(t.TempDir(), "unbootable.raw")
-	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", source, unbootable).code)
-	disktest.WriteAt(t, unbootable, 0, noise("unknown code", 64))
-	bare := filepath.Join(t.TempDir(), "bare.raw")
-	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", source, bare).code)
-	disktest.WriteAt(t, bare, 0, readAt(t, bare, trackSectors*sectorSize, 2<<20)) // the NTFS alone
-	disktest.WriteAt(t, broken, mbrEntryAt+12, []byte{0xff, 0xff, 0xff, 0xff})    // the partition ends behind the disk
-	blank, unknown := filepath.Join(t.TempDir(), "blank.raw"), filepath.Join(t.TempDir(), "unknown.raw")
-	require.NoError(t, os.WriteFile(blank, make([]byte, 1<<20), 0o600))
-	require.NoError(t, os.WriteFile(unknown, noise("unknown", 1<<20), 0o600))
-	packed := twoDisks(t).ova(t)
-	packedAligned, packedBroken := filepath.Join(t.TempDir(), "aligned.ova"), twoDisks(t)
-	require.Equal(t, 0, trueup(t, "align", packed, packedAligned).code)
-	packedBroken.text = strings.Replace(packedBroken.text, `ovf:id="file2"`, `ovf:id="file2" ovf:compression="gzip"`, 1)
-	freshOVA := func() string { return filepath.Join(t.TempDir(), "copy.ova") }
-	return map[string][]string{
-		"package, inspect":              {"inspect", packed},
-		"package, inspect, malformed":   {"inspect", packedBroken.ova(t)},
-		"package, align":                {"align", packed, freshOVA()},
-		"package, align, skipped":       {"align", "--skip-aligned", packedAligned, freshOVA()},
-		"package, convert":              {"convert", packed, freshOVA()},
-		"package, verify":               {"verify", packed, packedAligned},
-		"package, verify, different":    {"verify", packedAligned, packed},
-		"package, plan of one disk":     {"plan", packed + "!disk1.vmdk"},
-		"package, plan":                 {"plan", packed},
-		"inspect, misaligned":           {"inspect", source},
-		"inspect, with impacts":         {"inspect", "--impact", source},
-		"inspect, fragmentation":        {"inspect", "--fragmentation", source},
-		"inspect, a storage apart":      {"inspect", "--impact", "--storage", "flasharray", source},
-		"inspect, larger blocks below":  {"inspect", "--boundary", "4K", "--storage", "128K", "--list", aligned},
-		"inspect, aligned":              {"inspect", aligned},
-		"inspect, below the boundary":   {"inspect", "--boundary", "16M", aligned},
-		"inspect, a volume alone":       {"inspect", bare},
-		"inspect, blank":                {"inspect", blank},
-		"inspect, unknown":              {"inspect", unknown},
-		"inspect, unknown, accepted":    {"inspect", "--allow-unknown", unknown},
-		"scan, nothing to judge":        {"scan", blank, unknown},
-		"inspect, malformed":            {"inspect", broken},
-		"plan":                          {"plan", source},
-		"plan, nothing moves":           {"plan", aligned},
-		"plan, data only":               {"plan", "--data-only", source},
-		"align, data only":              {"align", "--data-only", source, fresh()},
-		"plan, refused":                 {"plan", unbootable},
-		"align":                         {"align", source, fresh()},
-		"align, structures only":        {"align", "--verify", "structure", source, fresh()},
-		"align, nothing moves":          {"align", aligned, fresh()},
-		"align, skipped":                {"align", "--skip-aligned", aligned, fresh()},
-		"align, refused":                {"align", unbootable, fresh()},
-		"convert":                       {"convert", "--to", "raw", source, fresh()},
-		"verify, equal":                 {"verify", source, aligned},
-		"verify, different":             {"verify", aligned, source},
-		"version":                       {"version"},
-		"error, no such file":           {"inspect", "absent.vmdk"},
-		"scan":                          {"scan", source, aligned, unbootable, packed, filepath.Dir(broken)},
-		"scan, check":                   {"scan", "--check", source, aligned, blank},
-		"scan, nothing there":           {"scan", "absent.vmdk"},
-		"scan, packages":                {"scan", packedBroken.ova(t), packedAligned},
-		"scan, no path":                 {"scan"},
-		"scan, no level":                {"scan", "--fail-on", "soon", source},
-		"error, too few arguments":      {"align", source},
-		"error, unknown command":        {"frobnicate"},
-		"error, dest exists":            {"align", source, aligned},
-		"error, dest is the source":     {"align", source, source},
-		"error, no such partition":      {"plan", "--partition", "7", source},
-		"error, a format it is not":     {"inspect", "--format", "raw", source},
-		"error, a folder and no image":  {"inspect", t.TempDir()},
-		"error, the table is malformed": {"align", broken, fresh()},
+	var objects []map[string]any
+	for all := json.NewDecoder(strings.NewReader(stdout)); all.More(); {
+		var object map[string]any
+		require.NoError(t, all.Decode(&object))
+		objects = append(objects, object)
+		strict(t, schemaOf(t, object), object)
+	}
+	if said, ok := objects[0]["exit_code"]; ok && len(objects) == 1 {
+		require.InDelta(t, code, said, 0)
 	}
 }
 
-// TestJSONMatchesSchemas holds every kind of JSON output against its schema. The other tests of this package do the
-// same for
-// all that they call.
-func TestJSONMatchesSchemas(t *testing.T) {
-	t.Parallel()
-	used := map[string]bool{}
-	for name, args := range jsonCases(t) {
-		t.Run(name, func(t *testing.T) {
-			r := trueup(t, append(args, "-o", "json")...)
-			objects := []string{r.stdout}
-			if args[0] == "scan" && strings.Contains(r.stdout, `"event"`) {
-				objects = slices.Collect(strings.Lines(r.stdout))
-			}
-			for _, text := range objects {
-				validate(t, text)
-				var object map[string]any
-				require.NoError(t, json.Unmarshal([]byte(text), &object))
-				used[schemaOf(t, object)] = true
-				if code, ok := object["exit_code"]; ok {
-					require.InDelta(t, r.code, code, 0)
-				}
-				requireStrict(t, schemaOf(t, object), object)
-			}
-		})
-	}
-	require.ElementsMatch(t, []string{
-		"inspect.json", "plan.json", "align.json", "verify.json", "convert.json", "version.json", "error.json",
-		"package-inspect.json", "package-align.json", "package-convert.json", "package-verify.json", "scan-image.json",
-		"scan-summary.json",
-	}, slices.Collect(maps.Keys(used)))
-}
-
-// Of several images each is an object of its own, that of its kind, in a line.
-func TestSeveralMatchSchemas(t *testing.T) {
-	t.Parallel()
-	var used []string
-	args := []string{"inspect", "--json", sampleDisk(t), "absent.vmdk", twoDisks(t).ova(t)}
-	r := trueup(t, args...)
-	require.Equal(t, 1, r.code)
-	for line := range strings.Lines(r.stdout) {
-		object, err := jsonschema.UnmarshalJSON(strings.NewReader(line))
-		require.NoError(t, err)
-		used = append(used, schemaOf(t, object))
-	}
-	validateOutput(t, args, r.stdout)
-	require.Equal(t, []string{"inspect.json", "error.json", "package-inspect.json"}, used)
-}
-
-// requireStrict proves that the schema forbids what it should: a field that is not known, wherever it stands, and the
-// lack of one that is required.
-func requireStrict(t *testing.T, schema string, object map[string]any) {
+func strict(t testing.TB, schema string, object map[string]any) {
 	t.Helper()
 	s := schemaNamed(t, schema)
 	for place, part := range objectsIn("", object) {
@@ -279,9 +168,8 @@ func objectsIn(place string, value any) map[string]map[string]any {
 	return found
 }
 
-// TestSchemasNameEveryField compares the fields of the Go structures with those of the schemas, so that a field which
-// no
-// test disk happens to need is not forgotten.
+// TestSchemasNameEveryField compares the fields of the Go structures with those of the schemas, so that a field that
+// no disk of a test needs is not forgotten.
 func TestSchemasNameEveryField(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]any{
@@ -359,29 +247,4 @@ func jsonFields(structure reflect.Type) (all, always []string) {
 		}
 	}
 	return all, always
-}
-
-// TestProgressMatchesSchema is about the one JSON output that goes to standard error.
-func TestProgressMatchesSchema(t *testing.T) {
-	t.Parallel()
-	source := sampleDisk(t)
-	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
-	for _, args := range [][]string{{"align", source, dest}, {"verify", source, dest}} {
-		r := trueup(t, append(args, "--progress", "json")...)
-		require.Equal(t, 0, r.code, r.stderr)
-		lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")
-		for _, line := range lines {
-			object, err := jsonschema.UnmarshalJSON(strings.NewReader(line))
-			require.NoError(t, err, line)
-			require.NoError(t, schemaNamed(t, "progress.json").Validate(object), line)
-		}
-		var last struct {
-			Command string `json:"command"`
-			Done    int64  `json:"done_bytes"`
-			Total   int64  `json:"total_bytes"`
-		}
-		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
-		require.Equal(t, args[0], last.Command)
-		require.Equal(t, last.Total, last.Done, "the last line tells the end")
-	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -49,6 +50,8 @@ var scriptCommands = map[string]func(s *script, args []string){
 	"same":    (*script).same,
 	"settle":  func(s *script, _ []string) { disktest.WaitSettled(s.t, s.MkAbs(".")) },
 	"tool":    (*script).tool,
+	"wrong":   (*script).wrong,
+	"put":     (*script).put,
 }
 
 // TestScripts runs testdata/script; CONTRIBUTING.md lists the commands.
@@ -71,6 +74,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata/script", RequireUniqueNames: true, Cmds: commands,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", bin+string(filepath.ListSeparator)+env.Getenv("PATH"))
+			env.Setenv("BIN", bin) // the folder of trueup alone
 			env.Values[scriptKey{}] = &script{t: env.T().(testing.TB), kept: map[string]map[string]string{}}
 			return nil
 		},
@@ -117,6 +121,17 @@ func (s *script) run(want int, args []string) {
 	}
 	if wantsJSON(args) {
 		validateOutput(s.t, args, s.ReadFile("stdout"))
+		requireStrict(s.t, code, s.ReadFile("stdout"))
+	}
+}
+
+// wrong ARG…: trueup refuses a command line, without and with --json at either end.
+func (s *script) wrong(args []string) {
+	s.run(64, args)
+	s.refused([]string{""})
+	for _, where := range []int{len(args), 0} {
+		s.run(64, slices.Insert(slices.Clone(args), where, "--json"))
+		s.json([]string{"/error/code", "usage"})
 	}
 }
 
@@ -267,6 +282,18 @@ func (s *script) noise(args []string) {
 	size, err := units.Parse(args[1])
 	s.Check(err)
 	s.Check(os.WriteFile(s.place(args[0]), noise(args[0], int(size)), 0o644))
+}
+
+// put FILE OFFSET HEX: overwrites bytes.
+func (s *script) put(args []string) {
+	if len(args) != 3 {
+		s.Fatalf("usage: put FILE OFFSET HEX")
+	}
+	off, err := strconv.ParseInt(args[1], 10, 64)
+	s.Check(err)
+	b, err := hex.DecodeString(args[2])
+	s.Check(err)
+	disktest.WriteAt(s.t, s.MkAbs(args[0]), off, b)
 }
 
 // package FILE: the OVA or, in a folder of its own, the OVF of twoDisks.
