@@ -61,30 +61,6 @@ func TestBench(t *testing.T) {
 	require.Empty(t, left)
 }
 
-func TestBenchUsage(t *testing.T) {
-	t.Parallel()
-	folder := t.TempDir()
-	file := filepath.Join(folder, "image")
-	require.NoError(t, os.WriteFile(file, []byte("x"), 0o600))
-	for want, args := range map[string][]string{
-		`--progress "x"`:                      {"--progress", "x", folder},
-		`--output "csv"`:                      {"-o", "csv", folder},
-		`size "63.5K": want`:                  {"--starts", "63.5K", folder},
-		`size "": want`:                       {"--starts", "64K,", folder},
-		"--starts 1 KiB, want":                {"--starts", "64K,1000", folder},
-		"is no folder":                        {file},
-		"unknown flag: --workload, which was": {"--workload", file, folder},
-		"unknown flag: --jobs, which was":     {"--jobs", "2", folder},
-	} {
-		r := trueup(t, append([]string{"bench"}, args...)...)
-		if strings.HasPrefix(want, "--starts 1 KiB") {
-			want = "--starts 1000 B, want multiples of 512 bytes"
-		}
-		require.Equal(t, 64, r.code, "%v: %s", args, r.stderr)
-		require.Contains(t, r.stderr, want)
-	}
-}
-
 // A benchmark that ends early leaves no process and no file, whatever ends it.
 func TestEndedBenchLeavesNothing(t *testing.T) {
 	t.Parallel()
@@ -202,95 +178,5 @@ func TestBenchOnFullStorages(t *testing.T) {
 		left, err := os.ReadDir(folder)
 		require.NoError(t, err)
 		require.Empty(t, left)
-	}
-}
-
-// benchResult is a result of bench: aligned, random writes of 8 KiB are twice as many, and reads differ by noise.
-func benchResult(t *testing.T) string {
-	t.Helper()
-	point := func(start int, rates ...int) string {
-		var rounds []string
-		for _, x := range rates {
-			rounds = append(rounds, fmt.Sprintf(`{"iops": %d, "bytes_per_second": 1000, "latency_mean_ns": 1}`, x))
-		}
-		return fmt.Sprintf(`{"start_bytes": %d, "rounds": [%s]}`, start, strings.Join(rounds, ","))
-	}
-	load := func(op, other string) string {
-		return fmt.Sprintf(
-			`{"name": "random %s", "access": "random", "direction": "%s", "io_bytes": 8192, "jobs": 8, `+
-				`"points": [%s, %s]}`,
-			op, op, point(65536, 200, 210, 220), other)
-	}
-	path := filepath.Join(t.TempDir(), "result.json")
-	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil,
-		`{"schema": "trueup/1", "command": "bench", "date": "2026-11-23T01:02:03Z",
-		"direct": true, "storage": {"path": "/srv/images"}, "loads": [%s, %s]}`,
-		load("read", point(65024, 100, 200, 300)), load("write", point(65024, 100, 105, 110))), 0o600))
-	return path
-}
-
-// A partition at LBA 63 lies as the measured start of 63.5 KiB does.
-func TestBenchResultsInReports(t *testing.T) {
-	t.Parallel()
-	source, result := sampleDisk(t), benchResult(t)
-	const said = "on this storage, aligned: random writes of 8 KiB 2.0 times as many; random reads of 8 KiB: no " +
-		"difference that can " +
-		"be told apart from noise (measured 2026-11-23, start 63.5 KiB)."
-	flat := func(s string) string { return strings.Join(strings.Fields(s), " ") }
-	r := trueup(t, "inspect", "--bench", result, source)
-	require.Equal(t, 3, r.code, r.stderr)
-	require.Contains(t, flat(r.stdout), "Partition 1, "+said)
-	r = trueup(t, "plan", "--bench", result, source)
-	require.Equal(t, 0, r.code, r.stderr)
-	require.Contains(t, flat(r.stdout), "Partition 1, "+said)
-
-	type answer struct {
-		Measured *struct {
-			Partitions []struct {
-				Partition int
-				Gains     []struct {
-					Load    string
-					Start   int64 `json:"start_bytes"`
-					Against struct {
-						Median, Low, High float64
-						Apart             bool `json:"told_apart"`
-					} `json:"aligned_against_this"`
-				}
-			}
-		}
-	}
-	for command, code := range map[string]int{"inspect": 3, "plan": 0} {
-		a := trueupJSON[answer](t, code, command, "--bench", result, source)
-		require.Len(t, a.Measured.Partitions, 1)
-		gains := a.Measured.Partitions[0].Gains
-		require.Len(t, gains, 2)
-		require.False(t, gains[0].Against.Apart)
-		require.True(t, gains[1].Against.Apart)
-		require.InDelta(t, 2, gains[1].Against.Median, 0)
-		require.Equal(t, int64(65024), gains[1].Start)
-		require.Nil(t, trueupJSON[answer](t, code, command, source).Measured)
-		validate(t, trueup(t, command, "--json", "--bench", result, source).stdout)
-	}
-
-	r = trueup(t, "inspect", "--bench", result, twoDisks(t).ova(t))
-	require.Equal(t, 3, r.code, r.stderr)
-	require.Contains(t, flat(r.stdout), "Partition 1, "+said, "each disk of a package")
-
-	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
-	require.Equal(t, 0, trueup(t, "align", source, dest).code)
-	require.NotContains(t, trueup(t, "inspect", "--bench", result, dest).stdout, "on this storage", "nothing is off")
-
-	broken := filepath.Join(t.TempDir(), "broken.json")
-	require.NoError(t,
-		os.WriteFile(broken, []byte(`{"schema": "trueup/1", "command": "bench", "date": "2026-11-23T01:02:03Z"}`),
-			0o600))
-	for want, args := range map[string][]string{
-		"broken.json: result of trueup bench: loads: 0, want": {"inspect", "--bench", broken, source},
-		"no such file":            {"plan", "--bench", broken + "x", source},
-		"would overwrite --bench": {"inspect", "--bench", result, "--out", result, source},
-	} {
-		r := trueup(t, args...)
-		require.Contains(t, []int{1, 64}, r.code)
-		require.Contains(t, r.stderr, want)
 	}
 }

@@ -67,15 +67,6 @@ func (o opinionCase) requireGone(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// Scripts of qemu-img.
-const (
-	asVersion = "case $1 in --version) echo 'qemu-img version 9.9.9'; exit;; " +
-		"check) echo No errors were found on the image.; " +
-		"exit;; esac\n"
-	agrees      = asVersion + "echo Images are identical."
-	contradicts = asVersion + "echo 'Content mismatch at offset 7!'; exit 1"
-)
-
 // judgedAs returns what the judges said, by judge and question.
 func judgedAs(rows opinion.Table) map[string]opinion.Verdict {
 	all := map[string]opinion.Verdict{}
@@ -95,88 +86,6 @@ const (
 type judgement struct {
 	Agree   bool
 	Answers opinion.Table
-}
-
-func TestJudgeOfEveryFormat(t *testing.T) {
-	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	source := sampleDisk(t)
-	for _, format := range []string{
-		"raw", "vmdk:monolithicSparse", "vmdk:monolithicFlat", "vmdk:twoGbMaxExtentSparse", "vmdk:twoGbMaxExtentFlat",
-		"vmdk:streamOptimized", "vhd:fixed", "vhd:dynamic", "vhdx", "qcow2", "vdi",
-	} {
-		t.Run(format, func(t *testing.T) {
-			t.Parallel()
-			kind, _, _ := strings.Cut(format, ":")
-			dest := filepath.Join(t.TempDir(), "copy of, it=all."+kind)
-			require.Equal(t, 0, trueup(t, "align", "--to", format, source, dest).code)
-			r := trueupJSON[judgement](t, 0, "judge", "--by", "qemu-img", source, dest)
-			want := map[string]opinion.Verdict{
-				"trueup: " + byBytes: opinion.Agrees, "qemu-img: " + asRead: opinion.Agrees,
-				"qemu-img: check of the container": opinion.Agrees,
-			}
-			if kind == "raw" || kind == "vhd" {
-				want["qemu-img: check of the container"] = opinion.NotLooked
-			}
-			require.Equal(t, want, judgedAs(r.Answers))
-			require.True(t, r.Agree)
-		})
-	}
-}
-
-// A judge that contradicts trueup is a difference, and so is a copy that trueup finds to be wrong.
-func TestJudgeThatDiffers(t *testing.T) {
-	t.Parallel()
-	source := sampleDisk(t)
-	dest := filepath.Join(t.TempDir(), "dest.raw")
-	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, dest).code)
-	o := fakes(t, map[string]string{"qemu-img": contradicts})
-	r := o.run(t, "judge", "--json", "--by", "qemu-img", source, dest)
-	require.Equal(t, 5, r.code, r.stderr)
-	require.Contains(t, r.stdout, "Content mismatch at offset 7!")
-	r = o.run(t, "judge", "--by", "qemu-img", source, dest)
-	require.Equal(t, 5, r.code, r.stderr)
-	for _, line := range []string{
-		"agrees         trueup, " + byBytes + ": identical", "differs        qemu-img 9.9.9, " + asRead,
-		"a judge found a difference",
-	} {
-		require.Contains(t, r.stdout, line)
-	}
-	b := disktest.ReadFile(t, dest)
-	disktest.WriteAt(t, dest, int64(len(b)/2), []byte{b[len(b)/2] ^ 1})
-	r = fakes(t, map[string]string{"qemu-img": agrees}).run(t, "judge", "--by", "qemu-img", source, dest)
-	require.Equal(t, 5, r.code, r.stderr)
-	require.Contains(t, r.stdout, "differs        trueup, "+byBytes)
-}
-
-// A program that is missing is named before anything is read; one that fails is no agreement.
-func TestJudgesThatAreMissingOrFail(t *testing.T) {
-	t.Parallel()
-	source := sampleDisk(t)
-	dest := filepath.Join(t.TempDir(), "dest.raw")
-	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, dest).code)
-	without, with := fakes(t, nil), fakes(t, map[string]string{"qemu-img": agrees})
-	for _, c := range []struct {
-		on       opinionCase
-		by       string
-		code     int
-		contains string
-	}{
-		{without, "all", 1, "apt install qemu-utils; --by libguestfs does without it"},
-		{with, "all", 1, "apt install libguestfs-tools; --by qemu-img does without it"},
-		{with, "libguestfs", 1, "guestfish: not installed"},
-		{with, "none", 64, `"none", want one of all, qemu-img, libguestfs`},
-		{fakes(t, map[string]string{"qemu-img": "exit 3"}), "qemu-img", 1, "exit code 3"},
-		{
-			fakes(t, map[string]string{"qemu-img": agrees, "guestfish": "exit 3"}), "all", 1,
-			"--by qemu-img asks the other judge alone",
-		},
-		{with, "qemu-img", 0, ""},
-	} {
-		r := c.on.run(t, "judge", "--json", "--by", c.by, source, dest)
-		require.Equal(t, c.code, r.code, r.stderr)
-		require.Contains(t, r.stderr, c.contains)
-	}
 }
 
 // A judge that hangs ends with the command, however that ends.
@@ -215,28 +124,6 @@ func TestJudgeIsInterrupted(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A DEST that other programs cannot open, or would take for something else, is refused.
-func TestJudgeOfPackagesAndSnapshots(t *testing.T) {
-	t.Parallel()
-	source, packed := sampleDisk(t), twoDisks(t).ova(t)
-	o := fakes(t, map[string]string{"qemu-img": agrees})
-	r := o.run(t, "judge", "--by", "qemu-img", packed, packed)
-	require.Equal(t, 64, r.code)
-	require.Contains(t, r.stderr, "a package has several")
-	r = o.run(t, "judge", "--by", "qemu-img", source, packed+"!disk1.vmdk")
-	require.Equal(t, 64, r.code, r.stderr)
-	require.Contains(t, r.stderr, "cannot open it as a file")
-	fresh := filepath.Join(t.TempDir(), "fresh.raw")
-	require.Equal(t, 0, trueup(t, "align", "--to", "raw", packed+"!disk1.vmdk", fresh).code)
-	require.Equal(t, 0, o.run(t, "judge", "--by", "qemu-img", packed+"!disk1.vmdk", fresh).code)
-
-	top := filepath.Join(filepath.Dir(fresh), "top.qcow2")
-	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", filepath.Base(fresh), top)
-	r = o.run(t, "judge", "--by", "qemu-img", packed+"!disk1.vmdk", top)
-	require.Equal(t, 64, r.code, r.stderr)
-	require.Contains(t, r.stderr, "is a snapshot, which other programs may take for complete; consolidate it first")
 }
 
 // judgesSay has judges of this machine judge a copy, and returns their answers.

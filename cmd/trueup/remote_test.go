@@ -66,47 +66,6 @@ func TestRemoteSource(t *testing.T) {
 	require.NoFileExists(t, in("x.img"))
 }
 
-// A web address is refused with the command line that reads it, and nothing shows what may be secret in it.
-func TestWebAddress(t *testing.T) {
-	t.Parallel()
-	const uri = "https://user:secret@host.invalid/a/xp.vmdk?sign=secret"
-	dir := t.TempDir()
-	in := func(name string) string { return filepath.Join(dir, name) }
-	list := in("list")
-	require.NoError(t, os.WriteFile(list, []byte(dir+"\n"+uri+"\n"), 0o600))
-	for _, c := range []struct {
-		command string
-		args    []string
-	}{
-		{`inspect "$uri"`, []string{"inspect", uri}},
-		{`plan "$uri"`, []string{"plan", uri}},
-		{`inspect "$uri"`, []string{"scan", dir, uri}},
-		{`inspect "$uri"`, []string{"scan", "--files-from", list}},
-		{`align "$uri" DEST`, []string{"align", uri, in("x.img")}},
-		{`align "$uri" DEST`, []string{"move", uri}},
-		{`convert "$uri" DEST`, []string{"convert", uri, in("x.img")}},
-		{`verify "$uri" DEST`, []string{"verify", uri, in("list")}},
-		{`align "$uri" DEST`, []string{"serve", uri}},
-		{`align "$uri" DEST`, []string{"boot", uri}},
-	} {
-		r := trueup(t, append(c.args, "--log", in("log"))...)
-		require.Equal(t, 4, r.code, "%q\n%s", c.args, r.stderr)
-		require.Contains(t, r.stderr, `nbdkit -U - curl 'https://...@host.invalid/a/xp.vmdk?...' --run 'trueup `+
-			c.command+`'`)
-		require.NotContains(t, r.stdout+r.stderr+string(disktest.ReadFile(t, in("log"))), "secret")
-		require.NoFileExists(t, in("x.img"))
-	}
-	for _, word := range []string{
-		"https://h/vm folder/xp.vmdk?sign=secret", " https://h/x?sign=secret", "# https://h/x?sign=secret",
-		"https:/h/x?sign=secret", "s3://h/x?sign=secret",
-	} {
-		require.NoError(t, os.WriteFile(list, []byte(word), 0o600))
-		r := trueup(t, "scan", "--files-from", list)
-		require.Equal(t, 64, r.code, word)
-		require.NotContains(t, r.stdout+r.stderr, "secret")
-	}
-}
-
 // A web server whose object changes under one ETag, between the copy and its proof, ends with the code changed, and
 // leaves no copy.
 func TestWebObjectThatChanges(t *testing.T) {

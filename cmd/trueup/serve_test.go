@@ -144,34 +144,15 @@ func TestServeNamesTheWholeSocket(t *testing.T) {
 	require.Equal(t, 0, s.signal(t, syscall.SIGTERM), s.stderr.String())
 }
 
-// What align refuses is not served, and no socket is left.
-func TestServeRefuses(t *testing.T) {
+// A server ends by signals, and takes its socket with it.
+func TestServeEndsBySignals(t *testing.T) {
 	t.Parallel()
 	unbootable := filepath.Join(t.TempDir(), "unbootable.raw")
 	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", sampleDisk(t), unbootable).code)
 	disktest.WriteAt(t, unbootable, 0, noise("unknown code", 64))
 	socket := filepath.Join(t.TempDir(), "socket")
-	for _, args := range [][]string{{"serve", "--socket", socket, unbootable}, {"align", unbootable, socket}} {
-		require.Equal(t, 4, trueup(t, args...).code)
-		require.NoFileExists(t, socket)
-	}
 	require.Equal(t, 0, serving(t, "--allow-unbootable", unbootable).signal(t, syscall.SIGINT))
 	require.Equal(t, 0, serving(t, "--as-is", "--socket", socket, unbootable).signal(t, syscall.SIGHUP))
-	require.Equal(t, 1, trueup(t, "serve", "absent.vmdk").code)
-	for _, args := range [][]string{
-		{},
-		{"a", "b"},
-		{"--socket", socket, "--listen", ":0", unbootable},
-		{"--listen", "0.0.0.0:0", unbootable},
-		{"--listen-anywhere", unbootable},
-		{"--as-is", "--boundary", "4K", unbootable},
-		{"--as-is", "--with", "b", unbootable},
-		{"--socket", unbootable, unbootable},
-		{"--socket", socket + strings.Repeat("long", 30), unbootable},
-		{"-"},
-	} {
-		require.Equal(t, 64, trueup(t, append([]string{"serve"}, args...)...).code, args)
-	}
 }
 
 // printed starts a server and returns the commands that it prints, by their programs. One program is tested elsewhere:
