@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -50,7 +49,9 @@ func TestAlignOntoDevice(t *testing.T) {
 
 	link := filepath.Join(t.TempDir(), "lv")
 	require.NoError(t, os.Symlink(device, link))
-	require.Equal(t, 0, onDevice(t, source, link).code, "a link to the node, as LVM has them")
+	answer := trueupJSON[jsonAlign](t, 0, "align", source, link) // a link to the node, as LVM has them
+	require.Equal(t, []any{link, "raw", true, []string{filepath.Base(device)}},
+		[]any{answer.Dest, answer.Format, answer.Written, answer.Files})
 	require.Equal(t, sha256Of(t, want), sha256Of(t, file))
 	require.Equal(t, 0, trueup(t, "verify", source, device).code)
 	require.Contains(t, disktest.Run(t, "sfdisk", "-d", device), "start=        2048,")
@@ -394,43 +395,4 @@ func TestKillDevice(t *testing.T) {
 	}
 	t.Logf("%d points of %v: %v", len(points), counts, states)
 	require.Positive(t, states["marked"], "too few of the kills hit")
-}
-
-// TestDeviceJSON has the device as DEST.
-func TestDeviceJSON(t *testing.T) {
-	t.Parallel()
-	device, _ := destDevice(t, deviceSize)
-	r := onDevice(t, sampleDisk(t), device, "--json")
-	require.Equal(t, 0, r.code)
-	var got struct {
-		Dest, Format string
-		Written      bool
-		Files        []string
-	}
-	require.NoError(t, json.Unmarshal([]byte(r.stdout), &got))
-	require.Equal(t, device, got.Dest)
-	require.Equal(t, "raw", got.Format)
-	require.True(t, got.Written)
-	require.Equal(t, []string{filepath.Base(device)}, got.Files)
-}
-
-// TestDeviceFlags refuses what a device cannot follow.
-func TestDeviceFlags(t *testing.T) {
-	t.Parallel()
-	source := sampleDisk(t)
-	for _, more := range [][]string{
-		{"--force"}, {"--to", "qcow2"}, {"--checksums", "x"}, {"--to", "raw,align=1M"},
-	} {
-		r := onDevice(t, source, "/dev/loop0", more...)
-		require.Equal(t, 64, r.code, "%q: %s", more, r.stderr)
-		require.Contains(t, r.stderr, "is a block device: ", "%q", more)
-	}
-	for _, more := range []string{"--discard", "--overwrite-content=x"} {
-		r := trueup(t, "align", source, "x.raw", more)
-		require.Equal(t, 64, r.code)
-		require.Contains(t, r.stderr, "DEST x.raw is none")
-	}
-	r := trueup(t, "align", source, "/dev/absent")
-	require.Equal(t, 64, r.code)
-	require.Contains(t, r.stderr, "DEST /dev/absent: there is no such device")
 }

@@ -112,12 +112,13 @@ type jsonPlan struct {
 
 type jsonAlign struct {
 	jsonPlan
-	Source    string `json:"source"`
-	Dest      string `json:"dest"`
-	Format    string `json:"format"`
-	Subformat string `json:"subformat"`
-	Written   bool   `json:"written"`
-	Verified  string `json:"verified"`
+	Source    string   `json:"source"`
+	Dest      string   `json:"dest"`
+	Format    string   `json:"format"`
+	Subformat string   `json:"subformat"`
+	Files     []string `json:"files"`
+	Written   bool     `json:"written"`
+	Verified  string   `json:"verified"`
 }
 
 type jsonDifference struct {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -42,10 +41,8 @@ func sameView(t testing.TB, source, aligned string, flags ...string) (view strin
 func removeView(t testing.TB, view string) {
 	t.Helper()
 	require.NoError(t, os.Remove(view))
-	require.NoError(t, os.Remove(headOf(view)))
+	require.NoError(t, os.Remove(strings.TrimSuffix(view, ".vmdk")+"-head.vmdk"))
 }
-
-func headOf(view string) string { return strings.TrimSuffix(view, ".vmdk") + "-head.vmdk" }
 
 // changeTimes lists the files of a folder and when each was last written.
 func changeTimes(t testing.TB, dir string) map[string]time.Time {
@@ -98,65 +95,4 @@ func TestViewIsTheCopy(t *testing.T) {
 		packed := strings.HasSuffix(name, "z") // an unpacked disk is used where it lies, and a view goes beside it
 		t.Run(name, func(t *testing.T) { same(t, corpusFile(t, name, !packed), flatCorpus[name]...) })
 	}
-}
-
-// TestLifeOfAView follows a view from its making to a complete disk: what it needs is kept, and what is written to
-// it is written to its source, except for what it holds itself.
-func TestLifeOfAView(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	at := func(name string) string { return filepath.Join(dir, name) }
-	flat, view := at("disk.vmdk"), at("view.vmdk")
-	disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", "-o", "subformat=monolithicFlat",
-		filepath.Join("..", "..", "testdata", "xp-lba63.vmdk"), flat)
-	source := hashFolder(t, dir)
-	made := trueup(t, "view", flat, view)
-	require.Equal(t, 0, made.code, made.stderr)
-	for _, said := range []string{
-		"is a view, not a copy", "the old offsets", "is not a snapshot",
-		`removing "view.vmdk" and "view-head.vmdk" undoes all`,
-	} {
-		require.Contains(t, strings.Join(strings.Fields(made.stdout), " "), said)
-	}
-	info := disktest.Run(t, "vmdkinfo", view)
-	require.Contains(t, info, "2GB extent flat")
-	require.Contains(t, info, "8388608 bytes")
-
-	shown := trueup(t, "inspect", view)
-	require.Equal(t, 0, shown.code, shown.stderr)
-	require.Contains(t, shown.stdout, "Aligned")
-	require.Contains(t, shown.stdout, "it is a view, not a complete disk")
-	require.Contains(t, shown.stdout, "off the 4 KiB boundaries of the file")
-	require.Contains(t, trueup(t, "scan", dir).stdout, "VMDK view")
-	require.Equal(t, 0, trueup(t, "verify", flat, view).code)
-
-	// Its source is neither copied, as if it were the disk, nor replaced.
-	require.Equal(t, []string{"view-source"}, refusalCodes(t, flat))
-	other := at("other.img")
-	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", view, other).code)
-	for _, dest := range []string{"disk.vmdk", "disk-flat.vmdk", "view-head.vmdk"} {
-		require.NotEqual(t, 0, trueup(t, "align", "--force", "--to", "raw", other, at(dest)).code, dest)
-	}
-
-	// QEMU's own locks keep it from writing to a disk of which it opens one file twice.
-	const inPartition, inBootSector = "2M", "1M"
-	write := func(off string) {
-		opts := "driver=vmdk,file.driver=file,file.locking=off,file.filename=" + view
-		for i := range 5 {
-			opts += fmt.Sprintf(",extents.%d.locking=off", i)
-		}
-		disktest.Run(t, "qemu-io", "-c", "write -P 7 "+off+" 4k", "--image-opts", opts)
-	}
-	bytes := func() string { return strings.Fields(hashFolder(t, dir)["disk-flat.vmdk"])[4] }
-	was := bytes()
-	write(inBootSector)
-	require.Equal(t, was, bytes(), "a place that the view holds itself")
-	write(inPartition)
-	require.NotEqual(t, was, bytes())
-
-	whole := at("whole.vmdk")
-	require.Equal(t, 0, trueup(t, "convert", "--to", "vmdk:monolithicFlat", view, whole).code)
-	require.Contains(t, disktest.Run(t, "qemu-img", "compare", "-f", "vmdk", "-F", "vmdk", view, whole), "identical")
-	require.NotContains(t, trueup(t, "inspect", whole).stdout, "it is a view")
-	require.Equal(t, source["disk.vmdk"], hashFolder(t, dir)["disk.vmdk"])
 }
