@@ -67,36 +67,6 @@ func fragmentedExt(t *testing.T) (path, pieces string, free []string) {
 	return path, m[1], free[1:]
 }
 
-// inspect --fragmentation has the numbers of other programs, at LBA 63 of an image with grains.
-func TestFragmentationOfAnImage(t *testing.T) {
-	t.Parallel()
-	ext, pieces, free := fragmentedExt(t)
-	raw := filepath.Join(t.TempDir(), "disk.img")
-	disktest.Run(t, "truncate", "-s", "20M", raw)
-	disktest.RunInput(t, "63,32768,83\n", "sfdisk", "-q", "--label", "dos", raw)
-	volume := disktest.ReadFile(t, ext)
-	disktest.WriteAt(t, raw, 63*512, volume)
-	image := filepath.Join(t.TempDir(), "disk.vmdk")
-	disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", raw, image)
-
-	for _, path := range []string{raw, image} {
-		answer := trueupJSON[jsonFragmentation](t, 3, "inspect", "--fragmentation", path)
-		require.Len(t, answer.Fragmentation, 1)
-		f := answer.Fragmentation[0]
-		require.Equal(t, "ext4", f.Kind)
-		require.Equal(t, 1, f.Partition)
-		require.Equal(t, int64(21), f.Files.Count)
-		require.Equal(t, int64(1), f.Files.Fragmented)
-		require.Equal(t, pieces, fmt.Sprint(f.Files.Pieces-20)) // the others have one each
-		require.Equal(t, fmt.Sprint(free), fmt.Sprint([]int64{f.Free.Largest >> 10, f.Free.Pieces}))
-
-		text := trueup(t, "inspect", "--fragmentation", path)
-		require.Equal(t, 3, text.code)
-		require.Contains(t, text.stdout, "defragment in the guest")
-		require.NotContains(t, trueup(t, "inspect", "--json", path).stdout, "fragmentation")
-	}
-}
-
 // A logical volume in one place is counted as the same file system by itself, and the others are named.
 func TestFragmentationInLVM(t *testing.T) {
 	t.Parallel()

@@ -77,8 +77,8 @@ func readmeCommands(text string) []readmeCommand {
 	return out
 }
 
-// testName is a test in the documentation.
-var testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)`")
+// testName is a test in the documentation, with the script that it runs.
+var testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)(?:/([a-z_]+))?`")
 
 func TestDocumentsNameTestsThatExist(t *testing.T) {
 	t.Parallel()
@@ -91,6 +91,9 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 		text := disktest.ReadFile(t, path)
 		for _, n := range testName.FindAllStringSubmatch(string(text), -1) {
 			require.Contains(t, tests, n[1], path)
+			if n[1] == "TestScripts" && n[2] != "" {
+				require.FileExists(t, filepath.Join("testdata/script", n[2]+".txtar"), path)
+			}
 		}
 	}
 }

@@ -28,57 +28,6 @@ func folderSums(t testing.TB, dir string) map[string]string {
 	return out
 }
 
-// TestReplace exchanges a disk of each format. The disk at the path is that of an align, in the judgement of qemu-img;
-// the original is whole beside it; an undo brings back each byte, and a finish leaves the new disk alone.
-func TestReplace(t *testing.T) {
-	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	for to, ext := range map[string]string{
-		"raw": ".img", "vmdk:monolithicSparse": ".vmdk", "vmdk:monolithicFlat": ".vmdk",
-		"vmdk:twoGbMaxExtentSparse": ".vmdk", "vmdk:vmfs": ".vmdk", "vmdk:streamOptimized": ".vmdk",
-		"vhd:fixed": ".vhd", "vhdx": ".vhdx", "qcow2": ".qcow2",
-	} {
-		t.Run(to, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			path, orig, want := filepath.Join(dir, "xp"+ext), filepath.Join(dir, "xp.orig"+ext),
-				filepath.Join(t.TempDir(), "want"+ext)
-			require.Equal(t, 0, trueup(t, "convert", "--to", to, sampleDisk(t), path).code)
-			require.NoError(t, os.Chmod(path, 0o640))
-			require.Equal(t, 0, trueup(t, "align", path, want).code)
-			before := folderSums(t, dir)
-
-			r := trueup(t, "replace", "--json", path)
-			require.Equal(t, 0, r.code, r.stderr)
-			validate(t, r.stdout)
-			require.Contains(t, r.stdout, `"original": "`+orig)
-			format := strings.NewReplacer("vhd:fixed", "vpc", "vmdk:", "vmdk ").Replace(to)
-			format, _, _ = strings.Cut(format, " ")
-			disktest.Run(t, "qemu-img", "compare", "-q", "-f", format, "-F", format, path, want)
-			require.Equal(t, 0, trueup(t, "verify", orig, path).code)
-			st := disktest.Stat(t, path)
-			require.Equal(t, os.FileMode(0o640), st.Mode())
-			r = trueup(t, "inspect", path)
-			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
-			require.Contains(t, r.stdout, "the original is kept beside it")
-			require.Contains(t, trueup(t, "replace", path).stdout, "is aligned already")
-
-			r = trueup(t, "undo", "--json", path)
-			require.Equal(t, 0, r.code, r.stderr)
-			validate(t, r.stdout)
-			require.Equal(t, before, folderSums(t, dir))
-
-			require.Equal(t, 0, trueup(t, "replace", path).code)
-			r = trueup(t, "finish", "--json", path)
-			require.Equal(t, 0, r.code, r.stderr)
-			validate(t, r.stdout)
-			disktest.Run(t, "qemu-img", "compare", "-q", "-f", format, "-F", format, path, want)
-			require.Len(t, folderNames(t, dir), len(before))
-			require.Equal(t, 64, trueup(t, "finish", path).code, "nothing is open")
-		})
-	}
-}
-
 // TestReplacePackage exchanges packages. Theirs are the disks of an align, in the judgement of qemu-img; tar, sha256sum
 // and a scan judge both packages; an undo brings back each byte, and a finish leaves the new package alone.
 func TestReplacePackage(t *testing.T) {

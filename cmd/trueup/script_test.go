@@ -45,6 +45,7 @@ var scriptCommands = map[string]func(s *script, args []string){
 	"noise":   (*script).noise,
 	"fixture": (*script).fixture,
 	"package": (*script).packageOf,
+	"machine": (*script).machine,
 	"files":   (*script).files,
 	"keep":    (*script).keep,
 	"same":    (*script).same,
@@ -309,6 +310,16 @@ func (s *script) packageOf(args []string) {
 	ovf := twoDisks(s.t).folder(s.t)
 	s.Check(os.CopyFS(filepath.Dir(path), os.DirFS(filepath.Dir(ovf))))
 	s.Check(os.Rename(filepath.Join(filepath.Dir(path), filepath.Base(ovf)), path))
+}
+
+// machine SYS DAT: the raw disks of twoDiskMachine.
+func (s *script) machine(args []string) {
+	if len(args) != 2 {
+		s.Fatalf("usage: machine SYS DAT")
+	}
+	sys, dat := twoDiskMachine(s.t)
+	s.Check(os.Rename(sys, s.place(args[0])))
+	s.Check(os.Rename(dat, s.place(args[1])))
 }
 
 // fixture NAME FILE: a copy of an image of testdata, or the raw disk of a text of testdata/corpus.

@@ -88,62 +88,6 @@ func (s *server) requireServes(t testing.TB, want string) {
 	disktest.Run(t, "cmp", want, got)
 }
 
-// What is served is what align writes, byte for byte, of every format and of a disk in a package.
-func TestServeIsAlign(t *testing.T) {
-	t.Parallel()
-	raw := pairDisk(t)
-	sources := map[string]string{"raw": raw, "package": twoDisks(t).ova(t) + "!disk1.vmdk", "sample": sampleDisk(t)}
-	for _, to := range []string{"vmdk", "vmdk:streamOptimized", "vhd", "vhdx", "qcow2"} {
-		sources[to] = filepath.Join(t.TempDir(), "disk."+strings.TrimSuffix(to, ":streamOptimized"))
-		require.Equal(t, 0, trueup(t, "convert", "--to", to, raw, sources[to]).code)
-	}
-	for name, source := range sources {
-		t.Run(name, func(t *testing.T) {
-			want := filepath.Join(t.TempDir(), "want.img")
-			require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, want).code)
-			s := serving(t, source)
-			validate(t, s.stdout.String())
-			s.requireServes(t, want)
-			require.Equal(t, 0, s.signal(t, syscall.SIGTERM), s.stderr.String())
-
-			require.Equal(t, 0, trueup(t, "convert", "--force", "--to", "raw", source, want).code)
-			s = serving(t, "--as-is", "--listen", "127.0.0.1:0", source)
-			require.Regexp(t, `^nbd://127\.0\.0\.1:\d+/$`, s.URI)
-			s.requireServes(t, want)
-		})
-	}
-}
-
-// A chain is served as it is, and aligned where it may be taken together.
-func TestServeChains(t *testing.T) {
-	t.Parallel()
-	dir, raw := snapshotChain(t, "qcow2", "")
-	top := filepath.Join(dir, "top.qcow2")
-	serving(t, "--as-is", top).requireServes(t, raw)
-	r := trueup(t, "serve", "--json", top)
-	require.Equal(t, 4, r.code, r.stdout)
-	require.Contains(t, r.stderr, "--flatten")
-	want := filepath.Join(t.TempDir(), "want.img")
-	require.Equal(t, 0, trueup(t, "align", "--flatten", "--to", "raw", top, want).code)
-	serving(t, "--flatten", top).requireServes(t, want)
-}
-
-// A socket in the folder of the server is named so that clients of another folder find it.
-func TestServeNamesTheWholeSocket(t *testing.T) {
-	t.Parallel()
-	raw := pairDisk(t)
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
-	here, err := os.Getwd()
-	require.NoError(t, err)
-	relative, err := filepath.Rel(here, filepath.Join(dir, "sock"))
-	require.NoError(t, err)
-	s := serving(t, "--as-is", "--socket", relative, raw)
-	require.Equal(t, filepath.Join(dir, "sock"), s.socket())
-	s.requireServes(t, raw)
-	require.Equal(t, 0, s.signal(t, syscall.SIGTERM), s.stderr.String())
-}
-
 // A server ends by signals, and takes its socket with it.
 func TestServeEndsBySignals(t *testing.T) {
 	t.Parallel()
