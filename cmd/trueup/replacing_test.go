@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,78 +24,6 @@ func folderSums(t testing.TB, dir string) map[string]string {
 		out[n] = fmt.Sprintf("%x %v", sha256.Sum256(b), st.Mode())
 	}
 	return out
-}
-
-// TestReplacePackage exchanges packages. Theirs are the disks of an align, in the judgement of qemu-img; tar, sha256sum
-// and a scan judge both packages; an undo brings back each byte, and a finish leaves the new package alone.
-func TestReplacePackage(t *testing.T) {
-	t.Parallel()
-	disktest.Tool(t, "qemu-img")
-	made := twoDisks(t)
-	made.signed = true
-	for ext, write := range map[string]func(testing.TB) string{
-		".ova": func(t testing.TB) string { t.Helper(); return made.ova(t) }, ".ovf": made.folder,
-	} {
-		t.Run(ext, func(t *testing.T) {
-			t.Parallel()
-			path := write(t)
-			dir := filepath.Dir(path)
-			before := folderSums(t, dir)
-			requirePair := func(names int) {
-				t.Helper()
-				require.Len(t, folderNames(t, dir), names)
-				new, orig := unpacked(t, path), unpacked(t, filepath.Join(dir, "vm.orig"+ext))
-				for i := range 2 {
-					raw := filepath.Join(t.TempDir(), "raw.img")
-					require.Equal(t, 0, trueup(t, "align", "--to", "raw", made.files[made.order[0]], raw).code)
-					disktest.Run(t, "qemu-img", "compare", "-q", "-F", "raw", new[i], raw)
-					disktest.Run(t, "cmp", orig[i], made.files[made.order[i]])
-				}
-				r := trueup(t, "scan", dir)
-				require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
-				require.Contains(t, r.stdout, `it is the original of "vm`+ext)
-				r = trueup(t, "inspect", path)
-				require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
-				require.Contains(t, r.stdout, "the original is kept beside it")
-				r = trueup(t, "inspect", filepath.Join(dir, "vm.orig"+ext))
-				require.Equal(t, 3, r.code, "%s%s", r.stdout, r.stderr)
-				require.Contains(t, trueup(t, "replace", path).stdout, "are aligned already")
-			}
-			r := trueup(t, "replace", "--json", path)
-			require.Equal(t, 0, r.code, r.stderr)
-			validate(t, r.stdout)
-			require.Contains(t, r.stdout, `"original": "`+filepath.Join(dir, "vm.orig"+ext))
-			requirePair(map[string]int{".ova": 3, ".ovf": 12}[ext])
-
-			r = trueup(t, "undo", "--json", path)
-			require.Equal(t, 0, r.code, r.stderr)
-			validate(t, r.stdout)
-			require.Equal(t, before, folderSums(t, dir))
-
-			require.Equal(t, 0, trueup(t, "replace", "--keep", "none", path).code)
-			require.NotContains(t, strings.Join(folderNames(t, dir), " "), "orig")
-			unpacked(t, path)
-			require.Equal(t, 0, trueup(t, "scan", dir).code)
-			require.Equal(t, 64, trueup(t, "finish", path).code, "nothing is open")
-		})
-	}
-}
-
-// unpacked requires a manifest to fit, by sha256sum, and returns where the disks of a package are.
-func unpacked(t testing.TB, path string) (disks []string) {
-	t.Helper()
-	dir, base := filepath.Split(path)
-	if filepath.Ext(base) == ".ova" {
-		dir, _ = unpack(t, path)
-		base = "vm.ovf"
-	}
-	requireManifest(t, dir, strings.TrimSuffix(base, "ovf")+"mf")
-	text := disktest.ReadFile(t, filepath.Join(dir, base))
-	for _, m := range regexp.MustCompile(`ovf:href=.([^"']*vmdk)`).FindAllStringSubmatch(string(text), -1) {
-		disks = append(disks, filepath.Join(dir, m[1]))
-	}
-	require.Len(t, disks, 2)
-	return disks
 }
 
 // TestReplaceOfAFixedFile refuses a file and a folder whose names cannot change, before a byte is copied.
