@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -18,7 +19,7 @@ import (
 // endSignals are what ends programs: a key, a service manager, a terminal that goes away.
 var endSignals = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 
-// A signal in the middle of a copy.
+// TestSignalInTheMiddle interrupts a copy. With --force the old DEST stands while the new one is written, and stays.
 func TestSignalInTheMiddle(t *testing.T) {
 	t.Parallel()
 	source := noisyDisk(t, 64)
@@ -32,6 +33,14 @@ func TestSignalInTheMiddle(t *testing.T) {
 			f.requireNext(t)
 		})
 	}
+	f := newFault(t, source)
+	require.NoError(t, os.WriteFile(f.dest, []byte("precious"), 0o644))
+	r := f.pause(t, "--force")
+	require.Equal(t, "precious", string(disktest.ReadFile(t, f.dest)))
+	r.signal(t, syscall.SIGINT)
+	r.signal(t, syscall.SIGCONT)
+	require.Equal(t, 128+int(syscall.SIGINT), r.wait(t).code)
+	f.requirePrecious(t)
 }
 
 // requireInterrupted requires that a run says at once what it does with a signal, and leaves nothing behind.
@@ -75,7 +84,14 @@ func TestSignalAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, s := range endSignals {
 		f := newFault(t, sampleDisk(t))
-		report, full := fullPipe(t)
+		report, full, err := os.Pipe()
+		require.NoError(t, err)
+		defer report.Close()
+		size, err := unix.FcntlInt(full.Fd(), unix.F_GETPIPE_SZ, 0)
+		require.NoError(t, err)
+		n, err := full.Write(make([]byte, size)) // it takes no more until it is read
+		require.NoError(t, err)
+		require.Equal(t, size, n)
 		cmd := exec.Command(builtPath, f.args()...)
 		var stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = full, &stderr
@@ -84,26 +100,12 @@ func TestSignalAtTheEnd(t *testing.T) {
 		disktest.WaitFor(t, "DEST", func() bool { _, err := os.Stat(f.dest); return err == nil })
 		waitIdle(t, cmd.Process.Pid)
 		require.NoError(t, cmd.Process.Signal(s))
-		_, err := io.Copy(io.Discard, report)
+		_, err = io.Copy(io.Discard, report)
 		require.NoError(t, err)
 		require.NoError(t, cmd.Wait(), stderr.String())
 		require.Empty(t, stderr.String())
 		f.requireNext(t, "--force")
 	}
-}
-
-// fullPipe is a pipe that takes nothing until it is read.
-func fullPipe(t testing.TB) (r, w *os.File) {
-	t.Helper()
-	r, w, err := os.Pipe()
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = r.Close() })
-	size, err := unix.FcntlInt(w.Fd(), unix.F_GETPIPE_SZ, 0)
-	require.NoError(t, err)
-	n, err := w.Write(make([]byte, size))
-	require.NoError(t, err)
-	require.Equal(t, size, n)
-	return r, w
 }
 
 // TestSignalThatIsIgnored is about a run under nohup, which outlives its terminal.
@@ -117,41 +119,6 @@ func TestSignalThatIsIgnored(t *testing.T) {
 	r.signal(t, syscall.SIGCONT)
 	require.Equal(t, 0, r.wait(t).code)
 	require.Equal(t, 0, trueup(t, "verify", f.source, f.dest).code)
-}
-
-// A report that cannot be read is no success.
-func TestReportCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	source, same := sampleDisk(t), filepath.Join(t.TempDir(), "same.img")
-	disktest.Run(t, "cp", "--sparse=always", source, same)
-	sh := disktest.Tool(t, "sh")
-	for _, args := range [][]string{{"inspect", source}, {"plan", source}, {"verify", source, same}, {"version"}} {
-		for _, format := range []string{"text", "json"} {
-			r := run(t, sh, append([]string{"-c", `exec "$@" > /dev/full`, "sh", builtPath, "-o", format}, args...)...)
-			require.Equal(t, 1, r.code, "trueup %q", args)
-			requireOneLine(t, r.stderr)
-			require.Contains(t, r.stderr, "no space left on device")
-		}
-	}
-	f := newFault(t, source)
-	r := run(t, sh, append([]string{"-c", `exec "$@" > /dev/full`, "sh", builtPath}, f.args()...)...)
-	require.Equal(t, 1, r.code)
-	requireOneLine(t, r.stderr)
-	require.Equal(t, 0, trueup(t, "verify", source, f.dest).code, "the copy was done; only the report is lost")
-}
-
-// TestClosedOutput starts with the standard descriptors closed, so that the first files that are opened could take
-// their numbers, and a report could go into an image. Go opens /dev/null in their place, so the report is lost, and
-// nothing else.
-func TestClosedOutput(t *testing.T) {
-	t.Parallel()
-	f := newFault(t, sampleDisk(t))
-	r := run(t, disktest.Tool(t, "sh"), append([]string{"-c", `exec "$@" <&- >&- 2>&-`, "sh", builtPath},
-		f.args()...)...)
-	require.Equal(t, 0, r.code)
-	require.Equal(t, f.before, hashFolder(t, filepath.Dir(f.source)), "SOURCE changed")
-	require.Equal(t, 0, trueup(t, "verify", f.source, f.dest).code)
-	require.Equal(t, []string{"aligned.vmdk"}, folderNames(t, filepath.Dir(f.dest)))
 }
 
 // Two runs that write one DEST. The lock of the first dies with it.
@@ -205,4 +172,84 @@ func TestTwoRunsMeet(t *testing.T) {
 	require.Equal(t, 4, end.code, end.stderr)
 	require.Equal(t, 0, trueup(t, "verify", f.source, f.dest).code)
 	require.Equal(t, []string{"aligned.vmdk"}, folderNames(t, filepath.Dir(f.dest)))
+}
+
+// TestSourceChanges has the source change while it is copied. internal/image has each kind of change.
+func TestSourceChanges(t *testing.T) {
+	t.Parallel()
+	original := noisyDisk(t, 64)
+	for name, change := range map[string]func(path string) error{
+		"a byte is written": func(path string) error { return overwrite(path, 50<<20) },
+		"a hole is punched": func(path string) error {
+			return exec.Command("fallocate", "--punch-hole", "--offset", "40M", "--length", "1M", path).Run()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := filepath.Join(t.TempDir(), "source.raw")
+			disktest.Run(t, "cp", original, source)
+			f := newFault(t, source)
+			r := f.pause(t)
+			require.NoError(t, change(source))
+			f.before = hashFolder(t, filepath.Dir(source))
+			r.signal(t, syscall.SIGCONT)
+			f.requireError(t, r.wait(t), "changed")
+		})
+	}
+}
+
+// overwrite changes some bytes of a file.
+func overwrite(path string, off int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt([]byte("changed"), off)
+	return errors.Join(err, f.Close())
+}
+
+// holdOpen has QEMU keep an image open until the test ends.
+func holdOpen(t *testing.T, format, path string, flags ...string) {
+	t.Helper()
+	cmd := exec.Command(disktest.Tool(t, "qemu-io"), append(flags, "-f", format, path)...)
+	keys, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	screen, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = keys.Close() // qemu-io ends with its input
+		_, _ = io.Copy(io.Discard, screen)
+		require.NoError(t, cmd.Wait())
+	})
+	_, err = io.ReadFull(screen, make([]byte, len("qemu-io>"))) // it shows its prompt when it has the locks
+	require.NoError(t, err)
+}
+
+// TestSourceInQEMU copies a disk on which a virtual machine runs. One that only reads it does no harm.
+func TestSourceInQEMU(t *testing.T) {
+	t.Parallel()
+	raw := formatSparse.rawOf(t, sampleDisk(t))
+	for _, format := range []diskFormat{formatRaw, formatSparse, formatFlat} {
+		t.Run(format.name, func(t *testing.T) {
+			f := newFault(t, format.convert(t, raw, t.TempDir(), "disk", "ide"))
+			t.Run("writing", func(t *testing.T) {
+				holdOpen(t, format.container, f.source)
+				f.before = hashFolder(t, filepath.Dir(f.source)) // QEMU may touch a VMDK when it opens it
+				for _, args := range [][]string{f.args("--allow-unbootable", "--force"), {"plan", f.source, "--json"}} {
+					r := trueup(t, args...)
+					require.Equal(t, 4, r.code, "trueup %q\n%s", args, r.stderr)
+					require.Equal(t, "busy", errorCode(t, r))
+					requireOneLine(t, r.stderr)
+					require.Regexp(t, `QEMU.*byte 101.*; \w.* (down|remove|resume|lock)`, r.stderr, "reason and remedy")
+					f.requireUndone(t)
+				}
+				require.Contains(t, trueup(t, "inspect", f.source).stdout, "QEMU")
+			})
+			f.before = hashFolder(t, filepath.Dir(f.source))
+			t.Run("reading", func(t *testing.T) {
+				holdOpen(t, format.container, f.source, "-r")
+				f.requireNext(t)
+			})
+		})
+	}
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -151,7 +153,8 @@ func (r *running) stop(t testing.TB) {
 		info, err := os.Stat(r.partial())
 		return err == nil && info.Size() > 0
 	})
-	r.stopNow(t)
+	r.signal(t, syscall.SIGSTOP)
+	require.FileExists(t, r.partial(), "the align was faster than the test")
 }
 
 // stopAfter stops an align that has written so many bytes. It reports false for one that ended before it was stopped.
@@ -169,12 +172,6 @@ func (r *running) stopAfter(t testing.TB, bytes int64) bool {
 	}
 	_, err := os.Stat(r.partial())
 	return err == nil
-}
-
-func (r *running) stopNow(t testing.TB) {
-	t.Helper()
-	r.signal(t, syscall.SIGSTOP)
-	require.FileExists(t, r.partial(), "the align was faster than the test")
 }
 
 // procIO is one of the numbers that the kernel counts of a process. Spec: proc(5), /proc/PID/io.
@@ -219,11 +216,347 @@ type injection struct {
 func (f fault) inject(t testing.TB, i injection, flags ...string) (r result, struck int) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")
-	args := []string{"-f", "-qq", "-o", log, "-e", "trace=" + i.call, "-e", fmt.Sprintf("inject=%s:%s", i.call, i.spec)}
+	args := []string{"-e", "trace=" + i.call, "-e", fmt.Sprintf("inject=%s:%s", i.call, i.spec)}
 	if i.path != "" {
 		args = append(args, "-P", i.path)
 	}
-	r = run(t, disktest.Tool(t, "strace"), append(append(args, builtPath), f.args(flags...)...)...)
-	text := disktest.ReadFile(t, log)
-	return r, strings.Count(string(text), "(INJECTED)")
+	r = run(t, disktest.Tool(t, "strace"), underStrace(t, log, args, f.args(flags...)).Args[1:]...)
+	return r, strings.Count(string(disktest.ReadFile(t, log)), "(INJECTED)")
+}
+
+// underStrace returns a run of trueup under strace, which writes to log.
+func underStrace(t testing.TB, log string, args, command []string) *exec.Cmd {
+	t.Helper()
+	args = append([]string{"-f", "-qq", "-o", log}, args...)
+	return exec.Command(disktest.Tool(t, "strace"), append(append(args, builtPath), command...)...)
+}
+
+// faultSources are the small disk of testdata in each format, and one without zeros.
+func faultSources(t *testing.T) map[string]string {
+	t.Helper()
+	sparse := sampleDisk(t)
+	raw := formatSparse.rawOf(t, sparse)
+	return map[string]string{
+		"sparse vmdk": sparse,
+		"flat vmdk":   formatFlat.convert(t, raw, t.TempDir(), "disk", "ide"),
+		"raw":         noisyDisk(t, 3),
+	}
+}
+
+// privateMount runs a command where it alone sees a file system in memory. No right is needed for that where the kernel
+// lets users have their own namespaces.
+func privateMount(t *testing.T, options, folder string, command ...string) result {
+	t.Helper()
+	unshare := []string{"--mount"}
+	if os.Geteuid() != 0 {
+		unshare = []string{"--user", "--map-root-user", "--mount"}
+	}
+	tool := disktest.Tool(t, "unshare")
+	if r := run(t, tool, append(unshare, "mount", "-t", "tmpfs", "none", folder)...); r.code != 0 {
+		t.Skipf("no file system can be mounted here: %s", r.stderr)
+	}
+	script := `mount -t tmpfs -o "$1" none "$2" && shift 2 && "$@"; code=$?; ls -A "$0"; exit $code`
+	return run(t, tool, append(append(unshare, "sh", "-c", script, folder, options, folder), command...)...)
+}
+
+// smallStorages run a command where it alone sees a file system of some MiB: in memory, or ext4 on a loop device.
+var smallStorages = map[string]func(t *testing.T, mib int, folder string, command ...string) result{
+	"tmpfs": func(t *testing.T, mib int, folder string, command ...string) result {
+		t.Helper()
+		return privateMount(t, fmt.Sprintf("size=%dm", mib), folder, command...)
+	},
+	"ext4": func(t *testing.T, mib int, folder string, command ...string) result {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "ext4")
+		disktest.Run(t, "mke2fs", "-q", "-t", "ext4", "-b", "4096", "-O", "^has_journal", "-m", "0", file,
+			fmt.Sprintf("%dm", mib))
+		script := `mount -o loop "$1" "$2" || exit 96; shift 2; "$@"`
+		r := run(t, disktest.Tool(t, "unshare"), append([]string{"--mount", "sh", "-c", script, "sh", file, folder},
+			command...)...)
+		if r.code == 96 {
+			t.Skipf("no loop device can be mounted here: %s", r.stderr)
+		}
+		return r
+	},
+}
+
+// fullFileSystem takes all space away while the copy of an exchange is written, and in the middle of an exchange. Its
+// arguments are the folder of x.vmdk, one of its own, strace and the program.
+const fullFileSystem = `cp "$1"/x*.vmdk "$2"; cd "$2"; a=$(cat x*.vmdk | sha256sum)
+	fill() { dd if=/dev/zero of=fill bs=4k 2>/dev/null; true; }; old() { test "$a" = "$(cat x*.vmdk | sha256sum)"; }
+	strace=$3 program=$4
+	slowly() { "$strace" -qq -o /dev/null -f -e trace=pwrite64 -e inject=pwrite64:delay_enter=5s "$program" "$@"; }
+	filled() { "$@" & until [ -s "$partial" ]; do :; done; fill; wait $!; echo "copy: $?"; rm fill; }
+	"$3" -qq -o /dev/null -f -e trace=renameat -e inject=renameat:signal=KILL:when=1 "$4" replace -q x.vmdk
+	test -e x.vmdk.trueup && fill || exit 91
+	"$4" resume x.vmdk 2>&1; echo "resume: $?"; "$4" undo x.vmdk 2>&1; rm fill
+	if [ -e x.vmdk.trueup ]; then "$4" undo x.vmdk || exit 92; fi; old || exit 93
+	partial=.x-flat.vmdk.partial; filled slowly replace -q x.vmdk 2>&1; old || exit 94
+	test "$(echo .x*)" = '.x*' || exit 95
+	"$4" replace -q x.vmdk && "$4" verify x.orig.vmdk x.vmdk`
+
+// TestReplaceOnAFullFileSystem requires that errors name the cause, that the disk stays, and that the next run goes on
+// when there is room.
+func TestReplaceOnAFullFileSystem(t *testing.T) {
+	t.Parallel()
+	source := formatFlat.convert(t, noisyDisk(t, 8), t.TempDir(), "x", "ide")
+	for name, on := range smallStorages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder := t.TempDir()
+			r := on(t, 40, folder, "bash", "-c", fullFileSystem, "bash", filepath.Dir(source), folder,
+				disktest.Tool(t, "strace"), builtPath)
+			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+			for _, says := range []string{
+				"no space left on device; the exchange is not complete: trueup resume x.vmdk goes on, " +
+					"trueup undo x.vmdk takes it back\nresume: 1\n",
+				"write x-flat.vmdk: no space left on device; the copy needs ",
+			} {
+				require.Contains(t, r.stdout, says)
+			}
+			require.Equal(t, 1, strings.Count(r.stdout, "copy: 1\n"), r.stdout)
+		})
+	}
+}
+
+// failingCall is a system call of an align that fails.
+type failingCall struct {
+	injection
+	flags []string
+	code  string // of the JSON error; empty: the copy is made all the same
+	says  string // on standard error, or in the report of a copy
+	exit  int    // 0 with an error: 1
+	rare  bool   // not each format has the call, or what is lost are zeros: the copy is made then
+}
+
+// Places in the paths of failing calls.
+const (
+	inSource, inDest, ofPartial, ofDest = "SOURCE", "FOLDER", "PARTIAL", "DEST"
+
+	partialName = "." + ofDest + ".partial"
+
+	noSpaceLeft = `no space left on device.* needs .*\(\d+ bytes\).*\(\d+ bytes\) are free`
+)
+
+// failingCalls has an example of each kind. internal/image/store and internal/realign have each call fail.
+func failingCalls() map[string]failingCall {
+	calls := map[string]failingCall{
+		"the sync of the file":     {injection: injection{"fsync", "error=EIO", ofPartial}, code: "output"},
+		"the sync of the folder":   {injection: injection{"fsync", "error=ENOSPC", inDest}, code: "output"},
+		"the name on trial":        {injection: injection{"renameat2", "error=EIO", ""}, code: "output"},
+		"the name":                 {injection: injection{"renameat2", "error=EXDEV", partialName}, code: "output"},
+		"the name, which is taken": {injection: injection{"renameat2", "error=EEXIST", partialName}, code: "output"},
+		"the flags of the name":    {injection: injection{"renameat2", "error=EINVAL", ""}},
+		"the name with --force on trial": {
+			injection: injection{"/^rename", "error=EIO", ""}, flags: []string{"--force"}, code: "output",
+		},
+		"the name with --force": {
+			injection: injection{"/^rename", "error=EIO", partialName}, flags: []string{"--force"}, code: "output",
+		},
+		"a write with --force": {
+			injection: injection{"pwrite64", "error=ENOSPC:when=1+", ""}, flags: []string{"--force"}, code: "output",
+			says: noSpaceLeft,
+		},
+		// The copy is complete and has its name then: it is a success, with a note.
+		"the close": {
+			injection: injection{"close", "error=EIO", inDest + "/" + ofDest},
+			says:      `(?s)"dest-close".*close \S+: input/output error`,
+		},
+		// Only a lock that is held is another run's.
+		"the lock":                {injection: injection{"fcntl", "error=EIO", ofPartial}, code: "output"},
+		"the lock, for a right":   {injection: injection{"fcntl", "error=EACCES", ofPartial}, code: "busy", exit: 4},
+		"the lock, which is held": {injection: injection{"fcntl", "error=EAGAIN", ofPartial}, code: "busy", exit: 4},
+	}
+	for _, errno := range []string{"ENOLCK", "ENOSYS", "EOPNOTSUPP", "EINVAL"} {
+		calls["the lock, with "+errno] = failingCall{
+			injection: injection{"fcntl", "error=" + errno, ofPartial}, says: `"dest-no-locks"`,
+		}
+	}
+	// The loader of the program does not bear interruptions, and neither do calls of the runtime that concern no file
+	// of ours.
+	for call, where := range map[string]string{
+		"pread64": inSource, "pwrite64": "", "fsync": "", "ftruncate": "", "/^(openat|newfstatat)$": inDest,
+		"fcntl": inDest, "/^rename": "", "fstatfs": "", "lseek": inSource, "getdents64": inDest,
+		"/^(link|unlink)at$": inDest,
+	} {
+		calls["interrupted "+call] = failingCall{injection: injection{call, "error=EINTR:when=1+2", where}}
+	}
+	addCounted(calls)
+	return calls
+}
+
+// addCounted adds failures of the reads and writes of an align, by their numbers.
+func addCounted(calls map[string]failingCall) {
+	for n := 1; n <= 24; n++ {
+		// What fails from then on is noticed by any read; once, by that one only.
+		for kind, c := range map[string]failingCall{
+			"an error at read %d": {injection: injection{"pread64", "error=EIO:when=%d+", inSource}, code: "io"},
+			"the end at read %d":  {injection: injection{"pread64", "retval=0:when=%d+", inSource}, code: "changed"},
+			"one end at read %d":  {injection: injection{"pread64", "retval=0:when=%d", inSource}, code: "changed"},
+			"full at write %d":    {injection: injection{"pwrite64", "error=ENOSPC:when=%d+", ""}, code: "output"},
+			// The first bytes of a write are lost: as many as the smallest write of all has, so that the kernel could
+			// have said that. Only reading the result shows it.
+			"lost bytes of write %d": {injection: injection{"pwrite64", "retval=4:when=%d", ""}, code: "verify"},
+		} {
+			c.says = map[string]string{"pread64": `at byte \d+`, "pwrite64": ""}[c.call]
+			if c.code == "output" {
+				c.says = noSpaceLeft
+			}
+			c.spec, c.rare = fmt.Sprintf(c.spec, n), true
+			if n <= 3 || n == 8 || n == 20 || strings.Contains(kind, "one end") {
+				calls[fmt.Sprintf(kind, n)] = c
+			}
+		}
+	}
+}
+
+// TestCallsOfAnAlignFail requires that nothing is left of a copy that meets an error, that the old DEST of --force
+// stays, and that a copy that is made has the bytes of one that nothing disturbed.
+func TestCallsOfAnAlignFail(t *testing.T) {
+	t.Parallel()
+	intact, calls, struck := map[string]map[string]string{}, failingCalls(), map[string]int{}
+	sources := faultSources(t)
+	for name, source := range sources {
+		f := newFault(t, source)
+		f.requireNext(t)
+		intact[name] = sumsOf(t, filepath.Dir(f.dest))
+	}
+	for i, title := range slices.Sorted(maps.Keys(calls)) {
+		c := calls[title]
+		for k, name := range slices.Sorted(maps.Keys(sources)) {
+			full := name + ", " + title
+			if c.rare && !disktest.Share(full) || !c.rare && i%len(sources) != k && !disktest.Exhaustive {
+				continue
+			}
+			t.Run(full, func(t *testing.T) {
+				struck[c.code] += c.run(t, newFault(t, sources[name]), intact[name])
+			})
+		}
+	}
+	for _, code := range []string{"output", "busy", "io", "changed", "verify"} {
+		require.Positive(t, struck[code], code)
+	}
+}
+
+// run has an align meet the error and reports how many errors it met.
+func (c failingCall) run(t *testing.T, f fault, intact map[string]string) int {
+	t.Helper()
+	if c.flags != nil {
+		require.NoError(t, os.WriteFile(f.dest, []byte("precious"), 0o644))
+	}
+	places := strings.NewReplacer(inSource, f.source, inDest, filepath.Dir(f.dest), ofPartial, f.partial(), ofDest,
+		filepath.Base(f.dest))
+	c.path = places.Replace(c.path)
+	r, hits := f.inject(t, c.injection, c.flags...)
+	require.True(t, hits > 0 || c.rare)
+	if c.code == "" || c.rare && r.code == 0 {
+		require.Equal(t, 0, r.code, r.stderr)
+		require.Equal(t, intact, sumsOf(t, filepath.Dir(f.dest)))
+		if c.code == "" {
+			require.Regexp(t, c.says, r.stdout)
+		}
+		return 0
+	}
+	require.Equal(t, max(1, c.exit), r.code, "%s%s", r.stdout, r.stderr)
+	require.Equal(t, c.code, errorCode(t, r), r.stderr)
+	requireOneLine(t, r.stderr)
+	require.Regexp(t, places.Replace(c.says), r.stderr)
+	switch {
+	case c.flags != nil:
+		f.requirePrecious(t)
+	case c.code == "busy": // the file is another run's
+		require.NoFileExists(t, f.dest)
+	default:
+		f.requireUndone(t)
+	}
+	return hits
+}
+
+// requirePrecious requires that the old DEST is alone and as it was.
+func (f fault) requirePrecious(t testing.TB) {
+	t.Helper()
+	require.Equal(t, []string{filepath.Base(f.dest)}, folderNames(t, filepath.Dir(f.dest)))
+	require.Equal(t, "precious", string(disktest.ReadFile(t, f.dest)))
+	require.Equal(t, f.before, hashFolder(t, filepath.Dir(f.source)))
+}
+
+// TestPlacesWithoutRoom writes where the space is too small, or nothing can be written. That a compressed copy can take
+// far less than its data is estimated, and refuses nothing: the file system decides.
+func TestPlacesWithoutRoom(t *testing.T) {
+	t.Parallel()
+	text := filepath.Join(t.TempDir(), "text.raw")
+	disk := tableforge.NewMBR(trackSectors+20000, slot(0x83, trackSectors, 20000))
+	disk.Put(trackSectors*sectorSize, []byte(strings.Repeat("well packed ", 20000*sectorSize/12)))
+	disk.Write(t, text)
+	packed := filepath.Join(t.TempDir(), "packed.vmdk")
+	require.Equal(t, 0, trueup(t, "align", "--to", "vmdk:streamOptimized", text, packed).code)
+	const stream, full = "vmdk:streamOptimized", "no space left on device"
+	for name, c := range map[string]struct{ options, source, to, says string }{ // says nothing: the copy fits
+		"known before the first byte":          {"size=512k", sampleDisk(t), "vmdk", `needs .*\(\d+ bytes\).*524288`},
+		"enough":                               {"size=2M", sampleDisk(t), "vmdk", ""},
+		"read-only":                            {"ro", sampleDisk(t), "vmdk", "read-only file system"},
+		"no inodes":                            {"nr_inodes=1", sampleDisk(t), "vmdk", full},
+		"to a stream":                          {"size=4M", text, stream, ""},
+		"to qcow2":                             {"size=4M", text, "qcow2:compressed", ""},
+		"of a stream, which is known to fit":   {"size=4M", packed, stream, ""},
+		"of noise, which shows under way only": {"size=4M", noisyDisk(t, 8), stream, full},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFault(t, c.source)
+			r := privateMount(t, c.options, filepath.Dir(f.dest), builtPath, "align", "-q", "--to", c.to, c.source,
+				f.dest)
+			if c.says == "" {
+				require.Equal(t, 0, r.code, r.stderr)
+				require.Empty(t, r.stderr)
+				require.Equal(t, filepath.Base(f.dest)+"\n", r.stdout)
+				return
+			}
+			require.Equal(t, 1, r.code, r.stderr)
+			requireOneLine(t, r.stderr)
+			require.Regexp(t, c.says, r.stderr)
+			require.Empty(t, r.stdout, "ls finds nothing, and no success is printed")
+			f.requireUndone(t)
+		})
+	}
+	f := newFault(t, sampleDisk(t))
+	r := privateMount(t, "size=512k", filepath.Dir(f.dest), disktest.Tool(t, "strace"), "-f", "-qq", "-o",
+		"/dev/stdout", "-e", "trace=pwrite64", builtPath, "align", "-q", f.source, f.dest)
+	require.Equal(t, 1, r.code)
+	require.NotContains(t, r.stdout, "pwrite64(", "not a byte may be written before the refusal")
+}
+
+// TestBelowNamesOtherFileSystems requires that finish --below names a folder that it does not enter.
+func TestBelowNamesOtherFileSystems(t *testing.T) {
+	t.Parallel()
+	lib := t.TempDir()
+	other := filepath.Join(lib, "other")
+	require.NoError(t, os.Mkdir(other, 0o755))
+	r := privateMount(t, "size=1m", other, builtPath, "finish", "--below", lib)
+	require.Equal(t, 4, r.code, r.stderr)
+	require.Contains(t, r.stderr, "other: refused: the folder lies on another file system; name it with --below")
+}
+
+// linkedFolder is hashFolder for a folder that has links to folders in it.
+func linkedFolder(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	state := map[string]string{}
+	for _, name := range folderNames(t, dir) {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.IsDir() {
+			state[name] = "folder"
+			continue
+		}
+		state[name] = sha256Of(t, filepath.Join(dir, name))
+	}
+	return state
+}
+
+// sumsOf returns the digests of all files of a folder.
+func sumsOf(t testing.TB, folder string) map[string]string {
+	t.Helper()
+	sums := map[string]string{}
+	for _, name := range folderNames(t, folder) {
+		sums[name] = sha256Of(t, filepath.Join(folder, name))
+	}
+	return sums
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -43,22 +45,24 @@ func twoNTFS(t testing.TB) string {
 	return raw
 }
 
-// moveCase is a disk that is moved in its place, again and again.
+// moveCase is a disk that is moved in its place, again and again: files, or a loop device above a file.
 type moveCase struct {
-	made, path string // the folder in which it was made, and where it is moved
-	format     diskFormat
-	old        map[string]string // sums of its files
-	want       string            // sum of the disk of the copy
+	made, folder string // the folder in which its files were made, and where they are moved
+	path         string // of the disk, as commands take it
+	device       bool
+	journal      string
+	flags        []string // that name the journal
+	format       diskFormat
+	old          map[string]string // SHA-256 of its files
+	want         string            // SHA-256 of the disk of the copy
 }
 
 // newMove makes the disk of a format from a raw one, in a folder of its own.
 func newMove(t testing.TB, f diskFormat, raw string) *moveCase {
 	t.Helper()
-	c := &moveCase{made: t.TempDir(), format: f, path: filepath.Join(t.TempDir(), "disk"+f.ext)}
-	dest := filepath.Join(t.TempDir(), "copy.raw")
-	r := trueup(t, "align", "--to", "raw", raw, dest)
-	require.Equal(t, 0, r.code, r.stderr)
-	c.want = sha256Of(t, dest)
+	c := &moveCase{made: t.TempDir(), folder: t.TempDir(), format: f}
+	c.path = filepath.Join(c.folder, "disk"+f.ext)
+	c.journal = c.path + ".trueup"
 	if made := filepath.Join(c.made, "disk"+f.ext); f == formatRaw {
 		disktest.Run(t, "cp", "--sparse=always", raw, made)
 	} else {
@@ -69,33 +73,63 @@ func newMove(t testing.TB, f diskFormat, raw string) *moveCase {
 		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", f.container, "-o", "subformat="+subformat, raw, made)
 	}
 	c.reset(t)
-	c.old = c.sums(t)
+	return c.prepare(t, raw)
+}
+
+// newDeviceMove puts a raw disk on a loop device with these options. The journal lies beside the file below.
+func newDeviceMove(t testing.TB, raw string, options ...string) *moveCase {
+	t.Helper()
+	c := &moveCase{made: t.TempDir(), folder: t.TempDir(), format: formatRaw, device: true}
+	c.journal = filepath.Join(c.folder, "journal")
+	c.flags = []string{"--journal", c.journal}
+	for _, folder := range []string{c.made, c.folder} {
+		disktest.Run(t, "cp", "--sparse=always", raw, filepath.Join(folder, "device"))
+	}
+	c.path = disktest.LoopDevice(t, filepath.Join(c.folder, "device"), options...)
+	return c.prepare(t, c.path)
+}
+
+// prepare notes the disk before the move, and what it has to be then: the copy of source.
+func (c *moveCase) prepare(t testing.TB, source string) *moveCase {
+	t.Helper()
+	dest := filepath.Join(t.TempDir(), "copy.raw")
+	r := trueup(t, "align", "--to", "raw", source, dest)
+	require.Equal(t, 0, r.code, r.stderr)
+	c.old, c.want = sumsOf(t, c.folder), sha256Of(t, dest)
+	require.NotEqual(t, c.want, c.disk(t))
 	return c
 }
 
 // reset makes the disk what it was before.
 func (c *moveCase) reset(t testing.TB) {
 	t.Helper()
-	for _, name := range folderNames(t, filepath.Dir(c.path)) {
-		require.NoError(t, os.Remove(filepath.Join(filepath.Dir(c.path), name)))
+	for _, name := range folderNames(t, c.folder) {
+		if !c.device || name != "device" {
+			require.NoError(t, os.Remove(filepath.Join(c.folder, name)))
+		}
 	}
-	disktest.Run(t, "cp", "-r", "--sparse=always", c.made+"/.", filepath.Dir(c.path))
+	if !c.device {
+		c.restore(t)
+		return
+	}
+	disktest.Run(t, "dd", "if="+filepath.Join(c.made, "device"), "of="+c.path, "bs=1M", "oflag=direct", "conv=fsync",
+		"status=none")
+	c.requireOld(t)
 }
 
-// sums returns the SHA-256 of each file of the folder.
-func (c *moveCase) sums(t testing.TB) map[string]string {
+// restore brings the files of the disk back from a backup.
+func (c *moveCase) restore(t testing.TB) {
 	t.Helper()
-	sums := map[string]string{}
-	for _, name := range folderNames(t, filepath.Dir(c.path)) {
-		sums[name] = sha256Of(t, filepath.Join(filepath.Dir(c.path), name))
-	}
-	return sums
+	disktest.Run(t, "cp", "-r", "--sparse=always", c.made+"/.", c.folder)
 }
 
 // disk returns the SHA-256 of the disk as QEMU reads it.
 func (c *moveCase) disk(t testing.TB) string {
 	t.Helper()
-	if c.format == formatRaw {
+	switch {
+	case c.device:
+		return sha256Of(t, filepath.Join(c.folder, "device"))
+	case c.format == formatRaw:
 		return sha256Of(t, c.path)
 	}
 	return sha256Of(t, c.format.rawOf(t, c.path))
@@ -105,13 +139,114 @@ func (c *moveCase) disk(t testing.TB) string {
 func (c *moveCase) requireMoved(t testing.TB) {
 	t.Helper()
 	require.Equal(t, c.want, c.disk(t), "the disk is not the copy")
-	require.Len(t, folderNames(t, filepath.Dir(c.path)), len(c.old))
+	require.Len(t, folderNames(t, c.folder), len(c.old))
 }
 
 // requireOld requires that every file is what it was.
 func (c *moveCase) requireOld(t testing.TB) {
 	t.Helper()
-	require.Equal(t, c.old, c.sums(t), "the disk is not what it was")
+	require.Equal(t, c.old, sumsOf(t, c.folder), "the disk is not what it was")
+}
+
+// args are the command line of a command for the disk.
+func (c *moveCase) args(command ...string) []string {
+	return slices.Concat(command, []string{c.path}, c.flags)
+}
+
+// refused requires that a command ends with a code and one line that says why.
+func (c *moveCase) refused(t testing.TB, code int, says string, args ...string) {
+	t.Helper()
+	r := trueup(t, args...)
+	require.Equal(t, code, r.code, "%q: %s%s", args, r.stdout, r.stderr)
+	require.Contains(t, r.stderr, says)
+	requireOneLine(t, r.stderr)
+}
+
+// requireAfter requires the disk that a command which succeeded leaves.
+func (c *moveCase) requireAfter(t testing.TB, command string, r result) {
+	t.Helper()
+	require.Equal(t, 0, r.code, "%s: %s%s", command, r.stdout, r.stderr)
+	if command == "undo" || strings.Contains(strings.Join(strings.Fields(r.stdout), " "), "is as it was") {
+		c.requireOld(t)
+	} else {
+		c.requireMoved(t)
+	}
+}
+
+// moveCalls are the system calls that a move changes something with.
+const moveCalls = "pwrite64,ftruncate,fallocate,fsync,renameat2,unlinkat,openat,close"
+
+// points returns the calls of a command that succeeds: for each name, how many the thread with most of them makes. The
+// calls of a move come from one thread, and strace counts those of a thread.
+func points(t testing.TB, calls string, command []string) []callPoint {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "all")
+	text, err := underStrace(t, log, []string{"-e", "trace=" + calls}, command).CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	return spread(callsIn(t, log), 1<<20)
+}
+
+// injected returns a run that has something happen at a call.
+func (p callPoint) injected(t testing.TB, log, does string, command []string) *exec.Cmd {
+	t.Helper()
+	args := []string{"-e", "trace=" + p.call, "-e", fmt.Sprintf("inject=%s:%s:when=%d", p.call, does, p.number)}
+	if p.path != "" {
+		args = append(args, "-P", p.path)
+	}
+	return underStrace(t, log, args, command)
+}
+
+// kill kills the move in front of a call and reports whether it came there.
+func (c *moveCase) kill(t testing.TB, p callPoint) bool {
+	t.Helper()
+	cmd := p.injected(t, os.DevNull, "signal=KILL", c.args("move", "-q"))
+	_ = cmd.Run() // strace ends with the signal that ended what it traced
+	return cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled()
+}
+
+// middle makes the disk what it was before, and kills a move of it at a flush in the middle of its stretches.
+func (c *moveCase) middle(t testing.TB) {
+	t.Helper()
+	c.reset(t)
+	c.kill(t, callPoint{call: "fsync", number: 8})
+	r := trueup(t, "inspect", c.path)
+	require.Equal(t, 4, r.code, "the move did not begin: %s%s", r.stdout, r.stderr)
+	require.FileExists(t, c.journal)
+}
+
+// printedCommand finds the command lines of a refusal.
+var printedCommand = regexp.MustCompile(`trueup (resume|undo) (\S+) --journal (\S+)`)
+
+// goesOn lets the next run complete a move that was ended, or take it back, with the command that inspect prints where
+// the disk is in the middle of the move. It reports whether it was.
+func (c *moveCase) goesOn(t testing.TB, command, at string) (middle bool) {
+	t.Helper()
+	if _, err := os.Stat(c.journal); err != nil { // it had not begun, or was complete
+		if _, err := os.Stat(c.path); err != nil || c.disk(t) != c.want {
+			c.requireOld(t)
+		}
+		return false
+	}
+	args := c.args(command)
+	r := trueup(t, "inspect", c.path)
+	if middle = r.code == 4; middle {
+		require.Contains(t, r.stderr, "trueup resume", at)
+		for _, x := range printedCommand.FindAllStringSubmatch(r.stderr, -1) {
+			if x[1] == command {
+				args = []string{command, x[2], "--journal", x[3]}
+			}
+		}
+		if c.device {
+			require.Equal(t, 4, trueup(t, command, c.path).code, "without the journal, the same words")
+		}
+	}
+	r = trueup(t, args...)
+	if r.code == 4 { // of one that is complete or that had not begun, by what is said
+		args[0] = map[string]string{"undo": "resume", "resume": "undo"}[command]
+		r = trueup(t, args...)
+	}
+	c.requireAfter(t, args[0], r)
+	return middle
 }
 
 // moveDisks are an MBR with two NTFS and a hive, a GPT, and a disk that grows.
@@ -130,14 +265,15 @@ func TestInPlaceIsTheCopy(t *testing.T) {
 			t.Run(name+", "+f.name, func(t *testing.T) {
 				t.Parallel()
 				c := newMove(t, f, raw)
-				r := trueup(t, "move", "--json", c.path)
-				require.Equal(t, 0, r.code, r.stderr)
-				validate(t, r.stdout)
-				c.requireMoved(t)
+				c.requireAfter(t, "move", trueup(t, "move", "--json", c.path))
 				if f == formatFixed { // what needs the old disk does not take the new one for it
-					require.NotEqual(t, vhdID(t, filepath.Join(c.made, "disk.vhd")), vhdID(t, c.path))
+					id := func(folder string) []byte {
+						b := disktest.ReadFile(t, filepath.Join(folder, "disk.vhd"))
+						return b[len(b)-512+68 : len(b)-512+84]
+					}
+					require.NotEqual(t, id(c.made), id(c.folder))
 				}
-				r = trueup(t, "inspect", c.path)
+				r := trueup(t, "inspect", c.path)
 				require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 				r = trueup(t, "move", c.path)
 				require.Equal(t, 0, r.code, r.stderr)
@@ -150,36 +286,19 @@ func TestInPlaceIsTheCopy(t *testing.T) {
 	}
 }
 
-// vhdID returns the identifier of a VHD.
-func vhdID(t testing.TB, path string) string {
-	t.Helper()
-	b := disktest.ReadFile(t, path)
-	return fmt.Sprintf("%x", b[len(b)-512+68:len(b)-512+84])
-}
-
 // TestDescriptorGivenBack has the user rename the descriptor in the middle of a move. The disk that grew has its
 // new size there all the same.
 func TestDescriptorGivenBack(t *testing.T) {
 	t.Parallel()
 	c := newMove(t, formatFlat, moveDisks["grows"](t))
-	last := 0
-	for _, p := range c.points(t) {
-		if p.call == "fsync" {
-			last = max(last, p.number)
+	for _, p := range points(t, "fsync", c.args("move", "-q")) {
+		if p.number < 6 {
+			continue
 		}
-	}
-	for n := 6; n <= last; n++ {
 		c.reset(t)
-		_ = c.traced(t, os.DevNull, "-e", "trace=fsync", "-e", fmt.Sprintf("inject=fsync:signal=KILL:when=%d", n)).Run()
-		if os.Rename(c.path+".moving", c.path) != nil {
-			continue // it has its name
-		}
-		r := trueup(t, "resume", c.path)
-		require.Equal(t, 0, r.code, "fsync %d: %s%s", n, r.stdout, r.stderr)
-		if strings.Contains(strings.Join(strings.Fields(r.stdout), " "), "is as it was") {
-			c.requireOld(t)
-		} else {
-			c.requireMoved(t)
+		c.kill(t, p)
+		if os.Rename(c.path+".moving", c.path) == nil { // else it has its name
+			c.requireAfter(t, "resume", trueup(t, "resume", c.path))
 		}
 	}
 }
@@ -189,205 +308,332 @@ func TestDescriptorGivenBack(t *testing.T) {
 func TestMoveBesideMove(t *testing.T) {
 	t.Parallel()
 	c := newMove(t, formatFlat, noisyDisk(t, 4))
-	_ = c.traced(t, os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=4").Run()
+	c.kill(t, callPoint{call: "fsync", number: 4})
 	require.FileExists(t, c.path+".moving")
-	require.FileExists(t, c.path+".trueup")
-	for path, says := range map[string]string{
-		c.path + ".moving": fmt.Sprintf("trueup resume %s goes on", c.path),
-		flatName(c.path):   `it is a file of the disk "disk.vmdk": a move of the partitions inside of the disk was`,
-	} {
-		r := trueup(t, "move", path)
-		require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
-		require.Contains(t, r.stderr, says)
-		requireOneLine(t, r.stderr)
-	}
-	require.Equal(t, 0, trueup(t, "undo", c.path).code)
-	c.requireOld(t)
+	require.FileExists(t, c.journal)
+	c.refused(t, 4, fmt.Sprintf("trueup resume %s goes on", c.path), "move", c.path+".moving")
+	c.refused(t, 4, `it is a file of the disk "disk.vmdk": a move of the partitions inside of the disk was`, "move",
+		flatName(c.path))
+	c.requireAfter(t, "undo", trueup(t, "undo", c.path))
 }
 
-// middle kills the move when stretches have moved.
-func (c *moveCase) middle(t testing.TB) {
-	t.Helper()
-	c.reset(t)
-	_ = c.traced(t, os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=9").Run()
-	r := trueup(t, "inspect", c.path)
-	require.Equal(t, 4, r.code, r.stderr)
-	require.FileExists(t, c.path+".trueup")
-}
-
-// TestDiskBroughtBack brings a disk back from a backup in the middle of a move. The journal stays until undo --force
-// removes it, which it does only where the mark of the move is nowhere.
+// TestDiskBroughtBack brings a disk back from a backup in the middle of a move, and at its end. The journal stays until
+// undo --force removes it; internal/inplace has what else can stand at the path.
 func TestDiskBroughtBack(t *testing.T) {
 	t.Parallel()
-	refused := func(t *testing.T, c *moveCase, says string, command ...string) {
-		t.Helper()
-		r := trueup(t, append(command, c.path)...)
-		require.Equal(t, 4, r.code, "%q: %s%s", command, r.stdout, r.stderr)
-		require.Contains(t, r.stderr, says)
-		requireOneLine(t, r.stderr)
-		require.FileExists(t, c.path+".trueup")
-	}
-	dropped := func(t *testing.T, c *moveCase) {
-		t.Helper()
-		for _, command := range []string{"resume", "undo"} {
-			refused(t, c, "trueup undo "+c.path+" --force leaves it as it is and removes the journal, with the ",
-				command)
-		}
-		r := trueup(t, "undo", "--force", c.path)
-		require.Equal(t, 0, r.code, r.stderr)
-		require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "with the journal went the ")
-		c.requireOld(t)
-		require.Equal(t, 3, trueup(t, "inspect", c.path).code)
-	}
 	for _, f := range []diskFormat{formatRaw, formatFlat} {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			c := newMove(t, f, moveDisks["two ntfs and a hive"](t))
-			restore := func() { disktest.Run(t, "cp", "-r", "--sparse=always", c.made+"/.", filepath.Dir(c.path)) }
-			data := c.path
+			dropped := func() {
+				r := trueup(t, "undo", "--force", c.path)
+				require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "with the journal went the ")
+				c.requireAfter(t, "undo", r)
+				require.Equal(t, 3, trueup(t, "inspect", c.path).code)
+			}
+			c.middle(t)
+			c.restore(t)
+			for _, command := range []string{"resume", "undo"} {
+				c.refused(t, 4, "trueup undo "+c.path+" --force leaves it as it is and removes the journal, with the ",
+					command, c.path)
+			}
+			dropped()
+
+			data := c.path // as another file, with the old one beside it
 			if f == formatFlat {
 				data = flatName(c.path)
 			}
 			c.middle(t)
-			restore()
-			dropped(t, c)
-
-			c.middle(t) // as another file, with the old one away and then here
 			require.NoError(t, os.Rename(data, data+".aside"))
-			restore()
-			refused(t, c, fmt.Sprintf("%q is in the middle of a move", filepath.Base(data)+".aside"), "undo", "--force")
+			c.restore(t)
+			says := fmt.Sprintf("%q is in the middle of a move", filepath.Base(data)+".aside")
+			c.refused(t, 4, says, "undo", "--force", c.path)
+			require.FileExists(t, c.journal)
 			require.NoError(t, os.Remove(data+".aside"))
-			dropped(t, c)
+			dropped()
 
 			c.middle(t)
 			r := trueup(t, "undo", "--force", c.path)
-			require.Equal(t, 0, r.code, r.stderr)
 			require.NotContains(t, r.stdout, "journal went", "the flag changes nothing in the middle of the move")
-			c.requireOld(t)
+			c.requireAfter(t, "undo", r)
 
-			c.reset(t) // behind the first sector
-			last := 0
-			for _, p := range c.points(t) {
-				if p.call == "unlinkat" {
-					last = max(last, p.number)
-				}
-			}
+			ends := points(t, "unlinkat", c.args("move", "-q")) // behind the first sector
 			c.reset(t)
-			_ = c.traced(t, os.DevNull, "-e", "trace=unlinkat", "-e",
-				fmt.Sprintf("inject=unlinkat:signal=KILL:when=%d", last)).Run()
-			restore()
-			refused(t, c, "everything is at its new place already", "undo")
-			refused(t, c, "--force leaves it as it is", "resume")
-			require.Equal(t, 0, trueup(t, "undo", "--force", c.path).code)
-			c.requireOld(t)
+			c.kill(t, ends[len(ends)-1])
+			c.restore(t)
+			c.refused(t, 4, "everything is at its new place already", "undo", c.path)
+			c.refused(t, 4, "--force leaves it as it is", "resume", c.path)
+			c.requireAfter(t, "undo", trueup(t, "undo", "--force", c.path))
 		})
 	}
 }
 
-// traced returns the command of a move under strace, which writes to log. The calls of a move come from one thread, and
-// strace counts those of a thread.
-func (c *moveCase) traced(t testing.TB, log string, args ...string) *exec.Cmd {
+// killed kills the move with SIGKILL in front of system calls that change something: the next run completes it, or
+// takes it back byte for byte. With TRUEUP_KILLS it is each of these calls.
+func (c *moveCase) killed(t *testing.T, calls string, some func(p callPoint) bool) {
 	t.Helper()
-	args = append([]string{"-f", "-qq", "-o", log}, args...)
-	return exec.Command(disktest.Tool(t, "strace"), append(args, builtPath, "move", "-q", c.path)...)
-}
-
-// moveCalls are the system calls that a move changes something with.
-const moveCalls = "pwrite64,ftruncate,fallocate,fsync,renameat2,unlinkat,openat,close"
-
-// points returns the calls of a move: for each name, how many the thread with most of them makes.
-func (c *moveCase) points(t testing.TB) (out []callPoint) {
-	t.Helper()
-	log := filepath.Join(t.TempDir(), "all")
-	text, err := c.traced(t, log, "-e", "trace="+moveCalls).CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	return callsIn(t, log)
-}
-
-// callsIn returns the calls in a log of strace: for each name, how many the thread with most of them makes.
-func callsIn(t testing.TB, log string) []callPoint {
-	t.Helper()
-	data := disktest.ReadFile(t, log)
-	seen, most := map[string]int{}, map[string]int{}
-	for _, m := range tracedCall.FindAllStringSubmatch(string(data), -1) {
-		seen[m[1]+m[2]]++
-		most[m[2]] = max(most[m[2]], seen[m[1]+m[2]])
+	all, kills, middle := points(t, calls, c.args("move", "-q")), 0, 0
+	commands := []string{"resume", "undo"}
+	if os.Getenv("TRUEUP_KILLS") == "" {
+		all = slices.DeleteFunc(all, func(p callPoint) bool { return !some(p) })
+		commands = commands[:1]
 	}
-	return spread(most, 1<<20)
-}
-
-// goesOn lets the next run complete a move that was ended, or take it back.
-func (c *moveCase) goesOn(t testing.TB, command, at string) {
-	t.Helper()
-	if _, err := os.Stat(c.path + ".trueup"); err != nil { // it had not begun, or was complete
-		if _, err := os.Stat(c.path); err == nil && c.disk(t) == c.want {
-			return
+	for i, p := range all {
+		for k := range commands {
+			c.reset(t)
+			if c.kill(t, p) {
+				kills++
+			}
+			at, journal := fmt.Sprintf("%+v", p), filepath.Base(c.journal)
+			if text, err := os.ReadFile(c.journal); err == nil && c.device && len(bytes.Trim(text, "\x00")) == 0 {
+				require.Equal(t, 4, trueup(t, c.args("move")...).code, "%s: a file of anybody's", at)
+				require.NoError(t, os.Remove(c.journal)) // by hand
+			}
+			before := sumsOf(t, c.folder)
+			_, begun := before[journal]
+			if c.goesOn(t, []string{"resume", "undo"}[(i+k)%2], at) {
+				middle++
+			} else if begun && !c.device { // it could be used: nothing was written to it
+				delete(before, journal)
+				require.Equal(t, c.old, before, at)
+			}
 		}
-		c.requireOld(t)
-		return
 	}
-	r := trueup(t, command, c.path)
-	if r.code == 4 { // of one that is complete or that had not begun, by what is said
-		command = map[string]string{"undo": "resume", "resume": "undo"}[command]
-		r = trueup(t, command, c.path)
-	}
-	require.Equal(t, 0, r.code, "%s %s: %s%s", command, at, r.stdout, r.stderr)
-	if command == "undo" || strings.Contains(strings.Join(strings.Fields(r.stdout), " "), "is as it was") {
-		c.requireOld(t)
-	} else {
-		c.requireMoved(t)
-	}
+	t.Logf("%d points, %d runs killed, %d of them in the middle", len(all), kills, middle)
+	require.Positive(t, middle)
 }
 
-// TestKilledMoves kills moves with SIGKILL in front of system calls that change something: the next run completes them,
-// or takes them back byte for byte. With TRUEUP_KILLS it is each of these calls.
 func TestKilledMoves(t *testing.T) {
 	t.Parallel()
-	all := os.Getenv("TRUEUP_KILLS") != ""
 	for name, f := range map[string]diskFormat{"two ntfs and a hive": formatFlat, "gpt": formatRaw} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newMove(t, f, moveDisks[name](t))
-			points := c.points(t)
-			if !all {
-				points = slices.DeleteFunc(points,
-					func(p callPoint) bool { return p.call != "pwrite64" && p.call != "fsync" || p.number%4 != 2 })
-			}
-			killed, middle := 0, 0
-			for i, p := range points {
-				for _, command := range []string{"resume", "undo"} {
-					if !all && command == "undo" == (i%2 == 0) {
-						continue
-					}
-					c.reset(t)
-					inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
-					cmd := c.traced(t, os.DevNull, "-e", "trace="+p.call, "-e", inject)
-					_ = cmd.Run() // strace ends with the signal that ended what it traced
-					if cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
-						killed++
-					}
-					if _, err := os.Stat(c.path + ".trueup"); err == nil {
-						middle++
-						c.refused(t)
-					}
-					c.goesOn(t, command, fmt.Sprintf("%+v", p))
-				}
-			}
-			t.Logf("%d points, %d runs killed, %d of them with a journal", len(points), killed, middle)
-			require.Positive(t, middle)
+			newMove(t, f, moveDisks[name](t)).killed(t, moveCalls, func(p callPoint) bool {
+				return (p.call == "pwrite64" || p.call == "fsync") && p.number%4 == 2
+			})
 		})
 	}
 }
 
-// refused requires that a disk with a journal is not used, unless nothing was written to it yet.
-func (c *moveCase) refused(t testing.TB) {
-	t.Helper()
-	r := trueup(t, "inspect", c.path)
-	if r.code == 4 {
-		require.Contains(t, r.stderr, "trueup resume")
-		return
+// moveFaults are what a call meets, in the words of strace, each with what the run prints then: errors of a storage, a
+// call that is interrupted, which is repeated, and signals that end a run.
+var moveFaults = []struct {
+	inject, says string
+	code         int
+}{
+	{"error=EIO", "input/output error", 1},
+	{"error=ENOSPC", "no space left on device", 1},
+	{"error=EINTR", "interrupted system call", 1},
+	{"signal=INT", "interrupted", 130},
+	{"signal=TERM", "interrupted", 143},
+}
+
+// faultCalls are the system calls that fail: those that change something, and those that read the disk or look at it,
+// but for those with which the runtime of Go begins.
+const faultCalls = moveCalls + ",pread64,lseek,newfstatat"
+
+// TestCallsOfAMoveFail has calls of a move, of a resume and of an undo fail or be interrupted by a signal. The run says
+// so, and the next one completes the move or takes it back. With TRUEUP_KILLS it is each call with each fault;
+// internal/inplace has each call fail, too.
+func TestCallsOfAMoveFail(t *testing.T) {
+	t.Parallel()
+	disks := map[string]diskFormat{"grows": formatFlat}
+	if os.Getenv("TRUEUP_KILLS") != "" {
+		disks = map[string]diskFormat{"two ntfs and a hive": formatFlat, "gpt": formatRaw}
 	}
-	now := c.sums(t)
-	delete(now, filepath.Base(c.path)+".trueup")
-	require.Equal(t, c.old, now, "%s%s", r.stdout, r.stderr)
+	for name, f := range disks {
+		for _, command := range []string{"move", "resume", "undo"} {
+			t.Run(name+", "+command, func(t *testing.T) {
+				t.Parallel()
+				newMove(t, f, moveDisks[name](t)).callsFail(t, command)
+			})
+		}
+	}
+}
+
+// callsFail has calls of a command fail.
+func (c *moveCase) callsFail(t *testing.T, command string) {
+	t.Helper()
+	ready, args := c.middle, c.args(command)
+	if command == "move" {
+		ready, args = c.reset, c.args("move", "-q")
+	}
+	ready(t)
+	all, quiet, failed := points(t, faultCalls, args), map[string]string{}, 0
+	for i, p := range all {
+		for k, fault := range moveFaults {
+			some := (i*len(moveFaults)+k)%(len(all)*len(moveFaults)/3) == 7*len(command) ||
+				k == 0 && p.call == "fsync" && p.number == 3 // no run survives a flush that fails
+			if os.Getenv("TRUEUP_KILLS") != "" {
+				some = p.worth(i, k)
+			}
+			if !some {
+				continue
+			}
+			ready(t)
+			r := run(t, disktest.Tool(t, "strace"), p.injected(t, os.DevNull, fault.inject, args).Args[1:]...)
+			at := fmt.Sprintf("%s, %+v, %s: %d %s%s", command, p, fault.inject, r.code, r.stdout, r.stderr)
+			require.Contains(t, []int{0, 1, 4, fault.code}, r.code, at)
+			if r.code == 0 {
+				require.NoFileExists(t, c.journal, at)
+				c.requireAfter(t, command, r)
+				continue
+			}
+			failed++
+			require.NotRegexp(t, "goroutine |context canceled", r.stderr, at)
+			if !strings.Contains(r.stderr, fault.says) {
+				quiet[p.call+" "+fault.inject] = at
+			}
+			c.goesOn(t, []string{"resume", "undo"}[(i+k)%2], at)
+		}
+	}
+	require.Positive(t, failed, "%d points", len(all))
+	t.Logf("%d points, %d runs failed; without the cause: %q", len(all), failed, quiet)
+}
+
+// worth reports whether a call is tried with fault number k: those that change something with all of them, the others,
+// which are many, with one, and less often.
+func (p callPoint) worth(i, k int) bool {
+	if strings.Contains(moveCalls, p.call) && p.call != "close" {
+		return true
+	}
+	return k == i%len(moveFaults) && (p.number <= 30 || p.number%8 == 0)
+}
+
+// TestMoveOnAFullFileSystem takes all space away in the middle of a move, before the journal has saved its second
+// stretch. A resume and an undo fail and say why, and go on when there is room.
+func TestMoveOnAFullFileSystem(t *testing.T) {
+	t.Parallel()
+	raw, folder := noisyDisk(t, 24), t.TempDir()
+	dest := filepath.Join(t.TempDir(), "copy.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", raw, dest).code)
+	script := `cd "$1" && cp "$3" disk && "$4" -f -qq -o /dev/null -e trace=fsync -e inject=fsync:signal=KILL:when=6 \
+			"$2" move -q disk
+		head -c 1G /dev/zero >fill 2>/dev/null; test -e disk.trueup || exit 99
+		"$2" resume disk 2>&1; echo "full: $?"; "$2" undo disk 2>&1; echo "full: $?"
+		"$2" inspect disk 2>&1; echo "inspect: $?"; rm fill; "$2" $5 disk 2>&1; echo "room: $?"; sha256sum disk`
+	for name, on := range smallStorages {
+		for end, want := range map[string]string{"resume": sha256Of(t, dest), "undo": sha256Of(t, raw)} {
+			r := on(t, 66, folder, "sh", "-c", script, "sh", folder, builtPath, raw, disktest.Tool(t, "strace"), end)
+			said := strings.Join(strings.Fields(r.stdout), " ")
+			require.Equal(t, 2, strings.Count(said, "no space left on device; the disk is in the middle of the move"),
+				"%s: %s%s", name, r.stdout, r.stderr)
+			require.Equal(t, 2, strings.Count(said, "full: 1"), r.stdout)
+			require.Contains(t, said, "inspect: 4", r.stdout)
+			require.Contains(t, said, "room: 0 "+want, r.stdout)
+		}
+	}
+}
+
+// TestMoveIsAlone stops a move in its middle, and starts every command that could disturb it: each is refused, and the
+// move comes to its end.
+func TestMoveIsAlone(t *testing.T) {
+	t.Parallel()
+	c := newMove(t, formatFlat, moveDisks["grows"](t))
+	log := filepath.Join(t.TempDir(), "log")
+	cmd := callPoint{call: "fsync", number: 8}.injected(t, log, "signal=STOP", c.args("move", "-q"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	require.NoError(t, cmd.Start())
+	disktest.WaitFor(t, "the move to be stopped", func() bool {
+		b, err := os.ReadFile(log)
+		return err == nil && strings.Contains(string(b), "stopped by SIGSTOP")
+	})
+	for _, command := range []string{"resume", "undo", "finish", "move", "inspect", "replace"} {
+		r := trueup(t, command, c.path)
+		require.Contains(t, []int{1, 4}, r.code, "%q: %s%s", command, r.stdout, r.stderr)
+		require.Contains(t, r.stderr, "another run of trueup", "%q", command)
+	}
+	require.NoError(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGCONT))
+	require.NoError(t, cmd.Wait())
+	c.requireMoved(t)
+}
+
+// TestJournalCannotBeSeen has the look at the name of a journal fail: that is no disk without one.
+func TestJournalCannotBeSeen(t *testing.T) {
+	t.Parallel()
+	c := newMove(t, formatRaw, noisyDisk(t, 4))
+	for _, command := range []string{"inspect", "plan", "undo"} {
+		r := run(t, disktest.Tool(t, "strace"), underStrace(t, os.DevNull, []string{
+			"-P", filepath.Base(c.journal), "-e", "trace=newfstatat,openat", "-e", "inject=newfstatat,openat:error=EIO",
+		}, []string{command, c.path}).Args[1:]...)
+		require.Equal(t, 1, r.code, "%s: %s%s", command, r.stdout, r.stderr)
+		require.Contains(t, r.stderr, "input/output error", command)
+		requireOneLine(t, r.stderr)
+	}
+	c.requireOld(t)
+}
+
+// TestJournalElsewhere keeps the journal in another folder. The disk names it in the middle of the move, and another
+// disk is refused with it.
+func TestJournalElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, f := range []diskFormat{formatRaw, formatFlat} {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			c, apart := newMove(t, f, twoNTFS(t)), t.TempDir()
+			c.journal = filepath.Join(apart, "journal")
+			c.flags = []string{"--journal", c.journal}
+			for _, command := range []string{"resume", "undo"} {
+				c.reset(t)
+				c.kill(t, callPoint{call: "fsync", number: 9})
+				shown := c.path
+				if f == formatFlat {
+					c.refused(t, 4, `a move in place has left "`+c.path+`.moving"`, command, c.path)
+					shown += ".moving"
+				}
+				c.refused(t, 4, fmt.Sprintf("trueup %s %s --journal %s", command, c.path, c.journal), "inspect", shown)
+				require.NotEqual(t, 0, trueup(t, c.args("move")...).code)
+				c.requireOthersStay(t, filepath.Join(c.folder, "b"+f.ext), filepath.Join(apart, "disk"+f.ext))
+				c.requireAfter(t, command, trueup(t, c.args(command)...))
+				require.NoFileExists(t, c.journal)
+			}
+			c.reset(t)
+			c.requireAfter(t, "move", trueup(t, c.args("move", "-q")...))
+			require.NoFileExists(t, c.journal)
+		})
+	}
+}
+
+// requireOthersStay gives the journal of an interrupted move with other disks: no file changes.
+func (c *moveCase) requireOthersStay(t *testing.T, others ...string) {
+	t.Helper()
+	kept, record := sumsOf(t, c.folder), sha256Of(t, c.journal)
+	for _, other := range others {
+		require.NoError(t, os.WriteFile(other, []byte("another disk"), 0o600))
+		for _, command := range [][]string{{"resume"}, {"undo"}, {"undo", "--force"}} {
+			r := trueup(t, slices.Concat(command, []string{other}, c.flags)...)
+			require.Contains(t, []int{4, 64}, r.code, r.stderr)
+			require.Regexp(t, "is of (a|the) disk|is in the middle", r.stderr)
+		}
+		require.Equal(t, "another disk", string(disktest.ReadFile(t, other)))
+		require.NoError(t, os.Remove(other))
+	}
+	require.Equal(t, kept, sumsOf(t, c.folder))
+	require.Equal(t, record, sha256Of(t, c.journal))
+}
+
+// TestInPlaceByOddNames moves disks whose names no image could name, and goes on after a kill. A name that the journal
+// cannot hold is refused.
+func TestInPlaceByOddNames(t *testing.T) {
+	t.Parallel()
+	c := newMove(t, formatRaw, noisyDisk(t, 4))
+	path := c.path
+	for name, command := range map[string]string{`a\b.img`: "resume", "a:b.img": "undo", "a\nb.img": "resume"} {
+		c.path = path
+		c.reset(t)
+		c.path = filepath.Join(c.folder, name)
+		require.NoError(t, os.Rename(path, c.path))
+		c.kill(t, callPoint{call: "fsync", number: 6})
+		r := trueup(t, "inspect", c.path)
+		require.Contains(t, r.stderr, "the partitions inside of the disk was interrupted; trueup resume", name)
+		r = trueup(t, command, c.path)
+		require.NoError(t, os.Rename(c.path, path))
+		c.path = path
+		c.requireAfter(t, command, r)
+	}
+	c.reset(t)
+	require.NoError(t, os.Rename(path, path+"\xff"))
+	c.refused(t, 4, "is not UTF-8", "move", path+"\xff")
+	require.NoError(t, os.Rename(path+"\xff", path))
+	c.requireOld(t)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -43,7 +42,6 @@ type killCase struct {
 func TestKill(t *testing.T) {
 	t.Parallel()
 	kills := killCount(t)
-	strace := disktest.Tool(t, "strace")
 	raw := killDisk(t)
 	cases := []*killCase{newKillCase(t, formatSparse, raw), newKillCase(t, formatFlat, raw)}
 	moments := rand.New(rand.NewPCG(killSeed, killSeed))
@@ -56,9 +54,16 @@ func TestKill(t *testing.T) {
 		c.trial(t, replace, func() { c.killWithin(t, replace, time.Duration(part*1.1*float64(c.usual))) })
 	}
 	for _, c := range cases {
-		for _, p := range c.callPoints(t, strace, (kills-timed)/len(cases)/2) {
-			c.trial(t, false, func() { c.killAtCall(t, strace, p) })
-			c.trial(t, true, func() { c.killAtCall(t, strace, p) })
+		log, folder := filepath.Join(t.TempDir(), "strace"), filepath.Dir(c.dest)
+		watched := underStrace(t, log, []string{"--seccomp-bpf", "-e", "trace=" + changingCalls}, c.align())
+		out, err := watched.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		// Which thread makes the last syncs of a run is not known, but they are those of the folder.
+		points := append([]callPoint{{"fsync", 1, folder}, {"fsync", 2, folder}},
+			spread(callsIn(t, log), (kills-timed)/len(cases)/2-2)...)
+		for _, p := range points {
+			c.trial(t, false, func() { c.killAtCall(t, p) })
+			c.trial(t, true, func() { c.killAtCall(t, p) })
 		}
 		t.Logf("%s: %d killed in the middle, %d of them with DEST complete; an align takes %v",
 			c.format.name, c.killed, c.killedLate, c.usual)
@@ -173,8 +178,12 @@ func (c *killCase) killWithin(t *testing.T, replace bool, after time.Duration) {
 	t.Helper()
 	for range 5 {
 		before := c.killed
-		c.killAfter(t, after)
-		if c.killed > before {
+		cmd := exec.Command(builtPath, c.align()...)
+		require.NoError(t, cmd.Start())
+		timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may be gone already
+		err := cmd.Wait()
+		timer.Stop()
+		if c.count(t, cmd, err); c.killed > before {
 			return
 		}
 		if !replace {
@@ -184,15 +193,19 @@ func (c *killCase) killWithin(t *testing.T, replace bool, after time.Duration) {
 	}
 }
 
-// killAfter starts an align and kills it after a while.
-func (c *killCase) killAfter(t *testing.T, after time.Duration) {
+// killAtCall runs an align that is killed in front of a call. The threads of two runs do not share the work in the
+// same way, so that some runs come to their end.
+func (c *killCase) killAtCall(t *testing.T, p callPoint) {
 	t.Helper()
-	cmd := exec.Command(builtPath, c.align()...)
-	require.NoError(t, cmd.Start())
-	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may be gone already
-	err := cmd.Wait()
-	timer.Stop()
-	c.count(t, cmd, err)
+	cmd := p.injected(t, filepath.Join(t.TempDir(), "strace"), "signal=KILL", c.align())
+	cmd.Args = slices.Insert(cmd.Args, 1, "--seccomp-bpf") // as when the calls were counted
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	err := cmd.Run()
+	if err != nil && stderr.Len() > 0 {
+		t.Logf("%+v: %s", p, &stderr)
+	}
+	c.count(t, cmd, err) // strace ends with the signal that ended what it traced
 }
 
 // count looks at how the run ended: killed, or else well.
@@ -222,30 +235,16 @@ const changingCalls = "/^(openat|pwrite64|write|writev|pwritev|ftruncate|falloca
 
 var tracedCall = regexp.MustCompile(`(?m)^(\d+) +(\w+)\(`)
 
-// callPoints watches an align that replaces DEST, and returns n points of it.
-func (c *killCase) callPoints(t *testing.T, strace string, n int) []callPoint {
+// callsIn returns the calls in a log of strace: for each name, how many the thread with most of them makes.
+func callsIn(t testing.TB, log string) map[string]int {
 	t.Helper()
-	return callPointsOf(t, strace, filepath.Dir(c.dest), n, c.align())
-}
-
-// callPointsOf watches a run that writes in a folder, and returns n points of it.
-func callPointsOf(t *testing.T, strace, folder string, n int, command []string) []callPoint {
-	t.Helper()
-	log := filepath.Join(t.TempDir(), "strace")
-	args := []string{"-f", "--seccomp-bpf", "-o", log, "-e", "trace=" + changingCalls, builtPath}
-	out, err := exec.Command(strace, append(args, command...)...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	data := disktest.ReadFile(t, log)
-	seen := map[string]int{}  // of a thread and a name
-	found := map[string]int{} // of a name, the most that a thread has
-	for _, m := range tracedCall.FindAllStringSubmatch(string(data), -1) {
-		key := m[1] + m[2]
-		seen[key]++
-		found[m[2]] = max(found[m[2]], seen[key])
+	seen, most := map[string]int{}, map[string]int{}
+	for _, m := range tracedCall.FindAllStringSubmatch(string(disktest.ReadFile(t, log)), -1) {
+		seen[m[1]+m[2]]++
+		most[m[2]] = max(most[m[2]], seen[m[1]+m[2]])
 	}
-	require.NotEmpty(t, found)
-	// Which thread makes the last syncs of a run is not known, but they are those of the folder.
-	return append([]callPoint{{"fsync", 1, folder}, {"fsync", 2, folder}}, spread(found, n-2)...)
+	require.NotEmpty(t, most)
+	return most
 }
 
 // spread picks n points of the calls: the first of each name, then the second of each, and so on, because the rare
@@ -273,44 +272,4 @@ func TestSpreadOfFewKills(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, spread(map[string]int{"fsync": 3}, -1))
 	require.Len(t, spread(map[string]int{"fsync": 3}, 2), 2)
-}
-
-// killAtCall runs an align that is killed in front of a call. The threads of two runs do not share the work in the
-// same way, so that some runs come to their end.
-func (c *killCase) killAtCall(t *testing.T, strace string, p callPoint) {
-	t.Helper()
-	cmd := killedAt(t, strace, p, c.align())
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	err := cmd.Run()
-	if err != nil && stderr.Len() > 0 {
-		t.Logf("%+v: %s", p, &stderr)
-	}
-	c.count(t, cmd, err) // strace ends with the signal that ended what it traced
-}
-
-// killedAt returns a run that is killed in front of a call.
-func killedAt(t *testing.T, strace string, p callPoint, command []string) *exec.Cmd {
-	t.Helper()
-	inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
-	args := []string{
-		"-f", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), "strace"), "-e", "trace=" + p.call, "-e", inject,
-	}
-	if p.path != "" {
-		args = append(args, "-P", p.path)
-	}
-	return exec.Command(strace, append(append(args, builtPath), command...)...)
-}
-
-// What a killed run has left names DEST as its data, which is no reason to keep that.
-func TestUnfinishedFileIsNoUserOfDest(t *testing.T) {
-	t.Parallel()
-	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
-	args := []string{"align", "--force", "--no-progress", "--to", "vmdk:monolithicSparse", killDisk(t), dest}
-	require.Equal(t, 0, trueup(t, args...).code)
-	require.NoError(t, os.Rename(dest, filepath.Join(filepath.Dir(dest), ".aligned.vmdk.partial")))
-	require.NoError(t, os.WriteFile(dest, []byte("no disk"), 0o600))
-	r := trueup(t, args...)
-	require.Equal(t, 0, r.code, r.stderr)
-	require.Equal(t, []string{"aligned.vmdk"}, folderNames(t, filepath.Dir(dest)))
 }
