@@ -3,8 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -59,7 +61,8 @@ func (d bootDisk) build(t testing.TB, dir string) string {
 	d.partition(t, raw)
 	d.fillBoot(t, raw, d.windows()[0])
 	if d.data {
-		d.fillData(t, raw, d.windows()[1])
+		d.format(t, raw, d.windows()[1], 16)
+		disktest.Run(t, "mcopy", "-i", drive(raw, d.windows()[1]), hostFile(t, dataText), "::data.txt")
 	}
 	code := d.code(t)
 	require.LessOrEqual(t, len(code), codeSize)
@@ -72,24 +75,33 @@ func (d bootDisk) build(t testing.TB, dir string) string {
 	return image
 }
 
-// partition writes the table. It is fdisk that does it and not sfdisk, because only fdisk can be told the heads; QEMU's
-// BIOS takes its geometry from the end CHS.
+// partition writes the table as Windows has since 95B: FAT with LBA.
 func (d bootDisk) partition(t testing.TB, raw string) {
 	t.Helper()
-	// FAT with LBA, as Windows has made them since 95B.
-	types := map[int]string{16: "e", 32: "c"}
-	all := d.windows()
-	commands := []string{
-		"o", "n", "p", "1", decimal(all[0].start), decimal(all[0].start + all[0].size - 1), "t", types[d.fat], "a",
-	}
+	types, all := map[int]string{16: "e", 32: "c"}, d.windows()
+	end := func(w window) string { return decimal(w.start + w.size - 1) }
+	commands := []string{"n\np\n1", decimal(all[0].start), end(all[0]), "t", types[d.fat], "a"}
 	if d.data {
-		commands = append(commands, "n", "p", "2", decimal(all[1].start), decimal(all[1].start+all[1].size-1), "t", "2",
-			types[16])
+		commands = append(commands, "n\np\n2", decimal(all[1].start), end(all[1]), "t\n2", types[16])
 	}
-	commands = append(commands, "w", "")
-	disktest.RunInput(t, strings.Join(commands, "\n"), "fdisk", "--compatibility=dos", "--units=sectors",
-		"--heads", strconv.FormatInt(d.heads, 10), "--sectors", strconv.Itoa(trackSectors), raw)
+	fdisk(t, raw, d.heads, trackSectors, commands...)
 	require.Equal(t, all, tableOf(t, raw))
+}
+
+// fdisk writes a table as DOS did. It is fdisk that does it and not sfdisk, because only fdisk can be told the heads;
+// QEMU's BIOS takes its geometry from the end CHS.
+func fdisk(t testing.TB, raw string, heads, track int64, commands ...string) {
+	t.Helper()
+	disktest.RunInput(t, "o\n"+strings.Join(commands, "\n")+"\nw\n", "fdisk", "--compatibility=dos", "--units=sectors",
+		"--heads", decimal(heads), "--sectors", decimal(track), raw)
+}
+
+// blankDisk returns a disk with the table that sfdisk makes of a script.
+func blankDisk(t testing.TB, size int64, script string) string {
+	t.Helper()
+	raw := disktest.Blank(t, "disk.raw", size)
+	disktest.RunInput(t, script, "sfdisk", "--quiet", raw)
+	return raw
 }
 
 // fillBoot puts a FAT with syslinux into a partition. Syslinux prints the marker as soon as it has read its
@@ -100,13 +112,6 @@ func (d bootDisk) fillBoot(t testing.TB, raw string, w window) {
 	config := "SAY " + booted + "\nPROMPT 1\n"
 	disktest.Run(t, "mcopy", "-i", drive(raw, w), hostFile(t, config), "::syslinux.cfg")
 	disktest.Run(t, "syslinux", "--install", "--offset", strconv.FormatInt(w.start*sectorSize, 10), raw)
-}
-
-// fillData puts a FAT16 with one file into a partition.
-func (d bootDisk) fillData(t testing.TB, raw string, w window) {
-	t.Helper()
-	d.format(t, raw, w, 16)
-	disktest.Run(t, "mcopy", "-i", drive(raw, w), hostFile(t, dataText), "::data.txt")
 }
 
 func (d bootDisk) format(t testing.TB, raw string, w window, fat int) {
@@ -121,17 +126,30 @@ func (d bootDisk) format(t testing.TB, raw string, w window, fat int) {
 }
 
 // tableOf returns the partitions that sfdisk sees in a raw disk.
-func tableOf(t testing.TB, raw string) []window {
+func tableOf(t testing.TB, raw string) (all []window) {
+	t.Helper()
+	parts := numbered(t, raw)
+	for _, number := range slices.Sorted(maps.Keys(parts)) {
+		all = append(all, parts[number])
+	}
+	return all
+}
+
+// numbered returns them by their numbers.
+func numbered(t testing.TB, raw string) map[int]window {
 	t.Helper()
 	var dump struct {
 		PartitionTable struct {
-			Partitions []struct{ Start, Size int64 }
+			Partitions []struct {
+				Node        string
+				Start, Size int64
+			}
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(disktest.Output(t, "sfdisk", "--json", raw)), &dump))
-	var all []window
+	all := map[int]window{}
 	for _, p := range dump.PartitionTable.Partitions {
-		all = append(all, window{p.Start, p.Size})
+		all[int(disktest.Number(t, strings.TrimPrefix(strings.TrimPrefix(p.Node, raw), "p")))] = window{p.Start, p.Size}
 	}
 	return all
 }

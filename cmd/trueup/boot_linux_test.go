@@ -212,17 +212,14 @@ func makeLinuxRoot(t testing.TB, raw string, w window, dir string, flags ...stri
 	disktest.Run(t, "mke2fs", args...)
 }
 
-// bootLinux starts a PC from the image and returns the checksum of the files in the guest's root. Any of the other
-// texts ends the boot
-// too, and is returned.
+// bootLinux starts a PC from the image and returns the checksum of the files in the guest's root. Any of the others
+// ends the boot, too, and is returned.
 func bootLinux(t testing.TB, p pc, others ...string) string {
 	t.Helper()
 	p.memory, p.ahci = 256, true
 	return p.watch(t, func(console string) string {
-		for _, text := range others {
-			if strings.Contains(console, text) {
-				return text
-			}
+		if text := anyOf(others...)(console); text != "" {
+			return text
 		}
 		if _, rest, found := strings.Cut(console, linuxFails); found && strings.Contains(rest, "\n") {
 			return linuxFails + rest

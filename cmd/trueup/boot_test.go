@@ -1,13 +1,86 @@
 package main
 
 import (
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
 )
+
+// movedBoot is a disk that boots before and after its partitions move.
+type movedBoot struct {
+	plan   string // the name of its golden plan; empty: it has none
+	flags  []string
+	starts []int64                                 // LBAs of the partitions in the copy
+	unit   int64                                   // of the last one, in sectors, where starts is nil; 0: 2048
+	quick  bool                                    // make test starts the copy; make boots starts the source, too
+	boot   func(t testing.TB, image string) string // starts an image and returns what it shows
+	shows  string                                  // what the source shows
+	after  func(t testing.TB, dest string) string  // what the copy shows, if that is something else
+}
+
+// on boots by the BIOS of a PC.
+func on(heads int64) func(t testing.TB, image string) string {
+	return func(t testing.TB, image string) string { t.Helper(); return boot(t, image, heads) }
+}
+
+// started reports whether the copy is started.
+func (m movedBoot) started() bool { return m.quick || disktest.Exhaustive }
+
+// align aligns the disk, has the tools look at the copy, and boots it.
+func (m movedBoot) align(t *testing.T, source string) (dest string) {
+	t.Helper()
+	if disktest.Exhaustive {
+		require.Equal(t, m.shows, m.boot(t, source), "before")
+	}
+	if m.plan != "" {
+		goldenPlan(t, m.plan, source, m.flags...)
+	}
+	dest = filepath.Join(t.TempDir(), "aligned"+filepath.Ext(source))
+	r := trueup(t, append([]string{"align", source, dest}, m.flags...)...)
+	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+	if filepath.Ext(source) == ".raw" {
+		requireSameView(t, source, dest, m.flags...)
+		var starts []int64
+		for _, w := range tableOf(t, dest) {
+			starts = append(starts, w.start)
+		}
+		if m.starts == nil {
+			require.Zero(t, last(starts)%cmp.Or(m.unit, 2048), starts)
+		} else {
+			require.Equal(t, m.starts, starts)
+		}
+	}
+	if m.after != nil {
+		m.shows = m.after(t, dest)
+	}
+	if m.started() {
+		require.Equal(t, m.shows, m.boot(t, dest), "after")
+	}
+	return dest
+}
+
+// last is the last element, of partitions the one with the file system.
+func last[T any](all []T) T { return all[len(all)-1] }
+
+// requireLeads requires that a sector number in the copy decides: with the old one, in as many bytes as it has, the
+// loader runs what lies at the old place, which says so.
+func (m movedBoot) requireLeads(t *testing.T, dest string, at int64, old []byte) {
+	t.Helper()
+	broken := filepath.Join(t.TempDir(), "broken.raw")
+	disktest.Run(t, "cp", "--sparse=always", dest, broken)
+	disktest.WriteAt(t, broken, at, old)
+	disktest.WriteAt(t, broken, int64(binary.LittleEndian.Uint32(old))*sectorSize, marker(t, staleShown))
+	require.Equal(t, staleShown, m.boot(t, broken), "with the old sector number at byte %d", at)
+}
 
 // stale is a stored position that trueup mends, put back to what it was before the move. The boot that then fails
 // proves that the boot which succeeded did so because of trueup.
@@ -20,12 +93,37 @@ type stale struct {
 var (
 	// staleCHS: bytes 1 to 3 of the first table entry, at 0x1BE, say cylinder 0, head 1, sector 1, which is LBA 63.
 	staleCHS = stale{"start CHS", func(window) int64 { return 0x1BE + 1 }, []byte{1, 1, 0}}
+
 	// staleHidden: the hidden sectors of the BPB, at 0x1C, say 63.
 	staleHidden = stale{
 		"hidden sectors", func(w window) int64 { return w.start*sectorSize + 0x1C },
 		[]byte{63, 0, 0, 0},
 	}
+
+	// staleLBA: the start LBA of the first entry says 63.
+	staleLBA = stale{"start LBA", func(window) int64 { return 0x1BE + 8 }, []byte{63, 0, 0, 0}}
+
+	// staleGPT: the start LBA of the first entry of the primary GPT says 1063.
+	staleGPT = stale{"start LBA", func(window) int64 { return 2*sectorSize + 32 }, []byte{0x27, 0x04}}
 )
+
+// require puts the position back in a raw copy, and boots that where boot is set. It shows one of fails then; nil: it
+// boots nevertheless.
+func (s stale) require(t *testing.T, raw string, fails []string, boot func(t testing.TB, image string) string) {
+	t.Helper()
+	at := s.at(tableOf(t, raw)[0])
+	require.NotEqual(t, s.bytes, readAt(t, raw, at, int64(len(s.bytes))), s.name)
+	if boot == nil {
+		return
+	}
+	disktest.WriteAt(t, raw, at, s.bytes)
+	shown := boot(t, raw)
+	if fails == nil {
+		require.Equal(t, booted, shown, "stale %s", s.name)
+		return
+	}
+	require.Contains(t, fails, shown, "stale %s, and the disk boots nevertheless", s.name)
+}
 
 type bootCase struct {
 	name   string
@@ -61,8 +159,7 @@ var bootCases = []bootCase{
 		flags: []string{"--boundary", "1M"}, starts: []int64{2048}, stale: staleCHS, fails: ownCHSFailed,
 	}, {
 		// The first partition moves by 65 sectors and then ends before LBA 64325, the next multiple of 128 is 64384:
-		// the
-		// second partition moves from 64261 by 123.
+		// the second partition moves from 64261 by 123.
 		name:   "code that reads chs, a data partition that moves by another distance, sparse vmdk",
 		disk:   bootDisk{code: assembled(ownCHSCode), fat: 16, heads: 255, data: true, subformat: "monolithicSparse"},
 		starts: []int64{128, 64384}, stale: staleCHS, fails: ownCHSFailed,
@@ -108,39 +205,22 @@ func TestAlignedDiskBoots(t *testing.T) {
 }
 
 func (c bootCase) run(t *testing.T) {
-	sourceDir, destDir := t.TempDir(), t.TempDir()
-	source := c.disk.build(t, sourceDir)
-	dest := filepath.Join(destDir, "aligned"+filepath.Ext(source))
-	before := hashFolder(t, sourceDir)
-	if disktest.Exhaustive {
-		require.Equal(t, booted, boot(t, source, c.disk.heads), "before")
+	source := c.disk.build(t, t.TempDir())
+	before := hashFolder(t, filepath.Dir(source))
+	m := movedBoot{
+		plan: c.name, flags: c.flags, starts: c.starts, quick: c.quick, boot: on(c.disk.heads), shows: booted,
 	}
-	goldenPlan(t, c.name, source, c.flags...)
-
-	got := trueup(t, append(append([]string{"align"}, c.flags...), source, dest)...)
-	require.Equal(t, 0, got.code, "%s%s", got.stdout, got.stderr)
-	starts := c.quick || disktest.Exhaustive
-	if starts {
-		require.Equal(t, booted, boot(t, dest, c.disk.heads), "after")
-	}
-	if c.disk.subformat != "monolithicSparse" {
+	dest := m.align(t, source)
+	if c.disk.subformat == "monolithicFlat" {
 		view := sameView(t, source, dest, c.flags...)
-		if c.view && starts {
-			require.Equal(t, booted, boot(t, view, c.disk.heads), "from a view")
+		if c.view && m.started() {
+			require.Equal(t, booted, m.boot(t, view), "from a view")
 		}
 		removeView(t, view)
 	}
-	require.Equal(t, before, hashFolder(t, sourceDir), "the source has changed")
-
+	require.Equal(t, before, hashFolder(t, filepath.Dir(source)), "the source has changed")
 	raw := filepath.Join(t.TempDir(), "result.raw")
 	disktest.Run(t, "qemu-img", "convert", "-O", "raw", dest, raw)
-	c.checkTable(t, raw)
-	c.checkStale(t, raw, starts)
-}
-
-// checkTable looks at the result with the tools that made the disk.
-func (c bootCase) checkTable(t *testing.T, raw string) {
-	t.Helper()
 	want := c.disk.windows()
 	for i := range want {
 		want[i].start = c.starts[i]
@@ -149,24 +229,252 @@ func (c bootCase) checkTable(t *testing.T, raw string) {
 	if c.disk.data {
 		require.Equal(t, dataText, disktest.Output(t, "mtype", "-i", drive(raw, want[1]), "::data.txt"))
 	}
+	if !m.started() {
+		m.boot = nil
+	}
+	if c.stale.at != nil {
+		c.stale.require(t, raw, c.fails, m.boot)
+	}
 }
 
-// checkStale undoes one of trueup's patches in a copy of the result, and boots that where starts is set.
-func (c bootCase) checkStale(t *testing.T, raw string, starts bool) {
+// windows7Code is what a real Windows 7 wrote.
+func windows7Code(t testing.TB) []byte {
 	t.Helper()
-	if c.stale.at == nil {
-		return
+	return readAt(t, disktest.Corpus(t, "vmdk-rs/monolithicFlat-flat.vmdk.xz"), 0, codeSize)
+}
+
+// debianCode is what install-mbr of Debian's package mbr writes.
+func debianCode(t testing.TB) []byte {
+	t.Helper()
+	image := filepath.Join(t.TempDir(), "disk")
+	require.NoError(t, os.WriteFile(image, make([]byte, 1<<20), 0o600))
+	disktest.Run(t, "install-mbr", "--force", image)
+	return readAt(t, image, 0, codeSize)
+}
+
+// altCode is syslinux's altmbr.bin, told to boot partition 1.
+func altCode(t testing.TB) []byte {
+	t.Helper()
+	code := disktest.ReadFile(t, disktest.DataFile(t, "/usr/lib/syslinux/mbr/altmbr.bin"))
+	return append(code[:codeSize-1], 1)
+}
+
+// TestClaimsAboutBootCode holds what inspect says about boot code against a boot: where it is said not to read CHS
+// bytes, they are made wrong, and where it is said to hand its entry over, the hidden sectors are, without which
+// syslinux finds itself only by that entry. That a wrong start CHS is fatal where it is read is shown by
+// TestAlignedDiskBoots.
+func TestClaimsAboutBootCode(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		code        func(testing.TB) []byte
+		reads, over bool
+	}{
+		"windows-2000":    {windowsCode, true, true},
+		"windows-7":       {windows7Code, false, false},
+		"parted":          {chsBootCode, true, true},
+		"debian-mbr":      {debianCode, false, true},
+		"syslinux":        {lbaBootCode, false, true},
+		"syslinux-altmbr": {altCode, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := bootDisk{code: tc.code, fat: 16, heads: 255}
+			raw := d.build(t, t.TempDir())
+			var claims struct {
+				BootCode struct {
+					Name      string `json:"name"`
+					ReadsCHS  bool   `json:"reads_chs"`
+					HandsOver bool   `json:"hands_entry_over"`
+				} `json:"boot_code"`
+			}
+			got := trueup(t, "inspect", "--json", raw)
+			require.NoError(t, json.Unmarshal([]byte(got.stdout), &claims), got.stderr)
+			require.Equal(t, name, claims.BootCode.Name)
+			require.Equal(t, []bool{tc.reads, tc.over}, []bool{claims.BootCode.ReadsCHS, claims.BootCode.HandsOver})
+			if !tc.reads {
+				disktest.WriteAt(t, raw, 0x1BE+1, []byte{5, 1, 0}) // LBA 315: no boot sector
+			}
+			require.Equal(t, booted, boot(t, raw, d.heads))
+			// 1000 sectors in front, and not 63
+			disktest.WriteAt(t, raw, trackSectors*sectorSize+0x1C, []byte{0xE8, 3, 0, 0})
+			require.Equal(t, tc.over, boot(t, raw, d.heads) == booted)
+		})
 	}
-	at := c.stale.at(tableOf(t, raw)[0])
-	require.NotEqual(t, c.stale.bytes, readAt(t, raw, at, int64(len(c.stale.bytes))), c.stale.name)
-	if !starts {
-		return
+}
+
+// TestAlignedGPTBoots moves the partition that a BIOS boots from by an attribute of the GPT. The code in sector 0 is
+// that of syslinux; it reads the entries of the table and checks no sums, so sgdisk is asked about those.
+func TestAlignedGPTBoots(t *testing.T) {
+	t.Parallel()
+	m := movedBoot{starts: []int64{4096, 2048}, quick: true, boot: on(255), shows: booted}
+	dest := m.align(t, gptBootDisk(t))
+	require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
+	staleGPT.require(t, dest, gptFailed, m.boot)
+}
+
+// gptBootDisk makes a disk whose first partition, at LBA 1063, holds syslinux.
+func gptBootDisk(t testing.TB) string {
+	t.Helper()
+	d := bootDisk{fat: 16, heads: 255}
+	source := disktest.Blank(t, "gpt.raw", bootDiskSize)
+	w := window{start: 1063, size: 100_000}
+	disktest.Run(t, "sgdisk", "-a", "1", "-n", "3:40:1000", "-n", "1:"+decimal(w.start)+":"+decimal(w.start+w.size-1),
+		"-t", "1:0700", "-A", "1:set:2", source)
+	d.fillBoot(t, source, w)
+	code := disktest.ReadFile(t, disktest.DataFile(t, "/usr/lib/syslinux/mbr/gptmbr.bin"))
+	disktest.WriteAt(t, source, 0, code)
+	return source
+}
+
+// TestBootsByTheGeometryOfAVHD starts a guest that reads CHS in a VHD, before and after, with the geometry of the
+// footer, as machines of VHDs do: 1023 cylinders of 4 heads and 17 sectors, all of them one FAT16. QEMU's BIOS
+// translates more than 1024 cylinders, as others do.
+func TestBootsByTheGeometryOfAVHD(t *testing.T) {
+	t.Parallel()
+	const heads, track, cylinders = 4, 17, 1023
+	dir := t.TempDir()
+	raw := disktest.Blank(t, "disk.raw", cylinders*heads*track*sectorSize)
+	w := window{track, cylinders*heads*track - track}
+	fdisk(t, raw, heads, track, "n\np\n1", decimal(w.start), decimal(w.start+w.size-1), "t\n6\na")
+	disktest.Run(t, "mkfs.fat", "-F", "16", "-g", fmt.Sprintf("%d/%d", heads, track), "-h", decimal(track), "--offset",
+		decimal(track), raw, decimal(w.size/2))
+	disktest.Run(t, "mcopy", "-i", drive(raw, w), hostFile(t, "SAY "+booted+"\nPROMPT 1\n"), "::syslinux.cfg")
+	disktest.Run(t, "syslinux", "--install", "--offset", decimal(w.start*sectorSize), raw)
+	disktest.WriteAt(t, raw, 0, assembled(ownCHSCode)(t))
+	source, dest := filepath.Join(dir, "disk.vhd"), filepath.Join(dir, "aligned.vhd")
+	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vpc", raw, source)
+
+	// Spec: VHD 1.0, "Hard Disk Footer Format".
+	starts := func(vhd string) (foot []byte, shown string) {
+		b := disktest.ReadFile(t, vhd)
+		foot = b[len(b)-512:]
+		flat := filepath.Join(t.TempDir(), "flat.raw")
+		disktest.Run(t, "qemu-img", "convert", "-f", "vpc", "-O", "raw", vhd, flat)
+		disk := fmt.Sprintf(",cyls=%d,heads=%d,secs=%d", binary.BigEndian.Uint16(foot[56:]), foot[58], foot[59])
+		return foot, pc{image: flat, disk: disk}.watch(t, anyOf(verdicts...))
 	}
-	disktest.WriteAt(t, raw, at, c.stale.bytes)
-	shown := boot(t, raw, c.disk.heads)
-	if c.fails == nil {
-		require.Equal(t, booted, shown, "stale %s", c.stale.name)
-		return
+	foot, shown := starts(source)
+	require.Equal(t, []byte{heads, track}, foot[58:60])
+	require.Equal(t, booted, shown, "before")
+	r := trueup(t, "align", source, dest)
+	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+	require.Contains(t, r.stdout+r.stderr, "last 43 sectors lie behind cylinder 1023")
+	foot, shown = starts(dest)
+	require.Equal(t, []byte{heads, track}, foot[58:60])
+	require.Equal(t, booted, shown, "after")
+
+	trial := trueupJSON[jsonTrial](t, 0, "boot", "--accel", "tcg", source)
+	require.Equal(t, "same", trial.Verdict, trial.Reason)
+	require.Contains(t, trial.After.shown(), booted)
+}
+
+// dosDrivesCode is testdata/dos-drives.S: it finds the logical drives as MS-DOS does, and prints the names in their
+// boot sectors.
+const dosDrivesCode = "" +
+	"fa31c08ed0bc00708ed88ec0fbfce800005db408b28055cd135d31c08ec083e1" +
+	"3f890e00840fb6d64289160284b90100b600bb0080e87800bebe81b90400807c" +
+	"0405740783c610e2f5eb588a74018b4c02bb008051e858005988c8c0c00283e0" +
+	"0388c488e8f7260284f72600840306c6811316c881f736008489d14131d2f736" +
+	"028488d688c5c0cc0208e1bb0082e81f00be0382b90800e81e00bece81807c04" +
+	"0574a88db6ba00b90500e80b00f4ebfdb80102b280cd13c3ac3c207302b03f51" +
+	"bb0700b40ecd1059e2eec320656e642e"
+
+// What the console shows when both drives are found. FAT's boot sector has room for code at codeOfFAT.
+const (
+	dosDrives = "drive-D drive-E  end."
+	codeOfFAT = 0x3e
+)
+
+// TestDOSFindsItsLogicalDrives boots a program that finds logical drives by the cylinder of their boot records, as DOS
+// and Windows 95 to ME do: a disk of 16 heads as FDISK of DOS made them, with a FAT16 and an extended partition of type
+// 05 with two more, whose boot records begin cylinders. The boot sector of the first one lists the drives.
+func TestDOSFindsItsLogicalDrives(t *testing.T) {
+	t.Parallel()
+	const heads, cylinder = 16, 16 * trackSectors
+	raw := disktest.Blank(t, "disk.raw", bootDiskSize)
+	all := []window{
+		{trackSectors, 32*cylinder - trackSectors},
+		{32 * cylinder, 90 * cylinder},
+		{32*cylinder + trackSectors, 40*cylinder - trackSectors},
+		{72*cylinder + trackSectors, 40*cylinder - trackSectors},
 	}
-	require.Contains(t, c.fails, shown, "stale %s, and the disk boots nevertheless", c.stale.name)
+	var commands []string
+	for i, kind := range []string{"p\n1\n", "e\n2\n", "l\n", "l\n"} {
+		commands = append(commands, fmt.Sprintf("n\n%s%d\n%d", kind, all[i].start, all[i].start+all[i].size-1))
+	}
+	fdisk(t, raw, heads, trackSectors, append(commands, "a\n1", "t\n1\n6", "t\n5\n6", "t\n6\n6")...)
+	require.Equal(t, all, tableOf(t, raw))
+	for i, name := range map[int]string{0: "drive-C ", 2: "drive-D ", 3: "drive-E "} {
+		bootDisk{heads: heads}.format(t, raw, all[i], 16)
+		disktest.WriteAt(t, raw, all[i].start*sectorSize+3, []byte(name))
+	}
+	disktest.WriteAt(t, raw, trackSectors*sectorSize+codeOfFAT, assembled(dosDrivesCode)(t))
+	disktest.WriteAt(t, raw, 0, assembled(ownCHSCode)(t))
+	drives := func(console string) string {
+		if i := strings.Index(console, " end."); i >= 0 {
+			return console[max(0, i+len(" end.")-len(dosDrives)) : i+len(" end.")]
+		}
+		return ""
+	}
+	m := movedBoot{
+		unit: 128, quick: true, shows: dosDrives,
+		boot: func(t testing.TB, image string) string {
+			t.Helper()
+			return pc{image: image, heads: heads}.watch(t, drives)
+		},
+	}
+	for _, w := range tableOf(t, m.align(t, raw))[2:] {
+		require.Zero(t, w.start%128)
+	}
+}
+
+// TestMovedDiskBoots boots disks under their own names: after an exchange and a move in place, after a kill and what
+// goes on from it, and after what brings the old disk back. make boots runs all rows, make test the exchange and the
+// move that is resumed.
+func TestMovedDiskBoots(t *testing.T) {
+	t.Parallel()
+	const heads = 255
+	disks := map[string]func(testing.TB) string{
+		"mbr": func(t testing.TB) string {
+			t.Helper()
+			return bootDisk{code: assembled(ownLBACode), fat: 16, heads: heads}.build(t, t.TempDir())
+		},
+		"gpt": gptBootDisk,
+	}
+	for name, c := range map[string]struct {
+		steps [][]string // commands; one without a name is a move in place that is killed
+		moved bool       // at the end; else the disk has its old bytes
+		quick bool
+	}{
+		"exchanged":                        {[][]string{{"replace"}}, true, true},
+		"exchanged and taken back":         {[][]string{{"replace"}, {"undo"}}, false, false},
+		"exchanged for good":               {[][]string{{"replace"}, {"finish"}}, true, false},
+		"moved in place":                   {[][]string{{"move"}}, true, false},
+		"moved in place, killed, resumed":  {[][]string{{}, {"resume"}}, true, true},
+		"moved in place, killed, and back": {[][]string{{}, {"undo"}}, false, false},
+	} {
+		if !c.quick && !disktest.Exhaustive {
+			continue
+		}
+		for kind, disk := range disks {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				m := newMove(t, formatRaw, disk(t))
+				for _, step := range c.steps {
+					if len(step) == 0 {
+						m.kill(t, callPoint{call: "fsync", number: 4})
+						require.NotEqual(t, []byte{0x55, 0xAA}, readAt(t, m.path, 510, 2),
+							"no firmware may start it now")
+						continue
+					}
+					r := trueup(t, append(step, m.path)...)
+					require.Equal(t, 0, r.code, "%q\n%s%s", step, r.stdout, r.stderr)
+				}
+				if c.moved {
+					require.Equal(t, m.want, sha256Of(t, m.path))
+				} else {
+					m.requireOld(t)
+				}
+				require.Equal(t, booted, boot(t, m.path, heads))
+			})
+		}
+	}
 }

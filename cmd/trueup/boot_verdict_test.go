@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -166,21 +167,14 @@ func TestVerdictOnBoots(t *testing.T) {
 		}},
 		"limine in a partition": {false, func(t *testing.T) judged {
 			t.Helper()
-			return judged{
-				loaderDisks["Limine in a BIOS boot partition"].build(t),
-				slices.Concat(loaderFlags, bothParts), booted,
-				[]takenBack{{"imine", ""}},
-			}
+			raw := loaderDisks["Limine in a BIOS boot partition"].build(t)
+			return judged{raw, slices.Concat(loaderFlags, bothParts), booted, []takenBack{{"imine", ""}}}
 		}},
 		"uefi": {false, func(t *testing.T) judged {
 			t.Helper()
 			raw := uefiDisk(t, [2]string{"EFI/BOOT/BOOTX64.EFI", efiProgram(t)})
-			return judged{
-				raw,
-				[]string{"--memory", "256", "--settle", "5", "--seconds", "900"},
-				"",
-				[]takenBack{{"GPT", ""}},
-			}
+			flags := []string{"--memory", "256", "--settle", "5", "--seconds", "900"}
+			return judged{raw, flags, "", []takenBack{{"GPT", ""}}}
 		}},
 		"linux in text": {false, func(t *testing.T) judged {
 			t.Helper()
@@ -209,4 +203,101 @@ func restingLinux(t *testing.T, vga, shows string) judged {
 		disktest.Run(t, "mcopy", "-o", "-i", drive(raw, d.windows()[0]), path, "::"+name)
 	}
 	return judged{raw, linuxFlags, shows, []takenBack{{"hidden sectors", "Boot error"}}}
+}
+
+// espLBA is where the EFI system partition of a misaligned GPT starts, and espSectors how long it is: long enough for a
+// FAT32.
+const (
+	espLBA     = 63
+	espSectors = 130_000
+)
+
+// efiProgram is a program for UEFI that prints the marker on every console: a GRUB without modules on disk.
+func efiProgram(t testing.TB) string {
+	t.Helper()
+	disktest.DataFile(t, "/usr/lib/grub/x86_64-efi/kernel.img")
+	path := filepath.Join(t.TempDir(), "loader.efi")
+	config := hostFile(t, "terminal_output console\necho \""+booted+"\"\nsleep 600\n")
+	disktest.Run(t, "grub-mkimage", "-O", "x86_64-efi", "-p", "/", "-c", config, "-o", path, "echo", "sleep",
+		"terminal")
+	return path
+}
+
+// uefiDisk makes a GPT whose only partition is an EFI system partition with these files: paths on it and of the host.
+func uefiDisk(t testing.TB, files ...[2]string) (raw string) {
+	t.Helper()
+	raw = disktest.Blank(t, "uefi.raw", bootDiskSize+1<<20)
+	disktest.Run(t, "sgdisk", "-a", "1", "-n", fmt.Sprintf("1:%d:+%d", espLBA, espSectors), "-t", "1:ef00", raw)
+	w := window{start: espLBA, size: espSectors}
+	bootDisk{heads: 255}.format(t, raw, w, 32)
+	made := map[string]bool{}
+	for _, f := range files {
+		folder := "::"
+		for name := range strings.SplitSeq(filepath.Dir(f[0]), "/") {
+			if folder += "/" + name; !made[folder] && name != "." {
+				disktest.Run(t, "mmd", "-i", drive(raw, w), folder)
+				made[folder] = true
+			}
+		}
+		disktest.Run(t, "mcopy", "-i", drive(raw, w), f[1], "::/"+f[0])
+	}
+	return raw
+}
+
+// firmwareMemory is a fresh NVRAM, which holds the boot entries.
+func firmwareMemory(t testing.TB) string {
+	t.Helper()
+	return hostFile(t, string(disktest.ReadFile(t, disktest.DataFile(t, ovmfVars))))
+}
+
+// movedESP is a disk of uefiDisk that boots.
+var movedESP = movedBoot{
+	starts: []int64{2048}, shows: booted, boot: func(t testing.TB, image string) string {
+		t.Helper()
+		return pc{image: image, memory: 256, nvram: firmwareMemory(t)}.watch(t, anyOf(booted))
+	},
+}
+
+// TestAlignedUEFIBoots moves the EFI system partition of a disk whose loader lies where firmware looks without a boot
+// entry. make boots starts it before, too.
+func TestAlignedUEFIBoots(t *testing.T) {
+	t.Parallel()
+	m := movedESP
+	m.quick = true
+	dest := m.align(t, uefiDisk(t, [2]string{"EFI/BOOT/BOOTX64.EFI", efiProgram(t)}))
+	require.Equal(t, []window{{2048, espSectors}}, tableOf(t, dest))
+	require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
+}
+
+// TestStoredBootEntriesAfterTheMove settles what boot entries are worth after a move. The shell of the firmware writes
+// two, as installers do, while the partition is where it was; the disk has no loader that would be started without one.
+// An entry of the usual short form, which begins with HD(), holds number, GUID, start and size, and EDK2 finds the
+// partition by the GUID: it boots. One with the whole path of devices is compared byte by byte. Hence the note on
+// NVRAM, which is a warning where \EFI\BOOT has no loader. The firmware is a matter of make boots.
+func TestStoredBootEntriesAfterTheMove(t *testing.T) {
+	t.Parallel()
+	memory, where := firmwareMemory(t), `FS0:\EFI\own\loader.efi`
+	script := hostFile(t,
+		"bcfg boot add 0 "+where+" whole\r\nbcfg boot addp 1 "+where+" short\r\nbcfg boot dump -v\r\nreset -s\r\n")
+	source := uefiDisk(t, [2]string{"EFI/own/loader.efi", efiProgram(t)}, [2]string{"startup.nsh", script})
+	var severity string
+	for _, f := range trueupJSON[struct{ Findings []jsonFinding }](t, 0, "plan", source).Findings {
+		if f.Code == "efi-boot-entries" {
+			severity = f.Severity
+		}
+	}
+	require.Equal(t, "warning", severity)
+	if !disktest.Exhaustive {
+		return
+	}
+	_, shown := pc{image: source, memory: 256, nvram: memory}.start(t, anyOf())
+	old := regexp.MustCompile(fmt.Sprintf(`DevPath - (\S+/)?HD\(1,GPT,[0-9A-F-]{36},0x%X,0x%X\)`, espLBA, espSectors))
+	require.Len(t, old.FindAllString(shown, -1), 2, "the entries have the old start: %s", shown)
+
+	dest := filepath.Join(t.TempDir(), "aligned.raw")
+	require.Equal(t, 0, trueup(t, "align", source, dest).code)
+	text, shown := pc{image: dest, memory: 256, nvram: memory}.start(t, anyOf(booted))
+	require.Equal(t, booted, text)
+	require.Regexp(t, `failed to load Boot\d+ "whole"`, shown)
+	require.Regexp(t, `starting Boot\d+ "short"`, shown)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,9 +18,9 @@ import (
 // sfdiskCase is a disk whose partitions sfdisk moves to where trueup would.
 type sfdiskCase struct {
 	made, path string
-	old, new   []window
-	data       [][32]byte // SHA-256 of each partition
-	order      []int      // from the end of the disk on
+	old, new   map[int]window
+	data       map[int][32]byte // SHA-256 of each partition
+	order      []int            // from the end of the disk on
 }
 
 func newSfdiskCase(t testing.TB, raw string) *sfdiskCase {
@@ -27,52 +28,43 @@ func newSfdiskCase(t testing.TB, raw string) *sfdiskCase {
 	c := &sfdiskCase{made: raw, path: filepath.Join(t.TempDir(), "disk.raw")}
 	dest := filepath.Join(t.TempDir(), "copy.raw")
 	require.Equal(t, 0, trueup(t, "align", "--to", "raw", raw, dest).code)
-	c.old, c.new = tableOf(t, raw), tableOf(t, dest)
-	info := disktest.Stat(t, dest)
-	c.data = c.sums(t, raw, c.old)
-	require.NoError(t, os.Truncate(raw, info.Size()))
+	c.old, c.new, c.data = numbered(t, raw), numbered(t, dest), sumsOfPartitions(t, raw)
+	require.NoError(t, os.Truncate(raw, disktest.Stat(t, dest).Size()))
 	if strings.Contains(disktest.Run(t, "sfdisk", "-d", raw), "label: gpt") {
 		disktest.Run(t, "sfdisk", "-q", "--relocate", "gpt-bak-std", raw)
 	}
-	for i := range c.old {
-		if c.old[i].start != c.new[i].start {
-			c.order = append(c.order, i)
+	for number, w := range c.old {
+		if w.start != c.new[number].start {
+			c.order = append(c.order, number)
 		}
 	}
 	slices.SortFunc(c.order, func(a, b int) int { return int(c.old[b].start - c.old[a].start) })
 	return c
 }
 
-// sums returns the SHA-256 of what lies where a table has partitions.
-func (c *sfdiskCase) sums(t testing.TB, path string, parts []window) (out [][32]byte) {
+// sumsOfPartitions returns the SHA-256 of what lies where the table has partitions.
+func sumsOfPartitions(t testing.TB, path string) map[int][32]byte {
 	t.Helper()
-	b := disktest.ReadFile(t, path)
-	for _, p := range parts {
-		out = append(out, sha256.Sum256(b[min(p.start*sectorSize, int64(len(b))):min((p.start+p.size)*sectorSize,
-			int64(len(b)))]))
+	b, sums := disktest.ReadFile(t, path), map[int][32]byte{}
+	size := int64(len(b))
+	for number, p := range numbered(t, path) {
+		sums[number] = sha256.Sum256(b[min(p.start*sectorSize, size):min((p.start+p.size)*sectorSize, size)])
 	}
-	return out
+	return sums
 }
 
 // move is the command that moves a partition, below a program with arguments.
-func (c *sfdiskCase) move(t testing.TB, i int, below ...string) result {
+func (c *sfdiskCase) move(t testing.TB, number int, below ...string) result {
 	t.Helper()
-	number := fmt.Sprint(i + 1)
-	if len(c.old) == 4 {
-		number = []string{"1", "2", "5", "7"}[i] // as gptDisk numbers them
-	}
-	script := fmt.Sprintf(`echo %d, | "$@" --no-reread --no-tell-kernel --move-data -N %s '%s'`, c.new[i].start, number,
-		c.path)
+	script := fmt.Sprintf(`echo %d, | "$@" --no-reread --no-tell-kernel --move-data -N %d '%s'`, c.new[number].start,
+		number, c.path)
 	return run(t, "sh", append([]string{"-c", script, "sh"}, append(below, "sfdisk")...)...)
 }
 
 // whole reports whether the table leads to all data.
 func (c *sfdiskCase) whole(t testing.TB) bool {
 	t.Helper()
-	if run(t, "sfdisk", "-d", c.path).code != 0 {
-		return false
-	}
-	return slices.Equal(c.sums(t, c.path, tableOf(t, c.path)), c.data)
+	return run(t, "sfdisk", "-d", c.path).code == 0 && maps.Equal(sumsOfPartitions(t, c.path), c.data)
 }
 
 // TestKilledSfdisk kills sfdisk --move-data as TestKilledMoves kills a move, on the same disks: in front of each call
