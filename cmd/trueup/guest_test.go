@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -47,6 +48,7 @@ func TestDisksThatLinuxMakes(t *testing.T) {
 type reading struct {
 	linuxSetup
 	script string // what is done before volumes are read
+	said   string // by the script
 	reads  []volumeToRead
 }
 
@@ -103,7 +105,8 @@ func (r *reading) run(t *testing.T) map[string]volumeRead {
 	withLibraries(t, "ntfs-3g", r.files)
 	r.files["sbin/mount.ntfs"] = r.files["bin/ntfs-3g"]
 	guest := r.boot(t)
-	volumes := readBlocks(guest.sh(t, r.script))
+	volumes := map[string]volumeRead{}
+	r.said = guest.sh(t, r.script)
 	kinds, sums, found := strings.Cut(guest.sh(t, r.readAll()), sumsBegin+"\n")
 	guest.end(t)
 	require.True(t, found, kinds)
@@ -129,22 +132,118 @@ func (r *reading) run(t *testing.T) map[string]volumeRead {
 	return volumes
 }
 
-// readBlocks returns the lines of each block of the script.
-func readBlocks(text string) map[string]volumeRead {
-	blocks := map[string]volumeRead{}
-	var lines []string
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		end, found := strings.CutPrefix(line, "end ")
-		switch {
-		case line == "begin":
-			lines = nil
-		case found:
-			name, kind, _ := strings.Cut(end, " ")
-			blocks[name] = volumeRead{kind, lines}
-		case line != "":
-			lines = append(lines, line)
+// readDisk is a disk whose volumes a guest reads.
+type readDisk struct {
+	guestDisk
+	volumes []madeVolume
+}
+
+// TestLinuxReadsTheResults has a real Linux kernel mount every volume of made and of random disks and of their results,
+// and read served disks.
+func TestLinuxReadsTheResults(t *testing.T) {
+	t.Parallel()
+	r := newReading()
+	checkServed := readServed(t, r)
+	checkSoak := readSoak(alignSoak(t, 1, soakDefault), r)
+	checkMade := readMade(append(alignedMade(t), alignedFourK(t)...), r)
+	found := r.run(t)
+	t.Run("served disks", func(t *testing.T) { checkServed(t, found) })
+	t.Run("random disks", func(t *testing.T) { checkSoak(t, found) })
+	t.Run("made disks", func(t *testing.T) { checkMade(t, found) })
+}
+
+// readMade has the guest read every file of sources and results, each mounted as the kind that is found, and
+// returns what checks that.
+func readMade(disks []readDisk, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
+	var names []string
+	device := func(i, n int) string { return fmt.Sprint(names[i], n+1) }
+	for i, d := range disks {
+		names = append(names, r.add(d.guestDisk))
+		for n := range d.volumes {
+			r.read(device(i, n), "")
 		}
 	}
-	return blocks
+	return func(t *testing.T, found map[string]volumeRead) {
+		t.Helper()
+		for i, d := range disks {
+			for n, v := range d.volumes {
+				read := found[device(i, n)]
+				require.Equal(t, v.guestKind(), read.kind, "%s, %s", d.path, v.label)
+				if d.sector == sectorSize || v.kind == "ext4" { // fourKDisk puts files into no other
+					require.Subset(t, read.sums, fileSums(v.files()), "%s, %s", d.path, v.label)
+				}
+				// All that the kernel finds is compared, not only what the test put in. Each result follows its source.
+				if i%2 == 1 {
+					require.Equal(t, found[device(i-1, n)].sums, read.sums, "%s, %s", d.path, v.label)
+				}
+			}
+		}
+	}
+}
+
+// alignedMade returns each of madeDisks as a raw file, and an aligned copy of it.
+func alignedMade(t *testing.T) (disks []readDisk) {
+	t.Helper()
+	for i, d := range madeDisks {
+		raw := d.make(t, t.TempDir())
+		// A mount takes seconds in emulation: every disk and every format comes up, not every pair of them.
+		f := diskFormats[i%len(diskFormats)]
+		source := f.convert(t, raw, t.TempDir(), "disk", d.adapter)
+		dest := filepath.Join(t.TempDir(), "aligned"+f.ext)
+		args := []string{"align", source, dest}
+		if f == formatFlat { // Linux reads a view, which has the bytes of the copy
+			dest = filepath.Join(filepath.Dir(source), viewName)
+			args = []string{"view", source, dest}
+		}
+		r := trueup(t, args...)
+		require.Equal(t, 0, r.code, r.stderr)
+		disks = append(disks,
+			readDisk{guestDisk{raw, formatRaw.container, sectorSize}, d.volumes},
+			readDisk{guestDisk{dest, f.container, sectorSize}, d.volumes})
+	}
+	return disks
+}
+
+// alignedFourK returns disks with sectors of 4096 bytes, and their aligned copies.
+func alignedFourK(t *testing.T) (disks []readDisk) {
+	t.Helper()
+	for _, label := range []string{"dos", "gpt"} {
+		raw, dest := fourKDisk(t, label), filepath.Join(t.TempDir(), label+".raw")
+		r := trueup(t, "align", "--sector-size", "4096", raw, dest)
+		require.Equal(t, 0, r.code, r.stderr)
+		for _, path := range []string{raw, dest} {
+			disks = append(disks, readDisk{guestDisk{path, "raw", fourK}, fourKVolumes})
+		}
+	}
+	return disks
+}
+
+// guestKind is the name that blkid has for the file system.
+func (v madeVolume) guestKind() string {
+	if strings.HasPrefix(v.kind, "fat") {
+		return "vfat"
+	}
+	return v.kind
+}
+
+// readServed has the NBD client of a kernel read a disk that is served over a network. It returns what checks the
+// result.
+func readServed(t *testing.T, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
+	t.Helper()
+	source, aligned := sampleDisk(t), filepath.Join(t.TempDir(), "aligned.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, aligned).code)
+	at, err := url.Parse(serving(t, "--listen", "127.0.0.1:0", source).URI)
+	require.NoError(t, err)
+	const here = "10.0.2.2" // by which QEMU's network leads to this machine
+	r.programs = append(r.programs, "nbd-client")
+	r.script += "nbd-client " + here + " " + at.Port() + " /dev/nbd0 >&2 && " +
+		"sha256sum < /dev/nbd0 && cd /sys/block/nbd0 && echo $(cat ro size nbd0p*/start)\n"
+	r.read("/dev/nbd0p1", "")
+	return func(t *testing.T, found map[string]volumeRead) {
+		t.Helper()
+		const sectors = 8 << 20 / sectorSize
+		require.Equal(t, fmt.Sprintf("%s  -\n1 %d 2048\n", sha256Of(t, aligned), sectors), r.said)
+		require.Equal(t, "ntfs", found["/dev/nbd0p1"].kind)
+		require.NotEmpty(t, found["/dev/nbd0p1"].sums)
+	}
 }

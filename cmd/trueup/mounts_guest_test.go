@@ -183,8 +183,7 @@ func (g *linuxGuest) end(t testing.TB) {
 // trueup runs the program in the guest.
 func (g *linuxGuest) trueup(t testing.TB, args ...string) result {
 	t.Helper()
-	a := g.ask(t, guestRequest{Op: "run", Args: append([]string{"/trueup"}, args...)})
-	return result{a.Stdout, a.Stderr, a.Code}
+	return g.stopped(t, 0, "", args...)
 }
 
 // stopped runs the program in the guest and sends it a signal as soon as a file has bytes in it.
@@ -194,12 +193,25 @@ func (g *linuxGuest) stopped(t testing.TB, s syscall.Signal, until string, args 
 	return result{a.Stdout, a.Stderr, a.Code}
 }
 
-// serve starts a server of files that sees a small file system in memory at dir, which nothing else sees, and ends it
-// with the test.
-func serve(t testing.TB, dir, log string, server ...string) {
+// serveFolder starts a server of files for a small file system in memory that nothing else sees, ends it with the test,
+// and returns its port. $DIR, $SHARE and $PORT stand for them in its configuration and arguments.
+func serveFolder(t testing.TB, server, conf string, args ...string) (port string) {
 	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a port on which nothing listens then
+	require.NoError(t, err)
+	port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	require.NoError(t, l.Close())
+	dir := t.TempDir()
+	share, log := filepath.Join(dir, "share"), filepath.Join(dir, "out")
+	require.NoError(t, os.Mkdir(share, 0o777))
+	places := strings.NewReplacer("$DIR", dir, "$SHARE", share, "$PORT", port)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "conf"), []byte(places.Replace(conf)), 0o600))
 	script := `mount -t tmpfs -o size=28m,mode=0777 none "$0" && exec "$@"`
-	cmd := exec.Command(disktest.Tool(t, "unshare"), append([]string{"--mount", "sh", "-c", script, dir}, server...)...)
+	command := []string{"--mount", "sh", "-c", script, share, disktest.Tool(t, server)}
+	for _, arg := range args {
+		command = append(command, places.Replace(arg))
+	}
+	cmd := exec.Command(disktest.Tool(t, "unshare"), command...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	out, err := os.Create(log)
 	require.NoError(t, err)
@@ -210,67 +222,49 @@ func serve(t testing.TB, dir, log string, server ...string) {
 		_ = cmd.Wait()
 		out.Close()
 		if text, err := os.ReadFile(log); t.Failed() {
-			t.Logf("%s: %s%v", server[0], text, err)
+			t.Logf("%s: %s%v", server, text, err)
 		}
 	})
-}
-
-// freePort is a port on which nothing listens.
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-}
-
-// awaitPort waits until a server listens.
-func awaitPort(t testing.TB, port string) {
-	t.Helper()
 	disktest.WaitFor(t, "a server on port "+port, func() bool {
 		c, err := net.Dial("tcp", "127.0.0.1:"+port)
 		return err == nil && c.Close() == nil
 	})
+	return port
 }
 
-// serveSMB starts Samba for the folder "share" and returns its port.
+// serveSMB starts Samba and returns its port.
 func serveSMB(t testing.TB) string {
 	t.Helper()
-	server, dir, port := disktest.Tool(t, "smbd"), t.TempDir(), freePort(t)
-	share, conf := filepath.Join(dir, "share"), filepath.Join(dir, "smb.conf")
-	require.NoError(t, os.Mkdir(share, 0o777))
-	text := "[global]\ninterfaces = 127.0.0.1\nbind interfaces only = yes\nsmb ports = " + port + "\n" +
-		"map to guest = Bad User\nguest account = root\nserver role = standalone\ndisable spoolss = yes\n" +
-		"load printers = no\n" +
-		"ncalrpc dir = " + dir + "/ncalrpc\nlog file = " + dir + "/log\n"
-	for _, name := range []string{
-		"private dir", "lock directory", "state directory", "cache directory",
-		"pid directory",
-	} {
-		text += name + " = " + dir + "\n"
-	}
-	text += "[share]\npath = " + share + "\nread only = no\nguest ok = yes\n"
-	require.NoError(t, os.WriteFile(conf, []byte(text), 0o600))
-	serve(t, share, filepath.Join(dir, "out"), server, "-F", "--no-process-group", "-s", conf)
-	awaitPort(t, port)
-	return port
+	return serveFolder(t, "smbd", `[global]
+interfaces = 127.0.0.1
+bind interfaces only = yes
+smb ports = $PORT
+map to guest = Bad User
+guest account = root
+server role = standalone
+disable spoolss = yes
+load printers = no
+ncalrpc dir = $DIR/ncalrpc
+log file = $DIR/log
+private dir = $DIR
+lock directory = $DIR
+state directory = $DIR
+cache directory = $DIR
+pid directory = $DIR
+[share]
+path = $SHARE
+read only = no
+guest ok = yes
+`, "-F", "--no-process-group", "-s", "$DIR/conf")
 }
 
-// serveNFS starts Ganesha, an NFS server without a part in the kernel, for the folder "/share" and returns its port.
+// serveNFS starts Ganesha, an NFS server without a part in the kernel, and returns its port.
 func serveNFS(t testing.TB) string {
 	t.Helper()
-	server, dir, port := disktest.Tool(t, "ganesha.nfsd"), t.TempDir(), freePort(t)
-	share, conf := filepath.Join(dir, "share"), filepath.Join(dir, "ganesha.conf")
-	require.NoError(t, os.Mkdir(share, 0o777))
-	text := `NFS_CORE_PARAM { Protocols = 4; NFS_Port = ` + port +
-		`; Bind_addr = 127.0.0.1; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }
-NFSv4 { RecoveryBackend = fs; RecoveryRoot = ` + dir + `; Graceless = true; Only_Numeric_Owners = true; }
-EXPORT { Export_Id = 1; Path = ` + share + `; Pseudo = /share; Access_Type = RW;
+	return serveFolder(t, "ganesha.nfsd", `NFS_CORE_PARAM { Protocols = 4; NFS_Port = $PORT;
+ Bind_addr = 127.0.0.1; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }
+NFSv4 { RecoveryBackend = fs; RecoveryRoot = $DIR; Graceless = true; Only_Numeric_Owners = true; }
+EXPORT { Export_Id = 1; Path = $SHARE; Pseudo = /share; Access_Type = RW;
  Squash = No_Root_Squash; Protocols = 4; FSAL { Name = VFS; } }
-`
-	require.NoError(t, os.WriteFile(conf, []byte(text), 0o600))
-	serve(t, share, filepath.Join(dir, "out"), server, "-F", "-f", conf, "-L", "STDOUT", "-p",
-		filepath.Join(dir, "pid"))
-	awaitPort(t, port)
-	return port
+`, "-F", "-f", "$DIR/conf", "-L", "STDOUT", "-p", "$DIR/pid")
 }

@@ -2,13 +2,22 @@ package main
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
+	"unicode/utf16"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // soakDisk is a disk drawn from a seed. Positions are in sectors of the disk.
@@ -95,7 +104,11 @@ func (d *soakDisk) drawPartitions() {
 		if i == extended {
 			at = d.drawExtended(at)
 		} else {
-			at = d.drawOne(at, i == big)
+			p := &soakPart{kind: "primary", start: d.drawData(at, d.place(at))}
+			if d.gpt {
+				p.kind = "gpt"
+			}
+			at = d.fill(p, i == big)
 		}
 	}
 	tail := []int64{0, d.rng.Int64N(100), 2048, d.rng.Int64N(6000)}[d.rng.IntN(4)]
@@ -126,15 +139,6 @@ func (d *soakDisk) place(at int64) int64 {
 		return (at + 2047) / 2048 * 2048
 	}
 	return at + d.rng.Int64N(3000)
-}
-
-// drawOne draws a primary partition or one of a GPT at or behind at, and returns its end.
-func (d *soakDisk) drawOne(at int64, big bool) int64 {
-	p := &soakPart{kind: "primary", start: d.drawData(at, d.place(at))}
-	if d.gpt {
-		p.kind = "gpt"
-	}
-	return d.fill(p, big)
 }
 
 // fill gives a partition its volume and size, and returns its end.
@@ -251,18 +255,14 @@ func (d *soakDisk) number(n int) {
 
 // describe draws what only a GPT has.
 func (d *soakDisk) describe(p *soakPart) {
-	p.guid = drawGUID(d.rng)
+	p.guid = fmt.Sprintf("%08X-%04X-4%03X-8%03X-%012X", d.rng.Uint32(), d.rng.IntN(1<<16), d.rng.IntN(1<<12),
+		d.rng.IntN(1<<12), d.rng.Int64N(1<<48))
 	p.typ = []string{
 		"0FC63DAF-8483-4772-8E79-3D69D8477DE4", "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7",
 		"933AC7E1-2EB4-4F13-B844-0E14E2AEF915",
 	}[d.rng.IntN(3)]
 	p.name = []string{"", "Basic data partition", "Größe", fmt.Sprintf("name %d", d.rng.IntN(1000))}[d.rng.IntN(4)]
 	p.attributes = []uint64{0, 1, 4, 1 << 60, 1<<63 | 1<<62 | 1}[d.rng.IntN(5)]
-}
-
-func drawGUID(rng *rand.Rand) string {
-	return fmt.Sprintf("%08X-%04X-4%03X-8%03X-%012X", rng.Uint32(), rng.IntN(1<<16), rng.IntN(1<<12), rng.IntN(1<<12),
-		rng.Int64N(1<<48))
 }
 
 // make builds the disk as a raw file in dir.
@@ -286,4 +286,148 @@ func (d *soakDisk) make(t testing.TB, dir string) string {
 		}
 	}
 	return raw
+}
+
+// The tables of random disks are forged, since no tool writes chains in another order than that of the disk, or disks
+// of 4096-byte sectors. The tools read them before trueup does.
+
+// writeMBR writes sector 0 and the chain of extended boot records.
+func (d *soakDisk) writeMBR(t testing.TB, raw string) {
+	t.Helper()
+	sector := make([]byte, sectorSize)
+	switch d.bootCode {
+	case "lba":
+		copy(sector, lbaBootCode(t))
+	case "chs":
+		copy(sector, chsBootCode(t))
+	}
+	signature, err := hex.DecodeString(strings.TrimPrefix(diskSignature, "0x"))
+	require.NoError(t, err)
+	binary.LittleEndian.PutUint32(sector[440:], binary.BigEndian.Uint32(signature))
+	for _, p := range d.parts {
+		if p.kind == "logical" {
+			continue
+		}
+		entry := sector[mbrEntryAt+(p.number-1)*mbrEntrySize:]
+		d.putEntry(entry, p.typeByte(t), p.start, p.sectors, p.start)
+		if p.active {
+			entry[0] = 0x80
+		}
+		if p.kind == "extended" {
+			d.writeChain(t, raw, p)
+		}
+	}
+	binary.LittleEndian.PutUint16(sector[mbrSignatureAt:], 0xaa55)
+	disktest.WriteAt(t, raw, 0, sector)
+}
+
+func (p *soakPart) typeByte(t testing.TB) byte {
+	t.Helper()
+	typ, err := strconv.ParseUint(p.typ, 16, 8)
+	require.NoError(t, err)
+	return byte(typ)
+}
+
+// writeChain writes one record for each logical partition; of none, the record is there and empty. An entry of a record
+// counts from that record, a link from the start of the extended partition, and its size is that of the record and its
+// partition.
+func (d *soakDisk) writeChain(t testing.TB, raw string, box *soakPart) {
+	t.Helper()
+	place := box.start
+	for i := range max(1, len(d.chain)) {
+		record := make([]byte, sectorSize)
+		if i < len(d.chain) {
+			p := d.chain[i]
+			place = p.record
+			d.putEntry(record[mbrEntryAt:], p.typeByte(t), p.start, p.sectors, p.start-p.record)
+		}
+		if i+1 < len(d.chain) {
+			next := d.chain[i+1]
+			d.putEntry(record[mbrEntryAt+mbrEntrySize:], 0x05, next.record, next.end()-next.record,
+				next.record-box.start)
+		}
+		binary.LittleEndian.PutUint16(record[mbrSignatureAt:], 0xaa55)
+		disktest.WriteAt(t, raw, place*d.sector, record)
+	}
+}
+
+// putEntry writes an entry: start is where it lies on the disk, and lba what the entry says about it.
+func (d *soakDisk) putEntry(entry []byte, typ byte, start, sectors, lba int64) {
+	copy(entry[1:], d.chs(start))
+	entry[4] = typ
+	copy(entry[5:], d.chs(start+sectors-1))
+	binary.LittleEndian.PutUint32(entry[8:], uint32(lba))
+	binary.LittleEndian.PutUint32(entry[12:], uint32(sectors))
+}
+
+// chs are the CHS bytes of a sector.
+func (d *soakDisk) chs(lba int64) []byte {
+	track := lba / soakTrack
+	cyl := track / d.heads
+	if cyl > 1023 {
+		return []byte{0xfe, 0xff, 0xff}
+	}
+	return []byte{byte(track % d.heads), byte(lba%soakTrack+1) | byte(cyl>>8<<6), byte(cyl)}
+}
+
+// writeGPT writes the protective MBR and both tables.
+func (d *soakDisk) writeGPT(t testing.TB, raw string) {
+	t.Helper()
+	f := tableforge.NewGPT(d.sector, d.sectors, soakEntries)
+	size := int64(len(f))
+	for header, entries := range map[int64]int64{
+		d.sector: 2 * d.sector, size - d.sector: size - d.tableSectors()*d.sector,
+	} {
+		for _, p := range d.parts {
+			p.putGPT(t, f[entries+int64(p.number-1)*gptEntry:])
+		}
+		tableforge.SealGPT(f, header, d.sector)
+	}
+	disktest.WriteAt(t, raw, 0, f[:(1+d.tableSectors())*d.sector])
+	last := size - d.tableSectors()*d.sector
+	disktest.WriteAt(t, raw, last, f[last:])
+}
+
+func (p *soakPart) putGPT(t testing.TB, entry forge.Bytes) {
+	t.Helper()
+	entry.Put(0, guidBytes(t, p.typ))
+	entry.Put(16, guidBytes(t, p.guid))
+	entry.U64(32, uint64(p.start))
+	entry.U64(40, uint64(p.end()-1))
+	entry.U64(48, p.attributes)
+	for i, u := range utf16.Encode([]rune(p.name)) {
+		entry.U16(56+2*int64(i), u)
+	}
+}
+
+// guidBytes is the form on disk: the first three fields are little-endian.
+func guidBytes(t testing.TB, text string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
+	require.NoError(t, err)
+	return []byte{b[3], b[2], b[1], b[0], b[5], b[4], b[7], b[6], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]}
+}
+
+// wantTable is what a tool has to read from the disk when partitions start where starts says.
+func (d *soakDisk) wantTable(starts map[int]int64) map[int]soakEntry {
+	entries := map[int]soakEntry{}
+	for _, p := range d.parts {
+		e := soakEntry{
+			start: starts[p.number], sectors: p.sectors, typ: p.typ, active: p.active, guid: p.guid, name: p.name,
+		}
+		if d.gpt {
+			e.attributes = fmt.Sprintf("%016X", p.attributes)
+		}
+		entries[p.number] = e
+	}
+	return entries
+}
+
+// starts are those of the source.
+func (d *soakDisk) starts() map[int]int64 {
+	starts := map[int]int64{}
+	for _, p := range d.parts {
+		starts[p.number] = p.start
+	}
+	return starts
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 )
 
 // soakVolume is what a partition of a random disk holds.
@@ -89,10 +91,10 @@ func (v *soakVolume) fileSystem() string {
 	return v.name
 }
 
-// fileSums are the checksums of a volume's files, as sha256sum prints them.
-func (v *soakVolume) fileSums() []string {
+// fileSums are the checksums of files by their paths, as sha256sum prints them.
+func fileSums(files map[string][]byte) []string {
 	var lines []string
-	for name, data := range v.files {
+	for name, data := range files {
 		lines = append(lines, fmt.Sprintf("%x  ./%s", sha256.Sum256(data), name))
 	}
 	slices.Sort(lines)
@@ -203,4 +205,98 @@ func (v *soakVolume) prototypeOf(t testing.TB, text *strings.Builder, dir string
 		v.prototypeOf(t, text, path)
 		text.WriteString("$\n")
 	}
+}
+
+// Places in a physical volume. The kernel and the tools of the guest judge it: they have to find the volume group in
+// the result and activate it.
+const (
+	lvmExtent    = 64 * kib
+	lvmDataStart = poolforge.LVMPeStart
+)
+
+// lvmUUID is an identifier that depends on the name alone, as LVM prints it.
+func lvmUUID(name string) string {
+	const letters = "0123456789abcdefghijklmnopqrstuv"
+	var text []byte
+	for i, b := range noise(name, 32) {
+		if i == 6 || i > 6 && i < 30 && (i-6)%4 == 0 {
+			text = append(text, '-')
+		}
+		text = append(text, letters[b%32])
+	}
+	return string(text)
+}
+
+// makeLVM forges a volume group of one physical and one logical volume, with an ext4 on it: LVM itself takes block
+// devices only.
+func (v *soakVolume) makeLVM(t testing.TB, part, tree string) {
+	t.Helper()
+	extents := (v.size - lvmDataStart) / lvmExtent
+	lv := part + "-lv"
+	disktest.MakeBlank(t, lv, extents*lvmExtent)
+	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-d", tree, lv)
+	placeVolume(t, lv, part, lvmDataStart)
+	pv := make(forge.Bytes, v.size)
+	poolforge.PutLVM(pv, v.lvmText(extents), 512)
+	pv.Text(poolforge.LVMUUID, strings.ReplaceAll(lvmUUID("pv "+v.group), "-", ""))
+	pv.U32(poolforge.LVMMetaArea+32, 2) // version of the extension
+	pv.U32(poolforge.LVMMetaArea+36, 1) // in use
+	poolforge.SealLVM(pv)
+	disktest.WriteAt(t, part, 0, pv[:lvmDataStart])
+}
+
+// lvmText is the metadata of the group.
+func (v *soakVolume) lvmText(extents int64) string {
+	return fmt.Sprintf(`%[1]s {
+id = "%[2]s"
+seqno = 1
+format = "lvm2"
+status = ["RESIZEABLE", "READ", "WRITE"]
+flags = []
+extent_size = %[5]d
+max_lv = 0
+max_pv = 0
+metadata_copies = 0
+physical_volumes {
+pv0 {
+id = "%[3]s"
+device = "/dev/none"
+status = ["ALLOCATABLE"]
+flags = []
+dev_size = %[7]d
+pe_start = %[6]d
+pe_count = %[8]d
+}
+}
+logical_volumes {
+data {
+id = "%[4]s"
+status = ["READ", "WRITE", "VISIBLE"]
+flags = []
+segment_count = 1
+segment1 {
+start_extent = 0
+extent_count = %[8]d
+type = "striped"
+stripe_count = 1
+stripes = ["pv0", 0]
+}
+}
+}
+}
+contents = "Text Format Volume Group"
+version = 1
+description = ""
+creation_host = "test"
+creation_time = 1000000000
+`, v.group, lvmUUID("vg "+v.group), lvmUUID("pv "+v.group), lvmUUID("lv "+v.group),
+		lvmExtent/sectorSize, lvmDataStart/sectorSize, v.size/sectorSize, extents)
+}
+
+// placeVolume copies the file part to a place of the disk, holes left out.
+func placeVolume(t testing.TB, part, raw string, off int64) {
+	t.Helper()
+	disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=65536", "conv=sparse,notrunc", "oflag=seek_bytes",
+		fmt.Sprintf("seek=%d", off), "status=none")
+	require.NoError(t, os.Remove(part))
 }

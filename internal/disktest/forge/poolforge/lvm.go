@@ -11,9 +11,9 @@ const (
 	LVMLabel      = 512 // the second sector, where pvcreate puts it
 	LVMLabelCRC   = LVMLabel + 16
 	LVMHeaderAt   = LVMLabel + 20 // offset of the header in the sector
-	lvmHeader     = LVMLabel + 32
-	LVMDeviceSize = lvmHeader + 32
-	LVMDataArea   = lvmHeader + 40
+	LVMUUID       = LVMLabel + 32 // the header begins with it
+	LVMDeviceSize = LVMUUID + 32
+	LVMDataArea   = LVMUUID + 40
 	LVMMetaArea   = LVMDataArea + 32 // behind the end of the list of data areas
 	LVMMeta       = 4096             // the metadata area
 	LVMMetaSize   = LVMMeta + 32
@@ -162,7 +162,7 @@ func PutLVM(f forge.Bytes, text string, at int64) {
 	f.Text(LVMLabel+24, "LVM2 001")
 	for i, c := range []byte(LVMID) {
 		if c != '-' {
-			f[lvmHeader+int64(i)-dashes(LVMID[:i])] = c
+			f[LVMUUID+int64(i)-dashes(LVMID[:i])] = c
 		}
 	}
 	f.U64(LVMDeviceSize, uint64(len(f)))
