@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -45,7 +44,8 @@ func (d grubDisk) build(t testing.TB) (raw, dir string) {
 	raw, dir = blankDisk(t, d.size, d.script), linuxRoot(t)
 	modules := filepath.Join(dir, "boot/grub/i386-pc")
 	require.NoError(t, os.MkdirAll(modules, 0o755))
-	for _, name := range grubModules(t, "normal", "linux", "search", "echo") {
+	text := disktest.ReadFile(t, disktest.DataFile(t, filepath.Join(grubDir, "moddep.lst")))
+	for _, name := range withNeeds(string(text), "normal", "linux", "search", "echo") {
 		data := disktest.ReadFile(t, filepath.Join(grubDir, name+".mod"))
 		require.NoError(t, os.WriteFile(filepath.Join(modules, name+".mod"), data, 0o644))
 	}
@@ -57,25 +57,6 @@ func (d grubDisk) build(t testing.TB) (raw, dir string) {
 	require.NoError(t, os.WriteFile(filepath.Join(modules, "core.img"), d.core(t), 0o644))
 	makeLinuxRoot(t, raw, windowOf(t, raw, d.root), dir, "-t", "ext4")
 	return raw, dir
-}
-
-// grubModules are these modules and all that they need.
-func grubModules(t testing.TB, names ...string) []string {
-	t.Helper()
-	text := disktest.ReadFile(t, disktest.DataFile(t, filepath.Join(grubDir, "moddep.lst")))
-	needs := map[string][]string{}
-	for line := range strings.Lines(string(text)) {
-		name, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		needs[name] = strings.Fields(rest)
-	}
-	for i := 0; i < len(names); i++ { // names grows
-		for _, need := range needs[names[i]] {
-			if !slices.Contains(names, need) {
-				names = append(names, need)
-			}
-		}
-	}
-	return names
 }
 
 // core makes core.img in whole sectors. It is small enough for the gap in front of LBA 63.
@@ -268,35 +249,6 @@ func (m movedBoot) requireGrub(t *testing.T, dest string, shift int64, fields ma
 
 // sectorField is a sector number as GRUB 2 stores it.
 func sectorField(sector int64) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(sector)) }
-
-// coreExtents are the sectors of the file core.img in an ext file system, as debugfs sees them.
-func coreExtents(t testing.TB, raw string, root window) []grubExtent {
-	t.Helper()
-	part := filepath.Join(t.TempDir(), "part")
-	require.NoError(t, os.WriteFile(part, readAt(t, raw, root.start*sectorSize, root.size*sectorSize), 0o600))
-	text := disktest.Output(t, "debugfs", "-R", "blocks /boot/grub/i386-pc/core.img", part)
-	info := disktest.Output(t, "debugfs", "-R", "stats -h", part)
-	var blockSize int64
-	for line := range strings.Lines(info) {
-		if rest, ok := strings.CutPrefix(line, "Block size:"); ok {
-			_, err := fmt.Sscan(rest, &blockSize)
-			require.NoError(t, err)
-		}
-	}
-	require.NotZero(t, blockSize)
-	var all []grubExtent
-	for field := range strings.FieldsSeq(text) {
-		block, err := strconv.ParseInt(field, 10, 64)
-		require.NoError(t, err)
-		e := grubExtent{root.start + block*blockSize/sectorSize, blockSize / sectorSize}
-		if k := len(all) - 1; k >= 0 && all[k].start+all[k].sectors == e.start {
-			all[k].sectors += e.sectors
-			continue
-		}
-		all = append(all, e)
-	}
-	return all
-}
 
 // GRUB 0.97. Spec: stage1/stage1.h; stage2/start.S.
 const (

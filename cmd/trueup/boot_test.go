@@ -278,7 +278,7 @@ func TestClaimsAboutBootCode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := bootDisk{code: tc.code, fat: 16, heads: 255}
-			raw := d.build(t, t.TempDir())
+			raw := d.raw(t)
 			var claims struct {
 				BootCode struct {
 					Name      string `json:"name"`
@@ -434,10 +434,7 @@ func TestMovedDiskBoots(t *testing.T) {
 	t.Parallel()
 	const heads = 255
 	disks := map[string]func(testing.TB) string{
-		"mbr": func(t testing.TB) string {
-			t.Helper()
-			return bootDisk{code: assembled(ownLBACode), fat: 16, heads: heads}.build(t, t.TempDir())
-		},
+		"mbr": bootDisk{code: assembled(ownLBACode), fat: 16, heads: heads}.raw,
 		"gpt": gptBootDisk,
 	}
 	for name, c := range map[string]struct {

@@ -3,9 +3,13 @@ package main
 import (
 	"encoding/json"
 	"maps"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -13,6 +17,14 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 )
+
+// mountModules are the file systems of the guest, and what they load by name: character sets, and the sums and ciphers
+// of SMB.
+var mountModules = []string{
+	"crc32c_generic", "ext4", "nls_cp437", "nls_ascii", "nls_iso8859-1", "nls_utf8", "vfat", "exfat", "nfs", "nfsv4",
+	"md5", "hmac", "cmac", "sha256_generic", "sha512_generic", "aes_generic", "ecb", "ctr", "ghash-generic", "seqiv",
+	"ccm", "gcm", "cifs",
+}
 
 // mounted is a file system of the guest, and what is different on it: the codes of the notes on a DEST of several
 // files, and a copy of known size that finds no room.
@@ -207,4 +219,80 @@ func (m mounted) fill(t *testing.T, g *linuxGuest) {
 		m.requireNames(t, g, "large.raw")
 	}
 	g.ask(t, guestRequest{Op: "umount", Target: m.request.Target})
+}
+
+// serveFolder starts a server of files for a small file system in memory that nothing else sees, ends it with the test,
+// and returns its port. $DIR, $SHARE and $PORT stand for them in its configuration and arguments.
+func serveFolder(t testing.TB, server, conf string, args ...string) (port string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a port on which nothing listens then
+	require.NoError(t, err)
+	port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	require.NoError(t, l.Close())
+	dir := t.TempDir()
+	share, log := filepath.Join(dir, "share"), filepath.Join(dir, "out")
+	require.NoError(t, os.Mkdir(share, 0o777))
+	places := strings.NewReplacer("$DIR", dir, "$SHARE", share, "$PORT", port)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "conf"), []byte(places.Replace(conf)), 0o600))
+	script := `mount -t tmpfs -o size=28m,mode=0777 none "$0" && exec "$@"`
+	command := []string{"--mount", "sh", "-c", script, share, disktest.Tool(t, server)}
+	for _, arg := range args {
+		command = append(command, places.Replace(arg))
+	}
+	cmd := exec.Command(disktest.Tool(t, "unshare"), command...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	out, err := os.Create(log)
+	require.NoError(t, err)
+	cmd.Stdout, cmd.Stderr = out, out
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+		out.Close()
+		if text, err := os.ReadFile(log); t.Failed() {
+			t.Logf("%s: %s%v", server, text, err)
+		}
+	})
+	disktest.WaitFor(t, "a server on port "+port, func() bool {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		return err == nil && c.Close() == nil
+	})
+	return port
+}
+
+// serveSMB starts Samba and returns its port.
+func serveSMB(t testing.TB) string {
+	t.Helper()
+	return serveFolder(t, "smbd", `[global]
+interfaces = 127.0.0.1
+bind interfaces only = yes
+smb ports = $PORT
+map to guest = Bad User
+guest account = root
+server role = standalone
+disable spoolss = yes
+load printers = no
+ncalrpc dir = $DIR/ncalrpc
+log file = $DIR/log
+private dir = $DIR
+lock directory = $DIR
+state directory = $DIR
+cache directory = $DIR
+pid directory = $DIR
+[share]
+path = $SHARE
+read only = no
+guest ok = yes
+`, "-F", "--no-process-group", "-s", "$DIR/conf")
+}
+
+// serveNFS starts Ganesha, an NFS server without a part in the kernel, and returns its port.
+func serveNFS(t testing.TB) string {
+	t.Helper()
+	return serveFolder(t, "ganesha.nfsd", `NFS_CORE_PARAM { Protocols = 4; NFS_Port = $PORT;
+ Bind_addr = 127.0.0.1; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }
+NFSv4 { RecoveryBackend = fs; RecoveryRoot = $DIR; Graceless = true; Only_Numeric_Owners = true; }
+EXPORT { Export_Id = 1; Path = $SHARE; Pseudo = /share; Access_Type = RW;
+ Squash = No_Root_Squash; Protocols = 4; FSAL { Name = VFS; } }
+`, "-F", "-f", "$DIR/conf", "-L", "STDOUT", "-p", "$DIR/pid")
 }

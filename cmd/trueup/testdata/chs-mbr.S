@@ -2,7 +2,7 @@
 # DOS and of Windows 2000, XP and 2003 does. The start LBA of the entry is never looked at, so that a disk with
 # this MBR boots only if the CHS bytes are right.
 #
-# boot_pc_test.go holds the assembled bytes and says how they are made.
+# boot_disk_test.go holds the assembled bytes and says how they are made.
 #
 # What the BIOS leaves: this sector at 0:7C00, the boot drive in DL. What the boot sector gets: itself at 0:7C00, DL as
 # it was, DS:SI at its entry of the table (in the copy at 0:0600).

@@ -2,7 +2,7 @@
 # record of the chain by its CHS bytes, keeps the cylinder of it, and takes a drive to begin as many sectors behind the begin of that
 # cylinder as the entry says. Of each drive it prints the eight characters behind the jump of its boot sector, then "end".
 #
-# boot_pc_test.go says how the bytes are made. It stands behind the parameter block of a FAT, and does not use that.
+# boot_disk_test.go says how the bytes are made. It stands behind the parameter block of a FAT, and does not use that.
 
 	.code16
 	.globl	start

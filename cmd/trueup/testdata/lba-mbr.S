@@ -2,7 +2,7 @@
 # Windows Vista and later does. The boot sector can find its own partition only through the hidden sectors at 0x1C of
 # its BPB, so that a disk with this MBR boots only if those are right.
 #
-# boot_pc_test.go holds the assembled bytes and says how they are made.
+# boot_disk_test.go holds the assembled bytes and says how they are made.
 #
 # What the BIOS leaves: this sector at 0:7C00, the boot drive in DL. What the boot sector gets: itself at 0:7C00, DL as
 # it was, and DS:SI at sixteen zero bytes, which are no entry.

@@ -1,7 +1,7 @@
 # marker.S: a sector that prints the text behind it through the BIOS and halts. It runs wherever it is loaded, so that it can stand for
 # a boot sector (0:7C00) and for a stage of GRUB legacy (0:8000, 0:8200).
 #
-# boot_pc_test.go says how the bytes are made, and holds them.
+# boot_disk_test.go says how the bytes are made, and holds them.
 
 	.code16
 	.globl	start

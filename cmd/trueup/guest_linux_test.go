@@ -3,18 +3,22 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -151,38 +155,45 @@ func buildStatic(t testing.TB, folder string) string {
 	return path
 }
 
-// modulePaths are the files of the modules in an order in which they can be loaded: modules.dep names what each one
-// needs.
-func modulePaths(t testing.TB, release string, modules []string) []string {
+// modulePaths are the files of the modules in an order in which they can be loaded.
+func modulePaths(t testing.TB, release string, modules []string) (paths []string) {
 	t.Helper()
 	dir := filepath.Join("/lib/modules", release)
 	text := disktest.ReadFile(t, filepath.Join(dir, "modules.dep"))
-	needs := map[string][]string{}
-	for line := range strings.Lines(string(text)) {
-		path, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		needs[path] = strings.Fields(rest)
-	}
-	var order []string
-	var add func(path string)
-	add = func(path string) {
-		for _, need := range needs[path] {
-			add(need)
-		}
-		if full := filepath.Join(dir, path); !slices.Contains(order, full) {
-			order = append(order, full)
+	builtIn := string(disktest.ReadFile(t, filepath.Join(dir, "modules.builtin")))
+	var names []string
+	for _, module := range modules {
+		file := regexp.MustCompile(`(?m)^(\S+/` + module + `\.ko):`).FindSubmatch(text)
+		if file == nil {
+			require.Contains(t, builtIn, "/"+module+".ko\n", "the kernel has no such module")
+		} else {
+			names = append(names, string(file[1]))
 		}
 	}
-	builtIn := disktest.ReadFile(t, filepath.Join(dir, "modules.builtin"))
-	for _, name := range modules {
-		found := strings.Contains(string(builtIn), "/"+name+".ko\n") // it has no file
-		for _, path := range slices.Sorted(maps.Keys(needs)) {
-			if filepath.Base(path) == name+".ko" {
-				add(path)
-				found = true
+	for _, name := range withNeeds(string(text), names...) {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	return paths
+}
+
+// withNeeds returns modules and all that they need, each behind its needs. The lines of text name those of a module.
+func withNeeds(text string, names ...string) (order []string) {
+	needs, seen := map[string][]string{}, map[string]bool{}
+	for line := range strings.Lines(text) {
+		name, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		needs[name] = strings.Fields(rest)
+	}
+	var add func(names []string)
+	add = func(names []string) {
+		for _, name := range names {
+			if !seen[name] {
+				seen[name] = true
+				add(needs[name])
+				order = append(order, name)
 			}
 		}
-		require.True(t, found, "the kernel has no module %s", name)
 	}
+	add(names)
 	return order
 }
 
@@ -230,4 +241,166 @@ func bootLinux(t testing.TB, p pc, others ...string) string {
 		}
 		return ""
 	})
+}
+
+// linuxGuest is a virtual machine with Debian's kernel that does what a test asks of it, one thing after the other.
+type linuxGuest struct {
+	t       testing.TB
+	in      *json.Encoder
+	out     *json.Decoder
+	off     func()
+	console string // the file with what the kernel said
+}
+
+// guestRequest and guestAnswer are the protocol of disktest/testdata/linux-mounts.
+type guestRequest struct {
+	Op                         string
+	Source, Target, Type, Data string
+	Args                       []string
+	Until                      string
+	Beside                     []string
+	Signal                     syscall.Signal
+	Path                       string
+}
+
+type guestAnswer struct {
+	Code           int
+	Stdout, Stderr string
+	Names          []string
+	Beside         *guestAnswer
+	Error          string
+}
+
+// linuxSetup is what a guest starts with: modules, files by their names, and programs, which are in /bin.
+type linuxSetup struct {
+	modules  []string
+	files    map[string]string
+	programs []string
+	drives   []guestDisk // /dev/vda and on
+	readOnly string      // of all drives: "on", or ""
+}
+
+// guestDisk is a disk that a guest gets to see.
+type guestDisk struct {
+	path, format string // the latter as QEMU calls it
+	sector       int64
+}
+
+// add adds a disk and returns what the guest calls it, which is the begin of the names of its partitions.
+func (s *linuxSetup) add(d guestDisk) (device string) {
+	s.drives = append(s.drives, d)
+	const letters = 26
+	name := "/dev/vd"
+	if n := len(s.drives) - 1; n >= letters {
+		name += string(rune('a' + n/letters - 1))
+	}
+	return name + string(rune('a'+(len(s.drives)-1)%letters))
+}
+
+// boot starts the guest. The host is at 10.0.2.2.
+func (s *linuxSetup) boot(t testing.TB) *linuxGuest {
+	t.Helper()
+	kernel, release := linuxKernel(t)
+	dir := t.TempDir()
+	files := maps.Clone(s.files)
+	for _, program := range s.programs {
+		withLibraries(t, program, files)
+	}
+	initrd := filepath.Join(dir, "initrd")
+	modules := slices.Concat([]string{"virtio_pci", "virtio_blk", "virtio_net", "virtio_console"}, s.modules)
+	require.NoError(t, os.WriteFile(initrd, linuxInitrd(t, release, "linux-mounts", modules, files), 0o600))
+
+	g := &linuxGuest{t: t, console: filepath.Join(dir, "console")}
+	args := []string{
+		"-machine", "pc,accel=tcg", "-m", "512", "-nodefaults", "-no-user-config", "-no-reboot",
+		"-display", "none", "-serial", "file:" + g.console,
+		"-kernel", unpackedKernel(t, kernel), "-initrd", initrd,
+		// these are against faults of processors
+		"-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off",
+		"-device", "virtio-serial-pci", "-chardev", "stdio,id=port,signal=off", "-device",
+		"virtserialport,chardev=port",
+		"-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=",
+	}
+	const firstSlot, functions = 8, 8 // a device of PCI has eight functions, and a bus 32 devices
+	for i, d := range s.drives {
+		args = append(args,
+			"-drive", fmt.Sprintf("file=%s,if=none,id=d%d,format=%s,cache=unsafe,readonly=%s",
+				strings.ReplaceAll(d.path, ",", ",,"), i, d.format, cmp.Or(s.readOnly, "off")),
+			"-device", fmt.Sprintf("virtio-blk-pci,drive=d%d,multifunction=on,addr=%x.%x,"+
+				"logical_block_size=%d,physical_block_size=%[4]d", i, firstSlot+i/functions, i%functions, d.sector))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"), args...)
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	g.off = sync.OnceFunc(func() {
+		cancel()
+		_ = cmd.Wait()
+		t.Log("CPU", cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
+	}) // killed, it ends with an error that says nothing new
+	t.Cleanup(g.off)
+	g.in, g.out = json.NewEncoder(in), json.NewDecoder(out)
+	return g
+}
+
+// withLibraries adds a program to files, and the libraries that it is linked with, which keep their paths.
+func withLibraries(t testing.TB, program string, files map[string]string) {
+	t.Helper()
+	path := disktest.Tool(t, program)
+	files["bin/"+program] = path
+	for _, library := range regexp.MustCompile(`(?m)(/\S+) \(0x`).FindAllStringSubmatch(disktest.Run(t, "ldd", path),
+		-1) {
+		files[library[1][1:]] = library[1]
+	}
+}
+
+// sh has a shell of the guest do something, and returns what that prints.
+func (g *linuxGuest) sh(t testing.TB, script string) string {
+	t.Helper()
+	a := g.ask(t, guestRequest{Op: "run", Args: []string{"/bin/sh", "-c", script}})
+	require.Zero(t, a.Code, "%s\n%s%s", script, a.Stdout, a.Stderr)
+	if a.Stderr != "" {
+		t.Log(a.Stderr)
+	}
+	return a.Stdout
+}
+
+// ask has the guest do something, and fails the test t when it cannot.
+func (g *linuxGuest) ask(t testing.TB, r guestRequest) guestAnswer {
+	t.Helper()
+	var a guestAnswer
+	err := g.in.Encode(r)
+	if err == nil {
+		err = g.out.Decode(&a)
+	}
+	if err != nil || a.Error != "" {
+		console, _ := os.ReadFile(g.console)
+		require.NoError(t, err, "%s", console)
+		require.Empty(t, a.Error, "%+v\n%s", r, console)
+	}
+	return a
+}
+
+// end switches the guest off, after it has written what it holds.
+func (g *linuxGuest) end(t testing.TB) {
+	t.Helper()
+	g.ask(t, guestRequest{Op: "sync"})
+	g.off()
+}
+
+// trueup runs the program in the guest.
+func (g *linuxGuest) trueup(t testing.TB, args ...string) result {
+	t.Helper()
+	return g.stopped(t, 0, "", args...)
+}
+
+// stopped runs the program in the guest and sends it a signal as soon as a file has bytes in it.
+func (g *linuxGuest) stopped(t testing.TB, s syscall.Signal, until string, args ...string) result {
+	t.Helper()
+	a := g.ask(t, guestRequest{Op: "run", Args: append([]string{"/trueup"}, args...), Until: until, Signal: s})
+	return result{a.Stdout, a.Stderr, a.Code}
 }
