@@ -66,12 +66,7 @@ type poolVolume struct {
 
 func inspectPool(t *testing.T, path string, flags ...string) poolReport {
 	t.Helper()
-	r := trueup(t, append([]string{"inspect", "--json", path}, flags...)...)
-	require.Zero(t, r.code, r.stderr)
-	validate(t, r.stdout)
-	var out poolReport
-	unmarshal(t, r, &out)
-	return out
+	return trueupJSON[poolReport](t, 0, append([]string{"inspect", path}, flags...)...)
 }
 
 // testPools holds what inspect says about volumes made by a real Linux against LVM and mdadm. lvs are the lines of
