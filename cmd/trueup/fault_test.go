@@ -332,7 +332,7 @@ type failingCall struct {
 
 // Places in the paths of failing calls.
 const (
-	inSource, inDest, ofPartial, ofDest = "SOURCE", "FOLDER", "PARTIAL", "DEST"
+	inSource, ofData, inDest, ofPartial, ofDest = "SOURCE", "DATA", "FOLDER", "PARTIAL", "DEST"
 
 	partialName = "." + ofDest + ".partial"
 
@@ -380,7 +380,7 @@ func failingCalls() map[string]failingCall {
 	// of ours.
 	for call, where := range map[string]string{
 		"pread64": inSource, "pwrite64": "", "fsync": "", "ftruncate": "", "/^(openat|newfstatat)$": inDest,
-		"fcntl": inDest, "/^rename": "", "fstatfs": "", "lseek": inSource, "getdents64": inDest,
+		"fcntl": inDest, "/^rename": "", "fstatfs": "", "lseek": ofData, "getdents64": inDest,
 		"/^(link|unlink)at$": inDest,
 	} {
 		calls["interrupted "+call] = failingCall{injection: injection{call, "error=EINTR:when=1+2", where}}
@@ -460,8 +460,12 @@ func (c failingCall) run(t *testing.T, f fault, intact map[string]string) bool {
 	if c.flags != nil {
 		require.NoError(t, os.WriteFile(f.dest, []byte("precious"), 0o644))
 	}
-	places := strings.NewReplacer(inSource, f.source, inDest, filepath.Dir(f.dest), ofPartial, f.partial(), ofDest,
-		filepath.Base(f.dest))
+	data := flatName(f.source)
+	if _, err := os.Stat(data); err != nil {
+		data = f.source
+	}
+	places := strings.NewReplacer(inSource, f.source, ofData, data, inDest, filepath.Dir(f.dest), ofPartial,
+		f.partial(), ofDest, filepath.Base(f.dest))
 	c.path = places.Replace(c.path)
 	r, hits := f.inject(t, c.injection, c.flags...)
 	require.True(t, hits > 0 || c.rare)
