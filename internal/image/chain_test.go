@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
@@ -153,6 +155,51 @@ func TestFilesInAllowedFolders(t *testing.T) {
 		require.Len(t, issues, 1, c)
 		require.Contains(t, issues[0].Text, "in a further folder of the image is the lock of a program")
 		require.NoError(t, errors.Join(os.Remove(lock), img.Close()))
+	}
+}
+
+// The parent of a differencing VHD or VHDX is found by the last name of its path in the folder that the user allows, and
+// by its identity. The child shows its own bytes where it has them.
+func TestParentsOfVHDInAllowedFolders(t *testing.T) {
+	t.Parallel()
+	below := imagetest.Noise(50, 4*mib)
+	over := slices.Concat(below[:mib], imagetest.Noise(51, mib), below[2*mib:])
+	own := func(sector int64) bool { return sector >= 2048 && sector < 4096 }
+	const other = "00000000-0000-4000-8000-000000000001"
+	full := func(id string) []byte {
+		return vhdxforge.New(vhdxforge.Layout{Size: 4 * mib, DataWrite: id}).Fill(below).Bytes
+	}
+	child := vhdxforge.New(vhdxforge.Layout{Size: 4 * mib, DataWrite: other, Parent: map[string]string{
+		"parent_linkage": "{" + strings.ToUpper(vhdxforge.DataWriteGUID) + "}", "relative_path": `..\lib\base.vhdx`,
+	}})
+	child.AddBlock(1, vhdxforge.Present, over[mib:2*mib])
+	for format, c := range map[string]struct{ parent, stranger, child []byte }{
+		"vhd": {
+			vhdforge.New(below, vhdforge.Layout{ID: 0xb0}).Bytes,
+			vhdforge.New(below, vhdforge.Layout{ID: 0xb2}).Bytes,
+			vhdforge.New(over, vhdforge.Layout{
+				ID: 0xb1, Stored: own,
+				Parent: &vhdforge.Parent{ID: 0xb0, Relative: `..\lib\base.vhd`, Absolute: `C:\lib\base.vhd`},
+			}).Bytes,
+		},
+		"vhdx": {full(""), full(other), child.Bytes},
+	} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			lib, top := t.TempDir(), imagetest.Write(t, t.TempDir(), "top."+format, c.child)
+			imagetest.Write(t, lib, "base."+format, c.parent)
+			_, err := image.Open(top, image.Options{})
+			require.ErrorContains(t, err, "name its folder with --allow-folder")
+			var o image.Options
+			require.NoError(t, o.AllowFolders([]string{lib}))
+			img, err := image.Open(top, o)
+			require.NoError(t, err)
+			disktest.CheckBytes(t, img.Disk, over)
+			require.NoError(t, img.Close())
+			imagetest.Write(t, lib, "base."+format, c.stranger)
+			_, err = image.Open(top, o)
+			require.ErrorContains(t, err, "it was changed or replaced")
+		})
 	}
 }
 

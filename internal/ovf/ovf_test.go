@@ -106,6 +106,22 @@ func TestEditsLeaveTheRest(t *testing.T) {
 	require.ErrorIs(t, e.SetCapacity("d3", 1), ondisk.ErrUnsupported)
 }
 
+// A capacity keeps its unit if that divides it, and is in bytes otherwise.
+func TestCapacitiesKeepTheirUnit(t *testing.T) {
+	for unit, want := range map[string]string{
+		"byte": "17825792", "byte * 2^20": "17", "byte * 2^9": "34816", "byte * 2^10": "17408",
+		"byte * 2 ^ 7": "139264", "byte * 10^3": "",
+	} {
+		e, err := Parse([]byte(strings.Replace(odd, "byte * 2^30", unit, 1)))
+		require.NoError(t, err)
+		require.NoError(t, e.SetCapacity("d1", 17<<20))
+		if want == "" {
+			unit, want = "byte", "17825792"
+		}
+		require.Contains(t, string(e.Bytes()), fmt.Sprintf(`o:capacity='%s' o:capacityAllocationUnits=%q`, want, unit))
+	}
+}
+
 // old is an envelope of OVF 0.9 as VMware's tools wrote it from 2007 to 2009: sections by their type, and no name
 // space on anything but the root and attributes.
 const old = `<?xml version="1.0" encoding="UTF-8"?>

@@ -47,6 +47,9 @@ func TestPathsThatLeadElsewhere(t *testing.T) {
 		require.ErrorIs(t, err, ondisk.ErrReference, path)
 		require.ErrorContains(t, err, "leaves the package's folder")
 	}
+	for _, path := range []string{"", "a/\x01"} {
+		require.ErrorIs(t, CheckPath(path), ondisk.ErrReference)
+	}
 	require.ErrorIs(t, CheckPath(strings.Repeat("a/", maxFolders)+"x"), ondisk.ErrLimit)
 	require.NoError(t, CheckPath(strings.Repeat("a/", maxFolders-1)+"x"))
 }

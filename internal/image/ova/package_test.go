@@ -44,22 +44,11 @@ func opened(t *testing.T, path string) *image.Image {
 	return img
 }
 
-// forgedOVA is an archive of an OVF, which names disk.vmdk, and of other members.
-func forgedOVA(t *testing.T, members ...tarforge.Member) string {
-	t.Helper()
-	ovf := tarforge.Member{Name: "vm.ovf", Data: []byte(
-		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">` +
-			`<References><File ovf:id="f" ovf:href="disk.vmdk"/></References><DiskSection>` +
-			`<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/></DiskSection></Envelope>`)}
-	archive := tarforge.New(append([]tarforge.Member{ovf}, members...)...)
-	return imagetest.Write(t, t.TempDir(), "vm.ova", append(archive, tarforge.End()...))
-}
-
 // An archive that tar of macOS has written is the package without the companions of its files.
 func TestArchivesOfMacOS(t *testing.T) {
 	data := noise(22, mib)
 	double := []byte("\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        ")
-	img := opened(t, forgedOVA(t, tarforge.Member{Name: "._vm.ovf", Data: double},
+	img := opened(t, archived(t, diskOVF(), tarforge.Member{Name: "._vm.ovf", Data: double},
 		tarforge.Member{Name: "._disk.vmdk", Data: double}, tarforge.Member{Name: "disk.vmdk", Data: data}))
 	disktest.CheckBytes(t, img.Disk, data)
 }
@@ -74,7 +63,7 @@ func TestDisksInsideArchives(t *testing.T) {
 		"flat":   {{Name: "disk-flat.vmdk", Data: data}, {Name: "disk.vmdk", Data: []byte(flat)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := forgedOVA(t, members...)
+			path := archived(t, append([]tarforge.Member{diskOVF()}, members...)...)
 			img := opened(t, path)
 			disktest.CheckBytes(t, img.Disk, data)
 			require.Len(t, img.Files(), len(members))
@@ -92,7 +81,7 @@ func TestDisksInsideArchives(t *testing.T) {
 // What a disk inside names lies inside too: a file beside the archive is not one of its files.
 func TestArchivesHaveNoWayOut(t *testing.T) {
 	descriptor := vmdkforge.Descriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
-	path := forgedOVA(t, tarforge.Member{Name: "disk.vmdk", Data: []byte(descriptor)})
+	path := archived(t, diskOVF(), tarforge.Member{Name: "disk.vmdk", Data: []byte(descriptor)})
 	imagetest.Write(t, filepath.Dir(path), "disk-flat.vmdk", make([]byte, 8*sector))
 	_, err := ova.OpenImage(path, image.Options{})
 	require.ErrorIs(t, err, os.ErrNotExist)
@@ -101,7 +90,7 @@ func TestArchivesHaveNoWayOut(t *testing.T) {
 		Name: "disk-flat.vmdk", Type: '2',
 		Edit: func(h forge.Bytes) { h.Text(157, "/etc/passwd") },
 	}
-	_, err = ova.OpenImage(forgedOVA(t, tarforge.Member{Name: "disk.vmdk", Data: []byte(descriptor)}, link),
+	_, err = ova.OpenImage(archived(t, diskOVF(), tarforge.Member{Name: "disk.vmdk", Data: []byte(descriptor)}, link),
 		image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrReference)
 }
@@ -109,7 +98,7 @@ func TestArchivesHaveNoWayOut(t *testing.T) {
 // A package that is not published leaves nothing, and has no name before it is.
 func TestUnpublishedPackage(t *testing.T) {
 	data := noise(22, 2*mib)
-	path := forgedOVA(t, tarforge.Member{Name: "disk.vmdk", Data: vmdkforge.NewSparse(data).Bytes})
+	path := archived(t, diskOVF(), tarforge.Member{Name: "disk.vmdk", Data: vmdkforge.NewSparse(data).Bytes})
 	src, err := ova.Open(path, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, src.Close()) }()
@@ -143,7 +132,7 @@ func TestUnpublishedPackage(t *testing.T) {
 // A folder has no files but those that the OVF names, so that an archive with others cannot become one.
 func TestFolderHasWhatTheOVFNames(t *testing.T) {
 	disk := tarforge.Member{Name: "disk.vmdk", Data: vmdkforge.NewSparse(noise(22, 2*mib)).Bytes}
-	src, err := ova.Open(forgedOVA(t, disk, tarforge.Member{Name: "notes.txt", Data: []byte("mine")}), nil)
+	src, err := ova.Open(archived(t, diskOVF(), disk, tarforge.Member{Name: "notes.txt", Data: []byte("mine")}), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, src.Close()) }()
 	dir := t.TempDir()

@@ -31,6 +31,15 @@ func archived(t *testing.T, members ...tarforge.Member) string {
 	return imagetest.Write(t, t.TempDir(), "vm.ova", append(tarforge.New(members...), tarforge.End()...))
 }
 
+// openedArchive opens an archive of an OVF and further members.
+func openedArchive(t *testing.T, own string, members ...tarforge.Member) *ova.Package {
+	t.Helper()
+	return openedPackage(t, archived(t, append([]tarforge.Member{text("vm.ovf", own)}, members...)...))
+}
+
+// diskOVF is an OVF that names disk.vmdk.
+func diskOVF() tarforge.Member { return text("vm.ovf", envelope(`ovf:href="disk.vmdk"`)) }
+
 func text(name, data string) tarforge.Member { return tarforge.Member{Name: name, Data: []byte(data)} }
 
 // sparse is a disk of a mebibyte that can be written again.
@@ -64,9 +73,8 @@ func TestArchivesThatAreNoPackages(t *testing.T) {
 			archived(t, one, text("vm.mf", strings.Repeat(" ", ovf.MaxManifest+1))),
 			ondisk.ErrLimit,
 		},
-		"too many disks":    {archived(t, append(many, text("vm.ovf", envelope(names...)))...), ondisk.ErrLimit},
-		"a link for a disk": {archived(t, one, tarforge.Member{Name: "disk.vmdk", Type: '2'}), ondisk.ErrReference},
-		"a snapshot":        {archived(t, snapshotOf("disk.vmdk"), sparse("disk.vmdk")), ondisk.ErrUnsupported},
+		"too many disks": {archived(t, append(many, text("vm.ovf", envelope(names...)))...), ondisk.ErrLimit},
+		"a snapshot":     {archived(t, snapshotOf("disk.vmdk"), sparse("disk.vmdk")), ondisk.ErrUnsupported},
 		"a name of a folder": {
 			archived(t, text("vm.ovf", envelope(`ovf:href="`+strings.Repeat("%41", 400)+`"`))),
 			ondisk.ErrReference,
@@ -81,6 +89,20 @@ func TestArchivesThatAreNoPackages(t *testing.T) {
 			}
 		})
 	}
+	for kind, name := range map[byte]string{
+		'1': "hard link", '2': "symbolic link", '3': "character device", '4': "block device", '5': "folder",
+		'6': "FIFO", 'Z': "kind",
+	} {
+		_, err := ova.OpenImage(archived(t, one, tarforge.Member{Name: "disk.vmdk", Type: kind}), image.Options{})
+		require.ErrorIs(t, err, ondisk.ErrReference)
+		require.ErrorContains(t, err, name)
+	}
+}
+
+// Nor is a file that is no archive, and no OVF with its manifest in a link.
+func TestFilesThatAreNoPackages(t *testing.T) {
+	t.Parallel()
+	one := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`))
 	dir := t.TempDir()
 	disktest.OnUnix(t, "links")
 	require.NoError(t, os.Symlink("elsewhere", filepath.Join(dir, "vm.mf")))
@@ -123,6 +145,8 @@ func TestChosenDisks(t *testing.T) {
 	_, err := ova.OpenImage(archived(t, text("vm.ovf", envelope())), image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	require.ErrorContains(t, err, "no disk with a file")
+	_, err = ova.OpenImage(archived(t, text("vm.ovf", envelope()))+"!x", image.Options{})
+	require.EqualError(t, err, `the package has no disk "x", and no other disk either`)
 }
 
 // sum is a line of a manifest.
@@ -261,25 +285,24 @@ func TestBlocksOfTheOVF(t *testing.T) {
 		size = int(openedPackage(t, path).Members[0].Size)
 		return size, len(bytes.TrimRight(b[512:512+size], "\n"))
 	}
-	_, text := copied(0)
-	size, text := copied(512 - text%512)
-	require.Zero(t, text%512)
-	require.Greater(t, size, text, "the number that was thought possible has more digits")
+	_, plain := copied(0)
+	for _, left := range []int{0, 511} {
+		size, text := copied(1024 - plain%512 - left)
+		require.Equal(t, left, (512-text%512)%512)
+		require.Equal(t, left == 0, size > text, "the number that was thought possible has more digits")
+	}
 }
 
-// What leads out of the folder of an OVF is said of the folder, and a name is as long as it stands there.
-func TestNamesInAnOVF(t *testing.T) {
+// A name is as long as it stands in the OVF, also where the file of that name has a shorter one.
+func TestLongNamesInAnOVF(t *testing.T) {
 	t.Parallel()
-	for href, says := range map[string]string{
-		"../disk.vmdk": "leaves the package's folder", strings.Repeat("%41", 100): "has 300 bytes",
-	} {
-		dir := t.TempDir()
-		imagetest.Write(t, dir, strings.Repeat("A", 100), sparse("").Data)
-		p := openedPackage(t, imagetest.Write(t, dir, "vm.ovf", []byte(envelope(fmt.Sprintf("ovf:href=%q", href)))))
-		_, err := p.Open(p.Disks()[0], image.Options{})
-		require.ErrorIs(t, err, ondisk.ErrReference)
-		require.ErrorContains(t, err, says)
-	}
+	dir := t.TempDir()
+	imagetest.Write(t, dir, strings.Repeat("A", 100), sparse("").Data)
+	own := envelope(`ovf:href="` + strings.Repeat("%41", 100) + `"`)
+	p := openedPackage(t, imagetest.Write(t, dir, "vm.ovf", []byte(own)))
+	_, err := p.Open(p.Disks()[0], image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrReference)
+	require.ErrorContains(t, err, "has 300 bytes")
 }
 
 // Folders of an archive are kept, a file that ends in zeros keeps its size in a folder, and a name that an archive

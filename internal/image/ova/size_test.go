@@ -26,16 +26,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// The blocks that end an archive are in its size. One that cannot get it is no package.
-func TestSizeThatIsRefused(t *testing.T) {
-	dir := oddfs.Mount(t, t.TempDir(), oddfs.Manners{Fail: map[string]syscall.Errno{"truncate": syscall.EFBIG}})
-	src := openedPackage(t, archived(t, text("vm.ovf", envelope(`ovf:href="disk.vmdk"`)), sparse("disk.vmdk")))
-	out, err := ova.Create(filepath.Join(dir, "out.ova"), src, ova.CreateOptions{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, out.Discard()) }()
-	require.ErrorIs(t, out.Write(t.Context(), diskcopy.Unwatched{}, nil), syscall.EFBIG)
-}
-
 // A file that cannot be read may be a package.
 func TestFilesThatAreNotKnown(t *testing.T) {
 	dir := t.TempDir()

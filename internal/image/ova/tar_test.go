@@ -142,11 +142,14 @@ func TestTarNames(t *testing.T) {
 		require.NoError(t, err, n)
 		require.Equal(t, strings.TrimPrefix(n, "./"), entries[0].name)
 	}
-	twice := tarforge.Member{Name: "disk.vmdk"}
-	_, err := index(tarforge.New(twice, twice))
-	require.ErrorIs(t, err, ondisk.ErrReference)
-	_, err = index(tarforge.New(twice, tarforge.Member{Name: "./disk.vmdk"}))
-	require.ErrorIs(t, err, ondisk.ErrReference)
+	file, folder := tarforge.Member{Name: "disk.vmdk"}, tarforge.Member{Name: "disk.vmdk/", Type: '5'}
+	for _, twice := range [][]tarforge.Member{
+		{file, file}, {file, {Name: "./disk.vmdk"}}, {file, folder}, {folder, file},
+	} {
+		_, err := index(tarforge.New(twice...))
+		require.ErrorIs(t, err, ondisk.ErrReference)
+		require.ErrorContains(t, err, "twice")
+	}
 }
 
 // Numbers that no archive has, and members that are no bytes in one piece.

@@ -18,18 +18,11 @@ import (
 	"github.com/trueup/trueup/internal/image/store"
 )
 
-// gone removes the partial file of a copy when a phase begins, after so many others.
-type gone struct {
-	left    int
-	partial string
-}
+// atPhase does something when a phase of a copy begins.
+type atPhase func(phase string)
 
-func (g *gone) Begin(string, int64) {
-	if g.left--; g.left == -1 {
-		_ = os.Remove(g.partial) // the copy must notice
-	}
-}
-func (*gone) Add(int64) {}
+func (f atPhase) Begin(phase string, _ int64) { f(phase) }
+func (atPhase) Add(int64)                     {}
 
 // A package is opened anew whenever it is read back. One whose file is gone by then is an error, at any step.
 func TestPackagesThatAreGone(t *testing.T) {
@@ -42,9 +35,13 @@ func TestPackagesThatAreGone(t *testing.T) {
 	steps := 0
 	for ; ; steps++ {
 		dir := t.TempDir()
-		g := &gone{steps, filepath.Join(dir, ".out.ova.partial")}
-		_, err := rewritten(t, src, filepath.Join(dir, "out.ova"), g, fine)
-		if g.left >= 0 {
+		left := steps
+		_, err := rewritten(t, src, filepath.Join(dir, "out.ova"), atPhase(func(string) {
+			if left--; left == -1 {
+				_ = os.Remove(filepath.Join(dir, ".out.ova.partial")) // the copy must notice
+			}
+		}), fine)
+		if left >= 0 {
 			require.NoError(t, err)
 			break
 		}
@@ -52,25 +49,11 @@ func TestPackagesThatAreGone(t *testing.T) {
 	}
 	require.Greater(t, steps, 2, "a copy and digests")
 	dir := t.TempDir()
-	_, err := rewritten(t, src, filepath.Join(dir, "out.ova"), &gone{left: steps}, func() error {
+	_, err := rewritten(t, src, filepath.Join(dir, "out.ova"), diskcopy.Unwatched{}, func() error {
 		return os.Remove(filepath.Join(dir, ".out.ova.partial"))
 	})
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
-
-// damage spoils the partial file of a copy when a phase begins.
-type damage struct {
-	phase string
-	spoil func()
-}
-
-func (d *damage) Begin(phase string, _ int64) {
-	if phase == d.phase && d.spoil != nil {
-		d.spoil()
-		d.spoil = nil
-	}
-}
-func (*damage) Add(int64) {}
 
 // rewritten writes a package in which one disk is copied by a job.
 func rewritten(
@@ -171,14 +154,19 @@ func TestPackagesAreReadBack(t *testing.T) {
 			src := openedPackage(t, archived(t, own, disk, manifest, signature, votes, notes))
 			dir := t.TempDir()
 			partial := filepath.Join(dir, ".out.ova.partial")
-			p := &damage{phase: c.phase, spoil: func() {
+			spoiled := false
+			p := atPhase(func(phase string) {
+				if phase != c.phase || spoiled {
+					return
+				}
+				spoiled = true
 				b := disktest.ReadFile(t, partial)
 				c.spoil(b)
 				f, err := os.OpenFile(partial, os.O_WRONLY, 0) // a file that is cut and written again is another damage
 				require.NoError(t, err)
 				_, err = f.WriteAt(b, 0)
 				require.NoError(t, errors.Join(err, f.Close()))
-			}}
+			})
 			out, err := rewritten(t, src, filepath.Join(dir, "out.ova"), p, fine)
 			if c.says != "" {
 				require.ErrorIs(t, err, ova.ErrDigest)
