@@ -90,23 +90,6 @@ func TestChainsAcrossPartitions(t *testing.T) {
 	}
 }
 
-// TestUnknownBootCode refuses code that is not known until the user takes it upon himself, and says so in the result
-// again.
-func TestUnknownBootCode(t *testing.T) {
-	t.Parallel()
-	f := newFault(t, chainDisk(t, 0x83, func(disk, _ forge.Bytes) { disk.Put(0, noise("unknown code", 64)) }))
-	const says = "the boot code in sector 0 is not known"
-	r := trueup(t, f.args()...)
-	require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
-	require.Contains(t, r.stderr, says)
-	require.Contains(t, r.stderr, "--allow-unbootable")
-	f.requireUndone(t)
-	r = trueup(t, "align", "--allow-unbootable", f.source, f.dest)
-	require.Equal(t, 0, r.code, r.stderr)
-	require.Regexp(t, "^error: disk: "+says, r.stdout)
-	require.Contains(t, r.stdout, "accepted with --allow-unbootable")
-}
-
 // refusalCodes are those of the plan for an image.
 func refusalCodes(t testing.TB, image string) []string {
 	t.Helper()
@@ -119,30 +102,4 @@ func refusalCodes(t testing.TB, image string) []string {
 		codes = append(codes, f.Code)
 	}
 	return codes
-}
-
-// TestPlanSaysItsFlags requires that the command which a plan proposes makes what the plan showed.
-func TestPlanSaysItsFlags(t *testing.T) {
-	t.Parallel()
-	image := chainDisk(t, 0x07, chainCases[0].change)
-	r := trueup(t, "plan", image, "--boundary", "2M", "--partition", "2", "--allow-unbootable")
-	require.Equal(t, 0, r.code, r.stderr)
-	line := match(t, r.stdout, `To do it:\s+(trueup .*)`)
-	for _, flag := range []string{"trueup align ", "--boundary 2M", "--partition 2", "--allow-unbootable", image} {
-		require.Contains(t, line, flag)
-	}
-}
-
-// TestCHSBeyondItsEnd moves a partition whose end is written as "beyond CHS". That says nothing of the geometry, so
-// that the boot sector's 16 heads do: LBA 2048 is cylinder 2, head 0, sector 33.
-func TestCHSBeyondItsEnd(t *testing.T) {
-	t.Parallel()
-	disk := tableforge.NewMBR(8192, slot(0x07, trackSectors, 6000))
-	fsforge.PutNTFS(disk, trackSectors, 6000)
-	disk.Put(tableforge.MBREntries+1, []byte{1, 1, 0}) // cylinder 0, head 1, sector 1: LBA 63 in every geometry
-	disk.U16(trackSectors*sectorSize+fsforge.BootHeads, 16)
-	f := newFault(t, writeForged("disk.raw", disk)(t, t.TempDir()))
-	f.requireNext(t, "--boundary", "1M")
-	require.Equal(t, []byte{0, 33, 2}, readAt(t, f.dest, tableforge.MBREntries+1, 3), "start")
-	require.Equal(t, []byte{0xfe, 0xff, 0xff}, readAt(t, f.dest, tableforge.MBREntries+5, 3), "end")
 }

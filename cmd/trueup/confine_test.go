@@ -43,10 +43,17 @@ var (
 // confine itself must not pass for an old kernel.
 func needsLandlock(t *testing.T) {
 	t.Helper()
+	if err := hasLandlock(); err != nil {
+		t.Skipf("this kernel has no Landlock: %v", err)
+	}
+}
+
+func hasLandlock() error {
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0,
 		unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 {
-		t.Skipf("this kernel has no Landlock: %v", errno)
+		return errno
 	}
+	return nil
 }
 
 // A command restricts itself before it opens an image.

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/binary"
-	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -12,32 +9,9 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
-	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // The tests here are about the containers that align writes, beside the disks in them.
-
-// TestVerifyReadsTheContainer changes a copy where no byte of its disk lies.
-func TestVerifyReadsTheContainer(t *testing.T) {
-	t.Parallel()
-	source := sampleDisk(t)
-	for name, change := range map[string]func(header []byte) (at int64, b byte){
-		"unclean": func([]byte) (int64, byte) { return vmdkforge.UncleanShutdown, 1 },
-		"redundant grain table": func(header []byte) (int64, byte) {
-			directory := int64(binary.LittleEndian.Uint64(header[vmdkforge.RGDOffset:])) * sectorSize
-			return int64(binary.LittleEndian.Uint32(header[directory:]))*sectorSize + 1, 0x77
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFault(t, source)
-			f.requireNext(t)
-			at, b := change(readAt(t, f.dest, 0, 1<<16))
-			require.NotEqual(t, []byte{b}, readAt(t, f.dest, at, 1))
-			disktest.WriteAt(t, f.dest, at, []byte{b})
-			require.False(t, trueupJSON[jsonVerify](t, 5, "verify", f.source, f.dest).Equal)
-		})
-	}
-}
 
 // TestRoomForZeros copies a disk that is full of zeros to a place that has no room for them: a sparse VMDK stores none.
 func TestRoomForZeros(t *testing.T) {
@@ -75,18 +49,4 @@ func TestFlushedWhileCopied(t *testing.T) {
 		builtPath, "convert", "-q", "--to", "raw", "--verify", "structure", f.source, f.dest)
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Regexp(t, `(?s)(pwrite64.*sync_file_range\(\d+, 0, \d+, SYNC_FILE_RANGE_WRITE.*){2}fsync`, r.stdout)
-}
-
-// TestGeometryOfATinyDisk requires a cylinder at least: QEMU and VMware divide by what stands there.
-func TestGeometryOfATinyDisk(t *testing.T) {
-	t.Parallel()
-	raw := filepath.Join(t.TempDir(), "tiny.raw")
-	require.NoError(t, os.WriteFile(raw, bytes.Repeat([]byte{7}, 8*sectorSize), 0o644))
-	for _, f := range []diskFormat{formatSparse, formatFlat} {
-		dest := filepath.Join(t.TempDir(), "tiny.vmdk")
-		r := trueup(t, "convert", raw, dest, "--to", "vmdk:"+f.subformat)
-		require.Equal(t, 0, r.code, r.stderr)
-		require.Contains(t, readDescriptor(t, f, dest), `ddb.geometry.cylinders = "1"`)
-		require.Equal(t, sha256Of(t, raw), diskSum(t, f, dest))
-	}
 }

@@ -40,8 +40,8 @@ var qemuOptions = map[string]map[string][]string{
 	},
 }
 
-// qemuOptionsElsewhere have tests of their own: parents in TestSnapshotsAreFlattened, what is refused in
-// TestQemuOptionsThatAreRefused. The size is that of every test.
+// qemuOptionsElsewhere have scripts of their own: parents in snapshots.txtar, images that are refused in
+// qemu_refused.txtar. The size is that of every test.
 var qemuOptionsElsewhere = regexp.MustCompile(`^(size|backing_.*|data_file.*|encrypt.*)$`)
 
 // optionNames are those that qemu-img offers for a format.
@@ -109,33 +109,4 @@ func requireNoComplaint(t testing.TB, code int, r result) {
 		`warning: .*(its blocks of 4 KiB lie off|the files of the partition cannot|there is no partition table|a ` +
 			`Windows on another disk)`)
 	require.NotRegexp(t, `(?m)^(error|warning):`, known.ReplaceAllString(r.stdout, ""))
-}
-
-// TestQemuOptionsThatAreRefused are those whose images are no disk without something else: a key, another file.
-func TestQemuOptionsThatAreRefused(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		args []string
-		says string
-	}{
-		"luks": {
-			[]string{
-				"--object", "secret,id=s,data=x", "-o",
-				"encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10",
-			}, "LUKS",
-		},
-		"external data": {[]string{"-o", "data_file=" + filepath.Join(t.TempDir(), "disk.data")}, "data"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			image := filepath.Join(t.TempDir(), "disk.qcow2")
-			disktest.RunLUKS(t, slices.Concat([]string{"create", "-q", "-f", "qcow2"}, tc.args,
-				[]string{image, "4M"})...)
-			for _, command := range []string{"inspect", "plan"} {
-				r := trueup(t, command, image)
-				require.Contains(t, []int{1, 4}, r.code)
-				requireOneLine(t, r.stderr)
-				require.Contains(t, r.stderr, tc.says)
-			}
-		})
-	}
 }

@@ -343,7 +343,7 @@ func TestSoundOddGPTs(t *testing.T) {
 }
 
 // TestEnlargedGPT enlarges: a disk that has grown by 1 GiB keeps its backup in the middle, and the copy has it at the
-// true end. Sectors of another size are the subject of TestSectorSizeIsMentioned.
+// true end. Sectors of another size are the subject of sectors_wrong.txtar.
 func TestEnlargedGPT(t *testing.T) {
 	t.Parallel()
 	path := forgedGPT(func(forge.Bytes) {})(t, t.TempDir())

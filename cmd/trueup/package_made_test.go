@@ -151,32 +151,6 @@ func requireManifest(t testing.TB, dir, name string) {
 	}
 }
 
-type jsonPackage struct {
-	Path       string   `json:"path"`
-	Kind       string   `json:"kind"`
-	Algorithms []string `json:"manifest_algorithms"`
-	Members    []struct {
-		Name string `json:"name"`
-		Role string `json:"role"`
-		Size int64  `json:"size_bytes"`
-	} `json:"members"`
-}
-
-type jsonPackageInspect struct {
-	jsonHead
-	Package jsonPackage `json:"package"`
-	Disks   []struct {
-		Member   string       `json:"member"`
-		IDs      []string     `json:"disk_ids"`
-		Capacity int64        `json:"capacity_bytes"`
-		Inspect  *jsonInspect `json:"inspect"`
-		Error    *struct {
-			Code string `json:"code"`
-		} `json:"error"`
-	} `json:"disks"`
-	Findings []jsonFinding `json:"findings"`
-}
-
 type jsonPackageAlign struct {
 	jsonHead
 	Disks    []jsonAlign   `json:"disks"`

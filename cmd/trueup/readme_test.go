@@ -78,7 +78,7 @@ func readmeCommands(text string) []readmeCommand {
 }
 
 // testName is a test in the documentation, with the script that it runs.
-var testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)(?:/([a-z_]+))?`")
+var testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)(?:/([a-z0-9_]+))?`")
 
 func TestDocumentsNameTestsThatExist(t *testing.T) {
 	t.Parallel()
@@ -134,7 +134,7 @@ func TestMatrixOfGuestsIsFull(t *testing.T) {
 	}
 }
 
-// testsOf lists the tests and fuzz targets of the tree.
+// testsOf lists the tests, fuzz targets and scripts of the tree.
 func testsOf(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9]+)\([a-z]+ \*testing\.[TF]\)`)
@@ -143,6 +143,9 @@ func testsOf(t *testing.T, root string) map[string]bool {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry,
 			err error,
 		) error {
+			if filepath.Ext(path) == ".txtar" {
+				tests[filepath.Base(path)] = true
+			}
 			if err != nil || !strings.HasSuffix(path, "_test.go") {
 				return err
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -44,6 +45,7 @@ var scriptCommands = map[string]func(s *script, args []string){
 	"disk":    (*script).disk,
 	"noise":   (*script).noise,
 	"fixture": (*script).fixture,
+	"corpus":  (*script).corpus,
 	"package": (*script).packageOf,
 	"machine": (*script).machine,
 	"files":   (*script).files,
@@ -73,6 +75,12 @@ func TestScripts(t *testing.T) {
 	}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", RequireUniqueNames: true, Cmds: commands,
+		Condition: func(name string) (bool, error) {
+			if name != "landlock" {
+				return false, fmt.Errorf("no condition %q", name)
+			}
+			return hasLandlock() == nil, nil
+		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", bin+string(filepath.ListSeparator)+env.Getenv("PATH"))
 			env.Setenv("BIN", bin) // the folder of trueup alone
@@ -332,6 +340,19 @@ func (s *script) fixture(args []string) {
 		from = disktest.Materialize(s.t, disktest.Fixture(s.t, text))
 	}
 	s.Check(os.WriteFile(s.place(args[1]), disktest.ReadFile(s.t, from), 0o644))
+}
+
+// corpus NAME FILE: an image of the shared corpus, unpacked, or with a slash behind both names a folder of images.
+func (s *script) corpus(args []string) {
+	if len(args) != 2 {
+		s.Fatalf("usage: corpus NAME FILE")
+	}
+	name, path := args[0], s.place(args[1])
+	if dir, ok := strings.CutSuffix(name, "/"); ok {
+		s.Check(os.CopyFS(path, os.DirFS(disktest.CorpusSet(s.t, dir))))
+		return
+	}
+	disktest.Run(s.t, "cp", "--sparse=always", disktest.Corpus(s.t, name), path)
 }
 
 // files DIR [NAME…]: the folder has these names and no others.
