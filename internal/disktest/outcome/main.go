@@ -200,4 +200,3 @@ func (c *collector) later() string {
 	}
 	return b.String()
 }
-
