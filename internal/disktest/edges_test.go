@@ -247,6 +247,14 @@ var edges = map[string][]string{
 		"internal/diskcopy", "internal/disktest", "internal/image", "internal/image/driver",
 		"internal/image/store",
 	},
+	// Forged images with one thing wrong, and what is said to them: for the owners of the rules, inspect and scan.
+	"internal/disktest/hostile": {
+		"internal/disktest", "internal/disktest/forge", "internal/disktest/forge/fsforge",
+		"internal/disktest/forge/poolforge", "internal/disktest/forge/qcow2forge",
+		"internal/disktest/forge/tableforge", "internal/disktest/forge/vhdforge",
+		"internal/disktest/forge/vhdxforge", "internal/disktest/forge/vmdkforge",
+		"internal/disktest/forge/volumeforge",
+	},
 	// It lets the reads of a guest fail, too.
 	"internal/disktest/boottest": {
 		"internal/boot", "internal/layout", "internal/disktest", "internal/table", "internal/volume/identify",

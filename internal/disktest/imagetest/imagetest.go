@@ -238,3 +238,37 @@ func EveryCallFails(t *testing.T, format driver.Format, sub string, size, step i
 	})
 	return b.Calls[len(b.Calls)-last:]
 }
+
+// Issues opens an image, reads its first sector, walks its tables and returns what all find.
+func Issues(t *testing.T, path, format string) ([]ondisk.Issue, error) {
+	t.Helper()
+	img, err := image.Open(path, image.Options{Format: format})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { require.NoError(t, img.Close()) }()
+	if err := ondisk.ReadFull(img.Disk, make([]byte, 512), 0); err != nil {
+		return nil, err
+	}
+	if img.Check == nil {
+		return img.Issues, nil
+	}
+	found, err := img.Check()
+	return append(img.Issues, found...), err
+}
+
+// CutShort ends a file at, before and behind each border of its structures. What is left cannot be opened, or its check
+// finds something broken. write makes an image of it in a folder and returns its path.
+func CutShort(t *testing.T, file []byte, borders []int64, write func(dir string, cut []byte) string) {
+	t.Helper()
+	for _, b := range borders {
+		for _, n := range []int64{b - 1, b, b + 1} {
+			issues, err := Issues(t, write(t.TempDir(), file[:n]), "")
+			if err != nil {
+				require.ErrorIs(t, err, ondisk.ErrFormat, "%d of %d bytes", n, len(file))
+				continue
+			}
+			require.NotEmpty(t, Codes(issues, ondisk.Broken), "%d of %d bytes", n, len(file))
+		}
+	}
+}
