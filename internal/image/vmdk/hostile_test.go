@@ -35,6 +35,15 @@ func set64(at int64, v uint64) func(forge.Bytes) {
 	return func(f forge.Bytes) { f.U64(at, v) }
 }
 
+// badExtent is malformed, foreignExtent not supported.
+func badExtent(name, says string, change func(f forge.Bytes)) fault {
+	return fault{name, change, ondisk.ErrFormat, says}
+}
+
+func foreignExtent(name, says string, change func(f forge.Bytes)) fault {
+	return fault{name, change, ondisk.ErrUnsupported, says}
+}
+
 // refuses opens a disk of one extent, changed in each of several ways. Every message names the extent's file.
 func refuses(t *testing.T, kind, word string, size int, good []byte, faults []fault) {
 	t.Helper()
@@ -58,41 +67,27 @@ func refuses(t *testing.T, kind, word string, size int, good []byte, faults []fa
 func TestHostileCOWD(t *testing.T) {
 	data := imagetest.Noise(1, 3*mib)
 	refuses(t, "vmfsSparse", "VMFSSPARSE", len(data), vmdkforge.NewCOWD(data, 1, nil).Bytes, []fault{
-		{"another magic number", set32(0, 0), ondisk.ErrFormat, "magic number"},
-		{"version 0", set32(vmdkforge.COWDVersion, 0), ondisk.ErrFormat, "at 0x4: version 0"},
-		{"version 2", set32(vmdkforge.COWDVersion, 2), ondisk.ErrFormat, "at 0x4: version 2"},
-		{"child", set32(vmdkforge.COWDFlags, 2), ondisk.ErrUnsupported, "at 0x8: flags 0x2 of a child"},
-		{"unknown flag", set32(vmdkforge.COWDFlags, 7), ondisk.ErrUnsupported, "at 0x8: flags 0x7"},
-		{"no sectors", set32(vmdkforge.COWDNumSectors, 0), ondisk.ErrFormat, "at 0xc: numSectors 0"},
-		{
-			"other size than the extent", set32(vmdkforge.COWDNumSectors, 6143), ondisk.ErrFormat,
-			"6144 sectors, but the capacity in the header",
-		},
-		{
-			"most sectors", set32(vmdkforge.COWDNumSectors, 1<<32-1), ondisk.ErrFormat,
-			"at 0x18: numGDEntries 2, want at least 1048576",
-		},
-		{"grain size 0", set32(vmdkforge.COWDGrainSize, 0), ondisk.ErrFormat, "at 0x10: grainSize 0"},
-		{"grain size 3", set32(vmdkforge.COWDGrainSize, 3), ondisk.ErrFormat, "at 0x10: grainSize 3"},
-		{"grain size 4096", set32(vmdkforge.COWDGrainSize, 4096), ondisk.ErrFormat, "at 0x10: grainSize 4096"},
-		{"gdOffset 0", set32(vmdkforge.COWDGDOffset, 0), ondisk.ErrFormat, "at 0x14: gdOffset 0"},
-		{"gdOffset inside the header", set32(vmdkforge.COWDGDOffset, 3), ondisk.ErrFormat, "apart from the header"},
-		{
-			"gdOffset past the end", set32(vmdkforge.COWDGDOffset, 1<<32-1), ondisk.ErrFormat,
-			"at 0x14: gdOffset 4294967295",
-		},
-		{
-			"no directory", set32(vmdkforge.COWDNumGDEntries, 0), ondisk.ErrFormat,
-			"at 0x18: numGDEntries 0, want at least 2",
-		},
-		{
-			"too small a directory", set32(vmdkforge.COWDNumGDEntries, 1), ondisk.ErrFormat,
-			"at 0x18: numGDEntries 1, want at least 2",
-		},
-		{
-			"directory of 16 GiB", set32(vmdkforge.COWDNumGDEntries, 1<<32-1), ondisk.ErrFormat,
-			"a sector from which 17179869180 bytes fit",
-		},
+		badExtent("another magic number", "magic number", set32(0, 0)),
+		badExtent("version 0", "at 0x4: version 0", set32(vmdkforge.COWDVersion, 0)),
+		badExtent("version 2", "at 0x4: version 2", set32(vmdkforge.COWDVersion, 2)),
+		foreignExtent("child", "at 0x8: flags 0x2 of a child", set32(vmdkforge.COWDFlags, 2)),
+		foreignExtent("unknown flag", "at 0x8: flags 0x7", set32(vmdkforge.COWDFlags, 7)),
+		badExtent("no sectors", "at 0xc: numSectors 0", set32(vmdkforge.COWDNumSectors, 0)),
+		badExtent("other size than the extent", "6144 sectors, but the capacity in the header",
+			set32(vmdkforge.COWDNumSectors, 6143)),
+		badExtent("most sectors", "at 0x18: numGDEntries 2, want at least 1048576",
+			set32(vmdkforge.COWDNumSectors, 1<<32-1)),
+		badExtent("grain size 0", "at 0x10: grainSize 0", set32(vmdkforge.COWDGrainSize, 0)),
+		badExtent("grain size 3", "at 0x10: grainSize 3", set32(vmdkforge.COWDGrainSize, 3)),
+		badExtent("grain size 4096", "at 0x10: grainSize 4096", set32(vmdkforge.COWDGrainSize, 4096)),
+		badExtent("gdOffset 0", "at 0x14: gdOffset 0", set32(vmdkforge.COWDGDOffset, 0)),
+		badExtent("gdOffset inside the header", "apart from the header", set32(vmdkforge.COWDGDOffset, 3)),
+		badExtent("gdOffset past the end", "at 0x14: gdOffset 4294967295", set32(vmdkforge.COWDGDOffset, 1<<32-1)),
+		badExtent("no directory", "at 0x18: numGDEntries 0, want at least 2", set32(vmdkforge.COWDNumGDEntries, 0)),
+		badExtent("too small a directory", "at 0x18: numGDEntries 1, want at least 2",
+			set32(vmdkforge.COWDNumGDEntries, 1)),
+		badExtent("directory of 16 GiB", "a sector from which 17179869180 bytes fit",
+			set32(vmdkforge.COWDNumGDEntries, 1<<32-1)),
 	})
 }
 
@@ -101,67 +96,40 @@ func TestHostileSESparse(t *testing.T) {
 	data := imagetest.Noise(1, 3*mib)
 	good := vmdkforge.NewSESparse(data, 0, nil)
 	refuses(t, "seSparse", "SESPARSE", len(data), good.Bytes, []fault{
-		{"another magic number", set64(0, 0xcafebabf), ondisk.ErrFormat, "magic number 0xcafebabf"},
-		{"version 1", set64(vmdkforge.SEVersion, 1), ondisk.ErrFormat, "at 0x8: version 0x1, want 0x200000001"},
-		{"capacity 0", set64(vmdkforge.SECapacity, 0), ondisk.ErrFormat, "at 0x10: capacity 0"},
-		{"capacity 2^63", set64(vmdkforge.SECapacity, 1<<63), ondisk.ErrFormat, "at 0x10: capacity"},
-		{
-			"capacity whose directory is missing", set64(vmdkforge.SECapacity, 1<<52), ondisk.ErrFormat,
-			"at 0x88: grain directory size",
-		},
-		{
-			"other size than the extent", set64(vmdkforge.SECapacity, 6143), ondisk.ErrFormat,
-			"6144 sectors, but the capacity in the header",
-		},
-		{"grain size 16", set64(vmdkforge.SEGrainSize, 16), ondisk.ErrFormat, "at 0x18: grain size 16"},
-		{"grain table size 32", set64(vmdkforge.SETableSize, 32), ondisk.ErrFormat, "at 0x20: grain table size 32"},
-		{"flags", set64(vmdkforge.SEFlags, 1), ondisk.ErrUnsupported, "at 0x28: flags 0x1"},
-		{"reserved", set64(vmdkforge.SEReserved+24, 1), ondisk.ErrUnsupported, "at 0x30: reserved"},
-		{"padding", set64(vmdkforge.SEPad+296, 1), ondisk.ErrUnsupported, "at 0xd0"},
-		{
-			"volatile header past the end", set64(vmdkforge.SEVolatile, 1<<40), ondisk.ErrFormat,
-			"at 0x50: volatile header offset",
-		},
-		{
-			"volatile header at an offset that overflows", set64(vmdkforge.SEVolatile, 1<<55), ondisk.ErrFormat,
-			"at 0x50: volatile header offset",
-		},
-		{
-			"volatile header is the header", set64(vmdkforge.SEVolatile, 0), ondisk.ErrFormat,
-			"at 0x50: volatile header offset 0",
-		},
-		{
-			"directory past the end", set64(vmdkforge.SEGrainDir, 1<<40), ondisk.ErrFormat,
-			"at 0x80: grain directory offset",
-		},
-		{
-			"directory at an offset that overflows", set64(vmdkforge.SEGrainDir, 1<<63+1), ondisk.ErrFormat,
-			"at 0x80: grain directory offset",
-		},
-		{
-			"directory in the volatile header", set64(vmdkforge.SEGrainDir, 1), ondisk.ErrFormat,
-			"apart from the volatile header",
-		},
-		{"directory size 0", set64(vmdkforge.SEGrainDirSize, 0), ondisk.ErrFormat, "at 0x88: grain directory size 0"},
-		{
-			"tables past the end", set64(vmdkforge.SEGrainTables, 1<<40), ondisk.ErrFormat,
-			"at 0x90: grain tables offset",
-		},
-		{
-			"tables at an offset that overflows", set64(vmdkforge.SEGrainTables, 1<<55+1), ondisk.ErrFormat,
-			"at 0x90: grain tables offset",
-		},
-		{"grains past the end", set64(vmdkforge.SEGrains, 1<<40), ondisk.ErrFormat, "at 0xc0: grains offset"},
-		{
-			"grains at an offset that overflows", set64(vmdkforge.SEGrains, 1<<64-1), ondisk.ErrFormat,
-			"at 0xc0: grains offset",
-		},
-		{"volatile magic", set64(good.Volatile, 1), ondisk.ErrFormat, "volatile header at 0x200: magic number 0x1"},
-		{
-			"journal to replay", set64(good.Volatile+vmdkforge.SEReplayJournal, 1), ondisk.ErrUnsupported,
-			"at 0x218: replay_journal is 1",
-		},
-		{"volatile padding", set64(good.Volatile+504, 1), ondisk.ErrUnsupported, "volatile header at 0x200"},
+		badExtent("another magic number", "magic number 0xcafebabf", set64(0, 0xcafebabf)),
+		badExtent("version 1", "at 0x8: version 0x1, want 0x200000001", set64(vmdkforge.SEVersion, 1)),
+		badExtent("capacity 0", "at 0x10: capacity 0", set64(vmdkforge.SECapacity, 0)),
+		badExtent("capacity 2^63", "at 0x10: capacity", set64(vmdkforge.SECapacity, 1<<63)),
+		badExtent("capacity whose directory is missing", "at 0x88: grain directory size",
+			set64(vmdkforge.SECapacity, 1<<52)),
+		badExtent("other size than the extent", "6144 sectors, but the capacity in the header",
+			set64(vmdkforge.SECapacity, 6143)),
+		badExtent("grain size 16", "at 0x18: grain size 16", set64(vmdkforge.SEGrainSize, 16)),
+		badExtent("grain table size 32", "at 0x20: grain table size 32", set64(vmdkforge.SETableSize, 32)),
+		foreignExtent("flags", "at 0x28: flags 0x1", set64(vmdkforge.SEFlags, 1)),
+		foreignExtent("reserved", "at 0x30: reserved", set64(vmdkforge.SEReserved+24, 1)),
+		foreignExtent("padding", "at 0xd0", set64(vmdkforge.SEPad+296, 1)),
+		badExtent("volatile header past the end", "at 0x50: volatile header offset",
+			set64(vmdkforge.SEVolatile, 1<<40)),
+		badExtent("volatile header at an offset that overflows", "at 0x50: volatile header offset",
+			set64(vmdkforge.SEVolatile, 1<<55)),
+		badExtent("volatile header is the header", "at 0x50: volatile header offset 0",
+			set64(vmdkforge.SEVolatile, 0)),
+		badExtent("directory past the end", "at 0x80: grain directory offset", set64(vmdkforge.SEGrainDir, 1<<40)),
+		badExtent("directory at an offset that overflows", "at 0x80: grain directory offset",
+			set64(vmdkforge.SEGrainDir, 1<<63+1)),
+		badExtent("directory in the volatile header", "apart from the volatile header",
+			set64(vmdkforge.SEGrainDir, 1)),
+		badExtent("directory size 0", "at 0x88: grain directory size 0", set64(vmdkforge.SEGrainDirSize, 0)),
+		badExtent("tables past the end", "at 0x90: grain tables offset", set64(vmdkforge.SEGrainTables, 1<<40)),
+		badExtent("tables at an offset that overflows", "at 0x90: grain tables offset",
+			set64(vmdkforge.SEGrainTables, 1<<55+1)),
+		badExtent("grains past the end", "at 0xc0: grains offset", set64(vmdkforge.SEGrains, 1<<40)),
+		badExtent("grains at an offset that overflows", "at 0xc0: grains offset", set64(vmdkforge.SEGrains, 1<<64-1)),
+		badExtent("volatile magic", "volatile header at 0x200: magic number 0x1", set64(good.Volatile, 1)),
+		foreignExtent("journal to replay", "at 0x218: replay_journal is 1",
+			set64(good.Volatile+vmdkforge.SEReplayJournal, 1)),
+		foreignExtent("volatile padding", "volatile header at 0x200", set64(good.Volatile+504, 1)),
 	})
 }
 
@@ -171,135 +139,73 @@ func TestHostileSplitExtent(t *testing.T) {
 	f := forge.Bytes(sparseImage{grain: 128, redundant: true}.forge(data))
 	clear(f[sector : 21*sector])
 	refuses(t, "twoGbMaxExtentSparse", "SPARSE", len(data), f, []fault{
-		{"no sparse file", set32(0, 0), ondisk.ErrFormat, "magic number"},
-		{"COWD", func(f forge.Bytes) { f.Text(0, "COWD") }, ondisk.ErrFormat, "magic number"},
-		{"grain size 3", set64(vmdkforge.GrainSize, 3), ondisk.ErrFormat, "at 0x14: grain size 3"},
-		{"511 entries", set32(vmdkforge.NumGTEs, 511), ondisk.ErrFormat, "at 0x2c: numGTEsPerGT 511"},
-		{"capacity 0", set64(vmdkforge.Capacity, 0), ondisk.ErrFormat, "at 0xc: capacity 0"},
-		{"capacity 2^63", set64(vmdkforge.Capacity, 1<<63), ondisk.ErrFormat, "at 0xc: capacity"},
-		{
-			"other size than the extent", set64(vmdkforge.Capacity, 6143), ondisk.ErrFormat,
-			"6144 sectors, but the capacity in the header",
-		},
-		{
-			"directory past the end", set64(vmdkforge.GDOffset, 1<<40), ondisk.ErrFormat,
-			"at 0x38: grain directory offset",
-		},
-		{"damaged in transfer", set32(vmdkforge.NewLine, 0), ondisk.ErrFormat, "text mode"},
-		{"compressed", func(f forge.Bytes) {
+		badExtent("no sparse file", "magic number", set32(0, 0)),
+		badExtent("COWD", "magic number", func(f forge.Bytes) { f.Text(0, "COWD") }),
+		badExtent("grain size 3", "at 0x14: grain size 3", set64(vmdkforge.GrainSize, 3)),
+		badExtent("511 entries", "at 0x2c: numGTEsPerGT 511", set32(vmdkforge.NumGTEs, 511)),
+		badExtent("capacity 0", "at 0xc: capacity 0", set64(vmdkforge.Capacity, 0)),
+		badExtent("capacity 2^63", "at 0xc: capacity", set64(vmdkforge.Capacity, 1<<63)),
+		badExtent("other size than the extent", "6144 sectors, but the capacity in the header",
+			set64(vmdkforge.Capacity, 6143)),
+		badExtent("directory past the end", "at 0x38: grain directory offset", set64(vmdkforge.GDOffset, 1<<40)),
+		badExtent("damaged in transfer", "text mode", set32(vmdkforge.NewLine, 0)),
+		badExtent("compressed", "flags 0x30001", func(f forge.Bytes) {
 			f.U32(vmdkforge.Flags, 0x30001)
 			f.U16(vmdkforge.Compress, 1)
-		}, ondisk.ErrFormat, "flags 0x30001"},
-		{"unknown flag", set32(vmdkforge.Flags, 1<<20|1), ondisk.ErrUnsupported, "at 0x8: flags"},
-		{
-			"a disk of its own", func(f forge.Bytes) { f.Text(sector, vmdkforge.Descriptor("monolithicSparse")) },
-			ondisk.ErrFormat, "no descriptor inside an extent",
-		},
+		}),
+		foreignExtent("unknown flag", "at 0x8: flags", set32(vmdkforge.Flags, 1<<20|1)),
+		badExtent("a disk of its own", "no descriptor inside an extent",
+			func(f forge.Bytes) { f.Text(sector, vmdkforge.Descriptor("monolithicSparse")) }),
 		// What a header without data would make of its text is never asked.
-		{"hidden descriptor", func(f forge.Bytes) {
+		badExtent("hidden descriptor", "at 0xc: capacity 0", func(f forge.Bytes) {
 			f.U64(vmdkforge.Capacity, 0)
 			f.Text(sector, vmdkforge.Descriptor("monolithicFlat", `RW 6144 FLAT "/etc/passwd" 0`))
-		}, ondisk.ErrFormat, "at 0xc: capacity 0"},
+		}),
 	})
+}
+
+type extentLines struct {
+	name, kind string
+	class      error
+	says       string
+	lines      []string
 }
 
 // Descriptors of sparse extents.
 func TestHostileExtentLines(t *testing.T) {
 	const kind = "twoGbMaxExtentSparse"
-	for _, c := range []struct {
-		name, kind string
-		lines      []string
-		class      error
-		says       string
-	}{
-		{"none", kind, nil, ondisk.ErrFormat, "extents 0"},
-		{
-			"the descriptor itself", kind,
-			[]string{`RW 6144 SPARSE "disk.vmdk"`},
-			ondisk.ErrFormat,
-			"extent 0 is the same file",
-		},
-		{
-			"another descriptor", kind,
-			[]string{`RW 6144 SPARSE "other.vmdk"`},
-			ondisk.ErrFormat,
-			"is a descriptor itself",
-		},
-		{
-			"a link to the descriptor", kind,
-			[]string{`RW 6144 SPARSE "link.vmdk"`},
-			ondisk.ErrFormat,
-			"extent 0 is the same file",
-		},
-		{
-			"one file twice", kind,
-			[]string{`RW 6144 SPARSE "extent.bin"`, `RW 6144 SPARSE "extent.bin"`},
-			ondisk.ErrFormat, "line 10: extent 1",
-		},
-		{
-			"NOACCESS", kind,
-			[]string{`NOACCESS 6144 SPARSE "extent.bin"`},
-			ondisk.ErrUnsupported,
-			"line 9: extent 0 is NOACCESS",
-		},
-		{
-			"unknown type", kind,
-			[]string{`RW 6144 ROUND "extent.bin"`},
-			ondisk.ErrUnsupported,
-			`"ROUND": not supported, want SPARSE`,
-		},
-		{"flat", kind, []string{`RW 6144 FLAT "extent.bin" 0`}, ondisk.ErrFormat, "extent 0 is FLAT, want SPARSE"},
-		{
-			"zeros", kind,
-			[]string{`RW 6144 SPARSE "extent.bin"`, `RW 8 ZERO`},
-			ondisk.ErrFormat,
-			"extent 1 is ZERO, want SPARSE",
-		},
-		{
-			"of ESXi", kind,
-			[]string{`RW 6144 VMFSSPARSE "extent.bin"`},
-			ondisk.ErrFormat,
-			"extent 0 is VMFSSPARSE, want SPARSE",
-		},
-		{
-			"sparse in a flat disk", "twoGbMaxExtentFlat",
-			[]string{`RW 6144 SESPARSE "extent.bin"`},
-			ondisk.ErrFormat,
-			"extent 0 is SESPARSE, want FLAT",
-		},
-		{
-			"hosted in a disk of ESXi", "vmfsSparse",
-			[]string{`RW 6144 VMFSSPARSE "extent.bin"`},
-			ondisk.ErrFormat,
-			"magic number",
-		},
-		{"hosted as seSparse", "seSparse", []string{`RW 6144 SESPARSE "extent.bin"`}, ondisk.ErrFormat, "magic number"},
-		{
-			"at an offset", kind,
-			[]string{`RW 6144 SPARSE "extent.bin" 1`},
-			ondisk.ErrFormat,
-			"at offset 512 of its file",
-		},
-		{"too short", kind, []string{`RW 6144 SPARSE "short.bin"`}, ondisk.ErrFormat, "file size 100"},
-		{
-			"too short for ESX", "vmfsSparse",
-			[]string{`RW 6144 VMFSSPARSE "short.bin"`},
-			ondisk.ErrFormat,
-			"file size 100",
-		},
-		{"too short for ESXi", "seSparse", []string{`RW 6144 SESPARSE "short.bin"`}, ondisk.ErrFormat, "file size 100"},
-		{
-			"elsewhere", kind,
-			[]string{`RW 6144 SPARSE "../extent.bin"`},
-			ondisk.ErrReference,
-			"leaves the image's folder",
-		},
-		{"missing", kind, []string{`RW 6144 SPARSE "none.bin"`}, os.ErrNotExist, `extent 0: file "none.bin"`},
-		{
-			"sum of sizes", kind,
-			[]string{`RW 6144 SPARSE "extent.bin"`, `RW 18014398509481983 SPARSE "x.bin"`},
-			ondisk.ErrFormat, "line 10: extents add up",
-		},
+	bad := func(name, says string, lines ...string) extentLines {
+		return extentLines{name, kind, ondisk.ErrFormat, says, lines}
+	}
+	other := func(name, kind string, class error, says string, lines ...string) extentLines {
+		return extentLines{name, kind, class, says, lines}
+	}
+	for _, c := range []extentLines{
+		bad("none", "extents 0"),
+		bad("the descriptor itself", "extent 0 is the same file", `RW 6144 SPARSE "disk.vmdk"`),
+		bad("another descriptor", "is a descriptor itself", `RW 6144 SPARSE "other.vmdk"`),
+		bad("a link to the descriptor", "extent 0 is the same file", `RW 6144 SPARSE "link.vmdk"`),
+		bad("one file twice", "line 10: extent 1", `RW 6144 SPARSE "extent.bin"`, `RW 6144 SPARSE "extent.bin"`),
+		other("NOACCESS", kind, ondisk.ErrUnsupported, "line 9: extent 0 is NOACCESS",
+			`NOACCESS 6144 SPARSE "extent.bin"`),
+		other("unknown type", kind, ondisk.ErrUnsupported, `"ROUND": not supported, want SPARSE`,
+			`RW 6144 ROUND "extent.bin"`),
+		bad("flat", "extent 0 is FLAT, want SPARSE", `RW 6144 FLAT "extent.bin" 0`),
+		bad("zeros", "extent 1 is ZERO, want SPARSE", `RW 6144 SPARSE "extent.bin"`, `RW 8 ZERO`),
+		bad("of ESXi", "extent 0 is VMFSSPARSE, want SPARSE", `RW 6144 VMFSSPARSE "extent.bin"`),
+		other("sparse in a flat disk", "twoGbMaxExtentFlat", ondisk.ErrFormat, "extent 0 is SESPARSE, want FLAT",
+			`RW 6144 SESPARSE "extent.bin"`),
+		other("hosted in a disk of ESXi", "vmfsSparse", ondisk.ErrFormat, "magic number",
+			`RW 6144 VMFSSPARSE "extent.bin"`),
+		other("hosted as seSparse", "seSparse", ondisk.ErrFormat, "magic number", `RW 6144 SESPARSE "extent.bin"`),
+		bad("at an offset", "at offset 512 of its file", `RW 6144 SPARSE "extent.bin" 1`),
+		bad("too short", "file size 100", `RW 6144 SPARSE "short.bin"`),
+		other("too short for ESX", "vmfsSparse", ondisk.ErrFormat, "file size 100", `RW 6144 VMFSSPARSE "short.bin"`),
+		other("too short for ESXi", "seSparse", ondisk.ErrFormat, "file size 100", `RW 6144 SESPARSE "short.bin"`),
+		other("elsewhere", kind, ondisk.ErrReference, "leaves the image's folder", `RW 6144 SPARSE "../extent.bin"`),
+		other("missing", kind, os.ErrNotExist, `extent 0: file "none.bin"`, `RW 6144 SPARSE "none.bin"`),
+		bad("sum of sizes", "line 10: extents add up", `RW 6144 SPARSE "extent.bin"`,
+			`RW 18014398509481983 SPARSE "x.bin"`),
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -317,6 +223,14 @@ func TestHostileExtentLines(t *testing.T) {
 	}
 }
 
+type damagedExtent struct {
+	name, kind, word string
+	good             forge.Bytes
+	change           func(f forge.Bytes)
+	says             string
+	silent           bool // reads well all the same
+}
+
 // Damage of the tables is found by a check, and where a reader meets it, it is an error that names the
 // extent.
 func TestDamagedTablesOfExtents(t *testing.T) {
@@ -325,85 +239,40 @@ func TestDamagedTablesOfExtents(t *testing.T) {
 	hosted := forge.Bytes(sparseImage{grain: 8, redundant: true}.forge(data))
 	clear(hosted[sector : 21*sector])
 	const hostedRGT, hostedGT = (1 + 20 + 1) * sector, (1 + 20 + 1 + 12 + 1) * sector
-	for _, c := range []struct {
-		name, kind, word string
-		good             forge.Bytes
-		change           func(f forge.Bytes)
-		says             string
-		silent           bool // reads well all the same
-	}{
-		{
-			"COWD table past the end", "vmfsSparse", "VMFSSPARSE", cowd.Bytes, set32(cowd.GD+4, 1<<30),
-			"1 grain tables outside", false,
-		},
-		{
-			"COWD table in the directory", "vmfsSparse", "VMFSSPARSE", cowd.Bytes, set32(cowd.GD+4, 4),
-			"1 grain tables outside", false,
-		},
-		{
-			"COWD table twice", "vmfsSparse", "VMFSSPARSE", cowd.Bytes, set32(cowd.GD+4, uint32(cowd.Tables[0]/sector)),
-			"1 grain tables at a place in use", true,
-		},
-		{
-			"COWD grain past the end", "vmfsSparse", "VMFSSPARSE", cowd.Bytes, set32(cowd.Tables[1]+8, 1<<30),
-			"1 grains outside", false,
-		},
-		{
-			"COWD grain in the header", "vmfsSparse", "VMFSSPARSE", cowd.Bytes, set32(cowd.Tables[1]+8, 2),
-			"1 grains outside", false,
-		},
-		{
-			"COWD grain in a table", "vmfsSparse", "VMFSSPARSE", cowd.Bytes,
-			set32(cowd.Tables[1]+8, uint32(cowd.Tables[1]/sector+31)), "1 grains at a place in use", true,
-		},
-		{
-			"COWD grain twice", "vmfsSparse", "VMFSSPARSE", cowd.Bytes,
-			set32(cowd.Tables[1]+8, uint32(cowd.Tables[0]/sector+32)), "1 grains at a place in use", true,
-		},
-		{
-			"seSparse unknown kind of directory entry", "seSparse", "SESPARSE", se.Bytes, set64(se.GD, 2<<60),
-			"1 grain tables outside", false,
-		},
-		{
-			"seSparse odd bits of a directory entry", "seSparse", "SESPARSE", se.Bytes, set64(se.GD, 1<<60|1<<32),
-			"1 grain tables outside", false,
-		},
-		{
-			"seSparse table past the end", "seSparse", "SESPARSE", se.Bytes, set64(se.GD, 1<<60|1<<32-1),
-			"1 grain tables outside", false,
-		},
-		{
-			"seSparse table in the grains", "seSparse", "SESPARSE", se.Bytes, set64(se.GD, 1<<60|1),
-			"1 grain tables outside", false,
-		},
-		{
-			"seSparse unknown kind of grain", "seSparse", "SESPARSE", se.Bytes, set64(se.GT+800, 4<<60),
-			"1 grains outside", false,
-		},
-		{
-			"seSparse hole with a number", "seSparse", "SESPARSE", se.Bytes, set64(se.GT+800, 1), "1 grains outside",
-			false,
-		},
-		{
-			"seSparse grain past the end", "seSparse", "SESPARSE", se.Bytes, set64(se.GT+800, 3<<60|1),
-			"1 grains outside", false,
-		},
-		{
-			"seSparse grain at an offset that overflows", "seSparse", "SESPARSE", se.Bytes,
-			set64(se.GT+800, 3<<60|(1<<60-1)), "1 grains outside", false,
-		},
-		{
-			"seSparse grain twice", "seSparse", "SESPARSE", se.Bytes, set64(se.GT+800, 3<<60|7<<48),
-			"1 grains at a place in use", true,
-		},
-		{"hosted grain past the end", "twoGbMaxExtentSparse", "SPARSE", hosted, func(f forge.Bytes) {
+	of := func(kind, word string, good forge.Bytes) func(string, string, bool, func(forge.Bytes)) damagedExtent {
+		return func(name, says string, silent bool, change func(forge.Bytes)) damagedExtent {
+			return damagedExtent{name, kind, word, good, change, says, silent}
+		}
+	}
+	esx, esxi := of("vmfsSparse", "VMFSSPARSE", cowd.Bytes), of("seSparse", "SESPARSE", se.Bytes)
+	split := of("twoGbMaxExtentSparse", "SPARSE", hosted)
+	for _, c := range []damagedExtent{
+		esx("COWD table past the end", "1 grain tables outside", false, set32(cowd.GD+4, 1<<30)),
+		esx("COWD table in the directory", "1 grain tables outside", false, set32(cowd.GD+4, 4)),
+		esx("COWD table twice", "1 grain tables at a place in use", true,
+			set32(cowd.GD+4, uint32(cowd.Tables[0]/sector))),
+		esx("COWD grain past the end", "1 grains outside", false, set32(cowd.Tables[1]+8, 1<<30)),
+		esx("COWD grain in the header", "1 grains outside", false, set32(cowd.Tables[1]+8, 2)),
+		esx("COWD grain in a table", "1 grains at a place in use", true,
+			set32(cowd.Tables[1]+8, uint32(cowd.Tables[1]/sector+31))),
+		esx("COWD grain twice", "1 grains at a place in use", true,
+			set32(cowd.Tables[1]+8, uint32(cowd.Tables[0]/sector+32))),
+		esxi("seSparse unknown kind of directory entry", "1 grain tables outside", false, set64(se.GD, 2<<60)),
+		esxi("seSparse odd bits of a directory entry", "1 grain tables outside", false, set64(se.GD, 1<<60|1<<32)),
+		esxi("seSparse table past the end", "1 grain tables outside", false, set64(se.GD, 1<<60|1<<32-1)),
+		esxi("seSparse table in the grains", "1 grain tables outside", false, set64(se.GD, 1<<60|1)),
+		esxi("seSparse unknown kind of grain", "1 grains outside", false, set64(se.GT+800, 4<<60)),
+		esxi("seSparse hole with a number", "1 grains outside", false, set64(se.GT+800, 1)),
+		esxi("seSparse grain past the end", "1 grains outside", false, set64(se.GT+800, 3<<60|1)),
+		esxi("seSparse grain at an offset that overflows", "1 grains outside", false,
+			set64(se.GT+800, 3<<60|(1<<60-1))),
+		esxi("seSparse grain twice", "1 grains at a place in use", true, set64(se.GT+800, 3<<60|7<<48)),
+		split("hosted grain past the end", "1 grains outside", false, func(f forge.Bytes) {
 			f.U32(hostedGT+8, 1<<30)
 			f.U32(hostedRGT+8, 1<<30)
-		}, "1 grains outside", false},
-		{
-			"hosted tables that disagree", "twoGbMaxExtentSparse", "SPARSE", hosted, set32(hostedRGT+8, 1<<30),
-			"disagree with the primary ones in 1 places", true,
-		},
+		}),
+		split("hosted tables that disagree", "disagree with the primary ones in 1 places", true,
+			set32(hostedRGT+8, 1<<30)),
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -41,6 +41,15 @@ func runStreamCases(t *testing.T, cases []streamCase) {
 	}
 }
 
+// bad is a malformed file with its tables behind the grains, badInFront one with them in front.
+func bad(name, seek string, forge func(v *vmdkforge.Stream)) streamCase {
+	return streamCase{name: name, seek: seek, forge: forge}
+}
+
+func badInFront(name, seek string, forge func(v *vmdkforge.Stream)) streamCase {
+	return streamCase{name: name, seek: seek, forge: forge, layout: vmdkforge.StreamLayout{Front: true}}
+}
+
 func packing(pack func(packed []byte) []byte) vmdkforge.StreamLayout {
 	return vmdkforge.StreamLayout{Pack: func(_ int64, data []byte) []byte { return pack(vmdkforge.Deflated(data)) }}
 }
@@ -104,96 +113,46 @@ func TestHostileMarkers(t *testing.T) {
 		return func(v *vmdkforge.Stream) { v.U64(v.Grains[grain], lba) }
 	}
 	runStreamCases(t, []streamCase{
-		{
-			name: "size 2^32-1", forge: func(v *vmdkforge.Stream) { v.U32(v.Grains[1]+8, 1<<32-1) },
-			seek: "size 4294967295",
-		},
-		{
-			name:  "size beyond the end of the file",
-			forge: func(v *vmdkforge.Stream) { v.U32(v.Grains[3]+8, 2*grain64) }, seek: "size 131072",
-		},
-		{
-			name: "lba inside of a grain", forge: lba(1, 192), seek: "lba 192",
-		},
-		{name: "lba at the capacity", forge: lba(3, 512), seek: "lba 512"},
-		{
-			name: "lba 2^64-128", forge: lba(3, 1<<64-128), seek: "lba 18446744073709551488",
-		},
-		{name: "lba going backwards", forge: lba(2, 0), seek: "lba 0"},
-		{name: "lba repeated", forge: lba(2, 128), seek: "lba 128"},
-		{name: "a grain at another place", forge: lba(2, 384), seek: "lba 384"},
-		{name: "unknown type", forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+12, 4) }},
-		{
-			name: "type 2^32-1", forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+12, 1<<32-1) },
-		},
+		bad("size 2^32-1", "size 4294967295", func(v *vmdkforge.Stream) { v.U32(v.Grains[1]+8, 1<<32-1) }),
+		bad("size beyond the end of the file", "size 131072",
+			func(v *vmdkforge.Stream) { v.U32(v.Grains[3]+8, 2*grain64) }),
+		bad("lba inside of a grain", "lba 192", lba(1, 192)),
+		bad("lba at the capacity", "lba 512", lba(3, 512)),
+		bad("lba 2^64-128", "lba 18446744073709551488", lba(3, 1<<64-128)),
+		bad("lba going backwards", "lba 0", lba(2, 0)),
+		bad("lba repeated", "lba 128", lba(2, 128)),
+		bad("a grain at another place", "lba 384", lba(2, 384)),
+		bad("unknown type", "", func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+12, 4) }),
+		bad("type 2^32-1", "", func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+12, 1<<32-1) }),
 	})
 }
 
 // TestHostileEndsOfStreams has what is behind the grains broken: tables, directory, footer and end.
 func TestHostileEndsOfStreams(t *testing.T) {
 	runStreamCases(t, []streamCase{
-		{
-			name: "end with a value", forge: func(v *vmdkforge.Stream) { v.U64(v.End, 1) }, seek: "end of stream",
-		},
-		{
-			name:  "end in the middle",
-			forge: func(v *vmdkforge.Stream) { clear(v.Bytes[v.Tables[0] : v.Tables[0]+16]) },
-		},
-		{
-			name: "table of other length", forge: func(v *vmdkforge.Stream) { v.U64(v.Tables[0], 5) },
-		},
-		{
-			name: "directory of other length", forge: func(v *vmdkforge.Stream) { v.U64(v.Directory, 1<<40) },
-		},
-		{
-			name: "footer of other length", forge: func(v *vmdkforge.Stream) { v.U64(v.Footer, 2) }, seek: "footer",
-		},
-		{
-			name: "two directories", forge: func(v *vmdkforge.Stream) { v.U32(v.Footer+12, 2) }, seek: "footer",
-		},
-		{name: "no directory", forge: func(v *vmdkforge.Stream) { v.U32(v.Directory+12, 3) }},
-		{name: "no table", forge: func(v *vmdkforge.Stream) {
+		bad("end with a value", "end of stream", func(v *vmdkforge.Stream) { v.U64(v.End, 1) }),
+		bad("end in the middle", "", func(v *vmdkforge.Stream) { clear(v.Bytes[v.Tables[0] : v.Tables[0]+16]) }),
+		bad("table of other length", "", func(v *vmdkforge.Stream) { v.U64(v.Tables[0], 5) }),
+		bad("directory of other length", "", func(v *vmdkforge.Stream) { v.U64(v.Directory, 1<<40) }),
+		bad("footer of other length", "footer", func(v *vmdkforge.Stream) { v.U64(v.Footer, 2) }),
+		bad("two directories", "footer", func(v *vmdkforge.Stream) { v.U32(v.Footer+12, 2) }),
+		bad("no directory", "", func(v *vmdkforge.Stream) { v.U32(v.Directory+12, 3) }),
+		bad("no table", "grain directory offset", func(v *vmdkforge.Stream) {
 			at := v.Tables[0]
 			v.Bytes = slices.Delete(v.Bytes, int(at), int(at)+5*512)
-		}, seek: "grain directory offset"},
-		{
-			name: "a grain behind the directory", forge: func(v *vmdkforge.Stream) { v.U32(v.Footer+8, 77) },
-			seek: "footer",
-		},
-		{
-			name: "a table that names another place", forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+512+4, 5) },
-			seek: "entry 5",
-		},
-		{
-			name: "a table that leaves a grain out", forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+512+4, 0) },
-		},
-		{
-			name:  "a table that names a grain more",
-			forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+512+16, 130) },
-		},
-		{
-			name: "two entries to one grain",
-			forge: func(v *vmdkforge.Stream) {
-				v.Put(v.Tables[0]+512+4, v.Bytes[v.Tables[0]+512:][:4])
-			}, seek: "lba 0, want 128",
-		},
-		{
-			name:  "a directory that names another place",
-			forge: func(v *vmdkforge.Stream) { v.U32(v.Directory+512, 129) }, seek: "vmdk grain",
-		},
-		{
-			name: "a directory that names no table", forge: func(v *vmdkforge.Stream) { v.U32(v.Directory+512, 0) },
-		},
-		{
-			name: "zeros behind the end",
-			forge: func(v *vmdkforge.Stream) {
-				v.Bytes = append(v.Bytes, make([]byte, 512)...)
-			}, seek: "footer",
-		},
-		{
-			name: "data behind the end", forge: func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes, 1) },
-			seek: "file size",
-		},
+		}),
+		bad("a grain behind the directory", "footer", func(v *vmdkforge.Stream) { v.U32(v.Footer+8, 77) }),
+		bad("a table that names another place", "entry 5", func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+512+4, 5) }),
+		bad("a table that leaves a grain out", "", func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+512+4, 0) }),
+		bad("a table that names a grain more", "", func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+512+16, 130) }),
+		bad("two entries to one grain", "lba 0, want 128",
+			func(v *vmdkforge.Stream) { v.Put(v.Tables[0]+512+4, v.Bytes[v.Tables[0]+512:][:4]) }),
+		bad("a directory that names another place", "vmdk grain",
+			func(v *vmdkforge.Stream) { v.U32(v.Directory+512, 129) }),
+		bad("a directory that names no table", "", func(v *vmdkforge.Stream) { v.U32(v.Directory+512, 0) }),
+		bad("zeros behind the end", "footer",
+			func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes, make([]byte, 512)...) }),
+		bad("data behind the end", "file size", func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes, 1) }),
 	})
 }
 
@@ -204,38 +163,25 @@ func TestHostileFooters(t *testing.T) {
 			return func(v *vmdkforge.Stream) { v.U64(v.Footer+512+field, n) }
 		}
 	}
-	both := func(name, says string, forged func(v *vmdkforge.Stream)) streamCase {
-		return streamCase{name: name, forge: forged, seek: says}
-	}
 	runStreamCases(t, []streamCase{
-		both("gdOffset 2^64-1", "grain directory offset 18446744073709551615", foot(vmdkforge.GDOffset)(1<<64-1)),
-		both("other capacity", "capacity 1000, want 385, as in the header", foot(vmdkforge.Capacity)(1000)),
-		both("other grain", "grain size 64, want 128, as in the header", foot(vmdkforge.GrainSize)(64)),
-		both("other table size", "numGTEsPerGT 256",
+		bad("gdOffset 2^64-1", "grain directory offset 18446744073709551615", foot(vmdkforge.GDOffset)(1<<64-1)),
+		bad("other capacity", "capacity 1000, want 385, as in the header", foot(vmdkforge.Capacity)(1000)),
+		bad("other grain", "grain size 64, want 128, as in the header", foot(vmdkforge.GrainSize)(64)),
+		bad("other table size", "numGTEsPerGT 256",
 			func(v *vmdkforge.Stream) { v.U32(v.Footer+512+vmdkforge.NumGTEs, 256) }),
-		both("other version", "version 1, want 3",
+		bad("other version", "version 1, want 3",
 			func(v *vmdkforge.Stream) { v.U32(v.Footer+512+vmdkforge.Version, 1) }),
-		both("other flags", `flags 0x1, want 0x30001`,
+		bad("other flags", `flags 0x1, want 0x30001`,
 			func(v *vmdkforge.Stream) { v.U32(v.Footer+512+vmdkforge.Flags, 1) }),
-		both("other compression", "compressAlgorithm 0",
+		bad("other compression", "compressAlgorithm 0",
 			func(v *vmdkforge.Stream) { v.U16(v.Footer+512+vmdkforge.Compress, 0) }),
-		both("other magic", "magic", func(v *vmdkforge.Stream) { v.Text(v.Footer+512, "vmdk") }),
-		both("missing", "marker",
+		bad("other magic", "magic", func(v *vmdkforge.Stream) { v.Text(v.Footer+512, "vmdk") }),
+		bad("missing", "marker",
 			func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes[:v.Footer], v.Bytes[v.End:]...) }),
-		{
-			name: "last sector is not the end", forge: func(v *vmdkforge.Stream) { v.U32(v.End+12, 1) },
-			seek: "end of stream",
-		},
-		{
-			name: "gdOffset past the end", forge: foot(vmdkforge.GDOffset)(1 << 40),
-			seek: "grain directory offset 1099511627776",
-		},
-		{
-			name: "gdOffset 0", forge: foot(vmdkforge.GDOffset)(0), seek: "grain directory offset 0",
-		},
-		{
-			name: "gdOffset in the descriptor", forge: foot(vmdkforge.GDOffset)(2), seek: "apart from the descriptor",
-		},
+		bad("last sector is not the end", "end of stream", func(v *vmdkforge.Stream) { v.U32(v.End+12, 1) }),
+		bad("gdOffset past the end", "grain directory offset 1099511627776", foot(vmdkforge.GDOffset)(1<<40)),
+		bad("gdOffset 0", "grain directory offset 0", foot(vmdkforge.GDOffset)(0)),
+		bad("gdOffset in the descriptor", "apart from the descriptor", foot(vmdkforge.GDOffset)(2)),
 	})
 }
 
@@ -297,16 +243,13 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 				v.U16(vmdkforge.Compress, 0)
 			}, seek: "beside that of markers",
 		},
-		{name: "directory at the end without the flags", forge: func(v *vmdkforge.Stream) {
-			v.U32(vmdkforge.Flags, 1)
-			v.U16(vmdkforge.Compress, 0)
-		}, seek: "only a file of compressed grains"},
-		{
-			name: "other createType", forge: text("streamOptimized", "monolithicSparse"), seek: "want streamOptimized",
-		},
-		{
-			name: "other size", forge: text("RW 385 ", "RW 386 "), seek: "extent of 386 sectors",
-		},
+		bad("directory at the end without the flags", "only a file of compressed grains",
+			func(v *vmdkforge.Stream) {
+				v.U32(vmdkforge.Flags, 1)
+				v.U16(vmdkforge.Compress, 0)
+			}),
+		bad("other createType", "want streamOptimized", text("streamOptimized", "monolithicSparse")),
+		bad("other size", "extent of 386 sectors", text("RW 385 ", "RW 386 ")),
 		{
 			name: "no descriptor", layout: vmdkforge.StreamLayout{Front: true},
 			forge: func(v *vmdkforge.Stream) {
@@ -318,50 +261,21 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 
 // Files with their tables in front.
 func TestHostileStreamsWithTablesInFront(t *testing.T) {
-	front := vmdkforge.StreamLayout{Front: true}
 	runStreamCases(t, []streamCase{
-		{
-			name: "zeros behind the end", layout: front,
-			forge: func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes, make([]byte, 100000)...) },
-		},
-		{
-			name: "more zeros than a grain behind the end", layout: front,
-			forge: func(v *vmdkforge.Stream) {
-				v.Bytes = append(v.Bytes, make([]byte, 2<<20)...)
-			},
-		},
-		{
-			name: "data behind the end", layout: front,
-			forge: func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes, 0, 7) },
-		},
-		{
-			name: "a table among the grains", layout: front, forge: func(v *vmdkforge.Stream) { v.U32(v.End+12, 1) },
-		},
-		{
-			name: "a grain that no table names", layout: front,
-			forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+4, 0) },
-		},
-		{
-			name: "a grain that is missing", layout: front,
-			forge: func(v *vmdkforge.Stream) { v.Bytes = v.Bytes[:v.Grains[3]] }, seek: "vmdk grain table",
-		},
-		{
-			name: "a table that names another place", layout: front,
-			forge: func(v *vmdkforge.Stream) {
-				v.U32(v.Tables[0]+4, uint32(v.Grains[2]/512))
-			}, seek: "vmdk marker",
-		},
-		{
-			name: "a table behind the first grain", layout: front,
-			forge: func(v *vmdkforge.Stream) {
-				v.U32(v.Directory, uint32(v.Grains[0]/512))
-			}, seek: "vmdk grain",
-		},
-		{
-			name: "a table in front of the directory", layout: front,
-			forge: func(v *vmdkforge.Stream) {
-				v.U32(v.Directory, 1)
-			}, seek: "vmdk grain",
-		},
+		badInFront("zeros behind the end", "",
+			func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes, make([]byte, 100000)...) }),
+		badInFront("more zeros than a grain behind the end", "",
+			func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes, make([]byte, 2<<20)...) }),
+		badInFront("data behind the end", "", func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes, 0, 7) }),
+		badInFront("a table among the grains", "", func(v *vmdkforge.Stream) { v.U32(v.End+12, 1) }),
+		badInFront("a grain that no table names", "", func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+4, 0) }),
+		badInFront("a grain that is missing", "vmdk grain table",
+			func(v *vmdkforge.Stream) { v.Bytes = v.Bytes[:v.Grains[3]] }),
+		badInFront("a table that names another place", "vmdk marker",
+			func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+4, uint32(v.Grains[2]/512)) }),
+		badInFront("a table behind the first grain", "vmdk grain",
+			func(v *vmdkforge.Stream) { v.U32(v.Directory, uint32(v.Grains[0]/512)) }),
+		badInFront("a table in front of the directory", "vmdk grain",
+			func(v *vmdkforge.Stream) { v.U32(v.Directory, 1) }),
 	})
 }
