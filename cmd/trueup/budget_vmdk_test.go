@@ -10,6 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/hostile"
 )
 
 // vmdkText is the descriptor of a link. All have the CID that a parent must have.
@@ -46,13 +47,13 @@ func giantSparse(t testing.TB, dir string, link giantLink) {
 // giantStream has one of 8 MiB too, between the grains and the footer.
 func giantStream(t testing.TB, dir string, link giantLink) {
 	t.Helper()
-	v := vmdkforge.NewStream(xpDisk(), vmdkforge.StreamLayout{})
+	v := vmdkforge.NewStream(hostile.Disk(), vmdkforge.StreamLayout{})
 	gd := make([]byte, 8<<20)
 	copy(gd, v.Bytes[v.Directory+512:v.Directory+516])
 	foot := slices.Clone(v.Bytes[v.Footer+512 : v.Footer+1024])
 	v.Bytes = v.Bytes[:v.Directory]
 	v.U64(vmdkforge.Capacity, giantSize/512)
-	text := vmdkforge.Descriptor("streamOptimized", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, giantSize/512))
+	text := vmdkforge.Descriptor("streamOptimized", fmt.Sprintf(`RW %d SPARSE "%s"`, giantSize/512, link.name))
 	v.Text(512, text)
 	binary.LittleEndian.PutUint64(foot[vmdkforge.Capacity:], giantSize/512)
 	binary.LittleEndian.PutUint64(foot[vmdkforge.GDOffset:], uint64(v.AddMetadata(2, gd)/512+1))
@@ -140,4 +141,13 @@ func giantSESparse(t testing.TB, dir string, link giantLink) {
 		tail := int64(len(s.Bytes)) - s.GT
 		sparsely(t, path, s.GD+directory+tail, map[int64][]byte{0: s.Bytes[:s.GD+8], s.GD + directory: s.Bytes[s.GT:]})
 	}, nil)
+}
+
+// giant makes a disk of 64 TiB of v, whose one directory lies at a byte of the file.
+func giant(v *vmdkforge.Sparse, gd int) {
+	v.U32(vmdkforge.Flags, 1)
+	v.U64(vmdkforge.RGDOffset, 0)
+	v.U64(vmdkforge.Capacity, giantSize/512)
+	v.U64(vmdkforge.GDOffset, uint64(gd/512))
+	v.SetDescriptor(vmdkforge.Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, giantSize/512)))
 }

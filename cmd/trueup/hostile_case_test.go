@@ -16,91 +16,85 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/hostile"
 )
 
-// The hostile_*_test.go files go through the threats that this program's parsers can meet; T numbers are those of the
-// threat list. Every image is forged by code, valid but for the field that its case names.
-
-// hostile is an image from a stranger and how the commands must end on it.
-type hostile struct {
-	name  string
-	image func(t testing.TB, dir string) string // writes the image into dir and returns its path
-	args  []string                              // flags for all commands
-	code  string                                // of the JSON error
-	// Exit codes of inspect, and of plan and align. 0 stands for 1: malformed.
-	inspect, copy int
-	report        bool     // inspect prints its report all the same
-	says          []string // in the line on stderr, and in a finding of a report
-	finds         []string // in a finding, when that says other things than the line
+// hostileExits are the exit codes of inspect, and of plan and align, on an image from a stranger.
+var hostileExits = map[hostile.End][2]int{
+	hostile.Unread: {1, 1}, hostile.Refused: {4, 4}, hostile.Broken: {1, 1}, hostile.Kept: {3, 4},
+	hostile.Sound: {3, 0},
 }
 
-func runHostile(t *testing.T, groups ...[]hostile) {
-	t.Helper()
-	for _, h := range slices.Concat(groups...) {
-		t.Run(h.name, h.run)
+// TestHostileImages has the commands end on one image from a stranger for each end and code, on those with escapes for
+// a terminal, and on all of them with make exhaustive. The packages of formats, tables and volumes hold each image to
+// its message.
+func TestHostileImages(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, r := range append(hostile.All(), hostile.Nodes()...) {
+		kind := fmt.Sprint(r.End, r.Code)
+		if !seen[kind] || strings.HasSuffix(r.Name, "escapes in its label") || disktest.Exhaustive {
+			seen[kind] = true
+			t.Run(r.Name, func(t *testing.T) { runHostile(t, r) })
+		}
 	}
 }
 
-// run requires the ends that the case names, one line on stderr each, and that nothing is written anywhere.
-func (h hostile) run(t *testing.T) {
+// runHostile requires the ends of the commands, one line on stderr each, and that nothing is written anywhere.
+func runHostile(t *testing.T, r hostile.Row) {
 	t.Helper()
-	h.copy = max(h.copy, 1)
-	if h.inspect == 0 {
-		h.inspect = h.copy
-	}
 	dir, out := t.TempDir(), t.TempDir()
-	path := h.image(t, dir)
+	path := r.Write(t, dir)
 	before := folderState(t, dir)
-	with := func(args ...string) []string { return append(args, h.args...) }
-	runs := [][]string{with("inspect", "--json", path), with("align", path, filepath.Join(out, "dest.vmdk"))}
-	// else all commands end before they differ, where the image is opened
-	differ := h.inspect != 1 || h.report || h.copy != 1
-	if differ || disktest.Share(t.Name()) {
-		runs = append(runs, with("inspect", path), with("plan", "--json", path))
+	runs := [][]string{
+		{"inspect", "--json", path},
+		{"inspect", path},
+		{"plan", "--json", path},
+		{"align", path, filepath.Join(out, "d.raw")},
 	}
-	if differ && disktest.Share(t.Name()) {
-		runs = append(runs, with("align", "--json", path, filepath.Join(out, "dest.vmdk")))
+	for i := range runs {
+		if r.Format != "" {
+			runs[i] = append(runs[i], "--format", r.Format)
+		}
 	}
 	ends := measure(t, runs...)
-	h.checkInspect(t, ends[0])
-	h.checkLine(t, path, ends[1])
-	require.Equal(t, h.copy, ends[1].code)
-	require.Empty(t, ends[1].stdout, "align has no result")
-	if len(ends) > 2 {
-		h.checkText(t, path, ends[2])
-	}
-	for _, end := range ends[min(len(ends), 3):] {
-		h.checkCopy(t, path, end)
-	}
-	require.Equal(t, before, folderState(t, dir))
-	require.Empty(t, folderNames(t, out), "neither DEST nor a part of it")
-}
-
-// sound is an image that looks odd and is moved.
-type sound struct {
-	image func(t testing.TB, dir string) string
-	kind  string // of its volume
-	says  string // in a finding
-}
-
-func runSound(t *testing.T, cases map[string]sound) {
-	t.Helper()
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			path := c.image(t, t.TempDir())
-			ends := measure(t, []string{"inspect", "--json", path}, []string{"inspect", path},
-				[]string{"align", path, filepath.Join(t.TempDir(), "dest.raw")})
-			require.Equal(t, 3, ends[0].code, ends[0].stderr)
-			var report jsonInspect
-			unmarshal(t, ends[0], &report)
-			require.Equal(t, c.kind, report.Partitions[0].Volume.Kind)
-			if c.says != "" {
-				(hostile{says: []string{c.says}}).checkFindings(t, report.Findings)
+	for i, end := range ends {
+		require.Equal(t, hostileExits[r.End][i/2], end.code, "%q: %s", runs[i], end.stderr)
+		requireClean(t, end.stdout, end.stderr)
+		if wantsJSON(runs[i]) {
+			f := parseFailure(t, end)
+			require.Equal(t, end.code == 1 || end.code == 4, f.Error != nil, end.stdout)
+			if f.Error != nil {
+				require.Equal(t, r.Code, f.Error.Code, f.Error.Message)
 			}
-			requireClean(t, ends[1].stdout)
-			require.Less(t, strings.Count(ends[1].stdout, "\n"), 150)
-			require.Equal(t, 0, ends[2].code, ends[2].stderr)
-		})
+		} else if end.code == 1 || end.code == 4 {
+			requireErrorLine(t, path, r.Says, end.stderr)
+		} else if end.code == 3 {
+			require.Empty(t, end.stderr)
+		}
+	}
+	report := parseFailure(t, ends[0])
+	require.Equal(t, r.End >= hostile.Broken, report.Image != nil, ends[0].stdout)
+	require.Equal(t, r.End >= hostile.Broken, ends[1].stdout != "", "inspect prints a report")
+	require.True(t, report.Image == nil || len(r.Says) == 0 ||
+		slices.ContainsFunc(report.Findings, func(f jsonFinding) bool { return r.Found(f.Text) }), "%q",
+		report.Findings)
+	require.True(t, r.End == hostile.Sound || ends[3].stdout == "", "align has no result")
+	require.True(t, r.End != hostile.Sound || strings.Count(ends[1].stdout, "\n") < 150, "a report that is readable")
+	require.Equal(t, before, folderState(t, dir))
+	require.Equal(t, r.End == hostile.Sound, len(folderNames(t, out)) > 0, "neither DEST nor a part of it")
+}
+
+// requireErrorLine wants one line on stderr that names the image and everything that the case is about.
+func requireErrorLine(t testing.TB, path string, says []string, stderr string) {
+	t.Helper()
+	line, rest, ended := strings.Cut(stderr, "\n")
+	require.True(t, ended && rest == "", "one line:\n%s", stderr)
+	require.True(t, strings.HasPrefix(line, "trueup: "), line)
+	for _, part := range append(says, filepath.Base(path)) {
+		require.Contains(t, line, part)
 	}
 }
 
@@ -118,92 +112,15 @@ type failure struct {
 func parseFailure(t testing.TB, r result) failure {
 	t.Helper()
 	var f failure
-	require.NoError(t, json.Unmarshal([]byte(r.stdout), &f), r.stdout)
+	unmarshal(t, r, &f)
 	require.Equal(t, "trueup/1", f.Schema)
 	require.Equal(t, r.code, f.ExitCode, "the JSON object and the process")
 	return f
 }
 
-// findsOnly reports whether inspect ends without an error.
-func (h hostile) findsOnly() bool { return h.inspect == 2 || h.inspect == 3 }
-
-// checkText wants the end of inspect in text.
-func (h hostile) checkText(t testing.TB, path string, r result) {
+func unmarshal(t testing.TB, r result, v any) {
 	t.Helper()
-	require.Equal(t, h.inspect, r.code, r.stderr)
-	require.Equal(t, h.report, r.stdout != "", "inspect prints a report:\n%s", r.stdout)
-	requireClean(t, r.stdout)
-	if h.findsOnly() {
-		require.Empty(t, r.stderr)
-		return
-	}
-	h.checkLine(t, path, r)
-}
-
-// checkInspect wants the end of inspect in JSON.
-func (h hostile) checkInspect(t testing.TB, asJSON result) {
-	t.Helper()
-	require.Equal(t, h.inspect, asJSON.code, asJSON.stderr)
-	requireClean(t, asJSON.stdout, asJSON.stderr)
-	f := parseFailure(t, asJSON)
-	require.Equal(t, h.report, f.Image != nil, asJSON.stdout)
-	if h.findsOnly() {
-		require.Nil(t, f.Error)
-		h.checkFindings(t, f.Findings)
-		return
-	}
-	require.NotNil(t, f.Error, asJSON.stdout)
-	require.Equal(t, h.code, f.Error.Code, f.Error.Message)
-	if h.report {
-		h.checkFindings(t, f.Findings)
-	}
-}
-
-// checkFindings wants everything that the case is about in one finding.
-func (h hostile) checkFindings(t testing.TB, findings []jsonFinding) {
-	t.Helper()
-	says := h.says
-	if h.finds != nil {
-		says = h.finds
-	}
-	for _, f := range findings {
-		if containsAll(f.Text, says) {
-			return
-		}
-	}
-	require.Failf(t, "no finding", "of %q has all of %q", findings, says)
-}
-
-func containsAll(s string, parts []string) bool {
-	for _, part := range parts {
-		if !strings.Contains(s, part) {
-			return false
-		}
-	}
-	return true
-}
-
-func (h hostile) checkCopy(t testing.TB, path string, r result) {
-	t.Helper()
-	require.Equal(t, h.copy, r.code, r.stderr)
-	h.checkLine(t, path, r)
-	requireClean(t, r.stdout)
-	f := parseFailure(t, r)
-	require.NotNil(t, f.Error, r.stdout)
-	require.Equal(t, h.code, f.Error.Code, f.Error.Message)
-}
-
-// checkLine wants one line on stderr that names the image and everything that the case is about.
-func (h hostile) checkLine(t testing.TB, path string, r result) {
-	t.Helper()
-	line, rest, ended := strings.Cut(r.stderr, "\n")
-	require.True(t, ended && rest == "", "one line:\n%s", r.stderr)
-	require.True(t, strings.HasPrefix(line, "trueup: "), line)
-	require.Contains(t, line, filepath.Base(path))
-	for _, part := range h.says {
-		require.Contains(t, line, part)
-	}
-	requireClean(t, r.stderr)
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), v), r.stdout)
 }
 
 // requireClean refuses what a terminal would obey: control characters of both sets, but for the ends of lines, and
@@ -258,7 +175,52 @@ func writeForged(name string, image forge.Bytes) func(testing.TB, string) string
 	}
 }
 
-func unmarshal(t testing.TB, r result, v any) {
-	t.Helper()
-	require.NoError(t, json.Unmarshal([]byte(r.stdout), v), r.stdout)
+// xpSectors is the size of the disk that most forged images hold: one partition at LBA 63, of an unknown kind.
+const xpSectors = hostile.Sectors
+
+func slot(kind byte, start, sectors uint32) tableforge.Slot {
+	return tableforge.Slot{Type: kind, Start: start, Sectors: sectors}
+}
+
+// flatImage writes a descriptor and the flat file that it names.
+func flatImage(text string) func(testing.TB, string) string {
+	return func(t testing.TB, dir string) string {
+		t.Helper()
+		hostile.Disk().Write(t, filepath.Join(dir, "x-flat.vmdk"))
+		return writeText("disk.vmdk", text)(t, dir)
+	}
+}
+
+// goodFlat is the descriptor of flatImage.
+func goodFlat() string {
+	return vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "x-flat.vmdk" 0`, xpSectors))
+}
+
+// changed is that descriptor with one text replaced.
+func changed(old, new string) string { return strings.Replace(goodFlat(), old, new, 1) }
+
+// sparseImage is a valid sparse disk with one thing changed.
+func sparseImage(change func(v *vmdkforge.Sparse)) func(testing.TB, string) string {
+	return func(t testing.TB, dir string) string {
+		t.Helper()
+		v := vmdkforge.NewSparse(hostile.Disk())
+		change(v)
+		return writeForged("disk.vmdk", v.Bytes)(t, dir)
+	}
+}
+
+// filler is n bytes of comments, in lines of 1 KiB.
+func filler(n int) string {
+	line := "#" + strings.Repeat("x", 1022) + "\n"
+	return strings.Repeat("#", n%1024) + "\n" + strings.Repeat(line, n/1024)[:n/1024*1024-1]
+}
+
+// poolImage is a disk with one partition at LBA 63 that put fills. Offsets of put count from the partition.
+func poolImage(kind byte, size int64, put func(v forge.Bytes)) func(testing.TB, string) string {
+	return func(t testing.TB, dir string) string {
+		t.Helper()
+		disk := tableforge.NewMBR(int(trackSectors+size/512+2048), slot(kind, trackSectors, uint32(size/512)))
+		put(disk[trackSectors*512:][:size])
+		return writeForged("disk.raw", disk)(t, dir)
+	}
 }

@@ -1,21 +1,21 @@
 package main
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/hostile"
 )
 
 // nastyTexts would move a terminal's cursor, set its title or clipboard, or reverse its lines. Eleven bytes
@@ -51,9 +51,10 @@ func TestHostileLabels(t *testing.T) {
 	t.Parallel()
 	raw := labelDisk.make(t, t.TempDir())
 	data := disktest.ReadFile(t, raw)
-	places := map[string][]int64{}
+	places := map[string][][]int{}
 	for _, v := range labelDisk.volumes {
-		places[v.kind] = occurrences(data, encodeLabel(v.kind, v.label))
+		label := regexp.MustCompile(regexp.QuoteMeta(string(encodeLabel(v.kind, v.label))))
+		places[v.kind] = label.FindAllIndex(data, -1)
 		require.NotEmpty(t, places[v.kind], v.kind)
 	}
 	for name, text := range nastyTexts {
@@ -62,13 +63,14 @@ func TestHostileLabels(t *testing.T) {
 				label := make([]byte, len(encodeLabel(v.kind, v.label)))
 				copy(label, encodeLabel(v.kind, text))
 				for _, at := range places[v.kind] {
-					disktest.WriteAt(t, raw, at, label)
+					disktest.WriteAt(t, raw, int64(at[0]), label)
 				}
 			}
 			report := requireAllClean(t, raw, 0)
 			require.Len(t, report.Partitions, 3)
 			for _, p := range report.Partitions {
-				require.Equal(t, knownLabel(p.Volume.Kind, text), p.Volume.Label, "JSON stays exact")
+				// what is no UTF-8 becomes U+FFFD, as in any JSON
+				require.Equal(t, string([]rune(text)), p.Volume.Label, "JSON stays exact")
 			}
 		})
 	}
@@ -84,38 +86,6 @@ func encodeLabel(kind, label string) []byte {
 		b = binary.LittleEndian.AppendUint16(b, u)
 	}
 	return b
-}
-
-// knownLabel is what a reader makes of it: what is no UTF-8 becomes U+FFFD, as in any JSON. A blank FAT label ends the
-// text.
-func knownLabel(kind, text string) string {
-	if kind == "ntfs" {
-		return string([]rune(text))
-	}
-	return strings.ToValidUTF8(explodeInvalid(text), "")
-}
-
-// explodeInvalid replaces each byte that is no part of a character, where strings.ToValidUTF8 would replace runs.
-func explodeInvalid(s string) string {
-	var b strings.Builder
-	for len(s) > 0 {
-		r, n := utf8.DecodeRuneInString(s)
-		b.WriteRune(r)
-		s = s[n:]
-	}
-	return b.String()
-}
-
-func occurrences(data, part []byte) []int64 {
-	var out []int64
-	for from := 0; ; {
-		i := bytes.Index(data[from:], part)
-		if i < 0 {
-			return out
-		}
-		out = append(out, int64(from+i))
-		from += i + len(part)
-	}
 }
 
 // requireAllClean runs every command that shows an image, in every form, and returns what inspect found. exit is that
@@ -145,13 +115,13 @@ func TestHostilePaths(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), text)
 			require.NoError(t, os.Mkdir(dir, 0o755))
-			raw := writeForged(text+".raw", xpDisk())(t, dir)
+			raw := writeForged(text+".raw", hostile.Disk())(t, dir)
 			report := requireAllClean(t, raw, 0)
-			require.Equal(t, explodeInvalid(raw), report.Image.Path)
+			require.Equal(t, string([]rune(raw)), report.Image.Path)
 
 			vmdk := flatImage(goodFlat())(t, dir)
 			require.NoError(t, os.Rename(vmdk, filepath.Join(dir, text+".vmdk")))
-			child := vmdkforge.Descriptor("monolithicFlat", goodLine)
+			child := vmdkforge.Descriptor("monolithicFlat", `RW 4096 FLAT "x-flat.vmdk" 0`)
 			child = strings.Replace(child, "parentCID=ffffffff",
 				"parentCID=4a5b6c7d\nparentFileNameHint=\""+filepath.Base(vmdk)+"\"", 1)
 			for neighbour, content := range map[string]string{
@@ -168,7 +138,7 @@ func TestHostilePaths(t *testing.T) {
 // TestHostileArguments puts such texts into a command line that a script made of names it was given.
 func TestHostileArguments(t *testing.T) {
 	t.Parallel()
-	image := writeForged("disk.raw", xpDisk())(t, t.TempDir())
+	image := writeForged("disk.raw", hostile.Disk())(t, t.TempDir())
 	// The kernel takes arguments of up to 128 KiB.
 	texts := []string{strings.Repeat("x", 60<<10), strings.Repeat("\x1b", 60<<10)}
 	for _, text := range nastyTexts {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/hostile"
 )
 
 // nameCall is a system call that takes a file name or makes a connection, as strace prints it.
@@ -121,6 +122,33 @@ func (w watch) checkCall(t *testing.T, path, dest string, c nameCall) {
 		allowed = allowed || openFiles.MatchString(p) || !opens && openFile.MatchString(p)
 		require.True(t, allowed, "touches %q: %s", p, c.line)
 	}
+}
+
+// TestHostileReferences is about names in images: whatever they are, only their last part is looked for, in the image's
+// folder. It takes one of each threat, and all with make exhaustive.
+func TestHostileReferences(t *testing.T) {
+	t.Parallel()
+	w := watch{startup(t), []string{"x-flat.vmdk"}, []string{
+		"gone.vhd", "shadow", "sam", "base.raw", "base.vhdx", "base.vmdk", "x.raw", "disk1.vmdk", "twin.vmdk", `x\377y`,
+	}}
+	threat := regexp.MustCompile(`^T(0[1-8]|35|37) |^T09 parent`)
+	seen := map[string]bool{}
+	for _, r := range slices.Concat(hostile.VMDK(), hostile.Nodes(), hostile.VHDX(), hostile.Qcow2()) {
+		if n := threat.FindString(r.Name); n != "" && (!seen[n] || disktest.Exhaustive) {
+			seen[n] = true
+			t.Run(r.Name, func(t *testing.T) { w.check(t, r.Write(t, t.TempDir())) })
+		}
+	}
+	require.Len(t, seen, 11)
+}
+
+// TestWatchSeesExtents makes sure that the cases above could fail: an extent that may be opened is seen to be opened.
+func TestWatchSeesExtents(t *testing.T) {
+	t.Parallel()
+	calls := traced(t, "inspect", flatImage(goodFlat())(t, t.TempDir()))
+	require.True(t, slices.ContainsFunc(calls, func(c nameCall) bool {
+		return c.name == "openat" && slices.Contains(c.paths, "x-flat.vmdk")
+	}), "%q", calls)
 }
 
 // Jobs of a process: it decodes images and starts no program, or it starts programs and decodes nothing.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
+	"github.com/trueup/trueup/internal/disktest/hostile"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/scan/results"
 )
@@ -50,37 +50,10 @@ func (h stranger) differences(i *results.Image) []string {
 }
 
 // hostileImages are the cases whose files are what inspect is given, without flags.
-func hostileImages() []hostile {
-	var out []hostile
-	for _, rows := range [][]reference{absoluteNames(), escapingNames(), linkedExtents(), oddExtents(), selfExtents()} {
-		for _, r := range rows {
-			out = append(out, r.hostile)
-		}
-	}
-	for _, rows := range [][]hostile{
-		parents(), otherLines(), bigTexts(), contradictions(), extentSums(), grainSizes(), capacities(), directories(),
-		overlaps(), entries(), twoCopies(), damaged(), streamGrains(), streamHeaders(), cowdExtents(),
-		seSparseExtents(), splitExtents(), vhdFooters(), vhdMarks(), vhdHeaders(), vhdEntries(), vhdParents(),
-		vhdxHeaders(), vhdxLogs(), vhdxRegions(), vhdxItems(), vhdxParents(), vhdxBlocks(), qcow2References(),
-		qcow2Names(), qcow2Numbers(), qcow2Tables(), qcow2Features(), qcow2Entries(), qcow2Packed(), qcow2Bombs(),
-		headersInRaw(), polyglots(), cuts(), brokenEntries(), refusedTables(), loops(), chainsOutside(),
-	} {
-		out = append(out, rows...)
-	}
-	for _, b := range brokenHeaders() {
-		out = append(out, hostile{name: "T51, T52 " + b.name, code: "format", image: b.image(gptPrimary, gptBackup)})
-	}
-	twice := gptEntries(func(a forge.Bytes) { gptPlace(a, 1, 63, 1062) })
-	enlarged := func(t testing.TB, dir string) string {
-		t.Helper()
-		path := forgedGPT(func(forge.Bytes) {})(t, dir)
-		require.NoError(t, os.Truncate(path, xpSectors*512+1<<30))
-		return path
-	}
-	return append(out,
-		hostile{name: "T53 twice the same place", code: "format", report: true, image: twice},
-		hostile{name: "T54 enlarged", inspect: 3, image: enlarged},
-	)
+func hostileImages() []hostile.Row {
+	all := slices.Concat(hostile.Files(), hostile.VMDK(), hostile.Nodes(), hostile.VHDX(), hostile.Qcow2(),
+		hostile.Tables(), hostile.OddGPTs())
+	return slices.DeleteFunc(all, func(r hostile.Row) bool { return r.Format != "" })
 }
 
 // threat is the first number in the name of a case.
@@ -88,13 +61,12 @@ var threat = regexp.MustCompile(`^[Tt](\d\d)`)
 
 // fewOfEach keeps at most two cases of each threat, the first and the last. A socket has no place in a deep folder, and
 // a device needs root.
-func fewOfEach(cases []hostile) (out []hostile) {
-	by := map[string][]hostile{}
+func fewOfEach(cases []hostile.Row) (out []hostile.Row) {
+	by := map[string][]hostile.Row{}
 	var order []string
 	for _, h := range cases {
-		number := threat.FindStringSubmatch(h.name)
-		if number == nil || len(h.args) > 0 || strings.Contains(h.name, "socket") ||
-			strings.Contains(h.name, "device") {
+		number := threat.FindStringSubmatch(h.Name)
+		if number == nil || strings.Contains(h.Name, "socket") || strings.Contains(h.Name, "device") {
 			continue
 		}
 		if by[number[1]] == nil {
@@ -105,7 +77,7 @@ func fewOfEach(cases []hostile) (out []hostile) {
 	for _, number := range order {
 		rows := by[number]
 		out = append(out, rows[0])
-		if last := rows[len(rows)-1]; last.name != rows[0].name {
+		if last := rows[len(rows)-1]; last.Name != rows[0].Name {
 			out = append(out, last)
 		}
 	}
@@ -131,13 +103,10 @@ func writeStrangers(t testing.TB, dir string, record []expectedImage) (out []str
 		return folder
 	}
 	for _, h := range fewOfEach(hostileImages()) {
-		s := stranger{name: h.name, path: h.image(t, place(h.name)), code: h.code, partly: h.report}
-		switch h.inspect {
-		case align.BelowBoundary.ExitCode():
-			s.verdict = align.BelowBoundary
-		case align.Misaligned.ExitCode():
+		s := stranger{name: h.Name, path: h.Write(t, place(h.Name)), code: h.Code, partly: h.End >= hostile.Broken}
+		if h.End >= hostile.Kept {
 			s.verdict = align.Misaligned
-		default:
+		} else {
 			s.grow(t)
 		}
 		out = append(out, s)
