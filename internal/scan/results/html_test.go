@@ -1,10 +1,8 @@
 package results
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -193,28 +191,6 @@ func TestHTMLMapIsToScale(t *testing.T) {
 			{"misaligned more", "96.875%", "25%"},
 		},
 	}, got)
-}
-
-// fullDisk is a disk that has no room.
-type fullDisk struct{ left int }
-
-var errFull = errors.New("no space left on device")
-
-func (f *fullDisk) Write(p []byte) (int, error) {
-	if f.left -= len(p); f.left < 0 {
-		return 0, errFull
-	}
-	return len(p), nil
-}
-
-func TestHTMLToAFullDisk(t *testing.T) {
-	s, images := sampleLibrary()
-	var whole bytes.Buffer
-	require.NoError(t, writeHTML(&whole, s, slices.Values(images)))
-	for _, room := range []int{0, 65536, whole.Len() - 1} {
-		require.ErrorIs(t, writeHTML(&fullDisk{room}, s, slices.Values(images)), errFull)
-	}
-	require.NoError(t, writeHTML(&fullDisk{whole.Len()}, s, slices.Values(images)))
 }
 
 func TestHTMLOfNothing(t *testing.T) {
