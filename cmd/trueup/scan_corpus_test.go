@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -65,8 +66,10 @@ func TestScanOfTheCorpus(t *testing.T) {
 
 func scanText(t testing.TB, dir string) string {
 	t.Helper()
-	rows, _, _ := scanRun(t, dir, ".")
-	return rows
+	cmd := exec.Command(builtPath, "scan", "-o", "json", ".")
+	cmd.Dir = dir
+	r, _ := end(t, cmd)
+	return r.stdout
 }
 
 // passing are fields that another run or another machine has otherwise.

@@ -23,6 +23,8 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/scan/results"
 )
@@ -60,16 +62,25 @@ func reportOf(t testing.TB, args []string) string {
 // since returns the flags by which a scan reads the results of the last one and replaces them.
 func since(path string) []string { return []string{"--since", path, "--out", path} }
 
-// readScan reads the lines of a scan, each of which its schema must allow. The last one is the sum.
+// readScan reads the lines of a scan, which ended with the exit code of the summary.
 func readScan(t testing.TB, r result) scanResult {
 	t.Helper()
-	s := scanResult{result: r, rows: map[string]*results.Image{}}
-	lines := strings.SplitAfter(strings.TrimSuffix(r.stdout, "\n"), "\n")
+	s := readRows(t, r.stdout)
+	s.result = r
+	require.Equal(t, s.sum.ExitCode, r.code, r.stderr)
+	return s
+}
+
+// readRows reads the lines of a scan, each of which its schema must allow. The last one is the summary.
+func readRows(t testing.TB, text string) scanResult {
+	t.Helper()
+	s := scanResult{rows: map[string]*results.Image{}}
+	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	for n, line := range lines {
 		validate(t, line)
 		if n == len(lines)-1 {
 			require.NoError(t, json.Unmarshal([]byte(line), &s.sum))
-			require.Equal(t, "summary", s.sum.Event, "%s%s", r.stdout, r.stderr)
+			require.Equal(t, "summary", s.sum.Event, text)
 			break
 		}
 		i := &results.Image{}
@@ -77,7 +88,6 @@ func readScan(t testing.TB, r result) scanResult {
 		require.NotContains(t, s.rows, i.ExactPath(), "two rows of one image")
 		s.rows[i.ExactPath()] = i
 	}
-	require.Equal(t, s.sum.ExitCode, r.code, r.stderr)
 	return s
 }
 
@@ -95,21 +105,36 @@ func (s scanResult) same(t testing.TB) map[string]string {
 	return out
 }
 
-// words are what came of each image, by its path below root: a verdict, the code of an error, or a state.
+// words are wordsOf each image, by its path below root.
 func (s scanResult) words(root string) map[string]string {
 	out := map[string]string{}
 	for path, i := range s.rows {
-		word := string(i.State)
-		switch i.State {
-		case results.Judged:
-			word = string(i.Verdict)
-		case results.Failed:
-			word = i.Error.Code
-		case results.Orphan, results.Gone, results.Packed, results.Original:
-		}
-		out[strings.TrimPrefix(path, root+"/")] = word
+		out[strings.TrimPrefix(path, root+"/")] = wordsOf(i)
 	}
 	return out
+}
+
+// wordsOf are the state of a row, its verdict, the code of its error, and why a copy is refused.
+func wordsOf(i *results.Image) string {
+	s := string(i.State)
+	if i.Verdict != "" {
+		s += " " + string(i.Verdict)
+	}
+	if i.Error != nil {
+		s += " " + i.Error.Code
+	}
+	refused := ""
+	for _, d := range i.Disks {
+		if d.Fix != nil {
+			for _, f := range d.Fix.Refusals {
+				refused += " " + f.Code
+			}
+		}
+	}
+	if refused != "" {
+		s += ", refused:" + refused
+	}
+	return s
 }
 
 // smallDisk writes a raw disk of 8 MiB with one partition, at an LBA.
@@ -118,6 +143,13 @@ func smallDisk(t testing.TB, path string, start uint32) string {
 	const sectors = 16384
 	tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Start: start, Sectors: 8192}).Write(t, path)
 	return path
+}
+
+// offDisk is a disk of 4 MiB whose one partition, an NTFS, starts at LBA 63.
+func offDisk() forge.Bytes {
+	disk := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: trackSectors, Sectors: 6000})
+	fsforge.PutNTFS(disk, trackSectors, 6000)
+	return disk
 }
 
 // manyDisks makes so many raw disks that start at LBA 63, in folders of ten, and returns their folder. They have a
@@ -186,14 +218,14 @@ func (k *everyKind) good(t testing.TB) {
 	aligned := smallDisk(t, filepath.Join(k.outside, "aligned.raw"), 2048)
 	require.NoError(t, os.MkdirAll(k.path("deep/er"), 0o755))
 	for name, c := range map[string]struct{ raw, format, options, want string }{
-		"sparse.vmdk":       {off, "vmdk", "", "misaligned"},
-		"stream.vmdk":       {aligned, "vmdk", "subformat=streamOptimized", "aligned"},
-		"flat.vmdk":         {below, "vmdk", "subformat=monolithicFlat", "below_boundary"},
-		"split.vmdk":        {off, "vmdk", "subformat=twoGbMaxExtentSparse", "misaligned"},
-		"deep/dynamic.vhd":  {aligned, "vpc", "force_size=on", "aligned"},
-		"deep/er/disk.vhdx": {below, "vhdx", "", "below_boundary"},
-		"deep/er/q.qcow2":   {off, "qcow2", "", "misaligned"},
-		"disk.raw":          {aligned, "raw", "", "aligned"},
+		"sparse.vmdk":       {off, "vmdk", "", "judged misaligned"},
+		"stream.vmdk":       {aligned, "vmdk", "subformat=streamOptimized", "judged aligned"},
+		"flat.vmdk":         {below, "vmdk", "subformat=monolithicFlat", "judged below_boundary"},
+		"split.vmdk":        {off, "vmdk", "subformat=twoGbMaxExtentSparse", "judged misaligned"},
+		"deep/dynamic.vhd":  {aligned, "vpc", "force_size=on", "judged aligned"},
+		"deep/er/disk.vhdx": {below, "vhdx", "", "judged below_boundary"},
+		"deep/er/q.qcow2":   {off, "qcow2", "", "judged misaligned"},
+		"disk.raw":          {aligned, "raw", "", "judged aligned"},
 	} {
 		args := []string{"convert", "-f", "raw", "-O", c.format, c.raw, k.path(name)}
 		if c.options != "" {
@@ -203,7 +235,7 @@ func (k *everyKind) good(t testing.TB) {
 		k.want[name] = c.want
 	}
 	disktest.Run(t, "cp", twoDisks(t).ova(t), k.path("deep/two.ova"))
-	k.want["deep/two.ova"] = "misaligned"
+	k.want["deep/two.ova"] = "judged misaligned"
 	k.put(t, "readme.txt", "no image\n", "")
 }
 
@@ -214,12 +246,12 @@ func (k *everyKind) bad(t testing.TB) {
 		return "# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\n" +
 			extent + "\n"
 	}
-	k.put(t, "shadow.vmdk", descriptor(`RW 16384 FLAT "/etc/shadow" 0`), "reference")
-	k.put(t, "up.vmdk", descriptor(`RW 16384 FLAT "../outside/off.raw" 0`), "reference")
-	k.put(t, "pipe.vmdk", descriptor(`RW 16384 FLAT "pipe" 0`), "reference")
-	k.put(t, "link.vmdk", descriptor(`RW 16384 FLAT "link.raw" 0`), "reference")
+	k.put(t, "shadow.vmdk", descriptor(`RW 16384 FLAT "/etc/shadow" 0`), "failed reference")
+	k.put(t, "up.vmdk", descriptor(`RW 16384 FLAT "../outside/off.raw" 0`), "failed reference")
+	k.put(t, "pipe.vmdk", descriptor(`RW 16384 FLAT "pipe" 0`), "failed reference")
+	k.put(t, "link.vmdk", descriptor(`RW 16384 FLAT "link.raw" 0`), "failed reference")
 	k.put(t, "lost-flat.vmdk", strings.Repeat("x", 4096), "orphan")
-	k.put(t, "cut.vmdk", "KDMV\x01\x00\x00\x00", "format")
+	k.put(t, "cut.vmdk", "KDMV\x01\x00\x00\x00", "failed format")
 	require.NoError(t, syscall.Mkfifo(k.path("pipe"), 0o644))
 	require.NoError(t, syscall.Mkfifo(k.path("pipe.qcow2"), 0o644))
 	require.NoError(t, os.Symlink(filepath.Join(k.outside, "off.raw"), k.path("link.raw")))
@@ -230,7 +262,7 @@ func (k *everyKind) bad(t testing.TB) {
 		"json.qcow2": `json:{"driver":"raw","file.filename":"/etc/shadow"}`,
 	} {
 		disktest.Run(t, "qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", "raw", "-b", backing, k.path(name), "8M")
-		k.want[name] = "reference"
+		k.want[name] = "failed reference"
 	}
 }
 

@@ -3,24 +3,31 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/cli"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/hostile"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // inspected is what inspect says, of an image or of the disks of a package.
 type inspected struct {
-	Verdict  string          `json:"verdict"`
-	Findings []jsonFinding   `json:"findings"`
-	Refusals []jsonFinding   `json:"refusals"`
-	Advice   json.RawMessage `json:"advice"`
-	Error    *struct{ Code string }
+	Verdict  align.Verdict   `json:"verdict"`
+	Findings []align.Finding `json:"findings"`
+	Refusals []align.Finding `json:"refusals"`
+	Advice   *align.Advice   `json:"advice"`
+	Error    *report.Error   `json:"error"`
 	Disks    []struct {
 		inspected
 		Member  string     `json:"member"`
@@ -29,19 +36,12 @@ type inspected struct {
 	Package json.RawMessage `json:"package"`
 }
 
-// code is that of the error, empty if absent.
-func (i *inspected) code() string {
-	if i.Error == nil {
+// codeOf is the code of an error, empty if absent.
+func codeOf(e *report.Error) string {
+	if e == nil {
 		return ""
 	}
-	return i.Error.Code
-}
-
-func (r *scanRow) code() string {
-	if r.Error == nil {
-		return ""
-	}
-	return r.Error.Code
+	return e.Code
 }
 
 // ask runs a command in this process and returns its JSON. Exit codes are verdicts.
@@ -53,37 +53,41 @@ func ask[T any](t testing.TB, command, path string) (answer T) {
 	return answer
 }
 
-// sameAsInspect requires that a scan says about each image what inspect says about it alone.
-func sameAsInspect(t testing.TB, dir string, args ...string) {
+// sameAsInspect requires that a scan in a folder says about each image what inspect says about it alone, and returns
+// the rows.
+func sameAsInspect(t testing.TB, dir string, args ...string) map[string]*results.Image {
 	t.Helper()
-	rows, _ := scanJSON(t, dir, args...)
-	for _, r := range rows {
-		if r.State == "orphan" {
+	cmd := exec.Command(builtPath, append([]string{"scan", "-o", "json"}, args...)...)
+	cmd.Dir = dir
+	r, _ := end(t, cmd)
+	rows := readScan(t, r).rows
+	for path, i := range rows {
+		if i.State == results.Orphan {
 			continue // which inspect takes for a raw disk, or refuses
 		}
-		path := r.name()
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(dir, path)
 		}
 		in := ask[inspected](t, "inspect", path)
 		switch {
 		case in.Package != nil:
-			sameDisks(t, r, &in)
-		case r.State == "failed":
-			sameError(t, r, &in)
+			sameDisks(t, i, &in)
+		case i.State == results.Failed:
+			require.Equal(t, codeOf(in.Error), i.Error.Code, "%s: %s", path, i.Error.Message)
 		default:
 			require.False(t, in.Error != nil && slices.Contains(args, "--check"), "%s: %+v", path, in.Error)
-			requireSameVerdict(t, &in, r.Verdict, path)
-			require.Len(t, r.Disks, 1, path)
-			sameDisk(t, path, &r.Disks[0], &in)
-			samePlan(t, path, &r.Disks[0])
+			requireSameVerdict(t, &in, i.Verdict, path)
+			require.Len(t, i.Disks, 1, path)
+			sameDisk(t, path, &i.Disks[0], &in)
+			samePlan(t, path, &i.Disks[0])
 		}
 	}
+	return rows
 }
 
 // requireSameVerdict compares verdicts. What is malformed has none; without --check a scan does not walk over all
 // tables of a container.
-func requireSameVerdict(t testing.TB, in *inspected, verdict, path string) {
+func requireSameVerdict(t testing.TB, in *inspected, verdict align.Verdict, path string) {
 	t.Helper()
 	if in.Error != nil {
 		require.Empty(t, in.Verdict, path)
@@ -92,24 +96,18 @@ func requireSameVerdict(t testing.TB, in *inspected, verdict, path string) {
 	require.Equal(t, in.Verdict, verdict, path)
 }
 
-// sameError compares the errors of an image that cannot be judged.
-func sameError(t testing.TB, r *scanRow, in *inspected) {
-	t.Helper()
-	require.Equal(t, in.code(), r.code(), "%s: %s", r.Path, r.Error.Message)
-}
-
 // sameDisks compares the disks of a package.
-func sameDisks(t testing.TB, r *scanRow, in *inspected) {
+func sameDisks(t testing.TB, i *results.Image, in *inspected) {
 	t.Helper()
-	require.Equal(t, in.code(), r.code(), r.Path)
-	require.Len(t, r.Disks, len(in.Disks), r.Path)
-	for i := range in.Disks {
-		require.Equal(t, in.Disks[i].Member, r.Disks[i].Member)
-		one := in.Disks[i].Inspect
+	require.Equal(t, codeOf(in.Error), codeOf(i.Error), i.Path)
+	require.Len(t, i.Disks, len(in.Disks), i.Path)
+	for n := range in.Disks {
+		require.Equal(t, in.Disks[n].Member, i.Disks[n].Member)
+		one := in.Disks[n].Inspect
 		if one == nil {
-			one = &in.Disks[i].inspected
+			one = &in.Disks[n].inspected
 		}
-		sameDisk(t, r.Path, &r.Disks[i], one)
+		sameDisk(t, i.Path, &i.Disks[n], one)
 	}
 }
 
@@ -119,22 +117,22 @@ var deeper = []string{"unreadable-map", "unreadable-data", "container-misaligned
 
 // sameDisk compares what is said of one disk. Of an aligned disk a scan reads no more than its verdict needs: not how
 // it boots, what its files remember, or why it could not be realigned.
-func sameDisk(t testing.TB, path string, d *scanDisk, in *inspected) {
+func sameDisk(t testing.TB, path string, d *results.Disk, in *inspected) {
 	t.Helper()
 	if d.Error != nil {
-		require.Equal(t, in.code(), d.Error.Code, path)
+		require.Equal(t, codeOf(in.Error), d.Error.Code, path)
 		return
 	}
 	requireSameVerdict(t, in, d.Verdict, path)
 	for _, f := range d.Findings {
 		require.Contains(t, in.Findings, f, path)
 	}
-	if d.Verdict == "aligned" || d.Verdict == "nothing_to_judge" {
+	if d.Verdict == align.Aligned || d.Verdict == align.NothingToJudge {
 		return
 	}
 	if in.Error != nil && d.Unplanned == nil {
 		require.True(t, slices.ContainsFunc(in.Findings,
-			func(f jsonFinding) bool { return slices.Contains(deeper, f.Code) }), "%s: %v", path, in.Findings)
+			func(f align.Finding) bool { return slices.Contains(deeper, f.Code) }), "%s: %v", path, in.Findings)
 	}
 	for _, f := range in.Findings {
 		if !slices.Contains(deeper, f.Code) {
@@ -142,25 +140,25 @@ func sameDisk(t testing.TB, path string, d *scanDisk, in *inspected) {
 		}
 	}
 	if d.Unplanned != nil {
-		require.Equal(t, in.code(), d.Unplanned.Code, path)
+		require.Equal(t, codeOf(in.Error), d.Unplanned.Code, path)
 		return
 	}
 	require.Equal(t, in.Refusals, d.Fix.Refusals, path)
-	require.JSONEq(t, string(in.Advice), string(d.Advice), path)
+	require.Equal(t, in.Advice, d.Advice, path)
 }
 
 // samePlan compares the fix with what plan says.
-func samePlan(t testing.TB, path string, d *scanDisk) {
+func samePlan(t testing.TB, path string, d *results.Disk) {
 	t.Helper()
 	if d.Fix == nil {
 		return
 	}
-	plan := ask[jsonPlan](t, "plan", path)
+	plan := ask[report.Plan](t, "plan", path)
 	if len(d.Fix.Refusals) > 0 {
 		return // plan says them as inspect does
 	}
-	require.Equal(t, plan.NewSizeBytes, d.Fix.NewSize, path)
-	require.Equal(t, plan.OldSizeBytes, d.Fix.OldSize, path)
+	require.Equal(t, plan.NewSize, d.Fix.NewSize, path)
+	require.Equal(t, plan.OldSize, d.Fix.OldSize, path)
 	require.Equal(t, plan.Moves, d.Fix.Moves, path)
 }
 
@@ -192,4 +190,67 @@ func TestScanSaysWhatInspectSays(t *testing.T) {
 	t.Run("the corpus", func(t *testing.T) {
 		sameAsInspect(t, unpackedCorpus(t), ".")
 	})
+}
+
+// TestScanOfDamagedImages changes bytes of headers, descriptors and tables: each image costs its own row, with what
+// inspect says about it.
+func TestScanOfDamagedImages(t *testing.T) {
+	t.Parallel()
+	const each = 20
+	dir, raw := t.TempDir(), filepath.Join(t.TempDir(), "disk.raw")
+	offDisk().Write(t, raw)
+	random := rand.New(rand.NewPCG(37, 1))
+	for _, f := range scannedFormats {
+		sound := t.TempDir()
+		disktest.Run(t, "qemu-img", append(append([]string{"convert"}, f.args...), raw, filepath.Join(sound, f.name))...)
+		for n := range each {
+			to := filepath.Join(dir, fmt.Sprintf("%s %02d", f.name, n))
+			require.NoError(t, os.CopyFS(to, os.DirFS(sound)))
+			path := filepath.Join(to, f.name)
+			damaged := disktest.ReadFile(t, path)
+			for range 1 + n%3 {
+				reach := min(len(damaged), []int{sectorSize, 8 << 10, 1 << 20}[random.IntN(3)])
+				damaged[random.IntN(reach)] ^= byte(1 + random.IntN(255))
+			}
+			require.NoError(t, os.WriteFile(path, damaged, 0o600))
+		}
+	}
+	smallDisk(t, filepath.Join(dir, "sound.img"), trackSectors)
+	rows := sameAsInspect(t, dir, "--check", ".")
+	require.GreaterOrEqual(t, len(rows), each*len(scannedFormats))
+	require.Equal(t, "judged misaligned", wordsOf(rows["sound.img"]))
+	failed := 0
+	for path, i := range rows {
+		require.NotEqual(t, "internal", codeOf(i.Error), "%s: %v", path, i.Error)
+		if i.State == results.Failed {
+			failed++
+		}
+	}
+	require.Greater(t, failed, each)
+}
+
+// TestScanOfHostileImages has the hostile images that need no flags in one library, good disks between them: each costs
+// its own row, with what inspect says about it. Names of files are left out, since a scan looks in their folders, too.
+func TestScanOfHostileImages(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	all := slices.DeleteFunc(hostile.All(), func(r hostile.Row) bool { return r.Format != "" || r.Name < "T08" })
+	for i, h := range all {
+		at := filepath.Join(dir, fmt.Sprintf("%03d", i))
+		require.NoError(t, os.Mkdir(at, 0o755))
+		h.Write(t, at)
+		if i%10 == 0 {
+			good := filepath.Join(dir, fmt.Sprintf("%03d-good", i))
+			require.NoError(t, os.Mkdir(good, 0o755))
+			offDisk().Write(t, filepath.Join(good, "good.img"))
+		}
+	}
+	rows := sameAsInspect(t, dir, "--check", ".")
+	require.Greater(t, len(rows), 500)
+	for path, i := range rows {
+		if filepath.Base(path) == "good.img" {
+			require.True(t, off(i), path)
+		}
+		require.NotEqual(t, "internal", codeOf(i.Error), "%s: %v", path, i.Error)
+	}
 }

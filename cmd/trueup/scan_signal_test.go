@@ -4,7 +4,10 @@ import (
 	"encoding/csv"
 	"encoding/xml"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,7 +15,123 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/scan/results"
 )
+
+// someDisks are enough that a scan of them takes a while.
+const someDisks = 300
+
+// Workers that are killed cost the images that they were at, and nothing else.
+func TestScanWorkersAreKilled(t *testing.T) {
+	t.Parallel()
+	dir := manyDisks(t, someDisks)
+	const step = someDisks / 6
+	l := startHeld(t, "-o", "json", "--jobs", "2", dir)
+	var pids []int
+	for n := range 5 {
+		l.middle(t, 1+n*step)
+		frozen := l.freeze(t)
+		l.signal(t, syscall.SIGCONT)
+		l.allow(n*step + step)
+		waitIdle(t, l.cmd.Process.Pid) // each worker has an image now, and does nothing with it
+		for _, pid := range frozen {
+			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		}
+		pids = append(pids, frozen...)
+	}
+	s := readScan(t, l.end(t))
+	require.True(t, s.sum.Complete)
+	require.Len(t, s.rows, someDisks, "every image has its row")
+	require.Equal(t, 1, s.code)
+	failed := 0
+	for path, i := range s.rows {
+		if off(i) {
+			continue
+		}
+		require.Equal(t, results.Failed, i.State, path)
+		require.Equal(t, "limit", i.Error.Code, "%s: %s", path, i.Error.Message)
+		require.Contains(t, i.Error.Message, "killed from outside", path)
+		failed++
+	}
+	require.Positive(t, failed, "no worker was killed at work")
+	require.LessOrEqual(t, failed, len(pids), "one image for each worker at most")
+	require.Equal(t, failed, s.sum.Failed)
+	requireGone(t, pids)
+}
+
+// A worker that gets neither memory nor files, as it is when a machine is short of them.
+func TestScanWorkersAreStarved(t *testing.T) {
+	t.Parallel()
+	dir := manyDisks(t, someDisks)
+	for name, tc := range map[string]struct {
+		limit, code string
+	}{
+		"no files":  {"--nofile=3:3", "io"},
+		"no memory": {"--data=1:1", ""}, // which ends it: what the runtime does then depends on what it was at
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := startHeld(t, "-o", "json", "--jobs", "2", dir)
+			l.middle(t, 5)
+			starved := 0
+			for _, pid := range l.workers(t) {
+				if exec.Command(disktest.Tool(t, "prlimit"), "--pid", strconv.Itoa(pid), tc.limit).Run() == nil {
+					starved++
+				}
+			}
+			require.Positive(t, starved)
+			s := readScan(t, l.end(t))
+			require.True(t, s.sum.Complete)
+			if tc.code == "" {
+				require.LessOrEqual(t, s.sum.Failed+s.sum.UnreadableCount, starved,
+					"one image for each worker at most: a new one has memory")
+			}
+			// A file without the name of an image that cannot be opened is no row, but a place that could not be looked
+			// at.
+			require.Equal(t, someDisks, len(s.rows)+s.sum.UnreadableCount)
+			require.Equal(t, map[bool]int{true: 3, false: 1}[s.sum.Failed+s.sum.UnreadableCount == 0], s.code)
+			for path, i := range s.rows {
+				if !off(i) {
+					require.Equal(t, results.Failed, i.State, path)
+					if tc.code != "" {
+						require.Equal(t, tc.code, i.Error.Code, "%s: %s", path, i.Error.Message)
+					}
+				}
+			}
+		})
+	}
+}
+
+// No process is left, whatever a scan ends with. A worker that is stopped cannot end by itself.
+func TestScanLeavesNoProcess(t *testing.T) {
+	t.Parallel()
+	dir := manyDisks(t, someDisks)
+	for name, s := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "interrupted": syscall.SIGINT} {
+		for _, frozen := range []bool{true, false} {
+			t.Run(name+map[bool]string{true: ", workers stopped"}[frozen], func(t *testing.T) {
+				l := startHeld(t, "-o", "json", "--jobs", "2", dir)
+				l.middle(t, 5)
+				pids := l.workers(t)
+				if frozen {
+					pids = l.freeze(t)
+				}
+				l.signal(t, s)
+				if frozen && s != syscall.SIGKILL { // which also ends what is stopped
+					l.signal(t, syscall.SIGCONT)
+				}
+				l.end(t)
+				requireGone(t, pids)
+			})
+		}
+	}
+	t.Run("a reader that wants no more", func(t *testing.T) {
+		sh := `"$@" | head -n 2`
+		r := run(t, disktest.Tool(t, "sh"), "-c", sh, "sh", builtPath, "scan", "-o", "json", "--jobs", "2", dir)
+		require.Zero(t, r.code, r.stderr)
+		disktest.WaitFor(t, "the end of the workers", func() bool {
+			return exec.Command("pgrep", "-f", "^trueup-worker .*"+filepath.Base(dir)).Run() != nil
+		})
+	})
+}
 
 // A signal ends the scan with a report of the images so far; --since reuses their rows.
 func TestScanInterrupted(t *testing.T) {
@@ -78,48 +197,27 @@ func interruptedScan(t *testing.T, dir, format string) (report string) {
 func TestScanInterruptedReports(t *testing.T) {
 	t.Parallel()
 	dir := manyDisks(t, 5*someDisks)
-	for format, check := range map[string]func(t *testing.T, text string){
-		"text": func(t *testing.T, text string) {
-			t.Helper()
-			require.Regexp(t, `(?m)^Interrupted after [\d,]+ (of [\d,]+ )?images?: this is incomplete\.$`, text)
-		},
-		"json": func(t *testing.T, text string) {
-			t.Helper()
-			s := readScan(t, result{stdout: text, code: 143})
-			require.False(t, s.sum.Complete)
-		},
-		"csv": func(t *testing.T, text string) {
-			t.Helper()
-			rows, err := csv.NewReader(strings.NewReader(text)).ReadAll()
-			require.NoError(t, err)
-			require.Greater(t, len(rows), 1)
-		},
-		"junit": func(t *testing.T, text string) {
-			t.Helper()
-			var suites struct {
-				Suites []struct {
-					Cases []struct {
-						Class string    `xml:"classname,attr"`
-						Error *struct{} `xml:"error"`
-					} `xml:"testcase"`
-				} `xml:"testsuite"`
-			}
-			require.NoError(t, xml.Unmarshal([]byte(text), &suites))
-			cut := 0
-			for _, c := range suites.Suites[0].Cases {
-				if c.Class == "trueup scan" && c.Error != nil {
-					cut++
-				}
-			}
-			require.Equal(t, 1, cut, "a case says that the run was interrupted")
-		},
-		"prometheus": func(t *testing.T, text string) {
-			t.Helper()
-			require.Regexp(t, `(?m)^trueup_last_run_complete\{.*\} 0$`, text)
-			require.Regexp(t, `(?m)^trueup_last_run_exit_code\{.*\} 143$`, text)
-		},
+	for format, says := range map[string]string{
+		"text":       `(?m)^Interrupted after [\d,]+ (of [\d,]+ )?images?: this is incomplete\.$`,
+		"json":       `"event":"summary","complete":false`,
+		"csv":        `(?m)^[^,\n]*,.*disk-\d+\.raw`,
+		"junit":      `<testcase[^>]* classname="trueup scan"[^>]*>\s*<error`,
+		"prometheus": `(?ms)^trueup_last_run_complete\{[^\n]*\} 0$.*^trueup_last_run_exit_code\{[^\n]*\} 143$`,
 	} {
-		t.Run(format, func(t *testing.T) { check(t, interruptedScan(t, dir, format)) })
+		t.Run(format, func(t *testing.T) {
+			text := interruptedScan(t, dir, format)
+			require.Regexp(t, says, text)
+			switch format { // which readers of the format can read
+			case "json":
+				readScan(t, result{stdout: text, code: 128 + int(syscall.SIGTERM)})
+			case "csv":
+				_, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+				require.NoError(t, err)
+			case "junit":
+				require.NoError(t, xml.Unmarshal([]byte(text), new(any)))
+				require.Len(t, regexp.MustCompile(says).FindAllString(text, -1), 1)
+			}
+		})
 	}
 }
 
@@ -136,4 +234,32 @@ func TestScanSecondSignal(t *testing.T) {
 	l.signal(t, syscall.SIGTERM)
 	disktest.WaitClosed(t, "the end of the scan", l.ended)
 	require.Equal(t, 128+int(syscall.SIGTERM), l.end(t).code)
+}
+
+// TestScanSinceIsEnded ends scans that would replace the results which they take over: those stay.
+func TestScanSinceIsEnded(t *testing.T) {
+	t.Parallel()
+	dir, last := manyDisks(t, 5*someDisks), filepath.Join(t.TempDir(), "last.ndjson")
+	scan(t, append(since(last), filepath.Join(dir, "folder-00"))...)
+	before := disktest.ReadFile(t, last)
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		l := startScan(t, append(since(last), "-o", "json", "--jobs", "2", dir)...)
+		disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers(t)) > 50 })
+		l.freeze(t)
+		l.signal(t, s)
+		if s != syscall.SIGKILL { // which ends a frozen process, too
+			l.signal(t, syscall.SIGCONT)
+		}
+		r := l.end(t)
+		require.Equal(t, 128+int(s), r.code, r.stderr)
+		require.Equal(t, before, disktest.ReadFile(t, last), s)
+		if s == syscall.SIGTERM {
+			require.Contains(t, r.stderr, "interrupted: "+last+" stays as the earlier scan has written it")
+			require.Equal(t, []string{"last.ndjson"}, folderNames(t, filepath.Dir(last)))
+		}
+	}
+	whole := scan(t, append(since(last), dir)...)
+	require.Equal(t, []string{"last.ndjson"}, folderNames(t, filepath.Dir(last)), "what was killed left nothing")
+	require.Len(t, whole.rows, 5*someDisks)
+	require.Positive(t, whole.sum.Changes.Same)
 }

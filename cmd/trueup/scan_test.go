@@ -1,234 +1,165 @@
 package main
 
 import (
-	"bufio"
-	"encoding/base64"
-	"encoding/json"
+	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest/forge"
-	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
-	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
-	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest"
 )
 
-// scanRow is what these tests look at of a row.
-type scanRow struct {
-	Event     string        `json:"event"`
-	Path      string        `json:"path"`
-	PathBytes string        `json:"path_base64"`
-	State     string        `json:"state"`
-	Format    string        `json:"format"`
-	Verdict   string        `json:"verdict"`
-	Disks     []scanDisk    `json:"disks"`
-	Findings  []jsonFinding `json:"findings"`
-	Files     []struct {
-		Name string `json:"name"`
-	} `json:"files"`
-	Error *struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	} `json:"error"`
-}
+// manyEnv makes TestScanOfManyFiles look at so many files.
+const manyEnv = "TRUEUP_MANY_FILES"
 
-type scanDisk struct {
-	Member     string          `json:"member"`
-	Verdict    string          `json:"verdict"`
-	Depth      string          `json:"depth"`
-	Findings   []jsonFinding   `json:"findings"`
-	Partitions json.RawMessage `json:"partitions"`
-	Advice     json.RawMessage `json:"advice"`
-	Fix        *struct {
-		OldSize  int64         `json:"old_size_bytes"`
-		NewSize  int64         `json:"new_size_bytes"`
-		Moves    []jsonMove    `json:"moves"`
-		Refusals []jsonFinding `json:"refusals"`
-	} `json:"fix"`
-	Error     *struct{ Code string } `json:"error"`
-	Unplanned *struct{ Code string } `json:"unplanned"`
-}
-
-type scanSummary struct {
-	Complete   bool `json:"complete"`
-	Images     int  `json:"images"`
-	Skipped    int  `json:"skipped_files"`
-	Unreadable []struct {
-		Path  string                `json:"path"`
-		Error struct{ Code string } `json:"error"`
-	} `json:"unreadable"`
-	ExitCode int `json:"exit_code"`
-}
-
-// name is the path as bytes.
-func (r *scanRow) name() string {
-	if b, err := base64.StdEncoding.DecodeString(r.PathBytes); err == nil && len(b) > 0 {
-		return string(b)
+// TestScanOfManyFiles holds the memory of a scan to a bound that does not grow with the files of a folder that are no
+// images.
+func TestScanOfManyFiles(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("makes many files")
 	}
-	return r.Path
-}
-
-// String is the row in a few words: state, verdict or error, and why a copy is refused.
-func (r *scanRow) String() string {
-	s := r.State
-	if r.Verdict != "" {
-		s += " " + r.Verdict
+	n := 20_000
+	if disktest.Exhaustive {
+		n = 100_000
 	}
-	if r.Error != nil {
-		s += " " + r.Error.Code
-	}
-	var refused []string
-	for _, d := range r.Disks {
-		if d.Fix != nil {
-			for _, f := range d.Fix.Refusals {
-				refused = append(refused, f.Code)
-			}
-		}
-	}
-	if len(refused) > 0 {
-		s += ", refused: " + strings.Join(refused, " ")
-	}
-	return s
-}
-
-// scanJSON runs a scan in a folder, as a user who stands there.
-func scanJSON(t testing.TB, dir string, args ...string) (rows []*scanRow, sum scanSummary) {
-	t.Helper()
-	out, errs, code := scanRun(t, dir, args...)
-	rows, sum = linesOfScan(t, strings.NewReader(out))
-	// --since tells of images that are there no more.
-	rows = slices.DeleteFunc(rows, func(r *scanRow) bool { return r.State == "gone" })
-	require.Equal(t, sum.ExitCode, code, errs)
-	require.Len(t, rows, sum.Images)
-	require.True(t, sum.Complete)
-	return rows, sum
-}
-
-// scanRun is what a scan prints, and its exit code.
-func scanRun(t testing.TB, dir string, args ...string) (stdout, stderr string, code int) {
-	t.Helper()
-	cmd := exec.Command(builtPath, append([]string{"scan", "-o", "json"}, args...)...)
-	cmd.Dir = dir
-	r, _ := end(t, cmd)
-	require.GreaterOrEqual(t, r.code, 0, r.stderr)
-	return r.stdout + reportOf(t, args), r.stderr, r.code
-}
-
-func linesOfScan(t testing.TB, out io.Reader) (rows []*scanRow, sum scanSummary) {
-	t.Helper()
-	ended := false
-	for lines := bufio.NewReader(out); ; {
-		line, err := lines.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			require.True(t, ended, "the last line is the summary")
-			return rows, sum
-		}
+	if text := os.Getenv(manyEnv); text != "" {
+		var err error
+		n, err = strconv.Atoi(text)
 		require.NoError(t, err)
-		require.False(t, ended, "the last line is the summary")
-		var r scanRow
-		require.NoError(t, json.Unmarshal(line, &r), "%s", line)
-		if r.Event == "image" {
-			rows = append(rows, &r)
-			continue
+	}
+	dir := t.TempDir()
+	for i := range n {
+		f, err := os.Create(filepath.Join(dir, fmt.Sprintf("a-file-that-is-no-image-%07d.txt", i)))
+		require.NoError(t, err)
+		if i%10 == 0 {
+			_, err = f.WriteString("text")
 		}
-		require.Equal(t, "summary", r.Event, "%s", line)
-		require.NoError(t, json.Unmarshal(line, &sum))
-		ended = true
+		require.NoError(t, errors.Join(err, f.Close()))
 	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "disk"), offDisk(), 0o644))
+	m := launched(t, [][]string{{"scan", "-o", "json", dir}})[0]
+	s := readRows(t, string(m.Stdout))
+	require.Len(t, s.rows, 1)
+	require.Equal(t, n, s.sum.Skipped)
+	t.Logf("%d files: %d MiB, %v", n, m.RSS>>20, m.CPU)
+	require.LessOrEqual(t, m.RSS, int64(maxRSS))
+	require.Less(t, m.CPU, time.Duration(n)*time.Millisecond/2)
 }
 
-// rowsOf maps paths to rows in words. Two rows of one path are an error.
-func rowsOf(t testing.TB, rows []*scanRow) map[string]string {
-	t.Helper()
-	out := map[string]string{}
-	for _, r := range rows {
-		require.NotContains(t, out, r.name())
-		out[r.name()] = r.String()
+func TestScanFilesFromManyNames(t *testing.T) {
+	t.Parallel()
+	dir := manyDisks(t, 200)
+	var list strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&list, "%s/folder-%02d/disk-%03d.raw\n", dir, i/10, i)
 	}
-	return out
+	file := filepath.Join(t.TempDir(), "list")
+	require.NoError(t, os.WriteFile(file, []byte(list.String()), 0o644))
+	// Its lines are those of other tests, and their schema takes long.
+	m := launched(t, [][]string{{"scan", "-o", "json", "--files-from", file}})[0]
+	require.Less(t, m.CPU, 20*time.Second, "a second, when each name is looked at once")
+	require.Equal(t, 1, m.Code)
+	r := result{stdout: string(m.Stdout)}
+	require.Equal(t, 10_001, strings.Count(r.stdout, "\n"))
+	require.Equal(t, 200, strings.Count(r.stdout, `"state":"judged"`))
+	require.Equal(t, 9800, strings.Count(r.stdout, `"message":"no such file or directory; check the path"`))
 }
 
-// shelf is a folder that a test fills.
-type shelf struct {
-	testing.TB
-	dir string
-}
-
-func newShelf(t testing.TB) *shelf {
-	t.Helper()
-	return &shelf{t, t.TempDir()}
-}
-
-func (s *shelf) path(name string) string { return filepath.Join(s.dir, name) }
-
-// put writes a file, and the folders above it.
-func (s *shelf) put(name string, content []byte) {
-	s.Helper()
-	require.NoError(s, os.MkdirAll(filepath.Dir(s.path(name)), 0o755))
-	forge.Bytes(content).Write(s, s.path(name))
-}
-
-// requireRows scans and compares what came of it.
-func (s *shelf) requireRows(want map[string]string, args ...string) scanSummary {
-	s.Helper()
-	rows, sum := scanJSON(s, s.dir, args...)
-	require.Equal(s, want, rowsOf(s, rows))
-	return sum
-}
-
-// scanDiskSectors is the size of the disks of these tests.
-const scanDiskSectors = 8192
-
-// offDisk is a disk whose one partition, an NTFS, starts at LBA 63; evenDisk one where it starts at LBA 128.
-func offDisk() forge.Bytes  { return diskFrom(63) }
-func evenDisk() forge.Bytes { return diskFrom(128) }
-
-func diskFrom(lba int64) forge.Bytes {
-	f := tableforge.NewMBR(scanDiskSectors, tableforge.Slot{Type: 7, Start: uint32(lba), Sectors: 6000})
-	fsforge.PutNTFS(f, lba, 6000)
-	return f
-}
-
-// flatText is a descriptor of flat extents that hold offDisk in turn.
-func flatText(create string, names ...string) []byte {
-	var lines []string
-	for _, n := range names {
-		lines = append(lines, fmt.Sprintf(`RW %d FLAT %q 0`, scanDiskSectors/len(names), n))
+// TestReportOfManyRows has more rows than fit into the memory that a report may take.
+func TestReportOfManyRows(t *testing.T) {
+	t.Parallel()
+	s := scan(t, manyDisks(t, 1))
+	row, sum, _ := strings.Cut(strings.TrimSuffix(s.stdout, "\n"), "\n")
+	const n = 8000
+	for _, of := range []string{"images", "misaligned"} {
+		sum = strings.Replace(sum, `"`+of+`":1,`, fmt.Sprintf(`"%s":%d,`, of, n), 1)
 	}
-	return []byte(vmdkforge.Descriptor(create, lines...))
+	var text strings.Builder
+	for k := range n {
+		text.WriteString(strings.ReplaceAll(row, "disk-000", fmt.Sprintf("disk-%d", k)) + "\n")
+	}
+	size := text.Len()
+	lines := hostFile(t, text.String()+sum+"\n")
+	m := launched(t, [][]string{{"report", "-o", "csv", "host=a", lines}})[0]
+	require.Equal(t, 3, m.Code, "%s", m.Stderr)
+	require.Equal(t, n+1, bytes.Count(m.Stdout, []byte("\n")))
+	require.Less(t, m.RSS, int64(64<<20), "of %d bytes of rows", size)
 }
 
-// viewText is a descriptor that shows evenDisk: its first sectors in the head, and the rest of offDisk 65 sectors
-// later.
-func viewText(head, source string) []byte {
-	const own = 136
-	return []byte(vmdkforge.Descriptor("twoGbMaxExtentFlat", fmt.Sprintf(`RW %d FLAT %q 0`, own, head),
-		fmt.Sprintf(`RW %d FLAT %q %d`, scanDiskSectors-own, source, own-65)))
+// TestScanOfADevice compares a device that shows a file with the file.
+func TestScanOfADevice(t *testing.T) {
+	t.Parallel()
+	device := disktest.LoopDevice(t, smallDisk(t, filepath.Join(t.TempDir(), "disk.img"), trackSectors))
+	require.Equal(t, "judged misaligned", wordsOf(scan(t, device).rows[device]))
 }
 
-// ovfFor is an OVF of disks; those that are only files of it come after them.
-func ovfFor(disks []string, files ...string) []byte {
-	var refs, list strings.Builder
-	for i, name := range slices.Concat(disks, files) {
-		fmt.Fprintf(&refs, `<File ovf:href=%q ovf:id="file%d"/>`, name, i)
-		if i < len(disks) {
-			fmt.Fprintf(&list,
-				`<Disk ovf:capacity="%d" ovf:diskId="disk%d" ovf:fileRef="file%d"
-					ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html"/>`,
-				scanDiskSectors*sectorSize, i, i)
+// TestScanOfAFileThatGrows requires that what was written meanwhile is no verdict.
+func TestScanOfAFileThatGrows(t *testing.T) {
+	t.Parallel()
+	path := smallDisk(t, filepath.Join(t.TempDir(), "disk.img"), trackSectors)
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	stop, stopped := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				stopped <- nil
+				return
+			default:
+			}
+			if _, err := f.Write(make([]byte, sectorSize)); err != nil {
+				stopped <- err
+				return
+			}
+			time.Sleep(20 * time.Microsecond) // or it would fill the disk
 		}
+	}()
+	disktest.WaitFor(t, "a scan that has seen the growth", func() bool {
+		return wordsOf(scan(t, filepath.Dir(path)).rows[path]) == "failed changed"
+	})
+	close(stop)
+	require.NoError(t, <-stopped)
+	require.Equal(t, "judged misaligned", wordsOf(scan(t, path).rows[path]))
+}
+
+// TestAction runs what the action for workflows runs, as a workflow would.
+func TestAction(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	dir, temp := manyDisks(t, 2), t.TempDir()
+	run := func(failOn string) (outputs map[string]string) {
+		kept := filepath.Join(t.TempDir(), "output")
+		cmd := exec.Command("bash", filepath.Join(root, "scripts/action.sh"))
+		cmd.Env = append(os.Environ(), "ACTION="+root, "PATHS="+dir+"\n", "FAIL_ON="+failOn, "RUNNER_TEMP="+temp,
+			"GITHUB_OUTPUT="+kept)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		outputs = map[string]string{}
+		for line := range strings.Lines(string(disktest.ReadFile(t, kept))) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			outputs[key] = value
+		}
+		return outputs
 	}
-	return fmt.Appendf(nil,
-		`<?xml version="1.0"?>
-		<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
-		<References>%s</References><DiskSection><Info>d</Info>%s</DiskSection></Envelope>`, &refs, &list)
+	for failOn, want := range map[string][2]string{"": {"3", "2"}, "never": {"0", "0"}} {
+		out := run(failOn)
+		require.Equal(t, want[0], out["exit-code"])
+		require.Equal(t, []string{"junit.xml", "report.html", "report.txt", "results.ndjson"},
+			folderNames(t, out["folder"]))
+		require.Contains(t, string(disktest.ReadFile(t, filepath.Join(out["folder"], "junit.xml"))),
+			`tests="2" failures="`+want[1]+`"`)
+	}
+	require.Equal(t, map[string]string{"exit-code": "64"}, run("nonsense"))
 }

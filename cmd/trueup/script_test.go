@@ -23,6 +23,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -55,6 +56,10 @@ var scriptCommands = map[string]func(s *script, args []string){
 	"tool":    (*script).tool,
 	"wrong":   (*script).wrong,
 	"put":     (*script).put,
+	"kinds":   (*script).kinds,
+	"rows":    (*script).rows,
+	"read":    (*script).read,
+	"agrees":  func(s *script, args []string) { sameAsInspect(s.t, s.MkAbs("."), args...) },
 }
 
 // TestScripts runs testdata/script; CONTRIBUTING.md lists the commands.
@@ -381,6 +386,55 @@ func (s *script) same(args []string) {
 		}
 		require.Equal(s.t, s.kept[dir], hashFolder(s.t, s.MkAbs(dir)), dir)
 	}
+}
+
+// kinds DIR: a folder with images of all kinds, newEveryKind.
+func (s *script) kinds(args []string) {
+	if len(args) != 1 {
+		s.Fatalf("usage: kinds DIR")
+	}
+	disktest.Run(s.t, "cp", "-a", newEveryKind(s.t).dir, s.place(args[0]))
+}
+
+// rows FILE: the last scan has the rows of the lines of FILE, each a path and wordsOf. Paths that are no text are
+// quoted.
+func (s *script) rows(args []string) {
+	if len(args) != 1 {
+		s.Fatalf("usage: rows FILE")
+	}
+	var got []string
+	for path, i := range s.scanned() {
+		if quoted := strconv.Quote(path); quoted != `"`+path+`"` {
+			path = quoted
+		}
+		got = append(got, path+": "+wordsOf(i))
+	}
+	s.equal(strings.FieldsFunc(s.ReadFile(args[0]), func(r rune) bool { return r == '\n' }), got)
+}
+
+// read [PATH…]: the last scan has read something of these images and of no others.
+func (s *script) read(args []string) {
+	var got []string
+	for path, i := range s.scanned() {
+		if i.Read > 0 {
+			got = append(got, path)
+		}
+	}
+	s.equal(args, got)
+}
+
+// equal compares lists whose order says nothing.
+func (s *script) equal(want, got []string) {
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(want, got) {
+		s.Fatalf("it is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// scanned returns the rows that the last scan printed.
+func (s *script) scanned() map[string]*results.Image {
+	return readRows(s.t, s.ReadFile("stdout")).rows
 }
 
 // tool NAME…: the script needs outside programs; it is skipped or fails without them as any test is.

@@ -76,7 +76,7 @@ func places(us []results.Unreadable) (out []string) {
 // user.
 func TestFolderThatCannotBeEntered(t *testing.T) {
 	if os.Getuid() == 0 {
-		t.Skip("root can look into all folders; TestScanOfUnreadableFolders runs as nobody")
+		t.Skip("root can look into all folders; TestScripts/scan_unreadable gives up its rights")
 	}
 	disktest.OnUnix(t, "modes of files")
 	tr := newTrial(t)
