@@ -393,7 +393,9 @@ func (s *script) kinds(args []string) {
 	if len(args) != 1 {
 		s.Fatalf("usage: kinds DIR")
 	}
-	disktest.Run(s.t, "cp", "-a", newEveryKind(s.t).dir, s.place(args[0]))
+	dir := s.place(args[0])
+	disktest.Run(s.t, "cp", "-a", newEveryKind(s.t).dir, dir)
+	disktest.Run(s.t, "find", dir, "-type", "f", "-exec", "sync", "{}", "+") // so that allocated bytes stay as they are
 }
 
 // rows FILE: the last scan has the rows of the lines of FILE, each a path and wordsOf. Paths that are no text are

@@ -24,7 +24,7 @@ var limitCalls = []string{"context.WithTimeout", "context.WithDeadline", "time.A
 
 // clockAllowed are the calls that synchronise and assert nothing, each with its reason.
 var clockAllowed = map[string]string{
-	"cmd/trueup/scan_walk_test.go time.Sleep":   "a writer that is not to fill the disk",
+	"cmd/trueup/scan_test.go time.Sleep":        "a writer that is not to fill the disk",
 	"cmd/trueup/device_dest_test.go time.Since": "the same, on a device",
 	"cmd/trueup/kill_test.go time.Since": "what is usual, to spread kills over it; a kill that misses " +
 		"is repeated",
