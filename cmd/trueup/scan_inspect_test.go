@@ -202,7 +202,8 @@ func TestScanOfDamagedImages(t *testing.T) {
 	random := rand.New(rand.NewPCG(37, 1))
 	for _, f := range scannedFormats {
 		sound := t.TempDir()
-		disktest.Run(t, "qemu-img", append(append([]string{"convert"}, f.args...), raw, filepath.Join(sound, f.name))...)
+		convert := append(append([]string{"convert"}, f.args...), raw, filepath.Join(sound, f.name))
+		disktest.Run(t, "qemu-img", convert...)
 		for n := range each {
 			to := filepath.Join(dir, fmt.Sprintf("%s %02d", f.name, n))
 			require.NoError(t, os.CopyFS(to, os.DirFS(sound)))

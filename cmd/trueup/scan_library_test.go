@@ -329,18 +329,19 @@ func TestScanLibrary(t *testing.T) {
 			sums[verdict]++
 		}
 	}
-	require.Equal(t, sums, map[string]int{
+	require.Equal(t, map[string]int{
 		"images": s.sum.Images, "judged": s.sum.Aligned + s.sum.Below + s.sum.Misaligned + s.sum.Nothing,
 		"aligned": s.sum.Aligned, "below_boundary": s.sum.Below, "misaligned": s.sum.Misaligned,
 		"nothing_to_judge": s.sum.Nothing, "failed": s.sum.Failed, "orphan": s.sum.Orphans,
-	})
+	}, sums)
 }
 
 // of makes a line of the record of a row. It takes over what the record leaves open.
 func (e expectedImage) of(i *results.Image) expectedImage {
 	got := e
 	got.State, got.Format, got.Subformat = string(i.State), i.Format, i.Subformat
-	got.Verdict, got.Parents, got.Disks = string(i.Verdict), append(e.Parents[:0:0], i.Parents...), e.Disks[:0:0]
+	got.Verdict, got.Parents, got.Disks = string(i.Verdict), e.Parents[:0:0], e.Disks[:0:0]
+	got.Parents = append(got.Parents, i.Parents...)
 	if filepath.Base(i.Path) == filepath.Base(e.Path) { // else it has the other name of its inode
 		got.Files = e.Files[:0:0]
 		for _, f := range i.Files {
@@ -362,7 +363,9 @@ func (d expectedDisk) of(is *results.Disk) expectedDisk {
 		got.Volume = volumeOf(is.Volume)
 	}
 	for n, p := range is.Partitions {
-		part := expectedPartition{Number: p.Number, Kind: p.Kind, Start: p.Start, Size: p.Size, Verdict: string(p.Verdict)}
+		part := expectedPartition{
+			Number: p.Number, Kind: p.Kind, Start: p.Start, Size: p.Size, Verdict: string(p.Verdict),
+		}
 		if open := &d.Partitions[min(n, len(d.Partitions)-1)]; open.FileSystem == nil || open.Kind == "extended" {
 			part.FileSystem, part.Label = open.FileSystem, open.Label
 		} else {
