@@ -88,7 +88,12 @@ func TestScripts(t *testing.T) {
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", bin+string(filepath.ListSeparator)+env.Getenv("PATH"))
-			env.Setenv("BIN", bin) // the folder of trueup alone
+			env.Setenv("BIN", bin)                                                  // the folder of trueup alone
+			for _, name := range []string{"TRUEUP_MUTANT", "TRUEUP_MUTANT_TRACE"} { // of internal/disktest/mutants
+				if value, set := os.LookupEnv(name); set {
+					env.Setenv(name, value)
+				}
+			}
 			env.Values[scriptKey{}] = &script{t: env.T().(testing.TB), kept: map[string]map[string]string{}}
 			return nil
 		},

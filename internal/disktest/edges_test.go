@@ -259,7 +259,8 @@ var edges = map[string][]string{
 	"internal/disktest/boottest": {
 		"internal/boot", "internal/layout", "internal/disktest", "internal/table", "internal/volume/identify",
 	},
-	"internal/disktest/mutants": nil, // a program of its own: it builds and runs the tests of others
+	"internal/disktest/outcome": {"internal/disktest"}, // for the texts of skipped tests
+	"internal/disktest/mutants": nil,                   // a program of its own: it builds and runs the tests of others
 }
 
 type listed struct {

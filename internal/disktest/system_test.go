@@ -34,6 +34,7 @@ var (
 		"fleet/work",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
 		"internal/disktest/pagetest", "internal/disktest/oddfs", "internal/disktest/mutants", "internal/disktest/hostile",
+		"internal/disktest/outcome",
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli",

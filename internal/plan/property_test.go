@@ -89,6 +89,11 @@ func TestPartitionsOfTheResult(t *testing.T) {
 				moved[was.slot+1])
 			require.Equal(t, (to-was.start)*sector, moved[was.slot+1].Delta())
 		}
+		if p.plan.Size != p.plan.OldSize {
+			last := p.plan.Pieces[len(p.plan.Pieces)-1].Dest().End()
+			require.Greater(t, last, p.plan.OldSize, "the disk grows only when it must")
+			require.Less(t, p.plan.Size-last, int64(mib), "and to the next MiB at most")
+		}
 	})
 }
 

@@ -32,8 +32,7 @@ var (
 	pipeTests    = suite{"internal/realign", ""}
 	processTests = suite{
 		"cmd/trueup",
-		"^Test(AlignPackage|CallsOfAnAlignFail|DestOn|Digests|EveryOperation|Force|Order|Partial|Places|" +
-			"Publication|TwoRuns)",
+		"^Test(CallsOfAnAlignFail|DestOn|EveryOperation|Force|Order|Partial|Places|Publication|Scripts|TwoRuns)",
 	}
 	diskTests = []suite{{"internal/layout", ""}, planTests, pipeTests}
 	bootTests = []suite{
@@ -46,7 +45,7 @@ var (
 	fileTests = []suite{imageTests, storeTests, pipeTests, processTests}
 	// Tests of the program that change a disk where it is, with those that kill it.
 	placeTests = suite{
-		"cmd/trueup", "^Test(CallsOfAMove|Descriptor|DiskBrought|InPlace|Journal|KeepNone|Killed|Move|Replace)",
+		"cmd/trueup", "^Test(CallsOfAMove|Descriptor|DiskBrought|InPlace|Journal|KeepNone|Killed|Move|Replace|Scripts)",
 	}
 	spaceTests = suite{"cmd/trueup", "^TestSkipFree"}
 )

@@ -145,7 +145,9 @@ func (c *collector) endPackage(pkg test, e event) {
 		}
 		delete(c.output, t)
 	}
-	fmt.Fprint(c.out, strings.TrimPrefix(strings.Join(c.output[pkg], ""), "PASS\n"))
+	if e.Action != "skip" { // without tests
+		fmt.Fprint(c.out, strings.TrimPrefix(strings.Join(c.output[pkg], ""), "PASS\n"))
+	}
 	if e.FailedBuild != "" {
 		fmt.Fprintf(c.out, "FAIL\t%s [build failed]\n", pkg.pkg)
 	}

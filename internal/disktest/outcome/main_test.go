@@ -29,6 +29,8 @@ const stream = `{"Action":"start","Package":"m/a"}
 {"Action":"fail","Package":"m/a","Elapsed":0.1}
 {"Action":"build-output","ImportPath":"m/b","Output":"b.go:1:1: expected 'package'\n"}
 {"Action":"fail","Package":"m/b","FailedBuild":"m/b"}
+{"Action":"output","Package":"m/c","Output":"?   \tm/c\t[no test files]\n"}
+{"Action":"skip","Package":"m/c"}
 not of JSON
 `
 
