@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // TestAlignRealDisks is the main job from end to end, on disks that other programs made, in every format, checked by
@@ -180,4 +182,44 @@ func folderNames(t testing.TB, dir string) []string {
 		names[0], names[1] = names[1], names[0]
 	}
 	return names
+}
+
+// TestFreeBSDMoves moves a FreeBSD whose disklabel counts from its partition: nothing in it changes, and libblkid finds
+// its slices. A Solaris is refused.
+func TestFreeBSDMoves(t *testing.T) {
+	t.Parallel()
+	const sectors = 6000
+	dir := t.TempDir()
+	source, dest := filepath.Join(dir, "source.raw"), filepath.Join(dir, "dest.raw")
+	disk := tableforge.NewMBR(8192, tableforge.Slot{Type: 0xa5, Start: trackSectors, Sectors: sectors})
+	tableforge.PutDisklabel(disk, (trackSectors+1)*sectorSize, tableforge.Slice{Start: 16, Sectors: 4000, Type: 7},
+		tableforge.Slice{Start: 4016, Sectors: 1000, Type: 1}, tableforge.Slice{Sectors: sectors})
+	disk.Write(t, source)
+	require.Zero(t, trueup(t, "align", source, dest).code)
+	require.Equal(t, readAt(t, source, trackSectors*sectorSize, sectors*sectorSize),
+		readAt(t, dest, 1<<20, sectors*sectorSize))
+	require.Equal(t, slicesOf(t, source, trackSectors), slicesOf(t, dest, 2048))
+
+	disk = tableforge.NewMBR(8192, tableforge.Slot{Type: 0xbf, Start: trackSectors, Sectors: sectors})
+	tableforge.PutVTOC(disk, trackSectors, tableforge.Slice{Start: 16, Sectors: 4000, Type: 2},
+		tableforge.Slice{Start: 4016, Sectors: 1000, Type: 3})
+	solaris := filepath.Join(dir, "solaris.raw")
+	disk.Write(t, solaris)
+	require.Equal(t, 4, trueup(t, "align", solaris, filepath.Join(dir, "refused.raw")).code)
+}
+
+// slicesOf lists the partition that starts at an LBA and its slices, as libblkid finds them: LBA from the start of the
+// partition, sectors and type.
+func slicesOf(t *testing.T, path string, start int64) []string {
+	t.Helper()
+	var out []string
+	for line := range strings.Lines(disktest.Output(t, "partx", "-rgo", "START,SECTORS,TYPE", path)) {
+		var at, sectors int64
+		var kind string
+		_, err := fmt.Sscan(line, &at, &sectors, &kind)
+		require.NoError(t, err)
+		out = append(out, fmt.Sprint(at-start, sectors, kind))
+	}
+	require.Len(t, out, 3, "the partition and two slices")
+	return out
 }

@@ -90,7 +90,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	for _, path := range documents {
 		text := disktest.ReadFile(t, path)
 		for _, n := range testName.FindAllStringSubmatch(string(text), -1) {
-			require.Contains(t, tests, n[1], path)
+			require.True(t, tests[n[1]], "%s: %s", path, n[1])
 			if n[1] == "TestScripts" && n[2] != "" {
 				require.FileExists(t, filepath.Join("testdata/script", n[2]+".txtar"), path)
 			}
@@ -134,7 +134,7 @@ func TestMatrixOfGuestsIsFull(t *testing.T) {
 	}
 }
 
-// testsOf lists the tests, fuzz targets and scripts of the tree.
+// testsOf lists the tests and fuzz targets of the tree.
 func testsOf(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9]+)\([a-z]+ \*testing\.[TF]\)`)
@@ -143,9 +143,6 @@ func testsOf(t *testing.T, root string) map[string]bool {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry,
 			err error,
 		) error {
-			if filepath.Ext(path) == ".txtar" {
-				tests[filepath.Base(path)] = true
-			}
 			if err != nil || !strings.HasSuffix(path, "_test.go") {
 				return err
 			}
