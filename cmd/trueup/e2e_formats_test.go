@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -115,35 +113,4 @@ func extract(t testing.TB, raw string, off, size int64) string {
 		fmt.Sprintf("skip=%d", off), fmt.Sprintf("count=%d", size), "status=none")
 	require.NoError(t, os.Truncate(part, size)) // dd leaves a hole at the end off
 	return part
-}
-
-// Where a sparse VMDK keeps its descriptor, in sectors. Virtual Disk Format 5.0, "Hosted Sparse Extent Header".
-const (
-	descriptorOffsetAt = 28
-	descriptorSizeAt   = 36
-)
-
-// readDescriptor returns the descriptor's text without the zeros behind it.
-func readDescriptor(t testing.TB, f diskFormat, path string) string {
-	t.Helper()
-	if f != formatSparse {
-		data := disktest.ReadFile(t, path)
-		return string(bytes.TrimRight(data, "\x00"))
-	}
-	off, size := embeddedDescriptor(t, path)
-	data := readAt(t, path, off, size)
-	text, _, _ := bytes.Cut(data, []byte{0})
-	return string(text)
-}
-
-// embeddedDescriptor is where a sparse VMDK has its descriptor, in bytes.
-func embeddedDescriptor(t testing.TB, path string) (off, size int64) {
-	t.Helper()
-	header := readAt(t, path, 0, sectorSize)
-	require.Equal(t, "KDMV", string(header[:4]))
-	off = int64(binary.LittleEndian.Uint64(header[descriptorOffsetAt:])) * sectorSize
-	size = int64(binary.LittleEndian.Uint64(header[descriptorSizeAt:])) * sectorSize
-	require.Positive(t, off)
-	require.Positive(t, size)
-	return off, size
 }

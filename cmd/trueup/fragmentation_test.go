@@ -78,7 +78,7 @@ func TestFragmentationInLVM(t *testing.T) {
 	text = strings.Replace(text, "start_extent = 0\nextent_count = 16", "start_extent = 0\nextent_count = 128", 1)
 	path := poolImage(0x8e, 64<<20, func(v forge.Bytes) {
 		poolforge.PutLVM(v, text, 512)
-		v.Put(384*512+8*extent, readAll(t, ext))
+		v.Put(384*512+8*extent, disktest.ReadFile(t, ext))
 	})(t, t.TempDir())
 	answer := trueupJSON[jsonFragmentation](t, 3, "inspect", "--fragmentation", path)
 	require.NotEmpty(t, answer.Fragmentation)

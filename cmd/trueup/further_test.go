@@ -25,7 +25,8 @@ func TestServeFurtherFolders(t *testing.T) {
 		at("top.qcow2"))
 	disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", "-o", "subformat=monolithicFlat", raw, at("disk.vmdk"))
 	require.NoError(t, os.Rename(at("disk-flat.vmdk"), at("lib/disk-flat.vmdk")))
-	text := strings.Replace(string(readAll(t, at("disk.vmdk"))), `"disk-flat.vmdk"`, `"lib/disk-flat.vmdk"`, 1)
+	text := string(disktest.ReadFile(t, at("disk.vmdk")))
+	text = strings.Replace(text, `"disk-flat.vmdk"`, `"lib/disk-flat.vmdk"`, 1)
 	require.NoError(t, os.WriteFile(at("disk.vmdk"), []byte(text), 0o644))
 	for _, top := range []string{"top.qcow2", "disk.vmdk"} {
 		serving(t, "--allow-folder", lib, "--require-sandbox", "--as-is", at(top)).requireServes(t, raw)

@@ -63,15 +63,16 @@ func runHostile(t *testing.T, r hostile.Row) {
 	for i, end := range ends {
 		require.Equal(t, hostileExits[r.End][i/2], end.code, "%q: %s", runs[i], end.stderr)
 		requireClean(t, end.stdout, end.stderr)
-		if wantsJSON(runs[i]) {
+		switch {
+		case wantsJSON(runs[i]):
 			f := parseFailure(t, end)
 			require.Equal(t, end.code == 1 || end.code == 4, f.Error != nil, end.stdout)
 			if f.Error != nil {
 				require.Equal(t, r.Code, f.Error.Code, f.Error.Message)
 			}
-		} else if end.code == 1 || end.code == 4 {
+		case end.code == 1 || end.code == 4:
 			requireErrorLine(t, path, r.Says, end.stderr)
-		} else if end.code == 3 {
+		case end.code == 3:
 			require.Empty(t, end.stderr)
 		}
 	}
@@ -207,12 +208,6 @@ func sparseImage(change func(v *vmdkforge.Sparse)) func(testing.TB, string) stri
 		change(v)
 		return writeForged("disk.vmdk", v.Bytes)(t, dir)
 	}
-}
-
-// filler is n bytes of comments, in lines of 1 KiB.
-func filler(n int) string {
-	line := "#" + strings.Repeat("x", 1022) + "\n"
-	return strings.Repeat("#", n%1024) + "\n" + strings.Repeat(line, n/1024)[:n/1024*1024-1]
 }
 
 // poolImage is a disk with one partition at LBA 63 that put fills. Offsets of put count from the partition.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -100,29 +99,4 @@ func TestManyHostileHives(t *testing.T) {
 	ends := measure(t, []string{"inspect", path}, []string{"plan", path})
 	require.Equal(t, 3, ends[0].code, ends[0].stderr)
 	require.Equal(t, 4, ends[1].code, ends[1].stderr)
-}
-
-// bootsFrom is a disk with a partition that Windows boots from, with these files of the host.
-func bootsFrom(t testing.TB, kind string, files map[string]string) []byte {
-	t.Helper()
-	const sectors = 40_000
-	d := windowsDisk{signature: windowsSignature, sectors: sectors + 2000, volumes: []windowsVolume{
-		{number: 1, kind: kind, typ: "7", start: 63, sectors: sectors, loads: "BOOTMGR", files: files},
-	}}
-	path := d.make(t)
-	raw := disktest.ReadFile(t, path)
-	require.NoError(t, os.Remove(path))
-	return raw
-}
-
-// withChange is a copy of a disk with one change.
-func withChange(raw []byte, change func(forge.Bytes)) func(testing.TB, string) string {
-	return func(t testing.TB, dir string) string {
-		t.Helper()
-		f := forge.Bytes(bytes.Clone(raw))
-		change(f)
-		path := filepath.Join(dir, "disk.raw")
-		require.NoError(t, os.WriteFile(path, f, 0o600))
-		return path
-	}
 }

@@ -136,34 +136,3 @@ func unpack(t testing.TB, path string) (dir string, list []string) {
 	disktest.Run(t, "tar", "-C", dir, "-xf", path)
 	return dir, strings.Split(strings.TrimSpace(disktest.Output(t, "tar", "--full-time", "-tvf", path)), "\n")
 }
-
-// requireManifest has sha256sum and its like, or Go's own hash, agree with each line of the manifest.
-func requireManifest(t testing.TB, dir, name string) {
-	t.Helper()
-	text := disktest.ReadFile(t, filepath.Join(dir, name))
-	require.Equal(t, 4, strings.Count(string(text), "\n"))
-	for line := range strings.Lines(string(text)) {
-		algorithm, rest, _ := strings.Cut(strings.TrimSpace(line), "(")
-		file, digest, found := strings.Cut(rest, ")= ")
-		require.True(t, found, line)
-		sum := strings.Fields(disktest.Output(t, strings.ToLower(algorithm)+"sum", filepath.Join(dir, file)))
-		require.Equal(t, sum[0], digest, line)
-	}
-}
-
-type jsonPackageAlign struct {
-	jsonHead
-	Disks    []jsonAlign   `json:"disks"`
-	Moved    int           `json:"moved"`
-	Dropped  []string      `json:"dropped_members"`
-	Written  bool          `json:"written"`
-	Files    []string      `json:"files"`
-	Findings []jsonFinding `json:"findings"`
-}
-
-type jsonPackageVerify struct {
-	jsonHead
-	Equal       bool         `json:"equal"`
-	Disks       []jsonVerify `json:"disks"`
-	Differences []string     `json:"differences"`
-}

@@ -33,8 +33,8 @@ var (
 		"fleet/engine", "fleet/fleetcmd", "fleet/queue", "fleet/web",
 		"fleet/work",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
-		"internal/disktest/pagetest", "internal/disktest/oddfs", "internal/disktest/mutants", "internal/disktest/hostile",
-		"internal/disktest/outcome",
+		"internal/disktest/pagetest", "internal/disktest/oddfs", "internal/disktest/mutants",
+		"internal/disktest/hostile", "internal/disktest/outcome",
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli",

@@ -158,8 +158,8 @@ func TestFilesInAllowedFolders(t *testing.T) {
 	}
 }
 
-// The parent of a differencing VHD or VHDX is found by the last name of its path in the folder that the user allows, and
-// by its identity. The child shows its own bytes where it has them.
+// The parent of a differencing VHD or VHDX is found in the folder that the user allows, by the last name of its path
+// and by its identity. The child shows its own bytes where it has them.
 func TestParentsOfVHDInAllowedFolders(t *testing.T) {
 	t.Parallel()
 	below := imagetest.Noise(50, 4*mib)

@@ -283,8 +283,8 @@ func TestHeadOfALargeImage(t *testing.T) {
 	}
 }
 
-// Every finding of grade error counts: a malformed image is an error of its own, the first one for inspect and scan, and
-// damage of the image keeps unknown content from being accepted. The others are reasons against a copy, which refuses
+// Every finding of grade error counts: a malformed image is an error of its own, the first one for inspect and scan;
+// damage of the image keeps unknown content from being accepted; the others are reasons against a copy, which refuses
 // for them.
 func TestErrorsCount(t *testing.T) {
 	t.Parallel()
@@ -293,6 +293,7 @@ func TestErrorsCount(t *testing.T) {
 	blank := &layout.Layout{Volume: &volume.Volume{Kind: volume.Unknown}, Blank: true, Boot: &boot.Result{}}
 	unknown := &layout.Layout{Volume: &volume.Volume{Kind: volume.Unknown}, Boot: &boot.Result{}}
 	known := &layout.Layout{Table: &table.Table{}, Boot: &boot.Result{}}
+	bad := ondisk.ErrFormat
 	for name, c := range map[string]struct {
 		issue  ondisk.Issue
 		layout *layout.Layout
@@ -300,16 +301,16 @@ func TestErrorsCount(t *testing.T) {
 		lacks  error
 	}{
 		"a note":                 {ondisk.Issue{Effect: ondisk.Note}, unknown, false, nil},
-		"a warning":              {ondisk.Issue{Effect: ondisk.Warn, Err: ondisk.ErrFormat}, unknown, false, nil},
+		"a warning":              {ondisk.Issue{Effect: ondisk.Warn, Err: bad}, unknown, false, nil},
 		"may not boot":           {ondisk.Issue{Effect: ondisk.Unbootable}, unknown, false, nil},
-		"a malformed volume":     {ondisk.Issue{Effect: ondisk.BadVolume, Err: ondisk.ErrFormat}, unknown, true, nil},
-		"broken":                 {ondisk.Issue{Effect: ondisk.Broken, Err: ondisk.ErrFormat}, unknown, true, ondisk.ErrFormat},
+		"a malformed volume":     {ondisk.Issue{Effect: ondisk.BadVolume, Err: bad}, unknown, true, nil},
+		"broken":                 {ondisk.Issue{Effect: ondisk.Broken, Err: bad}, unknown, true, bad},
 		"in use":                 {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrBusy}, unknown, false, nil},
 		"refused":                {ondisk.Issue{Effect: ondisk.Refuse}, unknown, false, nil},
-		"damaged":                {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrFormat}, unknown, false, ErrUnknown},
+		"damaged":                {ondisk.Issue{Effect: ondisk.Refuse, Err: bad}, unknown, false, ErrUnknown},
 		"an unfinished copy":     {ondisk.Issue{Effect: ondisk.Refuse, Err: unfinished}, unknown, false, ErrUnknown},
 		"unfinished, of nothing": {ondisk.Issue{Effect: ondisk.Refuse, Err: unfinished}, blank, false, nil},
-		"damaged, and judged":    {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrFormat}, known, false, nil},
+		"damaged, and judged":    {ondisk.Issue{Effect: ondisk.Refuse, Err: bad}, known, false, nil},
 	} {
 		s := &Source{Image: img, Layout: c.layout, Damage: []ondisk.Issue{c.issue}}
 		require.Equal(t, c.broken, Broken(align.Relevant(s.Damage, nil)) != nil, name)

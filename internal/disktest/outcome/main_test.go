@@ -18,9 +18,9 @@ const stream = `{"Action":"start","Package":"m/a"}
 {"Action":"output","Package":"m/a","Test":"TestTool/x","Output":"    tool.go:50: the program sgdisk is missing\n"}
 {"Action":"output","Package":"m/a","Test":"TestTool/x","Output":"--- SKIP: TestTool/x (0.00s)\n"}
 {"Action":"skip","Package":"m/a","Test":"TestTool/x"}
-{"Action":"output","Package":"m/a","Test":"TestGuest/dos","Output":"    tool.go:44: guestfish runs in make test-all\n"}
+{"Action":"output","Package":"m/a","Test":"TestGuest/dos","Output":"    tool.go:4: guestfish runs in make test-all\n"}
 {"Action":"skip","Package":"m/a","Test":"TestGuest/dos"}
-{"Action":"output","Package":"m/a","Test":"TestGuest/linux","Output":"    tool.go:44: guestfish runs in make test-all\n"}
+{"Action":"output","Package":"m/a","Test":"TestGuest/linux","Output":"    tool.go:4: guestfish runs in make test-all\n"}
 {"Action":"skip","Package":"m/a","Test":"TestGuest/linux"}
 {"Action":"output","Package":"m/a","Test":"TestBad","Output":"    a_test.go:7: 2 is not 3\n"}
 {"Action":"fail","Package":"m/a","Test":"TestBad"}
