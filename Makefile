@@ -118,7 +118,7 @@ tools: ## install the Debian packages that the tests call (as root; else say whi
 	scripts/install-tools.sh
 
 # What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
-RACED := align cli disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox self sys trial verify
+RACED := align cli disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox self sys verify
 RACED_FLEET := engine queue web work
 # What of them has nothing to race, and computes much or has another program compute: it runs without the detector.
 COMPUTES := ^Test(Differential|LargeCopyPassesTheMemory|PageInChromium|LivePage|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
@@ -131,7 +131,7 @@ UNRACED := Corpus|Hostile|Huge|ByQemuImg|TheSame|OptimizedGrains|Deterministic|T
 
 # Go's test cache sees no outside tool, and no file outside of the module: disktest reads this variable for both, so that
 # a result is kept until a package of the machine, the corpus, the kernel or the user changes.
-MACHINE = $(shell { id -u; uname -r; cat /var/lib/dpkg/status; find ../shared/corpus -type f -printf '%p %s %T@\n'; } 2>/dev/null | sha256sum)
+MACHINE = $(shell { id -u; uname -r; cat /var/lib/dpkg/status || :; find /usr/local/lib/trueup-tests ../shared/corpus -type f -printf '%p %s %T@\n'; } 2>/dev/null | sha256sum)
 RUN ?=
 # The packages that have the test of RUN.
 PACKAGES ?= $(if $(RUN),$(addprefix ./,$(sort $(dir $(shell grep -rlE --include='*_test.go' '^func ($(firstword $(subst /, ,$(RUN))))' cmd internal)))),./...)
@@ -143,13 +143,16 @@ test: export TRUEUP_MACHINE = $(MACHINE)
 test: export GOFLAGS += -ldflags=-w
 test: export GOGC ?= 400
 test: ## the tests, but for guests, browsers and races; RUN=TestName for one. A test whose tool is missing is skipped
-	@mkdir -p .cache
+	@mkdir -p .cache $(if $(RUN),,&& rm -f .cache/later)
 	@$(GO) run ./internal/disktest/outcome $(if $(RUN),,-later .cache/later) -- $(GO) test -json -vet=off -timeout 10h \
 		-parallel 3 $(if $(CI),-count=1) $(if $(RUN),-run '$(RUN)') $(PACKAGES)
 
 .PHONY: test-all
 test-all: export REQUIRE_TOOLS = 1
-test-all: tools test test-further ## every test, with all tools (as root): guests, browsers, libguestfs, races, fleet, other systems
+test-all: tools ## every test, with all tools (as root): guests, browsers, libguestfs, races, fleet, other systems
+
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-further
 
 # What test leaves out. The two run side by side, since either leaves processors idle.
 .PHONY: test-further test-machines test-race
@@ -165,6 +168,7 @@ test-machines: boots
 test-race: export GOGC ?= 400
 test-race:
 	$(GO) test -vet=off -count=1 -race -p 1 -timeout 10h -skip '$(COMPUTES)|$(SOURCES)' $(RACED:%=./internal/%) $(RACED_FLEET:%=./fleet/%)
+	TRUEUP_TESTS=all $(GO) test -vet=off -count=1 -race -p 1 -timeout 10h ./internal/trial
 	TRUEUP_TESTS=all $(GO) test -vet=off -count=1 -p 1 -timeout 10h -run '$(COMPUTES)' ./fleet/web
 	$(GO) test -vet=off -count=1 -p 1 -timeout 10h $(filter-out $(addprefix %/fleet/,$(RACED_FLEET)),$(shell $(GO) list ./fleet/...))
 

@@ -58,6 +58,7 @@ func HasCorpus(t testing.TB) bool {
 // corpusPath returns ../shared/corpus, seen from the module root.
 func corpusPath(t testing.TB) string {
 	t.Helper()
+	ofThisMachine()
 	return filepath.Join(filepath.Dir(moduleRoot(t)), "shared", "corpus")
 }
 

@@ -15,6 +15,7 @@ const leakPatience = time.Minute
 
 // LeakTestMain runs the tests of a package, fails if goroutines are left behind, and ends the process.
 func LeakTestMain(m *testing.M) {
+	ofThisMachine()
 	code := m.Run()
 	left := goroutines()
 	for began := time.Now(); code == 0 && len(left) > 0; left = goroutines() {

@@ -14,6 +14,7 @@ func Python(t testing.TB) string {
 // PythonFile is a file of one of these packages.
 func PythonFile(t testing.TB, name string) string {
 	t.Helper()
+	ofThisMachine()
 	pattern := "/usr/local/lib/trueup-tests/python/lib/python3*/site-packages/" + name
 	found, _ := filepath.Glob(pattern) // the only error is of the pattern
 	if len(found) == 0 {

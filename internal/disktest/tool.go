@@ -25,6 +25,13 @@ var machines = []string{"qemu-system-x86_64", "guestfish", "chromium"}
 // AllTests reports whether tests that start machines run, as make test-all wants it.
 func AllTests() bool { return Exhaustive || os.Getenv("TRUEUP_TESTS") == "all" }
 
+// ofThisMachine keeps Go's test cache from taking a result of another machine, of other tools, or of a share of the
+// cases, for that of a test.
+func ofThisMachine() {
+	os.Getenv("TRUEUP_MACHINE")
+	os.Getenv("TRUEUP_EXHAUSTIVE") // a package variable reads it before the cache does
+}
+
 // The ends of the reasons for which tests are skipped.
 const (
 	Missing = " is missing"
@@ -37,7 +44,7 @@ const (
 // paths of Windows.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
-	os.Getenv("TRUEUP_MACHINE") // Go's test cache takes no result of another machine or of other versions of tools
+	ofThisMachine()
 	if slices.Contains(machines, name) && !AllTests() {
 		t.Skip(name + Later)
 	}
@@ -60,6 +67,7 @@ func Tool(t testing.TB, name string) string {
 // is absent the rule is that of Tool.
 func DataFile(t testing.TB, path string) string {
 	t.Helper()
+	ofThisMachine()
 	if _, err := os.Stat(path); err != nil {
 		missing(t, path)
 	}

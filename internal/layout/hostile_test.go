@@ -1,6 +1,8 @@
 package layout_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,6 +32,20 @@ func TestHostileDisks(t *testing.T) {
 	hostile.Check(t, hostile.Pools(), issuesOf)
 	hostile.Check(t, hostile.OneGoodGPT(), issuesOf)
 	hostile.Check(t, hostile.OddGPTs(), issuesOf)
+	for _, r := range hostile.OneGoodGPT() {
+		code := "gpt-backup"
+		switch {
+		case strings.Contains(r.Name, "alternate"):
+			code = "gpt-alternate"
+		case strings.Contains(r.Name, "primary"):
+			code = "gpt-primary"
+		}
+		issues, err := issuesOf(t, r.Write(t, t.TempDir()), "")
+		require.NoError(t, err)
+		require.True(t, slices.ContainsFunc(issues, func(i ondisk.Issue) bool {
+			return i.Code == code && r.Found(i.Text)
+		}), "%s: no %s in %v", r.Name, code, issues)
+	}
 	for _, r := range append(hostile.Volumes(), hostile.Pools()...) {
 		if r.Kind != "" {
 			l := read(t, disktest.ReadFile(t, r.Write(t, t.TempDir())))

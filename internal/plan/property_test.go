@@ -17,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // planned is a disk, its plan, and the bytes of the result.
@@ -89,10 +90,11 @@ func TestPartitionsOfTheResult(t *testing.T) {
 				moved[was.slot+1])
 			require.Equal(t, (to-was.start)*sector, moved[was.slot+1].Delta())
 		}
+		require.EqualValues(t, len(p.bytes), p.plan.OldSize)
 		if p.plan.Size != p.plan.OldSize {
 			last := p.plan.Pieces[len(p.plan.Pieces)-1].Dest().End()
 			require.Greater(t, last, p.plan.OldSize, "the disk grows only when it must")
-			require.Less(t, p.plan.Size-last, int64(mib), "and to the next MiB at most")
+			require.Equal(t, units.AlignUp(last, mib), p.plan.Size, "and to the next MiB")
 		}
 	})
 }

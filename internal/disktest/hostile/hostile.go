@@ -113,6 +113,9 @@ func (r Row) require(t *testing.T, issues []ondisk.Issue, err error) {
 		return
 	}
 	require.NoError(t, err)
+	for _, i := range issues {
+		require.True(t, r.End != Sound || i.Effect <= ondisk.BadVolume, i.Text)
+	}
 	effects := map[End][]ondisk.Effect{
 		Broken: {ondisk.BadVolume, ondisk.Broken}, Kept: {ondisk.Unbootable, ondisk.Refuse},
 		Sound: {ondisk.Note, ondisk.Warn, ondisk.BadVolume},

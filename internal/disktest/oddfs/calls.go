@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -32,87 +31,65 @@ func (j *Journal) eachFails(byName bool, run func(fails bool)) {
 	defer j.Restart(0)
 	j.Restart(0)
 	run(false)
+	all := append(append([]string{""}, j.Done()...), "")
 	seen := map[string]bool{}
 	named := ""
-	all := slices.Clone(j.done)
-	for i, c := range all {
-		if byName && strings.Contains(c.op, " ") {
-			named = c.op
+	for i := 1; i < len(all)-1; i++ {
+		if byName && strings.Contains(all[i], " ") {
+			named = all[i]
 		}
-		around := strings.Join([]string{named, neighbour(all[:i], -1), c.of(), neighbour(all[i+1:], 1)}, ", ")
-		if c.op == "opendir" {
+		around := strings.Join([]string{named, all[i-1], all[i], all[i+1]}, ", ")
+		if all[i] == "opendir" {
 			around += fmt.Sprint(", ", i)
 		}
 		if !seen[around] && disktest.Share(around) {
 			seen[around] = true
-			j.restart(0, c)
+			j.Restart(i)
 			run(true)
 		}
 	}
-}
-
-// asLikes are the operations that the kernel makes as it likes.
-var asLikes = []string{"lookup", "getattr", "flush"}
-
-// neighbour returns the first operation, or the last one if by is negative, that the kernel does not make as it likes.
-func neighbour(all []call, by int) string {
-	if by < 0 {
-		all = slices.Clone(all)
-		slices.Reverse(all)
-	}
-	for _, c := range all {
-		if !slices.Contains(asLikes, kindOf(c.op)) {
-			return c.op
-		}
-	}
-	return ""
 }
 
 // Failed returns the operation that failed since the last start, empty when none did.
 func (j *Journal) Failed() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.failed.op
+	if j.fail == 0 || len(j.done) < j.fail {
+		return ""
+	}
+	return j.done[j.fail-1]
 }
 
 // Ignored notes that the failure of the last start had no effect. Calls that the kernel makes as it likes, and closing
 // a file, are not noted.
 func (j *Journal) Ignored() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if kind := kindOf(j.failed.op); kind == "" || slices.Contains(asLikes, kind) {
+	kind, _, _ := strings.Cut(j.Failed(), " ")
+	if slices.Contains([]string{"", "lookup", "getattr", "flush"}, kind) {
 		return
 	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	nth := 0
+	for _, op := range j.done[:j.fail] {
+		if strings.HasPrefix(op, kind) {
+			nth++
+		}
+	}
 	if j.ignored == nil {
-		j.ignored = map[string]bool{}
+		j.ignored = map[string]map[int]bool{}
 	}
-	j.ignored[fmt.Sprintf("%s #%d", j.failed.of(), j.failed.nth)] = true
+	if j.ignored[kind] == nil {
+		j.ignored[kind] = map[int]bool{}
+	}
+	j.ignored[kind][nth] = true
 }
 
-// RequireNoticed requires that no more calls fail without an effect than a test has as known: so many of a kind
-// ("open"), or of a kind on the files of a pattern ("open vm.*").
-func (j *Journal) RequireNoticed(t testing.TB, known map[string]int) {
+// RequireNoticed requires that no more calls of a kind fail without an effect than a test knows of.
+func (j *Journal) RequireNoticed(t testing.TB, most map[string]int) {
 	t.Helper()
-	left := maps.Clone(known)
-	var tooMany []string
-	for _, c := range slices.Sorted(maps.Keys(j.ignored)) {
-		of, _, _ := strings.Cut(c, " #")
-		key := knownAs(of, known)
-		if left[key]--; left[key] < 0 {
-			tooMany = append(tooMany, c)
-		}
-	}
+	tooMany := maps.Clone(j.ignored)
+	maps.DeleteFunc(tooMany, func(kind string, calls map[int]bool) bool { return len(calls) <= most[kind] })
 	require.Empty(t, tooMany, "calls that fail without an effect")
-}
-
-// knownAs returns the kind or the pattern that matches an operation, empty if none does.
-func knownAs(of string, known map[string]int) string {
-	for pattern := range known {
-		if ok, _ := path.Match(pattern, of); ok || pattern == kindOf(of) {
-			return pattern
-		}
-	}
-	return ""
 }
 
 // answersEnv makes a test the process that answers.

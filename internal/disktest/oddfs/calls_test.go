@@ -2,7 +2,6 @@ package oddfs
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,33 +16,15 @@ type quiet struct {
 func (q *quiet) Errorf(format string, args ...any) { q.said += fmt.Sprintf(format, args...) }
 func (*quiet) FailNow()                            {}
 
-// All calls whose failure nothing has noticed are named at once, but for those that a test knows of.
-func TestRequireNoticedNamesAllCalls(t *testing.T) {
-	j := &Journal{ignored: map[string]bool{
-		"link a": true, "read a #1": true, "read b #2": true, "unlink dir/a #1": true, "unlink dir/a #3": true,
+// All kinds of calls whose failure nothing has noticed are named at once, but for those that a test knows of.
+func TestRequireNoticedNamesAllKinds(t *testing.T) {
+	j := &Journal{ignored: map[string]map[int]bool{
+		"link": {1: true}, "read": {2: true}, "unlink": {1: true, 3: true}, "write": {4: true, 7: true},
 	}}
 	q := &quiet{TB: t}
-	j.RequireNoticed(q, map[string]int{"read": 2, "unlink dir/*": 1})
-	require.Contains(t, q.said, "[link a unlink dir/a #3]\n")
+	j.RequireNoticed(q, map[string]int{"read": 1, "unlink": 1, "write": 2})
+	require.Contains(t, q.said, "was map[link:map[1:true] unlink:map[1:true 3:true]]\n")
 	q.said = ""
-	j.RequireNoticed(q, map[string]int{"link": 1, "read ?": 2, "unlink dir/a": 2})
+	j.RequireNoticed(q, map[string]int{"link": 1, "read": 1, "unlink": 2, "write": 2})
 	require.Empty(t, q.said)
-}
-
-// A call fails by its file and its number there, whatever others come between.
-func TestCallsFailByTheirFile(t *testing.T) {
-	j := &Journal{}
-	for _, others := range []int{0, 3} {
-		j.restart(0, call{"read", "a", 2})
-		for range others {
-			require.Zero(t, j.note("read", "", "b"))
-			require.Zero(t, j.note("lookup", "a", ""))
-		}
-		require.Zero(t, j.note("read", "", "a"))
-		require.Equal(t, syscall.EIO, j.note("read", "", "a"))
-		require.Zero(t, j.note("read", "", "a"))
-		require.Equal(t, "read", j.Failed())
-		j.Ignored()
-	}
-	require.Equal(t, map[string]bool{"read a #2": true}, j.ignored)
 }

@@ -23,20 +23,11 @@ type file struct {
 	f    *os.File
 	s    *server
 	ino  uint64
-	name string                          // when it was opened
 	read atomic.Pointer[syscall.Flock_t] // the last lock for reading
-	// failed is the last transfer, if it failed.
-	failed atomic.Pointer[transfer]
-}
-
-// transfer is a read or a write.
-type transfer struct {
-	op  string
-	off int64
 }
 
 // newFile is an open file of the server.
-func newFile(f *os.File, name string, s *server) (*file, syscall.Errno) {
+func newFile(f *os.File, s *server) (*file, syscall.Errno) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
 		return nil, fs.ToErrno(err)
@@ -49,7 +40,7 @@ func newFile(f *os.File, name string, s *server) (*file, syscall.Errno) {
 	}
 	s.opens[st.Ino]++
 	s.Journal.opened(1)
-	return &file{LoopbackFile: fs.NewLoopbackFileFromOS(f), f: f, s: s, ino: st.Ino, name: name}, 0
+	return &file{LoopbackFile: fs.NewLoopbackFileFromOS(f), f: f, s: s, ino: st.Ino}, 0
 }
 
 // Release is the end of the last descriptor.
@@ -78,23 +69,9 @@ func (f *file) barred(kind int16, off int64, n int) bool {
 	return f.s.Mandatory && unix.FcntlFlock(f.f.Fd(), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
 }
 
-// begin is the error with which a transfer ends before it was carried out. Of a long one, which the kernel cuts, a
-// program is told what was carried out in front of the part that failed, and goes on from there: that fails as well.
-func (f *file) begin(op string, off int64) syscall.Errno {
-	now := transfer{op, off}
-	errno := f.s.begin(op, "", f.name)
-	switch last := f.failed.Swap(nil); {
-	case errno != 0 && errno != syscall.EINTR:
-		f.failed.Store(&now)
-	case errno == 0 && last != nil && *last == now:
-		return syscall.EIO
-	}
-	return errno
-}
-
 // Read reads.
 func (f *file) Read(_ context.Context, p []byte, off int64) (fuse.ReadResult, syscall.Errno) {
-	if errno := f.begin("read", off); errno != 0 {
+	if errno := f.s.begin("read", ""); errno != 0 {
 		return nil, errno
 	}
 	if f.barred(unix.F_RDLCK, off, len(p)) {
@@ -115,7 +92,7 @@ func (f *file) Write(ctx context.Context, p []byte, off int64) (uint32, syscall.
 	if f.s.Wrote != nil {
 		f.s.Wrote(f.ino, processOf(ctx))
 	}
-	if errno := f.begin("write", off); errno != 0 {
+	if errno := f.s.begin("write", ""); errno != 0 {
 		return 0, errno
 	}
 	if f.barred(unix.F_WRLCK, off, len(p)) {
@@ -138,18 +115,18 @@ func processOf(ctx context.Context) (pid int) {
 
 // Flush is what close(2) waits for.
 func (f *file) Flush(ctx context.Context) syscall.Errno {
-	if errno := f.s.begin("flush", "", f.name); errno != 0 {
+	if errno := f.s.begin("flush", ""); errno != 0 {
 		return errno
 	}
 	return f.LoopbackFile.Flush(ctx)
 }
 
 // Fsync has nothing to do: the file behind is to outlive programs, and no loss of power.
-func (f *file) Fsync(context.Context, uint32) syscall.Errno { return f.s.begin("fsync", "", f.name) }
+func (f *file) Fsync(context.Context, uint32) syscall.Errno { return f.s.begin("fsync", "") }
 
 // Setlk takes or releases a lock.
 func (f *file) Setlk(_ context.Context, _ uint64, lk *fuse.FileLock, flags uint32) syscall.Errno {
-	if errno := f.s.begin("lock", "", f.name); errno != 0 {
+	if errno := f.s.begin("lock", ""); errno != 0 {
 		return errno
 	}
 	var l syscall.Flock_t

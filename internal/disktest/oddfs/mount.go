@@ -103,8 +103,8 @@ type server struct {
 }
 
 // begin is the error with which an operation ends before it was carried out, 0 for none.
-func (s *server) begin(op, name, file string) syscall.Errno {
-	if errno := s.Journal.note(op, name, file); errno != 0 {
+func (s *server) begin(op, name string) syscall.Errno {
+	if errno := s.Journal.note(op, name); errno != 0 {
 		return errno
 	}
 	for _, key := range []string{op, op + " " + name} {

@@ -25,9 +25,6 @@ func (n *node) WrapChild(_ context.Context, child fs.InodeEmbedder) fs.InodeEmbe
 	return n.s.node(child.(*fs.LoopbackNode).RootData)
 }
 
-// name is the path of the node in the mounted folder, empty for that one.
-func (n *node) name() string { return n.EmbeddedInode().Path(nil) }
-
 // behind is the path of the node in the folder that is shown.
 func (n *node) behind() string {
 	path := n.RootData.Path
@@ -58,7 +55,7 @@ func (n *node) here(name string) string { return n.s.spelled(n.behind(), name) }
 
 // Lookup finds a name.
 func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	if errno := n.s.begin("lookup", name, ""); errno != 0 {
+	if errno := n.s.begin("lookup", name); errno != 0 {
 		return nil, errno
 	}
 	return n.LoopbackNode.Lookup(ctx, n.here(name), out)
@@ -66,7 +63,7 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 
 // Getattr looks at the file behind, whatever its name was when it was opened.
 func (n *node) Getattr(ctx context.Context, f fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	if errno := n.s.begin("getattr", "", n.name()); errno != 0 {
+	if errno := n.s.begin("getattr", ""); errno != 0 {
 		return errno
 	}
 	if x, ok := f.(*file); ok {
@@ -86,7 +83,7 @@ func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn,
 	if _, ok := in.GetMode(); ok {
 		op = "chmod"
 	}
-	if errno := n.s.begin(op, "", n.name()); errno != 0 {
+	if errno := n.s.begin(op, ""); errno != 0 {
 		return errno
 	}
 	if size, ok := in.GetSize(); ok && n.s.Capacity > 0 {
@@ -102,14 +99,14 @@ func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn,
 
 // Open opens a file. Its bytes are not kept by the kernel: every call comes here.
 func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	if errno := n.s.begin("open", "", n.name()); errno != 0 {
+	if errno := n.s.begin("open", ""); errno != 0 {
 		return nil, 0, errno
 	}
 	f, err := os.OpenFile(n.behind(), int(flags)&^(syscall.O_APPEND|syscall.O_CREAT|syscall.O_EXCL), 0)
 	if err != nil {
 		return nil, 0, fs.ToErrno(err)
 	}
-	h, errno := newFile(f, n.name(), n.s)
+	h, errno := newFile(f, n.s)
 	return h, fuse.FOPEN_DIRECT_IO, errno
 }
 
@@ -117,7 +114,7 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (
 	*fs.Inode, fs.FileHandle, uint32, syscall.Errno,
 ) {
-	if errno := n.s.begin("create", name, ""); errno != 0 {
+	if errno := n.s.begin("create", name); errno != 0 {
 		return nil, nil, 0, errno
 	}
 	if found := n.here(name); found != name && flags&syscall.O_EXCL != 0 {
@@ -132,7 +129,7 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	if err != nil {
 		return nil, nil, 0, fs.ToErrno(err)
 	}
-	own, errno := newFile(f, filepath.Join(n.name(), name), n.s)
+	own, errno := newFile(f, n.s)
 	return child, own, fuse.FOPEN_DIRECT_IO, errno
 }
 
@@ -145,7 +142,7 @@ func (n *node) Tmpfile(context.Context, uint32, uint32, *fuse.EntryOut) (
 
 // Unlink removes a name.
 func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
-	if errno := n.s.begin("unlink", name, ""); errno != 0 {
+	if errno := n.s.begin("unlink", name); errno != 0 {
 		return errno
 	}
 	return n.s.end("unlink", name, n.LoopbackNode.Unlink(ctx, n.here(name)))
@@ -155,7 +152,7 @@ func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
 func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, out *fuse.EntryOut) (
 	*fs.Inode, syscall.Errno,
 ) {
-	if errno := n.s.begin("link", name, ""); errno != 0 {
+	if errno := n.s.begin("link", name); errno != 0 {
 		return nil, errno
 	}
 	if n.here(name) != name {
@@ -177,7 +174,7 @@ func (n *node) Rename(
 	if flags != 0 {
 		op = "rename2"
 	}
-	if errno := n.s.begin(op, newName, ""); errno != 0 {
+	if errno := n.s.begin(op, newName); errno != 0 {
 		return errno
 	}
 	return n.s.end(op, newName, n.LoopbackNode.Rename(ctx, n.here(name), to, n.here(newName), flags))
@@ -185,7 +182,7 @@ func (n *node) Rename(
 
 // Statfs returns the free space.
 func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
-	if errno := n.s.begin("statfs", "", n.name()); errno != 0 {
+	if errno := n.s.begin("statfs", ""); errno != 0 {
 		return errno
 	}
 	errno := n.LoopbackNode.Statfs(ctx, out)
@@ -214,21 +211,20 @@ func (n *node) taken() (blocks uint64) {
 
 // OpendirHandle opens a folder.
 func (n *node) OpendirHandle(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	if errno := n.s.begin("opendir", "", n.name()); errno != 0 {
+	if errno := n.s.begin("opendir", ""); errno != 0 {
 		return nil, 0, errno
 	}
 	h, f, errno := n.LoopbackNode.OpendirHandle(ctx, flags)
 	if errno != 0 {
 		return nil, 0, errno
 	}
-	return &folder{FileHandle: h, s: n.s, name: n.name()}, f, 0
+	return &folder{FileHandle: h, s: n.s}, f, 0
 }
 
 // folder is an open folder.
 type folder struct {
 	fs.FileHandle
 	s    *server
-	name string
 	read bool // at least in part
 }
 
@@ -236,7 +232,7 @@ type folder struct {
 func (f *folder) Readdirent(ctx context.Context) (*fuse.DirEntry, syscall.Errno) {
 	if !f.read {
 		f.read = true
-		if errno := f.s.begin("readdir", "", f.name); errno != 0 {
+		if errno := f.s.begin("readdir", ""); errno != 0 {
 			return nil, errno
 		}
 	}
@@ -249,6 +245,4 @@ func (f *folder) Releasedir(ctx context.Context, flags uint32) {
 }
 
 // Fsyncdir has nothing to do: see Fsync of a file.
-func (f *folder) Fsyncdir(context.Context, uint32) syscall.Errno {
-	return f.s.begin("fsyncdir", "", f.name)
-}
+func (f *folder) Fsyncdir(context.Context, uint32) syscall.Errno { return f.s.begin("fsyncdir", "") }

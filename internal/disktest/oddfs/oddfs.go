@@ -61,49 +61,32 @@ type Journal struct {
 	Errno syscall.Errno // of the operation that fails; 0: EIO
 
 	mu      sync.Mutex
-	fail    int  // number of the operation that fails
-	failing call // that fails, whatever its number; without a file: of any
-	failed  call // that has failed
-	done    []call
-	counts  map[call]int // by operation and file, and by operation
-	killAt  int          // among the operations that change something
+	fail    int
+	failing string // operation that fails once, whatever its number
+	before  int    // operations with the same text that do not fail, in front of it
+	done    []string
+	killAt  int // among the operations that change something
 	kill    func()
 	changes int
-	open    int // descriptors
-	ignored map[string]bool
-}
-
-// call is an operation. The kernel has lookups and attributes answered as it likes, and goroutines overtake each other:
-// file and nth, the number among the operations of this kind on this file, are the same in each run.
-type call struct {
-	op   string // kind, and the name that it has as an argument
-	file string // path of its file, or that name
-	nth  int    // from 1
-}
-
-// of is the operation with its file.
-func (c call) of() string { return kindOf(c.op) + " " + c.file }
-
-func kindOf(op string) string {
-	kind, _, _ := strings.Cut(op, " ")
-	return kind
+	open    int                     // descriptors
+	ignored map[string]map[int]bool // calls of a kind, by their numbers
 }
 
 // Restart empties the journal. The operation with the number fail, counted from 1, will fail; 0: none.
-func (j *Journal) Restart(fail int) { j.restart(fail, call{}) }
+func (j *Journal) Restart(fail int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.fail, j.failing, j.before, j.done, j.killAt, j.changes = fail, "", 0, nil, 0, 0
+}
 
 // RestartFailing empties the journal. The operation with this text and the number nth among these, counted from 1,
 // fails, wherever it comes: the kernel has lookups and attributes answered as it likes, so that numbers among all
 // differ between runs of a busy machine.
 func (j *Journal) RestartFailing(operation string, nth int) {
-	j.restart(0, call{op: operation, nth: nth})
-}
-
-func (j *Journal) restart(fail int, failing call) {
+	j.Restart(0)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.fail, j.failing, j.failed, j.done, j.counts = fail, failing, call{}, nil, map[call]int{}
-	j.killAt, j.changes = 0, 0
+	j.failing, j.before = operation, nth-1
 }
 
 // KillAt empties the journal. Before the operation with the number at, counted from 1 among those that change
@@ -118,7 +101,8 @@ func (j *Journal) KillAt(at int, kill func()) {
 // Changes are the operations since the last start that change something.
 func (j *Journal) Changes() []string {
 	return slices.DeleteFunc(j.Done(), func(op string) bool {
-		return !slices.Contains(changing, kindOf(op))
+		kind, _, _ := strings.Cut(op, " ")
+		return !slices.Contains(changing, kind)
 	})
 }
 
@@ -143,11 +127,7 @@ func (j *Journal) opened(n int) {
 func (j *Journal) Done() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var done []string
-	for _, c := range j.done {
-		done = append(done, c.op)
-	}
-	return done
+	return slices.Clone(j.done)
 }
 
 // changing are the operations that change something. A lock is one: others meet it.
@@ -156,21 +136,13 @@ var changing = []string{
 }
 
 // note adds an operation, and returns its error: 0 if it is carried out.
-func (j *Journal) note(op, name, file string) syscall.Errno {
+func (j *Journal) note(op, name string) syscall.Errno {
 	if j == nil {
 		return 0
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	c := call{op: strings.TrimSpace(op + " " + name), file: cmp.Or(name, file, ".")}
-	anyFile := call{op: c.op}
-	if j.counts == nil {
-		j.counts = map[call]int{}
-	}
-	j.counts[anyFile]++
-	j.counts[c]++
-	anyFile.nth, c.nth = j.counts[anyFile], j.counts[c]
-	j.done = append(j.done, c)
+	j.done = append(j.done, strings.TrimSpace(op+" "+name))
 	if slices.Contains(changing, op) {
 		j.changes++
 		if j.killAt > 0 && j.changes == j.killAt {
@@ -180,8 +152,13 @@ func (j *Journal) note(op, name, file string) syscall.Errno {
 			return syscall.EIO
 		}
 	}
-	if len(j.done) == j.fail || c == j.failing || anyFile == j.failing {
-		j.failed = c
+	if j.failing != "" && j.done[len(j.done)-1] == j.failing {
+		if j.before == 0 {
+			j.failing, j.fail = "", len(j.done)
+		}
+		j.before--
+	}
+	if len(j.done) == j.fail {
 		return cmp.Or(j.Errno, syscall.EIO)
 	}
 	return 0

@@ -157,13 +157,19 @@ func (c *collector) endPackage(pkg test, e event) {
 // position is the file and line before a message of a test.
 var position = regexp.MustCompile(`^\s+[\w.-]+\.go:\d+: `)
 
+// reasonOf returns the reason of disktest for a skipped test, or its first message that is not the log of a script.
 func reasonOf(output []string) string {
+	first := "no reason given"
 	for _, line := range slices.Backward(output) {
-		if position.MatchString(line) {
-			return strings.TrimSpace(position.ReplaceAllString(line, ""))
+		if !position.MatchString(line) || strings.Contains(line, "testscript.go:") {
+			continue
+		}
+		first = strings.TrimSpace(position.ReplaceAllString(line, ""))
+		if strings.HasSuffix(first, disktest.Missing) || strings.HasSuffix(first, disktest.Later) {
+			return first
 		}
 	}
-	return "no reason given"
+	return first
 }
 
 // summarize prints how many tests ran and why others did not.

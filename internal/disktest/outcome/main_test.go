@@ -16,6 +16,8 @@ const stream = `{"Action":"start","Package":"m/a"}
 {"Action":"output","Package":"m/a","Test":"TestGood","Output":"chatter\n"}
 {"Action":"pass","Package":"m/a","Test":"TestGood"}
 {"Action":"output","Package":"m/a","Test":"TestTool/x","Output":"    tool.go:50: the program sgdisk is missing\n"}
+{"Action":"output","Package":"m/a","Test":"TestTool/x","Output":"    testscript.go:609: WORK=$WORK\n"}
+{"Action":"output","Package":"m/a","Test":"TestTool/x","Output":"    x_test.go:1: the end of a test\n"}
 {"Action":"output","Package":"m/a","Test":"TestTool/x","Output":"--- SKIP: TestTool/x (0.00s)\n"}
 {"Action":"skip","Package":"m/a","Test":"TestTool/x"}
 {"Action":"output","Package":"m/a","Test":"TestGuest/dos","Output":"    tool.go:4: guestfish runs in make test-all\n"}
