@@ -123,7 +123,8 @@ func recoverHive(t *testing.T, program string, hive forge.Bytes, logs ...forge.B
 	dir := t.TempDir()
 	hive.Write(t, filepath.Join(dir, "hive"))
 	args := []string{
-		"../../internal/hive/testdata/recover.py", program, filepath.Join(dir, "hive"), filepath.Join(dir, "out"),
+		disktest.DataFile(t, "../../internal/hive/testdata/recover.py"), program, filepath.Join(dir, "hive"),
+		filepath.Join(dir, "out"),
 	}
 	for i, l := range logs {
 		path := filepath.Join(dir, fmt.Sprint("log", i))

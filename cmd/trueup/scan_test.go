@@ -141,7 +141,7 @@ func TestAction(t *testing.T) {
 	dir, temp := manyDisks(t, 2), t.TempDir()
 	run := func(failOn string) (outputs map[string]string) {
 		kept := filepath.Join(t.TempDir(), "output")
-		cmd := exec.Command("bash", filepath.Join(root, "scripts/action.sh"))
+		cmd := exec.Command("bash", disktest.DataFile(t, filepath.Join(root, "scripts/action.sh")))
 		cmd.Env = append(os.Environ(), "ACTION="+root, "PATHS="+dir+"\n", "FAIL_ON="+failOn, "RUNNER_TEMP="+temp,
 			"GITHUB_OUTPUT="+kept)
 		out, err := cmd.CombinedOutput()

@@ -90,7 +90,8 @@ func others(t testing.TB, program string, hive forge.Bytes, logs ...forge.Bytes)
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
 	hive.Write(t, filepath.Join(dir, "hive"))
-	args := []string{filepath.Join("testdata", "recover.py"), program, filepath.Join(dir, "hive"), out}
+	script := disktest.DataFile(t, filepath.Join("testdata", "recover.py"))
+	args := []string{script, program, filepath.Join(dir, "hive"), out}
 	for i, l := range logs {
 		path := filepath.Join(dir, fmt.Sprint("log", i))
 		l.Write(t, path)

@@ -24,7 +24,7 @@ import (
 func records(t *testing.T, images []*Image, texts []string) [][]string {
 	t.Helper()
 	args := []string{
-		filepath.Join("testdata", "cells.py"),
+		disktest.DataFile(t, filepath.Join("testdata", "cells.py")),
 		saved(t, "scan.csv", written(t, func(w io.Writer) error { return write(w, csvFormat, NewSummary(), images) })),
 	}
 	if texts != nil {
