@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"testing"
 
@@ -24,6 +25,11 @@ func TestMain(m *testing.M) {
 		os.Exit(cli.Main(version, os.Args[1:]))
 	}
 	disktest.DefaultSignals()
+	// The memory of programs is measured, and each begins as large as this process.
+	debug.SetGCPercent(100)
+	if err := os.Unsetenv("GOGC"); err != nil {
+		panic(err)
+	}
 	run := buildAndRun
 	if os.Getenv(launchEnv) != "" {
 		run = launch
