@@ -69,7 +69,7 @@ func kept(name, code string, image Writer, says ...string) Row {
 
 // All returns every row except those of Nodes, OneGoodGPT and LUKSInImages.
 func All() []Row {
-	return slices.Concat(Files(), VMDK(), Qcow2(), VHDX(), Tables(), OddGPTs(), Volumes(), Pools())
+	return slices.Concat(Files(), VMDK(), Qcow2(), VHD(), VHDX(), Tables(), OddGPTs(), Volumes(), Pools())
 }
 
 // classes of errors by their code in JSON.
