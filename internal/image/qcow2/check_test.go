@@ -134,6 +134,16 @@ func TestTruncatedQcow2(t *testing.T) {
 	imagetest.CutShort(t, q.Bytes, []int64{
 		4, 72, 104, 112, 512, q.RefTable, q.RefBlock, q.L1, q.L2, q.L2 + 1<<16, q.End - 8192, q.End - 1<<16,
 	}, func(dir string, cut []byte) string { return imagetest.Write(t, dir, "disk.qcow2", cut) })
+
+	small, dir := qcow2forge.New(imagetest.Noise(71, mib), 12), t.TempDir()
+	for n := int64(1000); n < small.End; n += 1000 {
+		issues, err := imagetest.Issues(t, imagetest.Write(t, dir, "disk.qcow2", small.Bytes[:n]), "")
+		if err != nil {
+			require.ErrorIs(t, err, ondisk.ErrFormat, "%d of %d bytes", n, small.End)
+			continue
+		}
+		require.NotEmpty(t, imagetest.Codes(issues, ondisk.Broken), "%d of %d bytes", n, small.End)
+	}
 }
 
 // A snapshot shares most L2 tables with the present state, and each cluster in them counts for both. An entry that was
