@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,12 +64,16 @@ func TestBrokenElements(t *testing.T) {
 	letters := systemHive(
 		binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)),
 		binaryValue(`\DosDevices\D:`, mounted(signature, secondStart)))
+	noBin := slices.Clone(letters)
+	noBin.U32(hiveforge.Bins, 0)
 	for name, tc := range map[string]struct {
 		file  string
 		hive  forge.Bytes
 		fates []string
 	}{
 		"a hive that was cut off": {system, letters[:100], []string{}},
+		"no hive":                 {system, []byte(strings.Repeat("text", 2000)), []string{}},
+		"no bin":                  {system, noBin, []string{}},
 		"an empty hive":           {system, nil, []string{}},
 		"an object":               {"Boot/BCD", spoiled(t, store, "nk", "{9dea862c", subkeysOf), []string{}},
 		"the values": {
@@ -94,6 +99,55 @@ func TestBrokenElements(t *testing.T) {
 			require.Equal(t, tc.fates, fates(refs))
 		})
 	}
+}
+
+// A file whose clusters lead out of its volume is there, and cannot be read.
+func TestStoresThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for path, tc := range map[string]struct {
+		code string
+		hive forge.Bytes
+	}{
+		"Boot/BCD": {"bcd", bootStore(element{"11000001", plain(mbrDevice(signature, fatStart))})},
+		"WINDOWS/SYSTEM32/CONFIG/SYSTEM": {
+			"mounted-devices", systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart))),
+		},
+	} {
+		image := windowsDisk(t, map[string][]byte{path: tc.hive})
+		r := boottest.ReadGuest(t, boottest.GuestOf(t, image))
+		require.Empty(t, boottest.Issues(r, tc.code), "it can be read")
+		require.Len(t, stored(r), 1)
+		for _, entry := range fatEntries(t, image, tc.hive) {
+			image.U16(entry, 0xffe0)
+		}
+		r = boottest.ReadGuest(t, boottest.GuestOf(t, image))
+		issues := boottest.Issues(r, tc.code)
+		require.Len(t, issues, 1)
+		require.Equal(t, ondisk.Unbootable, issues[0].Effect)
+		require.Zero(t, issues[0].Partition, "any move")
+		require.Contains(t, issues[0].Text, "cannot be read, so the positions in it are not known")
+		require.Empty(t, stored(r))
+	}
+}
+
+// fats returns where the two FATs of a disk lie, and where the first cluster does.
+func fats(image forge.Bytes) (first, second, data int64) {
+	bpb := image[fatStart:]
+	fatBytes := 512 * int64(binary.LittleEndian.Uint16(bpb[fsforge.BootFATSize:]))
+	first = fatStart + 512*int64(binary.LittleEndian.Uint16(bpb[fsforge.BootReserved:]))
+	const rootBytes = 512 * 32 // of mkfs.fat
+	return first, first + fatBytes, first + 2*fatBytes + rootBytes
+}
+
+// fatEntries returns the entries, in both FATs, of the first cluster of a file.
+func fatEntries(t testing.TB, image, content forge.Bytes) [2]int64 {
+	t.Helper()
+	first, second, data := fats(image)
+	cluster := 512 * int64(image[fatStart+fsforge.BootSectorsPerCluster])
+	at := int64(bytes.Index(image, content[:min(len(content), 512)]))
+	require.Greater(t, at, data)
+	entry := 2 * ((at-data)/cluster + 2)
+	return [2]int64{first + entry, second + entry}
 }
 
 // What holds more than any Windows writes is not read to the end, and refused by name.
@@ -203,18 +257,9 @@ func TestFATsThatDiffer(t *testing.T) {
 		file: hiveforge.Dirty(stale, 7), file + ".LOG1": log,
 		"other": []byte("another file"),
 	})
-	bpb := image[fatStart:]
-	fatBytes := 512 * int64(binary.LittleEndian.Uint16(bpb[fsforge.BootFATSize:]))
-	first := fatStart + 512*int64(binary.LittleEndian.Uint16(bpb[fsforge.BootReserved:]))
-	const rootBytes = 512 * 32 // of mkfs.fat
-	data := first + 2*fatBytes + rootBytes
-	entry := func(content []byte) int64 { // of the first cluster, in the second FAT
-		cluster := 512 * int64(bpb[fsforge.BootSectorsPerCluster])
-		at := int64(bytes.Index(image, content))
-		require.Greater(t, at, data)
-		return first + fatBytes + 2*((at-data)/cluster+2)
-	}
-	for _, fat := range []int64{first, first + fatBytes} {
+	first, second, _ := fats(image)
+	entry := func(content []byte) int64 { return fatEntries(t, image, content)[1] }
+	for _, fat := range []int64{first, second} {
 		image.U16(fat+2, binary.LittleEndian.Uint16(image[fat+2:])&^0x8000) // not closed: ClnShutBitMask
 	}
 	for name, tc := range map[string]struct {
