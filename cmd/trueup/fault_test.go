@@ -419,6 +419,7 @@ func addCounted(calls map[string]failingCall) {
 func TestCallsOfAnAlignFail(t *testing.T) {
 	t.Parallel()
 	intact, calls, struck := map[string]map[string]string{}, failingCalls(), map[string]int{}
+	const full = "full at a counted write"
 	sources := faultSources(t)
 	for name, source := range sources {
 		f := newFault(t, source)
@@ -430,15 +431,18 @@ func TestCallsOfAnAlignFail(t *testing.T) {
 		for i, title := range slices.Sorted(maps.Keys(calls)) {
 			c := calls[title]
 			for k, name := range slices.Sorted(maps.Keys(sources)) {
-				full := name + ", " + title
-				if c.rare && !disktest.Share(full) || !c.rare && i%len(sources) != k && !disktest.Exhaustive {
+				test := name + ", " + title
+				if c.rare && !disktest.Share(test) || !c.rare && i%len(sources) != k && !disktest.Exhaustive {
 					continue
 				}
-				t.Run(full, func(t *testing.T) {
+				t.Run(test, func(t *testing.T) {
 					t.Parallel()
 					if c.run(t, newFault(t, sources[name]), intact[name]) {
 						mu.Lock()
 						struck[c.code]++
+						if c.rare && strings.Contains(c.spec, "ENOSPC") {
+							struck[full]++
+						}
 						mu.Unlock()
 					}
 				})
@@ -448,6 +452,7 @@ func TestCallsOfAnAlignFail(t *testing.T) {
 	least, codes := 1, []string{"output", "busy", "io", "changed"}
 	if disktest.Exhaustive { // whether verify is to find a lost write depends on which one it is
 		least, codes = 4, append(codes, "verify")
+		require.GreaterOrEqual(t, struck[full], 6, full)
 	}
 	for _, code := range codes {
 		require.GreaterOrEqual(t, struck[code], least, code)
@@ -524,8 +529,11 @@ func TestPlacesWithoutRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFault(t, c.source)
-			r := privateMount(t, c.options, filepath.Dir(f.dest), builtPath, "align", "-q", "--to", c.to, c.source,
-				f.dest)
+			command := []string{builtPath, "align", "--to", c.to, c.source, f.dest}
+			if c.says == "" {
+				command = append(command, "-q")
+			}
+			r := privateMount(t, c.options, filepath.Dir(f.dest), command...)
 			if c.says == "" {
 				require.Equal(t, 0, r.code, r.stderr)
 				require.Empty(t, r.stderr)
@@ -539,6 +547,18 @@ func TestPlacesWithoutRoom(t *testing.T) {
 			f.requireUndone(t)
 		})
 	}
+	t.Run("a folder that may not be written", func(t *testing.T) {
+		t.Parallel()
+		f := newFault(t, sampleDisk(t))
+		require.NoError(t, os.Chmod(filepath.Dir(f.dest), 0o555))
+		command := append([]string{builtPath}, f.args()...)
+		if os.Geteuid() == 0 {
+			command = append([]string{disktest.Tool(t, "setpriv"), "--bounding-set", "-dac_override"}, command...)
+		}
+		r := run(t, command[0], command[1:]...)
+		f.requireError(t, r, "output")
+		require.Contains(t, r.stderr, "permission denied")
+	})
 	f := newFault(t, sampleDisk(t))
 	r := privateMount(t, "size=512k", filepath.Dir(f.dest), disktest.Tool(t, "strace"), "-f", "-qq", "-o",
 		"/dev/stdout", "-e", "trace=pwrite64", builtPath, "align", "-q", f.source, f.dest)
