@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 rounds=${1:-1}
-tests=${TESTS:-'Signal|Interrupt|TwoRuns|TestScan|TestTwoScans|TestKill|TestCrash|Pipe'}
+tests=${TESTS:-'Signal|Interrupt|TwoRuns|TestScan|TestTwoScans|TestKill|TestCrash|Pipe|TestScripts/(scan|report|serve|judge)_'}
 work=$(mktemp -d)
 busy=()
 trap 'kill "${busy[@]}" 2>"$work/ended" || true; rm -rf "$work"' EXIT
