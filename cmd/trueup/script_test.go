@@ -151,6 +151,9 @@ func (s *script) wrong(args []string) {
 	for _, where := range []int{len(args), 0} {
 		s.run(64, slices.Insert(slices.Clone(args), where, "--json"))
 		s.json([]string{"/error/code", "usage"})
+		if stderr := s.ReadFile("stderr"); stderr != "" {
+			requireOneLine(s.t, stderr)
+		}
 	}
 }
 
