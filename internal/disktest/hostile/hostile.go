@@ -1,3 +1,5 @@
+//go:build linux || windows
+
 // Package hostile has images from strangers: each is valid but for what its row names, and has what its reader says to
 // that. They are forged without the decoders. T numbers are those of the threat list.
 package hostile
