@@ -118,7 +118,7 @@ tools: ## install the Debian packages that the tests call (as root; else say whi
 	scripts/install-tools.sh
 
 # What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
-RACED := align cli disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox self sys verify
+RACED := align cli disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox self sys trial verify
 RACED_FLEET := engine queue web work
 # What of them has nothing to race, and computes much or has another program compute: it runs without the detector.
 COMPUTES := ^Test(Differential|LargeCopyPassesTheMemory|PageInChromium|LivePage|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
@@ -167,8 +167,7 @@ test-machines: boots
 	done <.cache/later
 test-race: export GOGC ?= 400
 test-race:
-	$(GO) test -vet=off -count=1 -race -p 1 -timeout 10h -skip '$(COMPUTES)|$(SOURCES)' $(RACED:%=./internal/%) $(RACED_FLEET:%=./fleet/%)
-	TRUEUP_TESTS=all $(GO) test -vet=off -count=1 -race -p 1 -timeout 10h ./internal/trial
+	TRUEUP_TESTS=all $(GO) test -vet=off -count=1 -race -p 1 -timeout 10h -skip '$(COMPUTES)|$(SOURCES)' $(RACED:%=./internal/%) $(RACED_FLEET:%=./fleet/%)
 	TRUEUP_TESTS=all $(GO) test -vet=off -count=1 -p 1 -timeout 10h -run '$(COMPUTES)' ./fleet/web
 	$(GO) test -vet=off -count=1 -p 1 -timeout 10h $(filter-out $(addprefix %/fleet/,$(RACED_FLEET)),$(shell $(GO) list ./fleet/...))
 
