@@ -162,6 +162,7 @@ func TestFilesInAllowedFolders(t *testing.T) {
 // and by its identity. The child shows its own bytes where it has them.
 func TestParentsOfVHDInAllowedFolders(t *testing.T) {
 	t.Parallel()
+	disktest.OnUnix(t, "paths in the locators of this test")
 	below := imagetest.Noise(50, 4*mib)
 	over := slices.Concat(below[:mib], imagetest.Noise(51, mib), below[2*mib:])
 	own := func(sector int64) bool { return sector >= 2048 && sector < 4096 }

@@ -158,8 +158,7 @@ func TestReadErrorsAreNoDifference(t *testing.T) {
 	bad := func(behind int64, run disk.Run, err error) disk.Disk {
 		return disk.New(3*mib, 512, func(off int64) (disk.Run, error) {
 			if off >= behind {
-				run.Len, run.Off = 3*mib-off, off
-				return run, err
+				return disk.Run{Len: 3*mib - off, Src: run.Src, Off: off}, err
 			}
 			return disk.Run{Len: behind - off, Src: bytes.NewReader(make([]byte, behind)), Off: off}, nil
 		})

@@ -54,7 +54,10 @@ func TestWhatChangesAFile(t *testing.T) {
 			return errors.Join(os.WriteFile(path, []byte("BYTES"), 0o600), os.Chtimes(path, time.Unix(1, 0),
 				time.Unix(1, 0)))
 		},
-		"it was removed": func(_ *testing.T, path string) error { return os.Remove(path) },
+		"it was removed": func(t *testing.T, path string) error {
+			disktest.OnUnix(t, "rules for removing an open file")
+			return os.Remove(path)
+		},
 		"its times were set": func(_ *testing.T, path string) error {
 			return os.Chtimes(path, time.Unix(2, 0),
 				time.Unix(2, 0))
