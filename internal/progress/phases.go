@@ -44,8 +44,7 @@ func (c benchCounts) begun() bool { return c.Phase != "" }
 func (c benchCounts) after(run, phase time.Duration, done, total int64) benchCounts {
 	c.Elapsed, c.Left = tenths(run.Seconds()), nil
 	if done > 0 {
-		left := tenths(float64(total-done) / perSecond(done, phase))
-		c.Left = &left
+		c.Left = new(tenths(float64(total-done) / perSecond(done, phase)))
 	}
 	return c
 }
@@ -156,8 +155,7 @@ func (c copyCounts) after(run, phase time.Duration) copyCounts {
 		if c.proves && c.Phase == diskcopy.PhaseCopy {
 			bytes += c.Total // two reads of each byte take as long as a read and a write
 		}
-		left := tenths(float64(bytes) / rate)
-		c.Left = &left
+		c.Left = new(tenths(float64(bytes) / rate))
 	}
 	return c
 }

@@ -86,8 +86,7 @@ func (c scanCounts) after(d time.Duration) scanCounts {
 	rate := perSecond(int64(c.Done), d)
 	c.Rate, c.Elapsed, c.Left = tenths(rate), tenths(d.Seconds()), nil
 	if !c.Walking && c.Done > 0 {
-		left := int64(math.Ceil(float64(c.Found-c.Done) / rate))
-		c.Left = &left
+		c.Left = new(int64(math.Ceil(float64(c.Found-c.Done) / rate)))
 	}
 	return c
 }

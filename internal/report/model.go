@@ -431,8 +431,7 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 	for _, p := range v.Parts {
 		x := part{Name: p.Name, Kind: p.Kind, Size: p.Size}
 		if p.Start >= 0 {
-			off := at + p.Start
-			x.Start = &off
+			x.Start = new(at + p.Start)
 		}
 		out.Parts = append(out.Parts, x)
 	}

@@ -100,8 +100,7 @@ func NewPlan(h Head, s *realign.Source, p *realign.Plan, refusals []align.Findin
 		r.BIOS = &of
 	}
 	if len(refusals) == 0 && len(s.Layout.Partitions) <= maxDrawn {
-		before := NewDisk(s.Layout, p.Goal.Must, nil)
-		r.Before = &before
+		r.Before = new(NewDisk(s.Layout, p.Goal.Must, nil))
 	}
 	return r
 }
@@ -115,8 +114,7 @@ func newGeometry(g Geometry) *Geometry {
 
 // Inspected adds what the plan makes of the disk.
 func (r *Plan) Inspected(after *layout.Layout, p *realign.Plan) {
-	d := NewDisk(after, p.Goal.Must, align.Check(after, p.Goal))
-	r.Result = &d
+	r.Result = new(NewDisk(after, p.Goal.Must, align.Check(after, p.Goal)))
 }
 
 // notRefused returns the notes that are not among the refusals.

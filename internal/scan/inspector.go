@@ -195,8 +195,7 @@ func (j *Inspector) pack(i *results.Image, job Job, o image.Options) (judged boo
 			i.Findings = append(i.Findings, report.PackageFindings(realign.CapacityIssues(d, x.Size))...)
 		}
 		if err != nil {
-			e := classify(err)
-			x.Error = &e
+			x.Error = new(classify(err))
 			if bad == nil {
 				bad = fmt.Errorf("%.256q: %w", d.Member, err)
 			}
@@ -286,8 +285,7 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 		if j.Check && errors.Is(err, ondisk.ErrLimit) {
 			return d, misnamed, err // the check has used up what may be read
 		}
-		e := classify(err)
-		d.Unplanned = &e
+		d.Unplanned = new(classify(err))
 	}
 	i.Fleeting = i.Fleeting ||
 		slices.ContainsFunc(s.Beside, func(x ondisk.Issue) bool { return errors.Is(x.Err, ondisk.ErrBusy) })
@@ -327,8 +325,7 @@ func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
 	c := report.NewChanges(p)
 	refusals := append([]align.Finding{}, p.Refusals(false)...)
 	d.Fix = &results.Fix{Boundary: p.Goal.Want, OldSize: p.OldSize, NewSize: p.Size, Moves: c.Moves, Refusals: refusals}
-	a := align.For(s.Layout, align.Case{Boundary: j.Boundary, Storage: j.Storage, Refusals: refusals})
-	d.Advice = &a
+	d.Advice = new(align.For(s.Layout, align.Case{Boundary: j.Boundary, Storage: j.Storage, Refusals: refusals}))
 	d.Cost = newCost(s.Layout, j.Boundary, j.Storage)
 	return nil
 }

@@ -428,8 +428,7 @@ func (x *sparse) unclean() *ondisk.Issue {
 	if x.mixed {
 		at = atCOWDUnclean
 	}
-	i := unclean(fmt.Sprintf("the extent %.256q", x.file.Name()), at, x.h.UncleanShutdown)
-	return &i
+	return new(unclean(fmt.Sprintf("the extent %.256q", x.file.Name()), at, x.h.UncleanShutdown))
 }
 
 // run returns the map: the extent, and in it the grain.
