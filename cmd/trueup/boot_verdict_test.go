@@ -30,6 +30,7 @@ type takenBack struct{ patches, shows string }
 // run compares both boots, and then boots that lack a correction.
 func (j judged) run(t *testing.T) {
 	t.Helper()
+	disktest.Tool(t, "qemu-system-x86_64")
 	source := j.disk(t)
 	args := slices.Concat([]string{"boot", "--accel", "tcg"}, j.flags, []string{source})
 	r := trueupJSON[jsonTrial](t, 0, args...)

@@ -69,6 +69,7 @@ func lastScreen(t *testing.T, r jsonTrial) (before, after string) {
 
 func TestTrialBoot(t *testing.T) {
 	t.Parallel()
+	disktest.Tool(t, "qemu-system-x86_64")
 	disk := bootDisk{code: lbaBootCode, fat: 16, heads: 16}
 	t.Run("same", func(t *testing.T) {
 		t.Parallel()
@@ -108,6 +109,7 @@ func TestTrialBoot(t *testing.T) {
 // A source that changes during a trial makes both runs worthless.
 func TestSourceChangesDuringATrial(t *testing.T) {
 	t.Parallel()
+	disktest.Tool(t, "qemu-system-x86_64")
 	raw := bootDisk{code: lbaBootCode, fat: 16, heads: 16}.build(t, t.TempDir())
 	cmd := exec.Command(builtPath, append(append([]string{"boot"}, trialFlags...), raw)...)
 	var said lockedBuffer
@@ -123,6 +125,7 @@ func TestSourceChangesDuringATrial(t *testing.T) {
 // A trial that ends early leaves no process and no file, whatever ends it.
 func TestEndedTrialLeavesNothing(t *testing.T) {
 	t.Parallel()
+	disktest.Tool(t, "qemu-system-x86_64")
 	raw := bootDisk{code: lbaBootCode, fat: 16, heads: 16}.build(t, t.TempDir())
 	for name, by := range map[string]os.Signal{"interrupted": sys.Interrupt, "killed": os.Kill} {
 		t.Run(name, func(t *testing.T) {
@@ -169,6 +172,7 @@ func TestEndedTrialLeavesNothing(t *testing.T) {
 // A trial whose QEMU or server is killed says so, and leaves no file.
 func TestTrialLosesAChild(t *testing.T) {
 	t.Parallel()
+	disktest.Tool(t, "qemu-system-x86_64")
 	raw := bootDisk{code: lbaBootCode, fat: 16, heads: 16}.build(t, t.TempDir())
 	for _, child := range []string{"qemu-system-x86", "exe"} {
 		t.Run(child, func(t *testing.T) {

@@ -22,7 +22,7 @@ var systemDirs = []string{"/sbin", "/usr/sbin", "/usr/local/sbin"}
 // processor time.
 var machines = []string{"qemu-system-x86_64", "guestfish", "chromium"}
 
-// AllTests reports whether tests that start machines run, as make test-all wants it.
+// AllTests reports whether tests that start a machine run, as in make test-further.
 func AllTests() bool { return Exhaustive || os.Getenv("TRUEUP_TESTS") == "all" }
 
 // ofThisMachine keeps Go's test cache from taking a result of another machine, of other tools, or of a share of the
