@@ -55,6 +55,7 @@ func TestWhatChangesAFile(t *testing.T) {
 				time.Unix(1, 0)))
 		},
 		"it was removed": func(t *testing.T, path string) error {
+			t.Helper()
 			disktest.OnUnix(t, "rules for removing an open file")
 			return os.Remove(path)
 		},
