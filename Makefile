@@ -262,7 +262,7 @@ opinions: ## have qemu-img and libguestfs judge a copy of each kind of volume, a
 	TRUEUP_OPINIONS=1 $(GO) test -count=1 -timeout 2h -v -run '^TestOpinions$$' ./cmd/...
 
 .PHONY: bench
-bench: build ## every row beside its yardstick, into docs/benchmarks.md; moves in place; serve
+bench: build ## every row beside its yardstick, into docs/dev/benchmarks.md; moves in place; serve
 	scripts/bench.py --rounds $(ROUNDS)
 	ROUNDS=$(ROUNDS) scripts/bench-inplace.sh
 	ROUNDS=$(ROUNDS) scripts/bench-serve.sh

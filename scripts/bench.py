@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times trueup beside the tools that do the same work, prints all rows, and writes them to docs/benchmarks.md.
+"""Times trueup beside the tools that do the same work, prints all rows, and writes them to docs/dev/benchmarks.md.
 
 The rows of a group run in turn, --rounds times, the order turned round every time; a row is the median of its rounds.
 What is written is flushed before the next row begins. Sources are made once by other tools and kept in .cache/bench.
@@ -374,7 +374,7 @@ def main():
     p.add_argument("--images", type=int, default=4000, help="of the library")
     p.add_argument("--only", choices=groups, action="append", help="groups; default: all")
     p.add_argument("--filter", default="", help="run only groups whose title has this text")
-    p.add_argument("--page", default="docs/benchmarks.md", help="where the page goes; - prints it only")
+    p.add_argument("--page", default="docs/dev/benchmarks.md", help="where the page goes; - prints it only")
     o = p.parse_args()
     o.size, o.packed, o.load = o.size * MIB, o.packed * MIB, os.getloadavg()[0]
     os.chdir(ROOT)

@@ -84,8 +84,12 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	require.NoError(t, err)
+	var documents []string
+	for _, pattern := range []string{"docs/*.md", "docs/dev/*.md", "docs/dev/decisions/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		documents = append(documents, found...)
+	}
 	tests := testsOf(t, root)
 	for _, path := range documents {
 		text := disktest.ReadFile(t, path)

@@ -242,9 +242,9 @@ func TestStorages(t *testing.T) {
 	}
 }
 
-// docs/cost-model.md lists the storages as they are, and the model with the numbers that it computes.
+// docs/dev/cost-model.md lists the storages as they are, and the model with the numbers that it computes.
 func TestCostModelIsDocumented(t *testing.T) {
-	b := disktest.ReadFile(t, "../../docs/cost-model.md")
+	b := disktest.ReadFile(t, "../../docs/dev/cost-model.md")
 	text, yes := string(b), map[bool]string{true: "yes", false: "no"}
 	for _, name := range align.StorageNames() {
 		s := storage(t, name)
