@@ -15,55 +15,74 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestReadmeExample runs the commands of the README's examples and compares their output. A line "..." stands for what
-// the README leaves out.
-func TestReadmeExample(t *testing.T) {
+// TestPages runs the examples of README and of the users' pages: each line "    $ COMMAND" of a page by a shell, one
+// after the other, in a folder with the images of testdata. The indented lines below it are its whole output, with "..."
+// for omitted lines. Without such lines, the command ends with 0.
+func TestPages(t *testing.T) {
 	t.Parallel()
-	root, err := filepath.Abs("../..")
+	pages, err := filepath.Glob("../../docs/*.md")
 	require.NoError(t, err)
-	text := disktest.ReadFile(t, filepath.Join(root, "README.md"))
-	dir := t.TempDir()
-	// A copy without holes: those of the original depend on who unpacked it.
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "testdata"), 0o755))
-	const image = "testdata/xp-lba63.vmdk"
-	b := disktest.ReadFile(t, filepath.Join(root, image))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, image), b, 0o644))
-	examples := readmeCommands(string(text))
-	require.Len(t, examples, 4, "inspect, plan, align and scan")
-	for _, e := range examples {
-		cmd := exec.Command(builtPath, e.args...)
-		cmd.Dir = dir
-		out, _ := cmd.Output()                    // inspect of a misaligned disk exits with 3
-		left := regexp.MustCompile(` (\\\.){3} `) // quoted
-		pattern := left.ReplaceAllString(regexp.QuoteMeta(" "+anyMachine(e.output)+" "), " (.* )?")
-		require.Greater(t, len(pattern), 100, "an example shows something")
-		require.Regexp(t, "^"+pattern+"$", " "+anyMachine(string(out))+" ", "trueup %s", strings.Join(e.args, " "))
+	for _, page := range append(pages, "../../README.md") {
+		t.Run(filepath.Base(page), func(t *testing.T) {
+			t.Parallel()
+			examples := pageExamples(string(disktest.ReadFile(t, page)))
+			dir := t.TempDir()
+			require.NoError(t, os.Mkdir(filepath.Join(dir, "testdata"), 0o755))
+			const image = "testdata/xp-lba63.vmdk"
+			// A copy without holes: the holes of the original depend on the program that unpacked it.
+			require.NoError(t, os.WriteFile(filepath.Join(dir, image), disktest.ReadFile(t, "../../"+image), 0o600))
+			for _, e := range examples {
+				runExample(t, dir, e)
+			}
+		})
 	}
 }
 
-// machines are what differs from one run or machine to the next: how long it takes, and how much of its own folder a
-// scan reads.
+// programs are the programs that examples start beside trueup and the utilities of each system.
+var programs = regexp.MustCompile(`\b(qemu-img|qemu-io|nbdcopy|nbdkit|guestfish|jq|xz|zstd|duckdb|sgdisk|fio)\b`)
+
+// runExample compares the output of one example, but for times and rates.
+func runExample(t *testing.T, dir string, e pageExample) {
+	t.Helper()
+	for _, name := range programs.FindAllString(e.command, -1) {
+		disktest.Tool(t, name)
+	}
+	cmd := exec.Command("sh", "-c", e.command)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(builtPath)+":"+os.Getenv("PATH"), "NO_COLOR=1")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output() // inspect of a misaligned disk exits with 3
+	require.NotContains(t, []int{64, 127}, cmd.ProcessState.ExitCode(), "%s: %s", e.command, &stderr)
+	if e.output == "" {
+		require.NoError(t, err, "%s\n%s%s", e.command, out, &stderr)
+		return
+	}
+	omitted := regexp.MustCompile(` (\\\.){3} `) // quoted
+	pattern := omitted.ReplaceAllString(regexp.QuoteMeta(" "+anyMachine(e.output)+" "), " (.* )?")
+	require.Regexp(t, "^"+pattern+"$", " "+anyMachine(string(out)+stderr.String())+" ", e.command)
+}
+
+// machines matches the parts of an output that differ between runs: times, rates, and the bytes that a scan reads of its
+// own folder.
 var machines = regexp.MustCompile(` in (less than )?[\d.]+ s\b(, [\d.]+ \w+/s)?|Read [\d.]+ KiB`)
 
-// anyMachine leaves that out, and where lines are broken for it.
+// anyMachine returns s without these parts, each run of white space as one space.
 func anyMachine(s string) string {
 	return machines.ReplaceAllString(strings.Join(strings.Fields(s), " "), "")
 }
 
-type readmeCommand struct {
-	args   []string
-	output string
-}
+type pageExample struct{ command, output string }
 
-// readmeCommands finds indented blocks that begin with "$ trueup" and the output below each.
-func readmeCommands(text string) []readmeCommand {
-	var out []readmeCommand
+// pageExamples returns the indented lines that begin with "$ " and the indented lines below each.
+func pageExamples(text string) []pageExample {
+	var out []pageExample
 	open := false
 	for line := range strings.Lines(text) {
 		code, indented := strings.CutPrefix(line, "    ")
-		switch args, isCommand := strings.CutPrefix(code, "$ trueup "); {
+		switch command, isCommand := strings.CutPrefix(code, "$ "); {
 		case indented && isCommand:
-			out = append(out, readmeCommand{args: strings.Fields(args)})
+			out = append(out, pageExample{command: strings.TrimSpace(command)})
 			open = true
 		case open && (indented || strings.TrimSpace(line) == ""):
 			out[len(out)-1].output += code
@@ -72,9 +91,38 @@ func readmeCommands(text string) []readmeCommand {
 		}
 	}
 	for i := range out {
-		out[i].output = strings.TrimRight(out[i].output, "\n") + "\n"
+		out[i].output = strings.TrimSpace(out[i].output)
 	}
 	return out
+}
+
+// pageCommand matches a command line of trueup in the text or code of a page.
+var pageCommand = regexp.MustCompile("(?m)(?:^    |`|[|;&(] )(?:\\$ )?trueup ([a-z]+)([^`\\n|;&#>]*)")
+
+// TestPagesNameFlags requires that the commands in README and the users' pages, and their flags, exist.
+func TestPagesNameFlags(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../../docs/*.md")
+	require.NoError(t, err)
+	helps := map[string]string{}
+	for _, page := range append(pages, "../../README.md") {
+		text := string(disktest.ReadFile(t, page))
+		for _, m := range pageCommand.FindAllStringSubmatch(text, -1) {
+			if helps[m[1]] == "" {
+				r := trueup(t, "help", m[1])
+				require.Equal(t, 0, r.code, "%s: %s", page, m[0])
+				helps[m[1]] = r.stdout
+			}
+			for _, word := range strings.Fields(m[2]) {
+				if word == "--" {
+					break
+				}
+				if flag, _, _ := strings.Cut(word, "="); strings.HasPrefix(flag, "--") {
+					require.Regexp(t, regexp.QuoteMeta(strings.Trim(flag, "],."))+`\b`, helps[m[1]], "%s: %s", page, m[0])
+				}
+			}
+		}
+	}
 }
 
 // testName is a test in the documentation, with the script that it runs.
