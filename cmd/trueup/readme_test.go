@@ -155,7 +155,7 @@ func TestBootingNamesTestsThatExist(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	text := disktest.ReadFile(t, filepath.Join(root, "docs/booting.md"))
+	text := disktest.ReadFile(t, filepath.Join(root, "docs/dev/guests.md"))
 	_, section, ok := strings.Cut(string(text), "\n| guest | how it boots |")
 	require.True(t, ok, "the table of guests")
 	section, _, _ = strings.Cut(section, "\n\n")
@@ -170,7 +170,7 @@ func TestBootingNamesTestsThatExist(t *testing.T) {
 // is nothing to prove.
 func TestMatrixOfGuestsIsFull(t *testing.T) {
 	t.Parallel()
-	text := disktest.ReadFile(t, "../../docs/guest-states.md")
+	text := disktest.ReadFile(t, "../../docs/dev/guests.md")
 	_, section, ok := strings.Cut(string(text), "\n| guest | shut down |")
 	require.True(t, ok, "the matrix")
 	section, _, _ = strings.Cut(section, "\n\n")
