@@ -61,7 +61,7 @@ func rowsOf(i *Image) (out []csvRow) {
 	return out
 }
 
-// columns adds the cells of a row. docs/scan-reports.md explains them. Columns only grow at the end: scripts count
+// columns adds the cells of a row. docs/scan.md explains them. Columns only grow at the end: scripts count
 // them. Texts are escaped for a terminal and never read as formulas; numbers are plain.
 func (r *csvRow) columns(add func(name string, value any)) {
 	disk, part, volume, failure := orZero(r.disk), orZero(r.part), orZero(r.volume()), orZero(r.failure())

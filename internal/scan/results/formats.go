@@ -91,7 +91,7 @@ func (r *Report) NoneJudged() bool { return r.Fail != Never && r.Summary.noneJud
 // MaxTemplate bounds a template of a user, in bytes.
 const MaxTemplate = 1 << 20
 
-// functions are those of all templates. docs/scan-reports.md lists them for users.
+// functions are those of all templates. docs/scan.md lists them for users.
 var functions = template.FuncMap{
 	"bytes": units.Format,
 	"csv":   csvCell,
@@ -303,7 +303,7 @@ var metricsFormat = Format{
 	},
 }
 
-// metricsTemplate lays out the sums in the text format of Prometheus, version 0.0.4. See docs/scan-reports.md.
+// metricsTemplate lays out the sums in the text format of Prometheus, version 0.0.4. See docs/scan.md.
 var metricsTemplate = builtIn("scan.prometheus.tmpl")
 
 // runMetrics are the sums of a run.
@@ -345,7 +345,7 @@ var junitFormat = Format{
 	},
 }
 
-// junitTemplate lays out a test report for a CI system. Times are 0: they are not measured. See docs/scan-reports.md.
+// junitTemplate lays out a test report for a CI system. Times are 0: they are not measured. See docs/scan.md.
 var junitTemplate = builtIn("scan.junit.tmpl")
 
 type junitSuite struct {

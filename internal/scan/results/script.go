@@ -27,7 +27,7 @@ var (
 
 // Script writes a program for bash that makes the aligned copies, in the order of images, which Rank has sorted. Users
 // read it first: images that cannot be copied, and accepted ones, stand in it as comments, with the reason. See
-// docs/scan-reports.md.
+// docs/scan.md.
 func Script(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 	sum := sha256.New()
 	b := bufio.NewWriter(io.MultiWriter(w, sum))

@@ -1,6 +1,6 @@
 """Reads a CSV with Python's strict parser and prints its records as JSON.
 
-With a second argument, a file of one base64 text in a line, it also escapes each of these as docs/scan-reports.md says, on its own,
+With a second argument, a file of one base64 text in a line, it also escapes each of these as docs/scan.md says, on its own,
 and compares them with the columns path and label of the row at the same place.
 """
 import base64
