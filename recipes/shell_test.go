@@ -38,7 +38,7 @@ func TestSecondOpinion(t *testing.T) {
 // Both lines write the same copy.
 func TestSlowCopy(t *testing.T) {
 	k := newKitchen(t, "nbdkit", "ionice")
-	commands := strings.Join(k.follow("A copy that leaves room for others"), "")
+	commands := strings.Join(k.follow("A slow copy"), "")
 	k.shell(commands)
 	k.aligned("xp-slow.img")
 	k.shell("cmp xp-slow.img xp-idle.img")
@@ -65,7 +65,7 @@ func TestLog(t *testing.T) {
 
 func TestNightlyScan(t *testing.T) {
 	k := newKitchen(t, "jq")
-	commands := k.follow("A library that is scanned each night")
+	commands := k.follow("A nightly scan")
 	for range 2 {
 		require.Contains(k, k.shell(strings.Join(commands, "")), " 1 63\n")
 	}
