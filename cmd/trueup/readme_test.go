@@ -39,7 +39,7 @@ func TestPages(t *testing.T) {
 }
 
 // programs are the programs that examples start beside trueup and the utilities of each system.
-var programs = regexp.MustCompile(`\b(qemu-img|qemu-io|nbdcopy|nbdkit|guestfish|jq|xz|zstd|duckdb|sgdisk|fio)\b`)
+var programs = regexp.MustCompile(`\b(qemu-img|qemu-io|qemu-nbd|nbdcopy|nbdkit|guestfish|jq|xz|zstd|duckdb|sgdisk|fio)\b`)
 
 // runExample compares the output of one example, but for times and rates.
 func runExample(t *testing.T, dir string, e pageExample) {

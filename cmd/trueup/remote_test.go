@@ -99,38 +99,3 @@ func TestWebObjectThatChanges(t *testing.T) {
 	require.Contains(t, failed.Error.Message, "a second reading gave other bytes")
 	require.Equal(t, []string{"disk.img"}, namesIn(t, dir))
 }
-
-// The recipes run as they stand, and give the same copy whatever the disk lies in.
-func TestRecipes(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	shell := func(line string) {
-		cmd := exec.Command("sh", "-ec", line)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(builtPath)+":"+os.Getenv("PATH"))
-		out, err := cmd.CombinedOutput()
-		if strings.Contains(line, "trueup inspect") {
-			require.Equal(t, 3, cmd.ProcessState.ExitCode(), "%s\n%s", line, out) // misaligned, as nbdkit passes it on
-			return
-		}
-		require.NoError(t, err, "%s\n%s", line, out)
-	}
-	for _, tool := range []string{"nbdkit", "qemu-nbd", "qemu-img"} {
-		disktest.Tool(t, tool)
-	}
-	source, err := filepath.Abs("../../testdata/xp-lba63.vmdk")
-	require.NoError(t, err)
-	shell("qemu-img convert -O raw " + source + " disk.img && qemu-img convert -O parallels " + source + " disk.hdd")
-	shell("gzip -k disk.img && xz -k disk.img && tar cf box.tar disk.img && trueup align disk.img want.img")
-	_, recipes, ok := strings.Cut(string(disktest.ReadFile(t, "../../docs/remote.md")), "`TestRecipes` runs these:\n")
-	require.True(t, ok)
-	recipes, _, _ = strings.Cut(recipes, "\nThe last one")
-	lines := strings.Split(strings.TrimSpace(recipes), "\n")
-	require.Len(t, lines, 5)
-	for _, line := range lines {
-		shell(line)
-	}
-	for _, from := range []string{"gz", "xz", "tar", "hdd"} {
-		disktest.Run(t, "cmp", filepath.Join(dir, "want.img"), filepath.Join(dir, "from-"+from+".img"))
-	}
-}
