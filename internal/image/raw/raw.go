@@ -1,4 +1,4 @@
-// Package raw reads and writes images that are the disk byte for byte.
+// Package raw reads and writes raw images, which hold the disk byte for byte.
 package raw
 
 import (
@@ -13,10 +13,10 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// ErrNone marks a file whose size is not that of a disk.
+// ErrNone marks a file whose size rules out a raw disk.
 var ErrNone = ondisk.In(ondisk.ErrFormat, "no disk image")
 
-// Format is what remains when no other format knows the content.
+// Format is the fallback for content without a known header.
 var Format = driver.Format{Name: "raw", Open: open, Create: create}
 
 func open(s *driver.Source) (*driver.Image, error) {
@@ -36,13 +36,13 @@ func open(s *driver.Source) (*driver.Image, error) {
 	}, nil
 }
 
-// CodeOdd is that of the issue of a file that ends within a sector.
+// CodeOdd is the issue code of a file that ends within a sector.
 const CodeOdd = "raw-size"
 
-// padded reads a file that ends within a sector and begins with a partition table: zeros fill the sector, as QEMU has
-// it (block.c, bdrv_refresh_total_sectors rounds up). Nothing is written into such a file.
+// padded opens a file that begins with a partition table and ends within a sector. Zeros fill the last sector, as in
+// QEMU (block.c, bdrv_refresh_total_sectors rounds up). The file is never written to.
 func padded(f driver.File, size, sector int64) (*driver.Image, error) {
-	if size < units.SectorSize || size%units.SectorSize == 0 { // a disk, but not of such sectors
+	if size < units.SectorSize || size%units.SectorSize == 0 { // whole sectors of 512 bytes, but not of this size
 		return nil, notRaw(size, sector)
 	}
 	first, err := ondisk.Bytes(f, 0, units.SectorSize)
@@ -83,9 +83,9 @@ func HasTable(head []byte) bool {
 	return named
 }
 
-// HoldsPartition reports whether a file of size bytes begins with an MBR and reaches behind the start of one of its
-// partitions: a shorter one is a copy of the table or of the boot track. Behind a protective entry the first partition
-// is taken to start at 1 MiB, as partitioning programs have it. Spec: UEFI 2.10, 5.2.3.
+// HoldsPartition reports whether a file of size bytes begins with an MBR and extends past the start of one of its
+// partitions. A shorter file is a copy of the table or of the boot track. Behind a protective entry, the first
+// partition is assumed at 1 MiB, the default of partitioning programs. Spec: UEFI 2.10, 5.2.3.
 func HoldsPartition(head []byte, size int64) bool {
 	const entries, entry, signature, protective = 446, 16, 510, 0xee
 	if !HasTable(head) {
@@ -103,7 +103,7 @@ func HoldsPartition(head []byte, size int64) bool {
 	return false
 }
 
-// notRaw returns the reason why a file without a known header is not a raw disk.
+// notRaw returns the error of a file that has no known header and is not a raw disk.
 func notRaw(size, sector int64) error {
 	if size == 0 {
 		return ondisk.In(ErrNone, "no disk image: the file is empty")
