@@ -1,4 +1,4 @@
-// Package driver defines what an image format provides.
+// Package driver defines the interface of an image format.
 package driver
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// ErrLone marks an extent that was named instead of the descriptor of its image.
+// ErrLone marks an extent that was opened without the descriptor of its image.
 var ErrLone = fmt.Errorf("%w without its descriptor", ondisk.ErrUnsupported)
 
 // File is an open file of an image, read-only. Extent reports its holes.
@@ -23,30 +23,28 @@ type File interface {
 	io.ReaderAt
 	Size() int64
 	Name() string // base name
-	ID() string   // device and inode: two names of one file share it
+	ID() string   // device and inode, equal for two names of one file
 	Extent(off, max int64) (disk.Extent, error)
 }
 
-// Source is the file that the user named, and the only way to the files beside it.
+// Source is the main file of an image, with access to its other files.
 type Source struct {
 	File File
-	// Open is the gate: a regular file in the same folder, by its plain name, or by a path into a folder that the user
-	// allows; never a link.
+	// Open opens another file of the image, through the gate. name is a plain name in the same folder, or a path into
+	// an allowed folder. It opens regular files only and follows no links.
 	Open func(name string) (File, error)
-	// Parent opens the image that this one completes, through the same gate. The child inherits from it by itself, see
-	// Image.Inherit.
+	// Parent opens the parent of the image, through the same gate. The caller of the format's Open calls Image.Inherit.
 	Parent func(ref ParentRef) (*Image, error)
 	// Level is 0 for the image that the user named, 1 for its parent, …
 	Level int
-	// SectorSize of the disk in bytes, for a format that cannot say it; 0 when it is not said.
+	// SectorSize is the sector size of the disk in bytes, for a format without such a field; 0 means unspecified.
 	SectorSize int64
 }
 
-// parentShare is the part of its usual memory that a parent gets: a chain of sixteen takes three times as much as one
-// image.
+// parentShare divides the cache size of a parent: a chain of sixteen images needs three times the memory of one.
 const parentShare = 8
 
-// Memory returns how many bytes the image may keep of what it would keep if it stood alone.
+// Memory returns the memory budget of the image, in bytes. alone is the budget of an image that is no parent.
 func (s *Source) Memory(alone int64) int64 {
 	if s.Level > 0 {
 		return alone / parentShare
@@ -54,19 +52,19 @@ func (s *Source) Memory(alone int64) int64 {
 	return alone
 }
 
-// ParentRef is how an image names the one it completes.
+// ParentRef is the reference of a child to its parent.
 type ParentRef struct {
-	// Names are what is stored, in order of preference. A name that is a path is followed only into the image's own
-	// folder, by its last component, and only when ID can prove that the file of this name is the right one.
+	// Names are the stored names, in order of preference. A path is reduced to its last component in the image's own
+	// folder, and only if ID can identify the file.
 	Names []string
-	// Format that the parent must have; empty to find it by content.
+	// Format is the required format of the parent; if empty, its content decides.
 	Format string
-	// ID is what the parent's ContentID must be; empty when the format has none.
+	// ID is the expected ContentID of the parent; empty in a format without identifiers.
 	ID string
 }
 
-// Below returns what shows through a hole of a child: the parent at off, at most n bytes of it, and zeros where there
-// is no parent or behind its end.
+// Below returns the run of the parent behind a hole of the child, at off and at most n bytes. It returns zeros without
+// a parent and past the parent's end.
 func Below(parent *Image, off, n int64) disk.Run {
 	if parent == nil || off >= parent.Disk.Size() {
 		return disk.Run{Len: n}
@@ -77,55 +75,55 @@ func Below(parent *Image, off, n int64) disk.Run {
 // Format is one image format.
 type Format struct {
 	Name   string                       // "vhd", for flags and JSON
-	Title  string                       // as its makers write it; empty: as Name
-	Alias  string                       // as QEMU calls it; empty: as Name
-	Detect func(head, tail []byte) bool // nil for raw, which is what remains
+	Title  string                       // the vendor's spelling; if empty, Name
+	Alias  string                       // QEMU's name; if empty, Name
+	Detect func(head, tail []byte) bool // nil for raw, the fallback
 	Open   func(s *Source) (*Image, error)
-	// Create starts an image of size bytes in f. It writes nothing that Detect would know before Target.Finish.
+	// Create starts an image of size bytes in f. Before Target.Finish it writes nothing that Detect would recognise.
 	Create func(f WriteFile, size int64, o Options) (Target, error)
-	// Reports returns the geometry that a BIOS reports of an image of size bytes that Create makes. Nil when such
-	// images state none, and the machine chooses.
+	// Reports returns the BIOS geometry of an image of size bytes made by Create. It is nil if such images store no
+	// geometry and the machine chooses one.
 	Reports func(size int64, o Options) Geometry
-	// Subformats that Create takes; the first is the default.
+	// Subformats lists the subformats of Create, the default first.
 	Subformats []string
-	// SectorSizes reports whether an image states the sector size of its disk; others mean 512 bytes.
+	// SectorSizes reports whether images store the sector size of the disk. All others mean 512 bytes.
 	SectorSizes bool
-	// Names reads what a file of this format names, without judging the rest. Nil when images of this format stand
-	// alone.
+	// Names reads the file names in a file of this format and validates nothing else. It is nil if images of this
+	// format consist of one file.
 	Names func(f File) (Names, error)
-	// Rename returns the bytes of an image's first file with other names of the files that it names. Nil when images of
-	// this format stand alone.
+	// Rename returns the main file of an image with the stored file names replaced. It is nil if images of this format
+	// consist of one file.
 	Rename func(b []byte, to func(name string) string) ([]byte, error)
-	// Glance is Names without a proof that what it reads is whole, for a file that is opened later. Nil if Names reads
-	// little.
+	// Glance is Names without a check that the data read is complete, for a file that is opened later. It is nil if
+	// Names reads little.
 	Glance func(f File) (Names, error)
-	// Extensions are those that files of this format have, in lower case with the dot: the neighbours of an image to
-	// look at.
+	// Extensions lists the file extensions of the format, in lower case with the dot. They select the neighbours of an
+	// image to read.
 	Extensions []string
-	// AnyExtension reports whether programs give such files other extensions too, so that only the content counts.
+	// AnyExtension reports whether programs also use other extensions, so that only the content identifies a file.
 	AnyExtension bool
 }
 
-// HoldsSectors reports whether an image of the format can show a disk with sectors of n bytes. A raw image states no
-// size: its machine is told.
+// HoldsSectors reports whether an image of the format can hold a disk with sectors of n bytes. A raw image stores no
+// sector size; the configuration of its machine does.
 func (f Format) HoldsSectors(n int64) bool {
 	return n == 512 || f.Detect == nil || (f.SectorSizes && n == 4096)
 }
 
-// Names are the other files that an image names.
+// Names lists the other files of an image, by their stored names.
 type Names struct {
-	Parents []string // of the image that it completes, as stored
-	Lineage string   // ContentID of that image, of a format that names no file
-	Extents []string // files that hold its data
-	// Claims are for each of Extents how many bytes the image takes of a file that has no header of its own, from its
-	// start on; 0 for a place behind that.
+	Parents []string // names of the parent, as stored
+	Lineage string   // ContentID of the parent, in a format without file names
+	Extents []string // files with the image's data
+	// Claims holds, for each of Extents, the bytes used of a file without a header, counted from its start. It is 0 for
+	// a range further inside the file.
 	Claims  []int64
-	Members []string // files of its package, whatever they hold
-	// Views are those of Extents of which it takes stretches from the inside: a disk of its own lies in these files.
+	Members []string // other files of the package, of any content
+	// Views lists the extents of which the image uses inner ranges only. Such a file is a disk of its own.
 	Views  []string
-	Part   bool // it is an extent, and of no use without what names it
-	Broken bool // it has this format and cannot be read: what it names is not known
-	// Unseen is the error of a file that this user may not open: it could have any format, and name anything.
+	Part   bool // an extent, useless without its descriptor
+	Broken bool // the file has this format and is unreadable, so its names are unknown
+	// Unseen is the error of a file that this user may not open. It could have any format and refer to any file.
 	Unseen error
 }
 
@@ -133,97 +131,94 @@ type Names struct {
 type Image struct {
 	Disk      disk.Disk
 	Subformat string
-	Parts     []File   // files beside the one that was named, in disk order
-	Details   []Detail // what the container says about itself, for inspect
+	Parts     []File   // all files but the main one, in disk order
+	Details   []Detail // metadata of the container, for inspect
 	Issues    []ondisk.Issue
-	// Check walks the allocation tables for damage that a reader meets only when it comes by. Nil when there is nothing
-	// to walk.
+	// Check walks the allocation tables for damage that reads find only by chance. It is nil if there are no tables.
 	Check func() ([]ondisk.Issue, error)
-	// Template is what Create of the same format needs to make its like: a VMDK descriptor, …
+	// Template holds metadata of the source for Create of the same format, such as a VMDK descriptor.
 	Template any
-	// Heads and Sectors are the geometry that the container states, 0 when it states none.
+	// Heads and Sectors are the geometry stored in the container, or 0.
 	Heads, Sectors int
-	// BIOS is the geometry that a BIOS reports of the disk, by what the container states; zero when it states none, and
-	// the machine chooses.
+	// BIOS is the geometry that a BIOS reports, derived from the container. The zero value means that the container
+	// stores none and the machine chooses.
 	BIOS Geometry
-	// ContentID is what a child names as its parent, empty when the format has none.
+	// ContentID identifies the content to children of the image; empty in a format without identifiers.
 	ContentID string
-	// Flat reports whether its files hold the disk byte for byte, in order, and all of them may be written.
+	// Flat reports whether the files hold the disk byte for byte and in order, and all of them may be written.
 	Flat bool
-	// ReadOnly reports whether hypervisors only read images of this kind, so that no guest writes to them.
+	// ReadOnly reports whether hypervisors only read images of this kind; no guest writes to them.
 	ReadOnly bool
-	// MapsDevice reports whether the disk is a device of some machine. What is read as its file can be that device.
+	// MapsDevice reports whether the disk is a device of some machine. The file opened for it can be that device.
 	MapsDevice bool
-	// Around returns what the image has beside the bytes of its disk when that changes in its place and gets a size in
-	// bytes. Nil for an image that does not hold its disk byte for byte.
-	// bios is as in Options.
+	// Around returns the metadata around the disk after a change in place, for a new disk size in bytes. It is nil for
+	// an image that does not hold its disk byte for byte. bios is as in Options.
 	Around func(size int64, bios Geometry) (Around, error)
-	// Child reports whether the data are complete only with those of the parent: Disk shows both.
+	// Child reports whether the image needs the data of its parent. Disk shows the merged content.
 	Child bool
 }
 
-// Around holds what stands around the bytes of a disk. It has identifiers of its own, so that children of the old disk
-// do not take the new one for their parent.
+// Around holds the bytes around the disk in the files of a flat image. They contain new identifiers, so that children
+// of the old disk reject the new one as their parent.
 type Around struct {
-	Tail []byte // behind the disk, in its last file
-	Text []byte // all of the file that was named, where the disk lies in others
+	Tail []byte // footer, in the last file
+	Text []byte // the whole main file, if the disk lies in other files
 }
 
-// Detail is one line of what a container says about itself.
+// Detail is one item of container metadata.
 type Detail struct{ Name, Value string }
 
-// WriteFile is a file being written. *os.File is one.
+// WriteFile is a file opened for writing, such as *os.File.
 type WriteFile interface {
 	io.WriterAt
 	Truncate(size int64) error
 	Sync() error
 }
 
-// Options of Create. The zero value makes the format's default.
+// Options are the options of Create. The zero value gives the defaults of the format.
 type Options struct {
 	Subformat string
-	Template  any    // of the source when it has the same format
+	Template  any    // from a source of the same format
 	Name      string // final base name of the image
-	// Seed is what identifiers are derived from, so that the same job gives the same bytes.
+	// Seed is the seed of all identifiers, so that the same job gives the same bytes.
 	Seed []byte
-	// Beside creates a further file of the image, for its data, and gives the name under which it will be found:
-	// suffix stands in it between stem and extension of Name, as "-flat" does in disk-flat.vmdk.
+	// Beside creates another file of the image, for its data, and returns its final name. suffix goes between stem and
+	// extension of Name, as "-flat" in disk-flat.vmdk.
 	Beside func(suffix string) (WriteFile, string, error)
-	// Over are stretches of the disk that lie in files of the same folder, each the Src of a piece. Only a format with
-	// Views takes them; what they leave of the disk is written.
+	// Over lists ranges of the disk that lie in other files of the same folder, each the Src of a piece. Only a format
+	// with Views supports them. The rest of the disk is written.
 	Over []disk.Piece
-	// SectorSize of the disk: 512 or 4096 bytes.
+	// SectorSize is the sector size of the disk: 512 or 4096 bytes.
 	SectorSize int64
-	// BIOS has the heads and sectors that the BIOS of the machine is to report, for a disk that is read by cylinder,
-	// head and sector; zero when nothing depends on them.
+	// BIOS holds the heads and sectors that the BIOS must report, for a disk read by cylinder, head and sector. The
+	// zero value means that nothing depends on them.
 	BIOS Geometry
 }
 
-// Target takes the bytes of a new image. WriteAt is safe for concurrent use on disjoint ranges; bytes that are never
-// written read as zero.
+// Target is a new image. WriteAt is safe for concurrent use on disjoint ranges; unwritten bytes read as zeros.
 type Target interface {
 	io.WriterAt
-	// Unit is the granularity in bytes at which space is allocated. WriteAt takes whole units, or the tail of the disk.
+	// Unit returns the allocation granularity in bytes. WriteAt accepts whole units, or the tail of the disk.
 	Unit() int64
-	// Reserve places a range before it is written. Calls come in ascending order and one at a time, which makes the
-	// layout of the file independent of the speed of workers.
+	// Reserve places a range before it is written. Calls are sequential and in ascending order, so that the layout of
+	// the file does not depend on the speed of the workers.
 	Reserve(off, n int64) error
-	// Finish writes what makes the file an image and syncs it.
+	// Finish writes the remaining metadata and syncs the file. Before that the file is no image.
 	Finish() error
 }
 
-// Packer is a Target that stores each unit in another form, such as compressed. Pack may run for many units at once
-// and in any order; its result belongs to the caller. Reserve and WriteAt are called for one unit at a time, and with
-// the packed bytes: n is their number, off the offset of the unit on the disk.
+// Packer is a Target that encodes each unit, for example by compression. Pack may run for many units at once and in any
+// order; the caller owns its result. Reserve and WriteAt are called for one unit at a time with the packed bytes: n is
+// their number, off the disk offset of the unit.
 type Packer interface {
 	Pack(unit []byte, off int64) ([]byte, error)
 }
 
-// CodeSnapshots is the code of an image with internal snapshots, which a copy lacks.
+// CodeSnapshots is the issue code of an image with internal snapshots, which a copy drops.
 const CodeSnapshots = "qcow2-snapshots"
 
-// Inherit makes an image the child of a parent. It gets those of the parent's issues that matter to a copy, and its
-// Check walks the parent's tables too: what is wrong with either is wrong with the disk that both show.
+// Inherit makes img a child of parent. It adds the parent's issues except notes, and extends Check to the parent's
+// tables: damage in either image damages the merged disk.
 func (img *Image) Inherit(parent *Image) {
 	img.Child = true
 	img.Issues = append(img.Issues, ofParent(parent.Issues)...)
@@ -255,16 +250,16 @@ func ofParent(issues []ondisk.Issue) []ondisk.Issue {
 	return out
 }
 
-// BackingFiles returns the paths that the name of a backing file can mean to QEMU: a path, a protocol in front of one,
-// or "json:" and the options of the block device. broken reports options that cannot be parsed. Source: QEMU,
-// bdrv_parse_filename of block/file-posix.c, block/blkdebug.c and block/blkverify.c.
+// BackingFiles returns the paths in the name of a QEMU backing file: a path, a path behind a protocol, or the "json:"
+// options of a block device. broken reports options that cannot be parsed. Source: QEMU, bdrv_parse_filename of
+// block/file-posix.c, block/blkdebug.c and block/blkverify.c.
 func BackingFiles(name string) (paths []string, broken bool) {
-	for names := []string{name}; len(names) > 0; names = names[1:] { // what is added is shorter
+	for names := []string{name}; len(names) > 0; names = names[1:] { // added names are shorter, so the loop ends
 		protocol, rest, _ := strings.Cut(names[0], ":")
 		switch protocol {
 		case "file", "host_device", "host_cdrom":
 			names = append(names, rest)
-		case "blkdebug": // its configuration comes first, and may be empty
+		case "blkdebug": // an optional configuration comes first
 			_, rest, _ = strings.Cut(rest, ":")
 			names = append(names, rest)
 		case "blkverify": // two images with the same bytes
@@ -286,10 +281,10 @@ func BackingFiles(name string) (paths []string, broken bool) {
 	return paths, broken
 }
 
-// nameOptions are the last parts of the options of a block device that hold the name of a file.
+// nameOptions are the last components of block device options that hold a file name.
 var nameOptions = []string{"filename", "x-image", "x-raw"}
 
-// optionNames returns the file names among the options of a block device, which can be nested or dotted.
+// optionNames returns the file names among the options of a block device, nested or dotted.
 func optionNames(options any) (names []string) {
 	for left := []any{options}; len(left) > 0; left = left[1:] {
 		switch v := left[0].(type) {
@@ -308,13 +303,13 @@ func optionNames(options any) (names []string) {
 	return names
 }
 
-// Geometry divides a disk for programs that address it by cylinder, head and sector. The zero value says nothing.
+// Geometry is a CHS geometry. The zero value means unspecified.
 type Geometry struct{ Cylinders, Heads, Sectors int64 }
 
-// MaxCylinders are those that programs can address: a cylinder has ten bits. Spec: INT 13h, AH=02h.
+// MaxCylinders is the number of addressable cylinders, by the ten bits of the cylinder field. Spec: INT 13h, AH=02h.
 const MaxCylinders = 1024
 
-// Limits of what an ATA disk and the interface of a BIOS can state. Spec: ATA-5, 6.2; INT 13h, AH=08h.
+// Limits of the fields of an ATA disk and of the BIOS interface. Spec: ATA-5, 6.2; INT 13h, AH=08h.
 const (
 	maxCylindersOfATA = 1<<16 - 1
 	maxHeadsOfATA     = 16
@@ -327,17 +322,17 @@ func (g Geometry) Addressable() bool {
 	return g.Cylinders >= 1 && g.Heads >= 1 && g.Heads <= maxHeads && g.Sectors >= 1 && g.Sectors <= maxSectors
 }
 
-// Bytes returns how many bytes g covers.
+// Bytes returns the size of the disk that g covers.
 func (g Geometry) Bytes() int64 { return g.Cylinders * g.cylinder() }
 
 func (g Geometry) cylinder() int64 { return g.Heads * g.Sectors * units.SectorSize }
 
-// Alike reports whether a sector has one address in both, as far as both reach.
+// Alike reports whether sectors have the same CHS address in both geometries, as far as both extend.
 func (g Geometry) Alike(other Geometry) bool {
 	return g.Heads == other.Heads && g.Sectors == other.Sectors
 }
 
-// Over returns the heads and sectors of g with the cylinders of a disk of size bytes, the last one whole.
+// Over returns the heads and sectors of g with the whole cylinders of a disk of size bytes, at least one.
 func (g Geometry) Over(size int64) Geometry {
 	if g.cylinder() > 0 {
 		g.Cylinders = max(1, size/g.cylinder())
@@ -345,15 +340,15 @@ func (g Geometry) Over(size int64) Geometry {
 	return g
 }
 
-// Clipped returns g without the cylinders that no program can address.
+// Clipped limits the cylinders of g to MaxCylinders.
 func (g Geometry) Clipped() Geometry {
 	g.Cylinders = min(g.Cylinders, MaxCylinders)
 	return g
 }
 
-// Reported returns what a BIOS makes of an ATA disk of size bytes that states g: the same if it can be addressed as it
-// is, and otherwise 63 sectors and as many heads as the size wants. Source: QEMU 7.2 hw/block/hd-geometry.c,
-// hd_bios_chs_auto_trans; SeaBIOS 1.16 src/block.c, setup_translation.
+// Reported returns the geometry that a BIOS reports for an ATA disk of size bytes with geometry g. It is g itself if
+// that is addressable, otherwise 63 sectors and as many heads as the size needs. Source: QEMU 7.2
+// hw/block/hd-geometry.c, hd_bios_chs_auto_trans; SeaBIOS 1.16 src/block.c, setup_translation.
 func (g Geometry) Reported(size int64) Geometry {
 	if !g.Addressable() || g.Cylinders > MaxCylinders || g.Heads > maxHeadsOfATA {
 		tracks := size / units.SectorSize / maxSectors
@@ -369,9 +364,9 @@ func (g Geometry) Reported(size int64) Geometry {
 	return g.Clipped()
 }
 
-// ForATA returns what an ATA disk of size bytes states so that a BIOS reports the heads and sectors of want: the first
-// that does of those in favour, each over the whole disk or as far as programs can address it, of want itself, and of
-// the usual 16 heads. ok is false where there is none.
+// ForATA returns a geometry for an ATA disk of size bytes with which a BIOS reports the heads and sectors of want.
+// Candidates are the favoured geometries, want itself, and 16 heads with 63 sectors, in this order. Each is tried over
+// the whole disk, then with addressable cylinders only. ok is false if no candidate fits.
 func ForATA(size int64, want Geometry, favour ...Geometry) (g Geometry, ok bool) {
 	for _, g := range slices.Concat(favour, []Geometry{want, {Heads: maxHeadsOfATA, Sectors: maxSectors}}) {
 		whole := g.Over(size)
@@ -385,21 +380,21 @@ func ForATA(size int64, want Geometry, favour ...Geometry) (g Geometry, ok bool)
 	return Geometry{}, false
 }
 
-// tableWindow is how many entries of a Table are in memory.
+// tableWindow is the number of Table entries in memory.
 const tableWindow = 4 << 10
 
-// Table writes a table of 32-bit entries, which are set in ascending order. All bits of an entry that is not set are
-// one, which marks an absent block. Only a window of the table is in memory.
+// Table writes a table of 32-bit entries, which are set in ascending order. An unset entry has all bits set, the mark
+// of an absent block. Only a window of the table is in memory.
 type Table struct {
 	f      WriteFile
-	off    int64 // of the table in the file, bytes
+	off    int64 // table offset in the file, bytes
 	size   int64 // bytes
 	order  binary.ByteOrder
-	window int64 // number of the window in work
+	window int64 // index of the window in work
 	work   [4 * tableWindow]byte
 }
 
-// NewTable begins a table at an offset of the file; size and off are in bytes.
+// NewTable starts a table at byte offset off of the file; size is in bytes.
 func NewTable(f WriteFile, off, size int64, order binary.ByteOrder) *Table {
 	t := &Table{f: f, off: off, size: size, order: order}
 	t.clear()
@@ -434,22 +429,22 @@ func (t *Table) flush(w int64) error {
 	return nil
 }
 
-// Finish writes what is left of the table.
+// Finish writes the rest of the table.
 func (t *Table) Finish() error {
 	whole := int64(len(t.work))
 	return t.flush((t.size + whole - 1) / whole)
 }
 
-// Slots remembers where reserved ranges of the disk go in the file until they are written. Workers hold a few megabytes
-// between them, so the list stays short whatever the size of the image. The zero value is empty.
+// Slots maps reserved disk ranges to file offsets until they are written. Workers hold a few megabytes between them, so
+// the map stays small for an image of any size. The zero value is empty.
 type Slots struct {
 	mu   sync.Mutex
-	open map[int64]slot // by offset on the disk
+	open map[int64]slot // by disk offset
 }
 
 type slot struct{ size, place int64 }
 
-// Add gives the range [off, off+n) of the disk the place in the file where it goes.
+// Add maps the disk range [off, off+n) to the file offset place.
 func (s *Slots) Add(off, n, place int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -459,7 +454,7 @@ func (s *Slots) Add(off, n, place int64) {
 	s.open[off] = slot{n, place}
 }
 
-// WriteAt writes p, which begins at off of the disk and covers whole slots, to the places of these and forgets them.
+// WriteAt writes p, which begins at disk offset off and covers whole slots, to their file offsets and frees the slots.
 func (s *Slots) WriteAt(f io.WriterAt, p []byte, off int64) (int, error) {
 	done := 0
 	for done < len(p) {
@@ -488,21 +483,21 @@ func (s *Slots) take(off, most int64) (place, n int64, ok bool) {
 	return o.place, o.size, true
 }
 
-// Blocks writes a disk in blocks, each of which has one place in the file: the part of a Target that formats with
-// allocation tables share.
+// Blocks implements Reserve and WriteAt of Target for formats with allocation tables. Each block of the disk has one
+// place in the file.
 type Blocks struct {
 	File WriteFile
-	Size int64 // of a block, bytes
-	// Allocate gives a block its place in the file and enters it into the tables. It is called once for each block that
-	// is written, in ascending order.
+	Size int64 // bytes of a block
+	// Allocate assigns a block its file offset and updates the tables. It is called once for each block with data, in
+	// ascending order.
 	Allocate func(block int64) (place int64, err error)
 
-	last  int64 // 1 + the block that was allocated last
-	place int64 // of that
+	last  int64 // 1 + the last allocated block
+	place int64 // its file offset
 	slots Slots
 }
 
-// Reserve places the blocks of [off, off+n). Those that nothing parts in the file are written at once.
+// Reserve places the blocks of [off, off+n). Blocks adjacent in the file share one slot, written at once.
 func (b *Blocks) Reserve(off, n int64) error {
 	first, size, place := off, int64(0), int64(0)
 	for end := off + n; off < end; {
@@ -528,22 +523,21 @@ func (b *Blocks) Reserve(off, n int64) error {
 	return nil
 }
 
-// ReserveAt gives [off, off+n) a place in the file that is that of no block.
+// ReserveAt maps [off, off+n) to a file offset outside of all blocks.
 func (b *Blocks) ReserveAt(off, n, place int64) { b.slots.Add(off, n, place) }
 
-// WriteAt writes what was reserved.
+// WriteAt writes reserved ranges.
 func (b *Blocks) WriteAt(p []byte, off int64) (int, error) { return b.slots.WriteAt(b.File, p, off) }
 
-// Flat is the target that several formats share: a file that holds the disk byte for byte. What is not written stays
-// a hole.
+// Flat is the target for a file that holds the disk byte for byte. Unwritten ranges stay holes.
 type Flat struct {
 	WriteFile
 }
 
-// flatUnit is the block size of the file systems that images lie on, in bytes: a smaller hole saves nothing.
+// flatUnit is the usual block size of host file systems, in bytes; a smaller hole saves nothing.
 const flatUnit = 4 << 10
 
-// NewFlat sizes f.
+// NewFlat sets the size of f and returns its target.
 func NewFlat(f WriteFile, size int64) (*Flat, error) {
 	if err := f.Truncate(size); err != nil {
 		return nil, fmt.Errorf("%w (%d bytes)", err, size)
@@ -551,11 +545,11 @@ func NewFlat(f WriteFile, size int64) (*Flat, error) {
 	return &Flat{f}, nil
 }
 
-// Unit returns the smallest hole worth leaving.
+// Unit returns the smallest useful hole.
 func (t *Flat) Unit() int64 { return flatUnit }
 
-// Reserve has nothing to do: offsets of the disk are offsets of the file.
+// Reserve does nothing: disk offsets are file offsets.
 func (t *Flat) Reserve(int64, int64) error { return nil }
 
-// Finish makes the bytes durable.
+// Finish syncs the file.
 func (t *Flat) Finish() error { return t.Sync() }

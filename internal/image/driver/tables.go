@@ -8,10 +8,10 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Faults counts the faults in the tables of an image by kind, and keeps the first of each kind. A kind completes a
-// number: "blocks at a place in use". The zero value has none.
+// Faults counts faults in the tables of an image by kind, and keeps the first of each kind. A kind is a phrase that
+// follows a number: "blocks at a place in use". The zero value is empty.
 type Faults struct {
-	File   string // name of the file in work, of an image in several
+	File   string // the current file of an image in several files
 	counts map[string]int64
 	firsts map[string]string
 }
@@ -26,7 +26,7 @@ func (f *Faults) Add(kind, format string, args ...any) {
 	}
 }
 
-// Where names the file in work at the start of a message.
+// Where returns the current file name as the start of a message.
 func (f *Faults) Where() string {
 	if f.File == "" {
 		return ""
@@ -34,17 +34,17 @@ func (f *Faults) Where() string {
 	return fmt.Sprintf("%.256q: ", f.File)
 }
 
-// Count returns how many faults of a kind there are.
+// Count returns the number of faults of a kind.
 func (f *Faults) Count(kind string) int64 { return f.counts[kind] }
 
 // Any reports whether there are faults.
 func (f *Faults) Any() bool { return len(f.counts) > 0 }
 
-// Reset forgets the faults of a kind.
+// Reset clears the count of a kind.
 func (f *Faults) Reset(kind string) { delete(f.counts, kind) }
 
-// Issues returns an issue for each of some kinds of which there are faults, with code, effect and remedy of like. table
-// begins the error of a broken image.
+// Issues returns one issue for each of the given kinds with faults, with code, effect and remedy of like. table begins
+// the error text of a broken image.
 func (f *Faults) Issues(like ondisk.Issue, table string, kinds ...string) (out []ondisk.Issue) {
 	for _, kind := range kinds {
 		n := f.counts[kind]
@@ -61,7 +61,7 @@ func (f *Faults) Issues(like ondisk.Issue, table string, kinds ...string) (out [
 	return out
 }
 
-// Unchecked returns the issue of an image with too many blocks or grains to compare their places.
+// Unchecked returns the issue of an image with too many blocks or grains for a search for duplicate offsets.
 func Unchecked(code, units string) ondisk.Issue {
 	return ondisk.Issue{
 		Code: code,
@@ -70,14 +70,14 @@ func Unchecked(code, units string) ondisk.Issue {
 	}
 }
 
-// Unpacked keeps those units of a compressed image that were unpacked last: a reader that takes a unit in pieces, as
-// one of a shifted disk does, unpacks it once. Safe for concurrent use.
+// Unpacked caches the most recently decompressed units of an image. A reader that needs a unit in pieces, as for a
+// shifted disk, decompresses it once. Safe for concurrent use.
 type Unpacked struct {
 	size   int64 // bytes of a unit
 	unpack func(dst []byte, key int64) error
 
 	mu    sync.Mutex
-	units []*unpackedUnit // the one that was used last comes first
+	units []*unpackedUnit // most recently used first
 }
 
 type unpackedUnit struct {
@@ -87,13 +87,13 @@ type unpackedUnit struct {
 	err  error
 }
 
-// NewUnpacked keeps at most limit bytes in units of size bytes. unpack fills dst, of exactly size bytes, with the
-// unit that key names; it runs for several units at once.
+// NewUnpacked returns a cache of at most limit bytes, in units of size bytes. unpack fills dst, of exactly size bytes,
+// with the unit named by key. It may run for several units at once.
 func NewUnpacked(limit, size int64, unpack func(dst []byte, key int64) error) *Unpacked {
 	return &Unpacked{size: size, unpack: unpack, units: make([]*unpackedUnit, 0, max(1, limit/size))}
 }
 
-// Unit returns the source of a run: the bytes of one unit. Nothing is unpacked before they are read.
+// Unit returns the source of a run, the bytes of one unit. They are decompressed on the first read.
 func (u *Unpacked) Unit(key int64) io.ReaderAt { return packedUnit{u, key} }
 
 type packedUnit struct {
@@ -101,12 +101,12 @@ type packedUnit struct {
 	key int64
 }
 
-// ReadAt reads from the unpacked bytes.
+// ReadAt reads decompressed bytes.
 func (p packedUnit) ReadAt(b []byte, off int64) (int, error) {
 	if off == 0 && int64(len(b)) == p.of.size {
-		// As a whole: it is not asked for again.
+		// A read of the whole unit bypasses the cache: no second read follows.
 		if err := p.of.unpack(b, p.key); err != nil {
-			return 0, err // a reader that has all of its bytes need not look at the error
+			return 0, err // with a full count, callers would ignore the error
 		}
 		return len(b), nil
 	}
@@ -124,7 +124,7 @@ func (p packedUnit) ReadAt(b []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// get unpacks a unit, or waits for the goroutine that does.
+// get decompresses a unit, or waits for the goroutine that does.
 func (u *Unpacked) get(key int64) ([]byte, error) {
 	unit := u.find(key)
 	unit.once.Do(func() {
@@ -134,7 +134,7 @@ func (u *Unpacked) get(key int64) ([]byte, error) {
 	return unit.data, unit.err
 }
 
-// find moves a unit to the front of the list; a new one takes the place of the last. The list is short.
+// find moves a unit to the front of the list; a new unit replaces the last one. The list is short.
 func (u *Unpacked) find(key int64) *unpackedUnit {
 	u.mu.Lock()
 	defer u.mu.Unlock()
