@@ -13,8 +13,8 @@ import (
 const (
 	cookie      = "conectix"
 	footerBytes = 512
-	// shortFooter is the size of the footer of Virtual PC before 2004: the last byte is not there. Spec: VHD 1.0,
-	// "Hard Disk Footer Format".
+	// shortFooter is the size of the footer of Virtual PC before 2004, which lacks the last byte. Spec: VHD 1.0, "Hard
+	// Disk Footer Format".
 	shortFooter = 511
 )
 
@@ -25,8 +25,8 @@ const (
 	typeDifferencing = 4
 )
 
-// rawFooter is the last sector of the file, and the first of a file with a block allocation table. Spec: VHD 1.0,
-// "Hard Disk Footer Format".
+// rawFooter is the footer, the last sector of the file. A file with a block allocation table has a copy in the first
+// sector. Spec: VHD 1.0, "Hard Disk Footer Format".
 type rawFooter struct {
 	Cookie             [8]byte
 	Features           uint32
@@ -46,7 +46,7 @@ type rawFooter struct {
 	_                  [427]byte
 }
 
-// Byte offsets of the fields that messages name.
+// Byte offsets of the fields in messages.
 const (
 	atVersion     = 12
 	atDataOffset  = 16
@@ -62,22 +62,22 @@ const (
 	noOffset = math.MaxUint64
 )
 
-// footer is one that was found in a file.
+// footer is a decoded footer of a file.
 type footer struct {
 	rawFooter
-	off   int64 // where it lies in the file
+	off   int64 // file offset, bytes
 	bytes [footerBytes]byte
-	// end is where the data of the file ends: at the footer, or at the end of the file if absent.
+	// end is the end of the data in the file: the offset of the footer, or the file size without one.
 	end int64
-	err error // why it cannot be believed
+	err error // the reason to reject it
 }
 
 func (f *footer) fault(field string, at int64, got, want any) error {
 	return ondisk.Field("vhd footer", field, f.off+at, got, want)
 }
 
-// checksum returns the one's complement of the sum of all bytes but those of the checksum itself. Spec: VHD 1.0, "Hard
-// Disk Footer Format", "Checksum".
+// checksum returns the one's complement of the sum of all bytes, without the checksum field at offset at. Spec: VHD
+// 1.0, "Hard Disk Footer Format", "Checksum".
 func checksum(b []byte, at int) uint32 {
 	var sum uint32
 	for i, v := range b {
@@ -88,14 +88,14 @@ func checksum(b []byte, at int) uint32 {
 	return ^sum
 }
 
-// readFooter reads n bytes at off. What is wrong with them is in the footer's err.
+// readFooter decodes a footer of n bytes at off. An invalid footer has err set.
 func readFooter(src ondisk.Source, off int64, n int) (*footer, error) {
 	f := &footer{off: off}
 	if err := ondisk.ReadFull(src, f.bytes[:n], off); err != nil {
 		return nil, err
 	}
 	if _, err := binary.Decode(f.bytes[:], binary.BigEndian, &f.rawFooter); err != nil {
-		return nil, fmt.Errorf("decode vhd footer: %w", err) // our own bug: both have 512 bytes
+		return nil, fmt.Errorf("decode vhd footer: %w", err) // cannot happen: both have 512 bytes
 	}
 	if !f.hasCookie() {
 		f.err = f.fault("cookie", 0, string(f.Cookie[:]), fmt.Sprintf("%q", cookie))
@@ -105,12 +105,12 @@ func readFooter(src ondisk.Source, off int64, n int) (*footer, error) {
 	return f, nil
 }
 
-// sound reports whether it is a footer, and a whole one.
+// sound reports whether the footer is valid.
 func (f *footer) sound() bool { return f.err == nil }
 
 func (f *footer) hasCookie() bool { return string(f.Cookie[:]) == cookie }
 
-// lastFooter reads the footer at the end of the file, of either size.
+// lastFooter reads the footer at the end of the file, of 512 or 511 bytes.
 func lastFooter(src ondisk.Source) (*footer, error) {
 	var last *footer
 	for _, n := range []int{footerBytes, shortFooter} {
@@ -134,8 +134,8 @@ func lastFooter(src ondisk.Source) (*footer, error) {
 	return last, nil
 }
 
-// findFooter returns the footer to believe: that at the end, or else its copy at the front. Both are there in a file
-// with a block allocation table; a fixed disk has its first sector at the front.
+// findFooter returns the footer at the end of the file or, if it is invalid, the copy at the front. A file with a block
+// allocation table has both. The front of a fixed disk is its first sector.
 func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 	last, err := lastFooter(src)
 	if err != nil {
@@ -150,7 +150,7 @@ func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 		return nil, nil, err
 	}
 	if head.end = src.Size(); last.hasCookie() {
-		head.end = last.off // damaged, and still no place for data
+		head.end = last.off // a damaged footer is still no place for data
 	}
 	switch {
 	case !last.sound() && head.sound() && head.DiskType != typeFixed:
@@ -177,8 +177,8 @@ func one(format string, args ...any) []ondisk.Issue {
 	}}
 }
 
-// guestCookie looks for a footer in the first sector of a fixed disk, which no writer puts there: programs that look
-// at the front first would take the file for another disk.
+// guestCookie returns an issue if the first sector of a fixed disk is a footer, which no writer puts there. Programs
+// that read the front first would see another disk.
 func guestCookie(last, head *footer) []ondisk.Issue {
 	if !head.hasCookie() {
 		return nil
@@ -191,7 +191,7 @@ func guestCookie(last, head *footer) []ondisk.Issue {
 	}}
 }
 
-// differ compares the two copies. A short footer has no last byte to compare.
+// differ returns an issue if footer and copy differ. The last byte is not compared, since a short footer lacks it.
 func differ(last, head *footer) []ondisk.Issue {
 	for i := range shortFooter {
 		if last.bytes[i] != head.bytes[i] {
@@ -203,7 +203,7 @@ func differ(last, head *footer) []ondisk.Issue {
 	return nil
 }
 
-// check holds the footer to its specification. Only openers know what the file has room for.
+// check validates the fields of the footer. The callers compare them with the file size.
 func (f *footer) check() error {
 	switch {
 	case f.FileFormatVersion>>16 != version1>>16:
@@ -220,7 +220,7 @@ func (f *footer) check() error {
 
 func (f *footer) size() int64 { return ondisk.I64(f.CurrentSize) }
 
-// issues returns what the footer says that a copy must not pass over.
+// issues returns the issues that a copy must respect: a saved state and an odd geometry.
 func (f *footer) issues() []ondisk.Issue {
 	var out []ondisk.Issue
 	if f.SavedState != 0 {
@@ -234,7 +234,7 @@ func (f *footer) issues() []ondisk.Issue {
 	return append(out, f.geometryIssue()...)
 }
 
-// encode returns the footer as it is written, with its checksum.
+// encode returns the footer with its checksum.
 func (f *rawFooter) encode() []byte {
 	f.Checksum = 0
 	b := ondisk.Encode(binary.BigEndian, f)
@@ -243,28 +243,28 @@ func (f *rawFooter) encode() []byte {
 	return b
 }
 
-// geometry is what an ATA disk of this size states.
+// geometry is the CHS geometry of the disk as an ATA disk.
 type geometry struct {
 	Cylinders       uint16
 	Heads           uint8
 	SectorsPerTrack uint8
 }
 
-// sectors returns how many sectors the geometry covers.
+// sectors returns the number of sectors that the geometry covers.
 func (g geometry) sectors() int64 {
 	return int64(g.Cylinders) * int64(g.Heads) * int64(g.SectorsPerTrack)
 }
 
-// general returns g as other packages know geometries.
+// general converts g to a driver.Geometry.
 func (g geometry) general() driver.Geometry {
 	return driver.Geometry{
 		Cylinders: int64(g.Cylinders), Heads: int64(g.Heads), Sectors: int64(g.SectorsPerTrack),
 	}
 }
 
-// geometryFor returns the geometry of a copy of size bytes. Where a BIOS is to report that of bios, heads and sectors
-// are those of own, the geometry of the source, if they lead to it: only the cylinders grow. It is the usual one where
-// nothing depends on it, or no ATA disk can lead to it.
+// geometryFor returns the geometry of a copy of size bytes. If a BIOS must report bios, it prefers the heads and
+// sectors of own, the geometry of the source, and grows only the cylinders. It returns the geometry of the
+// specification if no ATA geometry gives bios.
 func geometryFor(size int64, bios driver.Geometry, own geometry) geometry {
 	usual := geometryOf(size)
 	x, ok := driver.ForATA(size, bios, own.general(), usual.general())
@@ -272,17 +272,17 @@ func geometryFor(size int64, bios driver.Geometry, own geometry) geometry {
 		return usual
 	}
 	return geometry{
-		Cylinders: uint16(ondisk.U32(x.Cylinders)), //nolint:gosec // at most 65535 by ForATA
+		Cylinders: uint16(ondisk.U32(x.Cylinders)), //nolint:gosec // at most 65535, by ForATA
 		Heads:     ondisk.Byte(x.Heads), SectorsPerTrack: ondisk.Byte(x.Sectors),
 	}
 }
 
-// maxGeometry is where the calculation ends. QEMU writes it too where the size is no product of three such numbers, and
-// takes it for "believe the size field".
+// maxGeometry is the upper limit of the calculation. QEMU also writes it for a size that is no product of three such
+// numbers, and then reads the size field.
 var maxGeometry = geometry{65535, 16, 255}
 
-// geometryOf calculates the geometry of a disk of size bytes. It is rounded down: a part of the disk can lie behind
-// its last cylinder. Spec: VHD 1.0, "Appendix: CHS Calculation".
+// geometryOf calculates the geometry of a disk of size bytes, rounded down: the disk can end past its last cylinder.
+// Spec: VHD 1.0, "Appendix: CHS Calculation".
 func geometryOf(size int64) geometry {
 	total := min(size/units.SectorSize, maxGeometry.sectors())
 	var heads, track, cylinderTimesHeads int64
@@ -303,13 +303,13 @@ func geometryOf(size int64) geometry {
 		}
 	}
 	return geometry{
-		Cylinders: uint16(ondisk.U32(cylinderTimesHeads / heads)), //nolint:gosec // at most 65535 by the bound on total
+		Cylinders: uint16(ondisk.U32(cylinderTimesHeads / heads)), //nolint:gosec // at most 65535, by total
 		Heads:     ondisk.Byte(heads), SectorsPerTrack: ondisk.Byte(track),
 	}
 }
 
-// geometryIssue reports a geometry that covers another size than the disk has. The size field is what counts, as in
-// Hyper-V; Virtual PC counted by the geometry.
+// geometryIssue reports a geometry that does not cover the disk exactly. The size field wins, as in Hyper-V; Virtual PC
+// used the geometry.
 func (f *footer) geometryIssue() []ondisk.Issue {
 	g := f.DiskGeometry
 	covers := g.sectors() * units.SectorSize
@@ -324,20 +324,19 @@ func (f *footer) geometryIssue() []ondisk.Issue {
 	}
 	over := g.general().Over(f.size())
 	if g == maxGeometry || g == geometryOf(f.size()) || g.general() == over || g.general() == over.Clipped() {
-		// Rounded as the specification wants it, or to whole cylinders, those that programs can address; or no real
-		// geometry.
+		// Rounded by the specification, or to whole cylinders, or to addressable ones; or the placeholder geometry.
 		i.Effect = ondisk.Note
 	}
 	return []ondisk.Issue{i}
 }
 
-// reported returns what a BIOS reports of the disk.
+// reported returns the geometry that a BIOS reports.
 func (f *rawFooter) reported() driver.Geometry {
 	return f.DiskGeometry.general().Reported(ondisk.I64(f.CurrentSize))
 }
 
-// sizeCounts reports whether every reader takes the size from the size field, or gets the same one from the geometry.
-// QEMU believes the size field of these creators only. Spec: QEMU 7.2 block/vpc.c, vpc_open.
+// sizeCounts reports whether every reader gets the right size, from the size field or from an exact geometry. QEMU uses
+// the size field only for these creators. Spec: QEMU 7.2 block/vpc.c, vpc_open.
 func (f *rawFooter) sizeCounts() bool {
 	if g := f.DiskGeometry; g == maxGeometry || ondisk.U64(g.sectors()*units.SectorSize) == f.CurrentSize {
 		return true

@@ -19,7 +19,7 @@ const (
 	headerBytes  = 1024
 )
 
-// dynamicHeader describes the blocks of a dynamic or differencing disk. Spec: VHD 1.0, "Dynamic Disk Header Format".
+// dynamicHeader is the header of a dynamic or differencing disk. Spec: VHD 1.0, "Dynamic Disk Header Format".
 type dynamicHeader struct {
 	Cookie            [8]byte
 	DataOffset        uint64 // unused, all ones
@@ -36,16 +36,16 @@ type dynamicHeader struct {
 	_                 [256]byte
 }
 
-// locator says where the name of the parent stands in the form of one platform.
+// locator locates the name of the parent in the notation of one platform.
 type locator struct {
 	PlatformCode       [4]byte
-	PlatformDataSpace  uint32 // in sectors by the specification; Hyper-V writes bytes
+	PlatformDataSpace  uint32 // sectors in the specification; Hyper-V writes bytes
 	PlatformDataLength uint32 // bytes
 	_                  uint32
-	PlatformDataOffset uint64 // in the file
+	PlatformDataOffset uint64 // byte offset in the file
 }
 
-// Byte offsets of the fields that messages name.
+// Byte offsets of the fields in messages.
 const (
 	atTableOffset = 16
 	atHeaderVer   = 24
@@ -54,20 +54,19 @@ const (
 	atHeaderSum   = 36
 )
 
-// Block sizes that are read, in bytes. The specification wants a power of two of sectors; 2 MiB is the size that all
-// writes.
+// Supported block sizes in bytes. The specification requires a power of two of sectors; all writers use 2 MiB.
 const (
 	minBlock     = 4 << 10
 	maxBlock     = 256 << 20
 	defaultBlock = 2 << 20
 )
 
-// headerFault returns an error of the header that lies at off.
+// headerFault returns an error for a field of the header at off.
 func headerFault(off int64, field string, at int64, got, want any) error {
 	return ondisk.Field("vhd dynamic header", field, off+at, got, want)
 }
 
-// readHeader reads the header that f leads to and checks all that does not need the table.
+// readHeader reads the header at the data offset of f and validates every field except the table offset and size.
 func readHeader(src driver.File, f *footer) (*dynamicHeader, int64, error) {
 	if f.DataOffset < footerBytes || f.DataOffset > ondisk.U64(f.end) || f.end-ondisk.I64(f.DataOffset) < headerBytes {
 		return nil, 0, f.fault("data offset", atDataOffset, f.DataOffset,
@@ -81,7 +80,7 @@ func readHeader(src driver.File, f *footer) (*dynamicHeader, int64, error) {
 	}
 	h := &dynamicHeader{}
 	if _, err := binary.Decode(b, binary.BigEndian, h); err != nil {
-		return nil, 0, fmt.Errorf("decode vhd dynamic header: %w", err) // our own bug: both have 1024 bytes
+		return nil, 0, fmt.Errorf("decode vhd dynamic header: %w", err) // cannot happen: both have 1024 bytes
 	}
 	sum := checksum(b, atHeaderSum)
 	switch {
@@ -99,8 +98,8 @@ func readHeader(src driver.File, f *footer) (*dynamicHeader, int64, error) {
 	return h, off, err
 }
 
-// checkTable makes sure that the table holds all blocks of the disk and lies inside the file, apart from header and
-// footers. Its size bounds that of the disk by the file's.
+// checkTable checks that the table has an entry for each block and lies inside the file, apart from header and footers.
+// Since the table must fit into the file, the file size bounds the disk size.
 func (h *dynamicHeader) checkTable(f *footer, off int64) error {
 	blocks := (f.size()-1)/int64(h.BlockSize) + 1
 	if blocks > int64(h.MaxTableEntries) {
@@ -121,7 +120,7 @@ func (h *dynamicHeader) checkTable(f *footer, off int64) error {
 }
 
 const (
-	absent     = math.MaxUint32 // table entry of a block that is not stored
+	absent     = math.MaxUint32 // table entry of an absent block
 	tableCache = 4 << 20        // bytes of tables and bitmaps kept in memory
 )
 
@@ -133,13 +132,13 @@ type sparse struct {
 	size   int64         // of the disk, bytes
 	bat    int64         // byte offset of the table
 	block  int64         // bytes of data in a block
-	bitmap int64         // bytes of the bitmap in front of them
-	end    int64         // of the data in the file
-	meta   []disk.Range  // what no block may lie on, by offset
-	behind int64         // end of the last of these
+	bitmap int64         // bytes of the bitmap in front of the data
+	end    int64         // end of the data in the file, byte offset
+	meta   []disk.Range  // metadata in the file, by offset; no block may overlap it
+	behind int64         // end of the last metadata range
 }
 
-// bitmapBytes returns the size of the bitmap of a block: a bit for each sector, in whole sectors. Spec: VHD 1.0, "Block
+// bitmapBytes returns the bitmap size of a block: a bit per sector, rounded up to whole sectors. Spec: VHD 1.0, "Block
 // Allocation Table and Data Blocks".
 func bitmapBytes(block int64) int64 {
 	return units.AlignUp(block/units.SectorSize/8, units.SectorSize)
@@ -180,10 +179,11 @@ func openSparse(s *driver.Source, f *footer) (*driver.Image, error) {
 	return img, nil
 }
 
-// blocks returns how many blocks the disk has; the last one may be cut by its size.
+// blocks returns the number of blocks of the disk, of which the last may be partial.
 func (x *sparse) blocks() int64 { return (x.size-1)/x.block + 1 }
 
-// run returns the map: table entry, bitmap, data. What is not stored shows the parent, or zeros.
+// run maps a disk offset through table entry and bitmap to the data. Absent blocks and sectors read from the parent, or
+// as zeros.
 func (x *sparse) run(off int64) (disk.Run, error) {
 	i, into := off/x.block, off%x.block
 	entry, err := x.tabs.BE32(x.bat + 4*i)
@@ -209,13 +209,13 @@ func (x *sparse) run(off int64) (disk.Run, error) {
 	return disk.Run{Len: n, Src: x.file, Off: at + x.bitmap + into}, nil
 }
 
-// Bounds of one look over absent blocks: a disk of 64 TiB can have 32 million of them.
+// Bounds of one scan over absent blocks: a disk of 64 TiB can have 32 million of them.
 const (
 	scanEntries = 512
 	maxScans    = 64
 )
 
-// absent counts the blocks from i on that are not stored.
+// absent counts the absent blocks from block i on.
 func (x *sparse) absent(i int64) (n int64, err error) {
 	var buf [4 * scanEntries]byte
 	for range maxScans {
@@ -236,12 +236,12 @@ func (x *sparse) absent(i int64) (n int64, err error) {
 	return n, nil
 }
 
-// place returns the byte offset of the bitmap of block i, whose table entry is the sector of that. The last block of
-// the disk may be cut where the disk ends.
+// place returns the byte offset of the bitmap of block i, from its table entry in sectors. The last block may be cut at
+// the end of the disk.
 func (x *sparse) place(i int64, entry uint32) (int64, error) {
 	r := disk.Range{Off: int64(entry) * units.SectorSize, Len: x.bitmap + min(x.block, x.size-i*x.block)}
 	if r.Off >= x.behind && r.End() <= x.end {
-		return r.Off, nil // as in every file of the usual layout
+		return r.Off, nil // the usual layout: all metadata precedes the blocks
 	}
 	want := ""
 	if r.End() > x.end {
@@ -262,9 +262,9 @@ func (x *sparse) place(i int64, entry uint32) (int64, error) {
 	}
 }
 
-// bits reads the bitmap at a byte offset: whether the sector with number first of the block is stored, and how many
-// from there on are in the same state. The most significant bit of a byte is the first sector. Spec: VHD 1.0, "Block
-// Allocation Table and Data Blocks"; the order of the bits is that of Virtual PC.
+// bits reads the bitmap at byte offset at. It returns the state of sector first of the block, and the number of sectors
+// from there in the same state. The most significant bit of a byte is its first sector. Spec: VHD 1.0, "Block
+// Allocation Table and Data Blocks"; bit order by Virtual PC.
 func (x *sparse) bits(at, first int64) (stored bool, n int64, err error) {
 	const word = 64 // bits
 	sectors := x.block / units.SectorSize
@@ -290,20 +290,20 @@ func (x *sparse) bits(at, first int64) (stored bool, n int64, err error) {
 	return stored, n, nil
 }
 
-// maxPlaces bounds the blocks whose places are compared: 8 MiB of memory, and with blocks of 2 MiB twice the largest
-// disk that Hyper-V makes.
+// maxPlaces limits the number of blocks whose offsets are compared. It needs 8 MiB of memory and, with blocks of 2 MiB,
+// allows twice the largest Hyper-V disk.
 const maxPlaces = 2 << 20
 
-// maxDamage is when a table is no table: a hole of 16 GiB costs nothing to make, and is not counted to its end.
+// maxDamage is the number of faults at which the check stops. A sparse table of 16 GiB costs an attacker nothing.
 const maxDamage = 1 << 16
 
-// tableFaults lists the errors of the block allocation table. Blocks of one file need not lie in step with each
-// other, since writers that align their data leave gaps; so their places are kept one by one.
+// tableFaults collects the faults of the block allocation table. It keeps the offset of each block: writers that align
+// their data leave gaps, so that offsets are no multiples of a block.
 type tableFaults struct {
 	driver.Faults
 	x      *sparse
 	places []uint32 // table entries
-	full   bool     // there are more
+	full   bool     // more than maxPlaces blocks
 	hidden hidden
 }
 
@@ -313,8 +313,7 @@ const (
 	shared  = "blocks at a place in use"
 )
 
-// check walks the table once. A reader would meet an entry that points outside of the file, but never two blocks that
-// share a place.
+// check walks the table once. Reads find an entry past the end of the file, but never two blocks at one offset.
 func (x *sparse) check() ([]ondisk.Issue, error) {
 	c := &tableFaults{x: x, places: make([]uint32, 0, min(x.blocks(), maxPlaces)), hidden: hidden{x: x}}
 	var buf [4 * scanEntries]byte
@@ -356,7 +355,7 @@ func (c *tableFaults) issues() []ondisk.Issue {
 	orphans := c.compare()
 	out := c.Issues(ondisk.Issue{Code: "vhd-tables", Effect: ondisk.Broken},
 		"vhd block allocation table", outside, shared)
-	if len(out) == 0 { // what a wrong place holds is no bitmap
+	if len(out) == 0 { // a wrong offset leads to no bitmap
 		out = c.hidden.issues()
 	}
 	if c.full {
@@ -372,12 +371,12 @@ func (c *tableFaults) issues() []ondisk.Issue {
 	return out
 }
 
-// compare looks at the sorted places for blocks that overlap one in front of them, and returns how many would fit
-// between those there are.
+// compare adds a fault for each block that overlaps a previous one, in the sorted offsets. It returns the number of
+// blocks that would fit into the gaps.
 func (c *tableFaults) compare() (orphans int64) {
 	x := c.x
 	whole := x.bitmap + x.block
-	used := int64(0) // end of what is in use so far
+	used := int64(0) // end of the space in use so far
 	for _, p := range c.places {
 		at := int64(p) * units.SectorSize
 		if at < used {
@@ -389,7 +388,7 @@ func (c *tableFaults) compare() (orphans int64) {
 	return orphans + x.room(used, x.end, whole)
 }
 
-// room returns how many blocks of n bytes fit between two places without lying on metadata.
+// room returns the number of blocks of n bytes that fit between two file offsets without overlapping metadata.
 func (x *sparse) room(from, to, n int64) (blocks int64) {
 	for _, m := range x.meta {
 		if m.End() <= from || m.Off >= to {
@@ -401,31 +400,31 @@ func (x *sparse) room(from, to, n int64) (blocks int64) {
 	return blocks + max(0, to-from)/n
 }
 
-// CodeHidden is the code of the issue of data that read as zeros.
+// CodeHidden is the issue code of stored data that read as zeros.
 const CodeHidden = "vhd-hidden-data"
 
-// How much is looked at for hidden data. A bitmap lies in front of each block, so that many of them are many reads
-// all over the file; a writer that leaves bits out does so from its first blocks on.
+// Limits of the scan for hidden data. Each block has its own bitmap, so that the scan needs reads all over the file. A
+// writer that omits bits does so from its first blocks on.
 const (
 	maxBitmaps = 1024
 	maxHidden  = 16 * units.MiB // bytes of sectors without a bit
 )
 
-// hidden are sectors of a dynamic disk that hold data and have no bit in the bitmap of their block. By VHD 1.0,
-// "Block Allocation Table and Data Blocks", they are zeros; qemu-img 7.2 reads no bitmap and shows the data.
+// hidden counts sectors of a dynamic disk with data but without a bit in the bitmap. They are zeros by VHD 1.0, "Block
+// Allocation Table and Data Blocks"; qemu-img 7.2 ignores the bitmap and shows the data.
 type hidden struct {
 	x       *sparse
 	sectors int64
-	first   int64 // byte offset of the first one on the disk
+	first   int64 // disk offset of the first sector, bytes
 	bitmaps int
-	bytes   int64 // looked at
+	bytes   int64 // bytes scanned
 }
 
-// look counts those of block i, whose bitmap is at a byte offset of the file.
+// look scans block i, whose bitmap is at byte offset at of the file.
 func (h *hidden) look(i, at int64) error {
 	x := h.x
 	if x.parent != nil || h.bitmaps == maxBitmaps {
-		return nil // what has no bit is the parent's
+		return nil // sectors without a bit read from the parent
 	}
 	h.bitmaps++
 	end := min(x.block, x.size-i*x.block) / units.SectorSize
@@ -446,7 +445,7 @@ func (h *hidden) look(i, at int64) error {
 	return nil
 }
 
-// count adds the sectors of a range of the file that are not zero; it shows as byte off of the disk.
+// count adds the nonzero sectors of the file range r, which maps to disk offset off.
 func (h *hidden) count(off int64, r disk.Range) error {
 	for at := r.Off; at < r.End() && h.bytes < maxHidden; {
 		e, err := h.x.file.Extent(at, r.End()-at)

@@ -1,8 +1,8 @@
-// Package vhd reads and writes Virtual PC and Hyper-V disks: fixed and dynamic ones, and reads differencing ones
-// together with their parents.
+// Package vhd reads and writes disks of Virtual PC and Hyper-V: fixed and dynamic. It reads differencing disks together
+// with their parents.
 //
-// Specification: Microsoft, "Virtual Hard Disk Image Format Specification" 1.0 (2006), called VHD 1.0 below; where
-// real files differ, a comment says which. Everything is big-endian.
+// Specification: Microsoft, "Virtual Hard Disk Image Format Specification" 1.0 (2006), called VHD 1.0 below. Comments
+// mark where real files differ. All fields are big-endian.
 package vhd
 
 import (
@@ -42,7 +42,7 @@ var Format = driver.Format{
 	Extensions: []string{".vhd", ".avhd"},
 }
 
-// detect knows the footer at the end and its copy at the front. A dynamic disk that lost its end still has the copy.
+// detect finds the footer at the end or its copy at the front. A truncated dynamic disk still has the copy.
 func detect(head, tail []byte) bool {
 	if bytes.HasPrefix(head, []byte(cookie)) {
 		return true
@@ -75,7 +75,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 	img.Issues = append(append(issues, f.issues()...), img.Issues...)
 	img.ContentID = hex.EncodeToString(f.UniqueID[:])
 	img.Details = append(f.details(), img.Details...)
-	if g := f.DiskGeometry; g.SectorsPerTrack <= 63 && g.sectors() > 0 { // what the BIOS interface can say
+	if g := f.DiskGeometry; g.SectorsPerTrack <= 63 && g.sectors() > 0 { // the limits of the BIOS interface
 		img.Heads, img.Sectors = int(g.Heads), int(g.SectorsPerTrack)
 	}
 	if f.DiskGeometry.sectors() > 0 {
@@ -84,7 +84,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 	return img, nil
 }
 
-// openFixed opens a disk that lies in the file byte for byte, in front of the footer.
+// openFixed opens a fixed disk, which lies in front of the footer byte for byte.
 func openFixed(s *driver.Source, f *footer) (*driver.Image, error) {
 	size := f.size()
 	if size > f.off {
@@ -113,10 +113,10 @@ func openFixed(s *driver.Source, f *footer) (*driver.Image, error) {
 	return img, nil
 }
 
-// epoch is where time stamps count from. Spec: VHD 1.0, "Hard Disk Footer Format".
+// epoch is the origin of time stamps. Spec: VHD 1.0, "Hard Disk Footer Format".
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// details returns what the footer says about the disk.
+// details returns the metadata of the footer.
 func (f *footer) details() []driver.Detail {
 	g := f.DiskGeometry
 	return []driver.Detail{
@@ -128,21 +128,21 @@ func (f *footer) details() []driver.Detail {
 	}
 }
 
-// maxLocator is the longest name that is read, in bytes: what Windows allows in a path.
+// maxLocator is the longest parent name in bytes: the limit of Windows for a path.
 const maxLocator = 64 << 10
 
-// platforms are the locators that are followed, in this order. Spec: VHD 1.0, "Parent Locator Entries".
+// platforms are the supported locators, in order of preference. Spec: VHD 1.0, "Parent Locator Entries".
 var platforms = []struct {
 	code   string
 	decode func(b []byte) string
 }{
 	{"W2ru", func(b []byte) string { return ondisk.UTF16Z(b, binary.LittleEndian) }}, // relative to the child
 	{"W2ku", func(b []byte) string { return ondisk.UTF16Z(b, binary.LittleEndian) }}, // absolute
-	{"MacX", func(b []byte) string { return string(b) }},                             // a file URL, of XenServer
+	{"MacX", func(b []byte) string { return string(b) }},                             // a file URL, by XenServer
 }
 
-// parentNames returns what a differencing disk calls its parent, in order of preference. bad is the error of a
-// locator, empty when nothing is; the other names can lead to the parent all the same.
+// parentNames returns the names of the parent of a differencing disk, in order of preference. bad describes an invalid
+// locator, or is empty; the other names can still lead to the parent.
 func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, bad string, err error) {
 	add := func(name string) {
 		if name != "" {
@@ -152,7 +152,7 @@ func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, 
 	ownName := func() { add(ondisk.UTF16Z(h.ParentUnicodeName[:], binary.BigEndian)) }
 	for _, p := range platforms {
 		if p.code == "MacX" {
-			ownName() // what Windows itself falls back to
+			ownName() // the fallback of Windows too
 		}
 		for i, l := range h.ParentLocators {
 			if string(l.PlatformCode[:]) != p.code {
@@ -174,13 +174,13 @@ func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, 
 	return names, bad, nil
 }
 
-// fits reports whether the name lies in a file of size bytes.
+// fits reports whether the stored name lies in a file of size bytes.
 func (l *locator) fits(size int64) bool {
 	n, end := uint64(l.PlatformDataLength), ondisk.U64(size)
 	return n <= maxLocator && l.PlatformDataOffset <= end && n <= end-l.PlatformDataOffset
 }
 
-// openParent opens the image that a differencing disk completes.
+// openParent opens the parent of a differencing disk.
 func (x *sparse) openParent(s *driver.Source, h *dynamicHeader, off int64, img *driver.Image) error {
 	list, bad, err := parentNames(s.File, h, off)
 	if err != nil {
@@ -208,7 +208,7 @@ func (x *sparse) openParent(s *driver.Source, h *dynamicHeader, off int64, img *
 	return nil
 }
 
-// keepLocators keeps blocks off the names of the parent.
+// keepLocators adds the stored parent names to the metadata, which no block may overlap.
 func (x *sparse) keepLocators(h *dynamicHeader) {
 	for _, l := range h.ParentLocators {
 		if l.PlatformDataLength > 0 && l.fits(x.end) {
@@ -217,7 +217,7 @@ func (x *sparse) keepLocators(h *dynamicHeader) {
 	}
 }
 
-// names reads what a file calls its parent; nothing for a file that is no VHD or completes none.
+// names returns the names of the parent. It returns none for a file of another format and for a disk without parent.
 func names(src driver.File) (driver.Names, error) {
 	f, _, err := findFooter(src)
 	if errors.Is(err, ondisk.ErrFormat) {
@@ -240,7 +240,7 @@ func names(src driver.File) (driver.Names, error) {
 	return driver.Names{Parents: list, Broken: bad != "" || len(list) == 0}, err
 }
 
-// hasCookie reports whether a file that cannot be read is a VHD at all.
+// hasCookie reports whether a damaged file has the cookie of a VHD, or cannot be read.
 func hasCookie(src driver.File) bool {
 	head, tail := make([]byte, min(src.Size(), footerBytes)), make([]byte, min(src.Size(), footerBytes))
 	if ondisk.ReadFull(src, head, 0) != nil || ondisk.ReadFull(src, tail, src.Size()-int64(len(tail))) != nil {

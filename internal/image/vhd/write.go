@@ -12,13 +12,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// template holds what a copy takes over from its source.
+// template holds the metadata of a VHD source for its copy.
 type template struct {
 	footer *footer
 	block  int64 // bytes, 0 for a fixed disk
 }
 
-// maxSize is the largest disk that Hyper-V and QEMU open, in bytes, whatever the type.
+// maxSize is the largest disk of any type in Hyper-V and QEMU, in bytes.
 const maxSize = 2040 * units.GiB
 
 func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
@@ -57,22 +57,22 @@ func templateOf(o driver.Options) *template {
 	return &template{}
 }
 
-// reports returns what a BIOS reports of a disk that create makes.
+// reports returns the geometry that a BIOS reports for a disk made by create.
 func reports(size int64, o driver.Options) driver.Geometry {
 	f := templateOf(o).footerFor(size, o.BIOS, o.Seed)
 	return f.reported()
 }
 
-// The creator of a disk that was not a VHD before. Windows 10 writes these; a name of our own would make QEMU take
-// the size from the geometry, which is rounded down.
+// Creator fields of a disk from another format, as Windows 10 writes them. With an unknown name, QEMU would derive the
+// size from the geometry, which is rounded down.
 const (
 	creator        = "win "
 	creatorVersion = 0x000a0000
 	creatorHost    = "Wi2k"
 )
 
-// footerFor returns the footer of a copy of size bytes. It keeps creator and time of the source, as far as readers then
-// see the right size, and has an identity of its own.
+// footerFor returns the footer of a copy of size bytes, with a new identifier. It keeps the time stamp of the source,
+// and its creator if readers then see the right size.
 func (t *template) footerFor(size int64, bios driver.Geometry, seed []byte) rawFooter {
 	var own geometry
 	if t.footer != nil {
@@ -80,7 +80,7 @@ func (t *template) footerFor(size int64, bios driver.Geometry, seed []byte) rawF
 	}
 	f := rawFooter{
 		Features: features, FileFormatVersion: version1, DiskGeometry: geometryFor(size, bios, own),
-		// The size at creation, and the copy is created now. Spec: VHD 1.0, "Original Size".
+		// The original size is the size at creation, and the copy is created now. Spec: VHD 1.0, "Original Size".
 		OriginalSize: ondisk.U64(size), CurrentSize: ondisk.U64(size),
 	}
 	copy(f.Cookie[:], cookie)
@@ -97,13 +97,13 @@ func (t *template) footerFor(size int64, bios driver.Geometry, seed []byte) rawF
 	}
 	h.Write(seed)
 	copy(f.UniqueID[:], h.Sum(nil))
-	// A UUID of version 8, "custom", and of the common variant. Spec: RFC 9562, 5.8.
+	// Mark the UUID as version 8, "custom", and the common variant. Spec: RFC 9562, 5.8.
 	f.UniqueID[6] = f.UniqueID[6]&0x0f | 0x80
 	f.UniqueID[8] = f.UniqueID[8]&0x3f | 0x80
 	return f
 }
 
-// around returns what a fixed disk that changes in its place gets behind it: as many bytes of a footer as there were.
+// around returns the new footer of a fixed disk that is changed in place, with the n bytes of the old one.
 func (f *footer) around(size, n int64, bios driver.Geometry) (driver.Around, error) {
 	if size > maxSize {
 		return driver.Around{}, fmt.Errorf("vhd of %d bytes: %w of %d bytes (2040 GiB)", size, ondisk.ErrLimit, maxSize)
@@ -113,7 +113,7 @@ func (f *footer) around(size, n int64, bios driver.Geometry) (driver.Around, err
 	return driver.Around{Tail: foot.encode()[:n]}, nil
 }
 
-// fixedTarget writes the disk, and the footer behind it when that is complete.
+// fixedTarget writes the disk, then the footer.
 type fixedTarget struct {
 	*driver.Flat
 	size int64
@@ -135,8 +135,8 @@ func (t *fixedTarget) Finish() error {
 const (
 	headerPlace = footerBytes
 	tablePlace  = headerPlace + headerBytes
-	// payloadAlign is what the data of a block lies on in the file, in bytes: in the usual layout the bitmaps put
-	// everything off the 4 KiB pages of the disk below.
+	// payloadAlign is the file alignment of block data, in bytes. In the usual layout, the bitmaps shift all data off
+	// the 4 KiB pages of the host disk.
 	payloadAlign = 4 << 10
 )
 
@@ -145,7 +145,7 @@ type dynamicTarget struct {
 	driver.Blocks
 	foot    rawFooter
 	entries int64
-	next    int64 // byte behind the last block
+	next    int64 // end of the last block, byte offset
 	table   *driver.Table
 	ones    []byte // a full bitmap
 }
@@ -156,19 +156,19 @@ func newDynamicTarget(f driver.WriteFile, foot rawFooter, block int64) *dynamicT
 	t.Blocks = driver.Blocks{File: f, Size: block, Allocate: t.begin}
 	t.entries = (ondisk.I64(foot.CurrentSize)-1)/block + 1
 	t.next = tablePlace + units.AlignUp(4*t.entries, units.SectorSize)
-	// The table has whole sectors. Spec: VHD 1.0, "Block Allocation Table and Data Blocks".
+	// The table size is a multiple of the sector size. Spec: VHD 1.0, "Block Allocation Table and Data Blocks".
 	t.table = driver.NewTable(f, tablePlace, t.next-tablePlace, binary.BigEndian)
 	t.ones = bytes.Repeat([]byte{0xff}, int(bitmapBytes(block)))
 	return t
 }
 
-// dynamicUnit is the smallest hole worth leaving inside a block, in bytes.
+// dynamicUnit is the smallest useful hole inside a block, in bytes.
 const dynamicUnit = 64 << 10
 
-// Unit returns smaller than a block: what is never written of a block stays a hole of the file.
+// Unit returns less than a block, so that unwritten parts of a block stay holes.
 func (t *dynamicTarget) Unit() int64 { return min(t.Size, dynamicUnit) }
 
-// begin gives block i the next place for its data and writes its bitmap, which marks all of it as stored.
+// begin allocates the next place in the file to block i, sets its table entry, and writes a full bitmap.
 func (t *dynamicTarget) begin(i int64) (int64, error) {
 	bitmap := int64(len(t.ones))
 	payload := units.AlignUp(t.next+bitmap, payloadAlign)
@@ -186,7 +186,7 @@ func (t *dynamicTarget) begin(i int64) (int64, error) {
 }
 
 // Finish writes table and header, and both footers last: before that the file is no VHD. The footer behind the last
-// block makes the file as long as it must be.
+// block extends the file to its full size.
 func (t *dynamicTarget) Finish() error {
 	if err := t.table.Finish(); err != nil {
 		return err
