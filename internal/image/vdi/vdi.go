@@ -1,7 +1,7 @@
-// Package vdi reads and writes the disks of VirtualBox: dynamic and fixed ones.
+// Package vdi reads and writes disks of VirtualBox, dynamic and fixed.
 //
-// Source: VirtualBox, src/VBox/Storage/VDICore.h and VDI.cpp, called VDICore.h below, and QEMU, block/vdi.c. Everything
-// is little-endian.
+// Source: VirtualBox, src/VBox/Storage/VDICore.h and VDI.cpp, called VDICore.h below, and QEMU, block/vdi.c. All fields
+// are little-endian.
 package vdi
 
 import (
@@ -34,7 +34,7 @@ var Format = driver.Format{
 	Extensions: []string{".vdi"},
 }
 
-// Fields by their offset in the file, in bytes, and their values. Spec: VDICore.h, VDIPREHEADER and VDIHEADER1PLUS.
+// Byte offsets of fields in the file, and field values. Spec: VDICore.h, VDIPREHEADER and VDIHEADER1PLUS.
 const (
 	atMagic       = 0x40
 	atVersion     = 0x44
@@ -54,11 +54,11 @@ const (
 	typeDynamic = 1
 	typeFixed   = 2
 
-	// Sizes of the header behind the version, with and without the second geometry.
+	// Header sizes, counted from behind the version: with and without the second geometry.
 	headerBytes = 400
 	shortHeader = 384
 
-	// unstored entries are those of blocks that were never written, and of blocks that were discarded.
+	// unstored is the lowest table entry of an absent block, never written or discarded.
 	unstored = 0xfffffffe
 
 	sector     = 512     // the only size
@@ -68,7 +68,7 @@ const (
 
 type geometry struct{ Cylinders, Heads, Sectors, SectorBytes uint32 }
 
-// header is the file from the magic number on.
+// header is the start of the file from the magic number on.
 type header struct {
 	Magic, Version                              uint32
 	HeaderBytes, Type, Flags                    uint32
@@ -77,7 +77,7 @@ type header struct {
 	Geometry                                    geometry
 	_                                           uint32
 	Size                                        uint64 // of the disk, bytes
-	Block, Extra                                uint32 // bytes of a block, and what stands in front of each
+	Block, Extra                                uint32 // bytes of a block, and of extra data in front of each
 	Blocks, Allocated                           uint32
 	Created, Modified, Parent, ParentOfModified ondisk.GUID
 	Logical                                     geometry
@@ -87,7 +87,7 @@ func detect(head, _ []byte) bool {
 	return len(head) >= atVersion && binary.LittleEndian.Uint32(head[atMagic:]) == magic
 }
 
-// names returns which disk a snapshot completes: it has its UUID, and no name of a file.
+// names returns the UUID of the parent of a snapshot. The format stores no name of the parent's file.
 func names(f driver.File) (driver.Names, error) {
 	head, err := ondisk.Bytes(f, 0, min(f.Size(), atMagic+headerBytes))
 	if err != nil || !detect(head, nil) {
@@ -95,7 +95,7 @@ func names(f driver.File) (driver.Names, error) {
 	}
 	var h header
 	if _, err := ondisk.Decode(f, atMagic, &h); err != nil {
-		return driver.Names{Broken: true}, nil //nolint:nilerr // what it completes is not known
+		return driver.Names{Broken: true}, nil //nolint:nilerr // its parent is unknown
 	}
 	if h.Parent == (ondisk.GUID{}) {
 		return driver.Names{}, nil
@@ -137,13 +137,13 @@ func open(s *driver.Source) (*driver.Image, error) {
 	if x.HeaderBytes >= headerBytes && g.Cylinders == 0 {
 		g = x.Logical
 	}
-	if g.Cylinders > 0 && g.Heads <= 255 && g.Sectors > 0 && g.Sectors <= 63 { // what the BIOS interface can say
+	if g.Cylinders > 0 && g.Heads <= 255 && g.Sectors > 0 && g.Sectors <= 63 { // the limits of the BIOS interface
 		img.Heads, img.Sectors = int(g.Heads), int(g.Sectors)
 	}
 	return img, nil
 }
 
-// check refuses a header that cannot be right, or that this program does not read.
+// check rejects invalid headers and unsupported features.
 func (x *image) check() error {
 	fault := func(name string, off int64, got, want any) error {
 		return ondisk.Field("vdi header", name, off, got, want)
@@ -173,7 +173,7 @@ func (x *image) check() error {
 	return x.checkPlaces(fault)
 }
 
-// checkPlaces checks the size of the disk against the table, and that against the file.
+// checkPlaces checks the disk size against the table, and the table against the file size.
 func (x *image) checkPlaces(fault func(name string, off int64, got, want any) error) error {
 	table, data, most := int64(x.Table), int64(x.Data), int64(x.Blocks)*int64(x.Block)
 	switch {
@@ -191,12 +191,12 @@ func (x *image) checkPlaces(fault func(name string, off int64, got, want any) er
 		return fault("offset of the data", atData, x.Data, fmt.Sprintf("at least %d, behind the table",
 			table+4*int64(x.Blocks)))
 	}
-	// QEMU rounds such a size up too: no disk ends inside a sector.
+	// No disk ends inside a sector. QEMU rounds such a size up too.
 	x.size = min(units.AlignUp(ondisk.I64(x.Size), units.SectorSize), most)
 	return nil
 }
 
-// run returns the map: table entry, block. Neighbours that lie in order in the file are one run.
+// run maps a disk offset through the table. Consecutive blocks that are adjacent in the file form one run.
 func (x *image) run(off int64) (disk.Run, error) {
 	block := int64(x.Block)
 	i, into := off/block, off%block
@@ -220,7 +220,7 @@ func (x *image) run(off int64) (disk.Run, error) {
 	}
 	r.Src, r.Off = x.file, int64(x.Data)+int64(first)*block+into
 	if r.Off+r.Len > x.file.Size() {
-		r.Len = min(r.Len, block-into) // a block behind this one is not whole
+		r.Len = min(r.Len, block-into) // a later block exceeds the file
 	}
 	if r.Off+r.Len > x.file.Size() {
 		return disk.Run{}, x.outside(i, first)
@@ -228,14 +228,14 @@ func (x *image) run(off int64) (disk.Run, error) {
 	return r, nil
 }
 
-// maxRun bounds the entries that are looked at for one run.
+// maxRun limits the table entries of one run.
 const maxRun = 4096
 
 func (x *image) blocks() int64 { return (x.size-1)/int64(x.Block) + 1 }
 
 func (x *image) entry(i int64) (uint32, error) { return x.tabs.U32(int64(x.Table) + 4*i) }
 
-// outside is the error of an entry that points behind the end of the file.
+// outside returns the error of an entry past the end of the file.
 func (x *image) outside(i int64, entry uint32) error {
 	return &ondisk.FormatError{
 		What: "vdi block table", Off: int64(x.Table) + 4*i, Field: "entry", Got: entry, Past: true,
@@ -249,11 +249,10 @@ const (
 	shared  = "blocks at a place in use"
 )
 
-// maxFaults is when a table is no table, and is not read to its end.
+// maxFaults is the number of faults at which the check stops.
 const maxFaults = 1 << 16
 
-// faults walks the table once: a reader meets a block outside of the file, but never two parts of the disk that share
-// one.
+// faults walks the table once. Reads find a block outside of the file, but never two table entries with the same block.
 func (x *image) faults() ([]ondisk.Issue, error) {
 	var c driver.Faults
 	used, stored := ondisk.NewPlaceSet(1), int64(0)
@@ -284,7 +283,8 @@ func (x *image) faults() ([]ondisk.Issue, error) {
 	return x.issues(stored, used.Full()), nil
 }
 
-// issues returns those of a sound table that has so many blocks.
+// issues returns the issues of a valid table. stored is its number of blocks; full means that some blocks were not
+// compared.
 func (x *image) issues(stored int64, full bool) (out []ondisk.Issue) {
 	orphans := int64(x.Allocated) - stored
 	if orphans < 0 {
@@ -311,13 +311,13 @@ func (x *image) issues(stored int64, full bool) (out []ondisk.Issue) {
 const (
 	// title is the text at the start of the file.
 	title = "<<< Oracle VM VirtualBox Disk Image >>>\n"
-	// block is the only size of a block that QEMU reads and VirtualBox writes, in bytes.
+	// block is the block size that VirtualBox writes, in bytes, and the only one that QEMU reads.
 	block = 1 << 20
-	// tablePlace is where the table begins; it and the data are aligned as VirtualBox does it.
+	// tablePlace is the offset of the table. Table and data are aligned as in VirtualBox.
 	tablePlace = 1 << 20
-	// unit is the smallest hole worth leaving inside a block, in bytes.
+	// unit is the smallest useful hole inside a block, in bytes.
 	unit = 64 << 10
-	// maxSize keeps the offset of the data below 4 GiB, in bytes.
+	// maxSize is the largest disk with a data offset below 4 GiB, in bytes.
 	maxSize = 512 << 40
 )
 
@@ -327,9 +327,9 @@ type target struct {
 	head    header
 	fixed   bool
 	table   *driver.Table
-	data    int64 // where the first block lies
+	data    int64 // file offset of the first block, bytes
 	next    uint32
-	current int64 // number of the block that was begun last, -1 before the first
+	current int64 // last allocated block, -1 before the first
 }
 
 func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
@@ -363,11 +363,11 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	return t, nil
 }
 
-// template is the header of the source.
+// template is the header of a VDI source.
 type template struct{ header }
 
-// reports returns what a BIOS reports of a disk of size bytes that create makes: what o wants, or the source states.
-// Zero leaves it to VirtualBox, which looks at the partition table.
+// reports returns the BIOS geometry of a disk of size bytes made by create, from o or else from the source. The zero
+// value leaves the choice to VirtualBox, which reads the partition table.
 func reports(size int64, o driver.Options) driver.Geometry {
 	g := o.BIOS
 	if from, ok := o.Template.(*template); ok && g == (driver.Geometry{}) {
@@ -376,8 +376,8 @@ func reports(size int64, o driver.Options) driver.Geometry {
 	return g.Over(size).Clipped()
 }
 
-// bios returns the geometry for a BIOS, zero for none. VirtualBox reads the other one where the header ends in front
-// of this. Source: VirtualBox, src/VBox/Storage/VDI.cpp, getImageLCHSGeometry.
+// bios returns the BIOS geometry, or the zero value if the header has none. VirtualBox uses the first geometry if the
+// header is too short for the second. Source: VirtualBox, src/VBox/Storage/VDI.cpp, getImageLCHSGeometry.
 func (h *header) bios() driver.Geometry {
 	x := h.Geometry
 	if h.HeaderBytes >= headerBytes {
@@ -394,7 +394,7 @@ func stated(g driver.Geometry) geometry {
 	return geometry{ondisk.U32(g.Cylinders), ondisk.U32(g.Heads), ondisk.U32(g.Sectors), sector}
 }
 
-// identity returns a UUID that follows from the copy.
+// identity derives a UUID from the seed.
 func identity(seed []byte, of string) ondisk.GUID {
 	h := sha256.New()
 	h.Write([]byte(of))
@@ -402,10 +402,10 @@ func identity(seed []byte, of string) ondisk.GUID {
 	return ondisk.CustomGUID(h.Sum(nil))
 }
 
-// Unit returns less than a block: what is never written of a block stays a hole of the file.
+// Unit returns less than a block, so that unwritten parts of a block stay holes.
 func (*target) Unit() int64 { return unit }
 
-// begin gives the blocks up to i their places, of a fixed disk all, of others i alone, and returns the last place.
+// begin allocates block i and returns its file offset. A fixed disk gets all blocks up to i.
 func (t *target) begin(i int64) (int64, error) {
 	for t.current < i {
 		t.current++
