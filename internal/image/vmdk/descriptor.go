@@ -15,17 +15,17 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Bounds of a descriptor. A real one has some 30 lines.
+// Limits of a descriptor. A real one has some 30 lines.
 const (
 	maxText    = 1 << 20 // bytes
 	maxLine    = 4096    // bytes
 	maxExtents = 4096
-	maxLines   = 2 * maxExtents // a line takes more memory than its two bytes of file
+	maxLines   = 2 * maxExtents // in memory, a line is larger than its two bytes in the file
 )
 
 const what = "vmdk descriptor"
 
-// line is one line of a descriptor. Lines are kept as they are: what we do not know goes into a copy unchanged.
+// line is one line of a descriptor. Unknown lines go into a copy unchanged.
 type line struct {
 	no   int // from 1
 	text string
@@ -42,19 +42,19 @@ type extent struct {
 	size   int64  // bytes
 	kind   string // FLAT, SPARSE, ZERO, VMFS, …
 	name   string // in UTF-8
-	stored string // the bytes of the name in the descriptor
-	off    int64  // bytes, in the file
+	stored string // the name as stored
+	off    int64  // byte offset in the file
 }
 
-// descriptor is the text that lists what a VMDK is made of.
+// descriptor is a parsed descriptor, the text that lists the extents and the metadata of a VMDK.
 type descriptor struct {
 	lines   []line
 	extents []*extent
 	crlf    bool
-	charset string // of the text; empty for UTF-8
+	charset string // character set of the text; empty for UTF-8
 }
 
-// parseDescriptor reads the text of a descriptor file, or of an embedded one (padded with zero bytes).
+// parseDescriptor parses a descriptor file or an embedded descriptor, which is padded with zero bytes.
 func parseDescriptor(text []byte) (*descriptor, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes", what, len(text), ondisk.ErrLimit, maxText)
@@ -80,12 +80,12 @@ func parseDescriptor(text []byte) (*descriptor, error) {
 	return d, d.checkOnce()
 }
 
-// maxStale is how many characters a rewritten CID can be shorter than the old one: qemu-img writes it without leading
+// maxStale is the largest difference in length between an old and a new CID: qemu-img writes the CID without leading
 // zeros.
 const maxStale = 7
 
-// cutPadding ends the text at its first zero byte. Behind it may stand zeros, or what qemu-img 7.2 leaves of a text
-// that it replaced by a shorter one: the last bytes of the very same text.
+// cutPadding cuts the text at its first zero byte. The rest must be zeros or the end of the same text, which qemu-img
+// 7.2 leaves behind when it replaces a descriptor with a shorter one.
 func cutPadding(text []byte) ([]byte, error) {
 	end := bytes.IndexByte(text, 0)
 	if end < 0 {
@@ -167,7 +167,7 @@ func parseExtent(no int, s string) (*extent, error) {
 	return e, e.parseFile(no, rest)
 }
 
-// parseFile reads what follows the opening quote of an extent's file name.
+// parseFile parses the rest of an extent line, from behind the opening quote of the file name.
 func (e *extent) parseFile(no int, rest string) error {
 	name, tail, closed := strings.Cut(rest, `"`)
 	if !closed {
@@ -186,7 +186,7 @@ func (e *extent) parseFile(no int, rest string) error {
 	return err
 }
 
-// sectors parses a count of 512-byte sectors and gives bytes.
+// sectors parses a number of 512-byte sectors and returns bytes.
 func sectors(no int, field, s string) (int64, error) {
 	const most = math.MaxInt64 / units.SectorSize
 	n, err := strconv.ParseInt(s, 10, 64)
@@ -196,8 +196,7 @@ func sectors(no int, field, s string) (int64, error) {
 	return n * units.SectorSize, nil
 }
 
-// onceKeys may stand in a descriptor once: a second one would contradict the first, and readers differ in which they
-// believe.
+// onceKeys are the keys without duplicates: readers differ in which of two lines they use.
 var onceKeys = []string{"version", "cid", "parentcid", "createtype", "parentfilenamehint", "encoding"}
 
 func (d *descriptor) checkOnce() error {
@@ -216,7 +215,7 @@ func (d *descriptor) checkOnce() error {
 	return nil
 }
 
-// get returns the value of a key, in lower case, and the number of its line; 0 if absent.
+// get returns the value of a lower-case key and its line number, 0 if the key is absent.
 func (d *descriptor) get(key string) (string, int) {
 	for _, l := range d.lines {
 		if l.key == key {
@@ -226,7 +225,7 @@ func (d *descriptor) get(key string) (string, int) {
 	return "", 0
 }
 
-// cid reads one of the two content identifiers. A descriptor without parentCID has no parent.
+// cid returns a content identifier, or absent if the descriptor lacks the key. Without parentCID a disk has no parent.
 func (d *descriptor) cid(key string, absent uint32) (uint32, error) {
 	v, no := d.get(key)
 	if no == 0 {
@@ -239,7 +238,8 @@ func (d *descriptor) cid(key string, absent uint32) (uint32, error) {
 	return uint32(n), nil
 }
 
-// ddbInt returns a positive number of the disk data base, 0 when it is absent or no number.
+// ddbInt returns a number of the disk data base. It returns 0 if the key is absent or its value is not a positive
+// number.
 func (d *descriptor) ddbInt(key string) int64 {
 	v, _ := d.get(key)
 	n, err := strconv.ParseInt(v, 10, 64)
@@ -249,9 +249,9 @@ func (d *descriptor) ddbInt(key string) int64 {
 	return n
 }
 
-// Lines of the disk data base on the geometry that a BIOS reports, where it is to be another than follows from the
-// disk's. Source: VirtualBox, src/VBox/Storage/VMDK.cpp, VMDK_DDB_GEO_LCHS_CYLINDERS; vmware.log of Fusion 6, "Geo
-// (83220/16/63) BIOS Geo (5221/255/63)".
+// Disk data base keys of the BIOS geometry, for a geometry that does not follow from the disk's. Source: VirtualBox,
+// src/VBox/Storage/VMDK.cpp, VMDK_DDB_GEO_LCHS_CYLINDERS; vmware.log of Fusion 6, "Geo (83220/16/63) BIOS Geo
+// (5221/255/63)".
 var biosKeys = []struct{ name, key string }{
 	{"ddb.geometry.biosCylinders", "ddb.geometry.bioscylinders"},
 	{"ddb.geometry.biosHeads", "ddb.geometry.biosheads"},
@@ -261,8 +261,7 @@ var biosKeys = []struct{ name, key string }{
 // values returns cylinders, heads and sectors in the order of the keys.
 func values(g driver.Geometry) [3]int64 { return [3]int64{g.Cylinders, g.Heads, g.Sectors} }
 
-// pinned returns the geometry for a BIOS that the descriptor states beside that of the disk; VirtualBox writes zeros
-// for none.
+// pinned returns the BIOS geometry of the descriptor. ok is false without one; VirtualBox then writes zeros.
 func (d *descriptor) pinned() (g driver.Geometry, ok bool) {
 	g = driver.Geometry{
 		Cylinders: d.ddbInt(biosKeys[0].key), Heads: d.ddbInt(biosKeys[1].key), Sectors: d.ddbInt(biosKeys[2].key),
@@ -270,8 +269,8 @@ func (d *descriptor) pinned() (g driver.Geometry, ok bool) {
 	return g, g.Addressable()
 }
 
-// reported returns what a BIOS reports of the disk with size bytes: what the descriptor pins, what an IDE disk leads
-// to, or what controllers of SCSI take as it is.
+// reported returns the geometry that a BIOS reports for a disk of size bytes. It is the BIOS geometry of the
+// descriptor, the translated geometry of an IDE disk, or the disk geometry, which SCSI controllers use unchanged.
 func (d *descriptor) reported(size int64) driver.Geometry {
 	if g, ok := d.pinned(); ok {
 		return g.Over(size).Clipped()
@@ -287,14 +286,14 @@ func (d *descriptor) reported(size int64) driver.Geometry {
 	return g.Clipped()
 }
 
-// reports returns what a BIOS reports of a disk that create makes.
+// reports returns the geometry that a BIOS reports for a disk made by create.
 func reports(size int64, o driver.Options) driver.Geometry {
 	d, _ := sourceOf(o.Template, o.BIOS)
 	return d.forBIOS(size, o.BIOS).reported(size)
 }
 
-// forBIOS returns the descriptor with the geometry for a BIOS that a copy of size bytes has: that of the source, over
-// the new size, or bios where the machine would report another one.
+// forBIOS returns the descriptor with the BIOS geometry for a copy of size bytes. It keeps the geometry of the source
+// for the new size, or uses bios if the machine would report another one.
 func (d *descriptor) forBIOS(size int64, bios driver.Geometry) *descriptor {
 	pin, has := d.pinned()
 	switch {
@@ -307,7 +306,7 @@ func (d *descriptor) forBIOS(size int64, bios driver.Geometry) *descriptor {
 	out.lines = slices.Clone(d.lines)
 	over := pin.Over(size)
 	if pin.Cylinders <= driver.MaxCylinders {
-		over = over.Clipped() // some writers count all
+		over = over.Clipped() // some writers count all cylinders
 	}
 	for i, v := range values(over) {
 		k := biosKeys[i]
@@ -320,7 +319,7 @@ func (d *descriptor) forBIOS(size int64, bios driver.Geometry) *descriptor {
 			out.lines[at] = l
 			continue
 		}
-		// Behind the last line on the geometry, or at the end.
+		// Insert it behind the last geometry line, or at the end.
 		at = len(out.lines)
 		for n, other := range out.lines {
 			if other.key == "ddb.geometry.sectors" || i > 0 && other.key == biosKeys[i-1].key {
@@ -332,11 +331,11 @@ func (d *descriptor) forBIOS(size int64, bios driver.Geometry) *descriptor {
 	return &out
 }
 
-// noParent is the parentCID of a complete disk.
+// noParent is the parentCID of a disk without parent.
 const noParent = 0xffffffff
 
-// parentRef names the disk that this one completes, nil for a complete disk. Two fields name a parent, and both must
-// agree: programs differ in which they believe.
+// parentRef returns the reference to the parent, or nil for a disk without parent. Both parent fields must agree, since
+// programs differ in which one they use.
 func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 	parent, err := d.cid("parentcid", noParent)
 	if err != nil {
@@ -347,7 +346,7 @@ func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 	const remedy = "consolidate the snapshots or clone the disk to one complete image first"
 	switch {
 	case parent == noParent && hintLine == 0:
-		return nil, nil //nolint:nilnil // a complete disk
+		return nil, nil //nolint:nilnil // no parent
 	case parent == noParent:
 		return nil, &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
 			"%s line %d names the parent %.256q, but parentCID says that it is absent", what, hintLine, hint)}
@@ -359,10 +358,10 @@ func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 	return &driver.ParentRef{Names: ondisk.StoredNames(d.charset, hint), Format: name, ID: contentID(parent)}, nil
 }
 
-// contentID returns how a child writes the CID of its parent.
+// contentID formats a CID like a child's parentCID.
 func contentID(cid uint32) string { return fmt.Sprintf("%08x", cid) }
 
-// openParent opens the disk that this one completes, nil when it is complete.
+// openParent opens the parent; it returns nil for a disk without parent.
 func (d *descriptor) openParent(s *driver.Source) (*driver.Image, error) {
 	ref, err := d.parentRef()
 	if ref == nil || err != nil {
@@ -371,7 +370,7 @@ func (d *descriptor) openParent(s *driver.Source) (*driver.Image, error) {
 	return s.Parent(*ref)
 }
 
-// refuseParent is for disks whose extents hold every byte.
+// refuseParent returns an error if a disk with flat extents has a parent.
 func (d *descriptor) refuseParent(kind string) error {
 	ref, err := d.parentRef()
 	if ref == nil || err != nil {
@@ -384,7 +383,7 @@ func (d *descriptor) refuseParent(kind string) error {
 		ref.Names[0], kind)
 }
 
-// over returns what shows through the holes of an extent that begins at byte at of the disk.
+// over returns the function that maps holes of an extent to the parent. The extent begins at byte at of the disk.
 func over(parent *driver.Image, at int64) func(off, n int64) disk.Run {
 	if parent == nil {
 		return nil
@@ -392,15 +391,15 @@ func over(parent *driver.Image, at int64) func(off, n int64) disk.Run {
 	return func(off, n int64) disk.Run { return driver.Below(parent, at+off, n) }
 }
 
-// inherited are the lines of the disk data base that ESXi does not repeat in a child, and without which a flattened
-// copy would have no adapter and no geometry.
+// inherited are the disk data base keys that ESXi omits in a child. Without them a flattened copy would have no adapter
+// and no geometry.
 var inherited = []string{
 	"ddb.adaptertype", "ddb.geometry.cylinders", "ddb.geometry.heads", "ddb.geometry.sectors", "ddb.virtualhwversion",
 	"ddb.geometry.bioscylinders", "ddb.geometry.biosheads", "ddb.geometry.biossectors", "ddb.toolsversion",
 	"ddb.toolsinstalltype", "ddb.uuid",
 }
 
-// inherit takes what the descriptor of a child lacks from its parent's.
+// inherit adds the missing lines of a child's descriptor from the parent's.
 func (d *descriptor) inherit(parent *driver.Image) *descriptor {
 	if parent == nil {
 		return d
@@ -422,18 +421,17 @@ func (d *descriptor) inherit(parent *driver.Image) *descriptor {
 	return &out
 }
 
-// names reads the names in a VMDK; none for a file that is no VMDK. A neighbour need not be well-formed to depend on
-// a file.
+// names returns the file names in a VMDK, and none for other files. A malformed neighbour can depend on a file too.
 func names(f driver.File) (driver.Names, error) { return namesIn(f, maxText) }
 
-// glanced is how much of an embedded text is read for a glance where the text ends before, in bytes: to the end of
-// the file's first page.
+// glanced is the number of bytes that a glance reads of an embedded descriptor, if the text ends there: up to the end
+// of the file's first page.
 const glanced = 4<<10 - units.SectorSize
 
-// glance is names without what stands behind the end of an embedded text, which no reader takes for names.
+// glance is names without the bytes behind the end of an embedded descriptor, where no reader looks for names.
 func glance(f driver.File) (driver.Names, error) { return namesIn(f, glanced) }
 
-// namesIn looks at so many bytes of an embedded text at first.
+// namesIn reads the first bytes of an embedded descriptor, and the rest only if the text is longer.
 func namesIn(f driver.File, first int64) (driver.Names, error) {
 	head := make([]byte, min(f.Size(), 2*units.SectorSize))
 	if err := ondisk.ReadFull(f, head, 0); err != nil {
@@ -470,8 +468,8 @@ func namesIn(f driver.File, first int64) (driver.Names, error) {
 		return driver.Names{}, err
 	}
 	n := scanNames(string(text))
-	n.Broken = size > maxText // the rest can name anything
-	// qemu-img keeps room for a descriptor in every extent of a split disk, and leaves it empty.
+	n.Broken = size > maxText // the rest may contain any name
+	// qemu-img reserves space for a descriptor in every extent of a split disk, and leaves it empty.
 	n.Part = off > 0 && ondisk.IsZero(text)
 	return n, nil
 }
@@ -489,7 +487,7 @@ func scanNames(text string) driver.Names {
 				charset = val
 				continue
 			case strings.EqualFold(key, "parentFileNameHint"):
-				paths, _ := driver.BackingFiles(val) // qemu-img writes them as it got them
+				paths, _ := driver.BackingFiles(val) // qemu-img stores its argument unchanged
 				n.Parents = append(n.Parents, paths...)
 				continue
 			}
@@ -511,7 +509,8 @@ func scanNames(text string) driver.Names {
 	return decodedNames(n, charset)
 }
 
-// decodedNames adds names in UTF-8 in front of those that a text has in another character set: a file can have either.
+// decodedNames adds the UTF-8 form of each name in front of the stored form in another character set. The file may have
+// either name.
 func decodedNames(n driver.Names, charset string) driver.Names {
 	out := driver.Names{Views: n.Views}
 	for _, p := range n.Parents {
@@ -525,21 +524,21 @@ func decodedNames(n driver.Names, charset string) driver.Names {
 	return out
 }
 
-// flat reports whether an extent holds the bytes of the disk as they are.
+// flat reports whether an extent holds bytes of the disk unchanged.
 func (e *extent) flat() bool { return e.kind == "FLAT" || e.kind == "VMFS" || e.mapsDevice() }
 
-// mapsDevice reports whether an extent is a raw device map of ESXi. Its file shows the device to what reads it there;
-// elsewhere it has the bytes if it was copied so.
+// mapsDevice reports whether an extent is a raw device map of ESXi. On its host, the file reads as the device.
+// Elsewhere it holds the data only if it was copied with them.
 func (e *extent) mapsDevice() bool { return e.kind == "VMFSRDM" || e.kind == "VMFSRAW" }
 
-// device reports whether an extent names a device in the place of a file.
+// device reports whether an extent names a device instead of a file.
 func (e *extent) device() bool {
 	name := strings.ToLower(strings.ReplaceAll(e.name, `\`, "/"))
 	return strings.HasPrefix(name, "/dev/") || strings.HasPrefix(name, "/vmfs/devices/") ||
 		strings.HasPrefix(name, "//./") || strings.HasPrefix(name, "//?/")
 }
 
-// claim returns how many bytes an extent takes of its file from byte 0 on.
+// claim returns the number of bytes that an extent uses of its file from byte 0 on.
 func (e *extent) claim() int64 {
 	if e.off != 0 || !e.flat() {
 		return 0

@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// plainDescriptor returns the start for a VMDK whose source was none. Values are those of a disk that every VMware
-// product since 2006 opens; heads and sectors are those of bios, if that says any.
+// plainDescriptor returns the initial descriptor of a VMDK from another format, with values that every VMware product
+// since 2006 accepts. Heads and sectors come from bios; the default is 255 and 63.
 func plainDescriptor(bios driver.Geometry) *descriptor {
 	if bios == (driver.Geometry{}) {
 		bios = driver.Geometry{Heads: 255, Sectors: 63}
@@ -45,8 +45,8 @@ ddb.virtualHWVersion = "4"
 	return d
 }
 
-// identity holds what a copy may not share with its source. It is derived from the source's own identity and the job,
-// so that the same job gives the same bytes.
+// identity holds the identifiers that a copy must not share with its source. They are derived from the source and the
+// job, so that the same job gives the same bytes.
 type identity struct {
 	cid uint32
 	sum [sha256.Size]byte
@@ -61,17 +61,18 @@ func (d *descriptor) identity(seed []byte) identity {
 	id := identity{}
 	h.Sum(id.sum[:0])
 	id.cid = binary.BigEndian.Uint32(id.sum[:])
-	if id.cid >= 0xfffffffe { // both are reserved: "no parent", and a CID that was never set
+	if id.cid >= 0xfffffffe { // both are reserved: no parent, and a CID that was never set
 		id.cid -= 2
 	}
 	return id
 }
 
-// imageUUID is the key of the UUID by which VirtualBox registers an image.
+// imageUUID is the key of VirtualBox's image UUID.
 const imageUUID = "ddb.uuid.image"
 
-// virtualBox returns the value of a line for a copy. VirtualBox attaches no two images of one UUID, and a complete
-// image has no parent. Source: VirtualBox, src/VBox/Storage/VMDK.cpp, VMDK_DDB_*_UUID.
+// virtualBox returns the value of a line for a copy: new image and modification UUIDs, no parent UUIDs. VirtualBox
+// attaches no two images with one UUID, and a copy has no parent. Source: VirtualBox, src/VBox/Storage/VMDK.cpp,
+// VMDK_DDB_*_UUID.
 func (id identity) virtualBox(l line) string {
 	none := ondisk.GUID{}
 	switch old, ok := ondisk.ParseGUID(l.val); {
@@ -85,7 +86,7 @@ func (id identity) virtualBox(l line) string {
 	return l.val
 }
 
-// withIDs returns the lines with both content identifiers: qemu-img opens no descriptor that lacks parentCID.
+// withIDs returns the lines with both content identifiers. qemu-img rejects a descriptor without parentCID.
 func (d *descriptor) withIDs() []line {
 	at := slices.IndexFunc(d.lines,
 		func(l line) bool { return l.ext != nil || (l.key != "" && l.key != "version" && l.key != "encoding") })
@@ -98,7 +99,7 @@ func (d *descriptor) withIDs() []line {
 	return out
 }
 
-// copyFor returns the text of a copy, in UTF-8: every line except those on extents and identity is kept. size is the
+// copyFor returns the descriptor of a copy, in UTF-8. It keeps every line except extents and identifiers. size is the
 // size of the copy in bytes; bios is as in driver.Options.
 func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []byte, bios driver.Geometry) []byte {
 	id := d.identity(seed)
@@ -111,7 +112,7 @@ func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []b
 		case l.key == "parentcid":
 			out = append(out, "parentCID="+contentID(noParent))
 		case l.key == "parentfilenamehint":
-			// The copy is complete, whatever its source was.
+			// Drop the line: a copy has no parent.
 		case l.key == "ddb.uuid" && newUUID(l.val, id.sum[16:]) != l.val:
 			out = append(out, strings.Replace(l.text, l.val, newUUID(l.val, id.sum[16:]), 1))
 		case l.val != "" && id.virtualBox(l) != l.val:
@@ -123,7 +124,7 @@ func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []b
 	})
 }
 
-// inUTF8 returns the descriptor with its lines in UTF-8, in which the names of a copy are.
+// inUTF8 returns the descriptor with its lines in UTF-8, the encoding of names in a copy.
 func (d *descriptor) inUTF8() *descriptor {
 	out := *d
 	out.lines = slices.Clone(d.lines)
@@ -137,7 +138,8 @@ func (d *descriptor) inUTF8() *descriptor {
 	return &out
 }
 
-// rewritten returns the text for another size and other contents. own appends the lines in place of one that it knows.
+// rewritten returns the text of the descriptor for a new size and new contents. own handles a line first: it appends
+// the replacement and reports true.
 func (d *descriptor) rewritten(size int64, id *identity, own func(out []string, l line) ([]string, bool)) []byte {
 	var out []string
 	for _, l := range d.withIDs() {
@@ -147,7 +149,7 @@ func (d *descriptor) rewritten(size int64, id *identity, own func(out []string, 
 		case l.key == "cid":
 			out = append(out, fmt.Sprintf("CID=%08x", id.cid))
 		case l.key == "changetrackpath":
-			// Changed-block tracking knows the blocks of the old contents.
+			// Drop the line: change tracking describes the old contents.
 		case l.key == "ddb.geometry.cylinders":
 			out = append(out, fmt.Sprintf("ddb.geometry.cylinders = \"%d\"", d.cylinders(size)))
 		case l.key == "ddb.longcontentid":
@@ -163,8 +165,8 @@ func (d *descriptor) rewritten(size int64, id *identity, own func(out []string, 
 	return []byte(strings.TrimRight(strings.Join(out, eol), "\r\n") + eol)
 }
 
-// rename returns the text of a descriptor file with other names of the files that it names: its extents, and that of
-// changed-block tracking. All else stays byte for byte.
+// rename returns the text of a descriptor file with the file names replaced, of extents and of changed-block tracking.
+// All other bytes stay.
 func rename(text []byte, to func(name string) string) ([]byte, error) {
 	d, err := parseDescriptor(text)
 	if err != nil {
@@ -198,10 +200,10 @@ func rename(text []byte, to func(name string) string) ([]byte, error) {
 	return []byte(strings.Join(lines, "")), nil
 }
 
-// mostSplit is the largest extent that the types of VMDK with extents of 2 GB have, bytes.
+// mostSplit is the largest extent of the split types (twoGbMaxExtent…), in bytes.
 const mostSplit = 2 * units.GiB
 
-// around returns what a disk that changes in its place gets as its descriptor.
+// around returns the new descriptor for a disk that is changed in place.
 func (d *descriptor) around(size int64, bios driver.Geometry) (driver.Around, error) {
 	own := size - d.size() + d.extents[len(d.extents)-1].size
 	if own > mostSplit && len(d.extents) > 1 {
@@ -211,7 +213,7 @@ func (d *descriptor) around(size int64, bios driver.Geometry) (driver.Around, er
 	return driver.Around{Text: d.resized(size, bios)}, nil
 }
 
-// size returns how many bytes the extents have.
+// size returns the total size of the extents in bytes.
 func (d *descriptor) size() (n int64) {
 	for _, e := range d.extents {
 		n += e.size
@@ -219,8 +221,8 @@ func (d *descriptor) size() (n int64) {
 	return n
 }
 
-// resized returns the text for the same disk with other contents and a size in bytes: its last extent grows. Its
-// snapshots and clones know it by the content identifier, and no longer fit. Tracked changes are those of the old one.
+// resized returns the descriptor for new contents and a new size in bytes: the last extent grows. The new CID makes
+// snapshots and clones of the old contents invalid. Changed-block tracking is dropped.
 func (d *descriptor) resized(size int64, bios driver.Geometry) []byte {
 	id := d.identity([]byte("in place"))
 	last := d.extents[len(d.extents)-1]
@@ -234,8 +236,8 @@ func (d *descriptor) resized(size int64, bios driver.Geometry) []byte {
 	})
 }
 
-// appendExtents puts the new extent lines where the first old one stood. qemu-img 7.2 counts an extent twice that
-// follows a blank line, so a comment stands in front of it.
+// appendExtents puts the new extent lines in place of the first old one, behind a comment: qemu-img 7.2 counts an
+// extent twice that follows a blank line.
 func appendExtents(out, extents []string) []string {
 	if extents == nil {
 		return out
@@ -246,14 +248,14 @@ func appendExtents(out, extents []string) []string {
 	return append(out, extents...)
 }
 
-// maxCylinders is where IDE geometries end, whatever the size of the disk.
+// maxCylinders is the maximum of IDE geometries, for disks of any size.
 const maxCylinders = 16383
 
-// cylinders returns the count for the new size in the source's own heads and sectors. A source whose count was capped
+// cylinders returns the number of cylinders for the new size, with the heads and sectors of the source. A capped number
 // stays capped.
 func (d *descriptor) cylinders(size int64) int64 {
 	c, h, s := d.geometry()
-	const most = 1 << 16 // far above every geometry; products stay far below 63 bits
+	const most = 1 << 16 // far above every geometry; products fit into 63 bits
 	if h <= 0 || s <= 0 || h > most || s > most {
 		return c
 	}
@@ -264,8 +266,8 @@ func (d *descriptor) cylinders(size int64) int64 {
 	return n
 }
 
-// newUUID keeps the vendor's first four bytes ("60 00 C2 9…") of a uuid like "60 00 C2 9a 1d 7b 49 44-dc 53 e6 d3 e5 89
-// 7b 0d" and its form, and takes the other twelve from sum.
+// newUUID returns a uuid with the form and the first four bytes of old, which mark the vendor ("60 00 C2 9…"). The
+// other twelve come from sum. The form is "60 00 C2 9a 1d 7b 49 44-dc 53 e6 d3 e5 89 7b 0d".
 func newUUID(old string, sum []byte) string {
 	sep := func(r rune) bool { return r == ' ' || r == '-' }
 	fields := strings.FieldsFunc(old, sep)

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// openFlat opens the extents of a descriptor one behind the other.
+// openFlat opens a disk of flat extents, in the order of the descriptor.
 func openFlat(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
 	if err := d.refuseParent(kind); err != nil {
 		return nil, err
@@ -43,7 +43,8 @@ func openFlat(s *driver.Source, d *descriptor, kind string) (*driver.Image, erro
 	return img, nil
 }
 
-// checkExtent makes sure that extent i can be read and that the disk, of size bytes before it, does not get too large.
+// checkExtent checks that extent i is readable and that the total stays in range. size is the sum of the previous
+// extents in bytes.
 func checkExtent(i int, e *extent, size int64) error {
 	switch {
 	case e.size > math.MaxInt64-size:
@@ -57,9 +58,9 @@ func checkExtent(i int, e *extent, size int64) error {
 	return nil
 }
 
-// flatPiece is an extent that shows bytes of its file as they are.
+// flatPiece is an extent with bytes of its file unchanged.
 type flatPiece struct {
-	file driver.File // nil: zero
+	file driver.File // nil for zeros
 	*extent
 }
 
@@ -75,8 +76,8 @@ func (x flatPiece) run(off int64) (disk.Run, error) {
 	return run, nil
 }
 
-// addFlat appends an extent of a flat disk. Every line of a descriptor counts: qemu-img 7.2 skips RDONLY and ZERO
-// lines, which shifts what follows.
+// addFlat appends an extent of a flat disk. Every extent line counts, unlike in qemu-img 7.2, which skips RDONLY and
+// ZERO lines and so shifts the following extents.
 func (m *extentMap) addFlat(s *driver.Source, i int, e *extent) error {
 	if err := checkExtent(i, e, m.size); err != nil {
 		return err
@@ -99,7 +100,7 @@ func (m *extentMap) addFlat(s *driver.Source, i int, e *extent) error {
 	return nil
 }
 
-// refuseSparse ends at the first level: a sparse extent of a flat disk is a contradiction, whatever it names itself.
+// refuseSparse returns the error of a sparse extent in a flat disk. It reads none of the extent's own references.
 func refuseSparse(s *driver.Source, i int, e *extent) error {
 	if _, err := openOther(s, i, e); err != nil {
 		return err
@@ -107,7 +108,7 @@ func refuseSparse(s *driver.Source, i int, e *extent) error {
 	return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want FLAT, VMFS or ZERO in a flat disk", i, e.kind)
 }
 
-// openFlat opens the file of an extent, which others may use too.
+// openFlat opens the file of an extent, which several extents may share.
 func (m *extentMap) openFlat(s *driver.Source, i int, e *extent) (driver.File, error) {
 	f := m.named[e.name]
 	if f == nil {
@@ -121,7 +122,7 @@ func (m *extentMap) openFlat(s *driver.Source, i int, e *extent) (driver.File, e
 	return f, e.checkFits(i, f)
 }
 
-// checkFits makes sure that the file of a flat extent has all of it.
+// checkFits checks that a flat extent lies inside its file.
 func (e *extent) checkFits(i int, f driver.File) error {
 	switch short := e.off > f.Size() || e.size > f.Size()-e.off; {
 	case short && e.mapsDevice():
@@ -135,7 +136,7 @@ func (e *extent) checkFits(i int, f driver.File) error {
 	return nil
 }
 
-// open opens the file of an extent by its name in UTF-8, or by the bytes in the descriptor.
+// open opens the file of an extent by its name in UTF-8, or else by the stored name.
 func (e *extent) open(s *driver.Source) (driver.File, error) {
 	f, err := s.Open(e.name)
 	if e.stored != e.name && errors.Is(err, fs.ErrNotExist) {
@@ -146,10 +147,10 @@ func (e *extent) open(s *driver.Source) (driver.File, error) {
 	return f, err
 }
 
-// shownMissing is how many missing files a message lists.
+// shownMissing limits the missing files in a message.
 const shownMissing = 16
 
-// allMissing adds the names of all missing files to the error of the first: who restores them needs the list.
+// allMissing adds the names of all missing files to the error of the first, as a list for restoring them.
 func (d *descriptor) allMissing(s *driver.Source, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -175,7 +176,7 @@ func (d *descriptor) allMissing(s *driver.Source, err error) error {
 	return fmt.Errorf("%w; %d of its %d files are missing: %s", err, len(missing), len(seen), list)
 }
 
-// openOther opens the file of an extent, which cannot be that of the descriptor.
+// openOther opens the file of an extent, which must differ from the descriptor file.
 func openOther(s *driver.Source, i int, e *extent) (driver.File, error) {
 	f, err := e.open(s)
 	if err != nil {
@@ -187,7 +188,7 @@ func openOther(s *driver.Source, i int, e *extent) (driver.File, error) {
 	return f, nil
 }
 
-// openExtent is openOther for an extent that is read: it cannot be another descriptor either.
+// openExtent is openOther for reading: the file must not be another descriptor either.
 func openExtent(s *driver.Source, i int, e *extent) (driver.File, error) {
 	f, err := openOther(s, i, e)
 	if err != nil {
@@ -204,7 +205,7 @@ func openExtent(s *driver.Source, i int, e *extent) (driver.File, error) {
 	return f, nil
 }
 
-// checkOverlap refuses two extents that show one range of a file: a write to one would change the other.
+// checkOverlap rejects two extents that use the same range of a file: a write to one would change the other.
 func (m *extentMap) checkOverlap() error {
 	var flat []flatPiece
 	for _, p := range m.pieces {
@@ -231,23 +232,23 @@ type opened interface {
 	size() int64 // on the disk, bytes
 	run(off int64) (disk.Run, error)
 	check(f *faults) error
-	// over lets holes show what is below them.
+	// over sets the function that maps holes to the parent.
 	over(below func(off, n int64) disk.Run)
-	// unclean is the mark of a writer that did not come to its end, nil if absent.
+	// unclean returns the issue of an extent that was not closed cleanly, or nil.
 	unclean() *ondisk.Issue
 }
 
-// extentMap is a disk that consists of extents, in disk order.
+// extentMap is a disk of several extents, in disk order.
 type extentMap struct {
 	size   int64
 	pieces []piece
 	files  []driver.File
-	named  map[string]driver.File // of flat disks
-	opened map[string]bool        // files of other disks, by ID
-	tabs   *ondisk.PageCache      // one for all, so that memory does not grow with their number
+	named  map[string]driver.File // open files of flat disks, by name
+	opened map[string]bool        // IDs of the files of other disks
+	tabs   *ondisk.PageCache      // shared, so that memory does not grow with the number of extents
 }
 
-// piece is one extent in its place on the disk.
+// piece is an extent and its range on the disk.
 type piece struct {
 	disk.Range
 	name string
@@ -267,7 +268,7 @@ func (m *extentMap) add(e *extent, x opened) {
 	m.size += e.size
 }
 
-// openSplit opens the sparse extents of a descriptor one behind the other.
+// openSplit opens a disk of sparse extents, in the order of the descriptor.
 func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
 	m := newExtentMap(s)
 	for i, e := range d.extents {
@@ -305,13 +306,13 @@ func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, err
 	return img, nil
 }
 
-// addSparse appends an extent of a disk that has grains. Where its type is custom, some extents are flat.
+// addSparse appends an extent of a disk with grains. In a custom disk, some extents are flat.
 func (m *extentMap) addSparse(s *driver.Source, i int, e *extent, kind string) error {
 	if err := checkExtent(i, e, m.size); err != nil {
 		return err
 	}
 	switch want := cmp.Or(sparseTypes[kind], "SPARSE"); {
-	case e.kind == want, e.kind == "SPARSE" && kind == vmfsSparse: // QEMU takes both words
+	case e.kind == want, e.kind == "SPARSE" && kind == vmfsSparse: // QEMU accepts both words
 	case kind == custom && (e.flat() || e.kind == "ZERO"):
 	case sparseKinds[e.kind], e.flat(), e.kind == "ZERO":
 		return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want %s in a disk of the createType %s", i, e.kind,
@@ -327,7 +328,7 @@ func (m *extentMap) addSparse(s *driver.Source, i int, e *extent, kind string) e
 	return nil
 }
 
-// extent opens an extent of a kind that the type has.
+// extent opens an extent whose kind is valid for the disk.
 func (m *extentMap) extent(s *driver.Source, i int, e *extent, kind string) (opened, error) {
 	if e.kind == "ZERO" {
 		return flatPiece{extent: e}, nil
@@ -363,7 +364,7 @@ func (m *extentMap) open(s *driver.Source, i int, e *extent) (driver.File, error
 	}
 	if m.opened[f.ID()] {
 		class, remedy := ondisk.ErrFormat, ""
-		if e.flat() { // which the format allows
+		if e.flat() { // valid in the format
 			class = ondisk.ErrUnsupported
 			remedy = "; beside sparse extents that is not read: convert it first: vmware-vdiskmanager -r"
 		}
@@ -384,7 +385,7 @@ func openGrains(f driver.File, tabs *ondisk.Pages, kind string) (opened, error) 
 	return openHosted(f, tabs)
 }
 
-// openHosted opens an extent of a split disk: its header is that of a disk in one file, without a text.
+// openHosted opens an extent of a split disk. It has the header of a single-file disk, without a descriptor.
 func openHosted(f driver.File, tabs *ondisk.Pages) (*sparse, error) {
 	x := &sparse{grains: grains{file: f, tabs: tabs}}
 	if n := f.Size(); n < units.SectorSize {
@@ -407,8 +408,8 @@ func openHosted(f driver.File, tabs *ondisk.Pages) (*sparse, error) {
 	return x, x.refuseOwnText()
 }
 
-// refuseOwnText keeps a disk that stands for itself, perhaps with a parent, from being used as an extent of another.
-// qemu-img leaves room for a text in every extent, and writes none.
+// refuseOwnText rejects an extent with its own descriptor, which is a disk in itself, perhaps with a parent. qemu-img
+// reserves space for a descriptor in every extent, and leaves it empty.
 func (x *sparse) refuseOwnText() error {
 	if x.h.DescriptorOffset == 0 || x.h.DescriptorSize == 0 {
 		return nil
@@ -431,7 +432,7 @@ func (x *sparse) unclean() *ondisk.Issue {
 	return new(unclean(fmt.Sprintf("the extent %.256q", x.file.Name()), at, x.h.UncleanShutdown))
 }
 
-// run returns the map: the extent, and in it the grain.
+// run maps a disk offset to the extent and to the grain in it.
 func (m *extentMap) run(off int64) (disk.Run, error) {
 	p := m.pieces[disk.Behind(m.pieces, off)]
 	run, err := p.x.run(off - p.Off)
@@ -453,7 +454,7 @@ func (m *extentMap) check() ([]ondisk.Issue, error) {
 	return f.issues(), nil
 }
 
-// unclean makes one issue of all extents that were not closed.
+// unclean returns one issue for all extents that were not closed cleanly.
 func (m *extentMap) unclean() []ondisk.Issue {
 	var first *ondisk.Issue
 	n := 0

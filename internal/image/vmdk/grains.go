@@ -12,39 +12,39 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// grains is the map of an extent with grains: a directory names tables, and these have an entry for each grain.
+// grains is the map of an extent with grains: a directory of tables with an entry for each grain.
 type grains struct {
 	file     driver.File
 	tabs     *ondisk.Pages
 	entries  entries
-	bytes    int64 // of the extent on the disk
+	bytes    int64 // size of the extent, bytes
 	grain    int64 // bytes
 	width    int64 // bytes of an entry
 	perTable int64 // entries of a table
 	gd       int64 // byte offset of the directory
-	mirror   int64 // byte offset of the redundant one; 0: the extent has none
-	data     int64 // byte offset from which the file holds grains and tables alone, or noData
-	mixed    bool  // tables lie among the grains
+	mirror   int64 // byte offset of the redundant directory, or 0
+	data     int64 // start of the area of grains and tables, byte offset, or noData
+	mixed    bool  // tables lie between grains
 
-	unpacked *driver.Unpacked // grains by number; nil: they are not compressed
-	// marker checks the marker of a grain at a byte offset; nil: there is none
+	unpacked *driver.Unpacked // cache of compressed grains by number, or nil
+	// marker checks the marker of a compressed grain at byte offset off, and returns the size of its data.
 	marker func(off, grain int64) (n int64, err error)
-	below  func(off, n int64) disk.Run // what a hole shows, by offset in the extent; nil: zeros
+	below  func(off, n int64) disk.Run // data behind a hole, by offset in the extent; nil for zeros
 }
 
-// noData says that grains that no table names cannot be told from other bytes of the file.
+// noData means that unreferenced grains cannot be told from other bytes of the file.
 const noData = -1
 
-// entries gives the entries of directory and tables their meaning. at is the byte offset of the entry.
+// entries decodes the entries of directory and tables. at is the byte offset of the entry.
 type entries interface {
 	tablePlace(entry uint64, at int64) (loc int64, err error)
 	state(entry uint64, grain, at int64) (grainState, error)
 }
 
-// grainState is the meaning of a table entry.
+// grainState is a decoded table entry.
 type grainState struct {
 	kind grainKind
-	off  int64 // of a stored grain, in the file
+	off  int64 // file offset of a stored grain, bytes
 }
 
 type grainKind int
@@ -58,7 +58,7 @@ const (
 func (x *grains) size() int64                            { return x.bytes }
 func (x *grains) over(below func(off, n int64) disk.Run) { x.below = below }
 
-// hole returns what n bytes from off show that are not there.
+// hole returns the run of n bytes without data from off on.
 func (x *grains) hole(off, n int64) disk.Run {
 	if x.below == nil {
 		return disk.Run{Len: n}
@@ -66,16 +66,16 @@ func (x *grains) hole(off, n int64) disk.Run {
 	return x.below(off, n)
 }
 
-// count returns how many grains the extent has; the last one may be cut by its end.
+// count returns the number of grains, of which the last may be partial.
 func (x *grains) count() int64 { return (x.bytes-1)/x.grain + 1 }
 
-// tables returns how many entries the directory has.
+// tables returns the number of directory entries.
 func (x *grains) tables() int64 { return (x.count()-1)/x.perTable + 1 }
 
 func (x *grains) directory() disk.Range { return disk.Range{Off: x.gd, Len: x.width * x.tables()} }
 func (x *grains) tableBytes() int64     { return x.width * x.perTable }
 
-// get returns entry i of a stretch of a table.
+// get returns entry i of a part of a table.
 func (x *grains) get(b []byte, i int64) uint64 {
 	if x.width == 4 {
 		return uint64(binary.LittleEndian.Uint32(b[4*i:]))
@@ -83,10 +83,10 @@ func (x *grains) get(b []byte, i int64) uint64 {
 	return binary.LittleEndian.Uint64(b[8*i:])
 }
 
-// maxEntries is how many entries of a table are looked at for one run.
+// maxEntries limits the table entries read for one run.
 const maxEntries = 512
 
-// run returns the map: directory entry, table entry, grain. It gives the longest run that one piece of a table shows.
+// run maps an offset through directory and table to the grain. It returns the longest run within one part of a table.
 func (x *grains) run(off int64) (disk.Run, error) {
 	grain, into := off/x.grain, off%x.grain
 	table, first := grain/x.perTable, grain%x.perTable
@@ -102,17 +102,18 @@ func (x *grains) run(off int64) (disk.Run, error) {
 	if err := x.tabs.Read(b, loc+x.width*first); err != nil {
 		return disk.Run{}, err
 	}
-	if ondisk.IsZero(b) { // as in nearly all of the two million tables that a large disk of qemu-img has
+	if ondisk.IsZero(b) { // true for nearly all of the two million tables of a large qemu-img disk
 		return x.hole(off, n*x.grain-into), nil
 	}
 	return x.join(b, loc+x.width*first, off)
 }
 
-// gdScan is how many empty directory entries run looks over at once: a 64 TiB disk has two million of them, and one
-// of ESX 32.
+// gdScan is the number of empty directory entries that run skips at once. A 64 TiB disk has two million entries, or 32
+// in the ESX format.
 const gdScan = 8192
 
-// table returns the byte offset of a grain table, or 0 and the number of absent tables from there on.
+// table returns the byte offset of grain table i. For an absent table, it returns 0 and the number of absent tables
+// from there on.
 func (x *grains) table(i int64) (loc, absent int64, err error) {
 	at := x.gd + x.width*i
 	var b [8]byte
@@ -131,24 +132,24 @@ func (x *grains) table(i int64) (loc, absent int64, err error) {
 	return 0, zeros / x.width, err
 }
 
-// maxEmpty is how many directory entries in a hole are passed over at once: of the largest grain tables that is 128
+// maxEmpty limits the directory entries in a hole that are skipped at once. With the largest grain tables, this is 128
 // PiB of disk.
 const maxEmpty = 1 << 28
 
-// emptyEntries returns how many entries of a directory lie in a hole of the file from a place on. A directory of
-// terabytes costs nothing to make.
+// emptyEntries returns the number of directory entries in the hole at file offset from. A sparse directory of terabytes
+// costs an attacker nothing.
 func emptyEntries(f driver.File, from, end, entry int64) int64 {
 	if from >= end {
 		return 0
 	}
 	e, err := f.Extent(from, end-from)
 	if err != nil || !e.Zero {
-		return 0 // reading them will find the error
+		return 0 // a read finds the error
 	}
 	return min(e.Len/entry, maxEmpty)
 }
 
-// join makes one run of the entries that continue the first. at is the byte offset of the first entry.
+// join returns one run for the first entry and the entries that continue it. at is the byte offset of the first entry.
 func (x *grains) join(b []byte, at, off int64) (disk.Run, error) {
 	grain, into := off/x.grain, off%x.grain
 	first, err := x.entries.state(x.get(b, 0), grain, at)
@@ -157,7 +158,7 @@ func (x *grains) join(b []byte, at, off int64) (disk.Run, error) {
 	}
 	n := int64(1)
 	for ; n < int64(len(b))/x.width; n++ {
-		// An entry that is malformed does not spoil those in front of it.
+		// A malformed entry does not affect the entries before it.
 		next, err := x.entries.state(x.get(b, n), grain+n, at+x.width*n)
 		if err != nil || !x.continues(first, next, n) {
 			break
@@ -175,8 +176,8 @@ func (x *grains) join(b []byte, at, off int64) (disk.Run, error) {
 	return disk.Run{Len: size, Src: x.file, Off: first.off + into}, nil
 }
 
-// continues reports whether the n-th grain behind one reads from the same place. A marked grain of zeros hides what a
-// hole shows.
+// continues reports whether the n-th grain after first extends its run. Over a parent, a zero grain and an absent grain
+// differ.
 func (x *grains) continues(first, next grainState, n int64) bool {
 	if first.kind == storedGrain {
 		return next.kind == storedGrain && next.off == first.off+n*x.grain && x.unpacked == nil
@@ -184,17 +185,17 @@ func (x *grains) continues(first, next grainState, n int64) bool {
 	return next.kind == first.kind || next.kind != storedGrain && x.below == nil
 }
 
-// faults counts table damage across all extents.
+// faults counts table damage in all extents.
 type faults struct {
 	driver.Faults
-	partial bool  // not all places were compared
-	orphans int64 // grains that no table names
-	lost    int64 // bytes of these
-	differ  int   // places where redundant tables disagree with the primary ones
+	partial bool  // some offsets were not compared
+	orphans int64 // unreferenced grains
+	lost    int64 // their size, bytes
+	differ  int   // differences between redundant and primary tables
 	first   string
 }
 
-// The kinds of damage.
+// Kinds of damage.
 const (
 	badTable   = "grain tables outside of the file or inside the directory"
 	takenTable = "grain tables at a place in use"
@@ -203,22 +204,22 @@ const (
 	otherGrain = "grains with another marker"
 )
 
-// tableFaults looks for faults in one extent.
+// tableFaults checks the tables of one extent.
 type tableFaults struct {
 	*faults
 	x      *grains
-	tables *ondisk.PlaceSet // in sectors, as grains
+	tables *ondisk.PlaceSet // in sectors, like grains
 	grains *ondisk.PlaceSet
-	holes  *ondisk.Holes // of the tables, which are walked in order
-	gaps   *ondisk.Holes // of their copies, which lie elsewhere
-	buf    []byte        // the table in work
-	copied []byte        // the redundant one
-	used   int64         // bytes of the data area that are in use
-	probed int           // markers that were looked at
+	holes  *ondisk.Holes // holes of the primary tables, which are read in file order
+	gaps   *ondisk.Holes // holes of the redundant tables, in another part of the file
+	buf    []byte        // the current table
+	copied []byte        // its redundant copy
+	used   int64         // bytes of the data area in use
+	probed int           // markers checked
 }
 
-// checkTables walks every grain table once. A reader would meet an entry that points outside of the file, but never two
-// entries that share a grain.
+// checkTables walks every grain table once. Reads find an entry past the end of the file, but never two entries with
+// the same grain.
 func (x *grains) checkTables() ([]ondisk.Issue, error) {
 	c := &faults{}
 	if err := x.check(c); err != nil {
@@ -227,7 +228,7 @@ func (x *grains) checkTables() ([]ondisk.Issue, error) {
 	return c.issues(), nil
 }
 
-// check adds what is wrong to f.
+// check adds the faults of the extent to f.
 func (x *grains) check(f *faults) error {
 	c := &tableFaults{
 		faults: f, x: x, holes: ondisk.NewHoles(x.file), gaps: ondisk.NewHoles(x.file),
@@ -236,7 +237,7 @@ func (x *grains) check(f *faults) error {
 		grains: ondisk.NewPlaceSet(sectorsOf(x.grain)),
 	}
 	if x.unpacked != nil {
-		c.grains = ondisk.NewPlaceSet(1) // of any length: only those that start at one sector are found
+		c.grains = ondisk.NewPlaceSet(1) // lengths vary, so only an equal first sector is found
 	}
 	for i := int64(0); i < x.tables(); i++ {
 		loc, absent, err := x.table(i)
@@ -260,15 +261,14 @@ func (x *grains) check(f *faults) error {
 	return nil
 }
 
-// sectorsOf returns the number of a sector, or how many there are in n bytes.
+// sectorsOf converts bytes to a sector number or a number of sectors.
 func sectorsOf(n int64) uint64 { return ondisk.U64(n / units.SectorSize) }
 
 // table checks table i, which lies at loc.
 func (c *tableFaults) table(i, loc int64) error {
 	x := c.x
 	if c.tables.Add(sectorsOf(loc)) || c.amongGrains(loc) {
-		// Its entries are not looked at a second time: a directory of two million entries to one table costs nothing
-		// to write.
+		// Skip its entries: a directory of two million entries with one table costs an attacker nothing.
 		c.Add(takenTable, "grain directory entry %d names sector %d", i, sectorsOf(loc))
 		return nil
 	}
@@ -287,8 +287,8 @@ func (c *tableFaults) table(i, loc int64) error {
 	return c.entries(i, loc)
 }
 
-// amongGrains enters a table into the places of the grains, between which the tables of the older kind lie, and
-// reports whether a grain is there.
+// amongGrains adds a table to the grain offsets, since tables lie between grains in COWD extents. It reports whether
+// the space is in use by a grain.
 func (c *tableFaults) amongGrains(loc int64) (taken bool) {
 	if !c.x.mixed || c.x.grain > c.x.tableBytes() {
 		return false
@@ -299,7 +299,7 @@ func (c *tableFaults) amongGrains(loc int64) (taken bool) {
 	return taken
 }
 
-// entries looks at the entries of the table in the buffer.
+// entries checks the entries of the table in the buffer.
 func (c *tableFaults) entries(table, loc int64) error {
 	x := c.x
 	probe := x.marker != nil
@@ -324,7 +324,7 @@ func (c *tableFaults) entries(table, loc int64) error {
 	return nil
 }
 
-// compare compares table i, which is in the buffer, with its copy. hole reports whether it is all zero.
+// compare compares table i, in the buffer, with its redundant copy. hole reports whether the table is all zeros.
 func (c *tableFaults) compare(i int64, hole bool) error {
 	x := c.x
 	if x.mirror == 0 {
@@ -357,11 +357,11 @@ func (c *tableFaults) differs(format string, args ...any) {
 	}
 }
 
-// maxProbes bounds the random reads of a check. A reader looks at the marker of each grain that it takes.
+// maxProbes bounds the random reads of a check. Regular reads check the marker of each grain.
 const maxProbes = 1024
 
-// probe looks at the marker of a compressed grain, one for each table: a table that was shifted or belongs to another
-// file is found out by its first.
+// probe checks the marker of a compressed grain, one for each table. The first marker reveals a shifted table or one of
+// another file.
 func (c *tableFaults) probe(off, grain int64) error {
 	if c.probed++; c.probed > maxProbes {
 		return nil
@@ -374,8 +374,8 @@ func (c *tableFaults) probe(off, grain int64) error {
 	return err
 }
 
-// addOrphans counts the grains of the file that no table names. Compressed grains can be told from other data only by
-// reading all of the file, so these are not counted; nor is anything where tables are damaged.
+// addOrphans counts the unreferenced grains of the file. It skips compressed grains, which only a scan of the whole
+// file would find, and extents with damaged tables.
 func (c *tableFaults) addOrphans() {
 	x := c.x
 	if x.data == noData || c.Any() || c.partial {
@@ -387,7 +387,7 @@ func (c *tableFaults) addOrphans() {
 	}
 }
 
-// issues makes one issue for each kind of damage.
+// issues returns one issue for each kind of damage.
 func (c *faults) issues() []ondisk.Issue {
 	out := c.Issues(ondisk.Issue{
 		Code: "vmdk-tables", Effect: ondisk.Broken,

@@ -39,7 +39,7 @@ const (
 	flagsKnown     = flagNewLine | flagRedundant | flagZeroGrain | flagCompressed | flagMarkers
 )
 
-// Byte offsets of the fields that messages name.
+// Byte offsets of the fields in messages.
 const (
 	atVersion  = 4
 	atFlags    = 8
@@ -57,12 +57,12 @@ const (
 )
 
 const (
-	gtes       = 512 // entries of a grain table, the only number that the specification allows here
+	gtes       = 512 // entries of a grain table, fixed by the specification
 	gtBytes    = 4 * gtes
 	minGrain   = 8    // sectors
 	maxGrain   = 2048 // sectors
 	gdAtEnd    = math.MaxUint64
-	deflate    = 1       // the only compressAlgorithm there is
+	deflate    = 1       // the only compressAlgorithm
 	tableCache = 4 << 20 // bytes of tables kept in memory
 )
 
@@ -70,7 +70,7 @@ func field(name string, at int64, got, want any) error {
 	return ondisk.Field("vmdk sparse header", name, at, got, want)
 }
 
-// check holds the header to its specification. fileSize is in bytes.
+// check validates the header. fileSize is in bytes.
 func (h *sparseHeader) check(fileSize int64) error {
 	const most = math.MaxInt64 / uint64(units.SectorSize)
 	switch {
@@ -96,7 +96,7 @@ func (h *sparseHeader) check(fileSize int64) error {
 	return h.checkPlaces(fileSize)
 }
 
-// checkCompression wants both flags of streamOptimized and the algorithm, or none of them.
+// checkCompression requires both flags of streamOptimized and the algorithm, or none of them.
 func (h *sparseHeader) checkCompression() error {
 	markers := h.Flags&flagMarkers != 0
 	switch {
@@ -118,8 +118,8 @@ func (h *sparseHeader) checkCompression() error {
 	return nil
 }
 
-// checkPlaces makes sure that descriptor and directories lie inside the file and apart from each other. A directory's
-// size follows from the capacity, so this is also what bounds the capacity by the file.
+// checkPlaces checks that descriptor and directories lie inside the file without overlapping. The directory size
+// follows from the capacity, so the file size bounds the capacity.
 func (h *sparseHeader) checkPlaces(fileSize int64) error {
 	p := newPlaces("vmdk sparse header", fileSize, units.SectorSize)
 	if h.DescriptorOffset != 0 {
@@ -138,12 +138,12 @@ func (h *sparseHeader) checkPlaces(fileSize int64) error {
 		}
 	}
 	if h.GDOffset == gdAtEnd {
-		return nil // the footer knows the place
+		return nil // its offset is in the footer
 	}
 	return p.add("grain directory offset", atGD, h.GDOffset, h.gdBytes())
 }
 
-// packed reports whether grains are compressed, which makes the file streamOptimized.
+// packed reports whether grains are compressed, as in a streamOptimized file.
 func (h *sparseHeader) packed() bool { return h.Flags&flagCompressed != 0 }
 
 func (h *sparseHeader) subformat() string {
@@ -153,7 +153,7 @@ func (h *sparseHeader) subformat() string {
 	return monolithicSparse
 }
 
-// places are the parts of a file that its header names.
+// places collects the ranges of a file to which its header refers.
 type places struct {
 	what     string
 	fileSize int64
@@ -165,13 +165,13 @@ type place struct {
 	disk.Range
 }
 
-// newPlaces is for a file whose header has so many bytes.
+// newPlaces returns the places of a file with a header of the given size in bytes.
 func newPlaces(what string, fileSize, header int64) *places {
 	return &places{what, fileSize, []place{{"header", disk.Range{Len: header}}}}
 }
 
-// add makes sure that n bytes from a sector on lie in the file and apart from what was added before. name and at are
-// those of the header's field.
+// add checks that n bytes from a sector on lie inside the file and do not overlap previous ranges. name and at are the
+// header field and its byte offset.
 func (p *places) add(name string, at int64, sector uint64, n int64) error {
 	past := sector > ondisk.U64(p.fileSize/units.SectorSize) || n > p.fileSize-ondisk.I64(sector)*units.SectorSize
 	bad := func(want string) error {
@@ -193,7 +193,7 @@ func (p *places) add(name string, at int64, sector uint64, n int64) error {
 func (h *sparseHeader) redundant() bool   { return h.Flags&flagRedundant != 0 && h.RGDOffset != 0 }
 func (h *sparseHeader) grainBytes() int64 { return ondisk.I64(h.GrainSize) * units.SectorSize }
 
-// grains returns how many grains the disk has; the last one may be cut by the capacity.
+// grains returns the number of grains, of which the last may be partial.
 func (h *sparseHeader) grains() int64 {
 	return ondisk.I64((h.Capacity + h.GrainSize - 1) / h.GrainSize)
 }
@@ -204,6 +204,6 @@ func (h *sparseHeader) gtes() int64 { return int64(h.NumGTEsPerGT) }
 // gtBytes returns the size of a grain table.
 func (h *sparseHeader) gtBytes() int64 { return 4 * h.gtes() }
 
-// tables returns the number of grain tables, which is the number of entries of the directory.
+// tables returns the number of grain tables, equal to the number of directory entries.
 func (h *sparseHeader) tables() int64  { return (h.grains() + h.gtes() - 1) / h.gtes() }
 func (h *sparseHeader) gdBytes() int64 { return 4 * h.tables() }

@@ -10,15 +10,15 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// seExtent is an opened space-efficient sparse extent.
+// seExtent is an opened space-efficient sparse (seSparse) extent.
 type seExtent struct {
 	grains
 	gts, grains0 int64 // byte offsets of the grain tables and of the grains
 }
 
-func (x *seExtent) unclean() *ondisk.Issue { return nil } // refused when it is opened
+func (x *seExtent) unclean() *ondisk.Issue { return nil } // refused on opening
 
-// tablePlace returns the byte offset of the grain table that a directory entry names by its number.
+// tablePlace returns the byte offset of the grain table whose number is in a directory entry.
 func (x *seExtent) tablePlace(entry uint64, at int64) (int64, error) {
 	loc := x.gts + int64(entry&math.MaxUint32)*seTableBytes
 	end := x.file.Size()
@@ -34,7 +34,7 @@ func (x *seExtent) tablePlace(entry uint64, at int64) (int64, error) {
 	return loc, nil
 }
 
-// state returns what a table entry says.
+// state decodes a table entry.
 func (x *seExtent) state(entry uint64, _, at int64) (grainState, error) {
 	kind := entry & seTop
 	switch {
@@ -43,7 +43,7 @@ func (x *seExtent) state(entry uint64, _, at int64) (grainState, error) {
 	case kind == seUnmapped, kind == seZero:
 		return grainState{kind: zeroGrain}, nil
 	case kind == seStored:
-		// The upper 12 bits of the number stand below the lower 48.
+		// The upper 12 bits of the number are stored below the lower 48.
 		n := entry&0x0fff000000000000>>48 | entry&0x0000ffffffffffff<<12
 		if n < ondisk.U64(max(0, x.file.Size()-x.grains0)/seGrainBytes) {
 			return grainState{storedGrain, x.grains0 + ondisk.I64(n)*seGrainBytes}, nil
@@ -54,9 +54,8 @@ func (x *seExtent) state(entry uint64, _, at int64) (grainState, error) {
 			x.file.Size()))
 }
 
-// seHeader is the constant header of a space-efficient sparse extent, which ESXi 6.5 and later writes for snapshots.
-// Counts and offsets are in sectors. VMware has not published the format; this is what QEMU found (block/vmdk.c,
-// vmdk_open_se_sparse).
+// seHeader is the constant header of an seSparse extent, the snapshot format of ESXi 6.5 and later. Counts and offsets
+// are in sectors. VMware has not published the format. Source: QEMU, block/vmdk.c, vmdk_open_se_sparse.
 type seHeader struct {
 	Magic                uint64
 	Version              uint64
@@ -84,7 +83,7 @@ type seHeader struct {
 	Pad                  [304]byte
 }
 
-// seVolatile is the header that changes while the extent is in use.
+// seVolatile is the header that changes during use.
 type seVolatile struct {
 	Magic         uint64
 	FreeGTNumber  uint64
@@ -93,7 +92,7 @@ type seVolatile struct {
 	Pad           [480]byte
 }
 
-// Values that the format has always.
+// Fixed values of the format.
 const (
 	seMagic         = uint64(0xcafebabe)
 	seVolatileMagic = uint64(0xcafecafe)
@@ -103,21 +102,21 @@ const (
 	seTable         = 64 // sectors
 	seTableBytes    = seTable * 512
 	seGTEs          = seTableBytes / 8      // entries of a grain table
-	seCovers        = seGTEs * seGrainBytes // bytes of the disk that a grain table describes
-	seMost          = math.MaxInt64 / 1024  // sectors: products with 512 stay far from the end of 63 bits
-	seTop           = uint64(0xf) << 60     // kind of an entry
+	seCovers        = seGTEs * seGrainBytes // bytes of the disk in a grain table
+	seMost          = math.MaxInt64 / 1024  // sectors; products with 512 fit into 63 bits
+	seTop           = uint64(0xf) << 60     // mask of the kind of an entry
 	seGTAllocated   = uint64(0x10000000)    // upper half of a directory entry
 )
 
-// Kinds of an entry of a grain table.
+// Kinds of a grain table entry.
 const (
 	seAbsent   = uint64(0) << 60
-	seUnmapped = uint64(1) << 60 // given back by the guest: reads as zero
+	seUnmapped = uint64(1) << 60 // discarded by the guest, reads as zeros
 	seZero     = uint64(2) << 60
 	seStored   = uint64(3) << 60
 )
 
-// Byte offsets of the fields that messages name.
+// Byte offsets of the fields in messages.
 const (
 	atSEVersion   = 8
 	atSECapacity  = 16
@@ -164,7 +163,7 @@ func openSESparse(f driver.File, tabs *ondisk.Pages) (*seExtent, error) {
 	return x, nil
 }
 
-// check is as strict as QEMU's: what a flag or a reserved field means is not known.
+// check is as strict as QEMU, since the flags and the reserved fields are undocumented.
 func (h *seHeader) check() error {
 	switch {
 	case h.Magic != seMagic:
@@ -190,8 +189,8 @@ func (h *seHeader) check() error {
 	return nil
 }
 
-// checkPlaces makes sure that what is read lies inside the file and apart. The directory's size follows from the
-// capacity, which is bounded by the file this way.
+// checkPlaces checks that headers and tables lie inside the file without overlapping. The directory size follows from
+// the capacity, so the file size bounds the capacity.
 func (h *seHeader) checkPlaces(fileSize int64) error {
 	tables := units.AlignUp(ondisk.I64(h.Capacity)*units.SectorSize, seCovers) / seCovers
 	if need := sectorsFor(8 * tables); h.GrainDirSize < ondisk.U64(need) {
@@ -205,14 +204,14 @@ func (h *seHeader) checkPlaces(fileSize int64) error {
 	if err := p.add("grain directory offset", atSEGD, h.GrainDirOffset, 8*tables); err != nil {
 		return err
 	}
-	// Tables and grains are there only as far as the disk was written; how far is seen at every entry.
+	// The file holds tables and grains only up to the last write, so each entry is checked on its own.
 	if err := p.add("grain tables offset", atSEGTs, h.GrainTablesOffset, 0); err != nil {
 		return err
 	}
 	return p.add("grains offset", atSEGrains, h.GrainsOffset, 0)
 }
 
-// checkVolatile refuses an extent whose journal has more than the tables.
+// checkVolatile rejects an extent with unreplayed journal entries.
 func checkVolatile(f driver.File, at int64) error {
 	var v seVolatile
 	if _, err := ondisk.Decode(f, at, &v); err != nil {

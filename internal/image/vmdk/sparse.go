@@ -11,14 +11,14 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// sparse is an opened sparse extent of a hosted product, or of the older kind of ESX, whose header is brought into
-// the same form.
+// sparse is an opened sparse extent of a hosted product. It is also used for COWD extents of ESX, with the header
+// converted.
 type sparse struct {
 	grains
 	h sparseHeader
 }
 
-// layOut takes the places and sizes of a header that was checked.
+// layOut sets offsets and sizes from a validated header.
 func (x *sparse) layOut() {
 	x.entries, x.width, x.perTable = x, 4, x.h.gtes()
 	x.bytes, x.grain = ondisk.I64(x.h.Capacity)*units.SectorSize, x.h.grainBytes()
@@ -29,7 +29,7 @@ func (x *sparse) layOut() {
 	}
 }
 
-// tablePlace returns the byte offset of the grain table that a directory entry names by its sector.
+// tablePlace returns the byte offset of the grain table whose sector is in a directory entry.
 func (x *sparse) tablePlace(entry uint64, at int64) (int64, error) {
 	loc := ondisk.I64(entry) * units.SectorSize
 	if loc > x.file.Size()-x.h.gtBytes() || x.directory().Overlaps(disk.Range{Off: loc, Len: x.h.gtBytes()}) {
@@ -40,7 +40,7 @@ func (x *sparse) tablePlace(entry uint64, at int64) (int64, error) {
 	return loc, nil
 }
 
-// state returns what the table entry of a grain says.
+// state decodes the table entry of a grain.
 func (x *sparse) state(entry uint64, grain, at int64) (grainState, error) {
 	switch {
 	case entry == 0:
@@ -51,17 +51,17 @@ func (x *sparse) state(entry uint64, grain, at int64) (grainState, error) {
 	return grainState{storedGrain, ondisk.I64(entry) * units.SectorSize}, x.checkGrain(entry, grain, at)
 }
 
-// checkGrain makes sure that a grain at a sector lies in the file, behind the metadata. The last grain of the disk may
-// be cut by the capacity.
+// checkGrain checks that a grain at a sector lies in the file behind the metadata. The last grain may be cut at the
+// capacity.
 func (x *sparse) checkGrain(sector uint64, grain, at int64) error {
 	size := x.h.cut(grain)
 	if x.h.packed() {
-		size = grainMarker // how much follows is said there
+		size = grainMarker // the size of the data is in the marker
 	}
 	off := ondisk.I64(sector) * units.SectorSize
 	past := size > x.file.Size()-off
 	if !past && sector >= x.h.OverHead {
-		return nil // no text is made for millions of sound grains
+		return nil // avoid building a message for millions of valid grains
 	}
 	want := fmt.Sprintf("0, or at least %d, behind the metadata", x.h.OverHead)
 	if past {
@@ -81,7 +81,7 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 		return nil, err
 	}
 	if x.h.Capacity == 0 && x.h.DescriptorOffset != 0 {
-		// A header without data whose text names extents: the same rules as for a descriptor file.
+		// A header without data, whose descriptor lists extents, follows the rules of a descriptor file.
 		d, err := x.descriptor()
 		if err != nil {
 			return nil, err
@@ -117,7 +117,7 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	return img, nil
 }
 
-// image returns the image that header and descriptor of a sparse file define.
+// image returns the image of a sparse file with header and descriptor.
 func (h *sparseHeader) image(d *descriptor, dk disk.Disk) (*driver.Image, error) {
 	img, err := image(d, h.subformat(), dk)
 	if err != nil {
@@ -131,7 +131,7 @@ func (h *sparseHeader) image(d *descriptor, dk disk.Disk) (*driver.Image, error)
 	return img, nil
 }
 
-// unclean returns the issue of a file that its writer did not close.
+// unclean returns the issue of a file that was not closed cleanly.
 func unclean(name string, at int64, mark any) ondisk.Issue {
 	return ondisk.Issue{
 		Code: "vmdk-unclean", Effect: ondisk.Refuse, Err: ondisk.ErrBusy,
@@ -158,8 +158,8 @@ func (x *sparse) descriptor() (*descriptor, error) {
 	return parseDescriptor(text)
 }
 
-// ownDescriptor reads the embedded text and checks it against the header. The file name in its extent line is not
-// looked at: it is this very file, which users rename.
+// ownDescriptor parses the embedded descriptor and checks it against the header. It ignores the file name in the extent
+// line, which is outdated after users rename the file.
 func (x *sparse) ownDescriptor() (*descriptor, error) {
 	if x.h.DescriptorOffset == 0 {
 		return nil, lone("sparse extent of a split disk (no descriptor inside)")
@@ -194,8 +194,8 @@ func (h *sparseHeader) checkText(d *descriptor) error {
 	return nil
 }
 
-// cowdHeader is the start of a sparse extent of ESX; counts and offsets are in sectors. Spec: Virtual Disk Format
-// 1.1, "ESX Server Sparse Extents". The disks of Workstation 3 have the same header.
+// cowdHeader is the header of a sparse extent of ESX (COWD), also used by Workstation 3. Counts and offsets are in
+// sectors. Spec: Virtual Disk Format 1.1, "ESX Server Sparse Extents".
 type cowdHeader struct {
 	Magic           [4]byte // "COWD"
 	Version         uint32
@@ -215,7 +215,7 @@ type cowdHeader struct {
 	_               [396]byte
 }
 
-// Byte offsets of the fields that messages name.
+// Byte offsets of the fields in messages.
 const (
 	atCOWDGrain   = 16
 	atCOWDGD      = 20
@@ -226,15 +226,15 @@ const (
 const (
 	cowdGTEs   = 4096 // entries of a grain table
 	cowdRoot   = 1 << 0
-	cowdChecks = 1 << 1 // the other flag that ESX sets
+	cowdChecks = 1 << 1 // the other flag set by ESX
 )
 
 func cowdField(name string, at int64, got, want any) error {
 	return ondisk.Field("vmdk COWD header", name, at, got, want)
 }
 
-// openCOWD opens an extent of ESX. Beside the header it differs from the hosted kind in the size of its tables, which
-// lie among the grains.
+// openCOWD opens an extent of ESX. It differs from a hosted extent in its header and table size, and its tables lie
+// between the grains.
 func openCOWD(f driver.File, tabs *ondisk.Pages) (*sparse, error) {
 	var h cowdHeader
 	size := int64(binary.Size(h))
@@ -266,7 +266,7 @@ func openCOWD(f driver.File, tabs *ondisk.Pages) (*sparse, error) {
 		x.h.UncleanShutdown = 1
 	}
 	x.layOut()
-	x.data = noData // ESX takes space in advance
+	x.data = noData // ESX allocates space in advance
 	return x, nil
 }
 

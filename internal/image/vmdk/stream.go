@@ -17,15 +17,15 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// marker stands in front of each grain, and of all else that follows the first grain of a streamOptimized file. Spec:
-// Virtual Disk Format 1.1, "Stream-Optimized Compressed Sparse Extents".
+// marker precedes each grain and all later metadata of a streamOptimized file. Spec: Virtual Disk Format 1.1,
+// "Stream-Optimized Compressed Sparse Extents".
 type marker struct {
-	Val  uint64 // of a grain: its first sector on the disk; else the number of sectors that follow the marker's own
-	Size uint32 // of a grain: bytes of compressed data; else 0
-	Type uint32 // a grain has none: its data begin here
+	Val  uint64 // of a grain: its first sector on the disk; otherwise the number of sectors behind the marker
+	Size uint32 // of a grain: bytes of compressed data; otherwise 0
+	Type uint32 // absent for a grain, whose data begin here
 }
 
-// Types of markers that are no grain's.
+// Types of metadata markers.
 const (
 	markerEnd       = 0
 	markerTable     = 1
@@ -35,8 +35,8 @@ const (
 
 const (
 	grainMarker   = 12      // bytes of a grain's marker
-	unpackedCache = 4 << 20 // bytes of unpacked grains kept in memory
-	endSectors    = 3       // a footer's marker, the footer, and the end of the stream
+	unpackedCache = 4 << 20 // bytes of decompressed grains kept in memory
+	endSectors    = 3       // footer marker, footer, and end-of-stream marker
 )
 
 func markerErr(off int64, name string, got, want any) error {
@@ -47,8 +47,8 @@ func decodeMarker(b []byte) marker {
 	return marker{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])}
 }
 
-// checkSize bounds the compressed data of a grain. Deflate adds a few bytes to what it cannot make smaller, so twice
-// the grain is far more than any program writes.
+// checkSize limits the compressed size of a grain. Deflate adds only a few bytes to incompressible data, so twice the
+// grain is far above the output of any program.
 func (h *sparseHeader) checkSize(size uint32, off int64) error {
 	if most := 2 * h.grainBytes(); size == 0 || int64(size) > most {
 		return markerErr(off, "size", size, fmt.Sprintf("1 to %d bytes for a grain of %d", most, h.grainBytes()))
@@ -56,12 +56,12 @@ func (h *sparseHeader) checkSize(size uint32, off int64) error {
 	return nil
 }
 
-// cut returns how many bytes of a grain lie on the disk: less than a whole one only for the last.
+// cut returns the number of bytes of a grain on the disk, less than a whole grain only for the last.
 func (h *sparseHeader) cut(grain int64) int64 {
 	return min(h.grainBytes(), ondisk.I64(h.Capacity)*units.SectorSize-grain*h.grainBytes())
 }
 
-// checkFooter checks the footer, a copy of the header that knows where the directory is, against the header.
+// checkFooter compares the footer with the header. The footer is a copy of the header with the offset of the directory.
 func (h *sparseHeader) checkFooter(foot *sparseHeader, off int64) error {
 	bad := func(name string, at int64, got, want any) error {
 		return ondisk.Field("vmdk footer", name, off+at, got, want)
@@ -89,18 +89,18 @@ func (h *sparseHeader) checkFooter(foot *sparseHeader, off int64) error {
 	return nil
 }
 
-// inflater unpacks one grain at a time.
+// inflater decompresses one grain at a time.
 type inflater struct {
 	packed []byte // buffer for compressed data
 	in     bytes.Reader
 	out    io.ReadCloser
 }
 
-// inflaters are kept, since each has tables of some 40 KiB.
+// inflaters reuses inflaters, with tables of some 40 KiB each.
 var inflaters = sync.Pool{New: func() any { return newInflater() }}
 
 func newInflater() *inflater {
-	// The stream of no bytes: a reader can only be made of a valid one.
+	// Use an empty stream: NewReader requires a valid one.
 	r, err := zlib.NewReader(bytes.NewReader([]byte{0x78, 0x9c, 3, 0, 0, 0, 0, 1}))
 	if err != nil {
 		panic(err)
@@ -108,7 +108,7 @@ func newInflater() *inflater {
 	return &inflater{out: r}
 }
 
-// buffer has room for n bytes of compressed data.
+// buffer returns a buffer for n bytes of compressed data.
 func (i *inflater) buffer(n int64) []byte {
 	i.packed = slices.Grow(i.packed[:0], int(n))[:n]
 	return i.packed
@@ -116,7 +116,7 @@ func (i *inflater) buffer(n int64) []byte {
 
 var errTooLong = errors.New("more bytes than a grain has")
 
-// atEnd returns io.EOF when there is no further byte and the checksum is right. It never unpacks more than one byte.
+// atEnd returns io.EOF at the end of the stream if the checksum is right. It never decompresses more than one byte.
 func (i *inflater) atEnd() error {
 	var more [1]byte
 	for {
@@ -130,15 +130,15 @@ func (i *inflater) atEnd() error {
 	}
 }
 
-// inflate fills dst, which is a whole grain, with what packed holds. The last grain of a disk may come without what
-// lies behind the end of the disk: cut bytes. off is where packed begins in the file.
+// inflate decompresses packed into dst, a whole grain. The last grain of a disk may have only cut bytes, up to the end
+// of the disk. off is the file offset of packed.
 func (i *inflater) inflate(dst, packed []byte, cut, off int64) error {
 	bad := func(field string, got any) error {
 		return ondisk.Field("vmdk grain", field, off, got,
 			fmt.Sprintf("zlib data of %d bytes that end in their checksum", len(dst)))
 	}
 	i.in.Reset(packed)
-	err := i.out.(zlib.Resetter).Reset(&i.in, nil) // as zlib.NewReader promises
+	err := i.out.(zlib.Resetter).Reset(&i.in, nil) // guaranteed by zlib.NewReader
 	n := 0
 	for n < len(dst) && err == nil {
 		var m int
@@ -162,8 +162,8 @@ func (i *inflater) inflate(dst, packed []byte, cut, off int64) error {
 	return nil
 }
 
-// readFooter takes the places of the directories from the footer, where the header says that they are at the end. The
-// file ends with three sectors: a marker, the footer, and the marker of the end.
+// readFooter reads the directory offsets from the footer if the header refers to it. The file ends with three sectors:
+// footer marker, footer, end-of-stream marker.
 func (x *sparse) readFooter() error {
 	if x.h.GDOffset != gdAtEnd {
 		return nil
@@ -197,7 +197,7 @@ func (x *sparse) readFooter() error {
 	return x.h.checkPlaces(size)
 }
 
-// unpack fills dst with a grain of a streamOptimized file.
+// unpack decompresses a grain of a streamOptimized file into dst.
 func (x *sparse) unpack(dst []byte, grain int64) error {
 	loc, _, err := x.table(grain / gtes)
 	if err != nil {
@@ -216,7 +216,7 @@ func (x *sparse) unpack(dst []byte, grain int64) error {
 	if err != nil {
 		return err
 	}
-	i := inflaters.Get().(*inflater) // there is nothing else in it
+	i := inflaters.Get().(*inflater) // the pool holds nothing else
 	defer inflaters.Put(i)
 	packed := i.buffer(size)
 	if err := ondisk.ReadFull(x.file, packed, off+grainMarker); err != nil {
@@ -225,7 +225,7 @@ func (x *sparse) unpack(dst []byte, grain int64) error {
 	return i.inflate(dst, packed, x.h.cut(grain), off+grainMarker)
 }
 
-// grainAt reads the marker of a grain at a byte offset of the file and gives the size of its data.
+// grainAt checks the marker of a grain at byte offset off of the file, and returns the size of its data.
 func (x *sparse) grainAt(off, grain int64) (int64, error) {
 	var b [grainMarker]byte
 	if err := ondisk.ReadFull(x.file, b[:], off); err != nil {
@@ -245,30 +245,29 @@ func (x *sparse) grainAt(off, grain int64) (int64, error) {
 }
 
 // streamTarget writes a streamOptimized file in the order of ovftool: header and descriptor, grains with each table
-// behind the last of its grains, directory, footer. Memory holds the table in work and the directory, which has 8 MiB
-// for 64 TiB.
+// behind its last grain, directory, footer. Memory holds the current table and the directory, 8 MiB for 64 TiB.
 //
-// Grains have 64 KiB whatever those of the source: others are not written, and small ones compress badly.
+// Grains have 64 KiB for every source: no other size is in use, and small grains compress badly.
 type streamTarget struct {
 	f         driver.WriteFile
 	h         sparseHeader
 	text      []byte
-	next      int64 // sector of the next free place
-	table     int64 // number of the table in work, -1 before the first
+	next      int64 // first free sector
+	table     int64 // current table, -1 before the first
 	work      [gtBytes]byte
-	directory []uint32 // sectors of tables, up to the last that is written
+	directory []uint32 // sectors of the tables written so far
 	slots     driver.Slots
 }
 
-// maxDirectory is the largest directory that is written, in bytes: 128 TiB of disk in grains of 64 KiB.
+// maxDirectory limits the directory of a new file, in bytes: 128 TiB of disk in grains of 64 KiB.
 const maxDirectory = 16 << 20
 
-// packLevel compresses within 2 % of the best level at four times its speed.
+// packLevel compresses within 2 % of the best level, at four times its speed.
 const packLevel = 6
 
 func newStreamTarget(f driver.WriteFile, size int64, text []byte) (*streamTarget, error) {
 	h := sparseHeader{
-		// Version 3 is what VMware and qemu-img write for this subformat.
+		// VMware and qemu-img write version 3 for this subformat.
 		Version: 3, Flags: flagNewLine | flagCompressed | flagMarkers, CompressAlgo: deflate, GDOffset: gdAtEnd,
 		Capacity: ondisk.U64(size / units.SectorSize), GrainSize: defaultGrain,
 		DescriptorOffset: 1, NumGTEsPerGT: gtes, NewLine: [4]byte{'\n', ' ', '\r', '\n'},
@@ -283,7 +282,7 @@ func newStreamTarget(f driver.WriteFile, size int64, text []byte) (*streamTarget
 	return &streamTarget{f: f, h: h, text: text, next: ondisk.I64(h.OverHead), table: -1}, nil
 }
 
-// Unit returns the grain.
+// Unit returns the grain size.
 func (t *streamTarget) Unit() int64 { return t.h.grainBytes() }
 
 // packer compresses one grain at a time.
@@ -292,7 +291,7 @@ type packer struct {
 	out bytes.Buffer
 }
 
-// packers are kept, since each has some 800 KiB.
+// packers reuses packers, of some 800 KiB each.
 var packers = sync.Pool{New: func() any {
 	p := &packer{}
 	z, err := zlib.NewWriterLevel(&p.out, packLevel)
@@ -303,13 +302,13 @@ var packers = sync.Pool{New: func() any {
 	return p
 }}
 
-// zeros fill up the last grain of a disk.
+// zeros pads the last grain of a disk.
 var zeros [defaultGrain * units.SectorSize]byte
 
-// Pack makes of a grain what the file holds of it: marker, compressed data, and zeros to the end of a sector. A last
-// grain that the end of the disk cuts is made whole: qemu-img and VMware take it cut too, others do not.
+// Pack encodes a grain: marker, compressed data, and zeros to the end of a sector. It pads a last grain that is cut by
+// the end of the disk: qemu-img and VMware also read it cut, other programs do not.
 func (t *streamTarget) Pack(unit []byte, off int64) ([]byte, error) {
-	p := packers.Get().(*packer) // there is nothing else in it
+	p := packers.Get().(*packer) // the pool holds nothing else
 	defer packers.Put(p)
 	p.out.Reset()
 	p.z.Reset(&p.out)
@@ -327,7 +326,7 @@ func (t *streamTarget) Pack(unit []byte, off int64) ([]byte, error) {
 	return b, nil
 }
 
-// Reserve gives a packed grain the next place of the file.
+// Reserve assigns the next place in the file to a packed grain.
 func (t *streamTarget) Reserve(off, n int64) error {
 	grain := off / t.Unit()
 	if grain/gtes != t.table {
@@ -345,7 +344,7 @@ func (t *streamTarget) Reserve(off, n int64) error {
 	return nil
 }
 
-// advance takes n bytes, rounded up to sectors, from the free end of the file.
+// advance allocates n bytes, rounded up to sectors, at the end of the file.
 func (t *streamTarget) advance(n int64) error {
 	t.next += sectorsFor(n)
 	if t.next > math.MaxUint32 {
@@ -358,7 +357,7 @@ func (t *streamTarget) advance(n int64) error {
 // WriteAt writes a packed grain.
 func (t *streamTarget) WriteAt(p []byte, off int64) (int, error) { return t.slots.WriteAt(t.f, p, off) }
 
-// flush writes the table in work behind its grains. Only a table with a grain is ever in work.
+// flush writes the current table behind its grains. The current table always has a grain.
 func (t *streamTarget) flush() error {
 	if t.table < 0 {
 		return nil
@@ -375,7 +374,7 @@ func (t *streamTarget) flush() error {
 	return nil
 }
 
-// metadata writes a marker and what follows it, and gives the sector of the latter.
+// metadata writes a marker and its data b, and returns the sector of the data.
 func (t *streamTarget) metadata(kind uint32, b []byte) (int64, error) {
 	n := sectorsFor(int64(len(b)))
 	out := make([]byte, (1+n)*units.SectorSize)
@@ -390,7 +389,7 @@ func (t *streamTarget) metadata(kind uint32, b []byte) (int64, error) {
 	return place + 1, err
 }
 
-// Finish ends the stream, and writes the header last: before that the file is no VMDK.
+// Finish writes directory, footer and end marker, and the header last: before that the file is no VMDK.
 func (t *streamTarget) Finish() error {
 	if err := t.flush(); err != nil {
 		return err
@@ -414,7 +413,7 @@ func (t *streamTarget) Finish() error {
 	return t.h.seal(t.f, t.text)
 }
 
-// seal writes the descriptor, if there is one, and the header when all else is on the disk.
+// seal writes the descriptor, if any, syncs the file, and then writes the header.
 func (h *sparseHeader) seal(f driver.WriteFile, text []byte) error {
 	if text != nil {
 		if _, err := f.WriteAt(text, ondisk.I64(h.DescriptorOffset)*units.SectorSize); err != nil {

@@ -1,8 +1,7 @@
-// Package vmdk reads and writes VMware disks: one file or several, flat or sparse. The sparse extents of ESXi, which
-// hold what changed since a snapshot, are read, and maps of devices where a file stands for the device. Other
-// subformats are named and refused.
+// Package vmdk reads and writes VMware disks in one or several files, flat or sparse. It only reads the sparse extents
+// of ESXi (snapshots), and device maps if a file replaces the device. It recognises and refuses other subformats.
 //
-// Specification: VMware Virtual Disks, "Virtual Disk Format 1.1" (2007); where real files differ, a comment says which.
+// Specification: VMware Virtual Disks, "Virtual Disk Format 1.1" (2007). Comments mark where real files differ.
 package vmdk
 
 import (
@@ -17,8 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Names of the subformats that are read; they are the createType of the descriptor. The first five and the last are
-// written too.
+// Names of the supported subformats, equal to the createType of the descriptor. vmfsSparse and seSparse are read only.
 const (
 	monolithicSparse = "monolithicSparse"
 	monolithicFlat   = "monolithicFlat"
@@ -45,17 +43,17 @@ var Format = driver.Format{
 	Rename:     rename,
 	Glance:     glance,
 	Extensions: []string{".vmdk"},
-	// Programs take a descriptor of any name.
+	// Programs accept a descriptor of any name.
 	AnyExtension: true,
 }
 
-// Magic numbers of the binary files, as they stand at byte 0.
+// Magic numbers of the binary files, at byte 0.
 const (
 	magicSparse = "KDMV"
 	magicCOWD   = "COWD"
 )
 
-// isSESparse knows the 64-bit little-endian constant 0xcafebabe of an seSparse extent.
+// isSESparse reports the magic number of an seSparse extent, the 64-bit little-endian constant 0xcafebabe.
 func isSESparse(head []byte) bool {
 	return bytes.HasPrefix(head, []byte{0xbe, 0xba, 0xfe, 0xca, 0, 0, 0, 0})
 }
@@ -65,8 +63,8 @@ func detect(head, _ []byte) bool {
 		isSESparse(head) || isDescriptor(head)
 }
 
-// isDescriptor knows the first line that every writer puts there, after byte order marks and blank lines; a UTF-16 text
-// is recognised so that it can be refused by name.
+// isDescriptor reports the usual first line of a descriptor, after byte order marks and blank lines. It accepts UTF-16
+// so that the error can name the encoding.
 func isDescriptor(head []byte) bool {
 	head = head[:min(len(head), 1024)]
 	for _, bom := range []string{"\xff\xfe", "\xfe\xff"} {
@@ -111,21 +109,20 @@ func unsupported(subformat string) error {
 		subformat, ondisk.ErrUnsupported)
 }
 
-// lone refuses an extent that was named itself: what it lacks may lie in other extents or in a parent, and only the
-// descriptor knows.
+// lone refuses an extent that was opened by itself. Other data may lie in further extents or in a parent, to which only
+// the descriptor refers.
 func lone(extent string) error {
 	return fmt.Errorf("VMDK %s: %w; open the descriptor file that names this extent", extent, driver.ErrLone)
 }
 
-// otherType is the one createType that ESXi knows beside ours: its extents are objects of a vSAN.
+// otherType is the only unsupported createType of ESXi. Its extents are vSAN objects.
 const otherType = "vsanSparse"
 
-// custom is the type of a disk whose extents are of several kinds.
+// custom is the createType of a disk with extents of several kinds.
 const custom = "custom"
 
-// flatTypes are the types whose extents hold the disk byte for byte, and the subformat that a copy of them gets. Three
-// differ from vmfs only in how ESXi took the space. The last ones map devices; with a file in the place of the device
-// they are flat disks.
+// flatTypes maps each type with flat extents to the subformat of its copies. Three types differ from vmfs only in the
+// allocation of space on ESXi. The last ones map devices, and are flat disks if files replace the devices.
 var flatTypes = map[string]string{
 	monolithicFlat: monolithicFlat, splitFlat: splitFlat, vmfs: vmfs,
 	"vmfsThin": vmfs, "vmfsPreallocated": vmfs, "vmfsEagerZeroedThick": vmfs,
@@ -135,24 +132,24 @@ var flatTypes = map[string]string{
 	"vmfsPassthroughRawDeviceMap": vmfs,
 }
 
-// deviceTypes are those of the flatTypes that map devices.
+// deviceTypes lists the flat types that map devices.
 var deviceTypes = []string{
 	"fullDevice", "partitionedDevice", "vmfsRaw", "vmfsRDM", "vmfsRDMP", "vmfsRawDeviceMap",
 	"vmfsPassthroughRawDeviceMap",
 }
 
-// mapsDevice reports whether the type of a disk, or an extent, is a map of a device.
+// mapsDevice reports whether the disk or one of its extents maps a device.
 func (d *descriptor) mapsDevice() bool {
 	kind, _ := d.get("createtype")
 	return slices.Contains(deviceTypes, kind) || slices.ContainsFunc(d.extents, (*extent).mapsDevice)
 }
 
-// sparseTypes are the types whose extents have grains, and the word that stands in their extent lines.
+// sparseTypes maps each type with grains to the word in its extent lines.
 var sparseTypes = map[string]string{splitSparse: "SPARSE", vmfsSparse: "VMFSSPARSE", seSparse: "SESPARSE"}
 
 var sparseKinds = map[string]bool{"SPARSE": true, "VMFSSPARSE": true, "SESPARSE": true}
 
-// openDescriptor opens what a text describes: a descriptor file, or the text in a sparse header without data.
+// openDescriptor opens the disk of a descriptor, which is a file or the text in a sparse header without data.
 func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 	kind, no := d.get("createtype")
 	switch {
@@ -178,7 +175,7 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 	return img, err
 }
 
-// openExtents opens a disk by its type. One of several kinds is flat if none of its extents has grains.
+// openExtents opens a disk by its type. A custom disk without grains is flat.
 func openExtents(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
 	sparse := func(e *extent) bool { return sparseKinds[e.kind] }
 	if sparseTypes[kind] != "" || kind == custom && slices.ContainsFunc(d.extents, sparse) {
@@ -187,7 +184,7 @@ func openExtents(s *driver.Source, d *descriptor, kind string) (*driver.Image, e
 	return openFlat(s, d, flatTypes[kind])
 }
 
-// openMisplacedSparse returns the error of a descriptor that stands outside of the sparse extent it describes.
+// openMisplacedSparse returns the error of a descriptor outside of its sparse extent.
 func openMisplacedSparse(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
 	if len(d.extents) > 0 {
 		if _, err := openOther(s, 0, d.extents[0]); err != nil {
@@ -203,7 +200,7 @@ func sameFile(i int, e *extent) error {
 		i, e.name)
 }
 
-// image fills what both kinds of disk share.
+// image sets the fields common to both kinds of disk.
 func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 	cid, err := d.cid("cid", 0)
 	if err != nil {
@@ -237,14 +234,14 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 	return img, nil
 }
 
-// geometry returns cylinders, heads and sectors of the disk data base; 0 for what is absent.
+// geometry returns cylinders, heads and sectors of the disk data base; an absent value is 0.
 func (d *descriptor) geometry() (c, h, s int64) {
 	return d.ddbInt("ddb.geometry.cylinders"), d.ddbInt("ddb.geometry.heads"), d.ddbInt("ddb.geometry.sectors")
 }
 
 const sectorSizeKey = "ddb.logicalsectorsize"
 
-// sectorSize returns the sector size of the disk in bytes; sizes in the descriptor count 512 all the same.
+// sectorSize returns the sector size of the disk in bytes. Sizes in the descriptor always count sectors of 512 bytes.
 func (d *descriptor) sectorSize() int64 {
 	if n := d.ddbInt(sectorSizeKey); n > 0 {
 		return n
@@ -252,7 +249,7 @@ func (d *descriptor) sectorSize() int64 {
 	return units.SectorSize
 }
 
-// checkSectorSize refuses sizes that no disk has.
+// checkSectorSize rejects a sector size other than 512 or 4096, and a disk with a partial sector.
 func (d *descriptor) checkSectorSize(dk disk.Disk) error {
 	const fourK = 4096
 	n := d.sectorSize()

@@ -13,15 +13,15 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// template holds what a copy takes over from its source.
+// template holds the metadata of a VMDK source for its copy.
 type template struct {
 	*descriptor
 	grainSize int64 // sectors
 }
 
 const (
-	defaultGrain      = 128 // sectors: what VMware and qemu-img write
-	descriptorSectors = 20  // the same
+	defaultGrain      = 128 // sectors, the default of VMware and qemu-img
+	descriptorSectors = 20  // sectors, likewise
 )
 
 func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
@@ -53,13 +53,12 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	}
 	e := fmt.Sprintf("RW %d FLAT \"%s\" 0", size/units.SectorSize, name)
 	if kind == vmfs {
-		e = fmt.Sprintf("RW %d VMFS \"%s\"", size/units.SectorSize, name) // ESXi writes no offset
+		e = fmt.Sprintf("RW %d VMFS \"%s\"", size/units.SectorSize, name) // ESXi omits the offset
 	}
 	return &flatTarget{flat, f, from.copyFor(kind, size, []string{e}, o.Seed, o.BIOS)}, nil
 }
 
-// plainName returns the name that a sparse file carries of itself. Readers look only at the file they have opened, so a
-// name that the text cannot hold is replaced.
+// plainName returns the file's own name for its extent line. Readers ignore it, so an invalid name is replaced.
 func plainName(name string) string {
 	if strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f || r == '"' }) {
 		return "disk.vmdk"
@@ -67,7 +66,7 @@ func plainName(name string) string {
 	return name
 }
 
-// sourceOf returns the descriptor to start from: the source's own, or a plain one when the source was no VMDK.
+// sourceOf returns the initial descriptor and the grain size, from a VMDK source or else the defaults.
 func sourceOf(tmpl any, bios driver.Geometry) (*descriptor, int64) {
 	switch t := tmpl.(type) {
 	case *template:
@@ -78,7 +77,7 @@ func sourceOf(tmpl any, bios driver.Geometry) (*descriptor, int64) {
 	return plainDescriptor(bios), defaultGrain
 }
 
-// flatTarget writes the flat extent, and the descriptor when that is complete.
+// flatTarget writes the flat extent, then the descriptor.
 type flatTarget struct {
 	*driver.Flat
 	descriptor driver.WriteFile
@@ -95,14 +94,14 @@ func (t *flatTarget) Finish() error {
 	return t.descriptor.Sync()
 }
 
-// sparseTarget writes a sparse file: header, descriptor unless it stands elsewhere, both directories with their
-// tables, grains in the order of the disk. Only the table in work is in memory; the others are on disk or are holes.
+// sparseTarget writes a sparse file: header, embedded descriptor if any, both directories with their tables, grains in
+// disk order. Only the current table is in memory; the others are on disk or are holes.
 type sparseTarget struct {
 	driver.Blocks
 	h     sparseHeader
 	text  []byte
-	next  int64 // sector of the next free grain
-	table int64 // number of the table in work, -1 before the first
+	next  int64 // first free sector
+	table int64 // current table, -1 before the first
 	dirty bool
 	work  [gtBytes]byte
 }
@@ -135,7 +134,7 @@ func sectorsFor(n int64) int64 { return (n + units.SectorSize - 1) / units.Secto
 
 func (t *sparseTarget) Unit() int64 { return t.h.grainBytes() }
 
-// allocate gives a grain the next place in the file.
+// allocate assigns the next place in the file to a grain.
 func (t *sparseTarget) allocate(grain int64) (int64, error) {
 	if grain/gtes != t.table {
 		if err := t.flush(); err != nil {
@@ -154,12 +153,12 @@ func (t *sparseTarget) allocate(grain int64) (int64, error) {
 	return place * units.SectorSize, nil
 }
 
-// tablePlace returns the byte offset of table i below a directory.
+// tablePlace returns the byte offset of table i, behind the directory at sector gd.
 func (t *sparseTarget) tablePlace(gd uint64, i int64) int64 {
 	return (ondisk.I64(gd)+sectorsFor(t.h.gdBytes()))*units.SectorSize + i*gtBytes
 }
 
-// flush writes the table in work to both places. A table without a grain stays a hole.
+// flush writes both copies of the current table. A table without a grain stays a hole.
 func (t *sparseTarget) flush() error {
 	if !t.dirty {
 		return nil
@@ -190,7 +189,7 @@ func (t *sparseTarget) Finish() error {
 	return t.h.seal(t.File, t.text)
 }
 
-// writeDirectory writes one directory in pieces: that of 64 TiB has 8 MiB.
+// writeDirectory writes one directory in pieces: for 64 TiB it has 8 MiB.
 func (t *sparseTarget) writeDirectory(gd uint64) error {
 	const piece = 16 << 10 // entries
 	for i := int64(0); i < t.h.tables(); i += piece {
@@ -207,15 +206,14 @@ func (t *sparseTarget) writeDirectory(gd uint64) error {
 }
 
 const (
-	// splitSize is what VMware puts into one extent of a split disk, in bytes: 4192256 sectors, which is 2 GB less 1
-	// MiB, so that the tables of a sparse extent have room below 2 GB too. qemu-img takes a whole 2 GB. Every unit
-	// divides it.
+	// splitSize is VMware's extent size for a split disk, in bytes: 4192256 sectors, or 2 GB minus 1 MiB, so that the
+	// tables of a sparse extent also fit below 2 GB. qemu-img uses a whole 2 GB. It is a multiple of every unit.
 	splitSize = 4192256 * units.SectorSize
-	// maxWritten is how many extents are written: the files are open all at once.
+	// maxWritten limits the extents of a new disk, since all files are open at once.
 	maxWritten = 512
 )
 
-// splitTarget writes a disk as extents of splitSize, and the descriptor when all of them are complete.
+// splitTarget writes a disk in extents of splitSize, then the descriptor.
 type splitTarget struct {
 	extents    []driver.Target
 	descriptor driver.WriteFile
@@ -243,7 +241,7 @@ func newSplitTarget(
 	return t, nil
 }
 
-// add creates the next extent and gives its line.
+// add creates the next extent and returns its line.
 func (t *splitTarget) add(kind string, size, grain int64, o driver.Options) (string, error) {
 	number := len(t.extents) + 1
 	if kind == splitFlat {
@@ -283,7 +281,7 @@ func (t *splitTarget) WriteAt(p []byte, off int64) (int, error) {
 	return done, err
 }
 
-// cut cuts a range of the disk where extents meet. part gets the number of the extent, the offsets of the piece in
+// cut splits a range of the disk at extent boundaries. part gets the index of the extent, the offsets of the piece in
 // the extent and in the range, and its length.
 func cut(off, n int64, part func(i int, into, at, n int64) error) error {
 	for at := int64(0); at < n; {
@@ -297,7 +295,7 @@ func cut(off, n int64, part func(i int, into, at, n int64) error) error {
 	return nil
 }
 
-// Finish completes the extents, and then writes the descriptor, without which they are no disk.
+// Finish finishes the extents, then writes the descriptor. Before that they are no disk.
 func (t *splitTarget) Finish() error {
 	for _, x := range t.extents {
 		if err := x.Finish(); err != nil {
@@ -310,10 +308,10 @@ func (t *splitTarget) Finish() error {
 	return t.descriptor.Sync()
 }
 
-// A view is a flat disk that takes stretches from the inside of files, which are the data of another disk. Sectors that
-// differ from those lie in a further file, the head.
+// A view is a flat disk that maps ranges inside the files of another disk. Sectors that differ from the other disk lie
+// in an additional file, the head.
 
-// viewed returns the files of which extents take stretches other than one behind the other from byte 0 on.
+// viewed returns the files that the extents do not use in sequence from byte 0 on.
 func viewed(extents []*extent) (names []string) {
 	next, seen := map[string]int64{}, map[string]bool{}
 	for _, e := range extents {
@@ -329,10 +327,10 @@ func viewed(extents []*extent) (names []string) {
 	return names
 }
 
-// CodeView is the code of the issue of a disk that is a view.
+// CodeView is the issue code of a view.
 const CodeView = "view"
 
-// viewIssue warns of a view: the storage below sees another disk.
+// viewIssue warns of a view: its offsets differ from the offsets in the storage below.
 func (d *descriptor) viewIssue() []ondisk.Issue {
 	names := viewed(d.extents)
 	if len(names) == 0 {
@@ -358,14 +356,14 @@ func (d *descriptor) viewIssue() []ondisk.Issue {
 	}}
 }
 
-// viewTarget writes the head of a view, and the descriptor when that is complete.
+// viewTarget writes the head of a view, then the descriptor.
 type viewTarget struct {
 	flatTarget
-	own []disk.Piece // what lies in the head
+	own []disk.Piece // pieces in the head
 }
 
-// newViewTarget creates a disk of the files of o.Over, and of a head for what they leave. QEMU takes the type of split
-// disks and not "custom", FLAT extents at an offset and not VMFS ones, and it skips ZERO extents.
+// newViewTarget creates a disk from the files of o.Over, with a head for the rest. It uses the split type and FLAT
+// extents for QEMU, which rejects the type custom and VMFS extents at an offset, and skips ZERO extents.
 func newViewTarget(f driver.WriteFile, size int64, from *descriptor, o driver.Options) (*viewTarget, error) {
 	head, name, err := o.Beside("-head")
 	if err != nil {
@@ -392,10 +390,10 @@ func newViewTarget(f driver.WriteFile, size int64, from *descriptor, o driver.Op
 	return t, err
 }
 
-// Unit returns the unit of extents: a stretch of a file begins and ends at any sector.
+// Unit returns the sector size: an extent can begin and end at any sector.
 func (t *viewTarget) Unit() int64 { return units.SectorSize }
 
-// WriteAt writes a range that lies in the head.
+// WriteAt writes a range of the head.
 func (t *viewTarget) WriteAt(b []byte, off int64) (int, error) {
 	p := t.own[disk.Behind(t.own, off)]
 	if !p.Contains(disk.Range{Off: off, Len: int64(len(b))}) {
