@@ -22,22 +22,22 @@ const (
 	uncounted    = "clusters in use whose refcount is 0"
 )
 
-// checker walks everything that a header leads to, and counts the uses of each cluster of the file.
+// checker walks all tables from the header on, and counts the references to each cluster of the file.
 type checker struct {
 	driver.Faults
 	q      *qcow
 	uses   uses
-	tables *ondisk.PlaceSet // L2 tables whose entries were looked at
-	blocks *ondisk.PlaceSet // refcount blocks
-	kind   string           // of damage in the tables that are being walked
+	tables *ondisk.PlaceSet // L2 tables walked
+	blocks *ondisk.PlaceSet // refcount blocks walked
+	kind   string           // kind of damage in the current tables
 	holes  *ondisk.Holes
-	budget int64 // entries of the tables of snapshots and bitmaps that are looked at
+	budget int64 // remaining table entries of snapshots and bitmaps to read
 	leaked int64 // clusters
-	// counting limits the walk to the L2 tables that L1 tables lead to. times is then known: how many
-	// entries lead to the L2 table in work. What a table leads to is in use as often as the table, and a snapshot
-	// shares most of its tables.
+	// counting marks the first pass, which only counts the references to L2 tables. The second pass walks each L2 table
+	// once, and adds times references to each of its clusters. times is the number of references to the table, which
+	// snapshots mostly share.
 	counting bool
-	met      int // damaged entries while counting
+	met      int // damaged entries in the counting pass
 	times    use
 	// stopped reports whether the walk ended early.
 	stopped bool
@@ -45,18 +45,18 @@ type checker struct {
 }
 
 const (
-	// maxExtraEntries bounds what is read of tables that many snapshots can share: as many as an L1 table of full
-	// size has.
+	// maxExtraEntries limits the entries read from tables that many snapshots can share, to the number of a full L1
+	// table.
 	maxExtraEntries = maxL1 / 8
-	// maxDamage is when a table is no table: garbage of a gigabyte is not counted to its end.
+	// maxDamage is the number of faults at which the check stops, for example in a gigabyte of garbage.
 	maxDamage = 1 << 16
 )
 
 // errGarbage ends a walk at maxDamage.
 var errGarbage = errors.New("too much damage to go on")
 
-// check walks L1 and L2 tables, those of snapshots too, and checks the refcounts against them. qemu-img check does the
-// same; what it counts as leaks is orphaned data here.
+// check walks the L1 and L2 tables, also of snapshots, and compares the refcounts with them, like qemu-img check. Its
+// leaks are orphaned data here.
 func (q *qcow) check() ([]ondisk.Issue, error) {
 	c := &checker{
 		q: q, tables: ondisk.NewPlaceSet(1), blocks: ondisk.NewPlaceSet(1), uses: uses{pages: map[int64]*usePage{}},
@@ -83,7 +83,7 @@ func (c *checker) walk() error {
 	return c.refcounts()
 }
 
-// states walks the tables of the present state and of the snapshots.
+// states walks the tables of the current state and of the snapshots.
 func (c *checker) states() error {
 	c.kind, c.budget = badTables, maxExtraEntries
 	if err := c.l1(c.q.h.l1()); err != nil {
@@ -93,8 +93,8 @@ func (c *checker) states() error {
 	return c.damage(c.snapshots())
 }
 
-// damage takes what is wrong with the tables in work, and passes on what the file system says. Damage that is met
-// while counting is met again.
+// damage counts a format or limit error of the current tables, and returns any other error. The counting pass only
+// limits such errors, since the second pass finds them again.
 func (c *checker) damage(err error) error {
 	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) {
 		if c.counting {
@@ -111,7 +111,7 @@ func (c *checker) damage(err error) error {
 	return err
 }
 
-// mark notes a use of every cluster that a range of the file touches.
+// mark adds a reference to every cluster that a range of the file touches.
 func (c *checker) mark(r disk.Range, u use) {
 	if r.Len <= 0 {
 		return
@@ -121,7 +121,7 @@ func (c *checker) mark(r disk.Range, u use) {
 	}
 }
 
-// l1 walks the tables that an L1 table leads to.
+// l1 walks the L2 tables of an L1 table.
 func (c *checker) l1(l1 disk.Range) error {
 	if c.counting {
 		c.mark(l1, meta)
@@ -145,8 +145,8 @@ func (c *checker) l1(l1 disk.Range) error {
 	return nil
 }
 
-// l2 counts or walks one L2 table, the i-th of its L1 table. One is walked once: a million entries that lead to one
-// table cost nothing to write.
+// l2 counts or walks one L2 table, entry i of its L1 table. It walks each table once, since a million entries with one
+// table cost an attacker nothing.
 func (c *checker) l2(place, i int64) error {
 	if c.counting {
 		c.uses.add(place/c.q.h.cluster(), meta, 1)
@@ -173,7 +173,7 @@ func (c *checker) l2(place, i int64) error {
 	return nil
 }
 
-// entry looks at entry j of a stretch, which describes a cluster of the disk.
+// entry checks entry j of e, which maps a cluster of the disk.
 func (c *checker) entry(e *l2entries, j, cluster int64) error {
 	entry, bitmap := e.get(j)
 	if entry == 0 && bitmap == 0 {
@@ -196,7 +196,7 @@ func (c *checker) entry(e *l2entries, j, cluster int64) error {
 	return nil
 }
 
-// snapshots walks the snapshot table and the L1 tables in it.
+// snapshots walks the snapshot table and its L1 tables.
 func (c *checker) snapshots() error {
 	if c.q.h.NbSnapshots == 0 {
 		return nil
@@ -215,7 +215,7 @@ func (c *checker) snapshots() error {
 	return err
 }
 
-// issues makes one issue for each kind of damage. QEMU's refcounts do not change the bytes of the disk.
+// issues returns one issue for each kind of damage. Wrong refcounts do not change the content of the disk.
 func (c *checker) issues() []ondisk.Issue {
 	out := slices.Concat(
 		c.Issues(ondisk.Issue{
@@ -247,36 +247,36 @@ func (c *checker) issues() []ondisk.Issue {
 	return out
 }
 
-// unchecked reports whether a bound was reached.
+// unchecked reports whether a limit was reached.
 func (c *checker) unchecked() bool {
 	return c.stopped || c.uses.full || c.tables.Full() || c.blocks.Full() || c.budget < 0
 }
 
-// use is how a cluster of the file is used: a count in the low six bits, and for what.
+// use holds the references to a cluster of the file: their number in the low six bits, and their kinds.
 type use uint8
 
 const (
-	countMask use = 1<<6 - 1 // the highest count stands for all above it, too
+	countMask use = 1<<6 - 1 // the highest number means that or more
 	meta      use = 1 << 6
 	payload   use = 1 << 7
 )
 
-// uses remembers the uses of each cluster of the file, a byte each, in pages that exist only where something is used.
+// uses holds a byte for each cluster of the file, in pages allocated on demand.
 type uses struct {
 	pages map[int64]*usePage
-	last  *usePage // the page that was asked for last, and its number
+	last  *usePage // the last page used, with index at
 	at    int64
-	full  bool // the bound was reached: not everything is known
+	full  bool // the limit was reached and references are missing
 }
 
 const (
 	usesPerPage = 1 << 12
-	maxUsePages = 1 << 12 // 16 MiB: 1 TiB of clusters of 64 KiB
+	maxUsePages = 1 << 12 // 16 MiB, for 1 TiB in clusters of 64 KiB
 )
 
 type usePage [usesPerPage]use
 
-// page returns a page, nil for one that is not there.
+// page returns a page, or nil if it was not allocated.
 func (s *uses) page(i int64) *usePage {
 	if s.last == nil || s.at != i {
 		s.last, s.at = s.pages[i], i
@@ -284,7 +284,7 @@ func (s *uses) page(i int64) *usePage {
 	return s.last
 }
 
-// count returns how many uses of a cluster are known.
+// count returns the number of references to a cluster.
 func (s *uses) count(cluster int64) use {
 	p := s.page(cluster / usesPerPage)
 	if p == nil {
@@ -293,7 +293,7 @@ func (s *uses) count(cluster int64) use {
 	return p[cluster%usesPerPage] & countMask
 }
 
-// add counts uses of one cluster.
+// add adds references to one cluster.
 func (s *uses) add(cluster int64, u, times use) {
 	p := s.page(cluster / usesPerPage)
 	if p == nil {
@@ -309,7 +309,7 @@ func (s *uses) add(cluster int64, u, times use) {
 	*b += min(times, countMask-*b&countMask)
 }
 
-// take returns the uses of a cluster and forgets them.
+// take returns the references to a cluster and clears them.
 func (s *uses) take(cluster int64) use {
 	p := s.page(cluster / usesPerPage)
 	if p == nil {
@@ -320,7 +320,8 @@ func (s *uses) take(cluster int64) use {
 	return u
 }
 
-// refcounts checks the refcounts against the uses. Blocks are counted first: they are uses too.
+// refcounts compares the refcounts with the references. It counts the refcount blocks first, since they are references
+// too.
 func (c *checker) refcounts() error {
 	c.kind = badRefcounts
 	if err := c.eachBlock(func(_, place int64) error {
@@ -329,7 +330,7 @@ func (c *checker) refcounts() error {
 	}); err != nil {
 		return err
 	}
-	c.Reset(badRefcounts) // they are found once more
+	c.Reset(badRefcounts) // the second walk finds them again
 	if c.unchecked() {
 		return nil
 	}
@@ -343,13 +344,13 @@ func (c *checker) refcounts() error {
 	return nil
 }
 
-// eachBlock walks the refcount table. A damaged entry is one of which nothing else is known.
+// eachBlock walks the refcount table and reports damaged entries.
 func (c *checker) eachBlock(visit func(i, place int64) error) error {
 	table := c.q.h.refTable()
 	if c.holes.Has(table.Off, table.Len) {
 		return nil
 	}
-	const piece = 512 // entries that are read at once: a table has at least a cluster, and most are zero
+	const piece = 512 // entries per read: a table has at least a cluster, mostly zeros
 	b := make([]byte, 8*min(piece, table.Len/8))
 	for i := range table.Len / 8 {
 		at := table.Off + 8*i
@@ -374,7 +375,7 @@ func (c *checker) eachBlock(visit func(i, place int64) error) error {
 	return nil
 }
 
-// compare checks refcount block i, at a place of the file, against the uses of its clusters.
+// compare compares refcount block i, at file offset place, with the references to its clusters.
 func (c *checker) compare(i, place int64) error {
 	h := c.q.h
 	if c.blocks.Add(ondisk.U64(place / h.cluster())) {
@@ -403,8 +404,8 @@ func (c *checker) compare(i, place int64) error {
 	return nil
 }
 
-// refcount returns entry i of a stretch of a block. Those of less than a byte begin with the least significant bit.
-// Spec: "Refcount block entry".
+// refcount returns entry i of b, a part of a refcount block. Entries of less than a byte begin with the least
+// significant bit. Spec: "Refcount block entry".
 func refcount(b []byte, i int64, order uint32) uint64 {
 	switch order {
 	case 3:
@@ -420,7 +421,7 @@ func refcount(b []byte, i int64, order uint32) uint64 {
 	return uint64(b[bit/8]>>(bit%8)) & (1<<(1<<order) - 1)
 }
 
-// compareOne checks a cluster whose refcount is n, at least 1.
+// compareOne checks a cluster with refcount n, at least 1.
 func (c *checker) compareOne(cluster int64, n uint64) {
 	u := c.uses.take(cluster)
 	switch {
@@ -431,7 +432,7 @@ func (c *checker) compareOne(cluster int64, n uint64) {
 	}
 }
 
-// compareRest checks clusters that no block counts, in the order of the file.
+// compareRest checks the clusters without refcount, in file order.
 func (c *checker) compareRest() {
 	for _, i := range slices.Sorted(maps.Keys(c.uses.pages)) {
 		for j, u := range c.uses.pages[i] {

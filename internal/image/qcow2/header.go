@@ -19,7 +19,7 @@ import (
 type header struct {
 	Magic                 [4]byte // "QFI\xfb"
 	Version               uint32
-	BackingFileOffset     uint64 // 0: no backing file
+	BackingFileOffset     uint64 // 0 without backing file
 	BackingFileSize       uint32 // bytes of its name
 	ClusterBits           uint32
 	Size                  uint64 // of the disk, bytes
@@ -34,10 +34,10 @@ type header struct {
 	CompatibleFeatures    uint64
 	AutoclearFeatures     uint64
 	RefcountOrder         uint32 // a refcount has 1 << RefcountOrder bits
-	HeaderLength          uint32 // bytes, with the fields behind this one
+	HeaderLength          uint32 // bytes, with the additional fields behind this one
 }
 
-// Incompatible features: a reader that does not know them cannot read the disk.
+// Incompatible features. A reader must reject an image with an unknown bit.
 const (
 	incompatDirty    = 1 << 0 // refcounts may be stale
 	incompatCorrupt  = 1 << 1
@@ -51,7 +51,7 @@ const (
 	autoclearRaw     = 1 << 1 // the external data file is the disk as a raw image
 )
 
-// Byte offsets of the fields that messages name.
+// Byte offsets of the fields in messages.
 const (
 	atVersion     = 4
 	atBacking     = 8
@@ -75,10 +75,10 @@ const (
 	version2Length = 72
 	version3Length = 104
 	minClusterBits = 9
-	maxClusterBits = 21 // QEMU's bound
+	maxClusterBits = 21 // QEMU's limit
 	minExtended    = 14 // cluster_bits with extended L2 entries
 	maxOrder       = 6
-	maxSnapshots   = 65536    // QEMU's bound, as the next two
+	maxSnapshots   = 65536    // QEMU's limit, like the next two
 	maxL1          = 32 << 20 // bytes
 	maxRefTable    = 8 << 20  // bytes
 )
@@ -87,19 +87,19 @@ func field(name string, at int64, got, want any) error {
 	return ondisk.Field("qcow2 header", name, at, got, want)
 }
 
-// decodeAt fills the fixed-size struct v from off, big-endian.
+// decodeAt decodes the fixed-size struct v at off, big-endian.
 func decodeAt(src ondisk.Source, off int64, v any) error {
 	b, err := ondisk.Bytes(src, off, int64(binary.Size(v)))
 	if err != nil {
 		return err
 	}
 	if _, err := binary.Decode(b, binary.BigEndian, v); err != nil {
-		return fmt.Errorf("decode %T: %w", v, err) // a variable-size struct: our own bug
+		return fmt.Errorf("decode %T: %w", v, err) // cannot happen for a fixed-size struct
 	}
 	return nil
 }
 
-// readHeader reads the header and gives version 2 the values that it stands for. Nothing is judged but its length.
+// readHeader decodes the header, with the defaults of version 3 for version 2. It validates only the length.
 func readHeader(src ondisk.Source) (*header, error) {
 	if src.Size() < version2Length {
 		return nil, field("file size", 0, src.Size(),
@@ -117,12 +117,12 @@ func readHeader(src ondisk.Source) (*header, error) {
 	}
 	h := &header{}
 	if _, err := binary.Decode(b[:], binary.BigEndian, h); err != nil {
-		return nil, fmt.Errorf("decode %T: %w", h, err) // a variable-size struct: our own bug
+		return nil, fmt.Errorf("decode %T: %w", h, err) // cannot happen for a fixed-size struct
 	}
 	return h, nil
 }
 
-// check holds the header to its specification. fileSize is in bytes.
+// check validates the header. fileSize is in bytes.
 func (h *header) check(fileSize int64) error {
 	switch {
 	case h.Version < 2 || h.Version > 3:
@@ -168,8 +168,8 @@ func (h *header) checkCrypt() error {
 		"first", atCrypt, name, ondisk.ErrUnsupported)
 }
 
-// checkPlaces makes sure that L1 and refcount table lie on clusters of the file, apart from each other and from the
-// header.
+// checkPlaces checks that L1 and refcount table are cluster-aligned, lie inside the file, and overlap neither each
+// other nor the header.
 func (h *header) checkPlaces(fileSize int64) error {
 	need := (h.clusters() + h.entries() - 1) / h.entries()
 	if int64(h.L1Size) < need {
@@ -201,7 +201,7 @@ func (h *header) checkPlaces(fileSize int64) error {
 	return nil
 }
 
-// checkTable wants a table of n bytes at a cluster of the file that is not the header's.
+// checkTable checks that a table of n bytes lies inside the file, cluster-aligned and behind the header cluster.
 func (h *header) checkTable(name string, at int64, off uint64, n, fileSize int64) error {
 	if off == 0 || off%ondisk.U64(h.cluster()) != 0 || off > ondisk.U64(fileSize) || n > fileSize-ondisk.I64(off) {
 		return field(name, at, off,
@@ -214,10 +214,10 @@ func (h *header) checkTable(name string, at int64, off uint64, n, fileSize int64
 func (h *header) cluster() int64 { return 1 << h.ClusterBits }
 func (h *header) extended() bool { return h.IncompatibleFeatures&incompatExtended != 0 }
 
-// external reports whether the guest's data lie in another file.
+// external reports whether the guest's data lie in an external data file.
 func (h *header) external() bool { return h.IncompatibleFeatures&incompatDataFile != 0 }
 
-// entrySize returns that of an L2 entry, in bytes.
+// entrySize returns the size of an L2 entry in bytes.
 func (h *header) entrySize() int64 {
 	if h.extended() {
 		return 16
@@ -225,10 +225,10 @@ func (h *header) entrySize() int64 {
 	return 8
 }
 
-// entries returns how many clusters an L2 table describes.
+// entries returns the number of entries of an L2 table.
 func (h *header) entries() int64 { return h.cluster() / h.entrySize() }
 
-// clusters returns how many the disk has; the last one may be cut by its size.
+// clusters returns the number of clusters of the disk, of which the last may be partial.
 func (h *header) clusters() int64 { return (ondisk.I64(h.Size) + h.cluster() - 1) / h.cluster() }
 
 func (h *header) l1() disk.Range {
@@ -245,7 +245,7 @@ const (
 	extFormat     = 0xe2792aca // name of the backing file's format
 	extFeatures   = 0x6803f857 // names of feature bits
 	extBitmaps    = 0x23852875
-	extEncryption = 0x0537be77 // place of the LUKS header
+	extEncryption = 0x0537be77 // offset of the LUKS header
 	extDataFile   = 0x44415441 // name of the external data file
 )
 
@@ -254,7 +254,7 @@ const (
 	featureSize = 48   // bytes of an entry in the table of feature names
 )
 
-// extensions hold what stands behind the header in the first cluster.
+// extensions holds the additional header fields and the header extensions.
 type extensions struct {
 	format   string // of the backing file
 	dataFile string
@@ -263,7 +263,7 @@ type extensions struct {
 	packing  byte // compression_type
 }
 
-// bitmapsExtension holds the place of the bitmaps. Spec: "Bitmaps extension".
+// bitmapsExtension locates the bitmap directory. Spec: "Bitmaps extension".
 type bitmapsExtension struct {
 	NbBitmaps       uint32
 	_               uint32
@@ -271,7 +271,7 @@ type bitmapsExtension struct {
 	DirectoryOffset uint64
 }
 
-// readExtensions walks what lies between the header and the backing file's name, or the end of the first cluster.
+// readExtensions reads the header extensions, up to the backing file name or the end of the first cluster.
 func (h *header) readExtensions(src ondisk.Source) (*extensions, error) {
 	end := min(h.cluster(), src.Size())
 	if h.BackingFileOffset != 0 {
@@ -320,7 +320,7 @@ func (h *header) checkBacking(end int64) error {
 	return nil
 }
 
-// add takes what is known; the rest can be ignored safely.
+// add decodes a known extension; unknown ones can be ignored safely.
 func (x *extensions) add(src ondisk.Source, kind uint32, off, n int64) error {
 	switch kind {
 	case extFormat, extDataFile, extFeatures:
@@ -348,7 +348,7 @@ func (x *extensions) add(src ondisk.Source, kind uint32, off, n int64) error {
 	return nil
 }
 
-// feature returns the name that the image has for an incompatible feature.
+// feature returns the image's name of an incompatible feature, formatted for a message.
 func (x *extensions) feature(bit int) string {
 	for b := x.features; len(b) >= featureSize; b = b[featureSize:] {
 		if b[0] == 0 && int(b[1]) == bit {
@@ -359,7 +359,7 @@ func (x *extensions) feature(bit int) string {
 	return ""
 }
 
-// checkFeatures refuses what would make the disk read wrong.
+// checkFeatures rejects unknown incompatible features and contradictory ones.
 func (h *header) checkFeatures(x *extensions) error {
 	for bit := range 64 {
 		if h.IncompatibleFeatures&^uint64(incompatKnown)&(1<<bit) != 0 {
@@ -381,8 +381,8 @@ func (h *header) checkFeatures(x *extensions) error {
 	return h.checkPacking(x.packing)
 }
 
-// openData opens the file that has the guest's data: the image itself, or its external data file, which has no header
-// of its own whatever it looks like.
+// openData opens the file with the guest's data: the image itself, or its external data file. The content of an
+// external data file is never interpreted as a header.
 func (h *header) openData(s *driver.Source, x *extensions) (driver.File, error) {
 	if !h.external() {
 		return s.File, nil
@@ -423,7 +423,7 @@ func (h *header) checkPacking(kind byte) error {
 	return nil
 }
 
-// backing returns the name of the backing file as stored; ok reports whether there is one.
+// backing returns the name of the backing file as stored; ok is false without one.
 func (h *header) backing(src ondisk.Source) (name string, ok bool, err error) {
 	if h.BackingFileOffset == 0 {
 		return "", false, nil
@@ -443,7 +443,7 @@ type bitmapEntry struct {
 	ExtraSize   uint32
 }
 
-// bitmaps walks the clusters of persistent bitmaps. Those that are out of date have none, as far as QEMU is concerned.
+// bitmaps walks the clusters of persistent bitmaps. QEMU ignores outdated bitmaps, and so does this check.
 func (c *checker) bitmaps() error {
 	b := c.q.x.bitmaps
 	if b == nil || c.q.h.AutoclearFeatures&autoclearBitmaps == 0 {

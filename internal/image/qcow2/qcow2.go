@@ -1,7 +1,7 @@
-// Package qcow2 reads and writes the images of QEMU, versions 2 and 3: with compressed clusters, extended L2 entries
-// external data files and backing files. Encrypted images are named and refused.
+// Package qcow2 reads and writes images of QEMU, versions 2 and 3, with compressed clusters, extended L2 entries,
+// external data files and backing files. It recognises and refuses encrypted images.
 //
-// Specification: QEMU docs/interop/qcow2; a comment marks where QEMU reads more or less than that.
+// Specification: QEMU docs/interop/qcow2. Comments mark where QEMU reads more or less.
 package qcow2
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Subformats. Only writers distinguish the compressed one: an image is read cluster by cluster.
+// Subformats. Only a writer distinguishes compressed: readers look at each cluster.
 const (
 	v3         = "v3"         // compat 1.1
-	v2         = "v2"         // compat 0.10, for QEMU before 1.1 and others of that age
+	v2         = "v2"         // compat 0.10, for QEMU before 1.1 and other old programs
 	asPacked   = "compressed" // version 3 with deflate
 	magic      = "QFI\xfb"
-	sectorSize = 512 // bytes; the format does not store another
+	sectorSize = 512 // bytes; the format has no field for it
 )
 
 // Format is qcow2.
@@ -37,7 +37,7 @@ var Format = driver.Format{
 	Subformats: []string{v3, v2, asPacked},
 	Names:      names,
 	Extensions: []string{".qcow2", ".qcow", ".qcow3"},
-	// libvirt calls the overlay of disk.qcow2 for a snapshot "disk.NAME-OF-SNAPSHOT".
+	// libvirt names the overlay of disk.qcow2 for a snapshot "disk.NAME-OF-SNAPSHOT".
 	AnyExtension: true,
 }
 
@@ -76,7 +76,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 	return img, q.addParent(s, img)
 }
 
-// details returns what the header says about the image.
+// details returns the metadata of the header.
 func (q *qcow) details() []driver.Detail {
 	out := []driver.Detail{
 		{Name: "compat", Value: map[uint32]string{2: "0.10", 3: "1.1"}[q.h.Version]},
@@ -99,7 +99,7 @@ func (q *qcow) details() []driver.Detail {
 	return out
 }
 
-// issues returns those that two bits of the header make.
+// issues returns the issues of the dirty and the corrupt bit.
 func (h *header) issues() []ondisk.Issue {
 	var out []ondisk.Issue
 	if h.IncompatibleFeatures&incompatDirty != 0 {
@@ -121,7 +121,7 @@ func (h *header) issues() []ondisk.Issue {
 	return out
 }
 
-// formatNames are ours for the names that QEMU gives to the formats of backing files.
+// formatNames maps QEMU's names of backing file formats to trueup's.
 var formatNames = map[string]string{
 	"": "", "raw": "raw", "file": "raw", "host_device": "raw", "qcow2": "qcow2", "vmdk": "vmdk", "vdi": "vdi",
 	"vpc": "vhd", "vhdx": "vhdx",
@@ -146,7 +146,7 @@ func (q *qcow) addParent(s *driver.Source, img *driver.Image) error {
 	return err
 }
 
-// names returns the parents that a qcow2 names, and none for a file of another format.
+// names returns the parents in a qcow2, and none for a file of another format.
 func names(f driver.File) (driver.Names, error) {
 	head := make([]byte, min(f.Size(), int64(len(magic))))
 	if err := ondisk.ReadFull(f, head, 0); err != nil {
@@ -160,7 +160,7 @@ func names(f driver.File) (driver.Names, error) {
 	if err != nil {
 		return broken, ioError(err)
 	}
-	if h.Version == 1 { // its backing file has the same place
+	if h.Version == 1 { // the backing file name has the same offset
 		return h.parents(f)
 	}
 	if h.Version != 2 && h.Version != 3 || h.ClusterBits < minClusterBits || h.ClusterBits > maxClusterBits ||
@@ -180,7 +180,7 @@ func names(f driver.File) (driver.Names, error) {
 	return n, err
 }
 
-// parents returns the files that the name of the backing file can mean.
+// parents returns the possible paths of the backing file.
 func (h *header) parents(f driver.File) (n driver.Names, err error) {
 	if h.BackingFileSize > maxName {
 		return driver.Names{Broken: true}, nil
@@ -195,7 +195,7 @@ func (h *header) parents(f driver.File) (n driver.Names, err error) {
 	return n, nil
 }
 
-// ioError keeps what the file system says, and drops what is wrong with the bytes: that makes the names unknown.
+// ioError returns err unless it is a format or limit error, which only makes the names unknown.
 func ioError(err error) error {
 	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) {
 		return nil
@@ -218,12 +218,12 @@ type snapshotEntry struct {
 
 const (
 	snapshotLength = 40   // bytes of the fixed part
-	maxExtra       = 1024 // bytes of extra data; QEMU's bound
-	maxListed      = 8    // snapshots that are listed by name
+	maxExtra       = 1024 // bytes of extra data; QEMU's limit
+	maxListed      = 8    // snapshots listed by name
 	maxShown       = 256  // bytes of an ID or a name
 )
 
-// eachSnapshot walks the snapshot table. at is the byte offset of the entry; id and name are cut to what is shown.
+// eachSnapshot calls visit for each entry of the snapshot table with its range in the file.
 func (q *qcow) eachSnapshot(visit func(e *snapshotEntry, r disk.Range) error) error {
 	at := ondisk.I64(q.h.SnapshotsOffset)
 	for range q.h.NbSnapshots {
@@ -259,7 +259,7 @@ func snapshotField(at int64, name string, got, want any) error {
 	return ondisk.Field("qcow2 snapshot table", name, at, got, want)
 }
 
-// addSnapshots lists the internal snapshots, and notes that a copy has none.
+// addSnapshots lists the internal snapshots, and adds the issue that a copy drops them.
 func (q *qcow) addSnapshots(img *driver.Image) error {
 	if q.h.NbSnapshots == 0 {
 		return nil
@@ -287,7 +287,7 @@ func (q *qcow) addSnapshots(img *driver.Image) error {
 	return nil
 }
 
-// describe returns one snapshot in a line: name, id, time, and the state of the machine that it has.
+// describe returns one line about a snapshot: name, id, time, and the size of the machine state.
 func (q *qcow) describe(e *snapshotEntry, at int64) (string, error) {
 	extra, err := ondisk.Bytes(q.file, at+snapshotLength, int64(e.ExtraDataSize))
 	if err != nil {
@@ -304,7 +304,7 @@ func (q *qcow) describe(e *snapshotEntry, at int64) (string, error) {
 	}
 	state := uint64(e.VMStateSize)
 	if len(extra) >= 8 {
-		state = binary.BigEndian.Uint64(extra) // replaces the field of 32 bits
+		state = binary.BigEndian.Uint64(extra) // replaces the 32-bit field
 	}
 	text := fmt.Sprintf("%q, id %q, %s", name, id, time.Unix(int64(e.DateSec), 0).UTC().Format(time.RFC3339))
 	if state > 0 && state <= math.MaxInt64 {
@@ -313,7 +313,7 @@ func (q *qcow) describe(e *snapshotEntry, at int64) (string, error) {
 	return text, nil
 }
 
-// addBitmaps notes that a copy has no dirty bitmaps: they know the blocks of the old layout.
+// addBitmaps adds the issue that a copy drops dirty bitmaps, which describe the blocks of the old layout.
 func (q *qcow) addBitmaps(img *driver.Image) {
 	b := q.x.bitmaps
 	if b == nil {

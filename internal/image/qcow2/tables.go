@@ -28,23 +28,23 @@ const (
 
 const (
 	tableCache    = 4 << 20 // bytes of tables kept in memory
-	unpackedCache = 8 << 20 // bytes of unpacked clusters kept in memory
-	scanEntries   = 256     // L2 entries that run looks at, half as many with extended ones
-	scanTables    = 1024    // empty L1 entries that run looks over at once: 64 TiB have 131,072 of them
+	unpackedCache = 8 << 20 // bytes of decompressed clusters kept in memory
+	scanEntries   = 256     // L2 entries per read of run, half as many if extended
+	scanTables    = 1024    // empty L1 entries skipped at once; 64 TiB have 131,072 of them
 )
 
 // qcow is an opened image.
 type qcow struct {
 	file    driver.File
-	data    driver.File // has the clusters: file, or the external data file
+	data    driver.File // the file with the clusters: file, or the external data file
 	h       *header
 	x       *extensions
 	tabs    *ondisk.Pages
-	parent  *driver.Image // nil: holes are zero
+	parent  *driver.Image // nil without backing file: holes are zeros
 	packed  *driver.Unpacked
 	inflate inflater
-	unit    int64 // bytes that share one state: a cluster, or a subcluster
-	subs    int64 // units of a cluster
+	unit    int64 // bytes with one state: a cluster or a subcluster
+	subs    int64 // units in a cluster
 }
 
 func newQcow(s *driver.Source, h *header, x *extensions) *qcow {
@@ -58,31 +58,31 @@ func newQcow(s *driver.Source, h *header, x *extensions) *qcow {
 	return q
 }
 
-// state describes a unit as its L2 entry does.
+// state is the decoded state of a unit.
 type state struct {
 	kind  kind
-	place int64  // in the file, of data
+	place int64  // file offset of the data, bytes
 	key   uint64 // descriptor of a compressed cluster
 }
 
 type kind int
 
 const (
-	hole   kind = iota // the parent shows through
-	zero               // zeros, whatever the parent has
-	data               // stored plainly
+	hole   kind = iota // reads from the parent
+	zero               // zeros, also over a parent
+	data               // stored uncompressed
 	packed             // stored compressed
 )
 
-// continues reports whether s follows first in the same run, n bytes behind it.
+// continues reports whether s, n bytes behind first, extends its run.
 func (s state) continues(first state, n int64) bool {
 	return s.kind == first.kind && s.kind != packed && (s.kind != data || s.place == first.place+n)
 }
 
-// entryBuffers are for the entries that run looks at: every read of a disk needs one.
+// entryBuffers reuses buffers for L2 entries: every read of the disk needs one.
 var entryBuffers = sync.Pool{New: func() any { return new([8 * scanEntries]byte) }}
 
-// run returns the map: L1 entry, L2 entry, cluster. It gives the longest run that a stretch of one L2 table shows.
+// run maps an offset through L1 and L2 entry to the cluster. It returns the longest run within a part of one L2 table.
 func (q *qcow) run(off int64) (disk.Run, error) {
 	cluster, perTable := off/q.h.cluster(), q.h.entries()
 	table, absent, err := q.table(q.h.l1(), cluster/perTable)
@@ -104,7 +104,8 @@ func (q *qcow) run(off int64) (disk.Run, error) {
 	return q.join(&e, cluster, off)
 }
 
-// table returns the byte offset of L2 table i of an L1 table, or 0 and the number of absent tables from there on.
+// table returns the byte offset of L2 table i of an L1 table. For an absent table, it returns 0 and the number of
+// absent tables from there on.
 func (q *qcow) table(l1 disk.Range, i int64) (place, absent int64, err error) {
 	at := l1.Off + 8*i
 	entry, err := q.tabs.BE64(at)
@@ -125,7 +126,7 @@ func (q *qcow) table(l1 disk.Range, i int64) (place, absent int64, err error) {
 	return 0, absent, nil
 }
 
-// tablePlace checks an L1 entry that is not zero. at is its byte offset.
+// tablePlace checks a nonzero L1 entry at byte offset at, and returns the byte offset of its L2 table.
 func (q *qcow) tablePlace(entry uint64, at int64) (int64, error) {
 	place := ondisk.I64(entry & placeMask)
 	r := disk.Range{Off: place, Len: q.h.cluster()}
@@ -142,25 +143,25 @@ func (q *qcow) tablePlace(entry uint64, at int64) (int64, error) {
 	return place, nil
 }
 
-// inTables reports whether a cluster is one that the header gives to something else.
+// inTables reports whether a cluster overlaps the L1 or the refcount table.
 func (q *qcow) inTables(r disk.Range) bool {
 	return r.Overlaps(q.h.l1()) || r.Overlaps(q.h.refTable())
 }
 
-// l2entries is a stretch of an L2 table.
+// l2entries is a part of an L2 table.
 type l2entries struct {
 	q     *qcow
 	table int64 // byte offset of the table
-	first int64 // entry with which b begins
+	first int64 // index of the first entry in b
 	b     []byte
 }
 
 func (e *l2entries) len() int64 { return int64(len(e.b)) / e.q.h.entrySize() }
 
-// place returns the byte offset of entry i of the stretch.
+// place returns the byte offset of entry i of b.
 func (e *l2entries) place(i int64) int64 { return e.table + (e.first+i)*e.q.h.entrySize() }
 
-// get returns entry i of the stretch, and its bitmap of subclusters.
+// get returns entry i of b, and its subcluster bitmap.
 func (e *l2entries) get(i int64) (entry, bitmap uint64) {
 	b := e.b[i*e.q.h.entrySize():]
 	entry = binary.BigEndian.Uint64(b)
@@ -181,7 +182,7 @@ func (e *l2entries) bad(i int64, name string, got uint64, want string) error {
 	}
 }
 
-// join makes one run of the units from off on that continue the first.
+// join returns one run for the first unit and the units that continue it, from off on.
 func (q *qcow) join(e *l2entries, cluster, off int64) (disk.Run, error) {
 	sub := off % q.h.cluster() / q.unit
 	first, err := e.state(0, sub, q.need(cluster, sub))
@@ -194,7 +195,7 @@ func (q *qcow) join(e *l2entries, cluster, off int64) (disk.Run, error) {
 		into, n = off%q.h.cluster(), q.subs
 	}
 	for i := sub + n; i < e.len()*q.subs && first.kind != packed; i++ {
-		// What is wrong further on does not spoil what comes before it.
+		// A malformed entry does not affect the entries before it.
 		s, err := e.state(i/q.subs, i%q.subs, q.need(cluster+i/q.subs, i%q.subs))
 		if err != nil || !s.continues(first, n*q.unit) {
 			break
@@ -214,17 +215,17 @@ func (q *qcow) join(e *l2entries, cluster, off int64) (disk.Run, error) {
 	}
 }
 
-// need returns how many bytes of a unit the disk has: the last one may be cut.
+// need returns the number of bytes of a unit on the disk, of which the last may be partial.
 func (q *qcow) need(cluster, sub int64) int64 {
 	return min(q.unit, ondisk.I64(q.h.Size)-cluster*q.h.cluster()-sub*q.unit)
 }
 
-// below returns what a hole shows. Zeros of a disk without a parent join with their neighbours by themselves.
+// below returns the run behind a hole. Without a parent, callers merge adjacent runs of zeros.
 func (q *qcow) below(off, n int64) disk.Run {
 	return driver.Below(q.parent, off, min(n, ondisk.I64(q.h.Size)-off))
 }
 
-// state checks entry i and returns the state of one of its units, of which the disk has need bytes.
+// state checks entry i and returns the state of its unit sub, which has need bytes on the disk.
 func (e *l2entries) state(i, sub, need int64) (state, error) {
 	entry, bitmap := e.get(i)
 	if entry == 0 && bitmap == 0 {
@@ -252,8 +253,7 @@ func (e *l2entries) state(i, sub, need int64) (state, error) {
 	return s, err
 }
 
-// standard checks a standard cluster descriptor and gives the place in it, 0 for none. Spec: "Standard Cluster
-// Descriptor".
+// standard checks a standard cluster descriptor and returns its host offset, or 0. Spec: "Standard Cluster Descriptor".
 func (e *l2entries) standard(i int64, entry uint64) (int64, error) {
 	h := e.q.h
 	known := uint64(placeMask | copied | zeroFlag)
@@ -278,13 +278,13 @@ func (e *l2entries) standard(i int64, entry uint64) (int64, error) {
 	return place, nil
 }
 
-// allocated reports whether a standard cluster descriptor has a place. Byte 0 is one in an external data file, where
-// bit 63 says so. Spec: "Standard Cluster Descriptor".
+// allocated reports whether a standard cluster descriptor has a host offset. In an external data file, offset 0 is
+// valid if bit 63 is set. Spec: "Standard Cluster Descriptor".
 func (e *l2entries) allocated(entry uint64) bool {
 	return entry&placeMask != 0 || e.q.h.external() && entry&copied != 0
 }
 
-// subcluster returns the state that the bitmap of entry i gives to a subcluster. Spec: "Extended L2 Entries".
+// subcluster returns the state of a subcluster in the bitmap of entry i. Spec: "Extended L2 Entries".
 func (e *l2entries) subcluster(i, sub int64, allocated bool, bitmap uint64) (kind, error) {
 	stored, isZero := bitmap>>sub&1 != 0, bitmap>>(subclusters+sub)&1 != 0
 	switch {
@@ -321,8 +321,8 @@ func (e *l2entries) packed(i int64, entry, bitmap uint64) (state, error) {
 	return state{kind: packed, key: d}, nil
 }
 
-// packedPlace splits a compressed descriptor: where the data begins, and how many bytes it has at most. Writers count
-// the data in sectors; the last one may be cut by the end of the file, or hold the begin of the next cluster's data.
+// packedPlace decodes a compressed descriptor to a file offset and a maximum size in bytes. The size counts whole
+// sectors. The last sector may be cut at the end of the file, or contain the start of other compressed data.
 func (h *header) packedPlace(d uint64) (place, size int64) {
 	x := 62 - (h.ClusterBits - 8)
 	place = ondisk.I64(d & (1<<x - 1))
@@ -330,16 +330,16 @@ func (h *header) packedPlace(d uint64) (place, size int64) {
 	return place, sectors*sector - place%sector
 }
 
-// sector is the unit in which a descriptor counts compressed data, in bytes.
+// sector is the unit of sizes in compressed descriptors, in bytes.
 const sector = 512
 
-// inflater fills dst with what src packs. Bytes of src behind that are not looked at; a stream that has more or less
-// is refused.
+// inflater decompresses src into dst. It ignores bytes behind the compressed data, and rejects a stream that is longer
+// or shorter than dst.
 type inflater func(dst []byte, src io.Reader) error
 
 var inflaters = [...]inflater{packingDeflate: inflateDeflate, packingZstd: inflateZstd}
 
-// unpack fills dst with the cluster that a descriptor names.
+// unpack decompresses the cluster of descriptor key into dst.
 func (q *qcow) unpack(dst []byte, key int64) error {
 	place, size := q.h.packedPlace(ondisk.U64(key))
 	src := io.NewSectionReader(q.file, place, min(size, q.file.Size()-place))
@@ -353,10 +353,10 @@ func (q *qcow) unpack(dst []byte, key int64) error {
 	return nil
 }
 
-// streamError marks errors of the compressed data, as opposed to those of the file.
+// streamError marks an error of the compressed data, as opposed to an I/O error.
 type streamError struct{ error }
 
-// deflateReaders keeps readers, which have buffers of 32 KiB.
+// deflateReaders reuses readers, with buffers of 32 KiB each.
 var deflateReaders = sync.Pool{New: func() any {
 	return &deflateReader{z: flate.NewReader(nil), b: bufio.NewReaderSize(nil, 4<<10)}
 }}
@@ -366,13 +366,13 @@ type deflateReader struct {
 	b *bufio.Reader
 }
 
-// inflateDeflate reads a raw deflate stream (RFC 1951).
+// inflateDeflate decompresses a raw deflate stream (RFC 1951).
 func inflateDeflate(dst []byte, src io.Reader) error {
 	r := deflateReaders.Get().(*deflateReader) // the pool holds nothing else
 	defer deflateReaders.Put(r)
 	file := &failing{Reader: src}
 	r.b.Reset(file)
-	if err := r.z.(flate.Resetter).Reset(r.b, nil); err != nil { // promised by flate.NewReader
+	if err := r.z.(flate.Resetter).Reset(r.b, nil); err != nil { // guaranteed by flate.NewReader
 		return err
 	}
 	n, err := io.ReadFull(r.z, dst)
@@ -382,7 +382,7 @@ func inflateDeflate(dst []byte, src io.Reader) error {
 	case n < len(dst):
 		return &streamError{fmt.Errorf("ends after %d bytes: %w", n, err)}
 	}
-	// QEMU stops when it has a cluster, and does not ask for the end of the stream. It refuses more data, too.
+	// Like QEMU, stop after a whole cluster without requiring the end of the stream, and reject further data.
 	var one [1]byte
 	if n, _ := r.z.Read(one[:]); n > 0 {
 		return &streamError{errors.New("goes on")}
@@ -390,7 +390,7 @@ func inflateDeflate(dst []byte, src io.Reader) error {
 	return nil
 }
 
-// failing remembers the error of a reader: a decompressor does not distinguish it from its own.
+// failing keeps the error of a reader, which a decompressor mixes with its own errors.
 type failing struct {
 	io.Reader
 	err error
@@ -404,16 +404,16 @@ func (f *failing) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// zstdDecoder decodes single frames into the caller's buffer: then neither window nor output are allocated by it.
+// zstdDecoder decodes single frames into the caller's buffer, so that it allocates neither window nor output.
 var zstdDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(maxZstdWindow))
 })
 
-// maxZstdWindow is that of the highest common compression level (19), in bytes.
+// maxZstdWindow is the window size of the highest common compression level (19), in bytes.
 const maxZstdWindow = 8 << 20
 
-// inflateZstd reads zstd frames (RFC 8878) until dst is full.
+// inflateZstd decompresses zstd frames (RFC 8878) until dst is full.
 func inflateZstd(dst []byte, src io.Reader) error {
 	d, err := zstdDecoder()
 	if err != nil {
@@ -441,8 +441,8 @@ func inflateZstd(dst []byte, src io.Reader) error {
 	return nil
 }
 
-// zstdFrame returns the length of the frame with which b begins: what follows belongs to others, and may look like a
-// frame. Spec: RFC 8878, section 3.1.1.
+// zstdFrame returns the length of the first frame in b. The bytes behind it belong to other clusters, and may look like
+// a frame. Spec: RFC 8878, section 3.1.1.
 func zstdFrame(b []byte) (int, error) {
 	var h zstd.Header
 	if err := h.Decode(b); err != nil {
@@ -473,15 +473,15 @@ func zstdFrame(b []byte) (int, error) {
 	return at, nil
 }
 
-// packedTarget writes compressed clusters, one behind the other without gaps, as qemu-img does. Clusters that deflate
-// does not make smaller are stored plainly.
+// packedTarget writes compressed clusters without gaps, as qemu-img does. Incompressible clusters are stored
+// uncompressed.
 type packedTarget struct {
 	*target
-	at  int64 // byte offset where the next packed cluster can go, 0 when the last file cluster is full or was left
-	end int64 // of that file cluster
+	at  int64 // file offset for the next compressed cluster; 0 if the last file cluster is full or no longer open
+	end int64 // end of the last file cluster
 }
 
-// deflateWindow is the window with which readers inflate, in bytes: QEMU gives zlib windowBits of 12.
+// deflateWindow is the window size of readers, in bytes: QEMU calls zlib with windowBits of 12.
 const deflateWindow = 4 << 10
 
 // packer compresses one cluster at a time.
@@ -493,12 +493,13 @@ type packer struct {
 var packers = sync.Pool{New: func() any {
 	w, err := flate.NewWriterWindow(nil, deflateWindow)
 	if err != nil {
-		panic(err) // of a constant
+		panic(err) // cannot happen for a constant
 	}
 	return &packer{z: w}
 }}
 
-// Pack compresses a cluster. The last one of the disk is packed, or stored, as a whole.
+// Pack compresses a cluster, and pads the last one of the disk. It returns the cluster itself if compression saves
+// nothing.
 func (t *packedTarget) Pack(unit []byte, _ int64) ([]byte, error) {
 	if short := t.h.cluster() - int64(len(unit)); short > 0 {
 		unit = append(bytes.Clone(unit), make([]byte, short)...)
@@ -519,7 +520,7 @@ func (t *packedTarget) Pack(unit []byte, _ int64) ([]byte, error) {
 	return bytes.Clone(p.out.Bytes()), nil
 }
 
-// Reserve places n bytes of a cluster: all of them, or fewer when they are packed.
+// Reserve allocates n bytes for a cluster: a whole cluster, or fewer if compressed.
 func (t *packedTarget) Reserve(off, n int64) error {
 	if n == t.h.cluster() {
 		return t.target.Reserve(off, n)
@@ -538,8 +539,9 @@ func (t *packedTarget) Reserve(off, n int64) error {
 	return nil
 }
 
-// allocPacked returns the place of n bytes, fewer than a cluster: in what is left of the last file cluster, and on into
-// the next one where that follows at once. Clusters of a refcount block that was left are not touched again.
+// allocPacked returns the file offset for n bytes, fewer than a cluster. It uses the rest of the last file cluster, and
+// the next cluster if that is adjacent. It never returns to the clusters of an earlier refcount block, which is written
+// already.
 func (t *packedTarget) allocPacked(n int64) (int64, error) {
 	last := t.end/t.h.cluster() - 1
 	here := t.at != 0 && last/t.perBlock() == t.block

@@ -9,21 +9,21 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// template holds what a copy takes over from its source.
+// template holds the metadata of a qcow2 source for its copy.
 type template struct{ clusterBits uint32 }
 
 const (
-	defaultBits = 16 // clusters of 64 KiB, as qemu-img writes them
-	// leastBits keeps what lies on a MiB of the disk on 4 KiB of the file, whatever clusters the source has.
+	defaultBits = 16 // clusters of 64 KiB, the default of qemu-img
+	// leastBits is the minimum for a copy, so that a MiB boundary of the disk is a 4 KiB boundary of the file.
 	leastBits = 12
-	// maxPackedBits is a cluster of 1 MiB: what is packed at once must lie in one piece of a copy.
+	// maxPackedBits means clusters of 1 MiB: a unit to compress must lie in one chunk of a copy.
 	maxPackedBits = 20
-	// maxWrittenL1 is how long an L1 table may become, in bytes, before the clusters get larger: 64 KiB clusters go
-	// to 256 TiB.
+	// maxWrittenL1 is the size of the L1 table, in bytes, above which a copy gets larger clusters. Clusters of 64 KiB
+	// reach 256 TiB.
 	maxWrittenL1 = 4 << 20
-	// smallUnit is the unit for clusters that a chunk of the copy does not hold, in bytes.
+	// smallUnit is the unit for clusters larger than a chunk of the copy, in bytes.
 	smallUnit = 64 << 10
-	// maxFile is how far the offsets of compressed clusters of 1 MiB reach, with one bit to spare.
+	// maxFile is the file size that the offsets of compressed clusters of 1 MiB can address, with one bit to spare.
 	maxFile = 1 << 49
 )
 
@@ -52,23 +52,23 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	return t, nil
 }
 
-// l1Entries returns how many L2 tables a disk needs.
+// l1Entries returns the number of L2 tables of a disk.
 func l1Entries(size int64, clusterBits uint32) int64 {
-	perTable := int64(1) << (clusterBits + clusterBits - 3) // bytes of the disk
+	perTable := int64(1) << (clusterBits + clusterBits - 3) // bytes of the disk per L2 table
 	return (size-1)/perTable + 1
 }
 
-// target writes an image from front to back: header, first refcount block, L1 table, then clusters in the order of
-// the disk, each L2 table in front of the first cluster that it describes. A refcount block is the first cluster of
-// those that it counts. So only the L2 table and the refcount block in work are in memory.
+// target writes an image from front to back: header, first refcount block, L1 table, then clusters in disk order. Each
+// L2 table precedes its first cluster, and each refcount block is the first cluster of those it counts. So memory holds
+// only the current L2 table and refcount block.
 type target struct {
 	driver.Blocks
 	h       header
-	next    int64 // number of the next free cluster in the file
-	block   int64 // number of the refcount block in work
+	next    int64 // index of the next free file cluster
+	block   int64 // index of the current refcount block
 	counts  []byte
-	table   int64 // number of the L2 table in work, -1 before the first
-	place   int64 // byte offset of it
+	table   int64 // index of the current L2 table, -1 before the first
+	place   int64 // its byte offset
 	entries []byte
 }
 
@@ -90,14 +90,14 @@ func newTarget(f driver.WriteFile, size int64, bits, version uint32) *target {
 	return t
 }
 
-// perBlock returns how many clusters a refcount block counts, with 16 bits each.
+// perBlock returns the number of entries of a refcount block, of 16 bits each.
 func (t *target) perBlock() int64 { return t.h.cluster() / 2 }
 
-// blockPlace returns the byte offset of refcount block i. The very first cluster is the header's.
+// blockPlace returns the byte offset of refcount block i. Block 0 follows the header cluster.
 func (t *target) blockPlace(i int64) int64 { return max(1, i*t.perBlock()) * t.h.cluster() }
 
-// count adds a reference to a cluster of the block in work. What shares a cluster is compressed data, whose pieces
-// are too long for 65,535 of them.
+// count adds a reference to a cluster of the current refcount block. Only compressed data share a cluster, and never as
+// many as 65,535 pieces.
 func (t *target) count(cluster int64) {
 	b := t.counts[2*(cluster%t.perBlock()):]
 	binary.BigEndian.PutUint16(b, binary.BigEndian.Uint16(b)+1)
@@ -128,7 +128,8 @@ func (t *target) flushCounts() error {
 	return err
 }
 
-// Unit returns a cluster. Of larger ones than a chunk of the copy has, parts are written: the rest stays a hole.
+// Unit returns the cluster size. Clusters larger than a chunk of the copy are written in parts, so that the rest stays
+// a hole.
 func (t *target) Unit() int64 {
 	if t.h.ClusterBits > maxPackedBits {
 		return smallUnit
@@ -136,7 +137,7 @@ func (t *target) Unit() int64 {
 	return t.h.cluster()
 }
 
-// cluster gives a cluster of the disk the next one of the file.
+// cluster maps a cluster of the disk to the next file cluster.
 func (t *target) cluster(guest int64) (int64, error) {
 	if err := t.wantTable(guest); err != nil {
 		return 0, err
@@ -153,7 +154,7 @@ func (t *target) setEntry(guest int64, entry uint64) {
 	binary.BigEndian.PutUint64(t.entries[8*(guest%t.h.entries()):], entry)
 }
 
-// wantTable makes the L2 table of a cluster the one in work.
+// wantTable makes the L2 table of a cluster the current one.
 func (t *target) wantTable(guest int64) error {
 	i := guest / t.h.entries()
 	if i == t.table {
@@ -168,7 +169,7 @@ func (t *target) wantTable(guest int64) error {
 	return err
 }
 
-// flushTable writes the L2 table in work, and the L1 entry that leads to it. Tables without a cluster are not there.
+// flushTable writes the current L2 table and its L1 entry. Tables without a cluster are never allocated.
 func (t *target) flushTable() error {
 	if t.table < 0 {
 		return nil
@@ -182,8 +183,8 @@ func (t *target) flushTable() error {
 	return err
 }
 
-// Finish writes the tables, of which the refcount table ends the file, and the header last: before that the file is no
-// qcow2.
+// Finish writes the tables, with the refcount table at the end of the file, and the header last: before that the file
+// is no qcow2.
 func (t *target) Finish() error {
 	if err := t.flushTable(); err != nil {
 		return err
@@ -204,10 +205,10 @@ func (t *target) Finish() error {
 	return t.File.Sync()
 }
 
-// writeRefTable ends the file with the refcount table, in one piece: where the clusters of the last block do not
-// suffice, it begins a new one.
+// writeRefTable writes the refcount table in one piece at the end of the file. It begins a new refcount block if the
+// clusters of the last one do not suffice.
 func (t *target) writeRefTable() error {
-	most := 8 * (t.next/t.perBlock() + 2) // bytes, with a block to come
+	most := 8 * (t.next/t.perBlock() + 2) // bytes, including one more block
 	n := units.AlignUp(most, t.h.cluster()) / t.h.cluster()
 	if t.perBlock()-t.next%t.perBlock() < n {
 		t.next = units.AlignUp(t.next, t.perBlock())
