@@ -13,36 +13,36 @@ import (
 
 // States of a BAT entry. Spec: 2.5.1.1 and 2.5.1.2.
 const (
-	stateNotPresent = 0 // the parent shows through
+	stateNotPresent = 0 // reads from the parent
 	stateUndefined  = 1
 	stateZero       = 2
 	stateUnmapped   = 3
-	statePresent    = 6 // also that of a sector bitmap block
-	statePartial    = 7 // a sector bitmap has the sectors that are present
+	statePresent    = 6 // also the state of a sector bitmap block
+	statePartial    = 7 // the sector bitmap marks the present sectors
 )
 
-// entry is one entry of the BAT: 3 bits of state, 17 reserved ones, and the place in MiB.
+// entry is a BAT entry: 3 bits of state, 17 reserved bits, and the file offset in MiB.
 type entry uint64
 
 func (e entry) state() uint64 { return uint64(e) & 7 }
 
-// off returns the place of the block in the file, in bytes; one that passes 63 bits is more than any file has.
+// off returns the file offset of the block in bytes, limited to 2^62, more than any file size.
 func (e entry) off() int64 {
 	const most = 1 << 42 // MiB
 	return int64(min(uint64(e)>>20, most)) * mib
 }
 
-// isZero reports whether a block reads as zero whatever the parent holds. Undefined and unmapped blocks may: the
-// specification leaves it to the reader.
+// isZero reports whether a block reads as zeros, also over a parent. For undefined and unmapped blocks, the
+// specification leaves the content to the reader.
 func (e entry) isZero() bool {
 	return e.state() == stateUndefined || e.state() == stateZero || e.state() == stateUnmapped
 }
 
-// slab is how many entries run looks at: of the smallest blocks that is 256 MiB of disk.
+// slab is the number of entries per read of run: 256 MiB of disk with the smallest blocks.
 const slab = 256
 
-// run returns the map: BAT entry, block, and for a partial one its sector bitmap. It gives the longest run that the
-// entries at hand show.
+// run maps an offset through the BAT entry to the block, and for a partial block through its sector bitmap. It returns
+// the longest run within the entries read.
 func (x *image) run(off int64) (disk.Run, error) {
 	block, into := off/x.meta.blockSize, off%x.meta.blockSize
 	var buf [8 * slab]byte
@@ -76,8 +76,7 @@ func (x *image) run(off int64) (disk.Run, error) {
 	return x.stored(first.off()+into, n)
 }
 
-// entries reads BAT entries from that of a block on, at most as many as fit into buf, and gives their place in the
-// file.
+// entries reads BAT entries from block on, as many as fit into buf, and returns their file offset.
 func (x *image) entries(buf []byte, block int64) ([]byte, int64, error) {
 	i := x.meta.index(block)
 	n := min(int64(len(buf))/8, x.meta.index(x.meta.blocks()-1)+1-i)
@@ -85,9 +84,8 @@ func (x *image) entries(buf []byte, block int64) ([]byte, int64, error) {
 	return buf[:8*n], at, x.tabs.Read(buf[:8*n], at)
 }
 
-// absent counts the blocks from one on that have no place in the file and read alike: the parent's, or zeros. Where
-// the BAT lies in a hole of the file, all that it covers are counted at once: that of 64 TiB can have 64 million
-// entries.
+// absent counts the blocks from block on that are absent and read alike, from the parent or as zeros. It skips a hole
+// of the file in the BAT at once: the BAT of 64 TiB can have 64 million entries.
 func (x *image) absent(entries []byte, at, block int64) (int64, error) {
 	first := entry(binary.LittleEndian.Uint64(entries))
 	end := x.meta.index(block)
@@ -109,7 +107,7 @@ func (x *image) absent(entries []byte, at, block int64) (int64, error) {
 	return min(x.meta.blocksBefore(end), x.meta.blocks()) - block, nil
 }
 
-// holeAt returns how many entries from a place of the BAT on lie in a hole of the file.
+// holeAt returns the number of BAT entries in the hole of the file at offset at.
 func (x *image) holeAt(at int64) (int64, error) {
 	e, err := x.view.Extent(at, x.bat.End()-at)
 	if err != nil || !e.Zero {
@@ -118,11 +116,11 @@ func (x *image) holeAt(at int64) (int64, error) {
 	return e.Len / 8, nil
 }
 
-// isBitmap reports whether entry i is that of a sector bitmap.
+// isBitmap reports whether entry i belongs to a sector bitmap.
 func (x *image) isBitmap(i int64) bool { return i%(x.meta.ratio()+1) == x.meta.ratio() }
 
-// following counts the blocks from one on that lie in the file one behind the other. What stands in the entry of a
-// sector bitmap in between does not matter.
+// following counts the blocks from block on that are adjacent in the file. It ignores sector bitmap entries between
+// them.
 func (x *image) following(entries []byte, block int64) int64 {
 	want := entry(binary.LittleEndian.Uint64(entries)).off()
 	n, i := int64(0), x.meta.index(block)
@@ -131,7 +129,7 @@ func (x *image) following(entries []byte, block int64) int64 {
 			continue
 		}
 		e := entry(binary.LittleEndian.Uint64(entries[j:]))
-		// A block that the file cuts short or that meets something else does not spoil those in front of it.
+		// An invalid block does not affect the blocks before it.
 		if e.state() != statePresent || e.off() != want || (n > 0 && x.placeErr(e, block+n) != "") {
 			break
 		}
@@ -140,8 +138,8 @@ func (x *image) following(entries []byte, block int64) int64 {
 	return n
 }
 
-// placeErr says where the block of an entry should be, empty when it is there. The last block of the disk may be cut
-// by its size.
+// placeErr describes the valid file offsets of a block whose entry is invalid, and returns "" for a valid one. The last
+// block of the disk may be partial.
 func (x *image) placeErr(e entry, block int64) string {
 	size := min(x.meta.blockSize, x.meta.size-block*x.meta.blockSize)
 	if e.off() < mib || size > x.view.Size() || e.off() > x.view.Size()-size {
@@ -154,7 +152,7 @@ func (x *image) placeErr(e entry, block int64) string {
 	return ""
 }
 
-// checkBlock checks the entry of a stored block, at a place of the BAT, against the specification.
+// checkBlock validates the entry of a stored block; at is the file offset of the entry.
 func (x *image) checkBlock(e entry, block, at int64) error {
 	fault := func(want string) error {
 		past := e.state() == statePresent && e.off() >= x.view.Size()
@@ -176,24 +174,24 @@ func (x *image) checkBlock(e entry, block, at int64) error {
 	return nil
 }
 
-// stored returns the run of bytes of the file, as the log leaves them.
+// stored returns a run of the file after replay of the log.
 func (x *image) stored(off, n int64) (disk.Run, error) {
 	r, err := x.view.Run(off)
 	r.Len = min(r.Len, n)
 	return r, err
 }
 
-// bitmapBytes is how much of a sector bitmap run looks at: 16 MiB of disk with sectors of 512 bytes.
+// bitmapBytes limits the part of a sector bitmap per run: 16 MiB of disk with sectors of 512 bytes.
 const bitmapBytes = 4 << 10
 
-// partial returns the run of sectors from byte into of a block that are all present or all the parent's. n is what
-// remains of the block.
+// partial returns the run of sectors in the same state, present or the parent's, from byte into of a block. n is the
+// size of the rest of the block.
 func (x *image) partial(e entry, block, into, n int64) (disk.Run, error) {
 	at, err := x.bitmap(block)
 	if err != nil {
 		return disk.Run{}, err
 	}
-	// Each sector has a bit, the first of a byte is the lowest. Spec: 2.4.
+	// Each sector has a bit, lowest first. Spec: 2.4.
 	sector := into / x.meta.logical
 	at += block % x.meta.ratio() * (x.meta.blockSize / x.meta.logical / 8)
 	var buf [bitmapBytes]byte
@@ -210,7 +208,7 @@ func (x *image) partial(e entry, block, into, n int64) (disk.Run, error) {
 	return driver.Below(x.parent, block*x.meta.blockSize+into, n), nil
 }
 
-// bitmap returns the place of the part of the file that holds the sector bitmap of a block's chunk.
+// bitmap returns the file offset of the sector bitmap for a block's chunk.
 func (x *image) bitmap(block int64) (int64, error) {
 	at := x.bat.Off + 8*x.meta.bitmapIndex(block)
 	v, err := x.tabs.U64(at)
@@ -220,7 +218,8 @@ func (x *image) bitmap(block int64) (int64, error) {
 	return x.bitmapAt(entry(v), at)
 }
 
-// bitmapAt checks the entry of a sector bitmap, which is at a place of the BAT.
+// bitmapAt validates the entry of a sector bitmap and returns the bitmap's file offset. at is the file offset of the
+// entry.
 func (x *image) bitmapAt(e entry, at int64) (int64, error) {
 	var want string
 	switch s, hit := x.touches(disk.Range{Off: e.off(), Len: mib}); {
@@ -236,12 +235,12 @@ func (x *image) bitmapAt(e entry, at int64) (int64, error) {
 	return 0, ondisk.Field("vhdx BAT", "sector bitmap entry", at, fmt.Sprintf("0x%x", uint64(e)), want)
 }
 
-// sameBits reports whether a bit is set, and how many bits from there on are like it.
+// sameBits returns the state of a bit, and the number of bits in that state from there on.
 func sameBits(b []byte, from int) (set bool, n int64) {
 	set = b[0]>>from&1 == 1
 	for i, v := range b {
 		if set {
-			v = ^v // so that the bits looked for are zero
+			v = ^v // so that the loop looks for a 1
 		}
 		if i == 0 {
 			v = v >> from << from
@@ -253,16 +252,16 @@ func sameBits(b []byte, from int) (set bool, n int64) {
 	return set, int64(8*len(b) - from)
 }
 
-// batFaults are the faults of the BAT.
+// batFaults checks the BAT.
 type batFaults struct {
 	driver.Faults
 	x      *image
-	places *ondisk.PlaceSet // MiB of the file that are in use
-	used   int64            // how many
-	kept   int64            // bytes of blocks that have a place and no data: they may keep it
+	places *ondisk.PlaceSet // MiB of the file in use
+	used   int64            // their number
+	kept   int64            // bytes of absent blocks that keep a file offset, as the specification allows
 }
 
-// use marks a range, in whole MiB, and reports whether a part of it was in use.
+// use marks a range in whole MiB, and reports whether a part of it was in use.
 func (c *batFaults) use(r disk.Range) (taken bool) {
 	first := r.Off / mib
 	free, taken := c.places.AddRange(ondisk.U64(first), ondisk.U64((r.End()+mib-1)/mib-first))
@@ -277,8 +276,8 @@ const (
 	faultBitmap = "chunks without a valid sector bitmap"
 )
 
-// check walks the BAT once. A reader would meet an entry that leads outside of the file, but never two that share a
-// place.
+// check walks the BAT once. Reads find an entry past the end of the file, but never two entries with the same file
+// offset.
 func (x *image) check() ([]ondisk.Issue, error) {
 	c := &batFaults{x: x, places: ondisk.NewPlaceSet(1)}
 	for _, s := range x.used {
@@ -307,7 +306,7 @@ func (x *image) check() ([]ondisk.Issue, error) {
 	return c.issues(), nil
 }
 
-// entries looks at a few entries of the BAT, of which the first has number i.
+// entries checks entries of the BAT; i is the index of the first.
 func (c *batFaults) entries(b []byte, i int64) {
 	for ; len(b) > 0; b, i = b[8:], i+1 {
 		e, at := entry(binary.LittleEndian.Uint64(b)), c.x.bat.Off+8*i
@@ -341,8 +340,8 @@ func (c *batFaults) payload(e entry, block, at int64) {
 	}
 }
 
-// bitmap looks at the entry of a sector bitmap. A disk without a parent has none, and qemu-img before 8.0.1 left
-// rubbish there.
+// bitmap checks the entry of a sector bitmap. It ignores entries of a disk without parent, where qemu-img before 8.0.1
+// left garbage.
 func (c *batFaults) bitmap(e entry, at int64) {
 	if !c.x.meta.hasParent() || e.state() == stateNotPresent {
 		return
@@ -357,7 +356,7 @@ func (c *batFaults) bitmap(e entry, at int64) {
 	}
 }
 
-// issues makes one issue for each kind of damage.
+// issues returns one issue for each kind of damage.
 func (c *batFaults) issues() []ondisk.Issue {
 	out := c.Issues(ondisk.Issue{
 		Code: "vhdx-bat", Effect: ondisk.Broken, Remedy: "restore the image from a good copy",

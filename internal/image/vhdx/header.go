@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Places in the header section, the first MiB of the file. Spec: 2.2.
+// Offsets in the header section, the first MiB of the file. Spec: 2.2.
 const (
 	atHeader1  = 64 << 10
 	atHeader2  = 128 << 10
@@ -22,7 +22,8 @@ const (
 	atRegions2 = 256 << 10
 )
 
-// atChecksum is where headers, region tables and log entries have their checksum, which is computed as if it were zero.
+// atChecksum is the offset of the checksum in headers, region tables and log entries. The field counts as zero in the
+// sum.
 const atChecksum = 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -37,14 +38,14 @@ func checksum(b []byte) uint32 {
 // seal sets the checksum of a structure.
 func seal(b []byte) { binary.LittleEndian.PutUint32(b[atChecksum:], checksum(b)) }
 
-// fileHeader holds the place of the log. There are two, so that one of them is always whole. Spec: 2.2.2.
+// fileHeader locates the log. The file has two, so that one is always valid. Spec: 2.2.2.
 type fileHeader struct {
 	Signature      [4]byte // "head"
 	Checksum       uint32
 	SequenceNumber uint64
 	FileWriteGUID  ondisk.GUID
-	DataWriteGUID  ondisk.GUID // what a child knows its parent by
-	LogGUID        ondisk.GUID // zero when there is nothing to replay
+	DataWriteGUID  ondisk.GUID // identifies the parent of a child
+	LogGUID        ondisk.GUID // zero if there is nothing to replay
 	LogVersion     uint16
 	Version        uint16
 	LogLength      uint32
@@ -52,7 +53,7 @@ type fileHeader struct {
 	_              [4016]byte
 }
 
-// Byte offsets of fields, for messages.
+// Byte offsets of the fields in messages.
 const (
 	atSequence   = 8
 	atLogVersion = 64
@@ -65,10 +66,10 @@ const (
 type copyOf struct {
 	at  int64
 	raw []byte
-	err error // what is wrong with it
+	err error // the reason why it is invalid
 }
 
-// readCopy reads a structure of n bytes and looks at its signature and checksum.
+// readCopy reads a structure of n bytes and checks its signature and checksum.
 func readCopy(src ondisk.Source, what, sign string, at, n int64) (copyOf, error) {
 	if at+n > src.Size() {
 		return copyOf{
@@ -92,7 +93,7 @@ func readCopy(src ondisk.Source, what, sign string, at, n int64) (copyOf, error)
 
 func hex32(v uint32) string { return fmt.Sprintf("0x%08x", v) }
 
-// oneOf reports a copy that is damaged if the other one is not. Both damaged are an error.
+// oneOf adds an issue if one of two copies is damaged. It returns an error if both are.
 func (x *image) oneOf(what string, a, b copyOf) error {
 	bad := a
 	if a.err == nil {
@@ -112,7 +113,7 @@ func (x *image) oneOf(what string, a, b copyOf) error {
 	return nil
 }
 
-// readHeaders finds the current header: the valid one with the greater sequence number. Spec: 2.2.2.1.
+// readHeaders finds the current header, the valid one with the higher sequence number. Spec: 2.2.2.1.
 func (x *image) readHeaders() error {
 	const what = "vhdx header"
 	var both [2]copyOf
@@ -146,7 +147,7 @@ func (x *image) readHeaders() error {
 	return x.head.check(both[cur].at, x.file.Size())
 }
 
-// check checks the fields of the current header against the specification. at is its place.
+// check validates the current header. at is its file offset.
 func (h *fileHeader) check(at, fileSize int64) error {
 	field := func(name string, off int64, got, want any) error {
 		return ondisk.Field("vhdx header", name, at+off, got, want)
@@ -170,16 +171,15 @@ func (h *fileHeader) check(at, fileSize int64) error {
 	return nil
 }
 
-// identity distinguishes a disk and its file from others.
+// identity holds the identifiers of a disk and its file.
 type identity struct {
 	identifier fileIdentifier
-	disk       ondisk.GUID // what a guest knows the disk by: that of the source
-	fileWrite  ondisk.GUID // both are new whenever the contents are
+	disk       ondisk.GUID // identifies the disk to a guest: kept from the source
+	fileWrite  ondisk.GUID // both change with the contents
 	dataWrite  ondisk.GUID
 }
 
-// newIdentity derives what a copy may not share with its source from that and the job, so that the same job gives the
-// same bytes.
+// newIdentity derives the identifiers of a copy from the source and the job, so that the same job gives the same bytes.
 func newIdentity(from *template, seed []byte) identity {
 	id := identity{identifier: newIdentifier()}
 	var source ondisk.GUID
@@ -203,7 +203,7 @@ func newIdentity(from *template, seed []byte) identity {
 	return id
 }
 
-// Regions that the specification knows. Spec: 2.2.3.2.
+// Regions of the specification. Spec: 2.2.3.2.
 var (
 	regionBAT      = ondisk.MustGUID("2dc27766-f623-4200-9d64-115e9bfd4a08")
 	regionMetadata = ondisk.MustGUID("8b7ca206-4790-4b9a-b8fe-575f050f886e")
@@ -214,7 +214,7 @@ const (
 	maxRegions      = 2047
 )
 
-// regionHeader begins a region table. Spec: 2.2.3.1.
+// regionHeader is the header of a region table. Spec: 2.2.3.1.
 type regionHeader struct {
 	Signature  [4]byte // "regi"
 	Checksum   uint32
@@ -222,7 +222,7 @@ type regionHeader struct {
 	_          uint32
 }
 
-// regionEntry is one region. Spec: 2.2.3.2.
+// regionEntry is the entry of one region. Spec: 2.2.3.2.
 type regionEntry struct {
 	GUID       ondisk.GUID
 	FileOffset uint64
@@ -230,13 +230,13 @@ type regionEntry struct {
 	Required   uint32 // bit 0
 }
 
-// structure is a part of the file that no block may touch.
+// structure is a range of the file that no block may overlap.
 type structure struct {
 	disk.Range
 	name string
 }
 
-// readRegions finds BAT and metadata. The table is in the file twice; the log keeps both equal.
+// readRegions locates BAT and metadata. The region table has two copies, which the log keeps equal.
 func (x *image) readRegions() error {
 	const what = "vhdx region table"
 	var both [2]copyOf
@@ -270,7 +270,7 @@ func (x *image) readRegions() error {
 	return x.meta.read(x.view, metadata)
 }
 
-// regions reads the entries of a table and gives the place of the metadata.
+// regions decodes the entries of a region table and returns the range of the metadata.
 func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 	x.used = []structure{{disk.Range{Len: mib}, "header section"}}
 	if x.head.LogLength > 0 {
@@ -314,7 +314,7 @@ func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 	return metadata, nil
 }
 
-// check checks one entry against the specification. at is its place in the file.
+// check validates one entry. at is its file offset.
 func (e *regionEntry) check(at, fileSize int64, seen map[ondisk.GUID]bool) error {
 	field := func(name string, off int64, got, want any) error {
 		return ondisk.Field("vhdx region table", name, at+off, got, want)
@@ -338,7 +338,7 @@ func (e *regionEntry) check(at, fileSize int64, seen map[ondisk.GUID]bool) error
 	return nil
 }
 
-// checkApart sorts the structures and makes sure that no two of them overlap.
+// checkApart sorts the structures and rejects overlapping ones.
 func (x *image) checkApart() error {
 	slices.SortFunc(x.used, func(a, b structure) int { return cmp.Compare(a.Off, b.Off) })
 	for i := 1; i < len(x.used); i++ {
@@ -351,7 +351,7 @@ func (x *image) checkApart() error {
 	return nil
 }
 
-// touches returns the structure that a block would overlap.
+// touches returns the structure that overlaps r.
 func (x *image) touches(r disk.Range) (structure, bool) {
 	if hit := disk.Overlapping(x.used, r); len(hit) > 0 {
 		return hit[0], true

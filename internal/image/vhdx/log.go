@@ -10,37 +10,37 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Bounds of a log that is replayed. Hyper-V writes logs of 1 MiB.
+// Limits for replaying a log. Hyper-V writes logs of 1 MiB.
 const (
 	maxLog       = 64 << 20 // bytes
 	maxChanges   = 1 << 16  // descriptors
-	maxScan      = 8        // times the log is read while its entries are looked for: stale ones can reach into others
-	maxFile      = 1 << 62  // bytes: where descriptors may write
+	maxScan      = 8        // reads of each byte of the log, since stale entries can overlap others
+	maxFile      = 1 << 62  // bytes: limit of offsets in descriptors
 	descriptor   = 32       // bytes
-	headerPlaces = 2        // descriptors that the header of an entry takes the place of
+	headerPlaces = 2        // size of an entry's header, in descriptors
 )
 
-// journal is the log of a file: a ring of entries.
+// journal is the log of a file, a ring of entries.
 type journal struct {
 	src     ondisk.Source
 	off     int64
 	size    int64
 	guid    ondisk.GUID
-	budget  int64          // bytes that may still be read
-	entries []*entryHeader // what was found, by sector of the log
+	budget  int64          // bytes left to read
+	entries []*entryHeader // valid entries, by sector of the log
 	looked  []bool
-	dead    []bool // sectors in which no sequence begins that has its own tail
+	dead    []bool // sectors where no sequence begins that contains its own tail
 }
 
-// sequence is a run of entries that were written one behind the other.
+// sequence is a run of consecutive entries.
 type sequence struct {
-	first int64 // place of the first entry in the log
-	last  int64 // and of the last one
-	end   int64 // behind the last one, which can be the start
+	first int64 // log offset of the first entry
+	last  int64 // log offset of the last entry
+	end   int64 // end of the last entry, which can equal first
 	head  *entryHeader
 }
 
-// replay makes the view of the file in which the changes are done that its log holds. The file stays as it is.
+// replay sets the view of the file, in which the changes of the log are applied. The file itself stays unchanged.
 func (x *image) replay() error {
 	x.view = disk.New(x.file.Size(), sectorSize, disk.Whole(x.file, x.file.Size()))
 	if x.head.LogGUID == (ondisk.GUID{}) {
@@ -73,7 +73,7 @@ func (x *image) replay() error {
 	return nil
 }
 
-// noteReplay notes that the file alone is not the present state of the disk.
+// noteReplay adds the issue that the file alone is not the current state of the disk.
 func (x *image) noteReplay(changes int) {
 	i := ondisk.Issue{
 		Code: "vhdx-log-empty",
@@ -94,7 +94,7 @@ func (j *journal) field(at int64, name string, got, want any) error {
 	return ondisk.Field("vhdx log", name, j.off+at, got, want)
 }
 
-// active finds the newest sequence that is complete. Spec: 2.3.3.
+// active finds the newest complete sequence. Spec: 2.3.3.
 func (j *journal) active() (sequence, error) {
 	var best sequence
 	for tail := int64(0); ; {
@@ -109,7 +109,7 @@ func (j *journal) active() (sequence, error) {
 				best = s
 			}
 		}
-		if next <= tail { // around the ring
+		if next <= tail { // the ring is complete
 			break
 		}
 		tail = next
@@ -129,15 +129,15 @@ func (j *journal) active() (sequence, error) {
 
 func (j *journal) fileSize() int64 { return j.src.Size() }
 
-// sequence follows the entries from a place on. ok reports whether there are any and the last of them names one of
-// them as the tail: the sequence is then cut to begin there.
+// sequence follows the entries from a log offset on. ok reports whether the tail of the last entry is one of them; the
+// sequence then begins at that tail.
 func (j *journal) sequence(from int64) (s sequence, ok bool, err error) {
 	if j.dead[from/sectorSize] {
 		return s, false, nil
 	}
 	places := map[int64]bool{}
 	at := from
-	for range len(j.entries) { // more would be around the ring
+	for range len(j.entries) { // at most once around the ring
 		e, err := j.entry(at)
 		if err != nil {
 			return s, false, err
@@ -150,7 +150,7 @@ func (j *journal) sequence(from int64) (s sequence, ok bool, err error) {
 		at = (at + int64(e.EntryLength)) % j.size
 	}
 	if s.head == nil || !places[int64(s.head.Tail)] {
-		for at := range places { // what begins later ends with the same head
+		for at := range places { // a sequence that begins later ends with the same head
 			j.dead[at/sectorSize] = true
 		}
 		return s, false, nil
@@ -159,7 +159,7 @@ func (j *journal) sequence(from int64) (s sequence, ok bool, err error) {
 	return s, true, nil
 }
 
-// entry returns the entry at a place of the log, nil when there is no valid one.
+// entry returns the entry at a log offset, or nil if it is invalid.
 func (j *journal) entry(at int64) (*entryHeader, error) {
 	i := at / sectorSize
 	if j.looked[i] {
@@ -181,8 +181,8 @@ func (j *journal) entry(at int64) (*entryHeader, error) {
 	return &e, nil
 }
 
-// whole reads an entry from its first to its last byte: each descriptor and each data sector must carry its sequence
-// number, and all together its checksum.
+// whole reads an entry completely and validates it. Each descriptor and data sector must contain its sequence number,
+// and the checksum must match.
 func (j *journal) whole(e *entryHeader, at int64) (bool, error) {
 	sum, data, fits := uint32(0), int64(0), true
 	sector := make([]byte, sectorSize)
@@ -213,7 +213,7 @@ func (j *journal) whole(e *entryHeader, at int64) (bool, error) {
 	return fits && sum == e.Checksum && e.descriptorSectors()+data <= n, nil
 }
 
-// changes lists what the entries of a sequence change, oldest first.
+// changes lists the changes of a sequence, oldest first.
 func (j *journal) changes(s sequence) ([]change, error) {
 	var out []change
 	for at := s.first; ; {
@@ -233,7 +233,7 @@ func (j *journal) changes(s sequence) ([]change, error) {
 	}
 }
 
-// changesOf appends what the entry at a place changes.
+// changesOf appends the changes of the entry at a log offset.
 func (j *journal) changesOf(out []change, e *entryHeader, at int64) ([]change, error) {
 	sector := make([]byte, sectorSize)
 	data := at + e.descriptorSectors()*sectorSize
@@ -256,18 +256,18 @@ func (j *journal) changesOf(out []change, e *entryHeader, at int64) ([]change, e
 	return out, nil
 }
 
-// entryHeader begins a log entry. Spec: 2.3.1.1.
+// entryHeader is the header of a log entry. Spec: 2.3.1.1.
 type entryHeader struct {
 	Signature         [4]byte // "loge"
 	Checksum          uint32
 	EntryLength       uint32 // bytes
-	Tail              uint32 // where the sequence begins that ends with this entry, from the start of the log
+	Tail              uint32 // log offset of the start of the sequence that ends with this entry
 	SequenceNumber    uint64
 	DescriptorCount   uint32
 	_                 uint32
 	LogGUID           ondisk.GUID
-	FlushedFileOffset uint64 // bytes that the file had at least
-	LastFileOffset    uint64 // bytes that the file must have
+	FlushedFileOffset uint64 // minimum file size, bytes, when the entry was written
+	LastFileOffset    uint64 // minimum file size, bytes, after replay
 }
 
 // anyDescriptor is a zero descriptor (2.3.1.2) or a data descriptor (2.3.1.3).
@@ -279,7 +279,7 @@ type anyDescriptor struct {
 	SequenceNumber uint64
 }
 
-// plausible looks at the fields of a header that can be wrong without its checksum being wrong.
+// plausible validates the fields of a header, which can be wrong in spite of a valid checksum.
 func (e *entryHeader) plausible(j *journal) bool {
 	return string(e.Signature[:]) == "loge" && e.LogGUID == j.guid && e.SequenceNumber > 0 &&
 		e.SequenceNumber < math.MaxUint64 &&
@@ -287,7 +287,7 @@ func (e *entryHeader) plausible(j *journal) bool {
 		e.Tail%sectorSize == 0 && int64(e.Tail) < j.size && e.descriptorSectors()*sectorSize <= int64(e.EntryLength)
 }
 
-// descriptorSectors returns how many sectors the header and the descriptors take.
+// descriptorSectors returns the number of sectors with header and descriptors.
 func (e *entryHeader) descriptorSectors() int64 {
 	const each = sectorSize / descriptor
 	return (int64(e.DescriptorCount) + headerPlaces + each - 1) / each
@@ -302,7 +302,7 @@ func (e *entryHeader) eachIn(sector []byte, i int64, use func(d *anyDescriptor) 
 		}
 		var d anyDescriptor
 		if _, err := binary.Decode(sector[p*descriptor:], binary.LittleEndian, &d); err != nil {
-			panic(err) // a sector is always long enough
+			panic(err) // cannot happen: a sector is always long enough
 		}
 		if !use(&d) {
 			return false
@@ -313,7 +313,7 @@ func (e *entryHeader) eachIn(sector []byte, i int64, use func(d *anyDescriptor) 
 
 func (d *anyDescriptor) isData() bool { return string(d.Signature[:]) == "desc" }
 
-// length returns how many bytes of the file a descriptor changes.
+// length returns the number of bytes that a descriptor changes.
 func (d *anyDescriptor) length() uint64 {
 	if d.isData() {
 		return sectorSize
@@ -327,7 +327,7 @@ func (d *anyDescriptor) valid(e *entryHeader) bool {
 		d.length() <= maxFile-d.FileOffset
 }
 
-// isDataSector checks the signs of a torn write. Spec: 2.3.1.4.
+// isDataSector checks a data sector for a torn write. Spec: 2.3.1.4.
 func isDataSector(b []byte, number uint64) bool {
 	return string(b[:4]) == "data" && binary.LittleEndian.Uint32(b[4:]) == uint32(number>>32) &&
 		binary.LittleEndian.Uint32(b[sectorSize-4:]) == uint32(number&math.MaxUint32)

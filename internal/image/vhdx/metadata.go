@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Items that the specification knows. Spec: 2.6.2.
+// Metadata items of the specification. Spec: 2.6.2.
 var (
 	itemParameters = ondisk.MustGUID("caa16737-fa36-4d43-b3b6-33f0aa44e76b")
 	itemDiskSize   = ondisk.MustGUID("2fa54224-cd1b-4876-b211-5dbed83bf4b8")
@@ -22,10 +22,10 @@ var (
 	itemLocator    = ondisk.MustGUID("a8d35f2d-b30b-454d-abf7-d3d84834ab0c")
 )
 
-// Bounds of the metadata. Spec: 2.6.1.
+// Limits of the metadata. Spec: 2.6.1.
 const (
 	metadataTableSize = 64 << 10 // bytes
-	firstEntries      = 4 << 10  // bytes of it that are read at first
+	firstEntries      = 4 << 10  // bytes of the table in the first read
 	maxItems          = 2047
 	maxUserItems      = 1024
 	maxItem           = 1 << 20   // bytes
@@ -45,7 +45,7 @@ const (
 	itemIsRequired = 4
 )
 
-// metadataHeader begins the metadata table. Spec: 2.6.1.1.
+// metadataHeader is the header of the metadata table. Spec: 2.6.1.1.
 type metadataHeader struct {
 	Signature  [8]byte // "metadata"
 	_          uint16
@@ -53,7 +53,7 @@ type metadataHeader struct {
 	_          [20]byte
 }
 
-// metadataEntry is one item. Spec: 2.6.1.2.
+// metadataEntry is the table entry of one item. Spec: 2.6.1.2.
 type metadataEntry struct {
 	ItemID ondisk.GUID
 	Offset uint32 // from the start of the region
@@ -62,13 +62,13 @@ type metadataEntry struct {
 	_      uint32
 }
 
-// metadata holds what the items define of the disk.
+// metadata holds the decoded metadata items.
 type metadata struct {
-	at                int64 // of the region in the file
+	at                int64 // file offset of the region
 	blockSize         int64
 	flags             uint32
 	size              int64
-	diskID            ondisk.GUID // what a guest sees as page 83 of the SCSI inquiry
+	diskID            ondisk.GUID // page 83 of the SCSI inquiry in a guest
 	logical, physical int64
 	locator           *locator // nil if absent
 }
@@ -107,7 +107,7 @@ func (m *metadata) read(src ondisk.Source, region disk.Range) error {
 	return m.take(values)
 }
 
-// readTable reads as much of the table as has entries: there are five in most files, and no sum over the rest.
+// readTable reads the part of the table with entries, five in most files. The table has no checksum.
 func readTable(src ondisk.Source, at int64) ([]byte, error) {
 	const most = (firstEntries - 32) / 32
 	table, err := ondisk.Bytes(src, at, firstEntries)
@@ -117,7 +117,7 @@ func readTable(src ondisk.Source, at int64) ([]byte, error) {
 	return ondisk.Bytes(src, at, metadataTableSize)
 }
 
-// length returns how long a known item must be, 1 for one that has no fixed length and 0 for an unknown item.
+// length returns the length of a known item: 1 means variable, 0 means that the item is unknown.
 func (m *metadata) length(id ondisk.GUID) int {
 	switch id {
 	case itemParameters, itemDiskSize:
@@ -136,7 +136,7 @@ func (m *metadata) field(name string, off int64, got, want any) error {
 	return ondisk.Field("vhdx metadata", name, m.at+off, got, want)
 }
 
-// items reads the entries of the table and makes sure that they keep to the region and apart from each other.
+// items decodes the table entries and checks that the items lie inside the region without overlapping.
 func (m *metadata) items(table []byte, regionLen int64) ([]metadataEntry, error) {
 	if string(table[:8]) != "metadata" {
 		return nil, m.field("signature", 0, string(table[:8]), "metadata")
@@ -176,7 +176,7 @@ func (m *metadata) items(table []byte, regionLen int64) ([]metadataEntry, error)
 	return out, m.checkApart(out)
 }
 
-// checkItem checks one entry, at byte at of the region, against the specification.
+// checkItem validates one entry, at byte at of the region.
 func (m *metadata) checkItem(e *metadataEntry, at, regionLen int64) error {
 	known := 0
 	if e.Flags&itemIsUser == 0 {
@@ -191,7 +191,7 @@ func (m *metadata) checkItem(e *metadataEntry, at, regionLen int64) error {
 	case e.Length > maxItem:
 		return m.field("length", at+20, e.Length, fmt.Sprintf("at most %d", maxItem))
 	case e.Length == 0 && e.Offset == 0:
-		return nil // present but empty
+		return nil // present and empty
 	case e.Offset < metadataTableSize || end > regionLen:
 		return m.field("offset", at+16, e.Offset,
 			fmt.Sprintf("from %d on, and %d bytes within the region of %d bytes", metadataTableSize, e.Length,
@@ -213,7 +213,7 @@ func (m *metadata) checkApart(items []metadataEntry) error {
 	return nil
 }
 
-// take reads the values of the items.
+// take decodes the values of the items.
 func (m *metadata) take(values map[ondisk.GUID][]byte) error {
 	for _, id := range []ondisk.GUID{itemParameters, itemDiskSize, itemDiskID, itemLogical, itemPhysical} {
 		if values[id] == nil {
@@ -240,7 +240,7 @@ func (m *metadata) take(values map[ondisk.GUID][]byte) error {
 	return m.takeLocator(values[itemLocator])
 }
 
-// takeLocator reads the locator of the parent. The flag and the item must agree.
+// takeLocator decodes the parent locator. The parent flag and the item must agree.
 func (m *metadata) takeLocator(item []byte) error {
 	switch {
 	case item == nil && !m.hasParent():
@@ -261,13 +261,13 @@ func (m *metadata) takeLocator(item []byte) error {
 	return err
 }
 
-// blocks returns how many payload blocks the disk has.
+// blocks returns the number of payload blocks.
 func (m *metadata) blocks() int64 { return (m.size + m.blockSize - 1) / m.blockSize }
 
-// ratio returns how many payload blocks share a sector bitmap block. Spec: 2.4.
+// ratio returns the number of payload blocks per sector bitmap block. Spec: 2.4.
 func (m *metadata) ratio() int64 { return sectorsPerBitmap * m.logical / m.blockSize }
 
-// entries returns how many entries the BAT must have: those of a differencing disk end with a sector bitmap block.
+// entries returns the number of BAT entries. In a differencing disk, the last entry belongs to a sector bitmap block.
 // Spec: VHDX Format Specification 1.00, "BAT".
 func (m *metadata) entries() int64 {
 	if m.hasParent() {
@@ -276,52 +276,52 @@ func (m *metadata) entries() int64 {
 	return m.index(m.blocks()-1) + 1
 }
 
-// index returns the number of the BAT entry of a payload block: that of the sector bitmap follows those of its chunk.
+// index returns the BAT index of a payload block. The sector bitmap entry follows the entries of its chunk.
 func (m *metadata) index(block int64) int64 { return block + block/m.ratio() }
 
-// bitmapIndex returns the number of the BAT entry of the sector bitmap of a payload block.
+// bitmapIndex returns the BAT index of the sector bitmap for a payload block.
 func (m *metadata) bitmapIndex(block int64) int64 {
 	return block/m.ratio()*(m.ratio()+1) + m.ratio()
 }
 
-// blocksBefore returns how many payload blocks have an entry in front of entry i.
+// blocksBefore returns the number of payload blocks with an entry before entry i.
 func (m *metadata) blocksBefore(i int64) int64 {
 	return i/(m.ratio()+1)*m.ratio() + i%(m.ratio()+1)
 }
 
-// locatorVHDX marks a parent that is a VHDX, too. Spec: 2.6.2.6.3.
+// locatorVHDX is the locator type of a VHDX parent. Spec: 2.6.2.6.3.
 var locatorVHDX = ondisk.MustGUID("b04aefb7-d19e-4a81-b789-25b8e9445913")
 
-// Keys of a locator, the paths in the order in which they are tried. parent_linkage2 is not looked at: the
-// specification forbids it, and a parent that only it knows is refused as a changed one.
+// Keys of a locator, with the paths in the order of preference. parent_linkage2 is ignored, since the specification
+// forbids it. A parent that matches only parent_linkage2 is refused as changed.
 const keyLinkage = "parent_linkage"
 
 var keyPaths = []string{"relative_path", "volume_path", "absolute_win32_path"}
 
-// maxPairs bounds the key-value pairs of a locator; the specification knows five.
+// maxPairs limits the key-value pairs of a locator; the specification defines five.
 const maxPairs = 64
 
-// locatorHeader begins a parent locator. Spec: 2.6.2.6.1.
+// locatorHeader is the header of a parent locator. Spec: 2.6.2.6.1.
 type locatorHeader struct {
 	LocatorType   ondisk.GUID
 	_             uint16
 	KeyValueCount uint16
 }
 
-// locatorEntry is a key and its value. Offsets count from the start of the locator, lengths are in bytes. Spec:
+// locatorEntry locates a key and its value. Offsets count from the start of the locator; lengths are in bytes. Spec:
 // 2.6.2.6.2.
 type locatorEntry struct {
 	KeyOffset, ValueOffset uint32
 	KeyLength, ValueLength uint16
 }
 
-// locator holds what a differencing disk knows of its parent.
+// locator holds the key-value pairs of a parent locator.
 type locator struct {
-	at     int64 // of the metadata region, for messages
+	at     int64 // file offset of the metadata region, for messages
 	values map[string]string
 }
 
-// readLocator reads the item of a locator.
+// readLocator decodes the item of a parent locator.
 func readLocator(item []byte, at int64) (*locator, error) {
 	l := &locator{at: at, values: map[string]string{}}
 	var h locatorHeader
@@ -353,7 +353,7 @@ func (l *locator) field(name string, got, want any) error {
 	return ondisk.Field("vhdx parent locator", name, l.at, got, want)
 }
 
-// add reads the pair whose entry is at byte at of the item.
+// add decodes the pair with the entry at byte at of the item.
 func (l *locator) add(item []byte, at int) error {
 	var e locatorEntry
 	if _, err := binary.Decode(item[at:], binary.LittleEndian, &e); err != nil {
@@ -374,7 +374,7 @@ func (l *locator) add(item []byte, at int) error {
 	return nil
 }
 
-// text decodes UTF-16.
+// text decodes a UTF-16 string of the item.
 func (l *locator) text(item []byte, off uint32, n uint16) (string, error) {
 	if n == 0 || n%2 != 0 || off == 0 || int64(off)+int64(n) > int64(len(item)) {
 		return "", l.field("text", fmt.Sprintf("%d bytes at %d", n, off),
@@ -387,7 +387,7 @@ func (l *locator) text(item []byte, off uint32, n uint16) (string, error) {
 	return s, nil
 }
 
-// paths returns the names of the parent, in the order in which they are to be tried.
+// paths returns the paths of the parent, in order of preference.
 func (l *locator) paths() []string {
 	if l == nil {
 		return nil
@@ -401,7 +401,7 @@ func (l *locator) paths() []string {
 	return out
 }
 
-// ref returns how the parent is found and known.
+// ref returns the reference to the parent.
 func (l *locator) ref() (driver.ParentRef, error) {
 	id, ok := ondisk.ParseGUID(l.values[keyLinkage])
 	if !ok {

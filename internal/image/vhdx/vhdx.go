@@ -1,6 +1,7 @@
-// Package vhdx reads and writes Hyper-V disks of the second format: fixed, dynamic and (reading only) differencing.
+// Package vhdx reads and writes disks of Hyper-V in the VHDX format, fixed and dynamic. It only reads differencing
+// disks.
 //
-// Specification: [MS-VHDX] Virtual Hard Disk v2 (VHDX) File Format; sections are those of its revision of 2018. All
+// Specification: [MS-VHDX] Virtual Hard Disk v2 (VHDX) File Format; section numbers are from the revision of 2018. All
 // numbers are little-endian.
 package vhdx
 
@@ -43,11 +44,11 @@ var Format = driver.Format{
 	SectorSizes: true,
 }
 
-// Sizes that the specification fixes, in bytes.
+// Fixed sizes of the specification, in bytes, and the cache size.
 const (
 	mib        = 1 << 20
-	sectorSize = 4 << 10 // what a log sector covers
-	tableCache = 4 << 20 // memory for the BAT and the sector bitmaps
+	sectorSize = 4 << 10 // size of a log sector
+	tableCache = 4 << 20 // cache for BAT and sector bitmaps
 )
 
 const signature = "vhdxfile"
@@ -57,13 +58,13 @@ func detect(head, _ []byte) bool { return bytes.HasPrefix(head, []byte(signature
 // image is an opened VHDX.
 type image struct {
 	file   driver.File
-	view   disk.Mapped // the file as it is when its log is replayed
+	view   disk.Mapped // the file after replay of the log
 	head   fileHeader
-	used   []structure // where something else than blocks lies, by offset
+	used   []structure // structures other than blocks, by offset
 	bat    disk.Range
 	meta   metadata
 	tabs   *ondisk.Pages
-	parent *driver.Image // nil unless it is a differencing disk
+	parent *driver.Image // nil without parent
 	issues []ondisk.Issue
 }
 
@@ -99,8 +100,8 @@ func open(s *driver.Source) (*driver.Image, error) {
 	return img, nil
 }
 
-// load reads everything up to the metadata; cache is in bytes. Nothing but the headers and the log is looked at
-// before the log is replayed. Spec: 2.3.3.
+// load reads the file up to the metadata; cache is in bytes. It reads only headers and log before the replay. Spec:
+// 2.3.3.
 func load(f driver.File, cache int64) (*image, error) {
 	x := &image{file: f}
 	for _, step := range []func() error{x.readHeaders, x.replay, x.readRegions, x.readBATSize} {
@@ -112,7 +113,7 @@ func load(f driver.File, cache int64) (*image, error) {
 	return x, nil
 }
 
-// readBATSize checks the size of the BAT against that of the disk.
+// readBATSize checks the size of the BAT against the disk size.
 func (x *image) readBATSize() error {
 	if need := 8 * x.meta.entries(); need > x.bat.Len {
 		return ondisk.Field("vhdx region table", "length of the BAT", x.bat.Off, x.bat.Len,
@@ -122,7 +123,7 @@ func (x *image) readBATSize() error {
 	return nil
 }
 
-// openParent opens what shows through the blocks that are not present.
+// openParent opens the parent, which holds the data of absent blocks.
 func (x *image) openParent(s *driver.Source) error {
 	ref, err := x.meta.locator.ref()
 	if err != nil {
@@ -142,12 +143,12 @@ func (x *image) openParent(s *driver.Source) error {
 // fileIdentifier is the start of the file. Spec: 2.2.1.
 type fileIdentifier [520]byte
 
-// creator returns the text in it, for users.
+// creator returns the creator field as text.
 func (id fileIdentifier) creator() string {
 	return ondisk.UTF16Z(id[len(signature):], binary.LittleEndian)
 }
 
-// names returns the parent that a file of the folder names.
+// names returns the names of the parent in a VHDX, and none for a file of another format.
 func names(f driver.File) (driver.Names, error) {
 	head := make([]byte, min(f.Size(), int64(len(signature))))
 	if err := ondisk.ReadFull(f, head, 0); err != nil {
@@ -166,8 +167,8 @@ func names(f driver.File) (driver.Names, error) {
 	return driver.Names{Parents: x.meta.locator.paths()}, nil
 }
 
-// glance is names for a file whose log is empty. It leaves out what makes up most of the reading, the sums of the
-// region tables: where only the second one is whole, a parent can be missed, which opening the file then finds.
+// glance is names for a file with an empty log. It skips the checksums of the region tables, which cover most of the
+// bytes to read. If only the second table is valid, it can miss a parent, which opening the file then finds.
 func glance(f driver.File) (driver.Names, error) {
 	x := &image{file: f}
 	if err := x.readHeaders(); err != nil || x.head.LogGUID != (ondisk.GUID{}) {
@@ -185,13 +186,13 @@ func glance(f driver.File) (driver.Names, error) {
 	return driver.Names{}, nil
 }
 
-// What is read of a region table for a glance, in bytes, and how many entries lie in it.
+// Bytes of a region table read by glance, and the number of entries in them.
 const (
 	glanced    = 4 << 10
 	maxGlanced = (glanced - 16) / 32
 )
 
-// damaged reports whether the bytes, and not reading them, are the reason of an error.
+// damaged reports whether an error is due to the content of a file and not to reading it.
 func damaged(err error) bool {
 	if _, refused := errors.AsType[*ondisk.Refusal](err); refused {
 		return true
@@ -200,17 +201,17 @@ func damaged(err error) bool {
 		errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrReference)
 }
 
-// change is what a descriptor of the log does to the file.
+// change is the change of the file by a log descriptor.
 type change struct {
 	disk.Range
-	sector *logSector // nil: zeros
+	sector *logSector // nil for zeros
 }
 
-// logSector is the source of a change: 4 KiB, of which the log keeps the first 8 and the last 4 bytes in the
-// descriptor. The others are read when they are needed.
+// logSector is the source of a change of 4 KiB, read on demand. Its descriptor in the log holds the first 8 and the
+// last 4 bytes.
 type logSector struct {
 	src      io.ReaderAt
-	at       int64 // of the data sector in the file
+	at       int64 // file offset of the data sector
 	leading  [8]byte
 	trailing [4]byte
 }
@@ -230,14 +231,14 @@ func (s *logSector) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// overlay returns a file of size bytes, behind its end zeros, with changes done, of which a later one hides an earlier
+// overlay returns the file with the changes applied, extended by zeros to size bytes. A later change hides an earlier
 // one.
 func overlay(f driver.File, size int64, changes []change) disk.Mapped {
 	kept := disk.Pieces(size, []disk.Piece{{Range: disk.Range{Len: min(f.Size(), size)}, Src: f}}, nil)
 	return disk.New(size, sectorSize, disk.Pieces(size, flatten(changes), kept))
 }
 
-// newest is a heap of changes that reach over the place in work, the latest on top.
+// newest is a heap of the changes at the current offset, with the latest on top.
 type newest struct {
 	of    []change
 	index []int
@@ -248,7 +249,7 @@ func (h *newest) Less(i, j int) bool { return h.index[i] > h.index[j] }
 func (h *newest) Swap(i, j int)      { h.index[i], h.index[j] = h.index[j], h.index[i] }
 func (h *newest) Push(v any)         { h.index = append(h.index, v.(int)) }
 
-// Pop removes the last one.
+// Pop removes and returns the last element.
 func (h *newest) Pop() any {
 	last := h.index[len(h.index)-1]
 	h.index = h.index[:len(h.index)-1]
@@ -257,8 +258,8 @@ func (h *newest) Pop() any {
 
 func (h *newest) top() change { return h.of[h.index[0]] }
 
-// flatten returns sorted, disjoint changes with the same effect. Only zeros are ever cut: everything is a multiple of 4
-// KiB, and a data sector has just that.
+// flatten returns sorted, disjoint changes with the same effect. It cuts only changes to zeros: all offsets are
+// multiples of 4 KiB, the size of a data sector.
 func flatten(changes []change) []disk.Piece {
 	order := make([]int, len(changes))
 	for i := range order {

@@ -10,38 +10,38 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// template holds what a copy takes over from its source.
+// template holds the metadata of a VHDX source for its copy.
 type template struct {
 	identifier fileIdentifier
 	dataWrite  ondisk.GUID
 	meta       metadata
 }
 
-// Layout of a new file, which is that of Hyper-V: header section, log, metadata, BAT, blocks.
+// Layout of a new file, as in Hyper-V: header section, log, metadata, BAT, blocks.
 const (
 	newLog       = 1 * mib
 	newMetadata  = 2 * mib
 	newBAT       = 3 * mib
-	defaultBlock = 32 * mib // bytes; the same
-	// defaultPhysical is what Hyper-V gives a new disk whose logical sectors have 512 bytes, too.
+	defaultBlock = 32 * mib // bytes; as in Hyper-V
+	// defaultPhysical is Hyper-V's physical sector size for a new disk, also with logical sectors of 512 bytes.
 	defaultPhysical = 4096
-	// writeUnit is the smallest hole worth leaving inside a block, in bytes.
+	// writeUnit is the smallest useful hole inside a block, in bytes.
 	writeUnit = 64 << 10
 )
 
-// target writes a VHDX. Only the page of the BAT in work is in memory: that of 64 TiB can have 512 MiB.
+// target writes a VHDX. Only the current BAT page is in memory: the BAT of 64 TiB can have 512 MiB.
 type target struct {
 	driver.Blocks
 	meta  metadata
 	ids   identity
-	size  int64 // of the BAT region
-	next  int64 // where the next block goes
-	page  int64 // number of the BAT page in work
+	size  int64 // bytes of the BAT region
+	next  int64 // file offset of the next block
+	page  int64 // index of the current BAT page
 	work  [batPage]byte
 	dirty bool
 }
 
-// batPage is a page of the BAT, in bytes.
+// batPage is the size of a BAT page in bytes.
 const batPage = 4 << 10
 
 func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
@@ -80,10 +80,10 @@ func (t *target) firstBlock() int64 { return newBAT + t.size }
 
 func (t *target) isFixed() bool { return t.meta.flags&flagLeaveAllocated != 0 }
 
-// Unit returns less than a block: what is zero in a block stays a hole of the file.
+// Unit returns less than a block, so that unwritten parts of a block stay holes.
 func (t *target) Unit() int64 { return writeUnit }
 
-// allocate puts a block behind those that are there. All blocks of a fixed disk have their places.
+// allocate appends a block to the file. The blocks of a fixed disk have fixed places.
 func (t *target) allocate(block int64) (int64, error) {
 	if t.isFixed() {
 		return t.firstBlock() + block*t.meta.blockSize, nil
@@ -93,7 +93,7 @@ func (t *target) allocate(block int64) (int64, error) {
 	return place, t.place(block, place)
 }
 
-// place gives a block a place of the file.
+// place sets the BAT entry of a block to file offset off.
 func (t *target) place(block, off int64) error {
 	at := 8 * t.meta.index(block)
 	if page := at / batPage; page != t.page {
@@ -107,10 +107,10 @@ func (t *target) place(block, off int64) error {
 	return nil
 }
 
-// presentAt returns the BAT entry of a block at a place of the file.
+// presentAt returns the BAT entry of a block at a file offset.
 func presentAt(off int64) uint64 { return ondisk.U64(off)/mib<<20 | statePresent }
 
-// flush writes the page of the BAT in work. A page without a block stays a hole.
+// flush writes the current BAT page. A page without a block stays a hole.
 func (t *target) flush() error {
 	if !t.dirty {
 		return nil
@@ -139,7 +139,7 @@ func (t *target) Finish() error {
 	return nil
 }
 
-// writeFixedBAT gives each block of a fixed disk its place.
+// writeFixedBAT sets the BAT entries of a fixed disk.
 func (t *target) writeFixedBAT() error {
 	if !t.isFixed() {
 		return nil
@@ -152,7 +152,7 @@ func (t *target) writeFixedBAT() error {
 	return t.flush()
 }
 
-// writeMetadata writes the five items that a disk without a parent has, one behind the other.
+// writeMetadata writes the five items of a disk without parent, one behind the other.
 func (t *target) writeMetadata() error {
 	le := binary.LittleEndian
 	items := []struct {
@@ -167,7 +167,7 @@ func (t *target) writeMetadata() error {
 		{itemLogical, itemIsRequired | itemIsDisk, le.AppendUint32(nil, ondisk.U32(t.meta.logical))},
 		{itemPhysical, itemIsRequired | itemIsDisk, le.AppendUint32(nil, ondisk.U32(t.meta.physical))},
 	}
-	head := metadataHeader{EntryCount: uint16(len(items))} //nolint:gosec // five
+	head := metadataHeader{EntryCount: uint16(len(items))} //nolint:gosec // always five
 	copy(head.Signature[:], "metadata")
 	table := ondisk.Encode(le, head)
 	var values []byte
@@ -185,7 +185,7 @@ func (t *target) writeMetadata() error {
 	return err
 }
 
-// writeRegions writes both copies of the region table. What follows the entries stays a hole.
+// writeRegions writes both copies of the region table. The rest of each table stays a hole.
 func (t *target) writeRegions() error {
 	regions := []regionEntry{
 		{GUID: regionBAT, FileOffset: newBAT, Length: ondisk.U32(t.size), Required: 1},
@@ -205,7 +205,7 @@ func (t *target) writeRegions() error {
 	return nil
 }
 
-// writeHeaders writes both headers. The second one is the current one.
+// writeHeaders writes both headers; the second is the current one.
 func (t *target) writeHeaders() error {
 	for i, at := range []int64{atHeader1, atHeader2} {
 		h := fileHeader{
@@ -227,7 +227,7 @@ func (t *target) writeIdentifier() error {
 	return err
 }
 
-// newIdentifier returns the file identifier of a disk whose source was no VHDX.
+// newIdentifier returns the file identifier for a source that is no VHDX.
 func newIdentifier() (id fileIdentifier) {
 	copy(id[:], signature)
 	for i, u := range utf16.Encode([]rune("trueup")) {
