@@ -2,7 +2,7 @@ package ovf
 
 import (
 	"bytes"
-	"crypto/sha1" // OVF 1 prescribes it; nothing is protected by it here
+	"crypto/sha1" // prescribed by OVF 1, and no protection here
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/hex"
@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Limits of a manifest. It has one line for each file, or a few.
+// Limits of a manifest. It has one or a few lines for each file.
 const (
 	MaxManifest = 4 << 20
 	maxLines    = 4 * maxItems
@@ -27,18 +27,18 @@ type Manifest struct {
 	text []byte
 }
 
-// Digest is one line.
+// Digest is one line of a manifest.
 type Digest struct {
-	Algorithm string // as it stands there
+	Algorithm string // as spelled in the line
 	Name      string
 	Sum       []byte
-	New       func() hash.Hash // nil for an algorithm that is not known
+	New       func() hash.Hash // nil for an unknown algorithm
 
 	name, sum value
 	upper     bool
 }
 
-// line is "SHA256(disk1.vmdk)= 0123…". The name can hold brackets of its own.
+// line matches "SHA256(disk1.vmdk)= 0123…". The name may contain brackets.
 var line = regexp.MustCompile(`^[ \t]*([A-Za-z0-9-]+)[ \t]*\((.*)\)[ \t]*=[ \t]*([0-9A-Fa-f]+)[ \t]*$`)
 
 var algorithms = map[string]func() hash.Hash{
@@ -46,7 +46,7 @@ var algorithms = map[string]func() hash.Hash{
 	"SHA512": sha512.New,
 }
 
-// ParseManifest reads a manifest.
+// ParseManifest parses a manifest.
 func ParseManifest(text []byte) (*Manifest, error) {
 	if len(text) > MaxManifest {
 		return nil, fmt.Errorf("manifest of %d bytes: %w of %d bytes", len(text), ondisk.ErrLimit, MaxManifest)
@@ -66,7 +66,7 @@ func ParseManifest(text []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// add takes one line, which begins at the byte off of the text.
+// add parses the line at byte off of the text.
 func (m *Manifest) add(l []byte, off, number int) error {
 	bad := func(kind error, format string, args ...any) error {
 		return &ondisk.TextError{What: "manifest", Line: number, Msg: fmt.Sprintf(format, args...), Kind: kind}
@@ -100,8 +100,8 @@ func (m *Manifest) add(l []byte, off, number int) error {
 	return nil
 }
 
-// Rewrite returns the text with other digests and names, line by line as it was. sum gives the new digest of d, nil for
-// none; name the new name.
+// Rewrite returns the text with digests and names replaced. sum returns the new digest of d, or nil to keep the old
+// one. name returns the new name.
 func (m *Manifest) Rewrite(sum func(d Digest) []byte, name func(string) string) []byte {
 	var out bytes.Buffer
 	done := 0

@@ -1,8 +1,8 @@
-// Package ovf reads the envelope and the manifest of a packaged virtual machine, and writes them again with single
-// values changed and every other byte as it was. It opens no files.
+// Package ovf parses the envelope and the manifest of a virtual machine package. It writes them with single values
+// changed and all other bytes unchanged. It opens no files.
 //
-// Spec: DMTF DSP0243, Open Virtualization Format Specification 1.1 and 2.1; VMware and XenSource, OVF Specification
-// 0.9 (2007).
+// Spec: DMTF DSP0243, Open Virtualization Format Specification 1.1 and 2.1; VMware and XenSource, OVF Specification 0.9
+// (2007).
 package ovf
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Limits of an envelope. Vendors write about ten kilobytes, nested about ten deep.
+// Limits of an envelope. Vendors write about ten kilobytes with a nesting of about ten.
 const (
 	MaxText  = 16 << 20
 	maxDepth = 64
@@ -29,17 +29,17 @@ const (
 type Envelope struct {
 	Files []File
 	Disks []Disk
-	// Systems has for each virtual system the ids of its disks.
+	// Systems lists the disk ids of each virtual system.
 	Systems [][]string
 
 	text  []byte
-	edits map[int]edit // by the offset of the value that is replaced
+	edits map[int]edit // by offset of the replaced value
 }
 
 // File is a file of the package. Spec: DSP0243 7.1, "File References".
 type File struct {
 	ID, Href    string
-	Size        int64 // bytes; -1 when it is not stated
+	Size        int64 // bytes; -1 if absent
 	Compression string
 	ChunkSize   int64 // bytes; 0 for a file in one piece
 
@@ -49,20 +49,19 @@ type File struct {
 // Disk is a virtual disk. Spec: DSP0243 9.1, "DiskSection".
 type Disk struct {
 	ID, FileRef, ParentRef, Format string
-	Capacity                       int64 // bytes; -1 when a property decides ("${disk.size}"), or none is stated
-	PopulatedSize                  int64 // bytes; -1 when it is not stated
+	Capacity                       int64 // bytes; -1 if absent or set by a property ("${disk.size}")
+	PopulatedSize                  int64 // bytes; -1 if absent
 
-	Unit                       int64 // bytes that capacity counts in
+	Unit                       int64 // unit of the capacity attribute, bytes
 	capacity, units, populated value
 }
 
-// value is the place of an attribute's value in the text, between its quotes. The zero value is that of an attribute
-// that is not there.
+// value is the range of an attribute value in the text, between its quotes. The zero value means an absent attribute.
 type value struct{ from, to int }
 
 func (v value) there() bool { return v.to > 0 }
 
-// Parse reads an envelope.
+// Parse parses an envelope.
 func Parse(text []byte) (*Envelope, error) {
 	p, err := newParser(text)
 	if err != nil {
@@ -83,7 +82,7 @@ func Parse(text []byte) (*Envelope, error) {
 	return p.env, p.checkReferences()
 }
 
-// checkReferences holds the names in an envelope against each other.
+// checkReferences checks that ids and hrefs are unique and that each fileRef has a File.
 func (p *parser) checkReferences() error {
 	ids, hrefs, disks := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, f := range p.env.Files {
@@ -108,7 +107,7 @@ func (p *parser) checkReferences() error {
 	return nil
 }
 
-// File finds a file by its id, or by its href, which RHEV has in its place. Nil if absent.
+// File returns the file with an id, or nil. RHEV refers to files by href instead.
 func (e *Envelope) File(ref string) *File {
 	for _, is := range []func(f File) bool{
 		func(f File) bool { return f.ID == ref },
@@ -121,7 +120,7 @@ func (e *Envelope) File(ref string) *File {
 	return nil
 }
 
-// Looks reports whether the first bytes of a file begin an envelope.
+// Looks reports whether the first bytes of a file look like an envelope.
 func Looks(head []byte) bool {
 	s := bytes.TrimLeft(bytes.TrimPrefix(head[:min(len(head), 8<<10)], []byte("\ufeff")), " \t\r\n")
 	return bytes.HasPrefix(s, []byte("<")) &&
@@ -133,7 +132,7 @@ func FirstChunk(name string) string { return name + ".000000000" }
 
 var chunk = regexp.MustCompile(`^(.+)\.[0-9]{9}$`)
 
-// Whole returns the name of the file that a chunk is a part of; ok reports whether name is the name of a chunk.
+// Whole returns the name of the file to which a chunk belongs. ok is false if name is no chunk name.
 func Whole(name string) (whole string, ok bool) {
 	m := chunk.FindStringSubmatch(name)
 	if m == nil {
@@ -142,7 +141,7 @@ func Whole(name string) (whole string, ok bool) {
 	return m[1], true
 }
 
-// edit is a value that gets another text.
+// edit is a replacement for a value.
 type edit struct {
 	value
 	text string
@@ -150,21 +149,21 @@ type edit struct {
 
 func (e *Envelope) set(v value, text string) { e.edits[v.from] = edit{v, text} }
 
-// SetHref changes the name of a file.
+// SetHref changes the href of a file.
 func (e *Envelope) SetHref(id, href string) {
 	var text bytes.Buffer
-	_ = xml.EscapeText(&text, []byte(href)) // a buffer takes everything
+	_ = xml.EscapeText(&text, []byte(href)) // a buffer never fails
 	e.set(e.File(id).href, text.String())
 }
 
-// SetFileSize changes the size of a file where the envelope states one.
+// SetFileSize changes the size of a file, if the envelope has the attribute.
 func (e *Envelope) SetFileSize(id string, n int64) {
 	if f := e.File(id); f != nil && f.size.there() {
 		e.set(f.size, strconv.FormatInt(n, 10))
 	}
 }
 
-// SetCapacity changes the capacity of a disk, in bytes. A unit that cannot express it exactly becomes "byte".
+// SetCapacity changes the capacity of a disk, in bytes. It changes the unit to "byte" if needed for an exact value.
 func (e *Envelope) SetCapacity(diskID string, n int64) error {
 	d := e.disk(diskID)
 	if d.Capacity < 0 {
@@ -180,7 +179,7 @@ func (e *Envelope) SetCapacity(diskID string, n int64) error {
 	return nil
 }
 
-// SetPopulatedSize changes the estimate of what a disk holds, in bytes, where the envelope states one.
+// SetPopulatedSize changes the used size of a disk, in bytes, if the envelope has the attribute.
 func (e *Envelope) SetPopulatedSize(diskID string, n int64) {
 	if d := e.disk(diskID); d.populated.there() {
 		e.set(d.populated, strconv.FormatInt(n, 10))
@@ -191,14 +190,14 @@ func (e *Envelope) disk(id string) *Disk {
 	return &e.Disks[slices.IndexFunc(e.Disks, func(d Disk) bool { return d.ID == id })]
 }
 
-// Fork returns the envelope with no edits, for edits that are not those of e.
+// Fork returns a copy of the envelope without edits.
 func (e *Envelope) Fork() *Envelope {
 	f := *e
 	f.edits = map[int]edit{}
 	return &f
 }
 
-// Bytes returns the text with all edits.
+// Bytes returns the text with all edits applied.
 func (e *Envelope) Bytes() []byte {
 	var out bytes.Buffer
 	done := 0
@@ -211,8 +210,8 @@ func (e *Envelope) Bytes() []byte {
 	return out.Bytes()
 }
 
-// Shape returns the text without the values that copies change, and without white space at its end: what a copy must
-// keep.
+// Shape returns the text without the values that copies change and without trailing white space. A copy must have the
+// same shape.
 func (e *Envelope) Shape() []byte {
 	f := e.Fork()
 	var values []value

@@ -14,15 +14,15 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// parser goes through the text token by token: a document tree would cost many times the text.
+// parser reads the text token by token, since a document tree would need many times its memory.
 type parser struct {
 	dec  *xml.Decoder
 	env  *Envelope
-	path []string // names of the elements that are open, as the standard of today has them
-	seen bool     // the root element
-	root string   // its name space
+	path []string // names of the open elements, as in OVF 1 and 2
+	seen bool     // the root element was read
+	root string   // name space of the root element
 
-	resources int // disks of virtual systems
+	resources int // disks of all virtual systems
 }
 
 func newParser(text []byte) (*parser, error) {
@@ -35,14 +35,14 @@ func newParser(text []byte) (*parser, error) {
 	dec := xml.NewDecoder(bytes.NewReader(text))
 	dec.CharsetReader = func(charset string, input io.Reader) (io.Reader, error) {
 		if ondisk.KnownCharset(charset) {
-			return input, nil // the text is in ASCII, or inUTF8 would have decoded it
+			return input, nil // the text is ASCII, otherwise inUTF8 would have decoded it
 		}
 		return nil, fmt.Errorf("encoding %.64q: %w, save it as UTF-8", charset, ondisk.ErrUnsupported)
 	}
 	return &parser{dec: dec, env: &Envelope{text: text, edits: map[int]edit{}}}, nil
 }
 
-// inUTF8 returns a text in UTF-8 with a declaration of that, where it is in another encoding that is known.
+// inUTF8 converts a text in another known encoding to UTF-8, including its declaration.
 func inUTF8(text []byte) []byte {
 	from, to := declaredEncoding(text)
 	if from == to || len(text) > MaxText {
@@ -56,8 +56,8 @@ func inUTF8(text []byte) []byte {
 	return slices.Concat(text[:from], []byte("UTF-8"), []byte(decoded))
 }
 
-// declaredEncoding returns the place of the encoding's name in the XML declaration of a text, an empty one without.
-// Spec: XML 1.0, 2.8 and 4.3.3.
+// declaredEncoding returns the range of the encoding name in the XML declaration, or an empty range. Spec: XML 1.0, 2.8
+// and 4.3.3.
 func declaredEncoding(text []byte) (from, to int) {
 	const longest = 256 // bytes of a declaration
 	end := bytes.Index(text[:min(len(text), longest)], []byte("?>"))
@@ -75,8 +75,8 @@ func declaredEncoding(text []byte) (from, to int) {
 	return from, from + max(n, 0)
 }
 
-// busiestTag returns how many equal signs stand between two "<" at most: the decoder makes a structure of each
-// attribute before they can be counted.
+// busiestTag returns the maximum number of equal signs between two "<". The decoder allocates a structure for each
+// attribute before a caller can count them.
 func busiestTag(text []byte) (most int) {
 	for len(text) > 0 {
 		tag := text
@@ -94,7 +94,7 @@ func (p *parser) bad(kind error, format string, args ...any) error {
 	return &ondisk.TextError{What: "ovf", Line: line, Msg: fmt.Sprintf(format, args...), Kind: kind}
 }
 
-// next takes one token, and reports whether there are more.
+// next handles one token, and reports whether more follow.
 func (p *parser) next() (more bool, err error) {
 	from := p.dec.InputOffset()
 	token, err := p.dec.Token()
@@ -112,14 +112,14 @@ func (p *parser) next() (more bool, err error) {
 	case xml.CharData:
 		return true, p.text(t)
 	case xml.EndElement:
-		p.path = p.path[:len(p.path)-1] // the decoder has matched it
+		p.path = p.path[:len(p.path)-1] // the decoder checks that the tags match
 	}
 	return true, nil
 }
 
 func (p *parser) syntax(err error) error {
 	if errors.Is(err, ondisk.ErrUnsupported) {
-		return p.bad(ondisk.ErrUnsupported, "%v", errors.Unwrap(err)) // that of CharsetReader
+		return p.bad(ondisk.ErrUnsupported, "%v", errors.Unwrap(err)) // the error of CharsetReader
 	}
 	if se, ok := errors.AsType[*xml.SyntaxError](err); ok {
 		return &ondisk.TextError{
@@ -130,7 +130,7 @@ func (p *parser) syntax(err error) error {
 	return p.bad(ondisk.ErrFormat, "%.256q", err.Error())
 }
 
-// open takes the start of an element that begins at the byte from of the text.
+// open handles the start of an element at byte from of the text.
 func (p *parser) open(t xml.StartElement, from int) error {
 	if len(p.path) == maxDepth {
 		return p.bad(ondisk.ErrLimit, "elements nest deeper than %d", maxDepth)
@@ -147,7 +147,7 @@ func (p *parser) open(t xml.StartElement, from int) error {
 		return err
 	}
 	space := t.Name.Space
-	if space == "" { // OVF 0.9 gives a name space to the root and to attributes only
+	if space == "" { // in OVF 0.9, only the root and attributes have a name space
 		space = p.root
 	}
 	if !isOVF(space) {
@@ -166,8 +166,8 @@ func (p *parser) open(t xml.StartElement, from int) error {
 // schemaInstance is the name space of xsi:type. Spec: XML Schema Part 1, 2.6.
 const schemaInstance = "http://www.w3.org/2001/XMLSchema-instance"
 
-// elementName returns the name of an element. OVF 0.9, which VMware wrote from 2007 to 2009, has the sections of 1.0
-// by their type: <Section xsi:type="ovf:DiskSection_Type"> is a DiskSection.
+// elementName returns the name of an element. In OVF 0.9, written by VMware from 2007 to 2009, the type is the name of
+// a section: <Section xsi:type="ovf:DiskSection_Type"> is a DiskSection.
 func elementName(t xml.StartElement) string {
 	if t.Name.Local != "Section" && t.Name.Local != "Content" {
 		return t.Name.Local
@@ -187,7 +187,7 @@ func elementName(t xml.StartElement) string {
 	return t.Name.Local
 }
 
-// isOVF reports whether a name space is that of OVF 0.9, 1 or 2.
+// isOVF reports whether space is a name space of OVF 0.9, 1 or 2.
 func isOVF(space string) bool {
 	return strings.HasPrefix(space+"/", "http://schemas.dmtf.org/ovf/envelope/") ||
 		strings.HasPrefix(space, "http://www.vmware.com/schema/ovf/")
@@ -229,7 +229,7 @@ func (p *parser) addDisk(a attributes) error {
 		return p.bad(ondisk.ErrFormat, "Disk %.256q: %v", d.ID, err)
 	}
 	if a.of.Name.Space == "" && !d.capacity.there() {
-		d.Capacity = -1 // oVirt's OVF 0.9 has sizes of its own instead
+		d.Capacity = -1 // oVirt's OVF 0.9 has size attributes of its own
 	} else if d.Capacity, err = parseCapacity(capacity, d.Unit); err != nil {
 		return p.bad(ondisk.ErrFormat, "Disk %.256q: %v", d.ID, err)
 	}
@@ -237,7 +237,7 @@ func (p *parser) addDisk(a attributes) error {
 	return nil
 }
 
-// attributes holds the attributes of one element. The first error stays.
+// attributes reads the attributes of one element, and keeps the first error.
 type attributes struct {
 	p      *parser
 	of     xml.StartElement
@@ -246,7 +246,7 @@ type attributes struct {
 	err    error
 }
 
-// text returns an attribute of OVF's own name space, or one without a name space.
+// text returns an attribute in the name space of OVF or in none.
 func (a *attributes) text(name string) (string, value) {
 	found := -1
 	for i, x := range a.of.Attr {
@@ -261,14 +261,14 @@ func (a *attributes) text(name string) (string, value) {
 	if found < 0 {
 		return "", value{}
 	}
-	if len(a.places) != len(a.of.Attr) { // the decoder and the search for places disagree: no value could be replaced
+	if len(a.places) != len(a.of.Attr) { // decoder and places disagree, so that no value could be replaced
 		a.err = a.p.bad(ondisk.ErrFormat, "the attributes of %s cannot be told apart", a.of.Name.Local)
 		return "", value{}
 	}
 	return a.of.Attr[found].Value, a.places[found]
 }
 
-// number returns an attribute that is a count of bytes, -1 if it is absent.
+// number returns an attribute in bytes, or -1 if it is absent.
 func (a *attributes) number(name string) (int64, value) {
 	s, v := a.text(name)
 	if !v.there() {
@@ -281,8 +281,8 @@ func (a *attributes) number(name string) (int64, value) {
 	return n, v
 }
 
-// places finds the values of all attributes of a start tag, which the decoder has found well-formed. base is the
-// offset of the tag in the text.
+// places returns the ranges of all attribute values in a well-formed start tag. base is the offset of the tag in the
+// text.
 func places(tag []byte, base int) (out []value) {
 	for i := 0; i < len(tag); {
 		at := bytes.IndexAny(tag[i:], `"'`)
@@ -300,15 +300,14 @@ func places(tag []byte, base int) (out []value) {
 	return out
 }
 
-// A virtual system names its disks by resources of its hardware. Spec: DSP0243 8.3, "HostResource element":
-// ovf:/disk/ID.
+// A virtual system refers to its disks by hardware resources, ovf:/disk/ID. Spec: DSP0243 8.3, "HostResource element".
 const (
 	systemElement   = "VirtualSystem"
 	resourceElement = "HostResource"
 	diskResource    = "disk/"
 )
 
-// openSystem notes the start of a virtual system.
+// openSystem starts a virtual system.
 func (p *parser) openSystem() error {
 	if p.path[len(p.path)-1] != systemElement || slices.Contains(p.path[:len(p.path)-1], systemElement) {
 		return nil
@@ -320,7 +319,7 @@ func (p *parser) openSystem() error {
 	return nil
 }
 
-// text takes the text of an element, which matters where a virtual system names a disk.
+// text handles the text of an element, which can be the disk of a virtual system.
 func (p *parser) text(content xml.CharData) error {
 	if len(p.env.Systems) == 0 || len(p.path) == 0 || p.path[len(p.path)-1] != resourceElement ||
 		!slices.Contains(p.path, systemElement) {
@@ -339,8 +338,8 @@ func (p *parser) text(content xml.CharData) error {
 	return nil
 }
 
-// System returns the number of the first virtual system that has a disk; ok is false when none names it. An envelope
-// of one system, or of none, has all its disks there.
+// System returns the index of the first virtual system with a disk; ok is false for an unknown disk. With fewer than
+// two systems, all disks belong to system 0.
 func (e *Envelope) System(disk string) (n int, ok bool) {
 	if len(e.Systems) < 2 {
 		return 0, true
@@ -349,13 +348,13 @@ func (e *Envelope) System(disk string) (n int, ok bool) {
 	return n, n >= 0
 }
 
-// legacyUnits are the words of OVF 1.0 and of CIM_ResourceAllocationSettingData.
+// legacyUnits are the unit names of OVF 1.0 and of CIM_ResourceAllocationSettingData.
 var legacyUnits = map[string]int64{
 	"": 1, "byte": 1, "bytes": 1, "kilobytes": 1 << 10, "megabytes": 1 << 20, "gigabytes": 1 << 30,
 	"terabytes": 1 << 40,
 }
 
-// parseUnits reads a programmatic unit, "byte * 2^30". Spec: DMTF DSP0004, annex C.1.
+// parseUnits parses a programmatic unit, "byte * 2^30". Spec: DMTF DSP0004, annex C.1.
 func parseUnits(s string) (int64, error) {
 	factors := strings.Split(strings.ToLower(s), "*")
 	unit, ok := legacyUnits[strings.TrimSpace(factors[0])]
@@ -372,7 +371,7 @@ func parseUnits(s string) (int64, error) {
 	return unit, nil
 }
 
-// parsePower reads "2^30" or "1024".
+// parsePower parses "2^30" or "1024".
 func parsePower(s string) (int64, bool) {
 	base, exponent, isPower := strings.Cut(s, "^")
 	n, err := strconv.ParseInt(strings.TrimSpace(base), 10, 64)
@@ -393,7 +392,7 @@ func parsePower(s string) (int64, bool) {
 	return out, true
 }
 
-// parseCapacity returns bytes, or -1 for a property that a deployment fills in.
+// parseCapacity returns bytes, or -1 for a property that is set on deployment.
 func parseCapacity(s string, unit int64) (int64, error) {
 	s = strings.TrimSpace(s)
 	if strings.HasPrefix(s, "${") && strings.HasSuffix(s, "}") {
