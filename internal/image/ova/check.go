@@ -21,7 +21,7 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// Algorithms returns the algorithms of the manifest, each once, as they are written there.
+// Algorithms returns the distinct algorithms of the manifest, as spelled there.
 func (p *Package) Algorithms() []string {
 	out := []string{}
 	if p.Manifest == nil {
@@ -37,10 +37,10 @@ func (p *Package) Algorithms() []string {
 	return out
 }
 
-// elsewhere is the remedy of an href that leads out of the package.
+// elsewhere is the remedy for an href outside of the package.
 const elsewhere = "put the file into the package, and name it there in the ovf:href of the OVF"
 
-// Issues returns contradictions between the parts of a package. No disk is read for it.
+// Issues returns contradictions between the parts of a package. It reads no disk.
 func (p *Package) Issues() (out []ondisk.Issue) {
 	add := func(code string, effect ondisk.Effect, remedy, format string, args ...any) {
 		out = append(out, ondisk.Issue{Code: code, Effect: effect, Text: fmt.Sprintf(format, args...), Remedy: remedy})
@@ -69,7 +69,7 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 		case slices.ContainsFunc(p.disks, func(d Disk) bool { return d.file.ID == f.ID && d.notThere != nil }):
 		case err != nil:
 			add("ovf-file-refused", ondisk.Warn, remedy, "%s", err.Error())
-		case m != nil && m.file == nil: // an error of the disk
+		case m != nil && m.file == nil: // reported with the disk
 		case p.inChunks(&f, name):
 		case m == nil:
 			add("ovf-file-missing", ondisk.Warn, "get the package again",
@@ -86,7 +86,7 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 	return out
 }
 
-// Issues returns what the copy lacks.
+// Issues returns the issues of files that the copy omits.
 func (p *Output) Issues() (out []ondisk.Issue) {
 	for _, name := range p.Dropped {
 		out = append(out, ondisk.Issue{
@@ -98,8 +98,8 @@ func (p *Output) Issues() (out []ondisk.Issue) {
 	return out
 }
 
-// Differs compares two packages in everything but the disks and what the envelope says about these: what a copy
-// carries along. It gives the differences in words.
+// Differs compares everything that a copy keeps: all but the disks and their values in the envelope. It returns a text
+// for each difference.
 func (p *Package) Differs(ctx context.Context, from *Package, progress diskcopy.Progress) (out []string, err error) {
 	if !bytes.Equal(p.Envelope.Shape(), from.Envelope.Shape()) {
 		out = append(out, "the OVF differs in more than sizes of files and disks")
@@ -133,8 +133,7 @@ func (p *Package) Differs(ctx context.Context, from *Package, progress diskcopy.
 	return out, err
 }
 
-// newIssues returns those that a package does not have from its source: a copy carries along what it has no reason to
-// change.
+// newIssues returns the issues of a package that its source does not have.
 func (p *Package) newIssues(from *Package) (out []string) {
 	old := map[string]bool{}
 	for _, i := range from.Issues() {
@@ -148,7 +147,7 @@ func (p *Package) newIssues(from *Package) (out []string) {
 	return out
 }
 
-// manifestIssues returns what the manifest lacks or has too much. Its digests are not checked here.
+// manifestIssues returns missing and extra lines of the manifest. It verifies no digests.
 func (p *Package) manifestIssues() (out []ondisk.Issue) {
 	add := func(code, remedy, format string, args ...any) {
 		out = append(out, ondisk.Issue{
@@ -167,7 +166,7 @@ func (p *Package) manifestIssues() (out []ondisk.Issue) {
 		}
 	}
 	for _, m := range p.Members {
-		// It has no digest of itself, and the certificate signs it.
+		// A manifest has no digest of itself or of the certificate, which signs it.
 		if m.file != nil && m.Role != roleManifest && m.Role != roleCertificate && len(p.lines[m]) == 0 {
 			add("manifest-incomplete", "", "the manifest has no digest of %.256q: damage to it on its way would not "+
 				"be noticed", m.Name)
@@ -176,8 +175,8 @@ func (p *Package) manifestIssues() (out []ondisk.Issue) {
 	return out
 }
 
-// readBack reads every member that is complete through a handle of its own, checks copies against what was copied, and
-// computes the digests of the manifest.
+// readBack reads every complete member through a new handle. It compares copies with their source, and computes the
+// digests for the manifest.
 func (p *Output) readBack(ctx context.Context, progress diskcopy.Progress) (map[string][]byte, error) {
 	files, err := p.ReadBack()
 	if err != nil {
@@ -213,7 +212,7 @@ func (p *Output) reopen(files *image.FileSet, m *outMember) (driver.File, error)
 func (p *Output) readMember(
 	ctx context.Context, m *outMember, f driver.File, sums map[string][]byte, progress diskcopy.Progress,
 ) error {
-	if m.rewrite == nil && !m.text { // a copy: its digests are those of the source
+	if m.rewrite == nil && !m.text { // a copy has the digests of the source
 		same, err := sameBytes(ctx, m.from.file, f, progress)
 		if err == nil && !same {
 			err = ondisk.In(ErrDigest, "%.256q has other bytes than were written: the storage or memory of this "+
@@ -244,7 +243,7 @@ func (p *Output) manifest(sums map[string][]byte) []byte {
 		})
 }
 
-// check opens the package as a later reader will, and checks it against what was meant.
+// check opens the package like a later reader, and compares it with the intended content.
 func (p *Output) check() error {
 	files, err := p.ReadBack()
 	if err != nil {
@@ -286,7 +285,7 @@ func (p *Output) check() error {
 	return nil
 }
 
-// findUnnamed finds the images of the package that no disk names. Chunks belong to others.
+// findUnnamed finds the images of the package without a disk in the envelope. It skips chunks of files.
 func (p *Package) findUnnamed() {
 	listed := map[string]*ovf.File{}
 	for i := range p.Envelope.Files {
@@ -312,10 +311,10 @@ func (p *Package) findUnnamed() {
 	}
 }
 
-// ErrDigest marks a member of a package whose bytes are not those that the manifest speaks of.
+// ErrDigest marks a member with other bytes than its digest in the manifest.
 var ErrDigest = errors.New("differs from its digest")
 
-// Check compares all members with the manifest. What the manifest does not name is not compared.
+// Check compares all members in the manifest with their digests.
 func (p *Package) Check(ctx context.Context, progress diskcopy.Progress) error {
 	if p.Manifest == nil {
 		return nil
@@ -337,7 +336,7 @@ func (p *Package) Check(ctx context.Context, progress diskcopy.Progress) error {
 	return nil
 }
 
-// named finds the member that a manifest names: it stands beside the OVF.
+// named returns the member for a name in the manifest, relative to the folder of the OVF.
 func (p *Package) named(name string) *Member {
 	if p.Kind == "ovf" {
 		return p.member(name)
@@ -349,12 +348,12 @@ func (p *Package) named(name string) *Member {
 	return p.member(full)
 }
 
-// digests returns the lines of the manifest about a member, as far as their algorithm is known.
+// digests returns the manifest lines of a member with a known algorithm.
 func (p *Package) digests(m *Member) []ovf.Digest {
 	return slices.DeleteFunc(slices.Clone(p.lines[m]), func(d ovf.Digest) bool { return d.New == nil })
 }
 
-// compare reads a member once and checks it against its digests.
+// compare reads a member once and compares it with its digests.
 func compare(ctx context.Context, name string, f driver.File, want []ovf.Digest, progress diskcopy.Progress) error {
 	if len(want) == 0 {
 		return nil
@@ -395,9 +394,9 @@ func hashes(ctx context.Context, f driver.File, want []ovf.Digest, progress disk
 	return out, nil
 }
 
-// watched counts what is written to it, until its context ends.
+// watched reports the bytes written to it as progress, and fails after its context has ended.
 type watched struct {
-	ctx      context.Context //nolint:containedctx // it lives as long as one call
+	ctx      context.Context //nolint:containedctx // used for one call only
 	progress diskcopy.Progress
 }
 
@@ -406,12 +405,12 @@ func (w watched) Write(b []byte) (int, error) {
 	return len(b), w.ctx.Err()
 }
 
-// asDisk shows a file as a disk, which is what is copied and compared.
+// asDisk returns a file as a disk, for copying and comparing.
 func asDisk(f driver.File) disk.Disk {
 	return disk.New(f.Size(), units.SectorSize, disk.Whole(f, f.Size()))
 }
 
-// sameBytes compares two files.
+// sameBytes reports whether two files are equal.
 func sameBytes(ctx context.Context, want, got driver.File, progress diskcopy.Progress) (bool, error) {
 	a, b := asDisk(want), asDisk(got)
 	if a.Size() == b.Size() {

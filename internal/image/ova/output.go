@@ -24,7 +24,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// KindOf returns the kind of package that a name stands for, "ova" or "ovf", and empty for none.
+// KindOf returns "ova" or "ovf" by the extension of a name, or an empty string.
 func KindOf(name string) string {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".ova":
@@ -35,14 +35,14 @@ func KindOf(name string) string {
 	return ""
 }
 
-// Rewrite is a disk of a package that gets other bytes.
+// Rewrite is a disk of a package with new content.
 type Rewrite struct {
 	Source *image.Image
 	Size   int64 // of the new disk, bytes
 }
 
-// capacity returns the new one of a disk that has become larger, or for which the envelope has too little; -1 for
-// another.
+// capacity returns the new capacity of a disk that has grown or whose capacity in the envelope is too small. It returns
+// -1 if the capacity stays.
 func (r *Rewrite) capacity(x ovf.Disk) int64 {
 	if r.Size > r.Source.Disk.Size() || (x.Capacity >= 0 && x.Capacity < r.Size) {
 		return r.Size
@@ -50,17 +50,17 @@ func (r *Rewrite) capacity(x ovf.Disk) int64 {
 	return -1
 }
 
-// CreateOptions of Create.
+// CreateOptions are the options of Create.
 type CreateOptions struct {
-	Force   bool               // replace DEST, which is an OVA then
-	Swap    bool               // DEST is the source, whose names the files get by other means than Publish
-	Rewrite map[string]Rewrite // by the name of the member
+	Force   bool               // replace DEST, which must be an OVA
+	Swap    bool               // DEST is the source; the caller exchanges the files instead of Publish
+	Rewrite map[string]Rewrite // by member name
 }
 
 // Output is a package under construction.
 type Output struct {
 	Kind    string
-	Dropped []string // members of the source that the copy does not have, since they no longer fit
+	Dropped []string // members of the source that no longer fit, and are omitted
 
 	*store.Parts
 	path    string // as typed
@@ -69,8 +69,8 @@ type Output struct {
 	env     *ovf.Envelope
 	parts   []driver.WriteFile // one for an archive
 	members []*outMember
-	renamed bool  // the OVF has another name
-	at      int64 // end of what has its place in an archive
+	renamed bool  // the OVF gets another name
+	at      int64 // end of the members placed so far in an archive
 }
 
 // outMember is one member under construction.
@@ -78,17 +78,17 @@ type outMember struct {
 	name    string
 	from    *Member
 	rewrite *Rewrite
-	text    bool // is written last: the OVF and the manifest, where something changes
+	text    bool // the OVF or the manifest, written last, if anything changes
 	part    driver.WriteFile
-	old     *tar.Header // of a member that changes, in an archive
+	old     *tar.Header // of a changed member in an archive
 	head    []byte      // headers in an archive
-	data    int64       // where its bytes begin in part
-	most    int64       // no more bytes than these
+	data    int64       // offset of its data in part
+	most    int64       // upper bound of size
 	size    int64
-	written []byte // the text
+	written []byte // content of a text
 }
 
-// Create starts a package at path. Nothing stands under that name before Publish.
+// Create starts a package at path. It creates no file of that name before Publish.
 func Create(path string, src *Package, o CreateOptions) (*Output, error) {
 	p := &Output{Kind: KindOf(path), src: src, env: src.Envelope.Fork(), path: path, base: filepath.Base(path)}
 	if p.Kind == "" {
@@ -106,7 +106,7 @@ func Create(path string, src *Package, o CreateOptions) (*Output, error) {
 	return p, nil
 }
 
-// choose decides which members the copy has, and what they are called.
+// choose selects the members of the copy and their names.
 func (p *Output) choose(rewrite map[string]Rewrite) error {
 	own := p.src.role(roleOVF).Name
 	p.renamed = p.Kind == "ovf" && own != p.base
@@ -146,8 +146,8 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 	return nil
 }
 
-// nameOf returns the name of a member in the copy: in a folder the OVF has that of DEST, and those that belong to it by
-// name too.
+// nameOf returns the name of a member in the copy. In a folder, the OVF gets the name of DEST, and manifest and
+// certificate its stem.
 func (p *Output) nameOf(m *Member) string {
 	if p.Kind == "ova" || m.Role == roleFile {
 		return m.Name
@@ -158,7 +158,7 @@ func (p *Output) nameOf(m *Member) string {
 	return strings.TrimSuffix(p.base, filepath.Ext(p.base)) + filepath.Ext(m.Name)
 }
 
-// mayRewrite refuses a disk that could not be written as it was.
+// mayRewrite refuses a disk that cannot be written in its own format.
 func (p *Output) mayRewrite(m *Member, r Rewrite) error {
 	err := store.Rewritable(r.Source)
 	if err == nil {
@@ -167,7 +167,7 @@ func (p *Output) mayRewrite(m *Member, r Rewrite) error {
 	return err
 }
 
-// mayDigest refuses to change what has a digest of an algorithm that is not known.
+// mayDigest refuses to change a member with a digest of an unknown algorithm.
 func (p *Output) mayDigest(m *outMember) error {
 	for _, d := range p.src.lines[m.from] {
 		if d.New == nil && (m.text || m.rewrite != nil) {
@@ -210,8 +210,8 @@ func (p *Output) start(o CreateOptions) error {
 	return nil
 }
 
-// Write gives each member its place and bytes, in their order. disk is called for each one to rewrite; it fills the
-// output that create starts.
+// Write places and writes the members in order. It calls disk for each member to rewrite, which fills the output of
+// create.
 func (p *Output) Write(
 	ctx context.Context, progress diskcopy.Progress, disk func(member string, create CreateDisk) error,
 ) error {
@@ -234,7 +234,7 @@ func (p *Output) Write(
 	return p.finish(ctx, progress)
 }
 
-// place decides where the headers and the bytes of a member go.
+// place sets the offsets of the headers and the data of a member.
 func (p *Output) place(m *outMember) (err error) {
 	if m.text && m.from.Role == roleOVF {
 		if err := p.mostText(m); err != nil {
@@ -251,8 +251,8 @@ func (p *Output) place(m *outMember) (err error) {
 	return nil
 }
 
-// mostText bounds the text of the OVF, which is written when the sizes of all disks are known. A manifest in an
-// archive keeps its size: a digest is as long as another.
+// mostText sets an upper bound for the text of the OVF, which is written after the sizes of all disks are known. A
+// manifest in an archive keeps its size, since new digests have the old length.
 func (p *Output) mostText(m *outMember) error {
 	e := p.src.Envelope.Fork()
 	for _, x := range p.members {
@@ -268,8 +268,7 @@ func (p *Output) mostText(m *outMember) error {
 	return nil
 }
 
-// header returns the headers of the source, with a size that is not final where the member changes. They are as long as
-// the final ones.
+// header returns the headers of a member. A changed member gets a preliminary size, in headers of the final length.
 func (p *Output) header(m *outMember) (_ []byte, err error) {
 	switch {
 	case p.src.Kind == "ovf":
@@ -285,7 +284,7 @@ func (p *Output) header(m *outMember) (_ []byte, err error) {
 	return tarHeaders(m.old, m.most, m.most)
 }
 
-// modified returns when a file of an OVF was last changed, in seconds since 1970.
+// modified returns the modification time of an OVF's file, in seconds since 1970.
 func (p *Package) modified(m *Member) int64 {
 	for _, s := range p.States() {
 		if s.Name == m.Name {
@@ -295,11 +294,11 @@ func (p *Package) modified(m *Member) int64 {
 	return 0
 }
 
-// CreateDisk starts the new bytes of a disk in a package, by the size and source that Create was given. They get no
-// name of their own: the output is neither published nor discarded.
+// CreateDisk starts the output for a disk in a package, with the size and source from Create. The output has no name of
+// its own, and is neither published nor discarded.
 type CreateDisk func(o store.CreateOptions) (*store.Output, error)
 
-// window is a stretch of a file that is being written, and at its end until it is complete.
+// window is a part of a file being written. It is at the end of the file until it is complete.
 type window struct {
 	driver.WriteFile
 	off int64
@@ -308,7 +307,7 @@ type window struct {
 	size int64
 }
 
-// WriteAt writes within the window, which grows.
+// WriteAt writes within the window and extends its size.
 func (w *window) WriteAt(b []byte, off int64) (int, error) {
 	w.mu.Lock()
 	w.size = max(w.size, off+int64(len(b)))
@@ -316,7 +315,7 @@ func (w *window) WriteAt(b []byte, off int64) (int, error) {
 	return w.WriteFile.WriteAt(b, w.off+off)
 }
 
-// Truncate sets the size of the window. The file gets its own at the end.
+// Truncate sets the size of the window. The size of the file is set at the end.
 func (w *window) Truncate(size int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -324,7 +323,7 @@ func (w *window) Truncate(size int64) error {
 	return nil
 }
 
-// fill has a disk written at its place, and takes its size and what it holds into the OVF.
+// fill has a disk written at its offset, and updates its size and used size in the OVF.
 func (p *Output) fill(m *outMember, fill func(member string, create CreateDisk) error) error {
 	w := &window{WriteFile: m.part, off: m.data}
 	err := fill(m.from.Name, func(o store.CreateOptions) (*store.Output, error) {
@@ -335,7 +334,7 @@ func (p *Output) fill(m *outMember, fill func(member string, create CreateDisk) 
 		return err
 	}
 	if m.size = w.size; m.size > m.most {
-		// our own bug
+		// cannot happen
 		return fmt.Errorf("disk %.256q takes %d bytes, and %d were thought to be enough", m.name, m.size, m.most)
 	}
 	img, err := p.openDisk(m)
@@ -350,8 +349,7 @@ func (p *Output) fill(m *outMember, fill func(member string, create CreateDisk) 
 	return err
 }
 
-// describe changes what the OVF says about a disk's file: its size, the capacity of the disk where that is wrong now,
-// and what the disk holds.
+// describe updates a disk in the OVF: its file size, its used size and, if needed, its capacity.
 func describe(e *ovf.Envelope, d Disk, size int64, r *Rewrite, held int64) error {
 	e.SetFileSize(d.file.ID, size)
 	for _, x := range d.Disks {
@@ -365,7 +363,7 @@ func describe(e *ovf.Envelope, d Disk, size int64, r *Rewrite, held int64) error
 	return nil
 }
 
-// openDisk opens a disk that was written, through a handle of its own.
+// openDisk opens a written disk through a new handle.
 func (p *Output) openDisk(m *outMember) (img *image.Image, err error) {
 	files, err := p.ReadBack()
 	if err != nil {
@@ -383,12 +381,12 @@ func (p *Output) openDisk(m *outMember) (img *image.Image, err error) {
 	return img, errors.Join(err, files.Close())
 }
 
-// noOthers is for a disk that names no other file.
+// noOthers refuses further files of a disk.
 func noOthers(string) (disk.Range, error) { return disk.Range{}, fs.ErrNotExist }
 
-// copy writes a member as it is, headers and all.
+// copy copies a member unchanged, with its headers.
 func (p *Output) copy(ctx context.Context, m *outMember, progress diskcopy.Progress) error {
-	if m.from.file == nil { // a folder or a link: nothing but headers
+	if m.from.file == nil { // a folder or a link has only headers
 		return p.put(m.head, m, m.data-int64(len(m.head)))
 	}
 	from := asDisk(m.from.file)
@@ -401,15 +399,15 @@ func (p *Output) copy(ctx context.Context, m *outMember, progress diskcopy.Progr
 	return p.put(m.head, m, m.data-int64(len(m.head)))
 }
 
-// target takes the bytes of a member that is copied. What is zero stays a hole.
+// target is the output for a copied member. Zeros stay holes.
 type target struct{ m *outMember }
 
 func (t target) WriteAt(b []byte, off int64) (int, error) { return t.m.part.WriteAt(b, t.m.data+off) }
 
-// Unit returns the least stretch of zeros that is left out, in bytes.
+// Unit returns the smallest run of zeros that becomes a hole, in bytes.
 func (t target) Unit() int64 { return diskcopy.ChunkSize }
 
-// Reserve has nothing to do: the place of a member is known.
+// Reserve does nothing: the offset of the member is fixed.
 func (t target) Reserve(int64, int64) error { return nil }
 
 func (p *Output) put(b []byte, m *outMember, off int64) error {
@@ -417,7 +415,7 @@ func (p *Output) put(b []byte, m *outMember, off int64) error {
 	return err
 }
 
-// finish writes what depends on everything else: the headers of what has changed, the OVF, and the manifest at last.
+// finish writes the headers of changed members, then the OVF, and last the manifest, which depends on all others.
 func (p *Output) finish(ctx context.Context, progress diskcopy.Progress) error {
 	var manifest *outMember
 	for _, m := range p.members {
@@ -454,8 +452,8 @@ func (p *Output) finish(ctx context.Context, progress diskcopy.Progress) error {
 	return p.check()
 }
 
-// padded gives the OVF as many blocks as were left for it. White space behind the root element is a part of no value.
-// Spec: XML 1.0, 2.1 and 2.8, "Misc".
+// padded extends the OVF to the number of blocks reserved for it, with white space behind the root element, which has
+// no meaning. Spec: XML 1.0, 2.1 and 2.8, "Misc".
 func (p *Output) padded(m *outMember, text []byte) []byte {
 	if p.Kind == "ovf" {
 		return text
@@ -484,8 +482,7 @@ func (p *Output) putHeader(m *outMember) error {
 	return p.put(h, m, m.data-int64(len(m.head)))
 }
 
-// setSizes ends the files. An archive ends with two blocks of zeros, and those that tar writes fill a record of 20
-// blocks.
+// setSizes sets the file sizes. An archive ends with two blocks of zeros, and with tar fills a record of 20 blocks.
 func (p *Output) setSizes() error {
 	if p.Kind == "ovf" {
 		for _, m := range p.members {

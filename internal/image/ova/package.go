@@ -28,27 +28,27 @@ type Package struct {
 	Kind     string // "ova" or "ovf"
 	Envelope *ovf.Envelope
 	Manifest *ovf.Manifest // nil if absent
-	Members  []*Member     // in their order; of a folder the OVF, its manifest and certificate, and the files it names
+	Members  []*Member     // in archive order; in a folder the OVF, manifest, certificate, and the files in the OVF
 
 	files   *image.FileSet // the archive, or the files of the folder
 	entries []entry        // of an archive
 
 	names map[string]*Member
 	disks []Disk
-	// unnamed are images that no disk of the envelope names.
+	// unnamed lists images without a disk in the envelope.
 	unnamed []Disk
-	bad     map[string]error         // why a file cannot be opened, by its href
-	lines   map[*Member][]ovf.Digest // of the manifest
+	bad     map[string]error         // errors of files that cannot be opened, by href
+	lines   map[*Member][]ovf.Digest // manifest lines
 }
 
 // ErrNoOVF is the error of a tar archive that is no package.
 var ErrNoOVF = fmt.Errorf("tar archive: %w, it has no .ovf inside and is no OVA; unpack it and take the disk",
 	ondisk.ErrUnsupported)
 
-// maxDisks is how many disks a package can have: a machine of VMware takes 256.
+// maxDisks limits the disks of a package: a VMware machine has at most 256.
 const maxDisks = 256
 
-// Role is what a member is for.
+// Role is the purpose of a member.
 type Role string
 
 // Roles of members.
@@ -64,25 +64,26 @@ type Member struct {
 	Name string      `json:"name"` // in the package
 	Role Role        `json:"role"`
 	Size int64       `json:"size_bytes"`
-	file driver.File // nil for a folder, a link or the like
-	head int64       // where its headers begin in an archive
-	data int64       // where its bytes begin
-	end  int64       // where the next member begins
+	file driver.File // nil for a folder, a link, or a special file
+	head int64       // offset of its headers in an archive
+	data int64       // offset of its data
+	end  int64       // offset of the next member
 }
 
-// Disk is a file of a package that holds a disk.
+// Disk is a file of a package with the data of a disk.
 type Disk struct {
-	Member   string     // its name
-	Disks    []ovf.Disk // what the envelope has of it; several when machines share it, none if it does not name it
-	file     *ovf.File  // nil for a file that the envelope does not list
-	notThere error      // why the file cannot be opened
+	Member   string     // member name
+	Disks    []ovf.Disk // disks of the envelope in this file: several if machines share it, none for an unnamed image
+	file     *ovf.File  // nil for a file outside of the envelope
+	notThere error      // the reason why the file cannot be opened
 }
 
-// Open opens a package, read-only. Another file gives ErrNoMatch. A meter counts what is read; nil: it is not counted.
+// Open opens a package, read-only. It returns ErrNoMatch for any other file. meter counts the bytes read; it may be
+// nil.
 func Open(name string, meter *gate.Meter) (*Package, error) {
 	files, err := image.OpenFiles(name, meter)
 	if err != nil {
-		return nil, ondisk.ErrNoMatch // image.Open says more about it
+		return nil, ondisk.ErrNoMatch // image.Open returns a better error
 	}
 	p, err := newPackage(files)
 	if err != nil {
@@ -92,7 +93,7 @@ func Open(name string, meter *gate.Meter) (*Package, error) {
 	return p, nil
 }
 
-// OpenIn is Open for a file of an open folder, which is the package's from then on.
+// OpenIn is Open for a file in an open folder. The package owns the folder.
 func OpenIn(d *gate.Folder, base string) (*Package, error) {
 	files, err := image.NewFileSet(d, base)
 	if err != nil {
@@ -106,7 +107,7 @@ func OpenIn(d *gate.Folder, base string) (*Package, error) {
 	return p, nil
 }
 
-// newPackage reads a package of which one file is open, the archive or the OVF. It takes over files.
+// newPackage opens a package from the first of its files, the archive or the OVF. It owns files.
 func newPackage(files *image.FileSet) (*Package, error) {
 	p := &Package{files: files, names: map[string]*Member{}, bad: map[string]error{}}
 	err := p.open()
@@ -134,7 +135,7 @@ func (p *Package) open() error {
 	return ondisk.ErrNoMatch
 }
 
-// openArchive finds the parts of an OVA.
+// openArchive reads the members of an OVA.
 func (p *Package) openArchive() (err error) {
 	f := p.files.First()
 	if p.entries, err = tarIndex(f); err != nil {
@@ -156,8 +157,7 @@ func (p *Package) openArchive() (err error) {
 	return p.readTexts()
 }
 
-// roleOf returns the role that a name gives a member. The archives of macOS have a companion of each file in front of
-// it: ._vm.ovf.
+// roleOf returns the role of a member by its name. macOS archives have a companion in front of each file: ._vm.ovf.
 func roleOf(name string) Role {
 	if _, disk := image.CompanionOf(path.Base(name)); disk != "" {
 		return roleFile
@@ -209,7 +209,7 @@ func (p *Package) role(r Role) *Member {
 	return nil
 }
 
-// openFolder finds the parts of an OVF: those that stand beside it by its own name, and those that it names.
+// openFolder opens the files of an OVF: the manifest, the certificate, and the files in its references.
 func (p *Package) openFolder() error {
 	base := p.files.First().Name()
 	p.join(p.files.First(), base, roleOVF)
@@ -251,15 +251,15 @@ func (p *Package) join(f driver.File, name string, role Role) {
 	p.names[m.Name] = m
 }
 
-// member finds a member by its name, nil if absent.
+// member returns a member by its name, or nil.
 func (p *Package) member(name string) *Member { return p.names[name] }
 
-// Disks returns the files that hold disks of the machine, in the order of the envelope. A disk without a file is made
-// empty when the package is deployed, and is not among them.
+// Disks returns the files with disks, in the order of the envelope. It omits disks without a file, which are created
+// empty on deployment.
 func (p *Package) Disks() []Disk { return p.disks }
 
-// Images returns the files of Disks, and behind them the images in an archive that no disk names. Those beside an OVF
-// are files like any other, which a scan judges by their own names.
+// Images returns Disks, and in an archive also the images without a disk in the envelope. Beside an OVF, such an image
+// is a file of its own, which a scan lists by its name.
 func (p *Package) Images() []Disk {
 	if p.Kind == "ovf" {
 		return p.disks
@@ -267,7 +267,7 @@ func (p *Package) Images() []Disk {
 	return slices.Concat(p.disks, p.unnamed)
 }
 
-// Machine names the machine that a disk of the package belongs to. A disk that no virtual system has is alone.
+// Machine returns a label for the virtual system of a disk. A disk without a system gets a label of its own.
 func (p *Package) Machine(d Disk) string {
 	for _, x := range d.Disks {
 		if n, ok := p.Envelope.System(x.ID); ok {
@@ -283,13 +283,13 @@ func (p *Package) Close() error { return p.files.Close() }
 // States lists the files of the package.
 func (p *Package) States() []gate.State { return p.files.States() }
 
-// Unchanged checks that every file is as it was when it was opened.
+// Unchanged returns an error if a file has changed since it was opened.
 func (p *Package) Unchanged() error { return p.files.Unchanged() }
 
-// Uses reports whether a path leads to a file of the package, and its name.
+// Uses reports whether a path leads to a file of the package, and returns its name.
 func (p *Package) Uses(path string) (name string, ok bool) { return p.files.Uses(path) }
 
-// relate assigns what the envelope and the manifest hold to the members.
+// relate links disks and manifest lines to the members.
 func (p *Package) relate() error {
 	held := map[string][]ovf.Disk{}
 	for _, d := range p.Envelope.Disks {
@@ -339,18 +339,18 @@ func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) Disk {
 	return d
 }
 
-// inChunks reports whether a file of the envelope is absent, and its first chunk is not.
+// inChunks reports whether a file of the envelope is absent and its first chunk exists.
 func (p *Package) inChunks(f *ovf.File, name string) bool {
 	return p.member(name) == nil && f.ChunkSize > 0 && p.has(ovf.FirstChunk(name))
 }
 
-// disk finds what the envelope says about a member that holds a disk.
+// disk returns the disk in a member.
 func (p *Package) disk(member string) Disk {
 	return p.disks[slices.IndexFunc(p.disks, func(d Disk) bool { return d.Member == member })]
 }
 
-// localName returns the name in the package that an href leads to: a relative URI, and nothing that leaves the package.
-// Some writers escape blanks as URIs demand, some do not.
+// localName returns the member name for an href, a relative URI inside the package. Some writers escape blanks, as URIs
+// require, others do not.
 func (p *Package) localName(href string) (string, error) {
 	name, err := p.checkMember(href)
 	if err != nil || !strings.Contains(href, "%") || p.has(name) {
@@ -358,12 +358,12 @@ func (p *Package) localName(href string) (string, error) {
 	}
 	plain, err := url.PathUnescape(href)
 	if err != nil {
-		return name, nil //nolint:nilerr // the sign stands for itself
+		return name, nil //nolint:nilerr // the percent sign is literal
 	}
 	return p.checkMember(plain)
 }
 
-// refers reports whether the envelope names a member among its files.
+// refers reports whether the references of the envelope contain a member.
 func (p *Package) refers(name string) bool {
 	return slices.ContainsFunc(p.Envelope.Files, func(f ovf.File) bool {
 		local, err := p.localName(f.Href)
@@ -380,7 +380,7 @@ func (p *Package) checkMember(href string) (string, error) {
 	return path.Join(path.Dir(p.role(roleOVF).Name), name), err
 }
 
-// has reports whether there is a file of this name.
+// has reports whether the package has a file of this name.
 func (p *Package) has(name string) bool {
 	if p.Kind == "ovf" {
 		return p.files.Has(name)
@@ -388,14 +388,13 @@ func (p *Package) has(name string) bool {
 	return p.member(name) != nil
 }
 
-// Text is a file of a package that names its others, and its bytes when these have other names.
+// Text is an OVF or a manifest, with its bytes before and after a change of the file names in it.
 type Text struct {
 	Name         string
 	Was, Renamed []byte
 }
 
-// Renamed returns the texts of an OVF for other names of its files, the envelope first. A name that leads to no file of
-// the package stays.
+// Renamed returns the texts of an OVF with new file names, the envelope first. It keeps names of missing files.
 func (p *Package) Renamed(to func(name string) string) ([]Text, error) {
 	e := p.Envelope.Fork()
 	for _, f := range p.Envelope.Files {
@@ -410,7 +409,7 @@ func (p *Package) Renamed(to func(name string) string) ([]Text, error) {
 			return nil, err
 		}
 		href := to(name)
-		if strings.TrimPrefix(f.Href, "./") != name { // it was escaped as URIs demand
+		if strings.TrimPrefix(f.Href, "./") != name { // it was escaped like a URI
 			href = url.PathEscape(href)
 		}
 		e.SetHref(f.ID, href)
@@ -448,8 +447,8 @@ func (p *Package) Renamed(to func(name string) string) ([]Text, error) {
 	return append(out, Text{m.Name, was, p.Manifest.Rewrite(sum, name)}), nil
 }
 
-// plain refuses a file that names others of the package, such as the descriptor of a VMDK: it would not find them under
-// other names. A sparse VMDK also names itself, perhaps as it was called once.
+// plain refuses a file that refers to other files of the package, such as a VMDK descriptor, since these get new names.
+// A sparse VMDK also contains its own name, perhaps an outdated one.
 func (p *Package) plain(name string) error {
 	id, err := image.IdentifyFile(p.member(name).file)
 	if err != nil {
@@ -466,7 +465,7 @@ func (p *Package) plain(name string) error {
 	return nil
 }
 
-// Certificate returns the name of the file that signs the manifest, empty if there is none.
+// Certificate returns the name of the certificate, or an empty string.
 func (p *Package) Certificate() string {
 	if m := p.role(roleCertificate); m != nil {
 		return m.Name
@@ -474,11 +473,10 @@ func (p *Package) Certificate() string {
 	return ""
 }
 
-// Opened returns the open files: the archive, or those of the folder, the OVF first.
+// Opened returns the open files: the archive, or the files of the folder with the OVF first.
 func (p *Package) Opened() *gate.Opened { return &p.files.Opened }
 
-// OpenImage opens an image that can lie in a package: library.ova!disk1.vmdk, or library.ova when there is one disk
-// in it.
+// OpenImage opens an image, also inside a package: library.ova!disk1.vmdk, or library.ova for its only disk.
 func OpenImage(name string, o image.Options) (*image.Image, error) {
 	at, member := SplitPath(name)
 	p, err := Open(at, nil)
@@ -497,8 +495,8 @@ func OpenImage(name string, o image.Options) (*image.Image, error) {
 	return img, errors.Join(err, p.Close())
 }
 
-// Identify is image.Identify, and lists the disks of an OVF as extents. One that cannot be read names nothing: its
-// disks are rows of their own then, and so is an image that it lists among its files and does not speak of as a disk.
+// Identify is image.Identify with the disks of an OVF as extents. An unreadable OVF has no extents. A scan lists its
+// disks on their own, like an image that the OVF references as a file only.
 func Identify(path string, meter *gate.Meter) (image.Identity, error) {
 	id, err := image.Identify(path, meter)
 	if id.Format != "ovf" {
@@ -506,7 +504,7 @@ func Identify(path string, meter *gate.Meter) (image.Identity, error) {
 	}
 	p, err := Open(path, meter)
 	if err != nil {
-		return id, nil //nolint:nilerr // opening the package says why
+		return id, nil //nolint:nilerr // opening the package returns the error
 	}
 	for _, d := range p.Images() {
 		plain := !strings.Contains(d.Member, "/") && gate.CheckPath(d.Member) == nil
@@ -517,9 +515,8 @@ func Identify(path string, meter *gate.Meter) (image.Identity, error) {
 	return id, p.Close()
 }
 
-// Roots returns what has to be readable for an image or a package to be read: its folder with all links followed, or
-// the device that it is, and the folder of a link. Those of a path that leads nowhere are the folder in which it should
-// be.
+// Roots returns the paths that must be readable to open an image or a package. These are the folder of the file behind
+// all links, or the device, and the folder of a link. For a broken path it returns the folder of the path.
 func Roots(path string) []string {
 	at, _ := SplitPath(path)
 	real, err := filepath.EvalSymlinks(at)
@@ -536,7 +533,7 @@ func Roots(path string) []string {
 	return roots
 }
 
-// SplitPath takes the path of a member apart. A file that has such a name itself is meant.
+// SplitPath splits a path into package and member. An existing file with the whole name takes precedence.
 func SplitPath(name string) (at, member string) {
 	if _, err := os.Lstat(name); err == nil {
 		return name, ""
@@ -552,7 +549,7 @@ func SplitPath(name string) (at, member string) {
 	return name, ""
 }
 
-// choose opens the disk that the user named, or the only one.
+// choose opens the named disk, or the only one.
 func (p *Package) choose(member string, o image.Options) (*image.Image, error) {
 	if member == "" && len(p.disks) == 1 {
 		return p.Open(p.disks[0], o)
@@ -563,7 +560,7 @@ func (p *Package) choose(member string, o image.Options) (*image.Image, error) {
 		if d.Member == member {
 			return p.Open(d, o)
 		}
-		paths = append(paths, "'"+p.Path+"!"+d.Member+"'") // a shell would take the ! for its own
+		paths = append(paths, "'"+p.Path+"!"+d.Member+"'") // quoted, since a shell expands the !
 	}
 	switch {
 	case len(p.Disks()) == 0 && member == "":
@@ -579,7 +576,7 @@ func (p *Package) choose(member string, o image.Options) (*image.Image, error) {
 		strings.Join(paths, ", "))
 }
 
-// Open opens a disk of the package, through handles of its own.
+// Open opens a disk of the package through new handles.
 func (p *Package) Open(d Disk, o image.Options) (*image.Image, error) {
 	if err := d.readable(); err != nil {
 		return nil, err
@@ -609,7 +606,7 @@ func (p *Package) openDisk(name string, o image.Options) (*image.Image, error) {
 	return p.files.OpenInside(name, at, p.find, o)
 }
 
-// find returns the place of a file in the archive.
+// find returns the range of a file in the archive.
 func (p *Package) find(name string) (at disk.Range, err error) {
 	i := slices.IndexFunc(p.entries, func(e entry) bool { return e.name == name })
 	if i < 0 {
@@ -627,7 +624,7 @@ func (p *Package) find(name string) (at disk.Range, err error) {
 	return e.bytes(), nil
 }
 
-// readable refuses what an OVF can say about a disk and no tool writes.
+// readable refuses disks with features of OVF that no tool writes.
 func (d Disk) readable() error {
 	switch {
 	case d.notThere != nil:

@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// What an archive can have at most. OVAs have some five members, each with one header.
+// Limits of an archive. OVAs have some five members, each with one header.
 const (
 	maxMembers = 4096
 	maxHeaders = 512 << 10 // bytes of the headers of one member
@@ -24,25 +24,25 @@ const (
 	maxFolders = 16
 )
 
-// tarBlock is the unit of a tar, in bytes. Spec: POSIX pax, "ustar Interchange Format".
+// tarBlock is the block size of a tar, in bytes. Spec: POSIX pax, "ustar Interchange Format".
 const tarBlock = 512
 
 // entry is one member of a tar archive.
 type entry struct {
 	name string
 	kind byte  // type flag, tar.TypeReg for a file
-	head int64 // where its headers begin: extended ones come before its own
-	off  int64 // where its bytes begin
+	head int64 // offset of its headers, extended ones first
+	off  int64 // offset of its data
 	size int64
 }
 
-// end returns where the next member begins.
+// end returns the offset of the next member.
 func (e entry) end() int64 { return e.off + units.AlignUp(e.size, tarBlock) }
 
-// bytes returns where the bytes of a member lie.
+// bytes returns the range of the data.
 func (e entry) bytes() disk.Range { return disk.Range{Off: e.off, Len: e.size} }
 
-// regular reports whether a member is a file with bytes of its own.
+// regular reports whether a member is a file with its own data.
 func (e entry) regular() bool { return e.kind == tar.TypeReg }
 
 var tarKinds = map[byte]string{
@@ -50,13 +50,13 @@ var tarKinds = map[byte]string{
 	tar.TypeBlock: "a block device", tar.TypeDir: "a folder", tar.TypeFifo: "a FIFO",
 }
 
-// File is a file in an archive, and where its bytes lie.
+// File is a file in an archive and the range of its data.
 type File struct {
 	Name string
 	disk.Range
 }
 
-// Files lists the files of a tar archive; folders, links and the like are none.
+// Files lists the regular files of a tar archive.
 func Files(f ondisk.Source) ([]File, error) {
 	entries, err := tarIndex(f)
 	var out []File
@@ -77,7 +77,7 @@ func tarIndex(f ondisk.Source) ([]entry, error) {
 		if err != nil || h == nil {
 			return out, err
 		}
-		// A folder may be named again.
+		// A folder may occur twice.
 		if kind, twice := kinds[e.name]; twice && (kind != tar.TypeDir || e.kind != tar.TypeDir) {
 			return nil, fmt.Errorf("member %.256q of the archive stands there twice: %w, want one of each name", e.name,
 				ondisk.ErrReference)
@@ -91,19 +91,19 @@ func tarIndex(f ondisk.Source) ([]entry, error) {
 	}
 }
 
-// tarEntry reads the headers of the member that begins at head. An archive ends with blocks of zeros, and one that
-// ends without them is complete too: the header is nil then.
+// tarEntry reads the headers of the member at offset head. At the end of the archive, the header is nil. The final
+// blocks of zeros are optional.
 func tarEntry(f ondisk.Source, head int64) (e entry, h *tar.Header, err error) {
 	if head == f.Size() {
 		return e, nil, nil
 	}
 	first, err := ondisk.Bytes(f, head, tarBlock)
-	if ondisk.IsZero(first) { // so is what could not be read
+	if ondisk.IsZero(first) { // also true after a read error
 		return e, nil, err
 	}
 	s := io.NewSectionReader(f, head, min(maxHeaders, f.Size()-head))
 	h, err = tarHeader(tar.NewReader(s), head)
-	read, _ := s.Seek(0, io.SeekCurrent) // fails for other arguments only
+	read, _ := s.Seek(0, io.SeekCurrent) // cannot fail for these arguments
 	ended := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 	switch {
 	case ended && read == maxHeaders:
@@ -115,7 +115,7 @@ func tarEntry(f ondisk.Source, head int64) (e entry, h *tar.Header, err error) {
 		return e, nil, err
 	}
 	e = entry{kind: h.Typeflag, head: head, off: head + read, size: h.Size}
-	if e.kind == tar.TypeCont { // as POSIX wants of a reader that does not know the kind
+	if e.kind == tar.TypeCont { // POSIX requires this of readers without support for the type
 		e.kind = tar.TypeReg
 	}
 	bad := func(want string) error {
@@ -131,15 +131,14 @@ func tarEntry(f ondisk.Source, head int64) (e entry, h *tar.Header, err error) {
 	return e, h, err
 }
 
-// tarHeader reads the header of a member, with all that extended ones say of it. Errors of archive/tar are left as
-// they are.
+// tarHeader reads the header of a member, merged with its extended headers. It returns errors of archive/tar unchanged.
 func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 	for {
 		h, err := r.Next()
 		if err != nil {
 			return nil, err
 		}
-		if h.Typeflag == tar.TypeXGlobalHeader && h.PAXRecords == nil { // of which archive/tar says nothing
+		if h.Typeflag == tar.TypeXGlobalHeader && h.PAXRecords == nil { // archive/tar returns no error here
 			return nil, tar.ErrHeader
 		}
 		sparse := h.Typeflag == tar.TypeGNUSparse
@@ -160,8 +159,8 @@ func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 	}
 }
 
-// MemberName returns the name of a member without a leading "./". Nothing is extracted, but a package that names places
-// outside of itself is not to be trusted.
+// MemberName returns the name of a member without a leading "./". Nothing is extracted, but a name that leaves the
+// package makes the package suspect.
 func MemberName(name string) (string, error) {
 	clean := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	var bad string
@@ -182,10 +181,10 @@ func MemberName(name string) (string, error) {
 	return "", fmt.Errorf("member name %.256q %s: %w", name, bad, ondisk.ErrReference)
 }
 
-// maxTarName is what the name field of a header holds, in bytes.
+// maxTarName is the size of the name field in a header, in bytes.
 const maxTarName = 100
 
-// newTarHeader returns the header of a file that was in no archive before: what ovftool writes.
+// newTarHeader returns the header of a file from a folder, as ovftool writes it.
 func newTarHeader(name string, mtime int64) (*tar.Header, error) {
 	if len(name) > maxTarName {
 		return nil, ondisk.In(ondisk.ErrUsage, "the name %.256q has %d bytes, and an OVA can hold at most %d", name,
@@ -194,8 +193,8 @@ func newTarHeader(name string, mtime int64) (*tar.Header, error) {
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, ModTime: time.Unix(max(mtime, 0), 0)}, nil
 }
 
-// ownerName returns the name of an owner or a group as far as a header without PAX records holds it. The numbers beside
-// it count.
+// ownerName returns the name of an owner or a group, or an empty string if only PAX records could hold it. The numeric
+// ids take precedence.
 func ownerName(name string) string {
 	const most = 32 // bytes
 	if len(name) > most || !utf8.ValidString(name) {
@@ -204,9 +203,9 @@ func ownerName(name string) string {
 	return name
 }
 
-// tarHeaders returns the headers of a file in an archive: ustar, the format of an OVA, or those of GNU tar where ustar
-// cannot hold the name or the size. Their length depends on most alone, a bound of size: the place of the file's
-// bytes must be known before its size is. So what only PAX holds is left out, such as fractions of seconds.
+// tarHeaders returns the headers of a file: ustar, the format of an OVA, or GNU tar if ustar cannot hold the name or
+// the size. Their length depends only on most, an upper bound of size, since the data are placed before their size is
+// known. So fields that only PAX can hold are dropped, such as fractions of seconds.
 func tarHeaders(old *tar.Header, size, most int64) ([]byte, error) {
 	h := tar.Header{
 		Typeflag: tar.TypeReg, Name: strings.TrimSuffix(old.Name, "/"), Mode: old.Mode, Uid: old.Uid, Gid: old.Gid,
