@@ -14,8 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Busy looks beside the image, and at the locks on it, for a program that has it in use. A copy of a disk that is being
-// written is worth nothing.
+// Busy looks for lock files of the image and for locks on its open files. A copy of a disk in use is worthless.
 func (img *Image) Busy() ([]ondisk.Issue, error) {
 	var out []ondisk.Issue
 	for _, f := range img.Handles {
@@ -49,7 +48,7 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 				unlock(name)))
 		}
 	}
-	if img.Dir == nil { // of a server
+	if img.Dir == nil { // an image on a server
 		return out, nil
 	}
 	for _, s := range savedStates {
@@ -62,14 +61,14 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 
 const guid = `[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}`
 
-// vboxState is the name of a saved state: the time, or the UUID of the machine in older versions. Spec: VirtualBox,
-// src/VBox/Main/src-server/MachineImpl.cpp, composeSavedStateFilename.
+// vboxState matches the name of a saved state: the time, or the UUID of the machine in older versions. Spec:
+// VirtualBox, src/VBox/Main/src-server/MachineImpl.cpp, composeSavedStateFilename.
 var vboxState = ondisk.LazyPattern(
 	`^(?:[0-9]{4}(?:-[0-9]{2}){2}T[0-9]{2}(?:-[0-9]{2}){2}-[0-9]{9}Z|\{` + guid + `\})\.sav$`)
 
-// savedStates are the states of saved machines in a folder beside the disk: names of folders in it, one in the other,
-// and of the file. Spec: VirtualBox manual, "The Machine Folder"; Microsoft, "Hyper-V virtual machine files" (.bin and
-// .vsv exist while a machine runs or is saved). The .vmrs of later versions exists of a machine that is off, too.
+// savedStates are the saved states in a folder beside the disk: patterns for nested folders and, last, for the file.
+// Spec: VirtualBox manual, "The Machine Folder"; Microsoft, "Hyper-V virtual machine files" (.bin and .vsv exist while
+// a machine runs or is saved). The .vmrs of later versions also exists while a machine is off.
 var savedStates = []struct {
 	folder string
 	names  []func() *regexp.Regexp
@@ -80,7 +79,7 @@ var savedStates = []struct {
 	}},
 }
 
-// savedIn adds the saved states in a folder, whose path below that of the image is at.
+// savedIn adds the issues of saved states in the folder name. at is its path relative to the image's folder.
 func savedIn(above *gate.Folder, name, at string, names []func() *regexp.Regexp, out *[]ondisk.Issue) (err error) {
 	d, err := above.Enter(name)
 	switch {
@@ -108,8 +107,8 @@ func savedIn(above *gate.Folder, name, at string, names []func() *regexp.Regexp,
 
 const savedMachine = "is the state of a suspended virtual machine, which remembers the disk as it is"
 
-// driveBusy returns the issue of a disk that Windows uses: what is read of it at two times need not fit together.
-// Windows takes none offline whose medium is removable: that one can be copied.
+// driveBusy returns the issue of a disk in use by Windows, since reads at different times can be inconsistent. Windows
+// cannot take a removable disk offline, so that such a disk gets a warning only.
 func driveBusy(d interface {
 	Name() string
 	Used() (used, fixed bool)
@@ -129,11 +128,11 @@ func driveBusy(d interface {
 		strings.TrimPrefix(d.Name(), "PhysicalDrive")+" -IsOffline $true), or copy a snapshot of it")}
 }
 
-// InUse is Busy that also asks for programs that write the image and show no lock of theirs. It keeps others from
-// opening the image for a moment, so that it is for images that are to change, or to be copied.
+// InUse is Busy that also detects writers without a lock. It blocks other programs from opening the image for a moment,
+// and is meant for images that are about to change or be copied.
 func (img *Image) InUse() ([]ondisk.Issue, error) { return img.UsedBy(nil) }
 
-// UsedBy is InUse that names the programs which had files open for writing when the run began.
+// UsedBy is InUse that identifies the programs with files open for writing at the start of the run.
 func (img *Image) UsedBy(by Writers) ([]ondisk.Issue, error) {
 	out, err := img.Busy()
 	if alone := img.Alone(); errors.Is(alone, ondisk.ErrBusy) {
@@ -142,14 +141,13 @@ func (img *Image) UsedBy(by Writers) ([]ondisk.Issue, error) {
 	return append(out, img.Written(by)...), err
 }
 
-// Writers has the programs that had files open for writing when a run began, by the file.
+// Writers maps files to the programs that had them open for writing at the start of the run.
 type Writers map[sys.ID]sys.Writer
 
-// maxWriters bounds the files that programs have open for writing: of more, those that come later have no name.
+// maxWriters limits the files in Writers. Programs with further files are reported without a name.
 const maxWriters = 1 << 16
 
-// FindWriters looks for programs that have regular files open for writing. It has to run before the process confines
-// itself.
+// FindWriters finds the programs with regular files open for writing. It must run before the process confines itself.
 func FindWriters() Writers {
 	out := Writers{}
 	sys.Writers("/proc", func(w sys.Writer) bool {
@@ -161,14 +159,14 @@ func FindWriters() Writers {
 	return out
 }
 
-// Written looks for programs that have a file of the image open for writing: what they write after an exchange goes to
-// a file without a name. by names them; without a name, the kernel only says that there is one.
+// Written finds programs with a file of the image open for writing. After an exchange, they would write to an unlinked
+// file. by supplies their names; the kernel alone only reports that there is one.
 func (img *Image) Written(by Writers) (out []ondisk.Issue) {
 	for _, f := range img.Handles {
 		w, found := by[f.Info.ID]
 		switch {
 		case f.Level > 0: // a parent is open while its snapshots are
-		case found && w.PID == 0: // a copy of what a loop device shows is made; who changes the file refuses that
+		case found && w.PID == 0: // a loop device: copying is fine; a caller that changes the file refuses it
 		case found:
 			out = append(out, busy(fmt.Sprintf("%q is open for writing in process %d (%q)", f.Name(), w.PID, w.Program),
 				"shut the virtual machine down, or end that program"))
@@ -180,7 +178,7 @@ func (img *Image) Written(by Writers) (out []ondisk.Issue) {
 	return out
 }
 
-// locks lists the files of the folder that show that the image is in use.
+// locks returns the names of lock files in the folder.
 func (img *Image) locks() ([]string, error) {
 	if img.known != nil {
 		return img.known.Locks, nil
@@ -188,7 +186,7 @@ func (img *Image) locks() ([]string, error) {
 	return img.Dir.Names(func(n string) bool { return img.lockedBy(img.Dir, n) != "" })
 }
 
-// unlock returns the remedy for a file that shows that the image is in use.
+// unlock returns the remedy for a lock file.
 func unlock(name string) string {
 	switch strings.ToLower(path.Ext(name)) {
 	case ".vmss", ".vmem", ".sav", ".vsv", ".bin":
@@ -202,13 +200,13 @@ func busy(text, remedy string) ondisk.Issue {
 	return ondisk.Issue{Code: "busy", Effect: ondisk.Refuse, Text: text, Remedy: remedy, Err: ondisk.ErrBusy}
 }
 
-// lockedBy returns how a file of the folder shows that the image is in use, empty if it does not. Spec: the lock files
-// of VMware Workstation (name.lck folders), ESXi on NFS (.lck-*), and the memory files of a running or suspended
-// machine, of VirtualBox too.
+// lockedBy returns how a file of the folder shows that the image is in use, or an empty string. Spec: the lock files of
+// VMware Workstation (name.lck folders), ESXi on NFS (.lck-*), and the memory files of a running or suspended machine,
+// of VirtualBox too.
 func (img *Image) lockedBy(d *gate.Folder, name string) string {
 	ext := path.Ext(name)
 	if !strings.HasPrefix(name, ".lck-") && ext != ".lck" && ext != ".vmem" && ext != ".vmss" && ext != ".sav" {
-		return "" // as thousands of extents, which need not be compared with each other
+		return "" // skip the comparison for thousands of extents
 	}
 	var memory bool
 	for _, f := range img.Handles {

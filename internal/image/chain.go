@@ -16,28 +16,27 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// userSays stands in errors for the command line, which wants a format.
+// userSays is the source of a format in errors: the command line.
 const userSays = "--format"
 
-// maxChain is how many parents an image can have, one behind the other.
+// maxChain limits the length of a chain of parents.
 const maxChain = 16
 
-// chain opens an image and those that it completes.
+// chain opens an image and its parents.
 type chain struct {
 	img   *Image
-	above []driver.File // the named files of the images that are being opened
-	// gate opens a further file by its plain name, where the last image of above lies and nowhere else. level is 0 for
-	// a file of the image that the user named, 1 for one of its parent, …
+	above []driver.File // main files of the images being opened, the last on top
+	// gate opens another file by its plain name, in the folder of the last image of above. level is 0 for a file of the
+	// main image, 1 for its parent, …
 	gate func(name string, level int) (driver.File, error)
-	// reach is gate for a file that is named by a path, in allowed folders too; nil in an archive.
+	// reach is gate for a path, also into allowed folders; nil in an archive.
 	reach         func(name string, level int) (driver.File, error)
 	allow, search []string // see Options
-	// sector is the size of the sectors of the image that the user named, for a format that cannot say it; 0 when it is
-	// not said.
+	// sector is the sector size of the main image, for a format that does not store it; 0 if unspecified.
 	sector int64
 }
 
-// open opens the image in main, which has the format want unless that is empty.
+// open opens the image in main. want is the required format, or empty.
 func (c *chain) open(main driver.File, want string) (string, *driver.Image, error) {
 	level := len(c.above) - 1
 	var parent *driver.Image
@@ -67,7 +66,7 @@ func (c *chain) open(main driver.File, want string) (string, *driver.Image, erro
 	return f.Name, img, err
 }
 
-// extent opens a further file of an image: where the image lies, or by a path into an allowed folder.
+// extent opens another file of an image, in its folder or by a path into an allowed folder.
 func (c *chain) extent(name string, level int) (driver.File, error) {
 	if c.reach != nil && isPath(name) {
 		return c.reach(name, level)
@@ -75,7 +74,7 @@ func (c *chain) extent(name string, level int) (driver.File, error) {
 	return c.gate(name, level)
 }
 
-// parent opens the image that the last one in c.above completes.
+// parent opens the parent of the last image in c.above.
 func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 	f, err := c.find(ref)
 	if err != nil {
@@ -93,7 +92,7 @@ func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 	}
 	c.above = append(c.above, f)
 	at := len(c.img.Chain)
-	c.img.Chain = append(c.img.Chain, Link{Name: f.Name()}) // its own parents come behind it
+	c.img.Chain = append(c.img.Chain, Link{Name: f.Name()}) // its own parents follow
 	format, img, err := c.open(f, ref.Format)
 	if err != nil {
 		return nil, fmt.Errorf("parent %.256q: %w", f.Name(), err)
@@ -113,19 +112,19 @@ func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 
 func (c *chain) last() driver.File { return c.above[len(c.above)-1] }
 
-// file returns the file of the last image, which lies in no archive.
+// file returns the main file of the last image, outside of archives.
 func (c *chain) file() *gate.File {
 	f, _ := c.last().(*gate.File)
 	return f
 }
 
-// place is where a parent may be.
+// place is a candidate for the parent.
 type place struct {
 	name string
 	open func(name string, level int) (driver.File, error)
 }
 
-// find looks for the parent in the folder of the image, and where the user allows it.
+// find finds the parent in the folder of the image and in the allowed folders.
 func (c *chain) find(ref driver.ParentRef) (driver.File, error) {
 	var tried []string
 	for _, p := range c.places(ref) {
@@ -159,8 +158,8 @@ func (c *chain) find(ref driver.ParentRef) (driver.File, error) {
 	}
 }
 
-// places lists where a parent may be, in order. With an identity to compare, the image's own folder comes first, and
-// its own name last: a child is often named as its parent in another folder.
+// places lists the candidates for a parent, in order. With an identity to compare, the image's own folder comes first.
+// The image's own name comes last, since a parent in another folder often has the same name.
 func (c *chain) places(ref driver.ParentRef) (out []place) {
 	var last []place
 	for _, stored := range ref.Names {
@@ -179,7 +178,7 @@ func (c *chain) places(ref driver.ParentRef) (out []place) {
 	}
 	for _, stored := range ref.Names {
 		at := strings.ReplaceAll(strings.TrimPrefix(stored, "file://"), `\`, "/")
-		if isPath(at) && !strings.HasPrefix(at, "//") { // which Windows takes for a share or a device
+		if isPath(at) && !strings.HasPrefix(at, "//") { // a share or a device on Windows
 			out = append(out, place{at, c.reachInside})
 		}
 	}
@@ -189,11 +188,10 @@ func (c *chain) places(ref driver.ParentRef) (out []place) {
 	return append(out, last...)
 }
 
-// isPath reports whether a name can be a path of this machine: not a URL, nor one with a drive.
+// isPath reports whether a name can be a path of this machine: no URL, and no path with a drive.
 func isPath(name string) bool { return strings.Contains(name, "/") && !strings.ContainsAny(name, `:\`) }
 
-// reachInside is reach for a path that another machine may have written: outside of the allowed folders it means
-// nothing.
+// reachInside is reach for a path from another machine. Outside of the allowed folders, it is treated as missing.
 func (c *chain) reachInside(name string, level int) (driver.File, error) {
 	f, err := c.reach(name, level)
 	if errors.Is(err, gate.ErrOutside) {
@@ -202,7 +200,8 @@ func (c *chain) reachInside(name string, level int) (driver.File, error) {
 	return f, err
 }
 
-// searchFolders looks for a parent by its name in the allowed folders themselves. Two files of this name are refused.
+// searchFolders finds a parent by its name in the allowed folders themselves. It refuses two different files of this
+// name.
 func (c *chain) searchFolders(name string, level int) (driver.File, error) {
 	var found driver.File
 	for _, folder := range c.search {
@@ -226,8 +225,8 @@ func (c *chain) searchFolders(name string, level int) (driver.File, error) {
 	return found, nil
 }
 
-// localName returns the name in the image's folder that a stored name leads to. A path is what the machine that wrote
-// it had: with an identity to compare, the file may have moved together with the child.
+// localName returns the name in the image's folder for a stored name. A path comes from the machine that wrote it. With
+// an identity to compare, only its last component is used, since the file may have moved with the child.
 func localName(stored string, hasID bool) string {
 	name := stored
 	for _, here := range []string{"./", `.\`} {
@@ -239,22 +238,22 @@ func localName(stored string, hasID bool) string {
 	return name
 }
 
-// Bounds of the search for snapshots below other folders.
+// Limits of the search for snapshots in subfolders.
 const (
 	maxBelow = 1 << 14 // folders
-	maxDeep  = 16      // one in the other
+	maxDeep  = 16      // nesting
 )
 
-// OverlaysBelow returns the paths of the snapshots and views of this disk in other folders and below them: those that
-// name a file of it by a path, or have the identity of its content as that of their parent. No link is followed. missed
-// are warnings of files and folders that could not be looked at.
+// OverlaysBelow returns the paths of snapshots and views of this disk in other folders and their subfolders. They refer
+// to a file of the disk by a path, or to its ContentID. No link is followed. missed are warnings about unreadable files
+// and folders.
 func (img *Image) OverlaysBelow(folders []string) (found []string, missed []ondisk.Issue, err error) {
 	if img.members != nil || img.Remote != nil {
 		return nil, nil, nil
 	}
 	seen := map[sys.ID]bool{}
 	if own, err := img.Dir.At.Stat("."); err == nil {
-		seen[own.ID] = true // Children looks there
+		seen[own.ID] = true // searched by Children
 	}
 	for _, folder := range folders {
 		d, err := gate.OpenFolder(folder)
@@ -270,8 +269,8 @@ func (img *Image) OverlaysBelow(folders []string) (found []string, missed []ondi
 	return found, missed, nil
 }
 
-// OverlaysNear is OverlaysBelow for home, the folder of the disk, and for the folders that a user allows. A search of
-// home that ends early is a warning: nobody has asked for it.
+// OverlaysNear is OverlaysBelow for home, the folder of the disk, and for the allowed folders. An incomplete search of
+// home is only a warning, since the user has not requested it.
 func (img *Image) OverlaysNear(home string, allowed []string) (found []string, missed []ondisk.Issue, err error) {
 	found, missed, bad := img.OverlaysBelow([]string{home})
 	if bad != nil {
@@ -285,10 +284,11 @@ func (img *Image) OverlaysNear(home string, allowed []string) (found []string, m
 	return append(found, further...), append(missed, more...), err
 }
 
-// childrenBesideLink finds snapshots of this disk beside the link that the user named: they can name that, too.
+// childrenBesideLink finds snapshots of this disk in the folder of the user's link, which they may name as their
+// parent.
 func (img *Image) childrenBesideLink() ([]ondisk.Issue, error) {
 	if st, err := sys.Lstat(img.Path); err != nil || st.Mode&fs.ModeSymlink == 0 || img.known != nil {
-		return nil, nil // it is no link
+		return nil, nil // no link
 	}
 	at := filepath.Dir(img.Path)
 	d, err := gate.OpenFolder(at)
@@ -310,7 +310,7 @@ func (img *Image) childrenBesideLink() ([]ondisk.Issue, error) {
 	return append(SnapshotsAt(w.found), w.issues()...), nil
 }
 
-// below is a walk over folders.
+// below is a search of folders.
 type below struct {
 	img   *Image
 	seen  map[sys.ID]bool // folders
@@ -318,7 +318,7 @@ type below struct {
 	unseen
 }
 
-// look reads what the images of a folder name, and then looks into the folders in it. The depth is bounded.
+// look reads the images of a folder, and then descends into its subfolders, to a limited depth.
 func (w *below) look(d *gate.Folder, at string, deep int) error {
 	st, err := d.At.Stat(".")
 	if err != nil {
@@ -359,7 +359,7 @@ func (w *below) look(d *gate.Folder, at string, deep int) error {
 	return nil
 }
 
-// pass notes a folder that this user may not read, and passes over one that is gone. Any other error ends the walk.
+// pass records an unreadable folder and skips a missing one. Any other error ends the walk.
 func (w *below) pass(at string, err error) error {
 	err = fmt.Errorf("%s: %w", at, err)
 	switch {
@@ -372,7 +372,7 @@ func (w *below) pass(at string, err error) error {
 	return err
 }
 
-// folder looks for snapshots in one folder.
+// folder finds snapshots in one folder.
 func (w *below) folder(d *gate.Folder, at string) error {
 	siblings, err := readSiblings(d, "")
 	if err != nil {
@@ -406,7 +406,7 @@ func (img *Image) completedBy(n driver.Names, at string) bool {
 	})
 }
 
-// SnapshotsAt returns the issues of snapshots of a disk.
+// SnapshotsAt returns the issues for the paths of snapshots.
 func SnapshotsAt(paths []string) (out []ondisk.Issue) {
 	for _, p := range paths {
 		out = append(out, ondisk.Issue{

@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/ovf"
 )
 
-// Formats is the table of contents: every format that is read. raw is what remains and stands apart.
+// Formats lists all supported formats except raw, the fallback.
 var Formats = []driver.Format{
 	qcow2.Format,
 	vdi.Format,
@@ -28,7 +28,7 @@ var Formats = []driver.Format{
 	vmdk.Format,
 }
 
-// withRaw yields all formats, raw behind the others.
+// withRaw yields all formats, raw last.
 func withRaw(yield func(driver.Format) bool) {
 	for _, f := range Formats {
 		if !yield(f) {
@@ -38,7 +38,7 @@ func withRaw(yield func(driver.Format) bool) {
 	yield(raw.Format)
 }
 
-// Writable lists the formats that are written.
+// Writable lists the formats with a writer.
 func Writable() []driver.Format {
 	var out []driver.Format
 	for f := range withRaw {
@@ -49,7 +49,7 @@ func Writable() []driver.Format {
 	return out
 }
 
-// byName finds a format by the name that --format and --to take.
+// byName returns a format by its name in --format and --to.
 func byName(name string) (driver.Format, bool) {
 	for f := range withRaw {
 		if f.Name == name {
@@ -59,7 +59,7 @@ func byName(name string) (driver.Format, bool) {
 	return driver.Format{}, false
 }
 
-// Names lists the formats that are read, for help texts and completion.
+// Names lists the supported formats, for help texts and completion.
 func Names() []string {
 	var out []string
 	for f := range withRaw {
@@ -68,7 +68,7 @@ func Names() []string {
 	return out
 }
 
-// Title returns a format as its makers write it, also of one that is recognised only.
+// Title returns the vendor's spelling of a format, also of an unsupported one.
 func Title(format string) string {
 	if f, ok := byName(format); ok {
 		return cmp.Or(f.Title, f.Name)
@@ -79,7 +79,7 @@ func Title(format string) string {
 	return strings.ToUpper(format)
 }
 
-// FormatName returns the name of a format as the user may write it: in any case, and as QEMU calls it.
+// FormatName returns the name of a format from user input, which may have any case or be QEMU's name.
 func FormatName(name string) string {
 	name = strings.ToLower(name)
 	for f := range withRaw {
@@ -90,7 +90,7 @@ func FormatName(name string) string {
 	return name
 }
 
-// extended finds the format that files with an extension (".vhd") have, one that is recognised only by its title.
+// extended returns the format of an extension (".vhd"), or the title of an unsupported format.
 func extended(ext string) string {
 	for f := range withRaw {
 		if slices.Contains(f.Extensions, ext) {
@@ -105,8 +105,8 @@ func extended(ext string) string {
 	return ""
 }
 
-// SuffixFormat returns the one format that the suffix of a name stands for, empty for a suffix of several, such as
-// .img, or of none.
+// SuffixFormat returns the format of a file extension. It returns an empty string for an ambiguous extension, such as
+// .img, and for an unknown one.
 func SuffixFormat(path string) string {
 	ext := strings.ToLower(filepath.Ext(path))
 	if ext == ".raw" {
@@ -121,8 +121,8 @@ const (
 	packageOVF = "OVF"
 )
 
-// others are the formats that have a name and no reader. A short magic number is checked against further fields of its
-// header, since boot code may begin with any two bytes.
+// others are the recognised formats without a reader. A short magic number is checked together with further header
+// fields, since boot code may begin with any two bytes.
 var others = slices.Concat(disks, packed, []recognised{
 	{
 		name: isoName, kind: Medium, detect: at(0x8001, "CD001"),
@@ -139,7 +139,7 @@ var others = slices.Concat(disks, packed, []recognised{
 	},
 })
 
-// disks are images of disks.
+// disks are unsupported disk image formats.
 var disks = []recognised{
 	// Spec: block/qcow.c of QEMU: version, big-endian.
 	{name: "qcow", over: qcow2.Format.Name, detect: prefix("QFI\xfb\x00\x00\x00\x01")},
@@ -161,7 +161,7 @@ var disks = []recognised{
 		name: Parallels, detect: bundle(""),
 		remedy: "it has snapshots or parts: merge them first (prl_disk_tool merge, of Parallels)",
 	},
-	// Its layout is not published, so that only the name shows what it is.
+	// The format is unpublished, so only the name identifies it.
 	{
 		name: "VHD Set", extension: ".vhds",
 		remedy: "its disk is the .avhdx file beside it, a VHDX: take that while no machine uses it",
@@ -198,7 +198,7 @@ var disks = []recognised{
 	},
 }
 
-// packed are compressed files, which could hold anything. A disk with a partition table is not one.
+// packed are compression formats, with any content. A disk with a partition table is never one.
 var packed = []recognised{
 	{name: "gzip", kind: Packed, detect: gzip, remedy: "unpack it first: gunzip -k"},
 	{name: "xz", kind: Packed, detect: prefix("\xfd7zXZ\x00\x00"), remedy: "unpack it first: unxz -k"},
@@ -211,13 +211,13 @@ var packed = []recognised{
 	{name: "RAR", kind: Packed, detect: prefix("Rar!\x1a\x07"), remedy: "unpack it first: unrar x"},
 }
 
-// Parallels is the format of Parallels: one file, or a folder of a descriptor and files that hold the data.
+// Parallels is the disk format of Parallels: one file, or a folder with a descriptor and data files.
 const Parallels = "Parallels HDD"
 
-// BundleDescriptor is the name of the file that describes such a folder.
+// BundleDescriptor is the name of the descriptor in such a folder.
 const BundleDescriptor = "DiskDescriptor.xml"
 
-// bundle knows the descriptor of a disk that lies in one file of a kind; "" stands for all others. Spec: docs/interop
+// bundle detects the descriptor of a disk in one file of the given kind; "" stands for all others. Spec: docs/interop
 // of QEMU, "Parallels Disk Format".
 func bundle(kind string) detector {
 	return func(head, _ []byte) bool {
@@ -236,7 +236,7 @@ func bundle(kind string) detector {
 	}
 }
 
-// InBundle reports whether a file of this name belongs to the descriptor in its folder.
+// InBundle reports whether a file of this name can be a data file of a Parallels folder.
 func InBundle(name string) bool {
 	return slices.Contains([]string{".hdd", ".hds"}, strings.ToLower(filepath.Ext(name)))
 }
@@ -265,7 +265,7 @@ func le16(off int, want uint16) detector {
 	return func(head, _ []byte) bool { return len(head) >= off+2 && binary.LittleEndian.Uint16(head[off:]) == want }
 }
 
-// gzip reports a member header: deflate, no reserved flag, and an operating system that is known. Spec: RFC 1952, 2.3.
+// gzip detects a member header: deflate, no reserved flag, and a known operating system. Spec: RFC 1952, 2.3.
 func gzip(head, _ []byte) bool {
 	const header = 10
 	if len(head) < header || !has(head, 0, "\x1f\x8b\x08") {
@@ -275,30 +275,30 @@ func gzip(head, _ []byte) bool {
 	return flags&0xe0 == 0 && slices.Contains([]byte{0, 2, 4}, level) && (system <= 13 || system == 0xff)
 }
 
-// zstd reports a frame whose reserved bit is 0, or a skippable one. Spec: RFC 8878, 3.1.
+// zstd detects a frame with a clear reserved bit, or a skippable frame. Spec: RFC 8878, 3.1.
 func zstd(head, _ []byte) bool {
 	return has(head, 0, "\x28\xb5\x2f\xfd") && len(head) > 4 && head[4]&0x08 == 0 ||
 		has(head, 1, "\x2a\x4d\x18") && head[0]&0xf0 == 0x50
 }
 
-// bzip2 reports a stream: its level, then the mark of a block or of the end.
+// bzip2 detects a stream: its level, then the magic number of a block or of the end.
 func bzip2(head, _ []byte) bool {
 	return has(head, 0, "BZh") && len(head) > 3 && head[3] >= '1' && head[3] <= '9' &&
 		(has(head, 4, "1AY&SY") || has(head, 4, "\x17\x72\x45\x38\x50\x90"))
 }
 
-// lz4 reports a frame of version 1, or a legacy one. Spec: lz4_Frame_format.
+// lz4 detects a frame of version 1, or a legacy one. Spec: lz4_Frame_format.
 func lz4(head, _ []byte) bool {
 	return has(head, 0, "\x04\x22\x4d\x18") && len(head) > 4 && head[4]>>6 == 1 || has(head, 0, "\x02\x21\x4c\x18")
 }
 
-// zip reports the header of a first file whose version is one of APPNOTE 4.4.3, or an archive without files.
+// zip detects a local file header with a version of APPNOTE 4.4.3, or an archive without files.
 func zip(head, _ []byte) bool {
 	const newest = 63
 	return has(head, 0, "PK\x03\x04") && len(head) > 5 && head[4] <= newest || has(head, 0, "PK\x05\x06")
 }
 
-// qedHeader is the head of a QED image, little-endian. Spec: docs/interop/qed_spec.rst of QEMU, "Header".
+// qedHeader is the header of a QED image, little-endian. Spec: docs/interop/qed_spec.rst of QEMU, "Header".
 type qedHeader struct {
 	Magic           [4]byte // "QED\0"
 	ClusterSize     uint32  // bytes
@@ -317,7 +317,7 @@ const (
 	maxBackingName = 4 << 10 // bytes
 )
 
-// qed names files and has no reader: its overlays are found, and not opened.
+// qed has no reader: its overlays are found, but not opened.
 var qed = driver.Format{
 	Name: "QED", Detect: isQED, Names: qedNames, AnyExtension: true,
 	Extensions: []string{".qed"},
@@ -325,7 +325,7 @@ var qed = driver.Format{
 
 var isQED = prefix("QED\x00")
 
-// qedNames returns the parents that a QED image names, and none for a file of another format.
+// qedNames returns the parents in a QED image, and none for a file of another format.
 func qedNames(f driver.File) (n driver.Names, err error) {
 	head := make([]byte, min(f.Size(), magicBlock))
 	if err := ondisk.ReadFull(f, head, 0); err != nil || !isQED(head, nil) {
@@ -333,7 +333,7 @@ func qedNames(f driver.File) (n driver.Names, err error) {
 	}
 	var h qedHeader
 	if _, err := ondisk.Decode(f, 0, &h); err != nil {
-		return driver.Names{Broken: true}, nil //nolint:nilerr // a file that ends within its header
+		return driver.Names{Broken: true}, nil //nolint:nilerr // the file ends within its header
 	}
 	if h.Features&qedBackingFile == 0 {
 		return n, nil

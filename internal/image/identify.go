@@ -26,41 +26,41 @@ type Kind string
 // Kinds of files.
 const (
 	Other       Kind = ""            // no image
-	Disk        Kind = "disk"        // an image, complete or together with the files that it names
-	Extent      Kind = "extent"      // a part of an image, of no use without what names it
-	Bare        Kind = "bare"        // no format: the bytes of a disk, of an extent, or of anything
+	Disk        Kind = "disk"        // an image, complete or with other files
+	Extent      Kind = "extent"      // part of an image, useless without its descriptor
+	Bare        Kind = "bare"        // no known format: a disk, an extent, or any other data
 	Pack        Kind = "package"     // an OVA or OVF
-	Unsupported Kind = "unsupported" // a format that has a name and no reader
-	Medium      Kind = "medium"      // an ISO: on what is only read, alignment does not matter
+	Unsupported Kind = "unsupported" // a recognised format without a reader
+	Medium      Kind = "medium"      // an ISO, where alignment does not matter
 	Packed      Kind = "packed"      // a compressed file, which could hold an image
-	Companion   Kind = "companion"   // a file beside a disk with the suffix of an image and no data, see CompanionOf
+	Companion   Kind = "companion"   // a file beside a disk with the extension of an image, see CompanionOf
 )
 
-// Identity describes a file as far as its first bytes and what they name show. The rest is not judged.
+// Identity describes a file by its first bytes and the file names in it. Nothing else is validated.
 type Identity struct {
 	Kind    Kind      `json:"kind,omitempty"`
 	Format  string    `json:"format,omitempty"`  // as users write it
-	Remedy  string    `json:"remedy,omitempty"`  // for what is packed
-	Extents FileNames `json:"extents,omitempty"` // files that hold its data, each once: of an OVF those of its disks
-	// Claims are the bytes that it takes of each of Extents, from the start on, if that has no header.
+	Remedy  string    `json:"remedy,omitempty"`  // for a compressed file
+	Extents FileNames `json:"extents,omitempty"` // distinct data files; in an OVF the files of its disks
+	// Claims holds, for each of Extents, the bytes used of a file without a header, from its start on.
 	Claims  []int64   `json:"claims,omitempty"`
-	Views   FileNames `json:"views,omitempty"`   // those of Extents of which it takes stretches from the inside
-	Parents FileNames `json:"parents,omitempty"` // images that it completes: the last component of each name
-	// Lineage is the ContentID of the image that it completes, of a format that names no file.
+	Views   FileNames `json:"views,omitempty"`   // extents of which only inner ranges are used
+	Parents FileNames `json:"parents,omitempty"` // parents, the last component of each name
+	// Lineage is the ContentID of the parent, in a format without file names.
 	Lineage string `json:"lineage,omitempty"`
-	Table   bool   `json:"table,omitempty"` // without a format: it has a partition table and the start of a partition
-	Read    int64  `json:"read,omitempty"`  // bytes read for all that; set by the caller that counts them
+	Table   bool   `json:"table,omitempty"` // without a format: a partition table and the start of a partition
+	Read    int64  `json:"read,omitempty"`  // bytes read for the identification; set by the caller
 }
 
-// maxNamed is how many files are kept that an image names: no reader takes a disk of more extents.
+// maxNamed limits the file names kept of an image: no reader supports more extents.
 const maxNamed = 4096
 
-// plainNames returns the names that files of the folder can have, each once.
+// plainNames returns the distinct names that are valid in the folder.
 func plainNames(names []string) FileNames {
 	return once(names, func(n string) bool { return gate.CheckStored(n) == nil })
 }
 
-// once returns names that keep selects, each once, as many as are kept.
+// once returns the distinct names for which keep returns true, at most maxNamed.
 func once(names []string, keep func(string) bool) (out FileNames) {
 	seen := map[string]bool{}
 	for _, n := range names {
@@ -72,7 +72,7 @@ func once(names []string, keep func(string) bool) (out FileNames) {
 	return out
 }
 
-// claims returns the claims on extents, for each file the largest.
+// claims returns the largest claim on each extent.
 func claims(extents FileNames, n driver.Names) []int64 {
 	if len(n.Claims) != len(n.Extents) {
 		return nil
@@ -88,7 +88,7 @@ func claims(extents FileNames, n driver.Names) []int64 {
 	return out
 }
 
-// Claimed returns how many bytes the image takes of a file without a header, from its start on.
+// Claimed returns the number of bytes that the image uses of a file without a header, from its start on.
 func (id Identity) Claimed(name string) int64 {
 	if i := slices.Index(id.Extents, name); i >= 0 && i < len(id.Claims) {
 		return id.Claims[i]
@@ -96,7 +96,7 @@ func (id Identity) Claimed(name string) int64 {
 	return 0
 }
 
-// parentNames returns the last components of names, each once.
+// parentNames returns the distinct last components of names.
 func parentNames(names []string) FileNames {
 	var last []string
 	for _, n := range names {
@@ -105,11 +105,10 @@ func parentNames(names []string) FileNames {
 	return once(last, func(n string) bool { return len(n) <= maxNameLength })
 }
 
-// maxNameLength is how long the name of a file can be, in bytes. Spec: NAME_MAX.
+// maxNameLength is the maximum length of a file name in bytes. Spec: NAME_MAX.
 const maxNameLength = 255
 
-// Identify returns the identity of the file at path. Links are not followed and devices not opened: only Open does
-// that.
+// Identify returns the identity of the file at path. Unlike Open, it follows no links and opens no devices.
 func Identify(path string, meter *gate.Meter) (id Identity, err error) {
 	dir, err := gate.OpenFolder(filepath.Dir(path))
 	if err != nil {
@@ -125,7 +124,7 @@ func Identify(path string, meter *gate.Meter) (id Identity, err error) {
 	return IdentifyFile(f)
 }
 
-// IdentifyFile returns what an open file is.
+// IdentifyFile returns the identity of an open file.
 func IdentifyFile(f driver.File) (Identity, error) {
 	found, names, other, err := recognise(f)
 	switch {
@@ -133,7 +132,7 @@ func IdentifyFile(f driver.File) (Identity, error) {
 		return Identity{}, err
 	case len(names) == 0:
 		return Identity{Kind: Bare, Format: raw.Format.Name, Table: other.table}, nil
-	case len(names) > 1: // opening it finds the error
+	case len(names) > 1: // an error on opening
 		n, err := readNames(f)
 		return Identity{Kind: Disk, Format: strings.Join(names, "+"), Parents: parentNames(n.Parents)}, err
 	case other.kind == Packed:
@@ -160,12 +159,12 @@ func IdentifyFile(f driver.File) (Identity, error) {
 	return id, nil
 }
 
-// IsPacked reports whether a format is that of compressed files, such as gzip.
+// IsPacked reports whether a format is a compression format, such as gzip.
 func IsPacked(format string) bool {
 	return slices.ContainsFunc(packed, func(r recognised) bool { return r.name == format })
 }
 
-// glance reads what a file names, the cheapest way that its format knows.
+// glance reads the file names in a file, with the cheapest method of its format.
 func glance(format driver.Format, f driver.File) (driver.Names, error) {
 	switch {
 	case format.Glance != nil:
@@ -176,21 +175,19 @@ func glance(format driver.Format, f driver.File) (driver.Names, error) {
 	return driver.Names{}, nil
 }
 
-// smallest is what an image has at least, in bytes: one sector.
+// smallest is the minimum size of an image: one sector, in bytes.
 const smallest = units.SectorSize
 
-// Named reports whether a file has the name of an image, whatever its content: one that is not one is damaged. size is
-// in bytes.
+// Named reports whether a file of size bytes has the name of an image. With other content, such a file is damaged.
 func Named(name string, size int64) bool {
 	if extended(strings.ToLower(filepath.Ext(name))) != "" {
 		return true
 	}
-	// These say less: firmware and boot floppies have them too. A disk has whole sectors.
+	// Firmware and boot floppies have these extensions too. A disk has whole sectors.
 	return rawNamed(name) && size >= SmallestBare && size%units.SectorSize == 0
 }
 
-// SmallestBare is the smallest file without a format that is a disk for its name alone, in bytes: the largest floppy is
-// smaller.
+// SmallestBare is the minimum size of a raw disk that is identified by its name alone, in bytes. Floppies are smaller.
 const SmallestBare = 4 * units.MiB
 
 // IsFlatName reports whether a file has the name of an extent without a header.
@@ -199,22 +196,22 @@ func IsFlatName(name string) bool {
 	return ext == ".vmdk" && rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext))
 }
 
-// Among finds the images among the files of an archive. Extents and parents belong to others. The zero value has none.
+// Among collects the images among the files of an archive, without extents and parents. The zero value is empty.
 type Among struct {
-	// Packed says that a compressed file counts by its name.
+	// Packed makes compressed files count by their names.
 	Packed bool
 
 	parts map[string]bool
 	found []string
 }
 
-// Add adds a file by its name in the archive, its size in bytes, and what IdentifyFile returned of it.
+// Add adds a file by its name in the archive, its size in bytes, and the results of IdentifyFile.
 func (a *Among) Add(name string, size int64, id Identity, err error) {
 	if a.parts == nil {
 		a.parts = map[string]bool{}
 	}
 	for _, x := range slices.Concat(id.Extents, id.Parents) {
-		if x != path.Base(name) { // some name themselves
+		if x != path.Base(name) { // some images contain their own name
 			a.parts[path.Join(path.Dir(name), x)] = true
 		}
 	}
@@ -224,46 +221,46 @@ func (a *Among) Add(name string, size int64, id Identity, err error) {
 	}
 }
 
-// Images returns the names of the images, when all files were added.
+// Images returns the names of the images, after all files were added.
 func (a *Among) Images() []string {
 	return slices.DeleteFunc(a.found, func(name string) bool { return a.parts[name] || IsFlatName(name) })
 }
 
-// MayBeDisk reports whether a file of size bytes without a format can be a disk: it has whole sectors, or a table, and
-// zeros fill its last sector.
+// MayBeDisk reports whether a file of size bytes can be a raw disk. It needs whole sectors or a partition table; zeros
+// fill a partial last sector.
 func (id Identity) MayBeDisk(size int64) bool {
 	return id.Kind == Bare && (id.Table || size >= smallest && size%units.SectorSize == 0)
 }
 
-// NamedEmpty reports whether an empty file has the name of an image: a disk that a copy has lost.
+// NamedEmpty reports whether an empty file has the name of an image, as after a failed copy.
 func NamedEmpty(name string, size int64) bool { return size == 0 && Named(name, SmallestBare) }
 
-// recognised is a format that has a name and no reader. It must never be taken for raw: the guest's disk is not where
-// raw would look for it.
+// recognised is a format without a reader. It must never be read as raw, where the guest's disk has other offsets.
 type recognised struct {
 	name   string                       // as users write it
-	detect func(head, tail []byte) bool // nil: only its extension is known
-	remedy string                       // empty: qemu-img reads it
-	kind   Kind                         // empty: Unsupported
-	// extension is that of files that are nothing else, with the dot; empty where there is none
+	detect func(head, tail []byte) bool // nil if only the extension is known
+	remedy string                       // if empty, qemu-img can convert it
+	kind   Kind                         // if empty, Unsupported
+	// extension is an extension, with the dot, that no other format uses; or empty.
 	extension string
-	// over is the name of a format that is read, has the same magic number, and is not meant; empty for none
+	// over is the supported format with the same magic number, which this format overrides; or empty.
 	over string
-	// table is set of a file without a format that has a partition table and the start of a partition
+	// table reports a file without a format that has a partition table and the start of a partition.
 	table bool
 }
 
-// headSize and tailSize are how much of a file detection sees, in bytes. The ISO 9660 descriptor is the deepest.
+// headSize and tailSize are the parts of a file for detection, in bytes. The ISO 9660 descriptor is at the highest
+// offset.
 const (
 	headSize = 36 << 10
 	tailSize = 1024
 )
 
-// isoName is what users call the image of a CD.
+// isoName is the user's name of the CD image format.
 const isoName = "ISO 9660"
 
-// What detection looks at within the head, in bytes: magic numbers stand in the first block, the root of an XML text
-// may come behind a long comment, and the mark of a CD has a place of its own.
+// Parts of the head for detection, in bytes. Magic numbers are in the first block, the root of an XML text can follow a
+// long comment, and the ISO 9660 descriptor has a fixed offset.
 const (
 	magicBlock = 4 << 10
 	textBlock  = 8 << 10
@@ -271,7 +268,7 @@ const (
 	isoLength  = 16
 )
 
-// ends are buffers for the ends of a file, for use again: a scan recognises thousands.
+// ends holds buffers for head and tail of a file. They are reused, since a scan identifies thousands of files.
 type ends struct {
 	head [headSize]byte
 	tail [tailSize]byte
@@ -279,7 +276,7 @@ type ends struct {
 
 var spareEnds = sync.Pool{New: func() any { return new(ends) }}
 
-// readHead reads of a file's head what detection looks at; the rest of it is zero.
+// readHead reads the parts of the head for detection; the rest is zeros.
 func (e *ends) readHead(f driver.File) ([]byte, error) {
 	clear(e.head[:])
 	head := e.head[:min(f.Size(), headSize)]
@@ -298,20 +295,20 @@ func (e *ends) readHead(f driver.File) ([]byte, error) {
 	return head, ondisk.ReadFull(f, head[isoMark:isoMark+isoLength], isoMark)
 }
 
-// has reports whether magic stands at off of b; off may be outside of b.
+// has reports whether b has magic at off, which may be out of range.
 func has(b []byte, off int, magic string) bool {
 	return off >= 0 && off <= len(b) && bytes.HasPrefix(b[off:], []byte(magic))
 }
 
-// detect finds the one format that the content has. Two matches are an error: whichever came first would be a guess,
-// and a guest can write what looks like a header into its own disk. says names what wants the format: the command line,
+// detect returns the only format that matches the content. Two matches are an error: a guest can write the header of
+// another format into its own disk, so that any choice would be a guess. says is the source of want: the command line
 // or a child.
 func detect(f driver.File, want, says string) (driver.Format, error) {
 	found, names, other, err := recognise(f)
 	switch {
 	case err != nil:
 		return found, err
-	case want == raw.Format.Name && says == userSays: // an order, whatever the content looks like
+	case want == raw.Format.Name && says == userSays: // forced by the user, for any content
 		return raw.Format, nil
 	case len(names) > 1:
 		return found, ondisk.Field("image", "format", 0, strings.Join(names, " and "),
@@ -328,8 +325,8 @@ func detect(f driver.File, want, says string) (driver.Format, error) {
 	return found, nil
 }
 
-// recognise lists the formats that the content has: the last one that is read, the names of all, and the last one that
-// is not read.
+// recognise returns the formats that match the content: the last supported one, the names of all, and the last
+// unsupported one.
 func recognise(f driver.File) (found driver.Format, names []string, other recognised, err error) {
 	size := f.Size()
 	e, _ := spareEnds.Get().(*ends)
@@ -340,7 +337,7 @@ func recognise(f driver.File) (found driver.Format, names []string, other recogn
 	}
 	tail := e.tail[:min(size, tailSize)]
 	if beyond(f) != nil {
-		clear(tail) // formats with a header have none there
+		clear(tail) // formats with a header have no structures there
 	} else if err := ondisk.ReadFull(f, tail, size-int64(len(tail))); err != nil {
 		return found, nil, other, err
 	}
@@ -387,19 +384,18 @@ func contentName(names []string) string {
 	return names[0]
 }
 
-// CodeHidden is the code of the issue of an image with data that read as zeros.
+// CodeHidden is the issue code of an image with stored data that read as zeros.
 const CodeHidden = vhd.CodeHidden
 
-// CodeMisnamed is the code of the issue of a file that is named as a format and read as raw.
+// CodeMisnamed is the issue code of a file that has the name of a format and is read as raw.
 const CodeMisnamed = "format-missing"
 
-// rawExtent is the end of the stem that an extent without a header has, which is raw although its extension is that of
-// a VMDK.
+// rawExtent matches the end of the stem of an extent without a header, which is raw in spite of its .vmdk extension.
 var rawExtent = regexp.MustCompile(`-(flat|head|f[0-9]{3,4}|rdmp?)$`)
 
-// checkExtension reports a file that has the name of a format and nothing of its structures. The content alone decides
-// what a file is read as, but raw is what remains of any format whose header or footer is damaged or cut off: a copy
-// would then be one of the container's bytes, and look complete.
+// checkExtension adds an issue for a file with the name of a format but without its structures. Only the content
+// selects the format, and raw is the fallback for a damaged or missing header or footer. A copy would then hold the
+// container's bytes, and look complete.
 func (img *Image) checkExtension(name string, o Options) {
 	if img.Format != raw.Format.Name || o.Format != "" {
 		return
@@ -417,8 +413,7 @@ func (img *Image) checkExtension(name string, o Options) {
 	})
 }
 
-// namedAs returns the format that the name of a file stands for, "" for no format and for names that raw images have
-// too.
+// namedAs returns the format for the name of a file. It returns "" for no format and for names of raw images.
 func namedAs(name string) string {
 	ext := strings.ToLower(filepath.Ext(name))
 	if rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext)) {
@@ -427,7 +422,7 @@ func namedAs(name string) string {
 	return extended(ext)
 }
 
-// addNamedFormat adds the format in the name of a file to the error of one that is no image.
+// addNamedFormat adds the format in the file name to the error of a file that is no image.
 func addNamedFormat(name string, err error) error {
 	if format := namedAs(name); format != "" && errors.Is(err, raw.ErrNone) {
 		return fmt.Errorf("%w. The name says %s: it may be truncated or damaged", err, format)
@@ -435,12 +430,12 @@ func addNamedFormat(name string, err error) error {
 	return err
 }
 
-// nameOwner names the image that an extent belongs to, where a look into the folder shows that.
+// nameOwner adds the image of an extent to the error, if the folder has one.
 func (img *Image) nameOwner(err error) error {
 	if !errors.Is(err, driver.ErrLone) || img.known != nil {
 		return err
 	}
-	siblings, _ := readSiblings(img.Dir, img.Base) // a folder that cannot be read names nothing
+	siblings, _ := readSiblings(img.Dir, img.Base) // an unreadable folder has no names
 	user := userAmong(img.Dir, siblings, img.Base, func(n driver.Names) []string { return n.Extents })
 	if user == "" {
 		return err
@@ -448,7 +443,7 @@ func (img *Image) nameOwner(err error) error {
 	return ondisk.In(driver.ErrLone, "it is an extent of %.256q; name that one", user)
 }
 
-// noteOverride notes that the content looks like another format than raw, which the user has ordered.
+// noteOverride adds an issue if the user forces raw for a file with the header of another format.
 func (img *Image) noteOverride(main driver.File) error {
 	_, names, _, err := recognise(main)
 	if err == nil && len(names) > 0 {
@@ -461,11 +456,11 @@ func (img *Image) noteOverride(main driver.File) error {
 	return err
 }
 
-// packedNames are extensions of compressed files, and of pieces of them.
+// packedNames matches extensions of compressed files and of their parts.
 var packedNames = regexp.MustCompile(`\.(gz|xz|zst|zstd|bz2|lz4|lzo|zip|7z|rar|[0-9]{2,3}|a[a-z])$`)
 
-// NamedPacked reports whether the name of a compressed file is that of an image: disk.img.gz, a box of Vagrant, a part
-// of a Clonezilla image.
+// NamedPacked reports whether the name of a compressed file implies an image: disk.img.gz, a Vagrant box, a part of a
+// Clonezilla image.
 func NamedPacked(name string) bool {
 	name = strings.ToLower(name)
 	if strings.HasSuffix(name, ".box") || strings.Contains(name, "-ptcl-img") {
@@ -477,13 +472,13 @@ func NamedPacked(name string) bool {
 	return namedAs(name) != "" || rawNamed(name) || slices.Contains([]string{".vma", ".iso"}, filepath.Ext(name))
 }
 
-// rawNamed reports whether a name has an extension of raw disks, which other files have too.
+// rawNamed reports whether a name has an extension of raw disks, which other files use too.
 func rawNamed(name string) bool {
 	return slices.Contains([]string{".raw", ".img", ".dd"}, strings.ToLower(filepath.Ext(name)))
 }
 
-// Renamed returns the bytes of the first file of an image, and these with other names of the files that it names; nil
-// for an image in one file.
+// Renamed returns the bytes of the main file of an image, and the same bytes with the file names replaced. It returns
+// nil for an image in one file.
 func (img *Image) Renamed(to func(name string) string) (b, renamed []byte, err error) {
 	f, _ := byName(img.Format)
 	switch {
@@ -496,7 +491,7 @@ func (img *Image) Renamed(to func(name string) string) (b, renamed []byte, err e
 			Remedy: "write a copy: trueup align SOURCE DEST",
 		}
 	}
-	main := img.Handles[0] // a file without data, which was read as a whole
+	main := img.Handles[0] // a file without data, already read completely
 	if b, err = ondisk.Bytes(main, 0, main.Size()); err != nil {
 		return nil, nil, err
 	}
@@ -504,12 +499,12 @@ func (img *Image) Renamed(to func(name string) string) (b, renamed []byte, err e
 	return b, renamed, err
 }
 
-// companion is a kind of file that programs keep beside a disk, with an image's suffix and none of the disk's data.
+// companion is a kind of file that programs keep beside a disk. It has the extension of an image, but other data.
 type companion struct {
 	name   string // as users write it
-	holds  string // completes "it holds …"
+	holds  string // follows "it holds …"
 	detect detector
-	// disk returns the name of the disk that a file belongs to; empty if the name of the file is not of this kind.
+	// disk returns the name of the disk for a companion's name, or an empty string for other names.
 	disk func(file string) string
 }
 
@@ -520,7 +515,7 @@ var companions = []companion{
 	},
 	{
 		name: "VMware CBRC digest", holds: "hashes for the host's read cache", disk: vmdkBefore("-digest"),
-		detect: func(_, _ []byte) bool { return false }, // its format is not published
+		detect: func(_, _ []byte) bool { return false }, // its format is unpublished
 	},
 	{
 		name: "AppleDouble", holds: "attributes that macOS stores beside a file", detect: appleDouble,
@@ -533,7 +528,7 @@ var companions = []companion{
 	},
 }
 
-// vmdkBefore returns a function that takes the mark off a name: disk-ctk.vmdk belongs to disk.vmdk.
+// vmdkBefore returns a function that removes mark from a name: disk-ctk.vmdk becomes disk.vmdk.
 func vmdkBefore(mark string) func(string) string {
 	end := mark + ".vmdk"
 	return func(file string) string {
@@ -544,19 +539,19 @@ func vmdkBefore(mark string) func(string) string {
 	}
 }
 
-// changeTracking reports the header of a -ctk.vmdk file: signature, version 1, and a header of one sector. Source:
+// changeTracking detects the header of a -ctk.vmdk file: signature, version 1, and a header of one sector. Source:
 // libvmdk, "VMware Virtual Disk (VMDK) format specification", "Change tracking file".
 func changeTracking(head, _ []byte) bool {
 	return has(head, 0, "\xa2\x72\x19\xf6\x01\x00\x00\x00") && le16(12, 512)(head, nil)
 }
 
-// appleDouble reports the header of an AppleDouble file: magic and version 2. Spec: RFC 1740, appendix A.
+// appleDouble detects the header of an AppleDouble file: magic and version 2. Spec: RFC 1740, appendix A.
 func appleDouble(head, _ []byte) bool {
 	return len(head) >= 8 && binary.BigEndian.Uint64(head) == 0x00051607_00020000
 }
 
-// companionOf returns the kind of a file whose content has no format, nil for any other. A disk with a partition table
-// is never one. The name of an image and of its companion's kind count where the content shows nothing.
+// companionOf returns the kind of a companion without a known format, or nil. It goes by the content, and otherwise by
+// the name. A disk with a partition table is never a companion.
 func companionOf(name string, head []byte) *companion {
 	if raw.HasTable(head) {
 		return nil
@@ -569,10 +564,11 @@ func companionOf(name string, head []byte) *companion {
 	return nil
 }
 
-// named reports whether a name alone tells the kind. Other files than those of macOS begin with "._".
+// named reports whether a name alone identifies the kind. Names that begin with "._" are not limited to macOS.
 func (c *companion) named(name string) bool { return c.name != "AppleDouble" && c.disk(name) != "" }
 
-// CompanionOf returns the kind of a companion and the name of its disk, by its own name; empty if that does not say it.
+// CompanionOf returns the kind of a companion and the name of its disk, by the companion's name; empty strings for
+// other names.
 func CompanionOf(name string) (kind, disk string) {
 	for _, c := range companions {
 		if disk := c.disk(name); disk != "" {
@@ -582,7 +578,7 @@ func CompanionOf(name string) (kind, disk string) {
 	return "", ""
 }
 
-// CompanionText returns the purpose of a companion of a kind, and what to do instead.
+// CompanionText returns the purpose of a companion, and the remedy for a user who opens it as a disk.
 func CompanionText(kind, name string) (text, remedy string) {
 	disk, holds := "a disk", "other data"
 	remedy = "name the disk instead"
@@ -597,11 +593,11 @@ func CompanionText(kind, name string) (text, remedy string) {
 	return fmt.Sprintf("it belongs to %s and holds %s, not the data of a disk", disk, holds), remedy
 }
 
-// CodeCompanion is the code of the issue of an image that is named and placed like a companion of another.
+// CodeCompanion is the issue code of an image with the name and place of a companion.
 const CodeCompanion = "companion"
 
-// noteCompanion notes that an image of a known format has the name of a companion, and the disk stands beside it. A
-// digest of CBRC is such an image: a descriptor with an extent.
+// noteCompanion adds an issue if a valid image has the name of a companion and its disk exists. A CBRC digest is such
+// an image: a descriptor with an extent.
 func (img *Image) noteCompanion() {
 	kind, of := CompanionOf(img.Base)
 	if kind == "" || !img.Dir.Exists(of) {

@@ -1,5 +1,5 @@
-// Package image opens disk images. It knows the list of formats, finds the one of a file by its content, opens what an
-// image names beside it, and finds what uses or needs an image.
+// Package image opens disk images. It lists the formats, detects the format of a file by its content, opens the other
+// files of an image, and finds users and children of an image.
 package image
 
 import (
@@ -19,29 +19,29 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Image is an opened image and the files it consists of.
+// Image is an opened image and its files.
 type Image struct {
 	*driver.Image
 	Path   string // as the user wrote it
 	Format string
-	Chain  []Link // the images that this one completes, nearest first
+	Chain  []Link // the parents, nearest first
 	gate.Opened
-	// members are the files inside of the archive in Handles[0]; nil for an image in no archive.
+	// members are the files in the archive Handles[0], or nil outside of archives.
 	members  []*section
-	siblings *siblingCache // shared by all disks of a package; nil for an image in no package
-	known    *Beside       // what the folder holds; nil: it is looked at
+	siblings *siblingCache // shared by all disks of a package; nil without a package
+	known    *Beside       // content of the folder, or nil to read the folder
 	digest   func(ctx context.Context, name string, f driver.File) error
 
-	Package InPackage // zero for an image in no package
+	Package InPackage // zero without a package
 
-	Unpacked *Unpacked // where it was unpacked from; nil for an image that was not
+	Unpacked *Unpacked // source of a decompressed image, or nil
 
-	device  int64 // sector size of the device that holds a raw image, bytes; 0 for a file
-	counted int64 // sector size of Disk where the image shows it with another one, bytes
-	shown   int64 // that other one
+	device  int64 // sector size of the device of a raw image, bytes; 0 for a file
+	counted int64 // sector size of Disk, bytes, if it differs from the image's
+	shown   int64 // the image's own sector size, bytes
 }
 
-// InPackage is the package of an image: its path as the user wrote it, and its name in its folder.
+// InPackage is the package of an image: its path as the user wrote it, and its base name.
 type InPackage struct{ Path, Base string }
 
 // Link is one image of a chain.
@@ -59,31 +59,32 @@ func (img *Image) Packaged() bool { return img.digest != nil }
 type FileInfo struct {
 	Name      string
 	Size      int64 // bytes
-	Allocated int64 // bytes that it takes on its file system
+	Allocated int64 // bytes allocated on its file system
 }
 
-// Options of Open.
+// Options are the options of Open.
 type Options struct {
-	Format string // name of the format, empty to find it by content; it is checked against the content either way
-	// SectorSize in bytes of a raw image, which cannot say it. 0: that of its device, 512 in a file.
+	Format string // required format, checked against the content; if empty, the content decides
+	// SectorSize is the sector size of a raw image in bytes. The default is the sector size of the device, or 512 for a
+	// file.
 	SectorSize int64
-	// Beside is what a look at the image's whole folder found; nil: the folder is looked at.
+	// Beside is the known content of the image's folder; if nil, the folder is read.
 	Beside *Beside
-	// Allow are the folders in which parents and extents may lie beside the image's own, see gate.Allow. Search are
-	// those of them in which a parent is also looked for by its name alone, if its identity can be compared.
+	// Allow lists further folders for parents and extents, see gate.Allow. Search lists the folders in which a parent
+	// is also found by its name alone, if its identity can be compared.
 	Allow, Search []string
-	Meter         *gate.Meter // of what is read from its files; nil: nothing is counted
-	// Digest compares a file of the image with the digests that its package has of it; nil for an image in no package.
+	Meter         *gate.Meter // counts the bytes read; may be nil
+	// Digest compares a file of the image with its digests in the package; nil without a package.
 	Digest func(ctx context.Context, name string, f driver.File) error
 }
 
-// AllowFolders has parents lie in further folders, as a user names them, and in those below.
+// AllowFolders allows parents in further folders, as the user names them, and in their subfolders.
 func (o *Options) AllowFolders(folders []string) (err error) {
 	o.Search, o.Allow, err = gate.Allow(folders)
 	return err
 }
 
-// Open opens the image at path, read-only. The user's own path may lead through links; names inside the image may not.
+// Open opens the image at path, read-only. The user's own path may contain links; file names in the image may not.
 func Open(path string, o Options) (*Image, error) {
 	if path == "" {
 		return nil, ondisk.In(ondisk.ErrUsage, "the name of the image is empty")
@@ -100,7 +101,7 @@ func Open(path string, o Options) (*Image, error) {
 	return img, nil
 }
 
-// fourK is the one size of sectors, in bytes, that disks have beside 512.
+// fourK is the only sector size of disks other than 512, in bytes.
 const fourK = 4096
 
 // OpenIn opens base through an open folder.
@@ -115,7 +116,7 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 	img.device = int64(main.Sector)
 	sector := o.SectorSize
 	if sector == 0 && main.Sector == fourK {
-		sector = fourK // any other size, such as that of a CD, is not one that disks have
+		sector = fourK // disks have no other size; CDs do
 	}
 	c := &chain{img: img, above: []driver.File{main}, sector: sector, allow: o.Allow, search: o.Search}
 	c.gate = func(name string, level int) (driver.File, error) {
@@ -133,7 +134,7 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 	return img, img.noteRaw(main, o)
 }
 
-// noteRaw notes what is odd about an image that is read as a raw disk.
+// noteRaw adds issues of an image that is read as a raw disk.
 func (img *Image) noteRaw(main driver.File, o Options) error {
 	if img.Format != raw.Format.Name {
 		return nil
@@ -146,7 +147,7 @@ func (img *Image) noteRaw(main driver.File, o Options) error {
 	return img.noteMark()
 }
 
-// opened returns what adds a further file to those of the image.
+// opened returns a function that adds another open file to the image.
 func (img *Image) opened(level int) func(f *gate.File, err error) (driver.File, error) {
 	return func(f *gate.File, err error) (driver.File, error) {
 		if err != nil {
@@ -158,7 +159,7 @@ func (img *Image) opened(level int) func(f *gate.File, err error) (driver.File, 
 	}
 }
 
-// Files lists the files of the image, the named one first.
+// Files lists the files of the image, the main one first.
 func (img *Image) Files() []FileInfo {
 	var out []FileInfo
 	for _, m := range img.members {
@@ -200,7 +201,7 @@ func (img *Image) CheckDigests(ctx context.Context) error {
 	return nil
 }
 
-// CountIn gives Disk the sectors that its table counts.
+// CountIn sets the sector size of Disk, in bytes, to the unit of its partition table.
 func (img *Image) CountIn(sector int64) {
 	n := img.Disk.SectorSize()
 	if n == sector {
@@ -210,8 +211,7 @@ func (img *Image) CountIn(sector int64) {
 	img.counted, img.shown = sector, n
 }
 
-// StatedSectors returns the sector size by which the image itself shows its disk: that of its container or its device,
-// in bytes; 0 for a raw file, which states none.
+// StatedSectors returns the sector size of the container or the device in bytes, or 0 for a raw file.
 func (img *Image) StatedSectors() int64 {
 	switch {
 	case img.Format == raw.Format.Name:
@@ -222,8 +222,8 @@ func (img *Image) StatedSectors() int64 {
 	return img.Disk.SectorSize()
 }
 
-// HoldsSectors refuses a disk with sectors of n bytes in an image of a format that cannot state them. An image that
-// states them keeps them in a copy of its own format.
+// HoldsSectors returns an error if an image of a format cannot store a sector size of n bytes. A copy in the format of
+// the source can keep the size of the source.
 func (img *Image) HoldsSectors(format string, n int64) error {
 	f, _ := byName(format)
 	if f.HoldsSectors(n) || (format == img.Format && img.StatedSectors() == n) {
@@ -241,7 +241,7 @@ func (img *Image) HoldsSectors(format string, n int64) error {
 	}
 }
 
-// OpenDrive opens a disk of this machine by the name that Windows has for it. It is read as a raw disk only.
+// OpenDrive opens a disk of this machine by its Windows name, as a raw disk only.
 func OpenDrive(path string, o Options) (*Image, error) {
 	d, err := gate.OpenDrive(path)
 	if err != nil {
@@ -276,18 +276,18 @@ func notRaw(what string) error {
 	}
 }
 
-// Unpacked describes where an image was unpacked from.
+// Unpacked describes the source of a decompressed image.
 type Unpacked struct {
-	File   string `json:"file"`                     // that the user named, its base name
-	Kind   string `json:"kind"`                     // gzip, xz, zstd, bzip2, zip or tar: what its bytes are
-	Member string `json:"member,omitempty"`         // of an archive; empty: it is in none
-	Stored int64  `json:"stored_bytes"`             // of the file
-	Size   int64  `json:"unpacked_bytes,omitempty"` // of the image's own file; 0: not known
-	Partly bool   `json:"-"`                        // its end was not unpacked
+	File   string `json:"file"`                     // base name of the file that the user named
+	Kind   string `json:"kind"`                     // type of its content: gzip, xz, zstd, bzip2, zip or tar
+	Member string `json:"member,omitempty"`         // name in an archive, or empty
+	Stored int64  `json:"stored_bytes"`             // size of the file
+	Size   int64  `json:"unpacked_bytes,omitempty"` // size of the image's main file; 0 if unknown
+	Partly bool   `json:"-"`                        // the end was not decompressed
 }
 
-// OpenAlone opens an image in a file without a folder, which is the image's from then on. further opens the files that
-// it names; nil: it may name none, since a server would choose what else is read.
+// OpenAlone opens an image in a file without a folder. The image owns f. further opens other files of the image. If it
+// is nil, the image must consist of one file, since a server could otherwise choose the files to read.
 func OpenAlone(
 	f gate.Remote, path string, o Options, further func(name string) (driver.File, error),
 ) (*Image, error) {
@@ -333,19 +333,19 @@ func OpenAlone(
 	return img, nil
 }
 
-// FileSet is an open file with others of its folder, read-only: those of a package.
+// FileSet holds the open files of a package, read-only, in one folder.
 type FileSet struct {
 	gate.Opened
-	within   map[string]*gate.Folder // folders inside of the first file's, by their paths
+	within   map[string]*gate.Folder // folders below the folder of the first file, by path
 	siblings *siblingCache           // of the images among the files
 }
 
-// siblingCache holds what the images of a folder name, once that was asked for: each disk of a package asks, and the
-// folder may be large.
+// siblingCache caches the file names in the images of a folder. The disks of a package share it, since the folder may
+// be large.
 type siblingCache struct{ names map[string]driver.Names }
 
-// OpenFiles opens a file. The user's own path may lead through links. A meter counts what is read; nil: it is not
-// counted.
+// OpenFiles opens the first file of a set. The user's own path may contain links. meter counts the bytes read; it may
+// be nil.
 func OpenFiles(path string, meter *gate.Meter) (*FileSet, error) {
 	dir, base, err := gate.Follow(path, meter)
 	if err != nil {
@@ -354,7 +354,7 @@ func OpenFiles(path string, meter *gate.Meter) (*FileSet, error) {
 	return NewFileSet(dir, base)
 }
 
-// NewFileSet opens a file through an open folder, which is the set's from then on.
+// NewFileSet opens the first file of a set in an open folder. The set owns the folder.
 func NewFileSet(dir *gate.Folder, base string) (*FileSet, error) {
 	f, err := dir.OpenAny(base, ondisk.ErrReference)
 	if err != nil {
@@ -367,7 +367,7 @@ func NewFileSet(dir *gate.Folder, base string) (*FileSet, error) {
 	}, nil
 }
 
-// First returns the file that was named.
+// First returns the first file.
 func (s *FileSet) First() driver.File { return s.Handles[0] }
 
 // Has reports whether the folder has a file of this name.
@@ -376,7 +376,7 @@ func (s *FileSet) Has(name string) bool {
 	return underWay || s.Dir.Exists(name)
 }
 
-// Open opens a further file, by its path from the folder on. No link is followed.
+// Open opens another file by its path relative to the folder. No link is followed.
 func (s *FileSet) Open(name string) (driver.File, error) {
 	if err := gate.CheckPath(name); err != nil {
 		return nil, err
@@ -393,7 +393,7 @@ func (s *FileSet) Open(name string) (driver.File, error) {
 	return f, nil
 }
 
-// OpenImage opens an image among the files, through handles of its own.
+// OpenImage opens an image among the files, through new handles.
 func (s *FileSet) OpenImage(name string, o Options) (*Image, error) {
 	from, err := s.folderOf(name)
 	if err != nil {
@@ -420,8 +420,8 @@ func (s *FileSet) OpenImage(name string, o Options) (*Image, error) {
 	return img, nil
 }
 
-// OpenInside opens an image that lies in the first file, an archive, through handles of its own. It can name other
-// members, of which find gives the place.
+// OpenInside opens an image in the first file, an archive, through new handles. find returns the ranges of other
+// members for the image.
 func (s *FileSet) OpenInside(
 	name string, at disk.Range, find func(name string) (disk.Range, error), o Options,
 ) (*Image, error) {
@@ -433,7 +433,7 @@ func (s *FileSet) OpenInside(
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
-	if s.Dir.Alias == nil { // times of a file that is written change late on a network
+	if s.Dir.Alias == nil { // over a network, the times of a file being written change late
 		err = s.Handles[0].Unchanged()
 	}
 	if err == nil && f.ID() != s.Handles[0].ID() {
@@ -449,7 +449,7 @@ func (s *FileSet) OpenInside(
 	return img, nil
 }
 
-// Section returns a stretch of the first file as a file of its own: a member of an archive.
+// Section returns a range of the first file as a file: a member of an archive.
 func (s *FileSet) Section(name string, at disk.Range) driver.File {
 	return newSection(s.Handles[0], name, at)
 }
@@ -457,15 +457,15 @@ func (s *FileSet) Section(name string, at disk.Range) driver.File {
 // Close closes all files.
 func (s *FileSet) Close() error {
 	for _, d := range s.within {
-		_ = d.Close() // only names were looked up in it
+		_ = d.Close() // used for names only
 	}
 	return s.Opened.Close()
 }
 
-// maxWithin is how many folders inside of its own a package of an OVF can have files in.
+// maxWithin limits the number of subfolders in an OVF package.
 const maxWithin = 16
 
-// folderOf opens the folder that a file of the set lies in. No link is followed.
+// folderOf opens the folder of a file in the set. No link is followed.
 func (s *FileSet) folderOf(name string) (*gate.Folder, error) {
 	at, dir := path.Dir(name), s.Dir
 	if at == "." {
@@ -484,11 +484,11 @@ func (s *FileSet) folderOf(name string) (*gate.Folder, error) {
 	return dir, err
 }
 
-// section is a file that lies inside of another one, in one piece. Nothing is extracted.
+// section is a contiguous file inside another one. Nothing is extracted.
 type section struct {
 	disk.Disk
 	f    *gate.File
-	name string // with its folders in the archive
+	name string // path in the archive
 	off  int64
 }
 
@@ -502,8 +502,8 @@ func newSection(f *gate.File, name string, at disk.Range) *section {
 func (s *section) Name() string { return path.Base(s.name) }
 func (s *section) ID() string   { return fmt.Sprintf("%s:%d", s.f.ID(), s.off) }
 
-// inArchive opens an image that lies in an archive, whose members are the only files that it can name: by their plain
-// names, in its own folder.
+// inArchive opens an image in an archive. Other files of the image must be members in the same folder, with plain
+// names.
 func inArchive(dir *gate.Folder, main *section, find func(name string) (disk.Range, error), o Options) (*Image, error) {
 	f := main.f
 	img := &Image{
@@ -535,7 +535,7 @@ func inArchive(dir *gate.Folder, main *section, find func(name string) (disk.Ran
 	return img, nil
 }
 
-// beyond returns the error of reading the end of a file of which only the first bytes were unpacked, nil of others.
+// beyond returns the error for reads past the decompressed start of a file, or nil for a complete file.
 func beyond(f driver.File) error {
 	if h, ok := f.(interface{ Beyond() error }); ok {
 		return h.Beyond()
@@ -543,12 +543,13 @@ func beyond(f driver.File) error {
 	return nil
 }
 
-// markText begins the first sector of a device to which a copy is being written, or was when its run ended.
+// markText is the start of a device's first sector during a copy to the device, and after an interrupted copy.
 const markText = "trueup: unfinished copy\n" +
 	"A copy of a disk was being written to this device and did not come to its end.\n" +
 	"What stood here before is gone. Run the same trueup command again.\n"
 
-// Mark returns the first sector of a device with an unfinished copy. It has the signature of no table and no volume.
+// Mark returns the first sector of a device with an unfinished copy. It has no signature of a partition table or
+// volume.
 func Mark(sector int64) []byte {
 	b := make([]byte, sector)
 	copy(b, markText)
@@ -567,7 +568,7 @@ func (img *Image) Marked() (bool, error) {
 	return string(b) == markText, nil
 }
 
-// noteMark keeps a device with an unfinished copy from being taken for a disk.
+// noteMark adds an issue that refuses a device with an unfinished copy.
 func (img *Image) noteMark() error {
 	marked, err := img.Marked()
 	if !marked {

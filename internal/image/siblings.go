@@ -25,11 +25,11 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Children finds snapshots that name this disk as their parent: a new layout under them would corrupt them. It finds
-// views of the disk, too, whose guests have perhaps written to it.
+// Children finds snapshots with this disk as their parent, which a new layout would corrupt. It also finds views of the
+// disk, since their guests may have written to it.
 func (img *Image) Children() ([]ondisk.Issue, error) {
 	if img.members != nil {
-		return nil, nil // no snapshot has a parent inside of an archive
+		return nil, nil // a snapshot cannot have a parent inside an archive
 	}
 	siblings, err := img.siblingNames()
 	if err != nil {
@@ -52,16 +52,16 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	return slices.Concat(snapshots(children), viewsOf(views), missed.issues(), linked), err
 }
 
-// CodeUnseen is the code of the warning of files and folders in which overlays were not looked for.
+// CodeUnseen is the issue code of files and folders not searched for overlays.
 const CodeUnseen = "overlays-unseen"
 
-// unseen are the files and folders that a search for snapshots could not look at.
+// unseen counts the files and folders that a search for snapshots could not read.
 type unseen struct {
 	first error
 	n     int
 }
 
-// add adds the error of a file or a folder; nil: it was looked at.
+// add adds the error of a file or a folder; it ignores nil.
 func (u *unseen) add(err error) {
 	if err != nil {
 		u.first = cmp.Or(u.first, err)
@@ -69,7 +69,7 @@ func (u *unseen) add(err error) {
 	}
 }
 
-// issues returns a warning if there are any.
+// issues returns a warning if the count is not 0.
 func (u *unseen) issues() []ondisk.Issue {
 	if u.n == 0 {
 		return nil
@@ -86,7 +86,7 @@ func (u *unseen) issues() []ondisk.Issue {
 	}}
 }
 
-// siblingNames returns what the images of the folder name.
+// siblingNames returns the file names in the images of the folder.
 func (img *Image) siblingNames() (_ map[string]driver.Names, err error) {
 	switch s := img.siblings; {
 	case img.known != nil:
@@ -126,10 +126,10 @@ func viewsOf(views []string) (out []ondisk.Issue) {
 	return out
 }
 
-// flatExtent is what VMware calls the flat extents of a disk, one or several.
+// flatExtent matches VMware's names for flat extents.
 var flatExtent = regexp.MustCompile(`^(.*)-(flat|head|f[0-9]{3,4})\.vmdk$`)
 
-// Owner finds the descriptor of a flat extent that was opened by itself: the copy would have no descriptor.
+// Owner finds the descriptor of a flat extent that was opened by itself. A copy would have no descriptor.
 func (img *Image) Owner() ([]ondisk.Issue, error) {
 	m := flatExtent.FindStringSubmatch(img.Base)
 	if img.Format != raw.Format.Name || m == nil || !img.Dir.Exists(m[1]+".vmdk") {
@@ -144,8 +144,8 @@ func (img *Image) Owner() ([]ondisk.Issue, error) {
 	}}, nil
 }
 
-// owns reports whether a stored name leads to one of the image's own files; those of its parents are others'. Other
-// systems find a file by its name in another case, which counts unless a file has just that name.
+// owns reports whether a stored name leads to a file of the image itself, without its parents. Other systems ignore
+// case in file names, so another case counts too unless a file has exactly the stored name.
 func (img *Image) owns(stored string) bool {
 	name := lastName(stored)
 	own := func(is func(f *gate.File) bool) bool {
@@ -156,7 +156,7 @@ func (img *Image) owns(stored string) bool {
 		leadsTo(img.Dir, stored, func(st sys.Info) bool { return own(func(f *gate.File) bool { return f.Is(st) }) })
 }
 
-// leadsTo reports whether a stored name leads to a file through links: as a path, or by its last component.
+// leadsTo reports whether a stored name leads to a file through links, as a path or by its last component.
 func leadsTo(d *gate.Folder, stored string, is func(st sys.Info) bool) bool {
 	return slices.ContainsFunc([]string{stored, lastName(stored)}, func(at string) bool {
 		st, err := d.At.Stat(at)
@@ -164,19 +164,19 @@ func leadsTo(d *gate.Folder, stored string, is func(st sys.Info) bool) bool {
 	})
 }
 
-// lastName returns the last component of a path of any system.
+// lastName returns the last component of a path, of any operating system.
 func lastName(p string) string { return path.Base(strings.ReplaceAll(p, `\`, "/")) }
 
-// Moving ends the name that a descriptor has during a move in place: no hypervisor finds the disk.
+// Moving is the suffix of a descriptor during a move in place, so that no hypervisor finds the disk.
 const Moving = ".moving"
 
-// byExtension reports whether files of a format can name others, and whether the name of a file is one of such.
+// byExtension reports whether files of a format can name other files, and the extension belongs to it.
 func byExtension(f driver.Format, name string) bool {
 	name = strings.TrimSuffix(name, Moving)
 	return f.Names != nil && slices.Contains(f.Extensions, strings.ToLower(path.Ext(name)))
 }
 
-// namers returns the formats whose files can name others: formats of images, QED, and OVF.
+// namers returns the formats whose files can name other files: image formats, QED, and OVF.
 func namers() []driver.Format {
 	return append(slices.Clone(Formats), qed, driver.Format{
 		Name: packageOVF, Detect: func(head, _ []byte) bool { return ovf.Looks(head) }, Names: ovfNames,
@@ -184,12 +184,12 @@ func namers() []driver.Format {
 	})
 }
 
-// namedAsImage reports whether the name of a file is one of a format that can name others.
+// namedAsImage reports whether a file has an extension of such a format.
 func namedAsImage(name string) bool {
 	return slices.ContainsFunc(namers(), func(f driver.Format) bool { return byExtension(f, name) })
 }
 
-// naming reports whether a file can name others: by its extension, or by its content where the format has any
+// naming reports whether a file can name other files, by its extension, or by its content for formats with any
 // extension.
 func naming(d *gate.Folder, name string) bool {
 	if namedAsImage(name) {
@@ -197,23 +197,22 @@ func naming(d *gate.Folder, name string) bool {
 	}
 	f, err := d.OpenAny(name, ondisk.ErrReference)
 	if err != nil {
-		return !passed(err) // it could, and opening it again says why not
+		return !passed(err) // possible, and the next open returns the error
 	}
 	defer f.Close()
 	head := make([]byte, min(f.Size(), textBlock))
 	if ondisk.ReadFull(f, head, 0) != nil {
-		return true // it could, and reading its names fails and says why
+		return true // possible, and the next read returns the error
 	}
 	return slices.ContainsFunc(namers(), func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })
 }
 
-// passed reports whether an error says that a name leads to no file that a program follows from here: a link, a folder,
-// or a file that is gone meanwhile.
+// passed reports whether an error marks a file to skip: a link, a folder, or a file that has disappeared.
 func passed(err error) bool {
 	return errors.Is(err, ondisk.ErrReference) || errors.Is(err, ondisk.ErrChanged) || errors.Is(err, fs.ErrNotExist)
 }
 
-// readSiblings reads what the images of the folder name, each file once however many names it has.
+// readSiblings reads the file names in the images of the folder. It reads a file with several names once.
 func readSiblings(d *gate.Folder, except string) (map[string]driver.Names, error) {
 	list, err := d.Names(func(name string) bool { return name != except && naming(d, name) })
 	if err != nil {
@@ -224,7 +223,7 @@ func readSiblings(d *gate.Folder, except string) (map[string]driver.Names, error
 		f, err := d.OpenAny(name, ondisk.ErrReference)
 		switch {
 		case sys.Denied(err):
-			out[name] = driver.Names{Broken: namedAsImage(name), Unseen: err} // another user's
+			out[name] = driver.Names{Broken: namedAsImage(name), Unseen: err} // another user's file
 			continue
 		case passed(err):
 			continue
@@ -262,9 +261,8 @@ func readNames(f driver.File) (driver.Names, error) {
 	return all, nil
 }
 
-// ExtentOf returns the first other image or package of the folder that a file belongs to, empty if absent. A file with
-// a complete format of its own is the data of no image, whatever a descriptor calls it, and can be a disk of a package.
-// The file mine does not count.
+// ExtentOf returns the first image or package in the folder with base as its extent or package file, or an empty
+// string. A file with a complete format is never an extent, but can be a disk of a package. The file mine is ignored.
 func ExtentOf(d *gate.Folder, base, mine string) (string, error) {
 	gives := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Members) }
 	f, err := d.OpenAny(base, ondisk.ErrReference)
@@ -288,11 +286,10 @@ func ExtentOf(d *gate.Folder, base, mine string) (string, error) {
 	return needer(d, siblings, base, gives)
 }
 
-// used lists the files that an image or a package cannot do without.
+// used lists the files that an image or a package needs.
 func used(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) }
 
-// UserOf returns the first image or package of the folder that names a file as its extent, parent or member, empty when
-// none does.
+// UserOf returns the first image or package in the folder with a file as extent, parent or member, or an empty string.
 func UserOf(d *gate.Folder, base string) (string, error) {
 	siblings, err := readSiblings(d, base)
 	if err != nil {
@@ -301,8 +298,8 @@ func UserOf(d *gate.Folder, base string) (string, error) {
 	return needer(d, siblings, base, used)
 }
 
-// OtherUser returns the first image or package of the folder that names one of some files, beside those that mine
-// reports; empty when none does. It refuses where a file with the name of an image cannot be read.
+// OtherUser returns the first image or package in the folder that refers to one of files, or an empty string. It skips
+// images for which mine returns true. It returns an error if a file with the name of an image is unreadable.
 func OtherUser(d *gate.Folder, files []string, mine func(name string) bool) (string, error) {
 	siblings, err := readSiblings(d, "")
 	if err != nil {
@@ -318,7 +315,7 @@ func OtherUser(d *gate.Folder, files []string, mine func(name string) bool) (str
 	return "", hidden(siblings)
 }
 
-// hidden refuses where a file with the name of an image cannot be read: what it names is not known.
+// hidden returns an error if a file with the name of an image is unreadable, since its references are unknown.
 func hidden(siblings map[string]driver.Names) error {
 	for _, name := range slices.Sorted(maps.Keys(siblings)) {
 		if n := siblings[name]; n.Broken && n.Unseen != nil {
@@ -331,8 +328,8 @@ func hidden(siblings map[string]driver.Names) error {
 	return nil
 }
 
-// needer returns the first of some files that gives another one of its names, or else the first OVF that cannot be read
-// and has the name of that one in its text.
+// needer returns the first sibling with base among its names, or else the first unreadable OVF with base in its text.
+// gives selects the names.
 func needer(
 	d *gate.Folder, siblings map[string]driver.Names, base string, gives func(driver.Names) []string,
 ) (string, error) {
@@ -350,7 +347,7 @@ func needer(
 	return "", nil
 }
 
-// userAmong returns the first of some files that gives another one of its names.
+// userAmong returns the first sibling with base among its names. gives selects the names.
 func userAmong(
 	d *gate.Folder, siblings map[string]driver.Names, base string, gives func(driver.Names) []string,
 ) string {
@@ -365,10 +362,10 @@ func userAmong(
 	return ""
 }
 
-// IsNamed reports whether any image or package of the folder uses a file.
+// IsNamed reports whether any image or package in the folder uses a file.
 func IsNamed(d *gate.Folder, name string) (bool, error) {
 	siblings, err := readSiblings(d, name)
-	// Other programs follow paths, and some of them names in another case.
+	// Other programs follow paths, and some ignore case.
 	uses := func(file string) bool { return calls(file, name) }
 	for _, n := range siblings {
 		if n.Broken || slices.ContainsFunc(used(n), uses) {
@@ -387,7 +384,7 @@ func (img *Image) OtherUser() (string, error) {
 	return OtherUser(img.Dir, files, func(name string) bool { return name == img.Base })
 }
 
-// FileNames are names of files. They are bytes, and JSON would change those that are not UTF-8: there they are base64.
+// FileNames are file names as bytes. JSON holds them in base64, since it would change invalid UTF-8.
 type FileNames []string
 
 // MarshalJSON keeps every byte.
@@ -399,7 +396,7 @@ func (n FileNames) MarshalJSON() ([]byte, error) {
 	return json.Marshal(raw)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON decodes the output of MarshalJSON.
 func (n *FileNames) UnmarshalJSON(b []byte) error {
 	var raw [][]byte
 	if err := json.Unmarshal(b, &raw); err != nil {
@@ -412,14 +409,14 @@ func (n *FileNames) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Beside lists what a folder holds beside an image. The image looks at each: not all of them need to concern it.
+// Beside lists files beside an image. The image checks each of them, since not all need to concern it.
 type Beside struct {
-	Locks    FileNames `json:"locks,omitempty"` // files by which a program marks the image as in use
+	Locks    FileNames `json:"locks,omitempty"` // lock files
 	Children []Child   `json:"children,omitempty"`
 }
 
-// Child is an image that may be a snapshot of another, or a view: its name, the last components of those that it gives
-// its parent, or the ContentID of that, and the files that it is a view of.
+// Child is a possible snapshot or view of an image. It holds its name, the last components of its parents' names or the
+// ContentID of its parent, and the files of which it is a view.
 type Child struct {
 	Name    []byte    `json:"name"`
 	Parents FileNames `json:"parents"`
@@ -427,7 +424,7 @@ type Child struct {
 	Lineage string    `json:"lineage,omitempty"`
 }
 
-// parents returns the children as names of siblings.
+// parents returns the children in the form of siblingNames.
 func (b *Beside) parents() map[string]driver.Names {
 	out := map[string]driver.Names{}
 	for _, c := range b.Children {
@@ -436,19 +433,19 @@ func (b *Beside) parents() map[string]driver.Names {
 	return out
 }
 
-// Folder collects what a folder holds that concerns its images, for a caller that lists it once and opens many of them.
-// The zero value is an empty one.
+// Folder collects the locks in a folder, for a caller that lists it once and opens many of its images. The zero value
+// is empty.
 type Folder struct {
-	general []string        // locks that concern every image, sorted
-	locks   map[string]bool // of one disk each: its name and ".lck"
-	memory  []string        // files with the memory of a machine; sorted by Done
+	general []string        // locks for every image, sorted
+	locks   map[string]bool // locks of single disks, with ".lck"
+	memory  []string        // memory files of machines, sorted by Done
 }
 
-// maxLocks is how many locks are kept that concern one image, or every image: one says as much as thousands. Those that
-// come first by name are kept, since the order of a folder is chance.
+// maxLocks limits the locks kept for each image and for all images: one is as good as thousands. The first by name are
+// kept, since the order of a folder is random.
 const maxLocks = 8
 
-// Add notes a name of the folder.
+// Add adds a name of the folder.
 func (f *Folder) Add(name string) {
 	ext := path.Ext(name)
 	switch {
@@ -468,11 +465,11 @@ func (f *Folder) Add(name string) {
 	}
 }
 
-// Done ends the list: all names were added.
+// Done must be called after all names were added.
 func (f *Folder) Done() { slices.Sort(f.memory) }
 
-// Locks lists the names that may show that an image is in use, sorted. files are its own and those of its parents.
-// After Done it is safe for concurrent use.
+// Locks lists, sorted, the possible locks of an image. files are its own files and its parents'. After Done it is safe
+// for concurrent use.
 func (f *Folder) Locks(files []string) FileNames {
 	out := slices.Clone(f.general)
 	for _, name := range files {
@@ -486,7 +483,7 @@ func (f *Folder) Locks(files []string) FileNames {
 	return slices.Compact(out)
 }
 
-// startingWith finds the first memory files whose name begins so.
+// startingWith returns the first memory files with a prefix.
 func (f *Folder) startingWith(prefix string) []string {
 	from, _ := slices.BinarySearch(f.memory, prefix)
 	to := min(from+maxLocks, len(f.memory))
@@ -499,8 +496,8 @@ func (f *Folder) startingWith(prefix string) []string {
 	return f.memory[from : from+n]
 }
 
-// looksLikeOVF reports whether a file has the name of an OVF or begins like one; not, with an error. Where it has the
-// name, a comment of any length may stand in front of the envelope, and the text may be in UTF-16.
+// looksLikeOVF reports whether a file has the extension of an OVF or begins like one; it returns false with an error.
+// With the extension, the envelope may follow a comment of any length, and the text may be UTF-16.
 func looksLikeOVF(name string, f driver.File) (bool, error) {
 	if strings.EqualFold(path.Ext(name), ".ovf") {
 		return true, nil
@@ -510,7 +507,7 @@ func looksLikeOVF(name string, f driver.File) (bool, error) {
 	return err == nil && ovf.Looks(head), err
 }
 
-// ovfNames lists the files of an OVF's own folder that belong to its package; none for a file that is no OVF.
+// ovfNames lists the package files in an OVF's own folder, and none for a file that is no OVF.
 func ovfNames(f driver.File) (driver.Names, error) {
 	if looks, err := looksLikeOVF(f.Name(), f); !looks {
 		return driver.Names{}, err
@@ -524,7 +521,7 @@ func ovfNames(f driver.File) (driver.Names, error) {
 	}
 	e, err := ovf.Parse(text)
 	if err != nil {
-		return driver.Names{Broken: true}, nil //nolint:nilerr // what it names is not known
+		return driver.Names{Broken: true}, nil //nolint:nilerr // its names are unknown
 	}
 	var n driver.Names
 	for _, r := range e.Files {
@@ -538,16 +535,16 @@ func ovfNames(f driver.File) (driver.Names, error) {
 	return n, nil
 }
 
-// calls reports whether a name that stands in an image or an OVF is that of a file, or of the file that it is a chunk
-// of. Other systems find a file by its name in another case.
+// calls reports whether a stored name matches the file base, or the file of which base is a chunk. It ignores case, as
+// other systems do.
 func calls(name, base string) bool {
 	name = lastName(name)
 	whole, ok := ovf.Whole(base)
 	return strings.EqualFold(name, base) || ok && strings.EqualFold(name, whole)
 }
 
-// mentions reports whether a file is an OVF in whose text the name of another stands, in UTF-8 or UTF-16 and any
-// case. It is for an OVF that cannot be parsed: other programs may read it.
+// mentions reports whether an OVF contains a file name in its text, in UTF-8 or UTF-16 and any case. It serves for an
+// OVF with a parse error, which other programs may accept.
 func mentions(d *gate.Folder, name, base string) (found bool, err error) {
 	f, err := d.OpenAny(name, ondisk.ErrReference)
 	if err != nil {
@@ -567,7 +564,7 @@ func mentions(d *gate.Folder, name, base string) (found bool, err error) {
 	return hasName(text, base), nil
 }
 
-// hasName reports whether a name stands in a text, as XML has it or as URIs do.
+// hasName reports whether a text contains a name, escaped for XML or for URIs.
 func hasName(text []byte, name string) bool {
 	names := []string{name, url.PathEscape(name)}
 	if whole, ok := ovf.Whole(name); ok {
@@ -590,7 +587,7 @@ func hasName(text []byte, name string) bool {
 	return false
 }
 
-// lower makes the capital letters of ASCII small, in a text of any encoding.
+// lower converts ASCII letters to lower case, in a text of any encoding.
 func lower(text []byte) []byte {
 	out := bytes.Clone(text)
 	for i, c := range out {
