@@ -310,7 +310,7 @@ func (img *Image) childrenBesideLink() ([]ondisk.Issue, error) {
 	return append(SnapshotsAt(w.found), w.issues()...), nil
 }
 
-// below is a search of folders.
+// below is a search in subfolders.
 type below struct {
 	img   *Image
 	seen  map[sys.ID]bool // folders

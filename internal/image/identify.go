@@ -33,7 +33,7 @@ const (
 	Unsupported Kind = "unsupported" // a recognised format without a reader
 	Medium      Kind = "medium"      // an ISO, where alignment does not matter
 	Packed      Kind = "packed"      // a compressed file, which could hold an image
-	Companion   Kind = "companion"   // a file beside a disk with the extension of an image, see CompanionOf
+	Companion   Kind = "companion"   // beside a disk: named like an image, without disk data, see CompanionOf
 )
 
 // Identity describes a file by its first bytes and the file names in it. Nothing else is validated.
