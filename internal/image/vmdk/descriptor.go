@@ -23,7 +23,7 @@ const (
 	maxLines   = 2 * maxExtents // in memory, a line is larger than its two bytes in the file
 )
 
-const what = "vmdk descriptor"
+const descriptorName = "vmdk descriptor"
 
 // line is one line of a descriptor. Unknown lines go into a copy unchanged.
 type line struct {
@@ -57,10 +57,10 @@ type descriptor struct {
 // parseDescriptor parses a descriptor file or an embedded descriptor, which is padded with zero bytes.
 func parseDescriptor(text []byte) (*descriptor, error) {
 	if len(text) > maxText {
-		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes", what, len(text), ondisk.ErrLimit, maxText)
+		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes", descriptorName, len(text), ondisk.ErrLimit, maxText)
 	}
 	if bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff")) {
-		return nil, ondisk.Field(what, "byte order mark", 0, text[:2], "UTF-8 text, not UTF-16")
+		return nil, ondisk.Field(descriptorName, "byte order mark", 0, text[:2], "UTF-8 text, not UTF-16")
 	}
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
 	text, err := cutPadding(text)
@@ -93,7 +93,7 @@ func cutPadding(text []byte) ([]byte, error) {
 	}
 	rest := bytes.TrimRight(text[end+1:], "\x00")
 	if len(rest) > maxStale || !bytes.HasSuffix(text[:end], rest) {
-		return nil, ondisk.Field(what, "text", int64(end), "\x00", "no zero byte before the end")
+		return nil, ondisk.Field(descriptorName, "text", int64(end), "\x00", "no zero byte before the end")
 	}
 	return text[:end], nil
 }
@@ -128,7 +128,7 @@ func (d *descriptor) add(no int, s string) error {
 }
 
 func textErr(no int, kind error, format string, args ...any) error {
-	return &ondisk.TextError{What: what, Line: no, Msg: fmt.Sprintf(format, args...), Kind: kind}
+	return &ondisk.TextError{What: descriptorName, Line: no, Msg: fmt.Sprintf(format, args...), Kind: kind}
 }
 
 func unquote(no int, v string) (string, error) {
@@ -349,10 +349,10 @@ func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 		return nil, nil //nolint:nilnil // no parent
 	case parent == noParent:
 		return nil, &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
-			"%s line %d names the parent %.256q, but parentCID says that it is absent", what, hintLine, hint)}
+			"%s line %d names the parent %.256q, but parentCID says that it is absent", descriptorName, hintLine, hint)}
 	case hintLine == 0:
 		return nil, &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
-			"%s line %d: parentCID %08x of a snapshot child, but no parentFileNameHint names the parent", what,
+			"%s line %d: parentCID %08x of a snapshot child, but no parentFileNameHint names the parent", descriptorName,
 			parentLine, parent)}
 	}
 	return &driver.ParentRef{Names: ondisk.StoredNames(d.charset, hint), Format: name, ID: contentID(parent)}, nil

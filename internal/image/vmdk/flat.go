@@ -180,7 +180,7 @@ func (d *descriptor) allMissing(s *driver.Source, err error) error {
 func openOther(s *driver.Source, i int, e *extent) (driver.File, error) {
 	f, err := e.open(s)
 	if err != nil {
-		return nil, fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)
+		return nil, fmt.Errorf("%s line %d: extent %d: %w", descriptorName, e.line, i, err)
 	}
 	if f.ID() == s.File.ID() {
 		return nil, sameFile(i, e)

@@ -185,7 +185,7 @@ func (h *sparseHeader) checkText(d *descriptor) error {
 			want)
 	}
 	if len(d.extents) != 1 || d.extents[0].kind != "SPARSE" {
-		return ondisk.Field(what, "extents", 0, len(d.extents), "one SPARSE extent")
+		return ondisk.Field(descriptorName, "extents", 0, len(d.extents), "one SPARSE extent")
 	}
 	if got := d.extents[0].size; got != ondisk.I64(h.Capacity)*units.SectorSize {
 		return textErr(d.extents[0].line, ondisk.ErrFormat,

@@ -91,7 +91,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 		return nil, lone("seSparse extent")
 	}
 	if s.File.Size() > maxText {
-		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes", what, s.File.Size(), ondisk.ErrLimit, maxText)
+		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes", descriptorName, s.File.Size(), ondisk.ErrLimit, maxText)
 	}
 	text, err := ondisk.Bytes(s.File, 0, s.File.Size())
 	if err != nil {
@@ -154,7 +154,7 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 	kind, no := d.get("createtype")
 	switch {
 	case no == 0:
-		return nil, ondisk.Field(what, "createType", 0, "", "a line createType=…")
+		return nil, ondisk.Field(descriptorName, "createType", 0, "", "a line createType=…")
 	case kind == monolithicSparse, kind == streamOptimized:
 		return openMisplacedSparse(s, d, kind)
 	case kind == otherType:
@@ -166,7 +166,7 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 		return nil, textErr(no, ondisk.ErrFormat, "createType %.64q, want %s, %s or another that VMware writes", kind,
 			monolithicFlat, vmfs)
 	case len(d.extents) == 0:
-		return nil, ondisk.Field(what, "extents", 0, 0, "at least one")
+		return nil, ondisk.Field(descriptorName, "extents", 0, 0, "at least one")
 	}
 	img, err := openExtents(s, d, kind)
 	if err == nil && kind != img.Subformat {
@@ -215,7 +215,7 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 	if _, no := d.get("parentcid"); no == 0 {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "no-parent-cid", Effect: ondisk.Warn,
-			Text: what + " has no parentCID line: the disk is taken for a complete one, since nothing names a " +
+			Text: descriptorName + " has no parentCID line: the disk is taken for a complete one, since nothing names a " +
 				"parent; qemu-img does not open it",
 			Remedy: "make sure that it is no snapshot, and add the line parentCID=ffffffff; a copy has it",
 		})
