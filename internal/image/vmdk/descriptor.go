@@ -261,8 +261,8 @@ var biosKeys = []struct{ name, key string }{
 // values returns cylinders, heads and sectors in the order of the keys.
 func values(g driver.Geometry) [3]int64 { return [3]int64{g.Cylinders, g.Heads, g.Sectors} }
 
-// pinned returns the BIOS geometry of the descriptor. ok is false without one; VirtualBox then writes zeros.
-func (d *descriptor) pinned() (g driver.Geometry, ok bool) {
+// biosGeometry returns the BIOS geometry of the descriptor. ok is false without one; VirtualBox then writes zeros.
+func (d *descriptor) biosGeometry() (g driver.Geometry, ok bool) {
 	g = driver.Geometry{
 		Cylinders: d.ddbInt(biosKeys[0].key), Heads: d.ddbInt(biosKeys[1].key), Sectors: d.ddbInt(biosKeys[2].key),
 	}
@@ -272,7 +272,7 @@ func (d *descriptor) pinned() (g driver.Geometry, ok bool) {
 // reported returns the geometry that a BIOS reports for a disk of size bytes. It is the BIOS geometry of the
 // descriptor, the translated geometry of an IDE disk, or the disk geometry, which SCSI controllers use unchanged.
 func (d *descriptor) reported(size int64) driver.Geometry {
-	if g, ok := d.pinned(); ok {
+	if g, ok := d.biosGeometry(); ok {
 		return g.Over(size).Clipped()
 	}
 	_, h, s := d.geometry()
@@ -295,7 +295,7 @@ func reports(size int64, o driver.Options) driver.Geometry {
 // forBIOS returns the descriptor with the BIOS geometry for a copy of size bytes. It keeps the geometry of the source
 // for the new size, or uses bios if the machine would report another one.
 func (d *descriptor) forBIOS(size int64, bios driver.Geometry) *descriptor {
-	pin, has := d.pinned()
+	pin, has := d.biosGeometry()
 	switch {
 	case bios != (driver.Geometry{}) && !d.reported(size).Alike(bios):
 		pin = bios
@@ -505,7 +505,7 @@ func scanNames(text string) driver.Names {
 			n.Extents, n.Claims = append(n.Extents, name), append(n.Claims, e.claim())
 		}
 	}
-	n.Views = viewed(extents)
+	n.Views = viewFiles(extents)
 	return decodedNames(n, charset)
 }
 

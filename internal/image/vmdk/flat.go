@@ -35,7 +35,7 @@ func openFlat(s *driver.Source, d *descriptor, kind string) (*driver.Image, erro
 	}
 	img.Parts = m.files
 	img.Issues = append(img.Issues, d.viewIssue()...)
-	img.Flat = !img.MapsDevice && len(viewed(d.extents)) == 0 &&
+	img.Flat = !img.MapsDevice && len(viewFiles(d.extents)) == 0 &&
 		!slices.ContainsFunc(d.extents, func(e *extent) bool { return e.access != "RW" })
 	if img.Flat {
 		img.Around = d.around
@@ -227,8 +227,8 @@ func (m *extentMap) checkOverlap() error {
 	return nil
 }
 
-// opened is an opened extent of any kind.
-type opened interface {
+// openedExtent is an opened extent of any kind.
+type openedExtent interface {
 	size() int64 // on the disk, bytes
 	run(off int64) (disk.Run, error)
 	check(f *faults) error
@@ -252,7 +252,7 @@ type extentMap struct {
 type piece struct {
 	disk.Range
 	name string
-	x    opened
+	x    openedExtent
 }
 
 func newExtentMap(s *driver.Source) *extentMap {
@@ -263,7 +263,7 @@ func newExtentMap(s *driver.Source) *extentMap {
 }
 
 // add appends an extent.
-func (m *extentMap) add(e *extent, x opened) {
+func (m *extentMap) add(e *extent, x openedExtent) {
 	m.pieces = append(m.pieces, piece{disk.Range{Off: m.size, Len: e.size}, e.name, x})
 	m.size += e.size
 }
@@ -329,7 +329,7 @@ func (m *extentMap) addSparse(s *driver.Source, i int, e *extent, kind string) e
 }
 
 // extent opens an extent whose kind is valid for the disk.
-func (m *extentMap) extent(s *driver.Source, i int, e *extent, kind string) (opened, error) {
+func (m *extentMap) extent(s *driver.Source, i int, e *extent, kind string) (openedExtent, error) {
 	if e.kind == "ZERO" {
 		return flatPiece{extent: e}, nil
 	}
@@ -375,7 +375,7 @@ func (m *extentMap) open(s *driver.Source, i int, e *extent) (driver.File, error
 }
 
 // openGrains opens an extent with grains.
-func openGrains(f driver.File, tabs *ondisk.Pages, kind string) (opened, error) {
+func openGrains(f driver.File, tabs *ondisk.Pages, kind string) (openedExtent, error) {
 	switch kind {
 	case vmfsSparse:
 		return openCOWD(f, tabs)

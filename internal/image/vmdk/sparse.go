@@ -178,7 +178,7 @@ func (h *sparseHeader) checkText(d *descriptor) error {
 		if kind == "" && len(d.extents) == 0 {
 			return lone("sparse extent of a split disk (its descriptor is empty)")
 		}
-		if kind == otherType {
+		if kind == vsanSparse {
 			return unsupported(kind)
 		}
 		return textErr(no, ondisk.ErrFormat, "createType %.64q, want %s in the descriptor of this sparse file", kind,

@@ -115,8 +115,8 @@ func lone(extent string) error {
 	return fmt.Errorf("VMDK %s: %w; open the descriptor file that names this extent", extent, driver.ErrLone)
 }
 
-// otherType is the only unsupported createType of ESXi. Its extents are vSAN objects.
-const otherType = "vsanSparse"
+// vsanSparse is the only unsupported createType of ESXi. Its extents are vSAN objects.
+const vsanSparse = "vsanSparse"
 
 // custom is the createType of a disk with extents of several kinds.
 const custom = "custom"
@@ -157,7 +157,7 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 		return nil, ondisk.Field(descriptorName, "createType", 0, "", "a line createType=…")
 	case kind == monolithicSparse, kind == streamOptimized:
 		return openMisplacedSparse(s, d, kind)
-	case kind == otherType:
+	case kind == vsanSparse:
 		if _, err := d.parentRef(); err != nil {
 			return nil, err
 		}

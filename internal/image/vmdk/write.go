@@ -311,8 +311,8 @@ func (t *splitTarget) Finish() error {
 // A view is a flat disk that maps ranges inside the files of another disk. Sectors that differ from the other disk lie
 // in an additional file, the head.
 
-// viewed returns the files that the extents do not use in sequence from byte 0 on.
-func viewed(extents []*extent) (names []string) {
+// viewFiles returns the files that the extents do not use in sequence from byte 0 on.
+func viewFiles(extents []*extent) (names []string) {
 	next, seen := map[string]int64{}, map[string]bool{}
 	for _, e := range extents {
 		if !e.flat() {
@@ -332,7 +332,7 @@ const CodeView = "view"
 
 // viewIssue warns of a view: its offsets differ from the offsets in the storage below.
 func (d *descriptor) viewIssue() []ondisk.Issue {
-	names := viewed(d.extents)
+	names := viewFiles(d.extents)
 	if len(names) == 0 {
 		return nil
 	}

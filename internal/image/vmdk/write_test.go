@@ -82,7 +82,7 @@ func TestViewed(t *testing.T) {
 			d, err := parseDescriptor([]byte("# Disk DescriptorFile\ncreateType=\"twoGbMaxExtentFlat\"\n" + tc.extents +
 				"\n"))
 			require.NoError(t, err)
-			require.Equal(t, tc.want, viewed(d.extents))
+			require.Equal(t, tc.want, viewFiles(d.extents))
 			require.Equal(t, tc.want, scanNames(tc.extents).Views)
 			require.Len(t, d.viewIssue(), min(len(tc.want), 1))
 		})
