@@ -154,8 +154,8 @@ func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 	}
 	switch {
 	case !last.sound() && head.sound() && head.DiskType != typeFixed:
-		return head, one("the vhd footer at the end is missing or damaged (%v); its copy at 0x0 is used, and the "+
-			"file may have lost its end", last.err), nil
+		return head, footersIssue("the vhd footer at the end is missing or damaged (%v); its copy at 0x0 is used, and "+
+			"the file may have lost its end", last.err), nil
 	case !last.sound() && !last.hasCookie() && head.hasCookie() && !head.sound():
 		return nil, nil, head.err
 	case !last.sound():
@@ -163,13 +163,13 @@ func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 	case last.DiskType == typeFixed:
 		return last, guestCookie(last, head), nil
 	case !head.sound():
-		return last, one("the copy of the vhd footer at 0x0 is missing or damaged (%v); the footer at %#x is used",
-			head.err, last.off), nil
+		return last, footersIssue("the copy of the vhd footer at 0x0 is missing or damaged (%v); the footer at %#x is "+
+			"used", head.err, last.off), nil
 	}
-	return last, differ(last, head), nil
+	return last, compareCopies(last, head), nil
 }
 
-func one(format string, args ...any) []ondisk.Issue {
+func footersIssue(format string, args ...any) []ondisk.Issue {
 	return []ondisk.Issue{{
 		Code: "vhd-footers", Effect: ondisk.Refuse, Err: ondisk.ErrFormat, Text: fmt.Sprintf(format, args...),
 		Remedy: "take the disk from a backup, or let Hyper-V repair and compact it (Optimize-VHD), and compare " +
@@ -191,12 +191,12 @@ func guestCookie(last, head *footer) []ondisk.Issue {
 	}}
 }
 
-// differ returns an issue if footer and copy differ. The last byte is not compared, since a short footer lacks it.
-func differ(last, head *footer) []ondisk.Issue {
+// compareCopies returns an issue if footer and copy differ. It ignores the last byte, which a short footer lacks.
+func compareCopies(last, head *footer) []ondisk.Issue {
 	for i := range shortFooter {
 		if last.bytes[i] != head.bytes[i] {
-			return one("the vhd footer at %#x and its copy at 0x0 disagree, first in byte %d: %#02x and %#02x; the "+
-				"one at the end is used",
+			return footersIssue("the vhd footer at %#x and its copy at 0x0 disagree, first in byte %d: %#02x and "+
+				"%#02x; the one at the end is used",
 				last.off, i, last.bytes[i], head.bytes[i])
 		}
 	}
