@@ -16,8 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// userSays is the source of a format in errors: the command line.
-const userSays = "--format"
+// formatFlag is the source of a format in errors: the command line.
+const formatFlag = "--format"
 
 // maxChain limits the length of a chain of parents.
 const maxChain = 16
@@ -51,11 +51,11 @@ func (c *chain) open(main driver.File, want string) (string, *driver.Image, erro
 		parent, err = c.parent(ref)
 		return parent, err
 	}
-	says := userSays
+	requiredBy := formatFlag
 	if level > 0 {
-		says = "its child"
+		requiredBy = "its child"
 	}
-	f, err := detect(main, want, says)
+	f, err := detect(main, want, requiredBy)
 	if err != nil {
 		return "", nil, err
 	}

@@ -57,11 +57,11 @@ const maxNamed = 4096
 
 // plainNames returns the distinct names that are valid in the folder.
 func plainNames(names []string) FileNames {
-	return once(names, func(n string) bool { return gate.CheckStored(n) == nil })
+	return unique(names, func(n string) bool { return gate.CheckStored(n) == nil })
 }
 
-// once returns the distinct names for which keep returns true, at most maxNamed.
-func once(names []string, keep func(string) bool) (out FileNames) {
+// unique returns the distinct names for which keep returns true, at most maxNamed.
+func unique(names []string, keep func(string) bool) (out FileNames) {
 	seen := map[string]bool{}
 	for _, n := range names {
 		if !seen[n] && keep(n) && len(out) < maxNamed {
@@ -102,7 +102,7 @@ func parentNames(names []string) FileNames {
 	for _, n := range names {
 		last = append(last, lastName(n))
 	}
-	return once(last, func(n string) bool { return len(n) <= maxNameLength })
+	return unique(last, func(n string) bool { return len(n) <= maxNameLength })
 }
 
 // maxNameLength is the maximum length of a file name in bytes. Spec: NAME_MAX.
@@ -301,20 +301,20 @@ func has(b []byte, off int, magic string) bool {
 }
 
 // detect returns the only format that matches the content. Two matches are an error: a guest can write the header of
-// another format into its own disk, so that any choice would be a guess. says is the source of want: the command line
-// or a child.
-func detect(f driver.File, want, says string) (driver.Format, error) {
+// another format into its own disk, so that any choice would be a guess. requiredBy is the source of want: the command
+// line or a child.
+func detect(f driver.File, want, requiredBy string) (driver.Format, error) {
 	found, names, other, err := recognise(f)
 	switch {
 	case err != nil:
 		return found, err
-	case want == raw.Format.Name && says == userSays: // forced by the user, for any content
+	case want == raw.Format.Name && requiredBy == formatFlag: // forced by the user, for any content
 		return raw.Format, nil
 	case len(names) > 1:
 		return found, ondisk.Field("image", "format", 0, strings.Join(names, " and "),
 			"the content of one format; if the guest wrote one of the headers, remove it inside the guest")
 	case want != "" && !matches(want, found.Name, names):
-		return found, ondisk.Field("image", "format", 0, contentName(names), want+", as "+says+" says")
+		return found, ondisk.Field("image", "format", 0, contentName(names), want+", as "+requiredBy+" says")
 	case len(names) == 1 && found.Name == raw.Format.Name:
 		remedy := other.remedy
 		if remedy == "" {

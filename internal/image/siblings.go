@@ -283,7 +283,7 @@ func ExtentOf(d *gate.Folder, base, mine string) (string, error) {
 		return "", err
 	}
 	delete(siblings, mine)
-	return needer(d, siblings, base, gives)
+	return findUser(d, siblings, base, gives)
 }
 
 // used lists the files that an image or a package needs.
@@ -295,7 +295,7 @@ func UserOf(d *gate.Folder, base string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return needer(d, siblings, base, used)
+	return findUser(d, siblings, base, used)
 }
 
 // OtherUser returns the first image or package in the folder that refers to one of files, or an empty string. It skips
@@ -308,15 +308,16 @@ func OtherUser(d *gate.Folder, files []string, mine func(name string) bool) (str
 	maps.DeleteFunc(siblings, func(name string, _ driver.Names) bool { return mine(name) })
 	gives := func(n driver.Names) []string { return append(used(n), n.Views...) }
 	for _, base := range files {
-		if user, err := needer(d, siblings, base, gives); err != nil || user != "" {
+		if user, err := findUser(d, siblings, base, gives); err != nil || user != "" {
 			return user, err
 		}
 	}
-	return "", hidden(siblings)
+	return "", refuseUnreadable(siblings)
 }
 
-// hidden returns an error if a file with the name of an image is unreadable, since its references are unknown.
-func hidden(siblings map[string]driver.Names) error {
+// refuseUnreadable returns an error if a file with the name of an image is unreadable, since its references are
+// unknown.
+func refuseUnreadable(siblings map[string]driver.Names) error {
 	for _, name := range slices.Sorted(maps.Keys(siblings)) {
 		if n := siblings[name]; n.Broken && n.Unseen != nil {
 			return &ondisk.Refusal{
@@ -328,9 +329,9 @@ func hidden(siblings map[string]driver.Names) error {
 	return nil
 }
 
-// needer returns the first sibling with base among its names, or else the first unreadable OVF with base in its text.
+// findUser returns the first sibling with base among its names, or else the first unreadable OVF with base in its text.
 // gives selects the names.
-func needer(
+func findUser(
 	d *gate.Folder, siblings map[string]driver.Names, base string, gives func(driver.Names) []string,
 ) (string, error) {
 	if user := userAmong(d, siblings, base, gives); user != "" {
@@ -353,7 +354,7 @@ func userAmong(
 ) string {
 	here, err := d.At.Lstat(base)
 	same := func(st sys.Info) bool { return err == nil && here.Same(st) }
-	leads := func(n string) bool { return calls(n, base) || leadsTo(d, n, same) }
+	leads := func(n string) bool { return matchesName(n, base) || leadsTo(d, n, same) }
 	for _, user := range slices.Sorted(maps.Keys(siblings)) {
 		if slices.ContainsFunc(gives(siblings[user]), leads) {
 			return user
@@ -366,7 +367,7 @@ func userAmong(
 func IsNamed(d *gate.Folder, name string) (bool, error) {
 	siblings, err := readSiblings(d, name)
 	// Other programs follow paths, and some ignore case.
-	uses := func(file string) bool { return calls(file, name) }
+	uses := func(file string) bool { return matchesName(file, name) }
 	for _, n := range siblings {
 		if n.Broken || slices.ContainsFunc(used(n), uses) {
 			return true, err
@@ -535,9 +536,9 @@ func ovfNames(f driver.File) (driver.Names, error) {
 	return n, nil
 }
 
-// calls reports whether a stored name matches the file base, or the file of which base is a chunk. It ignores case, as
-// other systems do.
-func calls(name, base string) bool {
+// matchesName reports whether a stored name matches the file base, or the file of which base is a chunk. It ignores
+// case, as other systems do.
+func matchesName(name, base string) bool {
 	name = lastName(name)
 	whole, ok := ovf.Whole(base)
 	return strings.EqualFold(name, base) || ok && strings.EqualFold(name, whole)
