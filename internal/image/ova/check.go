@@ -66,7 +66,7 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 		}
 		m := p.member(name)
 		switch {
-		case slices.ContainsFunc(p.disks, func(d Disk) bool { return d.file.ID == f.ID && d.notThere != nil }):
+		case slices.ContainsFunc(p.disks, func(d Disk) bool { return d.file.ID == f.ID && d.openErr != nil }):
 		case err != nil:
 			add("ovf-file-refused", ondisk.Warn, remedy, "%s", err.Error())
 		case m != nil && m.file == nil: // reported with the disk
@@ -306,7 +306,7 @@ func (p *Package) findUnnamed() {
 		whole, chunk := ovf.Whole(name)
 		named := slices.ContainsFunc(p.disks, func(d Disk) bool { return d.Member == name })
 		if !named && (!chunk || listed[whole] == nil) {
-			p.unnamed = append(p.unnamed, Disk{Member: name, file: listed[name], notThere: bad[name]})
+			p.unnamed = append(p.unnamed, Disk{Member: name, file: listed[name], openErr: bad[name]})
 		}
 	}
 }

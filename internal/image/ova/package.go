@@ -72,10 +72,10 @@ type Member struct {
 
 // Disk is a file of a package with the data of a disk.
 type Disk struct {
-	Member   string     // member name
-	Disks    []ovf.Disk // disks of the envelope in this file: several if machines share it, none for an unnamed image
-	file     *ovf.File  // nil for a file outside of the envelope
-	notThere error      // the reason why the file cannot be opened
+	Member  string     // member name
+	Disks   []ovf.Disk // disks of the envelope in this file: several if machines share it, none for an unnamed image
+	file    *ovf.File  // nil for a file outside of the envelope
+	openErr error      // the reason why the file cannot be opened
 }
 
 // Open opens a package, read-only. It returns ErrNoMatch for any other file. meter counts the bytes read; it may be
@@ -317,22 +317,22 @@ func (p *Package) relate() error {
 
 func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) Disk {
 	d := Disk{Disks: disks, file: f}
-	d.Member, d.notThere = p.localName(f.Href)
+	d.Member, d.openErr = p.localName(f.Href)
 	switch {
-	case d.notThere != nil:
-		d.Member, d.notThere = f.Href, fmt.Errorf("%w; %s", d.notThere, elsewhere)
+	case d.openErr != nil:
+		d.Member, d.openErr = f.Href, fmt.Errorf("%w; %s", d.openErr, elsewhere)
 	case p.bad[f.Href] != nil:
-		d.notThere = p.bad[f.Href]
+		d.openErr = p.bad[f.Href]
 	case slices.ContainsFunc(p.disks, func(o Disk) bool { return o.Member == d.Member }):
-		d.notThere = ondisk.In(ondisk.ErrReference,
+		d.openErr = ondisk.In(ondisk.ErrReference,
 			"the OVF names the file %.256q twice, as %.256q too; want one File for it", d.Member, f.Href)
 		d.Member = f.Href
 	case p.inChunks(f, d.Member):
-		d.notThere = fmt.Errorf("file %.256q is in chunks of %d bytes, %.256q and following (ovf:chunkSize): %w; "+
+		d.openErr = fmt.Errorf("file %.256q is in chunks of %d bytes, %.256q and following (ovf:chunkSize): %w; "+
 			"unpack the package, join them with cat, and drop the attribute", d.Member, f.ChunkSize,
 			ovf.FirstChunk(d.Member), ondisk.ErrUnsupported)
 	case p.member(d.Member) == nil:
-		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has "+
+		d.openErr = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has "+
 			"none of that name",
 			d.Member)
 	}
@@ -627,8 +627,8 @@ func (p *Package) find(name string) (at disk.Range, err error) {
 // readable refuses disks with features of OVF that no tool writes.
 func (d Disk) readable() error {
 	switch {
-	case d.notThere != nil:
-		return d.notThere
+	case d.openErr != nil:
+		return d.openErr
 	case d.file == nil:
 		return nil
 	case d.file.Compression != "" && d.file.Compression != "identity":
