@@ -196,8 +196,8 @@ func IsFlatName(name string) bool {
 	return ext == ".vmdk" && rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext))
 }
 
-// Among collects the images among the files of an archive, without extents and parents. The zero value is empty.
-type Among struct {
+// Finder collects the images among the files of an archive, without extents and parents. The zero value is empty.
+type Finder struct {
 	// Packed makes compressed files count by their names.
 	Packed bool
 
@@ -206,24 +206,24 @@ type Among struct {
 }
 
 // Add adds a file by its name in the archive, its size in bytes, and the results of IdentifyFile.
-func (a *Among) Add(name string, size int64, id Identity, err error) {
-	if a.parts == nil {
-		a.parts = map[string]bool{}
+func (f *Finder) Add(name string, size int64, id Identity, err error) {
+	if f.parts == nil {
+		f.parts = map[string]bool{}
 	}
 	for _, x := range slices.Concat(id.Extents, id.Parents) {
 		if x != path.Base(name) { // some images contain their own name
-			a.parts[path.Join(path.Dir(name), x)] = true
+			f.parts[path.Join(path.Dir(name), x)] = true
 		}
 	}
-	odd := err != nil || id.Kind == Bare || id.Kind == Unsupported || id.Kind == Packed && a.Packed
+	odd := err != nil || id.Kind == Bare || id.Kind == Unsupported || id.Kind == Packed && f.Packed
 	if id.Kind == Disk || odd && (Named(name, size) || id.Table && rawNamed(name) && size >= SmallestBare) {
-		a.found = append(a.found, name)
+		f.found = append(f.found, name)
 	}
 }
 
 // Images returns the names of the images, after all files were added.
-func (a *Among) Images() []string {
-	return slices.DeleteFunc(a.found, func(name string) bool { return a.parts[name] || IsFlatName(name) })
+func (f *Finder) Images() []string {
+	return slices.DeleteFunc(f.found, func(name string) bool { return f.parts[name] || IsFlatName(name) })
 }
 
 // MayBeDisk reports whether a file of size bytes can be a raw disk. It needs whole sectors or a partition table; zeros

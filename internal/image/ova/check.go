@@ -293,16 +293,16 @@ func (p *Package) findUnnamed() {
 			listed[name] = &p.Envelope.Files[i]
 		}
 	}
-	among := image.Among{Packed: true}
+	finder := image.Finder{Packed: true}
 	bad := map[string]error{}
 	for _, m := range p.Members {
 		if m.Role == roleFile && m.file != nil {
 			id, err := image.IdentifyFile(m.file)
-			among.Add(m.Name, m.Size, id, err)
+			finder.Add(m.Name, m.Size, id, err)
 			bad[m.Name] = err
 		}
 	}
-	for _, name := range among.Images() {
+	for _, name := range finder.Images() {
 		whole, chunk := ovf.Whole(name)
 		named := slices.ContainsFunc(p.disks, func(d Disk) bool { return d.Member == name })
 		if !named && (!chunk || listed[whole] == nil) {

@@ -301,7 +301,7 @@ func (b *box) choose(member string) (*file, error) {
 
 // images finds the images of the archive.
 func (b *box) images() ([]*file, error) {
-	var among image.Among
+	var finder image.Finder
 	for i := range b.files {
 		if err := b.ctx.Err(); err != nil {
 			return nil, err
@@ -312,10 +312,10 @@ func (b *box) images() ([]*file, error) {
 			return nil, err
 		}
 		id, err := image.IdentifyFile(head)
-		among.Add(f.name, head.Size(), id, err)
+		finder.Add(f.name, head.Size(), id, err)
 	}
 	var out []*file
-	for _, name := range among.Images() {
+	for _, name := range finder.Images() {
 		out = append(out, b.find(name))
 	}
 	return out, nil
