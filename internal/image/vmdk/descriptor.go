@@ -352,8 +352,8 @@ func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 			"%s line %d names the parent %.256q, but parentCID says that it is absent", descriptorName, hintLine, hint)}
 	case hintLine == 0:
 		return nil, &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
-			"%s line %d: parentCID %08x of a snapshot child, but no parentFileNameHint names the parent", descriptorName,
-			parentLine, parent)}
+			"%s line %d: parentCID %08x of a snapshot child, but no parentFileNameHint names the parent",
+			descriptorName, parentLine, parent)}
 	}
 	return &driver.ParentRef{Names: ondisk.StoredNames(d.charset, hint), Format: name, ID: contentID(parent)}, nil
 }

@@ -91,7 +91,8 @@ func open(s *driver.Source) (*driver.Image, error) {
 		return nil, lone("seSparse extent")
 	}
 	if s.File.Size() > maxText {
-		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes", descriptorName, s.File.Size(), ondisk.ErrLimit, maxText)
+		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes", descriptorName, s.File.Size(), ondisk.ErrLimit,
+			maxText)
 	}
 	text, err := ondisk.Bytes(s.File, 0, s.File.Size())
 	if err != nil {
@@ -215,8 +216,8 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 	if _, no := d.get("parentcid"); no == 0 {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "no-parent-cid", Effect: ondisk.Warn,
-			Text: descriptorName + " has no parentCID line: the disk is taken for a complete one, since nothing names a " +
-				"parent; qemu-img does not open it",
+			Text: descriptorName + " has no parentCID line: the disk is taken for a complete one, since nothing " +
+				"names a parent; qemu-img does not open it",
 			Remedy: "make sure that it is no snapshot, and add the line parentCID=ffffffff; a copy has it",
 		})
 	}
