@@ -54,8 +54,8 @@ func (s *Source) Memory(alone int64) int64 {
 
 // ParentRef is the reference of a child to its parent.
 type ParentRef struct {
-	// Names are the stored names, in order of preference. A path is reduced to its last component in the image's own
-	// folder, and only if ID can identify the file.
+	// Names are the stored names, in order of preference. If ID can identify the file, the last component of a path is
+	// enough to find it in the image's own folder.
 	Names []string
 	// Format is the required format of the parent; if empty, its content decides.
 	Format string
@@ -390,7 +390,7 @@ type Table struct {
 	off    int64 // table offset in the file, bytes
 	size   int64 // bytes
 	order  binary.ByteOrder
-	window int64 // index of the window in work
+	window int64 // index of the current window
 	work   [4 * tableWindow]byte
 }
 

@@ -158,7 +158,7 @@ func (p *Output) nameOf(m *Member) string {
 	return strings.TrimSuffix(p.base, filepath.Ext(p.base)) + filepath.Ext(m.Name)
 }
 
-// mayRewrite refuses a disk that cannot be written in its own format.
+// mayRewrite refuses a disk that cannot be rewritten in its format, or not be described in the OVF.
 func (p *Output) mayRewrite(m *Member, r Rewrite) error {
 	err := store.Rewritable(r.Source)
 	if err == nil {
@@ -482,7 +482,7 @@ func (p *Output) putHeader(m *outMember) error {
 	return p.put(h, m, m.data-int64(len(m.head)))
 }
 
-// setSizes sets the file sizes. An archive ends with two blocks of zeros, and with tar fills a record of 20 blocks.
+// setSizes sets the file sizes. An archive ends with two blocks of zeros, and tar pads it to records of 20 blocks.
 func (p *Output) setSizes() error {
 	if p.Kind == "ovf" {
 		for _, m := range p.members {
