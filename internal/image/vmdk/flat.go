@@ -243,8 +243,8 @@ type extentMap struct {
 	size   int64
 	pieces []piece
 	files  []driver.File
-	named  map[string]driver.File // open files of flat disks, by name
-	opened map[string]bool        // IDs of the files of other disks
+	named  map[string]driver.File // open files by name, in flat disks
+	opened map[string]bool        // IDs of open files, in disks with grains
 	tabs   *ondisk.PageCache      // shared, so that memory does not grow with the number of extents
 }
 
