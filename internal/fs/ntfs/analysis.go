@@ -8,32 +8,32 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// transaction is one that has not ended.
+// transaction is an entry of the transaction table: a transaction without a ForgetTransaction record.
 type transaction struct {
 	state    int
-	undoNext uint64 // LSN of the record that an undo begins with
+	undoNext uint64 // LSN of the first record to undo
 }
 
-// analysis finds what a replay of the log may write: the passes of a restart, with every page taken as dirty.
-// Spec: Linux fs/ntfs3/fslog.c, log_replay.
+// analysis runs the passes of an NTFS restart (analysis, redo, undo) and collects the writes that a replay may make. It
+// treats every page as dirty. Spec: Linux fs/ntfs3/fslog.c, log_replay.
 type analysis struct {
 	*reader
 	volume       LogVolume
 	client       *clientData
-	slots        map[int][]Target // all that an index of the table of open attributes stood for
+	slots        map[int][]Target // attributes by index in the open attribute table; an index can be reused
 	transactions map[uint32]*transaction
-	start        uint64 // of the redo
+	start        uint64 // LSN where the redo pass begins
 	pending      []pending
-	places       int // of all of them
+	places       int // volume ranges of all pending writes
 }
 
-// pending is a write before it is held against the volume.
+// pending is a write not yet compared with the volume.
 type pending struct {
 	Write
 	slot int
 }
 
-// run fills in what the records say.
+// run fills l from the records of the log.
 func (a *analysis) run(l *Log) error {
 	checkpoint, err := a.record(a.page.client.RestartLSN)
 	if err != nil {
@@ -73,8 +73,9 @@ func (a *analysis) run(l *Log) error {
 	return err
 }
 
-// complete reports a page that is newer than the end of the records: a record between them was lost. Windows 8 and
-// later write pages to their place without an LSN first, while a copy has it. Where the copy is lost, so is the end.
+// complete returns an error if a page is newer than the last record: the records between them are lost. Windows 8 and
+// later first write a page in place without an LSN, while its copy has one. If that copy is lost, so are the last
+// records.
 func (a *analysis) complete(end uint64) error {
 	lost := func(n int64, got uint64) error {
 		return ondisk.Field(fmt.Sprintf("$LogFile page %d", n), "last LSN", n*pageSize+pageLastEnd, got,
@@ -97,7 +98,7 @@ func (a *analysis) complete(end uint64) error {
 	return err
 }
 
-// readTables reads the tables that the checkpoint dumped.
+// readTables reads the table dumps of the checkpoint.
 func (a *analysis) readTables() error {
 	c, l := a.client, &layouts[a.client.Major]
 	err := a.table(c.Attributes, dumpAttributes, c.AttributesLength, l.attribute, func(i int, e []byte) error {
@@ -126,7 +127,7 @@ func (a *analysis) readTables() error {
 	})
 }
 
-// table visits the live entries of a dump; a length of zero means that there is none.
+// table visits the live entries of a table dump. A length of zero means that the checkpoint dumped no table.
 func (a *analysis) table(lsn uint64, op Op, length uint32, least int, visit func(int, []byte) error) error {
 	if length == 0 {
 		return nil
@@ -142,14 +143,14 @@ func (a *analysis) table(lsn uint64, op Op, length uint32, least int, visit func
 	return t.live(visit)
 }
 
-// startAt moves the start of the redo back to an LSN.
+// startAt moves the start of the redo pass back to lsn, if lsn is older.
 func (a *analysis) startAt(lsn uint64) {
 	if lsn != 0 && (a.start == 0 || lsn < a.start) {
 		a.start = lsn
 	}
 }
 
-// opened notes what an index of the table of open attributes stands for. One that was used again stands for both.
+// opened records an attribute under its index in the open attribute table. A reused index keeps all its attributes.
 func (a *analysis) opened(slot int, t Target) error {
 	if slices.Contains(a.slots[slot], t) {
 		return nil
@@ -161,8 +162,8 @@ func (a *analysis) opened(slot int, t Target) error {
 	return nil
 }
 
-// analyse follows the records behind the checkpoint: who is active in the end, and which attributes are open. It
-// returns the LSN of the last record.
+// analyse scans the records behind the checkpoint for open attributes and unfinished transactions. It returns the LSN
+// of the last record.
 func (a *analysis) analyse() (end uint64, err error) {
 	from := a.client.Start
 	return a.each(from, func(r *logRecord) error {
@@ -174,7 +175,7 @@ func (a *analysis) analyse() (end uint64, err error) {
 			return err
 		}
 		if act.Redo == hotFix || act.Undo == hotFix {
-			// It moves a cluster, and later records still name the old place.
+			// HotFix moves a cluster, but later records still use its old location.
 			return fmt.Errorf("$LogFile record of LSN %d: %s: %w", r.LSN, hotFix, ondisk.ErrUnsupported)
 		}
 		if act.Redo.class() != nothing {
@@ -185,7 +186,7 @@ func (a *analysis) analyse() (end uint64, err error) {
 	})
 }
 
-// transact follows the transaction of a record.
+// transact updates the transaction of a record.
 func (a *analysis) transact(act *action) {
 	t := a.transactions[act.Transaction]
 	if t == nil {
@@ -203,11 +204,11 @@ func (a *analysis) transact(act *action) {
 		t.state = int(act.Redo-prepare) + active + 1
 	case forget:
 		delete(a.transactions, act.Transaction)
-	default: // a change, or bookkeeping of other kinds
+	default: // changes, and other bookkeeping
 	}
 }
 
-// open notes the attribute that a record opens.
+// open records the attribute that an OpenNonresidentAttribute record opens.
 func (a *analysis) open(act *action) error {
 	if act.Redo != openAttribute {
 		return nil
@@ -222,7 +223,7 @@ func (a *analysis) open(act *action) error {
 	return a.opened(int(act.Target), target(a.client.Major, e))
 }
 
-// redo notes what the redo of a record writes.
+// redo adds the redo write of a record.
 func (a *analysis) redo(r *logRecord) error {
 	if r.Type != ordinary {
 		return nil
@@ -237,7 +238,7 @@ func (a *analysis) redo(r *logRecord) error {
 	return a.note(act, false)
 }
 
-// undo notes what the undo of the transactions writes that are active in the end.
+// undo adds the undo writes of the transactions still active at the end of the log.
 func (a *analysis) undo() error {
 	ids := make([]uint32, 0, len(a.transactions))
 	for id, t := range a.transactions {
@@ -254,7 +255,7 @@ func (a *analysis) undo() error {
 	return nil
 }
 
-// undoChain follows a transaction back.
+// undoChain adds the undo writes of a transaction, from lsn back along its undo next LSNs.
 func (a *analysis) undoChain(lsn uint64) error {
 	for lsn != 0 {
 		r, err := a.record(lsn)
@@ -282,7 +283,7 @@ func (a *analysis) undoChain(lsn uint64) error {
 // Op is an operation of a log record. Spec: dfir_ntfs LogFile.py; Linux fs/ntfs3/fslog.c, enum NTFS_LOG_OPERATION.
 type Op uint16
 
-// Operations that decisions name.
+// Operations that the analysis distinguishes.
 const (
 	noop            Op = 0x00
 	compensation    Op = 0x01
@@ -310,15 +311,15 @@ const (
 	dumpTransaction Op = 0x20
 )
 
-// class is what an operation writes to.
+// class is the kind of structure that an operation changes.
 type class int
 
 const (
 	nothing  class = iota
-	mftClass       // a record of the MFT
+	mftClass       // an MFT record
 	index          // an index block
 	valueAt        // clusters of an attribute
-	bitmap         // bits of a bitmap in clusters
+	bitmap         // bits of a non-resident bitmap
 )
 
 var ops = [...]struct {
@@ -367,7 +368,7 @@ var ops = [...]struct {
 
 func (o Op) known() bool { return int(o) < len(ops) }
 
-// class returns what the operation writes to; nothing for one that is not known.
+// class returns the class of the operation, nothing for an unknown operation.
 func (o Op) class() class {
 	if !o.known() {
 		return nothing
@@ -382,8 +383,9 @@ func (o Op) String() string {
 	return ops[o].name
 }
 
-// filtered reports whether a replay skips the operation where the record or the index block has its LSN already.
-// Operations that do not store their LSN, and those of which Windows' rule is not known, count as pending always.
+// filtered reports whether a replay skips the operation if the MFT record or index block already has its LSN. It
+// returns false for operations that store no LSN, and for operations whose rule in Windows is unknown: their writes are
+// always pending.
 func (o Op) filtered() bool {
 	switch o {
 	case initRecord, freeRecord, nameInRoot, nameInBlock:
@@ -395,16 +397,16 @@ func (o Op) filtered() bool {
 
 const (
 	actionSize = 0x20
-	blockUnit  = 512 // bytes that BlockOffset counts, whatever the size of a sector
+	blockUnit  = 512 // unit of BlockOffset in bytes, for every sector size
 
-	noRedoData = 2 // flags of a record: its lengths count, but the bytes are not logged
+	noRedoData = 2 // record flags: the length is valid, but the data is not logged
 	noUndoData = 4
 
 	maxVCN = 1 << 40 // no file has more clusters
 )
 
-// actionHeader is what the data of an ordinary record begin with; the LCNs follow.
-// Spec: Linux fs/ntfs3/fslog.c, struct LOG_REC_HDR; dfir_ntfs LogFile.py, NTFSLogRecord.
+// actionHeader begins the data of an ordinary record; the LCNs follow. Spec: Linux fs/ntfs3/fslog.c, struct
+// LOG_REC_HDR; dfir_ntfs LogFile.py, NTFSLogRecord.
 type actionHeader struct {
 	Redo, Undo   Op
 	RedoOffset   uint16
@@ -413,14 +415,14 @@ type actionHeader struct {
 	UndoLength   uint16
 	Target       uint16 // offset in the table of open attributes
 	LCNs         uint16
-	RecordOffset uint16 // of the attribute in its record of the MFT, or of an entry in its index block
+	RecordOffset uint16 // of the attribute in its MFT record, or of the entry in its index block
 	AttrOffset   uint16 // in the attribute or entry
 	BlockOffset  uint16 // of the record or block in its cluster
 	_            uint16
 	VCN          uint64
 }
 
-// action is an ordinary record, taken apart.
+// action is a decoded ordinary record.
 type action struct {
 	actionHeader
 	*logRecord
@@ -443,7 +445,7 @@ func takeApart(r *logRecord) (*action, error) {
 		}
 	}
 	if a.Redo.class() == nothing && a.Undo.class() == nothing {
-		return a, nil // what else it has need not make sense
+		return a, nil // the other fields may hold anything
 	}
 	n := int(a.LCNs)
 	if n == 0 || actionSize+8*n > len(r.data) {
@@ -458,10 +460,10 @@ func takeApart(r *logRecord) (*action, error) {
 	return a, nil
 }
 
-// side returns what one of the operations has for data, and their length: none where they are not logged, and none of
-// an operation that writes nothing. Such a one has any length: 219 records of Windows XP and 2003 in the corpus have
-// CompensationLogRecord with one that leads behind their data. Source: Linux fs/ntfs3/fslog.c, can_skip_action, in
-// front of both places where log_replay takes offset and length.
+// side returns the data of the redo or undo operation, and their length. Data that is not logged is nil. An operation
+// that writes nothing returns neither, since its length can be anything: 219 records of Windows XP and 2003 in the
+// corpus have a CompensationLogRecord whose length leads past their data. Source: Linux fs/ntfs3/fslog.c,
+// can_skip_action, called before both places where log_replay reads offset and length.
 func (a *action) side(undo bool) (data []byte, length int, err error) {
 	op, from, n, absent, field := a.Redo, a.RedoOffset, a.RedoLength, uint16(noRedoData), "redo"
 	if undo {

@@ -41,11 +41,11 @@ type bootSector struct {
 	_                 [3]byte
 	Serial            uint64
 	_                 [430]byte // checksum (unused) and boot code
-	Magic             uint16    // 0xaa55, but there are volumes without
+	Magic             uint16    // 0xaa55, but some volumes lack it
 }
 
-// readBoot decodes the boot sector of a volume. It returns ErrNoMatch if it is not NTFS, and ErrFormat for a broken
-// one.
+// readBoot decodes the boot sector of a volume. It returns ErrNoMatch if the volume is not NTFS, and ErrFormat if the
+// boot sector is broken.
 func readBoot(d disk.Disk) (*bootSector, error) {
 	b := &bootSector{}
 	if _, err := volume.Superblock(d, 0, binary.LittleEndian, b); err != nil {
@@ -90,7 +90,7 @@ func (b *bootSector) volumeSize() int64 { return ondisk.I64(b.TotalSectors) * in
 // clusters returns the number of whole clusters of the volume.
 func (b *bootSector) clusters() int64 { return b.volumeSize() / b.cluster() }
 
-// mft returns the first byte of the MFT in the volume.
+// mft returns the byte offset of the MFT in the volume.
 func (b *bootSector) mft() int64 { return ondisk.I64(b.MFTCluster) * b.cluster() }
 
 // cluster returns the size of a cluster in bytes; 0 if the field is illegal.
@@ -119,13 +119,13 @@ func (b *bootSector) record() int64 {
 	return n
 }
 
-// stride is the unit of protection against torn writes in bytes, whatever the size of a sector. The update sequence
-// array keeps the last two bytes of each stride, and a counter stands in their place. Spec: Linux-NTFS documentation,
-// "Fixup".
+// stride is the unit of protection against torn writes in bytes, independent of the sector size. A counter replaces the
+// last two bytes of each stride, and the update sequence array keeps the original bytes. Spec: Linux-NTFS
+// documentation, "Fixup".
 const stride = 512
 
-// UndoFixups restores the last two bytes of each stride of a record, and reports whether all fix-ups are valid. They
-// stand behind the header, in the first 510 bytes, so that none displaces another.
+// UndoFixups restores the last two bytes of each stride of a record, and reports whether all fix-ups are valid. The
+// fix-ups must lie behind the header and within the first 510 bytes, so that none displaces another.
 func UndoFixups(raw []byte, header int) bool {
 	at, n := int(binary.LittleEndian.Uint16(raw[4:])), int(binary.LittleEndian.Uint16(raw[6:]))
 	if n != len(raw)/stride+1 || at < header || at%2 != 0 || at+2*n > stride-2 {
@@ -141,7 +141,7 @@ func UndoFixups(raw []byte, header int) bool {
 	return true
 }
 
-// Prober finds the file system of Windows NT.
+// Prober detects NTFS, the file system of Windows NT.
 var Prober = volume.Prober{
 	Kinds: []volume.Traits{{
 		Kind: volume.NTFS, Title: "NTFS", Unit: "cluster", Windows: true, Letter: true,
@@ -164,7 +164,7 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 		},
 	}
 	if b.Magic != volume.BootMagic {
-		// ntfs-3g, libntfs-3g/bootsect.c, ntfs_boot_sector_is_ntfs: a warning, since there are such volumes.
+		// ntfs-3g only warns too, since such volumes exist: libntfs-3g/bootsect.c, ntfs_boot_sector_is_ntfs.
 		v.Note("ntfs-signature", ondisk.Warn,
 			fmt.Sprintf("the NTFS boot sector ends in %#04x, want 0xaa55: "+
 				"no BIOS starts it, and systems may not take it for NTFS", b.Magic),
@@ -206,20 +206,21 @@ func readBackup(v *volume.Volume, d disk.Disk) error {
 	return nil
 }
 
-// fields returns the bytes that must agree in both boot sectors: the BPB without the place on the disk, which tools
+// fields returns the BPB bytes that must agree in both boot sectors. It omits geometry and hidden sectors, which tools
 // forget to update in the backup.
 func fields(b []byte) []byte {
 	return append(bytes.Clone(b[0x0b:0x18]), b[0x28:0x50]...)
 }
 
-// Of the attributes of $Volume. Spec: Linux-NTFS documentation, "$VOLUME_INFORMATION", "$AttrDef".
+// The dirty flag in $VOLUME_INFORMATION, and the limit of $VOLUME_NAME. Spec: Linux-NTFS documentation,
+// "$VOLUME_INFORMATION", "$AttrDef".
 const (
 	dirtyFlag     = 1
 	maxVolumeName = 256 // bytes
 )
 
-// readNames reads label, version and dirty flag from record 3 of the MFT. The label is empty if the record cannot be
-// read: the volume can move all the same.
+// readNames reads label, version and dirty flag from record 3 of the MFT. If the record is unreadable, it leaves the
+// label empty, since a move does not need it.
 func readNames(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	size := b.record()
 	off := b.mft() + volumeRecord*size
@@ -242,7 +243,7 @@ func readNames(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	if !ok || len(info) < 12 {
 		return nil
 	}
-	// 1.2: NT 4, 3.0: 2000, 3.1: since XP
+	// Version 1.2 is NT 4, 3.0 is 2000, 3.1 is XP and later.
 	v.Addf("version", "%d.%d", info[8], info[9])
 	if binary.LittleEndian.Uint16(info[10:])&dirtyFlag != 0 {
 		v.Note("ntfs-dirty", ondisk.Warn, "NTFS is marked dirty: Windows was not shut down cleanly",
@@ -254,7 +255,7 @@ func readNames(v *volume.Volume, d disk.Disk, b *bootSector) error {
 // attribute returns the value of the first resident attribute of a kind.
 func attribute(rec []byte, kind uint32) ([]byte, bool) {
 	for _, a := range attributes(rec) {
-		if binary.LittleEndian.Uint32(a) != kind || a[8] != 0 { // or not resident
+		if binary.LittleEndian.Uint32(a) != kind || a[8] != 0 { // non-resident
 			continue
 		}
 		size, from := int64(binary.LittleEndian.Uint32(a[0x10:])), int64(binary.LittleEndian.Uint16(a[0x14:]))
@@ -266,7 +267,7 @@ func attribute(rec []byte, kind uint32) ([]byte, bool) {
 	return nil, false
 }
 
-// attributes yields the attributes of a record by their offset in it, up to the first that is broken.
+// attributes yields each attribute of a record with its offset in the record. It stops at the first broken attribute.
 func attributes(rec []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		if len(rec) < recordHeadSize {

@@ -13,10 +13,10 @@ import (
 
 const (
 	bitmapRecord = 6
-	firstRecord  = 24 // that is not reserved for metadata. Spec: Linux-NTFS documentation, "Files: overview"
+	firstRecord  = 24 // first one not reserved for metadata. Spec: Linux-NTFS documentation, "Files: overview"
 
-	stretchRecords = 64      // that a sample takes or leaves together
-	bitmapChunk    = 1 << 16 // bytes of $Bitmap that are read at once
+	stretchRecords = 64      // consecutive records that a sample includes or skips together
+	bitmapChunk    = 1 << 16 // bytes of $Bitmap per read
 
 	unlimited = math.MaxInt64 // the budget of the disk bounds a walk over all records
 )
@@ -46,7 +46,7 @@ func Fragments(c *guestfile.Census, volume disk.Disk) error {
 	return nil
 }
 
-// mft counts the pieces of the MFT itself.
+// mft counts the fragments of the MFT itself.
 func (w *census) mft() error {
 	node, err := w.fs.node(ref{number: mftRecord}, "$MFT")
 	if err != nil {
@@ -60,7 +60,7 @@ func (w *census) mft() error {
 	return nil
 }
 
-// records counts the files of all records, in stretches.
+// records counts the files of the sampled records, in stretches of consecutive records.
 func (w *census) records() error {
 	records := w.fs.mft.Size() / w.fs.record
 	stride := w.Stride(records)
@@ -75,14 +75,14 @@ func (w *census) records() error {
 	return nil
 }
 
-// count counts the file or folder that a record begins.
+// count counts the file or folder whose base record has this number.
 func (w *census) count(number int64) error {
 	if number < firstRecord && number != rootRecord {
 		return nil
 	}
 	inUse, h, err := w.fs.peek(number)
 	if err != nil || !inUse || h.Flags&recordView != 0 || h.Base != 0 {
-		return err // or never used, deleted, no file, or a part of another one
+		return err // or an unused or deleted record, a view index, or an extension record
 	}
 	node, err := w.fs.node(ref{number: number}, fmt.Sprintf("record %d", number))
 	if err != nil {
@@ -112,7 +112,8 @@ func (n *fileSystem) peek(number int64) (inUse bool, h recordHead, err error) {
 	return !ondisk.IsZero(h.Magic[:]) && h.Flags&recordInUse != 0, h, nil
 }
 
-// tally adds the runs of all streams of a kind. The parts of one follow each other in the list, as in a record.
+// tally adds the runs of all streams of an attribute type. The parts of one stream are adjacent in the attribute list
+// and in a record.
 func (node *node) tally(t *guestfile.Tally, kind uint32) error {
 	s := stream{fs: node.fs, tally: t}
 	return node.each(kind, anyName, s.add)
@@ -123,10 +124,10 @@ type stream struct {
 	fs       *fileSystem
 	tally    *guestfile.Tally
 	name     string
-	clusters int64 // of the stream so far
+	clusters int64 // decoded so far
 }
 
-// add adds the next part of a stream, an attribute of rec. What lies within a record has no runs.
+// add adds the next part of a stream, an attribute of rec. A resident value has no runs.
 func (s *stream) add(rec *record, a *attr) error {
 	if a.NonResident == 0 {
 		return nil
@@ -199,11 +200,11 @@ func (n *fileSystem) freeInto(out *guestfile.FreeRuns) error {
 	return nil
 }
 
-// anyName wants the attributes of all names.
+// anyName accepts the attributes of every name.
 func anyName(string) bool { return true }
 
-// Unused hands the free clusters of a volume to free, and then all that is in use to used, whose error ends the walk:
-// the runs of every record of the MFT. The error is that of a volume whose $Bitmap cannot be trusted.
+// Unused passes the free clusters of a volume to free, and then every range in use to used: the runs of every MFT
+// record. An error of used ends the walk. Unused returns an error if $Bitmap cannot be trusted.
 func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, used func(disk.Range) error) error {
 	n, err := open(b, volume, unlimited)
 	if err != nil {
@@ -222,7 +223,7 @@ func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, use
 		return err
 	}
 	free.End()
-	if err := used(disk.Range{Len: n.record}); err != nil { // the boot sector, whatever $Boot has
+	if err := used(disk.Range{Len: n.record}); err != nil { // the boot sector, even if $Boot does not cover it
 		return err
 	}
 	for number := range n.mft.Size() / n.record {
@@ -233,7 +234,7 @@ func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, use
 	return nil
 }
 
-// settled refuses a volume that is marked dirty, or whose version is not known.
+// settled returns an error if a volume is marked dirty or has an unknown version.
 func (n *fileSystem) settled() error {
 	node, err := n.node(ref{number: volumeRecord}, "$Volume")
 	if err != nil {
@@ -261,19 +262,19 @@ func (n *fileSystem) settled() error {
 	return nil
 }
 
-// shadowHeader is where a volume with shadow copies has their header. Spec: libvshadow, "Volume Shadow Snapshot (VSS)
+// shadowHeader is the offset of the shadow copy header in a volume. Spec: libvshadow, "Volume Shadow Snapshot (VSS)
 // format", section 2.
 const shadowHeader = 0x1e00
 
 var shadowID = [16]byte{0x6b, 0x87, 0x08, 0x38, 0x76, 0xc1, 0x48, 0x4e, 0xb7, 0xae, 0x04, 0x04, 0x6e, 0x6c, 0xc7, 0x52}
 
-// unshadowed refuses a volume with shadow copies. They read what has not been overwritten from the clusters of the
-// volume, also where the files that had these were deleted since.
+// unshadowed returns an error if a volume has shadow copies. A shadow copy reads unchanged data from the clusters of
+// the volume, even if the files there were deleted since.
 func unshadowed(volume disk.Disk) error {
 	var h struct {
 		ID      [16]byte
 		_       [32]byte
-		Catalog uint64 // byte of the volume; 0: there are none
+		Catalog uint64 // byte offset in the volume, 0 without shadow copies
 	}
 	switch _, err := ondisk.Decode(volume, shadowHeader, &h); {
 	case err != nil:
@@ -318,8 +319,8 @@ func (n *fileSystem) wholeBitmap() error {
 	return nil
 }
 
-// usedBy visits the runs of a record that is in use. The parts of a file have records of their own, so that no list of
-// attributes is followed.
+// usedBy visits the runs of one record, if the record is in use. It follows no attribute list, since each extension
+// record is visited by its own number.
 func (n *fileSystem) usedBy(number int64, used func(disk.Range) error) error {
 	inUse, _, err := n.peek(number)
 	if err != nil || !inUse {

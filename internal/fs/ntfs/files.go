@@ -13,27 +13,26 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// fileSystem reads files of NTFS, from the version of NT 4 (1.2) to that of Windows 11 (3.1).
+// fileSystem reads files of NTFS versions 1.2 (NT 4) to 3.1 (Windows 11).
 type fileSystem struct {
 	volume   disk.Disk
 	cluster  int64           // bytes
 	clusters int64           // of the volume
 	record   int64           // bytes of a record of the MFT
-	mft      *guestfile.File // complete, save while it is being read
+	mft      *guestfile.File // complete, except while readMFT reads it
 	upper    upcaseTable
-	own      *ondisk.Budget // of its records and indexes
+	own      *ondisk.Budget // limits bytes of records and indexes
 	budget   *guestfile.Budget
 }
 
-// maxStructures bounds the bytes of records and indexes that are read, so that a malicious volume cannot take more
-// time. Opening a hundred files takes about 20 MiB.
+// maxStructures limits the bytes of records and indexes that are read, which bounds the time spent on a malicious
+// volume. Opening a hundred files reads about 20 MiB.
 const maxStructures = 128 << 20
 
-// weight is the cost of a byte of these structures relative to one that is only read, since records and indexes are
-// parsed.
+// weight is the cost of a byte of records and indexes, which are parsed, relative to a byte that is only read.
 const weight = 4
 
-// spend counts bytes of structures before they are read.
+// spend charges bytes of structures to both budgets, before the read.
 func (n *fileSystem) spend(bytes int64) error {
 	if err := n.own.Spend(bytes); err != nil {
 		return err
@@ -41,7 +40,7 @@ func (n *fileSystem) spend(bytes int64) error {
 	return n.budget.Work.Spend(weight * bytes)
 }
 
-// Records of the MFT that have a fixed place. Spec: Linux-NTFS documentation, "Files: overview".
+// Fixed numbers of MFT records. Spec: Linux-NTFS documentation, "Files: overview".
 const (
 	mftRecord    = 0
 	volumeRecord = 3
@@ -49,7 +48,7 @@ const (
 	upcaseRecord = 10
 )
 
-// Open opens the NTFS of a partition. It returns ErrNoMatch if it is not NTFS.
+// Open opens an NTFS volume. It returns ErrNoMatch if the volume is not NTFS.
 func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
 	n, err := open(b, volume, maxStructures)
 	if err != nil {
@@ -58,7 +57,7 @@ func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
 	return n, n.findUpcase()
 }
 
-// open opens an NTFS without the table of capital letters. limit bounds the bytes of its structures that are read.
+// open opens an NTFS volume without its upper-case table. limit bounds the bytes of records and indexes to read.
 func open(b *guestfile.Budget, volume disk.Disk, limit int64) (*fileSystem, error) {
 	boot, err := readBoot(volume)
 	if err != nil {
@@ -70,14 +69,14 @@ func open(b *guestfile.Budget, volume disk.Disk, limit int64) (*fileSystem, erro
 	return n, n.readMFT(boot.mft())
 }
 
-// newFileSystem returns a volume of which nothing is known yet.
+// newFileSystem returns a fileSystem with its budgets; sizes and MFT are still unset.
 func newFileSystem(b *guestfile.Budget, volume disk.Disk) *fileSystem {
 	own := &ondisk.Budget{What: "ntfs", Unit: "bytes of records and indexes", Limit: maxStructures}
 	return &fileSystem{volume: volume, own: own, budget: b, upper: upcaseTable{file: bytes.NewReader(nil)}}
 }
 
-// readMFT finds the records of the MFT, which is itself a file with a record. If its runs are in several records, the
-// first runs lead to the record with the next ones.
+// readMFT finds the runs of the MFT, which is itself a file with a record. If several records hold its runs, the first
+// runs locate the record with the next ones.
 func (n *fileSystem) readMFT(at int64) error {
 	boot, err := guestfile.NewFile(n.volume, "$MFT", n.record, []guestfile.Run{{Len: n.record, At: at}})
 	if err != nil {
@@ -112,7 +111,7 @@ func (n *fileSystem) List(path string) ([]guestfile.Entry, error) {
 	}
 	var out []guestfile.Entry
 	return out, dir.names(nil, func(name *fileName) error {
-		if name.space != spaceDOS { // a second name of a file that has a long one
+		if name.space != spaceDOS { // the file has a long name too
 			out = append(out, guestfile.Entry{Name: name.text(), Dir: name.dir})
 		}
 		return nil
@@ -158,22 +157,22 @@ func (n *fileSystem) find(path string) (*node, error) {
 	return node, nil
 }
 
-// vcnLimit is the first cluster of a file whose bytes cannot be counted.
+// vcnLimit returns the number of clusters of a file up to which byte offsets fit into an int64.
 func (n *fileSystem) vcnLimit() int64 { return math.MaxInt64 / n.cluster }
 
-// Trace has the records of the MFT that lead to a file.
+// Trace holds the numbers of the MFT records that lead to a file.
 type Trace struct {
 	File    []int64 // base record and extensions
-	Folders []int64 // those of the folders on its path, from the root on
-	Parent  []int64 // those of the last of them
-	MFT     []int64 // those of the MFT itself
+	Folders []int64 // records of the folders on the path, from the root on
+	Parent  []int64 // records of the last folder
+	MFT     []int64 // records of the MFT itself
 }
 
-// Volume is what Open returns, for the reader of the volume's log.
+// Volume is implemented by the result of Open, for the reader of the volume's log.
 type Volume interface {
 	// Trace returns the records of a file, by its path.
 	Trace(path string) (Trace, error)
-	// Record returns a record of the MFT with its fix-ups undone, nil if none is stored there. It need not be in use.
+	// Record returns an MFT record with its fix-ups undone, in use or not. The record is nil if it is not valid.
 	Record(number int64) ([]byte, error)
 	// Sizes returns the bytes of a cluster and of a record.
 	Sizes() (cluster, record int64)
@@ -183,7 +182,7 @@ type Volume interface {
 
 var _ Volume = (*fileSystem)(nil)
 
-// Trace follows Volume.
+// Trace implements Volume.
 func (n *fileSystem) Trace(path string) (t Trace, err error) {
 	mft, err := n.node(ref{number: mftRecord}, "$MFT")
 	if err != nil {
@@ -212,7 +211,7 @@ func (n *fileSystem) Trace(path string) (t Trace, err error) {
 	return t, err
 }
 
-// records returns the numbers of the base record and of those in the attribute list.
+// records returns the numbers of the base record and of the records in the attribute list.
 func (node *node) records() ([]int64, error) {
 	out := []int64{node.rec.number}
 	for b := node.list; len(b) > 0; {
@@ -228,7 +227,7 @@ func (node *node) records() ([]int64, error) {
 	return out, nil
 }
 
-// Record follows Volume.
+// Record implements Volume.
 func (n *fileSystem) Record(number int64) ([]byte, error) {
 	if number < 0 || number >= n.mft.Size()/n.record {
 		return nil, nil
@@ -243,8 +242,8 @@ func (n *fileSystem) Record(number int64) ([]byte, error) {
 	return raw, nil
 }
 
-// Sizes follows Volume.
+// Sizes implements Volume.
 func (n *fileSystem) Sizes() (cluster, record int64) { return n.cluster, n.record }
 
-// Disk follows Volume.
+// Disk implements Volume.
 func (n *fileSystem) Disk() disk.Disk { return n.volume }

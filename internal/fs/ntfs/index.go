@@ -13,18 +13,18 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// indexName is the name of the attributes of an index of names.
+// indexName is the name of the attributes of a file name index.
 var indexName = utf16le("$I30")
 
 // indexRootHead begins the value of $INDEX_ROOT. Spec: Linux-NTFS documentation, "$INDEX_ROOT".
 type indexRootHead struct {
-	Type      uint32 // of the attributes that are the keys
+	Type      uint32 // attribute type of the keys
 	Collation uint32
 	BlockSize uint32 // bytes
 	_         uint32
 }
 
-// indexHead follows in the root, and in each block; its offsets count from its own start.
+// indexHead follows indexRootHead in the root and the header of each block. Its offsets count from its own start.
 type indexHead struct {
 	Entries   uint32
 	Used      uint32 // bytes
@@ -56,32 +56,31 @@ const (
 	keyFolder = 0x10000000 // the file has an index of names
 )
 
-// indexWalk walks the index of a folder, a B+ tree, in its order. Names are ordered by the numbers of their characters
-// in upper case.
+// indexWalk walks the index of a folder, a B+ tree, in order. Names sort by the code units of their upper-case forms.
 type indexWalk struct {
 	fs      *fileSystem
 	path    string
-	at      int64           // of the folder's record in the volume, for errors
-	blocks  *guestfile.File // nil: all is in the root
+	at      int64           // offset of the folder's record in the volume, for errors
+	blocks  *guestfile.File // nil if the root holds all entries
 	block   int64           // bytes
-	unit    int64           // bytes that a block's number counts
-	want    []uint16        // in upper case; nil: all names, else those that differ from it by case at most
+	unit    int64           // bytes per unit of a block number
+	want    []uint16        // upper-case name to find, nil for all names
 	visited map[int64]bool
 	stack   []frame
 	names   int
 }
 
-// frame is a node of the tree that the walk is in.
+// frame is a node on the path from the root to the current entry.
 type frame struct {
-	entries []byte // those that are not visited yet
-	below   bool   // the node under the first of them is done
+	entries []byte // entries not visited yet
+	below   bool   // the child node of the first entry is done
 }
 
 func (x *indexWalk) broken(field string, got, want any) error {
 	return ondisk.Field(fmt.Sprintf("ntfs index of %.256q", "/"+x.path), field, x.at, got, want)
 }
 
-// names visits the names of a folder that equal want without case, or with nil all of them.
+// names visits the names of a folder that equal want, ignoring case. A nil want matches all names.
 func (node *node) names(want []uint16, visit func(*fileName) error) error {
 	x, err := node.index(want)
 	if err != nil {
@@ -97,7 +96,7 @@ func (x *indexWalk) walk(visit func(*fileName) error) error {
 		if err != nil {
 			return err
 		}
-		if name == nil || (len(name.name) == 1 && name.name[0] == '.') { // the root has itself
+		if name == nil || (len(name.name) == 1 && name.name[0] == '.') { // the root contains itself
 			continue
 		}
 		if x.names++; x.names > guestfile.MaxEntries {
@@ -139,7 +138,7 @@ func (node *node) index(want []uint16) (*indexWalk, error) {
 	return x, x.push(b[indexRootSize:])
 }
 
-// measure reads the sizes in the value of the root.
+// measure decodes the block size and checks the key type in the value of $INDEX_ROOT.
 func (x *indexWalk) measure(b []byte) error {
 	if len(b) < indexRootSize+indexHeadSize {
 		return x.broken("root", len(b), "32 bytes at least")
@@ -162,7 +161,7 @@ func (x *indexWalk) measure(b []byte) error {
 	return nil
 }
 
-// push enters the node whose head begins b.
+// push enters the node at the start of b, which begins with an indexHead.
 func (x *indexWalk) push(b []byte) error {
 	var h indexHead
 	if err := ondisk.Fill(b[:indexHeadSize], binary.LittleEndian, &h); err != nil {
@@ -179,7 +178,7 @@ func (x *indexWalk) push(b []byte) error {
 	return nil
 }
 
-// step visits the next entry, or descends to the node below it. It may return no name.
+// step visits the next entry, or descends to its child node. The name is nil if the step yields none.
 func (x *indexWalk) step() (*fileName, error) {
 	top := &x.stack[len(x.stack)-1]
 	b := top.entries
@@ -192,7 +191,7 @@ func (x *indexWalk) step() (*fileName, error) {
 	}
 	e, last := b[:length], flags&entryLast != 0
 	var name *fileName
-	order := 1 // the last entry comes behind all names
+	order := 1 // the last entry sorts behind all names
 	if !last {
 		var err error
 		if name, err = x.name(e); err != nil {
@@ -211,7 +210,7 @@ func (x *indexWalk) step() (*fileName, error) {
 	}
 	top.entries, top.below = b[length:], false
 	switch {
-	case !last && order > 0: // all that follows, here and above, comes behind the name
+	case !last && order > 0: // all later entries, here and above, sort behind the name
 		x.stack = nil
 	case last:
 		x.stack = x.stack[:len(x.stack)-1]
@@ -221,7 +220,7 @@ func (x *indexWalk) step() (*fileName, error) {
 	return nil, nil //nolint:nilnil // no name at this step, as the comment on top promises
 }
 
-// compare returns the order of a name and the wanted one; 0 if all are wanted.
+// compare compares a name with want, like cmp.Compare. It returns 0 if want is nil.
 func (x *indexWalk) compare(n *fileName) (int, error) {
 	if x.want == nil {
 		return 0, nil
@@ -235,7 +234,7 @@ func (x *indexWalk) compare(n *fileName) (int, error) {
 	return cmp.Compare(len(n.name), len(x.want)), nil
 }
 
-// descend enters a block, once.
+// descend enters an index block. A second visit of a block is an error.
 func (x *indexWalk) descend(number uint64) error {
 	blocks := int64(0)
 	if x.blocks != nil {
@@ -291,8 +290,7 @@ func (x *indexWalk) name(e []byte) (*fileName, error) {
 	return n, nil
 }
 
-// spaceDOS is the namespace of the short name of a file that has a long one too. Spec: Linux-NTFS documentation,
-// "$FILE_NAME".
+// spaceDOS is the namespace of a short name beside a long one. Spec: Linux-NTFS documentation, "$FILE_NAME".
 const spaceDOS = 2
 
 // fileName is a name in a folder.
@@ -303,18 +301,17 @@ type fileName struct {
 	dir   bool
 }
 
-// text returns the name. NTFS allows halves of surrogate pairs, which become U+FFFD: such a file cannot be opened by
-// name.
+// text returns the name. NTFS allows unpaired surrogates, which become U+FFFD: such a file cannot be opened by name.
 func (n *fileName) text() string { return string(utf16.Decode(n.name)) }
 
 // upcaseTable is $UpCase: the upper-case form of each of 65,536 characters. It differs between versions of Windows, and
-// makes names unique. It is read in blocks as characters are asked for: most names need the first one.
+// decides which names are equal. Blocks are read on demand: most names need only the first.
 type upcaseTable struct {
 	file   ondisk.Source
 	blocks [maxUpcase / upcaseBlock][]byte
 }
 
-// Sizes of $UpCase, and of what is read of it at once, in bytes.
+// Sizes of $UpCase and of one read of it, in bytes.
 const (
 	maxUpcase   = 128 << 10
 	upcaseBlock = 4 << 10
@@ -341,7 +338,7 @@ func (n *fileSystem) findUpcase() error {
 	return n.spend(f.Size())
 }
 
-// upcase returns the upper-case form of a character. Characters beyond the table stay.
+// upcase returns the upper-case form of a character. A character beyond the table is returned as is.
 func (n *fileSystem) upcase(u uint16) (uint16, error) {
 	const chars = upcaseBlock / 2
 	t := &n.upper
@@ -360,7 +357,8 @@ func (n *fileSystem) upcase(u uint16) (uint16, error) {
 	return u, nil
 }
 
-// child finds a name in a folder. An exact match comes before names that differ by case, which POSIX programs make.
+// child finds a name in a folder. An exact match wins over names that differ by case alone, as POSIX programs create
+// them.
 func (node *node) child(name string) (*node, error) {
 	path := name
 	if node.path != "" {

@@ -1,9 +1,9 @@
 // This part of the package reads the log of an NTFS volume ($LogFile), and reports which bytes its replay may write.
 //
-// It exists for one question: would Windows, when it replays an open log, change what is patched in the volume? It
-// replays nothing. Where the log leaves a choice, a write is assumed; what is not understood is refused.
+// It answers one question: would a replay of an open log by Windows change patched bytes of the volume? It replays
+// nothing. Where the log is ambiguous, it assumes a write. It refuses a log with unknown structures.
 //
-// Facts are those of the sources below, held against logs that Windows wrote. Spec:
+// The facts come from the sources below, and were checked against logs written by Windows. Spec:
 // https://github.com/msuhanov/dfir_ntfs, dfir_ntfs/LogFile.py; ntfs-3g, include/ntfs-3g/logfile.h; Linux,
 // fs/ntfs3/fslog.c; libfsntfs, "New Technologies File System (NTFS)", "Metadata transaction journal".
 
@@ -19,26 +19,26 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Limits of what is read. Beyond them a log is refused with ErrLimit.
+// Limits of a log. A log beyond them is refused with ErrLimit.
 const (
-	maxLog       = 256 << 20 // bytes of a log; Windows makes 64 MiB at most by itself
+	maxLog       = 256 << 20 // bytes of a log; Windows creates 64 MiB at most by default
 	maxLogRecord = 4 << 20   // bytes of one record: tables of open attributes and dirty pages are the largest
-	maxWrites    = 1 << 17   // of a replay; Windows writes a checkpoint every five seconds
-	maxPlaces    = 1 << 20   // of those writes in the volume
-	maxOwners    = 1 << 8    // of a record of the MFT, and attributes of an index, in the time that a replay covers
-	maxSteps     = 1 << 23   // records read, some of them several times
+	maxWrites    = 1 << 17   // writes of a replay; Windows writes a checkpoint every five seconds
+	maxPlaces    = 1 << 20   // volume ranges of these writes
+	maxOwners    = 1 << 8    // owners of an MFT record, and attributes of one index, during a replay
+	maxSteps     = 1 << 23   // records read, repeats included
 	maxRead      = 1 << 30   // bytes of pages and of records
 )
 
-// State is how a log was left.
+// State is the state in which a log was left.
 type State int
 
 // States of a log.
 const (
 	Empty   State = iota // new: filled with 0xff
 	Checked              // chkdsk wrote it; Windows resets it
-	Closed               // no client: Windows 2000 and earlier, shut down
-	Clean                // in use, and marked clean: Windows XP and later, shut down, or a shadow copy
+	Closed               // no client: shut down by Windows 2000 or earlier
+	Clean                // in use, and marked clean: shut down by Windows XP or later, or a shadow copy
 	OpenLog              // the volume was in use
 )
 
@@ -52,7 +52,7 @@ type LogVolume struct {
 	Cluster       int64 // bytes
 	Record        int64 // bytes of a record of the MFT
 
-	// MFT returns a record of the MFT with its fix-ups undone, nil where no valid one is stored. It need not be in use.
+	// MFT returns an MFT record with its fix-ups undone, in use or not. It returns nil if the record is not valid.
 	MFT func(number int64) ([]byte, error)
 }
 
@@ -61,13 +61,13 @@ type Log struct {
 	State        State
 	Major, Minor uint16  // version of the log itself: 1.1, or 2.0 while Windows 8 and later have it mounted
 	Current      uint64  // LSN of the newest checkpoint
-	Since        uint64  // LSN of the first record that a replay reads, 0 if none
+	Since        uint64  // LSN of the first record of a replay, 0 without a replay
 	End          uint64  // LSN of the last record
-	Writes       []Write // of a replay, in its order
+	Writes       []Write // in the order of a replay
 }
 
-// Read reads the log src of volume v. A log that is broken before its newest checkpoint is a FormatError.
-// ErrUnsupported: a version or a size of pages that was never seen. ErrLimit: more than any Windows leaves.
+// Read reads the log src of volume v. It returns a FormatError if the log is broken before its newest checkpoint,
+// ErrUnsupported for an unknown version or page size, and ErrLimit if the log exceeds the logs of any Windows.
 func Read(src ondisk.Source, v LogVolume) (*Log, error) {
 	if src.Size() > maxLog {
 		return nil, fmt.Errorf("$LogFile of %d bytes: %w of %d bytes", src.Size(), ondisk.ErrLimit, maxLog)
@@ -91,7 +91,7 @@ func Read(src ondisk.Source, v LogVolume) (*Log, error) {
 		understood := errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) ||
 			errors.Is(err, ondisk.ErrLimit)
 		if l.State == Clean && understood {
-			return &Log{State: Clean, Major: page.Major, Minor: page.Minor}, nil // Linux and ntfs-3g trust the mark
+			return &Log{State: Clean, Major: page.Major, Minor: page.Minor}, nil // Linux and ntfs-3g trust the flag
 		}
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func Read(src ondisk.Source, v LogVolume) (*Log, error) {
 	return l, nil
 }
 
-// Look reads how a log was left from its restart pages alone.
+// Look returns the state of a log from its restart pages alone.
 func Look(src ondisk.Source) (State, error) {
 	if blank, err := blank(src); err != nil || blank {
 		return Empty, err
@@ -114,7 +114,7 @@ func Look(src ondisk.Source) (State, error) {
 	return page.state(), nil
 }
 
-// analyse finds what a replay may write.
+// analyse finds the writes that a replay may make.
 func (l *Log) analyse(src ondisk.Source, page *restartPage, v LogVolume) error {
 	r, err := newReader(src, page)
 	if err != nil {
@@ -126,17 +126,17 @@ func (l *Log) analyse(src ondisk.Source, page *restartPage, v LogVolume) error {
 
 const (
 	headerSize = 0x30 // of a record
-	lsnUnit    = 8    // bytes that an LSN counts
+	lsnUnit    = 8    // bytes per unit of an LSN
 
 	ordinary      = 1 // types of records
 	clientRestart = 2
 )
 
-// recordHeader is what a record begins with. Spec: ntfs-3g logfile.h; Linux fs/ntfs3/fslog.c, LFS_RECORD_HDR.
+// recordHeader begins a record. Spec: ntfs-3g logfile.h; Linux fs/ntfs3/fslog.c, LFS_RECORD_HDR.
 type recordHeader struct {
 	LSN            uint64
 	Previous       uint64
-	UndoNext       uint64 // where an undo of the transaction goes on
+	UndoNext       uint64 // LSN of the next record to undo
 	Length         uint32 // bytes of data
 	ClientSequence uint16
 	ClientIndex    uint16
@@ -146,24 +146,24 @@ type recordHeader struct {
 	_              [6]byte
 }
 
-// logRecord is a record with its data, whatever pages they lie in.
+// logRecord is a record with its data, joined from all its pages.
 type logRecord struct {
 	recordHeader
 	data []byte
-	at   int64  // in the log
-	next uint64 // LSN of the record that follows, if there is one
+	at   int64  // offset in the log
+	next uint64 // LSN of the next record, if it exists
 }
 
-// broken returns the error of a field of the data.
+// broken returns the error for a field at an offset of the record's data.
 func (r *logRecord) broken(off int64, field string, got, want any) error {
 	return ondisk.Field(fmt.Sprintf("$LogFile page %d, record of LSN %d", r.at/pageSize, r.LSN), field,
 		r.at+headerSize+off, got, want)
 }
 
-// gap is the error of a record that is not there. Behind the newest checkpoint it is the end of the log.
+// gap is the error for a missing record. Behind the newest checkpoint it marks the end of the log.
 type gap struct {
 	error
-	page int64 // that lacks it
+	page int64 // page without the record
 }
 
 func (g *gap) Unwrap() error { return g.error }
@@ -172,8 +172,8 @@ func (g *gap) Unwrap() error { return g.error }
 type reader struct {
 	pages
 	page   *restartPage
-	offset uint  // bits of an LSN that are an offset; the rest counts the rounds through the log
-	ended  int64 // page that lacks the record behind the last one
+	offset uint  // low bits of an LSN that hold the offset; the others count the rounds through the log
+	ended  int64 // page without the record behind the last one
 	steps  ondisk.Budget
 }
 
@@ -188,15 +188,15 @@ func newReader(src ondisk.Source, p *restartPage) (*reader, error) {
 	return r, r.takeCopies(p.Major)
 }
 
-// place returns where in the log the record of an LSN begins.
+// place returns the offset of the record of an LSN in the log.
 func (r *reader) place(lsn uint64) int64 {
 	return ondisk.I64(lsn&(1<<r.offset-1)) * lsnUnit
 }
 
-// lsn returns the LSN of a place in a round.
+// lsn returns the LSN of an offset in a round.
 func (r *reader) lsn(round uint64, at int64) uint64 { return round<<r.offset | ondisk.U64(at)/lsnUnit }
 
-// record reads the record of an LSN: a *gap when there is none.
+// record reads the record of an LSN. It returns a *gap if the record is missing.
 func (r *reader) record(lsn uint64) (*logRecord, error) {
 	if err := r.steps.Spend(1); err != nil {
 		return nil, err
@@ -229,7 +229,7 @@ func (r *reader) record(lsn uint64) (*logRecord, error) {
 	return rec, r.body(rec, p, missing)
 }
 
-// check holds the header of a record to what a client can write.
+// check returns an error if no client can have written the header of a record.
 func (r *reader) check(rec *logRecord) error {
 	switch {
 	case rec.Type != ordinary && rec.Type != clientRestart:
@@ -247,7 +247,7 @@ func (r *reader) check(rec *logRecord) error {
 	return nil
 }
 
-// body collects the data of a record that begins in page p, and finds where the next one begins.
+// body collects the data of a record that begins in page p, and computes the LSN of the next record.
 func (r *reader) body(rec *logRecord, p page, missing func(int64, string, any, any) error) error {
 	if err := r.budget.Spend(int64(rec.Length)); err != nil {
 		return err
@@ -284,7 +284,7 @@ func (r *reader) body(rec *logRecord, p page, missing func(int64, string, any, a
 	return nil
 }
 
-// follow returns the page behind another, and its round.
+// follow returns the page behind page n, and its round.
 func (r *reader) follow(n int64, round uint64) (next int64, in uint64) {
 	if n+1 < r.count {
 		return n + 1, round
@@ -292,8 +292,8 @@ func (r *reader) follow(n int64, round uint64) (next int64, in uint64) {
 	return r.first, round + 1
 }
 
-// each visits the record of an LSN and all that follow it. The log ends where a record is missing, which must be
-// behind its current LSN. It returns the last record's LSN.
+// each visits the record of an LSN and all later records, and returns the LSN of the last one. The log ends at the
+// first missing record, which must lie behind the current LSN.
 func (r *reader) each(from uint64, visit func(*logRecord) error) (last uint64, err error) {
 	current := r.page.area.CurrentLSN
 	for lsn := from; ; {
@@ -317,29 +317,29 @@ func (r *reader) each(from uint64, visit func(*logRecord) error) (last uint64, e
 
 // Fields of a record page. Spec: ntfs-3g logfile.h, RECORD_PAGE_HEADER; libfsntfs, "Record page header".
 const (
-	pageLast     = 0x08 // LSN of the last record that begins or goes on in the page; a copy of 1.1: where it belongs
+	pageLast     = 0x08 // LSN of the last record that begins or continues here; in a copy of 1.1 the offset of the page
 	pageLastEnd  = 0x20 // LSN of the last record that ends in the page
 	pageFixups   = 0x28
-	pageCopyOf   = 0x3c // of a copy of 2.0: where it belongs
+	pageCopyOf   = 0x3c // in a copy of 2.0 the offset of the page
 	pageData     = 0x40 // records begin here
-	firstCopy    = 2    // page
+	firstCopy    = 2    // number of the first page with a copy
 	cachedPages  = 256
-	scannedPages = 256 // that are read at once
+	scannedPages = 256 // pages per read
 )
 
 // page is a valid record page with its fix-ups undone.
 type page []byte
 
-// last returns the LSN of the last record that begins or goes on in the page.
+// last returns the LSN of the last record that begins or continues in the page.
 func (p page) last() uint64 { return binary.LittleEndian.Uint64(p[pageLast:]) }
 
 // lastEnd returns the LSN of the last record that ends in the page.
 func (p page) lastEnd() uint64 { return binary.LittleEndian.Uint64(p[pageLastEnd:]) }
 
-// pages reads the record pages of a log, each in its newest copy.
+// pages reads the record pages of a log. The newest copy of a page replaces it.
 type pages struct {
 	src    ondisk.Source
-	first  int64 // page of records
+	first  int64 // first page of records
 	count  int64 // pages of the log
 	copies map[int64]page
 	cache  [cachedPages]struct {
@@ -349,7 +349,7 @@ type pages struct {
 	budget ondisk.Budget // bytes read
 }
 
-// load returns a page, nil when it is not a valid record page.
+// load returns a page, or nil if it is not a valid record page.
 func (p *pages) load(n int64) (page, error) {
 	if c, ok := p.copies[n]; ok {
 		return c, nil
@@ -369,7 +369,7 @@ func (p *pages) load(n int64) (page, error) {
 	return slot.page, nil
 }
 
-// valid undoes the fix-ups of a record page; nil when it is not one, or torn.
+// valid undoes the fix-ups of a record page. It returns nil for a torn page or other data.
 func valid(raw []byte) page {
 	if string(raw[:4]) != "RCRD" || !UndoFixups(raw, pageFixups) {
 		return nil
@@ -377,7 +377,7 @@ func valid(raw []byte) page {
 	return raw
 }
 
-// takeCopies finds the pages whose newest state stands in a copy: Windows writes a page that is not full there first.
+// takeCopies finds the pages whose newest state is in a copy: Windows first writes a page that is not full to a copy.
 // Spec: Linux fs/ntfs3/fslog.c, last_log_lsn; dfir_ntfs LogFile.py, "fast pages".
 func (p *pages) takeCopies(major uint16) error {
 	type tail struct {
@@ -406,7 +406,7 @@ func (p *pages) takeCopies(major uint16) error {
 	}
 	slices.SortFunc(tails, func(a, b tail) int { return cmp.Compare(a.lsn, b.lsn) })
 	if major == 1 {
-		tails = tails[max(0, len(tails)-1):] // the other is the state before
+		tails = tails[max(0, len(tails)-1):] // the other copy is the previous state
 	}
 	for _, c := range tails {
 		old, err := p.load(c.target)
@@ -423,8 +423,8 @@ func (p *pages) takeCopies(major uint16) error {
 	return nil
 }
 
-// newer returns the first valid page in which a record ends that is newer than an LSN, and that record's LSN; 0 if
-// there is none.
+// newer returns the first valid page where a record newer than an LSN ends, and the LSN of that record. It returns
+// zeros if every record is older.
 func (p *pages) newer(than uint64) (n int64, lsn uint64, err error) {
 	for n := int64(firstCopy); n < p.count; n += scannedPages {
 		part := min(scannedPages, p.count-n)

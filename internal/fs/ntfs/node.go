@@ -14,7 +14,7 @@ import (
 
 const (
 	maxAttrList  = 1 << 20 // bytes
-	maxAttrParts = 1 << 12 // records that the runs of one value are in: 65,536 runs need about 1,300
+	maxAttrParts = 1 << 12 // parts of one value; 65,536 runs need about 1,300
 )
 
 // node is a file or a folder: its base record, and the attribute list if it has other records.
@@ -22,10 +22,10 @@ type node struct {
 	fs   *fileSystem
 	path string
 	rec  *record
-	list []byte // nil: the record has all
+	list []byte // nil without $ATTRIBUTE_LIST
 }
 
-// node reads the base record of a reference in a folder.
+// node reads the base record of a file or folder by its reference.
 func (n *fileSystem) node(ref ref, path string) (*node, error) {
 	rec, err := n.load(ref)
 	if err != nil {
@@ -67,7 +67,7 @@ func (v *value) upTo(what string, limit int64) (*guestfile.File, error) {
 	return f, err
 }
 
-// own visits the attributes of a kind that the base record has, by their names.
+// own visits the attributes of a type in the base record, filtered by name.
 func (node *node) own(kind uint32, wants func(name string) bool, visit func(*record, *attr) error) error {
 	for i := range node.rec.attrs {
 		if a := &node.rec.attrs[i]; a.Type == kind && wants(a.name) {
@@ -79,7 +79,8 @@ func (node *node) own(kind uint32, wants func(name string) bool, visit func(*rec
 	return nil
 }
 
-// each visits the attributes of a kind that the file has, by their names, in the order of its list.
+// each visits the attributes of a type in all records of the file, filtered by name, in the order of the attribute
+// list.
 func (node *node) each(kind uint32, wants func(name string) bool, visit func(*record, *attr) error) error {
 	if node.list == nil {
 		return node.own(kind, wants, visit)
@@ -110,7 +111,7 @@ func (node *node) each(kind uint32, wants func(name string) bool, visit func(*re
 	return nil
 }
 
-// read assembles a value. v.found reports whether there is one. The name is in UTF-16.
+// read assembles the value of an attribute. v.found reports whether the attribute exists. The name is in UTF-16.
 func (node *node) read(kind uint32, name string, v *value) error {
 	parts := 0
 	wants := func(n string) bool { return n == name }
@@ -156,7 +157,8 @@ func (node *node) listed(b []byte) (e listed, err error) {
 	return e, nil
 }
 
-// extension loads a record of the list. Attribute lists in it are ignored, so that lists cannot nest.
+// extension loads a record of the attribute list. Attribute lists in that record are ignored, so that lists cannot
+// nest.
 func (node *node) extension(ref ref) (*record, error) {
 	if ref.number == node.rec.number {
 		if ref.sequence != node.rec.Sequence {
@@ -187,8 +189,7 @@ func (r *record) named(e *listed) (*attr, error) {
 		fmt.Sprintf("none of type %#x with number %d", e.kind, e.id), "the one that the attribute list names")
 }
 
-// passable refuses files that stand for others: links, mount points, files that WOF compressed or deduplication
-// removed.
+// passable refuses reparse points: links, mount points, files compressed by WOF or replaced by deduplication.
 func (node *node) passable() error {
 	v := value{fs: node.fs}
 	if err := node.read(attrReparse, "", &v); err != nil || !v.found {
@@ -205,7 +206,7 @@ func (node *node) passable() error {
 
 const maxReparse = 16 << 10 // bytes. Spec: MS-FSCC 2.1.2
 
-// reparseTag names a kind of reparse points. Spec: MS-FSCC 2.1.2.1.
+// reparseTag returns the name of a reparse tag. Spec: MS-FSCC 2.1.2.1.
 func reparseTag(tag uint32) string {
 	switch tag {
 	case 0xa0000003:
@@ -220,7 +221,7 @@ func reparseTag(tag uint32) string {
 	return fmt.Sprintf("tag %#08x", tag)
 }
 
-// utf16le encodes a text as NTFS stores it.
+// utf16le encodes a string in UTF-16, little-endian, as NTFS stores names.
 func utf16le(s string) string {
 	var b []byte
 	for _, u := range utf16.Encode([]rune(s)) {
@@ -232,16 +233,16 @@ func utf16le(s string) string {
 // extent is a decoded element of a run list, in clusters.
 type extent struct {
 	length int64
-	start  int64 // -1: a hole
+	start  int64 // extentHole for a hole
 }
 
 const extentHole = -1
 
 var errRunList = errors.New("broken run list")
 
-// runList decodes the runs of an attribute, and calls add for each. A byte has the sizes of length (low half) and start
-// (high half). A start counts from the one before, and a zero byte ends the list. Spec: Linux-NTFS documentation, "Data
-// Runs".
+// runList decodes the runs of an attribute, and calls add for each. The first byte of a run holds the sizes of its
+// length (low half) and start (high half). A start is relative to the previous start. A zero byte ends the list. Spec:
+// Linux-NTFS documentation, "Data Runs".
 func runList(b []byte, clusters int64, add func(extent) error) error {
 	last := int64(0)
 	for len(b) > 0 && b[0] != 0 {
@@ -282,16 +283,16 @@ func signed(b []byte) int64 {
 // value is the value of an attribute, assembled from its parts.
 type value struct {
 	fs      *fileSystem
-	growing bool // the value is the MFT: the known part of it leads to the rest
+	growing bool // the value is the MFT: its first runs locate the records with the others
 
 	found       bool
-	at          int64 // of its last part in the volume, for errors
+	at          int64 // offset of its last part in the volume, for errors
 	resident    bool
 	flags       uint16
 	size        int64
 	initialised int64
-	clusters    int64           // known so far, and the first one of the next part
-	runs        []guestfile.Run // by Off, holes left out; they may go on behind size
+	clusters    int64           // decoded so far, which is also the lowest VCN of the next part
+	runs        []guestfile.Run // sorted by Off, without holes; they may extend past size
 }
 
 // add adds the next part of the value, an attribute of rec.
@@ -349,7 +350,7 @@ func (v *value) extend(e extent) error {
 	return nil
 }
 
-// partial returns the MFT as far as its runs are known.
+// partial returns the MFT up to its last known run.
 func (v *value) partial() (*guestfile.File, error) {
 	if err := v.fs.budget.Work.Spend(guestfile.RunCost * int64(len(v.runs))); err != nil {
 		return nil, err
@@ -357,7 +358,7 @@ func (v *value) partial() (*guestfile.File, error) {
 	return guestfile.NewFile(v.fs.volume, "$MFT", min(v.initialised, v.clusters*v.fs.cluster), v.runs)
 }
 
-// plain refuses values whose stored bytes are not those of the file.
+// plain refuses a file without unnamed data, and encrypted or compressed data, which is not stored as the file reads.
 func (v *value) plain(path string) error {
 	switch {
 	case !v.found:

@@ -10,10 +10,10 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// ref names a record of the MFT. Spec: Linux-NTFS documentation, "File Reference".
+// ref is the reference of an MFT record. Spec: Linux-NTFS documentation, "File Reference".
 type ref struct {
 	number   int64
-	sequence uint16 // 0: any
+	sequence uint16 // 0 matches any
 }
 
 func newRef(raw uint64) ref {
@@ -21,7 +21,7 @@ func newRef(raw uint64) ref {
 	return ref{number: ondisk.I64(raw & (1<<bits - 1)), sequence: uint16(raw >> bits)}
 }
 
-// recordHead begins a record of the MFT. Since version 3.1 the number of the record follows it. Spec: Linux-NTFS
+// recordHead begins an MFT record. Since version 3.1 the number of the record follows it. Spec: Linux-NTFS
 // documentation, "File Record".
 type recordHead struct {
 	Magic          [4]byte // "FILE"
@@ -41,23 +41,23 @@ type recordHead struct {
 const (
 	recordInUse  = 1
 	recordFolder = 2
-	recordView   = 8 // an index of something else than names, such as $Extend/$Quota
+	recordView   = 8 // an index, but not of names, such as $Extend/$Quota
 
-	recordHeadSize = 0x2a // up to version 3.0 the fix-ups stand right behind it
+	recordHeadSize = 0x2a // up to version 3.0 the fix-ups follow directly
 )
 
-// record is a record of the MFT with its fix-ups undone.
+// record is an MFT record with its fix-ups undone.
 type record struct {
 	recordHead
 	number int64
 	raw    []byte
-	places []disk.Range // of the record in the volume, in order
+	places []disk.Range // ranges of the record in the volume, in order
 	attrs  []attr
 }
 
 func (r *record) dir() bool { return r.Flags&recordFolder != 0 }
 
-// broken returns the error of a field of the record.
+// broken returns the error for a field at an offset of the record.
 func (r *record) broken(off int64, field string, got, want any) error {
 	return ondisk.Field(fmt.Sprintf("ntfs record %d", r.number), field, r.places[0].Off+off, got, want)
 }
@@ -117,8 +117,8 @@ func (r *record) check(ref ref) error {
 	return nil
 }
 
-// where returns the runs of n bytes from off of the record, as they read without fix-ups. The last two of each 512
-// bytes are those in the update sequence array, where a write keeps the record valid.
+// where returns the runs of n bytes of the record at off, with fix-ups undone. The last two bytes of each stride map to
+// the update sequence array, where a write keeps the record valid.
 func (r *record) where(off, n int64) []guestfile.Run {
 	var out []guestfile.Run
 	for done := int64(0); done < n; {
@@ -136,7 +136,8 @@ func (r *record) where(off, n int64) []guestfile.Run {
 	return out
 }
 
-// place returns the place of a stored byte of the record in the volume, and the number of bytes that follow it there.
+// place returns the volume offset of a stored byte of the record, and the number of bytes from there to the end of the
+// range.
 func (r *record) place(off int64) (at, rest int64) {
 	for _, p := range r.places {
 		if off < p.Len {
@@ -147,7 +148,8 @@ func (r *record) place(off int64) (at, rest int64) {
 	panic(fmt.Sprintf("guestfile: byte %d behind the end of a record", off))
 }
 
-// logMFTRecord is a record of the MFT, empty where none is known. Spec: Linux-NTFS documentation, "File Record".
+// logMFTRecord is an MFT record as a replay changes it; an unknown record is empty. Spec: Linux-NTFS documentation,
+// "File Record".
 type logMFTRecord []byte
 
 const (
@@ -155,7 +157,7 @@ const (
 	recordAttributes = 0x14
 	recordBase       = 0x20
 
-	attributeHead       = 0x18 // bytes, with what a resident one has
+	attributeHead       = 0x18 // bytes, including the fields of a resident attribute
 	logNonResident      = 0x40
 	standardInformation = 0x10
 )
@@ -177,7 +179,7 @@ func (m logMFTRecord) base() (int64, bool) {
 	return ondisk.I64(ref & fileNumber), ref != 0
 }
 
-// attribute returns the attribute at an offset, empty where none begins.
+// attribute returns the attribute at an offset. It returns nil if the offset is inside an attribute or past the last.
 func (m logMFTRecord) attribute(off int) []byte {
 	for at, a := range attributes(m) {
 		if at == off {
@@ -187,7 +189,7 @@ func (m logMFTRecord) attribute(off int) []byte {
 	return nil
 }
 
-// keeps reports whether a write leaves the record's layout, and the places of its values, as they are.
+// keeps reports whether a write preserves the layout of the record and the places of its values.
 func (m logMFTRecord) keeps(w *Write) bool {
 	a := m.attribute(w.recordOffset)
 	if len(a) == 0 {
@@ -198,7 +200,7 @@ func (m logMFTRecord) keeps(w *Write) bool {
 	case w.Op == residentValue && resident:
 		size, from := int64(binary.LittleEndian.Uint32(a[0x10:])), int64(binary.LittleEndian.Uint16(a[0x14:]))
 		end := int64(w.attrOffset + w.Length)
-		// Lengths that differ give the value a new end.
+		// Redo and undo data of different lengths move the end of the value.
 		whole := end == from+size || w.Length == w.otherLength && end < from+size
 		return binary.LittleEndian.Uint32(a) == standardInformation && int64(w.attrOffset) >= from && whole
 	case w.Op == attributeSizes && !resident && len(a) >= logNonResident:
@@ -207,8 +209,8 @@ func (m logMFTRecord) keeps(w *Write) bool {
 	return false
 }
 
-// sameSizes reports whether sizes that are written are those of an attribute: allocated, valid, and of the data.
-// Spec: Linux fs/ntfs3/fslog.c, struct NEW_ATTRIBUTE_SIZES.
+// sameSizes reports whether the sizes written equal the sizes of an attribute: allocated, valid and data size. Spec:
+// Linux fs/ntfs3/fslog.c, struct NEW_ATTRIBUTE_SIZES.
 func (m logMFTRecord) sameSizes(a, sizes []byte) bool {
 	return len(sizes) == 24 && bytes.Equal(sizes[:8], a[0x28:0x30]) && bytes.Equal(sizes[8:16], a[0x38:0x40]) &&
 		bytes.Equal(sizes[16:24], a[0x30:0x38])
@@ -227,16 +229,16 @@ const (
 	attrEnd        = 0xffffffff
 )
 
-// Flags of attributes. Sparse ones (0x8000) have holes and are read as they are.
+// Flags of attributes. Sparse attributes (0x8000) have holes and need no special case.
 const (
-	attrCompressed = 0x00ff // a method, of which there is one
+	attrCompressed = 0x00ff // mask of the compression method, of which only one exists
 	attrEncrypted  = 0x4000
 )
 
 // attrHead begins all attributes. Spec: Linux-NTFS documentation, "Attribute Header".
 type attrHead struct {
 	Type        uint32
-	Length      uint32 // with the value, or the runs
+	Length      uint32 // including the value or the runs
 	NonResident uint8
 	NameLength  uint8 // characters
 	NameOffset  uint16
@@ -244,23 +246,23 @@ type attrHead struct {
 	ID          uint16
 }
 
-// residentHead follows in an attribute with its value in the record.
+// residentHead follows attrHead if the value is in the record.
 type residentHead struct {
 	Size   uint32
 	Offset uint16
 	_      uint16
 }
 
-// nonResidentHead follows in an attribute with its value in clusters, or with the runs of a part of them. The sizes
-// count in the first part.
+// nonResidentHead follows attrHead if the value, or this part of it, is in clusters. The sizes are valid in the first
+// part only.
 type nonResidentHead struct {
-	LowestVCN   int64 // clusters of the value that the runs are of
+	LowestVCN   int64 // of the first cluster that the runs map
 	HighestVCN  int64
 	RunOffset   uint16
 	_           [6]byte // compression unit
 	Allocated   int64   // bytes
 	Size        int64
-	Initialised int64 // bytes behind it read as zeros, whatever their clusters hold
+	Initialised int64 // bytes past it read as zeros, even if their clusters hold data
 }
 
 const (
@@ -274,12 +276,12 @@ type attr struct {
 	attrHead
 	residentHead
 	nonResidentHead
-	at   int64 // in the record
+	at   int64 // offset in the record
 	name string
 	runs []byte // encoded
 }
 
-// split decodes the attributes of a record. Each has a positive length, so that the walk ends.
+// split decodes the attributes of a record. Each has a positive length, so the loop ends.
 func (r *record) split() error {
 	used := r.raw[:r.BytesInUse]
 	for at := int64(r.AttrOffset); ; {
@@ -344,7 +346,7 @@ func (r *record) nonResident(a *attr, b []byte) error {
 	if err := ondisk.Fill(b[attrHeadSize:attrRunsSize], binary.LittleEndian, &a.nonResidentHead); err != nil {
 		return err
 	}
-	// The highest cluster of no clusters is -1, or 0 in old volumes.
+	// Without clusters, the highest VCN is -1, or 0 in old volumes.
 	if a.LowestVCN < 0 || a.HighestVCN < a.LowestVCN-1 {
 		return r.broken(a.at+0x10, "clusters", fmt.Sprintf("%d to %d", a.LowestVCN, a.HighestVCN),
 			"the first before the last")

@@ -13,12 +13,12 @@ const (
 	noClient    = 0xffff
 	markedClean = 2 // flag of the restart area
 
-	restartFixups = 0x1e // where the fix-ups of a restart page begin, at the least
+	restartFixups = 0x1e // lowest offset of the fix-ups in a restart page
 	chkdskMagic   = "CHKD"
 	clientName    = "N\x00T\x00F\x00S\x00"
 )
 
-// restartHead is what both restart pages begin with. Spec: ntfs-3g logfile.h, RESTART_PAGE_HEADER.
+// restartHead begins both restart pages. Spec: ntfs-3g logfile.h, RESTART_PAGE_HEADER.
 type restartHead struct {
 	Magic      [4]byte // "RSTR", or "CHKD" when chkdsk made it
 	USAOffset  uint16
@@ -32,12 +32,12 @@ type restartHead struct {
 	_          [2]byte
 }
 
-// restartArea is what AreaOffset leads to. Spec: ntfs-3g logfile.h, RESTART_AREA.
+// restartArea lies at AreaOffset. Spec: ntfs-3g logfile.h, RESTART_AREA.
 type restartArea struct {
 	CurrentLSN   uint64
 	Clients      uint16
 	FreeList     uint16
-	InUseList    uint16 // index of a client, 0xffff: none
+	InUseList    uint16 // index of a client, 0xffff without one
 	Flags        uint16
 	SequenceBits uint32
 	Length       uint16
@@ -65,10 +65,10 @@ type restartPage struct {
 	restartHead
 	area   restartArea
 	client logClient
-	at     int64 // of the restart area, in the log
+	at     int64 // offset of the restart area in the log
 }
 
-// blank reports whether a log is new: both restart pages are 0xff all over.
+// blank reports whether a log is new: all bytes of both restart pages are 0xff.
 func blank(src ondisk.Source) (bool, error) {
 	b, err := ondisk.Bytes(src, 0, min(src.Size(), 2*pageSize))
 	if err != nil {
@@ -82,7 +82,7 @@ func blank(src ondisk.Source) (bool, error) {
 	return len(b) > 0, nil
 }
 
-// newest returns the restart page with the higher LSN: Windows writes them in turn, and a torn one does not count.
+// newest returns the valid restart page with the higher LSN. Windows writes the two pages in turn, and one may be torn.
 func newest(src ondisk.Source) (*restartPage, error) {
 	var valid []*restartPage
 	for off := int64(0); off < 2*pageSize; off += pageSize {
@@ -115,7 +115,7 @@ func newest(src ondisk.Source) (*restartPage, error) {
 	return a, nil
 }
 
-// readRestart reads a restart page, nil if there is no valid one.
+// readRestart reads a restart page. It returns nil if the page is torn or absent.
 func readRestart(src ondisk.Source, off int64) (*restartPage, error) {
 	if src.Size() < off+pageSize {
 		return nil, nil
@@ -142,7 +142,7 @@ func readRestart(src ondisk.Source, off int64) (*restartPage, error) {
 	return p, p.decode(raw, off)
 }
 
-// decode reads the restart area and the client that is in use.
+// decode decodes the restart area and its client.
 func (p *restartPage) decode(raw []byte, off int64) error {
 	start := int(p.AreaOffset)
 	p.at = off + int64(start)
@@ -176,7 +176,7 @@ func (p *restartPage) decode(raw []byte, off int64) error {
 	return nil
 }
 
-// lsn returns what the newer page has more of.
+// lsn returns the LSN that orders the two pages.
 func (p *restartPage) lsn() uint64 {
 	if string(p.Magic[:]) == chkdskMagic {
 		return p.ChkdskLSN
@@ -198,7 +198,7 @@ func (p *restartPage) state() State {
 	return OpenLog
 }
 
-// check holds the area to what a reader of records relies on. size is that of the log in bytes.
+// check returns an error if a reader of records cannot rely on the restart area. size is the size of the log in bytes.
 func (p *restartPage) check(size int64) error {
 	a := &p.area
 	bad := func(at int64, field string, got, want any) error {
@@ -225,7 +225,7 @@ func (p *restartPage) check(size int64) error {
 	return nil
 }
 
-// firstPage returns the page that the oldest round of records began with: copies of pages stand in front.
+// firstPage returns the number of the first page of records; page copies precede it.
 func (p *restartPage) firstPage() int64 {
 	if p.Major == 1 {
 		return 4
@@ -233,7 +233,7 @@ func (p *restartPage) firstPage() int64 {
 	return 34
 }
 
-// clientData is the restart record of NTFS, which a checkpoint ends with. Spec: Linux fs/ntfs3/fslog.c, NTFS_RESTART;
+// clientData is the restart record of NTFS at the end of a checkpoint. Spec: Linux fs/ntfs3/fslog.c, NTFS_RESTART;
 // dfir_ntfs LogFile.py, NTFSRestartArea. Since Windows Vista another LSN follows.
 type clientData struct {
 	Major, Minor uint32
@@ -254,7 +254,7 @@ type clientData struct {
 }
 
 const (
-	fileNumber  = 1<<48 - 1  // bits of a reference that number a record of the MFT
+	fileNumber  = 1<<48 - 1  // bits of a reference that hold the record number
 	liveEntry   = 0xffffffff // first field of an entry of a table
 	tableHeader = 0x18
 	active      = 1 // state of a transaction
@@ -280,14 +280,15 @@ func readClient(r *logRecord) (*clientData, error) {
 	return c, nil
 }
 
-// table is a dump of a table of NTFS. Spec: Linux fs/ntfs3/fslog.c, struct RESTART_TABLE.
+// table is the dump of an NTFS restart table. Spec: Linux fs/ntfs3/fslog.c, struct RESTART_TABLE.
 type table struct {
 	entrySize int
 	used      int // entries, live or not
 	entries   []byte
 }
 
-// readTable decodes the dump that a record holds: bytes long, as the checkpoint says, of entries of so many at least.
+// readTable decodes the table dump of a record. length is its size in bytes, from the checkpoint. least is the minimum
+// size of an entry in bytes.
 func readTable(r *logRecord, op Op, length uint32, least int) (*table, error) {
 	if r.Type != ordinary {
 		return nil, r.broken(0x20-headerSize, "type", r.Type, "1, a dump")
@@ -299,7 +300,7 @@ func readTable(r *logRecord, op Op, length uint32, least int) (*table, error) {
 	if a.Redo != op || a.Flags&noRedoData != 0 {
 		return nil, r.broken(0, "operation", a.Redo, op)
 	}
-	from := int(a.RedoOffset) // its length has only 16 bits
+	from := int(a.RedoOffset) // RedoLength has only 16 bits
 	if from+tableHeader > len(r.data) || int64(length) < tableHeader || int64(length) > int64(len(r.data)-from) {
 		return nil, r.broken(4, "table", fmt.Sprintf("%d bytes at %d", length, from),
 			fmt.Sprintf("%d at least, within %d", tableHeader, len(r.data)))
@@ -330,10 +331,10 @@ func (t *table) live(visit func(index int, entry []byte) error) error {
 	return nil
 }
 
-// layouts of tables, by the major version of the client. Spec: dfir_ntfs LogFile.py; Linux fs/ntfs3/fslog.c,
-// struct OPEN_ATTR_ENRTY_32, OPEN_ATTR_ENRTY, DIR_PAGE_ENTRY_32, DIR_PAGE_ENTRY.
+// layouts holds the layouts of table entries, by the major version of the client. Spec: dfir_ntfs LogFile.py; Linux
+// fs/ntfs3/fslog.c, struct OPEN_ATTR_ENRTY_32, OPEN_ATTR_ENRTY, DIR_PAGE_ENTRY_32, DIR_PAGE_ENTRY.
 var layouts = [...]struct {
-	attribute, attrFile, attrType int // bytes of an entry, offsets
+	attribute, attrFile, attrType int // entry size and field offsets, in bytes
 	dirtyPage, oldest             int
 }{
 	{0x2c, 0x08, 0x1c, 0x24, 0x1c},
@@ -347,7 +348,7 @@ const (
 	transactionUndoNext = 0x18
 )
 
-// Target is an attribute that records of the log name.
+// Target is an attribute that log records refer to.
 type Target struct {
 	File int64  // base record of the MFT
 	Type uint32 // of the attribute

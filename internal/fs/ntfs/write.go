@@ -9,37 +9,37 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// keptData bounds the bytes of data that a write keeps: a reference or sizes, and the head of a record.
+// keptData limits the bytes of data kept with a write: enough for a file reference, attribute sizes or a record header.
 const keptData = 48
 
 // Write is a change that a replay of the log may make.
 type Write struct {
-	LSN  uint64 // of the record of the log
+	LSN  uint64 // LSN of the log record
 	Op   Op
-	Undo bool // of a transaction that did not end
+	Undo bool // undo of an unfinished transaction
 
-	// Record is the record of the MFT that is written, -1 for other clusters. Owners are that record, and the base
-	// records that it belongs to or is going to.
+	// Record is the MFT record that is written, -1 for other clusters. Owners are that record and the base records that
+	// it belongs to, now or after the replay.
 	Record int64
 	Owners []int64
-	// Targets are the attributes that the write may be meant for, other than records of the MFT.
+	// Targets are the attributes that the write may be meant for, other than MFT records.
 	Targets []Target
 
 	Length int          // bytes
-	Places []disk.Range // in the volume: the record of the MFT, or all clusters named
+	Places []disk.Range // volume ranges: the MFT record, or all clusters of the log record
 
-	// Same reports that a record's layout stays: the value lies in $STANDARD_INFORMATION and keeps its size, or sizes
-	// of an attribute are those that it has now.
+	// Same reports that the layout of the MFT record stays: the write changes $STANDARD_INFORMATION without resizing
+	// it, or sets the sizes of an attribute to their current values.
 	Same bool
 
-	data, other  []byte // the first bytes of what is written, and of what the opposite operation would write
+	data, other  []byte // first bytes of the data written, and of the data of the opposite operation
 	otherLength  int
 	recordOffset int
 	attrOffset   int
-	block        int64 // bytes in the first cluster
+	block        int64 // byte offset in the first cluster
 }
 
-// note adds the write of an action, if it makes one.
+// note adds the redo or undo write of an action. Operations of class nothing have no write.
 func (a *analysis) note(act *action, undo bool) error {
 	op := act.Redo
 	if undo {
@@ -71,10 +71,10 @@ func (a *analysis) note(act *action, undo bool) error {
 	return nil
 }
 
-// kept copies the first bytes of data, so that their page can go.
+// kept copies the first bytes of data, so that their page can be freed.
 func kept(b []byte) []byte { return slices.Clone(b[:min(len(b), keptData)]) }
 
-// place finds the bytes of the volume that a write changes.
+// place computes the volume ranges that a write changes.
 func (a *analysis) place(act *action, w *Write) error {
 	cluster := a.volume.Cluster
 	from, size := int64(0), int64(len(act.lcns))*cluster
@@ -115,7 +115,7 @@ func (a *analysis) place(act *action, w *Write) error {
 	return nil
 }
 
-// bitsEnd returns the byte behind the last bit of a range of bits: its first one, and their number.
+// bitsEnd returns the byte offset past the last bit of a bit range. b holds the number of the first bit and the count.
 func bitsEnd(b []byte) int64 {
 	if len(b) < 8 {
 		return 0
@@ -124,7 +124,7 @@ func bitsEnd(b []byte) int64 {
 	return (int64(first) + int64(n) + 7) / 8
 }
 
-// writes holds what is pending against the volume, and drops what is there already.
+// writes compares the pending writes with the volume, and returns those not done yet.
 func (a *analysis) writes() ([]Write, error) {
 	byRecord := map[int64][]int{}
 	for i := range a.pending {
@@ -155,8 +155,8 @@ func (a *analysis) writes() ([]Write, error) {
 	return out, nil
 }
 
-// meant sets the attributes that a write is meant for. In front of the checkpoint one may be closed and forgotten: then
-// none of its pages was dirty, and a replay skips it.
+// meant sets the attributes that a write may be meant for. An attribute used before the checkpoint may be closed and
+// unknown: then none of its pages was dirty, and a replay skips the write.
 func (a *analysis) meant(p *pending) error {
 	targets := a.slots[p.slot]
 	bad := func(field string, got, want any) error {
@@ -176,7 +176,7 @@ func (a *analysis) meant(p *pending) error {
 	return nil
 }
 
-// holdRecord holds the writes to one record of the MFT against it. The list is in the order of a replay.
+// holdRecord compares the writes to one MFT record with the record. The list is in the order of a replay.
 func (a *analysis) holdRecord(n int64, list []int, done []bool) error {
 	raw, err := a.volume.MFT(n)
 	if err != nil {
@@ -208,7 +208,7 @@ func (a *analysis) holdRecord(n int64, list []int, done []bool) error {
 	return nil
 }
 
-// holdBlocks holds writes to index blocks against them.
+// holdBlocks compares writes to index blocks with the blocks.
 func (a *analysis) holdBlocks(list []int, done []bool) error {
 	for _, i := range list {
 		w := &a.pending[i].Write
@@ -231,21 +231,21 @@ func (a *analysis) holdBlocks(list []int, done []bool) error {
 // bootBytes is the length of $Boot, at the start of each volume.
 const bootBytes = 8 << 10
 
-// Patched is what a replay must leave alone for patches of a file to last.
+// Patched lists the records and bytes that a replay must leave alone for the patches of a file to last.
 type Patched struct {
 	Records []int64      // base and extension records of the file
-	Folders []int64      // base and extension records of the folders on its path, with the root
-	Parents []int64      // of them, folders in which no name may come or go
-	MFT     []int64      // extension records of $MFT; record 0 counts always
-	Bytes   []disk.Range // that are patched, in the volume; its boot sectors count always
+	Folders []int64      // base and extension records of the folders on its path, including the root
+	Parents []int64      // the Folders in which no name may be added or removed
+	MFT     []int64      // extension records of $MFT; record 0 is always included
+	Bytes   []disk.Range // patched ranges of the volume; its boot sectors are always included
 }
 
-// Conflict is a write of a replay that may undo a patch, or move what is patched.
+// Conflict is a write of a replay that may undo a patch, or move patched bytes.
 type Conflict struct {
 	LSN    uint64
 	Op     Op
 	Undo   bool
-	Record int64 // of the MFT: the record itself, or the file whose clusters are written; -1: not known
+	Record int64 // MFT record written, or base record of the file whose clusters are written; -1 if unknown
 	What   string
 }
 
@@ -260,8 +260,7 @@ func (c *Conflict) String() string {
 	return fmt.Sprintf("%s of log record %d (%s) writes %s, record %d of the MFT", pass, c.LSN, c.Op, c.What, c.Record)
 }
 
-// Conflict returns the first write of a replay that patches of a file would not survive for certain, nil if there is
-// none.
+// Conflict returns the first write of a replay that may undo patches of a file. It returns nil if the patches survive.
 func (l *Log) Conflict(p Patched) *Conflict {
 	j := judge{roles: map[int64]role{0: ofMFT}, bytes: disk.Merge(append([]disk.Range{{Len: bootBytes}}, p.Bytes...))}
 	for r, records := range map[role][]int64{
@@ -280,7 +279,7 @@ func (l *Log) Conflict(p Patched) *Conflict {
 	return nil
 }
 
-// role is what a record of the MFT has to do with a patched file: a set of bits.
+// role is the relation of an MFT record to a patched file: a set of bits.
 type role int
 
 const (
@@ -290,7 +289,7 @@ const (
 	ofParent
 )
 
-// judge decides for each write. It has a list of what is harmless; all else is a conflict.
+// judge decides for each write. Only writes that are listed as harmless pass; all others are a conflict.
 type judge struct {
 	roles map[int64]role
 	bytes []disk.Range // sorted, disjoint
@@ -330,7 +329,8 @@ func (j *judge) judge(w *Write) *Conflict {
 	return nil
 }
 
-// keepsFolder reports whether every name on the path still leads to the same file after a write to a folder of a role.
+// keepsFolder reports whether every name on the path still leads to the same file after a write to a folder with role
+// r.
 func (j *judge) keepsFolder(w *Write, r role) bool {
 	switch w.Op {
 	case nameInRoot, nameInBlock: // times and sizes in an entry
@@ -344,8 +344,8 @@ func (j *judge) keepsFolder(w *Write, r role) bool {
 	}
 }
 
-// namesOther reports whether the entry of an index that is added or deleted is of a file off the path. The entry is
-// with the operation that adds it. Spec: Linux-NTFS documentation, "Index Entry".
+// namesOther reports whether an added or deleted index entry refers to a file off the path. The entry is in the data of
+// the operation that adds it, redo or undo. Spec: Linux-NTFS documentation, "Index Entry".
 func (j *judge) namesOther(w *Write) bool {
 	const least = 0x10
 	known := false
