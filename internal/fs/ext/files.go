@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// Features that do not hinder a reader, or that it checks where they matter.
+	// Features that do not hinder a reader, or that it checks for each inode.
 	incompatRead = incompatKnown &^ (incompatCompression | incompatJournal | incompatDirdata)
 	// Features that do not hinder a change of the bytes of a file: sparse_super, large_file, btree_dir, huge_file,
 	// gdt_csum, dir_nlink, extra_isize, quota, bigalloc, metadata_csum, project, verity (a flag of each file),
-	// orphan_present. Not in it: snapshots, shared_blocks, replica, readonly.
+	// orphan_present. Excluded: snapshots, shared_blocks, replica, readonly.
 	roCompatRewrite = roCompatSparse | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x8000 |
 		0x10000
 )
 
-// fileSystem reads an ext2, ext3 or ext4.
+// fileSystem reads an ext2, ext3 or ext4 file system.
 type fileSystem struct {
 	volume disk.Disk
 	meter  guestfile.Metered
@@ -34,10 +34,10 @@ type fileSystem struct {
 	groups    int64
 	descSize  int64 // bytes
 	inodeSize int64 // bytes
-	fixed     error // why no file of this volume can be rewritten in place
+	fixed     error // reason why no file of this volume can be rewritten in place
 }
 
-// Open opens the ext2, ext3 or ext4 of a partition. One with a journal to replay is a *Replayed.
+// Open opens the ext2, ext3 or ext4 file system of a partition. With a journal to replay, it returns a *Replayed.
 func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
 	f, err := openAsIs(b, volume)
 	switch {
@@ -49,7 +49,7 @@ func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
 	r, err := f.replayed(b)
 	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit) {
 		f.fixed = err
-		return &Replayed{FS: f, Before: f, Unread: err}, nil // a loader knows no journal
+		return &Replayed{FS: f, Before: f, Unread: err}, nil // a boot loader ignores the journal
 	}
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func openAsIs(b *guestfile.Budget, volume disk.Disk) (*fileSystem, error) {
 	return f, nil
 }
 
-// checkGroups verifies the groups as Linux does.
+// checkGroups verifies the groups like Linux.
 func (f *fileSystem) checkGroups() error {
 	s := f.super
 	switch {
@@ -96,7 +96,7 @@ func (f *fileSystem) checkGroups() error {
 	return nil
 }
 
-// restrict finds the reasons not to rewrite files in place.
+// restrict sets fixed, the reason not to rewrite files in place.
 func (f *fileSystem) restrict() {
 	switch unknown := f.super.ROCompat &^ roCompatRewrite; {
 	case f.super.Incompat&incompatRecover != 0:
@@ -123,7 +123,7 @@ func (f *fileSystem) Open(path string) (*guestfile.File, error) {
 	return file, nil
 }
 
-// List returns the names of a folder. A symbolic link is not a folder, whatever its target.
+// List returns the names of a folder. A symbolic link is listed as a file, even if its target is a folder.
 func (f *fileSystem) List(path string) ([]guestfile.Entry, error) {
 	_, ino, err := f.find(path)
 	if err == nil && ino.kind() != modeFolder {
@@ -150,7 +150,7 @@ func (f *fileSystem) List(path string) ([]guestfile.Entry, error) {
 // errFound ends the walk over a folder.
 var errFound = errors.New("found")
 
-// Prober finds ext2, ext3 and ext4, and the journal of one on another device.
+// Prober detects ext2, ext3 and ext4, and external journals.
 var Prober = volume.Prober{
 	Kinds: []volume.Traits{
 		{Kind: "ext"},
@@ -186,7 +186,7 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	return v, nil
 }
 
-// kind follows the rule of libblkid: the features in use decide.
+// kind returns the kind by the rule of libblkid: the features in use decide.
 func kind(s *super) volume.Kind {
 	switch {
 	case s.journal():
@@ -200,21 +200,21 @@ func kind(s *super) volume.Kind {
 	}
 }
 
-// dirent is a name in a folder. Spec: Linux, Documentation/filesystems/ext4/directory.rst.
+// dirent is an entry of a folder. Spec: Linux, Documentation/filesystems/ext4/directory.rst.
 type dirent struct {
 	inode int64
-	name  []byte // of the block that is being read: not to be kept
-	kind  byte   // 0: not known
+	name  []byte // aliases the block buffer: do not keep it
+	kind  byte   // 0 if unknown
 }
 
 const (
 	direntHead = 8
-	dirChunk   = 64 << 10 // read at once: the largest block
+	dirChunk   = 64 << 10 // bytes per read: the largest block
 	kindFolder = 2
 )
 
-// each calls visit for the names of a folder, without "." and "..". The blocks of the hash tree look like free space,
-// so that all blocks are read in order.
+// each calls visit for the entries of a folder, except "." and "..". It reads all blocks in order, since the blocks of
+// the hash tree look like free space.
 func (f *fileSystem) each(n *inode, visit func(dirent) error) error {
 	if n.flags()&flagInline != 0 {
 		return f.inlineNames(n, visit)
@@ -241,7 +241,7 @@ func (f *fileSystem) each(n *inode, visit func(dirent) error) error {
 	return nil
 }
 
-// inlineNames reads a folder that lies in its inode: four bytes of the parent, and names in two parts.
+// inlineNames reads a folder stored in its inode: four bytes of the parent, and entries in two parts.
 func (f *fileSystem) inlineNames(n *inode, visit func(dirent) error) error {
 	if err := f.names(n, n.blockMap()[4:], 4, visit); err != nil {
 		return err
@@ -250,7 +250,7 @@ func (f *fileSystem) inlineNames(n *inode, visit func(dirent) error) error {
 	return f.names(n, n.raw[off:off+size], mapSize, visit)
 }
 
-// names reads one block of a folder, which starts at byte off of it.
+// names reads one block of a folder, at byte off of the folder.
 func (f *fileSystem) names(n *inode, block []byte, off int64, visit func(dirent) error) error {
 	for at := 0; at < len(block); {
 		e := block[at:]
@@ -280,7 +280,7 @@ func (f *fileSystem) names(n *inode, block []byte, off int64, visit func(dirent)
 	return nil
 }
 
-// recordLen returns the length of an entry. Its field cannot hold 64 KiB.
+// recordLen returns the length of an entry. The field cannot hold 64 KiB, so large blocks encode the length.
 func (f *fileSystem) recordLen(e []byte) int {
 	n := int(binary.LittleEndian.Uint16(e[4:]))
 	switch {
@@ -296,7 +296,7 @@ func badDirent(n *inode, off int64, field string, got, want any) error {
 	return ondisk.Field(fmt.Sprintf("folder in ext inode %d", n.number), field, off, got, want)
 }
 
-// isFolder reads the inode if the name does not have the kind.
+// isFolder reports whether an entry is a folder. It reads the inode if the entry does not store the kind.
 func (f *fileSystem) isFolder(e dirent) (bool, error) {
 	if e.kind != 0 {
 		return e.kind == kindFolder, nil
@@ -308,7 +308,7 @@ func (f *fileSystem) isFolder(e dirent) (bool, error) {
 	return n != nil && n.kind() == modeFolder, nil
 }
 
-// lookup finds a name in a folder; 0 if absent.
+// lookup returns the inode number of a name in a folder, or 0 if the name is absent.
 func (f *fileSystem) lookup(dir *inode, name string) (number int64, err error) {
 	err = f.each(dir, func(e dirent) error {
 		if string(e.name) == name {
@@ -331,12 +331,12 @@ type pathWalk struct {
 	fs    *fileSystem
 	root  *inode
 	names []string // from the root
-	nodes []*inode // of the names
+	nodes []*inode // inodes of names
 	rest  []string
 	links int
 }
 
-// here returns the inode that the walk has reached.
+// here returns the current inode of the walk.
 func (w *pathWalk) here() *inode {
 	if len(w.nodes) == 0 {
 		return w.root

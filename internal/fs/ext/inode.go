@@ -12,13 +12,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Kinds of inodes, flags of them, and places of their fields. Spec: Linux, Documentation/filesystems/ext4/inodes.rst.
+// Kinds of inodes, their flags, and offsets of their fields. Spec: Linux, Documentation/filesystems/ext4/inodes.rst.
 const (
 	modeFolder  = 0x4000
 	modeRegular = 0x8000
 	modeLink    = 0xa000
 
-	flagCompressed = 0x200 // by e2compr; 0x4 alone is a wish that ext4 does not fulfil
+	flagCompressed = 0x200 // compressed by e2compr; 0x4 alone is a request, which ext4 ignores
 	flagEncrypted  = 0x800
 	flagExtents    = 0x80000
 	flagVerity     = 0x100000
@@ -35,7 +35,7 @@ const (
 // inode is a file, a folder or a link.
 type inode struct {
 	number int64
-	at     int64 // byte of the volume
+	at     int64 // byte offset in the volume
 	raw    []byte
 	size   int64 // of the file, in bytes
 }
@@ -66,7 +66,8 @@ func (f *fileSystem) inode(number int64) (*inode, error) {
 	return n, n.plain()
 }
 
-// measure computes the size of the file. Folders have the upper half only with large_dir: before, it was another field.
+// measure computes the size of the file. A folder has the upper half only with large_dir: the field had another use
+// before.
 func (f *fileSystem) measure(n *inode) error {
 	size := uint64(binary.LittleEndian.Uint32(n.raw[4:]))
 	if n.kind() == modeRegular || f.super.Incompat&incompatLargeDir != 0 {
@@ -79,7 +80,7 @@ func (f *fileSystem) measure(n *inode) error {
 	return nil
 }
 
-// plain refuses an inode whose blocks are not the bytes of the file.
+// plain refuses an encrypted, compressed or sealed inode: its blocks do not hold the bytes of the file.
 func (n *inode) plain() error {
 	switch flags := n.flags(); {
 	case flags&flagEncrypted != 0:
@@ -92,7 +93,7 @@ func (n *inode) plain() error {
 	return nil
 }
 
-// read fills b from the volume through the cache. It costs the budget even where the cache has it.
+// read fills b from the volume through the cache. It charges the budget even for cached bytes.
 func (f *fileSystem) read(b []byte, off int64) error {
 	if err := f.meter.Budget.Spend(int64(len(b))); err != nil {
 		return err
@@ -100,7 +101,7 @@ func (f *fileSystem) read(b []byte, off int64) error {
 	return f.meter.Pages.Read(b, off)
 }
 
-// inodeTable returns the first byte of the inodes of a group.
+// inodeTable returns the byte offset of the inode table of a group.
 func (f *fileSystem) inodeTable(group int64) (int64, error) {
 	g, err := f.group(group)
 	if err != nil {
@@ -109,19 +110,18 @@ func (f *fileSystem) inodeTable(group int64) (int64, error) {
 	return f.tableOf(g)
 }
 
-// holds reports whether n blocks from one on can belong to files or tables: behind the superblock, and in the volume.
+// holds reports whether n blocks from block on can belong to files or tables: behind the superblock, and in the volume.
 func (f *fileSystem) holds(block, n int64) bool {
 	return block > int64(f.super.FirstDataBlock) && n <= f.blocks && block <= f.blocks-n
 }
 
-// descriptor returns the place of the descriptor of a group, in bytes of the volume. Spec: Linux, fs/ext4/super.c,
-// descriptor_loc.
+// descriptor returns the byte offset of the descriptor of a group. Spec: Linux, fs/ext4/super.c, descriptor_loc.
 func (f *fileSystem) descriptor(group int64) int64 {
 	per := f.block / f.descSize
-	nr, super := group/per, superAt/f.block // the superblock's own block: 1 with blocks of 1 KiB
+	nr, super := group/per, superAt/f.block // the block of the superblock: 1 with blocks of 1 KiB
 	block := super + 1 + nr
 	if f.super.Incompat&incompatMetaBG != 0 && nr >= int64(f.super.FirstMetaGroup) {
-		first := nr * per // the first group of those whose descriptors share a block
+		first := nr * per // the first group of the meta group
 		block = int64(f.super.FirstDataBlock) + first*int64(f.super.BlocksPerGroup)
 		if f.hasSuper(first) {
 			block++
@@ -155,7 +155,7 @@ func (f *fileSystem) hasSuper(group int64) bool {
 	return false
 }
 
-// file finds where the bytes of an inode lie.
+// file returns the bytes of an inode as a file.
 func (f *fileSystem) file(n *inode, path string) (*guestfile.File, error) {
 	var runs []guestfile.Run
 	var err error
@@ -194,7 +194,7 @@ func (f *fileSystem) inlineRuns(n *inode) ([]guestfile.Run, error) {
 	return append(runs, guestfile.Run{Off: mapSize, Len: size, At: n.at + off}), nil
 }
 
-// inlineRest finds the value of "system.data" in an inode; its size is 0 if absent.
+// inlineRest finds the value of "system.data" in an inode. Its size is 0 if the attribute is absent.
 // Spec: Linux, Documentation/filesystems/ext4/attributes.rst.
 func inlineRest(raw []byte) (off, size int64) {
 	const head, system = 16, 7
@@ -205,7 +205,7 @@ func inlineRest(raw []byte) (off, size int64) {
 	if start+4 > len(raw) || binary.LittleEndian.Uint32(raw[start:]) != 0xea020000 {
 		return 0, 0
 	}
-	values := raw[start+4:] // the places of values count from here
+	values := raw[start+4:] // offsets of values count from here
 	for e := values; len(e) >= head && binary.LittleEndian.Uint32(e) != 0; {
 		name := int(e[0])
 		if head+name > len(e) {
@@ -214,7 +214,7 @@ func inlineRest(raw []byte) (off, size int64) {
 		at, n := int(binary.LittleEndian.Uint16(e[2:])), int64(binary.LittleEndian.Uint32(e[8:]))
 		if e[1] == system && bytes.Equal(e[head:head+name], []byte("data")) {
 			if int64(at)+n > int64(len(values)) || binary.LittleEndian.Uint32(e[4:]) != 0 {
-				break // in another inode, or nowhere
+				break // the value is in another inode, or out of bounds
 			}
 			return int64(start + 4 + at), n
 		}
@@ -263,7 +263,7 @@ type super struct {
 	Creator        uint32 // operating system: 0 to 4
 	Revision       uint32
 	_              uint32
-	FirstInode     uint32 // that is not reserved; since revision 1
+	FirstInode     uint32 // first inode that is not reserved; since revision 1
 	InodeSize      uint16 // since revision 1
 	_              uint16
 	Compat         uint32
@@ -272,13 +272,13 @@ type super struct {
 	UUID           [16]byte
 	Label          [16]byte
 	_              [70]byte
-	ReservedDescs  uint16 // blocks behind the group descriptors, for more of them
+	ReservedDescs  uint16 // blocks behind the group descriptors, reserved for more descriptors
 	_              [16]byte
 	JournalInode   uint32
-	JournalDevice  uint32 // number of the device that has the journal
-	LastOrphan     uint32 // the first inode that the next mount deletes
+	JournalDevice  uint32 // number of the device with the journal
+	LastOrphan     uint32 // first inode that the next mount deletes
 	_              [18]byte
-	DescSize       uint16 // with Incompat64Bit
+	DescSize       uint16 // with incompat64Bit
 	_              uint32
 	FirstMetaGroup uint32
 	_              [72]byte
@@ -286,10 +286,10 @@ type super struct {
 	_              uint32
 	FreeBlocksHi   uint32
 	_              [240]byte
-	BackupGroups   [2]uint32 // of CompatSparse2
+	BackupGroups   [2]uint32 // with compatSparse2
 }
 
-// superAt is the place of the superblock, in bytes of the volume.
+// superAt is the byte offset of the superblock in the volume.
 const superAt = 1024
 
 const (
@@ -301,10 +301,11 @@ const (
 // Linux, Documentation/filesystems/ext4/super.rst, "s_state".
 const (
 	stateValid = 0x1
-	stateError = 0x2 // errors were found, which e2fsck has not corrected
+	stateError = 0x2 // errors were found that e2fsck has not corrected
 )
 
-// Features. A system that does not know one of Incompat may not mount the volume, one of ROCompat may not write to it.
+// Features. A system may not mount a volume with an unknown feature in Incompat, nor write to one with an unknown
+// feature in ROCompat.
 const (
 	compatJournal = 0x4
 	compatSparse2 = 0x200
@@ -317,15 +318,15 @@ const (
 	incompat64Bit       = 0x80
 	incompatDirdata     = 0x1000 // Lustre
 	incompatLargeDir    = 0x4000
-	// IncompatKnown is every bit that Linux 6.12 knows. Those without a name here: extents, mmp, flex_bg, ea_inode,
-	// csum_seed, inline_data, encrypt, casefold.
+	// incompatKnown holds every incompatible feature defined in Linux 6.12. Features without a constant here: extents,
+	// mmp, flex_bg, ea_inode, csum_seed, inline_data, encrypt, casefold.
 	incompatKnown = incompatCompression | incompatOld | incompat64Bit | incompatDirdata | incompatLargeDir |
 		0x40 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x8000 | 0x10000 | 0x20000
 
 	roCompatSparse   = 0x1
 	roCompatDescSum  = 0x10 // gdt_csum: descriptors have flags
 	roCompatBigalloc = 0x200
-	roCompatMetaSum  = 0x400   // metadata_csum: they have flags, too
+	roCompatMetaSum  = 0x400   // metadata_csum: descriptors have flags, too
 	roCompatOrphans  = 0x10000 // orphan_present: a file lists inodes that the next mount deletes
 
 	// Features of ext2 and ext3; any other makes it an ext4.
@@ -333,7 +334,8 @@ const (
 	roCompatOld = roCompatSparse | 0x2 | 0x4
 )
 
-// Read decodes the superblock of a volume. It returns ErrNoMatch if there is none, and ErrFormat for a broken one.
+// readSuper decodes the superblock of a volume. It returns ErrNoMatch if there is no superblock, and ErrFormat if it is
+// broken.
 func readSuper(d disk.Disk) (*super, error) {
 	s := &super{}
 	if d.Size() < superAt+1024 {
@@ -348,13 +350,13 @@ func readSuper(d disk.Disk) (*super, error) {
 	return s, s.check(d.Size())
 }
 
-// superField returns the error of a field of the superblock.
+// superField returns the error for a field of the superblock.
 func superField(name string, off int64, got, want any) error {
 	return ondisk.Field(what, name, superAt+off, got, want)
 }
 
-// plausible reports whether more than the two bytes of the magic number fit a superblock: one encrypted partition in
-// 65536 has these.
+// plausible checks fields with few legal values, since the magic number has two bytes only: one encrypted partition in
+// 65536 has it by chance.
 func (s *super) plausible() bool { return s.Errors <= 3 && s.Creator <= 4 && s.Revision <= 1 }
 
 // check refuses values that overflow or leave the partition, which has size bytes.
@@ -378,10 +380,10 @@ func (s *super) check(size int64) error {
 	return nil
 }
 
-// journal reports whether there is a journal and no file system: no groups and no inodes.
+// journal reports whether the volume is an external journal: it has no groups and no inodes.
 func (s *super) journal() bool { return s.Incompat&incompatJournal != 0 }
 
-// modern reports whether a feature is in use that ext2 and ext3 do not have.
+// modern reports whether the volume uses a feature that ext2 and ext3 do not have.
 func (s *super) modern() bool { return s.Incompat&^incompatOld != 0 || s.ROCompat&^roCompatOld != 0 }
 
 // blockSize returns the size of a block in bytes.
@@ -416,20 +418,20 @@ func (s *super) descBytes() int64 {
 
 // Flags of a group. Spec: Linux, Documentation/filesystems/ext4/group_descr.rst.
 const (
-	groupNoInodes = 0x1 // its inodes are not initialised: none is in use
-	groupNoBlocks = 0x2 // its bitmap of blocks is not: only what describes the file system is in use
+	groupNoInodes = 0x1 // the inode table is not initialised: no inode is in use
+	groupNoBlocks = 0x2 // the block bitmap is not initialised: only metadata blocks are in use
 )
 
 // group is the descriptor of a group.
 type group struct {
 	number      int64
-	at          int64 // byte of the volume
+	at          int64 // byte offset in the volume
 	blockBitmap uint64
 	inodeBitmap uint64
 	inodeTable  uint64
-	free        int64 // blocks, or clusters of them
+	free        int64 // free blocks, or clusters with bigalloc
 	flags       uint16
-	unused      int64 // inodes at the end of the table that were never in use
+	unused      int64 // inodes at the end of the table that were never used
 }
 
 // group reads the descriptor of a group.
@@ -469,12 +471,12 @@ func (f *fileSystem) group(number int64) (*group, error) {
 	return g, nil
 }
 
-// tableBlocks returns the size of the inodes of a group, in blocks.
+// tableBlocks returns the size of the inode table of a group, in blocks.
 func (f *fileSystem) tableBlocks() int64 {
 	return (int64(f.super.InodesPerGroup)*f.inodeSize + f.block - 1) / f.block
 }
 
-// tableOf returns the first byte of the inodes of a group.
+// tableOf returns the byte offset of the inode table of a group.
 func (f *fileSystem) tableOf(g *group) (int64, error) {
 	blocks := f.tableBlocks()
 	if g.inodeTable > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(g.inodeTable), blocks) {

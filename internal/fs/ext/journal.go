@@ -1,4 +1,4 @@
-// This part of the package reads the journal of an ext3 or ext4 volume (JBD2), and returns which blocks its replay
+// This part of the package reads the journal of an ext3 or ext4 volume (JBD2), and returns the blocks that its replay
 // writes.
 //
 // It replays nothing. Spec: Linux, Documentation/filesystems/ext4/journal.rst; fs/jbd2/recovery.c and journal.c.
@@ -18,35 +18,35 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// maxBlocks bounds the blocks that a journal holds, and those that it revokes. mke2fs makes journals of up to 262,144
-// blocks of 4 KiB.
+// maxBlocks limits the blocks in a journal, and the blocks it revokes. mke2fs makes journals of up to 262,144 blocks of
+// 4 KiB.
 const maxBlocks = 1 << 19
 
-// Log is what a replay of a journal does.
+// Log lists the writes of a replay.
 type Log struct {
-	First, Last uint32  // sequence numbers of the first and last transaction; without meaning if Writes is empty
-	Writes      []Write // each block once, in the order of the volume
+	First, Last uint32  // sequence numbers of the first and last transaction; meaningless if Writes is empty
+	Writes      []Write // one for each block, sorted by offset in the volume
 }
 
 // Write is a block of the volume that a replay writes.
 type Write struct {
-	disk.Range        // in the volume, bytes
-	At         int64  // of its new bytes in the journal
-	Escaped    bool   // its first four bytes are Magic, and zeros in the journal
+	disk.Range        // bytes of the volume
+	At         int64  // offset of its new bytes in the journal
+	Escaped    bool   // its first four bytes are Magic, stored as zeros in the journal
 	Sequence   uint32 // number of the transaction
 }
 
-// Magic begins every block of the journal that describes others, big-endian.
+// Magic begins every metadata block of the journal, big-endian.
 const Magic = 0xc03b3998
 
-// Volume is what a journal belongs to.
+// Volume describes the volume of a journal.
 type Volume struct {
 	Block  int64 // bytes
 	Blocks int64
 }
 
-// Read reads the journal src of volume v as Linux does that mounts it. A journal with which no mount succeeds is a
-// FormatError. ErrUnsupported: features that are not understood. ErrLimit: more blocks than any guest leaves.
+// Read reads the journal src of volume v as a mount by Linux does. It returns a FormatError if no mount can succeed,
+// ErrUnsupported for unknown features, and ErrLimit for more blocks than any guest leaves.
 func Read(src ondisk.Source, v Volume) (*Log, error) {
 	s, err := readJournalSuper(src, v)
 	if err != nil || s.Start == 0 {
@@ -64,7 +64,7 @@ func Read(src ondisk.Source, v Volume) (*Log, error) {
 	return &Log{First: s.Sequence, Last: w.sequence - 1, Writes: w.writes()}, nil
 }
 
-// writes returns the last copy of each block that is not revoked.
+// writes returns the last copy of each block that is not revoked, sorted by offset.
 func (w *walk) writes() []Write {
 	var out []Write
 	for _, x := range w.held {
@@ -84,10 +84,10 @@ func (w *walk) writes() []Write {
 	return kept
 }
 
-// after reports whether one sequence number follows another. They wrap.
+// after reports whether sequence number a follows b. Sequence numbers wrap.
 func after(a, b uint32) bool { return a-b-1 < 1<<31-1 }
 
-// Conflict returns the first write over one of some ranges of the volume, or nil.
+// Conflict returns the first write that overlaps one of some ranges of the volume, or nil.
 func (l *Log) Conflict(at []disk.Range) *Write {
 	for _, r := range at {
 		if hit := disk.Overlapping(l.Writes, r); len(hit) > 0 {
@@ -97,7 +97,7 @@ func (l *Log) Conflict(at []disk.Range) *Write {
 	return nil
 }
 
-// Overlay returns a volume as a replay of its journal src leaves it.
+// Overlay returns the volume as it is after a replay of its journal src.
 func (l *Log) Overlay(volume disk.Disk, src ondisk.Source) disk.Disk {
 	pieces := make([]disk.Piece, 0, len(l.Writes))
 	for _, w := range l.Writes {
@@ -115,7 +115,7 @@ func (w *Write) String() string {
 	return fmt.Sprintf("transaction %d holds its block %d", w.Sequence, w.Off/w.Len)
 }
 
-// header begins a block that describes others.
+// header begins a metadata block of the journal.
 type header struct {
 	Magic    uint32
 	Type     uint32
@@ -137,9 +137,9 @@ type superblock struct {
 
 	BlockSize    uint32
 	Blocks       uint32
-	First        uint32 // block of the log, behind the superblock
+	First        uint32 // first block of the log, behind the superblock
 	Sequence     uint32 // of the first transaction
-	Start        uint32 // block of that one; 0: nothing to replay
+	Start        uint32 // block of the first transaction, 0 with an empty log
 	Errno        uint32
 	Compat       uint32
 	Incompat     uint32
@@ -158,10 +158,10 @@ const (
 	journal64Bit   = 0x2
 	incompatCsum2  = 0x8
 	incompatCsum3  = 0x10
-	// Not in it: asynchronous and fast commits, and all of Compat, checksums that only some kernels verify.
+	// Excluded: asynchronous and fast commits, and all of Compat, checksums that only some kernels verify.
 	journalKnown = incompatRevoke | journal64Bit | incompatCsum2 | incompatCsum3
 
-	atSuperSum  = 0xfc // of Checksum
+	atSuperSum  = 0xfc // offset of Checksum
 	crc32cType  = 4
 	whatJournal = "ext journal superblock"
 )
@@ -173,7 +173,7 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// crc32c continues a sum without the final inversion, as Linux does.
+// crc32c continues a checksum without the final inversion, like Linux.
 func crc32c(sum uint32, b []byte) uint32 { return ^crc32.Update(^sum, castagnoli, b) }
 
 // readJournalSuper decodes and checks the superblock of a journal.
@@ -229,7 +229,7 @@ func (s *superblock) checkSum(raw []byte) error {
 	return nil
 }
 
-// sumWithout sums a block with its own checksum, 4 bytes at off, as zeros.
+// sumWithout returns the checksum of a block, with its own checksum, 4 bytes at off, as zeros.
 func sumWithout(seed uint32, raw []byte, off int) uint32 {
 	const size = 4
 	seed = crc32c(seed, raw[:off])
@@ -239,8 +239,8 @@ func sumWithout(seed uint32, raw []byte, off int) uint32 {
 // summed reports whether the blocks of the journal have checksums.
 func (s *superblock) summed() bool { return s.Incompat&(incompatCsum2|incompatCsum3) != 0 }
 
-// tagBytes returns the length of a tag, without the UUID that can follow. Version 2 of the checksums counts two bytes
-// too many. Spec: Linux, fs/jbd2/journal.c, journal_tag_bytes.
+// tagBytes returns the length of a tag, without the optional UUID behind it. Version 2 of the checksums counts two
+// bytes too many. Spec: Linux, fs/jbd2/journal.c, journal_tag_bytes.
 func (s *superblock) tagBytes() int {
 	if s.Incompat&incompatCsum3 != 0 {
 		return 16
@@ -255,16 +255,16 @@ func (s *superblock) tagBytes() int {
 	return n
 }
 
-// Replayed has the files of a volume as the replay of its journal leaves them. None of them can be rewritten. With a
-// journal that is not understood they are as on the disk.
+// Replayed serves the files of a volume as they are after a replay of its journal. It serves them as on the disk if the
+// journal cannot be read. No file can be rewritten.
 type Replayed struct {
 	guestfile.FS
 	Before guestfile.FS // the files as they are on the disk
 	Log    *Log         // nil if Unread is set
-	Unread error        // why it is not known what a replay writes
+	Unread error        // reason why the writes of a replay are unknown
 }
 
-// replayed opens the volume as it is after the replay of its journal.
+// replayed opens the volume as it is after a replay of its journal.
 func (f *fileSystem) replayed(b *guestfile.Budget) (*Replayed, error) {
 	src, err := f.journal()
 	if err != nil {
@@ -282,7 +282,7 @@ func (f *fileSystem) replayed(b *guestfile.Budget) (*Replayed, error) {
 	return &Replayed{FS: after, Before: f, Log: log}, nil
 }
 
-// journal returns the file that holds the journal.
+// journal opens the journal as a file.
 func (f *fileSystem) journal() (*guestfile.File, error) {
 	if s := f.super; s.JournalDevice != 0 || s.JournalInode == 0 {
 		return nil, fmt.Errorf("the journal of the ext file system is on another device: %w", ondisk.ErrUnsupported)
@@ -298,37 +298,37 @@ func (f *fileSystem) journal() (*guestfile.File, error) {
 	return f.file(n, n.what())
 }
 
-// walk is a walk through the log.
+// walk is the state of a walk through the log.
 type walk struct {
 	src    ondisk.Source
 	volume Volume
 	super  *superblock
 	seed   uint32 // of checksums
 
-	next     int64  // block of the log
-	passed   int64  // blocks of the log
+	next     int64  // next block of the log
+	passed   int64  // blocks of the log passed so far
 	sequence uint32 // of the transaction
 
 	held    []Write
-	revoked map[int64]uint32 // by byte of the volume: the last transaction that revoked it
-	done    commitTime       // of the last transaction
+	revoked map[int64]uint32 // last transaction that revoked a block, by byte offset in the volume
+	done    commitTime       // commit time of the last transaction
 
-	// Of the transaction that the walk is in, without its commit.
+	// State of the current transaction, before its commit.
 	open  []taggedBlock
-	stale []int64 // revoked
-	bad   error   // counts if the transaction is committed
+	stale []int64 // byte offsets of revoked blocks
+	bad   error   // error that counts only if the transaction is committed
 }
 
-// taggedBlock is a block of the volume with the checksum of its copy.
+// taggedBlock is a block of the volume with the checksum of its copy in the journal.
 type taggedBlock struct {
 	Write
 
 	number   uint64
-	tag      int64 // place in the journal
+	tag      int64 // offset in the journal
 	checksum uint32
 }
 
-// commitTime is when a transaction ended.
+// commitTime is the time of a commit.
 type commitTime struct {
 	Sec  uint64
 	Nsec uint32
@@ -343,13 +343,14 @@ type commitBlock struct {
 	Time     commitTime
 }
 
-// Places of checksums: in a commit block, and from the end of other blocks.
+// Offsets of checksums: in a commit block, and from the end of other blocks.
 const (
 	atCommitSum = 0x10
 	tailLen     = 4
 )
 
-// step reads a block that describes others. end reports the end of the log: a block of another transaction, or none.
+// step reads the next metadata block. It reports the end of the log at any other block, or a block of another
+// transaction.
 func (w *walk) step() (end bool, err error) {
 	at := w.next * w.volume.Block
 	raw, err := ondisk.Bytes(w.src, at, w.volume.Block)
@@ -375,7 +376,7 @@ func (w *walk) step() (end bool, err error) {
 	return true, nil
 }
 
-// pass goes n blocks on. The log is a ring, which ends before it meets itself.
+// pass advances n blocks. The log is a ring and must end before it overlaps itself.
 func (w *walk) pass(n, at int64) error {
 	first, ring := int64(w.super.First), int64(w.super.Blocks)-int64(w.super.First)
 	if w.passed += n; w.passed > ring {
@@ -389,8 +390,8 @@ func (w *walk) broken(field string, at int64, got, want any) error {
 	return ondisk.Field(fmt.Sprintf("ext journal, transaction %d", w.sequence), field, at, got, want)
 }
 
-// checkTail verifies the checksum at the end of a block, and returns the block without it. A wrong one matters only if
-// the transaction is committed: the log can end in a block of older times.
+// checkTail verifies the checksum at the end of a block, and returns the block without it. A mismatch matters only if
+// the transaction is committed: the log can end in an older block.
 func (w *walk) checkTail(raw []byte, at int64) []byte {
 	if !w.super.summed() {
 		return raw
@@ -411,7 +412,7 @@ const (
 	uuidLen     = 16
 )
 
-// descriptor reads the tags of a descriptor block. The blocks follow it in the log, one for each tag.
+// descriptor reads the tags of a descriptor block. One block of data for each tag follows it in the log.
 func (w *walk) descriptor(raw []byte, at int64) error {
 	raw = w.checkTail(raw, at)
 	size := w.super.tagBytes()
@@ -449,7 +450,7 @@ func (w *walk) tag(raw []byte) (t taggedBlock, flags uint32) {
 	return t, flags
 }
 
-// block returns the place of a block of the volume; empty for one behind its end.
+// block returns the byte range of a block of the volume. It returns an empty range past the end of the volume.
 func (w *walk) block(number uint64) disk.Range {
 	if number >= ondisk.U64(w.volume.Blocks) {
 		return disk.Range{}
@@ -457,7 +458,7 @@ func (w *walk) block(number uint64) disk.Range {
 	return disk.Range{Off: ondisk.I64(number) * w.volume.Block, Len: w.volume.Block}
 }
 
-// revocation reads blocks that no transaction up to this one may write: they were freed.
+// revocation reads a revocation block. It lists freed blocks, which no transaction up to this one may write.
 func (w *walk) revocation(raw []byte, at int64) error {
 	const head = 16
 	raw = w.checkTail(raw, at)
@@ -483,8 +484,8 @@ func (w *walk) revocation(raw []byte, at int64) error {
 	return nil
 }
 
-// commit ends a transaction. One with a wrong checksum and an older time is of a journal that was here before.
-// Linux ends there too, and mounts nothing if the time is later.
+// commit ends a transaction. A transaction with a wrong checksum and an older time belongs to an earlier journal in the
+// same place: the log ends, as in Linux. If its time is later, Linux refuses the mount.
 func (w *walk) commit(raw []byte, at int64) (end bool, err error) {
 	var c commitBlock
 	ondisk.MustFill(raw[:binary.Size(c)], binary.BigEndian, &c)
@@ -516,7 +517,7 @@ func (t commitTime) before(o commitTime) bool {
 	return t.Sec < o.Sec || t.Sec == o.Sec && t.Nsec < o.Nsec
 }
 
-// check verifies a block of a transaction that is committed.
+// check verifies a block of a committed transaction.
 func (w *walk) check(t *taggedBlock) error {
 	if t.Len == 0 {
 		return w.broken("block of a tag", t.tag, t.number, fmt.Sprintf("less than %d", w.volume.Blocks))

@@ -10,33 +10,32 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// maxNodes bounds the indirect blocks and extent blocks of one file: 65,536 map 256 GiB in pieces of 4 KiB.
+// maxNodes limits the indirect blocks and extent blocks of one file: 65,536 map 256 GiB in pieces of 4 KiB.
 const maxNodes = 1 << 16
 
-// blockMap collects the places of a file. Numbers of blocks count from the start of the file, or, called "at", of the
-// volume.
+// blockMap collects the runs of a file. Block numbers count from the start of the file, or from the start of the volume
+// where the name is "at".
 type blockMap struct {
 	fs    *fileSystem
 	inode *inode
-	until int64 // blocks of the file
-	next  int64 // first block of the file that the walk has not passed
+	until int64 // size of the file in blocks
+	next  int64 // first block of the file not mapped yet
 	runs  []guestfile.Run
-	seen  map[int64]bool // nodes
+	seen  map[int64]bool // block numbers of nodes
 
-	// All takes each run in place of runs. It gets what is behind the end of the file and what is taken but not
-	// written, too.
+	// all receives each run in place of runs, including blocks past the end of the file and unwritten extents.
 	all func(guestfile.Run)
 }
 
 // treeNode is a block of the tree of extents, or an indirect block.
 type treeNode struct {
-	at    int64 // 0: in the inode
-	level int   // 0: its entries are of the file
-	first int64 // blocks of the file that it is for
+	at    int64 // 0 in the inode
+	level int   // 0 if its entries map blocks of the file
+	first int64 // the node maps the blocks from first to end of the file
 	end   int64
 }
 
-// blockRuns finds where the bytes of a file lie.
+// blockRuns returns the runs of a file.
 func (f *fileSystem) blockRuns(n *inode) ([]guestfile.Run, error) {
 	m := &blockMap{fs: f, inode: n, until: (n.size + f.block - 1) / f.block, seen: map[int64]bool{}}
 	if err := m.walk(); err != nil {
@@ -57,7 +56,7 @@ func (m *blockMap) walk() error {
 	return err
 }
 
-// disjoint refuses a file with two parts in one place, since a change of one would change the other.
+// disjoint refuses a file that uses a block twice, since a change of one part would change the other.
 func (m *blockMap) disjoint() error {
 	if err := m.fs.meter.Budget.Spend(guestfile.RunCost * int64(len(m.runs))); err != nil {
 		return err
@@ -72,7 +71,7 @@ func (m *blockMap) disjoint() error {
 	return nil
 }
 
-// roots returns the first nodes, the last one first.
+// roots returns the first nodes in reverse order.
 func (m *blockMap) roots() ([]treeNode, error) {
 	if !m.tree() {
 		return m.direct()
@@ -81,10 +80,10 @@ func (m *blockMap) roots() ([]treeNode, error) {
 	return []treeNode{{level: int(depth), end: 1 << 32}}, nil
 }
 
-// tree reports whether extents map the file, and not indirect blocks.
+// tree reports whether extents map the file, rather than indirect blocks.
 func (m *blockMap) tree() bool { return m.inode.flags()&flagExtents != 0 }
 
-// visit reads a node and returns its children, the last one first.
+// visit reads a node and returns its children in reverse order.
 func (m *blockMap) visit(node treeNode) ([]treeNode, error) {
 	if node.at == 0 {
 		return m.extents(node, m.inode.blockMap(), m.inode.at+atMap)
@@ -111,7 +110,7 @@ func (m *blockMap) broken(off int64, field string, got, want any) error {
 	return ondisk.Field(m.inode.what(), field, off, got, want)
 }
 
-// add adds blocks of the file in order. off is the byte of the volume that maps them.
+// add adds n blocks of the file from block first. off is the byte offset of their entry in the volume.
 func (m *blockMap) add(first, at, n, off int64) error {
 	if !m.fs.holds(at, n) {
 		return m.broken(off, "block", at, fmt.Sprintf("%d within the %d blocks of the volume", n, m.fs.blocks))
@@ -122,7 +121,7 @@ func (m *blockMap) add(first, at, n, off int64) error {
 		return nil
 	}
 	if n = min(n, m.until-first); n <= 0 {
-		return nil // room behind the end of the file
+		return nil // preallocated blocks past the end of the file
 	}
 	if k := len(m.runs) - 1; k >= 0 && m.runs[k].Off+m.runs[k].Len == first*b && m.runs[k].At+m.runs[k].Len == at*b {
 		m.runs[k].Len += n * b
@@ -135,8 +134,8 @@ func (m *blockMap) add(first, at, n, off int64) error {
 	return nil
 }
 
-// direct maps the first twelve blocks of a file without extents. It returns its three indirect blocks, the last one
-// first. Spec: Linux, Documentation/filesystems/ext4/blockmap.rst.
+// direct maps the first twelve blocks of a file without extents. It returns its three indirect blocks in reverse order.
+// Spec: Linux, Documentation/filesystems/ext4/blockmap.rst.
 func (m *blockMap) direct() ([]treeNode, error) {
 	const direct = 12
 	raw, per := m.inode.blockMap(), m.fs.block/4
@@ -160,7 +159,7 @@ func (m *blockMap) direct() ([]treeNode, error) {
 	return out, nil
 }
 
-// indirect reads a block of block numbers; 0 is a hole.
+// indirect reads a block of block numbers. Number 0 is a hole.
 func (m *blockMap) indirect(node treeNode, raw []byte, off int64) ([]treeNode, error) {
 	var out []treeNode
 	span := (node.end - node.first) / int64(len(raw)/4)
@@ -188,8 +187,8 @@ func (m *blockMap) indirect(node treeNode, raw []byte, off int64) ([]treeNode, e
 const (
 	extExtentMagic = 0xf30a
 	extMaxDepth    = 5
-	extEntry       = 12    // bytes of the header, of an index and of an extent
-	extInitLen     = 32768 // blocks; above, an extent is not initialised
+	extEntry       = 12    // bytes of a header, an index and an extent
+	extInitLen     = 32768 // blocks; a longer extent is unwritten
 )
 
 // extentHeader begins every node.
@@ -217,7 +216,7 @@ type extent struct {
 	StartLo uint32
 }
 
-// extents reads a node of the tree.
+// extents reads a node of the extent tree.
 func (m *blockMap) extents(node treeNode, raw []byte, off int64) ([]treeNode, error) {
 	var h extentHeader
 	ondisk.MustFill(raw, binary.LittleEndian, &h)
@@ -246,13 +245,13 @@ func (m *blockMap) extents(node treeNode, raw []byte, off int64) ([]treeNode, er
 	return nil, nil
 }
 
-// extent adds a leaf.
+// extent adds an extent of a leaf.
 func (m *blockMap) extent(node treeNode, raw []byte, off int64) error {
 	var e extent
 	ondisk.MustFill(raw, binary.LittleEndian, &e)
 	first, n := int64(e.Block), int64(e.Len)
 	at := int64(e.StartHi)<<32 | int64(e.StartLo)
-	empty := n > extInitLen // its blocks are taken but not written: it reads as zeros
+	empty := n > extInitLen // an unwritten extent: it reads as zeros
 	if empty {
 		n -= extInitLen
 	}
@@ -267,8 +266,8 @@ func (m *blockMap) extent(node treeNode, raw []byte, off int64) error {
 	return nil
 }
 
-// index returns the children of an inner node, the last one first. Their blocks are in order, and each ends where the
-// next begins.
+// index returns the children of an inner node in reverse order. Children are sorted, and each ends where the next
+// begins.
 func (m *blockMap) index(node treeNode, raw []byte, off int64) ([]treeNode, error) {
 	var out []treeNode
 	for ; len(raw) > 0; raw, off = raw[extEntry:], off+extEntry {

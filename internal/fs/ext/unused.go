@@ -13,9 +13,9 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Unused hands the free blocks of a volume to free, and then all that is in use to used, whose error ends the walk: the
-// tables of the groups, and what the inodes map. The error is that of a volume whose bitmaps cannot be trusted. e2fsck
-// checks the same: Spec: e2fsprogs, e2fsck/pass5.c, check_block_bitmaps and check_block_end.
+// Unused passes the free blocks of a volume to free, and then every range in use to used: the tables of the groups and
+// the blocks of the inodes. An error of used ends the walk. Unused returns an error if the bitmaps cannot be trusted,
+// after the checks of e2fsck. Spec: e2fsprogs, e2fsck/pass5.c, check_block_bitmaps and check_block_end.
 func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, used func(disk.Range) error) error {
 	f, err := openAsIs(b, volume)
 	if err != nil {
@@ -37,7 +37,7 @@ func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, use
 	return nil
 }
 
-// settled refuses a volume of which the next mount, or e2fsck, may change the bitmaps.
+// settled refuses a volume if the next mount, or e2fsck, may change the bitmaps.
 func (f *fileSystem) settled() error {
 	s := f.super
 	switch {
@@ -55,14 +55,13 @@ func (f *fileSystem) settled() error {
 	return nil
 }
 
-// unused finds what is free, and what is in use.
+// unused walks the free and used blocks of a volume.
 type unused struct {
 	fs   *fileSystem
 	used func(disk.Range) error
 }
 
-// groups adds the free blocks of all groups, and compares their number with those that the group and the superblock
-// count.
+// groups adds the free blocks of all groups, and compares their number with the counters of groups and superblock.
 func (u *unused) groups(free *guestfile.FreeRuns) error {
 	unit, err := u.fs.unit()
 	if err != nil {
@@ -96,7 +95,7 @@ func (u *unused) groups(free *guestfile.FreeRuns) error {
 	return nil
 }
 
-// padded requires that the bits behind the blocks of a group are set.
+// padded requires that the bitmap bits past the end of a group are set.
 func (f *fileSystem) padded(g *group, unit int64) error {
 	if g.flags&groupNoBlocks != 0 {
 		return nil
@@ -120,7 +119,7 @@ func (f *fileSystem) padded(g *group, unit int64) error {
 	return nil
 }
 
-// tables visits the tables of a group, and what its inodes map.
+// tables visits the tables of a group, and the blocks of its inodes.
 func (u *unused) tables(number int64) error {
 	f := u.fs
 	g, err := f.group(number)
@@ -158,13 +157,12 @@ func (u *unused) tables(number int64) error {
 	return nil
 }
 
-// blocks visits blocks.
+// blocks visits a range of blocks.
 func (u *unused) blocks(r disk.Range) error {
 	return u.used(disk.Range{Off: r.Off * u.fs.block, Len: r.Len * u.fs.block})
 }
 
-// inode visits the blocks of an inode that is in use: those of its data, those that map them, and that of its extended
-// attributes.
+// inode visits the blocks of an inode in use: its data blocks, its extent or indirect blocks, and its xattr block.
 func (u *unused) inode(n *inode) error {
 	if binary.LittleEndian.Uint16(n.raw[0x1a:]) == 0 { // no links
 		return nil
@@ -225,7 +223,7 @@ func (f *fileSystem) blocksOf(number int64) disk.Range {
 	return disk.Range{Off: first, Len: min(int64(f.super.BlocksPerGroup), f.blocks-first)}
 }
 
-// unit returns the blocks that a bit of a bitmap is for.
+// unit returns the number of blocks per bit of a block bitmap.
 func (f *fileSystem) unit() (int64, error) {
 	switch s := f.super; {
 	case s.ROCompat&roCompatBigalloc == 0:
@@ -237,7 +235,7 @@ func (f *fileSystem) unit() (int64, error) {
 	}
 }
 
-// freeOf adds the free blocks of a group. A bit of its bitmap is a block, or a cluster of them.
+// freeOf adds the free blocks of a group. A bit of its bitmap is a block, or a cluster with bigalloc.
 func (f *fileSystem) freeOf(g *group, out *guestfile.FreeRuns) error {
 	unit, err := f.unit()
 	if err != nil {
@@ -263,7 +261,7 @@ func (f *fileSystem) freeOf(g *group, out *guestfile.FreeRuns) error {
 	return nil
 }
 
-// bitmap returns the block of a bitmap, as the field of a group descriptor has it.
+// bitmap checks the block number of a bitmap in a group descriptor, and returns it.
 func (f *fileSystem) bitmap(field string, at int64, block uint64) (int64, error) {
 	if block > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(block), 1) {
 		return 0, ondisk.Field("ext group descriptor", field, at, block, fmt.Sprintf("less than %d", f.blocks))
@@ -271,8 +269,9 @@ func (f *fileSystem) bitmap(field string, at int64, block uint64) (int64, error)
 	return ondisk.I64(block), nil
 }
 
-// freeOfNew adds the free blocks of a group without a bitmap: all but the superblock, the descriptors, and its own
-// bitmaps and inodes where they lie within it. Spec: e2fsprogs, lib/ext2fs/rw_bitmaps.c, mark_uninit_bg_group_blocks.
+// freeOfNew adds the free blocks of a group whose bitmap is not initialised. Its superblock and descriptors are in use,
+// and its bitmaps and inode table if they lie in the group. Spec: e2fsprogs, lib/ext2fs/rw_bitmaps.c,
+// mark_uninit_bg_group_blocks.
 func (f *fileSystem) freeOfNew(g *group, blocks disk.Range, unit int64, out *guestfile.FreeRuns) error {
 	taken := []disk.Range{{Off: blocks.Off, Len: f.headBlocks(g.number)}}
 	for _, r := range []struct {
@@ -283,7 +282,7 @@ func (f *fileSystem) freeOfNew(g *group, blocks disk.Range, unit int64, out *gue
 			taken = append(taken, disk.Range{Off: ondisk.I64(r.at), Len: r.n})
 		}
 	}
-	for i, r := range taken { // a cluster is in use as a whole
+	for i, r := range taken { // clusters are allocated whole
 		taken[i].Off = units.AlignDown(r.Off, unit)
 		taken[i].Len = units.AlignUp(r.End(), unit) - taken[i].Off
 	}
@@ -293,8 +292,8 @@ func (f *fileSystem) freeOfNew(g *group, blocks disk.Range, unit int64, out *gue
 	return nil
 }
 
-// headBlocks returns the blocks at the start of a group that have a copy of the superblock and of descriptors. Spec:
-// e2fsprogs, lib/ext2fs/closefs.c, ext2fs_super_and_bgd_loc2.
+// headBlocks returns the number of blocks at the start of a group for copies of the superblock and the descriptors.
+// Spec: e2fsprogs, lib/ext2fs/closefs.c, ext2fs_super_and_bgd_loc2.
 func (f *fileSystem) headBlocks(number int64) int64 {
 	n, per := int64(0), f.block/f.descSize
 	if f.hasSuper(number) {
@@ -317,10 +316,10 @@ func (f *fileSystem) headBlocks(number int64) int64 {
 const (
 	flagAttrValue = 0x200000 // the inode holds the value of an extended attribute
 
-	firstInodeOld = 11 // that is not reserved, in revision 0
+	firstInodeOld = 11 // first inode that is not reserved, in revision 0
 
 	maxGroups = 1 << 20 // groups whose inodes are counted: 128 TiB in groups of the usual size
-	stretch   = 256     // inodes that are read at once, and that a sample takes or leaves together
+	stretch   = 256     // inodes per read, which a sample includes or skips together
 )
 
 // census counts the files of a volume.
@@ -329,7 +328,7 @@ type census struct {
 	fs *fileSystem
 }
 
-// Fragments counts the files of a volume, as the replay of its journal leaves them.
+// Fragments counts the files of a volume, after a replay of its journal.
 func Fragments(c *guestfile.Census, volume disk.Disk) error {
 	opened, err := Open(c.Budget, volume)
 	if err != nil {
@@ -351,7 +350,7 @@ func Fragments(c *guestfile.Census, volume disk.Disk) error {
 // inodes counts the files of all groups.
 func (w *census) inodes() error {
 	var of int64
-	used := make([]uint32, w.fs.groups) // inodes of each that may be in use
+	used := make([]uint32, w.fs.groups) // inodes of each group that may be in use
 	for number := range w.fs.groups {
 		g, err := w.fs.group(number)
 		if err != nil {
@@ -375,7 +374,7 @@ func (w *census) inodes() error {
 	return nil
 }
 
-// stretch counts the files of a range of the inodes of a group.
+// stretch counts the files in a range of the inodes of a group.
 func (w *census) stretch(number int64, r disk.Range) error {
 	return w.fs.inodes(number, r, func(ino *inode) error {
 		w.Looked++
@@ -389,7 +388,7 @@ func (w *census) stretch(number int64, r disk.Range) error {
 	})
 }
 
-// inodes visits a range of the inodes of a group. All are read at once.
+// inodes visits a range of the inodes of a group, after a single read.
 func (f *fileSystem) inodes(group int64, r disk.Range, visit func(*inode) error) error {
 	table, err := f.inodeTable(group)
 	if err != nil {
@@ -410,7 +409,7 @@ func (f *fileSystem) inodes(group int64, r disk.Range, visit func(*inode) error)
 	return nil
 }
 
-// counts reports whether an inode is a file or a folder of the guest that is in use.
+// counts reports whether an inode is a file or folder of the guest in use.
 func (w *census) counts(n *inode) bool {
 	kind, links := n.kind(), binary.LittleEndian.Uint16(n.raw[0x1a:])
 	first := int64(firstInodeOld)
