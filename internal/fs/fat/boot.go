@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// BPB is the part of the boot sector that all FATs share. Spec: "Boot Sector and BPB".
+// BPB is the part of the boot sector common to all FATs. Spec: "Boot Sector and BPB".
 type BPB struct {
 	Jump              [3]byte
 	OEM               [8]byte
@@ -32,10 +32,10 @@ type BPB struct {
 	Sectors32         uint32
 }
 
-// bpb32 stands at 0x24 in FAT32, in front of Ext.
+// bpb32 is at 0x24 in FAT32, in front of the extension.
 type bpb32 struct {
 	FATSize32    uint32
-	Flags        uint16 // bit 7: only the FAT of bits 0 to 3 is kept
+	Flags        uint16 // bit 7 set: only the FAT in bits 0 to 3 is current
 	Version      uint16
 	RootCluster  uint32
 	FSInfo       uint16
@@ -46,14 +46,14 @@ type bpb32 struct {
 // extension is the extension at 0x24 in FAT12 and FAT16, at 0x40 in FAT32.
 type extension struct {
 	Drive    uint8
-	State    uint8 // bit 0: dirty
-	BootSig  uint8 // 0x29: the three fields below are there
+	State    uint8 // bit 0 is the dirty flag
+	BootSig  uint8 // 0x29 if the three fields below are valid
 	Serial   uint32
 	Label    [11]byte
 	TypeName [8]byte
 }
 
-// slotSize is the size of an entry of a folder, in bytes.
+// slotSize is the size of a folder entry in bytes.
 const slotSize = 32
 
 const (
@@ -62,33 +62,33 @@ const (
 	atExt32   = 0x40
 	extPlaced = 0x29
 
-	most12 = 4084 // clusters of a FAT12. Spec: "FAT Type Determination"
+	most12 = 4084 // maximum of clusters of a FAT12. Spec: "FAT Type Determination"
 )
 
-// bootSector is a boot sector, and the places of the areas of the volume. Places and sizes are bytes of the volume.
+// bootSector is a boot sector with the computed areas of the volume. Offsets and sizes are bytes of the volume.
 type bootSector struct {
 	BPB
 	bpb32 // in FAT32
 	extension
 
-	Bits     int64      // of an entry of the FAT: 12, 16 or 32
-	Sector   int64      // size
-	Cluster  int64      // size
-	FAT      disk.Range // the first one
-	Root     disk.Range // FAT12 and FAT16
-	Data     int64      // cluster 2
-	Clusters int64      // those that the FAT has an entry for
+	Bits     int64      // bits per FAT entry: 12, 16 or 32
+	Sector   int64      // bytes
+	Cluster  int64      // bytes
+	FAT      disk.Range // the first FAT
+	Root     disk.Range // root directory of FAT12 and FAT16
+	Data     int64      // offset of cluster 2
+	Clusters int64      // clusters with an entry in the FAT
 	Total    int64
 }
 
-// readBoot decodes the boot sector of a volume. It returns ErrNoMatch if it is not a FAT, and ErrFormat for a broken
-// one.
+// readBoot decodes the boot sector of a volume. It returns ErrNoMatch if the volume is not a FAT, and ErrFormat if the
+// boot sector is broken.
 func readBoot(d disk.Disk) (*bootSector, error) {
 	raw, err := volume.ReadBlock(d, 0, units.SectorSize)
 	if err != nil {
 		return nil, err
 	}
-	// Other file systems begin with a parameter block too.
+	// Other file systems begin with a BPB too.
 	others := []string{"NTFS    ", "EXFAT   ", "-FVE-FS-"}
 	if string(raw[510:]) != "\x55\xaa" || slices.Contains(others, string(raw[3:11])) {
 		return nil, ondisk.ErrNoMatch
@@ -106,7 +106,7 @@ func readBoot(d disk.Disk) (*bootSector, error) {
 		if named32 || string(raw[0x36:0x39]) == "FAT" {
 			return nil, err
 		}
-		return nil, ondisk.ErrNoMatch // without the name, a sector that is not a FAT in every field is not one
+		return nil, ondisk.ErrNoMatch // without a name, every field must fit a FAT
 	}
 	return b, nil
 }
@@ -115,7 +115,7 @@ func field(name string, off int64, got, want any) error {
 	return ondisk.Field(what, name, off, got, want)
 }
 
-// check verifies the BPB by its specification and computes the areas. size is the size of the partition in bytes.
+// check verifies the BPB against its specification and computes the areas. size is the size of the partition in bytes.
 func (b *bootSector) check(size int64) error {
 	b.Sector = int64(b.BytesPerSector)
 	per := int64(b.SectorsPerCluster)
@@ -135,8 +135,8 @@ func (b *bootSector) check(size int64) error {
 	return b.place(size)
 }
 
-// place computes the places of the areas. The number of clusters distinguishes FAT12 and FAT16. A FAT32 is known by the
-// size field of its FAT, since tools make small ones.
+// place computes the offsets of the areas. The number of clusters distinguishes FAT12 from FAT16. FAT32 is detected by
+// its FAT size field instead, since tools create small FAT32 volumes.
 func (b *bootSector) place(size int64) error {
 	sectors, fatSectors, atFATSize := int64(b.Sectors16), int64(b.FATSize16), int64(0x16)
 	if sectors == 0 {
@@ -167,21 +167,22 @@ func (b *bootSector) place(size int64) error {
 	default:
 		b.Bits = 16
 	}
-	// A FAT may be too small for the volume. Clusters without an entry are not used.
+	// The FAT may be too small for the volume. Clusters without an entry are unused.
 	b.Clusters = min(b.Clusters, b.FAT.Len*8/b.Bits-2)
 	return nil
 }
 
-// named reports whether the boot sector has a serial number and a label.
+// named reports whether the boot sector stores a serial number and a label.
 func (b *bootSector) named() bool { return b.BootSig == extPlaced }
 
-// has reports whether a cluster is in the volume. The first has number 2.
+// has reports whether a cluster is in the volume. The first cluster has number 2.
 func (b *bootSector) has(cluster int64) bool { return cluster >= 2 && cluster-2 < b.Clusters }
 
-// at returns the place of a cluster.
+// at returns the offset of a cluster.
 func (b *bootSector) at(cluster int64) int64 { return b.Data + (cluster-2)*b.Cluster }
 
-// Prober finds FAT12, FAT16 and FAT32. A broken one is "fat": its boot sector does not tell them apart.
+// Prober detects FAT12, FAT16 and FAT32. A broken volume has the kind "fat", since its boot sector does not tell the
+// type.
 var Prober = volume.Prober{
 	Kinds: []volume.Traits{
 		{Kind: "fat", NeverStale: true},
@@ -201,7 +202,7 @@ func traits(k volume.Kind) volume.Traits {
 	}
 }
 
-// kinds maps the bits of an entry of the FAT to kinds.
+// kinds maps bits per FAT entry to kinds.
 var kinds = map[int64]volume.Kind{12: volume.FAT12, 16: volume.FAT16, 32: volume.FAT32}
 
 func probe(d disk.Disk) (*volume.Volume, error) {
@@ -227,9 +228,9 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	return v, readLabel(v, d, b)
 }
 
-// readDirty reports a FAT that was not unmounted. Windows NT and Linux keep a flag in the boot sector. DOS and Windows
-// 95 clear a bit of the second entry while they write. A table whose first entry is wrong has no such bit. Spec: Linux,
-// include/uapi/linux/msdos_fs.h, FAT_STATE_DIRTY; Microsoft FAT specification 1.03, "ClnShutBitMask".
+// readDirty adds a note if the FAT was not unmounted. Windows NT and Linux keep a dirty flag in the boot sector. DOS
+// and Windows 95 clear a bit of the second FAT entry while they write. The bit is invalid if the first entry is wrong.
+// Spec: Linux, include/uapi/linux/msdos_fs.h, FAT_STATE_DIRTY; Microsoft FAT specification 1.03, "ClnShutBitMask".
 func readDirty(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	dirty := b.named() && b.State&1 != 0
 	var entries [2]uint32
@@ -258,7 +259,7 @@ func readDirty(v *volume.Volume, d disk.Disk, b *bootSector) error {
 func readBackup(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	n := int64(b.BackupSector)
 	if n == 0 || n >= int64(b.Reserved) {
-		return nil // 0 and 0xffff mean that it is absent
+		return nil // 0 and 0xffff mean that there is no backup
 	}
 	var magic uint16
 	_, err := volume.Superblock(d, n*b.Sector+units.SectorSize-2, binary.LittleEndian, &magic)
@@ -274,8 +275,8 @@ func readBackup(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	return nil
 }
 
-// readLabel reads the label in the root directory, which Windows shows. It reads only the first cluster of the root of
-// a FAT32.
+// readLabel reads the label in the root directory, which Windows shows. In FAT32 it reads only the first cluster of the
+// root directory.
 func readLabel(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	r := b.Root
 	if v.Kind == volume.FAT32 {
@@ -289,7 +290,7 @@ func readLabel(v *volume.Volume, d disk.Disk, b *bootSector) error {
 		r = disk.Range{Off: b.at(c), Len: b.Cluster}
 	}
 	if r.Off >= d.Size() {
-		return nil // cut off
+		return nil // truncated
 	}
 	end := min(r.Off+min(r.Len, maxRoot), d.Size())
 	for at := r.Off; at < end; at += rootPiece {
@@ -311,7 +312,7 @@ func readLabel(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	return nil
 }
 
-// Limits of reading a root directory for the label, in bytes. Formatters make it the first entry.
+// Limits of the search for the label in the root directory, in bytes. Formatters store the label as the first entry.
 const (
 	maxRoot   = 64 << 10
 	rootPiece = 2 << 10

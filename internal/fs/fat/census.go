@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	maxFolders = 1 << 16 // that a walk remembers
-	tableChunk = 1 << 16 // bytes of the FAT that are read at once
+	maxFolders = 1 << 16 // folders per walk
+	tableChunk = 1 << 16 // bytes of the FAT per read
 )
 
 // census counts the files of a volume.
 type census struct {
 	*guestfile.Census
 	fs      *fileSystem
-	folders []entry        // those that were met, in the order of the walk
+	folders []entry        // folders found so far, in the order of the walk
 	seen    map[int64]bool // first clusters of folders
-	broken  error          // of the first file or folder that was left out
+	broken  error          // error of the first file or folder left out
 }
 
 // Fragments counts the files of a volume, folder by folder.
@@ -38,12 +38,12 @@ func Fragments(c *guestfile.Census, volume disk.Disk) error {
 	return w.End(w.walk())
 }
 
-// walk visits all folders, those near the root first.
+// walk visits all folders breadth first.
 func (w *census) walk() error {
 	defer func() { w.Of = w.Looked }()
 	root := entry{attr: attrDir, root: true, first: int64(w.fs.RootCluster)}
 	if w.fs.Bits != 32 {
-		root.first = 0 // in an area of its own
+		root.first = 0 // the root directory has its own area
 	}
 	w.folders = []entry{root}
 	for i := 0; i < len(w.folders); i++ { //nolint:intrange // the walk adds to them
@@ -67,13 +67,13 @@ func (w *census) walk() error {
 	return nil
 }
 
-// skip reports whether the walk goes on after the error of one file.
+// skip records the error of a file, and reports whether the walk can continue.
 func (w *census) skip(err error) bool {
 	w.broken = cmp.Or(w.broken, err)
 	return w.Skip(err)
 }
 
-// visit counts a file, and remembers a folder.
+// visit counts a file, or queues a folder.
 func (w *census) visit(e entry) error {
 	if w.Looked++; w.Looked > guestfile.MaxRecords {
 		w.Cut()
@@ -93,7 +93,7 @@ func (w *census) visit(e entry) error {
 	return nil
 }
 
-// count counts a file or a folder by the chain of its clusters.
+// count counts a file or folder by its cluster chain.
 func (w *census) count(e entry) error {
 	t := w.Begin()
 	if e.first != 0 || (e.size > 0 && !e.dir()) {
@@ -111,15 +111,15 @@ func (w *census) count(e entry) error {
 	return nil
 }
 
-// freeInto adds the free clusters in the FAT in use. same gets each piece of that which was read, with its place; nil:
-// nothing looks at it.
+// freeInto adds the free clusters of the FAT in use. It calls same, unless nil, with each piece of the FAT and its
+// offset.
 func (f *fileSystem) freeInto(out *guestfile.FreeRuns, same func(raw []byte, at int64) error) error {
 	add := func(cluster int64, value uint32) {
 		if value == 0 {
 			out.Add(disk.Range{Off: f.at(cluster), Len: f.Cluster})
 		}
 	}
-	// Three bytes are two entries of a FAT12, of which the largest has 6 KiB: it is one piece.
+	// Three bytes hold two entries of a FAT12. The largest FAT12 has 6 KiB, so it is read in one piece.
 	per := 8 * tableChunk / f.Bits
 	for first := int64(0); f.has(max(first, 2)); first += per {
 		n := min(per, f.Clusters+2-first)
@@ -147,7 +147,7 @@ func (f *fileSystem) freeInto(out *guestfile.FreeRuns, same func(raw []byte, at 
 	return nil
 }
 
-// fsInfo is the sector of a FAT32 with the number of free clusters. Spec: "FAT32 FSInfo Sector Structure".
+// fsInfo is the FAT32 sector with the number of free clusters. Spec: "FAT32 FSInfo Sector Structure".
 type fsInfo struct {
 	Lead   uint32 // 0x41615252
 	_      [480]byte
@@ -161,9 +161,9 @@ const (
 	infoUnknown = 0xffffffff
 )
 
-// Unused hands the free clusters of a volume to free. The error is that of a volume whose tables cannot be trusted:
-// copies that differ, another number of free clusters than FAT32 has stored, a chain of a file or folder that is
-// broken. A cluster in use has an entry of its own in the table, so that used gets nothing.
+// Unused passes the free clusters of a volume to free. It returns an error if the FAT cannot be trusted: copies differ,
+// the number of free clusters differs from FSInfo, or the chain of a file or folder is broken. It does not call used,
+// since each cluster in use has an entry of its own in the FAT.
 func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, _ func(disk.Range) error) error {
 	opened, err := Open(b, volume)
 	if err != nil {
@@ -187,10 +187,10 @@ func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, _ f
 	return w.broken
 }
 
-// mirrored requires that a piece of the FAT is the same in all copies, where these are kept.
+// mirrored requires that a piece of the FAT is the same in all copies, if the volume mirrors its FATs.
 func (f *fileSystem) mirrored(raw []byte, off int64) error {
 	if f.Bits == 32 && f.Flags&0x80 != 0 {
-		return nil // only one is
+		return nil // not mirrored
 	}
 	for i := range int64(f.FATs) {
 		at := f.FAT.Off + i*f.FAT.Len
@@ -208,7 +208,7 @@ func (f *fileSystem) mirrored(raw []byte, off int64) error {
 	return nil
 }
 
-// counted compares the number of free clusters with the one that a FAT32 has stored, if it has.
+// counted compares the number of free clusters with FSInfo, if a FAT32 stores it there.
 func (f *fileSystem) counted(free int64) error {
 	if f.Bits != 32 || f.FSInfo == 0 || f.FSInfo >= f.Reserved {
 		return nil

@@ -17,7 +17,7 @@ import (
 // Sizes of a FAT. Spec: Microsoft FAT specification 1.03.
 const (
 	maxFolder = 65536 * slotSize // bytes of the largest folder
-	// Most clusters of a FAT16 and of a FAT32. Spec: "FAT Type Determination".
+	// Maximum of clusters of a FAT16 and of a FAT32. Spec: "FAT Type Determination".
 	most16 = 65524
 	most32 = 0x0ffffff5
 )
@@ -27,7 +27,7 @@ type fileSystem struct {
 	*bootSector
 	volume disk.Disk
 	meter  guestfile.Metered
-	table  int64 // the FAT in use, in bytes of the volume
+	table  int64 // byte offset of the FAT in use
 }
 
 // Open opens the FAT12, FAT16 or FAT32 of a partition.
@@ -40,7 +40,7 @@ func Open(b *guestfile.Budget, d disk.Disk) (guestfile.FS, error) {
 	return f, f.check()
 }
 
-// check refuses a FAT whose files have no certain places, beyond the checks of Read.
+// check refuses a FAT whose files cannot be located for certain, beyond the checks of readBoot.
 func (f *fileSystem) check() error {
 	most := int64(most16)
 	if f.Bits == 32 {
@@ -61,7 +61,7 @@ func (f *fileSystem) check() error {
 	return f.choose()
 }
 
-// choose finds the FAT in use. Spec: "BPB_ExtFlags": bit 7 set means that only the FAT of bits 0 to 3 is kept.
+// choose selects the FAT in use. Spec: "BPB_ExtFlags": bit 7 set means that only the FAT in bits 0 to 3 is current.
 func (f *fileSystem) choose() error {
 	if active := int64(f.Flags & 0xf); f.Flags&0x80 != 0 {
 		if active >= int64(f.FATs) {
@@ -93,7 +93,7 @@ func (f *fileSystem) Open(path string) (*guestfile.File, error) {
 	return guestfile.NewFile(f.volume, stored, e.size, runs)
 }
 
-// Volume is what Open returns, for the judge of a volume that was not unmounted.
+// Volume is implemented by the result of Open, to check a volume that was not unmounted.
 type Volume interface {
 	// Mirrored returns nil if all FATs agree on the clusters of a file and of the folders on its path.
 	Mirrored(path string) error
@@ -101,7 +101,7 @@ type Volume interface {
 	FirstEntry() error
 }
 
-// FirstEntry follows Volume.
+// FirstEntry implements Volume.
 func (f *fileSystem) FirstEntry() error {
 	v, _, err := f.value(f.table, 0)
 	if err == nil && v&0xff != uint32(f.Media) {
@@ -110,7 +110,7 @@ func (f *fileSystem) FirstEntry() error {
 	return err
 }
 
-// Mirrored follows Volume.
+// Mirrored implements Volume.
 func (f *fileSystem) Mirrored(path string) error {
 	names := guestfile.Elements(path)
 	for i := range len(names) + 1 {
@@ -180,10 +180,10 @@ func (f *fileSystem) find(path string) (at entry, stored string, err error) {
 
 func (f *fileSystem) allowed() string { return fmt.Sprintf("a cluster from 2 to %d", f.Clusters+1) }
 
-// step is the cost of following one entry of the FAT besides the reads, in bytes of the budget.
+// step is the cost of following one FAT entry in bytes of the budget, beside the reads.
 const step = 32
 
-// next returns the cluster behind one; end is true at the end of the chain.
+// next returns the cluster behind another in its chain. end is true at the end of the chain.
 func (f *fileSystem) next(cluster int64) (n int64, end bool, err error) {
 	v, mask, err := f.value(f.table, cluster)
 	if err != nil || v >= mask-7 {
@@ -195,7 +195,7 @@ func (f *fileSystem) next(cluster int64) (n int64, end bool, err error) {
 	return n, false, nil
 }
 
-// value returns the entry of a cluster in the FAT at a place, and the bits that it can have.
+// value returns the entry of a cluster in the FAT at offset table, and the mask of its valid bits.
 func (f *fileSystem) value(table, cluster int64) (v, mask uint32, err error) {
 	if err := f.meter.Budget.Spend(step); err != nil {
 		return 0, 0, err
@@ -211,7 +211,7 @@ func (f *fileSystem) value(table, cluster int64) (v, mask uint32, err error) {
 	return v & mask, mask, err
 }
 
-// sameInAll requires a chain that was followed to its end to be the same in all FATs.
+// sameInAll requires that a chain, followed to its end before, is the same in all FATs.
 func (f *fileSystem) sameInAll(first int64) error {
 	for c, end := first, false; !end; {
 		used, _, err := f.value(f.table, c)
@@ -240,8 +240,8 @@ func (f *fileSystem) broken(cluster, got int64, want string) error {
 	return ondisk.Field("fat", field, f.table+cluster*f.Bits/8, got, want)
 }
 
-// chain follows a file from its first cluster to the end mark, which proves that no cluster comes twice. It has least
-// to most clusters: a file may keep clusters behind its end.
+// chain returns the runs of a chain from its first cluster to the end mark, which proves that no cluster repeats. The
+// chain must have least to most clusters: a file may have spare clusters past its end.
 func (f *fileSystem) chain(first, most, least int64) ([]guestfile.Run, error) {
 	var runs []guestfile.Run
 	err := f.follow(first, most, least, func(cluster int64) error {
@@ -256,12 +256,12 @@ func (f *fileSystem) chain(first, most, least int64) ([]guestfile.Run, error) {
 	return runs, nil
 }
 
-// follow visits the clusters of a chain. See chain.
+// follow visits the clusters of a chain, with the checks of chain.
 func (f *fileSystem) follow(first, most, least int64, visit func(cluster int64) error) error {
 	if !f.has(first) {
 		return ondisk.Field("fat folder entry", "first cluster", 0x1a, first, f.allowed())
 	}
-	// Brent's algorithm: a chain that comes back to a cluster passes the saved one sooner or later.
+	// Brent's algorithm: a chain that returns to a cluster eventually passes the saved one.
 	saved, power, steps := first, int64(1), int64(0)
 	for c, n := first, int64(1); ; n++ {
 		if n > most {
@@ -312,9 +312,9 @@ const (
 	attrLongMask = 0x3f
 
 	deleted = 0xe5
-	kanji   = 0x05 // stands for 0xe5 as the first byte of a name
+	kanji   = 0x05 // encodes 0xe5 as the first byte of a name
 
-	// Windows NT notes in the reserved byte that a name is all lower case, which saves the long one.
+	// Windows NT flags an all lower-case name in the reserved byte, which saves the long name.
 	lowerBase = 0x08
 	lowerExt  = 0x10
 )
@@ -324,7 +324,7 @@ type entry struct {
 	long, short string // long may be empty
 	attr        byte
 	root        bool
-	first       int64 // cluster; 0 for an empty file
+	first       int64 // first cluster, 0 for an empty file
 	size        int64
 }
 
@@ -337,16 +337,16 @@ func (e *entry) name() string {
 	return e.short
 }
 
-// is compares a name with both names of an entry, without case.
+// is reports whether name equals the long or short name of an entry, ignoring case.
 func (e *entry) is(name string) bool {
 	return (e.long != "" && equalNames(e.long, name)) || equalNames(e.short, name)
 }
 
-// namesWeight is the cost of a byte of a folder relative to one that is only read: a few bytes are a name that is built
-// and compared.
+// namesWeight is the cost of a byte of a folder relative to a byte that is only read, since names are built and
+// compared.
 const namesWeight = 5
 
-// each calls visit for the entries of a folder until it returns false.
+// each calls visit for the entries of a folder, until visit returns false.
 func (f *fileSystem) each(dir entry, visit func(entry) bool) error {
 	raw, err := f.folder(dir)
 	if err != nil {
@@ -398,17 +398,17 @@ func (f *fileSystem) folder(dir entry) ([]byte, error) {
 	return raw, nil
 }
 
-// entry decodes a slot that is a file or a folder.
+// entry decodes the slot of a file or folder.
 func (f *fileSystem) entry(slot []byte, long string) entry {
 	e := entry{long: long, short: shortName(slot), attr: slot[11], size: int64(binary.LittleEndian.Uint32(slot[28:]))}
 	e.first = int64(binary.LittleEndian.Uint16(slot[26:]))
-	if f.Bits == 32 { // OS/2 keeps something else there in FAT16
+	if f.Bits == 32 { // in FAT16, OS/2 has another use for the field
 		e.first |= int64(binary.LittleEndian.Uint16(slot[20:])&0x0fff) << 16
 	}
 	return e
 }
 
-// shortName builds a name of the eleven bytes. Bytes other than ASCII stay, since their code page is not stored.
+// shortName decodes the name of eleven bytes. Non-ASCII bytes stay as they are, since their code page is not stored.
 func shortName(slot []byte) string {
 	name := append([]byte(nil), slot[:11]...)
 	if name[0] == kanji {
@@ -437,15 +437,15 @@ func lowerCase(s string) string {
 	return string(b)
 }
 
-// longName collects the slots of a long name, the last of which comes first.
+// longName collects the slots of a long name, which are stored last to first.
 type longName struct {
 	units [20 * 13]uint16
-	slots int // 0: none, or not a valid one
-	at    int // slot that came last, 1 to slots
+	slots int // 0 without a valid name
+	at    int // latest slot, 1 to slots
 	sum   byte
 }
 
-// add adds a slot. One out of order or with another checksum is a leftover of a system without long names.
+// add adds a slot. A slot out of order or with another checksum is left over from a system without long names.
 func (l *longName) add(slot []byte) {
 	const last = 0x40
 	order := int(slot[0] &^ last)
@@ -473,7 +473,8 @@ func (l *longName) add(slot []byte) {
 	}
 }
 
-// take returns the long name of the entry with a short name, and forgets it; empty if absent.
+// take returns and clears the long name that belongs to a short name. It returns "" if the long name is absent or
+// invalid.
 func (l *longName) take(short []byte) string {
 	slots := l.slots
 	l.slots = 0
@@ -490,7 +491,7 @@ func (l *longName) take(short []byte) string {
 	return string(utf16.Decode(units))
 }
 
-// shortSum ties a long name to its short one. Spec: "Checksum generation".
+// shortSum returns the checksum of a short name, which is stored with its long name. Spec: "Checksum generation".
 func shortSum(short []byte) (sum byte) {
 	for _, c := range short {
 		sum = sum>>1 | sum<<7
@@ -499,7 +500,7 @@ func shortSum(short []byte) (sum byte) {
 	return sum
 }
 
-// equalNames compares names without case.
+// equalNames compares names, ignoring case.
 func equalNames(a, b string) bool {
 	for a != "" && b != "" {
 		r, n := utf8.DecodeRuneInString(a)
@@ -517,7 +518,7 @@ func equalNames(a, b string) bool {
 	return a == b
 }
 
-// upper maps pairs of letters only: in Windows "ſ" is not "S".
+// upper returns the upper-case form of a letter, if that maps back to it: in Windows "ſ" is not "S".
 func upper(r rune) rune {
 	if u := unicode.ToUpper(r); unicode.ToLower(u) == r {
 		return u
