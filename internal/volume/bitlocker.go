@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// bitLocker finds an encrypted volume of Windows.
+// bitLocker detects an encrypted volume of Windows.
 var bitLocker = Prober{
 	Kinds: []Traits{{
 		Kind: BitLocker, Title: "BitLocker", Letter: true, NeverStale: true, ShowsContent: true,
@@ -23,37 +23,37 @@ var bitLocker = Prober{
 	Probe: probeBitLocker,
 }
 
-// fveHeader is the boot sector of Windows 7 and later. That of Vista has the place of NTFS's second MFT where the first
-// metadata block is. Spec: libbde documentation, "Volume header".
+// fveHeader is the boot sector of Windows 7 and later. Vista stores the cluster of the first metadata block where NTFS
+// has its MFT mirror. Spec: libbde documentation, "Volume header".
 type fveHeader struct {
 	Jump              [3]byte
 	Signature         [8]byte // "-FVE-FS-"
 	BytesPerSector    uint16
 	SectorsPerCluster uint8
 	_                 [42]byte
-	VistaCluster      uint64 // Vista: of metadata block 1
+	VistaCluster      uint64 // Vista: cluster of metadata block 1
 	_                 [96]byte
 	ID                [16]byte
-	Blocks            [3]uint64 // bytes from the start of the volume
+	Blocks            [3]uint64 // offsets of the metadata blocks in bytes
 	_                 [224]byte
 	ToGoID            [16]byte // BitLocker To Go, in the boot sector of a FAT
 	ToGoBlocks        [3]uint64
 	_                 [48]byte
 }
 
-// fveBlock is the start of a metadata block: its header and that of the metadata. Spec: libbde documentation, "FVE
+// fveBlock is the start of a metadata block: the block header and the metadata header. Spec: libbde documentation, "FVE
 // metadata block".
 type fveBlock struct {
 	Signature [8]byte // "-FVE-FS-"
 	Length    uint16  // of the block, in units of fveLengthUnit
 	Version   uint16  // 1: Vista
-	State     uint16  // fveSettled, or how far a conversion is
+	State     uint16  // fveSettled, or the progress of a conversion
 	NextState uint16
 	Encrypted uint64 // bytes, Windows 7 and later
 	_         [8]byte
-	Blocks    [3]uint64 // those of all blocks, bytes from the start of the volume
+	Blocks    [3]uint64 // offsets of all metadata blocks in bytes
 	_         [8]byte
-	Size      uint32 // of the metadata from here
+	Size      uint32 // size of the metadata, including this header
 	_         uint32
 	_         uint32 // size of this header
 	_         uint32
@@ -63,11 +63,10 @@ type fveBlock struct {
 	_         uint64 // time
 }
 
-// fveEntry is the head of an entry of the metadata. Spec: libbde documentation, "FVE metadata entry".
+// fveEntry is the header of a metadata entry. Spec: libbde documentation, "FVE metadata entry".
 type fveEntry struct{ Size, Type, ValueType, Version uint16 }
 
-// fveProtector is the start of the data of an entry with the master key. Spec: libbde documentation, "FVE Volume Master
-// Key".
+// fveProtector is the start of the data of a master key entry. Spec: libbde documentation, "FVE Volume Master Key".
 type fveProtector struct {
 	_    [26]byte // identifier, time
 	Type uint16
@@ -79,38 +78,38 @@ const (
 	fveBlockSize   = 112
 	fveEntrySize   = 8
 	fveMaxKeys     = 64
-	fveAtMetadata  = 64      // in a block
+	fveAtMetadata  = 64      // offset in a block
 	fveMaxLabel    = 1 << 10 // bytes
 	fveDescription = 0x0007
 	fveText        = 0x0002
-	fveKey         = 0x0002 // type of an entry
+	fveKey         = 0x0002 // entry type of a master key
 	fveKeyValue    = 0x0008
 	fveSettled     = 4
 	fveLengthUnit  = 16
-	// The identifier of a volume, {4967d63b-2e29-4ad8-8399-f6a339e3d001}, as it is stored. One that encrypts as it is
-	// written to has another.
+	// The stored identifier of a volume, {4967d63b-2e29-4ad8-8399-f6a339e3d001}. A volume that encrypts on write has
+	// another identifier.
 	fveID = "\x3b\xd6\x67\x49\x29\x2e\xd8\x4a\x83\x99\xf6\xa3\x39\xe3\xd0\x01"
 )
 
-// fveMethods names the methods of encryption. Spec: libbde documentation, "Encryption methods"; the last two came with
-// Windows 10.
+// fveMethods maps encryption methods to their names. Spec: libbde documentation, "Encryption methods"; the last two
+// came with Windows 10.
 var fveMethods = map[uint32]string{
 	0x8000: "AES-CBC 128 with diffuser", 0x8001: "AES-CBC 256 with diffuser", 0x8002: "AES-CBC 128",
 	0x8003: "AES-CBC 256", 0x8004: "AES-XTS 128", 0x8005: "AES-XTS 256",
 }
 
-// fveProtectors names what opens a volume. Spec: libbde documentation, "Key protection types"; cryptsetup,
+// fveProtectors maps key protectors to their names. Spec: libbde documentation, "Key protection types"; cryptsetup,
 // lib/bitlk/bitlk.c: get_vmk_protection.
 var fveProtectors = map[uint16]string{
 	fveClear: "clear key", 0x0100: "TPM", 0x0200: "startup key", 0x0500: "TPM and PIN", 0x0800: "recovery password",
 	0x1000: "smart card", 0x2000: "password",
 }
 
-// fveOfData are the protectors that measure nothing of a machine. A startup key is a file: Windows starts from a stick
-// with it, or opens a volume of data by itself.
+// fveOfData lists the protectors that do not measure the machine. A startup key is a file: Windows boots with it from a
+// USB stick, or unlocks a data volume with it.
 var fveOfData = []uint16{fveClear, 0x0200, 0x0800, 0x1000, 0x2000}
 
-const fveClear = 0x0000 // the volume is suspended
+const fveClear = 0x0000 // BitLocker is suspended
 
 func probeBitLocker(d disk.Disk) (*Volume, error) {
 	b, err := ReadBlock(d, 0, units.SectorSize)
@@ -145,22 +144,23 @@ func probeBitLocker(d disk.Disk) (*Volume, error) {
 	return f.v, nil
 }
 
-// fve is a volume whose metadata is read.
+// fve is the state of reading a volume.
 type fve struct {
 	d          disk.Disk
 	v          *Volume
-	protectors []uint16 // in the order of the first block
-	doubt      string   // why it cannot be taken for a volume of data, where the metadata is not what is known
+	protectors []uint16 // in the order of the metadata block
+	doubt      string   // reason why the volume may be a system volume, or its metadata is unfamiliar
 }
 
-// unsure keeps the first doubt.
+// unsure records a doubt, unless there is an earlier one.
 func (f *fve) unsure(format string, args ...any) {
 	if f.doubt == "" {
 		f.doubt = fmt.Sprintf(format, args...)
 	}
 }
 
-// read describes the volume by the first good metadata block: copies can be damaged. Without one it keeps its defaults.
+// read describes the volume from the first sound metadata block, since copies can be damaged. Without a sound block the
+// volume keeps its defaults.
 func (f *fve) read(blocks []uint64) error {
 	for _, at := range blocks {
 		if at == 0 || f.d.Size() < fveBlockSize || at > ondisk.U64(f.d.Size()-fveBlockSize) {
@@ -187,8 +187,8 @@ func (f *fve) read(blocks []uint64) error {
 	return nil
 }
 
-// sound returns the bytes of a block up to the end of its metadata; nil if it is damaged. A checksum stands behind it.
-// Spec: cryptsetup, lib/bitlk/bitlk.c: bitlk_fve_metadata_validation.
+// sound returns the bytes of a metadata block up to the end of its metadata, or nil if the block is damaged. A checksum
+// follows the block. Spec: cryptsetup, lib/bitlk/bitlk.c: bitlk_fve_metadata_validation.
 func (f *fve) sound(b fveBlock, at int64) ([]byte, error) {
 	const header, atSum, sum = 48, 4, 4
 	length, end := int64(b.Length)*fveLengthUnit, fveAtMetadata+int64(b.Size)
@@ -202,7 +202,7 @@ func (f *fve) sound(b fveBlock, at int64) ([]byte, error) {
 	return whole[:end], nil
 }
 
-// check holds a block to what is known of volumes that keep their data where they are.
+// check records a doubt if a metadata block differs from known volumes whose data stays in place.
 func (f *fve) check(b fveBlock, blocks []uint64) {
 	switch {
 	case b.Version != 2:
@@ -214,7 +214,7 @@ func (f *fve) check(b fveBlock, blocks []uint64) {
 	}
 }
 
-// describe takes over what a block and its entries say.
+// describe adds the details in a metadata block and its entries to the volume.
 func (f *fve) describe(b fveBlock, entries []byte) {
 	v := f.v
 	v.UUID = ondisk.GUID(b.VolumeID).String()
@@ -265,8 +265,8 @@ func protectorName(p uint16) string {
 	return cmp.Or(fveProtectors[p], fmt.Sprintf("an unknown protector (%#04x)", p))
 }
 
-// judge refuses a volume that the metadata shows to be that of a system, or does not show to be one of data. Function
-// BitLocker of package boot/windows judges the others by the disk around them.
+// judge refuses a volume if the metadata marks it as a system volume, or does not prove it to be a data volume.
+// Function BitLocker of package boot/windows judges the others by the disk around them.
 func (f *fve) judge() {
 	i := slices.IndexFunc(f.protectors, func(p uint16) bool { return !slices.Contains(fveOfData, p) })
 	switch {
@@ -283,10 +283,10 @@ func (f *fve) judge() {
 	}
 }
 
-// CodeBitLocker is that of the issue of a BitLocker volume.
+// CodeBitLocker is the issue code of a BitLocker volume.
 const CodeBitLocker = "bitlocker"
 
-// SystemOfBitLocker returns what a move can do to a volume that is, or may be, that of a system.
+// SystemOfBitLocker returns the text and remedy for moving a volume that is, or may be, a system volume.
 func SystemOfBitLocker(why string, suspended bool) (text, remedy string) {
 	unless := ""
 	if suspended {

@@ -1,4 +1,4 @@
-// This part of the package finds the tables that divide a partition into slices.
+// This part of the package detects the tables that divide a partition into slices.
 
 package volume
 
@@ -15,15 +15,16 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// leaves adds the error of a part that ends behind its container. off is the place of its entry in the table.
+// leaves adds the error for a part that ends past its container. off is the offset of its entry in the table.
 func leaves(v *Volume, what string, off int64, part string, end int64) {
 	v.Outside = append(v.Outside, ondisk.Field(what, "end of "+part, off, end,
 		fmt.Sprintf("at most %d, where the disk ends", v.Size)))
 }
 
-// bsd is the table of slices of a BSD. Both magic numbers identify it. A label with a wrong checksum is returned with
-// the error: the BSDs do not use it, but parted makes such labels. Spec: FreeBSD, sys/sys/disk/bsd.h (struct
-// disklabel); OpenBSD, sys/sys/disklabel.h, where some spare words have a use; NetBSD, sys/sys/disklabel.h.
+// bsd is the disklabel, the table of slices of a BSD. Both magic numbers identify it. A label with a wrong checksum is
+// returned along with the error: the BSDs ignore the checksum, but parted writes such labels. Spec: FreeBSD,
+// sys/sys/disk/bsd.h (struct disklabel); OpenBSD, sys/sys/disklabel.h, which uses some spare words; NetBSD,
+// sys/sys/disklabel.h.
 var bsd = &row{
 	kinds: []Traits{{Kind: Disklabel, Slices: "BSD disklabel", NeverStale: true}},
 	what:  "bsd disklabel", at: []int64{units.SectorSize, 4096, atInSector}, size: atBSDMap + maxSlices*bsdEntry,
@@ -45,21 +46,21 @@ var bsd = &row{
 }
 
 const (
-	// maxSlices fit into a sector. It is also the limit of NetBSD.
+	// maxSlices is the number of slices that fit into a sector, and the limit of NetBSD.
 	maxSlices = 22
-	// rawSlice, called c, is the whole slice or disk on every BSD.
+	// rawSlice, named c, is the whole slice or disk on every BSD.
 	rawSlice = 2
 
 	atBSDSector  = 40  // u32, bytes
 	atBSDUID     = 64  // 8 bytes, of OpenBSD
 	atBSDVersion = 114 // u16, of OpenBSD; 0 elsewhere
 	atBSDCount   = 138 // u16
-	atBSDMap     = 148 // of each slice: sectors, offset in sectors, size of a fragment, and the type, a byte
+	atBSDMap     = 148 // entries: sectors, offset in sectors, fragment size, and the type in a byte
 	bsdEntry     = 16
-	atInSector   = 64 // of labels in sector 0, as those of Alpha and of parted
+	atInSector   = 64 // offset of a label in sector 0, as on Alpha and by parted
 )
 
-// bsdProber finds a disklabel in sector 1 of 512 bytes, in that of the disk, or in sector 0.
+// bsdProber detects a disklabel in sector 1 of 512 bytes, in sector 1 of the disk, or in sector 0.
 func bsdProber() Prober {
 	p := bsd.prober()
 	p.Probe = func(d disk.Disk) (*Volume, error) {
@@ -73,14 +74,14 @@ func bsdProber() Prober {
 	return p
 }
 
-// bsdTypes are the kinds of slices that all BSDs number alike. Source: sfdisk --label bsd --list-types; FreeBSD,
+// bsdTypes are the slice types common to all BSDs. Source: sfdisk --label bsd --list-types; FreeBSD,
 // sys/sys/disklabel.h.
 var bsdTypes = []string{
 	"unused", "swap", "Version 6", "Version 7", "System V", "4.1BSD", "Eighth Edition", "4.2BSD", "MS-DOS", "4.4LFS",
 	"unknown", "HPFS", "ISO-9660", "boot",
 }
 
-// xor16 returns the checksum of BSD and Solaris labels. It is zero if the label is sound.
+// xor16 returns the checksum of BSD and Solaris labels. It is zero for a sound label.
 func xor16(b []byte, order binary.ByteOrder) uint16 {
 	sum := uint16(0)
 	for ; len(b) >= 2; b = b[2:] {
@@ -105,9 +106,9 @@ func bsdVolume(s *super) *Volume {
 		off -= base
 		inside := v.OnDisk || (off >= 0 && off+size <= d.Size())
 		if size == 0 || i == rawSlice || (kind == 0 && !inside) {
-			continue // NetBSD on a PC calls the whole disk d, without a type
+			continue // on a PC, NetBSD names the whole disk d, without a type
 		}
-		if base == 0 && kind != 0 && off > d.Size()-size { // elsewhere the label lists other parts of its disk, too
+		if base == 0 && kind != 0 && off > d.Size()-size { // other labels list other parts of the disk, too
 			leaves(v, s.what, s.at+atBSDMap+i*bsdEntry, "slice "+name, off+size)
 		}
 		p := Part{Name: name, Kind: bsdType(kind), Start: off, Size: size}
@@ -120,9 +121,9 @@ func bsdVolume(s *super) *Volume {
 	return v
 }
 
-// bsdBase finds the origin of the offsets, in bytes. The BSDs agree on the entries, but not on their meaning. FreeBSD
-// subtracts the offset of the raw slice, which is 0 or the place of the slice on the disk; NetBSD stores that place
-// there. The raw slice of OpenBSD is the disk, and its offsets are those of the disk.
+// bsdBase returns the origin of the offsets, in bytes. The BSDs share the entries, but not their meaning. FreeBSD
+// subtracts the offset of the raw slice: 0, or the offset of the slice on the disk, which NetBSD stores there. The raw
+// slice of OpenBSD is the disk, and its offsets count from the start of the disk.
 func bsdBase(v *Volume, s *super) int64 {
 	off, length := bsdPlace(s, rawSlice)
 	if s.u16(atBSDCount) <= rawSlice {
@@ -145,8 +146,8 @@ func bsdBase(v *Volume, s *super) int64 {
 	return off
 }
 
-// bsdPlace returns offset and size of a slice in bytes, at most 2^60 each. With OpenBSD's version 1 the size of a
-// fragment has the upper halves of both.
+// bsdPlace returns offset and size of a slice in bytes, at most 2^60 each. In version 1 of OpenBSD, the fragment size
+// field holds the upper halves of both.
 func bsdPlace(s *super, i int64) (off, size int64) {
 	at := atBSDMap + i*bsdEntry
 	off, size = s.i64(at+4), s.i64(at)
@@ -165,7 +166,7 @@ func bsdType(n uint8) string {
 	return fmt.Sprintf("type %d", n)
 }
 
-// outside refuses to move a container if a slice lies outside of it: the slice would be left behind.
+// outside refuses to move a container if a slice lies outside of it, since the move would leave the slice behind.
 func outside(v *Volume, slice string) {
 	v.Note("slice-outside", ondisk.Refuse,
 		fmt.Sprintf("slice %s of the disklabel does not lie inside of the partition, and would be left behind", slice),
@@ -178,7 +179,7 @@ const (
 	atSunSum     = 510
 )
 
-// vtocTags are the uses of a slice. Source: sfdisk --label sun --list-types.
+// vtocTags are the tags of slices. Source: sfdisk --label sun --list-types.
 var vtocTags = map[uint16]string{
 	0: "Unassigned", 1: "Boot", 2: "SunOS root", 3: "SunOS swap", 4: "SunOS usr", 5: "Whole disk", 6: "SunOS stand",
 	7: "SunOS var", 8: "SunOS home", 9: "SunOS alt sectors", 10: "SunOS cachefs", 11: "SunOS reserved",
@@ -187,7 +188,7 @@ var vtocTags = map[uint16]string{
 
 // vtoc is the table of slices of Solaris on a PC, in sector 1 of its partition. Spec: illumos,
 // usr/src/uts/common/sys/dklabel.h (struct dk_label with _SUNOS_VTOC_16) and vtoc.h. Source of the absolute positions:
-// illumos, installgrub.c: stage1 has the sector of stage2.
+// illumos, installgrub.c: stage1 stores the sector of stage2.
 var vtoc = &row{
 	kinds: []Traits{{Kind: VTOC, Title: "Solaris VTOC", Slices: "Sun disk label", NeverStale: true}},
 	what:  "solaris disk label", at: []int64{units.SectorSize}, size: 512, order: binary.LittleEndian,
@@ -214,8 +215,8 @@ var vtoc = &row{
 	},
 }
 
-// vtocSlice adds a used slice, whose entry is at byte at of the label. It has no place if it leaves its container.
-// Slice 2 at the start is the whole disk by custom, even without a tag.
+// vtocSlice adds a used slice, whose entry is at byte at of the label. A slice past the end of its container has no
+// start. Slice 2 at the start is the whole disk by convention, even without a tag.
 func vtocSlice(v *Volume, s *super, at int64, i int) {
 	tag, start, size := s.u16(at), s.i64(at+4)*units.SectorSize, s.i64(at+8)*units.SectorSize
 	if size == 0 || tag == wholeDiskTag {

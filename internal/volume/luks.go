@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// luks is the header of an encrypted volume of Linux. Spec: LUKS1 On-Disk Format Specification 1.2.3, "PHDR"; LUKS2
+// luks is the header of an encrypted Linux volume. Spec: LUKS1 On-Disk Format Specification 1.2.3, "PHDR"; LUKS2
 // On-Disk Format Specification 1.1.1, 2.1 "Binary Header".
 var luks = &row{
 	kinds: []Traits{{
@@ -48,12 +48,12 @@ var luks = &row{
 const (
 	luks2What = "luks2 header"
 
-	luks2Fixed   = 4096 // of the binary header; the JSON area follows
+	luks2Fixed   = 4096 // bytes of the binary header; the JSON area follows
 	luks2MinSize = 16 << 10
 	luks2MaxSize = 4 << 20
 )
 
-// readLUKS1 reads where the data begin, in sectors. 0: the header is detached.
+// readLUKS1 reads the payload offset, stored in sectors. It is 0 in a detached header.
 func readLUKS1(v *Volume, s *super) error {
 	const atPayload = 104
 	v.DataStart = s.i64(atPayload) * units.SectorSize
@@ -64,8 +64,8 @@ func readLUKS1(v *Volume, s *super) error {
 	return nil
 }
 
-// readLUKS2 reads the first of two headers. It verifies the checksum if that is SHA-256, the default of cryptsetup: of
-// all bytes with the JSON area, with zeros in its own place.
+// readLUKS2 reads the first of two headers. It verifies a SHA-256 checksum, the default of cryptsetup. The checksum
+// covers header and JSON area, with its own field zeroed.
 func readLUKS2(v *Volume, s *super) error {
 	const atSize, atLabel, atAlgorithm, atOffset, atSum, sumSize = 8, 24, 72, 256, 448, 64
 	size := s.u64(atSize)
@@ -75,7 +75,7 @@ func readLUKS2(v *Volume, s *super) error {
 	case size < luks2MinSize || size > luks2MaxSize || !units.IsPowerOfTwo(ondisk.I64(size)) ||
 		ondisk.I64(size) > v.Size:
 		return ondisk.Field(luks2What, "size", atSize, size, "a power of two from 16 KiB to 4 MiB, within the device")
-	case s.u64(atOffset) != 0: // its own place
+	case s.u64(atOffset) != 0: // offset of this header
 		return ondisk.Field(luks2What, "offset", atOffset, s.u64(atOffset), 0)
 	}
 	b, err := ondisk.Bytes(s.d, 0, ondisk.I64(size))
@@ -110,7 +110,7 @@ func readLUKS2(v *Volume, s *super) error {
 	return nil
 }
 
-// luks2Area is the JSON area, as far as it is read. Spec: LUKS2 On-Disk Format Specification 1.1.1, 3.3 "Segments
+// luks2Area holds the decoded part of the JSON area. Spec: LUKS2 On-Disk Format Specification 1.1.1, 3.3 "Segments
 // Object", 3.5 "Tokens Object".
 type luks2Area struct {
 	Segments json.RawMessage `json:"segments"`
@@ -124,7 +124,8 @@ func readLUKS2Area(text []byte) (a luks2Area, err error) {
 	return a, nil
 }
 
-// members visits the members of an object one by one, since a map of untrusted text could take many times its size.
+// members visits the members of an object one by one, since a map decoded from untrusted text could need many times its
+// size.
 func members(object json.RawMessage, visit func(name json.Token, dec *json.Decoder) error) error {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -142,7 +143,7 @@ func members(object json.RawMessage, visit func(name json.Token, dec *json.Decod
 	return nil
 }
 
-// payload returns the first data segment; one that goes to the end of the device has the length 0.
+// payload returns the first data segment. Its length is 0 if it extends to the end of the device.
 func (a luks2Area) payload() (first disk.Range, err error) {
 	first.Off = -1
 	err = members(a.Segments, func(_ json.Token, dec *json.Decoder) error {
@@ -155,7 +156,7 @@ func (a luks2Area) payload() (first disk.Range, err error) {
 			return ondisk.Field("luks2 json", "segment", 0, err.Error(), "an object")
 		}
 		if slices.ContainsFunc(s.Flags, func(f string) bool { return strings.HasPrefix(f, "backup-") }) {
-			return nil // how it was before an encryption that is under way
+			return nil // the state before an encryption in progress
 		}
 		n, err := strconv.ParseInt(s.Offset, 10, 64)
 		if err != nil || n < 0 {
@@ -174,19 +175,19 @@ func (a luks2Area) payload() (first disk.Range, err error) {
 	return first, err
 }
 
-// pcrOfTable is the register of a TPM into which firmware measures the partition table of the disk that it boots. Spec:
-// TCG PC Client Platform Firmware Profile 1.05, 3.3.4.6 "PCR[5]" and 10.4.1, EV_EFI_GPT_EVENT.
+// pcrOfTable is the TPM register into which firmware measures the partition table of the boot disk. Spec: TCG PC Client
+// Platform Firmware Profile 1.05, 3.3.4.6 "PCR[5]" and 10.4.1, EV_EFI_GPT_EVENT.
 const pcrOfTable = 5
 
 // Limits of the tokens of a header.
 const (
-	maxTokens = 32 // of a header; keyslots have room for as many
-	maxNested = 64 // keys inside of keys
+	maxTokens = 32 // tokens per header, equal to the number of keyslots
+	maxNested = 64 // keys nested in keys
 )
 
-// luks2Token binds a keyslot to something outside of the header. Spec: LUKS2 On-Disk Format Specification 1.1.1, 3.5
-// "Tokens Object"; systemd, src/shared/cryptsetup-tpm2.c, tpm2_make_luks2_json; clevis, src/luks/clevis-luks-common-
-// functions.in.
+// luks2Token binds a keyslot to hardware or a service outside of the header. Spec: LUKS2 On-Disk Format Specification
+// 1.1.1, 3.5 "Tokens Object"; systemd, src/shared/cryptsetup-tpm2.c, tpm2_make_luks2_json; clevis,
+// src/luks/clevis-luks-common-functions.in.
 type luks2Token struct {
 	Type    string `json:"type"`
 	PCRs    []int  `json:"tpm2-pcrs"`
@@ -196,7 +197,7 @@ type luks2Token struct {
 	} `json:"jwe"`
 }
 
-// clevisHeader is the protected header of a key of clevis.
+// clevisHeader is the protected header of a clevis key.
 type clevisHeader struct {
 	Clevis struct {
 		Pin  string `json:"pin"`
@@ -204,13 +205,13 @@ type clevisHeader struct {
 			PCRs string `json:"pcr_ids"`
 		} `json:"tpm2"`
 		SSS struct {
-			JWE []string `json:"jwe"` // keys, of which some number must open
+			JWE []string `json:"jwe"` // keys; a threshold of them unlocks
 		} `json:"sss"`
 	} `json:"clevis"`
 }
 
-// tableKeys returns the issue of keys that a TPM gives only while the partition table is as it was; ok is false if
-// there are none. What cannot be decoded binds nothing that is known.
+// tableKeys returns the issue for keys that a TPM releases only while the partition table is unchanged. ok is false
+// without such keys. A token that cannot be decoded counts as not bound.
 func (a luks2Area) tableKeys() (i ondisk.Issue, ok bool) {
 	bound, locked, n := []string{}, false, 0
 	_ = members(a.Tokens, func(name json.Token, dec *json.Decoder) error {
@@ -246,11 +247,11 @@ func (a luks2Area) tableKeys() (i ondisk.Issue, ok bool) {
 	}, true
 }
 
-// clevis reports whether a token of clevis needs the register.
+// clevis reports whether a clevis token depends on the register.
 func (t luks2Token) clevis() bool {
 	queue := []string{t.JWE.Protected}
 	for n := 0; n < len(queue) && n < maxNested; n++ {
-		header, _, _ := strings.Cut(queue[n], ".") // of a compact key it is the first part
+		header, _, _ := strings.Cut(queue[n], ".") // the first part of a compact key
 		b, err := base64.RawURLEncoding.DecodeString(header)
 		if err != nil {
 			continue

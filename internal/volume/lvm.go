@@ -15,8 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// lvm is the label of a physical volume of LVM2, in one of the first four sectors. It has its own place, and that of
-// the header in its sector. Spec: LVM2, lib/label/label.h, struct label_header.
+// lvm is the label of an LVM2 physical volume, in one of the first four sectors. It stores its own sector, and the
+// offset of the header in that sector. Spec: LVM2, lib/label/label.h, struct label_header.
 var lvm = &row{
 	kinds: []Traits{{
 		Kind: LVM2, Title: "LVM2", Precedence: 2, Data: "first extent of LVM2",
@@ -36,27 +36,27 @@ var lvm = &row{
 	volume: probePV,
 }
 
-// lvmArea is a place on the device in bytes. Spec: LVM2, lib/format_text/layout.h, struct disk_locn.
+// lvmArea is a range of the device in bytes. Spec: LVM2, lib/format_text/layout.h, struct disk_locn.
 type lvmArea struct{ Offset, Size uint64 }
 
-// lvmMetadata is the head of a metadata area, one sector. Spec: LVM2, lib/format_text/layout.h, struct mda_header.
+// lvmMetadata is the header of a metadata area, one sector. Spec: LVM2, lib/format_text/layout.h, struct mda_header.
 type lvmMetadata struct {
 	Checksum uint32 // of the rest of the sector
 	Magic    [16]byte
 	Version  uint32
-	Start    uint64 // its own place on the device
-	Size     uint64 // of the area with this sector
+	Start    uint64 // its own offset on the device
+	Size     uint64 // of the area, including this sector
 	Text     lvmText
-	_        [448]byte // the text to be, and unused places
+	_        [448]byte // the precommitted text, and unused slots
 }
 
-// lvmText is the place of a text in the ring behind the head of its area. Spec: LVM2, lib/format_text/layout.h, struct
-// raw_locn.
+// lvmText is the position of a text in the ring behind the header of its area. Spec: LVM2, lib/format_text/layout.h,
+// struct raw_locn.
 type lvmText struct {
 	Offset   uint64 // from the start of the area
 	Size     uint64
 	Checksum uint32
-	Flags    uint32 // 1: this area is not used
+	Flags    uint32 // 1 if this area is ignored
 }
 
 const (
@@ -64,9 +64,9 @@ const (
 	lvmAreaWhat = "lvm metadata area"
 	lvmMagic    = " LVM2 x[5A%r0N*>"
 
-	lvmPVFixed  = 40 // bytes of the header of a physical volume in front of its lists
+	lvmPVFixed  = 40 // bytes of the physical volume header in front of its lists
 	lvmMaxText  = 1 << 20
-	lvmSector   = 512 // the unit of all that LVM stores, whatever the device has
+	lvmSector   = 512 // unit of all LVM offsets, independent of the device
 	lvmMaxAreas = 8
 )
 
@@ -76,8 +76,8 @@ func lvmCRC(b []byte) uint32 {
 	return ^crc32.Update(^uint32(initial), crc32.IEEETable, b)
 }
 
-// probePV reads the header of a physical volume, which has its UUID and the size of the device. Two lists of lvmArea
-// follow: data areas and metadata areas, each ended by zeros. Spec: LVM2, lib/format_text/layout.h, struct pv_header.
+// probePV reads the header of a physical volume: its UUID and the size of the device. Two lists of lvmArea follow: data
+// areas and metadata areas, each terminated by zeros. Spec: LVM2, lib/format_text/layout.h, struct pv_header.
 func probePV(s *super) *Volume {
 	at := s.i64(20)
 	p := &physicalVolume{d: s.d, uuid: dashed(s.b[at : at+32]), v: &Volume{Kind: LVM2}}
@@ -103,7 +103,7 @@ type physicalVolume struct {
 	metadata []lvmArea
 }
 
-// areas reads the two lists behind the header, which stand at at.
+// areas reads the two lists behind the header. at is their offset.
 func (p *physicalVolume) areas(b []byte, at int64) error {
 	size := ondisk.U64(p.d.Size())
 	lists := 0
@@ -128,7 +128,7 @@ func (p *physicalVolume) areas(b []byte, at int64) error {
 	return nil
 }
 
-// readGroup reads the volume group from the first metadata area that has one. A broken area is a warning, since the
+// readGroup reads the volume group from the first metadata area with a text. A broken area is a warning, since the
 // volume moves without it.
 func (p *physicalVolume) readGroup() error {
 	var broken error
@@ -155,7 +155,7 @@ func (p *physicalVolume) readGroup() error {
 	return nil
 }
 
-// readText reads the text of a metadata area; nil if absent.
+// readText reads the text of a metadata area. It returns nil if the text is absent.
 func (p *physicalVolume) readText(at int64) ([]byte, error) {
 	if at > p.d.Size()-lvmSector {
 		return nil, ondisk.Field(lvmAreaWhat, "place", at, at, "a whole sector within the device")
@@ -184,7 +184,7 @@ func (p *physicalVolume) readText(at int64) ([]byte, error) {
 	return p.ring(at, m)
 }
 
-// ring reads a text that may continue behind the head of its area when it reaches the end.
+// ring reads a text from the ring of an area. A text that reaches the end continues behind the header.
 func (p *physicalVolume) ring(at int64, m lvmMetadata) ([]byte, error) {
 	t := m.Text
 	switch {
@@ -211,7 +211,7 @@ func (p *physicalVolume) ring(at int64, m lvmMetadata) ([]byte, error) {
 	return bytes.TrimRight(text, "\x00"), nil
 }
 
-// dashed formats an identifier as LVM does: groups of 6, 4, 4, 4, 4, 4 and 6 characters.
+// dashed formats an identifier like LVM: groups of 6, 4, 4, 4, 4, 4 and 6 characters.
 func dashed(id []byte) string {
 	var groups []string
 	for _, n := range []int{6, 4, 4, 4, 4, 4, 6} {
@@ -221,12 +221,12 @@ func dashed(id []byte) string {
 	return plainID(strings.Join(groups, "-"))
 }
 
-// isBroken reports whether a structure is malformed or too large, and not an unreadable disk.
+// isBroken reports whether an error means a malformed or too large structure, rather than an unreadable disk.
 func isBroken(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit)
 }
 
-// plainID replaces characters that no identifier has, so that reports can print it.
+// plainID replaces characters that are illegal in identifiers, so that reports can print it.
 func plainID(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -237,14 +237,14 @@ func plainID(s string) string {
 	}, s)
 }
 
-// lvmScanner reads the text of LVM metadata: sections in braces, and keys with one value or a list. Only the text
-// itself, which readText bounds, limits a token. Spec: LVM2, libdm/libdm-config.c, and lvm.conf(5).
+// lvmScanner reads the text of LVM metadata: sections in braces, and keys with one value or a list. Only the length of
+// the text, limited by readText, bounds a token. Spec: LVM2, libdm/libdm-config.c, and lvm.conf(5).
 type lvmScanner struct {
 	text string
 	pos  int
 }
 
-// lvmToken is a mark ({ } [ ] = ,), a word or a string. An empty mark is the end of the text.
+// lvmToken is a mark ({ } [ ] = ,), a word or a string. Its mark is empty at the end of the text.
 type lvmToken struct {
 	mark string
 	word string
@@ -253,7 +253,7 @@ type lvmToken struct {
 // isWord reports whether a token is a key or a value.
 func (t lvmToken) isWord() bool { return t.mark == "w" }
 
-// values reads the value or the list behind an equals sign.
+// values reads the value or list behind an equals sign.
 func (s *lvmScanner) values() ([]string, error) {
 	t, err := s.next()
 	if err != nil || t.isWord() {
@@ -332,7 +332,7 @@ func (s *lvmScanner) skip() {
 	}
 }
 
-// wrong returns the error of an unexpected token, which was just read.
+// wrong returns the error for an unexpected token, which was just read.
 func (s *lvmScanner) wrong(t lvmToken, want string) error {
 	got := t.word
 	if !t.isWord() {

@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Bounds of a text: LVM nests four sections, has names of up to 127 characters, and a text of the largest size has
-// fewer sections and keys.
+// Limits of a text: LVM nests four sections, has names of up to 127 characters, and even the largest text has fewer
+// sections and keys.
 const (
 	lvmMaxDepth = 16
 	lvmMaxName  = 128
@@ -84,7 +84,7 @@ func (s *lvmSection) values(key string) []string {
 	return nil
 }
 
-// value returns the first value of a key, empty if absent.
+// value returns the first value of a key, or "" if the key is absent.
 func (s *lvmSection) value(key string) (string, error) {
 	v := s.values(key)
 	switch {
@@ -96,7 +96,7 @@ func (s *lvmSection) value(key string) (string, error) {
 	return strings.Clone(v[0]), nil // the text is not kept
 }
 
-// number returns the number of a key, 0 if absent.
+// number returns the number stored under a key, or 0 if the key is absent.
 func (s *lvmSection) number(key string) (uint64, error) {
 	v, err := s.value(key)
 	if v == "" {
@@ -109,7 +109,7 @@ func (s *lvmSection) number(key string) (uint64, error) {
 	return n, nil
 }
 
-// inside returns the sections in the section of a name.
+// inside returns the subsections of the section with a name.
 func (s *lvmSection) inside(name string) []*lvmSection {
 	for _, x := range s.sections {
 		if x.name == name {
@@ -119,10 +119,10 @@ func (s *lvmSection) inside(name string) []*lvmSection {
 	return nil
 }
 
-// maxParts bounds the parts that are kept of a volume: a VG has rarely more logical volumes.
+// maxParts limits the parts kept for a volume: a volume group rarely has more logical volumes.
 const maxParts = 256
 
-// describe fills the volume from the text of its group.
+// describe fills the volume from the metadata text of its group.
 func (p *physicalVolume) describe(text []byte) error {
 	root, err := parseLVM(text)
 	if err != nil {
@@ -170,8 +170,8 @@ func (p *physicalVolume) describe(text []byte) error {
 	return nil
 }
 
-// own returns the name of the physical volume in its group, and its first extent in sectors; empty if the group does
-// not have it.
+// own returns the name of this physical volume in its group, and its first extent in sectors. The name is empty if the
+// group does not list the volume.
 func (p *physicalVolume) own(g *lvmSection) (name string, peStart uint64, err error) {
 	for _, pv := range g.inside("physical_volumes") {
 		if id := pv.values("id"); len(id) > 0 && id[0] == p.uuid {
@@ -200,7 +200,7 @@ func (p *physicalVolume) hibernated() error {
 	return nil
 }
 
-// lvmBytes returns the size of a number of extents of so many sectors; false if it overflows.
+// lvmBytes returns the size in bytes of a number of extents of the given sectors. It returns false on overflow.
 func lvmBytes(extents, sectors uint64) (int64, bool) {
 	hi, lo := bits.Mul64(extents, sectors)
 	if hi != 0 || lo > math.MaxInt64/lvmSector {
@@ -209,11 +209,11 @@ func lvmBytes(extents, sectors uint64) (int64, bool) {
 	return ondisk.I64(lo) * lvmSector, true
 }
 
-// logicalVolume returns a logical volume as lvs(8) prints it: names of internal volumes stand in brackets. own is the
-// name of the physical volume, which has the extents in a range; extent is the size of one in sectors. Only a volume
-// that is contiguous there has a place. LVM calls a single stripe linear, and stores it as striped.
+// logicalVolume returns a logical volume as printed by lvs(8): names of internal volumes are in brackets. own is the
+// name of the physical volume, in is the range of its extents, and extent is their size in sectors. Only a volume that
+// is contiguous in this range has a start. LVM calls a single stripe linear, and stores it as striped.
 func logicalVolume(lv *lvmSection, own string, extent uint64, in disk.Range) (Part, error) {
-	const most = math.MaxUint64 / 2 // a sum that cannot be stays above every disk
+	const most = math.MaxUint64 / 2 // an impossible sum stays larger than every disk
 	out := Part{Name: strings.Clone(lv.name), Start: -1}
 	if !slices.Contains(lv.values("status"), "VISIBLE") {
 		out.Name = "[" + lv.name + "]"
@@ -226,7 +226,7 @@ func logicalVolume(lv *lvmSection, own string, extent uint64, in disk.Range) (Pa
 		if err := errors.Join(err1, err2); err != nil {
 			return out, err
 		}
-		stripes := s.values("stripes") // names of physical volumes and first extents by turns
+		stripes := s.values("stripes") // alternating names of physical volumes and first extents
 		linear := kind == "striped" && len(stripes) == 2
 		if linear {
 			kind = "linear"

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// md finds a member of a RAID of Linux.
+// md detects a member of a Linux RAID.
 var md = Prober{
 	Kinds: []Traits{{
 		Kind: MDRaid, Title: "Linux RAID", Precedence: 3, Data: "first chunk of Linux RAID",
@@ -26,15 +26,15 @@ var md = Prober{
 
 const (
 	mdSector   = 512
-	md1Size    = 256 // bytes, without the roles of the devices
+	md1Size    = 256 // bytes, without the device roles
 	md1Page    = 4096
 	md1SumAt   = 216
-	md1RolesAt = 220 // the number of roles
+	md1RolesAt = 220 // offset of the number of roles
 	md0SumAt   = 38 * 4
 )
 
-// probeMD tries four places in the order of libblkid. Version 0.90 is in the last 64 KiB of the device, 1.0 in the last
-// 8 KiB.
+// probeMD tries four offsets in the order of libblkid. Version 0.90 is in the last 64 KiB of the device, 1.0 in the
+// last 8 KiB.
 func probeMD(d disk.Disk) (*Volume, error) {
 	const reserved, atEnd = 64 << 10, 8 << 10
 	size := d.Size()
@@ -54,7 +54,7 @@ func probeMD(d disk.Disk) (*Volume, error) {
 	return nil, ondisk.ErrNoMatch
 }
 
-// md0 is a superblock of version 0.90, in the byte order of the machine. Spec: Linux, include/uapi/linux/raid/md_p.h,
+// md0 is a superblock of version 0.90, in the byte order of its machine. Spec: Linux, include/uapi/linux/raid/md_p.h,
 // struct mdp_superblock_s.
 var md0 = &row{
 	what: "md 0.90 superblock", size: 4096, order: binary.LittleEndian,
@@ -89,14 +89,14 @@ var md0 = &row{
 	},
 }
 
-// Superblocks of version 1 differ by their place.
+// Superblocks of version 1 differ in their offset.
 var (
 	md10 = md1("1.0")
 	md11 = md1("1.1")
 	md12 = md1("1.2")
 )
 
-// md1 is a superblock of version 1. Numbers of two bytes for each device follow. Spec: Linux,
+// md1 is a superblock of version 1. Two bytes per device follow it, the roles. Spec: Linux,
 // include/uapi/linux/raid/md_p.h, struct mdp_superblock_1.
 func md1(version string) *row {
 	const maxRoles, maxDevices, atRole = (md1Page - md1Size) / 2, 4096, 160 // Linux stops at 1920 devices
@@ -153,7 +153,7 @@ func mdRole(n uint16) string {
 	return fmt.Sprintf("device %d", n)
 }
 
-// mdSum returns the sum of all words except the one at byte skip, folded to 32 bits.
+// mdSum returns the sum of all words except the word at byte skip, folded to 32 bits.
 func mdSum(b []byte, skip int, order binary.ByteOrder) uint32 {
 	var sum uint64
 	for i := 0; i+4 <= len(b); i += 4 {
@@ -167,7 +167,7 @@ func mdSum(b []byte, skip int, order binary.ByteOrder) uint32 {
 	return uint32(sum&math.MaxUint32) + uint32(sum>>32)
 }
 
-// raid adds the details that all versions have. The level is a name, as in mdadm; chunk is in bytes.
+// raid adds the details common to all versions. The level is printed by its mdadm name; chunk is in bytes.
 func raid(v *Volume, version string, level int32, devices uint32, chunk int64) {
 	v.Add("metadata", version)
 	v.Add("level", mdLevel(level))
@@ -193,14 +193,14 @@ func mdLevel(level int32) string {
 	return "raid" + strconv.Itoa(int(level))
 }
 
-// firmwareRAID is the metadata that a RAID of a BIOS or of a cheap controller keeps on each disk.
+// firmwareRAID is the on-disk metadata of a RAID by a BIOS or a cheap controller.
 type firmwareRAID struct {
-	name    string              // as libblkid calls it
-	sectors []int64             // places, from the end of the disk; negative ones from its start
-	known   func(b []byte) bool // b is the sector there
+	name    string              // name in libblkid
+	sectors []int64             // sectors from the end of the disk, negative from its start
+	known   func(b []byte) bool // b is the metadata sector
 }
 
-// firmwareRAIDs are in the order of libblkid. Spec: util-linux, libblkid/src/superblocks/*_raid.c; for the sums of
+// firmwareRAIDs is in the order of libblkid. Spec: util-linux, libblkid/src/superblocks/*_raid.c; for the checksums of
 // nvidia and jmicron dmraid, lib/format/ataraid/nv.c and jm.c.
 var firmwareRAIDs = []firmwareRAID{
 	{"ddf_raid_member", []int64{1, 257}, isDDF},
@@ -226,11 +226,11 @@ var firmwareRAIDs = []firmwareRAID{
 	{"jmicron_raid_member", []int64{1}, isJMicron},
 }
 
-// minFirmwareRAID is the smallest disk that is searched, in bytes, as in libblkid.
+// minFirmwareRAID is the minimum size of a disk to search, in bytes, as in libblkid.
 const minFirmwareRAID = 256 * units.KiB
 
-// FirmwareRAID names the array of a BIOS or controller that a whole disk belongs to, as libblkid does. at is the place
-// of its metadata in bytes; name is empty if absent.
+// FirmwareRAID returns the libblkid name of the BIOS or controller array of a whole disk. at is the byte offset of the
+// metadata; name is empty if the disk is in no array.
 func FirmwareRAID(d disk.Disk) (name string, at int64, err error) {
 	if d.Size() < minFirmwareRAID {
 		return "", 0, nil
@@ -263,7 +263,7 @@ func isDDF(b []byte) bool {
 	return known && b[revision] == '0' && b[revision+2] == '.' && b[revision+5] == '.'
 }
 
-// isVIA checks version 0 to 2, and in byte 50 the sum of the bytes in front of it.
+// isVIA checks for version 0 to 2, and for the sum of the first 50 bytes in byte 50.
 func isVIA(b []byte) bool {
 	const sum = 50
 	var n byte
@@ -273,13 +273,13 @@ func isVIA(b []byte) bool {
 	return binary.LittleEndian.Uint16(b) == 0xaa55 && b[2] <= 2 && n == b[sum]
 }
 
-// isSilicon checks for a disk number below eight, and a sum that makes the words up to it zero.
+// isSilicon checks for a disk number below eight, and that the words up to the checksum add up to zero.
 func isSilicon(b []byte) bool {
 	const atMagic, atDisk, atSum = 0x60, 0x116, 0x13e
 	return binary.LittleEndian.Uint32(b[atMagic:]) == 0x2f000000 && b[atDisk] < 8 && sum16(b[:atSum+2]) == 0
 }
 
-// isNVIDIA checks for a sum that makes all words zero. Their number stands behind the name.
+// isNVIDIA checks that all words add up to zero. The number of words follows the name.
 func isNVIDIA(b []byte) bool {
 	words := binary.LittleEndian.Uint32(b[8:])
 	if !bytes.HasPrefix(b, []byte("NVIDIA")) || words < 5 || int64(words) > int64(len(b)/4) {
@@ -292,7 +292,7 @@ func isNVIDIA(b []byte) bool {
 	return sum == 0
 }
 
-// isHighPoint checks the mark of a good member, or of a failed one.
+// isHighPoint checks for the magic number of a good or failed member.
 func isHighPoint(b []byte, good uint32) bool {
 	n := binary.LittleEndian.Uint32(b)
 	return n == good || n == 0x5a7816fd
@@ -314,7 +314,7 @@ const (
 	bcacheSector  = 512
 )
 
-// bcache is the superblock of a device of the cache of Linux for slow disks. Spec: Linux,
+// bcache is the superblock of a device in bcache, the Linux cache for slow disks. Spec: Linux,
 // drivers/md/bcache/bcache_ondisk.h, struct cache_sb_disk.
 var bcache = &row{
 	kinds: []Traits{{
@@ -323,7 +323,7 @@ var bcache = &row{
 	}},
 	what: "bcache superblock", at: []int64{4 << 10}, size: bcacheFixed + 8*bcacheMaxKeys, order: binary.LittleEndian,
 	magic: []Mark{{24, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"}},
-	// Old bcachefs has the same magic, and a part of its checksum where bcache has its own place.
+	// Old bcachefs has the same magic number, but part of a checksum where bcache stores its own sector.
 	mine: func(s *super) bool { return s.u64(8) == ondisk.U64(s.at)/bcacheSector },
 	checks: func(s *super) {
 		s.check(
@@ -338,7 +338,7 @@ var bcache = &row{
 	},
 }
 
-// bcacheData finds the start of the data, which depends on the version.
+// bcacheData reads the start of the data, which depends on the version.
 func bcacheData(v *Volume, s *super) {
 	const beforeOffsets = 16 // sectors
 	bucket := uint64(s.u16(194))
@@ -368,7 +368,7 @@ func bcacheData(v *Volume, s *super) {
 	}
 }
 
-// crc64WE is CRC-64/WE: the polynomial of ECMA-182, most significant bit first, which hash/crc64 does not have.
+// crc64WE returns the CRC-64/WE: the ECMA-182 polynomial, most significant bit first, which hash/crc64 lacks.
 func crc64WE(b []byte) uint64 {
 	const poly = 0x42f0e1eba9ea3693
 	crc := ^uint64(0)

@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// iso9660 is the primary volume descriptor of a CD. Spec: ECMA-119, 8.4 and 8.5. Numbers stand there twice,
+// iso9660 is the primary volume descriptor of a CD. Spec: ECMA-119, 8.4 and 8.5. Numbers are stored twice,
 // little-endian and big-endian.
 var iso9660 = &row{
 	kinds: []Traits{{Kind: ISO9660, Title: "ISO 9660"}},
@@ -44,8 +44,8 @@ var iso9660 = &row{
 	},
 }
 
-// isoDate formats a date as libblkid does: year, month, day, hour, minute, second, hundredths. All zeros are an empty
-// text.
+// isoDate formats a date like libblkid: year, month, day, hour, minute, second, hundredths. It returns "" for all
+// zeros.
 func isoDate(s *super, off int64) string {
 	digits := string(s.b[off : off+16])
 	if strings.Trim(digits, "0123456789") != "" || (strings.Trim(digits, "0") == "" && s.b[off+16] == 0) {
@@ -58,8 +58,8 @@ func isoDate(s *super, off int64) string {
 	return strings.Join(parts, "-")
 }
 
-// vmfs is the header of a device that the file system of VMware ESXi lies on. VMware has published nothing. Spec:
-// dissect.vmfs, c_lvm.py, struct LVM_DevMetadata.
+// vmfs is the device header of the VMware ESXi file system. VMware has published no specification. Spec: dissect.vmfs,
+// c_lvm.py, struct LVM_DevMetadata.
 var vmfs = &row{
 	kinds: []Traits{{Kind: VMFS, Title: "VMFS", NeverStale: true}},
 	what:  "vmfs device header", at: []int64{1 << 20}, size: units.SectorSize, order: binary.LittleEndian,
@@ -80,13 +80,13 @@ var vmfs = &row{
 	},
 }
 
-// vmfsID formats an identifier as ESXi and libblkid do: two numbers, a half, and the address of a network card.
+// vmfsID formats an identifier like ESXi and libblkid: two 32-bit numbers, a 16-bit number, and a MAC address.
 func vmfsID(b []byte) string {
 	le := binary.LittleEndian
 	return fmt.Sprintf("%08x-%08x-%04x-%x", le.Uint32(b), le.Uint32(b[4:]), le.Uint16(b[8:]), b[10:16])
 }
 
-// zfs finds a device of a pool. Spec of its room for boot loaders: ZFS On-Disk Specification, 1.3; GRUB 2.06,
+// zfs detects a device of a pool. Spec of the space for boot loaders: ZFS On-Disk Specification, 1.3; GRUB 2.06,
 // grub_zfs_embed.
 var zfs = Prober{
 	Kinds: []Traits{{Kind: ZFS, Title: "ZFS", InSlice: true, Checksummed: 4 << 20}},
@@ -100,7 +100,7 @@ const (
 	atZFSList    = 16 << 10
 	zfsListSize  = 112 << 10
 	atUberblocks = 128 << 10
-	uberblock    = 1 << 10 // the least distance between two
+	uberblock    = 1 << 10 // minimum distance of two uberblocks
 	uberMagic    = 0x00bab10c
 	zfsDataStart = 4 << 20 // behind two labels and the boot area
 	zfsMinSize   = 64 << 20
@@ -135,9 +135,9 @@ func probeZFS(d disk.Disk) (*Volume, error) {
 	return nil, ondisk.ErrNoMatch
 }
 
-// readZFS reads the label at a place. A device in use has a list with version and GUID.
+// readZFS reads the label at an offset. A device in use has a list with version and GUID.
 func readZFS(d disk.Disk, at int64) (*Volume, error) {
-	const head = 12 // XDR, byte order of the machine, two reserved bytes; version 0; names that stand once
+	const head = 12 // XDR, byte order of the machine, two reserved bytes; version 0; unique names
 	b, err := ondisk.Bytes(d, at+atZFSList, head)
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func readZFS(d disk.Disk, at int64) (*Volume, error) {
 	if n := nvUint(b, "pool_guid"); n != 0 {
 		v.UUID = strconv.FormatUint(n, 10)
 	}
-	// The size of a device with parity is that of all its disks. Spec: OpenZFS, include/sys/vdev_impl.h,
+	// The size of a device with parity counts all its disks. Spec: OpenZFS, include/sys/vdev_impl.h,
 	// VDEV_LABEL_START_SIZE and VDEV_LABEL_END_SIZE: two labels and the boot block in front, two labels behind.
 	if n := nvUint(b, "asize"); n < math.MaxInt64/2 && nvUint(b, "nparity") == 0 {
 		v.Size = max(v.Size, zfsDataStart+ondisk.I64(n)+2*zfsLabel)
@@ -174,8 +174,7 @@ func readZFS(d disk.Disk, at int64) (*Volume, error) {
 	return v, nil
 }
 
-// findUberblock returns ErrNoMatch for a label without an uberblock: it is not one of ZFS, whatever its list looks
-// like.
+// findUberblock returns ErrNoMatch for a label without an uberblock. Such a label is not ZFS, even with a valid list.
 func findUberblock(d disk.Disk, label int64) error {
 	b, err := ondisk.Bytes(d, label+atUberblocks, zfsLabel-atUberblocks)
 	if err != nil {
@@ -189,10 +188,10 @@ func findUberblock(d disk.Disk, label int64) error {
 	return ondisk.ErrNoMatch
 }
 
-// nvValue returns the bytes behind the first name in a packed list that has one value of a kind, at least size bytes;
-// nil if absent. It searches nested lists, too.
+// nvValue returns the bytes behind the first name in a packed list with a single value of a kind. It returns nil if the
+// name is absent or fewer than size bytes follow. It searches nested lists, too.
 func nvValue(list []byte, name string, kind uint32, size int) []byte {
-	pair := binary.BigEndian.AppendUint32(nil, uint32(len(name))) //nolint:gosec // names are those of this file
+	pair := binary.BigEndian.AppendUint32(nil, uint32(len(name))) //nolint:gosec // names are constants of this file
 	pair = append(pair, name+strings.Repeat("\x00", -len(name)&3)...)
 	pair = binary.BigEndian.AppendUint32(pair, kind)
 	pair = binary.BigEndian.AppendUint32(pair, 1)
@@ -203,7 +202,7 @@ func nvValue(list []byte, name string, kind uint32, size int) []byte {
 	return value
 }
 
-// nvUint returns a number of a packed list; 0 if absent.
+// nvUint returns a number of a packed list, or 0 if the name is absent.
 func nvUint(list []byte, name string) uint64 {
 	if value := nvValue(list, name, nvNumber, 8); value != nil {
 		return binary.BigEndian.Uint64(value)
@@ -211,7 +210,7 @@ func nvUint(list []byte, name string) uint64 {
 	return 0
 }
 
-// apfs is the superblock of a container of macOS since 10.13, in its block 0. Spec: Apple File System Reference,
+// apfs is the container superblock of APFS (macOS since 10.13), in block 0. Spec: Apple File System Reference,
 // nx_superblock_t behind obj_phys_t.
 var apfs = &row{
 	kinds: []Traits{{Kind: APFS, Title: "APFS"}},
@@ -245,10 +244,11 @@ var apfs = &row{
 	},
 }
 
-// isFusion reports an incompatible feature.
+// isFusion reports whether the container spans two devices, which is an incompatible feature.
 func isFusion(s *super) bool { return s.u64(0x40)&0x100 != 0 }
 
-// fletcher64 returns the checksum of an object, which begins with it. Spec: Apple File System Reference, "Objects".
+// fletcher64 returns the checksum of an object, stored in its first bytes. Spec: Apple File System Reference,
+// "Objects".
 func fletcher64(b []byte) uint64 {
 	const mod, size = 1<<32 - 1, 8
 	var low, high uint64
@@ -265,13 +265,13 @@ const (
 	hfsSector = 512
 )
 
-// hfs is the master directory block of Mac OS up to 8.0, also of one around an HFS+ ("wrapper"). Spec: Apple, Inside
+// hfs is the master directory block of Mac OS up to 8.0, also of the wrapper around an HFS+. Spec: Apple, Inside
 // Macintosh: Files, "Master Directory Blocks".
 var hfs = &row{
 	kinds: []Traits{{Kind: HFS, Title: "HFS"}},
 	what:  "hfs master directory block", at: []int64{hfsAt}, size: 130, order: binary.BigEndian,
 	magic: []Mark{{0, "BD"}},
-	mine:  func(s *super) bool { return s.u16(0x0e) == 3 }, // the start of the bitmap: two letters are weak evidence
+	mine:  func(s *super) bool { return s.u16(0x0e) == 3 }, // start of the bitmap; two letters are weak evidence
 	checks: func(s *super) {
 		block, blocks, first := s.i64(0x14), int(s.u16(0x12)), int64(s.u16(0x1c))
 		s.check(
@@ -298,7 +298,7 @@ var hfsPlus = &row{
 	kinds: []Traits{{Kind: HFSPlus, Title: "HFS+"}},
 	what:  "hfs+ volume header", at: []int64{hfsAt}, size: 352, order: binary.BigEndian,
 	magic: []Mark{{0, "H+"}, {0, "HX"}},
-	mine: func(s *super) bool { // two letters are too few
+	mine: func(s *super) bool { // two letters are weak evidence
 		return s.u16(0x02) == map[string]uint16{"H+": 4, "HX": 5}[s.text(0, 2)]
 	},
 	checks: func(s *super) {
@@ -326,8 +326,8 @@ var hfsPlus = &row{
 	},
 }
 
-// hfsUUID derives a UUID from a 64-bit number as libblkid does: an MD5 in the name space of Apple, marked as version 3.
-// It protects nothing.
+// hfsUUID derives a UUID from a 64-bit number like libblkid: an MD5 in the Apple name space, marked as version 3. The
+// hash has no security purpose.
 func hfsUUID(id []byte) string {
 	if ondisk.IsZero(id) {
 		return ""

@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Probers lists the probers of all volumes whose files are not read. Package identify puts those with files in front.
+// Probers lists the probers of volumes whose files are not read. Package identify adds the others in front.
 var Probers = []Prober{
 	exFAT.prober(),
 	refs.prober(),
@@ -40,47 +40,46 @@ var Probers = []Prober{
 	vtoc.prober(),
 }
 
-// row describes a superblock: where it is, how it is recognised, which values its fields can have, and the volume that
-// it makes.
+// row describes a superblock: its offsets, detection, legal field values, and conversion to a volume.
 type row struct {
 	kinds []Traits
-	what  string  // its name in errors
-	at    []int64 // its places from the start of the volume, in bytes; the first one with a magic number counts
+	what  string  // name in errors
+	at    []int64 // byte offsets in the volume; the first with a magic number counts
 	size  int64   // bytes
 	order binary.ByteOrder
-	magic []Mark // offsets from its start; the superblock has one of them
+	magic []Mark // offsets from the start of the superblock, which has one of them
 
-	mine   func(s *super) bool    // further evidence, where the magic number is weak
-	checks func(s *super)         // nil: none
+	mine   func(s *super) bool    // further evidence if the magic number is weak; may be nil
+	checks func(s *super)         // may be nil
 	volume func(s *super) *Volume // called after the checks
 }
 
-// check is a field of a superblock with the values that it can have.
+// check is a field of a superblock with a rule for its legal values.
 type check struct {
-	name  string // in the specification
+	name  string // name in the specification
 	off   int64  // from the start of the superblock
 	bytes int64
 	rule
 }
 
-// rule decides on the value of a field.
+// rule defines the legal values of a field.
 type rule struct {
 	ok   func(n uint64) bool
-	want string // the values that it accepts
+	want string // text of the legal values
 	got  any    // printed instead of the value
-	// value is decided on instead of that of the field, where it is not nil.
+	// value replaces the value of the field, if not nil.
 	value *uint64
-	// sum computes the only accepted value, a checksum. It is not called before the earlier checks have passed.
+	// sum computes the only legal value, a checksum. It runs after the earlier checks have passed.
 	sum func() uint64
 }
 
-// says replaces the text of the accepted values.
+// says replaces the text of the legal values.
 func (r rule) says(format string, args ...any) rule {
 	r.want = fmt.Sprintf(format, args...)
 	return r
 }
 
-// of decides on a value that is computed, instead of that of the field.
+// of checks a computed value in place of the field.
 func (r rule) of(n uint64) rule {
 	r.value = &n
 	return r
@@ -108,19 +107,19 @@ func power(low, high int64) rule {
 	}}.says("a power of two from %d to %d", low, high)
 }
 
-// and is a rule with a further condition, which has no text of its own.
+// and adds a condition, which has no text of its own.
 func (r rule) and(condition bool) rule {
 	ok := r.ok
 	r.ok = func(n uint64) bool { return condition && ok(n) }
 	return r
 }
 
-// holds decides by a condition on several fields. got is the value to print.
+// holds checks a condition on several fields. got is the value to print.
 func holds(condition bool, got any, format string, args ...any) rule {
 	return rule{ok: func(uint64) bool { return condition }, got: got}.says(format, args...)
 }
 
-// or accepts one more value, which the text does not name.
+// or accepts one more value, which the text omits.
 func (r rule) or(value uint64) rule {
 	ok := r.ok
 	r.ok = func(n uint64) bool { return n == value || ok(n) }
@@ -147,13 +146,13 @@ func (s *super) uuid(off int64) string {
 	return UUID([16]byte(s.b[off:]))
 }
 
-// i64 returns a 32-bit field for computing.
+// i64 returns a 32-bit field for arithmetic.
 func (s *super) i64(off int64) int64 { return int64(s.u32(off)) }
 
 // text returns the text of a field of fixed size.
 func (s *super) text(off, n int64) string { return Text(s.b[off : off+n]) }
 
-// label returns the text of a field of fixed size, without the blanks behind it.
+// label returns the text of a field of fixed size, without trailing blanks.
 func (s *super) label(off, n int64) string { return Label(s.b[off : off+n]) }
 
 func (s *super) number(off, n int64) uint64 {
@@ -167,10 +166,10 @@ func (s *super) number(off, n int64) uint64 {
 	case 8:
 		return s.u64(off)
 	}
-	return 0 // the rule has a value of its own
+	return 0 // the rule has its own value
 }
 
-// read returns n bytes at a place of the volume; nil where they cannot be read.
+// read returns n bytes at an offset of the volume, or nil on error.
 func (s *super) read(off, n int64) (b []byte) {
 	if s.err == nil {
 		b, s.err = ondisk.Bytes(s.d, off, n)
@@ -178,7 +177,7 @@ func (s *super) read(off, n int64) (b []byte) {
 	return b
 }
 
-// blocks bounds a number of blocks by the size of the partition.
+// blocks limits a number of blocks by the size of the partition.
 func (s *super) blocks(block int64) rule {
 	if block <= 0 {
 		block = s.d.Size() + 1
@@ -186,7 +185,7 @@ func (s *super) blocks(block int64) rule {
 	return within(1, ondisk.U64(s.d.Size()/block)).says("1 to %d, the size of the partition", s.d.Size()/block)
 }
 
-// crc32 returns a CRC-32 of n bytes from the start of the superblock, with the checksum in them taken for zeros.
+// crc32 returns a rule for a CRC-32 of n bytes from the start of the superblock, with the checksum in them zeroed.
 func (s *super) crc32(n, atSum int64, crc func(b []byte) uint32) rule {
 	return sum(func() uint64 {
 		b := s.read(s.at, n)
@@ -202,7 +201,7 @@ func crc32c(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// check keeps the error of the first field whose value is not accepted.
+// check keeps the error of the first field with an illegal value.
 func (s *super) check(checks ...check) {
 	for _, c := range checks {
 		if s.err != nil {
@@ -227,15 +226,15 @@ func (s *super) check(checks ...check) {
 	}
 }
 
-// field returns the error of a field.
+// field returns the error for a field.
 func (s *super) field(name string, off int64, got, want any) error {
 	return ondisk.Field(s.what, name, s.at+off, got, want)
 }
 
-// load reads the superblock at a place; nil where the volume ends before it, or it is not one of the row.
+// load reads the superblock at an offset. It returns nil if the volume ends before it, or the row does not match.
 func (r *row) load(d disk.Disk, at int64) (*super, error) {
 	for _, m := range r.magic {
-		// No more than the magic number: a table can name thousands of volumes, most of them without one.
+		// Read the magic number alone first: a table can list thousands of volumes, most of them without it.
 		b, err := ReadBlock(d, at+int64(m.Off), int64(len(m.Bytes)))
 		if err != nil {
 			return nil, orNil(err)
@@ -264,7 +263,7 @@ func (r *row) probe(d disk.Disk) (*Volume, error) {
 	return nil, ondisk.ErrNoMatch
 }
 
-// probeAt is probe at one place.
+// probeAt probes a single offset.
 func (r *row) probeAt(d disk.Disk, at int64) (*Volume, error) {
 	s, err := r.load(d, at)
 	switch {
@@ -282,10 +281,10 @@ func (r *row) probeAt(d disk.Disk, at int64) (*Volume, error) {
 	return v, s.err
 }
 
-// HeadSize is the part of a volume in which a prober has marks, in bytes.
+// HeadSize is the size of the head of a volume in bytes. All marks of probers lie in it.
 const HeadSize = 8 << 10
 
-// prober returns the row as a prober. It has marks if all of them lie in the head of the volume.
+// prober converts the row to a prober. The prober has marks if all of them lie in the head of the volume.
 func (r *row) prober() Prober {
 	p := Prober{Kinds: r.kinds, Probe: r.probe}
 	for _, at := range r.at {
@@ -300,10 +299,10 @@ func (r *row) prober() Prober {
 	return p
 }
 
-// BootMagic is the last two bytes of a boot sector.
+// BootMagic is the magic number in the last two bytes of a boot sector.
 const BootMagic = 0xaa55
 
-// Superblock decodes the fixed-size struct v from off, and returns its bytes. It returns ErrNoMatch where the disk ends
+// Superblock decodes the fixed-size struct v at off, and returns its bytes. It returns ErrNoMatch if the disk ends
 // before them.
 func Superblock(d disk.Disk, off int64, order binary.ByteOrder, v any) ([]byte, error) {
 	b, err := ReadBlock(d, off, int64(binary.Size(v)))
@@ -321,7 +320,7 @@ func Hex[T uint16 | uint32 | uint64](n T) string {
 	return fmt.Sprintf("%#0*x", 2*binary.Size(n), n)
 }
 
-// Label returns the text of a field of fixed size, without the blanks behind it.
+// Label returns the text of a field of fixed size, without trailing blanks.
 func Label(b []byte) string { return strings.TrimRight(Text(b), " \t\r\n") }
 
 // Text returns the text of a field of fixed size, up to the first zero.
@@ -330,7 +329,7 @@ func Text(b []byte) string {
 	return string(s)
 }
 
-// UUID formats a UUID as libblkid does: all zeros are an empty text.
+// UUID formats a UUID like libblkid. It returns "" for all zeros.
 func UUID(b [16]byte) string {
 	if b == [16]byte{} {
 		return ""
@@ -338,7 +337,7 @@ func UUID(b [16]byte) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// ReadBlock reads n bytes at off. It returns ErrNoMatch where the disk ends before them.
+// ReadBlock reads n bytes at off. It returns ErrNoMatch if the disk ends before them.
 func ReadBlock(d disk.Disk, off, n int64) ([]byte, error) {
 	if off < 0 || off > d.Size()-n {
 		return nil, ondisk.ErrNoMatch
@@ -346,7 +345,7 @@ func ReadBlock(d disk.Disk, off, n int64) ([]byte, error) {
 	return ondisk.Bytes(d, off, n)
 }
 
-// orNil drops ErrNoMatch of a structure that a volume may lack.
+// orNil drops ErrNoMatch for an optional structure.
 func orNil(err error) error {
 	if errors.Is(err, ondisk.ErrNoMatch) {
 		return nil
@@ -354,7 +353,7 @@ func orNil(err error) error {
 	return err
 }
 
-// DOSLabel returns a text that is padded with blanks. Formatters write "NO NAME" for an empty one.
+// DOSLabel returns a text without its padding. It returns "" for "NO NAME", which formatters write for an empty label.
 func DOSLabel(b []byte) string {
 	if s := strings.TrimRight(Text(b), " "); s != "NO NAME" {
 		return s

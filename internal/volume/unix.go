@@ -48,7 +48,7 @@ var xfs = &row{
 			Size: ondisk.I64(s.u64(0x08)) * s.i64(0x04), SectorSize: int64(s.u16(0x66)),
 		}
 		v.Addf("version", "%d", s.u16(0x64)&0xf)
-		if s.u64(0x30) == 0 { // the block of the log
+		if s.u64(0x30) == 0 { // start block of the log
 			v.Add("log", "on another device")
 			v.Note("xfs-log", ondisk.Note, "the log of the XFS is on another device: the guest needs both", "")
 		}
@@ -78,7 +78,7 @@ var f2fs = &row{
 				fmt.Sprint(s.u32(0x60), s.u32(0x64), s.u32(0x68)), "3 1 2")},
 			check{"segments", 0x30, 4, within(0, s.u64(0x24)>>9).says("at most those of %d blocks", s.u64(0x24))},
 		)
-		if s.u32(0x884)&hasSum != 0 { // a CRC-32 that begins with the magic number and is not inverted
+		if s.u32(0x884)&hasSum != 0 { // a CRC-32 with the magic number as seed, not inverted
 			seed := s.u32(0)
 			s.check(
 				check{"checksum offset", 0x20, 4, equal(atSum)},
@@ -110,13 +110,13 @@ var f2fs = &row{
 	},
 }
 
-// f2fsDevices is the offset of the devices, of a path of 64 bytes and a number of segments each.
+// f2fsDevices is the offset of the device list. An entry has a path of 64 bytes and a number of segments.
 const f2fsDevices = 2201
 
 func f2fsSeveral(s *super) bool { return s.u8(f2fsDevices+68) != 0 }
 
-// f2fsBlocks returns the number of blocks on this device. On the first of several, these are its segments and the
-// blocks in front of them.
+// f2fsBlocks returns the number of blocks on this device. On the first of several devices, it counts its segments and
+// the blocks in front of them.
 func f2fsBlocks(s *super) uint64 {
 	if f2fsSeveral(s) {
 		return uint64(s.u32(0x48)) + uint64(s.u32(f2fsDevices+64))<<s.u32(0x14)
@@ -124,7 +124,7 @@ func f2fsBlocks(s *super) uint64 {
 	return s.u64(0x24)
 }
 
-// jfs is the superblock of OS/2 and Linux. Spec: Linux, fs/jfs/jfs_superblock.h.
+// jfs is the superblock of JFS on OS/2 and Linux. Spec: Linux, fs/jfs/jfs_superblock.h.
 var jfs = &row{
 	kinds: []Traits{{Kind: JFS, Title: "JFS"}},
 	what:  "jfs superblock", at: []int64{32 << 10}, size: 184, order: binary.LittleEndian, magic: []Mark{{0, "JFS1"}},
@@ -156,7 +156,7 @@ var jfs = &row{
 			v.Add("log", "on another device")
 			v.Note("jfs-log", ondisk.Note, "the log of the JFS is on another device: the guest needs both", "")
 		}
-		if s.u32(0x28) != 0 { // mounted, dirty, or its log is being replayed
+		if s.u32(0x28) != 0 { // mounted, dirty, or in log replay
 			v.Note("jfs-dirty", ondisk.Note, "JFS was not unmounted cleanly", "")
 		}
 		return v
@@ -165,8 +165,8 @@ var jfs = &row{
 
 const jfsInlineLog = 0x800
 
-// jfsEnd returns the end of aggregate, work space of fsck and log, in bytes. Extents have 24 bits of length and 40 of
-// address, in blocks.
+// jfsEnd returns the end of aggregate, fsck work space and log, in bytes. An extent has 24 bits of length and 40 bits
+// of address, in blocks.
 func jfsEnd(s *super) int64 {
 	extent := func(off int64) int64 {
 		return (int64(s.u32(off)>>24)<<32 + s.i64(off+4) + int64(s.u32(off)&0xffffff)) * s.i64(0x10)
@@ -178,7 +178,7 @@ func jfsEnd(s *super) int64 {
 	return end
 }
 
-// Magic numbers of ReiserFS. With the last one the journal is not where it is by default.
+// Magic numbers of ReiserFS. The last one means that the journal is not in its default location.
 const (
 	reiser35      = "ReIsErFs\x00"
 	reiser36      = "ReIsEr2Fs\x00"
@@ -187,8 +187,8 @@ const (
 	reiserDirty = 2
 )
 
-// reiserFS is version 3, 64 KiB into the volume, 8 KiB in the oldest. Spec: Linux, fs/reiserfs/reiserfs.h,
-// reiserfs_super_block.
+// reiserFS is the superblock of version 3, at 64 KiB, or at 8 KiB in the oldest volumes. Spec: Linux,
+// fs/reiserfs/reiserfs.h, reiserfs_super_block.
 var reiserFS = &row{
 	kinds: []Traits{{Kind: ReiserFS, Title: "ReiserFS"}},
 	what:  "reiserfs superblock", at: []int64{64 << 10, 8 << 10}, size: 116, order: binary.LittleEndian,
@@ -203,14 +203,14 @@ var reiserFS = &row{
 			check{"root block", 0x08, 4, below(blocks).or(1<<32 - 1)}, // all ones while the tree is rebuilt
 		)
 		if s.err == nil && s.u32(0x10) == 0 && s.at/int64(s.u16(0x2c)) > s.i64(0x0c) {
-			s.err = ondisk.ErrNoMatch // a block that the journal on this device holds a copy of
+			s.err = ondisk.ErrNoMatch // a copy of a block in the journal on this device
 		}
 	},
 	volume: func(s *super) *Volume {
 		magic := s.text(0x34, 10) + "\x00"
 		v := &Volume{Kind: ReiserFS, BlockSize: int64(s.u16(0x2c)), Size: s.i64(0x00) * int64(s.u16(0x2c))}
 		v.Add("format", map[string]string{reiser35: "3.5", reiser36: "3.6", reiserJournal: "JR"}[magic])
-		if magic != reiser35 { // 3.5 has other things in these fields
+		if magic != reiser35 { // 3.5 uses these fields otherwise
 			v.Label, v.UUID = s.label(0x64, 16), s.uuid(0x54)
 		}
 		if s.u32(0x10) != 0 {
@@ -225,8 +225,8 @@ var reiserFS = &row{
 	},
 }
 
-// ufs is the superblock of the BSDs and Solaris in both generations, in the byte order of the machine that made it. The
-// places are those that boot code searches, in its order. Spec: FreeBSD, sys/ufs/ffs/fs.h, struct fs and SBLOCKSEARCH.
+// ufs is the superblock of the BSDs and Solaris in both generations, in the byte order of its machine. The offsets are
+// in the search order of boot code. Spec: FreeBSD, sys/ufs/ffs/fs.h, struct fs and SBLOCKSEARCH.
 var ufs = &row{
 	kinds: []Traits{
 		{Kind: "ufs", Title: "UFS"},
@@ -244,7 +244,8 @@ var ufs = &row{
 		if s.u8(1372) == 0 || s.u8(1373) == 0x54 {
 			s.order = binary.BigEndian
 		}
-		// It may be a copy, or lie in an image in a file. A UFS1 with blocks of 64 KiB has a copy in the place of UFS2.
+		// It may be a copy, or belong to an image in a file. A UFS1 with blocks of 64 KiB has a copy at the offset of
+		// UFS2.
 		if isUFS2(s) {
 			return s.u64(0x3e8) == ondisk.U64(s.at)
 		}
@@ -287,15 +288,15 @@ var ufs = &row{
 
 func isUFS2(s *super) bool { return s.u32(1372) == 0x19540119 }
 
-// btrfs is the superblock. Spec: Linux, include/uapi/linux/btrfs_tree.h, btrfs_super_block with
-// btrfs_dev_item at 0xc9. Spec of its room for boot loaders: btrfs(5), "superblock"; GRUB 2.06, grub_btrfs_embed.
+// btrfs is the superblock of btrfs. Spec: Linux, include/uapi/linux/btrfs_tree.h, btrfs_super_block with btrfs_dev_item
+// at 0xc9. Spec of the space for boot loaders: btrfs(5), "superblock"; GRUB 2.06, grub_btrfs_embed.
 var btrfs = &row{
 	kinds: []Traits{{Kind: Btrfs, Checksummed: 1 << 20}},
 	what:  "btrfs superblock", at: []int64{btrfsAt}, size: btrfsSize, order: binary.LittleEndian,
 	magic: []Mark{{0x40, "_BHRfS_M"}},
 	checks: func(s *super) {
 		const metadataUUID = 1 << 10 // incompatible feature: the device keeps the first UUID
-		var want []byte              // of the checksums, the standard library has two; the other two are not verified
+		var want []byte              // the standard library has two of four checksums; the others are not verified
 		switch s.u16(0xc4) {
 		case 0:
 			want = binary.LittleEndian.AppendUint32(nil, crc32c(s.b[32:]))
@@ -338,14 +339,14 @@ const (
 	btrfsSize = 4096 // covered by the checksum
 )
 
-// SwapArea finds a swap area of Linux.
+// SwapArea detects a Linux swap area.
 var SwapArea = Prober{
 	Kinds: []Traits{{Kind: Swap, InSlice: true}},
 	Probe: probeSwap,
 }
 
-// swapHeader stands 1024 bytes into the first page, in the byte order of the machine. Spec: Linux,
-// include/linux/swap.h, union swap_header.
+// swapHeader is 1024 bytes into the first page, in the byte order of its machine. Spec: Linux, include/linux/swap.h,
+// union swap_header.
 type swapHeader struct {
 	Version  uint32
 	LastPage uint32
@@ -360,7 +361,7 @@ const (
 	swapSignature = 10 // bytes at the end of the first page
 	swapMaxPage   = 64 << 10
 
-	// TuxOnIce writes this at the start, and leaves the signature. Spec: libblkid, swap.c.
+	// TuxOnIce writes this at the start, and keeps the signature. Spec: libblkid, swap.c.
 	tuxOnIce = "\xed\xc3\x02\xe9\x98\x56\xe5\x0c"
 )
 
@@ -378,7 +379,7 @@ func probeSwap(d disk.Disk) (*Volume, error) {
 	return nil, ondisk.ErrNoMatch
 }
 
-// readSwap reads a swap area by its signature.
+// readSwap reads a swap area with a known signature.
 func readSwap(d disk.Disk, page int64, signature string) (*Volume, error) {
 	b, err := ondisk.Bytes(d, 0, page)
 	if err != nil {
@@ -405,7 +406,8 @@ func readSwap(d disk.Disk, page int64, signature string) (*Volume, error) {
 	return v, nil
 }
 
-// readHeader reads the header of version 1. The header of a hibernated system is not checked: its signature is enough.
+// readHeader reads the header of version 1. It does not check the header of a hibernated system, whose signature is
+// enough.
 func readHeader(v *Volume, b []byte, asleep bool) error {
 	var h swapHeader
 	ondisk.MustFill(b[atSwapHeader:], binary.LittleEndian, &h)

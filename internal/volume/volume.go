@@ -1,4 +1,4 @@
-// Package volume has the contract of a prober: kinds, their traits, and the volume that a prober returns.
+// Package volume holds the contract of a prober: kinds, their traits, and the volume that a prober returns.
 package volume
 
 import (
@@ -9,62 +9,64 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Kind names a file system or another content of a partition, in lower case. Its text is that of libblkid, if libblkid
-// knows the kind.
+// Kind is the name of a file system or other content of a partition, in lower case. It is the name of libblkid, if
+// libblkid has one.
 type Kind string
 
-// Traits are the facts of a kind that do not depend on a volume.
+// Traits are the properties of a kind, common to all its volumes.
 type Traits struct {
 	Kind  Kind
-	Title string // the name that its makers write; empty: Slices or Kind
-	Unit  string // its name for the unit of allocation; empty: block
+	Title string // display name; Slices or Kind if empty
+	Unit  string // name of its allocation unit; "block" if empty
 
-	Windows bool // a Windows can start from it
-	Letter  bool // a Windows gives it a drive letter
-	DOS     bool // DOS and Windows 95 to ME read it
-	// Checksummed is the offset in bytes from which on a rewritten sector fails a checksum of the file system. In front
-	// of it is the room for boot loaders. 0: there are no such checksums.
+	Windows bool // Windows can start from it
+	Letter  bool // Windows assigns it a drive letter
+	DOS     bool // DOS and Windows 95 to ME can read it
+	// Checksummed is the offset in bytes where sectors with checksums begin: rewriting one fails a check of the file
+	// system. The space in front of it is reserved for boot loaders. It is 0 without such checksums.
 	Checksummed int64
 
-	// Data names the first structure at Volume.DataStart. Realign is the way to align it within the volume.
+	// Data names the first structure at Volume.DataStart. Realign describes how to align it within the volume.
 	Data, Realign string
 
-	// Slices is the name of the table that divides its space into slices; empty for anything else.
+	// Slices is the name of a table that divides its space into slices. It is empty for other kinds.
 	Slices string
-	// Foreign reports whether the table is one of a machine other than a PC. It is recognised only: its partitions are
-	// not read.
+	// Foreign marks the partition table of a machine other than a PC. It is only recognised: its partitions are not
+	// read.
 	Foreign bool
 
-	// The rest chooses between several volumes in one place.
+	// The fields below decide between several volumes in one place.
 
-	// Precedence ranks a container that claims the whole device over other kinds. Making one seldom wipes the old
-	// content, and no file system leaves the superblock of a container whole. libblkid stops at the first one, too.
+	// Precedence ranks a container that covers the whole device over other kinds. Creating a container seldom wipes the
+	// old content, but no file system leaves the superblock of a container whole. libblkid stops at the first
+	// container, too.
 	Precedence int
-	// NeverStale reports whether a broken one counts, and is no leftover: its boot sector stores a place on the disk,
-	// or a sound one is refused.
+	// NeverStale marks a kind whose broken volume is never a leftover: its boot sector stores a disk offset, or even a
+	// sound volume is refused.
 	NeverStale   bool
-	ShowsContent bool // a volume of another kind shows at its own start
-	InSlice      bool // the first slice of a table can hold it; both are found where that begins at the start
+	ShowsContent bool // a volume of another kind can be found at its start
+	InSlice      bool // the first slice of a table can hold it; if that slice is at the start, both are found
 }
 
 // Volume is the content of a partition. Offsets are bytes from its start.
 type Volume struct {
 	Kind      Kind
 	Label     string
-	UUID      string // or serial number, as blkid prints it
+	UUID      string // or serial number, as printed by blkid
 	Size      int64  // of the file system
-	BlockSize int64  // cluster or block, 0 if absent
-	// SectorSize is that of the disk for which it was made, where it has no Boot; 0 where it stores none.
+	BlockSize int64  // cluster or block size, 0 if absent
+	// SectorSize is the sector size of the disk for which the volume was made. It is 0 if Boot is set, or if the volume
+	// does not store it.
 	SectorSize int64
-	DataStart  int64 // of cluster 2 of a FAT, pe_start of LVM; 0 where the first block is at the start
-	// AtEnd reports whether the superblock is found from the end of the device, as in md 0.90. A device that grows
-	// loses it.
+	DataStart  int64 // cluster 2 of a FAT, pe_start of LVM; 0 if the first block is at the start
+	// AtEnd reports whether the superblock is at an offset from the end of the device, as in md 0.90. A device that
+	// grows loses it.
 	AtEnd bool
-	// Holds reports whether a volume begins at DataStart, such as the content of a mirror or of a device under a cache.
+	// Holds reports whether another volume begins at DataStart, such as the content of a mirror or of a cached device.
 	Holds   bool
-	Content *Volume  // that volume; nil: none is known
-	Chunk   int64    // of a striped array in bytes: the next one lies on another device; 0: not striped
-	Details []Detail // in the order to show
+	Content *Volume  // the volume at DataStart, or nil if it is unknown
+	Chunk   int64    // chunk size of a striped array in bytes: the next chunk is on another device; 0 if not striped
+	Details []Detail // in display order
 	Parts   []Part
 	// OnDisk reports whether Parts count from the start of the disk instead of the container. Package layout converts
 	// them.
@@ -72,7 +74,7 @@ type Volume struct {
 	// Boot is set for volumes with a BIOS parameter block.
 	Boot   *BPB
 	Issues []ondisk.Issue
-	// Outside has the errors of parts that leave the container or have no size. They make the table of a whole disk
+	// Outside holds the errors of parts that leave the container or have no size. They make the table of a whole disk
 	// malformed.
 	Outside []error
 }
@@ -80,19 +82,19 @@ type Volume struct {
 // Detail is a fact that a volume stores about itself: {"volume group", "vg0"}.
 type Detail struct{ Name, Value string }
 
-// Part is a part of the space of a container: such as a slice of a disklabel.
+// Part is a part of the space of a container, such as a slice of a disklabel.
 type Part struct {
 	Name  string
-	Kind  string // in the words of the container: "4.2BSD", "SunOS root"
-	Start int64  // bytes from the start of the container; -1 when it lies elsewhere, or in several places
+	Kind  string // as the container calls it: "4.2BSD", "SunOS root"
+	Start int64  // bytes from the start of the container; -1 if it is outside or in several ranges
 	Size  int64  // bytes
 
-	Content *Volume // nil: none is known
+	Content *Volume // nil if it is unknown
 }
 
-// BPB has the fields of a boot sector that describe the disk around it.
+// BPB holds the fields of a boot sector that describe the disk around it.
 type BPB struct {
-	Kind       Kind   // of the file system that it begins
+	Kind       Kind   // of the file system with this boot sector
 	SectorSize int64  // bytes
 	Hidden     uint32 // sectors in front of the volume
 	Sectors    int    // of a track
@@ -100,14 +102,14 @@ type BPB struct {
 	Backup     int64 // byte offset of the copy of the boot sector in the partition, 0 without one inside
 }
 
-// AtHidden is the offset of the hidden sectors in a boot sector, in bytes. Spec: FAT specification 1.03; NTFS keeps it.
+// AtHidden is the offset of the hidden sectors in a boot sector, in bytes. Spec: FAT specification 1.03; same in NTFS.
 const AtHidden = 0x1c
 
-// Prober knows one kind of content. Probe returns ErrNoMatch for bytes that are not of this kind. For a broken volume
-// it returns a FormatError, and the volume too if that could be read.
+// Prober detects volumes of some kinds. Probe returns ErrNoMatch for bytes of other kinds. For a broken volume it
+// returns a FormatError, and the volume too if it could be read.
 type Prober struct {
-	Kinds []Traits // the first is the kind of a volume that is too broken to be read
-	// Marks are bytes of which a volume of this kind has at least one. None: Probe looks itself.
+	Kinds []Traits // the first is the kind of an unreadable volume
+	// Marks are magic numbers: a volume of this kind has at least one. Without marks, Probe always runs.
 	Marks []Mark
 	Probe func(d disk.Disk) (*Volume, error)
 }
@@ -124,10 +126,10 @@ func (v *Volume) Note(code string, effect ondisk.Effect, text, remedy string) {
 		ondisk.Issue{Code: code, Effect: effect, OnMove: effect > ondisk.Warn, Text: text, Remedy: remedy})
 }
 
-// CodeSize is the code of the issues of a volume that is larger than its partition.
+// CodeSize is the code of the issues of a volume larger than its partition.
 const CodeSize = "volume-size"
 
-// End returns the byte behind the last whole block. Some makers of FAT count sectors behind it that the partition
+// End returns the end of the last whole block in bytes. Some makers of FAT count sectors behind it that the partition
 // lacks.
 func (v *Volume) End() int64 {
 	if v.BlockSize <= 0 || v.DataStart < 0 || v.DataStart > v.Size {
@@ -136,7 +138,7 @@ func (v *Volume) End() int64 {
 	return v.Size - (v.Size-v.DataStart)%v.BlockSize
 }
 
-// Innermost returns the volume behind all containers.
+// Innermost returns the volume inside all containers.
 func (v *Volume) Innermost() *Volume {
 	for v.Content != nil {
 		v = v.Content
@@ -144,8 +146,8 @@ func (v *Volume) Innermost() *Volume {
 	return v
 }
 
-// Data returns the byte from which the blocks of the innermost volume are counted, and the outermost volume whose data
-// begin there. In a striped array it lies in the first chunk, since all chunks begin alike.
+// Data returns the byte offset from which blocks of the innermost volume count, and the outermost volume whose data
+// begins there. In a striped array the offset is within the first chunk, since all chunks begin alike.
 func (v *Volume) Data() (at int64, of *Volume) {
 	var chain []*Volume
 	for ; v != nil; v = v.Content {
@@ -175,8 +177,7 @@ func (v *Volume) Addf(name, format string, args ...any) {
 	v.Details = append(v.Details, Detail{name, fmt.Sprintf(format, args...)})
 }
 
-// Inherit takes over the issues of the whole disk from a volume inside, such as a Linux that hibernates into swap on
-// RAID or LVM.
+// Inherit copies the disk-wide issues of a volume inside v, such as a hibernated Linux in swap on RAID or LVM.
 func (v *Volume) Inherit(other *Volume) {
 	for _, i := range other.Issues {
 		if i.DiskWide {
@@ -185,8 +186,8 @@ func (v *Volume) Inherit(other *Volume) {
 	}
 }
 
-// Share is Inherit from a volume that begins where v does. It takes over the boot sector too, since a BIOS runs that
-// whatever lies behind it.
+// Share is Inherit for a volume that begins where v does. It also copies the boot sector, since a BIOS runs it
+// regardless of the content behind it.
 func (v *Volume) Share(other *Volume) {
 	v.Inherit(other)
 	if v.Boot == nil {
@@ -194,7 +195,7 @@ func (v *Volume) Share(other *Volume) {
 	}
 }
 
-// Kinds that several packages name. A kind that only its prober names has no constant here.
+// Kinds used in several packages. A kind used by its prober alone has no constant here.
 const (
 	NTFS  Kind = "ntfs"
 	FAT12 Kind = "fat12"
@@ -204,7 +205,7 @@ const (
 	Ext2  Kind = "ext2"
 	Ext3  Kind = "ext3"
 	Ext4  Kind = "ext4"
-	JBD   Kind = "jbd" // the journal of an ext on another device
+	JBD   Kind = "jbd" // external journal of an ext
 
 	APFS     Kind = "apfs" // of macOS since 10.13
 	Btrfs    Kind = "btrfs"
@@ -223,15 +224,15 @@ const (
 
 	BCache    Kind = "bcache"
 	BitLocker Kind = "bitlocker"
-	LDM       Kind = "ldm" // a partition of a dynamic disk of Windows, known by its type
+	LDM       Kind = "ldm" // partition of a Windows dynamic disk, detected by its type
 	LUKS      Kind = "luks"
 	LVM2      Kind = "lvm2_member"
 	MDRaid    Kind = "linux_raid_member"
 	Swap      Kind = "swap"       // of Linux
-	ZFS       Kind = "zfs_member" // a device of a pool
+	ZFS       Kind = "zfs_member" // device of a pool
 
-	Disklabel Kind = "disklabel" // the table of slices of a BSD
-	VTOC      Kind = "vtoc"      // the table of slices of Solaris
+	Disklabel Kind = "disklabel" // table of slices of a BSD
+	VTOC      Kind = "vtoc"      // table of slices of Solaris
 
-	Unknown Kind = "unknown" // no prober finds it
+	Unknown Kind = "unknown" // not detected by any prober
 )

@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// refs is the boot sector of Windows Server. Spec: Microsoft, FILE_SYSTEM_RECOGNITION_STRUCTURE, up to the checksum;
-// libfsrefs, "Volume header", behind it.
+// refs is the boot sector of ReFS on Windows Server. Spec: Microsoft, FILE_SYSTEM_RECOGNITION_STRUCTURE, up to the
+// checksum; libfsrefs, "Volume header", behind it.
 var refs = &row{
 	kinds: []Traits{{Kind: ReFS, Title: "ReFS", Unit: "cluster"}},
 	what:  "refs boot sector", at: []int64{0}, size: 0x40, order: binary.LittleEndian,
@@ -44,7 +44,8 @@ var refs = &row{
 	},
 }
 
-// refsSum skips the jump and the checksum itself. Spec: Microsoft, "Computing a File System Recognition Checksum".
+// refsSum returns the checksum of a boot sector. It skips the jump and the checksum itself. Spec: Microsoft, "Computing
+// a File System Recognition Checksum".
 func refsSum(b []byte) uint64 {
 	var sum uint16
 	for i, c := range b {
@@ -56,7 +57,7 @@ func refsSum(b []byte) uint64 {
 	return uint64(sum)
 }
 
-// hpfs is the superblock of OS/2, in sector 16, with the spare block behind it. Spec: Linux, fs/hpfs/hpfs.h, struct
+// hpfs is the superblock of HPFS (OS/2) in sector 16, followed by the spare block. Spec: Linux, fs/hpfs/hpfs.h, struct
 // hpfs_super_block and hpfs_spare_block.
 var hpfs = &row{
 	kinds: []Traits{{Kind: HPFS, Title: "HPFS"}},
@@ -72,7 +73,7 @@ var hpfs = &row{
 	},
 }
 
-// hpfsBoot reads label and parameter block from the boot sector. Spec: Linux, fs/hpfs/hpfs.h, struct hpfs_boot_block.
+// hpfsBoot reads label and BPB from the boot sector. Spec: Linux, fs/hpfs/hpfs.h, struct hpfs_boot_block.
 func hpfsBoot(v *Volume, s *super) {
 	b := s.read(0, units.SectorSize)
 	le := binary.LittleEndian
@@ -90,17 +91,17 @@ func hpfsBoot(v *Volume, s *super) {
 // dosSerial formats the serial number of a volume.
 func dosSerial(n uint32) string { return fmt.Sprintf("%04X-%04X", n>>16, n&0xffff) }
 
-// Places in the boot region of an exFAT, which stands twice at the start of the volume. Spec: Microsoft, exFAT file
-// system specification, 3.1, 3.4.
+// Size and offsets of the exFAT boot region, which is stored twice at the start of the volume. Spec: Microsoft, exFAT
+// file system specification, 3.1, 3.4.
 const (
 	ExFATRegion        = 12 // sectors; the last one repeats the checksum of the others
 	AtExFATOffset      = 0x40
 	AtExFATSectorShift = 0x6c
 )
 
-// Fields of its boot sector.
+// Offsets in the exFAT boot sector.
 const (
-	exFATLength       = 0x48 // sectors, as all below
+	exFATLength       = 0x48 // in sectors, like exFATOffset and exFATHeap
 	exFATOffset       = 0x50
 	exFATHeap         = 0x58
 	exFATClusters     = 0x5c
@@ -108,7 +109,7 @@ const (
 	exFATClusterShift = 0x6d
 )
 
-// exFAT is the boot sector. Spec: Microsoft, exFAT file system specification, 3.1.
+// exFAT is the boot sector of exFAT. Spec: Microsoft, exFAT file system specification, 3.1.
 var exFAT = &row{
 	kinds: []Traits{{
 		Kind: ExFAT, Title: "exFAT", Unit: "cluster", Letter: true, Data: "first exfat cluster",
@@ -156,7 +157,8 @@ var exFAT = &row{
 
 func exFATSector(s *super) int64 { return 1 << s.u8(AtExFATSectorShift) }
 
-// checkExFATAreas verifies that FATs lie behind the boot regions, clusters behind the FATs, and all within the volume.
+// checkExFATAreas verifies that the FATs lie behind the boot regions, the clusters behind the FATs, and all within the
+// volume.
 func checkExFATAreas(s *super) {
 	const atFATLength = 0x54
 	clusters, heap, length := s.i64(exFATClusters), s.i64(exFATHeap), ondisk.I64(s.u64(exFATLength))
@@ -173,7 +175,7 @@ func checkExFATAreas(s *super) {
 	)
 }
 
-// exFATSum verifies the boot region at off.
+// exFATSum verifies the checksum of the boot region at off.
 func exFATSum(s *super, off int64) error {
 	sector := exFATSector(s)
 	region, err := ondisk.Bytes(s.d, off, ExFATRegion*sector)
@@ -189,8 +191,8 @@ func exFATSum(s *super, off int64) error {
 	return nil
 }
 
-// ExFATChecksum returns the last sector of a boot region, which repeats the checksum of the others. It skips the fields
-// that change in a mounted volume: flags and percentage in use. Spec: 3.4.
+// ExFATChecksum returns the last sector of a boot region, which repeats the checksum of the others. The checksum skips
+// the fields that change in a mounted volume: flags and percentage in use. Spec: 3.4.
 func ExFATChecksum(region []byte) []byte {
 	sector := len(region) / ExFATRegion
 	var sum uint32
@@ -207,7 +209,7 @@ func ExFATChecksum(region []byte) []byte {
 	return last
 }
 
-// exFATBackup checks the second boot region, from which a repair starts.
+// exFATBackup checks the second boot region, the source of repairs.
 func exFATBackup(v *Volume, s *super) error {
 	off := ExFATRegion * exFATSector(s)
 	b, err := ReadBlock(s.d, off, s.size)
@@ -228,7 +230,8 @@ func exFATBackup(v *Volume, s *super) error {
 	return nil
 }
 
-// exFATLabel finds the volume label in the root directory. The limit of reading also ends a chain that is a circle.
+// exFATLabel reads the volume label from the root directory. The limit of bytes read also ends a circular cluster
+// chain.
 func exFATLabel(v *Volume, s *super) (string, error) {
 	const most, page = 1 << 20, 64 << 10 // bytes
 	cluster, step := s.u32(exFATRoot), min(v.BlockSize, page)
@@ -253,8 +256,8 @@ func exFATLabel(v *Volume, s *super) (string, error) {
 	return "", nil
 }
 
-// findExFATLabel searches entries up to the label or the end of the directory. An entry has type, number of characters
-// and name. Spec: 7.3.
+// findExFATLabel searches entries up to the label or the end of the directory. An entry holds type, number of
+// characters and name. Spec: 7.3.
 func findExFATLabel(b []byte) (name string, done bool) {
 	const slot, label, most = 32, 0x83, 11
 	for ; len(b) >= slot; b = b[slot:] {
