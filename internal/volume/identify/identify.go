@@ -1,4 +1,4 @@
-// Package identify finds the content of a partition: it asks all probers, and chooses between their answers.
+// Package identify identifies the content of a partition: it runs all probers, and chooses between their results.
 package identify
 
 import (
@@ -19,9 +19,9 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Probe asks all probers. Two that match are an issue, never a silent first winner. A volume that no prober knows is
-// named by its magic number, or is Unknown. The error is one of reading. at is the byte offset of whole on the disk,
-// since messages name places on the disk.
+// Probe runs all probers. Two matches are an issue, never a silent first winner. Without a match, the magic number
+// decides, or the volume is Unknown. The error is a read error. at is the byte offset of whole on the disk, since
+// messages report offsets on the disk.
 func Probe(whole disk.Disk, at int64) (*volume.Volume, error) { return withContent(whole, at, probeAt) }
 
 // probeAt is Probe without the content of a container.
@@ -35,9 +35,8 @@ func probeAt(whole disk.Disk, at int64) (*volume.Volume, error) {
 	return byMagic(d)
 }
 
-// Glance identifies a volume with fewer reads than Probe: a sound one with a mark in its first 4 KiB is believed. Only
-// without such a mark does it look farther: for the superblock of an array at the end, and for the remains of an
-// earlier use.
+// Glance identifies a volume with fewer reads than Probe: it accepts a sound volume with a mark in its first 4 KiB.
+// Without such a mark it also looks for the superblock of an array at the end, and for remains of an earlier use.
 func Glance(whole disk.Disk, at int64) (*volume.Volume, error) { return withContent(whole, at, glance) }
 
 // glance is Glance without the content of a container.
@@ -59,7 +58,7 @@ func Front(whole disk.Disk, at int64) (*volume.Volume, error) {
 	return d.ask(at, func(p volume.Prober) bool { return len(p.Marks) > 0 && d.mayBe(p) })
 }
 
-// ask asks the probers that may know the volume, and chooses between their answers.
+// ask runs the probers that may match, and chooses between their results.
 func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, error) {
 	var found []*volume.Volume
 	var d disk.Disk = h // once: each conversion allocates
@@ -93,8 +92,8 @@ func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, e
 	return choose(dropStale(dropSliced(unwrap(found)))), nil
 }
 
-// outgrown reports a volume that is larger than its partition, whatever it is. One that lacks a whole block is
-// malformed, but for swap, which holds nothing that a move could cut off.
+// outgrown adds an issue if a volume of any kind is larger than its partition. A volume that lacks a whole block is
+// malformed, except swap, which holds no data that a move could cut off.
 func outgrown(v *volume.Volume, size int64) {
 	if v.Size <= size {
 		return
@@ -118,8 +117,8 @@ func outgrown(v *volume.Volume, size int64) {
 
 // Sizes of the head that is read once for all probers, in bytes.
 const (
-	headSize  = volume.HeadSize // most superblocks lie in it
-	frontSize = 4 << 10         // those of the common file systems do in this
+	headSize  = volume.HeadSize // contains most superblocks
+	frontSize = 4 << 10         // contains the superblocks of the common file systems
 )
 
 // headed is a disk whose first bytes are in memory.
@@ -128,11 +127,11 @@ type headed struct {
 	head []byte
 }
 
-// heads keeps buffers for reuse: a table can name thousands of volumes.
+// heads is a pool of buffers: a table can list thousands of volumes.
 var heads = sync.Pool{New: func() any { return new([headSize]byte) }}
 
-// withHead reads the first size bytes of d. If they cannot be read as a whole, the probers read what they need. done
-// returns the buffer, and nothing may read after it.
+// withHead reads the first size bytes of d. If this read fails, each prober reads for itself. done returns the buffer,
+// and nothing may read after it.
 func withHead(d disk.Disk, size int64) (h headed, done func()) {
 	buf, _ := heads.Get().(*[headSize]byte)
 	done = func() { heads.Put(buf) }
@@ -143,7 +142,7 @@ func withHead(d disk.Disk, size int64) (h headed, done func()) {
 	return headed{d, head}, done
 }
 
-// mayBe reports whether the head has a mark of a prober. Without a head every prober may match.
+// mayBe reports whether the head contains a mark of a prober. Without a head every prober may match.
 func (h headed) mayBe(p volume.Prober) bool {
 	if h.head == nil || len(p.Marks) == 0 {
 		return true
@@ -153,7 +152,7 @@ func (h headed) mayBe(p volume.Prober) bool {
 	})
 }
 
-// ReadAt reads from the head where it can.
+// ReadAt reads from the head if it covers the range.
 func (h headed) ReadAt(p []byte, off int64) (int, error) {
 	if off >= 0 && off <= int64(len(h.head)-len(p)) {
 		return copy(p, h.head[off:]), nil
@@ -161,13 +160,13 @@ func (h headed) ReadAt(p []byte, off int64) (int, error) {
 	return h.Disk.ReadAt(p, off)
 }
 
-// prober identifies the volume of a whole disk that begins at a byte offset of another.
+// prober identifies the volume on a whole disk, which begins at byte at of another disk.
 type prober = func(whole disk.Disk, at int64) (*volume.Volume, error)
 
-// maxNested bounds containers in one another, such as a cache on a mirror.
+// maxNested limits nested containers, such as a cache on a mirror.
 const maxNested = 4
 
-// withContent identifies a volume and, where it is a container, the volume at the start of its data.
+// withContent identifies a volume and, for a container, the volume at the start of its data.
 func withContent(whole disk.Disk, at int64, identify prober) (*volume.Volume, error) {
 	v, err := identify(whole, at)
 	if err != nil {
@@ -212,7 +211,7 @@ func Slices(whole disk.Disk, at int64, v *volume.Volume, identify prober) error 
 		if err != nil {
 			return err
 		}
-		if !Sliced(found.Kind) { // one at the start of the partition begins with the table itself
+		if !Sliced(found.Kind) { // a slice at the start of the partition begins with the table itself
 			v.Parts[i].Content = sound(found)
 		}
 	}
@@ -222,8 +221,8 @@ func Slices(whole disk.Disk, at int64, v *volume.Volume, identify prober) error 
 // Probers lists all probers. All of them run on every partition.
 var Probers = append([]volume.Prober{ntfs.Prober, fat.Prober, ext.Prober}, volume.Probers...)
 
-// Kinds yields all kinds: those of probers, those that have a magic number only, and those that no content shows. A
-// kind of several probers comes for each.
+// Kinds yields all kinds: kinds of probers, kinds with only a magic number, and kinds not visible in the content. It
+// yields a kind of several probers several times.
 func Kinds(yield func(*volume.Traits) bool) {
 	for _, p := range Probers {
 		for i := range p.Kinds {
@@ -240,10 +239,10 @@ func Kinds(yield func(*volume.Traits) bool) {
 	_ = yield(&dynamicPartition) && yield(&unknown)
 }
 
-// Kinds that no content shows.
+// Kinds not visible in the content.
 var (
 	unknown = volume.Traits{Kind: volume.Unknown}
-	// dynamicPartition is a partition of a dynamic disk of Windows, known by its type in the partition table.
+	// dynamicPartition is a partition of a Windows dynamic disk, detected by its type in the partition table.
 	dynamicPartition = volume.Traits{Kind: volume.LDM, Title: "dynamic disk (LDM)", Data: "first volume"}
 )
 
@@ -262,7 +261,7 @@ func Traits(k volume.Kind) volume.Traits {
 	return filled(volume.Traits{Kind: k})
 }
 
-// traits are those of kinds that were asked for, which is done for each partition and row.
+// traits caches the traits by kind, since each partition and row looks them up.
 var traits sync.Map
 
 // filled returns traits with their defaults.
@@ -276,12 +275,12 @@ func filled(t volume.Traits) volume.Traits {
 	return t
 }
 
-// Sliced reports whether a kind is a table inside of a partition, or one of another machine than a PC over the whole
-// disk.
+// Sliced reports whether a kind is a table inside of a partition, or the table of a machine other than a PC over the
+// whole disk.
 func Sliced(k volume.Kind) bool { return Traits(k).Slices != "" }
 
-// unwrap resolves pairs that are no contradiction: a container, and the volume that shows at its own start. This is so
-// for a Linux RAID with its superblock at the end, and for BitLocker To Go, which begins with a FAT.
+// unwrap resolves matches without a contradiction: a container, and the volume visible at its own start. Examples are a
+// Linux RAID with its superblock at the end, and BitLocker To Go, which begins with a FAT.
 func unwrap(found []*volume.Volume) []*volume.Volume {
 	for i, outer := range found {
 		shows := outer.AtEnd && outer.DataStart == 0 || Traits(outer.Kind).ShowsContent
@@ -303,7 +302,7 @@ func unwrap(found []*volume.Volume) []*volume.Volume {
 	return found
 }
 
-// dropStale drops broken superblocks where another one is sound. A new file system seldom covers all of an old one.
+// dropStale drops broken superblocks if another volume is sound. A new file system seldom covers all of an old one.
 func dropStale(found []*volume.Volume) []*volume.Volume {
 	if !slices.ContainsFunc(found, func(v *volume.Volume) bool { return !broken(v) }) {
 		return found
@@ -327,7 +326,7 @@ func broken(v *volume.Volume) bool {
 	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })
 }
 
-// foremost returns the sound volume with the highest precedence; the first one where none has any.
+// foremost returns the sound volume with the highest precedence, or the first volume if none has a precedence.
 func foremost(found []*volume.Volume) *volume.Volume {
 	first, most := found[0], 0
 	for _, v := range found {
@@ -338,7 +337,7 @@ func foremost(found []*volume.Volume) *volume.Volume {
 	return first
 }
 
-// sound returns v as the content of a container; nil where its kind is not known, or it is broken.
+// sound returns v as the content of a container, or nil if v is unknown or broken.
 func sound(v *volume.Volume) *volume.Volume {
 	if v.Kind == volume.Unknown || broken(v) {
 		return nil
@@ -346,8 +345,8 @@ func sound(v *volume.Volume) *volume.Volume {
 	return v
 }
 
-// choose chooses the volume that counts, and reports the others as an issue: making a volume does not always wipe the
-// old one. Whichever is right, a sound volume moves with the place that its boot sector stores.
+// choose selects the volume that counts, and reports the others as an issue: creating a volume does not always wipe the
+// old one. Even if the choice is wrong, a sound volume moves with the offset in its boot sector.
 func choose(found []*volume.Volume) *volume.Volume {
 	if len(found) == 1 {
 		return found[0]
@@ -378,7 +377,7 @@ func choose(found []*volume.Volume) *volume.Volume {
 	return first
 }
 
-// describe names a volume by kind and label.
+// describe formats the kind and label of a volume.
 func describe(v *volume.Volume) string {
 	if v.Label == "" {
 		return string(v.Kind)
@@ -386,7 +385,7 @@ func describe(v *volume.Volume) string {
 	return string(v.Kind) + ` "` + v.Label + `"`
 }
 
-// dropSliced drops volumes that lie in the slices of a label that was found.
+// dropSliced drops volumes that lie in the slices of a detected table.
 func dropSliced(found []*volume.Volume) []*volume.Volume {
 	i := slices.IndexFunc(found, func(v *volume.Volume) bool { return Sliced(v.Kind) && len(v.Parts) > 0 })
 	if i < 0 {
@@ -397,25 +396,25 @@ func dropSliced(found []*volume.Volume) []*volume.Volume {
 	return slices.DeleteFunc(found, func(v *volume.Volume) bool { return atStart && Traits(v.Kind).InSlice })
 }
 
-// magic is a kind that is known by its magic number alone.
+// magic is a kind detected by its magic number alone.
 type magic struct {
 	volume.Traits
 
 	Marks []struct {
 		Hex string
-		At  []int64 // its places in a volume, bytes
+		At  []int64 // byte offsets in a volume
 	}
 	Source string
 }
 
-// magics are tried if no prober knows the volume. Kinds and places of marks are those of libblkid. The last ones are
-// the tables of machines other than PCs.
+// magics are tried if no prober matches. Kinds and offsets of marks are from libblkid. The last ones are the tables of
+// machines other than PCs.
 var magics = sync.OnceValue(func() []magic { return ondisk.Embedded[[]magic](magicsText) })
 
 //go:embed magics.json
 var magicsText []byte
 
-// byMagic names a volume by its magic number. Without one it is Unknown.
+// byMagic returns the volume by its magic number. Without a match its kind is Unknown.
 func byMagic(d disk.Disk) (*volume.Volume, error) {
 	for _, m := range magics() {
 		for _, mark := range m.Marks {
