@@ -10,25 +10,25 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// maxLogical bounds the chain of logical partitions. Windows stops at 24 letters, Linux at 59 device numbers.
+// maxLogical limits the chain of logical partitions. Windows stops at 24 letters, Linux at 59 device numbers.
 const maxLogical = 256
 
-// firstLogical is the number that the first logical partition has in Linux.
+// firstLogical is the number of the first logical partition in Linux.
 const firstLogical = 5
 
-// Record is an extended boot record: a sector that holds one logical partition, or none, and a link to the next record.
+// Record is an extended boot record: a sector with at most one logical partition, and a link to the next record.
 type Record struct {
 	Off     int64 // bytes of the disk
 	Box     int   // number of the extended partition
-	Logical int   // number of the logical partition, the first where there are more; 0: none
-	Blank   bool  // the sector is zero, and so was never formatted, or was lost
+	Logical int   // number of the logical partition (the first of several), 0 without one
+	Blank   bool  // the sector is zero: never formatted, or lost
 
 	next   *Record // nil at the end of the chain
 	link   mbrEntry
 	linkAt int64 // byte offset of the link's entry
 }
 
-// readLogical walks the chain of every extended partition. A chain that breaks keeps what was read of it.
+// readLogical walks the chain of every extended partition. On error, the records read so far are kept.
 func (m *mbr) readLogical(d disk.Disk) {
 	for _, p := range m.containers() {
 		m.lost = m.lost || p.Kind == Extended && p.Off >= d.Size()
@@ -49,21 +49,22 @@ func (m *mbr) readLogical(d disk.Disk) {
 	}
 }
 
-// chain is a walk over extended boot records: each holds one logical partition and a link to the next record.
+// chain is the state of a walk over extended boot records. Each holds one logical partition and a link to the next
+// record.
 type chain struct {
 	m    *mbr
 	d    disk.Disk
 	box  Partition // the extended partition
-	link int64     // byte offset of the field that led to the record in work
+	link int64     // byte offset of the link to the current record
 	seen map[int64]bool
-	span int64      // length of the link that led to the record in work, bytes; at first that of the extended partition
-	last disk.Range // the logical partition before
+	span int64      // length in the link to the current record, bytes; first the length of the extended partition
+	last disk.Range // the previous logical partition
 
 	records []Record
 	parts   []Partition
 }
 
-// step reads the record at off and returns the place of the next one, 0 at the end.
+// step reads the record at off and returns the offset of the next record, or 0 at the end.
 func (c *chain) step(off int64) int64 {
 	lba := off / c.m.SectorSize
 	switch {
@@ -126,7 +127,7 @@ func (c *chain) record(off int64) int64 {
 		case isExtended(e.Type) && next != 0:
 			c.broken(at, "entry", "a second link", "one link at most")
 		case isExtended(e.Type):
-			// A link counts from the begin of the extended partition.
+			// A link counts from the start of the extended partition.
 			next = c.box.Off + int64(e.StartLBA)*c.m.SectorSize
 			c.link, r.link, r.linkAt = at+atStartLBA, e, at
 		default:
@@ -143,15 +144,15 @@ func (c *chain) record(off int64) int64 {
 	return next
 }
 
-// fits reports whether Linux takes a data entry in the third or fourth slot of the record at off for a partition:
-// what leaves the record's link or the extended partition is garbage to it. Linux, block/partitions/msdos.c:
+// fits reports whether Linux accepts a data entry in the third or fourth slot of the record at off. Linux ignores an
+// entry outside of the record's link or the extended partition. Source: Linux, block/partitions/msdos.c:
 // parse_extended.
 func (c *chain) fits(off int64, e mbrEntry) bool {
 	r := disk.Range{Off: int64(e.StartLBA) * c.m.SectorSize, Len: int64(e.Sectors) * c.m.SectorSize}
 	return r.End() <= c.span && c.box.Contains(disk.Range{Off: off + r.Off, Len: r.Len})
 }
 
-// oddEntries refuses to move what the record at off names: its entries mean other partitions to other systems.
+// oddEntries refuses to move the partitions of the record at off, since systems read its entries differently.
 func (c *chain) oddEntries(off int64) {
 	if len(c.m.Issues) >= maxIssues {
 		return
@@ -166,13 +167,13 @@ func (c *chain) oddEntries(off int64) {
 	})
 }
 
-// emptyLink reports a link that has a place and no sectors. Readers differ in where such a chain ends.
+// emptyLink reports a link with an LBA but without sectors. Readers disagree where such a chain ends.
 func (c *chain) emptyLink(at int64, e mbrEntry) {
 	if len(c.m.Issues) >= maxIssues {
 		return
 	}
 	c.m.Issues = append(c.m.Issues, ondisk.Issue{
-		// of any partition: what moves could be in the way of the hidden ones
+		// for the move of any partition: it could overwrite the hidden ones
 		Code: "ebr-link", Effect: ondisk.Refuse, OnMove: true,
 		Text: fmt.Sprintf("the link at %#x names a boot record at LBA %d and has no sectors: the chain ends there "+
 			"for Linux, and goes on for libfdisk",
@@ -182,7 +183,7 @@ func (c *chain) emptyLink(at int64, e mbrEntry) {
 	})
 }
 
-// add adds a logical partition and returns its number; its start counts from its own record.
+// add adds a logical partition and returns its number. The start counts from its own record.
 func (c *chain) add(off, at int64, e mbrEntry) int {
 	number := firstLogical
 	for _, p := range c.m.Partitions {

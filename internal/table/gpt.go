@@ -39,7 +39,7 @@ type gptEntry struct {
 	Name       [72]byte // UTF-16
 }
 
-// noGUID is that of an entry whose maker gave it none.
+// noGUID is the GUID of an entry without one.
 var noGUID = ondisk.GUID{}.String()
 
 const (
@@ -65,12 +65,12 @@ type gpt struct {
 	d      disk.Disk
 	at     int64 // byte offset of the header
 	header gptHeader
-	raw    []byte // the header, as long as it says it is
-	bare   bool   // only the sums are checked
-	cut    bool   // a primary whose disk was longer: partitions and backup may lie behind the end
+	raw    []byte // the header, HeaderSize bytes
+	bare   bool   // only the checksums are verified
+	cut    bool   // a primary from a larger disk: partitions and backup may lie past the end
 }
 
-// array returns where the entries of this copy lie.
+// array returns the range of the entries of this copy.
 func (g *gpt) array() disk.Range {
 	return disk.Range{
 		Off: ondisk.I64(g.header.EntriesLBA) * g.SectorSize,
@@ -78,8 +78,9 @@ func (g *gpt) array() disk.Range {
 	}
 }
 
-// readGPT tries all sector sizes, the disk's own first: a GPT states its size by where its header stands. A sound table
-// of one size outweighs a broken one of another. Either copy may be damaged; two good ones that differ are an issue.
+// readGPT tries all sector sizes, the disk's own first, since the position of the header implies the sector size. A
+// sound table of one size outweighs a broken one of another. Either copy may be damaged; two valid copies that differ
+// are an issue.
 func readGPT(d disk.Disk) (*gpt, error) {
 	first := ondisk.ErrNoMatch
 	sizes := []int64{d.SectorSize()}
@@ -104,8 +105,8 @@ func readGPT(d disk.Disk) (*gpt, error) {
 	return nil, first
 }
 
-// rivals refuses to move by a table beside which there is a sound one for sectors of another size: which of them a
-// machine reads depends on how it shows the disk.
+// rivals refuses a move if the disk also has a sound table for another sector size: a machine reads the table for the
+// sector size that it presents.
 func (g *gpt) rivals() error {
 	for _, s := range disk.SectorSizes {
 		if s == g.SectorSize {
@@ -175,8 +176,8 @@ func (g *gpt) same(o *gpt) bool {
 		a.EntrySize == b.EntrySize && a.FirstUsable == b.FirstUsable && a.LastUsable == b.LastUsable
 }
 
-// faultyBackup reports what is wrong with the backup. A disk that was enlarged has a valid one in its middle. last is
-// the last LBA.
+// faultyBackup reports the fault of the backup. An enlarged disk has a valid backup in its middle. last is the last
+// LBA.
 func (g *gpt) faultyBackup(c *copies, err error, last int64) {
 	switch {
 	case c.goes() || c.valid[backup] != nil:
@@ -197,7 +198,7 @@ func (g *gpt) faultyBackup(c *copies, err error, last int64) {
 	}
 }
 
-// Codes of the issues of damage that keeps entries from being rewritten.
+// Codes of the issues for damage that prevents a rewrite of entries.
 const (
 	CodePrimary = "gpt-primary"
 	CodeBackup  = "gpt-backup"
@@ -207,7 +208,7 @@ const (
 // Torn lists these codes.
 var Torn = []string{CodePrimary, CodeBackup, codeCrossed}
 
-// warn records damage that the other copy makes up for.
+// warn adds a warning for damage that the other copy compensates.
 func (g *gpt) warn(code, text string) {
 	i := ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: text, Remedy: askToMend}
 	if g.gpt != nil && g.gpt.blocked() {
@@ -216,7 +217,7 @@ func (g *gpt) warn(code, text string) {
 	g.Issues = append(g.Issues, i)
 }
 
-// readCopy reads and checks the table whose header stands at byte off. bare leaves the partitions out.
+// readCopy reads and checks the table with its header at byte off. bare omits the partitions.
 func readCopy(d disk.Disk, sector, off int64, bare bool) (*gpt, error) {
 	g := &gpt{Table: Table{Scheme: GPT, SectorSize: sector}, d: d, at: off, bare: bare}
 	if off < sector || off+sector > d.Size() {
@@ -273,8 +274,8 @@ func (g *gpt) checkHeader() error {
 	return g.checkArray()
 }
 
-// wasLonger reports whether a primary is that of a disk of more sectors, which was cut short: it names a backup
-// behind the end, and a usable space in front of that.
+// wasLonger reports whether a primary is from a larger disk that was truncated: its backup is past the end, and its
+// usable space ends in front of the backup.
 func (g *gpt) wasLonger(sectors uint64) bool {
 	h := g.header
 	g.cut = g.at == g.SectorSize && h.AltLBA >= sectors && h.AltLBA < ondisk.U64(math.MaxInt64/g.SectorSize) &&
@@ -282,7 +283,7 @@ func (g *gpt) wasLonger(sectors uint64) bool {
 	return g.cut
 }
 
-// checkArray wants the entries outside of the space for partitions, on the side of their header.
+// checkArray requires the entries to be outside of the space for partitions, on the side of their header.
 func (g *gpt) checkArray() error {
 	h, a := g.header, g.array()
 	first, last := ondisk.I64(h.FirstUsable)*g.SectorSize, ondisk.I64(h.LastUsable+1)*g.SectorSize
@@ -326,7 +327,7 @@ func (g *gpt) readEntries() error {
 
 func (g *gpt) addEntry(number int, b []byte) error {
 	var e gptEntry
-	if ondisk.IsZero(b[:len(e.Type)]) { // no partition, as most are
+	if ondisk.IsZero(b[:len(e.Type)]) { // unused, like most entries
 		return nil
 	}
 	if _, err := binary.Decode(b, binary.LittleEndian, &e); err != nil {
@@ -376,7 +377,7 @@ func (g *gpt) checkEntries() {
 	}
 }
 
-// checkCut reports what lies behind the end of a disk that was truncated.
+// checkCut reports partitions and the backup past the end of a truncated disk.
 func (g *gpt) checkCut() {
 	sectors := g.d.Size() / g.SectorSize
 	missing := int64(0)

@@ -15,15 +15,15 @@ import (
 type copies struct {
 	disk, end int64 // size of the disk, and of its whole sectors; bytes
 	sector    int64
-	valid     [2]*gpt     // primary and backup; nil: not valid, or not where it belongs
-	anew      [2]*rewrite // how a copy that is not valid can be written; nil: not at all
-	enlarged  bool        // the primary names a backup in the middle of an enlarged disk, and it goes to the end
-	old       *gpt        // that backup; nil: it is damaged, and only a repair writes one to the end
-	rest      bool        // what is less than a sector at the end of the disk is not zero
+	valid     [2]*gpt     // primary and backup; nil if invalid or misplaced
+	anew      [2]*rewrite // rewrite of an invalid copy; nil if it cannot be rewritten
+	enlarged  bool        // the primary refers to a backup in the middle of an enlarged disk, which moves to the end
+	old       *gpt        // that backup; nil if damaged, then only a repair writes one to the end
+	rest      bool        // the bytes behind the last whole sector are not zero
 
 	mbr    []byte // entries and signature of sector 0, from byte 446
-	bare   bool   // they are all zero: a protective entry can be written
-	shield int    // slot of the protective entry, -1: none
+	bare   bool   // mbr is all zero: a protective entry can be written
+	shield int    // slot of the protective entry, -1 without one
 
 	remnant, taken bool // see Table.Remnant
 }
@@ -33,10 +33,10 @@ const (
 	backup
 )
 
-// firstArray is the LBA of the primary's array where nothing says that it is another.
+// firstArray is the default LBA of the primary's array.
 const firstArray = 2
 
-// copyNames are those of the copies in reasons of patches.
+// copyNames holds the names of the copies for the reasons of patches.
 var copyNames = [...]string{"primary GPT", "backup GPT"}
 
 // good returns a valid copy.
@@ -47,21 +47,21 @@ func (c *copies) good() *gpt {
 	return c.valid[backup]
 }
 
-// room returns what an array takes, in bytes.
+// room returns the size of an array in bytes, rounded up to whole sectors.
 func (c *copies) room() int64 { return units.AlignUp(c.good().array().Len, c.sector) }
 
-// torn reports whether entries cannot be rewritten without mending a copy, or what the two say of each other.
+// torn reports whether a copy, or the link between the two headers, needs a repair before entries can be rewritten.
 func (c *copies) torn() bool {
 	return c.valid[primary] == nil || (c.valid[backup] == nil && !c.goes()) || c.crossed()
 }
 
-// goes reports whether a sound backup in the middle of an enlarged disk goes to the end with the first move.
+// goes reports whether the first move relocates a sound backup from the middle of an enlarged disk to its end.
 func (c *copies) goes() bool { return c.enlarged && c.old != nil }
 
-// damaged reports whether something is to be mended, and can be.
+// damaged reports whether the table needs a repair and can be repaired.
 func (c *copies) damaged() bool { return !c.blocked() && (c.torn() || (c.shield < 0 && c.bare)) }
 
-// blocked reports whether a copy cannot be written anew.
+// blocked reports whether an invalid copy cannot be rewritten.
 func (c *copies) blocked() bool {
 	for i, own := range c.valid {
 		if own == nil && c.anew[i] == nil {
@@ -71,7 +71,7 @@ func (c *copies) blocked() bool {
 	return false
 }
 
-// crossed reports whether one of two valid headers does not name the place of the other.
+// crossed reports whether one of two valid headers does not give the LBA of the other.
 func (c *copies) crossed() bool {
 	a, b := c.valid[primary], c.valid[backup]
 	return a != nil && b != nil && (a.header.AltLBA != b.header.MyLBA || b.header.AltLBA != a.header.MyLBA)
@@ -86,16 +86,16 @@ func (c *copies) usable(size int64) int64 {
 	return end + c.growth(size)
 }
 
-// coversEnd reports whether a protective entry that ends at a byte covers the end of the disk, or the backup in the
-// middle of an enlarged one, which goes to the end with a move.
+// coversEnd reports whether a protective entry with this end covers the end of the disk, or the backup in the middle of
+// an enlarged disk, which a move relocates to the end.
 func (c *copies) coversEnd(end int64) bool {
 	return end == c.end || c.enlarged && end > ondisk.I64(c.good().header.AltLBA)*c.sector && end < c.end
 }
 
-// growth returns how far the end of the disk goes when that has size bytes.
+// growth returns the distance by which the end of the disk moves if its new size is size bytes.
 func (c *copies) growth(size int64) int64 { return units.AlignDown(size, c.sector) - c.end }
 
-// places returns where header and array of a copy are in the disk that was read.
+// places returns the offsets of header and array of a copy on the original disk.
 func (c *copies) places(i int) (header, array int64) {
 	if own := c.valid[i]; own != nil {
 		return own.at, own.array().Off
@@ -118,7 +118,7 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 		if err := g.gpt.readPlace(d, m); err != nil {
 			return err
 		}
-		g.BootCode = make([]byte, codeLength) // no BIOS starts a sector without a signature
+		g.BootCode = make([]byte, codeLength) // no BIOS boots a sector without a signature
 		text := "there is no protective MBR in sector 0: many systems will not see this GPT"
 		if g.gpt.bare = ondisk.IsZero(b); !g.gpt.bare {
 			g.Issues = append(g.Issues, ondisk.Issue{
@@ -143,7 +143,7 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 	return nil
 }
 
-// readPlace finds out whether a GPT is a remnant. missing is the sector 0 of a disk without an MBR.
+// readPlace checks whether a GPT is a remnant. missing is sector 0 of a disk without an MBR.
 func (c *copies) readPlace(d disk.Disk, missing *mbr) error {
 	named := slices.ContainsFunc(missing.sector.Entries[:], func(e mbrEntry) bool { return e.Type == typeProtective })
 	c.remnant = c.valid[primary] == nil && !named
@@ -159,7 +159,7 @@ func (c *copies) readPlace(d disk.Disk, missing *mbr) error {
 	return err
 }
 
-// zerosBut reports whether a disk has only zeros from a byte on up to another, but for ranges in ascending order.
+// zerosBut reports whether the bytes from at to end are zeros, except for ranges. The ranges are in ascending order.
 func zerosBut(d disk.Disk, at, end int64, ranges ...disk.Range) (bool, error) {
 	for _, r := range append(ranges, disk.Range{Off: end}) {
 		if free, err := ondisk.AllZero(d, disk.Range{Off: at, Len: min(r.Off, end) - at}); err != nil || !free {
@@ -170,26 +170,26 @@ func zerosBut(d disk.Disk, at, end int64, ranges ...disk.Range) (bool, error) {
 	return true, nil
 }
 
-// Remnant reports whether of a GPT only the backup is left, without a protective MBR. A volume made on the whole disk
-// leaves such a backup where it is. taken reports whether something else stands where the primary would go.
+// Remnant reports whether only the backup of a GPT is left, without a protective MBR. Creating a volume on the whole
+// disk leaves such a backup. taken reports whether other data is in the place of the primary.
 func (t *Table) Remnant() (remnant, taken bool) {
 	return t.gpt != nil && t.gpt.remnant, t.gpt != nil && t.gpt.taken
 }
 
-// Torn reports whether a GPT is damaged so that nothing can be rewritten in it before it is mended.
+// Torn reports whether a GPT needs a repair before its entries can be rewritten.
 func (t *Table) Torn() bool { return t.gpt != nil && t.gpt.torn() }
 
-// Rest reports whether a disk ends with data behind its last whole sector, which a larger disk could not have there.
+// Rest reports whether a disk has data behind its last whole sector, which a larger disk could not have there.
 func (t *Table) Rest() bool { return t.gpt != nil && t.gpt.rest }
 
-// Blocked reports whether a copy of a GPT is damaged and cannot be written anew.
+// Blocked reports whether a damaged copy of a GPT cannot be rewritten.
 func (t *Table) Blocked() bool { return t.gpt != nil && t.gpt.blocked() }
 
-// OnlyBackup reports whether the primary of a GPT is not valid.
+// OnlyBackup reports whether the primary of a GPT is invalid.
 func (t *Table) OnlyBackup() bool { return t.gpt != nil && t.gpt.valid[primary] == nil }
 
-// shield returns the slot of the protective entry: of several the one that begins behind sector 0, as firmware and
-// Linux want it.
+// shield returns the slot of the protective entry, or -1. Of several it prefers the entry that starts at LBA 1, as
+// firmware and Linux require.
 func (m *mbr) shield() int {
 	first := -1
 	for i, e := range m.sector.Entries {
@@ -204,25 +204,25 @@ func (m *mbr) shield() int {
 	return first
 }
 
-// rewrite is how a copy of a GPT that is not valid is written anew. All bytes that it replaces have been read.
+// rewrite describes the rewrite of an invalid copy of a GPT. All bytes to replace have been read.
 type rewrite struct {
 	header, array int64  // byte offsets
-	old           []byte // found where the header goes, as many bytes as it has
-	found, want   []byte // the array that is there, and that of the good copy
+	old           []byte // bytes at the header's position, HeaderSize long
+	found, want   []byte // the array on the disk, and the array of the valid copy
 }
 
-// maxMended bounds the array of a GPT that is mended, in bytes: as many entries as are read, of the usual size. Both
-// arrays are in memory, and each byte of the damaged one that changes is in the plan.
+// maxMended limits the array of a repaired GPT, in bytes: the most entries of the usual size. Both arrays are in
+// memory, and each changed byte of the damaged one is in the plan.
 const maxMended = maxEntries * minEntrySize
 
-// remedies for damage.
+// Remedies for damage.
 const (
 	askToMend = "--repair-table writes both copies and the protective MBR right"
 	mendFirst = "find out what is in the place of the damaged copy; if nothing needs it, repair the table in the " +
 		"guest (gdisk, r, then b or d, w)"
 )
 
-// prepare finds out how the copies that are not valid can be written anew, and reads what that replaces.
+// prepare plans the rewrite of invalid copies, and reads the bytes to replace.
 func (c *copies) prepare(g *gpt) error {
 	c.shield = -1
 	if n := c.disk - c.end; n > 0 {
@@ -257,8 +257,8 @@ func (c *copies) prepare(g *gpt) error {
 	return nil
 }
 
-// replaced reads what stands in the place of a copy that is not valid. w is nil if it is not known to be left of this
-// GPT, which why says.
+// replaced reads the bytes in the place of an invalid copy. w is nil if they may belong to something other than this
+// GPT; why is the reason.
 func (c *copies) replaced(g *gpt, i int) (w *rewrite, why string, err error) {
 	w = &rewrite{header: c.sector}
 	if i == backup {
@@ -292,7 +292,7 @@ func (c *copies) replaced(g *gpt, i int) (w *rewrite, why string, err error) {
 		return nil, fmt.Sprintf("there is no room for its %d bytes of entries between LBA %d and LBA %d",
 			g.array().Len, least/c.sector, (most+room)/c.sector), nil
 	}
-	for k, off := range at { // the first one counts, unless another has the very entries
+	for k, off := range at { // the first offset is used, unless another one already holds the same entries
 		b, err := ondisk.Bytes(g.d, off, g.array().Len)
 		if err != nil {
 			return nil, "", err
@@ -312,13 +312,13 @@ func (c *copies) replaced(g *gpt, i int) (w *rewrite, why string, err error) {
 	return w, "", nil
 }
 
-// names reports whether an LBA can be that of the backup.
+// names reports whether an LBA is legal for the backup.
 func (c *copies) names(lba uint64) bool {
 	return lba > c.good().header.LastUsable && lba < ondisk.U64(c.end/c.sector)
 }
 
-// sameHeader reports whether bytes in the place of a header are zeros, or have the disk GUID and most fields of the
-// other copy: what a write that was torn or a few wrong bytes leave of it. The places of the two differ.
+// sameHeader reports whether bytes in the place of a header are zeros, or share the disk GUID and most fields with the
+// other copy, as after a torn write or a few wrong bytes. The LBAs of the two headers differ.
 func (g *gpt) sameHeader(found []byte) bool {
 	if ondisk.IsZero(found) {
 		return true
@@ -337,7 +337,7 @@ func (g *gpt) sameHeader(found []byte) bool {
 	return 2*same > len(fields)
 }
 
-// entriesIn returns the byte offset of the array that a header names, valid or not; -1: none.
+// entriesIn returns the byte offset of the array of a header, valid or not, or -1 if it leaves the disk.
 func (g *gpt) entriesIn(raw []byte) int64 {
 	lba := binary.LittleEndian.Uint64(raw[atEntriesLBA:])
 	if lba < firstArray || lba >= ondisk.U64(g.d.Size()/g.SectorSize) {
@@ -346,8 +346,9 @@ func (g *gpt) entriesIn(raw []byte) int64 {
 	return ondisk.I64(lba) * g.SectorSize
 }
 
-// foreign returns the place of a byte in a damaged array that no entry of this GPT leaves there: an entry is that of
-// the good copy, zeros, or has most bytes or one of the GUIDs of the good one; -1: none.
+// foreign returns the offset of the first byte in a damaged array that is not left from this GPT, or -1. An entry is
+// left from this GPT if it is equal to the valid copy, is all zeros, shares most bytes and the LBAs, or shares the
+// partition GUID.
 func (g *gpt) foreign(w *rewrite) int64 {
 	n := int(g.header.EntrySize)
 	for at := 0; at < len(w.want); at += n {
@@ -358,7 +359,7 @@ func (g *gpt) foreign(w *rewrite) int64 {
 	return -1
 }
 
-// foreignIn is foreign for one entry. Bytes behind the defined part of an entry have no GUID that explains them.
+// foreignIn is foreign for one entry. No GUID explains bytes behind the defined part of an entry.
 func foreignIn(is, was []byte) int {
 	if off := foreignByte(is[minEntrySize:], was[minEntrySize:]); off >= 0 {
 		return minEntrySize + off
@@ -382,7 +383,7 @@ func foreignIn(is, was []byte) int {
 	return first
 }
 
-// foreignByte returns the place of the first byte that is neither zero nor as it should be; -1: none.
+// foreignByte returns the offset of the first byte that is neither zero nor as expected, or -1.
 func foreignByte(is, was []byte) int {
 	for i, b := range is {
 		if b != 0 && b != was[i] {
@@ -392,8 +393,8 @@ func foreignByte(is, was []byte) int {
 	return -1
 }
 
-// cannotMend reports a damaged copy that cannot be written anew. What only needs a warning where nothing moves has a
-// remedy that works.
+// cannotMend reports a damaged copy that cannot be rewritten. It also replaces the remedy of earlier warnings, which
+// does not work then.
 func (g *gpt) cannotMend(i int, why string) {
 	code := [...]string{CodePrimary, CodeBackup}[i]
 	for k := range g.Issues {
@@ -408,8 +409,8 @@ func (g *gpt) cannotMend(i int, why string) {
 	})
 }
 
-// findEnlarged looks for the backup of a disk that was enlarged, which the primary names and which is in the middle. It
-// goes to the end with the first move if nothing else is there, and else stays. A damaged one is written to the end.
+// findEnlarged finds the backup of an enlarged disk, in the middle of the disk at the LBA in the primary. The first
+// move relocates it to the end if that space is free; otherwise it stays. A damaged backup is written to the end.
 func (c *copies) findEnlarged(g *gpt) error {
 	at := g.header.AltLBA
 	if !c.names(at) || at == ondisk.U64(c.end/c.sector-1) {
@@ -439,7 +440,7 @@ func (c *copies) findEnlarged(g *gpt) error {
 	return nil
 }
 
-// arrayPatches write the array of a copy anew, with entries that move. Each patch is of one entry.
+// arrayPatches returns patches that rewrite the array of a copy, including moved entries. Each patch covers one entry.
 func (c *copies) arrayPatches(w *rewrite, entries []disk.Patch, name string) (out []disk.Patch) {
 	now := slices.Clone(w.want)
 	for _, e := range entries {
@@ -466,18 +467,18 @@ func (c *copies) arrayPatches(w *rewrite, entries []disk.Patch, name string) (ou
 	return out
 }
 
-// magic reports whether the place of the primary's header has the signature of one.
+// magic reports whether the place of the primary header begins with the GPT signature.
 func (c *copies) magic() bool {
 	w := c.anew[primary]
 	return w != nil && bytes.HasPrefix(w.old, []byte(gptMagic))
 }
 
-// tail returns what lies behind the space for partitions, which goes with the end of a disk of size bytes.
+// tail returns the range behind the space for partitions, which moves with the end of a disk of size bytes.
 func (c *copies) tail(size int64) disk.Shift {
 	from, to := c.usable(c.disk), c.usable(size)
 	end := units.AlignDown(size, c.sector)
 	if size == c.disk {
-		end = size // with what is less than a sector
+		end = size // including a partial sector
 	}
 	return disk.Shift{From: from, To: to, Len: end - to}
 }

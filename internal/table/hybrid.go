@@ -12,11 +12,11 @@ import (
 )
 
 // A hybrid MBR has entries beside the protective one, for systems that do not read the GPT: Windows started by a BIOS,
-// DOS, and boot code. No specification has it; gdisk(8), "Hybrid MBR", and sgdisk --hybrid make it.
+// DOS, and boot code. No specification defines it; gdisk(8), "Hybrid MBR", and sgdisk --hybrid create it.
 
 const codeHybrid = "hybrid-mbr"
 
-// readHybrid takes the slots of an MBR that has more than its protective entry. Slots that mirror partitions of the GPT
+// readHybrid reads the slots of an MBR with more than its protective entry. Slots that mirror partitions of the GPT
 // follow them; any other slot refuses a move.
 func (g *gpt) readHybrid(m *mbr) {
 	if len(m.Partitions) < 2 {
@@ -49,7 +49,7 @@ func (g *gpt) readHybrid(m *mbr) {
 	})
 }
 
-// mirrored returns the partition of the GPT that has the range of a slot.
+// mirrored returns the partition of the GPT with the range of a slot.
 func (g *gpt) mirrored(s Partition) *Partition {
 	for i := range g.Partitions {
 		if p := &g.Partitions[i]; p.Range == s.Range && s.Type != typeProtective {
@@ -59,7 +59,8 @@ func (g *gpt) mirrored(s Partition) *Partition {
 	return nil
 }
 
-// hybridFaults returns why the slots cannot follow, each with its place. sector is the size by which they count.
+// hybridFaults returns the reasons why slots cannot follow, each with its position. sector is the sector size of the
+// slots.
 func (g *gpt) hybridFaults(sector int64) (faults []string) {
 	if sector != g.SectorSize {
 		return []string{fmt.Sprintf("its slots count sectors of %d bytes, and the GPT those of %d", sector,
@@ -100,8 +101,8 @@ func (g *gpt) hybridFaults(sector int64) (faults []string) {
 	return faults
 }
 
-// shieldFault returns why it is not known what a protective entry covers: it must end on the disk, cover something as a
-// whole, and lie apart from the other slots.
+// shieldFault returns the reason why the coverage of a protective entry is unclear, or "". The entry must end on the
+// disk, cover whole partitions or a copy of the GPT, and not overlap other slots.
 func (g *gpt) shieldFault(s Partition) string {
 	if s.End() > g.gpt.end {
 		return fmt.Sprintf("it ends behind the disk, whose last LBA is %d", g.gpt.end/g.SectorSize-1)
@@ -127,8 +128,8 @@ func (g *gpt) shieldFault(s Partition) string {
 	return ""
 }
 
-// besideGPT reports a GPT behind an MBR without a protective entry. Firmware and Linux go by the MBR then, and loaders
-// that read the header at LBA 1 go by the GPT, which keeps the old places. Spec: UEFI 2.10, 5.2.3; Linux,
+// besideGPT reports a GPT behind an MBR without a protective entry. Firmware and Linux then use the MBR. Boot loaders
+// that read the header at LBA 1 use the GPT, which keeps the old positions. Spec: UEFI 2.10, 5.2.3; Linux,
 // block/partitions/efi.c: is_pmbr_valid.
 func (m *mbr) besideGPT(d disk.Disk) error {
 	g, err := readCopy(d, d.SectorSize(), d.SectorSize(), false)
@@ -136,7 +137,7 @@ func (m *mbr) besideGPT(d disk.Disk) error {
 	case isNoMatch(err):
 		return nil
 	case errors.Is(err, ondisk.ErrFormat):
-		m.BesideGPT = !m.protective() // FreeBSD's pmbr looks at nothing but the signature of the header
+		m.BesideGPT = !m.protective() // FreeBSD's pmbr checks only the signature of the header
 		return nil
 	case err != nil || len(g.Partitions) == 0:
 		return err
@@ -152,7 +153,7 @@ func (m *mbr) besideGPT(d disk.Disk) error {
 	return nil
 }
 
-// IsHybrid reports whether the MBR in front of a GPT mirrors partitions of it.
+// IsHybrid reports whether the MBR in front of a GPT mirrors partitions of the GPT.
 func (t *Table) IsHybrid() bool {
 	for _, p := range t.Partitions {
 		if p.Slot > 0 {
@@ -162,8 +163,8 @@ func (t *Table) IsHybrid() bool {
 	return false
 }
 
-// relocateHybrid rewrites the slots of a hybrid MBR: those of partitions, and the protective ones between them. Slots
-// of one that is refused stay, but for the end of a protective one that ends with the disk.
+// relocateHybrid rewrites the slots of a hybrid MBR: mirrored partitions, and the protective entries between them.
+// Slots of a refused hybrid MBR stay, except for the end of a protective entry at the end of the disk.
 func (t *Table) relocateHybrid(to Places, geometry Geometry) (out []disk.Patch) {
 	if !geometry.Valid() {
 		geometry = t.Geometry(nil)
@@ -174,7 +175,7 @@ func (t *Table) relocateHybrid(to Places, geometry Geometry) (out []disk.Patch) 
 	}
 	for _, s := range t.Hybrid {
 		if s.Off != int64(s.raw.StartLBA)*t.SectorSize {
-			continue // it counts other sectors than the GPT
+			continue // its sector size differs from the GPT
 		}
 		now, what := s.Range, "slot "+number(s.Number)
 		switch p, ok := mirrors[s.Number]; {
@@ -198,8 +199,8 @@ func (t *Table) relocateHybrid(to Places, geometry Geometry) (out []disk.Patch) 
 	return out
 }
 
-// coverFrom returns where a protective entry begins in the result: with a partition where it began with one, behind one
-// where it began behind one, and else where it did, as far as partitions leave that free.
+// coverFrom returns the start of a protective entry in the result. An entry that began at the start or end of a
+// partition still does. Any other keeps its start, as far as partitions leave it free.
 func (t *Table) coverFrom(s Partition, to Places) int64 {
 	if s.Off <= t.SectorSize {
 		return s.Off
@@ -219,8 +220,8 @@ func (t *Table) coverFrom(s Partition, to Places) int64 {
 	return max(least, most)
 }
 
-// coverTo returns where a protective entry ends in the result, by the rules of coverFrom, and with the disk where it
-// ended with that.
+// coverTo returns the end of a protective entry in the result, by the rules of coverFrom. An entry that covered the end
+// of the disk still does.
 func (t *Table) coverTo(s Partition, to Places) int64 {
 	if t.gpt.coversEnd(s.End()) {
 		return units.AlignDown(to.Size, t.SectorSize)

@@ -24,7 +24,7 @@ type mbrEntry struct {
 // mbrSector is sector 0.
 type mbrSector struct {
 	Code      [440]byte
-	Signature uint32 // Windows finds the disk by it
+	Signature uint32 // identifies the disk in Windows
 	_         uint16
 	Entries   [4]mbrEntry
 	Magic     uint16
@@ -39,12 +39,12 @@ const (
 	codeLength = 440
 )
 
-// Types of the MBR that matter here.
+// MBR types with a special meaning.
 const (
 	typeUnused     = 0x00
 	typeExtended   = 0x05
-	typeExtendedX  = 0x0f // the same, for BIOSes that take LBAs
-	typeExtendedL  = 0x85 // the same, of old Linux
+	typeExtendedX  = 0x0f // the same, for BIOSes with LBA support
+	typeExtendedL  = 0x85 // the same, for old Linux
 	typeProtective = 0xee
 )
 
@@ -58,8 +58,8 @@ func isNoMatch(err error) bool { return errors.Is(err, ondisk.ErrNoMatch) }
 type mbr struct {
 	Table
 	sector mbrSector
-	beyond int  // issues for nothing but the end of the disk
-	lost   bool // boot records behind the end of the disk may name more logical partitions
+	beyond int  // issues caused by the end of the disk alone
+	lost   bool // boot records past the end of the disk may hold more logical partitions
 }
 
 func readMBR(d disk.Disk) (*mbr, error) {
@@ -85,12 +85,12 @@ func readMBR(d disk.Disk) (*mbr, error) {
 	return m, nil
 }
 
-// CodeUnnamed is that of the issue of an entry of type 0 that has a place.
+// CodeUnnamed is the issue code of an entry of type 0 with a range.
 const CodeUnnamed = "type-0"
 
-// unnamed reports an entry of type 0 that has a place inside of where it may lie: it is unused for DOS and Windows,
-// and Linux takes it for a partition, which nothing would move. Linux, block/partitions/msdos.c: msdos_partition
-// looks at sizes only. The entry stands at byte at and counts from base.
+// unnamed reports an entry of type 0 with a range inside of within. DOS and Windows ignore the entry, but Linux uses it
+// as a partition, which a move would leave behind. Source: Linux, block/partitions/msdos.c: msdos_partition checks only
+// the size. at is the byte offset of the entry; its LBA counts from base.
 func (m *mbr) unnamed(at int64, e mbrEntry, base int64, within disk.Range) {
 	r := disk.Range{Off: base + int64(e.StartLBA)*m.SectorSize, Len: int64(e.Sectors) * m.SectorSize}
 	if e.StartLBA == 0 || e.Sectors == 0 || !within.Contains(r) || len(m.Issues) >= maxIssues {
@@ -105,7 +105,7 @@ func (m *mbr) unnamed(at int64, e mbrEntry, base int64, within disk.Range) {
 	})
 }
 
-// add takes slot i. LBAs count sectors of the disk's own size.
+// add adds slot i. LBAs count sectors of the disk's own size.
 func (m *mbr) add(i int, e mbrEntry) {
 	at := int64(atEntries + i*entrySize)
 	p := Partition{
@@ -127,9 +127,9 @@ func (m *mbr) add(i int, e mbrEntry) {
 	m.Partitions = append(m.Partitions, p)
 }
 
-// isCode reports whether code or text stands where the entries would be, as in the boot sector of a volume over the
-// whole disk: a boot flag is illegal, and no entry names a place on the disk, or all four have such a flag. For Linux
-// one such flag is enough (block/partitions/msdos.c); here a single wrong byte of a table is damage to report.
+// isCode reports whether code or text is in place of the entries, as in the boot sector of a volume over the whole
+// disk: a boot flag is illegal, and no entry has a range on the disk, or all four flags are illegal. Linux rejects a
+// table for one illegal flag (block/partitions/msdos.c); here a single wrong byte of a table is damage to report.
 func (m *mbr) isCode(size int64) bool {
 	illegal, placed := 0, false
 	for _, e := range m.sector.Entries {
@@ -137,7 +137,7 @@ func (m *mbr) isCode(size int64) bool {
 		inside := e.Type != typeUnused && r.Off > 0 && r.Off < size && r.Len > 0
 		if e.Flag != 0 && e.Flag != 0x80 {
 			illegal++
-			inside = inside && r.End() <= size // a disk that was cut short has its flags
+			inside = inside && r.End() <= size // a truncated disk has legal flags
 		}
 		placed = placed || inside
 	}
@@ -153,7 +153,7 @@ func (m *mbr) protective() bool {
 	return false
 }
 
-// Plausible reports whether the entries could be a table at all: the boot sector of a volume has text or code in their
+// Plausible reports whether the entries can be a partition table. The boot sector of a volume has text or code in their
 // place.
 func (t *Table) Plausible() bool {
 	if len(t.Partitions) == 0 {
@@ -167,7 +167,7 @@ func (t *Table) Plausible() bool {
 	return true
 }
 
-// checkRanges reports partitions that leave the disk or overlap. Sums are in 64 bits: 32-bit ones would wrap.
+// checkRanges reports partitions that leave the disk or overlap. Sums are in 64 bits, since 32-bit sums would wrap.
 func (m *mbr) checkRanges(size int64) {
 	parts := m.containers()
 	extended := 0
@@ -191,7 +191,7 @@ func (m *mbr) checkRanges(size int64) {
 	}
 }
 
-// endsBehind reports a partition that ends behind a disk of size bytes.
+// endsBehind reports a partition that ends past a disk of size bytes.
 func (m *mbr) endsBehind(what string, p Partition, size int64) {
 	m.behind(func() {
 		m.brokenIn(what, p.entry+atStartLBA, p.Number, "end of partition", fmt.Sprintf("byte %d", p.End()),
@@ -199,7 +199,7 @@ func (m *mbr) endsBehind(what string, p Partition, size int64) {
 	})
 }
 
-// behind counts the issues that report adds as those of a disk that has too few bytes.
+// behind calls report, and counts its issues as caused by the end of the disk.
 func (m *mbr) behind(report func()) {
 	n := len(m.Issues)
 	report()
@@ -220,7 +220,7 @@ func (m *mbr) checkCut(size int64) {
 	end, missing := size, int64(0)
 	for _, p := range m.Partitions {
 		end = max(end, p.End())
-		// of an extended partition its logical ones count, unless some may be unknown
+		// for an extended partition, count its logical ones, unless some may be unknown
 		if p.Kind == Primary || (p.Kind == Extended) == m.lost {
 			missing += max(0, min(p.End()-size, p.Len))
 		}
@@ -228,11 +228,11 @@ func (m *mbr) checkCut(size int64) {
 	m.cutShort(end, size, missing, broken[0].Err)
 }
 
-// bytes returns the entry as it stands on the disk.
+// bytes returns the entry as stored on the disk.
 func (e mbrEntry) bytes() []byte { return ondisk.Encode(binary.LittleEndian, e) }
 
-// Geometry is what CHS bytes are computed in. It is that of the BIOS that boots the disk, not a constant: a disk that
-// was set up under 16 heads does not boot with bytes for 255.
+// Geometry is the disk geometry of CHS bytes. It must be the geometry of the BIOS that boots the disk: a disk set up
+// with 16 heads does not boot with bytes for 255.
 type Geometry struct{ Heads, Sectors int }
 
 // Valid reports whether g can be expressed in CHS bytes.
@@ -240,10 +240,10 @@ func (g Geometry) Valid() bool {
 	return g.Heads >= 1 && g.Heads <= 256 && g.Sectors >= 1 && g.Sectors <= 63
 }
 
-// maxCylinder is the largest that ten bits hold.
+// maxCylinder is the largest cylinder number of ten bits.
 const maxCylinder = 1023
 
-// saturated is what every system writes for an address beyond CHS.
+// saturated is the CHS address that all systems write for a sector beyond CHS.
 var saturated = [3]byte{0xfe, 0xff, 0xff}
 
 // encode returns the CHS bytes of a sector; ok is false beyond the last cylinder.
@@ -263,7 +263,7 @@ func unpack(b [3]byte) (cyl, head, sector int64) {
 	return int64(b[1]&0xc0)<<2 | int64(b[2]), int64(b[0]), int64(b[1] & 0x3f)
 }
 
-// lba returns the sector of CHS bytes, -1 if they have no meaning in this geometry.
+// lba returns the sector of CHS bytes, or -1 if they are invalid in this geometry.
 func (g Geometry) lba(b [3]byte) int64 {
 	c, h, s := unpack(b)
 	if s == 0 || s > int64(g.Sectors) || h >= int64(g.Heads) {
@@ -272,10 +272,10 @@ func (g Geometry) lba(b [3]byte) int64 {
 	return (c*int64(g.Heads)+h)*int64(g.Sectors) + s - 1
 }
 
-// lastOfCylinder returns the end of a partition as partitioners that know cylinders write it: the last head and sector
-// of the cylinder in which the partition ends, or of the last cylinder that CHS can name. QEMU and BIOSes guess the
-// geometry from these bytes, so an exact end in the middle of a cylinder would make them guess wrong. So would
-// FE FF FF, which says 255 heads, where the old bytes do not.
+// lastOfCylinder returns the CHS end of a partition in the style of cylinder-based partitioners: the last head and
+// sector of the cylinder where the partition ends, or of the last cylinder in CHS. QEMU and BIOSes guess the geometry
+// from these bytes, so an exact end in the middle of a cylinder would mislead them. FE FF FF, which implies 255 heads,
+// would mislead them too, unless the old bytes have it.
 func (g Geometry) lastOfCylinder(lba int64, old [3]byte) [3]byte {
 	if old == saturated {
 		return saturated
@@ -285,9 +285,9 @@ func (g Geometry) lastOfCylinder(lba int64, old [3]byte) [3]byte {
 	return chs
 }
 
-// Guessed returns the geometry that a machine takes from the table where nothing else states one: that of the first
-// entry of sector 0 with an end that has a head. ok is false without one. Source: QEMU 7.2 hw/block/hd-geometry.c,
-// guess_disk_lchs.
+// Guessed returns the geometry that a machine derives from the table without another source. It comes from the first
+// entry of sector 0 with a nonzero end head. ok is false without such an entry. Source: QEMU 7.2
+// hw/block/hd-geometry.c, guess_disk_lchs.
 func (t *Table) Guessed() (g Geometry, ok bool) {
 	for _, p := range t.slots() {
 		_, h, s := unpack(p.raw.EndCHS)
@@ -298,11 +298,11 @@ func (t *Table) Guessed() (g Geometry, ok bool) {
 	return Geometry{}, false
 }
 
-// common are the translations that BIOSes use, most frequent first.
+// common lists the translations of BIOSes, most frequent first.
 var common = []Geometry{{255, 63}, {16, 63}, {240, 63}, {128, 63}, {64, 63}, {32, 63}, {64, 32}}
 
-// Geometry finds the one that explains most CHS bytes of the table. Candidates are the ends of its own entries, then
-// hints (boot sectors, container), then the common ones; of equals the first wins.
+// Geometry returns the geometry that explains most CHS bytes of the table. Candidates are the ends of its own entries,
+// then hints (boot sectors, container), then the common translations. The first of equals wins.
 func (t *Table) Geometry(hints []Geometry) Geometry {
 	var ends []Geometry
 	for _, p := range t.slots() {
@@ -320,7 +320,7 @@ func (t *Table) Geometry(hints []Geometry) Geometry {
 	if most > 0 {
 		return best
 	}
-	// No CHS byte of the table is right in any geometry, so its ends say nothing.
+	// No CHS byte of the table is right in any geometry, so its ends are no evidence.
 	others := slices.Concat(hints, common)
 	return others[slices.IndexFunc(others, Geometry.Valid)]
 }
@@ -338,7 +338,7 @@ func (t *Table) slots() []Partition {
 	return t.Partitions
 }
 
-// explained counts the CHS fields that agree in g with the LBA beside them.
+// explained counts the CHS fields that match their LBA in geometry g.
 func (t *Table) explained(g Geometry) int {
 	n := 0
 	if !g.Valid() {

@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// MaxLBA is the largest LBA that an entry of an MBR can hold.
+// MaxLBA is the largest LBA in an MBR entry.
 const MaxLBA = 1<<32 - 1
 
 // relocateMBR rewrites the entries of sector 0 and of the chains.
@@ -19,7 +19,7 @@ func (t *Table) relocateMBR(to Places, g Geometry) []disk.Patch {
 	for _, p := range t.Partitions {
 		r := to.rangeOf(p)
 		if p.Kind == Logical {
-			continue // with its record
+			continue // rewritten with its record
 		}
 		e := t.moved(p.raw, p.Range, r, 0, g)
 		out = append(out, diff(p.entry, p.raw, e, "partition table", "partition "+number(p.Number))...)
@@ -44,12 +44,12 @@ func (to Places) record(off int64) int64 {
 	return off
 }
 
-// moved returns an entry for a partition that went from one range to another. Its start counts from base, in bytes.
+// moved returns the entry of a partition that moved between two ranges. Its start counts from base, in bytes.
 func (t *Table) moved(e mbrEntry, from, now disk.Range, base int64, g Geometry) mbrEntry {
 	if now.Off != from.Off {
 		chs, ok := g.encode(now.Off / t.SectorSize)
 		if full, _ := pack(maxCylinder, int64(g.Heads-1), int64(g.Sectors)); !ok && e.StartCHS == full {
-			chs = full // another way to write "beyond CHS", kept as found
+			chs = full // another encoding of "beyond CHS", kept as found
 		}
 		e.StartCHS = chs
 	}
@@ -64,7 +64,7 @@ func (t *Table) moved(e mbrEntry, from, now disk.Range, base int64, g Geometry) 
 }
 
 // relocateRecord rewrites the two entries of an extended boot record: the logical partition counts from the record, the
-// link from the begin of the extended partition.
+// link from the start of the extended partition.
 func (t *Table) relocateRecord(r Record, to Places, g Geometry) []disk.Patch {
 	now := to.record(r.Off)
 	var out []disk.Patch
@@ -85,14 +85,14 @@ func (t *Table) relocateRecord(r Record, to Places, g Geometry) []disk.Patch {
 		fmt.Sprintf("link of extended partition %d", r.Box))...)
 }
 
-// spanEnd returns where the length of a link leads to: to the end of the next logical partition, as the specification
-// has it, or of the whole extended partition, or to a place of the maker's own liking. was is the old one.
+// spanEnd returns the end of a link in the result: the end of the next logical partition, as specified, or of the
+// extended partition, or another end chosen by the partitioner. was is the old end.
 func (t *Table) spanEnd(r Record, was int64, to Places) int64 {
 	box, _ := t.find(r.Box)
 	p, ok := t.find(r.next.Logical)
 	record := to.record(r.next.Off)
 	shift := record - r.next.Off
-	if ok && was >= p.End() { // shorter ones say nothing of the partition, which can move less far than its record
+	if ok && was >= p.End() { // a shorter link is independent of the partition, which can move less far than its record
 		shift = to.rangeOf(p).End() - p.End()
 	}
 	end := to.rangeOf(box).End()
@@ -104,10 +104,10 @@ func (t *Table) spanEnd(r Record, was int64, to Places) int64 {
 	case was < box.End():
 		return min(was+shift, end)
 	}
-	return min(was+shift, record+MaxLBA*t.SectorSize) // it led out of the extended partition before
+	return min(was+shift, record+MaxLBA*t.SectorSize) // the link already ended past the extended partition
 }
 
-// find returns a partition by number; there is none with number 0.
+// find returns a partition by number. Number 0 has no partition.
 func (t *Table) find(n int) (Partition, bool) {
 	for _, p := range t.Partitions {
 		if p.Number == n {
@@ -117,10 +117,10 @@ func (t *Table) find(n int) (Partition, bool) {
 	return Partition{}, false
 }
 
-// entryFields are those of an entry of an MBR that change with the place of its partition.
+// entryFields lists the fields of an MBR entry that change when its partition moves.
 var entryFields = []field{{1, 3, "start CHS"}, {5, 3, "end CHS"}, {8, 4, "start LBA"}, {12, 4, "sector count"}}
 
-// diff makes one patch of each field of an entry that changed. at is the byte offset of the entry in the result.
+// diff returns a patch for each changed field of an MBR entry. at is the byte offset of the entry in the result.
 func diff(at int64, was, now mbrEntry, where, what string) []disk.Patch {
 	return changed(at, was.bytes(), now.bytes(), entryFields, func(name string) string {
 		return fmt.Sprintf("%s: %s of %s", where, name, what)
@@ -133,8 +133,7 @@ type field struct {
 	name   string
 }
 
-// changed makes one patch of each field of a structure that changed. at is the byte offset of the structure in the
-// result.
+// changed returns a patch for each changed field of a structure. at is the byte offset of the structure in the result.
 func changed(at int64, was, now []byte, fields []field, reason func(name string) string) (out []disk.Patch) {
 	for _, f := range fields {
 		if a, b := was[f.off:f.off+f.n], now[f.off:f.off+f.n]; string(a) != string(b) {
@@ -144,7 +143,7 @@ func changed(at int64, was, now []byte, fields []field, reason func(name string)
 	return out
 }
 
-// relocateGPT rewrites the entries that moved, in both copies, and the headers.
+// relocateGPT rewrites the entries of moved partitions in both copies, and the headers.
 func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 	c := t.gpt
 	if to.Size == 0 {
@@ -163,13 +162,13 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 			headers[i], arrays[i] = headers[i]+c.growth(to.Size), arrays[i]+c.growth(to.Size)
 		}
 	}
-	out := make([]disk.Patch, 0, 2*len(entries)+16) // a table can have thousands
+	out := make([]disk.Patch, 0, 2*len(entries)+16) // a table can have thousands of entries
 	for i, own := range c.valid {
 		w, name, patches := c.anew[i], copyNames[i], entries
 		switch {
 		case own != nil:
 		case w == nil || (!mends && !c.goes()):
-			continue // it stays as it is, and the plan of a move is refused
+			continue // the copy stays as it is, and a move is refused
 		default:
 			patches = c.arrayPatches(w, entries, name)
 		}
@@ -192,16 +191,16 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 		}
 	}
 	switch {
-	case t.Hybrid != nil && len(entries) == 0 && !grows: // nothing of it follows
+	case t.Hybrid != nil && len(entries) == 0 && !grows: // no slot changes
 	case t.Hybrid != nil:
 		out = append(out, t.relocateHybrid(to, geometry)...)
-	case grows || mends || c.goes(): // with a backup at the end of the disk
+	case grows || mends || c.goes(): // the backup is at the end of the disk
 		out = append(out, c.protective(to.Size)...)
 	}
 	return out
 }
 
-// movedEntries returns patches of the first and last LBA of partitions that moved, at their offset in the array.
+// movedEntries returns patches of the first and last LBA of moved partitions. Patch offsets count from the array.
 func (t *Table) movedEntries(to Places) []disk.Patch {
 	var out []disk.Patch
 	for _, p := range t.Partitions {
@@ -221,8 +220,8 @@ func (t *Table) movedEntries(to Places) []disk.Patch {
 	return out
 }
 
-// difference returns what the patches do to the CRC of the array. A CRC is linear: that of the xor of two arrays of one
-// length is the xor of theirs and of that of zeros. So it is not necessary to read up to 64 MiB of entries again.
+// difference returns the effect of the patches on the CRC of the array. A CRC is linear: the CRC of the xor of two
+// equally long arrays is the xor of their CRCs and the CRC of zeros. This avoids reading up to 64 MiB of entries again.
 func (c *copies) difference(patches []disk.Patch) uint32 {
 	size := c.good().array().Len
 	changes, zeros := crc32.NewIEEE(), crc32.NewIEEE()
@@ -251,7 +250,7 @@ func (c *copies) difference(patches []disk.Patch) uint32 {
 	return changes.Sum32() ^ zeros.Sum32()
 }
 
-// header returns the header of one copy. It keeps the fields of the old header that it does not know.
+// header returns the header of one copy. It keeps unknown fields of the old header.
 func (c *copies) header(own *gpt, at, alt, array, usable int64, sum uint32) []byte {
 	if own == nil {
 		own = c.good()
@@ -268,7 +267,7 @@ func (c *copies) header(own *gpt, at, alt, array, usable int64, sum uint32) []by
 	return b
 }
 
-// headerFields are those of a header that change.
+// headerFields lists the header fields that change.
 var headerFields = []field{
 	{atHeaderCRC, 4, "header CRC"},
 	{atMyLBA, 8, "my LBA"},

@@ -22,7 +22,7 @@ const (
 	GPT Scheme = "gpt"
 )
 
-// Kind is where a partition is recorded.
+// Kind is the structure that records a partition.
 type Kind string
 
 // Kinds of partitions.
@@ -36,7 +36,7 @@ const (
 // Partition is one entry. Offsets are bytes of the disk.
 type Partition struct {
 	disk.Range
-	Number   int // as Linux counts: 1 to 4 the slots of an MBR, logical ones from 5, GPT entries from 1
+	Number   int // number in Linux: 1 to 4 for MBR slots, from 5 for logical partitions, from 1 for GPT entries
 	Kind     Kind
 	Active   bool
 	Type     byte   // MBR
@@ -45,20 +45,21 @@ type Partition struct {
 	Name     string // GPT
 	// LegacyBoot is attribute bit 2 of a GPT entry, "Legacy BIOS Bootable". Spec: UEFI 2.10, table 5.8.
 	LegacyBoot bool
-	// Slot is the slot of a hybrid MBR that mirrors a GPT entry, whose Type and Active it gives; 0 without one.
+	// Slot is the slot of a hybrid MBR that mirrors this GPT entry, 0 without one. The slot also sets Type and Active.
 	Slot int
 
 	entry int64 // byte offset of the 16-byte MBR entry
 	raw   mbrEntry
 }
 
-// Record returns the byte offset of the boot record that names the partition: sector 0, or the EBR of a logical one.
+// Record returns the byte offset of the boot record with the partition's entry: sector 0, or the EBR of a logical
+// partition.
 func (p Partition) Record() int64 { return units.AlignDown(p.entry, units.SectorSize) }
 
-// InMBR reports whether a BIOS or an old Windows sees the partition as one of the four of an MBR.
+// InMBR reports whether a slot of an MBR holds the partition, so that a BIOS or an old Windows can see it.
 func (p Partition) InMBR() bool { return p.Kind == Primary || p.Slot > 0 }
 
-// TypeID returns the type as tables of types list it: "0x07", or the GUID.
+// TypeID returns the type in the notation of type tables: "0x07", or the GUID.
 func (p Partition) TypeID() string {
 	if p.Kind == Entry {
 		return p.TypeGUID
@@ -66,7 +67,7 @@ func (p Partition) TypeID() string {
 	return mbrType(p.Type)
 }
 
-// TypeIDs returns the type, and behind it the one of the slot in a hybrid MBR.
+// TypeIDs returns the type, followed by the type of its slot in a hybrid MBR.
 func (p Partition) TypeIDs() []string {
 	if p.Slot > 0 {
 		return []string{p.TypeID(), mbrType(p.Type)}
@@ -79,29 +80,29 @@ func mbrType(t byte) string { return fmt.Sprintf("0x%02x", t) }
 // Table is a partition table. Partitions are in the order of their numbers.
 type Table struct {
 	Scheme     Scheme
-	SectorSize int64 // of the LBAs in the table; bytes
+	SectorSize int64 // bytes per LBA of the table
 	Signature  uint32
 	GUID       string // GPT
 	Partitions []Partition
 	Issues     []ondisk.Issue
 	BootCode   []byte      // the 440 bytes of code in sector 0
 	Records    []Record    // of the extended partitions, in the order of their chains
-	BesideGPT  bool        // MBR: a GPT stands behind it, valid or not, without a protective entry
-	Hybrid     []Partition // GPT: the used slots of its MBR, if that has more than the protective one
+	BesideGPT  bool        // MBR: a GPT follows, valid or not, without a protective entry
+	Hybrid     []Partition // GPT: the used slots of its MBR, if it has more than the protective slot
 
 	gpt *copies // GPT: both copies
 }
 
-// Places is where things go. What is not named stays.
+// Places holds the new positions of partitions and records. Anything not listed stays.
 type Places struct {
-	Parts   map[int]disk.Range // by number of the partition; only extended ones change their length
-	Records map[int64]int64    // extended boot records, from byte offset to byte offset
+	Parts   map[int]disk.Range // by partition number; only extended partitions change their length
+	Records map[int64]int64    // new byte offsets of extended boot records, by old byte offset
 	Size    int64              // of the disk, bytes
-	Mend    bool               // write damaged copies of a GPT anew, and its protective MBR
+	Mend    bool               // rewrite damaged copies of a GPT, and its protective MBR
 }
 
-// Relocate returns the patches that put the new places into the table. Offsets are those of the result. geometry is
-// that of the CHS bytes.
+// Relocate returns the patches that write the new positions into the table. Patch offsets are offsets in the result.
+// geometry is the geometry of the CHS bytes.
 func (t *Table) Relocate(to Places, geometry Geometry) []disk.Patch {
 	if t.Scheme == GPT {
 		return t.relocateGPT(to, geometry)
@@ -109,7 +110,7 @@ func (t *Table) Relocate(to Places, geometry Geometry) []disk.Patch {
 	return t.relocateMBR(to, geometry)
 }
 
-// Usable returns the byte behind the last one that a partition can have, on a disk of size bytes.
+// Usable returns the end of the space for partitions on a disk of size bytes.
 func (t *Table) Usable(size int64) int64 {
 	if t.gpt != nil {
 		return t.gpt.usable(size)
@@ -117,7 +118,7 @@ func (t *Table) Usable(size int64) int64 {
 	return size
 }
 
-// Limit returns the byte behind the last one that the table can name.
+// Limit returns the end of the space that the table can address, in bytes.
 func (t *Table) Limit() int64 {
 	if t.Scheme == GPT && !t.IsHybrid() {
 		return math.MaxInt64
@@ -125,8 +126,8 @@ func (t *Table) Limit() int64 {
 	return (MaxLBA + 1) * t.SectorSize
 }
 
-// Read finds the table of a disk. ErrNoMatch: it has no table. What is wrong inside of a table becomes an issue, so
-// that the rest can be reported.
+// Read reads the table of a disk. It returns ErrNoMatch if the disk has no table. A fault inside a table becomes an
+// issue, so that the rest can be reported.
 func Read(d disk.Disk) (*Table, error) {
 	m, err := readMBR(d)
 	noMBR := isNoMatch(err)
@@ -153,12 +154,11 @@ func Read(d disk.Disk) (*Table, error) {
 	return &m.Table, m.besideGPT(d)
 }
 
-// Damaged reports whether a copy of the table, or what belongs beside it, is not as it should be, and Relocate can
-// mend it.
+// Damaged reports whether a copy of the table or its protective MBR is damaged, and Relocate can repair it.
 func (t *Table) Damaged() bool { return t.gpt != nil && t.gpt.damaged() }
 
-// Tail returns what lies behind the space for partitions, and where it goes on a disk of size bytes: the backup of a
-// GPT keeps its distance from the end.
+// Tail returns the range behind the space for partitions, and its position on a disk of size bytes: the backup of a GPT
+// keeps its distance from the end.
 func (t *Table) Tail(size int64) disk.Shift {
 	if t.gpt == nil {
 		return disk.Shift{From: size, To: size}
@@ -166,8 +166,9 @@ func (t *Table) Tail(size int64) disk.Shift {
 	return t.gpt.tail(size)
 }
 
-// Structures returns where the table lies: sector 0, extended boot records, and both copies of a GPT. A copy that is
-// not valid has its usual place. The backup of an enlarged disk has two: its own, and the one to which it goes.
+// Structures returns the ranges of the table: sector 0, extended boot records, and both copies of a GPT. An invalid
+// copy is listed at its usual position. The backup of an enlarged disk is listed twice: at its current and its future
+// position.
 func (t *Table) Structures() []disk.Range {
 	sector := func(off int64) disk.Range { return disk.Range{Off: off, Len: t.SectorSize} }
 	out := []disk.Range{sector(0)}
@@ -192,7 +193,7 @@ func (t *Table) Structures() []disk.Range {
 	return out
 }
 
-// containers returns the primary partitions and GPT entries: those that lie on the disk side by side.
+// containers returns all partitions except logical ones. They lie side by side on the disk.
 func (t *Table) containers() []Partition {
 	var out []Partition
 	for _, p := range t.Partitions {
@@ -203,12 +204,12 @@ func (t *Table) containers() []Partition {
 	return out
 }
 
-// broken records that a field cannot be what it is; a copy would fail.
+// broken adds an issue for a field with an illegal value, with which a copy would fail.
 func (t *Table) broken(off int64, field string, got, want any) {
 	t.brokenIn(string(t.Scheme), off, 0, field, got, want)
 }
 
-// maxIssues bounds the issues of one table: a large GPT can hold thousands of overlaps.
+// maxIssues limits the issues of one table: a large GPT can hold thousands of overlaps.
 const maxIssues = 64
 
 func (t *Table) brokenIn(what string, off int64, part int, field string, got, want any) {
@@ -222,8 +223,8 @@ func (t *Table) brokenIn(what string, off int64, part int, field string, got, wa
 	})
 }
 
-// cutShort puts first that a disk has fewer bytes than its table names; err holds the place, and missing counts the
-// bytes of partitions that are not there.
+// cutShort adds the issue of a truncated disk in front of all others. The table needs want bytes, the disk has size.
+// err holds the position; missing is the number of partition bytes past the end.
 func (t *Table) cutShort(want, size, missing int64, err error) {
 	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short, or the "+
 		"table is damaged", size, want)
@@ -249,17 +250,17 @@ func (t *Table) cutShort(want, size, missing int64, err error) {
 	})
 }
 
-// mayBeRounded is how much of a disk programs lose that copy it by cylinders: one of 255 heads and 63 sectors.
+// mayBeRounded is the most that programs lose by copying whole cylinders: one cylinder of 255 heads and 63 sectors.
 const mayBeRounded = 255 * 63 * units.SectorSize
 
-// longer returns the commands that make an image so many bytes long.
+// longer returns the commands that extend an image to size bytes.
 func longer(size int64) string {
 	return fmt.Sprintf("truncate -s %d IMAGE (raw; qemu-img resize IMAGE %d for other formats)", size, size)
 }
 
 func number(n int) string { return strconv.Itoa(n) }
 
-// byOffset lists the indices of the partitions in disk order.
+// byOffset returns the indices of the partitions in disk order.
 func (t *Table) byOffset() []int {
 	out := make([]int, len(t.Partitions))
 	for i := range out {

@@ -7,24 +7,24 @@ import (
 	"sync"
 )
 
-// Role is a property that the type of a partition has by itself, such as that of the other types of the same system.
+// Role is a property of a partition type. Types of one system can share a role.
 type Role string
 
-// Roles that code asks for. Those of types that do not move are keys of layout's refusals.
+// Roles used in code. Roles of types that do not move are keys of the refusals of package layout.
 const (
 	ESP         Role = "esp"       // an EFI system partition. Spec: UEFI 2.10, table 5.7 and 5.2.2
 	PReP        Role = "prep"      // code that PowerPC firmware boots. Spec: PowerPC reference platform
 	BIOSBoot    Role = "bios-boot" // core.img of GRUB on a GPT. Spec: GRUB manual, "BIOS installation"
 	FreeBSDBoot Role = "freebsd-boot"
 	FreeBSD     Role = "freebsd"      // a disklabel in it counts from its start
-	LDM         Role = "ldm"          // of a dynamic disk of Windows
-	LDMDatabase Role = "ldm-database" // of those the one that holds the database
+	LDM         Role = "ldm"          // a partition of a Windows dynamic disk
+	LDMDatabase Role = "ldm-database" // the partition of a dynamic disk with the database
 	BeOS        Role = "beos"
-	NoFiles     Role = "no-files" // of unknown content, it is no file system
-	// Reserved marks partitions that a running guest does not read or write: space that is kept free, or code that
-	// firmware or a boot loader reads once. Sources: Microsoft, "CREATE_PARTITION_PARAMETERS" and "Windows and GPT FAQ"
-	// (MSR); GRUB manual, "BIOS installation"; Linux, arch/powerpc, and sfdisk --list-types (PReP); FreeBSD, gpart(8),
-	// freebsd-boot, of which MidnightBSD has a copy.
+	NoFiles     Role = "no-files" // unknown content of this type is no file system
+	// Reserved marks partitions that a running guest neither reads nor writes: space kept free, or code that firmware
+	// or a boot loader reads once. Sources: Microsoft, "CREATE_PARTITION_PARAMETERS" and "Windows and GPT FAQ" (MSR);
+	// GRUB manual, "BIOS installation"; Linux, arch/powerpc, and sfdisk --list-types (PReP); FreeBSD, gpart(8),
+	// freebsd-boot, which MidnightBSD has copied.
 	Reserved Role = "reserved"
 )
 
@@ -34,7 +34,7 @@ type partitionType struct {
 	roles []Role
 }
 
-// types are the types of partitions by their ID.
+// types maps IDs to types of partitions.
 var types = sync.OnceValue(func() map[string]partitionType {
 	types := map[string]partitionType{}
 	for line := range strings.Lines(typesText) {
@@ -55,10 +55,10 @@ var types = sync.OnceValue(func() map[string]partitionType {
 //go:embed types.txt
 var typesText string
 
-// TypeName returns the name of the partition's type, empty when it has none that is known.
+// TypeName returns the name of the partition's type, or "" if the type is unknown.
 func (p Partition) TypeName() string { return types()[p.TypeID()].name }
 
-// Roles returns the roles of the type of an ID.
+// Roles returns the roles of the type with an ID.
 func Roles(id string) []Role { return types()[id].roles }
 
 // Is reports whether the type of a partition has a role.
