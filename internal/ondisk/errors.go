@@ -1,7 +1,7 @@
-// Package ondisk decodes untrusted bytes and names what can be wrong with them.
+// Package ondisk decodes untrusted bytes and classifies their errors.
 //
-// Bytes of an image have three outcomes: they are not mine (ErrNoMatch, seen only by probe loops), mine but
-// broken (*FormatError), or mine but not supported (wraps ErrUnsupported). I/O errors are none of these.
+// A decoder has three outcomes for bytes: not its format (ErrNoMatch, seen only by probe loops), its format but broken
+// (*FormatError), or its format but not supported (wraps ErrUnsupported). I/O errors are none of these.
 package ondisk
 
 import (
@@ -11,27 +11,27 @@ import (
 	"strings"
 )
 
-// Sentinels, one for each class of what can be wrong; the command line makes the JSON error code of them.
+// Sentinels, one for each class of errors. The command line derives the JSON error code from them.
 var (
 	ErrNoMatch     = errors.New("no match")
 	ErrUnsupported = errors.New("not supported")
-	ErrReference   = errors.New("reference not allowed") // a file names another that it must not name
-	ErrLimit       = errors.New("limit exceeded")        // well-formed, but above what we are ready to spend
-	ErrFormat      = errors.New("malformed")             // what every *FormatError is
+	ErrReference   = errors.New("reference not allowed") // a file refers to another file that it must not use
+	ErrLimit       = errors.New("limit exceeded")        // well-formed, but too expensive in time or memory
+	ErrFormat      = errors.New("malformed")             // the class of every *FormatError
 	ErrBusy        = errors.New("in use")                // another program has the image open, or had it when it died
 	ErrChanged     = errors.New("changed while it was read")
-	ErrOutput      = errors.New("output") // the place where a file goes: it exists, there is no room, no permission
-	ErrUsage       = errors.New("usage")  // what was asked for can never be right, such as a DEST that is the source
+	ErrOutput      = errors.New("output") // the destination of a file: it exists, or lacks space or permission
+	ErrUsage       = errors.New("usage")  // a request that can never be right, such as a DEST that is the source
 )
 
-// FormatError says which field of which structure has a value it cannot have.
+// FormatError reports a field of a structure with an illegal value.
 type FormatError struct {
 	What  string // the structure: "vmdk header", "mbr"
 	Off   int64  // byte offset of the field in the file or disk that holds the structure
-	Field string // its name in the specification
+	Field string // name in the specification
 	Got   any    // value found
 	Want  any    // values allowed
-	Past  bool   // it names a place behind the end of the file, as one that was truncated does
+	Past  bool   // the field refers to an offset past the end of the file, as in a truncated file
 }
 
 func (e *FormatError) Error() string {
@@ -45,12 +45,12 @@ func (e *FormatError) Error() string {
 // Is makes every FormatError match ErrFormat.
 func (e *FormatError) Is(target error) bool { return target == ErrFormat }
 
-// value prints texts from an image quoted, so that a control character cannot reach a terminal, and cut.
+// value formats a value. It quotes and cuts texts from an image, so that no control character reaches a terminal.
 func value(v any) string {
 	switch v := v.(type) {
 	case string:
 		if isHex(v) {
-			return v // a number that was formatted for its field
+			return v // a number formatted for its field
 		}
 		return fmt.Sprintf("%.256q", v)
 	case []byte:
@@ -60,13 +60,13 @@ func value(v any) string {
 	}
 }
 
-// isHex reports whether a text is a hexadecimal number of our own making.
+// isHex reports whether a text is a hexadecimal number in our own format.
 func isHex(s string) bool {
 	digits, ok := strings.CutPrefix(s, "0x")
 	return ok && len(digits) <= 16 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// TextError is a FormatError of a line in a text, where a line number helps more than an offset alone.
+// TextError is a FormatError for a line of text, where a line number helps more than an offset.
 type TextError struct {
 	What string // "vmdk descriptor"
 	Line int    // from 1
@@ -76,10 +76,10 @@ type TextError struct {
 
 func (e *TextError) Error() string { return fmt.Sprintf("%s line %d: %s", e.What, e.Line, e.Msg) }
 
-// Unwrap gives the class.
+// Unwrap returns the class.
 func (e *TextError) Unwrap() error { return e.Kind }
 
-// Shift moves the place that a FormatError names by n bytes: a reader of a partition knows only its own offsets.
+// Shift moves the offset of a FormatError by n bytes: a reader of a partition sees only its own offsets.
 func Shift(err error, n int64) error {
 	var fe *FormatError
 	if !errors.As(err, &fe) {
@@ -90,8 +90,8 @@ func Shift(err error, n int64) error {
 	return &moved
 }
 
-// Legible drops an error of malformed bytes. A look that the rest does without goes on by it: that a container is
-// broken is its own finding.
+// Legible drops an error of malformed bytes, so that an optional read can fail: a broken container is a finding of its
+// own.
 func Legible(err error) error {
 	if errors.Is(err, ErrFormat) {
 		return nil
@@ -99,8 +99,8 @@ func Legible(err error) error {
 	return err
 }
 
-// In gives an error a class that its text does not name: people read the text, scripts the code that the command
-// line makes of the class.
+// In returns an error with a class that its text does not mention: people read the text, scripts the code that the
+// command line derives from the class.
 func In(class error, format string, args ...any) error {
 	return &classed{class, fmt.Errorf(format, args...)}
 }
@@ -110,7 +110,7 @@ type classed struct{ class, err error }
 func (c *classed) Error() string   { return c.err.Error() }
 func (c *classed) Unwrap() []error { return []error{c.class, c.err} }
 
-// Field returns a FormatError of a field of a structure. off is the place of the field in bytes.
+// Field returns a FormatError for a field of a structure. off is the byte offset of the field.
 func Field(what, name string, off int64, got, want any) error {
 	return &FormatError{What: what, Off: off, Field: name, Got: got, Want: want}
 }
@@ -128,20 +128,20 @@ const (
 	Broken                   // malformed: a copy fails
 )
 
-// Issue is a remark of a reader of on-disk structures beside its values. It is a value and no log line, so that the
-// verdict is made in one place (package align) and one broken part does not hide the rest.
+// Issue is a finding of a reader of on-disk structures. It is a value rather than a log line, so that the verdict is
+// made in one place (package align) and one broken part does not hide the rest.
 type Issue struct {
 	Code      string // stable, for scripts: "ntfs-hidden-sectors"
 	Effect    Effect
 	OnMove    bool // matters only when the partition (or, for partition 0, any partition) moves
 	Partition int  // number of the partition, 0 for the disk
-	DiskWide  bool // matters when any partition moves; a volume does not know its number
+	DiskWide  bool // matters when any partition moves; a volume has no partition number
 	Text      string
 	Remedy    string
-	Err       error // for Broken: the error that a copy ends with; for Refuse: its class, ErrUnsupported when it is nil
+	Err       error // for Broken, the error of the copy; for Refuse, its class, where nil means ErrUnsupported
 }
 
-// Refusal is the error of a job that is understood and would be unsafe.
+// Refusal is the error for a valid job that would be unsafe.
 //
 //nolint:errname // "refusal" is the word of the product contract
 type Refusal struct {
@@ -157,7 +157,7 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("refused: %s; %s", r.Reason, r.Remedy)
 }
 
-// NoChoice returns the usage error of a word that is none of the choices, such as the value of a flag. It suggests the
+// NoChoice returns the usage error for a word outside of the choices, such as the value of a flag. It suggests the
 // choice with the most similar spelling.
 func NoChoice(subject, word string, choices ...string) error {
 	want := "one of " + strings.Join(choices, ", ")
@@ -167,7 +167,7 @@ func NoChoice(subject, word string, choices ...string) error {
 	return In(ErrUsage, "%s %.256q, want %s%s", subject, word, want, DidYouMean(word, choices...))
 }
 
-// DidYouMean returns the end of a message that suggests a choice, empty if none is similar.
+// DidYouMean returns the end of a message that suggests a choice, or "" if no choice is similar.
 func DidYouMean(word string, choices ...string) string {
 	if near := Near(word, choices...); near != "" {
 		return "; did you mean " + near + "?"
@@ -175,8 +175,8 @@ func DidYouMean(word string, choices ...string) string {
 	return ""
 }
 
-// Near returns the choice with the most similar spelling, empty if none is similar: two letters may differ, and one in
-// a word of up to five. The only choice that begins with the word is similar, too.
+// Near returns the choice with the most similar spelling, or "" if no choice is similar. Two letters may differ, or one
+// in a word of up to five. The only choice that begins with the word is similar, too.
 func Near(word string, choices ...string) string {
 	word = strings.ToLower(word)
 	best, least := "", min(len(word)/3, 2)+1
@@ -196,8 +196,7 @@ func Near(word string, choices ...string) string {
 	return best
 }
 
-// distance returns how many letters must be changed, added or left out to make one word of another: the distance of
-// Levenshtein.
+// distance returns the Levenshtein distance of two words: the number of letters to change, add or leave out.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// pageSize is the unit in which Pages reads where much is wanted, in bytes: 16 grain tables of a VMDK.
+	// pageSize is the unit of large reads of Pages, in bytes: 16 grain tables of a VMDK.
 	pageSize = 32 << 10
-	// pieceSize is the unit of what is read of a page where little is wanted, in bytes: a look at the start of a disk
-	// needs a few entries of its tables.
+	// pieceSize is the unit of small reads within a page, in bytes: a look at the start of a disk needs a few entries
+	// of its tables.
 	pieceSize = 4 << 10
 )
 
-// PageCache is an LRU cache that several sources share. Safe for concurrent use.
+// PageCache is an LRU cache shared by several sources. Safe for concurrent use.
 type PageCache struct {
 	max int // pages kept
 
@@ -31,11 +31,11 @@ type PageCache struct {
 type Pages struct {
 	*PageCache
 	src   Source
-	pages map[int64]*page // by their start
-	holes *Holes          // nil when src does not know its holes
+	pages map[int64]*page // by start offset
+	holes *Holes          // nil if src cannot report holes
 }
 
-// page is a stretch of the source, in pieces, of which those are there that were read.
+// page is a range of the source, divided into pieces. A piece is nil until it is read.
 type page struct {
 	of     *Pages
 	start  int64
@@ -43,15 +43,15 @@ type page struct {
 	used   uint64
 }
 
-// NewPages keeps at most limit bytes of src in memory.
+// NewPages returns Pages that keep at most limit bytes of src in memory.
 func NewPages(src Source, limit int64) *Pages { return NewPageCache(limit).Of(src) }
 
-// NewPageCache keeps at most limit bytes in memory.
+// NewPageCache returns a cache of at most limit bytes.
 func NewPageCache(limit int64) *PageCache {
 	return &PageCache{max: max(1, int(limit/pageSize))}
 }
 
-// Of reads src through the cache.
+// Of returns Pages that read src through the cache.
 func (c *PageCache) Of(src Source) *Pages {
 	p := &Pages{PageCache: c, src: src, pages: map[int64]*page{}}
 	if f, ok := src.(sparseSource); ok {
@@ -68,7 +68,7 @@ func (p *Pages) Read(b []byte, off int64) error {
 			return err
 		}
 		if len(data) == 0 {
-			return ReadFull(p.src, b, off) // past the end: let the source name the error
+			return ReadFull(p.src, b, off) // past the end: the source returns the error
 		}
 		n := copy(b, data)
 		b, off = b[n:], off+int64(n)
@@ -76,7 +76,7 @@ func (p *Pages) Read(b []byte, off int64) error {
 	return nil
 }
 
-// Zeros counts the zero bytes from off on, at most so many, without a copy of them.
+// Zeros counts the zero bytes from off on, up to most, without copying them.
 func (p *Pages) Zeros(off, most int64) (n int64, err error) {
 	for n < most {
 		data, err := p.from(off+n, most-n)
@@ -93,7 +93,7 @@ func (p *Pages) Zeros(off, most int64) (n int64, err error) {
 	return n, nil
 }
 
-// U32 reads the little-endian number at off without a buffer of the caller's.
+// U32 reads the little-endian number at off, without a buffer of the caller.
 func (p *Pages) U32(off int64) (uint32, error) {
 	b, err := p.number(off, 4)
 	return binary.LittleEndian.Uint32(b[:]), err
@@ -132,9 +132,9 @@ func (p *Pages) number(off, n int64) (b [8]byte, err error) {
 	return b, nil
 }
 
-// from returns bytes from off on, where so many are of use, as many as one piece has: none only past the end of the
-// source. The read happens under the lock: two workers that miss on one page would read it twice otherwise, and hits
-// are short.
+// from returns the bytes from off to the end of their piece, or to the end of a hole. useful is the number of bytes the
+// caller can use. The result is empty only past the end of the source. The read happens under the lock, since two
+// workers that miss the same page would read it twice otherwise, and hits are short.
 func (p *Pages) from(off, useful int64) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +173,7 @@ func (p *Pages) from(off, useful int64) ([]byte, error) {
 	return pg.pieces[(off-start)/pieceSize][off%pieceSize:], nil
 }
 
-// has reports whether the piece that begins at a place is there.
+// has reports whether the piece at an offset is in memory.
 func (p *Pages) has(at int64) bool {
 	if at < 0 {
 		return false
@@ -182,8 +182,8 @@ func (p *Pages) has(at int64) bool {
 	return pg != nil && pg.pieces[at%pageSize/pieceSize] != nil
 }
 
-// want returns what to read for the useful bytes from off on: the pieces of its page that these lie in, and all to the
-// end of the page where the three pieces in front of them are there, so that a reader seems to read the table in order.
+// want returns the range to read for the useful bytes from off on: their pieces, within one page. If the three pieces
+// in front are in memory, the reader seems to be sequential, and the range extends to the end of the page.
 func (p *Pages) want(off, useful int64) (at, end int64) {
 	start := off - off%pageSize
 	at, end = off-off%pieceSize, start+pageSize
@@ -194,10 +194,10 @@ func (p *Pages) want(off, useful int64) (at, end int64) {
 	return at, min(end, p.src.Size())
 }
 
-// empty is the page that all holes share. It is never written.
+// empty is the page shared by all holes. It is never written.
 var empty [pageSize]byte
 
-// evict drops the page that was not used for longest. A scan is fine: there are few pages and each miss costs a read.
+// evict drops the least recently used page. A scan is fine: there are few pages and each miss costs a read.
 func (c *PageCache) evict() {
 	oldest := 0
 	for i, pg := range c.kept {
@@ -210,23 +210,23 @@ func (c *PageCache) evict() {
 	c.kept = slices.Delete(c.kept, oldest, oldest+1)
 }
 
-// Holes knows whether structures lie in a hole of their file, where reading them would only give zeros: qemu-img
-// creates a VMDK of 63 TiB with 16 GiB of empty tables. Not safe for concurrent use.
+// Holes reports whether structures lie in a hole of their file, where a read would return only zeros: qemu-img creates
+// a VMDK of 63 TiB with 16 GiB of empty tables. Not safe for concurrent use.
 type Holes struct {
 	file  sparseSource
-	known disk.Extent // the last stretch of the file that was asked for
+	known disk.Extent // the last extent reported by the file
 }
 
-// sparseSource is a source that knows its holes.
+// sparseSource is a source that reports its holes.
 type sparseSource interface {
 	Source
 	disk.Sparse
 }
 
-// NewHoles asks file for its holes.
+// NewHoles returns the Holes of file.
 func NewHoles(file sparseSource) *Holes { return &Holes{file: file} }
 
-// Has reports whether all n bytes from off are in a hole. Where the file does not know, they are not.
+// Has reports whether all n bytes from off are in a hole. It returns false if the file cannot report holes.
 func (h *Holes) Has(off, n int64) bool {
 	r := disk.Range{Off: off, Len: n}
 	if !h.known.Contains(r) {

@@ -2,21 +2,21 @@ package ondisk
 
 import "math/bits"
 
-// PlaceSet remembers where blocks of one size start, in any unit such as sectors, and finds those that overlap. It is a
-// bitmap of one bit for each block-sized cell of the file, in pages that exist only where something starts.
+// PlaceSet records the starts of blocks of one size, in any unit such as sectors, and detects overlaps. It is a bitmap
+// of one bit for each block-sized cell of the file, in pages that exist only for cells with a block.
 //
-// Two blocks that start in one cell overlap, always. Two that start in neighbouring cells overlap when the second
-// starts nearer to its cell's begin than the first: blocks of one file start at the same place of their cell nearly
-// always, so only the others are kept by name.
+// Two blocks that start in one cell always overlap. Two blocks in neighbouring cells overlap if the second starts at a
+// lower offset in its cell than the first. Blocks of one file nearly always start at the same offset in their cell, so
+// only the exceptions are stored one by one.
 type PlaceSet struct {
-	unit   uint64 // units a block
-	common uint64 // where in their cell most blocks start
+	unit   uint64 // units per block
+	common uint64 // offset in the cell of most blocks
 	any    bool
-	odd    map[uint64]uint64 // cell -> start, where that differs from common
+	odd    map[uint64]uint64 // cell -> start, if it differs from common
 	pages  map[uint64]*placePage
-	last   *placePage // the page that was asked for last, and its number
+	last   *placePage // the latest page, and its number
 	at     uint64
-	full   bool // a bound was reached: not everything was compared
+	full   bool // a limit was reached: not every block was compared
 }
 
 type placePage = [cellsPerPage / 64]uint64
@@ -27,12 +27,12 @@ const (
 	maxOdd       = 1 << 16
 )
 
-// NewPlaceSet is for blocks of so many units.
+// NewPlaceSet returns a set for blocks of unit units each.
 func NewPlaceSet(unit uint64) *PlaceSet {
 	return &PlaceSet{unit: unit, odd: map[uint64]uint64{}, pages: map[uint64]*placePage{}}
 }
 
-// Add remembers a block that starts at a place and reports whether it overlaps one that is there.
+// Add adds a block by its start, and reports whether it overlaps an earlier block.
 func (s *PlaceSet) Add(at uint64) (taken bool) {
 	cell, start := at/s.unit, at%s.unit
 	if !s.any {
@@ -49,7 +49,7 @@ func (s *PlaceSet) Add(at uint64) (taken bool) {
 		s.odd[cell] = start
 	}
 	if len(s.odd) == 0 {
-		return false // all blocks start alike in their cells: none reaches into the next one
+		return false // all blocks start at the same offset in their cells: none reaches into the next one
 	}
 	if before, ok := s.start(cell - 1); ok && cell > 0 && before > start {
 		return true
@@ -58,8 +58,7 @@ func (s *PlaceSet) Add(at uint64) (taken bool) {
 	return ok && start > after
 }
 
-// AddRange remembers cells of one unit from a place on. It returns how many of them were free, and whether one was
-// taken.
+// AddRange adds cells of one unit each, starting at at. It returns the number of free cells, and whether one was taken.
 func (s *PlaceSet) AddRange(at, cells uint64) (free uint64, taken bool) {
 	for cells > 0 {
 		p := s.page(at)
@@ -77,7 +76,7 @@ func (s *PlaceSet) AddRange(at, cells uint64) (free uint64, taken bool) {
 	return free, taken
 }
 
-// page returns the page of a cell, nil beyond the bound.
+// page returns the page of a cell, or nil beyond maxPages.
 func (s *PlaceSet) page(cell uint64) *placePage {
 	if s.last != nil && s.at == cell/cellsPerPage {
 		return s.last
@@ -107,7 +106,7 @@ func (s *PlaceSet) mark(cell uint64) bool {
 	return was
 }
 
-// start returns where in its cell a block starts, if one does.
+// start returns the offset in a cell where a block starts, if the cell has one.
 func (s *PlaceSet) start(cell uint64) (uint64, bool) {
 	p := s.pages[cell/cellsPerPage]
 	if p == nil || p[cell%cellsPerPage/64]&(1<<(cell%64)) == 0 {
@@ -119,5 +118,5 @@ func (s *PlaceSet) start(cell uint64) (uint64, bool) {
 	return s.common, true
 }
 
-// Full reports whether a bound was reached: not all places were compared.
+// Full reports whether a limit was reached: not all blocks were compared.
 func (s *PlaceSet) Full() bool { return s.full }

@@ -13,16 +13,16 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// Source is what structures are read from: a file or a disk.
+// Source is the input of decoders: a file or a disk.
 type Source interface {
 	io.ReaderAt
 	Size() int64
 }
 
-// maxBytes bounds a single read of a structure. Larger tables are read in pages (see Pages).
+// maxBytes limits a single read of a structure. Larger tables are read in pages (see Pages).
 const maxBytes = 16 << 20
 
-// Bytes reads [off, off+n) and refuses ranges that leave src before it allocates anything.
+// Bytes reads [off, off+n). It refuses a range that leaves src before it allocates memory.
 func Bytes(src Source, off, n int64) ([]byte, error) {
 	if off < 0 || n < 0 || off > src.Size() || n > src.Size()-off {
 		return nil, &FormatError{
@@ -41,7 +41,7 @@ func Bytes(src Source, off, n int64) ([]byte, error) {
 }
 
 // ReadFull fills b from off. An end of file in the middle is an I/O error: the caller has checked the size before, so
-// the file became shorter while it was read.
+// the file became shorter during the read.
 func ReadFull(r io.ReaderAt, b []byte, off int64) error {
 	n, err := r.ReadAt(b, off)
 	if n == len(b) {
@@ -50,7 +50,7 @@ func ReadFull(r io.ReaderAt, b []byte, off int64) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return fmt.Errorf("read %d bytes at %#x: %w", len(b), off, io.ErrUnexpectedEOF)
 	}
-	return err // names file and place already
+	return err // has file and offset already
 }
 
 // Decode fills the fixed-size struct v from off, little-endian, and returns the raw bytes too.
@@ -62,7 +62,7 @@ func Decode(src Source, off int64, v any) ([]byte, error) {
 	return b, Fill(b, binary.LittleEndian, v)
 }
 
-// Encode returns the bytes of structs of fixed size, one behind the other.
+// Encode returns the bytes of fixed-size structs, one after another.
 func Encode(order binary.ByteOrder, vs ...any) []byte {
 	var b []byte
 	for _, v := range vs {
@@ -74,7 +74,7 @@ func Encode(order binary.ByteOrder, vs ...any) []byte {
 	return b
 }
 
-// Fill decodes b into the fixed-size struct that v points to. Probers mostly meet zeros, which need no walk over the
+// Fill decodes b into the fixed-size struct that v points to. Zeros, the usual input of probers, need no walk over the
 // fields.
 func Fill(b []byte, order binary.ByteOrder, v any) error {
 	if IsZero(b) {
@@ -87,17 +87,17 @@ func Fill(b []byte, order binary.ByteOrder, v any) error {
 	return nil
 }
 
-// MustFill decodes bytes that are known to be enough for v.
+// MustFill is Fill for bytes known to suffice for v. It panics on error.
 func MustFill(b []byte, order binary.ByteOrder, v any) {
 	if err := Fill(b, order, v); err != nil {
 		panic(err)
 	}
 }
 
-// The conversions below are for values that were checked before: a value out of range is our own bug, and stopping is
-// better than writing a wrapped number into a disk.
+// The conversions below are for checked values: a value out of range is our own bug, and stopping is better than
+// writing a wrapped number into a disk.
 
-// U32 narrows a count or offset for a 32-bit field.
+// U32 converts a count or offset for a 32-bit field.
 func U32(n int64) uint32 {
 	if n < 0 || n > math.MaxUint32 {
 		panic(fmt.Sprintf("ondisk: %d does not fit 32 bits", n))
@@ -105,7 +105,7 @@ func U32(n int64) uint32 {
 	return uint32(n)
 }
 
-// U64 takes a count or offset, which is never negative, as unsigned.
+// U64 converts a count or offset, which is never negative.
 func U64(n int64) uint64 {
 	if n < 0 {
 		panic(fmt.Sprintf("ondisk: %d is negative", n))
@@ -113,7 +113,7 @@ func U64(n int64) uint64 {
 	return uint64(n)
 }
 
-// I64 takes an unsigned field that was checked against the size of its disk.
+// I64 converts an unsigned field that was checked against the size of its disk.
 func I64(n uint64) int64 {
 	if n > math.MaxInt64 {
 		panic(fmt.Sprintf("ondisk: %d does not fit 63 bits", n))
@@ -121,7 +121,7 @@ func I64(n uint64) int64 {
 	return int64(n)
 }
 
-// Byte narrows a value for one byte of a field.
+// Byte converts a value for one byte of a field.
 func Byte(n int64) byte {
 	if n < 0 || n > math.MaxUint8 {
 		panic(fmt.Sprintf("ondisk: %d does not fit a byte", n))
@@ -135,7 +135,7 @@ func IsZero(b []byte) bool {
 	return len(b) == 0 || (b[0] == 0 && string(b[:len(b)-1]) == string(b[1:]))
 }
 
-// DataRuns returns the runs of units of b that are not all zero, in order. The last unit of b may be cut.
+// DataRuns returns the runs of units of b that are not all zero, in order. The last unit of b may be shorter.
 func DataRuns(b []byte, unit int64) iter.Seq[disk.Range] {
 	return func(yield func(disk.Range) bool) {
 		var run disk.Range
@@ -160,10 +160,10 @@ func DataRuns(b []byte, unit int64) iter.Seq[disk.Range] {
 	}
 }
 
-// zerosRead is how many bytes AllZero reads at once.
+// zerosRead is the number of bytes per read of AllZero.
 const zerosRead = 1 << 20
 
-// AllZero reports whether ranges of r hold only zeros. It reads up to the first other byte.
+// AllZero reports whether ranges of r hold only zeros. It stops at the first read with another byte.
 func AllZero(r io.ReaderAt, ranges ...disk.Range) (bool, error) {
 	var buf []byte
 	for _, x := range ranges {
@@ -180,15 +180,15 @@ func AllZero(r io.ReaderAt, ranges ...disk.Range) (bool, error) {
 	return true, nil
 }
 
-// Budget bounds what untrusted structures may cost: bytes that are read, or steps. Safe for concurrent use.
+// Budget limits the cost of untrusted structures: bytes read, or steps. Safe for concurrent use.
 type Budget struct {
 	What, Unit string // for the error: "registry hive", "steps"
-	Limit      int64  // 0: unlimited
+	Limit      int64  // 0 means unlimited
 
 	spent atomic.Int64
 }
 
-// Spend adds a cost. ErrLimit when all of them are more than the limit.
+// Spend adds a cost. It returns ErrLimit if the sum exceeds the limit.
 func (b *Budget) Spend(n int64) error {
 	if sum := b.spent.Add(n); b.Limit > 0 && sum > b.Limit {
 		return fmt.Errorf("%s: %w of %d %s", b.What, ErrLimit, b.Limit, b.Unit)
@@ -199,13 +199,13 @@ func (b *Budget) Spend(n int64) error {
 // Spent returns the sum of the costs so far.
 func (b *Budget) Spent() int64 { return b.spent.Load() }
 
-// Metered is a source whose reads a budget pays for.
+// Metered is a source that charges its reads to a budget.
 type Metered struct {
 	Source
 	Budget *Budget
 }
 
-// ReadAt follows the contract of io.ReaderAt.
+// ReadAt implements io.ReaderAt.
 func (m *Metered) ReadAt(p []byte, off int64) (int, error) {
 	if err := m.Budget.Spend(int64(len(p))); err != nil {
 		return 0, err
@@ -213,7 +213,7 @@ func (m *Metered) ReadAt(p []byte, off int64) (int, error) {
 	return m.Source.ReadAt(p, off)
 }
 
-// Extent returns the extent of the source, which costs nothing. A source that does not know its holes has none.
+// Extent returns the extent of the source at no cost. A source that cannot report holes has none.
 func (m *Metered) Extent(off, limit int64) (disk.Extent, error) {
 	if s, ok := m.Source.(disk.Sparse); ok {
 		return s.Extent(off, limit)

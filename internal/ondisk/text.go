@@ -17,7 +17,8 @@ import (
 	"golang.org/x/text/encoding/htmlindex"
 )
 
-// Embedded returns a table in JSON that is a part of the program. A key that no field has is a mistake in it.
+// Embedded decodes a JSON table that is embedded in the program. It panics on an error in the table, such as an unknown
+// key.
 func Embedded[T any](text []byte) (table T) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -27,7 +28,7 @@ func Embedded[T any](text []byte) (table T) {
 	return table
 }
 
-// UTF16 decodes all of b, but for an odd last byte. Halves of surrogate pairs become U+FFFD.
+// UTF16 decodes all of b, except for an odd last byte. Unpaired surrogates become U+FFFD.
 func UTF16(b []byte, order binary.ByteOrder) string {
 	u := make([]uint16, len(b)/2)
 	for i := range u {
@@ -46,7 +47,7 @@ func UTF16Z(b []byte, order binary.ByteOrder) string {
 	return UTF16(b, order)
 }
 
-// GUID is stored as Microsoft and UEFI do: the first three groups of its text are little-endian numbers.
+// GUID is a GUID as stored by Microsoft and UEFI: the first three groups of its text are little-endian numbers.
 type GUID [16]byte
 
 // String returns the text without braces, in lower case.
@@ -61,7 +62,7 @@ func (g GUID) String() string {
 	return string(text)
 }
 
-// ParseGUID reads a text with or without braces.
+// ParseGUID parses a text with or without braces.
 func ParseGUID(s string) (g GUID, ok bool) {
 	if inner, braced := strings.CutPrefix(s, "{"); braced {
 		s, ok = strings.CutSuffix(inner, "}")
@@ -83,8 +84,8 @@ func ParseGUID(s string) (g GUID, ok bool) {
 	return g, true
 }
 
-// CustomGUID makes a UUID of version 8, "custom", and of the common variant of the first bytes of a digest. Spec: RFC
-// 9562, 5.8.
+// CustomGUID returns a UUID of version 8, "custom", and of the common variant, with the first bytes of a digest. Spec:
+// RFC 9562, 5.8.
 func CustomGUID(sum []byte) (g GUID) {
 	copy(g[:], sum)
 	g[7] = g[7]&0x0f | 0x80 // the first three groups are little-endian
@@ -101,19 +102,19 @@ func MustGUID(s string) GUID {
 	return g
 }
 
-// charsets are names of character sets that the index of WHATWG lacks: those that Windows gives its code pages, as
-// VMware writes them, and those of DOS.
+// charsets maps names of character sets that the WHATWG index lacks: Windows names of code pages, as VMware writes
+// them, and DOS names.
 var charsets = map[string]string{
 	"windows-932": "shift_jis", "windows-936": "gbk", "windows-949": "euc-kr", "windows-950": "big5",
 	"cp932": "shift_jis", "cp936": "gbk", "cp949": "euc-kr", "cp950": "big5", "ms936": "gbk", "ms949": "euc-kr",
 	"ms950": "big5", "ibm-943": "shift_jis", "ibm-1252": "windows-1252",
 }
 
-// codePage437 is the character set of the IBM PC, in which zip archives have names.
+// codePage437 is the character set of the IBM PC, used for names in zip archives.
 const codePage437 = "ibm437"
 
-// charset returns the decoder of a character set whose bytes below 0x80 are ASCII, nil for any other name. UTF-8 has
-// no decoder either.
+// charset returns the decoder of a character set whose bytes below 0x80 are ASCII, or nil for any other name. It
+// returns nil for UTF-8, too.
 func charset(name string) encoding.Encoding {
 	name = strings.ToLower(strings.TrimSpace(name))
 	if name == codePage437 {
@@ -133,14 +134,14 @@ func charset(name string) encoding.Encoding {
 	return e
 }
 
-// KnownCharset reports whether DecodeText decodes a character set.
+// KnownCharset reports whether DecodeText can decode a character set.
 func KnownCharset(name string) bool {
 	utf8 := name == "" || strings.EqualFold(name, "utf-8") || strings.EqualFold(name, "utf8")
 	return utf8 || charset(name) != nil
 }
 
-// DecodeText returns text in UTF-8. name is that of its character set as VMware, IANA or WHATWG has it; empty for
-// UTF-8. Text without other characters than those of ASCII, and that of an unknown character set, stays as it is.
+// DecodeText converts text to UTF-8. name is its character set in the notation of VMware, IANA or WHATWG; "" means
+// UTF-8. ASCII text is returned unchanged, and so is text in an unknown character set.
 func DecodeText(name, text string) string {
 	if isASCII(text) {
 		return text
@@ -156,8 +157,8 @@ func DecodeText(name, text string) string {
 	return out
 }
 
-// StoredNames returns the names that a file can have on disk whose name is stored in a character set: in UTF-8, as
-// programs create it on systems whose names are text, and in the bytes as they are stored.
+// StoredNames returns the possible on-disk names of a file whose name is stored in a character set: in UTF-8, as
+// created on systems with text names, and in the stored bytes.
 func StoredNames(charset, stored string) []string {
 	decoded := DecodeText(charset, stored)
 	if decoded == stored {
@@ -170,10 +171,11 @@ func isASCII(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
-// This part of the package has regular expressions that are compiled when they are first used. Most runs of the
-// program use few of them, and an expression with counts costs more than the rest of a start.
+// This part of the package compiles regular expressions on first use. Most runs of the program use few of them, and an
+// expression with counts costs more than the rest of the startup.
 
-// LazyPattern returns a function that returns the expression. A wrong one panics there.
+// LazyPattern returns a function that returns the expression, compiled on the first call. An invalid expression panics
+// there.
 func LazyPattern(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
