@@ -103,7 +103,7 @@ func look(g *boot.Guest, p boot.Partition) (ntfs.State, error) {
 	if err != nil {
 		return ntfs.Empty, err
 	}
-	return ntfs.Look(file)
+	return ntfs.ReadState(file)
 }
 
 // ntfsLog is the log of a volume, or why it cannot be read.

@@ -170,7 +170,7 @@ func (a *analysis) analyse() (end uint64, err error) {
 		if r.LSN == from || r.Type != ordinary {
 			return nil
 		}
-		act, err := takeApart(r)
+		act, err := decodeAction(r)
 		if err != nil {
 			return err
 		}
@@ -228,7 +228,7 @@ func (a *analysis) redo(r *logRecord) error {
 	if r.Type != ordinary {
 		return nil
 	}
-	act, err := takeApart(r)
+	act, err := decodeAction(r)
 	if err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (a *analysis) undoChain(lsn uint64) error {
 		if r.UndoNext >= lsn {
 			return r.broken(0x10-headerSize, "undo next LSN", r.UndoNext, fmt.Sprintf("one before %d", lsn))
 		}
-		act, err := takeApart(r)
+		act, err := decodeAction(r)
 		if err != nil {
 			return err
 		}
@@ -429,8 +429,8 @@ type action struct {
 	lcns []uint64
 }
 
-// takeApart decodes an ordinary record.
-func takeApart(r *logRecord) (*action, error) {
+// decodeAction decodes an ordinary record.
+func decodeAction(r *logRecord) (*action, error) {
 	a := &action{logRecord: r}
 	if len(r.data) < actionSize {
 		return nil, r.broken(-headerSize+0x18, "data length", len(r.data), "32 at least")

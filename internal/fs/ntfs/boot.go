@@ -19,7 +19,7 @@ const oemName = "NTFS    "
 // maxRecord is the largest record of the MFT, in bytes.
 const maxRecord = 64 << 10
 
-const what = "ntfs boot sector"
+const bootSectorName = "ntfs boot sector"
 
 // bootSector is the boot sector. Spec: Microsoft "NTFS boot sector layout"; Linux-NTFS documentation, $Boot.
 type bootSector struct {
@@ -60,7 +60,7 @@ func readBoot(d disk.Disk) (*bootSector, error) {
 // check accepts the values that Windows and ntfs-3g accept. size is the size of the partition in bytes.
 func (b *bootSector) check(size int64) error {
 	field := func(name string, off int64, got, want any) error {
-		return ondisk.Field(what, name, off, got, want)
+		return ondisk.Field(bootSectorName, name, off, got, want)
 	}
 	sector := int64(b.BytesPerSector)
 	if sector < 512 || sector > 4096 || !units.IsPowerOfTwo(sector) {

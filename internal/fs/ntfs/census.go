@@ -210,7 +210,7 @@ func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, use
 	if err != nil {
 		return err
 	}
-	if err := n.settled(); err != nil {
+	if err := n.requireClean(); err != nil {
 		return err
 	}
 	if err := unshadowed(volume); err != nil {
@@ -234,8 +234,8 @@ func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, use
 	return nil
 }
 
-// settled returns an error if a volume is marked dirty or has an unknown version.
-func (n *fileSystem) settled() error {
+// requireClean returns an error if a volume is marked dirty or has an unknown version.
+func (n *fileSystem) requireClean() error {
 	node, err := n.node(ref{number: volumeRecord}, "$Volume")
 	if err != nil {
 		return err

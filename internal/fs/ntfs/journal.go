@@ -102,8 +102,8 @@ func Read(src ondisk.Source, v LogVolume) (*Log, error) {
 	return l, nil
 }
 
-// Look returns the state of a log from its restart pages alone.
-func Look(src ondisk.Source) (State, error) {
+// ReadState returns the state of a log from its restart pages alone.
+func ReadState(src ondisk.Source) (State, error) {
 	if blank, err := blank(src); err != nil || blank {
 		return Empty, err
 	}
@@ -185,7 +185,7 @@ func newReader(src ondisk.Source, p *restartPage) (*reader, error) {
 		src: src, first: p.firstPage(), count: ondisk.I64(p.area.FileSize / pageSize), copies: map[int64]page{},
 		budget: ondisk.Budget{What: "$LogFile", Unit: "bytes read", Limit: maxRead},
 	}, steps: ondisk.Budget{What: "$LogFile", Unit: "records", Limit: maxSteps}}
-	return r, r.takeCopies(p.Major)
+	return r, r.loadCopies(p.Major)
 }
 
 // place returns the offset of the record of an LSN in the log.
@@ -377,9 +377,9 @@ func valid(raw []byte) page {
 	return raw
 }
 
-// takeCopies finds the pages whose newest state is in a copy: Windows first writes a page that is not full to a copy.
+// loadCopies finds the pages whose newest state is in a copy: Windows first writes a page that is not full to a copy.
 // Spec: Linux fs/ntfs3/fslog.c, last_log_lsn; dfir_ntfs LogFile.py, "fast pages".
-func (p *pages) takeCopies(major uint16) error {
+func (p *pages) loadCopies(major uint16) error {
 	type tail struct {
 		page
 		target int64

@@ -117,7 +117,7 @@ func FuzzRecord(f *testing.F) {
 	}
 	volume := newDisk().volume()
 	f.Fuzz(func(t *testing.T, data []byte, flags uint16) {
-		act, err := takeApart(&logRecord{recordHeader: recordHeader{LSN: 1, Flags: flags}, data: data})
+		act, err := decodeAction(&logRecord{recordHeader: recordHeader{LSN: 1, Flags: flags}, data: data})
 		if err != nil {
 			require.True(t, known(err), "%v", err)
 			return
@@ -172,7 +172,7 @@ func FuzzMFTRecord(f *testing.F) {
 		for _, o := range []Op{residentValue, attributeSizes} {
 			w := &Write{Op: o, Length: at(length), data: make([]byte, 24)}
 			w.recordOffset, w.attrOffset = at(recordOffset), at(attrOffset)
-			if logMFTRecord(raw).keeps(w) && o == residentValue {
+			if logMFTRecord(raw).keepsLayout(w) && o == residentValue {
 				require.LessOrEqual(t, w.recordOffset+w.attrOffset+w.Length, len(raw)+1<<16)
 			}
 		}

@@ -138,7 +138,7 @@ func (v *realVolume) change(t testing.TB, r *reader, rec *logRecord) *Write {
 	if rec.Type != ordinary {
 		return nil
 	}
-	act, err := takeApart(rec)
+	act, err := decodeAction(rec)
 	require.NoError(t, err)
 	a := analysis{reader: r, volume: v.volume()}
 	require.NoError(t, a.note(act, false))
@@ -283,7 +283,7 @@ func TestRecordsHoldTheirSizes(t *testing.T) {
 				moved[p.Record] = true
 			case !moved[p.Record] && !seen[at]:
 				seen[at] = true
-				require.True(t, logMFTRecord(v.recordOf(p.Record)).keeps(p), "%s: %s of record %d", w.name, p.Op,
+				require.True(t, logMFTRecord(v.recordOf(p.Record)).keepsLayout(p), "%s: %s of record %d", w.name, p.Op,
 					p.Record)
 				same[p.Op]++
 			}

@@ -189,8 +189,8 @@ func (m logMFTRecord) attribute(off int) []byte {
 	return nil
 }
 
-// keeps reports whether a write preserves the layout of the record and the places of its values.
-func (m logMFTRecord) keeps(w *Write) bool {
+// keepsLayout reports whether a write preserves the layout of the record and the places of its values.
+func (m logMFTRecord) keepsLayout(w *Write) bool {
 	a := m.attribute(w.recordOffset)
 	if len(a) == 0 {
 		return false

@@ -293,7 +293,7 @@ func readTable(r *logRecord, op Op, length uint32, least int) (*table, error) {
 	if r.Type != ordinary {
 		return nil, r.broken(0x20-headerSize, "type", r.Type, "1, a dump")
 	}
-	a, err := takeApart(r)
+	a, err := decodeAction(r)
 	if err != nil {
 		return nil, err
 	}

@@ -78,7 +78,7 @@ func TestStates(t *testing.T) {
 // requireLook requires that the restart pages alone show the state that the whole log has.
 func requireLook(t testing.TB, want State, log []byte) {
 	t.Helper()
-	got, err := Look(bytes.NewReader(log))
+	got, err := ReadState(bytes.NewReader(log))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 }

@@ -198,7 +198,7 @@ func TestForgedChangeOfRuns(t *testing.T) {
 		if all[lsn].Type != ordinary || lsn < 1054756 {
 			continue
 		}
-		act, err := takeApart(all[lsn])
+		act, err := decodeAction(all[lsn])
 		require.NoError(t, err)
 		if act.Redo != runs {
 			continue
@@ -274,7 +274,7 @@ func unended(t *testing.T, all map[uint64]*logRecord, from, end uint64) (out []u
 		if lsn > end || lsn < from || all[lsn].Type != ordinary {
 			continue
 		}
-		act, err := takeApart(all[lsn])
+		act, err := decodeAction(all[lsn])
 		require.NoError(t, err)
 		if act.Redo == forget {
 			ended[act.Transaction] = true

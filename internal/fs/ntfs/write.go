@@ -28,9 +28,9 @@ type Write struct {
 	Length int          // bytes
 	Places []disk.Range // volume ranges: the MFT record, or all clusters of the log record
 
-	// Same reports that the layout of the MFT record stays: the write changes $STANDARD_INFORMATION without resizing
-	// it, or sets the sizes of an attribute to their current values.
-	Same bool
+	// SameLayout reports that the layout of the MFT record stays: the write changes $STANDARD_INFORMATION without
+	// resizing it, or sets the sizes of an attribute to their current values.
+	SameLayout bool
 
 	data, other  []byte // first bytes of the data written, and of the data of the opposite operation
 	otherLength  int
@@ -129,7 +129,7 @@ func (a *analysis) writes() ([]Write, error) {
 	byRecord := map[int64][]int{}
 	for i := range a.pending {
 		p := &a.pending[i]
-		if err := a.meant(p); err != nil {
+		if err := a.resolveTargets(p); err != nil {
 			return nil, err
 		}
 		byRecord[p.Record] = append(byRecord[p.Record], i)
@@ -155,9 +155,9 @@ func (a *analysis) writes() ([]Write, error) {
 	return out, nil
 }
 
-// meant sets the attributes that a write may be meant for. An attribute used before the checkpoint may be closed and
-// unknown: then none of its pages was dirty, and a replay skips the write.
-func (a *analysis) meant(p *pending) error {
+// resolveTargets sets the attributes that a write may be meant for. An attribute used before the checkpoint may be
+// closed and unknown: then none of its pages was dirty, and a replay skips the write.
+func (a *analysis) resolveTargets(p *pending) error {
 	targets := a.slots[p.slot]
 	bad := func(field string, got, want any) error {
 		return ondisk.Field(fmt.Sprintf("$LogFile record of LSN %d", p.LSN), field,
@@ -200,7 +200,7 @@ func (a *analysis) holdRecord(n int64, list []int, done []bool) error {
 			return fmt.Errorf("$LogFile: %w of %d owners of record %d of the MFT", ondisk.ErrLimit, maxOwners, n)
 		}
 		done[i] = !w.Undo && !renewed && w.Op.filtered() && rec.lsn() >= w.LSN
-		w.Same = rec.keeps(w)
+		w.SameLayout = rec.keepsLayout(w)
 	}
 	for _, i := range list {
 		a.pending[i].Owners = owners
@@ -304,9 +304,9 @@ func (j *judge) judge(w *Write) *Conflict {
 		r := j.roles[n]
 		ours = ours || r&ofFile != 0
 		switch {
-		case r&ofMFT != 0 && (w.Op != residentValue || !w.Same):
+		case r&ofMFT != 0 && (w.Op != residentValue || !w.SameLayout):
 			return conflict(w.Record, "$MFT")
-		case r&ofFile != 0 && !w.Same:
+		case r&ofFile != 0 && !w.SameLayout:
 			return conflict(w.Record, "the file")
 		case r&(ofFolder|ofParent) != 0 && !j.keepsFolder(w, r):
 			return conflict(w.Record, "a folder of its path")
@@ -336,7 +336,7 @@ func (j *judge) keepsFolder(w *Write, r role) bool {
 	case nameInRoot, nameInBlock: // times and sizes in an entry
 		return true
 	case residentValue, attributeSizes:
-		return w.Same
+		return w.SameLayout
 	case addToRoot, deleteFromRoot, addToBlock, deleteFromBlock:
 		return r&ofParent == 0 && j.namesOther(w)
 	default:
