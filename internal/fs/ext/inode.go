@@ -44,7 +44,7 @@ func (n *inode) kind() uint16     { return binary.LittleEndian.Uint16(n.raw) & 0
 func (n *inode) flags() uint32    { return binary.LittleEndian.Uint32(n.raw[0x20:]) }
 func (n *inode) blockMap() []byte { return n.raw[atMap : atMap+mapSize] }
 
-func (n *inode) what() string { return fmt.Sprintf("ext inode %d", n.number) }
+func (n *inode) name() string { return fmt.Sprintf("ext inode %d", n.number) }
 
 // inode reads an inode by its number.
 func (f *fileSystem) inode(number int64) (*inode, error) {
@@ -74,7 +74,7 @@ func (f *fileSystem) measure(n *inode) error {
 		size |= uint64(binary.LittleEndian.Uint32(n.raw[0x6c:])) << 32
 	}
 	if most := ondisk.U64(f.block << 32); size > most { // numbers of the blocks of a file have 32 bits
-		return ondisk.Field(n.what(), "size", n.at+4, size, fmt.Sprintf("at most %d", most))
+		return ondisk.Field(n.name(), "size", n.at+4, size, fmt.Sprintf("at most %d", most))
 	}
 	n.size = ondisk.I64(size)
 	return nil
@@ -84,11 +84,11 @@ func (f *fileSystem) measure(n *inode) error {
 func (n *inode) plain() error {
 	switch flags := n.flags(); {
 	case flags&flagEncrypted != 0:
-		return fmt.Errorf("%s is encrypted: %w", n.what(), ondisk.ErrUnsupported)
+		return fmt.Errorf("%s is encrypted: %w", n.name(), ondisk.ErrUnsupported)
 	case flags&flagCompressed != 0:
-		return fmt.Errorf("%s is compressed: %w", n.what(), ondisk.ErrUnsupported)
+		return fmt.Errorf("%s is compressed: %w", n.name(), ondisk.ErrUnsupported)
 	case flags&flagVerity != 0:
-		return fmt.Errorf("%s is sealed by fs-verity: %w", n.what(), ondisk.ErrUnsupported)
+		return fmt.Errorf("%s is sealed by fs-verity: %w", n.name(), ondisk.ErrUnsupported)
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (f *fileSystem) inlineRuns(n *inode) ([]guestfile.Run, error) {
 	}
 	off, size := inlineRest(n.raw)
 	if n.size > mapSize+size {
-		return nil, ondisk.Field(n.what(), "size", n.at+4, n.size,
+		return nil, ondisk.Field(n.name(), "size", n.at+4, n.size,
 			fmt.Sprintf("at most the %d bytes in the inode", mapSize+size))
 	}
 	return append(runs, guestfile.Run{Off: mapSize, Len: size, At: n.at + off}), nil
@@ -226,7 +226,7 @@ func inlineRest(raw []byte) (off, size int64) {
 // target reads a symbolic link.
 func (f *fileSystem) target(n *inode) (string, error) {
 	if n.size == 0 || n.size >= f.block {
-		return "", ondisk.Field(n.what(), "size of a symbolic link", n.at+4, n.size, fmt.Sprintf("1 to %d", f.block-1))
+		return "", ondisk.Field(n.name(), "size of a symbolic link", n.at+4, n.size, fmt.Sprintf("1 to %d", f.block-1))
 	}
 	if n.size < mapSize && n.flags()&(flagInline|flagExtents) == 0 {
 		return string(n.blockMap()[:n.size]), nil
@@ -293,8 +293,8 @@ type super struct {
 const superAt = 1024
 
 const (
-	what  = "ext superblock"
-	magic = 0xef53
+	superName = "ext superblock"
+	magic     = 0xef53
 )
 
 // stateValid is the bit of State that a mount for writing without a journal clears, and a clean unmount sets. Spec:
@@ -352,7 +352,7 @@ func readSuper(d disk.Disk) (*super, error) {
 
 // superField returns the error for a field of the superblock.
 func superField(name string, off int64, got, want any) error {
-	return ondisk.Field(what, name, superAt+off, got, want)
+	return ondisk.Field(superName, name, superAt+off, got, want)
 }
 
 // plausible checks fields with few legal values, since the magic number has two bytes only: one encrypted partition in

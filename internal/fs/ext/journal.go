@@ -161,9 +161,9 @@ const (
 	// Excluded: asynchronous and fast commits, and all of Compat, checksums that only some kernels verify.
 	journalKnown = incompatRevoke | journal64Bit | incompatCsum2 | incompatCsum3
 
-	atSuperSum  = 0xfc // offset of Checksum
-	crc32cType  = 4
-	whatJournal = "ext journal superblock"
+	atSuperSum       = 0xfc // offset of Checksum
+	crc32cType       = 4
+	journalSuperName = "ext journal superblock"
 )
 
 const magicLen = 4
@@ -185,7 +185,7 @@ func readJournalSuper(src ondisk.Source, v Volume) (*superblock, error) {
 	}
 	ondisk.MustFill(raw, binary.BigEndian, s)
 	field := func(name string, off int64, got, want any) error {
-		return ondisk.Field(whatJournal, name, off, got, want)
+		return ondisk.Field(journalSuperName, name, off, got, want)
 	}
 	if s.Type == superV1 {
 		s.Compat, s.Incompat, s.ROCompat = 0, 0, 0
@@ -217,13 +217,13 @@ func (s *superblock) checkSum(raw []byte) error {
 	case !s.summed():
 		return nil
 	case s.Incompat&incompatCsum2 != 0 && s.Incompat&incompatCsum3 != 0:
-		return ondisk.Field(whatJournal, "features", 0x28, fmt.Sprintf("%#x", s.Incompat),
+		return ondisk.Field(journalSuperName, "features", 0x28, fmt.Sprintf("%#x", s.Incompat),
 			"checksums of version 2 or of version 3")
 	case s.ChecksumType != crc32cType:
-		return ondisk.Field(whatJournal, "checksum type", 0x50, s.ChecksumType, crc32cType)
+		return ondisk.Field(journalSuperName, "checksum type", 0x50, s.ChecksumType, crc32cType)
 	}
 	if got := sumWithout(^uint32(0), raw, atSuperSum); got != s.Checksum {
-		return ondisk.Field(whatJournal, "checksum", atSuperSum, fmt.Sprintf("%#x", s.Checksum),
+		return ondisk.Field(journalSuperName, "checksum", atSuperSum, fmt.Sprintf("%#x", s.Checksum),
 			fmt.Sprintf("%#x", got))
 	}
 	return nil
@@ -292,10 +292,10 @@ func (f *fileSystem) journal() (*guestfile.File, error) {
 		return nil, err
 	}
 	if n.kind() != modeRegular {
-		return nil, ondisk.Field(n.what(), "mode of the journal", n.at, fmt.Sprintf("%#x", n.kind()),
+		return nil, ondisk.Field(n.name(), "mode of the journal", n.at, fmt.Sprintf("%#x", n.kind()),
 			"that of a regular file")
 	}
-	return f.file(n, n.what())
+	return f.file(n, n.name())
 }
 
 // walk is the state of a walk through the log.

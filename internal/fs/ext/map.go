@@ -93,7 +93,7 @@ func (m *blockMap) visit(node treeNode) ([]treeNode, error) {
 	case m.seen[node.at]:
 		return nil, m.broken(at, "block", node.at, "one that the tree has not used yet")
 	case len(m.seen) == maxNodes:
-		return nil, fmt.Errorf("%s: %w of %d blocks that map others", m.inode.what(), ondisk.ErrLimit, maxNodes)
+		return nil, fmt.Errorf("%s: %w of %d blocks that map others", m.inode.name(), ondisk.ErrLimit, maxNodes)
 	}
 	m.seen[node.at] = true
 	raw := make([]byte, m.fs.block)
@@ -107,7 +107,7 @@ func (m *blockMap) visit(node treeNode) ([]treeNode, error) {
 }
 
 func (m *blockMap) broken(off int64, field string, got, want any) error {
-	return ondisk.Field(m.inode.what(), field, off, got, want)
+	return ondisk.Field(m.inode.name(), field, off, got, want)
 }
 
 // add adds n blocks of the file from block first. off is the byte offset of their entry in the volume.
@@ -128,7 +128,7 @@ func (m *blockMap) add(first, at, n, off int64) error {
 		return nil
 	}
 	if len(m.runs) == guestfile.MaxRuns {
-		return fmt.Errorf("%s: %w of %d runs", m.inode.what(), ondisk.ErrLimit, guestfile.MaxRuns)
+		return fmt.Errorf("%s: %w of %d runs", m.inode.name(), ondisk.ErrLimit, guestfile.MaxRuns)
 	}
 	m.runs = append(m.runs, guestfile.Run{Off: first * b, Len: n * b, At: at * b})
 	return nil

@@ -21,7 +21,7 @@ func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, use
 	if err != nil {
 		return err
 	}
-	if err := f.settled(); err != nil {
+	if err := f.requireClean(); err != nil {
 		return err
 	}
 	u := unused{fs: f, used: used}
@@ -37,8 +37,8 @@ func Unused(b *guestfile.Budget, volume disk.Disk, free *guestfile.FreeRuns, use
 	return nil
 }
 
-// settled refuses a volume if the next mount, or e2fsck, may change the bitmaps.
-func (f *fileSystem) settled() error {
+// requireClean refuses a volume if the next mount, or e2fsck, may change the bitmaps.
+func (f *fileSystem) requireClean() error {
 	s := f.super
 	switch {
 	case f.fixed != nil: // a journal to replay, or unknown features
@@ -50,7 +50,7 @@ func (f *fileSystem) settled() error {
 	case s.ROCompat&roCompatOrphans != 0:
 		return superField("features", 0x64, fmt.Sprintf("%#x", s.ROCompat), "no files that the next mount deletes")
 	case f.groups > maxGroups:
-		return fmt.Errorf("%s: %w of %d groups", what, ondisk.ErrLimit, maxGroups)
+		return fmt.Errorf("%s: %w of %d groups", superName, ondisk.ErrLimit, maxGroups)
 	}
 	return nil
 }
