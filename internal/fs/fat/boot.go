@@ -57,10 +57,10 @@ type extension struct {
 const slotSize = 32
 
 const (
-	what      = "fat boot sector"
-	atExt     = 0x24
-	atExt32   = 0x40
-	extPlaced = 0x29
+	bootSectorName = "fat boot sector"
+	atExt          = 0x24
+	atExt32        = 0x40
+	extPlaced      = 0x29
 
 	most12 = 4084 // maximum of clusters of a FAT12. Spec: "FAT Type Determination"
 )
@@ -112,7 +112,7 @@ func readBoot(d disk.Disk) (*bootSector, error) {
 }
 
 func field(name string, off int64, got, want any) error {
-	return ondisk.Field(what, name, off, got, want)
+	return ondisk.Field(bootSectorName, name, off, got, want)
 }
 
 // check verifies the BPB against its specification and computes the areas. size is the size of the partition in bytes.
