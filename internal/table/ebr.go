@@ -78,7 +78,7 @@ func (c *chain) step(off int64) int64 {
 		return 0
 	case off > c.d.Size()-c.m.SectorSize:
 		c.m.lost = true
-		c.m.behind(func() {
+		c.m.pastEnd(func() {
 			c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba),
 				fmt.Sprintf("at most %d, the last sector of the disk", c.d.Size()/c.m.SectorSize-1))
 		})
@@ -199,7 +199,7 @@ func (c *chain) add(off, at int64, e mbrEntry) int {
 		c.m.brokenIn("ebr", at+atStartLBA, p.Number, "start LBA", e.StartLBA,
 			"a place behind its record and inside the extended partition")
 	} else if p.End() > c.d.Size() {
-		c.m.endsBehind("ebr", p, c.d.Size())
+		c.m.endsPastDisk("ebr", p, c.d.Size())
 	}
 	c.last = p.Range
 	c.parts = append(c.parts, p)

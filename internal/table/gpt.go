@@ -180,7 +180,7 @@ func (g *gpt) same(o *gpt) bool {
 // LBA.
 func (g *gpt) faultyBackup(c *copies, err error, last int64) {
 	switch {
-	case c.goes() || c.valid[backup] != nil:
+	case c.backupMoves() || c.valid[backup] != nil:
 		text := "the first move takes it there"
 		if !c.enlarged {
 			text = "something else stands there, and a move leaves it where it is"

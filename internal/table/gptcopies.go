@@ -16,7 +16,7 @@ type copies struct {
 	disk, end int64 // size of the disk, and of its whole sectors; bytes
 	sector    int64
 	valid     [2]*gpt     // primary and backup; nil if invalid or misplaced
-	anew      [2]*rewrite // rewrite of an invalid copy; nil if it cannot be rewritten
+	rewrites  [2]*rewrite // rewrite of an invalid copy; nil if it cannot be rewritten
 	enlarged  bool        // the primary refers to a backup in the middle of an enlarged disk, which moves to the end
 	old       *gpt        // that backup; nil if damaged, then only a repair writes one to the end
 	rest      bool        // the bytes behind the last whole sector are not zero
@@ -52,11 +52,11 @@ func (c *copies) room() int64 { return units.AlignUp(c.good().array().Len, c.sec
 
 // torn reports whether a copy, or the link between the two headers, needs a repair before entries can be rewritten.
 func (c *copies) torn() bool {
-	return c.valid[primary] == nil || (c.valid[backup] == nil && !c.goes()) || c.crossed()
+	return c.valid[primary] == nil || (c.valid[backup] == nil && !c.backupMoves()) || c.crossed()
 }
 
-// goes reports whether the first move relocates a sound backup from the middle of an enlarged disk to its end.
-func (c *copies) goes() bool { return c.enlarged && c.old != nil }
+// backupMoves reports whether the first move relocates a sound backup from the middle of an enlarged disk to its end.
+func (c *copies) backupMoves() bool { return c.enlarged && c.old != nil }
 
 // damaged reports whether the table needs a repair and can be repaired.
 func (c *copies) damaged() bool { return !c.blocked() && (c.torn() || (c.shield < 0 && c.bare)) }
@@ -64,7 +64,7 @@ func (c *copies) damaged() bool { return !c.blocked() && (c.torn() || (c.shield 
 // blocked reports whether an invalid copy cannot be rewritten.
 func (c *copies) blocked() bool {
 	for i, own := range c.valid {
-		if own == nil && c.anew[i] == nil {
+		if own == nil && c.rewrites[i] == nil {
 			return true
 		}
 	}
@@ -100,7 +100,7 @@ func (c *copies) places(i int) (header, array int64) {
 	if own := c.valid[i]; own != nil {
 		return own.at, own.array().Off
 	}
-	if w := c.anew[i]; w != nil {
+	if w := c.rewrites[i]; w != nil {
 		return w.header, w.array
 	}
 	return [...]int64{c.sector, c.end - c.sector}[i], 0
@@ -151,7 +151,7 @@ func (c *copies) readPlace(d disk.Disk, missing *mbr) error {
 		return nil
 	}
 	var ours []disk.Range
-	if w := c.anew[primary]; w != nil { // a wiped header leaves the entries
+	if w := c.rewrites[primary]; w != nil { // a wiped header leaves the entries
 		ours = append(ours, disk.Range{Off: w.array, Len: int64(len(w.found))})
 	}
 	free, err := zerosBut(d, c.sector, min(firstArray*c.sector+c.room(), d.Size()), ours...)
@@ -245,7 +245,7 @@ func (c *copies) prepare(g *gpt) error {
 		if err != nil {
 			return err
 		}
-		if c.anew[i] = w; w == nil {
+		if c.rewrites[i] = w; w == nil {
 			g.cannotMend(i, why)
 		}
 		if alt := g.header.AltLBA; w == nil && i == backup && alt >= ondisk.U64(c.end/c.sector) &&
@@ -263,7 +263,7 @@ func (c *copies) replaced(g *gpt, i int) (w *rewrite, why string, err error) {
 	w = &rewrite{header: c.sector}
 	if i == backup {
 		w.header = c.end - c.sector
-		if !c.enlarged && c.names(g.header.AltLBA) {
+		if !c.enlarged && c.mayHoldBackup(g.header.AltLBA) {
 			w.header = ondisk.I64(g.header.AltLBA) * c.sector
 		}
 	}
@@ -312,8 +312,8 @@ func (c *copies) replaced(g *gpt, i int) (w *rewrite, why string, err error) {
 	return w, "", nil
 }
 
-// names reports whether an LBA is legal for the backup.
-func (c *copies) names(lba uint64) bool {
+// mayHoldBackup reports whether an LBA is legal for the backup.
+func (c *copies) mayHoldBackup(lba uint64) bool {
 	return lba > c.good().header.LastUsable && lba < ondisk.U64(c.end/c.sector)
 }
 
@@ -413,7 +413,7 @@ func (g *gpt) cannotMend(i int, why string) {
 // move relocates it to the end if that space is free; otherwise it stays. A damaged backup is written to the end.
 func (c *copies) findEnlarged(g *gpt) error {
 	at := g.header.AltLBA
-	if !c.names(at) || at == ondisk.U64(c.end/c.sector-1) {
+	if !c.mayHoldBackup(at) || at == ondisk.U64(c.end/c.sector-1) {
 		return nil
 	}
 	old, err := readCopy(g.d, c.sector, ondisk.I64(at)*c.sector, true)
@@ -469,7 +469,7 @@ func (c *copies) arrayPatches(w *rewrite, entries []disk.Patch, name string) (ou
 
 // magic reports whether the place of the primary header begins with the GPT signature.
 func (c *copies) magic() bool {
-	w := c.anew[primary]
+	w := c.rewrites[primary]
 	return w != nil && bytes.HasPrefix(w.old, []byte(gptMagic))
 }
 

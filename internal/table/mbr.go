@@ -173,7 +173,7 @@ func (m *mbr) checkRanges(size int64) {
 	extended := 0
 	for i, p := range parts {
 		if p.End() > size {
-			m.endsBehind("mbr", p, size)
+			m.endsPastDisk("mbr", p, size)
 		}
 		for _, q := range parts[:i] {
 			if p.Overlaps(q.Range) {
@@ -191,16 +191,16 @@ func (m *mbr) checkRanges(size int64) {
 	}
 }
 
-// endsBehind reports a partition that ends past a disk of size bytes.
-func (m *mbr) endsBehind(what string, p Partition, size int64) {
-	m.behind(func() {
+// endsPastDisk reports a partition that ends past a disk of size bytes.
+func (m *mbr) endsPastDisk(what string, p Partition, size int64) {
+	m.pastEnd(func() {
 		m.brokenIn(what, p.entry+atStartLBA, p.Number, "end of partition", fmt.Sprintf("byte %d", p.End()),
 			fmt.Sprintf("at most %d, the size of the disk", size))
 	})
 }
 
-// behind calls report, and counts its issues as caused by the end of the disk.
-func (m *mbr) behind(report func()) {
+// pastEnd calls report, and counts its issues as caused by the end of the disk.
+func (m *mbr) pastEnd(report func()) {
 	n := len(m.Issues)
 	report()
 	m.beyond += len(m.Issues) - n

@@ -164,10 +164,10 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 	}
 	out := make([]disk.Patch, 0, 2*len(entries)+16) // a table can have thousands of entries
 	for i, own := range c.valid {
-		w, name, patches := c.anew[i], copyNames[i], entries
+		w, name, patches := c.rewrites[i], copyNames[i], entries
 		switch {
 		case own != nil:
-		case w == nil || (!mends && !c.goes()):
+		case w == nil || (!mends && !c.backupMoves()):
 			continue // the copy stays as it is, and a move is refused
 		default:
 			patches = c.arrayPatches(w, entries, name)
@@ -194,7 +194,7 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 	case t.Hybrid != nil && len(entries) == 0 && !grows: // no slot changes
 	case t.Hybrid != nil:
 		out = append(out, t.relocateHybrid(to, geometry)...)
-	case grows || mends || c.goes(): // the backup is at the end of the disk
+	case grows || mends || c.backupMoves(): // the backup is at the end of the disk
 		out = append(out, c.protective(to.Size)...)
 	}
 	return out
