@@ -105,9 +105,9 @@ var fveProtectors = map[uint16]string{
 	0x1000: "smart card", 0x2000: "password",
 }
 
-// fveOfData lists the protectors that do not measure the machine. A startup key is a file: Windows boots with it from a
-// USB stick, or unlocks a data volume with it.
-var fveOfData = []uint16{fveClear, 0x0200, 0x0800, 0x1000, 0x2000}
+// fveDataProtectors lists the protectors that do not measure the machine. A startup key is a file: Windows boots with
+// it from a USB stick, or unlocks a data volume with it.
+var fveDataProtectors = []uint16{fveClear, 0x0200, 0x0800, 0x1000, 0x2000}
 
 const fveClear = 0x0000 // BitLocker is suspended
 
@@ -268,7 +268,7 @@ func protectorName(p uint16) string {
 // judge refuses a volume if the metadata marks it as a system volume, or does not prove it to be a data volume.
 // Function BitLocker of package boot/windows judges the others by the disk around them.
 func (f *fve) judge() {
-	i := slices.IndexFunc(f.protectors, func(p uint16) bool { return !slices.Contains(fveOfData, p) })
+	i := slices.IndexFunc(f.protectors, func(p uint16) bool { return !slices.Contains(fveDataProtectors, p) })
 	switch {
 	case i >= 0:
 		f.doubt = fmt.Sprintf("a system is protected as it is (%s)", protectorName(f.protectors[i]))

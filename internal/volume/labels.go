@@ -29,7 +29,7 @@ var bsd = &row{
 	kinds: []Traits{{Kind: Disklabel, Slices: "BSD disklabel", NeverStale: true}},
 	what:  "bsd disklabel", at: []int64{units.SectorSize, 4096, atInSector}, size: atBSDMap + maxSlices*bsdEntry,
 	order: binary.LittleEndian, magic: []Mark{{0, "\x57\x45\x56\x82"}},
-	mine: func(s *super) bool { return s.u32(132) == s.u32(0) },
+	matches: func(s *super) bool { return s.u32(132) == s.u32(0) },
 	checks: func(s *super) {
 		s.check(
 			check{"partition count", atBSDCount, 2, within(0, maxSlices).says("at most %d", maxSlices)},
@@ -192,8 +192,8 @@ var vtocTags = map[uint16]string{
 var vtoc = &row{
 	kinds: []Traits{{Kind: VTOC, Title: "Solaris VTOC", Slices: "Sun disk label", NeverStale: true}},
 	what:  "solaris disk label", at: []int64{units.SectorSize}, size: 512, order: binary.LittleEndian,
-	magic: []Mark{{12, "\xee\xde\x0d\x60"}},
-	mine:  func(s *super) bool { return s.u32(16) == 1 },
+	magic:   []Mark{{12, "\xee\xde\x0d\x60"}},
+	matches: func(s *super) bool { return s.u32(16) == 1 },
 	checks: func(s *super) {
 		s.check(
 			check{"magic", 508, 2, sum(func() uint64 { return sunMagic })},

@@ -23,8 +23,8 @@ var lvm = &row{
 		Realign: "to align its extents, move them (pvmove) to a physical volume made by pvcreate --dataalignment 1m",
 	}},
 	what: "lvm label", at: []int64{0, 512, 1024, 1536}, size: lvmSector, order: binary.LittleEndian,
-	magic: []Mark{{0, "LABELONE"}},
-	mine:  func(s *super) bool { return s.text(24, 8) == "LVM2 001" },
+	magic:   []Mark{{0, "LABELONE"}},
+	matches: func(s *super) bool { return s.text(24, 8) == "LVM2 001" },
 	checks: func(s *super) {
 		const last = lvmSector - lvmPVFixed
 		s.check(

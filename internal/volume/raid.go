@@ -59,7 +59,7 @@ func probeMD(d disk.Disk) (*Volume, error) {
 var md0 = &row{
 	what: "md 0.90 superblock", size: 4096, order: binary.LittleEndian,
 	magic: []Mark{{0, "\xfc\x4e\x2b\xa9"}, {0, "\xa9\x2b\x4e\xfc"}},
-	mine: func(s *super) bool {
+	matches: func(s *super) bool {
 		if s.u8(0) == 0xa9 {
 			s.order = binary.BigEndian
 		}
@@ -102,7 +102,7 @@ func md1(version string) *row {
 	const maxRoles, maxDevices, atRole = (md1Page - md1Size) / 2, 4096, 160 // Linux stops at 1920 devices
 	return &row{
 		what: "md superblock", size: md1Page, order: binary.LittleEndian, magic: []Mark{{0, "\xfc\x4e\x2b\xa9"}},
-		mine: func(s *super) bool { return s.u32(4) == 1 && s.u64(144) == ondisk.U64(s.at/mdSector) },
+		matches: func(s *super) bool { return s.u32(4) == 1 && s.u64(144) == ondisk.U64(s.at/mdSector) },
 		checks: func(s *super) {
 			sectors := s.d.Size() / mdSector
 			s.check(
@@ -324,7 +324,7 @@ var bcache = &row{
 	what: "bcache superblock", at: []int64{4 << 10}, size: bcacheFixed + 8*bcacheMaxKeys, order: binary.LittleEndian,
 	magic: []Mark{{24, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"}},
 	// Old bcachefs has the same magic number, but part of a checksum where bcache stores its own sector.
-	mine: func(s *super) bool { return s.u64(8) == ondisk.U64(s.at)/bcacheSector },
+	matches: func(s *super) bool { return s.u64(8) == ondisk.U64(s.at)/bcacheSector },
 	checks: func(s *super) {
 		s.check(
 			check{"journal buckets", 206, 2, within(0, bcacheMaxKeys).says("up to %d", bcacheMaxKeys)},

@@ -270,8 +270,8 @@ const (
 var hfs = &row{
 	kinds: []Traits{{Kind: HFS, Title: "HFS"}},
 	what:  "hfs master directory block", at: []int64{hfsAt}, size: 130, order: binary.BigEndian,
-	magic: []Mark{{0, "BD"}},
-	mine:  func(s *super) bool { return s.u16(0x0e) == 3 }, // start of the bitmap; two letters are weak evidence
+	magic:   []Mark{{0, "BD"}},
+	matches: func(s *super) bool { return s.u16(0x0e) == 3 }, // start of the bitmap; two letters are weak evidence
 	checks: func(s *super) {
 		block, blocks, first := s.i64(0x14), int(s.u16(0x12)), int64(s.u16(0x1c))
 		s.check(
@@ -298,7 +298,7 @@ var hfsPlus = &row{
 	kinds: []Traits{{Kind: HFSPlus, Title: "HFS+"}},
 	what:  "hfs+ volume header", at: []int64{hfsAt}, size: 352, order: binary.BigEndian,
 	magic: []Mark{{0, "H+"}, {0, "HX"}},
-	mine: func(s *super) bool { // two letters are weak evidence
+	matches: func(s *super) bool { // two letters are weak evidence
 		return s.u16(0x02) == map[string]uint16{"H+": 4, "HX": 5}[s.text(0, 2)]
 	},
 	checks: func(s *super) {

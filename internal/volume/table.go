@@ -49,9 +49,9 @@ type row struct {
 	order binary.ByteOrder
 	magic []Mark // offsets from the start of the superblock, which has one of them
 
-	mine   func(s *super) bool    // further evidence if the magic number is weak; may be nil
-	checks func(s *super)         // may be nil
-	volume func(s *super) *Volume // called after the checks
+	matches func(s *super) bool    // further evidence if the magic number is weak; may be nil
+	checks  func(s *super)         // may be nil
+	volume  func(s *super) *Volume // called after the checks
 }
 
 // check is a field of a superblock with a rule for its legal values.
@@ -246,7 +246,7 @@ func (r *row) load(d disk.Disk, at int64) (*super, error) {
 			return nil, orNil(err)
 		}
 		s := &super{row: r, d: d, at: at, order: r.order, b: b}
-		if r.mine == nil || r.mine(s) {
+		if r.matches == nil || r.matches(s) {
 			return s, nil
 		}
 		return nil, s.err

@@ -192,8 +192,8 @@ const (
 var reiserFS = &row{
 	kinds: []Traits{{Kind: ReiserFS, Title: "ReiserFS"}},
 	what:  "reiserfs superblock", at: []int64{64 << 10, 8 << 10}, size: 116, order: binary.LittleEndian,
-	magic: []Mark{{0x34, reiser35}, {0x34, reiser36}, {0x34, reiserJournal}},
-	mine:  func(s *super) bool { return s.at > 8<<10 || s.text(0x34, 10)+"\x00" == reiser35 },
+	magic:   []Mark{{0x34, reiser35}, {0x34, reiser36}, {0x34, reiserJournal}},
+	matches: func(s *super) bool { return s.at > 8<<10 || s.text(0x34, 10)+"\x00" == reiser35 },
 	checks: func(s *super) {
 		blocks := uint64(s.u32(0x00))
 		s.check(
@@ -240,7 +240,7 @@ var ufs = &row{
 		{1372, "\x00\x01\x19\x54"},
 		{1372, "\x19\x54\x01\x19"},
 	},
-	mine: func(s *super) bool {
+	matches: func(s *super) bool {
 		if s.u8(1372) == 0 || s.u8(1373) == 0x54 {
 			s.order = binary.BigEndian
 		}

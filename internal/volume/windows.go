@@ -62,8 +62,8 @@ func refsSum(b []byte) uint64 {
 var hpfs = &row{
 	kinds: []Traits{{Kind: HPFS, Title: "HPFS"}},
 	what:  "hpfs superblock", at: []int64{16 * 512}, size: 512 + 8, order: binary.LittleEndian,
-	magic: []Mark{{0, "\x49\xe8\x95\xf9"}},
-	mine:  func(s *super) bool { return s.u32(512) == 0xf9911849 },
+	magic:   []Mark{{0, "\x49\xe8\x95\xf9"}},
+	matches: func(s *super) bool { return s.u32(512) == 0xf9911849 },
 	volume: func(s *super) *Volume {
 		v := &Volume{Kind: HPFS, Size: s.i64(16) * units.SectorSize, BlockSize: units.SectorSize}
 		if s.check(check{"sectors", 16, 4, s.blocks(units.SectorSize)}); s.err == nil {

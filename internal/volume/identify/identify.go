@@ -28,7 +28,7 @@ func Probe(whole disk.Disk, at int64) (*volume.Volume, error) { return withConte
 func probeAt(whole disk.Disk, at int64) (*volume.Volume, error) {
 	d, done := withHead(whole, headSize)
 	defer done()
-	v, err := d.ask(at, d.mayBe)
+	v, err := d.probe(at, d.mayBe)
 	if err != nil || v.Kind != volume.Unknown {
 		return v, err
 	}
@@ -55,11 +55,11 @@ func Front(whole disk.Disk, at int64) (*volume.Volume, error) {
 	if d.head == nil {
 		return probeAt(whole, at)
 	}
-	return d.ask(at, func(p volume.Prober) bool { return len(p.Marks) > 0 && d.mayBe(p) })
+	return d.probe(at, func(p volume.Prober) bool { return len(p.Marks) > 0 && d.mayBe(p) })
 }
 
-// ask runs the probers that may match, and chooses between their results.
-func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, error) {
+// probe runs the probers that may match, and chooses between their results.
+func (h headed) probe(at int64, may func(p volume.Prober) bool) (*volume.Volume, error) {
 	var found []*volume.Volume
 	var d disk.Disk = h // once: each conversion allocates
 	for _, p := range Probers {
@@ -83,7 +83,7 @@ func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, e
 		case err != nil:
 			return nil, err
 		}
-		outgrown(v, d.Size())
+		checkSize(v, d.Size())
 		found = append(found, v)
 	}
 	if len(found) == 0 {
@@ -92,9 +92,9 @@ func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, e
 	return choose(dropStale(dropSliced(unwrap(found)))), nil
 }
 
-// outgrown adds an issue if a volume of any kind is larger than its partition. A volume that lacks a whole block is
+// checkSize adds an issue if a volume of any kind is larger than its partition. A volume that lacks a whole block is
 // malformed, except swap, which holds no data that a move could cut off.
-func outgrown(v *volume.Volume, size int64) {
+func checkSize(v *volume.Volume, size int64) {
 	if v.Size <= size {
 		return
 	}
