@@ -87,7 +87,7 @@ func (w *walk) writes() []Write {
 // after reports whether sequence number a follows b. Sequence numbers wrap.
 func after(a, b uint32) bool { return a-b-1 < 1<<31-1 }
 
-// Conflict returns the first write that overlaps one of some ranges of the volume, or nil.
+// Conflict returns the first write that overlaps any of the ranges at, or nil.
 func (l *Log) Conflict(at []disk.Range) *Write {
 	for _, r := range at {
 		if hit := disk.Overlapping(l.Writes, r); len(hit) > 0 {
