@@ -14,15 +14,14 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Claim is open work that needs a file which is not its disk. The path of the work is the name of its disk in the
-// folder.
+// Claim is unfinished work that needs a file other than its disk. Work.Path is the name of its disk in the folder.
 type Claim struct {
 	Work
-	File     string // that is claimed
-	Original bool   // it is kept for an undo, else a file of the disk
+	File     string // the claimed file
+	Original bool   // kept for an undo; otherwise a file of the disk
 }
 
-// Text says what the file is, and what is open on the disk.
+// Text describes the file and the unfinished work on the disk.
 func (c *Claim) Text() string {
 	switch {
 	case c.Original && c.Phase == Kept:
@@ -33,8 +32,8 @@ func (c *Claim) Text() string {
 	return fmt.Sprintf("it is a file of the disk %q: %s", c.Path, c.Work.Text)
 }
 
-// MayWrite refuses a file with open work, and one that the open work of another disk of the folder needs. who names the
-// file in the message; path is its path as the user names it.
+// MayWrite refuses a file with unfinished work, and a file that the unfinished work of another disk in the folder
+// needs. who names the file in the message; path is its path as the user wrote it.
 func MayWrite(d *gate.Folder, base, path, who string) error {
 	w, err := Beside(d, base)
 	if err != nil {
@@ -55,20 +54,20 @@ func MayWrite(d *gate.Folder, base, path, who string) error {
 	return c.Refusal(who+" cannot be written", path)
 }
 
-// Refusal returns the error of a file that may not be written while the work is open. who names the file and what was
-// to become of it; path is the path of the file as the user names it.
+// Refusal returns the error of a file that must not be written until the work ends. who names the file and the refused
+// action; path is its path as the user wrote it.
 func (c *Claim) Refusal(who, path string) error {
 	return &ondisk.Refusal{Code: "unfinished", Reason: who + ": " + c.Text(), Remedy: c.Advice(path)}
 }
 
-// Advice returns which commands go on from here. path is the path of the file as the user names it.
+// Advice returns the command lines that continue the work. path is the path of the file as the user wrote it.
 func (c *Claim) Advice(path string) string {
 	w := c.Work
 	w.Path = strings.TrimSuffix(path, filepath.Base(path)) + w.Path
 	return w.advice()
 }
 
-// claims is the part of a plan that names files. An exchange has Old and New, a move in place has Files.
+// claims is the part of a plan that lists files. An exchange has Old and New, a move in place has Files.
 type claims struct {
 	Old, New []struct {
 		Name, Other []byte
@@ -79,9 +78,9 @@ type claims struct {
 	Files []struct{ Name string }
 }
 
-// Claiming returns the open work of another disk of the folder that needs one of some files, by name, or by the inode
-// where the file was renamed and not written since; nil: none does. A journal that cannot be read claims nothing: it is
-// an error of its own disk.
+// Claiming returns the unfinished work of another disk in the folder that needs one of the named files, or nil. A file
+// matches by name, or by inode if it was renamed and not written since. A journal that cannot be read claims nothing;
+// it is an error of its own disk.
 func Claiming(d *gate.Folder, names ...string) (*Claim, error) {
 	journals, err := d.Names(func(n string) bool { return strings.HasSuffix(n, Suffix) && n != Suffix })
 	if err != nil {
@@ -104,7 +103,7 @@ func Claiming(d *gate.Folder, names ...string) (*Claim, error) {
 	return nil, nil //nolint:nilnil // nothing needs them
 }
 
-// ClaimingAt is Claiming for the file at a path, which does not need to be there.
+// ClaimingAt is Claiming for the file at a path. The file need not exist.
 func ClaimingAt(path string) (*Claim, error) {
 	dir, base, err := folderOf(path)
 	if err != nil {
@@ -114,13 +113,13 @@ func ClaimingAt(path string) (*Claim, error) {
 	return Claiming(dir, base)
 }
 
-// named is a file that is asked for. Its info is zero where it is not there.
+// named is a requested file. Its info is zero if the file does not exist.
 type named struct {
 	name string
 	info sys.Info
 }
 
-// claimOf returns the claim of the work on a disk to one of some files, nil for none.
+// claimOf returns the claim of the work on a disk to one of the files, or nil.
 func claimOf(d *gate.Folder, disk string, files []named) *Claim {
 	w, err := Beside(d, disk)
 	if w == nil || err != nil {
@@ -141,7 +140,7 @@ func claimOf(d *gate.Folder, disk string, files []named) *Claim {
 	return nil
 }
 
-// ReadBeside reads the journal of a disk in a folder, with a plan of at most so many bytes.
+// ReadBeside reads the journal of a disk in a folder. It returns ErrLimit for a plan of more than most bytes.
 func ReadBeside(d *gate.Folder, disk string, most int64) (*Journal, error) {
 	f, err := d.OpenAny(PathOf(disk), ondisk.ErrReference)
 	if err != nil {
@@ -155,7 +154,7 @@ func ReadBeside(d *gate.Folder, disk string, most int64) (*Journal, error) {
 	return j, nil
 }
 
-// keep reports whether a file is one of the original that an exchange keeps.
+// keep reports whether a file belongs to the original that an exchange keeps.
 func (p claims) keep(f named, disk string) bool {
 	for _, o := range p.Old {
 		renamed := o.Inode != 0 && f.info.Inode == o.Inode && f.info.Size == o.Size && f.info.Modified == o.Modified
@@ -166,8 +165,8 @@ func (p claims) keep(f named, disk string) bool {
 	return false
 }
 
-// move reports whether a file gets a name of the disk, or is moved inside. The work on the disk itself says so by its
-// own name.
+// move reports whether a file gets a name of the disk, or is moved within it. The disk itself is excluded: Beside
+// covers it.
 func (p claims) move(f named, disk string) bool {
 	for _, n := range p.New {
 		if f.name != disk && (string(n.Name) == f.name || string(n.Other) == f.name) {

@@ -1,18 +1,18 @@
-// Package journal keeps on disk what a run does to files that it may not leave half done: an exchange of names or a
-// move in place. It knows nothing of what it keeps, and no names.
+// Package journal stores an operation on disk that must not be left half done: an exchange of file names or a move in
+// place. Plans and records are opaque bytes to it; it handles neither their content nor file names.
 //
 // A journal is one file. All numbers are little-endian.
 //
 //	0       head, one sector: magic, version, kind, ID, place and length of the plan and of the area, checksums
 //	4 KiB   slot of records with even numbers
 //	36 KiB  slot of records with odd numbers
-//	68 KiB  the plan: what the run is to do; never changes
+//	68 KiB  the plan of the run; never changes
 //	…       the area, at a multiple of 4 KiB: bytes that the owner saves before it overwrites them
 //
-// The head is written last, when all else is durable, and fits into one sector. A file without a head is of a run that
-// had not begun. A record replaces the one before the last, so that a torn one leaves its predecessor. It vouches for
-// the bytes that were saved in the area since its predecessor: where these are torn, it is. An owner must therefore not
-// save over bytes for which the last record vouches.
+// The head is written last, after everything else is durable, and fits into one sector. A file without a head belongs
+// to a run that had not begun. A new record replaces the one before the last, so a torn record leaves its predecessor.
+// A record holds checksums of the bytes saved in the area since its predecessor: if those bytes are torn, the record is
+// invalid. The owner must therefore not overwrite saved bytes that the last record covers.
 package journal
 
 import (
@@ -34,7 +34,7 @@ const (
 	slotOff  = 4 * units.KiB
 	slotSize = 32 * units.KiB
 	planOff  = slotOff + 2*slotSize
-	unit     = 4 * units.KiB // what the area is aligned to
+	unit     = 4 * units.KiB // alignment of the area
 
 	slotHead  = 20 // number, length, count of saved ranges, checksum of a record
 	savedSize = 20 // offset, length, checksum of a saved range
@@ -54,28 +54,28 @@ var (
 )
 
 var (
-	// ErrNotBegun is the error of a file without a head: its run was ended before it changed anything.
+	// ErrNotBegun reports a journal without a head: its run ended before it changed anything.
 	ErrNotBegun = fmt.Errorf("the journal was not complete when the run ended, so that nothing was begun: %w",
 		ondisk.ErrFormat)
 	// ErrBlank is ErrNotBegun for a file that is empty or begins with a sector of zeros. A kill or a power cut can
-	// leave that, and other files are like it.
+	// leave such a file, but it need not be a journal.
 	ErrBlank = fmt.Errorf("it is empty, or its first %d bytes are zero: %w", headSize, ErrNotBegun)
 )
 
-// unbegun is what the first sector holds until all else of the journal is durable.
+// unbegun fills the first sector until the rest of the journal is durable.
 const unbegun = "trueup: the journal of a run that has not begun\n"
 
-// ID tells the records of one journal from those of another whose blocks it got.
+// ID distinguishes the records of this journal from old records in reused blocks.
 type ID [16]byte
 
-// File is what a journal is kept in.
+// File stores a journal.
 type File interface {
 	io.ReaderAt
 	io.WriterAt
 	Sync() error
 }
 
-// head is the first sector, without its checksum at the end.
+// head is the first sector without the checksum at its end.
 type head struct {
 	Magic   [8]byte
 	Version uint32
@@ -88,7 +88,7 @@ type head struct {
 	AreaLen int64 // bytes
 }
 
-// sumOff is where the checksum of the head is.
+// sumOff is the offset of the head's checksum.
 const sumOff = headSize - 4
 
 // Journal is an open journal.
@@ -98,23 +98,23 @@ type Journal struct {
 	id     ID
 	plan   []byte
 	record []byte
-	number uint64 // of the record, from 1; 0 before the first
+	number uint64 // of the record, counted from 1; 0 before the first record
 	area   int64
 	length int64   // of the area, bytes
 	saved  []saved // since the last record
-	stood  []saved // for which the last record vouches; of another run
-	opened bool    // the last record is of another run, and may stand in a cache only
+	stood  []saved // covered by the last record of an earlier run
+	opened bool    // the last record is from an earlier run and may be in a cache only
 }
 
-// saved is a range of the area for which a record vouches.
+// saved is a range of the area with its checksum in a record.
 type saved struct {
-	Off int64 // in the area
+	Off int64 // relative to the area
 	Len int64
 	Sum uint32 // CRC-32C
 }
 
-// Create writes a journal with its plan and no record into an empty file, durably. area is how many bytes WriteAt can
-// save. The caller makes the name of the file durable before it begins.
+// Create durably writes a journal with its plan and no record into an empty file. area is the capacity of the area, in
+// bytes. The caller must make the file name durable before it begins its work.
 func Create(f File, kind string, id ID, plan []byte, area int64) (*Journal, error) {
 	if len(kind) > 16 || int64(len(plan)) > MaxPlan || area < 0 || area > MaxArea {
 		return nil, fmt.Errorf("journal of kind %q, a plan of %d and an area of %d bytes: %w", kind, len(plan), area,
@@ -153,7 +153,7 @@ func Create(f File, kind string, id ID, plan []byte, area int64) (*Journal, erro
 	return j, f.Sync()
 }
 
-// Open reads a journal with its last whole record. The error is ErrNotBegun for one that Create did not complete.
+// Open reads a journal up to its last valid record. It returns ErrNotBegun if Create did not complete.
 func Open(f File) (*Journal, error) {
 	j, err := readPlan(f, MaxPlan)
 	if err != nil {
@@ -163,7 +163,7 @@ func Open(f File) (*Journal, error) {
 	return j, j.last(j.stands)
 }
 
-// readPlan reads head and plan of a journal. A plan has at most so many bytes.
+// readPlan reads the head and the plan of a journal. It returns ErrLimit for a plan of more than most bytes.
 func readPlan(f File, most int64) (*Journal, error) {
 	j, h, err := readHead(f)
 	if err != nil {
@@ -182,8 +182,8 @@ func readPlan(f File, most int64) (*Journal, error) {
 	return j, nil
 }
 
-// Peek returns the kind of a journal and its last record, and reads no more than these. Bytes that the record vouches
-// for are not looked at: where they are torn, Open returns the record before it.
+// Peek returns the kind of a journal and its last record, and reads nothing else. It does not verify the saved bytes of
+// that record: if they are torn, Open returns the record before it.
 func Peek(f io.ReaderAt) (kind string, record []byte, err error) {
 	j, _, err := readHead(f)
 	if err != nil {
@@ -194,8 +194,8 @@ func Peek(f io.ReaderAt) (kind string, record []byte, err error) {
 	return j.kind, j.record, err
 }
 
-// Read reads a journal that is not written, with a plan of at most so many bytes. Of the area, which can have
-// gigabytes, it reads nothing, as Peek.
+// Read reads a journal without writing it. It returns ErrLimit for a plan of more than most bytes. Like Peek, it does
+// not read the area, which can hold gigabytes.
 func Read(f io.ReaderAt, most int64) (*Journal, error) {
 	j, err := readPlan(readOnly{f}, most)
 	if err != nil {
@@ -204,10 +204,10 @@ func Read(f io.ReaderAt, most int64) (*Journal, error) {
 	return j, j.last(unseen)
 }
 
-// unseen takes saved bytes for whole.
+// unseen accepts saved bytes without reading them.
 func unseen(saved) (bool, error) { return true, nil }
 
-// readOnly is a File that is read.
+// readOnly is a File that cannot be written.
 type readOnly struct{ io.ReaderAt }
 
 func (readOnly) WriteAt([]byte, int64) (int, error) { return 0, ondisk.ErrUnsupported }
@@ -257,7 +257,7 @@ func damaged(off int64, field string, got, want any) error {
 	return &ondisk.FormatError{What: "journal", Off: off, Field: field, Got: got, Want: want}
 }
 
-// upTo reads n bytes, fewer where the file ends.
+// upTo reads n bytes, or fewer if the file ends before that.
 func upTo(f io.ReaderAt, n, off int64) ([]byte, error) {
 	b, err := io.ReadAll(io.NewSectionReader(f, off, n))
 	if err != nil {
@@ -266,8 +266,8 @@ func upTo(f io.ReaderAt, n, off int64) ([]byte, error) {
 	return b, nil
 }
 
-// last finds the last whole record. Only the newer slot can be torn: a journal in which both are is damaged. stands
-// reports whether saved bytes are whole.
+// last finds the last valid record. Only the newer slot can be torn; a journal with two torn slots is damaged. stands
+// reports whether a saved range is intact.
 func (j *Journal) last(stands func(saved) (bool, error)) error {
 	torn := 0
 	for n := range int64(2) {
@@ -297,13 +297,13 @@ func (j *Journal) last(stands func(saved) (bool, error)) error {
 	return nil
 }
 
-// sum is the checksum of a record: of the ID, the head and the bytes.
+// sum returns the checksum of a record: over the ID, the head of the slot, and the bytes behind it.
 func (j *Journal) sum(slot []byte) uint32 {
 	return crc32.Update(crc32.Update(crc32.Checksum(j.id[:], castagnoli), castagnoli, slot[:slotHead-4]), castagnoli,
 		slot[slotHead:])
 }
 
-// decode returns the record of a slot, and whether it is whole with the bytes that it vouches for.
+// decode returns the record of a slot. ok is false if the record or one of its saved ranges is torn.
 func (j *Journal) decode(
 	slot []byte, stands func(saved) (bool, error),
 ) (number uint64, record []byte, ok bool, err error) {
@@ -329,7 +329,7 @@ func (j *Journal) decode(
 	return number, slot[slotHead+count*savedSize : end], true, nil
 }
 
-// stands reports whether saved bytes are those that a record vouches for.
+// stands reports whether a saved range matches its checksum.
 func (j *Journal) stands(s saved) (bool, error) {
 	if err := j.within(s.Len, s.Off); err != nil {
 		return false, err
@@ -342,8 +342,8 @@ func (j *Journal) stands(s saved) (bool, error) {
 	return got == s.Len && h.Sum32() == s.Sum, nil
 }
 
-// Put makes a record the last one, durably, together with the bytes that were saved before it. After an error nothing
-// more may be put: which record is the last is not known until the journal is opened again.
+// Put makes a record and the bytes saved before it durable. The caller must not call Put again after an error: which
+// record is the last is unknown until the journal is opened again.
 func (j *Journal) Put(record []byte) error {
 	if int64(len(record)) > MaxRecord {
 		return fmt.Errorf("record of %d bytes in a journal, want up to %d: %w", len(record), MaxRecord, ondisk.ErrLimit)
@@ -362,9 +362,8 @@ func (j *Journal) Put(record []byte) error {
 	return nil
 }
 
-// settle makes the record durable that the next one follows, with the bytes that it vouches for. They are written
-// again: where a flush of the run before failed, the kernel can have them in its cache, take them for clean, and flush
-// nothing.
+// settle makes the last record of an earlier run and its saved bytes durable before the next record. It writes them
+// again: after a failed flush in that run, the kernel may hold them in its cache as clean pages and flush nothing.
 func (j *Journal) settle() error {
 	if !j.opened {
 		return nil
@@ -412,20 +411,20 @@ func (j *Journal) write(number uint64, record []byte, all []saved) error {
 	return err
 }
 
-// Kind returns what kind of run the journal is of.
+// Kind returns the kind of the run that wrote the journal.
 func (j *Journal) Kind() string { return j.kind }
 
-// Plan returns what the run is to do.
+// Plan returns the plan of the run.
 func (j *Journal) Plan() []byte { return j.plan }
 
-// Record returns the last record; nil before the first.
+// Record returns the last record, or nil before the first.
 func (j *Journal) Record() []byte { return j.record }
 
-// Area returns the size of the area, bytes.
+// Area returns the size of the area in bytes.
 func (j *Journal) Area() int64 { return j.length }
 
-// WriteAt saves bytes in the area. The next Put makes them durable and vouches for them. Bytes for which the last
-// record vouches must not be among those that are overwritten.
+// WriteAt saves bytes in the area. The next Put makes them durable and stores their checksum. The range must not
+// overlap a range that the last record covers.
 func (j *Journal) WriteAt(b []byte, off int64) error {
 	if err := j.within(int64(len(b)), off); err != nil {
 		return err
@@ -440,7 +439,7 @@ func (j *Journal) WriteAt(b []byte, off int64) error {
 	return nil
 }
 
-// ReadAt reads saved bytes.
+// ReadAt reads bytes from the area.
 func (j *Journal) ReadAt(b []byte, off int64) error {
 	if err := j.within(int64(len(b)), off); err != nil {
 		return err
@@ -458,10 +457,10 @@ func (j *Journal) within(n, off int64) error {
 	return nil
 }
 
-// Phase is how far a run has come: the first byte of the last record of its journal.
+// Phase is the progress of a run: the first byte of the last record of its journal.
 type Phase byte
 
-// Phases. A journal without a record is of a run that has begun.
+// Phases. A journal without a record is in phase Begun.
 const (
 	Begun     Phase = 0
 	Kept      Phase = 'k' // done; the journal stays for an undo
@@ -469,23 +468,23 @@ const (
 	Finishing Phase = 'f'
 )
 
-// State is what a phase means for the disk, and for the commands.
+// State describes a phase: its effect on the disk and on the commands.
 type State struct {
-	Text   string // what stands on disk
-	Blocks bool   // the disk is in the middle of it: nothing else may read or write it
-	// Why a command does not apply, and what to do instead; empty: it applies.
+	Text   string // state of the disk, for messages
+	Blocks bool   // the disk is half changed: no other run may read or write it
+	// Why a command does not apply, and the alternative. An empty string means that it applies.
 	Undo, Resume, Finish string
-	Undoes               string // what undo does; empty: it brings the original back
-	Drops                bool   // undo --force removes the journal of a disk that is not in the middle of it any more
+	Undoes               string // effect of undo; by default it brings the original back
+	Drops                bool   // undo --force removes the journal of a disk that is no longer half changed
 }
 
-// Exchange is the name of the kind that gives an aligned copy the names of its source.
+// Exchange is the kind of a run that gives an aligned copy the names of its source.
 const Exchange = "exchange"
 
-// InPlace is the name of the kind that moves partitions inside of a disk.
+// InPlace is the kind of a run that moves partitions within a disk.
 const InPlace = "in-place"
 
-// States has the states of each kind of work that a run can leave open on disk.
+// States lists the phases of each kind of run with their states.
 var States = map[string]map[Phase]State{
 	Exchange: {
 		Begun: {
@@ -512,8 +511,8 @@ var States = map[string]map[Phase]State{
 	InPlace: inPlace,
 }
 
-// inPlace lists the states of a move in place: 'm' is the move itself, 'c' follows the commit, after which there is no
-// undo, and 'd' follows the first sector.
+// inPlace lists the states of a move in place. Phase 'm' is the move itself. Phase 'c' follows the commit, after which
+// there is no undo. Phase 'd' follows the write of the first sector.
 var inPlace = map[Phase]State{
 	Begun:   inMove,
 	'm':     inMove,
@@ -543,7 +542,7 @@ var inMove = State{
 	Drops:  true,
 }
 
-// States that no kind lists.
+// States of journals that are not in States.
 var (
 	notBegun = State{
 		Text:   "a run was ended before it changed anything",
@@ -561,7 +560,7 @@ var (
 	}
 )
 
-// stateOf returns the state that a kind and a record stand for.
+// stateOf returns the phase and state of a journal from its kind and last record.
 func stateOf(kind string, record []byte) (Phase, State) {
 	phase := Begun
 	if len(record) > 0 {

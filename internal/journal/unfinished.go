@@ -1,6 +1,5 @@
-// This part of the package finds the journal beside a disk, and knows what it means for the disk: which work a run has
-// left open there, and which of the commands undo, resume and finish go on from it. The package of each kind does that
-// work.
+// This part of the package finds the journal beside a disk and reports its meaning: the unfinished work on the disk,
+// and which of the commands undo, resume and finish apply. The package of each kind carries out the commands.
 
 package journal
 
@@ -21,32 +20,31 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Suffix ends the name of a journal: behind the whole name of its disk.
+// Suffix is appended to the full file name of a disk to form the name of its journal.
 const Suffix = ".trueup"
 
-// MaxName bounds the name of a file, in bytes. Spec: NAME_MAX of Linux, include/uapi/linux/limits.h.
+// MaxName bounds a file name, in bytes. Spec: NAME_MAX of Linux, include/uapi/linux/limits.h.
 const MaxName = 255
 
-// PathOf returns the name of the journal of a disk.
+// PathOf returns the path of the journal beside a disk.
 func PathOf(disk string) string { return disk + Suffix }
 
-// Ends of the names that files have for a while: a dot, the name, and one of these.
+// Suffixes of temporary names: a dot, the file name, and one of these.
 const (
-	Partial  = ".partial"  // it is being written
-	Replaced = ".replaced" // another file has got its name
-	Renamed  = ".exchange" // it is about to get its name by an exchange
-	Trial    = ".trial"    // an empty file, to try links and renames
-	Moved    = ".moved"    // the second name of that
+	Partial  = ".partial"  // being written
+	Replaced = ".replaced" // replaced by another file with its name
+	Renamed  = ".exchange" // about to get its name by an exchange
+	Trial    = ".trial"    // an empty file for testing links and renames
+	Moved    = ".moved"    // the second name of that file
 )
 
-// ofJob matches the names of files and folders that a job of a fleet writes until its copy is named.
+// ofJob matches the temporary names of files and folders that a fleet job writes.
 var ofJob = ondisk.LazyPattern(`^\.trueup-[0-9a-f]{32}-.+$`)
 
-// OfJob reports whether a job of a fleet is writing, or has left, a file or a folder of that name.
+// OfJob reports whether name is a temporary name of a fleet job that is writing or has left files.
 func OfJob(name string) bool { return ofJob().MatchString(name) }
 
-// Temporary reports whether a name is one that a file of a size has only while a run is at work, or after one was
-// killed.
+// Temporary reports whether a file of this name and size is a temporary file of a run, possibly left by a killed one.
 func Temporary(name string, size int64) bool {
 	if OfJob(name) {
 		return true
@@ -61,8 +59,8 @@ func Temporary(name string, size int64) bool {
 	}
 }
 
-// Incomplete returns the refusal of a file that has the name of one that is being written, nil for any other. path is
-// its path as the user names it.
+// Incomplete returns a refusal if base is the name of a partial file, otherwise nil. path is its path as the user wrote
+// it.
 func Incomplete(d *gate.Folder, base, path string) error {
 	final, partial := strings.CutSuffix(base, Partial)
 	if final, _ = strings.CutPrefix(final, "."); !partial || "."+final+Partial != base || final == "" {
@@ -79,8 +77,8 @@ func Incomplete(d *gate.Folder, base, path string) error {
 	return r
 }
 
-// LeftAt lists the files that killed runs have left of the file at a path, final or not, and that no run is at work on.
-// The file does not need to be there.
+// LeftAt lists the temporary files that killed runs left of the file at path. Files that a run is still using are not
+// listed. The file itself need not exist.
 func LeftAt(path string) (out []string) {
 	d, base, err := folderOf(path)
 	if err != nil {
@@ -91,27 +89,27 @@ func LeftAt(path string) (out []string) {
 		name := "." + base + end
 		f, err := d.OpenAny(name, ondisk.ErrReference)
 		if err != nil {
-			continue // it is not there, or nothing that a run leaves
+			continue // it is missing, or no file of a run
 		}
 		if Temporary(name, f.Size()) && !f.AtWork() {
 			out = append(out, name)
 		}
-		_ = f.Close() // it was read
+		_ = f.Close() // only read
 	}
 	return out
 }
 
-// Work is what a run has left open.
+// Work is unfinished work on a disk.
 type Work struct {
-	Path    string // of the disk, as the user names it
-	Journal string // its path, as the user names it; empty: beside the disk
-	Kind    string // empty: the run had not begun
+	Path    string // of the disk, as the user wrote it
+	Journal string // path as the user wrote it; by default beside the disk
+	Kind    string // Exchange or InPlace; empty if the run had not begun or is unknown
 	Phase   Phase
 	Written bool // the original that an exchange keeps was written since
 	State
 }
 
-// At returns what is open on the disk at a path, nil when nothing is. The disk does not need to be there.
+// At returns the unfinished work on the disk at path, or nil without any. The disk need not exist.
 func At(path string) (*Work, error) {
 	dir, base, err := folderOf(path)
 	if err != nil {
@@ -125,7 +123,7 @@ func At(path string) (*Work, error) {
 	return w, err
 }
 
-// folderOf opens the folder of a disk, through all links of its path.
+// folderOf opens the folder of a disk after following all links of its path.
 func folderOf(path string) (*gate.Folder, string, error) {
 	_, failed := sys.Lstat(path)
 	if errors.Is(failed, fs.ErrNotExist) {
@@ -134,7 +132,7 @@ func folderOf(path string) (*gate.Folder, string, error) {
 	}
 	dir, base, err := gate.Follow(path, nil)
 	if failed != nil && errors.Is(err, fs.ErrNotExist) {
-		err = failed // the disk need not be there, and a journal can be
+		err = failed // the disk may be missing while its journal exists
 	}
 	return dir, base, err
 }
@@ -148,7 +146,7 @@ func Beside(d *gate.Folder, base string) (*Work, error) {
 	return w, err
 }
 
-// of returns the work of a journal, nil when there is no such file.
+// of returns the work of a journal, or nil if the file does not exist.
 func of(d *gate.Folder, name string) (*Work, error) {
 	f, err := d.OpenAny(name, ondisk.ErrUnsupported)
 	switch {
@@ -182,13 +180,13 @@ func of(d *gate.Folder, name string) (*Work, error) {
 	return w, nil
 }
 
-// isNotBegun reports whether a file that cannot be opened as a journal is what a run has left that had not begun. Other
-// files are empty or begin with zeros, too: such a one counts under the name of a journal beside a disk only.
+// isNotBegun reports whether err means that the journal is from a run that had not begun. Files of other programs can
+// be empty or begin with zeros too, so ErrBlank counts only if the file has the name of a journal beside a disk.
 func isNotBegun(name string, err error) bool {
 	return errors.Is(err, ErrNotBegun) && (!errors.Is(err, ErrBlank) || strings.HasSuffix(name, Suffix))
 }
 
-// odd returns the error of a file that has the name of a journal and cannot be read as one.
+// odd returns the error of a file with the name of a journal that cannot be read as one.
 func odd(name string, err error) error {
 	if errors.Is(err, ErrBlank) {
 		return &ondisk.Refusal{
@@ -206,7 +204,7 @@ func odd(name string, err error) error {
 	}
 }
 
-// Commands lists the commands that apply, in the order of advice.
+// Commands lists the commands that apply, in the order in which messages name them.
 func (w *Work) Commands() (out []string) {
 	for _, c := range []struct{ name, not string }{{"resume", w.Resume}, {"undo", w.Undo}, {"finish", w.Finish}} {
 		if c.not == "" {
@@ -216,7 +214,7 @@ func (w *Work) Commands() (out []string) {
 	return out
 }
 
-// Command returns the command line of a command that goes on from here.
+// Command returns a command line that continues the work.
 func (w *Work) Command(name string, flags ...string) string {
 	line := shell.Command(name, flags, w.Path)
 	if w.Journal != "" {
@@ -225,7 +223,7 @@ func (w *Work) Command(name string, flags ...string) string {
 	return line
 }
 
-// advice returns which commands go on from here.
+// advice returns the command lines that continue the work, each with its effect.
 func (w *Work) advice() string {
 	what := map[string]string{
 		"resume": "goes on", "undo": w.undoes(), "finish": "removes the original",
@@ -240,10 +238,10 @@ func (w *Work) advice() string {
 	return strings.Join(out, ", ")
 }
 
-// AtWork reports whether another run has the journal open, which passes when it ends.
+// AtWork reports whether another run has the journal open. The condition ends with that run.
 func (w *Work) AtWork() bool { return w.Text == atWork.Text }
 
-// Refusal returns the error of a disk that may not be used now, nil for one that may.
+// Refusal returns an error if the disk must not be used now, otherwise nil.
 func (w *Work) Refusal() error {
 	if w == nil || !w.Blocks {
 		return nil
@@ -251,15 +249,15 @@ func (w *Work) Refusal() error {
 	return w.refuse(w.Text)
 }
 
-// refuse returns a refusal whose remedy is to go on with the work.
+// refuse returns a refusal whose remedy is to continue the work.
 func (w *Work) refuse(reason string) error {
 	return &ondisk.Refusal{Code: "unfinished", Reason: reason, Remedy: w.advice()}
 }
 
-// Open reports whether anything is open: a run that had not begun has left nothing to go on with.
+// Open reports whether work is unfinished. A run that had not begun leaves none.
 func (w *Work) Open() bool { return w != nil && (w.Kind != "" || w.Blocks) }
 
-// Refused returns the error of work that cannot go on as it was begun.
+// Refused returns the error of work that cannot continue as planned.
 func (w *Work) Refused(reason, remedy string) error {
 	return &ondisk.Refusal{
 		Code: "unfinished", Reason: w.Text + ", and " + reason,
@@ -267,15 +265,15 @@ func (w *Work) Refused(reason, remedy string) error {
 	}
 }
 
-// undoes returns what undo does.
+// undoes returns the effect of undo.
 func (w *Work) undoes() string { return cmp.Or(w.Undoes, "brings the original back") }
 
-// Issue returns what a reader of the disk should know of the work.
+// Issue returns the note about the work for a report of the disk.
 func (w *Work) Issue() ondisk.Issue {
 	return ondisk.Issue{Code: "unfinished", Effect: ondisk.Note, Text: w.Text, Remedy: w.advice()}
 }
 
-// Done is what a command has done.
+// Done is the result of a command.
 type Done struct {
 	Text    string   // one sentence
 	Files   []string // of the disk at PATH
@@ -283,22 +281,22 @@ type Done struct {
 	Notes   []ondisk.Issue
 }
 
-// Held is open work that this run has locked.
+// Held is unfinished work whose journal this run has locked.
 type Held struct {
 	*Journal
 	Work Work
 	Dir  *gate.Folder
 	Base string // of the disk
 
-	Writers map[sys.ID]sys.Writer // programs that have files open for writing
+	Writers map[sys.ID]sys.Writer // programs with files open for writing
 
 	in   *gate.Folder
 	name string // of the journal
 	file *os.File
 }
 
-// Hold locks the journal of a disk and reads it. file is its path, empty for one beside the disk. Without a journal,
-// the error wraps fs.ErrNotExist. Work that was not begun has no Journal.
+// Hold locks the journal of a disk and reads it. file is its path; an empty file means the journal beside the disk. If
+// there is no journal, the error wraps fs.ErrNotExist. If the run had not begun, the Journal field is nil.
 func Hold(path, file string) (*Held, error) {
 	dir, base, err := folderOf(path)
 	if err != nil {
@@ -317,7 +315,8 @@ func Hold(path, file string) (*Held, error) {
 	return h, nil
 }
 
-// mayEnd refuses a folder from which the journal cannot be removed: no work comes to its end there.
+// mayEnd returns an error if the journal cannot be removed from its folder, because the work could not be completed
+// there.
 func (h *Held) mayEnd() error {
 	if err := h.in.At.MayCreate(); err != nil {
 		return ondisk.In(ondisk.ErrOutput, "folder of %q: %w; nothing was changed: make it writable, then go on",
@@ -367,7 +366,7 @@ func (h *Held) hold() error {
 	return nil
 }
 
-// lock takes the lock of the journal, and makes sure that it is the journal still.
+// lock locks the journal and verifies that its name still leads to it.
 func (h *Held) lock() error {
 	f := sys.Of(h.file)
 	err := f.Lock(sys.Exclusive)
@@ -380,7 +379,7 @@ func (h *Held) lock() error {
 	return nil
 }
 
-// elsewhere returns the error of a journal that another run has.
+// elsewhere returns the error of a journal that another run has locked.
 func (h *Held) elsewhere() error {
 	return fmt.Errorf("%s: %w by another run of trueup", h.Work.Path, ondisk.ErrBusy)
 }
@@ -390,8 +389,8 @@ func Begin(d *gate.Folder, base, path, kind string, plan []byte, area int64) (*H
 	return BeginIn("", d, base, path, kind, plan, area)
 }
 
-// BeginIn writes the journal of a disk, durably with its name, and holds it. file is its path, empty for one beside the
-// disk. The folder stays that of the caller.
+// BeginIn durably writes the journal of a disk and its name, and locks it. file is its path; an empty file means a
+// journal beside the disk. The caller keeps ownership of d.
 func BeginIn(file string, d *gate.Folder, base, path, kind string, plan []byte, area int64) (*Held, error) {
 	h := &Held{Work: Work{Path: path, Journal: file, Kind: kind}, Base: base}
 	var err error
@@ -411,7 +410,8 @@ func BeginIn(file string, d *gate.Folder, base, path, kind string, plan []byte, 
 	return h, nil
 }
 
-// free refuses a disk with open work, and a name that another journal has. That of a run that had not begun goes.
+// free refuses a disk with unfinished work, and a name that another journal has. It removes a journal whose run had not
+// begun.
 func (h *Held) free() error {
 	w, err := Beside(h.Dir, h.Base)
 	if err == nil && w == nil && h.Work.Journal != "" {
@@ -422,7 +422,7 @@ func (h *Held) free() error {
 	switch {
 	case w == nil:
 		return err
-	case w.Open(): // a journal stays also where the disk may be read
+	case w.Open(): // a journal is never overwritten, even if the disk may be read
 		w.Path = h.Work.Path
 		return w.refuse(w.Text)
 	}
@@ -436,7 +436,7 @@ func (h *Held) free() error {
 	return nil
 }
 
-// kept is the file of a journal. What is saved in it is on its way to the storage before it is flushed.
+// kept is the file of a journal. It starts write-back of saved bytes early, before they are flushed.
 type kept struct{ *os.File }
 
 func (f kept) WriteAt(b []byte, off int64) (int, error) {
@@ -453,7 +453,7 @@ func (h *Held) create(plan []byte, area int64) (err error) {
 	}
 	if err = h.lock(); err == nil {
 		var id ID
-		_, _ = rand.Read(id[:]) // it never fails
+		_, _ = rand.Read(id[:]) // never fails
 		h.Journal, err = Create(kept{h.file}, h.Work.Kind, id, plan, area)
 	}
 	if err == nil {
@@ -465,7 +465,7 @@ func (h *Held) create(plan []byte, area int64) (err error) {
 	return nil
 }
 
-// Enter makes a phase the last one, durably.
+// Enter durably records a phase as the last one.
 func (h *Held) Enter(p Phase) error {
 	if err := h.Put([]byte{byte(p)}); err != nil {
 		return ondisk.In(ondisk.ErrOutput, "%s: %w", h.name, err)
@@ -474,7 +474,7 @@ func (h *Held) Enter(p Phase) error {
 	return nil
 }
 
-// SyncFolder makes the names in the folder of the disk durable, where its file system can.
+// SyncFolder makes the names in the folder of the disk durable, if its file system supports that.
 func (h *Held) SyncFolder() error { return syncFolder(h.Dir) }
 
 func syncFolder(d *gate.Folder) error {
@@ -484,7 +484,7 @@ func syncFolder(d *gate.Folder) error {
 	return nil
 }
 
-// Remove removes the journal: nothing is open any more.
+// Remove removes the journal after the work has ended.
 func (h *Held) Remove() error {
 	if err := h.in.At.Remove(h.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return ondisk.In(ondisk.ErrOutput, "remove %s: %w", h.name, err)
@@ -492,12 +492,12 @@ func (h *Held) Remove() error {
 	return syncFolder(h.in)
 }
 
-// Close releases the journal, which stays.
+// Close releases the journal and keeps its file.
 func (h *Held) Close() error {
 	var errs []error
 	if h.file != nil {
-		// A program that was just started can hold the file for a moment, and with it the lock.
-		_ = sys.Of(h.file).Lock(sys.Unlocked) // it ends with the file, too
+		// A child process that was just started can hold the file, and with it the lock, for a moment.
+		_ = sys.Of(h.file).Lock(sys.Unlocked) // closing the file releases it, too
 		if err := h.file.Close(); !sys.Interrupted(err) {
 			errs = append(errs, err)
 		}
@@ -512,7 +512,7 @@ func (h *Held) Close() error {
 	return errors.Join(errs...)
 }
 
-// maxBelow bounds the journals that Below lists, and maxDeep the folders one in the other.
+// maxBelow bounds the number of journals that Below lists, and maxDeep the nesting of folders.
 const (
 	maxBelow = 1 << 16
 	maxDeep  = 64
@@ -525,9 +525,9 @@ type walk struct {
 	unread map[string]error
 }
 
-// Below lists the paths of the disks in a folder and below that have a journal beside them, by their names. It follows
-// no link below the folder, and stays on its file system. unread has the error of each folder that is not searched, by
-// its path.
+// Below lists the disks in a folder and its subfolders that have a journal beside them, sorted by name within each
+// folder. It follows no link below the folder and stays on its file system. unread maps the path of each unsearched
+// folder to its error.
 func Below(folder string) (disks []string, unread map[string]error, err error) {
 	d, err := gate.OpenFolder(folder)
 	if err != nil {
@@ -543,7 +543,7 @@ func Below(folder string) (disks []string, unread map[string]error, err error) {
 	return w.disks, w.unread, err
 }
 
-// look lists the disks of a folder, and then those of the folders in it.
+// look lists the disks of a folder, then the disks of its subfolders.
 func (w *walk) look(d *gate.Folder, at string, deep int) error {
 	var inner []string
 	journals, err := d.Names(func(n string) bool {
@@ -578,7 +578,7 @@ func (w *walk) look(d *gate.Folder, at string, deep int) error {
 		sub, err := d.At.Enter(n)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			continue // it went in the meantime
+			continue // removed in the meantime
 		case err != nil:
 			w.unread[path] = fmt.Errorf("%s: %w", path, err)
 			continue
