@@ -14,36 +14,36 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// File is an open regular file, or a block device.
+// File is an open regular file or block device.
 type File struct {
 	name, real string
 	dir        *Folder
-	Info       sys.Info // when it was opened first
+	Info       sys.Info // at the first open
 	Ours       bool     // a device that this run has claimed
 	device     bool
-	shows      sys.ID // the file behind a loop device
-	Sector     int    // of a device, bytes
-	Level      int    // 0 for a file of the image itself, 1 for one of its parent, …
+	shows      sys.ID // backing file of a loop device
+	Sector     int    // sector size of a device, in bytes
+	Level      int    // 0 for a file of the image itself, 1 for a file of its parent, …
 
 	mu    sync.RWMutex // held for reading while open is in use
-	open  *sys.File    // nil while the file gives room to others
-	holds bool         // no other program writes the file while it is open
+	open  *sys.File    // nil while the descriptor is closed in favour of other files
+	holds bool         // keep other programs from writing while the file is open
 	used  atomic.Int64
-	short atomic.Int64 // 1 + the byte at which the file ended before its size; 0: it did not
+	short atomic.Int64 // 1 + the offset at which a read hit a premature end of file; or 0
 
 	passing atomic.Bool
-	passed  atomic.Int64 // bytes read since the kernel was told, see Pass
+	passed  atomic.Int64 // bytes read since the kernel last dropped them, see Pass
 }
 
-// Name returns the name in the folder, or the one that OpenAs got.
+// Name returns the name in the folder, or the name given to OpenAs.
 func (f *File) Name() string { return f.name }
 
-// Is reports whether a file is this one, or the one that shows through this loop device.
+// Is reports whether st describes this file, or the backing file of this loop device.
 func (f *File) Is(st sys.Info) bool {
 	return f.Info.Same(st) || f.shows != sys.ID{} && f.shows == st.ID
 }
 
-// Size returns the size in bytes when the file was opened first.
+// Size returns the size in bytes at the first open.
 func (f *File) Size() int64 { return f.Info.Size }
 
 // Close closes the file for good.
@@ -64,7 +64,7 @@ func (f *File) shut() error {
 	return err
 }
 
-// with calls use with the open file.
+// with calls use with the open file, and reopens it first if necessary.
 func (f *File) with(use func(open *sys.File) error) error {
 	for {
 		f.mu.RLock()
@@ -81,8 +81,8 @@ func (f *File) with(use func(open *sys.File) error) error {
 	}
 }
 
-// reopen opens the file without blocking, since a FIFO would wait for a writer, and makes sure that it is the one that
-// was looked at.
+// reopen opens the file without blocking, because a FIFO would wait for a writer. It verifies that the file is still
+// the one that was examined first.
 func (f *File) reopen() error {
 	h := f.dir.handles
 	h.mu.Lock()
@@ -115,7 +115,7 @@ func (f *File) reopen() error {
 	return nil
 }
 
-// Uncache drops the file from memory, and reports whether that is known to have worked.
+// Uncache drops the file from the kernel's page cache, and reports whether that is known to have worked.
 func (f *File) Uncache() (cold bool) {
 	err := f.with(func(open *sys.File) error {
 		cold = open.Uncache()
@@ -124,10 +124,10 @@ func (f *File) Uncache() (cold bool) {
 	return cold && err == nil
 }
 
-// ID returns device and inode.
+// ID returns the device and inode numbers.
 func (f *File) ID() string { return fmt.Sprintf("%d:%d", f.Info.Device, f.Info.Inode) }
 
-// Allocated returns how many bytes the file takes on its file system.
+// Allocated returns the number of bytes allocated to the file on its file system.
 func (f *File) Allocated() int64 {
 	if f.device {
 		return f.Info.Size
@@ -135,8 +135,8 @@ func (f *File) Allocated() int64 {
 	return f.Info.Allocated
 }
 
-// ReadAt follows the contract of io.ReaderAt. A file that ended too early once is not read again: a
-// caller that survives a failed read must not go on with what is there the next time.
+// ReadAt follows the contract of io.ReaderAt. Once a read hits a premature end of file, all later reads fail: a caller
+// that ignores the failed read must not continue with bytes that appear later.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.ended(); err != nil {
 		return 0, err
@@ -150,7 +150,7 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	return f.readAt(p, off)
 }
 
-// readAt reads from the file itself.
+// readAt reads from the file itself, without pageCache.
 func (f *File) readAt(p []byte, off int64) (int, error) {
 	f.dir.meter.count(len(p))
 	done := 0
@@ -171,26 +171,26 @@ func (f *File) readAt(p []byte, off int64) (int, error) {
 		}
 		if f.passing.Load() && f.passed.Add(int64(done)) >= passedAtOnce {
 			f.passed.Store(0)
-			_ = open.Forget() // it stays in memory
+			_ = open.Forget() // on error the pages stay in memory
 		}
 		return nil
 	})
 	return done, err
 }
 
-// passedAtOnce is how many bytes of a file stay in memory that is passed, about.
+// passedAtOnce is the approximate number of bytes kept in memory from a file in passing.
 const passedAtOnce = 32 << 20
 
-// Pass has the kernel drop from memory what is read of the file from now on. One that is in memory already stays there:
-// others may need it.
+// Pass makes the kernel drop the bytes read from the file from now on from memory. A file that is in memory already
+// stays there, because other programs may need it.
 func (f *File) Pass() {
-	_ = f.with(func(open *sys.File) error { // who reads it will say the error
+	_ = f.with(func(open *sys.File) error { // the next read returns the error
 		f.passing.Store(open.Uncached())
 		return nil
 	})
 }
 
-// ended returns the error of a file that ended before its size.
+// ended returns an error if a read hit a premature end of file.
 func (f *File) ended() error {
 	at := f.short.Load()
 	if at == 0 {
@@ -200,7 +200,8 @@ func (f *File) ended() error {
 		f.Info.Size)
 }
 
-// Extent asks the file system for holes. If it knows none, all is data, which is slow and right.
+// Extent returns the hole or data at off as reported by the file system. Without support for holes, everything counts
+// as data, which is slow but correct.
 func (f *File) Extent(off, limit int64) (disk.Extent, error) {
 	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}}
 	err := f.with(func(open *sys.File) error {
@@ -210,7 +211,7 @@ func (f *File) Extent(off, limit int64) (disk.Extent, error) {
 	return e, err
 }
 
-// Unchanged compares the file with what it was when it was opened, by its handle and by its name.
+// Unchanged compares the file, by its handle and by its name, with its state at the first open.
 func (f *File) Unchanged() error {
 	if err := f.ended(); err != nil {
 		return err
@@ -232,11 +233,11 @@ func (f *File) Unchanged() error {
 		return fmt.Errorf("file %.256q %w: another file has its name", f.name, ondisk.ErrChanged)
 	}
 	switch {
-	case f.Claimed(): // the image was refused if it was claimed before
+	case f.Claimed(): // a device claimed at the first open was refused
 		return fmt.Errorf("device %.256q %w: it was mounted, or became a part of another device, while it was read; "+
 			"end that and run again", f.name, ondisk.ErrChanged)
 	case f.device:
-		return nil // it does not show that it was written
+		return nil // devices have no modification time
 	}
 	if now.Size != old.Size || now.Modified != old.Modified || now.Changed != old.Changed {
 		return fmt.Errorf("file %.256q %w: size, times or links differ; stop what writes to it and run again", f.name,
@@ -245,10 +246,10 @@ func (f *File) Unchanged() error {
 	return nil
 }
 
-// maxHandles is how many files of an image are open at once: a disk of 8 TiB in extents of 2 GB has 4096.
+// maxHandles bounds the number of open files of an image: a disk of 8 TiB in extents of 2 GB has 4096 files.
 const maxHandles = 48
 
-// handles closes the file that was not used for longest when another needs its place.
+// handles closes the least recently used file when another file needs its place.
 type handles struct {
 	clock atomic.Int64
 
@@ -263,7 +264,7 @@ func (h *handles) room(f *File) error {
 	}
 	var err error
 	if len(h.open) >= maxHandles {
-		// The first is the one that the user named: locks on it must last.
+		// The first file is the one named by the user: locks on it must last.
 		oldest := 1
 		for i := range h.open {
 			if i > 0 && h.open[i].used.Load() < h.open[oldest].used.Load() {
@@ -286,8 +287,8 @@ func (h *handles) forget(f *File) {
 	}
 }
 
-// Rest closes the files of an image until they are read again, on a system that gives the name of an open file to no
-// other.
+// Rest closes the files of an image until they are read again, if the system does not let another file replace an open
+// one.
 func (d *Folder) Rest() error {
 	if sys.ReplacesOpen {
 		return nil
@@ -308,8 +309,8 @@ func (d *Folder) CloseFiles() error {
 	return errors.Join(errs...)
 }
 
-// Bytes that QEMU locks: base + permission, with base 100 for what a program does and 200 for what it does not allow
-// others. Spec: QEMU block/file-posix.c and include/block/block-common.h.
+// Bytes that QEMU locks: base + permission. Base 100 is for permissions that a program uses, base 200 for permissions
+// that it denies to others. Spec: QEMU block/file-posix.c and include/block/block-common.h.
 const (
 	QEMURead     = 100 + 0 // "consistent read"
 	QEMUWrite    = 100 + 1
@@ -320,9 +321,9 @@ const (
 // QEMUBytes lists the lock bytes of an exclusive writer.
 var QEMUBytes = []int64{QEMURead, QEMUWrite, QEMUAlone, QEMUNoWriter}
 
-// Hold keeps QEMU from opening the image for writing until release is called, by the locks that QEMU itself looks at,
-// and on Windows any program. Where the file system knows no such locks nothing is held, and the check that the source
-// is unchanged remains. The same holds for extents of which an image has more than can be open at once.
+// Hold prevents QEMU, and on Windows any program, from opening the image for writing until release is called. It uses
+// the lock bytes that QEMU itself checks. On file systems without such locks, and for extents of an image with more
+// than maxHandles files, nothing is locked; the check that the source is unchanged remains.
 func (o *Opened) Hold() (release func(), err error) {
 	if err := o.hold(true); err != nil {
 		return nil, err
@@ -338,15 +339,15 @@ func (o *Opened) Hold() (release func(), err error) {
 				f.lock(sys.Unlocked, b)
 			}
 		}
-		_ = o.hold(false) // what is closed is opened again when it is read
+		_ = o.hold(false) // closed files are reopened by the next read
 	}, nil
 }
 
-// Alone returns an error if another program has a file of the image open to write it, or for itself. It keeps others
-// from opening them for a moment. A system that does not show that returns none.
+// Alone returns an error if another program has a file of the image open for writing or exclusively. It denies writing
+// to other programs for a moment. On systems without such share modes it returns nil.
 func (o *Opened) Alone() error { return errors.Join(o.hold(true), o.hold(false)) }
 
-// hold has all files opened again, so that others cannot write them, or can.
+// hold reopens all files so that other programs cannot write them, or can again.
 func (o *Opened) hold(yes bool) error {
 	if !sys.DeniesWriting {
 		return nil
@@ -373,7 +374,7 @@ func (f *File) hold(yes bool) error {
 	return err
 }
 
-// inUse returns the error of a file that another program does not share; nil if err says something else.
+// inUse returns the error of a file that another program has open without sharing it, or nil if err has another cause.
 func (f *File) inUse(err error) error {
 	if !sys.NotShared(err) {
 		return nil
@@ -386,8 +387,8 @@ func (f *File) lock(kind sys.LockKind, at int64) {
 	_ = f.with(func(open *sys.File) error { return open.LockByte(kind, at) }) // see Hold
 }
 
-// Claimed reports whether a block device has a file system mounted on it, or something else that the kernel keeps for
-// itself, for another use than that of this run.
+// Claimed reports whether the kernel claims a block device for another use than this run, such as a mounted file
+// system.
 func (f *File) Claimed() bool { return f.device && !f.Ours && f.dir.At.Claimed(f.real) }
 
 // QEMULock returns an error if QEMU has the file open for writing: it holds a lock on the byte of the "write"
@@ -399,17 +400,17 @@ func (f *File) QEMULock() error {
 		return err
 	})
 	if err != nil || !locked {
-		return nil //nolint:nilerr // the file system knows no such locks
+		return nil //nolint:nilerr // the file system has no such locks
 	}
 	return fmt.Errorf("%q is open for writing in QEMU (lock on byte %d)", f.name, QEMUWrite)
 }
 
-// Written reports whether any program, or the kernel, is known to have the file open for writing.
+// Written reports whether any program or the kernel is known to have the file open for writing.
 func (f *File) Written() (yes bool) {
 	if f.device {
 		return false // see Claimed
 	}
-	_ = f.with(func(open *sys.File) error { // who reads it will say the error
+	_ = f.with(func(open *sys.File) error { // the next read returns the error
 		yes, _ = open.Written()
 		return nil
 	})
@@ -418,7 +419,7 @@ func (f *File) Written() (yes bool) {
 
 // AtWork reports whether another run of trueup has the file locked as its own.
 func (f *File) AtWork() (locked bool) {
-	_ = f.with(func(open *sys.File) error { // where nothing can be locked, nothing is
+	_ = f.with(func(open *sys.File) error { // without lock support, no run holds a lock
 		err := open.Lock(sys.Shared)
 		if locked = sys.Locked(err); err == nil {
 			err = open.Lock(sys.Unlocked)
@@ -429,24 +430,23 @@ func (f *File) AtWork() (locked bool) {
 }
 
 const (
-	// pageBytes is the unit in which a file is read whose reads are counted: what a file system reads at least, in
-	// bytes.
+	// pageBytes is the unit of counted reads, in bytes: the smallest read of a file system.
 	pageBytes = 4 << 10
-	// maxRun is the largest read that goes through the pages, in bytes: what is larger is data, or a table that is read
+	// maxRun is the largest read through the page cache, in bytes. Larger reads are file data, or tables that are read
 	// once.
 	maxRun = 32 << 10
-	// maxPages is how many pages are kept, 1 MiB of them.
+	// maxPages bounds the number of cached pages: 1 MiB of them.
 	maxPages = 256
 )
 
-// pageCache keeps the pages of an image's files that were read lately. An inspection rereads the same few sectors: for
-// the format, the table, the volumes and the boot chain. Safe for concurrent use.
+// pageCache holds recently read pages of an image's files. An inspection rereads the same few sectors: for the format,
+// the table, the volumes and the boot chain. Safe for concurrent use.
 type pageCache struct {
 	mu    sync.Mutex
 	pages map[pageKey][]byte
 }
 
-// pageKey identifies a page. An image and the package around it open one file twice.
+// pageKey identifies a page by inode, because an image and the package around it open one file twice.
 type pageKey struct {
 	file   sys.ID
 	number int64
@@ -454,8 +454,8 @@ type pageKey struct {
 
 func newPageCache() *pageCache { return &pageCache{pages: map[pageKey][]byte{}} }
 
-// read fills p from off of f. ok is false if the file itself must be read: for a large read, one that leaves the file,
-// or one that fails.
+// read fills p from off of f. ok is false if the file itself must be read: for a large read, a read beyond the file, or
+// a failed one.
 func (c *pageCache) read(f *File, p []byte, off int64) (ok bool) {
 	end := off + int64(len(p))
 	if c == nil || len(p) == 0 || len(p) > maxRun || off < 0 || end > f.Info.Size {
@@ -474,7 +474,7 @@ func (c *pageCache) read(f *File, p []byte, off int64) (ok bool) {
 	return true
 }
 
-// fill reads the missing ones among some pages, adjacent ones at once.
+// fill reads the missing pages in a range, adjacent ones in one read.
 func (c *pageCache) fill(f *File, first, last int64) bool {
 	if len(c.pages)+int(last-first) >= maxPages {
 		clear(c.pages)
@@ -489,7 +489,7 @@ func (c *pageCache) fill(f *File, first, last int64) bool {
 		}
 		b := make([]byte, min(until*pageBytes, f.Info.Size)-n*pageBytes)
 		if _, err := f.readAt(b, n*pageBytes); err != nil {
-			return false // a sector beside those that are wanted can be the one that is damaged
+			return false // the damaged sector can be one that the caller does not need
 		}
 		for ; n < until; n++ {
 			c.pages[f.page(n)], b = b[:min(pageBytes, len(b))], b[min(pageBytes, len(b)):]
@@ -498,22 +498,22 @@ func (c *pageCache) fill(f *File, first, last int64) bool {
 	return true
 }
 
-// page identifies page n of the file.
+// page returns the key of page n of the file.
 func (f *File) page(n int64) pageKey { return pageKey{f.Info.ID, n} }
 
-// Meter counts what is read from the files of one image, in bytes, and limits it. Files that have one are read in whole
-// pages, each of which is read once as long as it is remembered. The zero value only counts. Safe for concurrent use.
+// Meter counts and limits the bytes read from the files of one image. Metered files are read in whole pages, each once
+// while it is cached. The zero value only counts. Safe for concurrent use.
 type Meter struct {
 	asked ondisk.Budget
 	read  atomic.Int64
 }
 
-// NewMeter ends reading where more than limit is asked for.
+// NewMeter returns a meter that ends reading after requests for more than limit bytes.
 func NewMeter(limit int64) *Meter {
 	return &Meter{asked: ondisk.Budget{What: "reading", Unit: "bytes for one image", Limit: limit}}
 }
 
-// Read returns how much was read. It is less than what was asked for where that was known already.
+// Read returns the number of bytes read from files. It excludes reads served by pageCache.
 func (m *Meter) Read() int64 {
 	if m == nil {
 		return 0
@@ -529,7 +529,7 @@ func (m *Meter) ask(n int) error {
 	return m.asked.Spend(int64(n))
 }
 
-// count counts a read that is about to happen.
+// count adds a read of n bytes that is about to happen.
 func (m *Meter) count(n int) {
 	if m != nil {
 		m.read.Add(int64(n))

@@ -1,5 +1,5 @@
-// Package gate is the only way to the files of images. It opens them read-only and by plain names in one folder, never
-// through a link, and notices when they change. It knows nothing of formats.
+// Package gate opens the files of images; no other package may. It opens them read-only and by plain names in one
+// folder, never through a link, and detects changes to them. It is independent of image formats.
 package gate
 
 import (
@@ -18,21 +18,21 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Folder is an open directory: the only place where the files of an image may lie. Names are looked up through its
-// handle, so a folder that is renamed or replaced meanwhile cannot lead elsewhere.
+// Folder is an open directory: the only place where files of an image may lie. Names are looked up through its handle,
+// so a rename or replacement of the folder cannot lead elsewhere.
 type Folder struct {
-	At      *sys.Folder       // to create, link, rename and remove files
-	Alias   map[string]string // names that stand under another name until they are published
+	At      *sys.Folder       // for creating, linking, renaming and removing files
+	Alias   map[string]string // final names mapped to current names, until files are published
 	handles *handles
-	path    string // that it was opened by; empty: not known
-	// elsewhere is set for a folder that is not the image's own: messages name its files by their paths.
+	path    string // path given to OpenFolder, or empty
+	// elsewhere is set for folders other than the image's own: messages then show full paths.
 	elsewhere bool
-	meter     *Meter     // of all that is read; nil: nothing is counted
+	meter     *Meter     // counts all reads, unless it is nil
 	pages     *pageCache // nil unless reads are counted
 }
 
-// Follow opens the folder of the file that a path leads to, through all links, and returns the name of the file. A
-// meter counts what is read; nil: it is not counted.
+// Follow resolves all links of a path, opens the folder of the file, and returns the name of the file. A meter counts
+// all reads, unless it is nil.
 func Follow(path string, meter *Meter) (dir *Folder, base string, err error) {
 	if err := sys.CheckName(filepath.Base(path)); err != nil {
 		return nil, "", fmt.Errorf("the name %w", err)
@@ -59,10 +59,10 @@ func OpenFolder(path string) (*Folder, error) {
 	return d, nil
 }
 
-// NewFolder returns a folder of a handle that is open.
+// NewFolder returns a Folder for an open handle.
 func NewFolder(at *sys.Folder) *Folder { return &Folder{At: at, handles: &handles{}} }
 
-// Count has a meter count all bytes that are read through the folder.
+// Count makes a meter count all bytes read through the folder.
 func (d *Folder) Count(m *Meter) {
 	if d.meter = m; m != nil {
 		d.pages = newPageCache()
@@ -72,7 +72,7 @@ func (d *Folder) Count(m *Meter) {
 // Close closes the folder. Its files stay open.
 func (d *Folder) Close() error { return d.At.Close() }
 
-// CheckName refuses, before any look-up, a name that is not the plain name of a file in the folder, in UTF-8.
+// CheckName returns an error, before any look-up, unless name is a plain UTF-8 name of a file in the folder.
 func CheckName(name string) error {
 	if !utf8.ValidString(name) {
 		return fmt.Errorf("file name %.256q is not UTF-8: %w, want text; rename the file, or write a copy: trueup "+
@@ -81,8 +81,8 @@ func CheckName(name string) error {
 	return CheckStored(name)
 }
 
-// CheckStored is CheckName for a name that stands in an image: where the names of files are bytes, it can be in any
-// character set. Behind a byte above 0x7f a backslash is the second half of a letter, as in Shift_JIS, Big5 and GBK.
+// CheckStored is CheckName for a name stored in an image. It may be in any character set if the system's file names are
+// bytes. After a byte above 0x7f a backslash is the second half of a letter, as in Shift_JIS, Big5 and GBK.
 func CheckStored(name string) error {
 	plain := name
 	if !utf8.ValidString(name) {
@@ -107,7 +107,7 @@ func CheckStored(name string) error {
 	return nil
 }
 
-// letters returns a name without the backslashes that are second halves of letters.
+// letters returns a name without backslashes that are second halves of letters.
 func letters(name string) string {
 	var out []byte
 	for i := range len(name) {
@@ -118,13 +118,13 @@ func letters(name string) string {
 	return string(out)
 }
 
-// badName returns the error of a name that nothing is opened by.
+// badName returns the error of a name that must not be opened.
 func badName(name, bad string) error {
 	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that "+
 		"an image names: put its files together, or flatten it with qemu-img convert", name, bad, ondisk.ErrReference)
 }
 
-// Open opens a file by a name that stands in an image.
+// Open opens a file by a name stored in an image.
 func (d *Folder) Open(name string) (*File, error) { return d.OpenAs(name, name) }
 
 // OpenAs is Open for a file that messages and lists show under another name.
@@ -139,8 +139,8 @@ func (d *Folder) OpenAs(name, shown string) (*File, error) {
 	return f, err
 }
 
-// OpenAny opens a regular file that is no link. It looks before it opens, since opening a device can have effects.
-// class is that of the error for anything else.
+// OpenAny opens a regular file that is not a link. It checks the type before it opens the file, because opening a
+// device can have side effects. For other types the error wraps class.
 func (d *Folder) OpenAny(name string, class error) (*File, error) {
 	f := &File{name: name, real: name, dir: d}
 	if a, ok := d.Alias[name]; ok {
@@ -154,12 +154,12 @@ func (d *Folder) OpenAny(name string, class error) (*File, error) {
 		return nil, err
 	}
 	if err := f.reopen(); err != nil {
-		return nil, errors.Join(err, f.Close()) // it would keep its place among the open files
+		return nil, errors.Join(err, f.Close()) // otherwise it would keep its place among the open files
 	}
 	return f, nil
 }
 
-// OpenNamed opens the file that the user named, which may be a block device.
+// OpenNamed opens the file named by the user, which may be a block device.
 func (d *Folder) OpenNamed(name string) (*File, error) {
 	f := &File{name: name, real: name, dir: d, device: true}
 	var err error
@@ -207,7 +207,7 @@ func (d *Folder) Again() (*Folder, error) {
 	return out, nil
 }
 
-// Enter opens a folder inside of d by its path, without following a link.
+// Enter opens a folder below d by its path without following a link.
 func (d *Folder) Enter(at string) (*Folder, error) {
 	above := d.At
 	for i, part := range strings.Split(at, "/") {
@@ -229,10 +229,10 @@ func (d *Folder) Enter(at string) (*Folder, error) {
 	return sub, nil
 }
 
-// maxFolders is how many folders a path in a package can have.
+// maxFolders bounds the number of folders of a path in a package.
 const maxFolders = 16
 
-// CheckPath refuses, before any look-up, what is not the path of a file inside of the folder.
+// CheckPath returns an error, before any look-up, unless name is the path of a file below the folder.
 func CheckPath(name string) error {
 	parts := strings.Split(name, "/")
 	if len(parts) > maxFolders {
@@ -250,7 +250,7 @@ func CheckPath(name string) error {
 	return nil
 }
 
-// Names lists the names in the folder that keep selects. They are sorted, since the order of a folder is chance.
+// Names lists the names in the folder that keep selects. They are sorted, because directory order is arbitrary.
 func (d *Folder) Names(keep func(name string) bool) ([]string, error) { return d.names(keep, maxNames) }
 
 func (d *Folder) names(keep func(name string) bool, most int) ([]string, error) {
@@ -281,8 +281,8 @@ func (d *Folder) names(keep func(name string) bool, most int) ([]string, error) 
 	}
 }
 
-// maxNames bounds how many names of a folder are kept: those that can concern an image. A folder with more is refused,
-// since one that was not looked at could be the lock.
+// maxNames bounds the number of names of a folder that concern an image. A folder with more is refused, because an
+// unread name could be the lock.
 const maxNames = 1 << 16
 
 // SameFile reports whether two names exist and are links to one file.
@@ -292,20 +292,20 @@ func (d *Folder) SameFile(a, b string) bool {
 	return errA == nil && errB == nil && x.Same(y)
 }
 
-// Exists reports whether a name stands in the folder, as a link too.
+// Exists reports whether a name exists in the folder, even as a dangling link.
 func (d *Folder) Exists(name string) bool {
 	_, err := d.At.Lstat(name)
 	return err == nil
 }
 
-// LeadsTo reports whether a name is that of an open file.
+// LeadsTo reports whether a name leads to an open file.
 func (d *Folder) LeadsTo(name string, f *sys.File) bool {
 	named, err := d.At.Lstat(name)
 	open, openErr := f.Stat()
 	return err == nil && openErr == nil && named.Same(open)
 }
 
-// PlainError drops the call and the path from an error of package os: the message has the path already.
+// PlainError removes the call and the path from an error of package os, because the message already has the path.
 func PlainError(err error) error {
 	var pe interface{ Unwrap() error }
 	if errors.As(err, &pe) && pe.Unwrap() != nil {
@@ -314,11 +314,11 @@ func PlainError(err error) error {
 	return err
 }
 
-// ErrOutside marks a path that leads out of the folder of an image, and into none that is allowed.
+// ErrOutside marks a path that leads out of the image's folder and into no allowed folder.
 var ErrOutside = errors.New("leaves the image's folder")
 
-// Allow returns the paths under which images may name files of further folders: each folder without links, and all of
-// them also as the user wrote them.
+// Allow returns the paths under which images may reference files in further folders. real has each folder without
+// links; all also has the paths as the user wrote them.
 func Allow(folders []string) (real, all []string, err error) {
 	for _, folder := range folders {
 		at, err := RealPath(folder)
@@ -351,13 +351,13 @@ func RealPath(p string) (string, error) {
 		real, err = filepath.Abs(real)
 	}
 	if err == nil {
-		real, err = filepath.EvalSymlinks(real) // the folder that the user is in can be one by a link
+		real, err = filepath.EvalSymlinks(real) // the working directory can be reached by a link
 	}
 	return real, err
 }
 
-// Reach opens the file that another one names by a path: in the folder of that one, or in or below an allowed folder.
-// Below these no link is followed.
+// Reach opens a file that another file references by a path, in the same folder, or in or below an allowed folder. No
+// link is followed below an allowed folder.
 func (o *Opened) Reach(from *File, name string, allowed []string) (*File, error) {
 	if from.dir.path == "" {
 		return from.Beside(name)
@@ -396,8 +396,8 @@ func (o *Opened) Reach(from *File, name string, allowed []string) (*File, error)
 		"that is allowed by --allow-folder %s", name, ErrOutside, ondisk.ErrReference, shellFolder(path.Dir(full)))
 }
 
-// absolute returns the path that a name means in a folder. Behind a folder of the name .. is refused: if that is a
-// link, the kernel goes elsewhere than the words.
+// absolute resolves a name relative to a folder. It refuses .. after a folder name: if that folder is a link, the
+// kernel resolves the path differently.
 func absolute(here, name string) (string, error) {
 	parts := strings.Split(name, "/")
 	down := path.IsAbs(name)
@@ -420,7 +420,7 @@ func absolute(here, name string) (string, error) {
 	return path.Clean(here + "/" + name), nil
 }
 
-// further opens a folder below an allowed one, each once.
+// further opens a folder below an allowed one, or returns it if it is open already.
 func (o *Opened) further(like *Folder, allowed, below string) (*Folder, error) {
 	real, err := RealPath(allowed)
 	if err != nil {
@@ -449,16 +449,16 @@ func (o *Opened) further(like *Folder, allowed, below string) (*Folder, error) {
 	return d, nil
 }
 
-// Holds reports whether a file lies in d.
+// Holds reports whether a file was opened through d.
 func (d *Folder) Holds(f *File) bool { return f.dir == d }
 
-// Beside opens a further file in the folder of f.
+// Beside opens another file in the folder of f.
 func (f *File) Beside(name string) (*File, error) { return f.dir.OpenAs(name, f.dir.shown(name)) }
 
-// Base returns the name in the folder, whatever messages show.
+// Base returns the name in the folder, even if messages show a path.
 func (f *File) Base() string { return filepath.Base(f.name) }
 
-// shown returns how messages name a file of the folder.
+// shown returns the name of a file of the folder for messages.
 func (d *Folder) shown(name string) string {
 	if d.elsewhere {
 		return filepath.Join(d.path, name)
@@ -466,7 +466,7 @@ func (d *Folder) shown(name string) string {
 	return name
 }
 
-// shellFolder returns a folder as a word of a shell, and a placeholder for one that cannot be shown as such.
+// shellFolder quotes a folder for a shell, or returns a placeholder if it is too long or cannot be shown.
 func shellFolder(folder string) string {
 	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == '\'' || r == unicode.ReplacementChar }
 	bare := func(r rune) bool {

@@ -12,31 +12,32 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Remote is the one file of an image that a server has. Safe for concurrent use.
+// Remote is an image of a single file on a server. Safe for concurrent use.
 type Remote interface {
 	io.ReaderAt
 	Size() int64
 	Name() string
 	ID() string
 	Extent(off, max int64) (disk.Extent, error)
-	Forget()      // what was read before is read again
-	Device() bool // its name says nothing, and Unchanged does not see what others write
+	Forget()      // drops bytes read before, so that they are read again
+	Device() bool // its name has no meaning, and Unchanged does not detect writes of others
 	Unchanged() error
 	Close() error
 }
 
-// Opened holds open files of one folder, of folders inside of it, and of further ones that the user allows.
+// Opened holds the open files of an image: in one folder, in folders below it, and in further folders that the user
+// allows.
 type Opened struct {
 	Dir     *Folder
-	Base    string // name of the first
-	Under   string // where the folder lies in that of a package; empty for its own
+	Base    string // name of the first file
+	Under   string // path of the folder in the folder of the package; empty if they are the same
 	Handles []*File
-	Further []*Folder // in which parents and extents of the image lie
-	Remote  Remote    // instead of all of them; nil for files
-	Packed  *File     // what Remote was unpacked from; nil: it was not
+	Further []*Folder // folders of parents and extents
+	Remote  Remote    // replaces all files; nil for local files
+	Packed  *File     // compressed file behind Remote, or nil
 }
 
-// Local lists the files of this machine that the image is read from.
+// Local lists the files of this machine from which the image is read.
 func (o *Opened) Local() []*File {
 	if o.Packed != nil {
 		return []*File{o.Packed}
@@ -44,7 +45,7 @@ func (o *Opened) Local() []*File {
 	return o.Handles
 }
 
-// States lists the files, for an image also those of its parents and the archive around it.
+// States lists the files, including the parents of the image and the archive around it.
 func (o *Opened) States() []State {
 	var out []State
 	for _, f := range o.Handles {
@@ -58,7 +59,7 @@ func (o *Opened) States() []State {
 	return out
 }
 
-// Uses reports whether a path leads to one of the files, and its name.
+// Uses reports whether a path leads to one of the files, and returns its name.
 func (o *Opened) Uses(path string) (name string, ok bool) {
 	st, err := sys.Stat(path)
 	if err != nil {
@@ -72,7 +73,7 @@ func (o *Opened) Uses(path string) (name string, ok bool) {
 	return "", false
 }
 
-// Looped returns the first of the files that a loop device shows, and the device; empty: there is none.
+// Looped returns the first file that backs a loop device, and the device, or empty strings.
 func (o *Opened) Looped(loops map[sys.ID]string) (name, loop string) {
 	for _, f := range o.Handles {
 		if loop := loops[f.Info.ID]; loop != "" {
@@ -82,14 +83,14 @@ func (o *Opened) Looped(loops map[sys.ID]string) (name, loop string) {
 	return "", ""
 }
 
-// Forget has bytes of a server read again.
+// Forget drops the bytes read from a server, so that they are read again.
 func (o *Opened) Forget() {
 	if o.Remote != nil {
 		o.Remote.Forget()
 	}
 }
 
-// Uncache drops all files from memory, and reports whether that is known to have worked.
+// Uncache drops all files from the kernel's page cache, and reports whether that is known to have worked.
 func (o *Opened) Uncache() bool {
 	cold := true
 	o.Forget()
@@ -99,20 +100,20 @@ func (o *Opened) Uncache() bool {
 	return cold
 }
 
-// Pass has what is read of the files from now on dropped from memory, see File.Pass.
+// Pass makes the kernel drop the bytes read from now on from memory, see File.Pass.
 func (o *Opened) Pass() {
 	for _, f := range o.Handles {
 		f.Pass()
 	}
 }
 
-// Unseen reports whether Unchanged does not see that others have written to the image.
+// Unseen reports whether Unchanged cannot detect that others have written to the image.
 func (o *Opened) Unseen() bool { return o.OnDevice() || o.Remote != nil && o.Remote.Device() }
 
 // OnDevice reports whether the first file is a block device.
 func (o *Opened) OnDevice() bool { return len(o.Handles) > 0 && o.Handles[0].device }
 
-// Unchanged checks that every file is as it was when it was opened.
+// Unchanged verifies that no file has changed since it was opened.
 func (o *Opened) Unchanged() error {
 	for _, f := range o.Handles {
 		if err := f.Unchanged(); err != nil {
@@ -133,7 +134,7 @@ func (o *Opened) Close() error {
 	return errors.Join(o.CloseFiles(), o.Dir.Close())
 }
 
-// CloseFiles closes all files, and leaves the image's own folder open.
+// CloseFiles closes all files and further folders, but not the image's own folder.
 func (o *Opened) CloseFiles() error {
 	var errs []error
 	for _, f := range o.Handles {
@@ -146,15 +147,15 @@ func (o *Opened) CloseFiles() error {
 	return errors.Join(errs...)
 }
 
-// State holds what shows that a file is unchanged.
+// State holds the metadata that shows whether a file has changed.
 type State struct {
 	Name              string
 	Size, Allocated   int64 // bytes
 	Device, Inode     uint64
-	Modified, Changed int64 // ns since 1970; Changed of the inode
+	Modified, Changed int64 // ns since 1970; Changed is the change time of the inode
 }
 
-// stateOf returns the state of a file when it was opened first.
+// stateOf returns the state of a file at its first open.
 func stateOf(f *File) State {
 	return State{
 		Name: f.name, Size: f.Size(), Allocated: f.Allocated(), Device: f.Info.Device, Inode: f.Info.Inode,
@@ -162,14 +163,14 @@ func stateOf(f *File) State {
 	}
 }
 
-// Drive is a disk of this machine that lies in no folder: Windows names it PhysicalDrive0. Safe for concurrent use.
+// Drive is a disk of this machine outside of any folder, such as PhysicalDrive0 of Windows. Safe for concurrent use.
 type Drive struct {
 	sectors
 	open *sys.File
 	info sys.Drive
 }
 
-// OpenDrive opens a disk by the name that Windows has for it.
+// OpenDrive opens a disk by its Windows name.
 func OpenDrive(path string) (*Drive, error) {
 	f, info, err := sys.OpenDrive(path)
 	if err != nil {
@@ -191,30 +192,30 @@ func (d *Drive) Sector() int64 { return d.sector }
 // Name returns the name without folders.
 func (d *Drive) Name() string { return d.info.Name }
 
-// ID tells the disk from others.
+// ID distinguishes the disk from other disks.
 func (d *Drive) ID() string { return d.info.Name }
 
-// Used reports whether Windows uses the disk, and whether its medium is fixed: only then it can be taken offline.
+// Used reports whether Windows uses the disk, and whether its medium is fixed. Only a fixed disk can be taken offline.
 func (d *Drive) Used() (used, fixed bool) { return !d.info.Offline, d.info.Fixed }
 
-// Extent takes all for data.
+// Extent returns everything as data.
 func (d *Drive) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: min(limit, d.size-off)}}, nil
 }
 
-// Forget does nothing: nothing is kept.
+// Forget does nothing, because nothing is cached.
 func (*Drive) Forget() {}
 
 // Device returns true.
 func (*Drive) Device() bool { return true }
 
-// Unchanged returns no error: a disk does not show that others have written to it.
+// Unchanged returns nil, because a disk does not show writes of others.
 func (*Drive) Unchanged() error { return nil }
 
 // Close closes the disk.
 func (d *Drive) Close() error { return d.open.Close() }
 
-// preader reads a file whose end is an error.
+// preader reads a file and returns an error at its end.
 type preader struct{ *sys.File }
 
 // ReadAt reads all of p, or returns an error.
@@ -232,17 +233,16 @@ func (r preader) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// sectors makes of any read some of whole sectors, none longer than a piece.
+// sectors converts reads to reads of whole sectors, none longer than a piece.
 type sectors struct {
 	of           io.ReaderAt
 	size, sector int64 // bytes
 }
 
-// maxSector is the size of the largest sectors that are read, in bytes.
+// maxSector is the largest supported sector size in bytes.
 const maxSector = 64 << 10
 
-// pieces are as long as the longest read. The memory of such long ones begins at a page, as controllers of disks want
-// it.
+// pieces are as long as the longest read. Allocations of that size begin at a page, as disk controllers require.
 var pieces = sync.Pool{New: func() any { return new([1 << 20]byte) }}
 
 func sectorsOf(of io.ReaderAt, size, sector int64) (sectors, error) {
