@@ -1,5 +1,5 @@
-// This part of the package decodes compressed streams and lists archives, with bounds for what a file of a stranger
-// can cost. It knows no images.
+// This part of the package decodes compressed streams and lists archives. It bounds the cost of untrusted files, and is
+// independent of images.
 
 package unpack
 
@@ -28,7 +28,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Streams, as users write them.
+// Compression formats, as users write them.
 const (
 	Gzip  = "gzip"
 	XZ    = "xz"
@@ -36,7 +36,8 @@ const (
 	Bzip2 = "bzip2"
 )
 
-// formats open a stream, and return how many bytes it says that it unpacks to, -1 where it does not say it.
+// formats maps a compression format to its decoder. stated returns the unpacked size that the file states, or -1 if it
+// states none.
 var formats = map[string]struct {
 	open   func(in *bufio.Reader) (io.Reader, error)
 	stated func(f ondisk.Source) int64
@@ -47,27 +48,27 @@ var formats = map[string]struct {
 	Bzip2: {func(in *bufio.Reader) (io.Reader, error) { return bzip2.NewReader(in), nil }, unknown},
 }
 
-// Known reports whether a stream can be unpacked.
+// Known reports whether a compression format can be unpacked.
 func Known(stream string) bool { return formats[stream].open != nil }
 
-// unknown is the length of a stream that does not say it.
+// unknown is the stated size of formats without one.
 func unknown(ondisk.Source) int64 { return -1 }
 
-// maxIdle is how many packed bytes in a row may unpack to nothing, such as empty members of gzip.
+// maxIdle bounds the number of successive packed bytes that unpack to nothing, such as empty gzip members.
 const maxIdle = 16 * units.MiB
 
-// What packed bytes may unpack to, in bytes: maxGrowth for each of them, and as many more. No stream but bzip2 of zeros
-// reaches the former, whose blocks hold 45 MB of them in 40 bytes. Zeros take no room in a spool, so that nothing else
-// ends the work. Spec: RFC 8878, 3.1.1.2.2: 128 KiB in a block of 4 bytes.
+// Limits of the unpacked size, in bytes: maxGrowth for each packed byte, plus maxSpare. Only bzip2 exceeds maxGrowth:
+// its blocks hold 45 MB of zeros in 40 bytes. Zeros take no room in a spool, so nothing else would end the work. Spec:
+// RFC 8878, 3.1.1.2.2: 128 KiB in a block of 4 bytes.
 const (
 	maxGrowth = 128 * units.KiB / 4
 	maxSpare  = units.GiB
 )
 
-// Reader unpacks a stream or a file of an archive, front to back. An error that is not one of reading the file has the
-// class of what is wrong.
+// Reader unpacks a stream or a member of an archive from front to back. Its errors have a class, except for read errors
+// of the file.
 type Reader struct {
-	// Stated is how many bytes there should be, unpacked; -1: unknown. It can be wrong.
+	// Stated is the unpacked size that the file states, or -1. It can be wrong.
 	Stated int64
 	what   string // for errors
 	in     input
@@ -76,7 +77,7 @@ type Reader struct {
 	err    error
 }
 
-// OpenStream begins to unpack a file that holds a stream.
+// OpenStream begins to unpack a compressed file.
 func OpenStream(stream string, f ondisk.Source) (*Reader, error) {
 	format := formats[stream]
 	if format.open == nil {
@@ -93,7 +94,7 @@ func OpenStream(stream string, f ondisk.Source) (*Reader, error) {
 	return r, nil
 }
 
-// buffer is how many packed bytes are read at once.
+// buffer is the number of packed bytes that are read at once.
 const buffer = 256 << 10
 
 // Read follows the contract of io.Reader.
@@ -101,7 +102,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	if r.err != nil {
 		return 0, r.err
 	}
-	n, err := r.out.Read(p[:min(len(p), buffer)]) // or the packed bytes of all of it would look idle
+	n, err := r.out.Read(p[:min(len(p), buffer)]) // a larger read would count its packed bytes as idle
 	if grown := r.in.grow(n, r.ahead.Buffered()); grown != nil {
 		n, err = 0, grown
 	}
@@ -111,10 +112,10 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, r.err
 }
 
-// Taken returns how many packed bytes were read.
+// Taken returns the number of packed bytes read so far.
 func (r *Reader) Taken() int64 { return r.in.read }
 
-// because returns the error of a stream with its class.
+// because adds the class to an error of a stream.
 func (r *Reader) because(err error) error {
 	switch {
 	case r.in.err != nil:
@@ -133,15 +134,16 @@ func (r *Reader) because(err error) error {
 	return ondisk.In(ondisk.ErrFormat, "%s: %w: the file is damaged, get it again", r.what, err)
 }
 
-// input counts what is read of a file, and ends where too much of it unpacks to nothing.
+// input counts the bytes read from a file, and fails if too many of them unpack to nothing.
 type input struct {
 	r          io.Reader
 	read, idle int64
-	out        int64 // bytes that they were unpacked to
-	err        error // of reading, or the bound
+	out        int64 // bytes unpacked from them
+	err        error // read error or exceeded limit
 }
 
-// grow notes that n more bytes were unpacked; ahead were read and are not unpacked yet. Its error is the bound.
+// grow adds n unpacked bytes. ahead is the number of packed bytes read but not yet unpacked. It returns ErrLimit if the
+// growth exceeds the bound.
 func (in *input) grow(n, ahead int) error {
 	if n > 0 {
 		in.idle = 0
@@ -150,7 +152,7 @@ func (in *input) grow(n, ahead int) error {
 	return checkGrowth(in.read-int64(ahead), in.out)
 }
 
-// checkGrowth returns the error of some packed bytes that unpack to too many.
+// checkGrowth returns ErrLimit if the packed bytes unpack to too many bytes.
 func checkGrowth(packed, unpacked int64) error {
 	if (unpacked-maxSpare)/maxGrowth <= packed {
 		return nil
@@ -174,7 +176,7 @@ func (in *input) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// maxWindow is the largest window of a zstd frame, in bytes: as large as the largest dictionary of xz.
+// maxWindow is the largest supported window of a zstd frame, in bytes: the same as the largest dictionary of xz.
 const maxWindow = maxDict
 
 func openZstd(in *bufio.Reader) (io.Reader, error) {
@@ -182,7 +184,7 @@ func openZstd(in *bufio.Reader) (io.Reader, error) {
 		zstd.WithDecoderMaxWindow(uint64(maxWindow)))
 }
 
-// statedZstd returns the size of content in the header of the first frame, which is all of most files.
+// statedZstd returns the content size in the header of the first frame. Most files have only one frame.
 func statedZstd(f ondisk.Source) int64 {
 	b, err := ondisk.Bytes(f, 0, min(f.Size(), zstd.HeaderMaxSize))
 	var h zstd.Header
@@ -192,8 +194,8 @@ func statedZstd(f ondisk.Source) int64 {
 	return ondisk.I64(h.FrameContentSize)
 }
 
-// members reads the members of a gzip file, one behind the other. Zeros behind the last one are padding, as of a tape.
-// Spec: RFC 1952, 2.2.
+// members reads the members of a gzip file one after the other. Zeros after the last member are padding, for example
+// from a tape. Spec: RFC 1952, 2.2.
 type members struct {
 	in *bufio.Reader
 	z  *gzip.Reader
@@ -214,7 +216,7 @@ func (m *members) Read(p []byte) (int, error) {
 		n, err := m.z.Read(p)
 		if n > 0 || err == nil {
 			if errors.Is(err, io.EOF) {
-				err = nil // of the member: the next call meets it again
+				err = nil // of the member: the next call returns it again
 			}
 			return n, err
 		}
@@ -227,10 +229,10 @@ func (m *members) Read(p []byte) (int, error) {
 	}
 }
 
-// errBehind marks bytes behind the end of a stream that are neither another one nor padding.
+// errBehind reports bytes after the end of a stream that are neither another stream nor padding.
 var errBehind = errors.New("other bytes stand behind its end")
 
-// next begins the next member; io.EOF behind the last one.
+// next begins the next member. It returns io.EOF after the last one.
 func (m *members) next() error {
 	padded := false
 	for {
@@ -258,7 +260,7 @@ func (m *members) next() error {
 	}
 }
 
-// noEOF returns the error of an input that ends where it must not.
+// noEOF turns io.EOF into io.ErrUnexpectedEOF.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -266,10 +268,10 @@ func noEOF(err error) error {
 	return err
 }
 
-// glance is how much of each file of a zip archive is unpacked to find out which of them are images, in bytes.
+// glance is the number of bytes unpacked from each member of a zip archive to find the images.
 const glance = 64 * units.KiB
 
-// head returns a file of an archive for a look at its first bytes.
+// head returns a member of an archive for reading its first bytes.
 func (b *box) head(f *file) (*open, error) {
 	if f.zip == nil {
 		return b.opened(part{b.base, f.at}, f.name), nil
@@ -280,26 +282,26 @@ func (b *box) head(f *file) (*open, error) {
 		h.known, err = io.ReadAll(io.LimitReader(r, glance))
 	}
 	if err != nil && (!isFileError(err) || errors.Is(err, ondisk.ErrLimit)) {
-		return nil, err // a limit for one holds for all
+		return nil, err // a limit for one member holds for all
 	}
 	return b.opened(h, f.name), nil
 }
 
-// HeadSize is how much is unpacked of an image that is judged by its head, in bytes.
+// HeadSize is the number of bytes unpacked from an image that is judged by its head.
 const HeadSize = 32 * units.MiB
 
-// ErrBeyond is the error of reading what lies behind a head.
+// ErrBeyond is the error of a read beyond the unpacked head.
 var ErrBeyond = fmt.Errorf("it lies behind the first %s, and no more is unpacked: %w", units.Format(HeadSize),
 	ondisk.ErrLimit)
 
-// Unsaid is the size of a file that does not say how much it unpacks to.
+// Unsaid is the size of a file of unknown unpacked size.
 const Unsaid = 1 << 60
 
-// firstPiece is the memory that a small image takes, in bytes. With HeadSize for each, a worker whose collector gets no
-// processor on a busy machine comes to its limit of memory.
+// firstPiece is the initial buffer for an image, in bytes. With HeadSize for each image, a worker whose garbage
+// collector gets no processor on a busy machine reaches its memory limit.
 const firstPiece = units.MiB
 
-// unpackHead unpacks the first bytes. stated is how many there should be of all, -1 for unknown.
+// unpackHead unpacks the first bytes. stated is the stated size of the whole file, or -1.
 func unpackHead(r io.Reader, stated int64) (content, error) {
 	h := &head{known: make([]byte, firstPiece), strict: true}
 	n, err := io.ReadFull(r, h.known)
@@ -323,8 +325,8 @@ func unpackHead(r io.Reader, stated int64) (content, error) {
 	return h, nil
 }
 
-// head is a file of which only the first bytes were unpacked. Without strict, the others read as zeros: what a file is
-// shows at its start, or it is what its name says.
+// head is a file of which only the first bytes were unpacked. If strict is set, a read beyond them fails. Otherwise the
+// rest reads as zeros: the format shows in the first bytes or in the extension.
 type head struct {
 	known  []byte
 	size   int64
@@ -351,30 +353,30 @@ func (h *head) ReadAt(p []byte, off int64) (int, error) {
 // Size returns the size of the whole file.
 func (h *head) Size() int64 { return h.size }
 
-// Extent knows no holes.
+// Extent returns everything as data.
 func (h *head) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
 }
 
-// isFileError reports whether an error is one of what a file holds, which opening it will say.
+// isFileError reports whether an error is caused by the content of a file. Opening the file returns it again.
 func isFileError(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
 }
 
-// What an archive can have at most.
+// Limits of an archive.
 const (
 	maxFiles     = 4096
 	maxDirectory = 4 * units.MiB
 )
 
-// archive is a zip archive, and the source that archive/zip reads it from. That takes memory for as many files as the
-// end of a zip64 archive claims, and reads entries for as long as they follow one another: both are bounded here until
-// the list is read.
+// archive is a zip archive, and the source for archive/zip. That package allocates memory for the number of files that
+// the end of a zip64 archive claims, and reads directory entries without a limit. archive bounds both until the central
+// directory is read.
 type archive struct {
 	ondisk.Source
-	zip  *zip.Reader // nil until the list is read
-	left int64       // bytes that may be read of the list
-	err  error       // of reading, or the bound
+	zip  *zip.Reader // nil until the central directory is read
+	left int64       // bytes that may still be read for the central directory
+	err  error       // read error or exceeded limit
 }
 
 // ReadAt follows the contract of io.ReaderAt.
@@ -403,7 +405,7 @@ func tooManyFiles() error {
 	return fmt.Errorf("zip archive: %w of %d files and %d bytes of their list", ondisk.ErrLimit, maxFiles, maxDirectory)
 }
 
-// because returns the error of the archive with its class.
+// because adds the class to an error of the archive.
 func (a *archive) because(err error) error {
 	if a.err != nil {
 		return a.err
@@ -411,7 +413,7 @@ func (a *archive) because(err error) error {
 	return ondisk.In(ondisk.ErrFormat, "zip archive: %w; the archive is truncated or damaged, get it again", err)
 }
 
-// openZip reads the list of a zip archive. Names are in UTF-8.
+// openZip reads the central directory of a zip archive. It converts names to UTF-8.
 func openZip(f ondisk.Source) (*archive, error) {
 	a := &archive{Source: f, left: maxDirectory}
 	z, err := zip.NewReader(a, f.Size())
@@ -426,14 +428,15 @@ func openZip(f ondisk.Source) (*archive, error) {
 	}
 	a.zip = z
 	for _, x := range z.File {
-		if !utf8.ValidString(x.Name) { // APPNOTE.TXT, appendix D: without the flag of UTF-8 in that of the IBM PC
+		if !utf8.ValidString(x.Name) { // APPNOTE.TXT, appendix D: no UTF-8 flag: IBM PC code page
 			x.Name = ondisk.DecodeText("ibm437", x.Name)
 		}
 	}
 	return a, a.apart()
 }
 
-// severalParts reports whether the end of the list is that of another part than the first. Spec: APPNOTE.TXT, 4.3.16.
+// severalParts reports whether the end record of the central directory belongs to a multi-part archive. Spec:
+// APPNOTE.TXT, 4.3.16.
 func (a *archive) severalParts() bool {
 	const size, most = 22, 22 + math.MaxUint16
 	n := min(a.Size(), most)
@@ -442,7 +445,7 @@ func (a *archive) severalParts() bool {
 	return err == nil && at >= 0 && len(b)-at >= size && binary.LittleEndian.Uint32(b[at+4:]) != 0
 }
 
-// apart refuses files that share packed bytes: each of them would cost as much as these.
+// apart refuses members that share packed bytes: each of them would cost as much as all of those bytes.
 func (a *archive) apart() error {
 	type packed struct {
 		disk.Range
@@ -469,17 +472,17 @@ func (a *archive) apart() error {
 	return nil
 }
 
-// bzipped is the number of bzip2 among the methods of zip archives. Spec: APPNOTE.TXT 6.3.10, 4.4.5.
+// bzipped is the bzip2 method of zip archives. Spec: APPNOTE.TXT 6.3.10, 4.4.5.
 const bzipped = 12
 
-// unzippers read files of zip archives, by their method.
+// unzippers maps compression methods of zip archives to their decoders.
 var unzippers = map[uint16]func(in io.Reader) io.Reader{
 	zip.Store:   func(in io.Reader) io.Reader { return in },
 	zip.Deflate: func(in io.Reader) io.Reader { return flate.NewReader(in) },
 	bzipped:     bzip2.NewReader,
 }
 
-// open begins to unpack a file of the archive.
+// open begins to unpack a member of the archive.
 func (a *archive) open(x *zip.File) (*Reader, error) {
 	const encrypted, descriptor = 1, 8
 	what := fmt.Sprintf("file %.256q of the archive", x.Name)
@@ -500,7 +503,7 @@ func (a *archive) open(x *zip.File) (*Reader, error) {
 		r.in.r = packed
 		return io.NopCloser(unzip(r.ahead))
 	})
-	x.Flags &^= descriptor // the list of the archive has the same checksum
+	x.Flags &^= descriptor // the central directory has the same checksum
 	out, err := x.Open()
 	if err != nil {
 		return nil, a.because(err)
@@ -509,7 +512,7 @@ func (a *archive) open(x *zip.File) (*Reader, error) {
 	return r, nil
 }
 
-// summed compares the checksum of a file at its end. Package zip takes 0 for none.
+// summed verifies the checksum of a member at its end. Package zip treats a checksum of 0 as none.
 type summed struct {
 	io.Reader
 	sum  hash.Hash32

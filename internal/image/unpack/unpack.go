@@ -1,5 +1,5 @@
-// Package unpack opens images in compressed files and in archives: it unpacks them into a file without a name, the
-// spool. What was unpacked is the image's file; the files that it can name are those of the same archive.
+// Package unpack opens images in compressed files and in archives. It unpacks them into an unnamed temporary file, the
+// spool. An unpacked image can reference only files of the same archive.
 package unpack
 
 import (
@@ -26,16 +26,16 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Way says how an image is unpacked.
+// Way holds the options for unpacking an image.
 type Way struct {
-	// Refuse returns the error of a command that reads no packed image, for the name of its kind, such as gzip; nil for
-	// one that does.
+	// Refuse returns the error of a command that does not read packed images of a kind, such as gzip, or nil. A nil
+	// Refuse refuses nothing.
 	Refuse func(kind string) error
-	Spool  string               // folder of the spool; empty: no spool
-	Head   bool                 // instead of a spool, the first bytes of a stream are unpacked into memory
-	Begin  func(packed int64)   // called before so many packed bytes are unpacked
-	Add    func(packed int64)   // called when so many of them are done
-	Warn   func(message string) // called for what the user should know
+	Spool  string               // folder of the spool; empty to refuse one
+	Head   bool                 // unpack only the first bytes of a stream, into memory instead of a spool
+	Begin  func(packed int64)   // called before packed bytes are unpacked, with their number
+	Add    func(packed int64)   // called after packed bytes were unpacked, with their number
+	Warn   func(message string) // called with warnings for the user
 }
 
 // box is a compressed file or an archive.
@@ -46,28 +46,28 @@ type box struct {
 	file *gate.File
 	dir  *gate.Folder
 
-	base  content  // holds the members of a tar; nil of a zip
-	zip   *archive // nil of a tar
-	spool *spool   // nil: nothing was unpacked
-	files []file   // of an archive; nil: there is one image and no archive
+	base  content  // file with the members of a tar, or the unpacked stream; nil for zip
+	zip   *archive // nil for tar
+	spool *spool   // nil until a file is unpacked
+	files []file   // members of an archive; nil for a single compressed image
 }
 
-// content is what was unpacked, or a stretch of it.
+// content is an unpacked file, or a part of it.
 type content interface {
 	ReadAt(p []byte, off int64) (int, error)
 	Size() int64
 	Extent(off, limit int64) (disk.Extent, error)
 }
 
-// file is one of an archive.
+// file is a member of an archive.
 type file struct {
 	name string
 	at   disk.Range // in base
-	zip  *zip.File  // nil of a tar
-	bad  error      // of a name that no image may have
+	zip  *zip.File  // nil for tar
+	bad  error      // error of an invalid name
 }
 
-// size returns the size of the file, unpacked.
+// size returns the unpacked size of the file.
 func (f *file) size() int64 {
 	if f.zip != nil {
 		return ondisk.I64(f.zip.UncompressedSize64)
@@ -75,8 +75,8 @@ func (f *file) size() int64 {
 	return f.at.Len
 }
 
-// Open opens an image in a compressed file or in an archive: disk.vmdk.gz, images.zip!disk.vmdk, or images.zip when it
-// has one image. The error of any other file is ErrNoMatch, also of one that is missing.
+// Open opens an image in a compressed file or in an archive: disk.vmdk.gz, images.zip!disk.vmdk, or images.zip if it
+// has only one image. For any other or missing file it returns ErrNoMatch.
 func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Image, error) {
 	at, member := ova.SplitPath(name)
 	dir, base, err := gate.Follow(at, o.Meter)
@@ -102,8 +102,8 @@ func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Imag
 	return img, err
 }
 
-// unopened returns the error of a file that cannot be opened: ErrNoMatch for one that is missing or no plain file, of
-// which opening it as an image says more.
+// unopened returns the error of a file that cannot be opened. For a missing or special file it is ErrNoMatch, because
+// opening the file as an image reports more.
 func unopened(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || !sys.FromSystem(err) {
 		return ondisk.ErrNoMatch
@@ -111,7 +111,7 @@ func unopened(err error) error {
 	return err
 }
 
-// open opens the file that the user named.
+// open opens the file named by the user.
 func (b *box) open(name, member string) (f *open, from image.Unpacked, err error) {
 	kind, err := b.recognise()
 	if err == nil && b.way.Refuse != nil {
@@ -143,10 +143,10 @@ func (b *box) open(name, member string) (f *open, from image.Unpacked, err error
 	return b.opened(c, chosen.name), from, err
 }
 
-// ErrArchive is the error of an archive with an image, of which only the first bytes are unpacked.
+// ErrArchive is the error of an archive with an image if only the first bytes are unpacked.
 var ErrArchive = ondisk.In(ondisk.ErrUnsupported, "archive with an image")
 
-// unjudged returns the error of an archive, whose images show by their names.
+// unjudged returns the error of an archive that is not unpacked. It recognizes images by their names.
 func (b *box) unjudged(kind string) error {
 	of, where := "an archive", "it"
 	if Known(kind) {
@@ -168,16 +168,16 @@ const (
 	zipFile = "zip"
 )
 
-// Reads reports whether files of a kind can be unpacked, such as gzip.
+// Reads reports whether files of a kind, such as gzip, can be unpacked.
 func Reads(kind string) bool { return Known(kind) || kind == zipFile || kind == Tar }
 
-// recognise returns what the file is: a stream, or an archive of plain files.
+// recognise returns the kind of the file: a compression format, or an archive of plain files.
 func (b *box) recognise() (kind string, err error) {
 	id, err := image.IdentifyFile(b.file)
 	switch {
 	case err != nil && !isFileError(err):
 		return "", err
-	case err != nil: // opening it as an image says why
+	case err != nil: // opening it as an image reports the cause
 	case id.Kind == image.Packed && Reads(id.Format):
 		return id.Format, nil
 	case id.Kind == image.Pack && id.Format == "ova":
@@ -185,7 +185,7 @@ func (b *box) recognise() (kind string, err error) {
 		if err != nil && !isFileError(err) {
 			return "", err
 		}
-		named := strings.EqualFold(path.Ext(b.file.Name()), ".ova") // without an OVF it is damaged
+		named := strings.EqualFold(path.Ext(b.file.Name()), ".ova") // a damaged OVA if it has no OVF
 		if err == nil && !named && !slices.ContainsFunc(files, func(f ova.File) bool { return isOVF(f.Name) }) {
 			return Tar, nil
 		}
@@ -195,7 +195,7 @@ func (b *box) recognise() (kind string, err error) {
 
 func isOVF(name string) bool { return strings.EqualFold(path.Ext(name), ".ovf") }
 
-// list unpacks a stream, and lists the files of an archive. By a head, the list ends there.
+// list unpacks a stream and lists the members of an archive. With Head, the list ends with the unpacked bytes.
 func (b *box) list(kind string) (err error) {
 	switch kind {
 	case zipFile:
@@ -211,7 +211,7 @@ func (b *box) list(kind string) (err error) {
 		case err != nil && !isFileError(err):
 			return err
 		case err != nil:
-			return nil //nolint:nilerr // opening the image says why
+			return nil //nolint:nilerr // opening the image reports the cause
 		case id.Kind == image.Packed:
 			return fmt.Errorf("in the %s stream is a file that is packed again (%s): %w; unpack it where it is", kind,
 				id.Format, ondisk.ErrUnsupported)
@@ -230,7 +230,7 @@ func (b *box) list(kind string) (err error) {
 	return err
 }
 
-// listZip lists the files of a zip archive, of which none is unpacked.
+// listZip lists the members of a zip archive without unpacking them.
 func (b *box) listZip() error {
 	archive, err := openZip(b.file)
 	if err != nil {
@@ -239,7 +239,7 @@ func (b *box) listZip() error {
 	b.zip, b.files = archive, []file{}
 	for _, x := range archive.zip.File {
 		if strings.HasSuffix(x.Name, "/") || x.Mode()&fs.ModeSymlink != 0 {
-			continue // other modes count as files: zip gives a file that it read of a pipe the mode of a pipe
+			continue // other modes count as files: a member that zip read from a pipe has the mode of a pipe
 		}
 		name, bad := ova.MemberName(x.Name)
 		if bad != nil {
@@ -254,13 +254,13 @@ func (b *box) listZip() error {
 	return nil
 }
 
-// stem returns the name of what a stream holds: that of the file without the extension of the stream.
+// stem returns the file name without the extension of the compression format.
 func (b *box) stem() string {
 	name := filepath.Base(b.file.Name())
 	return strings.TrimSuffix(name, filepath.Ext(name))
 }
 
-// find finds a file of the archive, nil for none.
+// find returns a member of the archive by name, or nil.
 func (b *box) find(name string) *file {
 	if i := slices.IndexFunc(b.files, func(f file) bool { return f.name == name }); i >= 0 {
 		return &b.files[i]
@@ -268,10 +268,10 @@ func (b *box) find(name string) *file {
 	return nil
 }
 
-// shown is how many images of an archive a message lists.
+// shown bounds the number of images that a message lists.
 const shown = 10
 
-// choose returns the file that the user named, or the only image.
+// choose returns the member named by the user, or the only image.
 func (b *box) choose(member string) (*file, error) {
 	if f := b.find(member); f != nil {
 		return f, f.bad
@@ -299,7 +299,7 @@ func (b *box) choose(member string) (*file, error) {
 	return images[0], images[0].bad
 }
 
-// images finds the images of the archive.
+// images returns the images of the archive.
 func (b *box) images() ([]*file, error) {
 	var finder image.Finder
 	for i := range b.files {
@@ -321,7 +321,7 @@ func (b *box) images() ([]*file, error) {
 	return out, nil
 }
 
-// further opens a file that an image names, which lies beside it in the archive.
+// further opens a file that an image references, next to it in the archive.
 func (b *box) further(main, name string) (driver.File, error) {
 	if b.files == nil {
 		return nil, &ondisk.Refusal{
@@ -345,22 +345,22 @@ func (b *box) further(main, name string) (driver.File, error) {
 	return b.opened(c, name), nil
 }
 
-// Close closes the file, and gives up what was unpacked.
+// Close closes the file, and removes the unpacked bytes.
 func (b *box) Close() error {
 	return errors.Join(b.spool.close(), b.file.Close(), b.dir.Close())
 }
 
-// opened returns what a format reads of.
+// opened wraps content in a file for image formats.
 func (b *box) opened(c content, name string) *open { return &open{content: c, name: name, box: b} }
 
-// open is a file that was unpacked, or a member of an archive as it is.
+// open is an unpacked file, or an uncompressed member of an archive.
 type open struct {
 	content
 	name string
 	box  *box
 }
 
-// Beyond returns the error of reading the end of the file, where that was not unpacked.
+// Beyond returns ErrBeyond if the end of the file was not unpacked, otherwise nil.
 func (f *open) Beyond() error {
 	if h, ok := f.content.(*head); ok && h.size > int64(len(h.known)) {
 		return ErrBeyond
@@ -371,38 +371,38 @@ func (f *open) Beyond() error {
 // Name returns the name without folders.
 func (f *open) Name() string { return path.Base(f.name) }
 
-// ID tells the file from others.
+// ID distinguishes the file from other files.
 func (f *open) ID() string { return f.box.file.ID() + "!" + f.name }
 
-// Forget does nothing: unpacked bytes do not change.
+// Forget does nothing, because unpacked bytes do not change.
 func (*open) Forget() {}
 
-// Device reports that the name of the file counts.
+// Device returns false, because the file has a meaningful name.
 func (*open) Device() bool { return false }
 
-// Unchanged returns the error of a compressed file that is another one by now.
+// Unchanged returns an error if the compressed file has changed.
 func (f *open) Unchanged() error { return f.box.file.Unchanged() }
 
-// Close closes all that the image was unpacked from and into.
+// Close closes the compressed file and its spool.
 func (f *open) Close() error { return f.box.Close() }
 
-// spool is a file without a name, into which images are unpacked one behind the other. Zeros are holes in it.
+// spool is an unnamed temporary file with the unpacked images, one after the other. Zeros are holes in it.
 type spool struct {
 	f    *os.File
 	at   *sys.File
 	dir  *sys.Folder
 	path string // of the folder
-	end  int64  // where the next one goes
+	end  int64  // offset of the next image
 }
 
 // Sizes of a spool, in bytes.
 const (
-	spoolUnit  = 4 * units.KiB  // zeros of less are stored
-	spoolRead  = units.MiB      // what is unpacked at once
-	spoolCheck = 64 * units.MiB // what is unpacked between two looks at the free space, and must be left of it
+	spoolUnit  = 4 * units.KiB  // shorter runs of zeros are stored
+	spoolRead  = units.MiB      // bytes unpacked at once
+	spoolCheck = 64 * units.MiB // bytes unpacked between two checks of free space; as much must remain free
 )
 
-// needSpool makes the spool, once.
+// needSpool creates the spool, unless it exists.
 func (b *box) needSpool(kind string) error {
 	switch {
 	case b.spool != nil:
@@ -426,7 +426,7 @@ func (b *box) needSpool(kind string) error {
 	return nil
 }
 
-// close gives up what was unpacked. It may be called on nil.
+// close removes the unpacked bytes. It may be called on nil.
 func (s *spool) close() error {
 	if s == nil {
 		return nil
@@ -434,7 +434,7 @@ func (s *spool) close() error {
 	return errors.Join(s.f.Close(), s.dir.Close())
 }
 
-// unpackStream unpacks all of the file.
+// unpackStream unpacks the whole file.
 func (b *box) unpackStream(kind string) (content, error) {
 	r, err := OpenStream(kind, b.file)
 	if err != nil {
@@ -443,7 +443,7 @@ func (b *box) unpackStream(kind string) (content, error) {
 	return b.unpack(kind, r, b.file.Size())
 }
 
-// content returns the bytes of a file of an archive, unpacked.
+// content returns the unpacked bytes of a member.
 func (b *box) content(f *file) (content, error) {
 	if f.zip == nil {
 		return part{b.base, f.at}, nil
@@ -455,12 +455,12 @@ func (b *box) content(f *file) (content, error) {
 	return b.unpack(zipFile, r, ondisk.I64(f.zip.CompressedSize64))
 }
 
-// unpack unpacks so many packed bytes into the spool.
+// unpack unpacks a reader into the spool, or its head into memory. size is the number of packed bytes.
 func (b *box) unpack(kind string, r *Reader, size int64) (content, error) {
 	stated := r.Stated
 	if b.way.Head {
 		if kind == Zstd {
-			stated = -1 // it is that of the first frame
+			stated = -1 // it covers only the first frame
 		}
 		return unpackHead(r, stated)
 	}
@@ -511,7 +511,7 @@ func (b *box) unpack(kind string, r *Reader, size int64) (content, error) {
 	return part{s, at}, b.file.Unchanged()
 }
 
-// room refuses to unpack more where that would fill the file system.
+// room returns an error if further unpacking would fill the file system.
 func (s *spool) room(name string, done int64) error {
 	free, known, err := s.dir.Free()
 	if err != nil || !known || free >= 2*spoolCheck {
@@ -521,7 +521,7 @@ func (s *spool) room(name string, done int64) error {
 		"give a folder with more room: --spool DIR", s.path, units.Format(free), free, units.Format(done), name)
 }
 
-// write writes bytes but for zeros.
+// write writes p but skips zeros.
 func (s *spool) write(p []byte, off int64) error {
 	for r := range ondisk.DataRuns(p, spoolUnit) {
 		if _, err := s.f.WriteAt(p[r.Off:r.End()], off+r.Off); err != nil {
@@ -537,14 +537,14 @@ func (s *spool) ReadAt(p []byte, off int64) (int, error) { return s.f.ReadAt(p, 
 // Size returns the size in bytes of all that was unpacked.
 func (s *spool) Size() int64 { return s.end }
 
-// Extent asks the file system for holes.
+// Extent returns the hole or data at off as reported by the file system.
 func (s *spool) Extent(off, limit int64) (disk.Extent, error) {
 	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}}
 	e.Len, e.Zero = s.at.Extent(off, limit)
 	return e, nil
 }
 
-// part is a stretch of what was unpacked.
+// part is a range of unpacked bytes.
 type part struct {
 	of content
 	at disk.Range
@@ -558,7 +558,7 @@ func (p part) ReadAt(b []byte, off int64) (int, error) {
 // Size returns the size in bytes.
 func (p part) Size() int64 { return p.at.Len }
 
-// Extent returns what is known of holes.
+// Extent returns the hole or data at off.
 func (p part) Extent(off, limit int64) (disk.Extent, error) {
 	e, err := p.of.Extent(p.at.Off+off, min(limit, p.at.Len-off))
 	e.Off = off

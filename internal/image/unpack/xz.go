@@ -19,35 +19,35 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// The container of .xz is read here and its LZMA2 by a library, which takes as much memory as a block asks for: each
-// header is bounded before. Spec: The .xz File Format 1.2.1.
+// This file reads the .xz container; a library decodes LZMA2. The library allocates as much memory as a block header
+// requests, so each header is checked first. Spec: The .xz File Format 1.2.1.
 const (
 	xzMagic    = "\xfd7zXZ\x00"
 	xzFooter   = "YZ"
-	xzHeader   = 12 // bytes of the header of a stream, and of its footer
+	xzHeader   = 12 // size of the header of a stream, and of its footer, in bytes
 	xzFilter   = 0x21
-	maxDict    = 64 * units.MiB // what xz -9 asks for
-	maxPadding = 64 * units.KiB // behind a stream
+	maxDict    = 64 * units.MiB // dictionary size of xz -9
+	maxPadding = 64 * units.KiB // after a stream
 )
 
 // xzReader unpacks the streams of a file.
 type xzReader struct {
 	in     *counted
-	check  byte          // of the stream
+	check  byte          // check type of the stream
 	block  *lzma.Reader2 // nil between blocks
 	header blockHeader
-	began  int64 // where the block began
-	data   int64 // where its data began
+	began  int64 // offset of the block header
+	data   int64 // offset of the block data
 	sum    hash.Hash
-	size   int64 // bytes unpacked of the block
+	size   int64 // unpacked bytes of the block
 
 	blocks          uint64
-	records         hash.Hash // of the sizes of the blocks, as the index has them
-	recorded        int64     // bytes of these
-	dicts, unpacked int64     // bytes of all dictionaries, and all that was unpacked
+	records         hash.Hash // hash of the block sizes, encoded as in the index
+	recorded        int64     // length of the hashed records, in bytes
+	dicts, unpacked int64     // total size of dictionaries and unpacked data, in bytes
 }
 
-// counted counts the bytes that are read.
+// counted counts the bytes read.
 type counted struct {
 	*bufio.Reader
 	at int64
@@ -74,7 +74,7 @@ func openXZ(in *bufio.Reader) (io.Reader, error) {
 	return r, noEOF(r.stream())
 }
 
-// xzSum returns the check of blocks by its number in the header of the stream, nil for none.
+// xzSum returns the hash for a check type of the stream header, or nil for check type 0.
 func xzSum(check byte) hash.Hash {
 	switch check {
 	case 0:
@@ -88,17 +88,17 @@ func xzSum(check byte) hash.Hash {
 	}
 }
 
-// bad returns the error of a field that has a value that it cannot have.
+// bad returns the error of an invalid field.
 func bad(what string) error { return errors.New(what + " is wrong") }
 
-// take reads n bytes, of a few.
+// take reads n bytes. n must be small, because it allocates them.
 func (r *xzReader) take(n int) ([]byte, error) {
 	b := make([]byte, n)
 	_, err := io.ReadFull(r.in, b)
 	return b, noEOF(err)
 }
 
-// stream reads the header of a stream, which is there.
+// stream reads a stream header. The end of the file is an error.
 func (r *xzReader) stream() error {
 	b, err := r.take(xzHeader)
 	if err != nil {
@@ -145,7 +145,7 @@ func (r *xzReader) Read(p []byte) (int, error) {
 	}
 }
 
-// next begins the next block, in this stream or another one; io.EOF behind the last one.
+// next begins the next block, possibly of another stream. It returns io.EOF after the last block.
 func (r *xzReader) next() error {
 	r.began = r.in.at
 	size, err := r.in.ReadByte()
@@ -176,10 +176,10 @@ func (r *xzReader) next() error {
 	}
 }
 
-// blockHeader is what the header of a block says. Sizes are -1 where it does not say them.
+// blockHeader holds the fields of a block header. Optional sizes are -1 if absent.
 type blockHeader struct{ packed, size, dict int64 }
 
-// Bits of the flags of a block.
+// Block flags.
 const (
 	xzFilters  = 0x03
 	xzReserved = 0x3c
@@ -187,7 +187,7 @@ const (
 	xzSize     = 0x80
 )
 
-// beginBlock reads the header of a block, of which the first byte was read.
+// beginBlock reads the rest of a block header. first is its first byte.
 func (r *xzReader) beginBlock(first byte) error {
 	rest, err := r.take((int(first)+1)*4 - 1)
 	if err != nil {
@@ -209,7 +209,7 @@ func (r *xzReader) beginBlock(first byte) error {
 		return fmt.Errorf("a block asks for a dictionary of %s: %w of %s; unpack it where it is: unxz -k",
 			units.Format(dict), ondisk.ErrLimit, units.Format(maxDict))
 	}
-	// The smallest blocks that xz makes are a small part of their dictionary.
+	// The limit allows for small blocks: xz gives them dictionaries far larger than their data.
 	if r.dicts += dict; r.dicts > units.GiB && r.dicts/maxDict > r.unpacked/units.MiB {
 		return fmt.Errorf("%w: its blocks ask for dictionaries of %s, and unpack to %s; unpack it where it is: unxz -k",
 			ondisk.ErrLimit,
@@ -223,7 +223,7 @@ func (r *xzReader) beginBlock(first byte) error {
 	return noEOF(err)
 }
 
-// parseBlock decodes the header of a block without its size and checksum.
+// parseBlock decodes a block header without its size and checksum.
 func parseBlock(b []byte) (h blockHeader, err error) {
 	flags := b[0]
 	p := vints{b: b[1:]}
@@ -254,7 +254,7 @@ func parseBlock(b []byte) (h blockHeader, err error) {
 	return h, nil
 }
 
-// endBlock reads what stands behind the data of a block.
+// endBlock reads the padding and the check after the data of a block.
 func (r *xzReader) endBlock() error {
 	r.block = nil
 	packed := r.in.at - r.data
@@ -286,7 +286,7 @@ func (r *xzReader) endBlock() error {
 	return nil
 }
 
-// littleEndian returns a check as .xz stores it.
+// littleEndian returns a check in the byte order of .xz.
 func littleEndian(check byte, sum []byte) []byte {
 	if check == 10 {
 		return sum
@@ -298,7 +298,8 @@ func littleEndian(check byte, sum []byte) []byte {
 	return out
 }
 
-// index reads the index of a stream, of which the first byte was read, and the footer. Both follow from the blocks.
+// index reads the rest of an index and the footer of its stream, and compares both with the blocks read. The first byte
+// of the index was read already.
 func (r *xzReader) index() error {
 	begin := binary.AppendUvarint([]byte{0}, r.blocks)
 	got, err := r.take(len(begin) - 1)
@@ -326,7 +327,7 @@ func (r *xzReader) index() error {
 	return err
 }
 
-// vints decodes numbers of variable length. Spec: The .xz File Format 1.2.1, section 1.2.
+// vints decodes variable-length integers. Spec: The .xz File Format 1.2.1, section 1.2.
 type vints struct {
 	b   []byte
 	bad bool
@@ -341,11 +342,11 @@ func (p *vints) next() int64 {
 	return ondisk.I64(n)
 }
 
-// maxIndex bounds an index that is read for the size that it states, in bytes.
+// maxIndex bounds an index that is read for its stated size, in bytes.
 const maxIndex = 16 * units.MiB
 
-// statedXZ sums up what the index of the only stream says. -1: the file has more streams, padding, or no index at its
-// end.
+// statedXZ returns the sum of the unpacked sizes in the index of the only stream. It returns -1 if the file has more
+// streams, padding, or no index at its end.
 func statedXZ(f ondisk.Source) (total int64) {
 	end := f.Size() - xzHeader
 	if end < xzHeader {
