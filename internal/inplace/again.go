@@ -14,14 +14,14 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Again goes on with a move that was interrupted.
+// Again continues or undoes an interrupted move.
 type Again struct {
 	Held   *journal.Held
 	Device Device // nil for a disk in files
-	// Look reads the disk as it was and as it is before the first sector is written; its error ends the move.
+	// Look checks the original and the moved disk before the first sector is written. Its error ends the move.
 	Look  func(old, now disk.Disk) error
-	Force bool // Undo removes the journal of a disk that is not in the middle of the move any more
-	// Forward has Resume refuse a move that it cannot complete, since a success would say that the disk is moved.
+	Force bool // Undo removes the journal of a disk that is no longer in the middle of the move
+	// Forward makes Resume refuse a move that it cannot complete, because success would mean that the disk is moved.
 	Forward bool
 
 	Options
@@ -29,7 +29,7 @@ type Again struct {
 	plan *Plan
 }
 
-// open opens what a run has left.
+// open opens the interrupted move.
 func (a *Again) open() (_ *work, _ *mover, err error) {
 	if a.plan, err = decodePlan(a.Held.Plan()); err != nil {
 		return nil, nil, err
@@ -58,7 +58,7 @@ func (a *Again) open() (_ *work, _ *mover, err error) {
 	return w, x, nil
 }
 
-// medium opens what the disk lies on.
+// medium opens the storage of the disk.
 func (a *Again) medium(p *Plan) (medium, error) {
 	switch {
 	case p.Device == "" && a.Device != nil:
@@ -85,8 +85,9 @@ func (a *Again) medium(p *Plan) (medium, error) {
 	return a.Device, err
 }
 
-// files opens the files of the disk. On another storage they are others: their first sector is the mark of this move
-// then, their journal came along, and none that is the one of the move is here.
+// files opens the files of the disk. Their inodes differ if the disk was copied to other storage. They are accepted
+// only with the mark of this move, with the journal beside them or in the original folder, and if the folder has no
+// marked original under another name.
 func (a *Again) files(p *Plan) (medium, error) {
 	f, err := openFiles(a.Held.Dir, a.Held.Base, p.Files, a.Looped)
 	if err != nil || f.other == "" {
@@ -111,14 +112,15 @@ func (a *Again) files(p *Plan) (medium, error) {
 	return f, nil
 }
 
-// Resume completes the move. One that had moved nothing, or that was undone, is taken back, or refused for Forward.
+// Resume completes the move. If nothing was moved, or the move was undone, it restores the original state, or refuses
+// with Forward.
 func (a *Again) Resume(ctx context.Context) (d journal.Done, err error) {
 	w, x, err := a.open()
 	if err != nil {
 		_, err = a.gone(err)
 		return d, err
 	}
-	defer w.disk.Close() // what counts was synced
+	defer w.disk.Close() // all important data was synced
 	switch x.state() {
 	case before, undone:
 		if !a.Forward {
@@ -140,7 +142,7 @@ func (a *Again) Resume(ctx context.Context) (d journal.Done, err error) {
 	return journal.Done{Text: "the move in place is complete, and every byte that moved was compared"}, w.complete()
 }
 
-// nothing returns the refusal of a move that cannot go on: the bytes of the disk are the old ones.
+// nothing returns the refusal of a move that cannot continue, because the disk has its original bytes.
 func (a *Again) nothing(why, undo string) error {
 	return &ondisk.Refusal{
 		Code: "unfinished", Reason: why + ", and there is nothing to go on from",
@@ -148,7 +150,7 @@ func (a *Again) nothing(why, undo string) error {
 	}
 }
 
-// Undo takes the move back.
+// Undo restores the original state of the disk.
 func (a *Again) Undo(ctx context.Context) (d journal.Done, err error) {
 	w, x, err := a.open()
 	if err != nil {
@@ -157,7 +159,7 @@ func (a *Again) Undo(ctx context.Context) (d journal.Done, err error) {
 		}
 		return a.drop()
 	}
-	defer w.disk.Close() // what counts was synced
+	defer w.disk.Close() // all important data was synced
 	err = x.undo(ctx)
 	if errors.Is(err, errCommitted) {
 		return d, &ondisk.Refusal{
@@ -170,8 +172,8 @@ func (a *Again) Undo(ctx context.Context) (d journal.Done, err error) {
 	return journal.Done{Text: "the disk is what it was before the move, byte for byte"}, w.showAndRemove(nil)
 }
 
-// gone returns the refusal of a disk that is another one, or without the mark of the move, for the reason why. free
-// reports whether the disk is not in the middle of the move any more, so that the journal can go.
+// gone returns the refusal of another disk, or of a disk without the mark of the move. why is the reason. free reports
+// whether the disk is no longer in the middle of the move, so that the journal can be removed.
 func (a *Again) gone(why error) (free bool, err error) {
 	if !errors.Is(why, ondisk.ErrChanged) && !errors.Is(why, fs.ErrNotExist) {
 		return false, why
@@ -224,7 +226,7 @@ func (a *Again) drop() (d journal.Done, err error) {
 	return d, err
 }
 
-// held describes what a journal has of the disk.
+// held describes the disk data in the journal.
 func (p *Plan) held() string {
 	n := int64(0)
 	for _, s := range p.Saved {
@@ -235,12 +237,12 @@ func (p *Plan) held() string {
 		"stretch that was under way", n, last.Off+int64(len(last.Bytes)))
 }
 
-// moving returns the file of the folder, or the device, that is in the middle of a move, whatever its name is now.
+// moving returns the file in the folder, or the device, that is in the middle of the move, even if it was renamed.
 func (a *Again) moving(p *Plan) (string, error) {
 	if p.Device != "" {
 		b := make([]byte, markSize)
 		if err := ondisk.ReadFull(a.Device, b, 0); !bytes.HasPrefix(b, []byte(MarkText)) {
-			return "", err // what cannot be read is zeros
+			return "", err // unreadable bytes stay zero
 		}
 		return a.Device.Path(), nil
 	}
@@ -249,7 +251,7 @@ func (a *Again) moving(p *Plan) (string, error) {
 	})
 }
 
-// marked returns a file of the folder that has the mark of a move, of those that which selects.
+// marked returns the first file of the folder, among those selected by which, that has the mark of a move.
 func (a *Again) marked(p *Plan, which func(name string, is sys.Info) bool) (string, error) {
 	at, first := a.Held.Dir, p.Files[0]
 	names, err := at.Names(func(name string) bool {
@@ -278,7 +280,7 @@ func notShort(err error) error {
 	return err
 }
 
-// stale removes the descriptor that the move has hidden where the disk has another one, or else gives it its name.
+// stale removes the hidden descriptor if the disk has another one. Otherwise it renames the hidden one back.
 func (a *Again) stale(p *Plan) (removed []string, err error) {
 	dir, base, name := a.Held.Dir, a.Held.Base, a.Held.Base+hidden
 	if p.Text == nil || !dir.Exists(name) {
@@ -295,14 +297,14 @@ func (a *Again) stale(p *Plan) (removed []string, err error) {
 	return removed, a.Held.SyncFolder()
 }
 
-// again makes durable what the first sector is, before the journal says more or goes. It is written again: where a
-// flush of the run before failed, the kernel can have it in its cache, take it for clean, and flush nothing.
+// again makes the first sector durable before the journal changes or is removed. It writes the sector again: after a
+// failed flush in the previous run, the kernel may hold it in its cache as a clean page and flush nothing.
 func (m *mover) again(first []byte) error {
 	now := make([]byte, markSize)
 	if err := ondisk.ReadFull(m.disk, now, 0); err != nil {
 		return err
 	}
-	if bytes.Equal(now, first) { // else the disk is in use, and others have written it
+	if bytes.Equal(now, first) { // otherwise the disk is in use and was written by others
 		if _, err := m.disk.WriteAt(first, 0); err != nil {
 			return err
 		}

@@ -16,18 +16,18 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Part is a stretch of the disk in a file.
+// Part is a range of the disk stored in a file.
 type Part struct {
 	disk.Range
 	Name  string
-	At    int64 // in the file
+	At    int64 // offset in the file
 	Inode uint64
 }
 
-// maxParts bounds the files of a disk: all of them are open.
+// maxParts bounds the number of files of a disk, because all of them are open.
 const maxParts = 256
 
-// partsOf returns where the disk of an image lies. The last part ends with its file, but for tail bytes.
+// partsOf returns the parts of an image's disk. The last part must end tail bytes before the end of its file.
 func partsOf(img *image.Image, tail int64) (parts []Part, err error) {
 	for off := int64(0); off < img.Disk.Size(); {
 		run, _, err := disk.Leaf(img.Disk, off)
@@ -72,15 +72,15 @@ func unsuitable(format string, args ...any) error {
 type files struct {
 	parts []Part
 	open  []*os.File
-	holes []bool // of each: it has holes already, so that zeros become holes
-	other string // a name that is another file's than when the move began, if there is one
-	end   int64  // of the last part and its tail
+	holes []bool // for each file: it has holes, so zeros become holes as well
+	other string // name of a file that replaced the one of the move, or empty
+	end   int64  // end of the storage: of the last part and its tail
 
-	used error // of a file that another program has open, if there is one
+	used error // error of a file that another program has open, or nil
 }
 
-// openFiles opens the files of a disk for writing, and locks them. The user named base, so that it can be any name.
-// Files that loop devices show are in use. Own files of d are closed until they are read again.
+// openFiles opens the files of a disk for writing, and locks them. The name base comes from the user and may be any
+// name. Files behind loop devices are refused as in use. Files that d has open are closed until they are read again.
 func openFiles(d *gate.Folder, base string, parts []Part, looped map[sys.ID]string) (*files, error) {
 	if err := d.CloseFiles(); err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func openFiles(d *gate.Folder, base string, parts []Part, looped map[sys.ID]stri
 	return fs, nil
 }
 
-// apart refuses files that loop devices show: what is mounted from there would be written over.
+// apart refuses files behind loop devices: the move would overwrite file systems mounted from them.
 func (fs *files) apart(looped map[sys.ID]string) error {
 	for i, f := range fs.open {
 		st, err := sys.Of(f).Stat()
@@ -117,7 +117,7 @@ func (fs *files) apart(looped map[sys.ID]string) error {
 	return nil
 }
 
-// Shown returns the refusal of a file that a loop device shows.
+// Shown returns the refusal of a file behind a loop device.
 func Shown(name, loop string) error {
 	return &ondisk.Refusal{
 		Code: "busy", Reason: fmt.Sprintf("%q is in use: the loop device %s shows it", name, loop),
@@ -155,12 +155,12 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	return lock(f, p.Name)
 }
 
-// inUse returns the error of a file that another program has open. One that only reads it would see bytes of other
-// places. The kernel is asked before this run opens the file to write it.
+// inUse returns the error of a file that another program has open. Even a reader would see bytes of other places. The
+// caller must not have opened the file for writing yet.
 func inUse(d *gate.Folder, name string) error {
 	f, err := d.At.Open(name)
 	if err != nil {
-		return nil // opening it to write says why
+		return nil // opening it for writing returns the error
 	}
 	defer f.Close()
 	if yes, _ := f.Shared(); !yes {
@@ -174,12 +174,12 @@ func inUse(d *gate.Folder, name string) error {
 		"open (as root, fuser or losetup -j can name it)", name, ondisk.ErrBusy, has)
 }
 
-// anotherFile returns the error of a name that is not that of the same file any more.
+// anotherFile returns the error of a name that now leads to another file.
 func anotherFile(name string) error {
 	return ondisk.In(ondisk.ErrChanged, "%.256q is not the file of the move: another one has its name", name)
 }
 
-// lock keeps other runs and QEMU away from a file. It locks nothing where the file system has no locks.
+// lock locks a file against other runs and QEMU. It locks nothing if the file system has no locks.
 func lock(f *sys.File, name string) error {
 	err := f.Lock(sys.Exclusive)
 	if sys.Locked(err) {
@@ -199,7 +199,7 @@ func lock(f *sys.File, name string) error {
 	return nil
 }
 
-// End returns where the last part ends, with its tail.
+// End returns the end of the last part and its tail.
 func (fs *files) End() int64 { return fs.end }
 
 // Close closes the files.
@@ -212,7 +212,7 @@ func (fs *files) Close() error {
 	return errors.Join(errs...)
 }
 
-// each calls use for the parts of a range. The last part reaches to the end of its file.
+// each calls use for the parts of a range. The last part extends to the end of its file.
 func (fs *files) each(off, n int64, use func(i int, at, from, n int64) error) error {
 	for from := int64(0); n > 0; {
 		i := min(disk.Behind(fs.parts, off), len(fs.parts)-1)
@@ -254,7 +254,7 @@ func (fs *files) WriteAt(b []byte, off int64) (done int, err error) {
 	return done, err
 }
 
-// wrap names the file of an error.
+// wrap adds the name of the file to an error.
 func (fs *files) wrap(verb string, i int, err error) error {
 	if err == nil {
 		return nil
@@ -262,7 +262,7 @@ func (fs *files) wrap(verb string, i int, err error) error {
 	return ondisk.In(ondisk.ErrOutput, "%s %s: %w", verb, fs.parts[i].Name, gate.PlainError(err))
 }
 
-// Extent asks the file system for holes.
+// Extent returns the hole or data at off as reported by the file system.
 func (fs *files) Extent(off, limit int64) (e disk.Extent, err error) {
 	e.Range = disk.Range{Off: off}
 	err = fs.each(off, limit, func(i int, at, from, n int64) error {
@@ -278,7 +278,7 @@ func (fs *files) Extent(off, limit int64) (e disk.Extent, err error) {
 	return e, err
 }
 
-// Zero makes a range read as zero: a hole, where the file has holes.
+// Zero makes a range read as zero, as a hole if the file already has holes.
 func (fs *files) Zero(off, n int64) error {
 	return fs.each(off, n, func(i int, at, _, n int64) error {
 		if fs.holes[i] {
@@ -296,7 +296,7 @@ func (fs *files) Zero(off, n int64) error {
 	})
 }
 
-// Truncate sets where the last file ends.
+// Truncate sets the end of the last file.
 func (fs *files) Truncate(end int64) error {
 	i := len(fs.parts) - 1
 	p := fs.parts[i]
@@ -307,7 +307,7 @@ func (fs *files) Truncate(end int64) error {
 	return nil
 }
 
-// Sync flushes the files. One that failed is not repeated: the kernel forgets what it could not write.
+// Sync flushes the files. A failed flush is not repeated, because the kernel drops pages that it could not write.
 func (fs *files) Sync() error {
 	for i, f := range fs.open {
 		if err := f.Sync(); err != nil {

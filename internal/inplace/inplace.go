@@ -1,7 +1,7 @@
-// Package inplace moves the partitions of a disk inside of it, so that the disk survives a kill and a power cut at any
-// moment: it can be brought to its new state, and until the tables are written also back to its old one.
+// Package inplace moves the partitions of a disk within it. The disk survives a kill or a power cut at any moment: the
+// move can be completed, and until the tables are written it can also be undone.
 //
-// A Plan has all that is needed for both, and is kept in a journal beside the disk. In its order:
+// A Plan holds all data for both, and is stored in a journal beside the disk. The steps, in order:
 //
 //	grow     the disk gets its new size, and a mark in place of its first sector: no guest starts from it now
 //	move     stretch by stretch, each one durable at its new place and recorded before its old place is overwritten
@@ -9,8 +9,8 @@
 //	commit   a record; up to here the way leads back as well
 //	write    zeros where nothing lies any more, patches from the end of the disk to its start, the first sector last
 //
-// A stretch that overlaps its own new place is saved in the journal first, so that a torn write can be repeated. What
-// is written behind the commit stands in the plan and can be repeated too.
+// A stretch that overlaps its own new place is saved in the journal first, so that a torn write can be repeated. Writes
+// after the commit come from the plan and can be repeated, too.
 package inplace
 
 import (
@@ -26,11 +26,11 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Storage is what the disk lies on, from its first byte on.
+// Storage is the medium of the disk, with the disk at offset 0.
 type Storage interface {
 	io.ReaderAt
 	io.WriterAt
-	// Extent reports what reads as zero without a look at the bytes.
+	// Extent reports whether bytes from off on read as zero, without reading them.
 	Extent(off, limit int64) (disk.Extent, error)
 	// Zero makes a range read as zero.
 	Zero(off, n int64) error
@@ -46,28 +46,28 @@ type Log interface {
 	ReadAt(b []byte, off int64) error
 }
 
-// phase is how far a move is: the first byte of a record.
+// phase is the progress of a move: the first byte of a record.
 type phase byte
 
 const (
 	moving  phase = 'm'
 	undoing phase = 'u'
 	moved   phase = 'c' // the commit
-	done    phase = 'd' // and the first sector is written
+	done    phase = 'd' // the first sector is written as well
 )
 
-// record is one of a journal: its phase, and the rest as JSON.
+// record is a journal record: its phase, followed by the other fields as JSON.
 type record struct {
 	Phase phase `json:"-"`
-	// Step is the number of stretches that are at their new places; of pending ones, the number of the first.
+	// Step is the number of stretches at their new places. With Pending, it is the number of the first pending stretch.
 	Step int64 `json:"step"`
-	// Pending is how many stretches are saved as one in a half of the area. Their targets may be torn.
+	// Pending is the number of stretches saved together in one half of the area. Their targets may be torn.
 	Pending int64  `json:"pending,omitempty"`
 	Half    int64  `json:"half,omitempty"`
-	Units   []byte `json:"units,omitempty"` // a bit for each unit of these stretches that is not zero
+	Units   []byte `json:"units,omitempty"` // bitmap of the units of these stretches that are not zero
 }
 
-// begin begins a phase that works on pieces.
+// begin reports the start of a phase that processes pieces.
 func (o *Options) begin(phase string, pieces []disk.Shift) {
 	if o.Begin == nil {
 		return
@@ -89,30 +89,30 @@ type mover struct {
 
 	runs  []run
 	steps int64 // of all runs
-	step  int64 // how many of them are done
-	known int64 // how many of them a run after this one would take for done
+	step  int64 // number of stretches done
+	known int64 // number of stretches done according to the last record
 	phase phase
 	begun bool  // the mark is on the disk
-	half  int64 // of the area, which the last record used
+	half  int64 // half of the area that the last record uses
 	look  func(old, now disk.Disk) error
 	same  bool     // this run has compared all pieces at their new places
-	sure  bool     // the first stretch after an interruption is written whatever its target seems to hold
-	next  *fetched // what comes next, where it was read already
+	sure  bool     // write the next stretch even if its target seems to have it: set after an interruption
+	next  *fetched // the next stretch, if it was read already
 	buf   []byte
 }
 
 // Options of a move.
 type Options struct {
-	Looped   map[sys.ID]string // files that loop devices show, with these
+	Looped   map[sys.ID]string // maps files to the loop devices that they back
 	Jobs     int
-	Begin    func(phase string, total int64) // of diskcopy, bytes; may be nil
-	Progress func(bytes int64)               // of the phase; may be nil
+	Begin    func(phase string, total int64) // called with a phase of diskcopy and its bytes; may be nil
+	Progress func(bytes int64)               // called with bytes done in the phase; may be nil
 }
 
-// open reads how far a move is, and completes the stretch that was under way. What the run before wrote may still be in
-// the cache only: nothing is built on it before it is durable. A disk without the mark is in its old or its new state,
-// and may be in use since: nothing else is written to it than its first sector, as it is there. With an error of the
-// storage there is a mover, too, which only knows whether the disk is in the middle of the move.
+// open reads the progress of a move, and completes the stretch that was being written. First it makes the last writes
+// of the previous run durable, because they may be in a cache only. A disk without the mark is in its old or new state,
+// and may be in use again: open writes nothing but its unchanged first sector. On an I/O error it returns a mover, too,
+// for the question whether the disk is in the middle of the move.
 func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	m := &mover{Options: o, plan: p, disk: s, log: l, phase: moving}
 	m.runs, m.steps = p.runs()
@@ -156,7 +156,7 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 		}
 		return m, m.again(p.first(true))
 	}
-	if err := l.Put(b); err != nil { // durable, whatever became of the one that was read
+	if err := l.Put(b); err != nil { // also durable if the previous run did not flush it
 		return m, err
 	}
 	if r.Pending == 0 {
@@ -186,12 +186,12 @@ func (r *record) check(m *mover) error {
 	return nil
 }
 
-// chunk returns pending stretches, without their bytes.
+// chunk returns the pending stretches without their data.
 func (r *record) chunk(m *mover) chunk {
 	return chunk{n: m.at(r.Step, r.Pending).Len, unit: m.plan.unit(), units: r.Units}
 }
 
-// complete writes stretches again from what the journal saved of them.
+// complete writes pending stretches from their copy in the journal.
 func (m *mover) complete(r record) error {
 	s, c := m.at(r.Step, r.Pending), r.chunk(m)
 	c.data = m.buf[:c.stored()]
@@ -211,7 +211,7 @@ func (m *mover) complete(r record) error {
 	return m.disk.Sync()
 }
 
-// put makes a record the last one.
+// put durably makes r the last record.
 func (m *mover) put(r record) error {
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -224,11 +224,11 @@ func (m *mover) put(r record) error {
 type state int
 
 const (
-	before  state = iota // as it was: the move had not begun
-	between              // in the middle of a move, which can go on or back
-	behind               // in the middle of a move, which can only go on
-	after                // as it is to be
-	undone               // as it was again
+	before  state = iota // original state: the move had not begun
+	between              // in the middle of a move that can be completed or undone
+	behind               // in the middle of a move that can only be completed
+	after                // new state
+	undone               // original state after an undo
 )
 
 func (m *mover) state() state {
@@ -245,7 +245,7 @@ func (m *mover) state() state {
 	return before
 }
 
-// errCommitted refuses to undo what can only be finished.
+// errCommitted refuses an undo after the commit.
 var errCommitted = errors.New("everything is at its new place, and the tables are being written")
 
 // finish brings the disk to its new state.
@@ -262,7 +262,7 @@ func (m *mover) finish(ctx context.Context) error {
 	return m.settle(ctx)
 }
 
-// forward grows the disk, marks it, moves and compares. It ends with the commit.
+// forward grows and marks the disk, moves and compares all stretches, and ends with the commit.
 func (m *mover) forward(ctx context.Context) error {
 	p := m.plan
 	if p.End > p.OldEnd {
@@ -280,7 +280,7 @@ func (m *mover) forward(ctx context.Context) error {
 		return err
 	}
 	if d, ok := m.disk.(Device); ok {
-		d.Reread() // no partition is left that a user could mount after a kill
+		d.Reread() // removes the partitions, so that nobody can mount one after a kill
 	}
 	m.phase, m.begun = moving, true
 	m.begin(diskcopy.PhaseCopy, p.order)
@@ -306,7 +306,7 @@ func (m *mover) undo(ctx context.Context) error {
 		if err := m.shrink(); err != nil {
 			return err
 		}
-		return m.disk.Sync() // the journal goes next
+		return m.disk.Sync() // before the journal is removed
 	case undone:
 		return nil
 	case between:
@@ -324,8 +324,8 @@ func (m *mover) undo(ctx context.Context) error {
 	return m.restore(ctx)
 }
 
-// settle writes what has its place behind the commit: all of it can be repeated. The first sector comes last, when all
-// else was read back.
+// settle zeroes the vacated space and writes the patches after the commit. Every step can be repeated. It verifies all
+// of them before it writes the first sector.
 func (m *mover) settle(ctx context.Context) error {
 	p := m.plan
 	for _, r := range p.dropped() {
@@ -333,7 +333,7 @@ func (m *mover) settle(ctx context.Context) error {
 			return err
 		}
 	}
-	// The backup of a GPT is durable before the primary is touched.
+	// The backup of a GPT is durable before the primary is written.
 	for _, behind := range []bool{true, false} {
 		for _, x := range p.Patches {
 			if x.Off < markSize || x.Off >= p.Size/2 != behind {
@@ -362,7 +362,7 @@ func (m *mover) settle(ctx context.Context) error {
 	return m.put(record{Phase: done, Step: m.steps, Half: m.half})
 }
 
-// first writes the first sector in place of the mark, and ends the move with that.
+// first replaces the mark by the first sector, which ends the move.
 func (m *mover) first(b []byte) error {
 	if _, err := m.disk.WriteAt(b, 0); err != nil {
 		return err
@@ -371,8 +371,8 @@ func (m *mover) first(b []byte) error {
 	return m.disk.Sync()
 }
 
-// restore brings back what was overwritten and had no new place, then the size, compares all that moved with what it
-// was, and writes the first sector last.
+// restore writes back the data that the move overwrote, and restores the size. It then compares all pieces with their
+// digests, and writes the first sector last.
 func (m *mover) restore(ctx context.Context) error {
 	p := m.plan
 	for _, r := range p.covered() {
@@ -380,7 +380,7 @@ func (m *mover) restore(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, x := range p.Saved[1:] { // the first sector comes last
+	for _, x := range p.Saved[1:] { // the first sector is written last
 		if _, err := m.disk.WriteAt(x.Bytes, x.Off); err != nil {
 			return err
 		}
@@ -397,7 +397,7 @@ func (m *mover) restore(ctx context.Context) error {
 	return m.first(p.first(false))
 }
 
-// shrink gives the disk its old size.
+// shrink restores the old size.
 func (m *mover) shrink() error {
 	if m.plan.End == m.plan.OldEnd {
 		return nil
@@ -405,8 +405,8 @@ func (m *mover) shrink() error {
 	return m.disk.Truncate(m.plan.OldEnd)
 }
 
-// check reads back what was written behind the commit. Where another run has committed the move, all other bytes are
-// compared as well: pieces by their digests, and zeros between them.
+// check verifies the writes after the commit. If another run has committed the move, it also verifies all other bytes:
+// pieces by their digests, and zeros between them.
 func (m *mover) check(ctx context.Context) error {
 	p := m.plan
 	for _, x := range p.Patches {

@@ -17,59 +17,59 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Plan is all that a move needs, also when it goes on in another process. Offsets are those of the disk.
+// Plan holds all data of a move, enough to continue it in another process. Offsets are disk offsets.
 type Plan struct {
 	Version       int    `json:"version"`
-	ID            string `json:"id"` // tells the mark of this move from others
+	ID            string `json:"id"` // distinguishes the mark of this move
 	OldSize, Size int64  // of the disk
-	// OldEnd and End are where the storage ends: behind the footer, in a format that has one.
+	// OldEnd and End are the ends of the storage: after the footer, if the format has one.
 	OldEnd, End int64
-	Chunk       int64 // bytes of the largest stretch
-	Direct      int64 // a distance from which on stretches as long as it need not be saved
+	Chunk       int64 // longest stretch, in bytes
+	Direct      int64 // distance in bytes from which on stretches are no longer than it, and need not be saved
 	Pieces      []disk.Shift
 	Patches     []disk.Patch
-	Saved       []Saved        // what has no new place; the first sector first
-	Sums        []diskcopy.Sum // of each piece, but for the first sector
+	Saved       []Saved        // data outside of all pieces; the first sector comes first
+	Sums        []diskcopy.Sum // digest of each piece, without the first sector
 	Key         []byte         // of the digests
-	Sector      int64          `json:",omitempty"` // of the disk, bytes; 0 for 512
-	Files       []Part         // where the disk lies
-	Device      string         `json:",omitempty"` // its path, where it is a block device
-	DeviceID    string         `json:",omitempty"` // of the device, where the system knows it
-	Journal     string         `json:",omitempty"` // its path, where it does not lie beside the disk
-	Base        string         `json:",omitempty"` // the name of a disk in files
-	Folder      uint64         `json:",omitempty"` // the inode of its folder
-	Text        []byte         // of the descriptor, at the end; nil where the image has none
-	OldText     []byte         // of the descriptor, before
+	Sector      int64          `json:",omitempty"` // sector size in bytes; 0 means 512
+	Files       []Part         // location of the disk
+	Device      string         `json:",omitempty"` // path of a block device
+	DeviceID    string         `json:",omitempty"` // ID of the device, if the system has one
+	Journal     string         `json:",omitempty"` // path of the journal, unless it is beside the disk
+	Base        string         `json:",omitempty"` // name of a disk in files
+	Folder      uint64         `json:",omitempty"` // inode of its folder
+	Text        []byte         // new text of the descriptor; nil without a descriptor
+	OldText     []byte         // old text of the descriptor
 
-	order []disk.Shift // the pieces that move
+	order []disk.Shift // the pieces that move, in their order
 }
 
-// Saved holds bytes of the disk as it was.
+// Saved holds original bytes of the disk.
 type Saved struct {
 	Off   int64
 	Bytes []byte
 }
 
 const (
-	// planVersion is that of plans and records. Those of versions 1 and 2 had other digests, and of version 3 other
+	// planVersion is the version of plans and records. Versions 1 and 2 had other digests, and version 3 had other
 	// records.
 	planVersion = 4
-	// markSize is the part of the disk that is written last: what firmware looks at first.
+	// markSize is the size of the mark, in bytes: firmware reads the first sector, so it is written last.
 	markSize = 512
-	// maxSaved bounds what has no new place: copies of tables.
+	// maxSaved bounds the data outside of all pieces: copies of tables.
 	maxSaved = 16 * units.MiB
 	maxChunk = 16 * units.MiB
-	// direct is where two flushes for each stretch cost less than writing all bytes twice. On ext4 on a virtual disk
-	// whose flush takes some ms, moves by 4 MiB took 0.77 of the time, by 2 MiB 0.9, by 1 MiB 1.08 (boundaries less 63
-	// sectors).
+	// direct is the distance at which two flushes per stretch become cheaper than writing all bytes twice. On ext4 on a
+	// virtual disk with flushes of some ms, moves by 4 MiB took 0.77 of the time, by 2 MiB 0.9, by 1 MiB 1.08
+	// (boundaries less 63 sectors).
 	direct = 3 * units.MiB
 )
 
-// errDiffers marks a disk that is not what was written.
+// errDiffers marks a disk that differs from the written data.
 var errDiffers = errors.New("the disk differs from what was written")
 
-// NewPlan makes the plan of a move, and reads the whole disk for that: what cannot be read is not moved. sector is the
-// size of its sectors, oldEnd is where the storage ends before the move, and tail is what it ends with after that.
+// NewPlan returns the plan of a move. It reads the whole disk, so unreadable data ends the move before it begins.
+// sector is the sector size, oldEnd the end of the storage before the move, and tail the footer of the image after it.
 func NewPlan(
 	ctx context.Context, from *plan.Plan, s Storage, sector, oldEnd int64, tail []byte, o Options,
 ) (*Plan, error) {
@@ -91,7 +91,7 @@ func NewPlan(
 	return p, p.look(ctx, s, o)
 }
 
-// look reads the disk.
+// look reads the disk to save data and to compute the digests.
 func (p *Plan) look(ctx context.Context, s Storage, o Options) (err error) {
 	if p.Saved, err = p.save(s); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (p *Plan) look(ctx context.Context, s Storage, o Options) (err error) {
 	return cmp.Or(err, p.check())
 }
 
-// cutPatch divides a patch where the first sector ends.
+// cutPatch divides a patch at the end of the first sector.
 func cutPatch(x disk.Patch) []disk.Patch {
 	n := markSize - x.Off
 	if n <= 0 || n >= int64(len(x.New)) {
@@ -113,7 +113,7 @@ func cutPatch(x disk.Patch) []disk.Patch {
 	}
 }
 
-// save reads the first sector and what no piece takes along.
+// save returns the first sector and the data outside of all pieces.
 func (p *Plan) save(s Storage) ([]Saved, error) {
 	first := make([]byte, markSize)
 	if err := ondisk.ReadFull(s, first, 0); err != nil {
@@ -161,7 +161,7 @@ func saveData(s Storage, r disk.Range, out []Saved, left int64) ([]Saved, int64,
 	return out, left, nil
 }
 
-// bytes returns a disk of so many bytes, with zeros in place of the first sector.
+// bytes returns the storage as a disk of the given size, with zeros in place of the first sector.
 func (p *Plan) bytes(s Storage, size int64) disk.Disk {
 	return disk.New(size, p.sector(), func(off int64) (disk.Run, error) {
 		if off < markSize {
@@ -187,7 +187,7 @@ func (p *Plan) sums(ctx context.Context, d disk.Disk, ranges []disk.Range, o Opt
 	return out, nil
 }
 
-// compare reads the pieces where they are on a disk, and compares them with what they were.
+// compare reads the pieces at the given ranges of a disk, and compares their digests with the plan.
 func (p *Plan) compare(ctx context.Context, d disk.Disk, where []disk.Range, o Options) error {
 	got, err := p.sums(ctx, d, where, o)
 	if err != nil {
@@ -202,7 +202,7 @@ func (p *Plan) compare(ctx context.Context, d disk.Disk, where []disk.Range, o O
 	return nil
 }
 
-// first returns the first sector as it was, or as it is to be.
+// first returns the first sector, either original or patched.
 func (p *Plan) first(patched bool) []byte {
 	b := slices.Clone(p.Saved[0].Bytes)
 	for _, x := range p.Patches {
@@ -213,13 +213,13 @@ func (p *Plan) first(patched bool) []byte {
 	return b
 }
 
-// result returns the disk as it is when the first sector is written.
+// result returns the disk with its final first sector.
 func (p *Plan) result(s Storage) disk.Disk {
 	d := disk.New(p.Size, p.sector(), disk.Whole(s, p.Size))
 	return disk.Overlay(d, []disk.Patch{{New: p.first(true)}})
 }
 
-// unpatched returns the disk as it is when all has moved and no patch is written, whether they are or not.
+// unpatched returns the moved disk without its patches, whether they are written or not.
 func (p *Plan) unpatched(s Storage) disk.Disk {
 	var back []disk.Patch
 	for _, x := range p.Patches {
@@ -230,8 +230,8 @@ func (p *Plan) unpatched(s Storage) disk.Disk {
 	return disk.Overlay(p.bytes(s, p.Size), back)
 }
 
-// old returns the disk as it was, from what it is when all has moved. Pieces can have bytes of the old disk in common:
-// the good copy of a GPT also takes the place of the damaged one.
+// old reconstructs the original disk from the moved one. Pieces can share bytes of the original: the good copy of a GPT
+// also replaces the damaged one.
 func (p *Plan) old(s Storage) disk.Disk {
 	var back []disk.Shift
 	end := int64(0)
@@ -244,7 +244,7 @@ func (p *Plan) old(s Storage) disk.Disk {
 		}
 	}
 	var saved []disk.Patch
-	for _, x := range p.Saved { // a footer can be saved together with the bytes in front of it
+	for _, x := range p.Saved { // a footer can be saved together with the bytes before it
 		if n := min(int64(len(x.Bytes)), p.OldSize-x.Off); n > 0 {
 			saved = append(saved, disk.Patch{Off: x.Off, New: x.Bytes[:n]})
 		}
@@ -252,8 +252,7 @@ func (p *Plan) old(s Storage) disk.Disk {
 	return disk.Overlay(disk.Compose(p.unpatched(s), p.OldSize, back), saved)
 }
 
-// mark returns the first sector of a disk that is in the middle of a move: no firmware starts it, and no system finds
-// partitions on it.
+// mark returns the first sector during a move. Firmware cannot boot from it, and no system finds partitions.
 func (p *Plan) mark() []byte {
 	b := make([]byte, markSize)
 	text := fmt.Sprintf("%s\nIt is worth nothing without its journal, a file with .trueup behind its name.\n"+
@@ -269,17 +268,17 @@ func (p *Plan) mark() []byte {
 	return b
 }
 
-// MarkText is what the first sector of a disk in the middle of a move begins with.
+// MarkText is the start of the first sector of a disk in the middle of a move.
 const MarkText = "trueup: this disk is in the middle of a move."
 
-// journalLine begins the line of a mark that names the journal.
+// journalLine begins the line with the journal path in a mark.
 const journalLine = "journal "
 
-// shown matches the paths that a mark can name: they fit, and a shell takes none of their bytes for more than a letter.
+// shown matches journal paths for a mark: they are short enough, and a shell treats none of their bytes as special.
 var shown = ondisk.LazyPattern(`^/[-A-Za-z0-9/._+,:@%= ]{1,255}$`)
 
-// JournalIn returns the path of the journal that the first sector of a disk names. marked is false for a disk that is
-// not in the middle of a move.
+// JournalIn returns the path of the journal in the first sector of a disk. marked is false unless the disk is in the
+// middle of a move.
 func JournalIn(first []byte) (path string, marked bool) {
 	if !bytes.HasPrefix(first, []byte(MarkText)) {
 		return "", false
@@ -293,7 +292,7 @@ func JournalIn(first []byte) (path string, marked bool) {
 	return "", true
 }
 
-// marks reports whether the mark of this move is on the disk. That of another move is an error.
+// marks reports whether the disk has the mark of this move. It returns an error for the mark of another move.
 func (p *Plan) marks(s Storage) (bool, error) {
 	b := make([]byte, markSize)
 	if err := ondisk.ReadFull(s, b, 0); err != nil {
@@ -307,7 +306,8 @@ func (p *Plan) marks(s Storage) (bool, error) {
 	return mine, nil
 }
 
-// notOld refuses a disk that should be in its new state and begins as the old one: it was restored from a backup.
+// notOld refuses a disk with the original first sector, although its journal is past the commit: it was restored from a
+// backup.
 func (p *Plan) notOld(s Storage) error {
 	b := make([]byte, markSize)
 	if err := ondisk.ReadFull(s, b, 0); err != nil {
@@ -320,13 +320,13 @@ func (p *Plan) notOld(s Storage) error {
 	return nil
 }
 
-// unit returns the bytes that a bit of a record stands for.
+// unit returns the number of bytes that one bit of a record covers.
 func (p *Plan) unit() int64 { return max(units.SectorSize, p.Chunk/512) }
 
-// bitmap returns how many bytes hold the bits for a stretch.
+// bitmap returns the size of the bitmap for a stretch, in bytes.
 func (p *Plan) bitmap(n int64) int64 { return (n/p.unit() + 8) / 8 }
 
-// area returns how much a journal saves: two stretches, where one overlaps its own new place.
+// area returns the size of the journal area: two stretches if any stretch overlaps its own new place, otherwise 0.
 func (p *Plan) area() int64 {
 	runs, _ := p.runs()
 	if slices.ContainsFunc(runs, func(r run) bool { return r.redo }) {
@@ -335,10 +335,10 @@ func (p *Plan) area() int64 {
 	return 0
 }
 
-// encode returns a plan for a journal.
+// encode encodes the plan for a journal.
 func (p *Plan) encode() ([]byte, error) { return json.Marshal(p) }
 
-// decodePlan reads a plan of a journal.
+// decodePlan decodes the plan of a journal.
 func decodePlan(b []byte) (*Plan, error) {
 	p := &Plan{}
 	if err := json.Unmarshal(b, p); err != nil {
@@ -356,7 +356,7 @@ func decodePlan(b []byte) (*Plan, error) {
 	return p, err
 }
 
-// check refuses a plan that would write or read anywhere but on the disk.
+// check refuses a plan that would read or write outside of the disk.
 func (p *Plan) check() error {
 	const most = 1 << 62
 	bad := func(format string, args ...any) error {
@@ -394,7 +394,7 @@ func (p *Plan) check() error {
 			func(x Saved) disk.Range { return disk.Range{Off: x.Off, Len: int64(len(x.Bytes))} }, p.OldEnd))
 }
 
-// inOrder refuses ranges that are not sorted, overlap, leave the disk or begin in the first sector and end behind it.
+// inOrder refuses ranges that are unsorted, overlap, leave the disk, or cross the end of the first sector.
 func inOrder[T any](what string, list []T, at func(T) disk.Range, size int64) error {
 	end := int64(0)
 	for _, x := range list {

@@ -13,27 +13,26 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// run is a piece that moves, in stretches of n bytes of which the last one in the piece may be shorter.
+// run is a piece that moves in stretches of n bytes. The last stretch may be shorter.
 type run struct {
 	disk.Shift
 	n           int64
-	first, many int64 // number of its first stretch, and how many it has
-	redo        bool  // a stretch overlaps its own new place
+	first, many int64 // number of its first stretch, and number of stretches
+	redo        bool  // its stretches overlap their own new places
 }
 
-// step is a stretch on its way, or several beside each other.
+// step is a stretch that moves, or several adjacent ones.
 type step struct {
 	disk.Shift
 	redo bool
 }
 
 const (
-	maxRuns = 4096 // bounds how many pieces move
-	maxMany = 64   // bounds how many stretches go as one: their units must fit into a record
+	maxRuns = 4096 // bounds the number of pieces that move
+	maxMany = 64   // bounds the stretches that move together: their bitmap must fit into a record
 )
 
-// runs returns the pieces that move, in an order in which none overwrites what has still to move, and counts their
-// stretches.
+// runs returns the pieces that move and the number of their stretches. No piece overwrites a later one.
 func (p *Plan) runs() (out []run, steps int64) {
 	for _, x := range p.order {
 		r := run{Shift: x, first: steps, n: p.Chunk}
@@ -47,15 +46,15 @@ func (p *Plan) runs() (out []run, steps int64) {
 	return out, steps
 }
 
-// distance returns how far a piece moves, in bytes.
+// distance returns the distance that a piece moves, in bytes.
 func distance(x disk.Shift) int64 { return max(x.To-x.From, x.From-x.To) }
 
-// run returns the piece of a stretch.
+// run returns the run of a stretch.
 func (m *mover) run(i int64) run {
 	return m.runs[sort.Search(len(m.runs), func(k int) bool { return m.runs[k].first+m.runs[k].many > i })]
 }
 
-// at returns so many stretches of a piece as one, from the number of the first on. What moves up moves from its end on.
+// at returns many successive stretches as one, beginning with number i. A piece that moves up moves from its end on.
 func (m *mover) at(i, many int64) step {
 	r := m.run(i)
 	k := i - r.first
@@ -66,19 +65,19 @@ func (m *mover) at(i, many int64) step {
 	return step{disk.Shift{From: r.From + off, To: r.To + off, Len: min(many*r.n, r.Len-off)}, r.redo}
 }
 
-// fetched is a stretch that was read. Where it overlaps its own new place, it is saved in a half of the area, together
-// with those that come next.
+// fetched is a stretch that was read. If it overlaps its own new place, it is saved in one half of the area, together
+// with the stretches after it.
 type fetched struct {
 	step
 	chunk
 
-	first, many int64 // numbers of the stretches
-	next        int64 // number of the one that comes behind them
+	first, many int64 // numbers of the first stretch and of stretches
+	next        int64 // number of the stretch after them
 	half        int64
 }
 
-// fetch reads the stretch that comes next, and saves it where it overlaps its new place, into the half of the area for
-// which the last record does not vouch: the next record does.
+// fetch reads the next stretch. If the stretch overlaps its new place, fetch saves it in the half of the area that the
+// last record does not use; the next record covers it.
 func (m *mover) fetch(i int64, back bool) (*fetched, error) {
 	x, data, err := m.gather(i, back)
 	if err != nil {
@@ -94,8 +93,8 @@ func (m *mover) fetch(i int64, back bool) (*fetched, error) {
 	return x, m.log.WriteAt(x.data, x.half*m.plan.Chunk)
 }
 
-// gather chooses what goes to its new place at once, and returns where it holds data: a stretch and, if it is to be
-// saved, those behind it on the way, as far as one half of the area has room for all. Holes need none.
+// gather chooses the stretches that move together, and returns their data ranges. It adds stretches to the first one if
+// they must be saved and their data fits into half of the area. Holes take no room.
 func (m *mover) gather(i int64, back bool) (*fetched, []disk.Range, error) {
 	ahead := int64(1)
 	if back {
@@ -109,7 +108,7 @@ func (m *mover) gather(i int64, back bool) (*fetched, []disk.Range, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		if room -= n; room < 0 { // never for the first
+		if room -= n; room < 0 { // the first one always fits
 			break
 		}
 		data = append(data, filled...)
@@ -122,7 +121,7 @@ func (m *mover) gather(i int64, back bool) (*fetched, []disk.Range, error) {
 	return x, disk.Merge(data), nil
 }
 
-// most returns how many stretches can be saved as one, from a number on.
+// most returns the maximum number of stretches that can be saved together, from stretch i on.
 func (m *mover) most(i int64, back bool) int64 {
 	switch r := m.run(i); {
 	case !r.redo:
@@ -134,7 +133,7 @@ func (m *mover) most(i int64, back bool) int64 {
 	}
 }
 
-// turned returns the way back of a stretch.
+// turned exchanges source and target of a stretch if back is set.
 func (s step) turned(back bool) step {
 	if back {
 		s.From, s.To = s.To, s.From
@@ -142,7 +141,7 @@ func (s step) turned(back bool) step {
 	return s
 }
 
-// one moves the stretch that comes next to its new place, or back, with those that were saved as one with it.
+// one moves the next stretch to its new place, or back, together with the stretches saved with it.
 func (m *mover) one(ctx context.Context, back bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -166,7 +165,7 @@ func (m *mover) one(ctx context.Context, back bool) error {
 		after++
 	}
 	if !m.sure && x.empty() && allZero(m.disk, x.Dest()) {
-		m.step = after // nothing changes, so that there is nothing to record
+		m.step = after // nothing changes, so no record is needed
 		return nil
 	}
 	switch {
@@ -174,7 +173,7 @@ func (m *mover) one(ctx context.Context, back bool) error {
 		m.half = x.half
 		err = m.put(record{Phase: m.phase, Step: x.first, Half: x.half, Units: x.units, Pending: x.many})
 	case m.known != m.step:
-		// The places of stretches of zeros, which needed no record, are overwritten now: they may not be read again.
+		// The targets of unrecorded stretches of zeros are overwritten now: a resume must not read them again.
 		err = m.put(record{Phase: m.phase, Step: m.step, Half: m.half})
 	}
 	if err != nil {
@@ -197,8 +196,8 @@ func (m *mover) one(ctx context.Context, back bool) error {
 	return m.put(record{Phase: m.phase, Step: after, Half: m.half})
 }
 
-// ahead reads and saves what comes behind x while the storage writes x, which the last record vouches for. Its record
-// comes when x is durable.
+// ahead reads and saves the stretch after x while the storage writes x, which the last record covers. The record of
+// that stretch follows when x is durable.
 func (m *mover) ahead(x *fetched, back bool) (err error) {
 	if x.redo && x.next >= 0 && x.next < m.steps && m.run(x.next).redo {
 		m.next, err = m.fetch(x.next, back)
@@ -206,15 +205,15 @@ func (m *mover) ahead(x *fetched, back bool) (err error) {
 	return err
 }
 
-// ordered sorts the pieces that move, each in front of those that overwrite it.
+// ordered sorts the pieces that move, each before the pieces that overwrite it.
 func ordered(pieces []disk.Shift) (out []disk.Shift, err error) {
 	moves := slices.DeleteFunc(slices.Clone(pieces), func(x disk.Shift) bool { return x.From == x.To })
 	if len(moves) > maxRuns {
 		return nil, fmt.Errorf("%d pieces of the disk move: %w of %d", len(moves), ondisk.ErrLimit, maxRuns)
 	}
-	// From the end of the disk on, which is nearly always right at once.
+	// Sorting from the end of the disk is nearly always right at once.
 	slices.SortFunc(moves, func(a, b disk.Shift) int { return cmp.Compare(b.To, a.To) })
-	waits := make([]int, len(moves)) // for how many others
+	waits := make([]int, len(moves)) // number of pieces that must move first
 	blocks := func(i, k int) bool { return i != k && moves[k].Dest().Overlaps(moves[i].Source()) }
 	for k := range moves {
 		for i := range moves {
@@ -240,12 +239,12 @@ func ordered(pieces []disk.Shift) (out []disk.Shift, err error) {
 	return out, nil
 }
 
-// without returns what ranges leave of the disk up to end, behind the first sector. They are reordered.
+// without returns the disk from the end of the first sector to end, without the given ranges. It reorders ranges.
 func without(end int64, ranges []disk.Range) []disk.Range {
 	return disk.Gaps(disk.Range{Off: markSize, Len: end - markSize}, disk.Merge(ranges))
 }
 
-// sources returns where pieces lie before the move.
+// sources returns the locations of pieces before the move.
 func sources(pieces []disk.Shift) (out []disk.Range) {
 	for _, x := range pieces {
 		out = append(out, x.Source())
@@ -253,7 +252,7 @@ func sources(pieces []disk.Shift) (out []disk.Range) {
 	return out
 }
 
-// dests returns where pieces lie after the move.
+// dests returns the locations of pieces after the move.
 func dests(pieces []disk.Shift) (out []disk.Range) {
 	for _, x := range pieces {
 		out = append(out, x.Dest())
@@ -261,7 +260,7 @@ func dests(pieces []disk.Shift) (out []disk.Range) {
 	return out
 }
 
-// dropped returns what is zero in the result, and was not before.
+// dropped returns the ranges with old data that are zero in the result.
 func (p *Plan) dropped() []disk.Range {
 	held := sources(p.order)
 	for _, s := range p.Saved[1:] {
@@ -270,12 +269,12 @@ func (p *Plan) dropped() []disk.Range {
 	return disk.Intersect(without(p.Size, dests(p.Pieces)), disk.Merge(held))
 }
 
-// covered returns what was zero or saved before, and is written by the move.
+// covered returns the ranges outside of all pieces that the move overwrites.
 func (p *Plan) covered() []disk.Range {
 	return disk.Intersect(without(p.OldEnd, sources(p.Pieces)), disk.Merge(dests(p.order)))
 }
 
-// chunk is a stretch that is under way: the units of it that are not zero, one behind the other.
+// chunk is the data of a stretch: its units that are not zero, one after the other.
 type chunk struct {
 	n, unit int64 // bytes
 	units   []byte
@@ -286,7 +285,8 @@ func (c *chunk) empty() bool { return len(c.data) == 0 }
 
 func (c *chunk) has(i int64) bool { return c.units[i/8]>>(i%8)&1 == 1 }
 
-// runs calls use for each run of units that are alike: where it lies in the stretch, and its bytes, nil for zeros.
+// runs calls use for each run of equal units: its offset in the stretch, its length, and its data, which is nil for
+// zeros.
 func (c *chunk) runs(use func(off int64, n int64, data []byte) error) error {
 	data := c.data
 	for off := int64(0); off < c.n; {
@@ -306,7 +306,7 @@ func (c *chunk) runs(use func(off int64, n int64, data []byte) error) error {
 	return nil
 }
 
-// stored returns how many bytes the units that are not zero have.
+// stored returns the number of bytes in units that are not zero.
 func (c *chunk) stored() (n int64) {
 	for i := int64(0); i*c.unit < c.n; i++ {
 		if c.has(i) {
@@ -316,7 +316,7 @@ func (c *chunk) stored() (n int64) {
 	return n
 }
 
-// write puts the stretch to a place. sure writes zeros where there seem to be zeros already, too.
+// write writes the stretch to a location. With sure, it also writes zeros to ranges that seem to be zero already.
 func (c *chunk) write(s Storage, to int64, sure bool) error {
 	return c.runs(func(off, n int64, data []byte) error {
 		if data != nil {
@@ -338,7 +338,7 @@ func (c *chunk) write(s Storage, to int64, sure bool) error {
 	})
 }
 
-// filled returns the units of a range that are not holes, and how many bytes they have.
+// filled returns the units of a range that are not holes, and their total size in bytes.
 func (m *mover) filled(x disk.Range) (out []disk.Range, sum int64, err error) {
 	unit, next := m.plan.unit(), x.Off
 	for e, err := range disk.Extents(m.disk, x) {
@@ -355,7 +355,7 @@ func (m *mover) filled(x disk.Range) (out []disk.Range, sum int64, err error) {
 	return out, sum, nil
 }
 
-// read reads a stretch that is zero but for ranges, which are those of filled.
+// read reads a stretch. filled must come from the method of that name; all other bytes are zero.
 func (m *mover) read(x disk.Range, filled []disk.Range) (chunk, error) {
 	c := chunk{n: x.Len, unit: m.plan.unit(), units: make([]byte, m.plan.bitmap(x.Len)), data: m.buf[:0]}
 	for _, r := range filled {
@@ -368,13 +368,13 @@ func (m *mover) read(x disk.Range, filled []disk.Range) (chunk, error) {
 				i := (r.Off + off - x.Off) / c.unit
 				c.units[i/8] |= 1 << (i % 8)
 			}
-			c.data = append(c.data, b[data.Off:data.End()]...) // never in front of what is read next
+			c.data = append(c.data, b[data.Off:data.End()]...) // never overtakes the next range to read
 		}
 	}
 	return c, nil
 }
 
-// allZero reports whether a range is known to read as zero. An error is left to a later call, which meets it too.
+// allZero reports whether a range is known to read as zero. It drops errors, because a later call returns them, too.
 func allZero(s Storage, r disk.Range) bool {
 	for e, err := range disk.Extents(s, r) {
 		if err != nil || !e.Zero {
@@ -384,7 +384,7 @@ func allZero(s Storage, r disk.Range) bool {
 	return true
 }
 
-// wantZero returns the error of an extent that holds something.
+// wantZero returns an error if an extent holds data.
 func wantZero(s io.ReaderAt, e disk.Extent) error {
 	const step = 1 << 20
 	buf := make([]byte, min(step, e.Len))

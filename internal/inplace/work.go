@@ -24,23 +24,23 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// hidden ends the name that a descriptor has during a move.
+// hidden is the suffix of the name of a descriptor during a move.
 const hidden = image.Moving
 
 // ErrMiddle marks an error that leaves the disk in the middle of a move.
 var ErrMiddle = errors.New("the disk is in the middle of the move")
 
-// Move is a move that is to begin.
+// Move holds the input of a new move.
 type Move struct {
 	Image *image.Image
 	Plan  *plan.Plan
-	Path  string // as the user names the disk
-	// Device is what the disk lies on, where that is a block device: its journal has a path of its own.
+	Path  string // path of the disk as the user wrote it
+	// Device is the block device of the disk, if any. Its journal then has a path of its own.
 	Device  Device
-	Journal string // its absolute path; empty: beside the disk
-	// BIOS is the geometry that the BIOS has to report, zero where nothing depends on it.
+	Journal string // absolute path; by default beside the disk
+	// BIOS is the geometry that the BIOS must report, or zero if nothing depends on it.
 	BIOS driver.Geometry
-	// Look reads the result before the first sector is written; its error ends the move.
+	// Look checks the result before the first sector is written. Its error ends the move.
 	Look  func(old, now disk.Disk) error
 	Moves func() // called before the first byte is written; may be nil
 
@@ -50,20 +50,20 @@ type Move struct {
 // Device is a block device that this run has claimed.
 type Device interface {
 	medium
-	Path() string // absolute, as the user names it
-	ID() string   // what the system knows it by, also after a restart; may be empty
-	Reread()      // has the kernel read the table again
+	Path() string // absolute, as the user wrote it
+	ID() string   // persistent system ID; may be empty
+	Reread()      // makes the kernel reread the partition table
 }
 
 // medium is the storage of a disk, open for writing.
 type medium interface {
 	Storage
-	End() int64 // where it ends
+	End() int64 // end of the storage, in bytes
 	Close() error
 }
 
-// Suitable refuses an image whose disk cannot be moved in its place, and returns what the image has around it then.
-// bios is as in driver.Options.
+// Suitable refuses an image whose disk cannot be moved in place. It returns the image's metadata around the disk for
+// the new size. For bios, see driver.Options.
 func Suitable(img *image.Image, size int64, bios driver.Geometry) (a driver.Around, err error) {
 	switch {
 	case img.Packaged():
@@ -80,7 +80,7 @@ func Suitable(img *image.Image, size int64, bios driver.Geometry) (a driver.Arou
 	case img.Around == nil:
 		return a, unsuitable("a move in place needs files that hold the disk byte for byte (raw, flat VMDK or fixed "+
 			"VHD), and this is %s %s", img.Format, img.Subformat)
-	case !utf8.ValidString(img.Base): // the journal, which names it, is JSON
+	case !utf8.ValidString(img.Base): // the journal stores it as JSON
 		return a, unsuitable("its name %q is not UTF-8", img.Base)
 	}
 	if img.OnDevice() {
@@ -105,8 +105,7 @@ func Suitable(img *image.Image, size int64, bios driver.Geometry) (a driver.Arou
 	return a, nil
 }
 
-// claimed refuses an image of which the open work of another disk needs a file, such as the kept original of an
-// exchanged one.
+// claimed refuses an image if the unfinished work of another disk needs one of its files, such as a kept original.
 func claimed(img *image.Image) error {
 	var names []string
 	for _, f := range img.Handles {
@@ -119,7 +118,7 @@ func claimed(img *image.Image) error {
 	return c.Refusal(fmt.Sprintf("its file %.256q cannot be changed", c.File), img.Path)
 }
 
-// onDevice refuses an image on a device that is not the disk byte for byte, or would have to grow.
+// onDevice refuses a device that does not hold the disk byte for byte, or would have to grow.
 func onDevice(img *image.Image, size int64) error {
 	switch have := img.Disk.Size(); {
 	case img.Format != raw.Format.Name:
@@ -134,7 +133,8 @@ func onDevice(img *image.Image, size int64) error {
 	return nil
 }
 
-// Run moves the disk: it is in its new state then, or as it was, or in the middle of the move, and the error says so.
+// Run moves the disk. Afterwards it is in its new state, in its original state, or in the middle of the move; the error
+// distinguishes these.
 func (m *Move) Run(ctx context.Context) error {
 	img := m.Image
 	around, err := Suitable(img, m.Plan.Size, m.BIOS)
@@ -148,7 +148,7 @@ func (m *Move) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() // what counts was synced
+	defer f.Close() // all important data was synced
 	if err := img.Unchanged(); err != nil {
 		return err
 	}
@@ -174,8 +174,7 @@ func (m *Move) Run(ctx context.Context) error {
 	if m.Moves != nil {
 		m.Moves()
 	}
-	// One thread makes all calls that change something, in their order, so that they can be traced and stopped one by
-	// one.
+	// One thread makes all changes in order, so that they can be traced and stopped one by one.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	w, err := journal.BeginIn(m.Journal, img.Dir, img.Base, m.Path, journal.InPlace, blob, p.area())
@@ -186,7 +185,7 @@ func (m *Move) Run(ctx context.Context) error {
 	return m.end(ctx, &work{w, p, f})
 }
 
-// named refuses a disk beside which no journal can have its name, or whose descriptor cannot be hidden.
+// named refuses a disk if the name of its journal or of its hidden descriptor would be too long.
 func (m *Move) named(descriptor bool) error {
 	long, remedy := "", "rename the disk"
 	if m.Journal == "" {
@@ -206,7 +205,7 @@ func (m *Move) named(descriptor bool) error {
 	}
 }
 
-// place enters in the plan where the disk is: a device, or a file with its folder and its descriptor.
+// place records the location of the disk in the plan: a device, or a file with its folder and its descriptor.
 func (m *Move) place(p *Plan) (err error) {
 	if m.Device != nil {
 		p.Device, p.DeviceID = m.Device.Path(), m.Device.ID()
@@ -223,7 +222,7 @@ func (m *Move) place(p *Plan) (err error) {
 	return err
 }
 
-// open opens what the disk lies on for writing.
+// open opens the storage of the disk for writing.
 func (m *Move) open(tail int64) (medium, []Part, error) {
 	if m.Device != nil {
 		return m.Device, nil, nil
@@ -236,7 +235,7 @@ func (m *Move) open(tail int64) (medium, []Part, error) {
 	return f, parts, err
 }
 
-// end moves, and takes all back while nothing was moved.
+// end carries out the move. It undoes everything on an error before the first change of the disk.
 func (m *Move) end(ctx context.Context, w *work) error {
 	err := w.hide()
 	var x *mover
@@ -251,7 +250,7 @@ func (m *Move) end(ctx context.Context, w *work) error {
 	case err == nil:
 		return w.complete()
 	case x == nil || x.state() == before:
-		if back := w.back(); back != nil { // an interrupt does not hide it
+		if back := w.back(); back != nil { // an interrupt does not stop it
 			return middle(notBack(err, back), &w.Work, x)
 		}
 		return err
@@ -259,7 +258,7 @@ func (m *Move) end(ctx context.Context, w *work) error {
 	return middle(err, &w.Work, x)
 }
 
-// middle returns an error with the commands that go on from there. x is nil where nothing was moved yet.
+// middle adds the commands that continue or undo the move to an error. x is nil if nothing has moved yet.
 func middle(err error, w *journal.Work, x *mover) error {
 	on := w.Command("resume") + " goes on"
 	if x == nil || x.state() != behind {
@@ -271,16 +270,16 @@ func middle(err error, w *journal.Work, x *mover) error {
 	return fmt.Errorf("%w; %w: %s", err, ErrMiddle, on)
 }
 
-// stopped is context.Canceled in other words.
+// stopped is context.Canceled with another message.
 type stopped struct{ error }
 
-// Is reports whether target is what a move that is stopped ends with.
+// Is makes errors.Is report context.Canceled.
 func (stopped) Is(target error) bool { return target == context.Canceled }
 
-// Unwrap returns what the words are of.
+// Unwrap returns the error with the message.
 func (s stopped) Unwrap() error { return s.error }
 
-// notBack returns the error of a move that ended with err, and could not be taken back.
+// notBack returns the error of a move that ended with err and could not be undone.
 func notBack(err, back error) error {
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("the interrupted move could not be taken back: %w", back)
@@ -288,7 +287,7 @@ func notBack(err, back error) error {
 	return fmt.Errorf("%w; the move could not be taken back: %w", err, back)
 }
 
-// room refuses a move whose journal or growth has no room.
+// room refuses a move without room for its journal or for the growth of the disk.
 func (m *Move) room(p *Plan, blob int64) error {
 	journal, grows, beside := blob+p.area()+units.MiB, p.End-p.OldEnd, m.Image.Dir.At
 	if m.Journal == "" {
@@ -317,7 +316,7 @@ func hasRoom(d *sys.Folder, need int64, what, where string) error {
 	return err
 }
 
-// lasts refuses a journal that a power cut would lose while the disk stays.
+// lasts refuses a journal in memory for a disk that survives a power cut.
 func (m *Move) lasts(d *sys.Folder) error {
 	inMemory, err := d.InMemory()
 	if !inMemory {
@@ -344,7 +343,7 @@ type work struct {
 	disk medium
 }
 
-// hide gives a descriptor the name that it has during the move.
+// hide renames a descriptor to its name during the move.
 func (w *work) hide() error {
 	if w.plan.Text == nil {
 		return nil
@@ -365,8 +364,7 @@ func textOf(d *gate.Folder, name string) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, 0, min(f.Size(), units.MiB)))
 }
 
-// hideAgain hides a descriptor that got its name back in the middle of the move. Its new text is written at the end, as
-// for any other.
+// hideAgain hides a descriptor that got its name back in the middle of the move. Its new text is written at the end.
 func (w *work) hideAgain() error {
 	if w.plan.Text == nil || w.Dir.Exists(w.Base+hidden) {
 		return nil
@@ -374,14 +372,14 @@ func (w *work) hideAgain() error {
 	return w.hide()
 }
 
-// show gives the descriptor its name again, with text where that is not nil.
+// show gives the descriptor its name back, after writing text unless that is nil.
 func (w *work) show(text []byte) error {
 	if w.plan.Text == nil {
 		return nil
 	}
 	name := w.Base + hidden
 	if text != nil && !w.Dir.Exists(name) {
-		// It has its name: a run was killed right after it renamed it, or it was renamed by hand.
+		// It has its name already: a run was killed after the rename, or the user renamed it.
 		old, err := textOf(w.Dir, w.Base)
 		if err == nil && bytes.Equal(old, w.plan.OldText) {
 			err = w.hide()
@@ -392,7 +390,7 @@ func (w *work) show(text []byte) error {
 	}
 	f, err := w.Dir.At.OpenToWrite(name)
 	if errors.Is(err, fs.ErrNotExist) && w.Dir.Exists(w.Base) {
-		return nil // it has it
+		return nil // it has its name already
 	}
 	if err != nil {
 		return ondisk.In(ondisk.ErrOutput, "open %s: %w", name, err)
@@ -415,10 +413,10 @@ func (w *work) show(text []byte) error {
 	return w.SyncFolder()
 }
 
-// complete ends a move that has come to its end.
+// complete ends a finished move.
 func (w *work) complete() error { return w.showAndRemove(w.plan.Text) }
 
-// back ends a move that is undone, or that had not begun.
+// back undoes a move that had moved nothing, or was undone before.
 func (w *work) back() error {
 	x, err := open(w.plan, w.disk, w, Options{})
 	if err == nil {
@@ -430,7 +428,7 @@ func (w *work) back() error {
 	return w.showAndRemove(nil)
 }
 
-// showAndRemove removes the journal when the descriptor has its name.
+// showAndRemove gives the descriptor its name back, then removes the journal.
 func (w *work) showAndRemove(text []byte) error {
 	if err := w.show(text); err != nil {
 		return err
