@@ -1,6 +1,5 @@
-// This part of the package writes copies onto block devices: logical volumes, LUNs, RBD, zvols, loop devices. It finds
-// out whether a device is in use, claims it, and writes the copy in an order in which half of it is never taken for a
-// disk.
+// This part of the package writes copies to block devices: logical volumes, LUNs, RBD, zvols, loop devices. It detects
+// whether a device is in use, claims it, and orders the writes so that a partial copy is never taken for a disk.
 
 package store
 
@@ -22,32 +21,32 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Device is a block device that this run has claimed, to write it.
+// Device is a block device that this run has claimed for writing.
 type Device struct {
 	Path   string // as typed
-	ID     string // by which the system knows it, also after a restart; empty where it knows none
-	Node   string // of the device, at the end of all links
+	ID     string // persistent system ID; empty if the system has none
+	Node   string // path of the device node after all links
 	Size   int64  // bytes
 	Sector int64  // bytes
 
 	role       string // in messages: DEST, DISK
 	file       *os.File
-	number     string // as the kernel's files have it: "8:1"
+	number     string // major and minor number as in /sys: "8:1"
 	partitions []string
-	below      []string // numbers of the devices that it lies on
-	files      []sys.ID // that it shows, as a loop device does
-	windows    []window // through which it shows them
+	below      []string // numbers of the underlying devices
+	files      []sys.ID // backing files, as of a loop device
+	windows    []window // ranges of the backing files
 }
 
-// Open claims the device that a path leads to, through all links, unless it is in use. It runs before the process
-// confines itself: after that /sys and /proc may be out of reach.
+// Open claims the device at path, after following all links, unless it is in use. It must run before the process
+// confines itself, because /sys and /proc may be inaccessible afterwards.
 //
-// sources are the paths of what is read, none of which may be the device.
+// sources are the paths of the source; none of them may be the device.
 func Open(path string, sources ...string) (*Device, error) {
 	return open(&Device{Path: path, role: "DEST"}, sources, kernel{})
 }
 
-// OpenDisk is Open for a disk that is changed in its place.
+// OpenDisk is Open for a disk that is changed in place.
 func OpenDisk(path string) (*Device, error) {
 	return open(&Device{Path: path, role: "DISK"}, nil, kernel{})
 }
@@ -73,7 +72,7 @@ func open(d *Device, sources []string, k kernel) (*Device, error) {
 	d.below, d.files = k.below(d.number)
 	d.windows = k.windows(d.below)
 	for _, name := range sources {
-		if src, err := sys.Stat(name); err == nil { // one that is not there has its own error
+		if src, err := sys.Stat(name); err == nil { // a missing source is reported elsewhere
 			if err := cmp.Or(d.apart(name, src), d.aside(name, src, k)); err != nil {
 				return nil, err
 			}
@@ -100,7 +99,7 @@ func open(d *Device, sources []string, k kernel) (*Device, error) {
 	return d, nil
 }
 
-// unfinished refuses a loop device over a file on which a run has left work open, or which such work needs.
+// unfinished refuses a loop device if its backing file has unfinished work, or is needed by such work.
 func (d *Device) unfinished(k kernel) error {
 	for _, n := range d.below {
 		path := k.path(k.read(block(n), "loop/backing_file"))
@@ -109,10 +108,10 @@ func (d *Device) unfinished(k kernel) error {
 		}
 		dir, err := gate.OpenFolder(filepath.Dir(path))
 		if err != nil {
-			continue // what this user cannot reach
+			continue // this user cannot reach the file
 		}
 		err = journal.MayWrite(dir, filepath.Base(path), path, fmt.Sprintf("%s shows %q, which", d, path))
-		_ = dir.Close() // it was read
+		_ = dir.Close() // only read
 		if err != nil {
 			return ondisk.In(ondisk.ErrOutput, "%w", err)
 		}
@@ -120,10 +119,10 @@ func (d *Device) unfinished(k kernel) error {
 	return nil
 }
 
-// String names the device for a message.
+// String returns the name of the device for messages.
 func (d *Device) String() string { return d.role + " " + d.Path }
 
-// busy returns the refusal of a device that is in use.
+// busy returns the refusal of a device in use.
 func (d *Device) busy(u *use) error {
 	return &ondisk.Refusal{Code: "busy", Reason: d.String() + " is in use: " + u.text, Remedy: u.remedy}
 }
@@ -135,7 +134,7 @@ func (d *Device) readOnly() error {
 	}
 }
 
-// claim opens the device so that the kernel gives it to no other use.
+// claim opens the device exclusively.
 func (d *Device) claim() (err error) {
 	d.file, err = sys.OpenDevice(d.Node)
 	switch {
@@ -154,7 +153,7 @@ func (d *Device) claim() (err error) {
 	return ondisk.In(ondisk.ErrOutput, "%s: %w", d, gate.PlainError(err))
 }
 
-// measure looks at what was opened, and keeps QEMU from it.
+// measure determines the properties of the opened device, and locks it against QEMU.
 func (d *Device) measure(looked sys.Info) (err error) {
 	f := sys.Of(d.file)
 	st, err := f.Stat()
@@ -192,17 +191,17 @@ func (d *Device) measure(looked sys.Info) (err error) {
 		}
 	}
 	for _, b := range gate.QEMUBytes {
-		_ = f.LockByte(sys.Shared, b) // a file system of nodes that knows no locks is no reason to stop
+		_ = f.LockByte(sys.Shared, b) // device nodes may lie on a file system without locks
 	}
 	return nil
 }
 
-// Is reports whether an image is the device, and nothing else.
+// Is reports whether an image consists of the device alone.
 func (d *Device) Is(img *gate.Opened) bool {
 	return len(img.Handles) == 1 && sys.NodeName(img.Handles[0].Info.Node) == d.number
 }
 
-// Close gives the device back.
+// Close releases the device.
 func (d *Device) Close() error {
 	if d == nil || d.file == nil {
 		return nil
@@ -212,7 +211,7 @@ func (d *Device) Close() error {
 	return err
 }
 
-// Apart refuses a source of which a file is the device, a part of it, or what it lies on.
+// Apart refuses a source if one of its files is the device, a partition of it, or an underlying file or device.
 func (d *Device) Apart(src *gate.Opened) error {
 	for _, f := range src.Local() {
 		if err := d.apart(f.Name(), f.Info); err != nil {
@@ -238,7 +237,7 @@ func (d *Device) apart(name string, src sys.Info) error {
 	return d.neverWritten(how)
 }
 
-// aside refuses a source that shows bytes of the device through another loop device.
+// aside refuses a source that shares bytes with the device through another loop device.
 func (d *Device) aside(name string, src sys.Info, k kernel) error {
 	if src.Mode.Type() != fs.ModeDevice {
 		return nil
@@ -256,7 +255,7 @@ func (d *Device) neverWritten(how string) error {
 	return ondisk.In(ondisk.ErrUsage, "%s %s, and SOURCE is never written; name another DEST", d, how)
 }
 
-// Fits refuses a disk that is larger than the device, or has sectors of another size.
+// Fits refuses a disk that is larger than the device, or has another sector size.
 func (d *Device) Fits(size, sector int64) error {
 	switch {
 	case sector != d.Sector:
@@ -277,14 +276,14 @@ func (d *Device) Fits(size, sector int64) error {
 	return nil
 }
 
-// kernel reads the files about devices in /sys and /proc, below a root.
+// kernel reads device information from /sys and /proc below a root.
 type kernel struct{ root string }
 
 func (k kernel) path(parts ...string) string {
 	return filepath.Join(append([]string{k.root, "/"}, parts...)...)
 }
 
-// read returns the text of a file without the end of the line; empty for one that cannot be read.
+// read returns the text of a file without the final newline, or an empty string on error.
 func (k kernel) read(parts ...string) string {
 	b, err := os.ReadFile(k.path(parts...))
 	if err != nil {
@@ -293,7 +292,7 @@ func (k kernel) read(parts ...string) string {
 	return strings.TrimSuffix(string(b), "\n")
 }
 
-// names lists a folder; nothing for one that cannot be read.
+// names lists a folder. It returns nil on error.
 func (k kernel) names(parts ...string) (out []string) {
 	entries, _ := os.ReadDir(k.path(parts...))
 	for _, e := range entries {
@@ -302,13 +301,13 @@ func (k kernel) names(parts ...string) (out []string) {
 	return out
 }
 
-// block is where a device has its folder, by its number. Spec: Documentation/ABI/stable/sysfs-block of Linux.
+// block returns the folder of a device number. Spec: Documentation/ABI/stable/sysfs-block of Linux.
 func block(number string) string { return filepath.Join("sys/dev/block", number) }
 
-// use describes why a device may not be written, and what to do about it.
+// use describes the use of a device that prevents writing, and its remedy.
 type use struct{ text, remedy string }
 
-// partitions lists the numbers of the partitions of a device that the kernel knows.
+// partitions lists the numbers of the kernel's partitions of a device.
 func (k kernel) partitions(number string) (out []string) {
 	for _, n := range k.names(block(number)) {
 		if k.read(block(number), n, "partition") != "" {
@@ -318,7 +317,7 @@ func (k kernel) partitions(number string) (out []string) {
 	return out
 }
 
-// disk returns the number of the disk that a partition lies on, empty for a device that is not a partition.
+// disk returns the number of the disk of a partition, or an empty string for other devices.
 func (k kernel) disk(number string) string {
 	if k.read(block(number), "partition") == "" {
 		return ""
@@ -331,7 +330,7 @@ func (k kernel) disk(number string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// whose names a device, a partition of it, or the disk of which it is one, as seen from the device.
+// whose describes n from the view of a device: itself, one of its partitions, or its disk.
 func (k kernel) whose(number, n string) string {
 	switch n {
 	case number:
@@ -342,7 +341,7 @@ func (k kernel) whose(number, n string) string {
 	return "its partition " + k.name(n)
 }
 
-// name returns what the kernel calls a device: sda1, dm-0.
+// name returns the kernel's name of a device: sda1, dm-0.
 func (k kernel) name(number string) string {
 	real, err := filepath.EvalSymlinks(k.path(block(number)))
 	if err != nil {
@@ -351,7 +350,7 @@ func (k kernel) name(number string) string {
 	return filepath.Base(real)
 }
 
-// related lists a device, its partitions, and the disk of which it is one.
+// related lists a device, its partitions, and the disk if the device is a partition.
 func (k kernel) related(number string) []string {
 	out := append([]string{number}, k.partitions(number)...)
 	if disk := k.disk(number); disk != "" {
@@ -360,8 +359,8 @@ func (k kernel) related(number string) []string {
 	return out
 }
 
-// looped looks for a loop device over a device, a partition of it, or its disk: the kernel claims none of these for it.
-// All other uses keep this run from claiming the device.
+// looped finds a loop device backed by a device, a partition of it, or its disk. The kernel does not claim these for a
+// loop device, while any other use makes the claim of this run fail.
 func (k kernel) looped(number string) *use {
 	for loop, file := range k.loops() {
 		st, err := sys.Stat(k.path(file))
@@ -378,18 +377,18 @@ func (k kernel) looped(number string) *use {
 	return nil
 }
 
-// Looped returns which loop device shows a file, for all that do. It is for before the process confines itself.
+// Looped maps files to the loop devices that they back. It must run before the process confines itself.
 func Looped() map[sys.ID]string { return kernel{}.shown() }
 
-// shown asks each loop device for its file, which can have another name by now, or one in another namespace. A device
-// that this user may not open is asked for the name.
+// shown maps files to loop devices. It gets the file from each loop device, because the name of the file may be
+// outdated, or belong to another namespace. If this user may not open the device, it uses the name.
 func (k kernel) shown() map[sys.ID]string {
 	out := map[sys.ID]string{}
 	for loop, file := range k.loops() {
 		id, ok := sys.ID{}, false
 		if f, err := os.Open(k.path("dev", loop)); err == nil {
 			id, ok = sys.Of(f).LoopFile()
-			_ = f.Close() // it was read
+			_ = f.Close() // only read
 		}
 		if st, err := sys.Stat(k.path(file)); err == nil && !ok {
 			id, ok = st.ID, true
@@ -401,7 +400,7 @@ func (k kernel) shown() map[sys.ID]string {
 	return out
 }
 
-// loops returns the files that loop devices show. Spec: Documentation/ABI/testing/sysfs-block-loop of Linux.
+// loops maps loop devices to their backing files. Spec: Documentation/ABI/testing/sysfs-block-loop of Linux.
 func (k kernel) loops() map[string]string {
 	out := map[string]string{}
 	for _, n := range k.names("sys/class/block") {
@@ -412,11 +411,10 @@ func (k kernel) loops() map[string]string {
 	return out
 }
 
-// maxBelow bounds the devices that one is made of. A stack of arrays, LVM and encryption has a handful.
+// maxBelow bounds the number of underlying devices. A stack of arrays, LVM and encryption has a handful.
 const maxBelow = 4096
 
-// below lists the numbers of the devices that a device lies on, itself among them, and the files that loop devices
-// among them show.
+// below lists the numbers of a device and its underlying devices, and the backing files of the loop devices among them.
 func (k kernel) below(number string) (numbers []string, files []sys.ID) {
 	add := func(n string) {
 		if n != "" && !slices.Contains(numbers, n) && len(numbers) < maxBelow {
@@ -441,7 +439,7 @@ func (k kernel) below(number string) (numbers []string, files []sys.ID) {
 	return numbers, files
 }
 
-// window is what a loop device shows: the bytes of a file or a device from off to end.
+// window is the range of a backing file or device that a loop device shows.
 type window struct {
 	loop     string // its number
 	file     sys.ID
@@ -449,13 +447,13 @@ type window struct {
 	off, end int64
 }
 
-// overlaps reports whether two loop devices show the same bytes.
+// overlaps reports whether two loop devices share bytes.
 func (w window) overlaps(x window) bool {
 	return w.loop != x.loop && w.node == x.node && (w.node != 0 || w.file == x.file) && w.off < x.end && x.off < w.end
 }
 
-// id returns by what the kernel knows a device after a restart: the identifier of a volume, of a LUN, or the file of a
-// loop device. Spec: Documentation/ABI/testing/sysfs-block-dm, sysfs-block-loop, sysfs-class-scsi_device of Linux.
+// id returns the persistent ID of a device: the identifier of a volume or LUN, or the backing file of a loop device.
+// Spec: Documentation/ABI/testing/sysfs-block-dm, sysfs-block-loop, sysfs-class-scsi_device of Linux.
 func (k kernel) id(number string) string {
 	for _, at := range []string{"dm/uuid", "device/wwid", "wwid", "loop/backing_file"} {
 		if id := k.read(block(number), at); id != "" {
@@ -465,11 +463,11 @@ func (k kernel) id(number string) string {
 	return ""
 }
 
-// windows returns what the loop devices among some devices show.
+// windows returns the windows of the loop devices among numbers.
 func (k kernel) windows(numbers []string) (out []window) {
 	for _, n := range numbers {
 		st, err := sys.Stat(k.path(k.read(block(n), "loop/backing_file")))
-		if err != nil || st.Mode.IsDir() { // the root, for one that is no loop device
+		if err != nil || st.Mode.IsDir() { // the path is the root if it is not a loop device
 			continue
 		}
 		w := window{n, st.ID, st.Node, 0, math.MaxInt64}
@@ -482,7 +480,7 @@ func (k kernel) windows(numbers []string) (out []window) {
 	return out
 }
 
-// beside looks for a loop device that shows bytes of a device which is one itself, or lies on one.
+// beside finds another loop device that shares bytes with the device.
 func (k kernel) beside(d *Device) *use {
 	for loop := range k.loops() {
 		number := k.read("sys/class/block", loop, "dev")
@@ -501,8 +499,8 @@ func (k kernel) beside(d *Device) *use {
 	return nil
 }
 
-// writer returns the process, beside this one, that has a device open for writing, a partition of it, or the disk of
-// which it is one, as far as this user may see. QEMU claims no device.
+// writer finds another process that has a device, a partition of it, or its disk open for writing, as far as this user
+// may see. QEMU does not claim devices.
 func (k kernel) writer(number string) (found *use) {
 	numbers := k.related(number)
 	sys.Writers(k.path("proc"), func(w sys.Writer) bool {
@@ -519,7 +517,7 @@ func (k kernel) writer(number string) (found *use) {
 	return found
 }
 
-// known returns an error for a device that /sys does not list.
+// known returns an error if /sys does not list the device.
 func (k kernel) known(d *Device) error {
 	if _, err := os.Stat(k.path(block(d.number))); errors.Is(err, fs.ErrNotExist) {
 		return ondisk.In(ondisk.ErrUnsupported, "%s: /sys does not list the device %s, so whether it is in use cannot "+

@@ -22,16 +22,16 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// edges are how many bytes at both ends of a device hold tables and superblocks: they are cleared before the first byte
-// of data, and written last.
+// edges are the sizes of both ends of a device that can hold tables and superblocks. They are cleared before the first
+// byte of data, and written last.
 type edges struct{ head, tail int64 }
 
-// allEdges hold the superblocks of btrfs and ZFS in the first MiB and that of VMFS behind it; in the last MiB those of
-// ZFS and md, and the backup of a GPT.
+// allEdges covers known superblocks and tables. The head has the superblocks of btrfs and ZFS in the first MiB, and of
+// VMFS after it. The tail has the superblocks of ZFS and md, and the backup of a GPT.
 var allEdges = edges{4 * units.MiB, units.MiB}
 
-// DeviceOutput is a copy under construction on a device. Until Publish has proved all other bytes the first sector
-// holds a mark, and no table or superblock stands at the edges.
+// DeviceOutput is a copy under construction on a device. Until Publish has verified all other bytes, the first sector
+// holds a mark, and the edges hold no table or superblock.
 type DeviceOutput struct {
 	path   string
 	base   string
@@ -39,20 +39,20 @@ type DeviceOutput struct {
 	m      medium
 	size   int64
 	sector int64
-	first  int64 // bytes of the first sector, which is the last to be written
+	first  int64 // size of the first sector, which is written last
 	head   []byte
 	tail   []byte
-	next   int64 // end of what was placed: what lies in front of it was written, or has become zeros
+	next   int64 // end of the placed data: everything before it was written or zeroed
 	begun  bool
 	done   bool
 	notes  []ondisk.Issue
-	reread func() error // has the kernel read the table again
+	reread func() error // makes the kernel reread the partition table
 }
 
 // Options of Create.
 type Options struct {
-	Discard bool         // give the space of zeros back to the storage
-	Stop    func() error // ends long work with its error
+	Discard bool         // discard ranges of zeros on the storage
+	Stop    func() error // returns an error to end long work
 }
 
 // Create starts a copy that fills the device. Nothing is written before the first call of Reserve or Finish.
@@ -80,18 +80,18 @@ func newOutput(path string, m medium, size, sector int64, e edges) *DeviceOutput
 	}
 }
 
-// tailAt returns where the last edge begins.
+// tailAt returns the offset of the tail.
 func (o *DeviceOutput) tailAt() int64 { return o.size - int64(len(o.tail)) }
 
-// middle returns what of a range lies between the edges.
+// middle returns the part of a range between the edges.
 func (o *DeviceOutput) middle(off, end int64) (int64, int64) {
 	return max(off, int64(len(o.head))), min(end, o.size-int64(len(o.tail)))
 }
 
-// Unit returns the granularity of writes: no sector of a device is larger.
+// Unit returns the granularity of writes: the largest sector size of any device.
 func (o *DeviceOutput) Unit() int64 { return pageSize }
 
-// Reserve clears what lies between the range and the one before.
+// Reserve zeroes the gap between the range and the previous one.
 func (o *DeviceOutput) Reserve(off, n int64) error {
 	if err := o.begin(); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (o *DeviceOutput) Reserve(off, n int64) error {
 	return nil
 }
 
-// clear has everything up to off that was not placed read as zeros.
+// clear zeroes everything up to off that was not placed.
 func (o *DeviceOutput) clear(off int64) error {
 	if from, to := o.middle(o.next, off); from < to {
 		return o.m.Zero(from, to-from)
@@ -111,7 +111,7 @@ func (o *DeviceOutput) clear(off int64) error {
 	return nil
 }
 
-// WriteAt writes what lies between the edges, and keeps what belongs there until Publish.
+// WriteAt writes data between the edges, and holds data of the edges back until Publish.
 func (o *DeviceOutput) WriteAt(p []byte, off int64) (int, error) {
 	end := off + int64(len(p))
 	if off < int64(len(o.head)) {
@@ -128,7 +128,7 @@ func (o *DeviceOutput) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// begin takes away what stands on the device, before the first byte of data: the mark first, then the edges.
+// begin removes the old content before the first byte of data: first it writes the mark, then it clears the edges.
 func (o *DeviceOutput) begin() error {
 	if o.begun {
 		return nil
@@ -148,11 +148,11 @@ func (o *DeviceOutput) begin() error {
 	if err := o.m.Sync(); err != nil {
 		return err
 	}
-	_ = o.reread() // of what is gone: a device without partitions cannot, and one in use would not have been claimed
+	_ = o.reread() // of the old table: it fails without partitions, and a device in use would not have been claimed
 	return nil
 }
 
-// write writes bytes, makes them durable, and reads them back.
+// write writes bytes durably and reads them back.
 func (o *DeviceOutput) write(p []byte, off int64) error {
 	if _, err := o.m.WriteAt(p, off); err != nil {
 		return err
@@ -170,7 +170,7 @@ func (o *DeviceOutput) prove(p []byte, off int64) error {
 	return nil
 }
 
-// Finish makes all durable that lies between the edges.
+// Finish makes all data between the edges durable.
 func (o *DeviceOutput) Finish() error {
 	if err := o.begin(); err != nil {
 		return err
@@ -182,7 +182,7 @@ func (o *DeviceOutput) Finish() error {
 	return o.m.Sync()
 }
 
-// Reopen returns the disk as it will be: what lies between the edges is read from the device, past all caches.
+// Reopen returns the finished disk. It reads data between the edges from the device, bypassing all caches.
 func (o *DeviceOutput) Reopen() (*image.Image, error) {
 	at := o.tailAt()
 	d := disk.New(o.size, o.sector, func(off int64) (disk.Run, error) {
@@ -205,13 +205,12 @@ func (o *DeviceOutput) Reopen() (*image.Image, error) {
 	return out, err
 }
 
-// bytesAt reads from memory.
+// bytesAt is an io.ReaderAt over memory.
 type bytesAt []byte
 
 func (b bytesAt) ReadAt(p []byte, off int64) (int, error) { return copy(p, b[off:]), nil }
 
-// Publish writes the edges of what was proved, and the first sector last. Each is durable and read back before the
-// next.
+// Publish writes the verified edges, and the first sector last. Each is durable and read back before the next one.
 func (o *DeviceOutput) Publish() error {
 	first, rest := o.head[:o.first], o.head[o.first:]
 	at := o.tailAt()
@@ -225,7 +224,7 @@ func (o *DeviceOutput) Publish() error {
 		return err
 	}
 	if err := o.write(first, 0); err != nil {
-		return errors.Join(err, o.write(image.Mark(o.sector), 0)) // the first sector may be torn
+		return errors.Join(err, o.write(image.Mark(o.sector), 0)) // the write of the first sector may be torn
 	}
 	o.done = true
 	if err := o.reread(); err != nil && !sys.Unsupported(err) {
@@ -238,7 +237,7 @@ func (o *DeviceOutput) Publish() error {
 	return nil
 }
 
-// Discard leaves the device as it is, and returns an error if it was begun: its old content is lost.
+// Discard leaves the device unchanged. If the copy had begun, it returns an error, because the old content is lost.
 func (o *DeviceOutput) Discard() error {
 	err := errors.Join(o.m.Close(), o.closeDir())
 	if !o.begun || o.done {
@@ -247,14 +246,14 @@ func (o *DeviceOutput) Discard() error {
 	return errors.Join(&MarkedError{o.path}, err)
 }
 
-// MarkedError is the error of a run that leaves a part of a copy on its device.
+// MarkedError is the error of a run that leaves a partial copy on its device.
 type MarkedError struct{ Path string }
 
 func (m *MarkedError) Error() string { return m.Remedy() }
 
 func (m *MarkedError) Unwrap() error { return ondisk.ErrOutput }
 
-// Remedy returns what is left, and what to do about it.
+// Remedy describes the state of the device and the remedy.
 func (m *MarkedError) Remedy() string {
 	return fmt.Sprintf("DEST %s holds an unfinished copy, which its first sector says; run the command again", m.Path)
 }
@@ -271,55 +270,55 @@ func (o *DeviceOutput) closeDir() error {
 // Kind returns the format: a device holds the disk byte for byte.
 func (o *DeviceOutput) Kind() (format, subformat string) { return raw.Format.Name, "" }
 
-// Pack returns nil: units are stored as they are.
+// Pack returns nil, because units are stored as they are.
 func (o *DeviceOutput) Pack() func(unit []byte, off int64) ([]byte, error) { return nil }
 
-// Room returns no bound: whether the disk fits was asked before.
+// Room returns no bound, because Fits has checked the size.
 func (o *DeviceOutput) Room() int64 { return math.MaxInt64 }
 
-// Free returns no bound, as Room.
+// Free returns no bound, like Room.
 func (o *DeviceOutput) Free() (int64, error) { return UnknownRoom, nil }
 
 // Files returns the name of the device.
 func (o *DeviceOutput) Files() []string { return []string{o.base} }
 
-// Notes returns what the user should know of the device.
+// Notes returns notes about the device for the user.
 func (o *DeviceOutput) Notes() []ondisk.Issue { return o.notes }
 
-// Sums returns nothing: a device has no file.
+// Sums returns nil, because a device has no files.
 func (o *DeviceOutput) Sums(context.Context, func(int64), func(int64)) ([]Sum, error) {
 	return nil, nil
 }
 
-// medium is what a copy is written to. Offsets and lengths are whole sectors of the device.
+// medium is the target of a copy. Offsets and lengths are multiples of the sector size.
 type medium interface {
-	io.ReaderAt // past all caches
+	io.ReaderAt // bypasses all caches
 	io.WriterAt
-	Zero(off, n int64) error // has a range read as zeros
+	Zero(off, n int64) error // makes a range read as zeros
 	Sync() error
 	Close() error
 }
 
-// pageSize is the alignment of memory and of places on the device that suits every device, bytes.
+// pageSize is the alignment of memory and of device offsets that suits every device, in bytes.
 const pageSize = 4 << 10
 
-// blockdev is a block device, which is read and written past the page cache.
+// blockdev is a block device with direct I/O.
 type blockdev struct {
 	path    string
 	file    *os.File
-	read    *os.File     // a descriptor of its own for the proof; nil until something is read
-	discard bool         // give the space of zeros back
-	stop    func() error // ends a long run of zeros
+	read    *os.File     // separate descriptor for reading back; nil until it is needed
+	discard bool         // discard ranges of zeros
+	stop    func() error // returns an error to end a long run of zeros
 }
 
-// buffers are aligned as direct I/O needs it.
+// buffers are aligned for direct I/O.
 var buffers = sync.Pool{New: func() any {
 	b := make([]byte, units.MiB+pageSize)
 	b = b[pageSize-uintptr(unsafe.Pointer(&b[0]))%pageSize:]
 	return new(b[:units.MiB])
 }}
 
-// WriteAt writes past the page cache, so that an error of the device is that of the write.
+// WriteAt bypasses the page cache, so that a device error is returned by the write itself.
 func (b *blockdev) WriteAt(p []byte, off int64) (n int, err error) {
 	if uintptr(unsafe.Pointer(unsafe.SliceData(p)))%pageSize == 0 {
 		n, err = b.file.WriteAt(p, off)
@@ -337,7 +336,7 @@ func (b *blockdev) WriteAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// ReadAt reads past the page cache through a descriptor of its own, whole sectors around what is asked for.
+// ReadAt bypasses the page cache on a separate descriptor. It reads whole pages around the range.
 func (b *blockdev) ReadAt(p []byte, off int64) (n int, err error) {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
@@ -352,7 +351,7 @@ func (b *blockdev) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// open opens the descriptor for the proof.
+// open opens the descriptor for reading back.
 func (b *blockdev) open() (err error) {
 	if b.read == nil {
 		b.read, err = sys.Direct(b.file)
@@ -360,10 +359,10 @@ func (b *blockdev) open() (err error) {
 	return b.wrap("read back", 0, err)
 }
 
-// zeroStep bounds the bytes of one call, so that a run can be interrupted between them.
+// zeroStep bounds the bytes of one call, so that a run can be interrupted between calls.
 const zeroStep = units.GiB
 
-// Zero has a range read as zeros: by the device itself where it can, or by writing them.
+// Zero makes a range read as zeros: by a command of the device if it has one, otherwise by writing them.
 func (b *blockdev) Zero(off, n int64) error {
 	for n > 0 {
 		step := min(n, zeroStep)
@@ -389,8 +388,8 @@ func (b *blockdev) zero(off, n int64) error {
 	return b.rezero(off, n)
 }
 
-// rezero reads back what was discarded, and writes zeros where it reads as anything else: some devices round a discard
-// to blocks of theirs, and some do nothing.
+// rezero reads a discarded range back and zeroes any data in it: some devices round a discard to their blocks, and some
+// ignore it.
 func (b *blockdev) rezero(off, n int64) error {
 	if err := b.open(); err != nil {
 		return err
@@ -413,7 +412,7 @@ func (b *blockdev) rezero(off, n int64) error {
 // Sync flushes the cache of the device.
 func (b *blockdev) Sync() error { return b.wrap("flush", 0, b.file.Sync()) }
 
-// Close closes the descriptor of the proof. The claim is that of Device.
+// Close closes the descriptor for reading back. Device keeps the claim.
 func (b *blockdev) Close() error {
 	if b.read == nil {
 		return nil
@@ -421,7 +420,7 @@ func (b *blockdev) Close() error {
 	return b.read.Close()
 }
 
-// wrap names the device and the place.
+// wrap adds the device and the offset to an error.
 func (b *blockdev) wrap(verb string, off int64, err error) error {
 	if err == nil {
 		return nil
@@ -429,7 +428,7 @@ func (b *blockdev) wrap(verb string, off int64, err error) error {
 	return ondisk.In(ondisk.ErrOutput, "%s %s at byte %d: %w", verb, b.path, off, sys.Cause(err))
 }
 
-// sameBytes reads a range back and compares it with what was written.
+// sameBytes reads a range back and compares it with the written data.
 func sameBytes(m medium, want []byte, off int64) error {
 	got := make([]byte, len(want))
 	if len(want) == 0 {
@@ -447,8 +446,8 @@ func sameBytes(m medium, want []byte, off int64) error {
 	return nil
 }
 
-// Disk is a device that is changed in its place, past the page cache. Offsets and lengths are any: what is less than a
-// sector is read first.
+// Disk is a device that is changed in place, bypassing the page cache. Offsets and lengths are arbitrary: partial
+// sectors are read first.
 type Disk struct {
 	*blockdev
 
@@ -456,7 +455,7 @@ type Disk struct {
 	path string
 }
 
-// Disk returns the device as what a disk lies on. Closing it leaves the claim.
+// Disk returns the device as the storage of a disk. Closing it keeps the claim.
 func (d *Device) Disk() (*Disk, error) {
 	path, err := filepath.Abs(d.Path)
 	b := &blockdev{path: d.Path, file: d.file, stop: func() error { return nil }}
@@ -466,21 +465,21 @@ func (d *Device) Disk() (*Disk, error) {
 	return &Disk{b, d, path}, err
 }
 
-// Path returns the absolute path, as the user names the device.
+// Path returns the absolute path of the device as the user wrote it.
 func (x *Disk) Path() string { return x.path }
 
-// ID returns what the system knows the device by.
+// ID returns the persistent system ID of the device.
 func (x *Disk) ID() string { return x.d.ID }
 
 // End returns the size in bytes.
 func (x *Disk) End() int64 { return x.d.Size }
 
-// Extent returns the whole range: a device does not say where its holes are.
+// Extent returns the whole range, because a device does not report holes.
 func (x *Disk) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
 }
 
-// WriteAt writes bytes. What else is in their sectors stays.
+// WriteAt writes p and preserves the other bytes of partial sectors.
 func (x *Disk) WriteAt(p []byte, off int64) (int, error) {
 	from, to := units.AlignDown(off, x.d.Sector), units.AlignUp(off+int64(len(p)), x.d.Sector)
 	if from == off && to == off+int64(len(p)) {
@@ -497,7 +496,7 @@ func (x *Disk) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// Zero has a range read as zeros.
+// Zero makes a range read as zeros.
 func (x *Disk) Zero(off, n int64) error {
 	from := min(units.AlignUp(off, x.d.Sector), off+n)
 	to := max(units.AlignDown(off+n, x.d.Sector), from)
@@ -516,7 +515,7 @@ func (x *Disk) Zero(off, n int64) error {
 	return nil
 }
 
-// Truncate refuses another size.
+// Truncate returns an error for any size but the current one.
 func (x *Disk) Truncate(size int64) error {
 	if size != x.d.Size {
 		return ondisk.In(ondisk.ErrOutput, "%s has %d bytes, want %d: a device keeps its size", x.d, x.d.Size, size)
@@ -524,5 +523,6 @@ func (x *Disk) Truncate(size int64) error {
 	return nil
 }
 
-// Reread has the kernel read the table again. A device without partitions cannot, and one in use is not claimed.
+// Reread makes the kernel reread the partition table. It fails for a device without partitions; a device in use is
+// never claimed.
 func (x *Disk) Reread() { _ = sys.Of(x.d.file).RereadTable() }

@@ -1,4 +1,4 @@
-// Package store decides where files may be written, and creates, locks and publishes them: copies of images, packages
+// Package store checks where files may be written, and creates, locks and publishes them: copies of images, packages
 // and reports.
 package store
 
@@ -21,26 +21,26 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Parts are the files of DEST under construction: those of an image, or of a package. All stand beside their final
-// places as .NAME.partial until Publish.
+// Parts holds the files of DEST under construction, of an image or a package. Until Publish, each is named
+// .NAME.partial in its final folder.
 type Parts struct {
 	path  string // of DEST, as typed
 	dir   *gate.Folder
 	base  string
 	force bool
 	dense bool           // no file may be sparse
-	parts []*partialFile // the named file first
-	old   []string       // files of the image that is replaced
-	mode  fs.FileMode    // permissions of the source: the copy has no others
-	stale bool           // a killed run left the partial file of DEST
-	// unreadable marks a DEST that exists and cannot be opened as an image.
+	parts []*partialFile // the file named by the user first
+	old   []string       // files of the replaced image
+	mode  fs.FileMode    // permissions of the source, an upper bound for the copy
+	stale bool           // a killed run left a partial file of DEST
+	// unreadable is set if DEST exists and cannot be opened as an image.
 	unreadable bool
 	hidden     []string // see Without
-	swaps      bool     // the names are those of the source, and Publish is not called
-	caseless   bool     // the folder finds DEST by its name in another case
+	swaps      bool     // the copy gets the names of the source, and Publish is not called
+	caseless   bool     // the folder is case-insensitive, as far as DEST shows
 	limits     limits
 	notes      notes
-	replace    []string // the extent files among them, removed at the end
+	replace    []string // the extent files in old, to be removed at the end
 }
 
 // Output is an image under construction.
@@ -51,11 +51,11 @@ type Output struct {
 
 	room int64 // see Room
 	bios driver.Geometry
-	// again opens what was written.
+	// again opens the written image.
 	again func() (*image.Image, error)
 }
 
-// Create starts an image at path of size bytes. src is the image it is a copy of.
+// Create starts an image at path of size bytes, as a copy of src.
 func Create(path string, size int64, src *image.Image, o CreateOptions) (*Output, error) {
 	if _, err := (Place{Flag: "DEST", Path: path, Copy: true}).Settle(); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func Create(path string, size int64, src *image.Image, o CreateOptions) (*Output
 	return out, nil
 }
 
-// openParts opens the folder of DEST, a copy of src. swap: the names are those of src, see CreateOptions.
+// openParts opens the folder of DEST, a copy of src. With swap, the copy will get the names of src; see CreateOptions.
 func openParts(path string, src *gate.Opened, force, swap bool) (*Parts, error) {
 	o := &Parts{path: path, base: filepath.Base(path), force: force, swaps: swap, mode: 0o666}
 	if files := src.Local(); len(files) > 0 {
@@ -101,7 +101,7 @@ func openParts(path string, src *gate.Opened, force, swap bool) (*Parts, error) 
 	return o, nil
 }
 
-// first creates the file that has the name of DEST, unless that may not be written.
+// first creates the file with the name of DEST, unless that name must not be written.
 func (o *Parts) first(src *gate.Opened) (*partialFile, error) {
 	if err := o.checkDest(src); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (o *Parts) first(src *gate.Opened) (*partialFile, error) {
 	return o.newPart(o.base)
 }
 
-// start creates the first file, and in it what the format begins with.
+// start creates the first file, and writes the start of the format.
 func (o *Output) start(format driver.Format, size int64, src *image.Image, opts CreateOptions) error {
 	if opts.Over != nil {
 		if err := o.checkBeside(&src.Opened); err != nil {
@@ -142,10 +142,10 @@ func (o *Output) start(format driver.Format, size int64, src *image.Image, opts 
 // Kind returns the format and the subformat.
 func (o *Output) Kind() (format, subformat string) { return o.Format, o.Subformat }
 
-// BIOS returns the geometry that a BIOS reports of the disk, zero where the format leaves that to the machine.
+// BIOS returns the geometry that a BIOS reports for the disk, or zero if the format leaves it to the machine.
 func (o *Output) BIOS() driver.Geometry { return o.bios }
 
-// Pack returns how the target packs its units, nil when it stores them as they are.
+// Pack returns the function that compresses units, or nil if the target stores them as they are.
 func (o *Output) Pack() func(unit []byte, off int64) ([]byte, error) {
 	if p, ok := o.Target.(driver.Packer); ok {
 		return p.Pack
@@ -153,18 +153,18 @@ func (o *Output) Pack() func(unit []byte, off int64) ([]byte, error) {
 	return nil
 }
 
-// Pass has what is written dropped from memory as soon as the storage has it.
+// Pass makes the kernel drop written data from memory once the storage has it.
 func (o *Parts) Pass() {
 	for _, p := range o.parts {
 		p.passing = true
 	}
 }
 
-// shown returns the name of a file of the output with the folder, as the user typed that.
+// shown returns the path of a file of the output, in the folder as the user typed it.
 func (o *Parts) shown(name string) string { return strings.TrimSuffix(o.path, o.base) + name }
 
-// checkDest refuses a DEST that is the source, that others need, and one that is there unless it may be replaced. What
-// --force could not help comes first, so that it is never advised in vain.
+// checkDest refuses a DEST that is the source, that other images need, or that exists and must not be replaced. The
+// last check is the one that --force overrides, so that messages never advise --force in vain.
 func (o *Parts) checkDest(src *gate.Opened) error {
 	if o.swaps {
 		return cmp.Or(o.checkOpen(o.base), o.checkPartialNames(src))
@@ -192,17 +192,17 @@ func (o *Parts) checkDest(src *gate.Opened) error {
 	return o.mayReplace(o.base)
 }
 
-// checkOpen refuses a file of DEST on which a run has left work open, or which such work needs: its partial file would
-// be taken for a stale one, and an original for an unused file.
+// checkOpen refuses a file of DEST with unfinished work, or one that such work needs. Otherwise its partial file would
+// be taken for a stale one, and a kept original for an unused file.
 func (o *Parts) checkOpen(name string) error {
 	return journal.MayWrite(o.dir, name, o.shown(name), "DEST "+o.shown(name))
 }
 
-// checkBeside refuses a view that lies elsewhere than the files that it needs: an image names files of its own folder
-// only, and no links. Their names may not be those that belong to DEST, with which they would be removed.
+// checkBeside refuses a view in another folder than the files it needs: an image references files in its own folder
+// only, and no links. Their names must not belong to DEST, because they would be removed with DEST.
 func (o *Parts) checkBeside(src *gate.Opened) error {
 	for _, f := range src.Handles {
-		st, _ := o.dir.At.Lstat(f.Name()) // what is not there is not the file
+		st, _ := o.dir.At.Lstat(f.Name()) // a missing file is not the same one
 		bad := gate.CheckName(f.Name())
 		switch {
 		case bad != nil:
@@ -219,7 +219,7 @@ func (o *Parts) checkBeside(src *gate.Opened) error {
 	return nil
 }
 
-// mayReplace refuses a name that is there, unless it may be replaced.
+// mayReplace refuses an existing name without --force.
 func (o *Parts) mayReplace(name string) error {
 	if o.force {
 		return nil
@@ -227,8 +227,8 @@ func (o *Parts) mayReplace(name string) error {
 	return ondisk.In(ondisk.ErrOutput, "%s exists; choose another name, or --force to replace it", o.shown(name))
 }
 
-// sourceFile returns the name of the source's file that a name leads to, also of one behind a loop device; empty when
-// it leads to none.
+// sourceFile returns the name of the source file at a path, or behind a loop device there. It returns an empty string
+// for other files.
 func sourceFile(d *gate.Folder, name string, src *gate.Opened) string {
 	st, err := d.At.Stat(name)
 	if err != nil {
@@ -245,8 +245,8 @@ func sourceFile(d *gate.Folder, name string, src *gate.Opened) string {
 	return ""
 }
 
-// checkPartialNames refuses a DEST whose partial names are files of the source: they would be taken for what a killed
-// run left. The folder can be one that finds a file by its name in another case.
+// checkPartialNames refuses a DEST whose partial names are source files: they would be taken for leftovers of a killed
+// run. It ignores case, because the folder may be case-insensitive.
 func (o *Parts) checkPartialNames(src *gate.Opened) error {
 	taken := func(inner string) bool {
 		return strings.EqualFold(inner, o.base) || isExtentName(strings.ToLower(o.base), strings.ToLower(inner))
@@ -267,8 +267,8 @@ func (o *Parts) checkPartialNames(src *gate.Opened) error {
 	return nil
 }
 
-// findReplaced looks at the image that --force replaces. It may not be in use, and its extent file, which goes with it,
-// must not be the source's: an extent can be opened without its descriptor.
+// findReplaced examines the image that --force replaces. The image must not be in use. Its extent file is removed with
+// it, so it must not be the source: an extent can be opened without its descriptor.
 func (o *Parts) findReplaced(src *gate.Opened) error {
 	if !o.dir.Exists(o.base) {
 		return nil
@@ -278,12 +278,12 @@ func (o *Parts) findReplaced(src *gate.Opened) error {
 	}
 	old, err := image.OpenIn(gate.NewFolder(o.dir.At), o.base, image.Options{})
 	if err != nil {
-		o.unreadable = true // what it uses is not known, so nothing beside it is removed
+		o.unreadable = true // its files are unknown, so no other file is removed
 		switch old, err = unopened(gate.NewFolder(o.dir.At), o.base); {
 		case errors.Is(err, ondisk.ErrBusy):
 			return fmt.Errorf("DEST %s cannot be replaced: %w", o.path, err)
 		case err != nil:
-			return nil // a link, or a file of another user: it is only the name that is taken
+			return nil // a link, or a file of another user: only the name is taken
 		}
 	}
 	defer old.CloseFiles() //nolint:errcheck // read-only
@@ -307,8 +307,8 @@ func (o *Parts) findReplaced(src *gate.Opened) error {
 	return nil
 }
 
-// unopened stands for an image that cannot be read, such as a snapshot whose parent is missing: it can be in use all
-// the same.
+// unopened returns a stand-in for an image that cannot be opened, such as a snapshot without its parent. It can still
+// be in use.
 func unopened(dir *gate.Folder, base string) (*image.Image, error) {
 	f, err := dir.OpenAny(base, ondisk.ErrUnsupported)
 	if err != nil {
@@ -318,7 +318,7 @@ func unopened(dir *gate.Folder, base string) (*image.Image, error) {
 		nil
 }
 
-// unused refuses an image that is to be replaced while a program or a snapshot needs it.
+// unused refuses to replace an image that a program or a snapshot needs.
 func unused(img *image.Image, shown string) error {
 	for _, look := range []func() ([]ondisk.Issue, error){img.InUse, img.Children} {
 		issues, err := look()
@@ -326,7 +326,7 @@ func unused(img *image.Image, shown string) error {
 			return err
 		}
 		for _, i := range issues {
-			if i.Code != image.CodeUnseen { // files of other users are no reason: --force says that DEST may go
+			if i.Code != image.CodeUnseen { // --force overrides unseen files of other users
 				return &ondisk.Refusal{
 					Code: "busy", Reason: "DEST " + shown + " cannot be replaced: " + i.Text, Remedy: i.Remedy,
 				}
@@ -336,18 +336,18 @@ func unused(img *image.Image, shown string) error {
 	return nil
 }
 
-// extentNames returns the names that a further file of an image can have.
+// extentNames returns the possible names of a further file of an image.
 func extentNames(base, suffix string) (name, other string) {
 	ext := filepath.Ext(base)
 	stem := strings.TrimSuffix(base, ext)
 	return stem + suffix + ext, stem + "-1" + suffix + ext
 }
 
-// extentSuffix is what formats put between stem and extension: the flat extent, those of a disk in pieces of 2 GB, and
-// the head of a view.
+// extentSuffix matches the part that formats add between stem and extension: for a flat extent, the extents of a split
+// disk (2 GB each), and the head of a view.
 var extentSuffix = regexp.MustCompile(`^(-1)?-(flat|head|[fs][0-9]{3,4})$`)
 
-// isExtentName reports whether a name is one that a further file of the image base can have.
+// isExtentName reports whether name is a possible name of a further file of the image base.
 func isExtentName(base, name string) bool {
 	ext := filepath.Ext(base)
 	rest, ok := strings.CutPrefix(name, strings.TrimSuffix(base, ext))
@@ -355,8 +355,8 @@ func isExtentName(base, name string) bool {
 	return ok && ends && extentSuffix.MatchString(rest)
 }
 
-// createExtent creates a further file of the image: NAME-flat.vmdk. With --force the one that DEST uses now must live
-// until the descriptor has been exchanged, so the new one takes the other of two names.
+// createExtent creates a further file of the image: NAME-flat.vmdk. With --force, the current extent of DEST must exist
+// until the descriptor is replaced, so the new one gets the other of two names.
 func (o *Parts) createExtent(src *image.Image, suffix string) (driver.WriteFile, string, error) {
 	name, other := extentNames(o.base, suffix)
 	if err := gate.CheckName(other); err != nil {
@@ -380,7 +380,7 @@ func (o *Parts) createExtent(src *image.Image, suffix string) (driver.WriteFile,
 	return p, name, err
 }
 
-// uses reports whether the image that is replaced has a file of a name.
+// uses reports whether the replaced image has a file of this name.
 func (o *Parts) uses(name string) bool {
 	return slices.ContainsFunc(o.old, func(n string) bool {
 		return n == name || o.caseless &&
@@ -388,7 +388,7 @@ func (o *Parts) uses(name string) bool {
 	})
 }
 
-// owns reports whether a name is one that a further file of DEST can have.
+// owns reports whether name is a possible name of a further file of DEST.
 func (o *Parts) owns(name string) bool {
 	if o.caseless {
 		return isExtentName(strings.ToLower(o.base), strings.ToLower(name))
@@ -396,19 +396,18 @@ func (o *Parts) owns(name string) bool {
 	return isExtentName(o.base, name)
 }
 
-// findCase finds out whether the folder finds a file by its name in another case: it finds DEST, and has no file of
-// just that name.
+// findCase detects a case-insensitive folder: DEST exists, but the folder lists it only in another case.
 func (o *Parts) findCase() error {
 	alike, err := o.dir.Names(func(n string) bool { return strings.EqualFold(n, o.base) })
 	o.caseless = len(alike) == 1 && alike[0] != o.base && o.dir.SameFile(alike[0], o.base)
 	return err
 }
 
-// replacedName returns the name of a second link to an extent that waits for its removal, since DEST has got another.
+// replacedName returns the name of the second link to an extent that will be removed after DEST got a new one.
 func replacedName(name string) string { return "." + name + journal.Replaced }
 
-// cutMark takes a name apart that killed runs leave: the file that it stands for, and ".partial" or ".replaced". Other
-// names have no mark.
+// cutMark splits a leftover name of a killed run into the file name and the mark, ".partial" or ".replaced". mark is
+// empty for other names.
 func cutMark(name string) (inner, mark string) {
 	rest, ok := strings.CutPrefix(name, ".")
 	for _, mark := range []string{journal.Partial, journal.Replaced} {
@@ -419,8 +418,8 @@ func cutMark(name string) (inner, mark string) {
 	return "", ""
 }
 
-// removeLeft removes the further files that killed runs have left. This run holds the lock of DEST's partial file by
-// now. Such a file has a second link as a mark. One that could be in use stays, without the mark.
+// removeLeft removes further files that killed runs left, recognized by a second link as a mark. This run must hold the
+// lock of DEST's partial file. If a file could be in use, only its mark is removed.
 func (o *Parts) removeLeft() error {
 	left, err := o.dir.Names(func(n string) bool {
 		inner, mark := cutMark(n)
@@ -437,7 +436,7 @@ func (o *Parts) removeLeft() error {
 	return nil
 }
 
-// removeMarked removes a mark, and the file behind it when nothing uses that.
+// removeMarked removes a mark, and its file unless that is in use.
 func (o *Parts) removeMarked(n, mark string) error {
 	if err := o.checkOpen(n); err != nil {
 		if _, refused := errors.AsType[*ondisk.Refusal](err); refused {
@@ -445,9 +444,9 @@ func (o *Parts) removeMarked(n, mark string) error {
 		}
 		return err
 	}
-	// Named, and DEST was not: its partial file was there when this run began.
+	// The file got its name, and DEST did not: DEST's partial file existed when this run began.
 	unpublished := mark == journal.Partial && o.stale && o.dir.SameFile(n, partialName(n))
-	// DEST got another extent, and this one was not removed.
+	// DEST got another extent, and the old one was not removed.
 	replaced := mark == journal.Replaced && len(o.old) > 0 && o.dir.SameFile(n, replacedName(n))
 	if unpublished || replaced {
 		if err := o.removeUnused(n); err != nil {
@@ -463,13 +462,13 @@ func (o *Parts) removeMarked(n, mark string) error {
 	return nil
 }
 
-// removeUnused removes a file of a killed run, unless DEST or any VMDK of the folder uses it.
+// removeUnused removes a file of a killed run, unless DEST or any VMDK in the folder uses it.
 func (o *Parts) removeUnused(name string) error {
 	if o.uses(name) || o.unreadable {
 		return nil
 	}
 	if named, err := image.IsNamed(o.dir, name); named || err != nil {
-		return err // a descriptor that was renamed since uses it
+		return err // a descriptor renamed later may use it
 	}
 	if err := o.dir.At.Remove(name); err != nil {
 		return ondisk.In(ondisk.ErrOutput, "remove unfinished %s: %w", name, err)
@@ -477,20 +476,20 @@ func (o *Parts) removeUnused(name string) error {
 	return nil
 }
 
-// CreateOptions of Create. The zero value makes an image of the source's own format.
+// CreateOptions holds the options of Create. The zero value creates an image in the format of the source.
 type CreateOptions struct {
-	Format    string // empty: the source's
-	Subformat string // empty: the source's, or the format's default
+	Format    string // the source's by default
+	Subformat string // the source's by default, or the default of the format
 	Force     bool   // replace DEST
-	Swap      bool   // the copy is to get the names of its source, by EachFile and Release
-	Seed      []byte // identifiers are derived from it
-	// Over are stretches of the disk that stay in files of the source, which are the Src of the pieces.
+	Swap      bool   // the copy gets the names of its source, by EachFile and Release
+	Seed      []byte // of derived identifiers
+	// Over lists the ranges of the disk that stay in files of the source. The Src of each piece is such a file.
 	Over []disk.Piece
-	// BIOS has the heads and sectors that the BIOS of the machine is to report; zero when nothing depends on them.
+	// BIOS has the heads and sectors that the BIOS of the machine must report, or is zero if nothing depends on them.
 	BIOS driver.Geometry
 }
 
-// target chooses format and subformat of a copy.
+// target returns the format and subformat of a copy.
 func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 	name := o.Format
 	if name == "" {
@@ -526,7 +525,7 @@ func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 		strings.Join(f.Subformats, ", "), ondisk.DidYouMean(sub, f.Subformats...))
 }
 
-// Reports returns the geometry that a BIOS reports of a copy of size bytes, zero where its format states none, or it
+// Reports returns the geometry that a BIOS reports for a copy of size bytes. It is zero if the format states none, or
 // cannot be written.
 func Reports(src *image.Image, size int64, o CreateOptions) driver.Geometry {
 	f, sub, err := target(src, o)
@@ -540,7 +539,8 @@ func Reports(src *image.Image, size int64, o CreateOptions) driver.Geometry {
 	return f.Reports(size, do)
 }
 
-// writable returns the format of a name, the zero value for one that is not written, and the names of all that are.
+// writable returns the format with this name, or its zero value if it cannot be written, and the names of all writable
+// formats.
 func writable(name string) (found driver.Format, names []string) {
 	for _, f := range image.Writable() {
 		if names = append(names, f.Name); f.Name == name {
@@ -550,7 +550,7 @@ func writable(name string) (found driver.Format, names []string) {
 	return found, names
 }
 
-// checkSuffix refuses a DEST that would have the format of SOURCE under the name of another.
+// checkSuffix refuses a DEST whose extension belongs to another format than the copy.
 func checkSuffix(path, format string) error {
 	named := image.SuffixFormat(path)
 	if named == "" || named == format {
@@ -566,7 +566,7 @@ func checkSuffix(path, format string) error {
 		path, named, format, named, format)
 }
 
-// Rewritable refuses an image in a package that could not be written as it was.
+// Rewritable refuses an image of a package that cannot be rewritten in its present form.
 func Rewritable(img *image.Image) error {
 	_, sub, err := target(img, CreateOptions{})
 	switch {
@@ -581,8 +581,8 @@ func Rewritable(img *image.Image) error {
 	return nil
 }
 
-// CreateFiles starts the file of a package at path, which is a copy of src. swap: the names are those of src, see
-// CreateOptions.
+// CreateFiles starts the file of a package at path, as a copy of src. With swap, the copy will get the names of src;
+// see CreateOptions.
 func CreateFiles(path string, src *image.FileSet, force, swap bool) (*Parts, driver.WriteFile, error) {
 	o, err := openParts(path, &src.Opened, force, swap)
 	if err != nil {
@@ -595,8 +595,8 @@ func CreateFiles(path string, src *image.FileSet, force, swap bool) (*Parts, dri
 	return o, first, nil
 }
 
-// AddFile creates a further file. One of a run that was killed while it published has its partial name as a second
-// link, and goes.
+// AddFile creates a further file. It removes an existing one if its partial name is a second link: a run was killed
+// while it published.
 func (o *Parts) AddFile(name string) (driver.WriteFile, error) {
 	if err := gate.CheckName(name); err != nil {
 		return nil, err
@@ -615,10 +615,10 @@ func (o *Parts) AddFile(name string) (driver.WriteFile, error) {
 	return o.newPart(name)
 }
 
-// Without hides a file from those that read back what was written: it has the name of one that the output lacks.
+// Without hides an existing file from ReadBack and Reopen, because the output has no file of this name.
 func (o *Parts) Without(name string) { o.hidden = append(o.hidden, name) }
 
-// ReadBack opens what was written under the names that it will have, through handles of its own.
+// ReadBack opens the written files under their final names, through handles of its own.
 func (o *Parts) ReadBack() (*image.FileSet, error) {
 	d, err := o.reader()
 	if err != nil {
@@ -627,8 +627,8 @@ func (o *Parts) ReadBack() (*image.FileSet, error) {
 	return image.NewFileSet(d, o.base)
 }
 
-// CreateDisk starts the bytes of a disk in w, in place of those of src. They get no name of their own: the result is
-// neither published nor discarded. again opens what was written.
+// CreateDisk starts the data of a disk in w, replacing the data of src. The disk is part of w, so the result is neither
+// published nor discarded. again opens the written disk.
 func (o *Parts) CreateDisk(
 	w driver.WriteFile, name string, size int64, src *image.Image, opts CreateOptions,
 	again func() (*image.Image, error),

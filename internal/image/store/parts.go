@@ -23,24 +23,24 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// partialFile is one file under construction. Its errors are of the class ErrOutput.
+// partialFile is a file under construction. Its errors are of class ErrOutput.
 type partialFile struct {
 	*os.File
 	final string
-	shown string      // the final name, with the folder as typed
-	mode  fs.FileMode // permissions that it will have
+	shown string      // the final name, in the folder as typed
+	mode  fs.FileMode // final permissions
 
 	early   atomic.Int64 // bytes written since WriteBack
-	passing bool         // the kernel drops from memory what the storage has
-	turn    sync.Mutex   // to write: the kernel lets one at a time, and the others would spin
+	passing bool         // drop written data from memory
+	turn    sync.Mutex   // for writing: the kernel admits one writer at a time, and the others would spin
 }
 
 func partialName(name string) string { return "." + name + journal.Partial }
 
-// earlyBytes is the number of written bytes after which the storage begins to write them.
+// earlyBytes is the number of written bytes after which write-back starts.
 const earlyBytes = 32 * units.MiB
 
-// WriteAt, Truncate and Sync name the file in their errors.
+// WriteAt, Truncate and Sync add the file name to their errors.
 func (p *partialFile) WriteAt(b []byte, off int64) (int, error) {
 	p.turn.Lock()
 	n, err := p.File.WriteAt(b, off)
@@ -51,14 +51,14 @@ func (p *partialFile) WriteAt(b []byte, off int64) (int, error) {
 	return n, p.wrap("write", err)
 }
 
-// wrote has the storage write while the disk is read. The kernel begins by itself when a tenth of the memory waits to
-// be written, and the flush at the end would wait for nearly all of a copy.
+// wrote starts write-back while the source is read. The kernel itself starts only when a tenth of the memory is dirty,
+// so the final flush would have to write nearly all of a copy.
 func (p *partialFile) wrote(n int) {
 	if p.early.Add(int64(n)) >= earlyBytes {
 		p.early.Store(0)
 		sys.Of(p.File).WriteBack(0, math.MaxInt64)
 		if p.passing {
-			_ = sys.Of(p.File).Forget() // it stays in memory
+			_ = sys.Of(p.File).Forget() // on error the pages stay in memory
 		}
 	}
 }
@@ -67,12 +67,12 @@ func (p *partialFile) Truncate(size int64) error {
 	return p.wrap("set size of", p.File.Truncate(size))
 }
 
-// Sync makes the bytes durable. A sync that failed once is never repeated: the kernel forgets what it could not write.
+// Sync makes the file durable. A failed sync is never repeated, because the kernel drops pages that it could not write.
 func (p *partialFile) Sync() error {
 	return p.wrap("sync", p.File.Sync())
 }
 
-// Close is never repeated: the descriptor is gone whatever a signal did.
+// Close is never repeated, because the descriptor is closed even if a signal interrupts the call.
 func (p *partialFile) Close() error {
 	if err := p.File.Close(); !sys.Interrupted(err) {
 		return p.wrap("close", err)
@@ -87,8 +87,8 @@ func (p *partialFile) wrap(verb string, err error) error {
 	return ondisk.In(ondisk.ErrOutput, "%s %s: %w", verb, p.shown, sys.Cause(err))
 }
 
-// newPart creates the partial file of a name. One that is left from a killed run is removed, one that is in use is not:
-// the lock dies with its process.
+// newPart creates the partial file of a name. It removes a leftover of a killed run, but not a file in use. Locks
+// distinguish the two, because a lock ends with its process.
 func (o *Parts) newPart(name string) (*partialFile, error) {
 	partial := partialName(name)
 	if len(partial) > 255 {
@@ -111,23 +111,23 @@ func (o *Parts) newPart(name string) (*partialFile, error) {
 	}
 	p := &partialFile{File: f, final: name, shown: o.shown(name)}
 	if err := o.begin(p, partial); errors.Is(err, ondisk.ErrBusy) {
-		return nil, errors.Join(err, p.Close()) // the other run removes it, and may have put its own in its place
+		return nil, errors.Join(err, p.Close()) // the other run removes it, and may already have created its own
 	} else if err != nil {
 		return nil, errors.Join(err, o.dir.At.Remove(partial), p.Close())
 	}
 	return p, nil
 }
 
-// begin gives a new file its lock and permissions. Without the lock another run could take the file for a stale one,
-// remove it and put its own in its place.
+// begin sets the lock and permissions of a new file. Without the lock, another run could remove it as stale and create
+// its own.
 func (o *Parts) begin(p *partialFile, partial string) error {
 	f := sys.Of(p.File)
 	st, err := f.Stat()
 	if err != nil {
 		return p.wrap("look at", err)
 	}
-	// The copy is readable to no user that cannot read the source. Until it has its name, its owner may write it, as
-	// locks need.
+	// No user without read access to the source gets access to the copy. Until publication the owner can write it, as
+	// required for locks.
 	p.mode = st.Mode.Perm() & o.mode
 	if st.Mode.Perm()&^o.mode != 0 {
 		if err := o.permit(p, p.mode|0o600); err != nil {
@@ -152,7 +152,7 @@ func (o *Parts) begin(p *partialFile, partial string) error {
 	return nil
 }
 
-// hyperV are formats of Hyper-V, which opens no file that is sparse: "Virtual hard disk files must be uncompressed and
+// hyperV lists formats of Hyper-V, which cannot open sparse files: "Virtual hard disk files must be uncompressed and
 // unencrypted and must not be sparse" (0xC03A001A).
 var hyperV = map[string]bool{"vhd": true, "vhdx": true}
 
@@ -160,7 +160,7 @@ func usedByOther(shown string) error {
 	return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", shown, ondisk.ErrBusy)
 }
 
-// removeStale removes what a killed run left under a partial name.
+// removeStale removes the leftover of a killed run under a partial name.
 func (o *Parts) removeStale(partial string) error {
 	f, err := openStale(o.dir, partial)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,7 +181,7 @@ func (o *Parts) removeStale(partial string) error {
 			"run writes it; remove it if none does", o.shown(partial))
 	}
 	if !o.dir.LeadsTo(partial, f) {
-		return nil // another run has removed it meanwhile
+		return nil // another run has removed it in the meantime
 	}
 	if err := o.dir.At.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return ondisk.In(ondisk.ErrOutput, "remove stale %s: %w", o.shown(partial), err)
@@ -189,9 +189,8 @@ func (o *Parts) removeStale(partial string) error {
 	return nil
 }
 
-// openStale opens what a killed run may have left for writing, since locks of NFS want that. Just before it gives a
-// file its name a run takes away the right to write that SOURCE does not give: its owner gets that back, unless the
-// file is locked.
+// openStale opens a leftover of a killed run for writing, as required for NFS locks. Before publication a run removes
+// write permission if SOURCE lacks it. openStale restores the owner's permission, unless the file is locked.
 func openStale(d *gate.Folder, name string) (*sys.File, error) {
 	f, err := d.At.OpenToWrite(name)
 	switch {
@@ -212,9 +211,9 @@ func openStale(d *gate.Folder, name string) (*sys.File, error) {
 	if sys.Locked(found.Lock(sys.Shared)) {
 		return nil, usedByOther(name)
 	}
-	_ = found.Chmod(st.Mode.Perm() | 0o600) // where that fails, so does the next call
+	_ = found.Chmod(st.Mode.Perm() | 0o600) // if it fails, the next call fails, too
 	f, err = d.At.OpenToWrite(name)
-	// A second name of the file, which may be the user's, keeps its rights.
+	// Another hard link, possibly the user's, keeps its permissions.
 	if back := found.Chmod(st.Mode); back != nil && err == nil {
 		f.Close()
 		return nil, back
@@ -222,14 +221,15 @@ func openStale(d *gate.Folder, name string) (*sys.File, error) {
 	return f, err
 }
 
-// limits are what the file system of DEST lacks. Those of networks, shared folders and user space lack much.
+// limits lists missing capabilities of DEST's file system. File systems of networks, shared folders and user space lack
+// many.
 type limits struct {
-	noLocks     bool  // another run with the same DEST would not be noticed
-	links       error // why a file gets no second name; nil: it does
-	noExclusive bool  // a rename always replaces
+	noLocks     bool  // another run with the same DEST goes unnoticed
+	links       error // why files cannot have hard links, or nil
+	noExclusive bool  // rename always replaces
 }
 
-// notes collect what the user should know about the place of DEST, each once.
+// notes collects notes about DEST's file system for the user, each code once.
 type notes struct{ list []ondisk.Issue }
 
 func (n *notes) add(code, remedy, format string, args ...any) {
@@ -240,10 +240,10 @@ func (n *notes) add(code, remedy, format string, args ...any) {
 		ondisk.Issue{Code: code, Effect: ondisk.Note, Text: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
-// Notes returns what the file system of DEST lacked, and how the output got along without it.
+// Notes returns the missing capabilities of DEST's file system and their consequences.
 func (o *Parts) Notes() []ondisk.Issue { return o.notes.list }
 
-// lock takes the lock by which a run marks the partial file that it writes.
+// lock locks a partial file to mark it as being written.
 func (o *Parts) lock(f *sys.File, partial string) error {
 	if o.limits.noLocks {
 		return nil
@@ -263,8 +263,8 @@ func (o *Parts) lock(f *sys.File, partial string) error {
 	return ondisk.In(ondisk.ErrOutput, "lock %s: %w", o.shown(partial), err)
 }
 
-// tryFileSystem finds out, on the first file while it is empty, whether the file system can do what the output will
-// need: a refusal must not come after hours of copying. Nothing is left of it.
+// tryFileSystem tests the required capabilities of the file system on the first, still empty file, because an error
+// must not come after hours of copying. It leaves no files behind.
 func (o *Parts) tryFileSystem(p *partialFile) error {
 	if err := o.tryNames(p.final); err != nil {
 		return err
@@ -278,13 +278,14 @@ func (o *Parts) tryFileSystem(p *partialFile) error {
 	return o.syncFolder()
 }
 
-// tryReading reads through another descriptor, as the proof will. Where a lock forbids that, it is released.
+// tryReading reads through another descriptor, like the later verification. If a lock prevents that, it releases the
+// lock.
 func (o *Parts) tryReading(p *partialFile) error {
 	err := readable(o.dir, partialName(p.final))
 	if err == nil {
 		return nil
 	}
-	_ = sys.Of(p.File).Lock(sys.Unlocked) // whether it helps is what is tried next
+	_ = sys.Of(p.File).Lock(sys.Unlocked) // the next read shows whether this helps
 	if readable(o.dir, partialName(p.final)) != nil {
 		return p.wrap("read back", err)
 	}
@@ -295,7 +296,7 @@ func (o *Parts) tryReading(p *partialFile) error {
 	return nil
 }
 
-// readable opens a file and reads from it.
+// readable opens a file and reads a byte.
 func readable(d *gate.Folder, name string) error {
 	f, err := d.At.Open(name)
 	if err != nil {
@@ -305,13 +306,13 @@ func readable(d *gate.Folder, name string) error {
 	return errors.Join(err, f.Close())
 }
 
-// trialNames are names that a file has for a moment, to try links and renames.
+// trialNames returns temporary names for testing links and renames.
 func trialNames(final string) (first, second string) {
 	return "." + final + journal.Trial, "." + final + journal.Moved
 }
 
-// tryNames tries a second name and a rename that replaces nothing, with a file that serves for nothing else: a server
-// of SMB that gave a lease for a file under one name can refuse to open it under another.
+// tryNames tests a hard link and an exclusive rename, on a file for this purpose only: an SMB server that gave a lease
+// for a file under one name may refuse to open it under another.
 func (o *Parts) tryNames(final string) error {
 	first, second := trialNames(final)
 	for _, n := range []string{first, second} {
@@ -325,7 +326,7 @@ func (o *Parts) tryNames(final string) error {
 	}
 	_ = f.Close() // nothing was written
 	if o.limits.links = o.dir.At.Link(first, second); o.limits.links == nil {
-		_ = o.dir.At.Remove(second) // what stays there fails the rename
+		_ = o.dir.At.Remove(second) // a leftover fails the rename
 	}
 	err = o.dir.At.RenameNew(first, second)
 	if sys.Unsupported(err) {
@@ -343,7 +344,8 @@ func (o *Parts) tryNames(final string) error {
 	return err
 }
 
-// removeTrial removes what a killed run left under a trial name. A file with bytes in it is the user's.
+// removeTrial removes the leftover of a killed run under a trial name. It refuses a file with content, because that
+// belongs to the user.
 func removeTrial(d *gate.Folder, name string) error {
 	st, err := d.At.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -361,7 +363,7 @@ func removeTrial(d *gate.Folder, name string) error {
 	return nil
 }
 
-// permit sets permissions. A file system that keeps none gives those that it was mounted with.
+// permit sets permissions. File systems without permissions use their mount options instead.
 func (o *Parts) permit(p *partialFile, mode fs.FileMode) error {
 	err := sys.Of(p.File).Chmod(mode)
 	if sys.Unsupported(err) {
@@ -372,10 +374,10 @@ func (o *Parts) permit(p *partialFile, mode fs.FileMode) error {
 	return p.wrap("permissions of", err)
 }
 
-// UnknownRoom is the free space of a file system that does not say how much it has.
+// UnknownRoom is the free space of a file system that does not report it.
 const UnknownRoom = math.MaxInt64
 
-// Free returns the space in bytes that an ordinary user can still take where the output goes.
+// Free returns the space in bytes that is free for an ordinary user in the folder of the output.
 func (o *Parts) Free() (int64, error) {
 	free, known, err := o.dir.At.Free()
 	if err != nil {
@@ -389,13 +391,14 @@ func (o *Parts) Free() (int64, error) {
 	return free, nil
 }
 
-// Room returns what was free before the files of the output had a size: FAT and exFAT give a file its room with that.
+// Room returns the free space from before the files of the output had a size, because FAT and exFAT allocate the whole
+// size at once.
 func (o *Output) Room() int64 { return o.room }
 
-// Reopen opens what was written, through a handle of its own, as a later reader will.
+// Reopen opens the written image through a handle of its own, like a later reader.
 func (o *Output) Reopen() (*image.Image, error) { return o.again() }
 
-// image opens the image that was written.
+// image opens the written image.
 func (o *Parts) image(format string, sector int64) (*image.Image, error) {
 	d, err := o.reader()
 	if err != nil {
@@ -409,7 +412,7 @@ func (o *Parts) image(format string, sector int64) (*image.Image, error) {
 	return img, nil
 }
 
-// reader returns the folder as it will be: the partial files stand there under their final names.
+// reader returns the folder with partial files under their final names.
 func (o *Parts) reader() (*gate.Folder, error) {
 	d, err := o.dir.Again()
 	if err != nil {
@@ -420,12 +423,12 @@ func (o *Parts) reader() (*gate.Folder, error) {
 		d.Alias[p.final] = partialName(p.final)
 	}
 	for _, name := range o.hidden {
-		d.Alias[name] = partialName(name) // a name of no file
+		d.Alias[name] = partialName(name) // a missing file
 	}
 	return d, nil
 }
 
-// Files returns the final names, the named one first.
+// Files returns the final names, the file named by the user first.
 func (o *Parts) Files() []string {
 	var out []string
 	for _, p := range o.parts {
@@ -440,8 +443,8 @@ type Sum struct {
 	SHA256 [sha256.Size]byte
 }
 
-// Sums reads all files as they lie on the storage now, the named one first. begin receives how many bytes there are,
-// add how many were read.
+// Sums returns the digests of all files as stored, the file named by the user first. begin receives the total size, add
+// the number of bytes read.
 func (o *Parts) Sums(ctx context.Context, begin, add func(n int64)) ([]Sum, error) {
 	var total int64
 	for _, p := range o.parts {
@@ -473,8 +476,9 @@ func (o *Parts) Sums(ctx context.Context, begin, add func(n int64)) ([]Sum, erro
 	return out, nil
 }
 
-// SHA256Sums lists digests as sha256sum does, of files in a folder as the user wrote it. Where a name holds a backslash
-// or ends a line, its line begins with a backslash, and the name is escaped (GNU coreutils, cksum output modes).
+// SHA256Sums formats digests like sha256sum. folder is a prefix of the names as the user wrote it. Lines with a
+// backslash or a line break in the name begin with a backslash, and the name is escaped (GNU coreutils, cksum output
+// modes).
 func SHA256Sums(folder string, sums []Sum) string {
 	var out strings.Builder
 	escape := strings.NewReplacer("\\", `\\`, "\n", `\n`, "\r", `\r`)
@@ -489,9 +493,9 @@ func SHA256Sums(folder string, sums []Sum) string {
 	return out.String()
 }
 
-// Publish gives the files their names: the second ones first, then the one that users name, so that DEST is absent or
-// complete at every moment. Then the folder is synced. After an error nothing has its name; what fails when DEST has it
-// is a note.
+// Publish renames the files to their final names: the file named by the user last, so that DEST is absent or complete
+// at every moment. Then it syncs the folder. After an error no file has its final name. Failures after DEST has its
+// name become notes.
 func (o *Parts) Publish() error {
 	for _, p := range o.parts {
 		if p.mode&0o600 == 0o600 {
@@ -503,7 +507,7 @@ func (o *Parts) Publish() error {
 	}
 	for i, p := range o.parts[1:] {
 		if err := o.link(p); err != nil {
-			return errors.Join(err, o.unlink(o.parts[1:1+i])) // this one's name is another's
+			return errors.Join(err, o.unlink(o.parts[1:1+i])) // the name of this part belongs to another file
 		}
 	}
 	if len(o.parts) > 1 {
@@ -512,8 +516,8 @@ func (o *Parts) Publish() error {
 		}
 	}
 	for _, n := range o.replace {
-		// The extents that DEST uses now get the mark of a file that waits for its removal, in case this run is killed
-		// before it can remove them. A file system without links leaves them to the user then.
+		// The current extents of DEST get a mark for removal, in case this run is killed before it removes them. On a
+		// file system without links they are then left to the user.
 		_ = o.dir.At.Link(n, replacedName(n))
 	}
 	if err := o.rename(o.parts[0], o.force); err != nil {
@@ -532,8 +536,8 @@ func (o *Parts) Publish() error {
 	return nil
 }
 
-// removeReplaced removes the extents of the image that DEST replaced, unless another descriptor uses them. Failing
-// leaves a file too many, which loses nothing.
+// removeReplaced removes the extents of the replaced image, unless another descriptor uses them. A failure leaves an
+// unused file, but loses no data.
 func (o *Parts) removeReplaced() {
 	for _, n := range o.replace {
 		if named, err := image.IsNamed(o.dir, n); err == nil && !named {
@@ -543,8 +547,8 @@ func (o *Parts) removeReplaced() {
 	}
 }
 
-// retract takes DEST back when its name might not survive a loss of power. An image that DEST replaced cannot come
-// back, so that the new one stays then: it is complete.
+// retract removes DEST's name if it might not survive a power loss. A replaced image cannot be restored, so with
+// --force the new one stays: it is complete.
 func (o *Parts) retract() error {
 	if o.force {
 		return nil
@@ -556,8 +560,8 @@ func (o *Parts) retract() error {
 	return o.unpublish()
 }
 
-// link gives a part its name, which must be free, as a second one. File systems without links rename: there, a kill
-// before the next step leaves a file that the next run reports.
+// link gives a part its final name, which must be free, as a second link. Without hard links it renames the part: a
+// kill before the next step then leaves a file that the next run reports.
 func (o *Parts) link(p *partialFile) error {
 	if o.limits.links != nil {
 		o.notes.add("dest-no-links", "", "the file system has no hard links (%v): a run that is killed in its last "+
@@ -568,7 +572,7 @@ func (o *Parts) link(p *partialFile) error {
 	return o.nameError(p, o.dir.At.Link(partialName(p.final), p.final))
 }
 
-// rename gives a part its name in place of the partial one, and replaces only when it may.
+// rename replaces the partial name of a part by its final name. Without replace, it refuses an existing file.
 func (o *Parts) rename(p *partialFile, replace bool) error {
 	from, at := partialName(p.final), o.dir.At
 	switch {
@@ -591,8 +595,8 @@ func (o *Parts) rename(p *partialFile, replace bool) error {
 	return o.nameError(p, at.Rename(from, p.final))
 }
 
-// nameError returns the error of a call that gave a part its name, unless the part has it. A server can have carried
-// out what it reports as failed, or as done before when a call was repeated.
+// nameError returns the error of a call that named a part, or nil if the part has its name anyway. A server may report
+// failure for a completed call, or "exists" for a repeated one.
 func (o *Parts) nameError(p *partialFile, err error) error {
 	if err != nil && o.dir.LeadsTo(p.final, sys.Of(p.File)) {
 		o.removePartialName(partialName(p.final))
@@ -617,15 +621,15 @@ func publishError(name string, err error) error {
 	return ondisk.In(ondisk.ErrOutput, "publish %s: %w", name, err)
 }
 
-// unpublish takes back the names of second files when DEST could not get its own.
+// unpublish removes the names of further files if DEST could not get its own.
 func (o *Parts) unpublish() error {
 	for _, n := range o.replace {
-		_ = o.dir.At.Remove(replacedName(n)) // the mark, see Publish
+		_ = o.dir.At.Remove(replacedName(n)) // the mark for removal, see Publish
 	}
 	return o.unlink(o.parts[1:])
 }
 
-// unlink takes back the final names of parts that have them.
+// unlink removes the final names of parts.
 func (o *Parts) unlink(parts []*partialFile) error {
 	for _, p := range parts {
 		if err := o.dir.At.Remove(p.final); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -649,7 +653,8 @@ func (o *Parts) syncFolder() error {
 	return nil
 }
 
-// EachFile passes the files of an output, the one that users name first, with the names that they will have and have.
+// EachFile calls each for the files of an output, with their final and current names. The file named by the user comes
+// first.
 func (o *Parts) EachFile(each func(final, partial string, f *sys.File) error) error {
 	for _, p := range o.parts {
 		if err := each(p.final, partialName(p.final), sys.Of(p.File)); err != nil {
@@ -659,7 +664,7 @@ func (o *Parts) EachFile(each func(final, partial string, f *sys.File) error) er
 	return nil
 }
 
-// Release closes the files and leaves them under the names that they have. Discard is harmless after that.
+// Release closes the files and keeps their current names. Calling Discard afterwards has no effect.
 func (o *Parts) Release() error {
 	if o.dir == nil {
 		return nil
@@ -667,7 +672,7 @@ func (o *Parts) Release() error {
 	return o.close()
 }
 
-// Discard removes what was written. It is harmless after Publish.
+// Discard removes the written files. It has no effect after Publish.
 func (o *Parts) Discard() error {
 	if o.dir == nil {
 		return nil
@@ -686,7 +691,7 @@ func (o *Parts) close() error {
 	for _, p := range o.parts {
 		errs = append(errs, p.Close())
 	}
-	_ = o.dir.Close() // its names are durable, or do not matter
+	_ = o.dir.Close() // its names are durable, or unimportant
 	o.parts, o.dir = nil, nil
 	return errors.Join(errs...)
 }

@@ -21,17 +21,18 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Place is a name under which a command wants to write a file.
+// Place is a path where a command wants to write a file.
 type Place struct {
-	Flag string // what users call it: DEST, --out or --script
+	Flag string // name for messages: DEST, --out or --script
 	Path string // as typed
-	Copy bool   // an image or a package, which --force may replace; else a text, which replaces a text
-	// Mine reports whether a text is as trueup wrote it, since people edit such texts; nil: any text may be replaced.
+	Copy bool   // an image or a package, which --force may replace; otherwise a text, which may replace a text
+	// Mine reports whether trueup wrote a text and nobody has edited it since. If Mine is nil, any text may be
+	// replaced.
 	Mine func(io.Reader) (bool, error)
 }
 
-// Settle decides what may stand where a command wants to write, for every file that any command writes. It returns the
-// path to write to: that of a report leads through links.
+// Settle checks whether a command may write to a path. All commands use it for all files. It returns the final path: a
+// report is written through links.
 func (p Place) Settle() (string, error) {
 	if err := p.checkName(); err != nil {
 		return "", err
@@ -48,12 +49,12 @@ func (p Place) Settle() (string, error) {
 	return p.Path, p.checkFile(p.Path, st)
 }
 
-// refuse returns the error of a name that can never be right.
+// refuse returns the error of a path that can never be valid.
 func (p Place) refuse(format string, args ...any) error {
 	return ondisk.In(ondisk.ErrUsage, "%s %s %w", p.Flag, p.Path, fmt.Errorf(format, args...))
 }
 
-// checkName refuses what can be seen without looking at the file system.
+// checkName refuses a path without looking at the file system.
 func (p Place) checkName() error {
 	switch {
 	case p.Path == "":
@@ -74,7 +75,7 @@ func (p Place) checkName() error {
 	return nil
 }
 
-// nameOf returns what a path is named as and no file of this purpose may be, empty for any other name.
+// nameOf returns the kind of file that a path names if this purpose must not use it, otherwise an empty string.
 func (p Place) nameOf(path string) string {
 	switch {
 	case !p.Copy && image.Named(path, image.SmallestBare):
@@ -87,13 +88,13 @@ func (p Place) nameOf(path string) string {
 	return ""
 }
 
-// machineFiles are the suffixes of files beside images that a machine or a package needs.
+// machineFiles lists extensions of files that a machine or a package needs next to its images.
 var machineFiles = []string{
 	".vmx", ".vmxf", ".nvram", ".vmsd", ".vmsn", ".vmss", ".vmem", ".vmtx", ".mf", ".cert",
 	".vbox", ".vbox-prev", ".vmcx", ".vmrs", ".vmgs", ".lck",
 }
 
-// checkFolder refuses a name whose folder does not exist or is a file.
+// checkFolder refuses a path whose folder is missing or is a file.
 func (p Place) checkFolder() error {
 	st, err := os.Stat(filepath.Dir(p.Path))
 	switch {
@@ -117,7 +118,8 @@ func (p Place) folder() error {
 	return p.refuse("is a folder: name the file, such as %s", filepath.Join(p.Path, name))
 }
 
-// resolveLink decides by the target of a link. Only a text is written through one: a copy would take its place.
+// resolveLink checks the target of a link. Only a text is written through a link, because a copy would replace the
+// link.
 func (p Place) resolveLink() (string, error) {
 	real, err := filepath.EvalSymlinks(p.Path)
 	var st fs.FileInfo
@@ -137,7 +139,7 @@ func (p Place) resolveLink() (string, error) {
 	return real, p.checkFile(real, st)
 }
 
-// checkFile decides about a file that is there, at the end of all links.
+// checkFile checks an existing file, after all links.
 func (p Place) checkFile(path string, st fs.FileInfo) error {
 	switch {
 	case st.IsDir():
@@ -145,7 +147,7 @@ func (p Place) checkFile(path string, st fs.FileInfo) error {
 	case !st.Mode().IsRegular():
 		return p.refuse("is a device, a pipe or another special file; name a file")
 	case p.Copy:
-		return nil // what may be replaced is for Create to say
+		return nil // Create checks whether it may be replaced
 	}
 	if err := p.spareImage(path); err != nil {
 		return err
@@ -153,7 +155,7 @@ func (p Place) checkFile(path string, st fs.FileInfo) error {
 	return p.spareText(path)
 }
 
-// spareImage refuses to write over an image, or over a file that an image of the folder needs.
+// spareImage refuses to overwrite an image, or a file that an image in the folder needs.
 func (p Place) spareImage(path string) error {
 	id, err := image.Identify(path, nil)
 	if err != nil {
@@ -180,10 +182,10 @@ func (p Place) spareImage(path string) error {
 	return nil
 }
 
-// textSample is how much of a file shows whether it is a text, in bytes.
+// textSample is the number of bytes that isText examines.
 const textSample = 64 * units.KiB
 
-// spareText refuses to write over what is no text, and over a text that a person may have worked on.
+// spareText refuses to overwrite a file that is not text, or a text that the user may have edited.
 func (p Place) spareText(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -210,7 +212,7 @@ func (p Place) spareText(path string) error {
 
 func sample(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, textSample)) }
 
-// isText reports whether a file begins as texts do. A disk begins with code, or with zeros.
+// isText reports whether the first bytes of a file are text. A disk begins with code or zeros.
 func isText(head []byte) bool {
 	for cut := range utf8.UTFMax { // the sample may end within a character
 		if cut <= len(head) && utf8.Valid(head[:len(head)-cut]) {
@@ -220,15 +222,15 @@ func isText(head []byte) bool {
 	return false
 }
 
-// maxLinks is how many links a path leads through at most, as for the kernel.
+// maxLinks bounds the links of a path, as in the kernel.
 const maxLinks = 40
 
-// descriptors matches the folders in which systems list the open files of a process.
+// descriptors matches folders that list the open files of a process.
 var descriptors = regexp.MustCompile(`^(/proc/.+|/dev)/fd$`)
 
-// descriptor returns the name, in such a folder, of the open file that a path stands for, through all links: that of
-// /dev/stdout is /proc/PID/fd/1. It is empty for any other path. Such a name is no place for a file, and what it leads
-// to is not where the user writes to.
+// descriptor returns the path of an open file of a process, after all links: for /dev/stdout it is /proc/PID/fd/1. It
+// returns an empty string for any other path. Such a path must not be written: it is not the location that the user
+// means.
 func descriptor(path string) string {
 	for range maxLinks {
 		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
@@ -251,13 +253,14 @@ func descriptor(path string) string {
 	return ""
 }
 
-// Standard reports whether a name means standard output: -, /dev/stdout, /proc/self/fd/1 and whatever leads there.
+// Standard reports whether a path means standard output: -, /dev/stdout, /proc/self/fd/1, or a link to one of them.
 func Standard(path string) bool {
 	name := descriptor(path)
 	return path == "-" || name == "/dev/fd/1" || name == fmt.Sprintf("/proc/%d/fd/1", os.Getpid())
 }
 
-// TryFolder tries whether a file can be made where a flag wants one, before hours of work that would end in an error.
+// TryFolder tests whether a file can be created in the folder of a path, before hours of work that would end in an
+// error.
 func TryFolder(flag, path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".trueup-*")
 	if err != nil {
@@ -269,10 +272,11 @@ func TryFolder(flag, path string) error {
 	return nil
 }
 
-// Use is a file that a run reads or writes, and the flag that names it.
+// Use is a file that a run reads or writes, with the flag for messages.
 type Use struct{ Flag, Path string }
 
-// Apart refuses a written file that is one of the others: one would overwrite the other. Empty paths are no files.
+// Apart refuses a written file that is one of the others, because one would overwrite the other. It ignores empty
+// paths.
 func Apart(written Use, others ...Use) error {
 	for _, other := range others {
 		if written.Path != "" && other.Path != "" && SameFile(written.Path, other.Path) {
@@ -283,7 +287,7 @@ func Apart(written Use, others ...Use) error {
 	return nil
 }
 
-// SameFile reports whether two paths lead to one file, or would when it is there.
+// SameFile reports whether two paths lead to one file, or would if the file existed.
 func SameFile(a, b string) bool {
 	there, err := os.Stat(a)
 	if other, oerr := os.Stat(b); err == nil && oerr == nil {
@@ -294,7 +298,7 @@ func SameFile(a, b string) bool {
 	return err == nil && oerr == nil && os.SameFile(here, other) && filepath.Base(a) == filepath.Base(b)
 }
 
-// SpareFiles refuses a written file that is one of the files of DEST, which lie in its folder.
+// SpareFiles refuses a written file that is one of DEST's files, in the folder of DEST.
 func SpareFiles(written Use, dest string, files []string) error {
 	for _, f := range files {
 		if err := Apart(written, Use{"DEST", filepath.Join(filepath.Dir(dest), f)}); err != nil {
@@ -304,8 +308,8 @@ func SpareFiles(written Use, dest string, files []string) error {
 	return nil
 }
 
-// OutputFolders lists the folders in which files of these names are written: that of the name, and that of what a link
-// leads to. What is not a regular file, and what lies among the devices, is not written.
+// OutputFolders lists the folders in which files at these paths are written: the folder of each path, and the folder of
+// a link's target. It skips devices and targets that are not regular files.
 func OutputFolders(paths ...string) (out []string) {
 	for _, path := range paths {
 		folder, err := filepath.EvalSymlinks(filepath.Dir(path))
@@ -322,15 +326,15 @@ func OutputFolders(paths ...string) (out []string) {
 	return out
 }
 
-// ReportFile is a report that gets its name when it is complete. Until then it has one that no other file has: a file
-// that is there could be an image. It is locked, so that a later run knows it from what a killed run left.
+// ReportFile is a report that gets its name when it is complete. Until then it has a unique name, because an existing
+// file could be an image. It is locked, so that later runs can distinguish it from a leftover of a killed run.
 type ReportFile struct {
 	*os.File
 	path string
 }
 
-// CreateReport starts a report at a path that a Place has settled. It gets the permissions of the one that it replaces,
-// else those of mode that the umask leaves.
+// CreateReport starts a report at a path returned by Settle. It gets the permissions of the replaced report, otherwise
+// mode, reduced by the umask.
 func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 	if err := removeStaleReports(path); err != nil {
 		return nil, ondisk.In(ondisk.ErrOutput, "%s: what a killed run left of it: %w", path, err)
@@ -343,7 +347,7 @@ func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 		}
 		// A file system without locks leaves its stale files to the user.
 		_ = sys.Of(f).LockWaiting(sys.Exclusive)
-		if !namedBy(partial, f) { // another run took it for a stale one before it was locked
+		if !namedBy(partial, f) { // another run removed it as stale before it was locked
 			_ = f.Close()
 			continue
 		}
@@ -358,14 +362,14 @@ func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 	}
 }
 
-// End publishes the report, unless writing it met an error. Either way nothing is left beside it. The file under its
-// name is looked at once more: it can be one that the run has made since it settled the place, such as a kept original.
+// End publishes the report, unless err is set. In both cases it leaves no other file behind. It checks an existing file
+// at the path again, because the run may have created it after Settle, for example as a kept original.
 func (f *ReportFile) End(err error) error {
 	err = errors.Join(err, f.Close())
 	if st, there := os.Lstat(f.path); there == nil && err == nil {
 		settled := func(io.Reader) (bool, error) { return true, nil }
 		if bad := (Place{Flag: "report", Path: f.path, Mine: settled}).checkFile(f.path, st); bad != nil {
-			err = errors.New(bad.Error()) // the work is done: it is neither a refusal nor wrong usage
+			err = errors.New(bad.Error()) // the work is done, so this is neither a refusal nor wrong usage
 		}
 	}
 	if err == nil {
@@ -384,8 +388,8 @@ func namedBy(path string, f *os.File) bool {
 	return err == nil && openErr == nil && os.SameFile(named, open)
 }
 
-// removeStaleReports removes what killed runs left of a report. What is locked is at work, and what is no text was
-// never a report.
+// removeStaleReports removes leftovers of a report from killed runs. A locked file is in use, and a file that is not
+// text was never a report.
 func removeStaleReports(path string) error {
 	mine := regexp.MustCompile(`^\.` + regexp.QuoteMeta(filepath.Base(path)) + `\.[0-9]+\.partial$`)
 	dir, err := gate.OpenFolder(filepath.Dir(path))
@@ -408,13 +412,13 @@ func removeStaleReports(path string) error {
 func removeStaleReport(d *gate.Folder, name, path string) error {
 	stale, err := openStale(d, name)
 	if err != nil {
-		return nil // another's, or gone
+		return nil // a file of another user, or removed
 	}
 	f := stale.Handed(path)
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil || !st.Mode().IsRegular() || stale.Lock(sys.Exclusive) != nil {
-		return nil // no file, or at work
+		return nil // no regular file, or in use
 	}
 	head, err := sample(f)
 	if err != nil || !isText(head) || !namedBy(path, f) {
