@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Files are all names that the files of an exchange have or had.
+// Files returns all past and present names of the files of an exchange.
 func Files(h *journal.Held) ([]string, error) {
 	x, err := begun(h)
 	if err != nil {
@@ -27,10 +27,10 @@ func Files(h *journal.Held) ([]string, error) {
 
 // Options of Undo, Resume and Finish.
 type Options struct {
-	Force    bool              // go on although the bytes written since are lost
-	Judge    bool              // change nothing: the error is why it would be refused
-	Search   []string          // further folders in which, and below, overlays of the disks are looked for
-	Progress diskcopy.Progress // of reading the disk that stays; nil: nobody watches
+	Force    bool              // continue although later changes are lost
+	Judge    bool              // only check: return the error of a refusal, or nil
+	Search   []string          // further folders in which, and below which, to search overlays of the disks
+	Progress diskcopy.Progress // of reading the disk that stays; may be nil
 }
 
 // Resume completes an interrupted exchange.
@@ -75,25 +75,25 @@ func (x *run) mayResume(ctx context.Context, o Options) error {
 		}
 	}
 	if x.New[0].Disks == nil || !x.d.there(x.New[0]) {
-		return nil // of an earlier version; or the steps say which file is another
+		return nil // an earlier version has none; for a missing file the steps return the error
 	}
 	_, err := x.judged(ctx, x.copySide(x.d), Options{Progress: o.Progress}, "", "bring the original back: "+
 		x.Work.Command("undo"))
 	return err
 }
 
-// judged refuses to go on to a disk that is not the one that the exchange promised, and returns its files. but says why
-// that counts.
+// judged refuses a disk that does not match its description in the journal, and returns its files. but is appended to
+// the reason.
 func (x *run) judged(ctx context.Context, s side, o Options, but, remedy string) ([]*gate.File, error) {
 	files, err := s.promised(ctx, x.d, o)
-	if err == nil || ctx.Err() != nil { // which says nothing of the disk
+	if err == nil || ctx.Err() != nil { // an interrupt is no error of the disk
 		return files, ctx.Err()
 	}
 	return nil, &ondisk.Refusal{Code: "format", Reason: err.Error() + but, Remedy: remedy}
 }
 
-// copyIdle refuses a copy that still has names of its own, and that was written under them since the exchange began, or
-// is open for writing.
+// copyIdle refuses a copy that still has its old names, if it was written since the exchange began, or is open for
+// writing.
 func (x *run) copyIdle() error {
 	for _, f := range slices.Concat(x.New, x.Left) {
 		at := f.Other
@@ -103,7 +103,7 @@ func (x *run) copyIdle() error {
 		if x.Work.Phase != journal.Begun || f.unnamed() || !x.d.is(at, f) {
 			continue
 		}
-		open, _ := x.d.writable(at) // a file that cannot be opened is known by its time
+		open, _ := x.d.writable(at) // for an unreadable file, same compares its time
 		if open || !x.d.same(at, f) {
 			return &ondisk.Refusal{
 				Code: "changed",
@@ -116,8 +116,7 @@ func (x *run) copyIdle() error {
 	return nil
 }
 
-// Undo brings the original back. What was written to the disk since the exchange is lost with it, which o has to
-// accept.
+// Undo restores the original. The changes to the disk since the exchange are lost; o must permit that.
 func Undo(ctx context.Context, h *journal.Held, o Options) (journal.Done, error) {
 	x, err := begun(h)
 	if err == nil {
@@ -136,8 +135,8 @@ func Undo(ctx context.Context, h *journal.Held, o Options) (journal.Done, error)
 	return d, nil
 }
 
-// mayUndo refuses an undo by which something is lost or breaks, or that could not come to its end. One that was begun
-// is looked at again where the path still leads to the copy, since a guest can have been started from it.
+// mayUndo refuses an undo that loses data, breaks another image, or cannot be completed. It checks a begun undo again
+// if the path still leads to the copy, because a guest may have been started from it.
 func (x *run) mayUndo(ctx context.Context, o Options) error {
 	if err := x.present(); err != nil {
 		return err
@@ -152,14 +151,14 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 		return nil
 	}
 	mixes, loses := "", ""
-	if x.keeps(x.d) { // else the copy was no disk yet, or is none any more
+	if x.keeps(x.d) { // otherwise the copy is not, or no longer, a disk
 		x.elsewhere(o, "one in another folder that was made since the exchange would mix the new layout with the old "+
 			"one")
 		mixes = "give --force if it was made before the exchange and needs the original"
 		loses = "give --force if it is to be based on the disk at its old name (qemu-img rebase -u)"
 	}
 	err := x.free(x.New[0].Name, names(x.New), o, mixes)
-	if err == nil && (x.Work.Phase == journal.Kept || loses != "") { // what a guest writes to it, nothing has judged
+	if err == nil && (x.Work.Phase == journal.Kept || loses != "") { // no other check covers writes of a guest
 		err = x.free(x.Old[0].Other, x.kept(), o, loses)
 	}
 	if err == nil {
@@ -178,8 +177,8 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 	return err
 }
 
-// stranger refuses to go on in the middle of an exchange or an undo where another file has got a name that a step
-// writes: the step would replace it.
+// stranger refuses to continue in the middle of an exchange or undo if another file has a name that a step would
+// replace.
 func (x *run) stranger() error {
 	for _, f := range slices.Concat(x.Old, x.New) {
 		ours := func(o file) bool { return string(o.Name) == string(f.Name) && x.d.holdsName(o) }
@@ -193,8 +192,8 @@ func (x *run) stranger() error {
 	return nil
 }
 
-// copyUnwritten refuses to remove a copy that was written since the exchange. In the middle of an exchange or an undo,
-// another file can have its name.
+// copyUnwritten refuses to remove a copy that was written since the exchange. In the middle of an exchange or undo it
+// ignores other files with these names.
 func (x *run) copyUnwritten() error {
 	for _, f := range x.New {
 		there, err := x.d.stands(f.Name)
@@ -217,7 +216,7 @@ func (x *run) copyUnwritten() error {
 	return nil
 }
 
-// originalStands refuses to remove the copy where the original is not what it was.
+// originalStands refuses to remove the copy if the original has changed.
 func (x *run) originalStands(ctx context.Context, o Options) error {
 	remedy := "restore the bytes of the original from a backup, then give the undo again"
 	if x.Work.Phase == journal.Kept {
@@ -227,15 +226,15 @@ func (x *run) originalStands(ctx context.Context, o Options) error {
 	return err
 }
 
-// leadsToCopy reports whether the path still leads to the copy in an undo. The first file of the source, which the undo
-// writes anew, can have got the inode of the copy's, unless that has a second name.
+// leadsToCopy reports whether the path still leads to the copy during an undo. The inode alone is not sufficient: the
+// undo rewrites the first file of the source, which can reuse the inode of the copy unless that has a second name.
 func (x *run) leadsToCopy() bool {
 	n, o := x.New[0], x.Old[0]
 	return x.d.is(n.Name, n) &&
 		(!x.several() || x.d.is(n.Other, n) || !x.d.holds(o.Name, o.Was) && !x.d.holds(o.Name, o.Kept))
 }
 
-// present refuses an undo where a file of the original has none of its names.
+// present refuses an undo if a file of the original has none of its names.
 func (x *run) present() error {
 	for _, f := range x.Old {
 		if f.text() || x.d.there(f) || x.d.is(x.New[0].Other, f) {
@@ -262,7 +261,7 @@ func (x *run) present() error {
 	return nil
 }
 
-// odd returns a warning for each file of the source that is gone or was written since the exchange.
+// odd returns a warning for each file of the original that is missing or was written since the exchange.
 func (x *run) odd() (out []ondisk.Issue) {
 	for _, f := range x.Old {
 		text := "the original's file %v was written since the exchange"
@@ -282,7 +281,7 @@ func (x *run) odd() (out []ondisk.Issue) {
 	return out
 }
 
-// Finish removes the original of a complete exchange.
+// Finish removes the original after a complete exchange.
 func Finish(ctx context.Context, h *journal.Held, o Options) (journal.Done, error) {
 	again := h.Work.Phase == journal.Finishing // an earlier run may have removed files
 	x, err := begun(h)
@@ -309,7 +308,7 @@ func Finish(ctx context.Context, h *journal.Held, o Options) (journal.Done, erro
 	return d, err
 }
 
-// kept returns the names under which the files of the original are kept.
+// kept returns the second names of the original's files.
 func (x *run) kept() (out []string) {
 	for _, f := range x.Old {
 		out = append(out, string(f.Other))
@@ -317,10 +316,10 @@ func (x *run) kept() (out []string) {
 	return out
 }
 
-// mayFinish refuses to remove an original that is all there is, or that something needs.
+// mayFinish refuses to remove an original without a valid aligned disk, or one that another image needs.
 func (x *run) mayFinish(ctx context.Context, o Options) error {
 	loses := ""
-	if slices.ContainsFunc(x.Old, func(f file) bool { return x.d.is(f.Other, f) }) { // else no file of it is removed
+	if slices.ContainsFunc(x.Old, func(f file) bool { return x.d.is(f.Other, f) }) { // otherwise nothing is removed
 		x.elsewhere(o, "one of the original in another folder has lost its base")
 		loses = "give --force to lose it"
 	}
@@ -345,10 +344,10 @@ func (x *run) mayFinish(ctx context.Context, o Options) error {
 	return nil
 }
 
-// copyStands refuses a path that does not lead to the aligned disk, or to one that uses files of the original.
+// copyStands refuses a path that does not lead to the aligned disk, or leads to a disk that uses files of the original.
 func (x *run) copyStands(ctx context.Context, o Options) error {
 	side := x.copySide(x.d)
-	side.alias = nil // all names are those of the disk
+	side.alias = nil // all names belong to the disk
 	back := "bring the original back: " + x.Work.Command("undo", "--force")
 	remedy := back
 	if !o.Force {
@@ -366,7 +365,7 @@ func (x *run) copyStands(ctx context.Context, o Options) error {
 	return err
 }
 
-// dropOriginal removes the files of the original. What has only the name of one is not its file, and stays.
+// dropOriginal removes the files of the original. It keeps other files that only have their names.
 func (x *run) dropOriginal(d *journal.Done) error {
 	another := false
 	for _, f := range x.Old {
@@ -377,7 +376,7 @@ func (x *run) dropOriginal(d *journal.Done) error {
 			another = another || x.d.has(f.Other)
 		}
 	}
-	for _, f := range x.Old { // one that names another file is not the original's, although it has the same bytes
+	for _, f := range x.Old { // a text that names another file is not the original's, even with the same bytes
 		switch {
 		case f.text() && !another && x.d.holds(f.Other, f.Kept):
 			if err := x.d.remove(f.Other); err != nil {

@@ -17,20 +17,20 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Copy is a finished copy with names of its own in the folder of its source. It is an Output.
+// Copy is a finished copy with names of its own in the folder of its source. It implements Output.
 type Copy struct {
 	img  *image.Image
 	dir  *folder
-	head name     // unfinished name of the descriptor with the names of the disk; empty for a copy in one file
-	text []byte   // of that descriptor
-	open *os.File // the descriptor, which is locked until the exchange has begun
-	owns bool     // the run has written the descriptor, and the exchange has not begun
+	head name     // temporary name of the descriptor with the final names; empty for a copy in one file
+	text []byte   // content of that descriptor
+	open *os.File // the descriptor, locked until the exchange has begun
+	owns bool     // this run has written the descriptor, and the exchange has not begun
 
-	finals []string // names that the files get, in the order of img.Handles
+	finals []string // final names of the files, in the order of img.Handles
 }
 
-// Take checks that a finished copy can get the names of the source. fresh also requires that the source was not written
-// after the copy. The caller closes img when the exchange has ended.
+// Take checks that a finished copy can get the names of the source. With fresh it also requires that the source was not
+// written after the copy. The caller closes img after the exchange.
 func (s *Source) Take(img *image.Image, fresh bool, by image.Writers, search []string) (*Copy, error) {
 	c := &Copy{img: img, dir: &folder{Folder: s.dir}}
 	err := s.checkCopy(img, fresh)
@@ -52,7 +52,7 @@ func (s *Source) Take(img *image.Image, fresh bool, by image.Writers, search []s
 	return c, nil
 }
 
-// checkCopy refuses a copy of another kind than the source, and files whose names cannot change.
+// checkCopy refuses a copy of another format than the source, and files that cannot be renamed.
 func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 	const anew = "write it beside the disk: trueup align DISK COPY"
 	here, errHere := s.dir.At.Stat(".")
@@ -92,7 +92,7 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 	return nil
 }
 
-// checkNames refuses names that the files of a copy would get, and that others have or get.
+// checkNames refuses final names of a copy that other files have or will get.
 func (s *Source) checkNames(c *Copy) error {
 	taken := map[string]bool{journal.PathOf(c.finals[0]): true, string(c.head): true}
 	for _, o := range s.plan.Old {
@@ -126,7 +126,7 @@ func (s *Source) checkNeeded(img *image.Image, by image.Writers, search []string
 	if err != nil {
 		return err
 	}
-	home, _ := filepath.EvalSymlinks(filepath.Dir(img.Path)) // a folder that is gone has an error of its own
+	home, _ := filepath.EvalSymlinks(filepath.Dir(img.Path)) // a missing folder is reported elsewhere
 	below, missed, err := img.OverlaysNear(cmp.Or(home, "."), search)
 	s.notes = append(s.notes, missed...)
 	if user = cmp.Or(user, strings.Join(below[:min(len(below), 1)], "")); user != "" && err == nil {
@@ -135,7 +135,8 @@ func (s *Source) checkNeeded(img *image.Image, by image.Writers, search []string
 	return err
 }
 
-// rename finds the names that the files get: each has the name of the copy in it, as trueup align names them.
+// rename determines the final names of the files. Each file must have the name of the copy in its own name, like the
+// files of trueup align.
 func (c *Copy) rename(disk string) error {
 	base := c.img.Handles[0].Name()
 	stem, to := strings.TrimSuffix(base, filepath.Ext(base)), strings.TrimSuffix(disk, filepath.Ext(disk))
@@ -158,7 +159,7 @@ func (c *Copy) rename(disk string) error {
 		if i := slices.IndexFunc(c.img.Handles, func(f *gate.File) bool { return f.Name() == n }); i >= 0 {
 			return c.finals[i]
 		}
-		return n // none of the disk's, such as the one of changed-block tracking
+		return n // not a file of the disk, such as its changed-block tracking file
 	})
 	if was != nil {
 		c.text, c.head = text, name("."+disk+journal.Partial)
@@ -166,7 +167,8 @@ func (c *Copy) rename(disk string) error {
 	return err
 }
 
-// EachFile passes the files. It refuses a copy that was written since it was opened, or that a program writes.
+// EachFile calls each for all files. It refuses a copy that was written since it was opened, or that a program has open
+// for writing.
 func (c *Copy) EachFile(each func(final, partial string, f *sys.File) error) error {
 	for i, f := range c.img.Handles {
 		st, err := c.dir.At.Lstat(f.Name())
@@ -193,7 +195,7 @@ func (c *Copy) EachFile(each func(final, partial string, f *sys.File) error) err
 	return nil
 }
 
-// pass passes the file that has a name, and makes it durable: the copy can have been written by another program.
+// pass calls each for the file of a name, and syncs it, because another program may have written the copy.
 func (c *Copy) pass(at name, final string, each func(final, partial string, f *sys.File) error) error {
 	opened, err := c.dir.At.OpenToWrite(string(at))
 	if err != nil {
@@ -207,7 +209,7 @@ func (c *Copy) pass(at name, final string, each func(final, partial string, f *s
 	return failed("sync", at, f.Sync())
 }
 
-// Begin writes the descriptor of a copy in several files with the names that these get.
+// Begin writes the descriptor of a copy in several files with their final names.
 func (c *Copy) Begin() error {
 	if c.head == nil {
 		return nil
@@ -231,7 +233,8 @@ func (c *Copy) Begin() error {
 	return failed("write", c.head, errors.Join(err, f.Sync()))
 }
 
-// dropStale removes a descriptor that a killed run has left. One whose exchange has begun has a journal, and no lock.
+// dropStale removes the descriptor of a killed run. After the exchange has begun, the descriptor has no lock, but there
+// is a journal.
 func (c *Copy) dropStale() error {
 	f, err := c.dir.At.OpenToWrite(string(c.head))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -254,7 +257,7 @@ func (c *Copy) atWork() error {
 	return ondisk.In(ondisk.ErrBusy, "%v is written by another run of trueup; wait for it", c.head)
 }
 
-// Release leaves the files to the exchange. Discard is harmless after that.
+// Release leaves the files to the exchange. Calling Discard afterwards has no effect.
 func (c *Copy) Release() error {
 	c.owns = false
 	return c.close()
@@ -275,11 +278,11 @@ func (c *Copy) Discard() (err error) {
 		err = c.dir.remove(c.head)
 	}
 	closed := c.close()
-	if err != nil { // Windows removes no file that is open
+	if err != nil { // Windows does not remove open files
 		err = c.dir.remove(c.head)
 	}
 	return errors.Join(err, closed)
 }
 
-// Files returns the names that the files of the copy get, the first of the disk.
+// Files returns the final names of the copy, the first file of the disk first.
 func (c *Copy) Files() []string { return c.finals }

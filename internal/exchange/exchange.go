@@ -12,13 +12,13 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// run is an exchange that this process has locked.
+// run is an exchange whose journal this process has locked.
 type run struct {
 	*plan
 	*journal.Held
 	d       *folder
-	removed []string       // names of files that are gone by this run
-	notes   []ondisk.Issue // of a search for overlays
+	removed []string       // names that this run has removed
+	notes   []ondisk.Issue // from the search for overlays
 }
 
 // begun returns the exchange of a journal.
@@ -33,7 +33,7 @@ func begun(h *journal.Held) (*run, error) {
 	return &run{plan: p, Held: h, d: &folder{Folder: h.Dir}}, nil
 }
 
-// start writes the journal of an exchange. From then on the next run goes on from it.
+// start writes the journal of an exchange. From then on a later run can continue it.
 func (p *plan) start(d *folder, path string) (*journal.Held, error) {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -42,17 +42,17 @@ func (p *plan) start(d *folder, path string) (*journal.Held, error) {
 	return journal.Begin(d.Folder, string(p.Old[0].Name), path, journal.Exchange, b, 0)
 }
 
-// step is a part of an exchange: what it does with each of its files, and how an undo takes that back. Both look for
-// what is done already, so that they can be repeated.
+// step is a step of an exchange: the files it processes, its action for each file, and the reverse action of an undo.
+// Both actions detect finished work, so they can be repeated.
 type step struct {
 	name     string
 	files    func(x *run) []file
-	done     func(x *run) bool          // nothing is left of this step, nor of those before it
-	do, undo func(x *run, f file) error // nil: nothing
+	done     func(x *run) bool          // this step and all earlier ones are complete
+	do, undo func(x *run, f file) error // nil without an action
 }
 
-// steps lists the steps in their order. An undo walks them from the end. A disk in one file has neither texts nor seals
-// nor other files.
+// steps lists the steps in order. An undo runs them from the end. A disk in one file has no texts, seals or other
+// files.
 var steps = []step{
 	{name: "copy", files: copied, do: (*run).find, undo: (*run).dropCopy},
 	{name: "left of the copy", files: left, undo: (*run).dropLeft},
@@ -70,12 +70,12 @@ var steps = []step{
 	{name: "second name of the copy", files: firstText, undo: (*run).holdCopy},
 }
 
-// first returns the first file of the source, and firstText that one where it names others.
+// first returns the first file of the source, and firstText returns it only if it names other files.
 func first(x *run) []file     { return x.Old[:1] }
 func firstText(x *run) []file { return chosen(x.Old[:1], file.text) }
 
-// data returns the files of the source that are known by their inodes, others those behind the first that are no
-// seals.
+// data returns the source files that are identified by inode. others returns all files after the first, except texts
+// and seals.
 func data(x *run) []file { return chosen(x.Old, func(f file) bool { return !f.text() }) }
 
 func others(x *run) []file {
@@ -84,7 +84,7 @@ func others(x *run) []file {
 func texts(x *run) []file { return chosen(x.Old, file.text) }
 func seals(x *run) []file { return chosen(x.Old, func(f file) bool { return f.Seal }) }
 
-// copied returns the files of the copy, and left those that get no name.
+// copied returns the files of the copy, and left returns its files without a final name.
 func copied(x *run) []file       { return x.New }
 func copiedOthers(x *run) []file { return chosen(x.New[1:], func(f file) bool { return !f.Seal }) }
 func copiedSeals(x *run) []file  { return chosen(x.New, func(f file) bool { return f.Seal }) }
@@ -99,7 +99,7 @@ func chosen(files []file, which func(f file) bool) (out []file) {
 	return out
 }
 
-// durably does with the files of a step what one direction of it does, and makes the names durable.
+// durably runs one direction of a step for all of its files, and makes the names durable.
 func (x *run) durably(s step, do func(x *run, f file) error) error {
 	files := s.files(x)
 	if do == nil || len(files) == 0 {
@@ -113,7 +113,7 @@ func (x *run) durably(s step, do func(x *run, f file) error) error {
 	return x.SyncFolder()
 }
 
-// forward completes the exchange, from whatever point it has reached.
+// forward completes the exchange from its current step.
 func (x *run) forward() error {
 	reached := 0
 	for i, s := range steps {
@@ -129,7 +129,7 @@ func (x *run) forward() error {
 	return x.Enter(journal.Kept)
 }
 
-// back brings the original back, from whatever point the exchange or an undo has reached. It returns what was removed.
+// back restores the original from the current step of the exchange or of an undo. It returns the removed names.
 func (x *run) back() (removed []string, err error) {
 	if err := x.Enter(journal.Undoing); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (x *run) back() (removed []string, err error) {
 	return x.removed, x.Remove()
 }
 
-// find requires a file of the copy.
+// find returns an error if a file of the copy is missing.
 func (x *run) find(f file) error {
 	if !x.d.there(f) {
 		return gone(f)
@@ -150,7 +150,7 @@ func (x *run) find(f file) error {
 	return nil
 }
 
-// look requires that the path leads to one of the disks of the exchange.
+// look returns an error unless the path leads to one of the two disks of the exchange.
 func (x *run) look(o file) error {
 	ours := x.untouched() || x.d.holds(o.Name, o.Kept)
 	if !o.text() {
@@ -162,9 +162,9 @@ func (x *run) look(o file) error {
 	return nil
 }
 
-// keep gives a file of the source its second name, or another one where the file system has no links.
+// keep gives a file of the source its second name as a hard link. Without hard links it exchanges or renames.
 func (x *run) keep(f file) error {
-	partial := x.New[0].Other // of the copy, which the source gets in an exchange of names
+	partial := x.New[0].Other // partial name of the copy, which the source gets in an exchange of names
 	switch {
 	case x.d.is(f.Other, f):
 		return nil
@@ -191,7 +191,7 @@ func (x *run) keep(f file) error {
 	return failed("link or rename to", f.Other, err)
 }
 
-// writeSecond writes a text of the source that names the others by their second names, under its own.
+// writeSecond writes the second text of a source file, which names the other files by their second names.
 func (x *run) writeSecond(f file) error {
 	if x.d.has(f.Other) && !x.d.holds(f.Other, f.Kept) {
 		return foreign(f.Other)
@@ -199,7 +199,7 @@ func (x *run) writeSecond(f file) error {
 	return x.d.write(f.Other, f.Kept, f.Name)
 }
 
-// dropSecond removes the second name of a file of the source, and what a step has left of it.
+// dropSecond removes the second name of a source file, and temporary files of an interrupted step.
 func (x *run) dropSecond(f file) error {
 	var err error
 	if !f.text() {
@@ -211,8 +211,8 @@ func (x *run) dropSecond(f file) error {
 	return errors.Join(err, x.d.remove(unfinishedName(f.Name)), x.d.remove(unfinishedName(f.Other)))
 }
 
-// breakSeal removes the name of a manifest or a certificate of the source, which does not fit what the path leads to
-// next.
+// breakSeal removes the name of a manifest or certificate of the source, because its digests will not match the next
+// disk at the path.
 func (x *run) breakSeal(f file) error { return x.unname(f.Name, x.d.named(f)) }
 
 // unname removes the name of a file of the exchange.
@@ -227,7 +227,7 @@ func (x *run) unname(n name, ours bool) error {
 	return x.d.remove(n)
 }
 
-// sealBack gives a manifest or a certificate of the source its name again.
+// sealBack restores the name of a manifest or certificate of the source.
 func (x *run) sealBack(f file) error {
 	if f.text() {
 		return x.d.write(f.Name, f.Was, f.Other, x.Old[0].Name)
@@ -235,10 +235,10 @@ func (x *run) sealBack(f file) error {
 	return x.nameBack(f)
 }
 
-// showSecond leads the path of the disk to the source by its second names.
+// showSecond makes the path of the disk lead to the source by its second names.
 func (x *run) showSecond(o file) error { return x.d.write(o.Name, o.Kept, o.Name, o.Other) }
 
-// headBack leads the path of the disk to the source by its own names.
+// headBack makes the path of the disk lead to the source by its own names.
 func (x *run) headBack(o file) error {
 	if x.untouched() {
 		return nil
@@ -246,13 +246,13 @@ func (x *run) headBack(o file) error {
 	return x.d.write(o.Name, o.Was, o.Name, o.Other)
 }
 
-// untouched reports whether the path of the disk leads to the source as it was before the exchange. An OVF that states
-// no sizes has the same bytes in the copy.
+// untouched reports whether the path of the disk leads to the source as it was before the exchange. It checks the copy,
+// too, because an OVF without sizes has the same bytes in the copy.
 func (x *run) untouched() bool {
 	return x.d.holds(x.Old[0].Name, x.Old[0].Was) && !x.d.is(x.New[0].Name, x.New[0])
 }
 
-// take gives a file of the copy its name, in place of what has it.
+// take gives a file of the copy its final name, and replaces any file of that name.
 func (x *run) take(f file) error {
 	switch {
 	case x.d.is(f.Name, f):
@@ -263,8 +263,8 @@ func (x *run) take(f file) error {
 	return failed("rename to", f.Name, x.d.At.Rename(string(f.Other), string(f.Name)))
 }
 
-// nameBack gives a file of the source its name again, in place of what has it. While a descriptor leads to the second
-// names, it keeps its own.
+// nameBack restores the name of a source file, and replaces any file of that name. In a disk of several files, the file
+// also keeps its second name, because the descriptor still uses it.
 func (x *run) nameBack(f file) error {
 	from, tmp := f.Other, unfinishedName(f.Name)
 	switch partial := x.New[0].Other; {
@@ -289,17 +289,17 @@ func (x *run) nameBack(f file) error {
 	return failed("rename to", f.Name, x.d.At.Rename(string(from), string(f.Name)))
 }
 
-// shown reports whether the path of the disk leads to the copy, and a source in one file has its second name.
+// shown reports whether the path of the disk leads to the copy. A source in one file must also have its second name.
 func (x *run) shown() bool {
 	o, n := x.Old[0], x.New[0]
 	return x.d.is(n.Name, n) && (x.several() || x.d.is(o.Other, o))
 }
 
-// showCopy leads the path of the disk to the copy.
+// showCopy makes the path of the disk lead to the copy.
 func (x *run) showCopy(file) error { return x.take(x.New[0]) }
 
-// firstBack leads the path of the disk to the source by its second names, unless it leads to the source already. A
-// source in one file gets its name again.
+// firstBack makes the path of the disk lead to the source by its second names, unless it leads to the source already.
+// For a source in one file it restores the name.
 func (x *run) firstBack(o file) error {
 	if !o.text() {
 		return x.nameBack(o)
@@ -320,7 +320,7 @@ func (x *run) firstBack(o file) error {
 	return x.showSecond(o)
 }
 
-// takeSeal gives a manifest of the copy its name, when all that it has digests of has its own.
+// takeSeal gives a manifest of the copy its name, after the files in it have theirs.
 func (x *run) takeSeal(f file) error {
 	if x.d.has(f.Name) && !x.d.is(f.Name, f) {
 		return foreign(f.Name)
@@ -328,7 +328,7 @@ func (x *run) takeSeal(f file) error {
 	return x.take(f)
 }
 
-// sealOff removes a manifest of the copy, which does not fit what the path leads to next.
+// sealOff removes a manifest of the copy, because its digests will not match the next disk at the path.
 func (x *run) sealOff(f file) error {
 	if !x.d.is(x.New[0].Name, x.New[0]) {
 		return nil
@@ -337,8 +337,8 @@ func (x *run) sealOff(f file) error {
 	return x.unname(f.Name, x.d.is(f.Name, f) || was >= 0 && x.d.named(x.Old[was]))
 }
 
-// holdCopy gives the first file of the copy a second name until the end of an undo: the inode of a removed file could
-// be that of the next one that is written. Without links, an undo that is interrupted can ask for --force.
+// holdCopy gives the first file of the copy a second name until the end of an undo. Otherwise the next new file could
+// reuse the inode of the removed copy. Without hard links, an interrupted undo may require --force.
 func (x *run) holdCopy(file) error {
 	n := x.New[0]
 	if !x.d.is(n.Name, n) || x.d.is(n.Other, n) {
@@ -351,7 +351,7 @@ func (x *run) holdCopy(file) error {
 	return failed("link", n.Other, err)
 }
 
-// dropName removes the old name of a file that the copy has no file for.
+// dropName removes the old name of a source file if the copy has no file of that name.
 func (x *run) dropName(f file) error {
 	if !x.d.is(f.Other, f) {
 		return nil
@@ -359,17 +359,18 @@ func (x *run) dropName(f file) error {
 	return x.drop(f.Name, f)
 }
 
-// dropLeft removes a file of the copy that gets no name.
+// dropLeft removes a file of the copy without a final name.
 func (x *run) dropLeft(f file) error {
 	if !x.d.same(f.Name, f) {
-		return nil // it is gone, and another file can have got its inode
+		return nil // it was removed, and another file can have its inode
 	}
 	return x.drop(f.Name, f)
 }
 
-// dropCopy removes what is left of a file of the copy: its name if the source has no file for it.
+// dropCopy removes the remaining names of a file of the copy. It keeps the final name if the source has a file of that
+// name.
 func (x *run) dropCopy(f file) (err error) {
-	if f.unnamed() || x.d.same(f.Other, f) { // else another file can have got both name and inode
+	if f.unnamed() || x.d.same(f.Other, f) { // otherwise another file can have both name and inode
 		err = x.drop(f.Other, f)
 	}
 	if !slices.Contains(names(x.Old), string(f.Name)) {
@@ -378,7 +379,7 @@ func (x *run) dropCopy(f file) (err error) {
 	return err
 }
 
-// drop removes a name of a file, if it has it, and notes that.
+// drop removes a name and records it, if the name leads to the file.
 func (x *run) drop(n name, f file) error {
 	if !x.d.is(n, f) {
 		return nil
@@ -390,7 +391,7 @@ func (x *run) drop(n name, f file) error {
 	return err
 }
 
-// names lists the files of the disk at the path.
+// names lists the names of files.
 func names(files []file) (out []string) {
 	for _, f := range files {
 		out = append(out, string(f.Name))
@@ -398,7 +399,7 @@ func names(files []file) (out []string) {
 	return out
 }
 
-// unfinishedError returns the error of an exchange that did not come to its end.
+// unfinishedError adds the commands that continue or undo the exchange to an error.
 func unfinishedError(path string, err error) error {
 	return fmt.Errorf("%w; the exchange is not complete: %s goes on, %s takes it back", err,
 		shell.Command("resume", nil, path), shell.Command("undo", nil, path))

@@ -12,19 +12,19 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// folder changes the names of a folder. Each step looks first whether it was done.
+// folder changes names in a folder.
 type folder struct {
 	*gate.Folder
-	bare bool // a name changed without a link or an exchange
+	bare bool // a name was changed without a link or an exchange
 }
 
-// is reports whether a name leads to a file.
+// is reports whether a name leads to a file, by its inode.
 func (d *folder) is(n name, f file) bool {
 	st, err := d.At.Lstat(string(n))
 	return err == nil && st.Mode.IsRegular() && st.Inode == f.Inode && f.Inode != 0
 }
 
-// same reports whether a file has its name and was not written since.
+// same reports whether a name leads to a file that was not written since.
 func (d *folder) same(n name, f file) bool {
 	st, err := d.At.Lstat(string(n))
 	return err == nil && d.is(n, f) && st.Size == f.Size && st.Modified == f.Modified
@@ -36,7 +36,7 @@ func (d *folder) there(f file) bool { return d.is(f.Name, f) || d.is(f.Other, f)
 // intact reports whether a file has one of its names and was not written since.
 func (d *folder) intact(f file) bool { return d.same(f.Name, f) || d.same(f.Other, f) }
 
-// written returns the first of some files that was written since; nil if none was.
+// written returns the first file that was written since, or nil.
 func (d *folder) written(files []file) *file {
 	for i, f := range files {
 		if d.there(f) && !d.intact(f) {
@@ -55,10 +55,10 @@ func (d *folder) writable(n name) (bool, error) {
 	return f.Written(), f.Close()
 }
 
-// has reports whether a name stands in the folder.
+// has reports whether a name exists in the folder.
 func (d *folder) has(n name) bool { return d.Exists(string(n)) }
 
-// stands is has for a name of which it must be known.
+// stands is has, but returns an error if the name cannot be examined.
 func (d *folder) stands(n name) (bool, error) {
 	_, err := d.At.Lstat(string(n))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -80,12 +80,12 @@ func gone(f file) error {
 		"inode %d and give it one of them", f.Name, f.Other, f.Inode)
 }
 
-// foreign returns the error of a name that another file has.
+// foreign returns the error of a name that belongs to another file.
 func foreign(n name) error {
 	return ondisk.In(ondisk.ErrChanged, "%v is not a file of the exchange: move it away", n)
 }
 
-// holds reports whether a file has just these bytes. One that cannot be read has others.
+// holds reports whether a file has exactly these bytes. It returns false for an unreadable file.
 func (d *folder) holds(n name, b []byte) bool {
 	f, err := d.OpenAny(string(n), ondisk.ErrReference)
 	if err != nil {
@@ -99,19 +99,19 @@ func (d *folder) holds(n name, b []byte) bool {
 	return ondisk.ReadFull(f, got, 0) == nil && bytes.Equal(got, b)
 }
 
-// named reports whether a file of the source has the name that it had.
+// named reports whether a source file has its original name and, for a text, its original bytes.
 func (d *folder) named(f file) bool {
 	return d.is(f.Name, f) || f.text() && d.holds(f.Name, f.Was)
 }
 
-// holdsName reports whether a file of the exchange has its name, or the text that leads to the second names.
+// holdsName reports whether a name holds its source file, or the text with the second names.
 func (d *folder) holdsName(f file) bool { return d.named(f) || f.text() && d.holds(f.Name, f.Kept) }
 
-// unfinishedName returns the name that a file has while it is written.
+// unfinishedName returns the temporary name of a file that is being written.
 func unfinishedName(n name) name { return name("." + string(n) + journal.Renamed) }
 
-// write puts a file with these bytes under a name, whole and durable, in place of what has the name. It gets the owner
-// and the attributes of the first of the files like that is there.
+// write durably writes a file and replaces any file of that name at once. It copies the owner and attributes of the
+// first existing file of like.
 func (d *folder) write(n name, b []byte, like ...name) (err error) {
 	if d.holds(n, b) {
 		return nil
@@ -141,8 +141,8 @@ func (d *folder) write(n name, b []byte, like ...name) (err error) {
 	return nil
 }
 
-// adopt gives a file the owner and the attributes of the first of others that is there. What the file system does not
-// keep was reported with the copy.
+// adopt gives a file the owner and attributes of the first existing file of like. Attributes that the file system does
+// not support were reported with the copy.
 func (d *folder) adopt(f *sys.File, like []name) error {
 	from, err := d.At.Open(string(like[0]))
 	if errors.Is(err, fs.ErrNotExist) && len(like) > 1 {
@@ -156,7 +156,7 @@ func (d *folder) adopt(f *sys.File, like []name) error {
 	return err
 }
 
-// remove removes a name, which need not be there.
+// remove removes a name if it exists.
 func (d *folder) remove(n name) error {
 	if err := d.At.Remove(string(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return failed("remove", n, err)

@@ -1,18 +1,17 @@
-// Package exchange gives an aligned copy the names of its source, and keeps the source under names of its own beside
-// it. A journal records what has which name. At every moment the path of the disk leads to a complete one, but on file
-// systems with neither links nor an exchange of names, where it is missing between two renames.
+// Package exchange gives an aligned copy the names of its source, and keeps the source under second names in the same
+// folder. A journal records all names. The path of the disk leads to a complete disk at every moment. The exception is
+// a file system without hard links and without an exchange of names, where the path is missing between two renames.
 //
-// A disk in one file is exchanged by a second link and a rename. One whose first file names others takes more steps,
-// each durable before the next: its other files get second names, and a descriptor beside it names these. The path
-// leads to the source by the second names then, while the other files of the copy take the place of those of the
-// source, which nothing names any more. The descriptor of the copy is the last.
+// A disk in one file is exchanged by a hard link and a rename. If the first file of a disk names other files, more
+// steps are needed, each durable before the next: the other files get second names, and a second descriptor names
+// these. Then the path leads to the source by its second names, and the other files of the copy replace the files of
+// the source under their own names, which are no longer in use. The descriptor of the copy comes last.
 //
-// A package in a folder takes the same steps: its OVF is that descriptor. Its manifest and certificate are seals, with
-// digests of the others: their names are removed before the path leads to the second names, and those of the copy
-// follow at the end. In between it is a package without a manifest.
+// A package in a folder is exchanged in the same steps, with its OVF as the descriptor. Its manifest and certificate
+// are seals with digests of the other files. Their names are removed before the path leads to the second names, and the
+// seals of the copy follow at the end. In between the package has no manifest.
 //
-// The steps are a table. Files are known again by their inodes, so that each step can be repeated. An undo walks the
-// table from the end.
+// The steps are a table. Inodes identify the files, so each step can be repeated. An undo runs the table from the end.
 package exchange
 
 import (
@@ -29,40 +28,40 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// name is the name of a file in the journal. It holds bytes, since JSON would change those that are not UTF-8.
+// name is a file name in the journal. It holds bytes, because JSON would change names that are not UTF-8.
 type name []byte
 
-// file is one file of the source or of the copy.
+// file is a file of the source or of the copy.
 type file struct {
-	Name  name // of the disk
-	Other name // of the source: its own from now on; of the copy: until it has its name
-	// What it was when the exchange began. The device is not kept, since its number can change with a mount. The inode
-	// of a removed file is used again: it is 0 for a file of the source that is known by its bytes.
+	Name  name // final name, of a file of the disk
+	Other name // of the source: its second name; of the copy: its name until the exchange
+	// State at the beginning of the exchange. The device number is omitted, because a mount can change it. Inode is 0
+	// for a source file that is identified by its bytes, because inodes of removed files are reused.
 	Inode    uint64
 	Size     int64 // bytes
 	Modified int64 // ns since 1970
-	// Of a file of the source that names others: its bytes, and those that name them by their other names. The first
-	// file of several is one. Nil for any other file.
+	// Bytes of a source file that names other files: its original bytes, and the bytes with their second names. The
+	// first file of a disk in several files has them. Nil for any other file.
 	Was, Kept []byte
-	// Seal marks a manifest or a certificate, which holds digests of the other files.
+	// Seal marks a manifest or certificate, which holds digests of the other files.
 	Seal bool
-	// Disks describes, for the first file, the disks that it leads to. Journals of earlier versions have none.
+	// Disks describes the disks of the first file. Journals of earlier versions have none.
 	Disks []shape `json:",omitempty"`
 }
 
-// unnamed reports whether a file of the copy had no name of its own before the exchange.
+// unnamed reports whether a file of the copy had only a temporary name before the exchange.
 func (f file) unnamed() bool { return filepath.Ext(string(f.Other)) == journal.Partial }
 
-// text reports whether a file of the source is known by its bytes.
+// text reports whether a source file is identified by its bytes.
 func (f file) text() bool { return f.Was != nil }
 
-// plan is what the journal keeps. The first files are those that the user names.
+// plan is the plan in the journal. The first files are the ones named by the user.
 type plan struct {
 	Old, New []file
-	Left     []file `json:",omitempty"` // of the copy, which the exchange removes: its descriptor with other names
+	Left     []file `json:",omitempty"` // files of the copy that the exchange removes: its descriptor with other names
 }
 
-// several reports whether the first file of the disk names others.
+// several reports whether the first file of the disk names other files.
 func (p *plan) several() bool { return p.Old[0].text() }
 
 // maxFiles bounds the files of a disk in a journal.
@@ -80,7 +79,7 @@ func readPlan(b []byte) (*plan, error) {
 			"one is no disk",
 			len(p.Old), len(p.New))
 	}
-	slashes := "/\x00" + string(os.PathSeparator) // a backslash is a letter where it separates no folders
+	slashes := "/\x00" + string(os.PathSeparator) // a backslash is a letter unless it separates folders
 	bad := func(n string) bool {
 		return n == "" || n == "." || n == ".." || len(n) > journal.MaxName || strings.ContainsAny(n, slashes)
 	}
@@ -108,8 +107,8 @@ func readPlan(b []byte) (*plan, error) {
 	return p, nil
 }
 
-// OriginalOf returns the name that a file of a disk has when it is kept: disk.vmdk becomes disk.orig.vmdk, and its
-// disk-flat.vmdk disk.orig-flat.vmdk.
+// OriginalOf returns the name under which a file of a disk is kept: disk.vmdk becomes disk.orig.vmdk, and its
+// disk-flat.vmdk becomes disk.orig-flat.vmdk.
 func OriginalOf(disk, file string) string {
 	stem := strings.TrimSuffix(disk, filepath.Ext(disk))
 	if rest, ok := strings.CutPrefix(file, stem); ok && stem != "" {
@@ -119,7 +118,7 @@ func OriginalOf(disk, file string) string {
 	return strings.TrimSuffix(file, ext) + mark + ext
 }
 
-// TooLong returns a name that the exchange of a file of a disk needs and that no file can have; empty if there is none.
+// TooLong returns the first name for the exchange of a file that exceeds the limit of file names, or an empty string.
 func TooLong(disk, file string) string {
 	other := OriginalOf(disk, file)
 	for _, n := range []string{other, string(unfinishedName(name(other))), journal.PathOf(disk)} {
@@ -134,16 +133,16 @@ func fileOf(is, other string, st sys.Info) file {
 	return file{Name: name(is), Other: name(other), Inode: st.Inode, Size: st.Size, Modified: st.Modified}
 }
 
-// String returns what messages call the file.
+// String returns the quoted name for messages.
 func (n name) String() string { return fmt.Sprintf("%.256q", string(n)) }
 
-// mark stands in the names of files that are kept.
+// mark is part of the names of kept files.
 const mark = ".orig"
 
-// maxPlan bounds the plan by which an original is known, in bytes: thousands of files, and two descriptors.
+// maxPlan bounds the plan of an original that is looked up, in bytes: thousands of files, and two descriptors.
 const maxPlan = 4 << 20
 
-// DiskOf returns the name of the disk whose original would have a name; empty for a name of no original.
+// DiskOf returns the name of the disk with this original, or an empty string if it is no name of an original.
 func DiskOf(original string) string {
 	at := strings.LastIndex(original, mark)
 	if at < 0 {
@@ -156,9 +155,9 @@ func DiskOf(original string) string {
 	return disk
 }
 
-// OriginalBeside returns the work that keeps a file as the original of a disk beside it, or that is about to. Its path
-// is the name of that disk. It is nil for any other file: one that no journal names, that is not the source any more,
-// or that has no disk beside it.
+// OriginalBeside returns the work that keeps, or will keep, a file as the original of a disk in the same folder. Its
+// path is the name of that disk. It returns nil for any other file: without a journal, no longer the source, or without
+// a disk.
 func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 	disk := DiskOf(base)
 	if disk == "" {
@@ -166,7 +165,7 @@ func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 	}
 	w, err := journal.Beside(d, disk)
 	if w == nil || err != nil || w.Kind != journal.Exchange {
-		return nil, nil //nolint:nilerr,nilnil // the row of the disk says so
+		return nil, nil //nolint:nilerr,nilnil // the row of the disk reports it
 	}
 	j, err := journal.ReadBeside(d, disk, maxPlan)
 	if err != nil {
@@ -184,7 +183,7 @@ func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 	return w, nil
 }
 
-// keeps reports whether the source of an exchange has its own names, and its old one leads to another disk.
+// keeps reports whether the source of an exchange has its second names, and its old name leads to another disk.
 func (p *plan) keeps(d *folder) bool {
 	o := p.Old[0]
 	if !d.has(o.Name) || d.is(o.Name, o) || o.text() && d.holds(o.Name, o.Kept) {

@@ -17,24 +17,24 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// side is one of the two disks of an exchange, as it stands in the folder.
+// side is one of the two disks of an exchange in its present state.
 type side struct {
-	what  string // in messages
-	base  string // name by which it is opened
+	what  string // name for messages
+	base  string // file name for opening it
 	alias map[string]string
-	disks []shape // that were promised; nil: the journal is older than promises
-	files []file  // that keep their sizes, and that no guest writes to: all but the copy that guests run from
-	again []file  // of which one has to be found again, where nothing on the disk identifies it
-	exact bool    // no guest is to have written it
+	disks []shape // expected disks; nil in journals of earlier versions
+	files []file  // files that keep their sizes and are never written by guests: all but a copy that guests run from
+	again []file  // files, one of which must exist if the disk has no identifier
+	exact bool    // no guest may have written it
 }
 
-// promised judges whether a disk is the one that the exchange promised, and returns its files: it opens as a whole, is
-// not malformed, not smaller, its table, volumes and identifiers are as they were, and all data with a checksum are
-// sound. o.Force accepts another table, other identifiers and files that were written, and nothing else. The error is a
-// plain reason.
+// promised checks that a disk matches its description in the journal, and returns its files. The disk must open
+// completely, be well-formed and not smaller, and have its table, volumes and identifiers. All data with checksums must
+// be intact. o.Force permits another table, other identifiers and written files, and nothing else. The error is a plain
+// reason.
 func (s side) promised(ctx context.Context, d *folder, o Options) (files []*gate.File, err error) {
 	if err := s.whole(d); err != nil || s.exact && s.disks == nil {
-		return nil, err // journals of earlier versions say no more of an original
+		return nil, err // journals of earlier versions have no more data on an original
 	}
 	if f := d.written(s.files); f != nil && !s.exact && !o.Force {
 		return nil, fmt.Errorf("%s is not what it was: its file %v was written since the exchange, and no guest "+
@@ -62,7 +62,7 @@ func (s side) promised(ctx context.Context, d *folder, o Options) (files []*gate
 	return at.files(), nil
 }
 
-// as compares the disks of a side with the promise.
+// as compares the disks of a side with their descriptions.
 func (s side) as(is []shape, force bool) error {
 	if s.disks == nil {
 		return nil
@@ -83,16 +83,16 @@ func (s side) as(is []shape, force bool) error {
 	return nil
 }
 
-// found reports whether the disk is known again by an identifier, or by a file of it.
+// found reports whether the disk can be recognized by an identifier or by one of its files.
 func (s side) found(d *folder) bool {
 	return len(s.again) == 0 || slices.ContainsFunc(s.disks, shape.identified) ||
 		slices.ContainsFunc(s.again, d.there)
 }
 
-// readJobs is how many chunks of compressed data are read at once.
+// readJobs is the number of chunks of compressed data that are read concurrently.
 const readJobs = 4
 
-// readChecked reads all data that carry a checksum: the files that a manifest names, and compressed data.
+// readChecked reads all data with a checksum: the files in a manifest, and compressed data.
 func (o *opened) readChecked(ctx context.Context, progress diskcopy.Progress) error {
 	progress = cmp.Or(progress, diskcopy.Progress(diskcopy.Unwatched{}))
 	if o.pkg != nil {
@@ -108,7 +108,7 @@ func (o *opened) readChecked(ctx context.Context, progress diskcopy.Progress) er
 	return nil
 }
 
-// whole returns the error of a file that is gone or has lost bytes.
+// whole returns an error if a file is missing or has lost bytes.
 func (s side) whole(d *folder) error {
 	for _, f := range s.files {
 		found := f.text()
@@ -139,14 +139,14 @@ func (s side) open(d *gate.Folder) (*opened, error) {
 	return o, nil
 }
 
-// opened is a disk, or a package with its disks, that is open.
+// opened is an open disk, or an open package with its disks.
 type opened struct {
-	pkg    *ova.Package // nil for a disk in none
+	pkg    *ova.Package // nil for a disk without a package
 	images []*image.Image
 }
 
-// openAt opens the disk or the package at a name of a folder. A package is returned without its disks that cannot be
-// opened, with their errors.
+// openAt opens a disk or package by its name in a folder. If disks of a package cannot be opened, it returns the others
+// along with the errors.
 func openAt(d *gate.Folder, base string, alias map[string]string, as image.Options) (*opened, error) {
 	dir, err := d.Again()
 	if err != nil {
@@ -213,7 +213,7 @@ func (o *opened) close() (err error) {
 	return err
 }
 
-// options returns the options by which the disk of a side was opened first.
+// options returns the options with which the disk of a side was opened first.
 func (s side) options() (o image.Options) {
 	if len(s.disks) == 1 && !s.disks[0].Packed {
 		o.Format = s.disks[0].Format
@@ -224,11 +224,11 @@ func (s side) options() (o image.Options) {
 	return o
 }
 
-// copySide returns the copy, whose files can have their names yet or not.
+// copySide returns the copy, whether its files have their final names or not.
 func (p *plan) copySide(d *folder) side {
 	s := side{what: "the aligned disk", base: string(p.New[0].Name), alias: map[string]string{}, disks: p.New[0].Disks}
 	if slices.ContainsFunc(p.Old, d.there) {
-		s.again = p.New // unlike in a copy of the folder, where nothing of the exchange is removed
+		s.again = p.New // not in a copied folder: nothing of the exchange is removed there
 	}
 	if len(s.disks) > 0 && (s.disks[0].Packed || s.disks[0].Still) {
 		s.files = p.New
@@ -241,7 +241,7 @@ func (p *plan) copySide(d *folder) side {
 	return s
 }
 
-// originalSide returns the original, which has its own names, those under which it is kept, or some of both.
+// originalSide returns the original, whether its files have their own names, their second names, or some of both.
 func (p *plan) originalSide(d *folder, phase journal.Phase) side {
 	s := side{what: "the original", alias: map[string]string{}, disks: p.Old[0].Disks, files: p.Old, exact: true}
 	o := p.Old[0]

@@ -17,22 +17,22 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// shape describes a disk in the journal, so that a later command can judge the disk that stays before it removes the
+// shape describes a disk in the journal. A later command compares the remaining disk with it before it removes the
 // other one.
 type shape struct {
-	Packed bool     `json:",omitempty"` // it is a disk of a package
+	Packed bool     `json:",omitempty"` // a disk of a package
 	Format string   `json:",omitempty"`
 	Sector int64    `json:",omitempty"` // bytes
 	Size   int64    // bytes
-	Still  bool     `json:",omitempty"` // no guest writes to an image of this kind
-	Scheme string   `json:",omitempty"` // of the partition table; empty: none
+	Still  bool     `json:",omitempty"` // a format that guests do not write to
+	Scheme string   `json:",omitempty"` // of the partition table, if any
 	ID     string   `json:",omitempty"` // signature of the disk, or GUID of its GPT
 	inside          // of a disk without a table
 	Parts  []part   `json:",omitempty"`
-	Faults []string `json:",omitempty"` // codes of the malformed parts that the disk had already
-	Lost   string   `json:",omitempty"` // what the image holds that a copy lacks, such as internal snapshots
+	Faults []string `json:",omitempty"` // codes of faults that the disk already had
+	Lost   string   `json:",omitempty"` // data of the image that a copy lacks, such as internal snapshots
 
-	texts map[string]string // of the faults
+	texts map[string]string // of the faults, by code
 }
 
 // part describes a partition.
@@ -40,17 +40,17 @@ type part struct {
 	Number   int
 	Off, Len int64 // bytes
 	Type     string
-	GUID     string `json:",omitempty"` // of its entry
+	GUID     string `json:",omitempty"` // of the partition entry
 	inside
 }
 
-// maxParts bounds the partitions of a disk that a journal lists.
+// maxParts bounds the partitions of a disk in a journal.
 const maxParts = 128
 
 // codeMark is the code of an image with the mark of an unfinished copy.
 const codeMark = "unfinished"
 
-// shapeOf reads the shape of an image, by the looks of an inspection: image, map, table, volumes and boot chain.
+// shapeOf reads the shape of an image with the checks of an inspection: image, map, table, volumes and boot chain.
 func shapeOf(img *image.Image) (s shape, err error) {
 	s = shape{Format: img.Format, Sector: img.Disk.SectorSize(), Size: img.Disk.Size(), Still: img.ReadOnly}
 	issues := slices.Clone(img.Issues)
@@ -89,7 +89,7 @@ func shapeOf(img *image.Image) (s shape, err error) {
 	return s, nil
 }
 
-// fault notes a malformed part, once for each code.
+// fault adds a malformed part, once for each code.
 func (s *shape) fault(code, text string) {
 	if slices.Contains(s.Faults, code) {
 		return
@@ -106,13 +106,13 @@ func partOf(g *boot.Guest, p boot.Partition) part {
 	}
 }
 
-// inside describes the volume in a place of a disk.
+// inside describes the volume in a partition, or on a disk without a table.
 type inside struct {
-	Volume string `json:",omitempty"` // its kind; empty: unknown
-	UUID   string `json:",omitempty"` // or its serial number
-	Root   bool   `json:",omitempty"` // its root folder could be listed, and what leads there is sound
+	Volume string `json:",omitempty"` // kind, if known
+	UUID   string `json:",omitempty"` // or serial number
+	Root   bool   `json:",omitempty"` // the root folder could be listed, and the structures on the way to it are sound
 
-	damage error // why it cannot
+	damage error // why it could not be listed
 }
 
 func insideOf(g *boot.Guest, p boot.Partition) (in inside) {
@@ -124,14 +124,14 @@ func insideOf(g *boot.Guest, p boot.Partition) (in inside) {
 	return in
 }
 
-// rootOf reports whether the root folder of a file system can be listed, or why not. Neither holds where no reader
-// understands the file system.
+// rootOf reports whether the root folder of a file system can be listed, or returns the reason. Without a reader for
+// the file system it returns neither.
 func rootOf(g *boot.Guest, p boot.Partition) (bool, error) {
 	files, err := g.Files(p)
 	if err == nil {
 		_, err = files.List("")
 	}
-	if f, ok := files.(interface{ FirstEntry() error }); ok && err == nil { // a FAT of zeros has an empty root folder
+	if f, ok := files.(interface{ FirstEntry() error }); ok && err == nil { // a zeroed FAT has an empty root folder
 		err = f.FirstEntry()
 	}
 	switch {
@@ -143,8 +143,8 @@ func rootOf(g *boot.Guest, p boot.Partition) (bool, error) {
 	return false, err
 }
 
-// diskID returns the number by which systems identify a disk with a table; empty if it has none yet. Windows gives a
-// disk its signature when it finds 0.
+// diskID returns the identifier of a disk with a table, or an empty string if it has none yet: Windows assigns a
+// signature to a disk whose signature is 0.
 func diskID(t *table.Table) string {
 	switch {
 	case t.Scheme == table.GPT:
@@ -155,8 +155,8 @@ func diskID(t *table.Table) string {
 	return ""
 }
 
-// volumeID returns the UUID or the serial number of a volume, which no guest changes by its use. That of swap space is
-// left out: some systems make it anew at each start.
+// volumeID returns the UUID or serial number of a volume, which normal use does not change. Swap space has none,
+// because some systems recreate it at each start.
 func volumeID(v *volume.Volume) string {
 	if v.Kind == volume.Swap {
 		return ""
@@ -164,7 +164,7 @@ func volumeID(v *volume.Volume) string {
 	return given(v.UUID)
 }
 
-// given returns an identifier; empty for one of zeros, which identifies nothing.
+// given returns an identifier, or an empty string if it is all zeros.
 func given(id string) string {
 	if strings.Trim(id, "0-") == "" {
 		return ""
@@ -172,21 +172,21 @@ func given(id string) string {
 	return id
 }
 
-// identified reports whether something on the disk tells it from others of the same sizes.
+// identified reports whether the disk has an identifier.
 func (s shape) identified() bool {
 	return s.ID != "" || s.UUID != "" ||
 		slices.ContainsFunc(s.Parts, func(p part) bool { return p.GUID != "" || p.UUID != "" })
 }
 
-// known reports whether the disk holds anything that is known.
+// known reports whether the disk has a partition table or a known volume.
 func (s shape) known() bool { return s.Scheme != "" || s.Volume != "" }
 
-// holds reports whether the disk holds a volume that is known.
+// holds reports whether the disk has a known volume.
 func (s shape) holds() bool {
 	return s.Volume != "" || slices.ContainsFunc(s.Parts, func(p part) bool { return p.Volume != "" })
 }
 
-// part returns the partition of a number; nil if there is none.
+// part returns the partition of a number, or nil.
 func (s shape) part(number int) *part {
 	if i := slices.IndexFunc(s.Parts, func(p part) bool { return p.Number == number }); i >= 0 {
 		return &s.Parts[i]
@@ -194,9 +194,9 @@ func (s shape) part(number int) *part {
 	return nil
 }
 
-// differs returns why a disk is not the one of the shape s any more; empty if it is. A guest may change lengths and
-// types of partitions and add some, which counts only if the disk is to be exactly as it was. force accepts another
-// table and other identifiers. Identifiers that the journal lacks are not compared.
+// differs returns the reason why a disk does not match the shape s, or an empty string. A guest may add partitions, and
+// change their lengths and types: these count only with exactly. force accepts another table and other identifiers.
+// Identifiers missing in the journal are not compared.
 func (s shape) differs(is shape, exactly, force bool) string {
 	if why := s.lost(is, exactly); why != "" || force {
 		return why
@@ -230,7 +230,7 @@ func (s shape) differs(is shape, exactly, force bool) string {
 	return ""
 }
 
-// content describes the content of a disk in one phrase.
+// content describes the content of a disk for messages.
 func (s shape) content() string {
 	switch {
 	case s.Scheme != "":
@@ -241,8 +241,8 @@ func (s shape) content() string {
 	return "nothing that is known"
 }
 
-// sameVolume reports whether a volume is the one that it was. One that has kept its identifier can have got another
-// kind, as an ext3 that was made an ext4.
+// sameVolume reports whether a volume is the same as before. With the same identifier its kind may have changed, for
+// example from ext3 to ext4.
 func (in inside) sameVolume(is inside) bool {
 	if in.UUID != "" {
 		return is.UUID == in.UUID
@@ -250,8 +250,8 @@ func (in inside) sameVolume(is inside) bool {
 	return is.Volume == in.Volume
 }
 
-// lost returns what a disk of the shape s has lost that no guest removes by its use, and without which it is no whole
-// disk; empty if nothing. A partition that is gone counts if the disk is to be exactly as it was.
+// lost returns the essential part that a disk of shape s has lost and that no guest removes in normal use, or an empty
+// string. A missing partition counts only with exactly.
 func (s shape) lost(is shape, exactly bool) string {
 	for _, code := range is.Faults {
 		if !slices.Contains(s.Faults, code) && is.Size >= s.Size {

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Source is a disk whose names a copy is to get.
+// Source is a disk whose names a copy will get.
 type Source struct {
 	path  string // as the user wrote it
 	dir   *gate.Folder
@@ -27,11 +27,11 @@ type Source struct {
 	kind  string // format and subformat
 }
 
-// Output is a copy beside its source that is complete, but has no name yet.
+// Output is a complete copy beside its source without its final names.
 type Output interface {
-	// EachFile passes the files, the one that users name first, with the names that they will have and have.
+	// EachFile calls each for the files with their final and current names. The file named by the user comes first.
 	EachFile(each func(final, partial string, f *sys.File) error) error
-	// Release leaves the files as they are: neither published nor discarded.
+	// Release closes the files and keeps their current names.
 	Release() error
 }
 
@@ -89,14 +89,14 @@ func New(img *image.Image) (*Source, error) {
 	return s, nil
 }
 
-// kindOf returns the format and the subformat of an image, as messages name them.
+// kindOf returns the format and the subformat of an image for messages.
 func kindOf(img *image.Image) string { return strings.TrimSpace(img.Format + " " + img.Subformat) }
 
 func (s *Source) refuse(code, reason, remedy string) error {
 	return &ondisk.Refusal{Code: code, Reason: "replace: " + reason, Remedy: remedy}
 }
 
-// checkPath refuses a path that is a link, and a disk on which work is open.
+// checkPath refuses a path that is a link, and a disk with unfinished work.
 func (s *Source) checkPath(path string) error {
 	st, err := sys.Lstat(path)
 	switch {
@@ -117,7 +117,7 @@ func (s *Source) checkPath(path string) error {
 	return s.refuse(i.Code, i.Text, i.Remedy)
 }
 
-// checkFile refuses a file whose name cannot change.
+// checkFile refuses a file that cannot be renamed.
 func (s *Source) checkFile(f *gate.File) error {
 	const other = "write a copy: trueup align SOURCE DEST"
 	home, err := s.dir.At.Lstat(".")
@@ -143,7 +143,7 @@ func (s *Source) checkFile(f *gate.File) error {
 	return nil
 }
 
-// add notes a file of the source.
+// add adds a file of the source to the plan.
 func (s *Source) add(disk string, f *gate.File) error {
 	if err := s.checkFile(f); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (s *Source) add(disk string, f *gate.File) error {
 	return s.mayTake(o.Other)
 }
 
-// immovable returns a file, or the folder, that keeps a name from changing; empty if it can change.
+// immovable returns the file, or ".", if an attribute prevents a rename, otherwise an empty string.
 func (s *Source) immovable(base string) (string, error) {
 	for _, n := range []string{base, "."} {
 		f, err := s.dir.At.Open(n)
@@ -173,7 +173,7 @@ func (s *Source) immovable(base string) (string, error) {
 	return "", nil
 }
 
-// mayTake refuses a name of the original that another file has.
+// mayTake refuses a second name that another file has.
 func (s *Source) mayTake(n name) error {
 	if !s.dir.Exists(string(n)) {
 		return nil
@@ -182,8 +182,8 @@ func (s *Source) mayTake(n name) error {
 		"move that file away")
 }
 
-// addTracked notes a file that a descriptor names and that is no part of the disk: the one of changed-block tracking.
-// It knows the blocks of the old layout, so that the copy has none.
+// addTracked adds the changed-block tracking file that a descriptor names. It is no part of the disk, and tracks blocks
+// of the old layout, so the copy has none.
 func (s *Source) addTracked(disk, tracked string) error {
 	if slices.Contains(names(s.plan.Old), tracked) || !s.dir.Exists(tracked) {
 		return nil
@@ -201,7 +201,8 @@ func (s *Source) addTracked(disk, tracked string) error {
 	return s.add(disk, f)
 }
 
-// checkUsers refuses a disk whose files something else in the folder names, or the open work of another disk needs.
+// checkUsers refuses a disk whose files another image in the folder references, or the unfinished work of another disk
+// needs.
 func (s *Source) checkUsers() error {
 	user, err := s.user(s.path, names(s.plan.Old))
 	if user != "" {
@@ -211,8 +212,8 @@ func (s *Source) checkUsers() error {
 	return err
 }
 
-// user returns what in the folder names files of the disk at a path. It refuses files that the open work of another
-// disk needs.
+// user returns an image or package in the folder that references files of the disk at path. It refuses files that the
+// unfinished work of another disk needs.
 func (s *Source) user(path string, files []string) (string, error) {
 	c, err := journal.Claiming(s.dir, files...)
 	if c != nil {
@@ -224,8 +225,8 @@ func (s *Source) user(path string, files []string) (string, error) {
 	return otherUser(s.dir, files, files[0])
 }
 
-// otherUser returns an image or a package that names one of the files. These and the disks themselves do not count, nor
-// do the partial files that killed runs left of them.
+// otherUser returns an image or a package that references one of the files. It ignores the files, the disks, and
+// partial files that killed runs left of them.
 func otherUser(d *gate.Folder, files []string, disks ...string) (string, error) {
 	var own []string
 	for _, n := range slices.Concat(files, disks) {
@@ -234,7 +235,7 @@ func otherUser(d *gate.Folder, files []string, disks ...string) (string, error) 
 	return image.OtherUser(d, files, func(n string) bool { return slices.Contains(own, n) })
 }
 
-// Prepare gives the files of a copy, while they are empty, owner and attributes of those of the source.
+// Prepare copies owner and attributes from the source to the files of a copy, while they are empty.
 func (s *Source) Prepare(o Output) error {
 	var lost []string
 	err := o.EachFile(func(final, _ string, f *sys.File) error {
@@ -253,7 +254,7 @@ func (s *Source) Prepare(o Output) error {
 		if err != nil {
 			return err
 		}
-		return f.Chmod(st.Mode | 0o600) // until it has its name
+		return f.Chmod(st.Mode | 0o600) // until it has its final name
 	})
 	if len(lost) > 0 {
 		s.notes = append(s.notes, ondisk.Issue{
@@ -264,7 +265,7 @@ func (s *Source) Prepare(o Output) error {
 	return err
 }
 
-// model returns the file of the source that one of the copy is to be like.
+// model returns the source file whose attributes a file of the copy gets.
 func (s *Source) model(final string) string {
 	if s.file(final) != nil {
 		return final
@@ -272,16 +273,16 @@ func (s *Source) model(final string) string {
 	return string(s.plan.Old[0].Name)
 }
 
-// Result is an exchange that is complete.
+// Result describes a complete exchange.
 type Result struct {
-	Original string   // the path by which the original can be used
+	Original string   // path of the usable original
 	Files    []string // of the original
 	Journal  string
 	Notes    []ondisk.Issue
 }
 
-// Publish gives a copy the names of the source. After an error the names are what they were, or the error says which
-// commands go on.
+// Publish gives a copy the names of the source. After an error all names are as before, or the error contains the
+// commands that continue the exchange.
 func (s *Source) Publish(o Output) (*Result, error) {
 	d := &folder{Folder: s.dir}
 	err := o.EachFile(func(final, partial string, f *sys.File) error {
@@ -308,7 +309,7 @@ func (s *Source) Publish(o Output) (*Result, error) {
 		return nil, err
 	}
 	written := s.plan.copySide(d)
-	written.disks = s.plan.Old[0].Disks // it is opened as the source was
+	written.disks = s.plan.Old[0].Disks // opened like the source
 	at, err := written.open(s.dir)
 	if err == nil {
 		s.plan.New[0].Disks, err = at.shapes()
@@ -337,7 +338,7 @@ func (s *Source) Publish(o Output) (*Result, error) {
 	return s.result(), nil
 }
 
-// idle refuses a source that a program has open for writing: it would go on with a file that has lost its name.
+// idle refuses a source that a program has open for writing, because the program would continue with a renamed file.
 func (s *Source) idle(d *folder) error {
 	for _, f := range s.plan.Old {
 		open, err := d.writable(f.Name)
@@ -363,7 +364,7 @@ func (s *Source) result() *Result {
 	return r
 }
 
-// NewPackage is New for a package. An archive is exchanged as a disk in one file is, an OVF as one whose first file
+// NewPackage is New for a package. An archive is exchanged like a disk in one file, an OVF like a disk whose first file
 // names others.
 func NewPackage(p *ova.Package) (*Source, error) {
 	files := p.Opened()
@@ -389,11 +390,11 @@ func NewPackage(p *ova.Package) (*Source, error) {
 	return s, nil
 }
 
-// maxTexts bounds the texts of a package, which the journal holds twice, bytes.
+// maxTexts bounds the texts of a package, in bytes. The journal holds them twice.
 const maxTexts = 1 << 20
 
-// addTexts notes what the texts of an OVF are by the names of the original. A certificate signs the old ones: it stays
-// as it is, under a name that does not make it one.
+// addTexts adds the texts of an OVF with the second names to the plan. A certificate signs the old texts, so it stays
+// unchanged under a name that no longer marks it as a certificate.
 func (s *Source) addTexts(p *ova.Package) error {
 	texts, err := p.Renamed(func(n string) string { return OriginalOf(string(s.plan.Old[0].Name), n) })
 	if err != nil {
@@ -418,10 +419,10 @@ func (s *Source) addTexts(p *ova.Package) error {
 	return nil
 }
 
-// unsigned ends the name of a certificate that does not fit the package beside it.
+// unsigned is the suffix of a certificate that does not match the package beside it.
 const unsigned = ".kept"
 
-// file returns a file of the source, nil if it has none of that name.
+// file returns the source file of a name, or nil.
 func (s *Source) file(base string) *file {
 	if i := slices.Index(names(s.plan.Old), base); i >= 0 {
 		return &s.plan.Old[i]
@@ -433,14 +434,15 @@ func (s *Source) file(base string) *file {
 func packageShapes(p *ova.Package) ([]shape, error) {
 	disks, err := openDisks(p)
 	out, bad := disks.shapes()
-	disks.pkg = nil // it stays open
+	disks.pkg = nil // the caller keeps the package open
 	return out, errors.Join(err, bad, disks.close())
 }
 
-// free refuses a disk, or the disks of a package, that a program has open, or that something beside it needs. force
-// says what --force does to an overlay below the folder of the disk or in o.Search; empty: none is looked for.
+// free refuses a disk, or the disks of a package, that a program has open, or that another file in the folder needs.
+// force is the effect of --force on an overlay below the folder of the disk or in o.Search. If it is empty, overlays
+// are not searched.
 func (x *run) free(base name, files []string, o Options, force string) error {
-	// Its own files need it under the other names that the exchange gives them, too: a VMDK names itself.
+	// The disk's own files reference it under its other names, too: a VMDK names itself.
 	own := []string{string(x.Old[0].Name), string(x.Old[0].Other)}
 	for _, f := range slices.Concat(x.Old, x.New) {
 		if x.d.is(f.Other, f) {
@@ -477,8 +479,8 @@ func needed(user string, base name, remedy string) error {
 	}
 }
 
-// openToAsk opens the image at a name, or the package there. One that does not open has its file only: it has its own
-// error later.
+// openToAsk opens the image or package of a name. If that fails, it returns only the file, because the error is
+// reported later.
 func (x *run) openToAsk(base name) (*opened, error) {
 	disks, err := openAt(x.Dir, string(base), nil, image.Options{})
 	if disks != nil {
@@ -490,19 +492,19 @@ func (x *run) openToAsk(base name) (*opened, error) {
 	}
 	f, err := dir.OpenAny(string(base), ondisk.ErrReference)
 	if err != nil {
-		return &opened{}, dir.Close() // there is nothing
+		return &opened{}, dir.Close() // there is no file
 	}
 	return &opened{images: []*image.Image{{
 		Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: string(base), Handles: []*gate.File{f}},
 	}}}, nil
 }
 
-// overlays refuses to remove the base of an overlay below the folder of the disk or in o.Search. It notes folders and
-// files that it could not read.
+// overlays refuses to remove the base of an overlay below the folder of the disk or in o.Search. It adds notes about
+// unreadable folders and files.
 func (x *run) overlays(img *image.Image, base name, o Options, force string) error {
 	missed, err := img.Children()
 	missed = slices.DeleteFunc(missed, func(i ondisk.Issue) bool {
-		return i.Effect == ondisk.Refuse // what needs a name of the disk, free has refused
+		return i.Effect == ondisk.Refuse // free has refused images that reference the disk
 	})
 	found, below, bad := img.OverlaysNear(x.home(), o.Search)
 	for _, i := range slices.Concat(missed, below) {
@@ -525,7 +527,7 @@ func (x *run) home() string {
 	return filepath.Dir(x.Work.Path)
 }
 
-// elsewhere warns of overlays in folders that are not searched: the disk does not hold who names it.
+// elsewhere adds a warning about overlays in other folders: a disk has no list of its overlays.
 func (x *run) elsewhere(o Options, harm string) {
 	seen := "its folder and below"
 	if len(o.Search) > 0 {
