@@ -28,7 +28,7 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// replacing is a copy that gets the names of its source instead of names of its own.
+// replacing is a copy that will get the names of its source.
 type replacing struct {
 	exchanged
 	from *exchange.Source
@@ -41,9 +41,9 @@ type exchanged interface {
 	exchange.Output
 }
 
-// Replace gives the copy the names of SOURCE, which is kept beside it.
+// Replace gives the copy the names of SOURCE, and keeps SOURCE under another name in the same folder.
 type Replace struct {
-	Looped Loops // files that loop devices show: they are not changed
+	Looped Loops // files behind loop devices are refused
 }
 
 func (r Replace) write(
@@ -72,7 +72,7 @@ func (r Replace) write(
 	return w, err
 }
 
-// prepare prepares the files of a copy, which are empty.
+// prepare prepares the empty files of a copy.
 func (r *replacing) prepare(o exchanged) error {
 	r.exchanged = o
 	if err := r.from.Prepare(o); err != nil {
@@ -87,19 +87,19 @@ func (r *replacing) Publish() (err error) {
 	return err
 }
 
-// enter enters in w what was exchanged.
+// enter adds the result of the exchange to w.
 func (r *replacing) enter(w *Written) {
 	w.Replaced, w.Notes = r.done, append(w.Notes, r.done.Notes...)
 }
 
-// undoes is the way back from an exchange.
+// undoes describes the way back from an exchange.
 const undoes = "trueup undo brings the original back"
 
-// By gives a finished copy the names of SOURCE, when it is proved to be what the plan makes of that.
+// By gives a finished copy the names of SOURCE, after verifying that it matches the plan for SOURCE.
 type By struct {
 	Copy    string  // path
-	Looped  Loops   // files that loop devices show: they are not changed
-	Writers Writers // programs that have files open for writing
+	Looped  Loops   // files behind loop devices are refused
+	Writers Writers // programs with files open for writing
 }
 
 func (b By) write(
@@ -147,8 +147,8 @@ func (b By) write(
 	return w, nil
 }
 
-// proved refuses a copy that is not what the plan makes of s: in its size, its structures and all fields that the plan
-// changes, and in every byte where all are compared.
+// proved refuses a copy that does not match the plan for s. It checks the size, the structures and all fields that the
+// plan changes, and every byte with Full.
 func (j *Job) proved(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, by *Source) error {
 	if err := Broken(align.Relevant(by.Damage, nil)); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (j *Job) proved(ctx context.Context, s *Source, p *plan.Plan, view disk.Dis
 	return err
 }
 
-// unpatched returns the first field that the plan changes and that a copy has with another value.
+// unpatched returns the first field changed by the plan that has another value in the copy.
 func unpatched(p *plan.Plan, got disk.Disk) ([]Difference, error) {
 	for _, x := range p.Patches {
 		b, err := ondisk.Bytes(got, x.Off, int64(len(x.New)))
@@ -194,7 +194,7 @@ func unpatched(p *plan.Plan, got disk.Disk) ([]Difference, error) {
 	return nil, nil
 }
 
-// apart refuses the exchange of a file that a loop device shows, if any: that would go on with the original.
+// apart refuses to exchange a file behind a loop device, because the loop device would keep the original.
 func apart(name, loop string) error {
 	if loop == "" {
 		return nil
@@ -202,8 +202,8 @@ func apart(name, loop string) error {
 	return inplace.Shown(name, loop)
 }
 
-// elsewhere warns of overlays that no look at the folder of the disk finds: the backing file of an image is a path, and
-// the disk does not know who names it.
+// elsewhere returns a warning about overlays in other folders: an overlay has the path of its base, but a disk has no
+// list of its overlays.
 func (s *Source) elsewhere(work, back string) []ondisk.Issue {
 	if s.Image.Packaged() {
 		return nil
@@ -221,7 +221,7 @@ func (s *Source) elsewhere(work, back string) []ondisk.Issue {
 	}}
 }
 
-// outside returns what has to follow an exchange in other files than those of the disk.
+// outside returns a warning about sizes to update in other files than the disk's after an exchange.
 func outside(p *plan.Plan) []ondisk.Issue {
 	if p.Size == p.OldSize {
 		return nil
@@ -234,16 +234,16 @@ func outside(p *plan.Plan) []ondisk.Issue {
 	}}
 }
 
-// Move is how partitions move inside of a disk.
+// Move holds the options for moving partitions within a disk.
 type Move struct {
-	Device  *store.Device // that the disk is; nil: it lies in files
-	Journal string        // absolute path; empty: beside the disk
-	Looped  Loops         // files that loop devices show: they are not changed
+	Device  *store.Device // device of the disk; nil for a disk in files
+	Journal string        // absolute path; by default beside the disk
+	Looped  Loops         // files behind loop devices are refused
 	Moves   func()        // called before the first byte is written; may be nil
 }
 
-// MoveInPlace moves the partitions inside of the disk. After that it is as planned, or as it was, or in the middle of
-// the move; Middle tells that error from others.
+// MoveInPlace moves the partitions within the disk. Afterwards the disk is as planned, in its original state, or in the
+// middle of the move. Middle detects the error of the last case.
 func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan, how Move) (w Written, err error) {
 	if err := s.onDevice(how.Device); err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
@@ -252,7 +252,7 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan, how Move
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	view, err := s.View(p)
-	if err == nil { // what a run that goes on will ask, which has no more than the disk and the journal
+	if err == nil { // the check of a resumed run, which has only the disk and the journal
 		err = promised(s.Image.Disk, view)
 	}
 	if err != nil {
@@ -283,7 +283,7 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan, how Move
 	return w, nil
 }
 
-// keeps checks that a disk is what the plan promises.
+// keeps checks that a disk matches the plan.
 func (s *Source) keeps(p *plan.Plan, now disk.Disk) error {
 	after, err := layout.Read(now, s.geometry())
 	if err != nil {
@@ -296,7 +296,7 @@ func (j *Job) inPlace(looped Loops) inplace.Options {
 	return inplace.Options{Jobs: j.Jobs, Begin: j.watch().Begin, Progress: j.watch().Add, Looped: looped}
 }
 
-// goOnInPlace completes a move that was interrupted, or takes it back.
+// goOnInPlace completes or undoes an interrupted move.
 func (j *Job) goOnInPlace(ctx context.Context, h *journal.Held, g GoOn) (journal.Done, error) {
 	a := inplace.Again{Held: h, Look: promised, Force: g.Force, Forward: true, Options: j.inPlace(g.Looped)}
 	if g.Device != nil {
@@ -311,7 +311,7 @@ func (j *Job) goOnInPlace(ctx context.Context, h *journal.Held, g GoOn) (journal
 	return a.Resume(ctx)
 }
 
-// promised reads a disk as it was and as it is, and checks what the plan that leads from one to the other promises.
+// promised derives the plan from the original and the moved disk, and checks the moved disk against it.
 func promised(old, now disk.Disk) error {
 	before, err := layout.Read(old, table.Geometry{})
 	if err != nil {
@@ -343,8 +343,8 @@ func (s *Source) onDevice(d *store.Device) error {
 	return nil
 }
 
-// JournalFile returns the absolute path of the journal of a disk, empty for none. It must not be the disk itself, nor
-// anything but a file.
+// JournalFile returns the absolute path of the journal of a disk, or an empty string if journal is empty. It refuses
+// the disk itself, and special files.
 func JournalFile(journal, disk string) (string, error) {
 	if journal == "" {
 		return "", nil
@@ -354,8 +354,8 @@ func JournalFile(journal, disk string) (string, error) {
 		return "", ondisk.In(ondisk.ErrUsage, "--journal %s: %w", journal, err)
 	}
 	st, err := sys.Stat(path)
-	if err != nil { // it need not be there
-		return path, nil //nolint:nilerr // opening it says the same
+	if err != nil { // the file need not exist
+		return path, nil //nolint:nilerr // opening it returns the same error
 	}
 	switch of, err := sys.Stat(disk); {
 	case err == nil && of.Same(st):
@@ -370,7 +370,7 @@ func JournalFile(journal, disk string) (string, error) {
 // Middle reports whether an error leaves a disk in the middle of a move.
 func Middle(err error) bool { return errors.Is(err, inplace.ErrMiddle) }
 
-// midMove refuses a disk that begins with the mark of a move, whatever name it has.
+// midMove refuses a disk that begins with the mark of a move, regardless of its name.
 func (s *Source) midMove() error {
 	b := make([]byte, min(s.Image.Disk.Size(), units.SectorSize))
 	if err := ondisk.ReadFull(s.Image.Disk, b, 0); err != nil {
@@ -391,27 +391,27 @@ func (s *Source) midMove() error {
 	return &ondisk.Refusal{Code: "unfinished", Reason: "the disk is in the middle of a move in place", Remedy: remedy}
 }
 
-// Undo, Resume and Finish are the commands that go on with open work.
+// Undo, Resume and Finish are the commands for unfinished work.
 const (
 	Undo   = "undo"
 	Resume = "resume"
 	Finish = "finish"
 )
 
-// GoOn says how to go on with open work, which is locked.
+// GoOn holds the options for continuing unfinished work.
 type GoOn struct {
 	Command  string
-	KeepNone bool          // resume an exchange of which no original is to stay
-	Judge    bool          // change nothing: the error says why the command would be refused
-	Force    bool          // undo although the disk was changed since
-	Device   *store.Device // that the disk is; nil: it lies in files
-	Looped   Loops         // files that loop devices show: they are not changed
-	Writers  Writers       // programs that have files open for writing
-	// Allow are folders in which, and below, overlays of the disks of an exchange are looked for.
+	KeepNone bool          // after resuming an exchange, remove the original
+	Judge    bool          // only check: return the error of a refusal, or nil
+	Force    bool          // undo although the disk has changed since
+	Device   *store.Device // device of the disk; nil for a disk in files
+	Looped   Loops         // files behind loop devices are refused
+	Writers  Writers       // programs with files open for writing
+	// Allow lists folders in which, and below which, to search overlays of the disks of an exchange.
 	Allow []string
 }
 
-// GoOn goes on with open work, which is locked. It refuses a command that does not apply.
+// GoOn continues unfinished work, whose journal is locked. It refuses a command that does not apply.
 func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, error) {
 	not := map[string]string{Undo: w.Work.Undo, Resume: w.Work.Resume, Finish: w.Work.Finish}[g.Command]
 	drops := g.Command == Undo && g.Force && w.Work.Drops
@@ -419,8 +419,8 @@ func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, 
 	case not != "" && !drops:
 		return journal.Done{}, &ondisk.Refusal{Code: "unfinished", Reason: w.Work.Text, Remedy: not}
 	case g.Judge && w.Work.Kind != journal.Exchange:
-		return journal.Done{}, nil // looked at when its turn comes
-	case w.Journal == nil: // and the command is undo
+		return journal.Done{}, nil // checked when it runs
+	case w.Journal == nil: // then the command is undo
 		return journal.Done{Text: "nothing was begun; the journal is removed"}, w.Remove()
 	}
 	switch kind := w.Work.Kind; {
@@ -429,10 +429,10 @@ func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, 
 	case kind == journal.InPlace && g.Command != Finish:
 		return j.goOnInPlace(ctx, w, g)
 	}
-	return journal.Done{}, fmt.Errorf("no %s of %q", g.Command, w.Work.Kind) // our own bug
+	return journal.Done{}, fmt.Errorf("no %s of %q", g.Command, w.Work.Kind) // a bug of trueup
 }
 
-// goOnExchange completes an exchange, takes it back, or removes the original.
+// goOnExchange completes or undoes an exchange, or removes the original.
 func (j *Job) goOnExchange(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, error) {
 	files, err := exchange.Files(w)
 	if err != nil {

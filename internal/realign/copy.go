@@ -23,14 +23,14 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// room refuses a copy that cannot fit, before the first byte, and returns the number of bytes that it needs. What the
-// source has allocated is a quick estimate; only if that is too much are the zeros in it looked for.
+// room refuses a copy that cannot fit, before the first byte is written, and returns the number of bytes that it needs.
+// The allocated size of the source is a quick estimate. Only if it is too large, room reads the data to find zeros.
 func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (need int64, err error) {
 	free := o.Room()
 	if need, err = disk.Stored(view); err != nil || withTables(need) <= free {
 		return withTables(need), err
 	}
-	if o.Pack() != nil { // how much smaller data become is known only when they are compressed
+	if o.Pack() != nil { // the compressed size is unknown before compression
 		var stored int64
 		for _, f := range s.Image.Files() {
 			stored += f.Size
@@ -48,14 +48,14 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (ne
 	return need, nil
 }
 
-// Cost is what a copy will read and write, in bytes.
+// Cost is the number of bytes that a copy reads and writes.
 type Cost struct {
-	Read  int64 `json:"read_bytes"`  // of SOURCE, for the copy and, where it is a device, again to compare
-	Write int64 `json:"write_bytes"` // at DEST, and read back; fewer if there are zeros among the data
-	Need  int64 `json:"space_bytes"` // space at DEST
+	Read  int64 `json:"read_bytes"`  // from SOURCE, for the copy, and for the comparison if it is a device
+	Write int64 `json:"write_bytes"` // to DEST, and read back; less if the data contain zeros
+	Need  int64 `json:"space_bytes"` // at DEST
 }
 
-// Cost computes what a copy by a plan will read and write.
+// Cost computes the cost of a copy.
 func (s *Source) Cost(p *plan.Plan) (c Cost, err error) {
 	if c.Read, err = disk.Stored(p.Unused.View(s.Image.Disk)); err != nil {
 		return c, err
@@ -73,7 +73,7 @@ func (s *Source) Cost(p *plan.Plan) (c Cost, err error) {
 // withTables adds one percent for the tables of the container and of the file system.
 func withTables(n int64) int64 { return n + n/100 }
 
-// counter is a target that only counts what it would allocate.
+// counter is a target that only counts the bytes it would allocate.
 type counter struct{ unit, bytes int64 }
 
 func (c *counter) Unit() int64                            { return c.unit }
@@ -84,7 +84,8 @@ func (c *counter) Reserve(_, n int64) error {
 	return nil
 }
 
-// full says how much is missing when the space ran out under way: others write to the same file system.
+// full adds the missing space to an error if the space ran out during the copy, because others write to the same file
+// system.
 func full(err error, need int64, room func() (free int64, err error)) error {
 	if !sys.Full(err) {
 		return err
@@ -97,7 +98,7 @@ func full(err error, need int64, room func() (free int64, err error)) error {
 		err, units.Format(need), need, units.Format(free), free)
 }
 
-// only returns a disk that has the bytes of d in ranges, and zeros elsewhere.
+// only returns a disk with the bytes of d in ranges, and zeros elsewhere.
 func only(d disk.Disk, ranges []disk.Range) disk.Disk {
 	own := make([]disk.Piece, 0, len(ranges))
 	for _, r := range ranges {
@@ -106,19 +107,19 @@ func only(d disk.Disk, ranges []disk.Range) disk.Disk {
 	return disk.New(d.Size(), d.SectorSize(), disk.Pieces(d.Size(), own, nil))
 }
 
-// Since returns how many seconds have gone by, in tenths.
+// Since returns the elapsed time in seconds, rounded to tenths.
 func Since(start time.Time) float64 { return math.Round(10*time.Since(start).Seconds()) / 10 }
 
-// Progress receives how far the work is, phase by phase.
+// Progress receives the progress of each phase.
 type Progress = diskcopy.Progress
 
 // watched returns a progress that is never nil.
 func watched(p Progress) Progress { return cmp.Or(p, Progress(diskcopy.Unwatched{})) }
 
-// watch returns the progress of the work.
+// watch returns the progress of the job.
 func (j *Job) watch() Progress { return watched(j.Progress) }
 
-// finish completes the files and flushes so many bytes. How far that is, no system says.
+// finish completes the files and flushes copied bytes. No system reports the progress of a flush.
 func (j *Job) finish(o target, copied int64) error {
 	j.watch().Begin(diskcopy.PhaseFlush, copied)
 	err := o.Finish()
@@ -131,20 +132,19 @@ func (j *Job) finish(o target, copied int64) error {
 // Written is the result of a Job.
 type Written struct {
 	Format, Subformat string
-	Files             []string // names, the one named DEST first
+	Files             []string // file names; the file named DEST is first
 	Sums              []store.Sum
 	Copied            int64   // bytes of data
 	Took              float64 // seconds
 	Notes             []ondisk.Issue
-	Replaced          *exchange.Result // where the copy has the names of SOURCE
+	Replaced          *exchange.Result // set if the copy got the names of SOURCE
 }
 
-// Difference is a place in which a copy is not what it must be.
+// Difference is a location at which a copy differs from the expected result.
 type Difference = verify.Difference
 
-// Verify finds the plan that leads from s to d and checks d against it: every byte, its structures, and its container.
-// m has the other disks of the machine, nil when they are not at hand. p is nil when there is no such plan, which a
-// difference says.
+// Verify derives the plan from s and d, and checks d against it: every byte, its structures, and its container. m has
+// the other disks of the machine, if known. p is nil if there is no such plan; a difference then reports that.
 func (j *Job) Verify(
 	ctx context.Context, s, d *Source, m *layout.Machine,
 ) (p *plan.Plan, diffs []Difference, err error) {
@@ -158,8 +158,8 @@ func (j *Job) Verify(
 	return p, diffs, nil
 }
 
-// again returns the error of a disk that hides changes, and whose differences from the other one a second reading does
-// not find. One sector of each difference is read.
+// again rereads one sector of each difference if a disk cannot show changes. It returns an error if a difference is
+// gone.
 func again(s, d *Source, p *plan.Plan, diffs []Difference) error {
 	hides := s
 	if !s.readAgain() {
@@ -191,7 +191,7 @@ func again(s, d *Source, p *plan.Plan, diffs []Difference) error {
 	return nil
 }
 
-// verify is Verify for disks that nobody writes to.
+// verify is Verify for disks that do not change.
 func (j *Job) verify(
 	ctx context.Context, s, d *Source, m *layout.Machine,
 ) (p *plan.Plan, diffs []Difference, err error) {
@@ -213,7 +213,7 @@ func (j *Job) verify(
 		}
 	}
 	if got := d.Image.Disk.Size(); rounded(got, p.Size) || d.Image.OnDevice() {
-		// By --to …,align=SIZE, or a device that the disk fills.
+		// The size was rounded by --to …,align=SIZE, or the disk fills a device.
 		p.Grow(s.Layout, got)
 	}
 	if diffs, err = j.same(ctx, p.View(s.Image.Disk), d.Image.Disk); err != nil || len(diffs) > 0 {
@@ -226,7 +226,8 @@ func (j *Job) verify(
 		return p, diffs, err
 	}
 	for _, i := range slices.Concat(d.Damage, d.sectors("")) {
-		// A copy is written without. Its name was the user's choice, and all its bytes have been compared.
+		// A copy has no such issue when it is written. Its name was the user's choice, and all its bytes have been
+		// compared.
 		if i.Effect >= ondisk.Refuse && i.Code != image.CodeMisnamed {
 			diffs = append(diffs, Difference{Text: i.Text})
 		}
@@ -234,8 +235,7 @@ func (j *Job) verify(
 	return p, diffs, nil
 }
 
-// Elsewhere returns where the partitions of s went, as d shows it, and where those of the other disks go; nil without
-// other disks.
+// Elsewhere returns the new partition offsets of s, as found in d, and of the other disks, or nil without other disks.
 func (o Others) Elsewhere(s, d *Source, g Goal) (*layout.Machine, error) {
 	if len(o) == 0 {
 		return nil, nil //nolint:nilnil // no machine is known
@@ -245,7 +245,7 @@ func (o Others) Elsewhere(s, d *Source, g Goal) (*layout.Machine, error) {
 	return m, err
 }
 
-// repeat finds the plan from where the partitions are.
+// repeat derives the plan from the present partition offsets.
 func (s *Source) repeat(after *layout.Layout, m *layout.Machine) (*plan.Plan, error) {
 	starts, err := verify.Starts(s.Layout, after)
 	if err != nil {
@@ -257,7 +257,7 @@ func (s *Source) repeat(after *layout.Layout, m *layout.Machine) (*plan.Plan, er
 	return at(s.Layout, s.Image.Disk, starts, after, m)
 }
 
-// at returns the plan that leads from a layout of a disk to these starts.
+// at returns the plan that moves the partitions of a layout to starts.
 func at(
 	before *layout.Layout, d disk.Disk, starts map[int]int64, after *layout.Layout, m *layout.Machine,
 ) (*plan.Plan, error) {
@@ -275,13 +275,13 @@ func at(
 	return p, err
 }
 
-// rounded reports whether a disk of want bytes that is to be rounded up somehow can have got bytes.
+// rounded reports whether rounding up want bytes to some unit can give got bytes.
 func rounded(got, want int64) bool {
 	unit := min(units.Alignment(got), maxRound)
 	return unit >= units.SectorSize && got == units.AlignUp(want, unit)
 }
 
-// intact checks the tables of a result.
+// intact checks the tables of a written image.
 func intact(got *image.Image) error {
 	if got.Check == nil {
 		return nil
@@ -298,11 +298,11 @@ func intact(got *image.Image) error {
 	return nil
 }
 
-// readAgain reports whether the proof of a copy reads the source a second time. Digests of what was read while it was
-// copied do, where the files of a source would show that others have written to them; a device does not, nor does NBD.
+// readAgain reports whether verifying a copy reads the source a second time. Otherwise digests computed during the copy
+// suffice, because the files of a source show writes of others. A device or an NBD export does not show them.
 func (s *Source) readAgain() bool { return s.Image.Unseen() }
 
-// otherBytes returns the error of a source that gave other bytes at a second reading, which found names.
+// otherBytes returns the error of a source with other bytes at a second reading. found describes the difference.
 func (s *Source) otherBytes(found string) error {
 	remedy := "end what writes to the device"
 	if IsRemote(s.Path()) {
@@ -312,8 +312,8 @@ func (s *Source) otherBytes(found string) error {
 		ondisk.ErrChanged, found, remedy)
 }
 
-// pass keeps a large copy, which reads and writes need bytes, from pushing all else out of the machine's memory: more
-// than half of that it does not take. Its proof then reads DEST from the storage.
+// pass makes a large copy drop its data from memory: a copy that needs more than half of it would displace everything
+// else. The verification then reads DEST from the storage. It reads need bytes, and writes as many.
 func (j *Job) pass(s *Source, o target, need int64) {
 	j.passes = 2*need > cmp.Or(j.memory, sys.Memory(), math.MaxInt64)/2
 	if !j.passes {
@@ -325,7 +325,7 @@ func (j *Job) pass(s *Source, o target, need int64) {
 	}
 }
 
-// reread opens what was written a second time, checks its tables, and has it proved.
+// reread opens the written image again, checks its tables, and calls prove.
 func (j *Job) reread(o target, prove func(got *image.Image) error) error {
 	got, err := o.Reopen()
 	if err != nil {
@@ -342,9 +342,9 @@ func (j *Job) reread(o target, prove func(got *image.Image) error) error {
 	return prove(got)
 }
 
-// prove checks the result: its structures always, every byte unless the user does without. want is the digest of the
-// bytes that were written; without it, the view is read again. A source that hides changes is always read again, and
-// the digest then says whether the source or the copy changed.
+// prove verifies the result: its structures always, and every byte with Full. want is the digest of the written bytes;
+// without it, prove reads the view again. It always rereads a source that cannot show changes, and then uses the digest
+// to find out whether the source or the copy changed.
 func (j *Job) prove(
 	ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, got *image.Image, want *diskcopy.Sum,
 ) error {
@@ -382,8 +382,8 @@ func (j *Job) prove(
 	return nil
 }
 
-// blame returns nil without differences, and otherwise the error of the disk that changed: the copy, if it has not the
-// digest of the bytes that were written, or the source.
+// blame returns nil without differences. Otherwise it returns the error of the disk that changed: the copy if its
+// digest differs from the written bytes, else the source.
 func (j *Job) blame(ctx context.Context, s *Source, copied disk.Disk, want diskcopy.Sum, diffs []Difference) error {
 	if len(diffs) == 0 {
 		return nil
@@ -399,7 +399,7 @@ func (j *Job) blame(ctx context.Context, s *Source, copied disk.Disk, want diskc
 		diffs[0].Text, errFaulty)
 }
 
-// errFaulty names the cause of bytes that are not what was written.
+// errFaulty is the cause of a copy that differs from the written bytes.
 var errFaulty = errors.New("the storage or memory of this machine is at fault; nothing was published")
 
 // digest reads every byte of a disk.

@@ -23,17 +23,17 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Dest is where the copy of a disk goes: a File, a View, a Device, a Replace or a By.
+// Dest is the destination of a disk's copy: a File, a View, a Device, a Replace or a By.
 type Dest interface {
 	write(ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk) (Written, error)
 }
 
-// File is an image of its own.
+// File is an image with names of its own.
 type File struct {
 	Path      string
-	Format    string // empty: the source's
-	Subformat string // empty: the source's, or the format's default
-	Force     bool   // replace what is there
+	Format    string // by default the source's
+	Subformat string // by default the source's or the format's default
+	Force     bool   // replace an existing file
 }
 
 func (f File) write(
@@ -47,11 +47,11 @@ func (f File) write(
 	})
 }
 
-// View is a VMDK that shows the planned disk: its extents are stretches of the files of SOURCE, and of a further file
-// that holds what differs.
+// View is a VMDK that shows the planned disk. Its extents are ranges of the files of SOURCE, and of a further file with
+// all other data.
 type View struct {
 	Path  string
-	Force bool // replace what is there
+	Force bool // replace an existing file
 }
 
 func (v View) write(
@@ -73,18 +73,18 @@ func (v View) write(
 	return w, err
 }
 
-// Device is a block device as DEST, claimed for this run.
+// Device is a block device as DEST, claimed by this run.
 type Device struct {
 	*store.Device
 
-	Overwrite string // what may be lost, as content names it
-	Discard   bool   // the space of zeros goes back to the storage
+	Overwrite string // content that may be lost, as returned by content
+	Discard   bool   // discard ranges of zeros on the storage
 }
 
-// Loops has the loop device of each file that one shows.
+// Loops maps files to the loop devices that they back.
 type Loops map[sys.ID]string
 
-// Looped returns the loop devices of this machine. It has to run before the process confines itself.
+// Looped returns the loop devices of this machine. It must run before the process confines itself.
 func Looped() Loops { return store.Looped() }
 
 // IsDevice reports whether a path leads to a block device.
@@ -102,7 +102,7 @@ func (d Device) write(
 	})
 }
 
-// create starts a copy on the device, unless the disk does not belong there.
+// create starts a copy on the device, unless the disk must not be written there.
 func (d Device) create(ctx context.Context, s *Source, p *plan.Plan) (*store.DeviceOutput, error) {
 	if err := d.Apart(&s.Image.Opened); err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (d Device) create(ctx context.Context, s *Source, p *plan.Plan) (*store.Dev
 	return d.Create(store.Options{Discard: d.Discard, Stop: ctx.Err})
 }
 
-// holds refuses to overwrite what is on the device.
+// holds refuses to overwrite the content of the device.
 func (d Device) holds(found string) error {
 	said := ""
 	if d.Overwrite != "" {
@@ -133,16 +133,17 @@ func (d Device) holds(found string) error {
 	}
 }
 
-// maxNamed bounds the volumes that name the content of a device.
+// maxNamed bounds the volumes in the description of a device's content.
 const maxNamed = 8
 
-// A blank device is zero where a copy would clear it first: one with a partition there, whose table was lost, is not.
+// Sizes of the edges that must be zero on a blank device. They are the edges that a copy clears first, so a device with
+// a partition there, but without a table, is not blank.
 const (
 	headEdge = 4 * units.MiB
 	tailEdge = units.MiB
 )
 
-// content names what is on the device, empty for a blank one and for one that holds no more than an unfinished copy.
+// content describes the content of the device. It is empty for a blank device, or one with only an unfinished copy.
 func (d Device) content() (string, error) {
 	img, err := image.Open(d.Node, image.Options{SectorSize: d.Sector})
 	if err != nil {
@@ -188,7 +189,7 @@ func (d Device) contentOf(img *image.Image) (string, error) {
 	case marked:
 		return named("unfinished copy"), nil
 	case err != nil:
-		return named("unknown content"), nil //nolint:nilerr // the name says it
+		return named("unknown content"), nil //nolint:nilerr // the description reports it
 	case blank && l.Blank:
 		blank, err = blankSamples(img.Disk)
 		if blank || err != nil {
@@ -198,24 +199,25 @@ func (d Device) contentOf(img *image.Image) (string, error) {
 	return named("%s", volumesOf(l)), nil
 }
 
-// blankEdges reports whether a disk is zero at its edges, from a byte on.
+// blankEdges reports whether both edges of a disk are zero, from offset from on.
 func blankEdges(d disk.Disk, from int64) (bool, error) {
 	head := disk.Range{Off: from, Len: headEdge - from}
 	return blankAt(d, head, disk.Range{Off: max(from, d.Size()-tailEdge), Len: tailEdge})
 }
 
-// samples is how many pieces of a device are looked at beside its edges, and sampleLen the bytes of each. Their places
-// are whole parts of the device, where XFS and others have copies of their superblocks.
+// samples is the number of pieces that are read besides the edges of a device, and sampleLen their size. Their offsets
+// are whole fractions of the device size, where XFS and others keep copies of their superblocks.
 const (
 	samples   = 64
 	sampleLen = units.MiB
 )
 
-// backups are where file systems keep copies of their superblocks, or their file tables, in bytes: the second group of
-// ext with blocks of 1, 2 and 4 KiB, btrfs, and the $MFT of NTFS as Windows places it.
+// backups lists offsets where file systems keep copies of their superblocks, or their file tables, in bytes: the second
+// block group of ext with blocks of 1, 2 and 4 KiB, btrfs, and the $MFT of NTFS as placed by Windows.
 var backups = []int64{8 * units.MiB, 32 * units.MiB, 128 * units.MiB, 64 * units.MiB, 256 * units.GiB, 3 * units.GiB}
 
-// blankSamples reports whether a disk is zero in pieces all over it. One whose table and superblocks were lost is not.
+// blankSamples reports whether pieces all over a disk are zero. This detects data on a disk whose table and superblocks
+// were lost.
 func blankSamples(d disk.Disk) (bool, error) {
 	at := slices.Clone(backups)
 	for i := range int64(samples) {
@@ -232,15 +234,15 @@ func blankSamples(d disk.Disk) (bool, error) {
 	return true, nil
 }
 
-// blankAt reports whether ranges are zero, as far as they lie on a disk.
+// blankAt reports whether ranges are zero. It ignores parts beyond the disk.
 func blankAt(d disk.Disk, ranges ...disk.Range) (bool, error) {
 	return ondisk.AllZero(d, disk.Intersect(ranges, []disk.Range{{Len: d.Size()}})...)
 }
 
-// known reports whether a prober has recognised a volume.
+// known reports whether a prober has recognized a volume.
 func known(v *volume.Volume) bool { return v != nil && v.Kind != volume.Unknown && v.Kind != "" }
 
-// volumesOf names the table and the volumes of a disk.
+// volumesOf lists the table and the volumes of a disk.
 func volumesOf(l *layout.Layout) string {
 	var names []string
 	add := func(v *volume.Volume) {
@@ -269,7 +271,7 @@ func volumesOf(l *layout.Layout) string {
 	return strings.Join(names, ", ")
 }
 
-// plain replaces what a shell or a terminal could take for more than a letter.
+// plain replaces characters that are special for a shell or a terminal.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 0x20 && r < 0x7f && !strings.ContainsRune("'\\!`$", r) {
@@ -279,7 +281,7 @@ func plain(s string) string {
 	}, s)
 }
 
-// target is DEST under construction that holds one disk: a file or a device.
+// target is DEST under construction with a single disk: a file or a device.
 type target interface {
 	output
 	driver.Target
@@ -290,18 +292,18 @@ type target interface {
 	Reopen() (*image.Image, error)
 }
 
-// maxLent bounds the stretches of a view: QEMU opens a file for each extent, and a process has 1024 files by default.
-// maxShown bounds those that are looked at, of which some are too short.
+// maxLent bounds the ranges of a view: QEMU opens a file for each extent, and a process has 1024 files by default.
+// maxShown bounds the ranges before trimming, because some are too short.
 const (
 	maxLent  = 256
 	maxShown = 16 * maxLent
 )
 
-// flatKinds are the kinds of VMDK whose files can hold a disk byte for byte.
+// flatKinds lists the VMDK subformats whose files can hold a disk byte for byte.
 var flatKinds = []string{"monolithicFlat", "twoGbMaxExtentFlat", "vmfs"}
 
-// lent returns the stretches of the files of SOURCE that the planned disk shows, and the disk that holds what they
-// leave, zero elsewhere.
+// lent returns the ranges of the files of SOURCE that the planned disk shows, and a disk with all other data and zeros
+// elsewhere.
 func (s *Source) lent(p *plan.Plan, view disk.Disk) ([]disk.Piece, disk.Disk, error) {
 	refuse := func(reason string) error {
 		return &ondisk.Refusal{
@@ -349,8 +351,8 @@ type lender interface {
 	Name() string
 }
 
-// stretches returns what a disk shows of files as they are, in its order, up to maxShown of them. No byte of a file is
-// shown twice: a write to one place would change the other.
+// stretches returns the ranges of a disk that lie unchanged in files, in disk order, up to maxShown of them. No byte of
+// a file is shown twice, because a write to one place would change the other.
 func stretches(d disk.Disk) (out []disk.Piece, err error) {
 	for off := int64(0); off < d.Size() && len(out) <= maxShown; {
 		run, _, err := disk.Leaf(d, off)
@@ -366,7 +368,7 @@ func stretches(d disk.Disk) (out []disk.Piece, err error) {
 	return out, nil
 }
 
-// shown reports whether pieces show a byte that p shows.
+// shown reports whether pieces and p show the same byte of a file.
 func shown(pieces []disk.Piece, p disk.Piece) bool {
 	for _, x := range pieces {
 		if x.Src == p.Src && (disk.Range{Off: x.At, Len: x.Len}).Overlaps(disk.Range{Off: p.At, Len: p.Len}) {
@@ -376,9 +378,9 @@ func shown(pieces []disk.Piece, p disk.Piece) bool {
 	return false
 }
 
-// trim makes stretches begin and end on blocks where they meet what the view itself holds: a cluster then lies in one
-// file, and that on a block of the storage. There they leave out byte 0 of a file, since a disk that takes its files
-// from the start is no view.
+// trim aligns the ends of ranges to blocks where they meet data of the view itself, so that each cluster lies in one
+// file, on a block of the storage. There it also leaves out byte 0 of a file, because a disk that begins at the start
+// of its files is not recognized as a view.
 func trim(lent []disk.Piece, size int64) (out []disk.Piece) {
 	for i := 0; i < len(lent); {
 		j := i + 1
@@ -403,7 +405,7 @@ func trim(lent []disk.Piece, size int64) (out []disk.Piece) {
 	return out
 }
 
-// viewNotes returns the warnings on how a view differs from a copy and from a snapshot.
+// viewNotes returns warnings about the differences of a view from a copy and from a snapshot.
 func viewNotes(dest string, lent []disk.Piece, files []string) []ondisk.Issue {
 	names := map[string]bool{}
 	for _, p := range lent {
@@ -430,7 +432,7 @@ func viewNotes(dest string, lent []disk.Piece, files []string) []ondisk.Issue {
 	}}
 }
 
-// Served is a planned disk that others read, without a copy of it.
+// Served is a planned disk that is read by clients without a copy.
 type Served struct {
 	Disk disk.Disk
 
@@ -438,7 +440,7 @@ type Served struct {
 	release func()
 }
 
-// Serve checks the planned disk as Job.Write does before it writes, and holds the source until Close.
+// Serve checks the planned disk like Job.Write, and holds the source until Close.
 func (s *Source) Serve(ctx context.Context, p *Plan) (*Served, error) {
 	view, err := s.View(p)
 	if err != nil {
@@ -456,7 +458,7 @@ func (s *Source) Serve(ctx context.Context, p *Plan) (*Served, error) {
 	return v, nil
 }
 
-// Fit returns the error of a source that is not what it was when it was opened: what was read since may be of both.
+// Fit returns an error if the source has changed since it was opened: clients may have read a mixture of both states.
 func (v *Served) Fit() error {
 	if err := v.source.unchanged(); err != nil {
 		return fmt.Errorf("%w; what clients have read since then is not sound", err)
@@ -464,5 +466,5 @@ func (v *Served) Fit() error {
 	return nil
 }
 
-// Close ends the hold on the source.
+// Close releases the source.
 func (v *Served) Close() { v.release() }

@@ -20,31 +20,31 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Goal selects the partitions that move, and where to.
+// Goal selects the partitions that move, and their new offsets.
 type Goal struct {
-	Copy            bool // nothing moves: the disk is copied as it is
+	Copy            bool // move nothing: copy the disk unchanged
 	Boundary        align.Boundary
-	Only            []int // numbers of the partitions that move; empty: all that are misaligned
-	DataOnly        bool  // only partitions that the boot does not need
-	AllowUnbootable bool  // go on although a finding warns that the copy may not boot
-	Flatten         bool  // take a snapshot together with its parents
-	SkipFree        bool  // the free space of volumes becomes zeros
-	RepairTable     bool  // damaged copies of a GPT are written anew
+	Only            []int // numbers of the partitions that move; by default all misaligned ones
+	DataOnly        bool  // only partitions that are not needed for booting
+	AllowUnbootable bool  // continue although the copy may not boot
+	Flatten         bool  // merge a snapshot with its parents
+	SkipFree        bool  // write zeros to the free space of volumes
+	RepairTable     bool  // rewrite damaged copies of a GPT
 
-	// To is the format of the copy; empty: that of the source.
+	// To is the format of the copy, by default the source's.
 	To string
 }
 
-// maxRound bounds the size that a disk can be rounded up to, bytes.
+// maxRound bounds the unit for rounding up the disk size, in bytes.
 const maxRound = units.GiB
 
 // Target is the format of a copy. The zero value keeps the format of SOURCE.
 type Target struct {
 	Format, Subformat string
-	Round             int64 // the size of the disk becomes a multiple of it, bytes; 0: it stays
+	Round             int64 // round the disk size up to a multiple, in bytes; 0 keeps it
 }
 
-// ParseTarget parses FORMAT[:SUBFORMAT][,align=SIZE]. Whether the format can be written is not checked.
+// ParseTarget parses FORMAT[:SUBFORMAT][,align=SIZE]. It does not check whether the format can be written.
 func ParseTarget(arg string) (t Target, err error) {
 	name, options, more := strings.Cut(arg, ",")
 	t.Format, t.Subformat, _ = strings.Cut(name, ":")
@@ -72,10 +72,10 @@ func (t *Target) Set(arg string) (err error) {
 	return err
 }
 
-// Type is the word that help texts show for the argument.
+// Type returns the placeholder of the value in help texts.
 func (t *Target) Type() string { return "FORMAT" }
 
-// String returns what ParseTarget parses.
+// String formats the target for ParseTarget.
 func (t Target) String() string {
 	s := t.Format
 	if t.Subformat != "" {
@@ -90,7 +90,7 @@ func (t Target) String() string {
 // Size returns the size of the copy of a disk of n bytes.
 func (t Target) Size(n int64) int64 { return units.AlignUp(n, max(t.Round, 1)) }
 
-// Targets lists the formats and subformats that can be written: each for --to, and all in one line for people.
+// Targets lists the writable formats and subformats, as values of --to, and in one line for users.
 func Targets() (names []string, text string) {
 	var out []string
 	for _, f := range image.Writable() {
@@ -106,12 +106,12 @@ func Targets() (names []string, text string) {
 	return names, strings.Join(out, ", ")
 }
 
-// options returns the options of the container that the planned disk goes into, in a format; empty: that of s.
+// options returns the options for the container of the planned disk. An empty format means the format of s.
 func (s *Source) options(p *plan.Plan, format string) store.CreateOptions {
 	return store.CreateOptions{Format: format, Seed: seed(s, p), BIOS: s.bios(cmp.Or(format, s.Image.Format))}
 }
 
-// seed returns what identifiers of the copy are derived from: the disk and the job, and nothing of chance.
+// seed returns the seed of the copy's identifiers. It depends only on the disk and the job, and is not random.
 func seed(s *Source, p *plan.Plan) []byte {
 	h := sha256.New()
 	if t := s.Layout.Table; t != nil {
@@ -136,7 +136,7 @@ func seed(s *Source, p *plan.Plan) []byte {
 
 const codeSectors = "sector-size"
 
-// countSectors gives the disk the sectors that its GPT counts.
+// countSectors sets the sector size of the disk to the unit of its GPT.
 func (s *Source) countSectors() {
 	if s.Layout.Sectors.By == layout.GPTHeader {
 		s.counted = s.Layout.Sectors.Counted
@@ -146,8 +146,9 @@ func (s *Source) countSectors() {
 	s.shownOtherwise()
 }
 
-// shownOtherwise makes an error of an MBR that counts other sectors than those that its image states, and could state:
-// a machine reads the table by the stated size, and finds no partition. The bytes can still be copied.
+// shownOtherwise adds an error for an MBR whose unit differs from the sector size that its image states, although the
+// image format allows that unit. A machine reads the table with the stated size, and finds no partition. The bytes can
+// still be copied.
 func (s *Source) shownOtherwise() {
 	found, stated := s.Layout.Sectors, s.Image.StatedSectors()
 	if found.By != layout.BootRecords || stated == 0 || stated == found.Counted || s.Image.OnDevice() ||
@@ -174,8 +175,8 @@ func (s *Source) sectorSize() int64 {
 	return s.Image.Disk.SectorSize()
 }
 
-// sectors compares the sector size of the disk with the one that was ordered, the one that its image states, and those
-// that a copy in the format to can state; empty: that of the image.
+// sectors compares the sector size of the disk with the size given by the user, the size stated by its image, and the
+// sizes that the format to allows. An empty to means the format of the image.
 func (s *Source) sectors(to string) (out []ondisk.Issue) {
 	n, stated, ordered := s.sectorSize(), s.Image.StatedSectors(), s.reading.SectorSize
 	gpt := s.counted != 0
@@ -221,7 +222,7 @@ func (s *Source) sectors(to string) (out []ondisk.Issue) {
 	return out
 }
 
-// staysAsShown refuses a move inside of a device that shows its disk with other sectors than its GPT counts.
+// staysAsShown refuses a move in place if the device or image shows another sector size than the GPT.
 func (s *Source) staysAsShown() error {
 	n, stated := s.sectorSize(), s.Image.StatedSectors()
 	if stated == 0 || stated == n {
@@ -235,7 +236,7 @@ func (s *Source) staysAsShown() error {
 	}
 }
 
-// shownBy names what shows the disk.
+// shownBy returns the name of the device or format that shows the disk.
 func (s *Source) shownBy() string {
 	if s.Image.OnDevice() {
 		return "device"
@@ -243,14 +244,14 @@ func (s *Source) shownBy() string {
 	return image.Title(s.Image.Format)
 }
 
-// stateSectors returns how a machine is told the sector size of a disk.
+// stateSectors describes how to set the sector size of a disk in a machine.
 func stateSectors(n int64) string {
 	return fmt.Sprintf("state the size where the disk is attached (QEMU: logical_block_size=%d), or have a VHDX "+
 		"state it (trueup convert --to vhdx)", n)
 }
 
-// bios returns the geometry that the BIOS has to report of a copy in a format, zero where nothing depends on it: what
-// it reports of the source if the format stays, and otherwise that of the table.
+// bios returns the geometry that the BIOS must report for a copy in a format, or zero if nothing depends on it. If the
+// format stays, it is the geometry reported for the source, otherwise the geometry of the table.
 func (s *Source) bios(format string) driver.Geometry {
 	want := general(s.Layout.BIOS())
 	if want != (driver.Geometry{}) && format == s.Image.Format {
@@ -259,7 +260,7 @@ func (s *Source) bios(format string) driver.Geometry {
 	return want
 }
 
-// BIOSOf returns the geometry that a BIOS reports of a planned disk in the format of its source, zero where the format
+// BIOSOf returns the geometry that a BIOS reports for a planned disk in the format of its source, or zero if the format
 // states none.
 func (s *Source) BIOSOf(p *plan.Plan) driver.Geometry {
 	return store.Reports(s.Image, p.Size, store.CreateOptions{BIOS: s.bios(s.Image.Format)})
@@ -269,8 +270,8 @@ func general(g table.Geometry) driver.Geometry {
 	return driver.Geometry{Heads: int64(g.Heads), Sectors: int64(g.Sectors)}
 }
 
-// geometryNotes warns of a disk that is read by cylinder, head and sector, in a container by which a BIOS reports
-// others. A container that states none is as good as another one of its format.
+// geometryNotes warns if a disk is read by CHS addresses and a BIOS reports another geometry for its container. It
+// accepts a container without a geometry if the format stays the same.
 func (s *Source) geometryNotes(o *store.Output) []ondisk.Issue {
 	format, got := o.Format, o.BIOS()
 	want := s.bios(format)

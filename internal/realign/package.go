@@ -18,13 +18,13 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// Package is a package whose disks are planned.
+// Package is a package with the plans of its disks.
 type Package struct {
 	*ova.Package
 	Disks []*PackageDisk
 }
 
-// PackageDisk is a disk of a package, its plan, and what came of it.
+// PackageDisk is a disk of a package with its plan and the result.
 type PackageDisk struct {
 	*Source
 	Member string
@@ -32,21 +32,21 @@ type PackageDisk struct {
 	Copied int64   // bytes of data
 	Took   float64 // seconds
 
-	machine string // to which it belongs
+	machine string // machine of the disk
 	view    disk.Disk
 }
 
-// changes reports whether the disk gets other bytes.
+// changes reports whether the copy of the disk has other bytes.
 func (d *PackageDisk) changes() bool {
 	return len(d.Plan.Patches) > 0 || d.Plan.Size != d.Plan.OldSize || d.Plan.Unused.Stored() > 0
 }
 
-// Idle reports whether all disks are as they should be.
+// Idle reports whether no disk needs a change.
 func (p *Package) Idle() bool {
 	return !slices.ContainsFunc(p.Disks, func(d *PackageDisk) bool { return !d.Plan.Idle() })
 }
 
-// PlanPackage opens and plans all disks of a package, and looks at the planned disks, before anything is written.
+// PlanPackage opens and plans all disks of a package. It checks the planned disks before anything is written.
 func PlanPackage(src *ova.Package, r Reading, g Goal) (*Package, error) {
 	p := &Package{Package: src}
 	if err := p.plan(r, g); err != nil {
@@ -85,7 +85,7 @@ func (p *Package) plan(r Reading, g Goal) error {
 	return nil
 }
 
-// settle completes the plan of a disk by those of the other disks of its machine, and checks it.
+// settle completes the plan of a disk with the plans of the other disks of its machine, and checks it.
 func (d *PackageDisk) settle(m *layout.Machine, g Goal) (err error) {
 	if !d.Plan.Converts {
 		d.Layout.Relate(m)
@@ -108,11 +108,11 @@ func (p *Package) Close() {
 // WrittenPackage is the result of a Job for a package.
 type WrittenPackage struct {
 	Written
-	Dropped []string       // members of the source that the copy does not have, since they no longer fit
+	Dropped []string       // members of the source missing in the copy, because they would no longer match
 	Issues  []ondisk.Issue // of the copy's envelope
 }
 
-// unchanged returns the error of a package that is not what it was when it was opened.
+// unchanged returns an error if the package has changed since it was opened.
 func (p *Package) unchanged() error {
 	if err := p.Unchanged(); err != nil {
 		return fmt.Errorf("%s: %w", p.Path, err)
@@ -120,8 +120,8 @@ func (p *Package) unchanged() error {
 	return nil
 }
 
-// WritePackage makes a package in which every disk is what its plan makes of it, and all else as it was: complete, or
-// not there. to is a File or a Replace.
+// WritePackage writes a package with the planned disks and all other members unchanged. The package is complete or
+// absent. to is a File or a Replace.
 func (j *Job) WritePackage(ctx context.Context, p *Package, to Dest) (w WrittenPackage, err error) {
 	start := time.Now()
 	rewrite := map[string]ova.Rewrite{}
@@ -170,7 +170,8 @@ func (j *Job) WritePackage(ctx context.Context, p *Package, to Dest) (w WrittenP
 	return w, err
 }
 
-// at returns how a copy of the package is created, and its exchange; nil: the copy has names of its own.
+// at returns the options for creating a copy of the package, and its exchange, or nil if the copy gets names of its
+// own.
 func (p *Package) at(to Dest) (path string, o ova.CreateOptions, r *replacing, err error) {
 	switch to := to.(type) {
 	case File:
@@ -181,16 +182,16 @@ func (p *Package) at(to Dest) (path string, o ova.CreateOptions, r *replacing, e
 			r.from, err = exchange.NewPackage(p.Package)
 		}
 	default:
-		err = fmt.Errorf("no package goes to a %T", to) // our own bug
+		err = fmt.Errorf("no package goes to a %T", to) // a bug of trueup
 	}
 	return path, o, r, err
 }
 
-// fillMember writes one disk of a package and proves it.
+// fillMember writes and verifies one disk of a package.
 func (j *Job) fillMember(ctx context.Context, p *Package, member string, create ova.CreateDisk) error {
 	i := slices.IndexFunc(p.Disks, func(d *PackageDisk) bool { return d.Member == member })
 	if i < 0 {
-		return fmt.Errorf("member %q is no disk", member) // our own bug
+		return fmt.Errorf("member %q is no disk", member) // a bug of trueup
 	}
 	d, start := p.Disks[i], time.Now()
 	o, err := create(d.options(d.Plan, ""))
@@ -204,7 +205,7 @@ func (j *Job) fillMember(ctx context.Context, p *Package, member string, create 
 	return nil
 }
 
-// MemberVerified is the result of the comparison of a disk of two packages.
+// MemberVerified is the result of comparing a disk of two packages.
 type MemberVerified struct {
 	Source, Dest string // paths
 	Plan         *plan.Plan
@@ -212,8 +213,8 @@ type MemberVerified struct {
 	Differences  []Difference
 }
 
-// VerifyPackages checks the package d against s with its disks aligned, and hands the result of each disk over. others
-// are differences beside the disks.
+// VerifyPackages compares package d with package s after aligning the disks of s. It passes the result of each disk to
+// disk. others lists differences outside of the disks.
 func (j *Job) VerifyPackages(
 	ctx context.Context, s, d *ova.Package, r Reading, disk func(MemberVerified),
 ) (others []string, err error) {
@@ -241,8 +242,8 @@ func (j *Job) VerifyPackages(
 	return others, nil
 }
 
-// machinesWere reads where the partitions of all disks of a package went. What cannot be read is reported when the
-// disks are compared.
+// machinesWere determines the present partition offsets of all disks of a package. It ignores unreadable disks, because
+// comparing the disks reports them.
 func machinesWere(s *ova.Package, theirs map[string]ova.Disk, d *ova.Package, r Reading) Machines {
 	m := Machines{}
 	if len(theirs) < 2 {
@@ -265,7 +266,7 @@ func machinesWere(s *ova.Package, theirs map[string]ova.Disk, d *ova.Package, r 
 	return m
 }
 
-// verifyMember checks one disk of the copy against that of the source.
+// verifyMember compares one disk of the copy with the disk of the source.
 func (j *Job) verifyMember(
 	ctx context.Context, from *ova.Package, x ova.Disk, to *ova.Package, y ova.Disk, r Reading, m *layout.Machine,
 ) (v MemberVerified, err error) {
@@ -286,7 +287,7 @@ func (j *Job) verifyMember(
 	size := d.Image.Disk.Size()
 	stays := size == s.Image.Disk.Size() && (v.Plan == nil || len(v.Plan.Moves) == 0)
 	for _, o := range y.Disks {
-		// What is copied as it is keeps its description.
+		// A member that is copied unchanged keeps its description.
 		carried := stays &&
 			slices.ContainsFunc(x.Disks, func(w ovf.Disk) bool { return w.ID == o.ID && w.Capacity == o.Capacity })
 		if o.Capacity >= 0 && o.Capacity < size && !carried {
@@ -298,8 +299,8 @@ func (j *Job) verifyMember(
 	return v, nil
 }
 
-// CapacityIssues returns disks that are not as large as the envelope says. What deploys the package would cut off a
-// larger one. Larger units than bytes round up.
+// CapacityIssues returns issues for disks whose capacity in the envelope is wrong. A deployment would cut off a larger
+// disk. Units larger than a byte may round up.
 func CapacityIssues(d ova.Disk, size int64) (out []ondisk.Issue) {
 	for _, x := range d.Disks {
 		i := ondisk.Issue{
@@ -319,17 +320,17 @@ func CapacityIssues(d ova.Disk, size int64) (out []ondisk.Issue) {
 	return out
 }
 
-// IsPackage reports whether a copy of that name is a package.
+// IsPackage reports whether a copy of this name is a package.
 func IsPackage(dest string) bool { return ova.KindOf(dest) != "" }
 
-// OpenPackage opens a package. The error of what is not one is ondisk.ErrNoMatch.
+// OpenPackage opens a package. It returns ondisk.ErrNoMatch if path is not a package.
 func OpenPackage(path string) (*ova.Package, error) {
 	if hasNoFolder(path) {
 		return nil, ondisk.In(ondisk.ErrNoMatch, "%s is no package that can be read: those in files are", path)
 	}
 	p, err := ova.Open(path, nil)
 	if errors.Is(err, ova.ErrNoOVF) {
-		err = ondisk.ErrNoMatch // but its images can be named
+		err = ondisk.ErrNoMatch // its images can still be opened by name
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -337,7 +338,7 @@ func OpenPackage(path string) (*ova.Package, error) {
 	return p, nil
 }
 
-// OpenPackages opens two packages. If one of them is not one, the error is ondisk.ErrNoMatch.
+// OpenPackages opens two packages. It returns ondisk.ErrNoMatch if one of them is not a package.
 func OpenPackages(src, dest string) (s, d *ova.Package, err error) {
 	if s, err = OpenPackage(src); err != nil {
 		return nil, nil, err
@@ -349,28 +350,28 @@ func OpenPackages(src, dest string) (s, d *ova.Package, err error) {
 	return s, d, nil
 }
 
-// Members returns what opens the disks of a package, for MachinesOf.
+// Members returns a function for MachinesOf that opens the disks of a package.
 func Members(p *ova.Package, r Reading) func(ova.Disk) (*Source, error) {
 	return func(d ova.Disk) (*Source, error) { return openMember(p, d, r) }
 }
 
-// Machine holds what disks know of each other's partitions.
+// Machine holds the partitions of all disks of a machine.
 type Machine = layout.Machine
 
-// Others are the other disks of a machine, open.
+// Others holds the other disks of a machine, open.
 type Others []*Source
 
-// Close closes them.
+// Close closes the disks.
 func (o Others) Close() {
 	for _, s := range o {
 		s.Close()
 	}
 }
 
-// maxOthers bounds the other disks of a machine, since all are open at once.
+// maxOthers bounds the other disks of a machine, because all are open at once.
 const maxOthers = 32
 
-// OpenOthers opens the other disks of the machine of s. dest is the output of the command, empty for none.
+// OpenOthers opens the other disks of the machine of s. dest is the output of the command, or empty.
 func OpenOthers(
 	s *Source, paths []string, allow []string, dest string, open func(string, Reading) (*Source, error),
 ) (o Others, err error) {
@@ -385,7 +386,7 @@ func OpenOthers(
 	for _, path := range paths {
 		r := Reading{Like: s.Image.Disk.SectorSize(), Allow: allow}
 		x, err := open(path, r)
-		if errors.Is(err, ErrComplete) { // the folders are those of SOURCE
+		if errors.Is(err, ErrComplete) { // the folders are meant for SOURCE
 			r.Allow = nil
 			x, err = open(path, r)
 		}
@@ -400,7 +401,7 @@ func OpenOthers(
 	return o, o.Distinct(s)
 }
 
-// Distinct refuses disks that Windows could not tell apart, s among them.
+// Distinct refuses disks, including s, with the same disk signature, because Windows cannot distinguish them.
 func (o Others) Distinct(s *Source) error {
 	seen := map[uint32]string{}
 	for _, x := range append(Others{s}, o...) {
@@ -420,7 +421,7 @@ func (o Others) Distinct(s *Source) error {
 	return nil
 }
 
-// Join makes the other disks of its machine known to the disk. m is nil when they are not known.
+// Join relates the disk to the other disks of its machine. It does nothing if m is nil.
 func (s *Source) Join(m *layout.Machine) {
 	if m != nil {
 		s.machine = m
@@ -428,8 +429,7 @@ func (s *Source) Join(m *layout.Machine) {
 	}
 }
 
-// Join makes known to s where the partitions of the other disks go, and what they are. Without other disks it does
-// nothing.
+// Join adds the other disks to s, with their partitions and new offsets. Without other disks it does nothing.
 func (o Others) Join(s *Source, g Goal) error {
 	if len(o) == 0 {
 		return nil
@@ -451,8 +451,8 @@ func (o Others) Join(s *Source, g Goal) error {
 	return nil
 }
 
-// PlanAmong makes the plan of a disk for a goal, among the other disks of its machine. size rounds the size of the
-// copy; nil: it stays.
+// PlanAmong returns the plan of a disk among the other disks of its machine. size rounds the size of the copy, or is
+// nil to keep it.
 func (s *Source) PlanAmong(o Others, g Goal, size func(int64) int64) (*plan.Plan, error) {
 	p, err := s.Plan(g)
 	if err != nil {
@@ -464,7 +464,7 @@ func (s *Source) PlanAmong(o Others, g Goal, size func(int64) int64) (*plan.Plan
 	return p, o.joinPlan(s, p, g)
 }
 
-// joinPlan completes a plan of s by what the same goal makes of the other disks.
+// joinPlan completes a plan of s with the plans of the other disks for the same goal.
 func (o Others) joinPlan(s *Source, p *plan.Plan, g Goal) error {
 	if len(o) == 0 {
 		return nil
@@ -482,8 +482,8 @@ func (o Others) joinPlan(s *Source, p *plan.Plan, g Goal) error {
 	return nil
 }
 
-// machine returns where the partitions of all disks go: those of s to starts, those of the others where the same goal
-// puts them. refused are disks that stay as they are, since they could not be aligned.
+// machine returns the new partition offsets of all disks: starts for s, and the plans for the same goal for the others.
+// refused has issues for disks that cannot be aligned and stay as they are.
 func (o Others) machine(
 	s *Source, starts map[int]int64, g Goal,
 ) (machine *layout.Machine, refused []ondisk.Issue, err error) {
@@ -500,9 +500,9 @@ func (o Others) machine(
 	return machine, refused, nil
 }
 
-// starts returns where the partitions of another disk go. One that could not be aligned stays as it is.
+// starts returns the new partition offsets of another disk. A disk that cannot be aligned stays as it is.
 func (s *Source) starts(g Goal) (to map[int]int64, refused []ondisk.Issue, err error) {
-	g.SkipFree = false // which moves nothing
+	g.SkipFree = false // it moves nothing
 	p, err := s.Plan(g)
 	if err != nil {
 		return nil, nil, err
@@ -518,7 +518,7 @@ func (s *Source) starts(g Goal) (to map[int]int64, refused []ondisk.Issue, err e
 	return p.Starts(), nil, s.Image.Unchanged()
 }
 
-// namesPartitionsOf reports what another disk stores of the partitions of target that move.
+// namesPartitionsOf reports references on another disk to partitions of target that move.
 func (s *Source) namesPartitionsOf(target *Source, p *plan.Plan) []align.Finding {
 	moves := map[int64]int{}
 	for _, m := range p.Moves {
@@ -546,10 +546,10 @@ func (s *Source) namesPartitionsOf(target *Source, p *plan.Plan) []align.Finding
 	})}
 }
 
-// Machines are those of a package, by name.
+// Machines maps names to the machines of a package.
 type Machines map[string]*layout.Machine
 
-// of returns the machine of that name.
+// of returns the machine of a name.
 func (m Machines) of(name string) *layout.Machine {
 	if m[name] == nil {
 		m[name] = &layout.Machine{}
@@ -557,8 +557,8 @@ func (m Machines) of(name string) *layout.Machine {
 	return m[name]
 }
 
-// MachinesOf plans all disks of a package, and returns where their partitions go; nil for one disk. What cannot be read
-// or would be refused is reported with the disk itself.
+// MachinesOf plans all disks of a package, and returns their new partition offsets, or nil for a single disk.
+// Unreadable and refused disks are reported elsewhere, with the disk itself.
 func MachinesOf(p *ova.Package, g Goal, open func(ova.Disk) (*Source, error)) Machines {
 	disks := p.Disks()
 	if len(disks) < 2 {

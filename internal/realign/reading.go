@@ -28,31 +28,32 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Reading is what the user states about an image that is read. The zero value states nothing.
+// Reading holds the user's options for reading an image. The zero value has no options.
 type Reading struct {
-	Format     string // that the image must have
-	SectorSize int64  // of the disk, bytes
-	Like       int64  // sector size of a raw image when the user says none, bytes; 0 for its own
+	Format     string // required format
+	SectorSize int64  // of the disk, in bytes
+	Like       int64  // default sector size of a raw image, in bytes; 0 for its own
 
-	Claimed bool // this run has claimed the device, and knows that it is free
+	Claimed bool // this run has claimed the device, so no other program uses it
 
-	Allow []string // folders in which parents and extents may lie
+	Allow []string // folders that may hold parents and extents
 
-	// Changed reports that the disk itself changes, so that overlays are looked for below its folder, too.
+	// Changed means that the disk itself will change, so overlays are also searched below its folder.
 	Changed bool
 
 	Remotes Remotes // connections to servers
 
 	Unpacking Unpacking // of packed images
 
-	// Writers are the programs that have files open for writing; nil: nobody has looked for them, and nobody does.
+	// Writers lists the programs that have files open for writing. If it is nil, writers are not detected.
 	Writers Writers
 }
 
-// Writers names the programs that have files open for writing.
+// Writers lists programs that have files open for writing.
 type Writers = image.Writers
 
-// FindWriters looks for them, and for loop devices. It has to run before the process confines itself.
+// FindWriters finds programs that have files open for writing, and loop devices. It must run before the process
+// confines itself.
 func FindWriters() Writers {
 	out := image.FindWriters()
 	for id, loop := range Looped() {
@@ -63,7 +64,7 @@ func FindWriters() Writers {
 	return out
 }
 
-// Options returns the options of opening the image. A format or folder that does not exist is refused.
+// Options returns the options for opening the image. It refuses an unknown format or a missing folder.
 func (r Reading) Options() (image.Options, error) {
 	format := image.FormatName(r.Format)
 	o := image.Options{Format: format, SectorSize: cmp.Or(r.SectorSize, r.Like)}
@@ -78,10 +79,10 @@ func (r Reading) Options() (image.Options, error) {
 	return o, err
 }
 
-// Formats lists what Reading.Format accepts, in capitals or under another usual name too.
+// Formats lists the values of Reading.Format. It also accepts capitals and other usual names.
 func Formats() []string { return image.Names() }
 
-// SectorSize is the sector size of a disk as an argument of a command line, in bytes. 0 stands for no argument.
+// SectorSize is a flag value: the sector size of a disk in bytes, or 0 if the flag is not given.
 type SectorSize int64
 
 func (s *SectorSize) String() string {
@@ -91,7 +92,7 @@ func (s *SectorSize) String() string {
 	return strconv.FormatInt(int64(*s), 10)
 }
 
-// Type is the word that help texts show for the argument.
+// Type returns the placeholder of the value in help texts.
 func (s *SectorSize) Type() string { return "BYTES" }
 
 // Set parses the argument.
@@ -104,7 +105,7 @@ func (s *SectorSize) Set(arg string) error {
 	return nil
 }
 
-// agrees refuses an image whose sectors have another size than the user states.
+// agrees refuses an image whose sector size differs from the user's.
 func (r Reading) agrees(img *image.Image) error {
 	if got := img.Disk.SectorSize(); r.SectorSize != 0 && got != r.SectorSize {
 		return ondisk.Field("image", "sector size", 0, got,
@@ -117,11 +118,11 @@ func (r Reading) agrees(img *image.Image) error {
 // ErrOpen marks the error of an image that could not be opened.
 var ErrOpen = errors.New("open")
 
-// ErrComplete marks folders that are allowed for a package, which names its own files only.
+// ErrComplete rejects allowed folders for a package, which references only its own files.
 var ErrComplete = ondisk.In(ondisk.ErrUsage, "--allow-folder is for disks outside of packages: a package is complete, "+
 	"and its disks name no other files; leave it out")
 
-// complete refuses folders that a disk of a package does not reach.
+// complete refuses allowed folders for a disk of a package.
 func (r Reading) complete(img *image.Image) error {
 	if img.Packaged() && len(r.Allow) > 0 {
 		return errors.Join(ErrComplete, img.Close())
@@ -129,7 +130,7 @@ func (r Reading) complete(img *image.Image) error {
 	return nil
 }
 
-// Open opens an image, or a disk of a package, and reads it. Errors name it as the user did.
+// Open opens and reads an image or a disk of a package. Errors contain the path as the user wrote it.
 func Open(path string, r Reading) (*Source, error) {
 	o, err := r.Options()
 	if err != nil {
@@ -155,10 +156,10 @@ func Open(path string, r Reading) (*Source, error) {
 	return Read(img, r)
 }
 
-// hasNoFolder reports whether nothing lies beside what a path names: an image of a server, or a disk of Windows.
+// hasNoFolder reports whether an image has no folder with other files: an image on a server, or a Windows disk.
 func hasNoFolder(path string) bool { return IsRemote(path) || sys.IsDrive(path) }
 
-// openDrive opens and reads a disk that Windows has a name for.
+// openDrive opens and reads a disk by its Windows name.
 func (r Reading) openDrive(path string, o image.Options) (*Source, error) {
 	if len(r.Allow) > 0 {
 		return nil, ondisk.In(ondisk.ErrUsage, "%s: --allow-folder is for files; a device names no others", path)
@@ -170,7 +171,7 @@ func (r Reading) openDrive(path string, o image.Options) (*Source, error) {
 	return Read(img, r)
 }
 
-// Unopened returns why an image could not be opened: what a run has left open can be the cause.
+// Unopened returns the reason why an image could not be opened, which may be the unfinished work of a run.
 func Unopened(path string, err error) error {
 	w, _ := journal.At(path)
 	switch {
@@ -194,8 +195,8 @@ func Unopened(path string, err error) error {
 	return err
 }
 
-// Claimed returns the error of a file that belongs to the open work of another disk, such as a kept original: undo,
-// resume and finish take the name of that disk.
+// Claimed returns an error if a file belongs to the unfinished work of another disk, such as a kept original. The
+// commands undo, resume and finish need the name of that disk.
 func Claimed(path string) error {
 	c, err := journal.ClaimingAt(path)
 	if c == nil {
@@ -204,8 +205,7 @@ func Claimed(path string) error {
 	return ondisk.In(ondisk.ErrUsage, "%s: %s: %s", path, c.Text(), c.Advice(path))
 }
 
-// LeftBehind returns what a user should know of hidden files that killed runs have left of the file at a path; empty:
-// there are none.
+// LeftBehind describes hidden files that killed runs left of the file at path, or returns an empty string.
 func LeftBehind(path string) string {
 	names := journal.LeftAt(path)
 	if len(names) == 0 {
@@ -227,7 +227,7 @@ func isAbsent(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// Folders lists the folders and devices that reading the images needs.
+// Folders lists the folders and devices that are needed to read the images.
 func Folders(paths []string) (out []string) {
 	for _, path := range paths {
 		if !hasNoFolder(path) {
@@ -237,7 +237,7 @@ func Folders(paths []string) (out []string) {
 	return out
 }
 
-// openMember opens a disk of a package and reads it. Errors name it as the user can.
+// openMember opens and reads a disk of a package. Errors contain its path.
 func openMember(p *ova.Package, d ova.Disk, r Reading) (*Source, error) {
 	o, err := r.Options()
 	if err != nil {
@@ -253,11 +253,11 @@ func openMember(p *ova.Package, d ova.Disk, r Reading) (*Source, error) {
 	return Read(img, r)
 }
 
-// open refuses a disk on which a run has left work open that keeps others from it, and notes other work.
+// open refuses a disk whose unfinished work blocks other runs, and adds an issue for other unfinished work.
 func (s *Source) open() error {
 	of := image.InPackage{Path: s.Path(), Base: s.Image.Base}
 	if s.Image.Packaged() {
-		of = s.Image.Package // that of its package counts
+		of = s.Image.Package // the journal belongs to the package
 	}
 	if s.asked || of.Base == "" || s.Image.Under != "" { // a package with files in folders is not exchanged
 		return nil
@@ -282,7 +282,7 @@ func (s *Source) open() error {
 	return w.Refusal()
 }
 
-// original notes that the disk is the kept one of an exchange, and refuses it in the middle of that.
+// original adds an issue if the disk is the kept original of an exchange, and refuses it in the middle of the exchange.
 func (s *Source) original(of image.InPackage) error {
 	w, err := exchange.OriginalBeside(s.Image.Dir, of.Base)
 	if w == nil {
@@ -308,21 +308,21 @@ func (s *Source) original(of image.InPackage) error {
 	return nil
 }
 
-// PhaseUnpack is the phase of a run that unpacks an image, by packed bytes.
+// PhaseUnpack is the phase in which an image is unpacked, measured in packed bytes.
 const PhaseUnpack = "unpack"
 
-// Unpacking says how packed images are read. The zero value reads none.
+// Unpacking holds the options for packed images. With the zero value, none is read.
 type Unpacking struct {
 	On     bool
-	Spool  string          // folder for what is unpacked; empty: only archives of plain files are read
+	Spool  string          // folder for unpacked data; if empty, only archives of plain files are read
 	Run    context.Context //nolint:containedctx // of the command, whose end ends the unpacking
-	Watch  func() Progress // called when unpacking begins; what it returns may be nil
+	Watch  func() Progress // called when unpacking begins; may return nil
 	Warn   func(message string)
-	Ended  func() // called when an image is unpacked
-	Wanted string // what the command is called
+	Ended  func() // called after an image is unpacked
+	Wanted string // name of the command
 }
 
-// unpacked opens an image that may be packed, by open. The error of one that is not is ErrNoMatch.
+// unpacked calls open for an image that may be packed. open returns ErrNoMatch for any other image.
 func (r Reading) unpacked(
 	open func(ctx context.Context, way unpack.Way) (*image.Image, error),
 ) (*image.Image, error) {
@@ -351,7 +351,7 @@ func (r Reading) unpacked(
 	return img, err
 }
 
-// openLocal opens an image of this machine, which may be a disk of a package, or packed.
+// openLocal opens an image of this machine, which may be packed, or a disk of a package.
 func (r Reading) openLocal(path string, o image.Options) (*image.Image, error) {
 	img, err := r.unpacked(func(ctx context.Context, way unpack.Way) (*image.Image, error) {
 		return unpack.Open(ctx, path, o, way)
@@ -362,7 +362,7 @@ func (r Reading) openLocal(path string, o image.Options) (*image.Image, error) {
 	return img, err
 }
 
-// packedRefusal returns the error of a packed image for work that needs a file of its own.
+// packedRefusal returns the error of a packed image for a command that needs an unpacked file.
 func packedRefusal(kind, work string) error {
 	return &ondisk.Refusal{
 		Code: "unsupported", Reason: fmt.Sprintf("%s needs an image in a file of its own, and this one is packed (%s)",
@@ -371,11 +371,11 @@ func packedRefusal(kind, work string) error {
 	}
 }
 
-// Remotes are connections to exports of NBD by URI, each for one opening. They are made before the process confines
-// itself, which cannot make any then.
+// Remotes maps URIs to connections to NBD exports, each for one opening. They are made before the process confines
+// itself, because it can make none afterwards.
 type Remotes map[string][]connection
 
-// connection is one to a server, or the error of making it.
+// connection is a connection to a server, or the error of the attempt.
 type connection struct {
 	file *nbd.File
 	err  error
@@ -384,8 +384,8 @@ type connection struct {
 // maxRemotes bounds the connections.
 const maxRemotes = 16
 
-// Connect connects to the servers of those images that are exports; an error is that of opening the image. The end of
-// ctx ends the connections. work is the path of the command.
+// Connect connects to the servers of the exports among images. A failed connection becomes an error of opening the
+// image. The end of ctx closes the connections. work is the path of the command.
 func Connect(ctx context.Context, images []string, work string) (Remotes, error) {
 	if err := CheckAddresses(images); err != nil {
 		return nil, err
@@ -407,7 +407,7 @@ func Connect(ctx context.Context, images []string, work string) (Remotes, error)
 	return all, nil
 }
 
-// Close ends the connections that were not used.
+// Close closes the unused connections.
 func (r Remotes) Close() {
 	for _, made := range r {
 		for _, c := range made {
@@ -441,7 +441,7 @@ func (r Reading) openRemote(uri string, o image.Options) (*Source, error) {
 	return Read(img, r)
 }
 
-// Local refuses an image of a server, and a disk of Windows, for work that needs a file.
+// Local refuses an image on a server, or a Windows disk, for a command that needs a file.
 func Local(path, work string) error {
 	where, remedy := "on a server", "make a file of it with trueup convert, and name that"
 	switch {
@@ -461,17 +461,17 @@ func Local(path, work string) error {
 	})
 }
 
-// IsRemote reports whether a word of a command line is the address of an export or of a web server, and no file.
+// IsRemote reports whether a command-line argument is the address of an export or of a web server.
 func IsRemote(word string) bool { return nbd.IsURI(word) || isWeb(word) }
 
-// isWeb reports whether a word of a command line is a web address, which trueup does not read.
+// isWeb reports whether a command-line argument is a web address. trueup does not read these.
 func isWeb(word string) bool {
 	scheme, _, ok := strings.Cut(word, "://")
 	return ok && (strings.EqualFold(scheme, "http") || strings.EqualFold(scheme, "https"))
 }
 
-// refuseWeb returns the refusal of a web address, with the command line that reads it. work is the path of a command
-// or the name of a flag.
+// refuseWeb returns the refusal of a web address with a command line that can read it. work is the path of a command or
+// the name of a flag.
 func refuseWeb(uri, work string) error {
 	command := strings.TrimPrefix(work, "trueup ")
 	switch command {
@@ -493,12 +493,13 @@ func refuseWeb(uri, work string) error {
 	})
 }
 
-// CheckAddresses refuses addresses with blanks: in a text it could not be seen where they and their secrets end.
+// CheckAddresses refuses addresses with blanks, because the end of the address and its secrets could not be found in a
+// text.
 func CheckAddresses(words []string) error {
 	for _, word := range words {
 		scheme, rest, _ := strings.Cut(word, "://")
 		if !IsRemote(word) || strings.EqualFold(scheme, "nbd+unix") && strings.HasPrefix(rest, "/") {
-			continue // which has no secret
+			continue // it has no secret
 		}
 		if strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r == 0x7F }) {
 			return ondisk.In(ondisk.ErrUsage, "an address of %.10q has a blank or a control character, want %%20 and "+
@@ -508,14 +509,14 @@ func CheckAddresses(words []string) error {
 	return nil
 }
 
-// hiddenQuery stands for the query of a web address, which may hold a signature.
+// hiddenQuery replaces the query of a web address, which may contain a signature.
 const hiddenQuery = "?..."
 
-// address finds URIs in a text: the scheme, all up to the last @, since a password may have any character, the place,
-// and the query.
+// address matches URIs in a text: the scheme, everything up to the last @ (a password may have any character), the host
+// and path, and the query.
 var address = ondisk.LazyPattern(`(?i)\b(https?|nbds?(?:\+\w+)?)://(\S*@)?([^\s?#]*)([?#]\S*[^\s"':;,.)\]])?`)
 
-// Shown returns a text, such as a message or a URI, without what may be secret in its URIs.
+// Shown returns a text, such as a message or a URI, without secrets in its URIs.
 func Shown(text string) string {
 	if !strings.Contains(text, "://") {
 		return text
@@ -524,14 +525,14 @@ func Shown(text string) string {
 		part := address().FindStringSubmatch(uri)
 		scheme, secret, rest, query := part[1]+"://", part[2], part[3], part[4]
 		switch web := isWeb(uri); {
-		case web && strings.ContainsAny(secret, "?#"): // what follows may be of the query
+		case web && strings.ContainsAny(secret, "?#"): // the text after it may belong to the query
 			return scheme + hiddenQuery + rest[len(strings.TrimRight(rest, `"':;,.)]`)):]
 		case web && query != "":
 			rest += hiddenQuery
 		case !web && strings.HasPrefix(secret, "/"): // an address without a host, which has no password
 			return scheme + Shown(secret+rest+query)
 		case !web:
-			rest = Shown(rest + query) // of several in one word
+			rest = Shown(rest + query) // one word may have several
 		}
 		if secret != "" {
 			scheme += "...@"
@@ -540,7 +541,7 @@ func Shown(text string) string {
 	})
 }
 
-// Survey reads of an image only what shows where its partitions start, some dozens of KiB. Layout is nil with an error.
+// Survey reads only the start offsets of the partitions of an image, some dozens of KiB. On error, Layout is nil.
 func Survey(img *image.Image) (*Source, error) {
 	s := &Source{Image: img, Damage: slices.Clone(img.Issues)}
 	err := s.open()
@@ -554,7 +555,8 @@ func Survey(img *image.Image) (*Source, error) {
 	return s, s.lookForHidden()
 }
 
-// lookForHidden finds data that read as zeros, on a disk where nothing else would be judged: only a VHD can hide some.
+// lookForHidden finds data that read as zeros, if the disk seems to have no partitions or volumes. Only a VHD can hide
+// data.
 func (s *Source) lookForHidden() error {
 	if s.Image.Format != "vhd" || s.Image.Check == nil || align.ContentOf(s.Layout) == "" {
 		return nil
@@ -565,7 +567,7 @@ func (s *Source) lookForHidden() error {
 	return err
 }
 
-// Complete reads what Survey left out. With all, it looks at the map of the image too, as inspect does.
+// Complete reads everything that Survey left out. With all it also checks the map of the image, like inspect.
 func (s *Source) Complete(ctx context.Context, all bool) error {
 	err := s.read()
 	if err == nil && all {
@@ -574,7 +576,7 @@ func (s *Source) Complete(ctx context.Context, all bool) error {
 	return err
 }
 
-// ByHead returns the note on a disk of which only the head was read.
+// ByHead returns the note for a disk whose head alone was read.
 func ByHead() ondisk.Issue {
 	return ondisk.Issue{
 		Code: "head", Effect: ondisk.Note,
@@ -583,9 +585,8 @@ func ByHead() ondisk.Issue {
 	}
 }
 
-// Head opens a packed image, and reads of it where its partitions start, as far as the first bytes show that. Nothing
-// of it is unpacked but these, into memory. It has a layout only; no plan can be made of it. The caller closes the
-// image.
+// Head opens a packed image, and reads the start offsets of its partitions from its first bytes. Only these are
+// unpacked, into memory. The source has a layout only and cannot be planned. The caller closes the image.
 func Head(ctx context.Context, path string, o image.Options) (*Source, error) {
 	img, err := unpack.Open(ctx, path, o, unpack.Way{Head: true})
 	if err != nil {
@@ -605,22 +606,22 @@ func Head(ctx context.Context, path string, o image.Options) (*Source, error) {
 	return s, nil
 }
 
-// Guessed reports whether format and size of a disk are not known: it seems to be raw, and the end of its file, which
-// may have the footer of a VHD, was not unpacked.
+// Guessed reports whether the format and size of a disk are uncertain: it seems to be raw, but the end of its file,
+// possibly with the footer of a VHD, was not unpacked.
 func (s *Source) Guessed() bool { return s.Image.Format == raw.Format.Name && s.Image.Unpacked.Partly }
 
-// Usage describes how an image stores its disk, for inspect.
+// Usage describes for inspect how an image stores its disk.
 type Usage struct {
-	Map     *align.Usage // nil when the tables of the image are broken
-	NonZero *int64       // bytes of data that are not zero; nil when they were not counted
+	Map     *align.Usage // nil if the tables of the image are broken
+	NonZero *int64       // bytes of data that are not zero; nil if they were not counted
 	Issues  []ondisk.Issue
 }
 
-// readJobs is how many chunks are read at once.
+// readJobs is the number of chunks that are read concurrently.
 const readJobs = 4
 
-// Use walks over the map of the image, and reads its data where that is wanted or little. progress is that of reading
-// the data; nil: nobody watches.
+// Use reads the map of the image. It also reads the data if data is set or the data are small. progress reports the
+// reading of data, and may be nil.
 func (s *Source) Use(ctx context.Context, data bool, progress Progress) (*Usage, error) {
 	return s.use(ctx, data, readJobs, progress)
 }
@@ -628,7 +629,7 @@ func (s *Source) Use(ctx context.Context, data bool, progress Progress) (*Usage,
 func (s *Source) use(ctx context.Context, data bool, jobs int, progress Progress) (*Usage, error) {
 	out := &Usage{}
 	if err := Broken(align.Relevant(s.Damage, nil)); err != nil {
-		return out, nil //nolint:nilerr // said already
+		return out, nil //nolint:nilerr // reported already
 	}
 	u, err := align.Look(s.Image.Disk, s.Image.Child, s.parts())
 	if err != nil {
@@ -653,7 +654,7 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, progress Progress
 	return out, nil
 }
 
-// parts returns the partitions whose place in the file matters.
+// parts returns the partitions whose location in the file matters.
 func (s *Source) parts() []align.Part {
 	var out []align.Part
 	for _, p := range s.Layout.Partitions {
@@ -664,9 +665,9 @@ func (s *Source) parts() []align.Part {
 	return out
 }
 
-// checkMap finds what only a reader of all of a disk meets: the map of the image, and the data where they are little.
+// checkMap finds faults that only a complete reading shows: in the map of the image, and in its data if they are small.
 func (s *Source) checkMap(ctx context.Context) error {
-	u, err := s.use(ctx, false, 1, nil) // one job, so that what is read does not depend on chance
+	u, err := s.use(ctx, false, 1, nil) // with one job, reading is deterministic
 	if err != nil {
 		return err
 	}
@@ -678,7 +679,7 @@ func (s *Source) checkMap(ctx context.Context) error {
 	return nil
 }
 
-// unreadable returns the issue of an image that only a reader of all of it finds broken.
+// unreadable returns the issue of an image in which a complete reading found a fault.
 func unreadable(code string, err error) []ondisk.Issue {
 	return []ondisk.Issue{{
 		Code: code, Effect: ondisk.Broken, Text: err.Error(),
@@ -686,10 +687,10 @@ func unreadable(code string, err error) []ondisk.Issue {
 	}}
 }
 
-// Fragments counts the files of the volumes of the disk, and in how many pieces they lie.
+// Fragments counts the files of the disk's volumes and their fragments.
 func (s *Source) Fragments() ([]freespace.FragmentsOf, error) {
 	if err := Broken(align.Relevant(s.Damage, nil)); err != nil {
-		return nil, nil //nolint:nilerr // said already
+		return nil, nil //nolint:nilerr // reported already
 	}
 	var parts []freespace.Part
 	if v := s.Layout.Volume; v != nil {

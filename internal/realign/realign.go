@@ -1,15 +1,16 @@
-// Package realign is the pipe: open an image, plan, look at the planned disk before a byte is written, write it, prove
-// what was written, publish it; and verify a copy that is there. It knows no flags, no terminal and no exit codes.
+// Package realign is the pipeline: open an image, plan, check the planned disk before a byte is written, write it,
+// verify the written disk, publish it; and verify an existing copy. It is independent of flags, terminal and exit
+// codes.
 //
-// From top to bottom this file is the whole way of one disk:
+// A disk passes through this file from top to bottom:
 //
-//	s, err := Read(img, reading)   // the image, what is on it, what is wrong with it
-//	p, err := s.Plan(goal)         // what moves where; refusals are values in the plan
+//	s, err := Read(img, reading)   // the image, its layout and its issues
+//	p, err := s.Plan(goal)         // the moves; refusals are values in the plan
 //	err = Acceptable(p, goal)      // the first refusal as an error
-//	view, err := s.View(p)         // the disk that is to be, read and checked against the plan
-//	w, err := job.Write(ctx, s, p, dest) // created, filled, proved, published: complete, or not there
+//	view, err := s.View(p)         // the planned disk, read and checked against the plan
+//	w, err := job.Write(ctx, s, p, dest) // created, filled, verified, published: complete or absent
 //
-// A stream (copy.go) and a package (package.go) go through the same Job.publish.
+// A stream (copy.go) and a package (package.go) are published by the same Job.publish.
 package realign
 
 import (
@@ -38,28 +39,28 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// Source is an open image and what is on it.
+// Source is an open image with the layout of its disk.
 type Source struct {
 	Image  *image.Image
 	Layout *layout.Layout
 	Damage []ondisk.Issue // of the container
-	Beside []ondisk.Issue // what uses the image, or needs it
+	Beside []ondisk.Issue // users and dependants of the image
 
-	// Original reports that the disk is the kept one of an exchange, which its issues name, and Written that a guest or
-	// another program has written to it since.
+	// Original reports that the disk is the kept original of an exchange; its issues name the exchange. Written reports
+	// that a guest or another program has written to it since.
 	Original, Written bool
 
 	reading Reading
-	asked   bool            // Beside has the unfinished work of other runs
-	machine *layout.Machine // nil: the other disks are not known
+	asked   bool            // Beside includes the unfinished work of other runs
+	machine *layout.Machine // nil if the other disks are unknown
 	free    *freespace.Found
-	counted int64 // sector size that a GPT states, bytes; 0: nothing does
+	counted int64 // sector size that a GPT implies, in bytes, or 0
 }
 
-// Plan is what becomes of a disk.
+// Plan is the plan of a disk.
 type Plan = plan.Plan
 
-// Read reads what is on an image, and closes the image when that fails. Errors name the path.
+// Read reads the layout of an image. On error it closes the image. Errors contain the path.
 func Read(img *image.Image, r Reading) (*Source, error) {
 	s := &Source{reading: r, Image: img}
 	for _, f := range img.Handles {
@@ -117,18 +118,18 @@ func (s *Source) read() error {
 	return nil
 }
 
-// overlays looks for snapshots and views of the disk in other folders than its own.
+// overlays finds snapshots and views of the disk in other folders.
 func (s *Source) overlays() error {
 	o, err := s.reading.Options()
 	if err != nil || s.reading.Claimed {
-		return nil //nolint:nilerr // opening the image has said the same
+		return nil //nolint:nilerr // opening the image has returned the same error
 	}
 	found, missed, err := s.overlaysIn(o.Search)
 	s.Beside = slices.Concat(s.Beside, image.SnapshotsAt(found), missed)
 	return err
 }
 
-// overlaysIn looks in folders that are allowed, and below that of a disk that changes.
+// overlaysIn searches the allowed folders, and for a disk that will change also its own folder and below.
 func (s *Source) overlaysIn(allowed []string) (found []string, missed []ondisk.Issue, err error) {
 	if !s.reading.Changed {
 		return s.Image.OverlaysBelow(allowed)
@@ -143,12 +144,12 @@ func (s *Source) overlaysIn(allowed []string) (found []string, missed []ondisk.I
 	return s.Image.OverlaysNear(filepath.Dir(path), allowed)
 }
 
-// geometry returns what the container knows of the disk's.
+// geometry returns the disk geometry stated by the container.
 func (s *Source) geometry() table.Geometry {
 	return table.Geometry{Heads: s.Image.Heads, Sectors: s.Image.Sectors}
 }
 
-// hidesData notes data of the container that read as zeros in the layout.
+// hidesData records in the layout that data of the container read as zeros.
 func (s *Source) hidesData() {
 	if slices.ContainsFunc(s.Damage, func(i ondisk.Issue) bool { return i.Code == image.CodeHidden }) {
 		s.Layout.HidesData()
@@ -158,13 +159,13 @@ func (s *Source) hidesData() {
 // Close closes the image.
 func (s *Source) Close() { s.Image.Close() }
 
-// Path returns how the user can name the disk.
+// Path returns the path of the disk for messages.
 func (s *Source) Path() string { return s.Image.Path }
 
-// Issues returns the issues that concern any copy, whatever is on the disk.
+// Issues returns the issues that concern any copy, regardless of the content of the disk.
 func (s *Source) Issues() []ondisk.Issue { return s.issuesFor(Goal{}) }
 
-// issuesFor is Issues for a copy by a goal.
+// issuesFor is Issues for a copy with a goal.
 func (s *Source) issuesFor(g Goal) []ondisk.Issue {
 	issues := slices.Concat(s.Damage, s.Beside)
 	if s.Image.Child && !g.Flatten {
@@ -173,7 +174,7 @@ func (s *Source) issuesFor(g Goal) []ondisk.Issue {
 	return append(issues, s.sectors(g.To)...)
 }
 
-// child keeps a snapshot from being copied as if it were a machine's disk: what it is a snapshot of stays behind.
+// child refuses to copy a snapshot as a complete disk, because its parents would be missing.
 func (s *Source) child() ondisk.Issue {
 	names := make([]string, 0, len(s.Image.Chain))
 	for _, l := range s.Image.Chain {
@@ -188,7 +189,7 @@ func (s *Source) child() ondisk.Issue {
 	}
 }
 
-// Misnamed returns the error of a file that has the name of a format and nothing of it; nil for another.
+// Misnamed returns an error if the file has the extension of a format, but no data of that format.
 func (s *Source) Misnamed() error {
 	for _, i := range s.Image.Issues {
 		if i.Code == image.CodeMisnamed {
@@ -198,8 +199,8 @@ func (s *Source) Misnamed() error {
 	return nil
 }
 
-// Lacks returns the error of a disk of which nothing is known because its image is malformed, damaged or incomplete: it
-// is never accepted as unknown content. Nil for any other disk.
+// Lacks returns the error of a disk whose content is unknown because its image is malformed, damaged or incomplete.
+// Such a disk is never accepted as unknown content.
 func (s *Source) Lacks() error {
 	if s.Layout == nil || align.ContentOf(s.Layout) != align.UnknownContent {
 		return nil
@@ -216,7 +217,8 @@ func (s *Source) Lacks() error {
 	return nil
 }
 
-// malformed returns the error of a container or table that is broken. A broken volume moves as opaque bytes, if at all.
+// malformed returns the error of a broken container or table. A broken volume does not count: it moves as opaque bytes,
+// if at all.
 func (s *Source) malformed() error {
 	for _, i := range slices.Concat(s.Issues(), s.Layout.Issues) {
 		if i.Effect == ondisk.Broken {
@@ -226,8 +228,8 @@ func (s *Source) malformed() error {
 	return nil
 }
 
-// Plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would
-// be met in the gaps by chance.
+// Plan returns the plan for a goal. Issues of the container come first: they concern any copy, and reading the gaps
+// would meet a broken container only by chance.
 func (s *Source) Plan(g Goal) (*plan.Plan, error) {
 	notes := align.Relevant(s.issuesFor(g), nil)
 	if err := Broken(notes); err != nil {
@@ -243,7 +245,7 @@ func (s *Source) Plan(g Goal) (*plan.Plan, error) {
 	return p, err
 }
 
-// unused returns the free space of the volumes, which is found once.
+// unused returns the free space of the volumes. It is determined once.
 func (s *Source) unused() (f *freespace.Found, err error) {
 	if s.free == nil {
 		s.free, err = freespace.Find(s.Image.Disk, s.Layout)
@@ -251,7 +253,7 @@ func (s *Source) unused() (f *freespace.Found, err error) {
 	return s.free, err
 }
 
-// moves is Plan without what the container adds.
+// moves is Plan without the issues of the container.
 func (s *Source) moves(g Goal) (*plan.Plan, error) {
 	if g.Copy {
 		p := plan.Copy(s.Image.Disk.Size())
@@ -277,7 +279,7 @@ func (s *Source) moves(g Goal) (*plan.Plan, error) {
 	return p, err
 }
 
-// copied returns warnings of a malformed disk, of which a copy without a move is as malformed.
+// copied returns warnings about a malformed disk, because a copy without moves is malformed, too.
 func copied(l *layout.Layout) (out []align.Finding) {
 	for _, i := range l.Issues {
 		if i.Effect == ondisk.Broken {
@@ -288,12 +290,11 @@ func copied(l *layout.Layout) (out []align.Finding) {
 	return out
 }
 
-// Refusals returns the reasons for which a copy could not be made now; none of a malformed disk, of which Malformed
-// returns the error.
+// Refusals returns the reasons why a copy cannot be made now. It returns none for a malformed disk; see malformed.
 func (s *Source) Refusals(g Goal) ([]align.Finding, error) {
 	none := []align.Finding{}
 	if err := s.malformed(); err != nil {
-		return none, nil //nolint:nilerr // said in its own way
+		return none, nil //nolint:nilerr // reported separately
 	}
 	p, err := s.Plan(g)
 	if err != nil {
@@ -302,10 +303,10 @@ func (s *Source) Refusals(g Goal) ([]align.Finding, error) {
 	return append(none, p.Refusals(g.AllowUnbootable)...), nil
 }
 
-// Acceptable returns the error of a plan that is refused.
+// Acceptable returns the error of a refused plan.
 func Acceptable(p *plan.Plan, g Goal) error { return Refusal(p.Refusals(g.AllowUnbootable)) }
 
-// View returns the planned disk, before a byte of it is written: read by the eyes that found the fault, and checked
+// View returns the planned disk before a byte of it is written. The disk is read like any other disk, and checked
 // against the plan.
 func (s *Source) View(p *plan.Plan) (disk.Disk, error) {
 	view, after, err := s.promised(p)
@@ -315,7 +316,7 @@ func (s *Source) View(p *plan.Plan) (disk.Disk, error) {
 	return view, settled(view, after, p)
 }
 
-// Result returns what is on the planned disk.
+// Result returns the layout of the planned disk.
 func (s *Source) Result(p *plan.Plan) (*layout.Layout, error) {
 	view, after, err := s.promised(p)
 	if err != nil {
@@ -324,7 +325,8 @@ func (s *Source) Result(p *plan.Plan) (*layout.Layout, error) {
 	return after, settled(view, after, p)
 }
 
-// promised reads the planned disk and checks it against the plan. A source that has changed since is the error.
+// promised reads the planned disk and checks it against the plan. If the source has changed since, it returns that
+// error.
 func (s *Source) promised(p *plan.Plan) (view disk.Disk, after *layout.Layout, err error) {
 	defer func() {
 		if err != nil {
@@ -356,8 +358,8 @@ func (s *Source) promised(p *plan.Plan) (view disk.Disk, after *layout.Layout, e
 	return view, after, nil
 }
 
-// tableByGrowth refuses a larger copy of a disk without a table on which bytes of sector 0 name places that only
-// the copy has: systems would find partitions.
+// tableByGrowth refuses a larger copy of a disk without a table if sector 0 would become a valid table. Its entries lie
+// beyond the old end of the disk, and systems would find partitions in the copy.
 func tableByGrowth(p *plan.Plan, t *table.Table) error {
 	return &ondisk.Refusal{
 		Code: "unsupported", Reason: fmt.Sprintf("the disk has no partition table, and its copy would grow from %d to "+
@@ -366,7 +368,7 @@ func tableByGrowth(p *plan.Plan, t *table.Table) error {
 	}
 }
 
-// unexplained lists bytes of the planned disk that neither a move nor a field that had to follow it explains.
+// unexplained lists bytes of the planned disk that neither a move nor a field updated for a move explains.
 func (s *Source) unexplained(p *plan.Plan, view disk.Disk, after *layout.Layout) ([]verify.Difference, error) {
 	r := verify.Result{
 		Base: s.Image.Disk, Source: p.Unused.View(s.Image.Disk), Dest: view, Before: s.Layout, After: after,
@@ -374,7 +376,7 @@ func (s *Source) unexplained(p *plan.Plan, view disk.Disk, after *layout.Layout)
 	return r.Unexplained()
 }
 
-// checkOld reads back what each patch says it replaces.
+// checkOld verifies that the source has the old bytes of each patch.
 func checkOld(src disk.Disk, p *plan.Plan) error {
 	bare := disk.Compose(p.Unused.View(src), p.Size, p.Pieces)
 	for _, x := range p.Patches {
@@ -403,23 +405,23 @@ func settled(view disk.Disk, after *layout.Layout, p *plan.Plan) error {
 	return nil
 }
 
-// Job says how a disk is written and proved.
+// Job holds the options for writing and verifying a disk.
 type Job struct {
-	Full     bool // compare every byte before DEST gets its name, not its structures alone
-	Sums     bool // compute the digests of the files before they get their names
+	Full     bool // compare every byte before publication, instead of the structures only
+	Sums     bool // compute the digests of the files before publication
 	SkipFree bool // the copy to verify has zeros in the free space of volumes
-	Jobs     int  // how many chunks are read and written at once
+	Jobs     int  // number of chunks that are read and written concurrently
 
-	Progress Progress // nil: nobody watches
+	Progress Progress // may be nil
 
-	Dest  string      // as the user names it
-	Texts []store.Use // reports and digests of the run, which are no file of DEST
+	Dest  string      // path as the user wrote it
+	Texts []store.Use // reports and digests of the run, which are not files of DEST
 
-	memory int64 // of the machine, bytes; 0: as the system says
-	passes bool  // what is read and written goes past the memory
+	memory int64 // of the machine, in bytes; by default from the system
+	passes bool  // drop data from memory after reading and writing
 }
 
-// Write makes DEST of the planned disk: complete, or not there, whatever happens in between.
+// Write writes the planned disk to DEST. DEST is complete or absent, even after a kill.
 func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan, to Dest) (w Written, err error) {
 	view, err := s.View(p)
 	if err != nil {
@@ -439,7 +441,8 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan, to Dest) (w Wr
 	return w, err
 }
 
-// put writes a disk to the DEST that create starts. own is the disk that DEST itself holds; nil: all of view.
+// put writes a disk to the DEST that create starts. own is the part of view that DEST itself stores, or nil for all of
+// it.
 func (j *Job) put(
 	ctx context.Context, s *Source, p *plan.Plan, view, own disk.Disk, create func() (output, target, error),
 ) (Written, error) {
@@ -461,14 +464,14 @@ func (j *Job) put(
 // output is DEST under construction: an image or a package.
 type output interface {
 	Files() []string
-	Notes() []ondisk.Issue // of the place where it went
+	Notes() []ondisk.Issue // about its file system or device
 	Publish() error
 	Discard() error
 	Sums(ctx context.Context, begin, add func(n int64)) ([]store.Sum, error)
 }
 
-// publish makes DEST: created, filled and proved by fill, and published when the source is still what it was. unchanged
-// is nil for a source that cannot be asked.
+// publish creates DEST, calls fill to write and verify it, and publishes it if the source is unchanged. unchanged is
+// nil if the source cannot be checked.
 func (j *Job) publish(
 	ctx context.Context, create func() (output, error), unchanged func() error, fill func(*Written) error,
 ) (w Written, err error) {
@@ -507,7 +510,7 @@ func (j *Job) publish(
 	return w, err
 }
 
-// unchanged returns the error of an image that is not what it was when it was opened.
+// unchanged returns an error if the image has changed since it was opened.
 func (s *Source) unchanged() error {
 	if err := s.Image.Unchanged(); err != nil {
 		return fmt.Errorf("%s: %w", s.Path(), err)
@@ -515,8 +518,8 @@ func (s *Source) unchanged() error {
 	return nil
 }
 
-// fill writes a view, or what DEST itself holds of it, proves through a second opening that the image shows the view,
-// and returns how many bytes there were beside zeros.
+// fill writes a view, or the part of it that DEST stores. It verifies through a second opening that the image has the
+// bytes of the view, and returns the number of bytes copied, without zeros.
 func (j *Job) fill(
 	ctx context.Context, s *Source, p *plan.Plan, view, own disk.Disk, o target,
 ) (copied int64, err error) {
@@ -540,16 +543,16 @@ func (j *Job) fill(
 	if err != nil {
 		return copied, full(err, need, o.Free)
 	}
-	s.Image.Forget() // the proof reads what the server has
+	s.Image.Forget() // so that the verification reads from the server
 	return copied, j.reread(o, func(got *image.Image) error {
 		return j.prove(ctx, s, p, view, got, work.Sum)
 	})
 }
 
-// ErrUnknown marks a disk of which nothing is known.
+// ErrUnknown marks a disk with unknown content.
 var ErrUnknown = errors.New("unknown content")
 
-// classes map errors to their codes. The first that matches counts.
+// classes maps errors to their codes. The first match counts.
 var classes = []struct {
 	err  error
 	code string
@@ -568,7 +571,7 @@ var classes = []struct {
 	{ondisk.ErrFormat, "format"},
 }
 
-// Code returns the class of an error, as JSON has it.
+// Code returns the error code for JSON.
 func Code(err error) string {
 	if r, ok := errors.AsType[*ondisk.Refusal](err); ok {
 		return r.Code
@@ -584,7 +587,7 @@ func Code(err error) string {
 	return "internal"
 }
 
-// Broken returns the error of the first finding that is malformed.
+// Broken returns the error of the first malformed finding.
 func Broken(fs []align.Finding) error {
 	for _, f := range fs {
 		if f.Effect == ondisk.Broken || f.Effect == ondisk.BadVolume {
@@ -594,7 +597,7 @@ func Broken(fs []align.Finding) error {
 	return nil
 }
 
-// Refusal makes one error of the findings that keep a copy from being made.
+// Refusal combines the findings that prevent a copy into one error.
 func Refusal(fs []align.Finding) error {
 	if len(fs) == 0 {
 		return nil
@@ -613,8 +616,7 @@ func Refusal(fs []align.Finding) error {
 	return r
 }
 
-// readBack returns the error of a copy that cannot be read: if it is malformed, other bytes stand there than were
-// written.
+// readBack returns the error of a copy that cannot be read. A malformed copy has other bytes than were written.
 func readBack(err error) error {
 	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) ||
 		errors.Is(err, ondisk.ErrReference) {
@@ -623,7 +625,8 @@ func readBack(err error) error {
 	return fmt.Errorf("read back what was written: %w", err)
 }
 
-// cause returns what made a copy fail: a source that changed under it can look like anything.
+// cause returns the cause of a failed copy. A source that changed meanwhile can cause any error, so that error has
+// priority.
 func cause(err error, unchanged func() error) error {
 	if unchanged == nil || errors.Is(err, context.Canceled) {
 		return err
