@@ -93,17 +93,17 @@ const sumOff = headSize - 4
 
 // Journal is an open journal.
 type Journal struct {
-	file   File
-	kind   string
-	id     ID
-	plan   []byte
-	record []byte
-	number uint64 // of the record, counted from 1; 0 before the first record
-	area   int64
-	length int64   // of the area, bytes
-	saved  []saved // since the last record
-	stood  []saved // covered by the last record of an earlier run
-	opened bool    // the last record is from an earlier run and may be in a cache only
+	file      File
+	kind      string
+	id        ID
+	plan      []byte
+	record    []byte
+	number    uint64 // of the record, counted from 1; 0 before the first record
+	area      int64
+	length    int64   // of the area, bytes
+	saved     []saved // since the last record
+	lastSaved []saved // covered by the last record of an earlier run
+	opened    bool    // the last record is from an earlier run and may be in a cache only
 }
 
 // saved is a range of the area with its checksum in a record.
@@ -160,7 +160,7 @@ func Open(f File) (*Journal, error) {
 		return nil, err
 	}
 	j.opened = true
-	return j, j.last(j.stands)
+	return j, j.last(j.intact)
 }
 
 // readPlan reads the head and the plan of a journal. It returns ErrLimit for a plan of more than most bytes.
@@ -266,9 +266,9 @@ func upTo(f io.ReaderAt, n, off int64) ([]byte, error) {
 	return b, nil
 }
 
-// last finds the last valid record. Only the newer slot can be torn; a journal with two torn slots is damaged. stands
-// reports whether a saved range is intact.
-func (j *Journal) last(stands func(saved) (bool, error)) error {
+// last finds the last valid record. Only the newer slot can be torn; a journal with two torn slots is damaged. intact
+// reports whether a saved range is whole.
+func (j *Journal) last(intact func(saved) (bool, error)) error {
 	torn := 0
 	for n := range int64(2) {
 		slot, err := upTo(j.file, slotSize, slotOff+n*slotSize)
@@ -278,7 +278,7 @@ func (j *Journal) last(stands func(saved) (bool, error)) error {
 		var all []saved
 		number, record, ok, err := j.decode(slot, func(s saved) (bool, error) {
 			all = append(all, s)
-			return stands(s)
+			return intact(s)
 		})
 		switch {
 		case err != nil:
@@ -288,7 +288,7 @@ func (j *Journal) last(stands func(saved) (bool, error)) error {
 		case ok && number%2 != uint64(n):
 			return damaged(slotOff+n*slotSize, "number of the record", number, "an even one in the first slot")
 		case ok && number > j.number:
-			j.number, j.record, j.stood = number, record, all
+			j.number, j.record, j.lastSaved = number, record, all
 		}
 	}
 	if torn == 2 {
@@ -305,7 +305,7 @@ func (j *Journal) sum(slot []byte) uint32 {
 
 // decode returns the record of a slot. ok is false if the record or one of its saved ranges is torn.
 func (j *Journal) decode(
-	slot []byte, stands func(saved) (bool, error),
+	slot []byte, intact func(saved) (bool, error),
 ) (number uint64, record []byte, ok bool, err error) {
 	if len(slot) < slotHead {
 		return 0, nil, false, nil
@@ -322,15 +322,15 @@ func (j *Journal) decode(
 		if _, err := binary.Decode(x, binary.LittleEndian, &s); err != nil {
 			return 0, nil, false, err
 		}
-		if ok, err := stands(s); !ok {
+		if ok, err := intact(s); !ok {
 			return 0, nil, false, err
 		}
 	}
 	return number, slot[slotHead+count*savedSize : end], true, nil
 }
 
-// stands reports whether a saved range matches its checksum.
-func (j *Journal) stands(s saved) (bool, error) {
+// intact reports whether a saved range matches its checksum.
+func (j *Journal) intact(s saved) (bool, error) {
 	if err := j.within(s.Len, s.Off); err != nil {
 		return false, err
 	}
@@ -348,7 +348,7 @@ func (j *Journal) Put(record []byte) error {
 	if int64(len(record)) > MaxRecord {
 		return fmt.Errorf("record of %d bytes in a journal, want up to %d: %w", len(record), MaxRecord, ondisk.ErrLimit)
 	}
-	if err := j.settle(); err != nil {
+	if err := j.rewriteLast(); err != nil {
 		return err
 	}
 	number := j.number + 1
@@ -362,13 +362,13 @@ func (j *Journal) Put(record []byte) error {
 	return nil
 }
 
-// settle makes the last record of an earlier run and its saved bytes durable before the next record. It writes them
-// again: after a failed flush in that run, the kernel may hold them in its cache as clean pages and flush nothing.
-func (j *Journal) settle() error {
+// rewriteLast makes the last record of an earlier run and its saved bytes durable before the next record. It writes
+// them again: after a failed flush in that run, the kernel may hold them in its cache as clean pages and flush nothing.
+func (j *Journal) rewriteLast() error {
 	if !j.opened {
 		return nil
 	}
-	for _, s := range j.stood {
+	for _, s := range j.lastSaved {
 		buf := make([]byte, min(s.Len, units.MiB))
 		for off := s.Off; off < s.Off+s.Len; {
 			b := buf[:min(int64(len(buf)), s.Off+s.Len-off)]
@@ -382,14 +382,14 @@ func (j *Journal) settle() error {
 		}
 	}
 	if j.number > 0 {
-		if err := j.write(j.number, j.record, j.stood); err != nil {
+		if err := j.write(j.number, j.record, j.lastSaved); err != nil {
 			return err
 		}
 	}
 	if err := j.file.Sync(); err != nil {
 		return err
 	}
-	j.opened, j.stood = false, nil
+	j.opened, j.lastSaved = false, nil
 	return nil
 }
 

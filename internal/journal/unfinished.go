@@ -155,7 +155,7 @@ func of(d *gate.Folder, name string) (*Work, error) {
 	case sys.FromSystem(err):
 		return nil, fmt.Errorf("what a run has left open on the disk cannot be known: %w", err)
 	case err != nil:
-		return nil, odd(name, err)
+		return nil, notJournal(name, err)
 	}
 	defer f.Close()
 	w := &Work{}
@@ -172,7 +172,7 @@ func of(d *gate.Folder, name string) (*Work, error) {
 	case sys.FromSystem(err):
 		return nil, fmt.Errorf("what a run has left open on the disk cannot be known: %w", err)
 	case err != nil:
-		return nil, odd(name, err)
+		return nil, notJournal(name, err)
 	default:
 		w.Kind = kind
 		w.Phase, w.State = stateOf(kind, record)
@@ -186,8 +186,8 @@ func isNotBegun(name string, err error) bool {
 	return errors.Is(err, ErrNotBegun) && (!errors.Is(err, ErrBlank) || strings.HasSuffix(name, Suffix))
 }
 
-// odd returns the error of a file with the name of a journal that cannot be read as one.
-func odd(name string, err error) error {
+// notJournal returns the error of a file with the name of a journal that cannot be read as one.
+func notJournal(name string, err error) error {
 	if errors.Is(err, ErrBlank) {
 		return &ondisk.Refusal{
 			Code:   "unfinished",
@@ -340,7 +340,7 @@ func (h *Held) hold() error {
 	name := h.name
 	st, err := h.in.At.Lstat(name)
 	if err == nil && !st.Mode.IsRegular() {
-		return odd(name, ondisk.ErrReference)
+		return notJournal(name, ondisk.ErrReference)
 	}
 	f, err := h.in.At.OpenToWrite(name)
 	switch {
@@ -359,7 +359,7 @@ func (h *Held) hold() error {
 		h.Journal, h.Work.State = nil, notBegun
 		return nil
 	case err != nil:
-		return odd(name, err)
+		return notJournal(name, err)
 	}
 	h.Work.Kind = h.Kind()
 	h.Work.Phase, h.Work.State = stateOf(h.Kind(), h.Record())
