@@ -48,7 +48,7 @@ func (a *Again) open() (_ *work, _ *mover, err error) {
 	if err == nil {
 		x, err = open(p, on, w, a.Options)
 	}
-	if err != nil && x != nil && x.begun {
+	if err != nil && x != nil && x.marked {
 		err = middle(err, &a.Held.Work, x)
 	}
 	if err != nil {
@@ -117,7 +117,7 @@ func (a *Again) files(p *Plan) (medium, error) {
 func (a *Again) Resume(ctx context.Context) (d journal.Done, err error) {
 	w, x, err := a.open()
 	if err != nil {
-		_, err = a.gone(err)
+		_, err = a.refuseMissing(err)
 		return d, err
 	}
 	defer w.disk.Close() // all important data was synced
@@ -154,7 +154,7 @@ func (a *Again) nothing(why, undo string) error {
 func (a *Again) Undo(ctx context.Context) (d journal.Done, err error) {
 	w, x, err := a.open()
 	if err != nil {
-		if free, err := a.gone(err); !free || !a.Force {
+		if free, err := a.refuseMissing(err); !free || !a.Force {
 			return d, err
 		}
 		return a.drop()
@@ -172,9 +172,9 @@ func (a *Again) Undo(ctx context.Context) (d journal.Done, err error) {
 	return journal.Done{Text: "the disk is what it was before the move, byte for byte"}, w.showAndRemove(nil)
 }
 
-// gone returns the refusal of another disk, or of a disk without the mark of the move. why is the reason. free reports
-// whether the disk is no longer in the middle of the move, so that the journal can be removed.
-func (a *Again) gone(why error) (free bool, err error) {
+// refuseMissing returns the refusal of another disk, or of a disk without the mark of the move. why is the reason. free
+// reports whether the disk is no longer in the middle of the move, so that the journal can be removed.
+func (a *Again) refuseMissing(why error) (free bool, err error) {
 	if !errors.Is(why, ondisk.ErrChanged) && !errors.Is(why, fs.ErrNotExist) {
 		return false, why
 	}
@@ -209,7 +209,7 @@ func (a *Again) gone(why error) (free bool, err error) {
 	return true, &ondisk.Refusal{
 		Code: "unfinished", Reason: why.Error(),
 		Remedy: fmt.Sprintf("if the disk was brought back from a backup, %s --force leaves it as it is and removes "+
-			"the journal, with %s", work.Command("undo"), p.held()),
+			"the journal, with %s", work.Command("undo"), p.describeSaved()),
 	}
 }
 
@@ -217,7 +217,7 @@ func (a *Again) gone(why error) (free bool, err error) {
 func (a *Again) drop() (d journal.Done, err error) {
 	d.Text = "the disk is left as it is, and the journal is removed"
 	d.Notes = []ondisk.Issue{{
-		Code: "journal-removed", Effect: ondisk.Warn, Text: "with the journal went " + a.plan.held(),
+		Code: "journal-removed", Effect: ondisk.Warn, Text: "with the journal went " + a.plan.describeSaved(),
 		Remedy: "check that the disk is the one that was brought back from a backup",
 	}}
 	if d.Removed, err = a.stale(a.plan); err == nil {
@@ -226,8 +226,8 @@ func (a *Again) drop() (d journal.Done, err error) {
 	return d, err
 }
 
-// held describes the disk data in the journal.
-func (p *Plan) held() string {
+// describeSaved describes the disk data in the journal.
+func (p *Plan) describeSaved() string {
 	n := int64(0)
 	for _, s := range p.Saved {
 		n += int64(len(s.Bytes))

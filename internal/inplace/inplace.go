@@ -87,18 +87,18 @@ type mover struct {
 	disk Storage
 	log  Log
 
-	runs  []run
-	steps int64 // of all runs
-	step  int64 // number of stretches done
-	known int64 // number of stretches done according to the last record
-	phase phase
-	begun bool  // the mark is on the disk
-	half  int64 // half of the area that the last record uses
-	look  func(old, now disk.Disk) error
-	same  bool     // this run has compared all pieces at their new places
-	sure  bool     // write the next stretch even if its target seems to have it: set after an interruption
-	next  *fetched // the next stretch, if it was read already
-	buf   []byte
+	runs        []run
+	steps       int64 // of all runs
+	step        int64 // number of stretches done
+	recorded    int64 // number of stretches done according to the last record
+	phase       phase
+	marked      bool  // the mark is on the disk
+	journalHalf int64 // half of the area that the last record uses
+	look        func(old, now disk.Disk) error
+	verified    bool     // this run has compared all pieces at their new places
+	forceWrite  bool     // write the next stretch even if its target seems to have it: set after an interruption
+	next        *fetched // the next stretch, if it was read already
+	buf         []byte
 }
 
 // Options of a move.
@@ -118,10 +118,10 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	m.runs, m.steps = p.runs()
 	m.buf = make([]byte, p.Chunk)
 	var err error
-	if m.begun, err = p.marks(s); err != nil {
+	if m.marked, err = p.marks(s); err != nil {
 		return nil, err
 	}
-	if m.sure = m.begun; m.begun {
+	if m.forceWrite = m.marked; m.marked {
 		if err := m.again(p.mark()); err != nil {
 			return m, err
 		}
@@ -141,10 +141,10 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	if err := r.check(m); err != nil {
 		return nil, err
 	}
-	m.phase, m.step, m.half = r.Phase, r.Step, r.Half
-	m.known = m.step
+	m.phase, m.step, m.journalHalf = r.Phase, r.Step, r.Half
+	m.recorded = m.step
 	switch {
-	case m.begun:
+	case m.marked:
 	case m.phase == moving:
 		return nil, fmt.Errorf("the first sector of the disk is not the mark of a move, and the journal says that %d "+
 			"of %d stretches moved: another program wrote it: %w", m.step, m.steps, ondisk.ErrChanged)
@@ -204,7 +204,7 @@ func (m *mover) complete(r record) error {
 	if m.step = r.Step + r.Pending; r.Phase == undoing {
 		to, m.step = s.From, r.Step
 	}
-	m.known = m.step
+	m.recorded = m.step
 	if err := c.write(m.disk, to, true); err != nil {
 		return err
 	}
@@ -233,9 +233,9 @@ const (
 
 func (m *mover) state() state {
 	switch {
-	case m.begun && (m.phase == moving || m.phase == undoing):
+	case m.marked && (m.phase == moving || m.phase == undoing):
 		return between
-	case m.begun:
+	case m.marked:
 		return behind
 	case m.phase == moved || m.phase == done:
 		return after
@@ -259,7 +259,7 @@ func (m *mover) finish(ctx context.Context) error {
 		return nil
 	case behind:
 	}
-	return m.settle(ctx)
+	return m.finalize(ctx)
 }
 
 // forward grows and marks the disk, moves and compares all stretches, and ends with the commit.
@@ -282,7 +282,7 @@ func (m *mover) forward(ctx context.Context) error {
 	if d, ok := m.disk.(Device); ok {
 		d.Reread() // removes the partitions, so that nobody can mount one after a kill
 	}
-	m.phase, m.begun = moving, true
+	m.phase, m.marked = moving, true
 	m.begin(diskcopy.PhaseCopy, p.order)
 	for m.step < m.steps {
 		if err := m.one(ctx, false); err != nil {
@@ -293,8 +293,8 @@ func (m *mover) forward(ctx context.Context) error {
 	if err := p.compare(ctx, p.bytes(m.disk, p.Size), dests(p.Pieces), m.Options); err != nil {
 		return err
 	}
-	m.phase, m.same = moved, true
-	return m.put(record{Phase: moved, Step: m.steps, Half: m.half})
+	m.phase, m.verified = moved, true
+	return m.put(record{Phase: moved, Step: m.steps, Half: m.journalHalf})
 }
 
 // undo brings the disk back to its old state.
@@ -318,15 +318,15 @@ func (m *mover) undo(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := m.put(record{Phase: undoing, Half: m.half}); err != nil {
+	if err := m.put(record{Phase: undoing, Half: m.journalHalf}); err != nil {
 		return err
 	}
 	return m.restore(ctx)
 }
 
-// settle zeroes the vacated space and writes the patches after the commit. Every step can be repeated. It verifies all
-// of them before it writes the first sector.
-func (m *mover) settle(ctx context.Context) error {
+// finalize zeroes the vacated space and writes the patches after the commit. Every step can be repeated. It verifies
+// all of them before it writes the first sector.
+func (m *mover) finalize(ctx context.Context) error {
 	p := m.plan
 	for _, r := range p.dropped() {
 		if err := m.disk.Zero(r.Off, r.Len); err != nil {
@@ -359,7 +359,7 @@ func (m *mover) settle(ctx context.Context) error {
 		return err
 	}
 	m.phase = done
-	return m.put(record{Phase: done, Step: m.steps, Half: m.half})
+	return m.put(record{Phase: done, Step: m.steps, Half: m.journalHalf})
 }
 
 // first replaces the mark by the first sector, which ends the move.
@@ -367,7 +367,7 @@ func (m *mover) first(b []byte) error {
 	if _, err := m.disk.WriteAt(b, 0); err != nil {
 		return err
 	}
-	m.begun = false
+	m.marked = false
 	return m.disk.Sync()
 }
 
@@ -422,7 +422,7 @@ func (m *mover) check(ctx context.Context) error {
 		}
 	}
 	d, zeros := p.unpatched(m.disk), p.dropped()
-	if !m.same {
+	if !m.verified {
 		zeros = without(p.Size, dests(p.Pieces))
 		m.begin(diskcopy.PhaseProve, p.Pieces)
 		if err := p.compare(ctx, d, dests(p.Pieces), m.Options); err != nil {

@@ -86,7 +86,7 @@ func (m *mover) fetch(i int64, back bool) (*fetched, error) {
 	if x.chunk, err = m.read(x.Source(), data); err != nil || !x.redo {
 		return x, err
 	}
-	x.half = 1 - m.half
+	x.half = 1 - m.journalHalf
 	if x.empty() {
 		return x, nil
 	}
@@ -113,7 +113,7 @@ func (m *mover) gather(i int64, back bool) (*fetched, []disk.Range, error) {
 		}
 		data = append(data, filled...)
 	}
-	x := &fetched{first: i, many: many, next: i + many*ahead, half: m.half}
+	x := &fetched{first: i, many: many, next: i + many*ahead, half: m.journalHalf}
 	if back {
 		x.first = x.next + 1
 	}
@@ -164,36 +164,36 @@ func (m *mover) one(ctx context.Context, back bool) error {
 	if back {
 		after++
 	}
-	if !m.sure && x.empty() && allZero(m.disk, x.Dest()) {
+	if !m.forceWrite && x.empty() && allZero(m.disk, x.Dest()) {
 		m.step = after // nothing changes, so no record is needed
 		return nil
 	}
 	switch {
 	case x.redo:
-		m.half = x.half
+		m.journalHalf = x.half
 		err = m.put(record{Phase: m.phase, Step: x.first, Half: x.half, Units: x.units, Pending: x.many})
-	case m.known != m.step:
+	case m.recorded != m.step:
 		// The targets of unrecorded stretches of zeros are overwritten now: a resume must not read them again.
-		err = m.put(record{Phase: m.phase, Step: m.step, Half: m.half})
+		err = m.put(record{Phase: m.phase, Step: m.step, Half: m.journalHalf})
 	}
 	if err != nil {
 		return err
 	}
-	if err := x.write(m.disk, x.To, m.sure); err != nil {
+	if err := x.write(m.disk, x.To, m.forceWrite); err != nil {
 		return err
 	}
-	m.sure = false
+	m.forceWrite = false
 	if err := m.ahead(x, back); err != nil {
 		return err
 	}
 	if err := m.disk.Sync(); err != nil {
 		return err
 	}
-	m.step, m.known = after, after
+	m.step, m.recorded = after, after
 	if x.redo {
 		return nil
 	}
-	return m.put(record{Phase: m.phase, Step: after, Half: m.half})
+	return m.put(record{Phase: m.phase, Step: after, Half: m.journalHalf})
 }
 
 // ahead reads and saves the stretch after x while the storage writes x, which the last record covers. The record of
@@ -316,14 +316,14 @@ func (c *chunk) stored() (n int64) {
 	return n
 }
 
-// write writes the stretch to a location. With sure, it also writes zeros to ranges that seem to be zero already.
-func (c *chunk) write(s Storage, to int64, sure bool) error {
+// write writes the stretch to a location. With force, it also writes zeros to ranges that seem to be zero already.
+func (c *chunk) write(s Storage, to int64, force bool) error {
 	return c.runs(func(off, n int64, data []byte) error {
 		if data != nil {
 			_, err := s.WriteAt(data, to+off)
 			return err
 		}
-		if sure {
+		if force {
 			return s.Zero(to+off, n)
 		}
 		for e, err := range disk.Extents(s, disk.Range{Off: to + off, Len: n}) {

@@ -183,7 +183,7 @@ func TestJournalsThatStay(t *testing.T) {
 		a.plan, err = decodePlan(h.Plan())
 		require.NoError(t, err)
 		change(a)
-		free, err := a.gone(ondisk.ErrChanged)
+		free, err := a.refuseMissing(ondisk.ErrChanged)
 		require.ErrorContains(t, err, ondisk.ErrChanged.Error(), why)
 		require.False(t, free, why)
 		_ = h.Close() // its folder may be closed
