@@ -127,7 +127,7 @@ func Undo(ctx context.Context, h *journal.Held, o Options) (journal.Done, error)
 	}
 	d := journal.Done{
 		Text: "the original is back under its own names", Files: names(x.Old),
-		Notes: slices.Concat(x.odd(), x.notes),
+		Notes: slices.Concat(x.changedFiles(), x.notes),
 	}
 	if d.Removed, err = x.back(); err != nil {
 		return d, fmt.Errorf("%w; give the undo again when the cause is removed", err)
@@ -164,9 +164,9 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 	if err == nil {
 		err = x.originalStands(ctx, o)
 	}
-	if odd := x.odd(); err == nil && len(odd) > 0 && x.Work.Phase == journal.Kept && !o.Force {
+	if found := x.changedFiles(); err == nil && len(found) > 0 && x.Work.Phase == journal.Kept && !o.Force {
 		err = &ondisk.Refusal{
-			Code: "changed", Reason: odd[0].Text + ", and an undo removes the aligned disk for it",
+			Code: "changed", Reason: found[0].Text + ", and an undo removes the aligned disk for it",
 			Remedy: "compare the two disks; give --force to bring the original back, or keep the aligned disk: " +
 				x.Work.Command("finish", "--force"),
 		}
@@ -196,7 +196,7 @@ func (x *run) stranger() error {
 // ignores other files with these names.
 func (x *run) copyUnwritten() error {
 	for _, f := range x.New {
-		there, err := x.d.stands(f.Name)
+		there, err := x.d.exists(f.Name)
 		if err != nil {
 			return err
 		}
@@ -261,8 +261,8 @@ func (x *run) present() error {
 	return nil
 }
 
-// odd returns a warning for each file of the original that is missing or was written since the exchange.
-func (x *run) odd() (out []ondisk.Issue) {
+// changedFiles returns a warning for each file of the original that is missing or was written since the exchange.
+func (x *run) changedFiles() (out []ondisk.Issue) {
 	for _, f := range x.Old {
 		text := "the original's file %v was written since the exchange"
 		switch {
@@ -329,8 +329,8 @@ func (x *run) mayFinish(ctx context.Context, o Options) error {
 	if err := x.copyStands(ctx, o); err != nil {
 		return err
 	}
-	if odd := x.odd(); len(odd) > 0 && !o.Force {
-		return &ondisk.Refusal{Code: "changed", Reason: odd[0].Text, Remedy: "give --force to remove it all the same"}
+	if found := x.changedFiles(); len(found) > 0 && !o.Force {
+		return &ondisk.Refusal{Code: "changed", Reason: found[0].Text, Remedy: "give --force to remove it all the same"}
 	}
 	for _, s := range x.Old[0].Disks {
 		if s.Lost != "" && !o.Force {

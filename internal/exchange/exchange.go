@@ -217,9 +217,9 @@ func (x *run) breakSeal(f file) error { return x.unname(f.Name, x.d.named(f)) }
 
 // unname removes the name of a file of the exchange.
 func (x *run) unname(n name, ours bool) error {
-	stands, err := x.d.stands(n)
+	exists, err := x.d.exists(n)
 	switch {
-	case err != nil || !stands:
+	case err != nil || !exists:
 		return err
 	case !ours:
 		return foreign(n)

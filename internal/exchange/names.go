@@ -58,8 +58,8 @@ func (d *folder) writable(n name) (bool, error) {
 // has reports whether a name exists in the folder.
 func (d *folder) has(n name) bool { return d.Exists(string(n)) }
 
-// stands is has, but returns an error if the name cannot be examined.
-func (d *folder) stands(n name) (bool, error) {
+// exists is has, but returns an error if the name cannot be examined.
+func (d *folder) exists(n name) (bool, error) {
 	_, err := d.At.Lstat(string(n))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
