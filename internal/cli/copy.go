@@ -50,7 +50,7 @@ func (c *copyFlags) settleSums() (err error) {
 	if c.sums == "" {
 		return nil
 	}
-	if c.sums, err = (store.Place{Flag: "--checksums", Path: c.sums}).Settle(); err != nil {
+	if c.sums, err = (store.Place{Flag: "--checksums", Path: c.sums}).Resolve(); err != nil {
 		return err
 	}
 	return errors.Join(store.Apart(store.Use{Flag: "--checksums", Path: c.sums}, store.Use{Flag: "--out", Path: c.Out}),

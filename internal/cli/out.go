@@ -22,7 +22,7 @@ func (c *Base) SettleOut() (err error) {
 		c.Out = ""
 		return nil
 	}
-	c.Out, err = store.Place{Flag: "--out", Path: c.Out}.Settle()
+	c.Out, err = store.Place{Flag: "--out", Path: c.Out}.Resolve()
 	return err
 }
 

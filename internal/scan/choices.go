@@ -82,7 +82,7 @@ func (c *Choices) Settle(out string, rows bool) (err error) {
 	}
 	if c.Script != "" {
 		script := store.Place{Flag: "--script", Path: c.Script, Mine: results.IsScript}
-		if c.Script, err = script.Settle(); err != nil {
+		if c.Script, err = script.Resolve(); err != nil {
 			return err
 		}
 		if err := store.TryFolder("--script", c.Script); err != nil {

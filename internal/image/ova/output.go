@@ -94,7 +94,7 @@ func Create(path string, src *Package, o CreateOptions) (*Output, error) {
 	if p.Kind == "" {
 		return nil, ondisk.In(ondisk.ErrUsage, "DEST %q of a package, want a name that ends in .ova or .ovf", path)
 	}
-	if _, err := (store.Place{Flag: "DEST", Path: path, Copy: true}).Settle(); err != nil {
+	if _, err := (store.Place{Flag: "DEST", Path: path, Copy: true}).Resolve(); err != nil {
 		return nil, err
 	}
 	if err := p.choose(o.Rewrite); err != nil {

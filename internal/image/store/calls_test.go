@@ -137,7 +137,7 @@ func finish(out *store.Parts, steps ...func() error) (notes []string, err error)
 
 // writeReport writes a text, in place of another one.
 func writeReport(_, path string) (notes []string, err error) {
-	if path, err = (store.Place{Flag: "--out", Path: path + ".txt"}).Settle(); err != nil {
+	if path, err = (store.Place{Flag: "--out", Path: path + ".txt"}).Resolve(); err != nil {
 		return nil, err
 	}
 	if err := store.TryFolder("--out", path); err != nil {

@@ -57,7 +57,7 @@ type Output struct {
 
 // Create starts an image at path of size bytes, as a copy of src.
 func Create(path string, size int64, src *image.Image, o CreateOptions) (*Output, error) {
-	if _, err := (Place{Flag: "DEST", Path: path, Copy: true}).Settle(); err != nil {
+	if _, err := (Place{Flag: "DEST", Path: path, Copy: true}).Resolve(); err != nil {
 		return nil, err
 	}
 	format, sub, err := target(src, o)

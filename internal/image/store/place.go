@@ -31,9 +31,9 @@ type Place struct {
 	Mine func(io.Reader) (bool, error)
 }
 
-// Settle checks whether a command may write to a path. All commands use it for all files. It returns the final path: a
+// Resolve checks whether a command may write to a path. All commands use it for all files. It returns the final path: a
 // report is written through links.
-func (p Place) Settle() (string, error) {
+func (p Place) Resolve() (string, error) {
 	if err := p.checkName(); err != nil {
 		return "", err
 	}
@@ -333,7 +333,7 @@ type ReportFile struct {
 	path string
 }
 
-// CreateReport starts a report at a path returned by Settle. It gets the permissions of the replaced report, otherwise
+// CreateReport starts a report at a path returned by Resolve. It gets the permissions of the replaced report, otherwise
 // mode, reduced by the umask.
 func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 	if err := removeStaleReports(path); err != nil {
@@ -363,7 +363,7 @@ func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 }
 
 // End publishes the report, unless err is set. In both cases it leaves no other file behind. It checks an existing file
-// at the path again, because the run may have created it after Settle, for example as a kept original.
+// at the path again, because the run may have created it after Resolve, for example as a kept original.
 func (f *ReportFile) End(err error) error {
 	err = errors.Join(err, f.Close())
 	if st, there := os.Lstat(f.path); there == nil && err == nil {

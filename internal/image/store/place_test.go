@@ -145,7 +145,7 @@ func TestClaimedFilesAreSpared(t *testing.T) {
 		_, _, err = store.CreateFiles(path, files, true, false)
 		require.ErrorContains(t, err, "cannot be written", name)
 		if name == "t" { // the others have the names of images
-			_, err = store.Place{Flag: "--out", Path: path}.Settle()
+			_, err = store.Place{Flag: "--out", Path: path}.Resolve()
 			require.ErrorContains(t, err, "--out "+path+" cannot be written: it is a file of the disk")
 		}
 	}

@@ -135,7 +135,7 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 		},
 	} {
 		c.place.Flag = "DEST"
-		_, err := c.place.Settle()
+		_, err := c.place.Resolve()
 		if c.text == "" {
 			require.NoError(t, err, name)
 		} else {
