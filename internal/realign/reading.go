@@ -600,7 +600,7 @@ func Head(ctx context.Context, path string, o image.Options) (*Source, error) {
 	if !s.Guessed() {
 		s.Layout.Size = img.Disk.Size()
 	}
-	if img.Unpacked.Size >= unpack.Unsaid {
+	if img.Unpacked.Size >= unpack.UnknownSize {
 		img.Unpacked.Size = 0
 	}
 	return s, nil

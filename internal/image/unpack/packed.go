@@ -294,8 +294,8 @@ const HeadSize = 32 * units.MiB
 var ErrBeyond = fmt.Errorf("it lies behind the first %s, and no more is unpacked: %w", units.Format(HeadSize),
 	ondisk.ErrLimit)
 
-// Unsaid is the size of a file of unknown unpacked size.
-const Unsaid = 1 << 60
+// UnknownSize is the size of a file of unknown unpacked size.
+const UnknownSize = 1 << 60
 
 // firstPiece is the initial buffer for an image, in bytes. With HeadSize for each image, a worker whose garbage
 // collector gets no processor on a busy machine reaches its memory limit.
@@ -318,7 +318,7 @@ func unpackHead(r io.Reader, stated int64) (content, error) {
 	case err != nil:
 		return nil, err
 	case stated < int64(n):
-		h.size = Unsaid
+		h.size = UnknownSize
 	default:
 		h.size = stated
 	}
