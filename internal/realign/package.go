@@ -78,15 +78,15 @@ func (p *Package) plan(r Reading, g Goal) error {
 		m.of(x.machine).Add(x.Layout, x.Plan.Starts())
 	}
 	for _, x := range p.Disks {
-		if err := x.settle(m.of(x.machine), g); err != nil {
+		if err := x.completePlan(m.of(x.machine), g); err != nil {
 			return fmt.Errorf("%s: %w", x.Path(), err)
 		}
 	}
 	return nil
 }
 
-// settle completes the plan of a disk with the plans of the other disks of its machine, and checks it.
-func (d *PackageDisk) settle(m *layout.Machine, g Goal) (err error) {
+// completePlan completes the plan of a disk with the plans of the other disks of its machine, and checks it.
+func (d *PackageDisk) completePlan(m *layout.Machine, g Goal) (err error) {
 	if !d.Plan.Converts {
 		d.Layout.Relate(m)
 		d.Plan.Join(d.Layout, m)
