@@ -1,14 +1,17 @@
 package disktest
 
 import (
+	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -22,10 +25,15 @@ var clockCalls = []string{
 // limitCalls are those that end something after a time, their last argument. It is to be Patience.
 var limitCalls = []string{"context.WithTimeout", "context.WithDeadline", "time.After"}
 
+// timeFlags are flags that end a program after a time. Less than ten minutes need a reason.
+var timeFlags = regexp.MustCompile(`^--?(timeout|runtime|seconds)(?:=(.+))?$`)
+
 // clockAllowed are the calls that synchronise and assert nothing, each with its reason.
 var clockAllowed = map[string]string{
 	"cmd/trueup/scan_test.go time.Sleep":        "a writer that is not to fill the disk",
 	"cmd/trueup/device_dest_test.go time.Since": "the same, on a device",
+	"cmd/trueup/bench_test.go --runtime":        "the length of a measurement of which no number is judged",
+	"cmd/trueup/trial_test.go --seconds":        "processor time of an emulated guest, on the clock ten times as much",
 	"cmd/trueup/kill_test.go time.Since": "what is usual, to spread kills over it; a kill that misses " +
 		"is repeated",
 	"fleet/fleetcmd/chaos_test.go context.WithTimeout":     "a list that is asked for again",
@@ -56,9 +64,42 @@ func clocksIn(t *testing.T, path string, src any) (found []string) {
 			!slices.Contains([]string{"disktest.Patience", "Patience"}, nameOf(call.Args[len(call.Args)-1])) {
 			found = append(found, nameOf(call.Fun))
 		}
+		var words []ast.Expr
+		if list, isList := n.(*ast.CompositeLit); isList {
+			words = list.Elts
+		} else if ok {
+			words = call.Args
+		}
+		for i := range words {
+			if flag := shortFlag(words[i:]); flag != "" {
+				found = append(found, flag)
+			}
+		}
 		return true
 	})
 	return found
+}
+
+// shortFlag returns the flag of the first of some words if it ends a program in less than ten minutes.
+func shortFlag(words []ast.Expr) string {
+	texts := [2]string{}
+	for i, word := range words[:min(2, len(words))] {
+		if literal, ok := word.(*ast.BasicLit); ok {
+			texts[i] = strings.Trim(literal.Value, "\"`")
+		}
+	}
+	m := timeFlags.FindStringSubmatch(texts[0])
+	if m == nil {
+		return ""
+	}
+	limit, err := time.ParseDuration(cmp.Or(m[2], texts[1]))
+	if err != nil {
+		limit, err = time.ParseDuration(cmp.Or(m[2], texts[1]) + "s")
+	}
+	if err == nil && limit >= 10*time.Minute {
+		return ""
+	}
+	return "--" + m[1]
 }
 
 // nameOf returns a name with that of its package, empty for another expression.
@@ -98,6 +139,8 @@ func TestTestsDoNotWatchTheClock(t *testing.T) {
 
 func TestClocksAreFound(t *testing.T) {
 	const src = "package x\nfunc f() { time.Sleep(1); g(time.Since(start)); require.Eventually(t, h, 1, 1); " +
-		"time.Now(); context.WithTimeout(ctx, disktest.Patience); <-time.After(time.Minute) }\n"
-	require.Equal(t, []string{"time.Sleep", "time.Since", "require.Eventually", "time.After"}, clocksIn(t, "x.go", src))
+		"time.Now(); context.WithTimeout(ctx, disktest.Patience); <-time.After(time.Minute); " +
+		"run(\"--runtime\", \"100ms\", \"-timeout=60m\", \"--seconds=9\") }\n"
+	const found = "time.Sleep time.Since require.Eventually time.After --runtime --seconds"
+	require.Equal(t, strings.Fields(found), clocksIn(t, "x.go", src))
 }
