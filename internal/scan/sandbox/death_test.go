@@ -56,7 +56,7 @@ func TestCauseByLastWords(t *testing.T) {
 		"too long": {"panic: " + strings.Repeat("x", 5000), Crash, "panic: " + strings.Repeat("x", 293) + "…"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := post(exit, c.said, limits)
+			d := causeOfDeath(exit, c.said, limits)
 			require.Equal(t, c.cause, d.Cause)
 			require.Equal(t, c.text, d.Text)
 		})
@@ -70,9 +70,9 @@ func TestFaultOfTheRuntime(t *testing.T) {
 		"code=0x1 addr=0x0 pc=0x0]\n"
 	exit := exec.Command("sh", "-c", "exit 2").Run()
 	require.Error(t, exit)
-	require.Equal(t, Memory, post(exit, said, Limits{Data: 4 << 10}).Cause)
-	require.Equal(t, Crash, post(exit, said, Limits{Data: 1 << 40}).Cause)
-	require.Equal(t, Crash, post(errors.New("exit status 2"), said, Limits{Data: 4 << 10}).Cause)
+	require.Equal(t, Memory, causeOfDeath(exit, said, Limits{Data: 4 << 10}).Cause)
+	require.Equal(t, Crash, causeOfDeath(exit, said, Limits{Data: 1 << 40}).Cause)
+	require.Equal(t, Crash, causeOfDeath(errors.New("exit status 2"), said, Limits{Data: 4 << 10}).Cause)
 }
 
 func TestWordsAreBounded(t *testing.T) {

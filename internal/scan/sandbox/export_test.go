@@ -2,6 +2,6 @@ package sandbox
 
 // Settled gives an isolation the level that its layers amount to.
 func Settled(i Isolation) Isolation {
-	i.settle()
+	i.setLevel()
 	return i
 }

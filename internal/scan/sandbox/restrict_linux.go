@@ -27,7 +27,7 @@ func restrict(s setup) Isolation {
 		iso.forbid(readOnly(s.Roots), worker(ownPid()))
 	}
 	iso.limitResources(s.Limits, used, known)
-	iso.settle()
+	iso.setLevel()
 	return iso
 }
 

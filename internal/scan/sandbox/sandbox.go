@@ -86,8 +86,8 @@ func (i *Isolation) lacks(what string, err error) {
 	i.Note += what + ": " + line(err.Error())
 }
 
-// settle sets the level that the layers amount to.
-func (i *Isolation) settle() {
+// setLevel sets the level that the layers amount to.
+func (i *Isolation) setLevel() {
 	i.Achieved = Process
 	if i.has(layerLandlock) && i.has(layerSeccomp) && i.has(layerLimits) {
 		i.Achieved = Sandbox

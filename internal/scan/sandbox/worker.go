@@ -152,7 +152,7 @@ func (w *Worker) Call(ctx context.Context, request []byte) ([]byte, error) {
 	}
 	select {
 	case <-w.done:
-		return nil, w.bury(post(w.exit, w.said.String(), w.limits), true)
+		return nil, w.bury(causeOfDeath(w.exit, w.said.String(), w.limits), true)
 	default:
 	}
 	w.number++
@@ -204,7 +204,7 @@ func (w *Worker) autopsy(err error) *Death {
 	case !gone:
 		return &Death{Cause: Crash, Text: line(err.Error())}
 	}
-	return post(w.exit, w.said.String(), w.limits)
+	return causeOfDeath(w.exit, w.said.String(), w.limits)
 }
 
 // bury closes the pipes of a worker that died.
@@ -285,8 +285,8 @@ const (
 	mostLine = 300
 )
 
-// post finds the cause in the exit status and the last words of a worker.
-func post(exit error, said string, limits Limits) *Death {
+// causeOfDeath finds the cause in the exit status and the last words of a worker.
+func causeOfDeath(exit error, said string, limits Limits) *Death {
 	var status *exec.ExitError
 	switch ended := errors.As(exit, &status); {
 	case ended && status.ExitCode() == exitCPU:
