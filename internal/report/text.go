@@ -149,9 +149,9 @@ func (t *Text) verdict(d Disk) {
 	case d.Table.Scheme == "none" && every == "every partition":
 		t.printf("%s there is no partition table, and the volume starts at byte 0.\n",
 			t.Paint(Green, "Aligned:"))
-	case d.Verdict == align.Aligned && len(inOrder(d)) > 0:
+	case d.Verdict == align.Aligned && len(alignedByData(d)) > 0:
 		t.Para(2, "%s the data of %s lie on blocks of the storage, although the start does not; any other start is on "+
-			"a multiple of %s.", t.Paint(Green, "Aligned:"), partitions(inOrder(d)), boundary)
+			"a multiple of %s.", t.Paint(Green, "Aligned:"), partitions(alignedByData(d)), boundary)
 	case d.Verdict == align.Aligned:
 		t.printf("%s %s starts on a multiple of %s.\n", t.Paint(Green, "Aligned:"), every, boundary)
 	case d.Verdict == align.BelowBoundary:
@@ -165,8 +165,8 @@ func (t *Text) verdict(d Disk) {
 	}
 }
 
-// inOrder returns the numbers of the partitions that are aligned by their data and not by their start.
-func inOrder(d Disk) (numbers []string) {
+// alignedByData returns the numbers of the partitions that are aligned by their data and not by their start.
+func alignedByData(d Disk) (numbers []string) {
 	for _, p := range d.Partitions {
 		if p.Verdict == align.Aligned && p.Stays != "" {
 			numbers = append(numbers, strconv.Itoa(p.Number))
