@@ -82,7 +82,7 @@ func (f *scanFlags) checkFlags() error {
 	if err := f.SettleOut(); err != nil {
 		return err
 	}
-	if err := f.Settle(f.Out, f.Output == "json"); err != nil {
+	if err := f.Prepare(f.Out, f.Output == "json"); err != nil {
 		return err
 	}
 	return f.Spare()

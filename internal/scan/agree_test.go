@@ -134,7 +134,7 @@ func TestOneDecisionAboutGain(t *testing.T) {
 			inspector := &scan.Inspector{Boundary: align.DefaultBoundary, Storage: align.Generic()}
 			i := inspector.Image(scan.Job{Path: path})
 			require.Nil(t, i.Error)
-			i.Settle(nil)
+			i.Assess(nil)
 			results.Rank([]*results.Image{i})
 			require.Equal(t, tc.verdict, i.Verdict)
 			require.Equal(t, tc.exit, results.Default.Code(i))

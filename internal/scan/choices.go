@@ -40,7 +40,7 @@ type Choices struct {
 	Shard            string
 	Label            []string // of all rows, KEY=VALUE
 
-	First bool // --out is Since, which need not be there yet; Settle finds that out
+	First bool // --out is Since, which need not be there yet; Prepare finds that out
 
 	fail   results.FailOn
 	shard  Shard
@@ -68,16 +68,16 @@ func (c *Choices) scriptOn(system string) error {
 	return nil
 }
 
-// Settle refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out
+// Prepare refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out
 // is the report; rows is set if it gets rows of JSON. It also reads --fail-on, --shard and --label.
-func (c *Choices) Settle(out string, rows bool) (err error) {
+func (c *Choices) Prepare(out string, rows bool) (err error) {
 	if c.shard, err = ParseShard(c.Shard); err != nil {
 		return err
 	}
 	if c.labels, err = results.ParseLabels(c.Label); err != nil {
 		return ondisk.In(ondisk.ErrUsage, "--label %w", err)
 	}
-	if err := errors.Join(c.apart(out), c.settleSince(out, rows)); err != nil {
+	if err := errors.Join(c.apart(out), c.checkSince(out, rows)); err != nil {
 		return err
 	}
 	if c.Script != "" {
@@ -93,9 +93,9 @@ func (c *Choices) Settle(out string, rows bool) (err error) {
 	return err
 }
 
-// settleSince refuses results of an earlier scan that cannot be read, and to replace them by what the next scan cannot
+// checkSince refuses results of an earlier scan that cannot be read, and to replace them by what the next scan cannot
 // read.
-func (c *Choices) settleSince(out string, rows bool) error {
+func (c *Choices) checkSince(out string, rows bool) error {
 	if c.Since == "" {
 		return nil
 	}

@@ -67,8 +67,8 @@ func (c *contents) add(x *found) bool {
 	return true
 }
 
-// open keeps a file that may be a journal.
-func (c *contents) open(e entry) {
+// addJournal keeps a file that may be a journal.
+func (c *contents) addJournal(e entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if disk, ok := strings.CutSuffix(e.Name, journal.Suffix); ok && e.regular {
@@ -114,7 +114,7 @@ func (c *contents) relate() {
 	c.joinChunks(files)
 	for _, x := range files {
 		for _, part := range x.id.Extents {
-			if p := c.files[part]; p != nil && x.takes(p) {
+			if p := c.files[part]; p != nil && x.canOwn(p) {
 				c.owners[part] = append(c.owners[part], x)
 			}
 		}

@@ -151,7 +151,7 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		switch {
 		case r.spared[e.inode()]:
 		case e.named || !journal.Temporary(e.Name, e.Size):
-			c.open(e)
+			c.addJournal(e)
 			files = append(files, e)
 		case !f.context: // it is no image yet, or none any more
 			r.left(e.shown)
@@ -196,7 +196,7 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 		x.id, x.read = a.Identity, a.Identity.Read
 		x.id.Read = 0 // it is not read again to identify it
 	}
-	m := r.matters(f, x)
+	m := r.relevant(f, x)
 	if m == nil {
 		r.earlier.noImage(x)
 	}
@@ -229,8 +229,8 @@ func (x *found) fail(e report.Error) {
 	x.failed.Fleeting = true
 }
 
-// matters drops a file that is no image, and counts it.
-func (r *search) matters(f *folder, x *found) *found {
+// relevant drops a file that is no image, and counts it.
+func (r *search) relevant(f *folder, x *found) *found {
 	switch {
 	case x.named:
 		return x
@@ -264,9 +264,9 @@ func (x *found) isExtent() bool {
 		(x.bare() && image.IsFlatName(x.Name))
 }
 
-// takes reports whether a file that x names can be a part of it. An image with a format of its own is never hidden by a
+// canOwn reports whether a file that x names can be a part of it. An image with a format of its own is never hidden by a
 // descriptor that names it, only by the package around it.
-func (x *found) takes(part *found) bool {
+func (x *found) canOwn(part *found) bool {
 	switch {
 	case part.failed != nil || part == x:
 		return false
@@ -343,7 +343,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	}
 	i.Read = read
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
-	i.Settle(results.BoundaryFlags(r.Boundary))
+	i.Assess(results.BoundaryFlags(r.Boundary))
 	return r.complete(path, x, i, key), nil
 }
 
@@ -359,11 +359,11 @@ func (x *found) doubted() bool {
 // namedCompanion reports whether an image has nothing that is known, and the name and place of a companion.
 func namedCompanion(i *results.Image) bool {
 	return slices.ContainsFunc(i.Disks, func(d results.Disk) bool {
-		return d.Content == align.UnknownContent && saysCompanion(d)
+		return d.Content == align.UnknownContent && hasCompanionFinding(d)
 	})
 }
 
-func saysCompanion(d results.Disk) bool {
+func hasCompanionFinding(d results.Disk) bool {
 	return slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeCompanion })
 }
 
@@ -430,7 +430,7 @@ func (r *search) takeOver(path string, x *found) *results.Image {
 	i.SetPath(x.shown)
 	i.Files[0].Name = x.Name
 	i.FileSystem = r.fileSystem(path, x)
-	i.Settle(results.BoundaryFlags(r.Boundary))
+	i.Assess(results.BoundaryFlags(r.Boundary))
 	i.Change, i.Read, i.Accepted, i.Joined = results.Same, 0, nil, nil
 	return i
 }

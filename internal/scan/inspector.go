@@ -120,7 +120,7 @@ func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged b
 	switch {
 	case job.Doubt && err == nil && d.Unknown(), job.Doubt && err != nil && img.Disk.Size() < image.SmallestBare:
 		return false, nil // a broken file as large as a disk may be one
-	case d.Unknown() && misnamed != nil && !saysCompanion(d):
+	case d.Unknown() && misnamed != nil && !hasCompanionFinding(d):
 		return true, misnamed
 	}
 	i.Disks, i.Size = append(i.Disks, d), img.Disk.Size()

@@ -125,7 +125,7 @@ func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 	}
 	m.missing()
 	m.table.join()
-	if err := m.settle(); err != nil {
+	if err := m.sumUp(); err != nil {
 		return nil, err
 	}
 	m.finish(start)
@@ -153,8 +153,8 @@ func (m *merging) finish(start time.Time) {
 	}
 }
 
-// take keeps a row of a file. Only a runError ends the run, any other is one of the row.
-func (m *merging) take(i *results.Image, f ReportFile, l results.Line, rows *scanRows) error {
+// addRow keeps a row of a file. Only a runError ends the run, any other is one of the row.
+func (m *merging) addRow(i *results.Image, f ReportFile, l results.Line, rows *scanRows) error {
 	if i.State == results.Gone {
 		return nil
 	}
@@ -180,8 +180,8 @@ func (m *merging) take(i *results.Image, f ReportFile, l results.Line, rows *sca
 
 const maxStorages = 64
 
-// settle takes the rows that are left, one for each image, into the sums, and has the table sort them.
-func (m *merging) settle() error {
+// sumUp takes the rows that are left, one for each image, into the sums, and has the table sort them.
+func (m *merging) sumUp() error {
 	sums := labelSums{}
 	err := m.table.each(func(r row) error {
 		m.complete(r)
@@ -207,7 +207,7 @@ func (m *merging) settle() error {
 func (m *merging) complete(r row) {
 	i := r.Image
 	i.Tolerated, i.Change = m.AllowUnknown, ""
-	i.Settle(results.BoundaryFlags(m.boundary))
+	i.Assess(results.BoundaryFlags(m.boundary))
 	if i.Copied != "" { // it is from outside
 		i.Copied = i.CopyName()
 	}
@@ -296,14 +296,14 @@ func (m *merging) rowsOf(f ReportFile, in io.Reader) error {
 		case event == "summary":
 			var s *results.Summary
 			if s, err = l.Summary(); err == nil {
-				m.endOf(s, rows, f, l.Number)
+				m.endScan(s, rows, f, l.Number)
 				good, rows = good+1, scanRows{}
 			}
 		default:
 			var i *results.Image
 			if i, err = l.Image(); err == nil {
 				good, rows.open = good+1, true
-				err = m.take(i, f, l, &rows)
+				err = m.addRow(i, f, l, &rows)
 			}
 		}
 		if _, ends := errors.AsType[runError](err); err == nil || ends {
@@ -334,8 +334,8 @@ type scanRows struct {
 	images, same int  // images that are not gone, and those of them that are as in the scan before
 }
 
-// endOf takes the sums of a scan.
-func (m *merging) endOf(p *results.Summary, rows scanRows, f ReportFile, line int) {
+// endScan takes the sums of a scan.
+func (m *merging) endScan(p *results.Summary, rows scanRows, f ReportFile, line int) {
 	s := m.summary
 	m.table.end(p)
 	if rows.open && p.Storage != "" && len(m.storages) < maxStorages {

@@ -35,13 +35,13 @@ type table struct {
 
 // record is a row. It has no pointers, so that a million of them cost the garbage collector nothing.
 type record struct {
-	key            sum    // of what identifies the image; zero: nothing does
-	main           uint64 // hash of size and times of the main file; 0: there is none
-	offset, path   int64  // in the file, and in paths
-	length, pathed int32  // bytes of them
-	file           int32  // index of files
-	labels, scan   int32  // index of them
-	by             int8   // index of identities
+	key                sum    // of what identifies the image; zero: nothing does
+	main               uint64 // hash of size and times of the main file; 0: there is none
+	offset, path       int64  // in the file, and in paths
+	length, pathLength int32  // bytes of them
+	file               int32  // index of files
+	labels, scan       int32  // index of them
+	by                 int8   // index of identities
 }
 
 // kept is the row that counts of an image.
@@ -84,7 +84,8 @@ func (t *table) put(i *results.Image, l results.Line) error {
 	}
 	r := record{
 		offset: l.Offset, length: small(len(l.Text)), file: small(len(t.files) - 1),
-		path: int64(len(t.paths)), pathed: small(len(path)), labels: t.mark(i.Labels), scan: small(len(t.ended)),
+		path: int64(len(t.paths)), pathLength: small(len(path)), labels: t.labelIndex(i.Labels),
+		scan: small(len(t.ended)),
 	}
 	if len(i.Files) > 0 {
 		f := i.Files[0]
@@ -127,8 +128,8 @@ func (t *table) end(s *results.Summary) {
 // small returns a number that is bounded by maxRows or results.MaxLine.
 func small(n int) int32 { return int32(n) } //nolint:gosec // see above
 
-// mark returns the number of labels that many records have.
-func (t *table) mark(l results.Labels) int32 {
+// labelIndex returns the number of labels that many records have.
+func (t *table) labelIndex(l results.Labels) int32 {
 	key := fmt.Sprintf("%q", map[string][]string(l)) // sorted
 	n, ok := t.labelAt[key]
 	if !ok {
@@ -140,7 +141,7 @@ func (t *table) mark(l results.Labels) int32 {
 
 func (t *table) pathOf(n int32) []byte {
 	r := &t.records[n]
-	return t.paths[r.path : r.path+int64(r.pathed)]
+	return t.paths[r.path : r.path+int64(r.pathLength)]
 }
 
 // join finds the rows that are about one image. The last run counts; of runs that ended at once the first row.
@@ -162,7 +163,7 @@ func (t *table) join() {
 			continue
 		}
 		k := &t.kept[last]
-		if !t.one(k.record, n) {
+		if !t.sameImage(k.record, n) {
 			r.key = sum{}
 			t.kept = append(t.kept, kept{record: n, first: n, labels: r.labels, rows: 1})
 			continue
@@ -172,16 +173,16 @@ func (t *table) join() {
 			k.record = n
 		}
 		if k.labels != r.labels {
-			k.labels = t.mark(t.labels[k.labels].Merge(t.labels[r.labels]))
+			k.labels = t.labelIndex(t.labels[k.labels].Merge(t.labels[r.labels]))
 		}
 	}
 	slices.SortFunc(t.kept, func(a, b kept) int { return cmp.Compare(a.first, b.first) })
 }
 
-// one reports whether a row of the same key is about the same image. A datastore can be scanned from several folders,
+// sameImage reports whether a row of the same key is about the same image. A datastore can be scanned from several folders,
 // in which other images have the same path: rows of one path below them are about one image if the whole path is the
 // same, too, or the main file.
-func (t *table) one(k, n int32) bool {
+func (t *table) sameImage(k, n int32) bool {
 	a, b := &t.records[k], &t.records[n]
 	path := t.pathOf(n)
 	return identities[b.by] == byFileSystem || bytes.HasPrefix(path, []byte("/")) && bytes.Equal(path, t.pathOf(k)) ||

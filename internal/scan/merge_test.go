@@ -32,7 +32,7 @@ func judgedRow(path string, lba int64) *results.Image {
 		Number: 1, Kind: "primary", Type: "0x07", StartLBA: lba, Start: lba * 512, Size: 1 << 20, Verdict: d.Verdict,
 	})
 	i.Disks, i.Files = append(i.Disks, d), append(i.Files, results.File{Name: filepath.Base(path), Inode: 7, Size: 9})
-	i.Settle(nil)
+	i.Assess(nil)
 	return i
 }
 
@@ -378,7 +378,7 @@ func FuzzLines(f *testing.F) {
 			}
 			if i, err := l.Image(); err == nil && i.State != results.Gone && i.Check() == nil {
 				i.Change = ""
-				i.Settle(nil)
+				i.Assess(nil)
 				sum.Add(i)
 				images = append(images, i)
 			}

@@ -245,7 +245,7 @@ func (r *search) row(i *results.Image) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i.Change = r.earlier.compare(i)
-	return r.take(i)
+	return r.addRow(i)
 }
 
 // removed takes the images of the earlier scan that are not there any more. Those of other shards are not missed.
@@ -256,15 +256,15 @@ func (r *search) removed() error {
 	}
 	r.summary.LeftOut = r.earlier.left
 	for _, i := range images {
-		if err := r.take(i); err != nil {
+		if err := r.addRow(i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// take takes a row that is finished.
-func (r *search) take(i *results.Image) error {
+// addRow takes a row that is finished.
+func (r *search) addRow(i *results.Image) error {
 	i.Tolerated = r.Unknown
 	i.Labels = r.labels
 	if r.ignored.Accept(i, r.roots, r.today, r.fail); i.Accepted != nil {

@@ -76,7 +76,7 @@ func openEarlier(path, settings string, first bool) (*earlier, error) {
 		return nil, fmt.Errorf("--since %s: %w", path, sys.Cause(err))
 	}
 	e := &earlier{in: in, name: path, folder: folder, settings: settings, at: map[sum]int{}}
-	if err := results.Lines(in, results.MaxLine, e.take); err != nil {
+	if err := results.Lines(in, results.MaxLine, e.addLine); err != nil {
 		return nil, errors.Join(fmt.Errorf("--since %s: %w; name another FILE, or scan without --since", path, err),
 			in.Close())
 	}
@@ -101,8 +101,8 @@ func (e *earlier) cutLine() int {
 // rowBegins begins all lines of results, also one that is cut.
 const rowBegins = `{"schema":"`
 
-// take notes the row of a line. A last line that is incomplete is passed over: the scan was killed when it wrote it.
-func (e *earlier) take(l results.Line) error {
+// addLine notes the row of a line. A last line that is incomplete is passed over: the scan was killed when it wrote it.
+func (e *earlier) addLine(l results.Line) error {
 	err := e.note(l)
 	n := min(len(l.Text), len(rowBegins))
 	if err != nil && l.Open && !json.Valid(l.Text) && string(l.Text[:n]) == rowBegins[:n] {

@@ -21,14 +21,14 @@ import (
 
 // folder is one folder with files to look at.
 type folder struct {
-	path    string // absolute, no links
-	shown   string // as the user would write it
-	rel     string // from the root, with slashes; "" for the root itself
-	only    []entry
-	context bool // only files that the user named have rows; the others show what belongs to these
-	turn    int  // its place in the walk
-	told    bool // it was reported that it cannot be read
-	met     bool // below a root; the files that were named are looked at there
+	path     string // absolute, no links
+	shown    string // as the user would write it
+	rel      string // from the root, with slashes; "" for the root itself
+	only     []entry
+	context  bool // only files that the user named have rows; the others show what belongs to these
+	turn     int  // its place in the walk
+	reported bool // it was reported that it cannot be read
+	met      bool // below a root; the files that were named are looked at there
 }
 
 // under is the folder of a name in f.
@@ -153,7 +153,7 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
-		f.told = true // what was found in it so far counts
+		f.reported = true // what was found in it so far counts
 		w.unreadable(f.shown, err)
 	}
 	if files && ctx.Err() == nil {
@@ -363,8 +363,8 @@ func (r *search) files(ctx context.Context, f *folder, note func(name string), u
 		return broken
 	}
 	for _, err := range []error{err, failed} {
-		if err != nil && ctx.Err() == nil && !f.told {
-			f.told = true
+		if err != nil && ctx.Err() == nil && !f.reported {
+			f.reported = true
 			r.unreadable(f.shown, err)
 		}
 	}

@@ -104,7 +104,7 @@ func htmlSample(path, format, subformat string, stored int64, disks ...Disk) *Im
 		i.Size += d.Size
 	}
 	i.Files = []File{{Name: path[len(path)-4:], Size: stored, Allocated: stored}}
-	i.Settle(nil)
+	i.Assess(nil)
 	return i
 }
 
@@ -253,7 +253,7 @@ func largeLibrary(n int) (*Summary, []*Image) {
 		i.SetPath(fmt.Sprintf("/vmfs/volumes/datastore%02d/%05d%s", k%17, k, i.Path))
 		i.Stored += int64(k) * 4096
 		if i.Priority != nil {
-			i.Settle(nil)
+			i.Assess(nil)
 		}
 		images = append(images, &i)
 	}

@@ -17,7 +17,7 @@ func TestSumsOfTheLargestNumbers(t *testing.T) {
 		i := crowded(1)
 		i.Stored, i.Read, i.Disks[0].Fix.NewSize = math.MaxInt64, math.MaxInt64, math.MaxInt64
 		require.NoError(t, i.Check())
-		i.Settle(nil)
+		i.Assess(nil)
 		sum.Add(i)
 	}
 	require.Equal(t, results.FixSum{Images: 2, Copies: math.MaxInt64, Grows: math.MaxInt64}, sum.Fix)

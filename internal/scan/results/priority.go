@@ -30,14 +30,14 @@ const (
 	classStays = 1 + classBelow + classBoot + classRefused + 1
 )
 
-// Settle computes verdict and priority of an image from its disks. flags are those of the command line that a copy
+// Assess computes verdict and priority of an image from its disks. flags are those of the command line that a copy
 // would need.
-func (i *Image) Settle(flags []string) {
+func (i *Image) Assess(flags []string) {
 	i.Verdict, i.Content, i.Priority = "", "", nil
 	if i.State != Judged {
 		return
 	}
-	i.settleVerdict()
+	i.assessVerdict()
 	if !i.Verdict.Off() || i.ByHead() {
 		return
 	}
@@ -75,7 +75,7 @@ func (i *Image) Settle(flags []string) {
 	} else {
 		why = append(why, "a copy can be made")
 	}
-	if c := i.dearest(); c != nil {
+	if c := i.highestCost(); c != nil {
 		p.Cost = c.More
 		if c.Text != "" {
 			why = append(why, c.Text)
@@ -107,8 +107,8 @@ func BoundaryFlags(boundary align.Boundary) []string {
 	return []string{"--boundary", boundary.String()}
 }
 
-// settleVerdict makes the verdict of those of the disks.
-func (i *Image) settleVerdict() {
+// assessVerdict makes the verdict of those of the disks.
+func (i *Image) assessVerdict() {
 	i.Verdict = align.NothingToJudge
 	if len(i.Disks) == 0 {
 		i.Content = align.NoDisks
@@ -157,8 +157,8 @@ func (i *Image) unplanned() bool {
 	})
 }
 
-// dearest returns the highest cost of the disks.
-func (i *Image) dearest() (out *Cost) {
+// highestCost returns the highest cost of the disks.
+func (i *Image) highestCost() (out *Cost) {
 	for _, d := range i.Disks {
 		if d.Cost != nil && (out == nil || d.Cost.More > out.More) {
 			out = d.Cost

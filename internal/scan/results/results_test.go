@@ -24,7 +24,7 @@ func row(path string, v align.Verdict, role align.Role, cost float64, refused bo
 		}
 	}
 	i.Disks = append(i.Disks, d)
-	i.Settle(nil)
+	i.Assess(nil)
 	return i
 }
 
@@ -47,7 +47,7 @@ func TestRank(t *testing.T) {
 	accepted.Accepted = &Accepted{Reason: "retired"}
 	stays := row("stays", align.Misaligned, align.DataDisk, 100, false)
 	stays.Disks[0].Advice.Gain = align.Loss
-	stays.Settle(nil)
+	stays.Assess(nil)
 	images = append(images, accepted, stays)
 	Rank(images)
 	require.Equal(t, &Priority{Class: 13, Reason: stays.Priority.Reason}, stays.Priority)

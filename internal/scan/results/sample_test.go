@@ -82,7 +82,7 @@ func judged(path, format string, disks ...Disk) *Image {
 	for _, d := range disks {
 		i.Size += d.Size
 	}
-	i.Settle(nil)
+	i.Assess(nil)
 	return i
 }
 
@@ -272,7 +272,7 @@ func TestExactPath(t *testing.T) {
 	require.Equal(t, `trueup align $'/t/\xff.vmdk' $'/t/\xff-aligned.vmdk'`, command)
 	i.Path = "/t/\ufffd.vmdk"
 	require.Equal(t, "/t/\xff.vmdk", i.ExactPath())
-	i.Settle(nil)
+	i.Assess(nil)
 	require.Equal(t, command, i.Priority.Command)
 	require.Equal(t, "/t/x", NewImage("/t/x").ExactPath())
 }

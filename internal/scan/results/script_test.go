@@ -82,7 +82,7 @@ func TestScriptMakesTheCopiesInOrder(t *testing.T) {
 func TestScriptKeepsFlags(t *testing.T) {
 	s, _ := smallLibrary()
 	i := judged("x.img", "raw", diskOf(align.DataDisk, part(1, 63, "ntfs")))
-	i.Settle([]string{"--sector-size", "512"})
+	i.Assess([]string{"--sector-size", "512"})
 	Rank([]*Image{i})
 	r := run(t, t.TempDir(), scriptOf(t, s, []*Image{i}), "")
 	require.Equal(t, [][]string{{"align", "--sector-size", "512", "x.img", "x-aligned.img"}}, r.calls)

@@ -57,7 +57,7 @@ func TestErrorsOfTemplates(t *testing.T) {
 	for text, want := range map[string]string{
 		"{{range .images}}\n{{.verdcit}}{{end}}":       `--template x:2:2: executing "x" at <.verdcit>`,
 		"{{range .images}}{{.error.code}}{{end}}":      "nil pointer evaluating",
-		"{{range .images}}{{.Settle}}{{end}}":          "map has no entry",
+		"{{range .images}}{{.Assess}}{{end}}":          "map has no entry",
 		"{{range .images}}{{.disks.Trim 1}}{{end}}":    "--template x:1:",
 		"{{range .images}}{{index .disks 99}}{{end}}":  "index out of range: 99",
 		"{{range .images}}{{call .path \"x\"}}{{end}}": "--template x:1:",

@@ -37,7 +37,7 @@ func (i *Image) withPartitions(format string, lbas ...int64) *Image {
 		i.Stored = d.Size / 3
 		d.Fix.OldSize, d.Fix.NewSize = d.Size, d.Size+units.MiB
 	}
-	i.Settle(nil)
+	i.Assess(nil)
 	return i
 }
 
@@ -53,7 +53,7 @@ func someLibrary() (*Summary, []*Image) {
 	orphan.Findings = []align.Finding{{Severity: align.Warning, Text: "no image names this extent"}}
 	unplanned := row("/srv/templates/windows/nt4.vhd", align.Misaligned, align.UnknownRole, 100, false)
 	unplanned.Disks[0].Fix = nil
-	unplanned.Settle(nil)
+	unplanned.Assess(nil)
 	accepted := row("/srv/templates/vendor/appliance 1.raw", align.Misaligned, align.BootDisk, 100,
 		false).withPartitions("raw", 63)
 	accepted.Accepted = &Accepted{
