@@ -24,7 +24,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Choices are a scan as a command line asks for it. Its fields are flags.
+// Choices holds the flags of a scan.
 type Choices struct {
 	Include, Exclude []string
 	FilesFrom        string
@@ -35,22 +35,22 @@ type Choices struct {
 	Ignore           string
 	Script           string
 	Replace          bool // the script exchanges images for their copies
-	Unknown, Empty   bool // accepted
-	Tables           bool // are checked of every container
+	Unknown, Empty   bool // --allow-unknown, --allow-empty
+	Tables           bool // check all tables of every container
 	Shard            string
-	Label            []string // of all rows, KEY=VALUE
+	Label            []string // KEY=VALUE, for all rows
 
-	First bool // --out is Since, which need not be there yet; Prepare finds that out
+	First bool // set by Prepare: --out names the file of Since, which may not exist yet
 
 	fail   results.FailOn
 	shard  Shard
 	labels results.Labels
 }
 
-// Isolations are the values of --isolation, the last one the default.
+// Isolations lists the values of --isolation. The last one is the default.
 var Isolations = []string{string(sandbox.None), string(sandbox.Process), string(sandbox.Sandbox)}
 
-// Consistent refuses flags that cannot be right. whole is --require-sandbox.
+// Consistent returns an error for flags that contradict each other or the system. whole is --require-sandbox.
 func (c *Choices) Consistent(whole bool) error {
 	if whole && c.Isolation != string(sandbox.Sandbox) {
 		return ondisk.In(ondisk.ErrUsage, "--require-sandbox and --isolation %s contradict each other; give one of "+
@@ -59,7 +59,7 @@ func (c *Choices) Consistent(whole bool) error {
 	return c.scriptOn(runtime.GOOS)
 }
 
-// scriptOn refuses a script on a system whose names are not quoted for bash.
+// scriptOn returns an error for --script on an operating system whose file names are not quoted for bash.
 func (c *Choices) scriptOn(system string) error {
 	if c.Script != "" && !shell.ForBash(system) {
 		return ondisk.In(ondisk.ErrUsage, "--script writes a script for bash, and Windows has other shells; "+
@@ -68,8 +68,9 @@ func (c *Choices) scriptOn(system string) error {
 	return nil
 }
 
-// Prepare refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out
-// is the report; rows is set if it gets rows of JSON. It also reads --fail-on, --shard and --label.
+// Prepare checks the output files and parses --fail-on, --shard and --label. It returns an error if an output would
+// replace an image or a file that the run itself needs, or cannot be written. out is the report; rows is true if the
+// report consists of JSON rows.
 func (c *Choices) Prepare(out string, rows bool) (err error) {
 	if c.shard, err = ParseShard(c.Shard); err != nil {
 		return err
@@ -93,8 +94,8 @@ func (c *Choices) Prepare(out string, rows bool) (err error) {
 	return err
 }
 
-// checkSince refuses results of an earlier scan that cannot be read, and to replace them by what the next scan cannot
-// read.
+// checkSince returns an error if the results of --since cannot be read, or if --out would replace them with a report
+// that the next scan cannot read.
 func (c *Choices) checkSince(out string, rows bool) error {
 	if c.Since == "" {
 		return nil
@@ -124,7 +125,7 @@ func (c *Choices) checkSince(out string, rows bool) error {
 	return nil
 }
 
-// apart refuses one file for two purposes.
+// apart returns an error if two flags name the same file.
 func (c *Choices) apart(out string) error {
 	script := store.Use{Flag: "--script", Path: c.Script}
 	read := []store.Use{
@@ -137,7 +138,7 @@ func (c *Choices) apart(out string) error {
 	return store.Apart(script, append(read, store.Use{Flag: "--since", Path: c.Since})...)
 }
 
-// Task returns what is to be done. Criteria, workers and the files of the command are its caller's.
+// Task returns the task of the flags and the paths. The caller sets its criteria, workers and the files of the command.
 func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	t := &Task{Choices: *c, Paths: slices.Clone(paths), Spare: []string{c.Script, c.Ignore, c.FilesFrom}}
 	var err error
@@ -164,7 +165,8 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	return t, checkPaths(t.Paths)
 }
 
-// WriteScript writes the align commands of a report, if they are wanted. The permissions are those before the umask.
+// WriteScript writes the align commands of a report to the file of --script, if given. Its permissions are 0777 before
+// the umask.
 func (c *Choices) WriteScript(r *results.Report) error {
 	if c.Script == "" {
 		return nil
@@ -176,7 +178,7 @@ func (c *Choices) WriteScript(r *results.Report) error {
 	return file.End(results.Script(file, r.Summary, r.Images))
 }
 
-// maxList is the most that a list of paths has, in bytes: a million paths of usual length.
+// maxList bounds a list of paths, in bytes. It has room for a million paths of usual length.
 const maxList = 256 * units.MiB
 
 // ReadList reads the paths of --files-from from a file, or from stdin for "-".
@@ -192,7 +194,7 @@ func ReadList(name string, stdin io.Reader) ([]string, error) {
 	return splitList(bytes.TrimPrefix(text, []byte("\ufeff"))), nil
 }
 
-// readFile reads the file of a flag, or stdin for "-" where there is one, up to the first byte more than most.
+// readFile reads the file of a flag, or stdin for "-" unless stdin is nil. It reads at most one byte more than most.
 func readFile(flag, name string, stdin io.Reader, most int64) ([]byte, error) {
 	in := stdin
 	if name != "-" || stdin == nil {
@@ -210,7 +212,8 @@ func readFile(flag, name string, stdin io.Reader, most int64) ([]byte, error) {
 	return text, nil
 }
 
-// checkPaths refuses addresses, which may have secrets, so that a message shows only those whose secrets it knows.
+// checkPaths returns an error for addresses. They may contain secrets, so a message shows an address only if it can
+// hide its secrets.
 func checkPaths(paths []string) error {
 	if err := realign.CheckAddresses(paths); err != nil {
 		return err
@@ -231,8 +234,8 @@ func checkPaths(paths []string) error {
 	return nil
 }
 
-// splitList divides a list at its NULs where it has any, else at line ends. A NUL is in no path, a line end can be. A
-// list in which all lines end in CR LF was written on Windows; where only some do, the CRs are of the names.
+// splitList splits a list at its NULs, if any, else at line ends. A path cannot contain a NUL, but it can contain a
+// line end. If all lines end in CR LF, the list was written on Windows; otherwise each CR belongs to a name.
 func splitList(text []byte) []string {
 	sep := []byte{'\n'}
 	if bytes.IndexByte(text, 0) >= 0 {
@@ -250,7 +253,7 @@ func splitList(text []byte) []string {
 	return out
 }
 
-// ReadIgnore reads the list of accepted images of --ignore. An empty name is an empty list.
+// ReadIgnore reads the list of accepted images of --ignore. It returns an empty list for an empty name.
 func ReadIgnore(name string) (results.Ignore, error) {
 	if name == "" {
 		return nil, nil
@@ -281,7 +284,8 @@ func ReadTemplate(name string) (results.Format, error) {
 	return results.ParseTemplate(name, string(text))
 }
 
-// Wanted returns which files the globs of --include and --exclude leave, for Options; nil: all.
+// Wanted returns a filter of files for the globs of --include and --exclude, see Task.Wanted. It returns nil without
+// globs.
 func Wanted(include, exclude []string) (func(rel, shown string) bool, error) {
 	in, err := globs("--include", include)
 	if err != nil {
@@ -335,8 +339,7 @@ func NotOpened(path string, err error) error {
 	return fmt.Errorf("%w%s", err, patternHint(path))
 }
 
-// patternHint returns a hint that a path that does not exist may be meant as a pattern, empty when it does not look
-// like one.
+// patternHint returns a hint for a missing path that looks like a pattern, and an empty string for any other path.
 func patternHint(path string) string {
 	if strings.ContainsAny(path, "*?[") {
 		return "; if it is a pattern, give it without quotes"

@@ -21,29 +21,29 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// contents holds the files of a folder that matter.
+// contents holds the relevant files of a folder.
 type contents struct {
 	mu     sync.Mutex
 	files  map[string]*found
-	names  int // that its files name
+	names  int // number of extents and parents that the files name
 	beside image.Folder
-	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in
-	// the order of names. All links to a file have the children of the first.
+	// owners maps the name of a file to the images that contain the file, and children to the images that name it as
+	// their parent, in name order. The children of a hard-linked file are listed under its first name.
 	owners, children map[string][]*found
-	lineages         []*found                // those that know which one they complete by its identity
-	alike            map[string][]string     // names by their lower case
-	journals         map[string]results.File // of work that runs have left open, by the names of their disks
-	links            map[sys.ID]string       // first names of files with several, by device and inode
-	units            map[string]string       // see unitOf; nil: not known yet
+	lineages         []*found                // images that identify their parent by its ContentID
+	alike            map[string][]string     // names by their lower-case form
+	journals         map[string]results.File // of unfinished runs, by the names of their disks
+	links            map[sys.ID]string       // first names of hard-linked files, by device and inode
+	units            map[string]string       // see unitOf; nil before unite
 }
 
-// maxFolderNames bounds the names in all images of one folder: a million take some 100 MB.
+// maxFolderNames bounds the names in all images of one folder. A million names take some 100 MB.
 const maxFolderNames = 1 << 20
 
-// maxChildren bounds the snapshots of an image that are named.
+// maxChildren bounds the listed snapshots of an image.
 const maxChildren = 64
 
-// maxDepth bounds the length of a chain of parents, as for reading.
+// maxDepth bounds the length of a chain of parents, like maxChain of package image.
 const maxDepth = 16
 
 func newContents() *contents {
@@ -53,7 +53,7 @@ func newContents() *contents {
 	}
 }
 
-// add keeps a file. false: it names too many others, and they are dropped.
+// add stores a file. If the folder has too many names, it drops the names in the file and returns false.
 func (c *contents) add(x *found) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *contents) add(x *found) bool {
 	return true
 }
 
-// addJournal keeps a file that may be a journal.
+// addJournal stores a file with the name of a journal.
 func (c *contents) addJournal(e entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +76,7 @@ func (c *contents) addJournal(e entry) {
 	}
 }
 
-// work returns the files by which the row of x depends on what runs have left open, as a text to compare.
+// work returns the open journals of x and their disks as a text, to compare with the text of another scan.
 func (c *contents) work(x *found) string {
 	var files []results.File
 	for _, disk := range []string{x.Name, exchange.DiskOf(x.Name)} {
@@ -93,12 +93,12 @@ func (c *contents) work(x *found) string {
 	return fmt.Sprintf(" %+v", files)
 }
 
-// sorted lists the files by their names.
+// sorted returns the files in name order.
 func (c *contents) sorted() []*found {
 	return slices.SortedFunc(maps.Values(c.files), func(a, b *found) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// relate finds which files belong together.
+// relate finds the owners, the children and the links of all files.
 func (c *contents) relate() {
 	c.beside.Done()
 	files := c.sorted()
@@ -134,7 +134,7 @@ func (c *contents) relate() {
 	}
 }
 
-// joinCompanions gives companions to the disks that they belong to.
+// joinCompanions makes disks the owners of their companions.
 func (c *contents) joinCompanions(files []*found) {
 	for _, x := range files {
 		if x.id.Kind != image.Companion {
@@ -149,7 +149,7 @@ func (c *contents) joinCompanions(files []*found) {
 	}
 }
 
-// joinBundle makes one image of the files in the folder of a Parallels disk: its descriptor has the row of all.
+// joinBundle makes the descriptor of a Parallels disk the owner of all files in its folder: they share its row.
 func (c *contents) joinBundle(files []*found) {
 	d := c.files[image.BundleDescriptor]
 	if d == nil || d.id.Format != image.Parallels {
@@ -163,7 +163,7 @@ func (c *contents) joinBundle(files []*found) {
 	}
 }
 
-// joinChunks gives the chunks of a file to the OVF that names the file. Spec: DSP0243 7.1.
+// joinChunks makes an OVF the owner of the chunks of a file that it references. Spec: DSP0243 7.1.
 func (c *contents) joinChunks(files []*found) {
 	packs := map[string]*found{}
 	for _, x := range files {
@@ -182,7 +182,8 @@ func (c *contents) joinChunks(files []*found) {
 	}
 }
 
-// find looks for a file by its name, and by its name in another case: the system that wrote it may ignore case.
+// find returns the files with a name, ignoring case if none matches exactly: the system that wrote the name may ignore
+// case.
 func (c *contents) find(name string) []string {
 	if c.files[name] != nil {
 		return []string{name}
@@ -190,7 +191,7 @@ func (c *contents) find(name string) []string {
 	return c.alike[strings.ToLower(name)]
 }
 
-// first returns the first name of a file in the folder.
+// first returns the first of the names in the folder that are hard links to a file.
 func (c *contents) first(name string) string {
 	if x := c.files[name]; x != nil && x.links > 1 {
 		return c.links[x.inode()]
@@ -198,7 +199,7 @@ func (c *contents) first(name string) string {
 	return name
 }
 
-// own lists the files of an image: itself, those that hold its data, and of a package theirs.
+// own lists the files of an image: itself and its extents, and for a package the extents of its disks.
 func (c *contents) own(x *found) []string {
 	out := append([]string{x.Name}, x.id.Extents...)
 	if x.id.Kind != image.Pack {
@@ -212,7 +213,7 @@ func (c *contents) own(x *found) []string {
 	return out
 }
 
-// family lists the files of an image and of all that it completes.
+// family lists the files of an image and of its chain of parents.
 func (c *contents) family(x *found) (out []string) {
 	seen := map[string]bool{}
 	next := []*found{x}
@@ -244,8 +245,8 @@ func (c *contents) parents(x *found) (out []*found) {
 	return out
 }
 
-// snapshots are the images of the folder that may complete x: they name a file of it, or have the identity of an image
-// of its format.
+// snapshots returns the images of the folder that may be children of x: they name a file of x, or have its format and
+// identify their parent by its ContentID.
 func (c *contents) snapshots(x *found) (out []image.Child) {
 	seen := map[string]bool{}
 	add := func(children []*found) {
@@ -267,7 +268,7 @@ func (c *contents) snapshots(x *found) (out []image.Child) {
 	return out
 }
 
-// images lists the files that are to have a row and have none, in the order of their names.
+// images returns the files that still need a row, in name order, and marks them as done.
 func (c *contents) images() []*found {
 	rows := c.sorted()
 	rows = slices.DeleteFunc(rows, func(x *found) bool { return x.rowed || x.second || !x.wanted || c.hidden(x) })
@@ -282,17 +283,17 @@ func (c *contents) hidden(x *found) bool {
 	return slices.ContainsFunc(c.owners[x.Name], func(o *found) bool {
 		switch {
 		case o.silent:
-			return x.chunk || x.isExtent() // it would be called a disk or an orphan, which it is not
+			return x.chunk || x.isExtent() // alone it would be reported as a disk or an orphan, which is wrong
 		case o.wanted:
 			return true
 		case x.named:
 			return false
 		}
-		return o.id.Kind != image.Pack // whose disks can stand alone
+		return o.id.Kind != image.Pack // the disks of a package can have rows of their own
 	})
 }
 
-// read returns the bytes that were read to identify an image and its parts.
+// read returns the number of bytes read to identify an image and its parts.
 func (c *contents) read(x *found) int64 {
 	n := x.read
 	for _, part := range x.id.Extents {
@@ -303,13 +304,13 @@ func (c *contents) read(x *found) int64 {
 	return n
 }
 
-// Shard is a share of the images, number K of N. The zero value is all of them.
+// Shard is share K of N of the images. The zero value stands for all images.
 type Shard struct{ K, N int }
 
 // maxShards bounds N.
 const maxShards = 1 << 16
 
-// ParseShard parses the value of --shard. Empty is all images.
+// ParseShard parses the value of --shard. An empty string stands for all images.
 func ParseShard(s string) (Shard, error) {
 	if s == "" {
 		return Shard{}, nil
@@ -324,7 +325,7 @@ func ParseShard(s string) (Shard, error) {
 	return Shard{int(k), int(n)}, nil
 }
 
-// String returns K/N, empty for all images.
+// String returns K/N, or an empty string for all images.
 func (s Shard) String() string {
 	if s.N == 0 {
 		return ""
@@ -332,9 +333,9 @@ func (s Shard) String() string {
 	return fmt.Sprintf("%d/%d", s.K, s.N)
 }
 
-// Has reports whether the image with an absolute path, or the images that share files, with the first of their paths,
-// are in the share. It depends on the path and on N alone: the first eight bytes of the SHA-256 of the path, as a
-// number, modulo N.
+// Has reports whether the share contains the image with an absolute path. Images that share files are selected
+// together, by the first of their paths. The choice depends on the path and on N alone: the first eight bytes of the
+// SHA-256 of the path, as a number, modulo N.
 func (s Shard) Has(path string) bool {
 	if s.N <= 1 {
 		return true
@@ -343,7 +344,7 @@ func (s Shard) Has(path string) bool {
 	return binary.BigEndian.Uint64(sum[:])%uint64(s.N) == uint64(s.K)-1 //nolint:gosec // both are positive
 }
 
-// shared leaves the rows of this share. Those of others are counted.
+// shared returns the rows of this share and counts the others.
 func (r *search) shared(f *folder, c *contents, rows []*found) []*found {
 	if r.shard.N <= 1 {
 		return rows
@@ -355,8 +356,8 @@ func (r *search) shared(f *folder, c *contents, rows []*found) []*found {
 	return mine
 }
 
-// unitOf returns the name by which an image is shared out that a file belongs to. Files that own parts of each other
-// stay together, since a part has a row if its owners cannot be judged. The first name that is no part stands for them.
+// unitOf returns the name that selects the share of a file. An owner and its parts form one unit, since a part has a
+// row if its owners cannot be judged. A unit has the name of its first file that is not a part.
 func (c *contents) unitOf(name string) string {
 	if c.units == nil {
 		c.unite()
@@ -367,9 +368,9 @@ func (c *contents) unitOf(name string) string {
 	return name
 }
 
-// unite finds the units of all files that are parts or have any.
+// unite computes the units of all files that are parts or have parts.
 func (c *contents) unite() {
-	up := map[string]string{} // towards the file that stands for its group, which is above itself
+	up := map[string]string{} // union-find: from a name towards the root of its group; a root maps to itself
 	top := func(name string) string {
 		if up[name] == "" {
 			up[name] = name
@@ -386,7 +387,7 @@ func (c *contents) unite() {
 		}
 	}
 	best := map[string]string{}
-	first := func(a, b string) bool { // a stands for the group rather than b
+	first := func(a, b string) bool { // reports whether a names the group rather than b
 		if whole := len(c.owners[a]) == 0; whole != (len(c.owners[b]) == 0) {
 			return whole
 		}

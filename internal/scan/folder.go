@@ -28,19 +28,19 @@ import (
 type found struct {
 	entry
 	id     image.Identity
-	read   int64          // bytes, to identify it
+	read   int64          // bytes read to identify it
 	known  *results.Image // the row of the earlier scan, if the file has not changed since
 	failed *results.Image
 	wanted bool // it may have a row
-	second bool // another link to the same file stands for it
+	second bool // another hard link to the same file has the row
 	rowed  bool // it has a row
 	silent bool // its row failed, and does not cover its parts
-	bundle bool // it describes a folder, and its row covers that
-	chunk  bool // a part of a file that an OVF names
+	bundle bool // it is a descriptor whose row covers its folder
+	chunk  bool // a chunk of a file that an OVF references
 }
 
-// folder judges the images of one folder. All of its files are identified first: which of them are parts of an image is
-// known only then.
+// folder judges the images of one folder. It identifies all files first, to find out which of them are parts of an
+// image.
 func (r *search) folder(ctx context.Context, f *folder) error {
 	defer r.turns.finish(f.turn)
 	c := newContents()
@@ -70,8 +70,8 @@ func (r *search) folder(ctx context.Context, f *folder) error {
 	return nil
 }
 
-// claim finds which files were seen by another name. Of the links of a file the first in the order of the walk counts,
-// whichever folder is ready first; in a folder a part of an image before an image.
+// claim finds hard links to files that have a row under another name. The first link in the order of the walk has the
+// row, regardless of which folder is ready first. Within a folder, parts of an image come before images.
 func (r *search) claim(f *folder, c *contents) {
 	linked := slices.DeleteFunc(c.sorted(), func(x *found) bool { return x.links < 2 || !x.regular || !x.wanted })
 	if len(linked) > 0 {
@@ -79,7 +79,7 @@ func (r *search) claim(f *folder, c *contents) {
 	}
 	for _, parts := range []bool{true, false} {
 		for _, x := range linked {
-			if parts == (len(c.owners[x.Name]) > 0) && !x.named { // those that were named have been claimed
+			if parts == (len(c.owners[x.Name]) > 0) && !x.named { // addNamed has claimed the named files
 				x.second = !r.seen.first(x.inode())
 			}
 		}
@@ -87,7 +87,7 @@ func (r *search) claim(f *folder, c *contents) {
 	r.turns.finish(f.turn)
 }
 
-// atOnce does something for each of a list, for so many at once, until an error or the end of ctx.
+// atOnce calls do for each item of a list, for at most jobs items concurrently, until an error or the end of ctx.
 func atOnce[T any](ctx context.Context, jobs int, list []T, do func(ctx context.Context, one T) error) error {
 	g := newGroup(ctx, max(1, jobs))
 	for _, one := range list {
@@ -102,11 +102,11 @@ func atOnce[T any](ctx context.Context, jobs int, list []T, do func(ctx context.
 	return ctx.Err()
 }
 
-// group runs functions at once until the first error.
+// group runs functions concurrently until the first error.
 type group struct {
 	ctx    context.Context //nolint:containedctx // of the functions, which the first error ends
 	end    context.CancelFunc
-	places chan struct{} // as many as functions that run at once
+	places chan struct{} // its capacity limits the concurrent functions
 	all    sync.WaitGroup
 	once   sync.Once
 	first  error
@@ -118,7 +118,7 @@ func newGroup(ctx context.Context, most int) *group {
 	return g
 }
 
-// Go runs a function when there is a place for it.
+// Go starts a function as soon as a place is free.
 func (g *group) Go(do func() error) {
 	g.places <- struct{}{}
 	g.all.Go(func() {
@@ -132,7 +132,7 @@ func (g *group) Go(do func() error) {
 	})
 }
 
-// wait returns the first error when all functions have ended.
+// wait waits for all functions and returns the first error.
 func (g *group) wait() error {
 	g.all.Wait()
 	g.end()
@@ -144,7 +144,7 @@ func (r *search) wants(f *folder, e entry) bool {
 	return e.named || (!f.context && (r.Wanted == nil || r.Wanted(e.rel, e.shown)))
 }
 
-// identify finds the kinds of the files of a batch, and keeps those that matter.
+// identify identifies the files of a batch, and adds the relevant ones to c.
 func (r *search) identify(ctx context.Context, f *folder, c *contents, list []entry) error {
 	var files []entry
 	for _, e := range list {
@@ -153,7 +153,7 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		case e.named || !journal.Temporary(e.Name, e.Size):
 			c.addJournal(e)
 			files = append(files, e)
-		case !f.context: // it is no image yet, or none any more
+		case !f.context: // not yet an image, or no longer one
 			r.left(e.shown)
 		}
 	}
@@ -167,8 +167,8 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 	})
 }
 
-// identifyOne identifies a file, by its row of the earlier scan or by a worker. It returns nil if the file does not
-// matter.
+// identifyOne identifies a file, from its row of the earlier scan or by a worker. It returns nil for an irrelevant
+// file.
 func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, error) {
 	x := &found{entry: e, wanted: r.wants(f, e)}
 	path := filepath.Join(f.path, e.Name)
@@ -187,14 +187,14 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case err != nil: // the worker died of it: that is worth a row
+		case err != nil: // the file killed the worker, and gets a row
 			x.fail(classify(err))
 			return x, nil
 		case a.Error != nil:
 			return r.unidentified(f, x, a), nil
 		}
 		x.id, x.read = a.Identity, a.Identity.Read
-		x.id.Read = 0 // it is not read again to identify it
+		x.id.Read = 0 // counted in x.read; these bytes are not read again
 	}
 	m := r.relevant(f, x)
 	if m == nil {
@@ -203,7 +203,8 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 	return m, nil
 }
 
-// unidentified makes a row of an unreadable file that has the name of an image. Any other is reported as unreadable.
+// unidentified makes a row for an unreadable file if it is named by the user or has the name of an image. It reports
+// any other file as unreadable.
 func (r *search) unidentified(f *folder, x *found, a Answer) *found {
 	switch {
 	case x.named || image.Named(x.Name, x.Size):
@@ -215,13 +216,13 @@ func (r *search) unidentified(f *folder, x *found, a Answer) *found {
 	return nil
 }
 
-// exists reports whether a file was not removed meanwhile.
+// exists reports whether a file still exists.
 func exists(path string) bool {
 	_, err := stat(path, "")
 	return err == nil
 }
 
-// fail makes the row of a file that could not be read. The next run tries again.
+// fail makes the row of an unreadable file. The next run reads the file again.
 func (x *found) fail(e report.Error) {
 	x.failed = results.NewImage(x.shown)
 	x.failed.Format, x.failed.Stored, x.failed.Files = x.id.Format, x.Allocated, []results.File{x.File}
@@ -229,12 +230,12 @@ func (x *found) fail(e report.Error) {
 	x.failed.Fleeting = true
 }
 
-// relevant drops a file that is no image, and counts it.
+// relevant returns x if it is an image or a part of one. Otherwise it counts the file as skipped and returns nil.
 func (r *search) relevant(f *folder, x *found) *found {
 	switch {
 	case x.named:
 		return x
-	case x.id.Kind == image.Medium: // whatever its name is
+	case x.id.Kind == image.Medium: // regardless of its name
 	case x.id.Kind == image.Packed && x.doubted() && !archive(x):
 	case x.id.Kind == image.Companion && !image.Named(x.Name, x.Size):
 	case x.id.Kind == image.Bare && strings.HasSuffix(x.Name, journal.Suffix): // a journal can be as large as a disk
@@ -249,23 +250,23 @@ func (r *search) relevant(f *folder, x *found) *found {
 	return nil
 }
 
-// tarNames are extensions of compressed tar archives.
+// tarNames matches the extensions of compressed tar archives.
 var tarNames = regexp.MustCompile(`(?i)\.(tar\.(gz|xz|zst|bz2)|tgz|txz|tzst|tbz2?)$`)
 
 // archive reports whether a packed file may be an archive, by its content or by its name.
 func archive(x *found) bool { return x.id.Format == "zip" || tarNames.MatchString(x.Name) }
 
-// bare reports whether a file has no format. An empty one is not opened to see that.
+// bare reports whether a file has no known format. An empty file has none, and is not opened to find out.
 func (x *found) bare() bool { return x.id.Kind == image.Bare || x.Size == 0 }
 
-// isExtent reports whether a file has no meaning alone.
+// isExtent reports whether a file is only a part of a disk: an extent or a companion.
 func (x *found) isExtent() bool {
 	return x.id.Kind == image.Extent || x.id.Kind == image.Companion ||
 		(x.bare() && image.IsFlatName(x.Name))
 }
 
-// canOwn reports whether a file that x names can be a part of it. An image with a format of its own is never hidden by a
-// descriptor that names it, only by the package around it.
+// canOwn reports whether a file that x names can be a part of x. Only a package hides an image with a format of its
+// own; a descriptor that names the image does not.
 func (x *found) canOwn(part *found) bool {
 	switch {
 	case part.failed != nil || part == x:
@@ -276,20 +277,20 @@ func (x *found) canOwn(part *found) bool {
 	return x.id.Kind == image.Disk && (part.isExtent() || (part.bare() && x.covers(part)))
 }
 
-// covers reports whether a file without a header is an extent of x by its name, or all of it is claimed: a line about
-// the first sectors of a disk must not hide it.
+// covers reports whether a file without a header is an extent of x: it has the name of a flat extent, or x claims all
+// of its sectors. A descriptor with an extent of the first sectors of a disk must not hide that disk.
 func (x *found) covers(part *found) bool {
 	const sector = 512
 	return image.IsFlatName(part.Name) || x.id.Claimed(part.Name) >= part.Size-part.Size%sector
 }
 
-// judge makes the row of one image and hands it over.
+// judge makes the row of one image and passes it to row.
 func (r *search) judge(ctx context.Context, f *folder, c *contents, x *found) error {
 	i, err := r.rowOf(ctx, f, c, x)
 	if err != nil {
 		return err
 	}
-	if i == nil { // a doubt that came to nothing
+	if i == nil { // a doubtful file without an image
 		r.earlier.noImage(x)
 		r.count(&r.summary.Skipped, 1)
 		r.more(-1)
@@ -342,21 +343,21 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 		i.Files, i.Stored = []results.File{x.File}, x.Allocated
 	}
 	i.Read = read
-	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
+	i.Files[0].Name = x.Name // the exact bytes of the name, which JSON may have changed
 	i.Assess(results.BoundaryFlags(r.Boundary))
 	return r.complete(path, x, i, key), nil
 }
 
-// doubted reports whether a file has a row only if an image is found in it.
+// doubted reports whether a file gets a row only if an image is found in it.
 func (x *found) doubted() bool {
 	if x.named || image.Named(x.Name, x.Size) {
 		return false
 	}
 	return x.id.Kind == image.Bare && !x.id.Table || x.id.Kind == image.Packed && !image.NamedPacked(x.Name) ||
-		x.id.Kind == image.Pack && ova.KindOf(x.Name) == "" // a tar archive may be anything
+		x.id.Kind == image.Pack && ova.KindOf(x.Name) == "" // a tar archive may contain anything
 }
 
-// namedCompanion reports whether an image has nothing that is known, and the name and place of a companion.
+// namedCompanion reports whether an image has unknown content, and the name and place of a companion.
 func namedCompanion(i *results.Image) bool {
 	return slices.ContainsFunc(i.Disks, func(d results.Disk) bool {
 		return d.Content == align.UnknownContent && hasCompanionFinding(d)
@@ -367,11 +368,12 @@ func hasCompanionFinding(d results.Disk) bool {
 	return slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeCompanion })
 }
 
-// fleeting reports whether the error of a packed image is not one of its bytes.
+// fleeting reports whether the error of a packed image has another cause than its bytes.
 func fleeting(i *results.Image) bool { return slices.Contains([]string{"io", "changed"}, i.Error.Code) }
 
-// copied returns the path of the aligned copy that an image seems to have; empty if it has none. A file of its name
-// keeps another one from being made, and only verify proves that it is one. What is older lacks what was written since.
+// copied returns the path of the file that seems to be the aligned copy of an image, else an empty string. A file of
+// that name prevents another copy, but only verify proves that it is one. A file older than the image does not count,
+// since it lacks later writes.
 func copied(i *results.Image) string {
 	name := i.CopyName()
 	if name == "" {
@@ -385,7 +387,7 @@ func copied(i *results.Image) string {
 	return name
 }
 
-// ask has a worker judge an image. Nil: a doubt came to nothing.
+// ask sends an image to a worker to be judged. It returns nil for a doubtful file without an image.
 func (r *search) ask(ctx context.Context, x *found, j Job) (*results.Image, error) {
 	a, err := r.pool.do(ctx, Request{Job: j, Judge: true})
 	switch {
@@ -403,8 +405,8 @@ func (r *search) ask(ctx context.Context, x *found, j Job) (*results.Image, erro
 	return x.failed, nil
 }
 
-// besideKey returns a hash of the files around an image that its row depends on; empty if there are none. work are
-// those that runs have left open.
+// besideKey returns a hash of the locks, children and open journals that the row of an image depends on, or an empty
+// string without any. work is the text of the journals.
 func besideKey(b *image.Beside, work string) string {
 	if b != nil && len(b.Locks)+len(b.Children) > 0 {
 		work = fmt.Sprintf("%q %q%s", b.Locks, b.Children, work)
@@ -416,7 +418,7 @@ func besideKey(b *image.Beside, work string) string {
 	return hex.EncodeToString(key[:])
 }
 
-// beside returns the files beside x that concern it.
+// beside returns the locks and the snapshots of x in its folder.
 func (r *search) beside(c *contents, x *found) *image.Beside {
 	if !x.regular {
 		return nil
@@ -424,7 +426,7 @@ func (r *search) beside(c *contents, x *found) *image.Beside {
 	return &image.Beside{Locks: c.beside.Locks(c.family(x)), Children: c.snapshots(x)}
 }
 
-// takeOver returns the row of the earlier scan, without the fields of a single run.
+// takeOver returns the row of the earlier scan, with the fields of a single run reset.
 func (r *search) takeOver(path string, x *found) *results.Image {
 	i := x.known
 	i.SetPath(x.shown)
@@ -435,7 +437,7 @@ func (r *search) takeOver(path string, x *found) *results.Image {
 	return i
 }
 
-// fileSystem returns the UUID of the file system of a file. It is asked for once for each device.
+// fileSystem returns the UUID of the file system of a file. It is looked up once per device.
 func (r *search) fileSystem(path string, x *found) string {
 	if !x.regular {
 		return ""
@@ -445,20 +447,20 @@ func (r *search) fileSystem(path string, x *found) string {
 	}
 	folder := filepath.Dir(path)
 	if st, err := stat(folder, ""); err != nil || st.Device != x.Device {
-		return "" // the file is mounted there
+		return "" // the file is a mount point
 	}
 	id := sys.FileSystem(folder)
 	r.systems.Store(x.Device, id)
 	return id
 }
 
-// complete adds to a new row what only this process knows.
+// complete adds the fields of a new row that only this process can fill: FileSystem and Reuse.
 func (r *search) complete(path string, x *found, i *results.Image, beside string) *results.Image {
 	i.FileSystem, i.Reuse = r.fileSystem(path, x), r.reusable(x, i, beside)
 	return i
 }
 
-// unjudged returns the row of a packed file in place of one that failed.
+// unjudged returns a Packed row for a packed file, in place of its failed row.
 func (x *found) unjudged(failed *results.Image) *results.Image {
 	format, how := cmp.Or(failed.Format, x.id.Format), "compressed"
 	if format == unpack.Tar {
@@ -479,7 +481,7 @@ func (x *found) aside(s results.State, format string, why ondisk.Issue) *results
 	return i
 }
 
-// readAll has the notes on a packed image name the command that reads all of it.
+// readAll adds the command that reads all of a packed image to its findings, as their remedy.
 func readAll(i *results.Image, shown string) {
 	remedy := "to read all of it: " + shell.Command("inspect", []string{"--spool", "DIR"}, shown)
 	for d := range i.Disks {
@@ -490,7 +492,7 @@ func readAll(i *results.Image, shown string) {
 	}
 }
 
-// remedied gives the findings of a code another remedy.
+// remedied replaces the remedy of all findings with a code.
 func remedied(all []align.Finding, code, remedy string) {
 	for f := range all {
 		if all[f].Code == code {
@@ -499,7 +501,7 @@ func remedied(all []align.Finding, code, remedy string) {
 	}
 }
 
-// companion returns the row of a file that belongs to a disk whose row does not cover it.
+// companion returns the row of a companion file that is not covered by the row of its disk.
 func (x *found) companion(kind string) *results.Image {
 	text, remedy := image.CompanionText(kind, x.Name)
 	return x.aside(results.Orphan, kind, ondisk.Issue{

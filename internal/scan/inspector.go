@@ -22,19 +22,19 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// maxRead bounds the bytes that are read to judge one image.
+// maxRead bounds the bytes read to judge one image.
 const maxRead = 256 * units.MiB
 
-// Inspector is the Judge of real images. It reads of an aligned image only what shows that; of any other as much as
-// inspect and plan do.
+// Inspector is the Judge of real images. It reads only the table and volumes of an aligned image. It reads as much of
+// any other image as inspect and plan do.
 type Inspector struct {
 	Boundary align.Boundary `json:"boundary"`
 	Storage  align.Storage  `json:"storage"`
-	Check    bool           `json:"check,omitempty"` // all tables of every container
+	Check    bool           `json:"check,omitempty"` // check all tables of every container
 
-	Allow image.FileNames `json:"allow,omitempty"` // folders in which parents may lie beside their children's
+	Allow image.FileNames `json:"allow,omitempty"` // folders that may contain parents, besides the child's
 
-	Most int64 `json:"most,omitempty"` // bytes that are read to judge one image; 0: 256 MiB
+	Most int64 `json:"most,omitempty"` // bytes to read for one image; the default is 256 MiB
 }
 
 // Identify identifies the file at path.
@@ -45,12 +45,12 @@ func (j *Inspector) Identify(path string) (image.Identity, error) {
 	return id, err
 }
 
-// classify returns the code and the text of an error, as reports have them.
+// classify returns the code and the message of an error, for reports.
 func classify(err error) report.Error {
 	return report.Error{Code: realign.Code(err), Message: report.Message(err)}
 }
 
-// Image judges the image of a job. One whose tables are too large to be checked as a whole has the verdict of a scan
+// Image judges the image of a job. If its tables are too large to check as a whole, it has the verdict of a scan
 // without --check.
 func (j *Inspector) Image(job Job) *results.Image {
 	i, err := j.image(job)
@@ -79,8 +79,8 @@ func (j *Inspector) Image(job Job) *results.Image {
 	return i
 }
 
-// image judges the image of a job; nil is a doubt that came to nothing. With an error it has what could be read all the
-// same.
+// image judges the image of a job. It returns nil for a doubtful file without an image. With an error, the row contains
+// the data read so far.
 func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	meter := gate.NewMeter(cmp.Or(j.Most, maxRead))
 	i = results.NewImage(job.Path)
@@ -105,7 +105,7 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	return i, err
 }
 
-// single judges an image that is one disk. judged is false for a doubt that came to nothing.
+// single judges an image that is one disk. judged is false for a doubtful file without an image.
 func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged bool, err error) {
 	img, err := image.Open(job.Path, o)
 	if err != nil {
@@ -127,8 +127,8 @@ func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged b
 	return true, errors.Join(err, img.Unchanged())
 }
 
-// head judges a packed image by where its partitions start, as far as its first bytes show that. judged is false for a
-// doubt that is no archive with an image.
+// head judges a packed image by the starts of its partitions, as far as its first bytes contain them. judged is false
+// for a doubtful file that is not an archive with an image.
 func (j *Inspector) head(i *results.Image, job Job, o image.Options) (judged bool, err error) {
 	s, err := realign.Head(context.Background(), job.Path, o)
 	if errors.Is(err, unpack.ErrArchive) {
@@ -157,7 +157,7 @@ func (j *Inspector) head(i *results.Image, job Job, o image.Options) (judged boo
 	return true, s.Image.Unchanged()
 }
 
-// files returns the files of an image, with the space that their file system has allocated.
+// files returns the files of an imageand the space allocated to them.
 func files(states []gate.State) []results.File {
 	out := make([]results.File, 0, len(states))
 	for _, s := range states {
@@ -166,8 +166,8 @@ func files(states []gate.State) []results.File {
 	return out
 }
 
-// pack judges all disks of a package. One that cannot be judged costs the verdict of the whole, and not the report of
-// the others. judged is false for a tar archive that has neither an OVF nor an image.
+// pack judges all disks of a package. A disk that cannot be judged voids the verdict of the package; the other disks
+// are still reported. judged is false for a tar archive without an OVF or an image.
 func (j *Inspector) pack(i *results.Image, job Job, o image.Options) (judged bool, err error) {
 	p, err := ova.Open(job.Path, o.Meter)
 	if errors.Is(err, ova.ErrNoOVF) && ova.KindOf(job.Path) == "" {
@@ -212,7 +212,7 @@ func (j *Inspector) pack(i *results.Image, job Job, o image.Options) (judged boo
 	return true, errors.Join(bad, p.Unchanged())
 }
 
-// relate judges the disks of a package again that a move concerns, with the other disks of their machine.
+// relate judges those disks of a package again that a copy would realign, now with the other disks of their machine.
 func (j *Inspector) relate(i *results.Image, p *ova.Package, o image.Options) {
 	if !slices.ContainsFunc(i.Disks, func(d results.Disk) bool { return d.Fix != nil }) {
 		return
@@ -250,8 +250,8 @@ func (j *Inspector) member(
 	return x, img.States(), err
 }
 
-// disk judges one disk. With an error it has what could be read all the same. misnamed is the error of a disk of which
-// nothing is known, see realign.Source.
+// disk judges one disk. With an error, d contains the data read so far. misnamed is the error of a file with the name
+// of a format but not its content, see realign.Source.
 func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine) (d results.Disk, misnamed, err error) {
 	s, err := realign.Survey(img)
 	misnamed = s.Misnamed()
@@ -283,7 +283,7 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 	}
 	if err := j.plan(s, &d); err != nil {
 		if j.Check && errors.Is(err, ondisk.ErrLimit) {
-			return d, misnamed, err // the check has used up what may be read
+			return d, misnamed, err // the check has used up the read limit
 		}
 		d.Unplanned = new(classify(err))
 	}
@@ -292,7 +292,7 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 	return d, misnamed, nil
 }
 
-// malformedDisk takes the verdict off a disk that is malformed, and gives the error.
+// malformedDisk removes the verdict of a malformed disk and returns the error.
 func malformedDisk(d results.Disk) (results.Disk, error) {
 	err := realign.Broken(d.Findings)
 	if err != nil {
@@ -301,7 +301,7 @@ func malformedDisk(d results.Disk) (results.Disk, error) {
 	return d, err
 }
 
-// goal returns where a copy would move the partitions: the default criterion asks for the default target.
+// goal returns the target of a copy. The default boundary stands for the default target.
 func (j *Inspector) goal() realign.Goal {
 	if j.Boundary == align.DefaultBoundary {
 		return realign.Goal{}
@@ -309,14 +309,14 @@ func (j *Inspector) goal() realign.Goal {
 	return realign.Goal{Boundary: j.Boundary}
 }
 
-// describe reports on a layout.
+// describe returns the report on the layout of a disk.
 func (j *Inspector) describe(s *realign.Source, depth results.Depth) results.Disk {
 	findings := append(align.Relevant(s.Issues(), nil),
 		align.Check(s.Layout, align.Goal{Must: j.Boundary, Want: j.Boundary})...)
 	return results.Disk{Disk: report.NewDisk(s.Layout, j.Boundary, findings), Depth: depth}
 }
 
-// plan adds what an aligned copy would be and gain.
+// plan adds the fix, the advice and the cost to a disk.
 func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
 	p, err := s.Plan(j.goal())
 	if err != nil {
@@ -338,15 +338,15 @@ func unchecked(err error, path string) ondisk.Issue {
 	}
 }
 
-// newCost finds the partition off a boundary that costs a storage most: by how many blocks a random I/O of one block of
-// the volume touches more than it must. Nil: there is none.
+// newCost returns the cost of the partition off a boundary that costs a storage most: the share of extra storage blocks
+// that a random I/O of one block of the volume touches. It returns nil if all partitions are on the boundary.
 func newCost(l *layout.Layout, boundary align.Boundary, s align.Storage) (out *results.Cost) {
 	for _, p := range l.Partitions {
 		if !align.Judge(p, boundary).Verdict.Off() {
 			continue
 		}
 		i := align.ImpactOf(p, s)
-		// Of() is a fraction; a tenth of a percent is enough.
+		// More returns a factor; convert it to a percentage with one decimal place.
 		more := math.Round(1000*(i.Of(i.Block).Random.More()-1)) / 10
 		if out == nil || more > out.More {
 			out = &results.Cost{Storage: s.Name, Block: s.Block, Partition: p.Number, More: more, Text: i.Text()}

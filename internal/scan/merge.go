@@ -19,13 +19,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// ReportFile is a file with results, and labels of its rows that have none of these keys.
+// ReportFile is a file of results, with labels for rows without these keys.
 type ReportFile struct {
 	Path   string
 	Labels results.Labels
 }
 
-// ReportFiles divides the arguments of a command line: KEY=VALUE labels the files behind it.
+// ReportFiles parses the arguments of trueup report. KEY=VALUE labels the files after it.
 func ReportFiles(args []string) (out []ReportFile, err error) {
 	given := results.Labels{}
 	for _, arg := range args {
@@ -37,7 +37,7 @@ func ReportFiles(args []string) (out []ReportFile, err error) {
 		if err != nil {
 			return nil, ondisk.In(ondisk.ErrUsage, "label: %w; a file with = in its name is written as ./FILE", err)
 		}
-		given = maps.Clone(given) // earlier files keep theirs
+		given = maps.Clone(given) // earlier files keep their labels
 		given[key] = []string{value}
 	}
 	if len(out) == 0 {
@@ -46,8 +46,8 @@ func ReportFiles(args []string) (out []ReportFile, err error) {
 	return out, nil
 }
 
-// MergeTask is one report of the results of many scans, which are lines of JSON, as a value. Rows about one image
-// become one. The rows stay in their files: memory has some 200 bytes for each, by which they are joined and sorted.
+// MergeTask describes one report on the results of many scans, which are lines of JSON. Rows about one image become one
+// row. The rows stay in their files: memory holds a record of some 200 bytes for each, to join and sort them.
 type MergeTask struct {
 	Files        []ReportFile
 	Version      string // of the program
@@ -56,7 +56,7 @@ type MergeTask struct {
 	AllowEmpty   bool
 }
 
-// label adds the labels of a file that have none of these keys.
+// label adds the labels of the file to those labels of a row whose keys differ.
 func (f ReportFile) label(l results.Labels) results.Labels {
 	for key, values := range f.Labels {
 		if l[key] == nil {
@@ -66,13 +66,13 @@ func (f ReportFile) label(l results.Labels) results.Labels {
 	return l
 }
 
-// Merged is a report whose rows are read from their files.
+// Merged is a report that reads its rows from their files.
 type Merged struct {
 	*results.Report
 	table *table
 }
 
-// Err returns the first error of reading rows, which ends them.
+// Err returns the first error from reading rows. It ends the iteration.
 func (m *Merged) Err() error {
 	if m.table.err == nil {
 		return nil
@@ -83,24 +83,24 @@ func (m *Merged) Err() error {
 // Close closes the files.
 func (m *Merged) Close() error { return m.table.close() }
 
-// merging is a Task at work.
+// merging is the state of a running MergeTask.
 type merging struct {
 	*MergeTask
 	table     *table
 	summary   *results.Summary
-	boundary  align.Boundary // of all rows; zero: none has one yet
+	boundary  align.Boundary // of all rows; zero before the first disk
 	storages  map[string]bool
-	shards    map[library]map[int]int // how often each share was read
-	libraries int                     // bytes of their PATHs
+	shards    map[library]map[int]int // number of reads of each share
+	libraries int                     // bytes of the PATHs in shards
 }
 
-// library is what shards are of: PATHs, and how many shares they have.
+// library identifies a set of images that is divided into shards, by its PATHs and the number of shards.
 type library struct {
 	paths string
 	n     int
 }
 
-// Run reads all files and returns the report, ranked. Close it.
+// Run reads all files and returns the ranked report. The caller must close it.
 func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 	m := &merging{
 		MergeTask: t, summary: results.NewSummary(), storages: map[string]bool{},
@@ -153,7 +153,7 @@ func (m *merging) finish(start time.Time) {
 	}
 }
 
-// addRow keeps a row of a file. Only a runError ends the run, any other is one of the row.
+// addRow adds a row of a file to the table. Only a runError ends the run; any other error concerns the row.
 func (m *merging) addRow(i *results.Image, f ReportFile, l results.Line, rows *scanRows) error {
 	if i.State == results.Gone {
 		return nil
@@ -180,7 +180,7 @@ func (m *merging) addRow(i *results.Image, f ReportFile, l results.Line, rows *s
 
 const maxStorages = 64
 
-// sumUp takes the rows that are left, one for each image, into the sums, and has the table sort them.
+// sumUp adds the joined rows, one for each image, to the sums, and sorts the table.
 func (m *merging) sumUp() error {
 	sums := labelSums{}
 	err := m.table.each(func(r row) error {
@@ -203,28 +203,28 @@ func (m *merging) sumUp() error {
 	return nil
 }
 
-// complete completes a row as a scan does. Of copies all that are aligned are known by now.
+// complete computes the fields of a row that a scan computes, too.
 func (m *merging) complete(r row) {
 	i := r.Image
 	i.Tolerated, i.Change = m.AllowUnknown, ""
 	i.Assess(results.BoundaryFlags(m.boundary))
-	if i.Copied != "" { // it is from outside
+	if i.Copied != "" { // the path in the row is not trusted
 		i.Copied = i.CopyName()
 	}
 }
 
-// lost notes a part of the input that could not be read.
+// lost records a missing or unreadable part of the input.
 func (m *merging) lost(path, code, message string) {
 	m.summary.Lose(results.Unreadable{Path: path, Error: report.Error{Code: code, Message: message}}, m.Fail)
 }
 
-// maxLabelSums bounds the labels of which there are sums.
+// maxLabelSums bounds the number of labels with sums.
 const maxLabelSums = 1000
 
 // label is a key with one value.
 type label struct{ key, value string }
 
-// labelSums adds up images by their labels.
+// labelSums holds the sums of images by their labels.
 type labelSums map[label]*results.LabelSum
 
 // add counts an image for each of its labels.
@@ -242,7 +242,7 @@ func (l labelSums) add(i *results.Image) {
 	}
 }
 
-// sorted returns the sums by their labels.
+// sorted returns the sums in the order of their labels.
 func (l labelSums) sorted() []results.LabelSum {
 	out := []results.LabelSum{}
 	for _, sum := range l {
@@ -254,8 +254,8 @@ func (l labelSums) sorted() []results.LabelSum {
 	return out
 }
 
-// below returns a path below the only root; empty if there are several, where folders can have images of one name, or
-// if it does not lie there. A root that is an image has no path below itself.
+// below returns a path relative to the only root. It returns an empty string for any other path, for the root itself,
+// and for several roots, since their folders can contain images of the same name.
 func below(r results.Roots, path string) string {
 	for root := range r {
 		switch rest, in := strings.CutPrefix(path, root+"/"); {
@@ -269,7 +269,7 @@ func below(r results.Roots, path string) string {
 	return ""
 }
 
-// file reads one file into the table, which keeps it open.
+// file reads a file into the table, which keeps the file open.
 func (m *merging) file(f ReportFile) error {
 	in, err := os.Open(f.Path)
 	if err != nil {
@@ -282,8 +282,8 @@ func (m *merging) file(f ReportFile) error {
 	return nil
 }
 
-// rowsOf reads the rows of a file, in which results of several scans may follow each other, each with its summary.
-// Damaged lines are noted, and the others are read all the same.
+// rowsOf reads the rows of a file. A file may contain the results of several scans, each with its summary. Damaged
+// lines are reported and skipped.
 func (m *merging) rowsOf(f ReportFile, in io.Reader) error {
 	good, rows := 0, scanRows{}
 	var first error
@@ -330,11 +330,11 @@ func (m *merging) rowsOf(f ReportFile, in io.Reader) error {
 
 // scanRows counts the rows of a scan that has no summary yet.
 type scanRows struct {
-	open         bool // there is a row, maybe damaged
-	images, same int  // images that are not gone, and those of them that are as in the scan before
+	open         bool // a row was read, maybe a wrong one
+	images, same int  // images that still exist, and the unchanged images among them
 }
 
-// endScan takes the sums of a scan.
+// endScan adds the summary of a scan to the sums.
 func (m *merging) endScan(p *results.Summary, rows scanRows, f ReportFile, line int) {
 	s := m.summary
 	m.table.end(p)
@@ -342,7 +342,7 @@ func (m *merging) endScan(p *results.Summary, rows scanRows, f ReportFile, line 
 		m.storages[p.Storage] = true
 	}
 	want := p.Images
-	if c := p.Changes; c != nil && rows.same == 0 { // scan --changed writes no rows of those that are the same
+	if c := p.Changes; c != nil && rows.same == 0 { // scan --changed writes no rows for unchanged images
 		want -= c.Same
 	}
 	if want != rows.images { // files lose lines when they are copied or filtered
@@ -368,7 +368,7 @@ func (m *merging) endScan(p *results.Summary, rows scanRows, f ReportFile, line 
 	s.UnreadableCount += p.UnreadableCount - len(p.Unreadable)
 }
 
-// shard notes a share that was read, and returns its number.
+// shard counts a share as read and returns its number, or 0 for an invalid one.
 func (m *merging) shard(p *results.Summary, f ReportFile) int {
 	shard, err := ParseShard(p.Shard)
 	if err != nil {
@@ -388,7 +388,7 @@ func (m *merging) shard(p *results.Summary, f ReportFile) int {
 	return shard.K
 }
 
-// missing notes shares that were read less often than others of the same library: their images are not in the report.
+// missing reports shares that were read less often than others of the same library. Their images are not in the report.
 func (m *merging) missing() {
 	order := func(a, b library) int { return cmp.Or(strings.Compare(a.paths, b.paths), cmp.Compare(a.n, b.n)) }
 	for _, of := range slices.SortedFunc(maps.Keys(m.shards), order) {
@@ -406,7 +406,7 @@ func (m *merging) missing() {
 	}
 }
 
-// least returns the lesser of two times that are not empty.
+// least returns the lesser of two texts, or b if a is empty.
 func least(a, b string) string {
 	if a == "" || b < a {
 		return b

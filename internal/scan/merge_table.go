@@ -17,44 +17,44 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// table has a record of each row. The rows themselves stay in the files.
+// table holds a record of each row. The rows themselves stay in the files.
 type table struct {
-	ctx   context.Context //nolint:containedctx // of the run that the table belongs to
+	ctx   context.Context //nolint:containedctx // of the run
 	files []*os.File
-	err   error // the first of sorted
+	err   error // the first error of sorted
 
-	records []record // in the order in which the rows came
+	records []record // in the order of the input
 	paths   []byte   // of all records
-	kept    []kept   // of each image one: in the order of their first rows, then as the report has them
+	kept    []kept   // one of each image, in the order of first rows; sort puts them in report order
 
-	ended   []string         // when each scan ended; empty: it did not
-	labels  []results.Labels // those that many records have, which nobody may change
+	ended   []string         // end time of each scan, empty without a summary
+	labels  []results.Labels // shared by records, never modified
 	labelAt map[string]int32
-	line    []byte // the last that was read
+	line    []byte // buffer of the last line read
 }
 
-// record is a row. It has no pointers, so that a million of them cost the garbage collector nothing.
+// record describes a row. It has no pointers, so that a million records cost the garbage collector nothing.
 type record struct {
-	key                sum    // of what identifies the image; zero: nothing does
-	main               uint64 // hash of size and times of the main file; 0: there is none
-	offset, path       int64  // in the file, and in paths
-	length, pathLength int32  // bytes of them
-	file               int32  // index of files
-	labels, scan       int32  // index of them
-	by                 int8   // index of identities
+	key                sum    // of the identity of the image; zero if unidentified
+	main               uint64 // hash of size and times of the main file; 0 without files
+	offset, path       int64  // of the line in its file, and of the path in table.paths
+	length, pathLength int32  // bytes of the line and of the path
+	file               int32  // index in table.files
+	labels, scan       int32  // indexes in table.labels and table.ended
+	by                 int8   // index in identities
 }
 
-// kept is the row that counts of an image.
+// kept describes the rows of one image.
 type kept struct {
 	order         results.Order
-	record, first int32 // indexes of records: the last result, and the first row of the image
-	labels, rows  int32 // of all rows of the image, and how many there are
+	record, first int32 // indexes of records: the latest row, which counts, and the first row
+	labels, rows  int32 // index of the merged labels, and number of rows
 }
 
 // maxPaths bounds the paths of all rows, in bytes.
 const maxPaths = 1 << 30
 
-// runError marks an error that ends the run, as opposed to one of a row.
+// runError marks an error that ends the run, as opposed to an error of one row.
 type runError struct{ error }
 
 func (e runError) Unwrap() error { return e.error }
@@ -66,16 +66,16 @@ func (t *table) close() (err error) {
 	return err
 }
 
-// What shows that two rows are about one image.
+// Keys that identify the image of a row.
 const (
-	byDatastore  = "datastore"   // the same label datastore, and the same path below the one folder that was scanned
+	byDatastore  = "datastore"   // the label datastore, and the path below the only folder scanned
 	byFileSystem = "file_system" // the UUID of the file system, inode, size and times of the main file
 )
 
 // identities are the values of record.by.
 var identities = []string{"", byDatastore, byFileSystem}
 
-// put keeps a row of the last file.
+// put adds a row of the last file.
 func (t *table) put(i *results.Image, l results.Line) error {
 	path := i.ExactPath()
 	if len(t.records) == maxRows || len(t.paths)+len(path) > maxPaths {
@@ -100,13 +100,14 @@ func (t *table) put(i *results.Image, l results.Line) error {
 	return nil
 }
 
-// identify notes what identifies the image of a row.
+// identify sets the key that identifies the image of a row.
 func (r *record) identify(by, key string) {
 	r.key = sumOf(by + "\x00" + key)
 	r.by = int8(slices.Index(identities, by)) //nolint:gosec // there are three
 }
 
-// end ends the rows of a scan, whose summary says where they were found; nil: there is none.
+// end ends the rows of a scan. It identifies rows by their datastore, relative to the PATHs of the summary. s is nil
+// for a scan without a summary.
 func (t *table) end(s *results.Summary) {
 	scan := small(len(t.ended))
 	if s == nil {
@@ -125,12 +126,12 @@ func (t *table) end(s *results.Summary) {
 	}
 }
 
-// small returns a number that is bounded by maxRows or results.MaxLine.
+// small converts a number that maxRows or results.MaxLine bounds.
 func small(n int) int32 { return int32(n) } //nolint:gosec // see above
 
-// labelIndex returns the number of labels that many records have.
+// labelIndex returns the index of labels in t.labels. It adds labels that are new.
 func (t *table) labelIndex(l results.Labels) int32 {
-	key := fmt.Sprintf("%q", map[string][]string(l)) // sorted
+	key := fmt.Sprintf("%q", map[string][]string(l)) // %q sorts the keys
 	n, ok := t.labelAt[key]
 	if !ok {
 		n = small(len(t.labels))
@@ -144,7 +145,7 @@ func (t *table) pathOf(n int32) []byte {
 	return t.paths[r.path : r.path+int64(r.pathLength)]
 }
 
-// join finds the rows that are about one image. The last run counts; of runs that ended at once the first row.
+// join merges the rows about one image. The row of the last run counts; of runs with the same end time, the first row.
 func (t *table) join() {
 	all := make([]int32, len(t.records))
 	for n := range all {
@@ -154,7 +155,7 @@ func (t *table) join() {
 		return cmp.Or(bytes.Compare(t.records[a].key[:], t.records[b].key[:]), cmp.Compare(a, b))
 	})
 	t.kept = make([]kept, 0, len(all))
-	last := -1 // the one that has the key
+	last := -1 // index in kept of the current key
 	for _, n := range all {
 		r := &t.records[n]
 		if r.key == (sum{}) || last < 0 || t.records[t.kept[last].record].key != r.key {
@@ -179,9 +180,9 @@ func (t *table) join() {
 	slices.SortFunc(t.kept, func(a, b kept) int { return cmp.Compare(a.first, b.first) })
 }
 
-// sameImage reports whether a row of the same key is about the same image. A datastore can be scanned from several folders,
-// in which other images have the same path: rows of one path below them are about one image if the whole path is the
-// same, too, or the main file.
+// sameImage reports whether two rows with the same key are about the same image. A datastore can be scanned from
+// several folders, in which different images have the same relative path. Such rows match if their absolute paths are
+// equal, or their main files.
 func (t *table) sameImage(k, n int32) bool {
 	a, b := &t.records[k], &t.records[n]
 	path := t.pathOf(n)
@@ -189,32 +190,32 @@ func (t *table) sameImage(k, n int32) bool {
 		a.main != 0 && a.main == b.main
 }
 
-// row is a row that was read again.
+// row is a row read back from its file.
 type row struct {
 	*results.Image
 	kept *kept
 }
 
-// read reads a row again.
+// read reads a row back from its file.
 func (t *table) read(n int32) (*results.Image, error) {
 	r := &t.records[n]
 	t.line = slices.Grow(t.line[:0], int(r.length))[:r.length]
 	if _, err := t.files[r.file].ReadAt(t.line, r.offset); err != nil {
 		return nil, err
 	}
-	i, err := results.Line{Text: t.line}.Image(jsontext.AllowDuplicateNames(true)) // there were none: skip their check
+	i, err := results.Line{Text: t.line}.Image(jsontext.AllowDuplicateNames(true)) // checked before
 	if err == nil {
 		err = i.Check()
 	}
 	if err != nil || i.ExactPath() != string(t.pathOf(n)) {
 		return nil, fmt.Errorf("%s was changed while it was read", t.files[r.file].Name())
 	}
-	i.Reuse, i.Joined = nil, nil // of one scan
+	i.Reuse, i.Joined = nil, nil // valid for one scan only
 	i.SetPath(i.ExactPath())
 	return i, nil
 }
 
-// rowOf reads the row of an image again.
+// rowOf reads back the row that counts of an image, with the labels of all its rows.
 func (t *table) rowOf(k *kept) (out row, err error) {
 	out.kept = k
 	if out.Image, err = t.read(k.record); err != nil {
@@ -227,7 +228,7 @@ func (t *table) rowOf(k *kept) (out row, err error) {
 	return out, nil
 }
 
-// each passes on all rows, in their order.
+// each passes the row of each image to use, in the order of t.kept.
 func (t *table) each(use func(r row) error) error {
 	for n := range t.kept {
 		if err := t.ctx.Err(); err != nil {
@@ -244,7 +245,7 @@ func (t *table) each(use func(r row) error) error {
 	return nil
 }
 
-// unidentified counts the rows that nothing identifies.
+// unidentified returns the number of rows without an identity.
 func (t *table) unidentified() (n int) {
 	for _, k := range t.kept {
 		if t.records[k.record].key == (sum{}) {
@@ -254,7 +255,7 @@ func (t *table) unidentified() (n int) {
 	return n
 }
 
-// sort puts the rows into the order of a report, as results.Compare does.
+// sort puts the rows into report order, like results.Compare.
 func (t *table) sort() {
 	slices.SortFunc(t.kept, func(a, b kept) int {
 		return cmp.Or(a.order.Compare(b.order), bytes.Compare(t.pathOf(a.record), t.pathOf(b.record)),
@@ -262,7 +263,7 @@ func (t *table) sort() {
 	})
 }
 
-// sorted passes on all rows as a report has them. The first error ends them.
+// sorted yields the rows in report order. The first error ends them.
 func (t *table) sorted(complete func(r row)) iter.Seq[*results.Image] {
 	return func(yield func(*results.Image) bool) {
 		if t.err != nil {

@@ -31,27 +31,27 @@ type Job struct {
 	Path string `json:"-"` // absolute
 	// Package is set for an OVA or OVF.
 	Package bool `json:"package,omitempty"`
-	// Beside lists the files around it; nil: the judge looks.
+	// Beside lists the files around it. If it is nil, the judge reads the folder.
 	Beside *image.Beside `json:"beside,omitempty"`
-	// Doubt is set if the file has neither the format nor the name of an image: it is one only if a table or a volume
-	// is found, or if it is an archive with an image.
+	// Doubt is set if the file has neither the format nor the name of an image. It counts as an image only if it
+	// contains a table, a volume, or an archive with an image.
 	Doubt bool `json:"doubt,omitempty"`
 	// Packed is set for a compressed file.
 	Packed bool `json:"packed,omitempty"`
 }
 
-// Judge identifies and judges files. It runs in a worker, and may die of their bytes.
+// Judge identifies and judges files. It runs in a worker, since malformed files may kill it.
 type Judge interface {
 	// Identify identifies the file at an absolute path.
 	Identify(path string) (image.Identity, error)
-	// Image judges an image. It returns nil for a Doubt that was right.
+	// Image judges an image. It returns nil for a doubtful file without an image.
 	Image(j Job) *results.Image
 }
 
-// Request asks a worker to identify the file of a job, or to judge the image in it.
+// Request tells a worker to identify the file of a job, or to judge the image in it.
 type Request struct {
 	Job
-	Name  []byte `json:"path"` // Path in JSON: names are bytes, and texts are not
+	Name  []byte `json:"path"` // Path for JSON: names are arbitrary bytes, JSON strings are UTF-8
 	Judge bool   `json:"judge,omitempty"`
 }
 
@@ -59,11 +59,11 @@ type Request struct {
 type Answer struct {
 	Identity image.Identity `json:"identity"`
 	Image    *results.Image `json:"image,omitempty"`
-	Fleeting bool           `json:"fleeting,omitempty"` // of Image, whose own JSON does not have it
-	Error    *report.Error  `json:"error,omitempty"`    // of Identify
+	Fleeting bool           `json:"fleeting,omitempty"` // Image.Fleeting, which the JSON of Image omits
+	Error    *report.Error  `json:"error,omitempty"`    // from Identify
 }
 
-// Worker answers requests, one at a time. After an error it is of no use any more.
+// Worker answers requests, one at a time. It cannot be used after an error.
 type Worker interface {
 	Call(ctx context.Context, r Request) (Answer, error)
 	Close() error
@@ -72,14 +72,14 @@ type Worker interface {
 // maxTime bounds the time of one request.
 const maxTime = 30 * time.Second
 
-// Pool is a number of workers, which it starts when they are needed and replaces when they die.
+// Pool is a set of workers. It starts workers on demand and replaces dead ones.
 type Pool struct {
 	start func(ctx context.Context) (Worker, error)
-	idle  chan Worker  // nil: one that is not started yet
-	left  atomic.Int32 // how many there can be
+	idle  chan Worker  // a nil Worker is not started yet
+	left  atomic.Int32 // number of workers, started or not
 }
 
-// NewPool returns a pool of so many workers.
+// NewPool returns a pool of up to jobs workers.
 func NewPool(jobs int, start func(ctx context.Context) (Worker, error)) *Pool {
 	p := &Pool{start: start, idle: make(chan Worker, jobs)}
 	for range jobs {
@@ -89,8 +89,8 @@ func NewPool(jobs int, start func(ctx context.Context) (Worker, error)) *Pool {
 	return p
 }
 
-// lostError is the error of a worker that may have died of something else than the image: so many workers are asked in
-// all before the image has the error.
+// lostError is the error of a worker whose death may have another cause than the image. tries is the number of attempts
+// before the image gets the error.
 type lostError struct {
 	error
 	tries int
@@ -98,27 +98,26 @@ type lostError struct {
 
 func (l lostError) Unwrap() error { return l.error }
 
-// How many workers are asked.
+// Numbers of attempts.
 const (
-	triesUnasked = 3 // if one after the other has no thread, or dies before it has the request
-	// triesStopped is for workers that give no answer in time, and may not have computed, or have no memory, and may
-	// have used that up with earlier images: storage, or a machine with too much to do, can stand still for longer than
-	// an image takes.
+	triesUnasked = 3 // for workers without a thread, or dead before the request
+	// triesStopped is for workers that exceed the time or the memory limit. Storage or a busy machine can stall for
+	// longer than an image takes, and earlier images may have used up the memory.
 	triesStopped = 2
 )
 
-// errFewer is the error of a worker that could not be started while there are others: from now on there is one less.
+// errFewer reports that a worker could not be started while others exist. The pool has one worker less from then on.
 var errFewer = errors.New("there is no worker more")
 
-// errNoThread is the error of a worker that died since the machine had no thread for it.
+// errNoThread is the error of a worker that died because the machine had no thread for it.
 var errNoThread = lostError{
 	fmt.Errorf("what reads it could not start a thread: %w; scan again, with fewer --jobs", sys.ErrAgain),
 	triesUnasked,
 }
 
-// do has a worker answer a request. The error is the cause of the worker's death.
+// do sends a request to a worker. The error is the cause of the worker's death.
 func (p *Pool) do(ctx context.Context, r Request) (a Answer, err error) {
-	for tried := map[int]int{}; ; { // by the number of tries that a death allows
+	for tried := map[int]int{}; ; { // keyed by lostError.tries
 		a, err = p.try(ctx, r)
 		lost, _ := errors.AsType[lostError](err)
 		switch {
@@ -148,7 +147,7 @@ func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
 	}
 	if err != nil {
 		a = Answer{}
-		_ = w.Close() // it is dead, or must be
+		_ = w.Close() // dead, or to be killed
 		w = nil
 		if errors.Is(err, errNoThread) {
 			return a, errors.Join(err, p.giveUp(ctx))
@@ -158,8 +157,8 @@ func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
 	return a, err
 }
 
-// giveUp goes on without a worker that cannot be started or has no thread, where there is another: a machine that is
-// short of memory, processes or threads must not cost the images of the run.
+// giveUp removes a worker that cannot be started or has no thread, unless it is the last one. A shortage of memory,
+// processes or threads must not cost the images of the run.
 func (p *Pool) giveUp(ctx context.Context) error {
 	if ctx.Err() == nil {
 		if p.left.Add(-1) > 0 {
@@ -171,7 +170,7 @@ func (p *Pool) giveUp(ctx context.Context) error {
 	return nil
 }
 
-// Close ends all workers, at once: each can take its time. No request is under way any more.
+// Close ends all workers concurrently, since each may take time. No request may be running.
 func (p *Pool) Close() error {
 	var all sync.WaitGroup
 	errs := make([]error, p.left.Load())
@@ -184,7 +183,7 @@ func (p *Pool) Close() error {
 	return cmp.Or(errs...)
 }
 
-// handle answers a request by a judge, in this process.
+// handle answers a request with a judge in this process.
 func handle(judge Judge, r Request) (a Answer) {
 	if r.Judge {
 		i := judge.Image(r.Job)
@@ -198,11 +197,11 @@ func handle(judge Judge, r Request) (a Answer) {
 	return Answer{Identity: id}
 }
 
-// inProcess is a worker in this process: a panic costs the image only, and nothing else is kept away.
+// inProcess is a worker in this process. It contains a panic, but isolates nothing else.
 type inProcess struct{ Judge Judge }
 
-// Call answers, and makes an error of a panic. What takes too long is left alone: nothing can end it but the end of the
-// program.
+// Call answers a request and turns a panic into an error. It abandons a request that takes too long: only the end of
+// the program can stop it.
 func (w inProcess) Call(ctx context.Context, r Request) (Answer, error) {
 	type end struct {
 		a   Answer
@@ -227,11 +226,11 @@ func (w inProcess) Call(ctx context.Context, r Request) (Answer, error) {
 	}
 }
 
-// Close has nothing to end.
+// Close does nothing.
 func (inProcess) Close() error { return nil }
 
-// check refuses an answer that no sound worker gives. A worker that was taken over by an image can lie about that image
-// and all later ones, but must not stop the run. It knows no rows of other workers.
+// check returns an error for an answer that no sound worker gives. A worker compromised by an image can falsify the row
+// of that image and all its later rows, but must not stop the run. It has no access to rows of other workers.
 func (a Answer) check(r Request) error {
 	err := a.wrong(r)
 	if err != nil {
@@ -253,17 +252,17 @@ func (a Answer) wrong(r Request) error {
 	case i.State == results.Orphan, i.State == results.Packed:
 		return fmt.Errorf("a row that is %s, which a worker cannot know", i.State)
 	}
-	i.Change, i.Accepted, i.Priority, i.Reuse, i.Copied = "", nil, nil, nil, "" // a worker does not know these
+	i.Change, i.Accepted, i.Priority, i.Reuse, i.Copied = "", nil, nil, nil, "" // only this process sets these
 	return i.Check()
 }
 
-// Limits of the names in a file; maxNames is beyond the 4096 extents that a VMDK may have.
+// Limits of the names in a file; maxNames exceeds the 4096 extents of a VMDK.
 const (
 	maxNames  = 1 << 16
 	maxFormat = 256 // bytes
 )
 
-// checkIdentity refuses an identity that no file has.
+// checkIdentity returns an error for an identity that no file can have.
 func checkIdentity(id image.Identity) error {
 	kinds := []image.Kind{
 		image.Other, image.Disk, image.Extent, image.Bare, image.Pack, image.Unsupported, image.Medium,
@@ -284,10 +283,10 @@ func checkIdentity(id image.Identity) error {
 	return nil
 }
 
-// Serve runs a worker process: it answers the requests of a crew.
+// Serve runs a worker process: it answers the requests of a Pool.
 func Serve(in io.Reader, out io.Writer) error { return sandbox.Serve(in, out, startInspector) }
 
-// startInspector makes the Judge of a worker from the first request of the scan.
+// startInspector returns the handler of a worker. The first request of the scan contains its Inspector.
 func startInspector(hello []byte) (sandbox.Handle, error) {
 	j := &Inspector{}
 	if err := json.Unmarshal(hello, j); err != nil {
@@ -296,7 +295,7 @@ func startInspector(hello []byte) (sandbox.Handle, error) {
 	return func(request []byte) []byte {
 		var r Request
 		if err := json.Unmarshal(request, &r); err != nil {
-			panic(err) // our own parent wrote it
+			panic(err) // written by our own parent
 		}
 		r.Path = string(r.Name)
 		answer, err := json.Marshal(handle(j, r))
@@ -310,7 +309,8 @@ func startInspector(hello []byte) (sandbox.Handle, error) {
 // outside is a worker in a process of its own.
 type outside struct{ *sandbox.Worker }
 
-// Call has the worker answer. The error names the cause of its death, and has the class for the row of the image.
+// Call sends a request to the worker process. The error names the cause of its death, with the class for the row of the
+// image.
 func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 	r.Name = []byte(r.Path)
 	request, err := json.Marshal(r)
@@ -319,7 +319,7 @@ func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 	}
 	answer, err := o.Worker.Call(ctx, request)
 	if err == nil {
-		err = jsonv2.Unmarshal(answer, &a) // in half of the time
+		err = jsonv2.Unmarshal(answer, &a) // takes half the time of encoding/json
 	}
 	_, died := errors.AsType[*sandbox.Death](err)
 	switch {
@@ -333,7 +333,7 @@ func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 	return a, fmt.Errorf("internal error, please report it: answer of a worker: %w", err)
 }
 
-// fromDeath makes the error of an image from the death of a worker. It returns any other error as it is.
+// fromDeath turns the death of a worker into the error of an image. It returns any other error unchanged.
 func fromDeath(err error) error {
 	d, died := errors.AsType[*sandbox.Death](err)
 	if !died {
@@ -359,12 +359,12 @@ func fromDeath(err error) error {
 	return err
 }
 
-// maxAnswer bounds the answer about one image, in bytes: the names of 4096 extents or results.MostItems of all kinds
-// are far less. Decoded, it takes many times that in memory.
+// maxAnswer bounds the answer about one image, in bytes. The names of 4096 extents or results.MostItems of all kinds
+// take far less. Decoded, an answer takes many times its size in memory.
 const maxAnswer = 8 * units.MiB
 
-// workers returns the workers of a scan. The first is started at once, since its isolation must be known. The process
-// that starts them reads nothing of an image.
+// workers returns the workers of a scan. It starts the first worker at once, to learn its isolation. This process
+// itself reads no image.
 func (r *search) workers(ctx context.Context) (*Pool, error) {
 	inspector := &Inspector{Boundary: r.Boundary, Storage: r.Storage, Check: r.Tables, Allow: allowedOf(r.Paths)}
 	if r.Isolation == string(sandbox.None) {
@@ -409,7 +409,7 @@ func (r *search) workers(ctx context.Context) (*Pool, error) {
 	return p, nil
 }
 
-// inside is a pool without workers. The process itself looks at the images, and is restricted to them.
+// inside returns a pool without worker processes. This process inspects the images itself, and confines itself to them.
 func (r *search) inside(inspector *Inspector) *Pool {
 	if r.Confine != nil {
 		r.Confine(sandbox.Access{Read: rootsOf(r.Paths)})
@@ -418,7 +418,7 @@ func (r *search) inside(inspector *Inspector) *Pool {
 	return NewPool(r.Jobs, start)
 }
 
-// achieved notes the isolation of the first worker, and of a later one that has less than was wanted.
+// achieved records the isolation of the first worker, and of a later worker with less than the wanted level.
 func (r *search) achieved(got sandbox.Isolation) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -437,9 +437,8 @@ func (r *search) achieved(got sandbox.Isolation) error {
 	return r.Weaker(got)
 }
 
-// rootsOf are the places that workers must be able to read, absolute and without links: folders with all that is in
-// them, and the folder of a file that is named itself. A device is a place of its own: a folder of devices has those of
-// others.
+// rootsOf returns the paths that workers must be able to read, absolute and without symlinks: folders with all below,
+// and the folders of named files. A device is a path of its own, since its folder contains other devices.
 func rootsOf(paths []string) []string {
 	seen := map[string]bool{}
 	var out []string
@@ -459,7 +458,7 @@ func rootsOf(paths []string) []string {
 	return out
 }
 
-// allowedOf are the folders in which parents may lie: those that the user named, with all below.
+// allowedOf returns the folders that may contain parents: the folders named by the user, with all below.
 func allowedOf(paths []string) (out []string) {
 	for _, p := range paths {
 		if _, all, err := gate.Allow([]string{p}); err == nil {

@@ -22,12 +22,12 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Task is the inspection of many images as a value: which, how, and by which criteria. Run carries it out once.
+// Task describes the inspection of many images: the files, the method and the criteria. Run executes it once.
 type Task struct {
 	Choices
 	Paths []string // files and folders, as the user wrote them
-	// Wanted reports whether a file counts, by its path from the root that it was found under, and as it is shown; nil:
-	// all do.
+	// Wanted reports whether to scan a file, by its path relative to its root and by its displayed path. If it is nil,
+	// all files are scanned.
 	Wanted   func(rel, shown string) bool
 	Spare    []string       // files that the caller itself reads or writes
 	Boundary align.Boundary // criterion
@@ -35,62 +35,63 @@ type Task struct {
 	Jobs     int
 	Version  string // of the program
 
-	Args []string // of the program, that make it call Serve
-	// Confine restricts this process for good. Nil: the process has other work.
+	Args []string // arguments that make the program call Serve
+	// Confine restricts this process permanently. It is nil if the process has other work.
 	Confine func(sandbox.Access)
-	// Weaker receives an isolation below the one of Choices, again if a later worker has less. An error ends the run.
+	// Weaker receives an isolation below Choices.Isolation, and again if a later worker has less. An error ends the
+	// run.
 	Weaker func(sandbox.Isolation) error
 
-	// Reusable has rows say what a later scan needs to take them over.
+	// Reusable adds the data to rows that a later scan needs to reuse them.
 	Reusable bool
-	// Ready is called when the rows of the earlier scan are known, before the first image is looked at. cut is the
-	// number of a last line of Since that is incomplete, 0 if there is none.
+	// Ready is called after the rows of the earlier scan are read and before the first image. cut is the number of an
+	// incomplete last line of Since, or 0.
 	Ready func(cut int) error
-	// Progress receives how far the scan is, one call at a time.
+	// Progress receives the progress of the scan, one call at a time.
 	Progress Progress
-	// Row takes each row as soon as it is finished; an error ends the run. Nil: the report has them all. Rows for the
-	// commands of Script are kept for the report, too.
+	// Row receives each row as soon as it is finished; an error ends the run. If it is nil, the report contains all
+	// rows. Rows for the commands of Script are always kept for the report.
 	Row func(*results.Image) error
-	// Interrupted returns the exit code of a run that its context has ended.
+	// Interrupted returns the exit code of a run whose context was canceled.
 	Interrupted func() int
 
 	ignored results.Ignore
 }
 
-// Progress receives how far a scan is.
+// Progress receives the progress of a scan.
 type Progress interface {
-	Found(n int)           // the walk has met n more images; n is below 0 for files that turn out to be no images
-	Walked()               // it will meet no more, but images that turn out not to be parts of another
+	Found(n int)           // n more images; negative for files that turn out not to be images
+	Walked()               // the walk has ended; only files that prove not to be parts may still be added
 	Done(i *results.Image) // a row is finished
 }
 
-// search is a Task at work.
+// search is the state of a running Task.
 type search struct {
 	*Task
 	pool    *Pool
 	start   time.Time
 	today   string
 	roots   results.Roots
-	earlier *earlier // nil: no Since
-	// settings are the build and the options that results depend on: rows have them, for a later scan that takes rows
-	// over. Empty: rows are not for that.
+	earlier *earlier // nil without Since
+	// settings are the build and the options that determine results. Rows store them, so that a later scan can reuse
+	// the rows. If empty, rows cannot be reused.
 	settings string
 	spared   map[sys.ID]bool
-	systems  sync.Map // UUIDs of file systems, by the numbers of their devices
-	seen     inodes   // files that have a row, or a place in one: those with several names
+	systems  sync.Map // UUIDs of file systems, by device number
+	seen     inodes   // named or hard-linked files that have a row, or a place in one
 	turns    *turns
 
-	mu      sync.Mutex // of all below, and of the functions of Task
+	mu      sync.Mutex // protects the fields below and serializes the functions of Task
 	summary *results.Summary
-	level   sandbox.Level    // the last one that was noted
-	pending int              // the walk, and folders whose images were not counted
+	level   sandbox.Level    // the last one recorded
+	pending int              // the walk, and folders whose images are not yet counted
 	images  []*results.Image // of the report
-	items   int              // of images
-	// elsewhere are the files that an image in another folder reads, and that image.
+	items   int              // number of items in images
+	// elsewhere maps files to the image in another folder that reads them.
 	elsewhere map[sys.ID]string
 }
 
-// Run looks at all images and returns the report, ranked. One that is not complete was interrupted.
+// Run inspects all images and returns the ranked report. The report of an interrupted run is incomplete.
 func (t *Task) Run(ctx context.Context) (out *results.Report, err error) {
 	r := t.begin()
 	if err := r.open(); err != nil {
@@ -147,7 +148,7 @@ func (r *search) open() (err error) {
 	build, err := buildOf(r.Version)
 	switch {
 	case err != nil && r.Since == "":
-		return nil // without settings, no later scan takes the rows over
+		return nil // without settings, no later scan reuses the rows
 	case err != nil:
 		return err
 	}
@@ -185,7 +186,7 @@ func (r *search) look(ctx context.Context) error {
 		r.announce()
 	}
 	if ferr := g.wait(); ferr != nil {
-		err = ferr // the walk ended for it
+		err = ferr // it has ended the walk
 	}
 	if ctx.Err() != nil {
 		err = ctx.Err()
@@ -200,7 +201,7 @@ func (r *search) count(number *int, n int) {
 	*number += n
 }
 
-// left counts a file that a run has not completed.
+// left counts a temporary file of an unfinished run.
 func (r *search) left(path string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,7 +211,7 @@ func (r *search) left(path string) {
 	}
 }
 
-// more counts images that will have a row; n is below 0 for one that turned out to be none.
+// more counts images that will have a row. n is negative for a file that turned out not to be an image.
 func (r *search) more(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -220,7 +221,7 @@ func (r *search) more(n int) {
 	}
 }
 
-// announce ends the count of a folder, or the walk.
+// announce marks a folder as counted, or the walk as ended.
 func (r *search) announce() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -229,7 +230,7 @@ func (r *search) announce() {
 	}
 }
 
-// unreadable reports a place that could not be looked at, and goes on.
+// unreadable reports an unreadable file or folder. The scan continues.
 func (r *search) unreadable(shown string, err error) {
 	r.report(results.Unreadable{Path: shown, Error: classify(err)})
 }
@@ -240,7 +241,7 @@ func (r *search) report(u results.Unreadable) {
 	r.summary.Lose(u, r.fail)
 }
 
-// row compares a row with the one of the earlier scan, and takes it.
+// row compares a row with the earlier scan and adds it.
 func (r *search) row(i *results.Image) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,7 +249,7 @@ func (r *search) row(i *results.Image) error {
 	return r.addRow(i)
 }
 
-// removed takes the images of the earlier scan that are not there any more. Those of other shards are not missed.
+// removed adds rows for images of the earlier scan that no longer exist. It ignores images of other shards.
 func (r *search) removed() error {
 	images, err := r.earlier.removed(r.Paths, r.shard.Has)
 	if err != nil {
@@ -263,7 +264,7 @@ func (r *search) removed() error {
 	return nil
 }
 
-// addRow takes a row that is finished.
+// addRow adds a finished row to the sums and passes it on.
 func (r *search) addRow(i *results.Image) error {
 	i.Tolerated = r.Unknown
 	i.Labels = r.labels
@@ -292,13 +293,13 @@ func (r *search) addRow(i *results.Image) error {
 	return nil
 }
 
-// Limits of the rows that are kept until the report. Rows of few items, as of usual disks, are always kept whole.
+// Limits of the rows kept for the report. Rows of usual disks, with few items, are always kept whole.
 const (
 	maxKeptItems = 1 << 18 // some 200 MB
 	fewItems     = 32
 )
 
-// keep keeps a row for the report. Many images of thousands of partitions each must not take all memory.
+// keep keeps a row for the report. Many images with thousands of partitions each must not exhaust the memory.
 func (r *search) keep(i *results.Image) {
 	if r.items+i.Items() > maxKeptItems {
 		i.Trim(fewItems)
@@ -307,7 +308,8 @@ func (r *search) keep(i *results.Image) {
 	r.images = append(r.images, i)
 }
 
-// keepParents exchanges no image that one in another folder reads: it would find another disk under the name.
+// keepParents forbids the exchange of an image that an image in another folder reads: the latter would find a different
+// disk under the same name.
 func (r *search) keepParents() {
 	for _, i := range r.images {
 		for _, f := range i.Files {
@@ -318,7 +320,7 @@ func (r *search) keepParents() {
 	}
 }
 
-// finish completes the sum and ranks the images. interrupted is the exit code of a run that is not complete, else 0.
+// finish completes the sums and ranks the images. interrupted is the exit code of an interrupted run, else 0.
 func (r *search) finish(interrupted int) *results.Report {
 	sum := r.summary
 	out := &results.Report{Summary: sum, Fail: r.fail}
@@ -336,8 +338,8 @@ func (r *search) finish(interrupted int) *results.Report {
 	return out
 }
 
-// buildOf returns the version as rows name it. Builds that share a version with others, since it was
-// not set or the sources had changed, differ by the hash of the program.
+// buildOf returns the version for rows. If the version is shared by several builds, because it was not set or the
+// sources were modified, it includes a hash of the program.
 func buildOf(version string) (string, error) {
 	if version != "devel" && version != "unknown" && !strings.HasSuffix(version, "-dirty") {
 		return version, nil

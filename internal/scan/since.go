@@ -20,18 +20,18 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// earlier has the rows of an earlier scan, as scan -o json has printed them. The rows stay in the file, and memory has
-// a place for each. A nil one has no rows.
+// earlier holds the rows of an earlier scan, as printed by scan -o json. The rows stay in the file; memory holds a
+// place for each. A nil earlier has no rows.
 type earlier struct {
 	in       *os.File
 	name     string // as the user wrote it
-	folder   string // that the user is in
-	settings string // of this run: rows of others are compared with, and not taken over
-	ended    string // when the last scan in the file ended, RFC 3339; empty: the file does not say
-	cut      int    // as cutLine returns it
+	folder   string // the working directory
+	settings string // of this run; rows with other settings are only compared
+	ended    string // end of the last scan in the file, RFC 3339; empty without a summary
+	cut      int    // see cutLine
 	places   []place
 	at       map[sum]int // index of places, by absolute paths
-	left     int         // images that this scan has left out, and not reported as removed
+	left     int         // images that this scan did not reach, not reported as removed
 }
 
 // sum is the first half of a SHA-256.
@@ -42,16 +42,17 @@ func sumOf(s string) sum {
 	return sum(all[:len(sum{})])
 }
 
-// place is where the row of an image stands in the file, and what this run has found of the image.
+// place locates the row of an image in the file, and records whether this run has found the image.
 type place struct {
 	offset       int64
 	length, line int
 	digest       sum
 	row          bool // this run has a row of the image
-	noImage      bool // the file is there, and has no row of its own any more
+	noImage      bool // the file exists, but no longer has a row of its own
 }
 
-// absolute returns the path that a row is found again by. It does not resolve links: the user names the same PATHs.
+// absolute returns the absolute path that identifies a row. It does not resolve links: the user gives the same PATHs
+// again.
 func (e *earlier) absolute(path string) string {
 	if filepath.IsAbs(path) {
 		return filepath.Clean(path)
@@ -59,10 +60,10 @@ func (e *earlier) absolute(path string) string {
 	return filepath.Join(e.folder, path)
 }
 
-// maxRows bounds the rows of an earlier scan and of a report, each of which takes memory. An int32 can count them.
+// maxRows bounds the rows of an earlier scan and of a report, since each takes memory. It fits an int32.
 const maxRows = 1 << 24
 
-// openEarlier reads the results in a file. A file that is not there has none if first is set.
+// openEarlier reads the results in a file. If first is set, the file need not exist.
 func openEarlier(path, settings string, first bool) (*earlier, error) {
 	folder, err := os.Getwd()
 	if err != nil {
@@ -90,7 +91,7 @@ func (e *earlier) close() error {
 	return e.in.Close()
 }
 
-// cutLine returns the number of the last line if that is incomplete, else 0.
+// cutLine returns the number of an incomplete last line, or 0.
 func (e *earlier) cutLine() int {
 	if e == nil {
 		return 0
@@ -98,10 +99,10 @@ func (e *earlier) cutLine() int {
 	return e.cut
 }
 
-// rowBegins begins all lines of results, also one that is cut.
+// rowBegins is the beginning of all lines of results, even of a truncated one.
 const rowBegins = `{"schema":"`
 
-// addLine notes the row of a line. A last line that is incomplete is passed over: the scan was killed when it wrote it.
+// addLine records the row of a line. It skips an incomplete last line, which a killed scan has left.
 func (e *earlier) addLine(l results.Line) error {
 	err := e.note(l)
 	n := min(len(l.Text), len(rowBegins))
@@ -149,8 +150,8 @@ func (e *earlier) note(l results.Line) error {
 	return nil
 }
 
-// decode returns the row of a line, and the identity of its main file, where this run may take them over: a row of
-// another build or other options tells only what is new. A row of this build is one that this build could have written.
+// decode returns the row of a line, and the identity of its main file if this run may reuse the row. A row of another
+// build or with other options serves for comparison only. A row of this build must be one that this build can write.
 func (e *earlier) decode(l results.Line) (i *results.Image, id *image.Identity, err error) {
 	if i, err = l.Image(); err != nil || i.Reuse == nil || i.Reuse.Settings != e.settings || i.State == results.Gone {
 		return i, nil, err
@@ -168,7 +169,7 @@ func (e *earlier) decode(l results.Line) (i *results.Image, id *image.Identity, 
 	return i, id, err
 }
 
-// find returns the place of the row of a path; nil if the earlier scan has none.
+// find returns the place of the row of a path, or nil if the earlier scan has no such row.
 func (e *earlier) find(path string) *place {
 	if e == nil {
 		return nil
@@ -179,7 +180,7 @@ func (e *earlier) find(path string) *place {
 	return nil
 }
 
-// read reads a row once more.
+// read reads a row back from the file.
 func (e *earlier) read(p *place) (i *results.Image, id *image.Identity, err error) {
 	text := make([]byte, p.length)
 	if _, err = e.in.ReadAt(text, p.offset); err == nil {
@@ -194,8 +195,8 @@ func (e *earlier) read(p *place) (i *results.Image, id *image.Identity, err erro
 	return i, id, nil
 }
 
-// known returns the row of a file that this run may take over if nothing else has changed, and the identity of the
-// file.
+// known returns the row of an unchanged file and the identity of the file. This run may reuse the row if nothing else
+// has changed.
 func (e *earlier) known(x *found) (*results.Image, *image.Identity, error) {
 	p := e.find(x.shown)
 	if p == nil {
@@ -208,8 +209,8 @@ func (e *earlier) known(x *found) (*results.Image, *image.Identity, error) {
 	return i, id, nil
 }
 
-// compare notes a row of this run, and returns how it differs from the earlier one; empty without an earlier scan. One
-// that was taken over is Same already.
+// compare records a row of this run and returns its difference from the earlier row, empty without an earlier scan. A
+// reused row is Same already.
 func (e *earlier) compare(i *results.Image) results.Change {
 	if e == nil {
 		return ""
@@ -225,16 +226,15 @@ func (e *earlier) compare(i *results.Image) results.Change {
 	return results.Changed
 }
 
-// noImage notes that a file was seen, and is no image of its own.
+// noImage records that a file exists but is not an image of its own.
 func (e *earlier) noImage(x *found) {
 	if p := e.find(x.shown); p != nil && x.wanted {
 		p.noImage = true
 	}
 }
 
-// removed returns rows for the images below the paths that the earlier scan has and this one has not, in the order of
-// their paths. An image that is still there was only left out, unless it is no image of its own any more. has selects
-// paths.
+// removed returns rows for the images below the paths that only the earlier scan has, in path order. An image that
+// still exists was only left out, unless it is no longer an image of its own. has selects paths.
 func (e *earlier) removed(paths []string, has func(path string) bool) (out []*results.Image, err error) {
 	var there []string
 	for _, p := range paths {
@@ -267,13 +267,13 @@ func (e *earlier) removed(paths []string, has func(path string) bool) (out []*re
 	return out, nil
 }
 
-// gone reports whether a path leads nowhere.
+// gone reports whether a path does not exist.
 func gone(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, fs.ErrNotExist) || err != nil && sys.NotFolder(err)
 }
 
-// reusable returns the circumstances under which a later scan may take a row over; nil if it must not.
+// reusable returns the conditions under which a later scan may reuse a row, or nil if it must not.
 func (r *search) reusable(x *found, i *results.Image, beside string) *results.Reuse {
 	if r.settings == "" || !x.regular || i.Fleeting || len(i.Files) == 0 || !x.Unchanged(i.Files[0]) ||
 		slices.ContainsFunc(i.Files, func(f results.File) bool { return !settled(f, r.start) }) {
@@ -286,9 +286,9 @@ func (r *search) reusable(x *found, i *results.Image, beside string) *results.Re
 	return &results.Reuse{Settings: r.settings, Identity: id, Beside: beside}
 }
 
-// settled reports whether the numbers of a file surely stand for the bytes that were read. Time stamps advance in
-// steps, so that a file may change twice under one of them: numbers count only when they are older than the run by more
-// than a step. That is 10 ms on Linux at most (one tick at 100 Hz), and 2 s where stamps have whole seconds.
+// settled reports whether the time stamp of a file is old enough to prove that the file is unchanged. Time stamps
+// advance in steps, so a file may change twice under one stamp: a stamp counts only if it is older than the run by more
+// than a step. A step is at most 10 ms on Linux (one tick at 100 Hz), and 2 s for stamps in whole seconds.
 func settled(f results.File, started time.Time) bool {
 	step := 20 * time.Millisecond
 	if f.Changed%int64(time.Second) == 0 {
@@ -297,8 +297,8 @@ func settled(f results.File, started time.Time) bool {
 	return time.Unix(0, f.Changed).Add(step).Before(started)
 }
 
-// unchanged reports whether all files of an image are as they were when it was judged. An image with a parent in
-// another folder, whose name is a path, is read again: the neighbours of that parent are not in the row.
+// unchanged reports whether all files of an image are unchanged since it was judged. It returns false for an image with
+// a parent in another folder, whose name is a path: the row does not cover the files around that parent.
 func unchanged(dir string, i *results.Image) bool {
 	for _, f := range i.Files {
 		if filepath.IsAbs(f.Name) {

@@ -19,24 +19,24 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// folder is one folder with files to look at.
+// folder is a folder with files to inspect.
 type folder struct {
 	path     string // absolute, no links
 	shown    string // as the user would write it
 	rel      string // from the root, with slashes; "" for the root itself
 	only     []entry
-	context  bool // only files that the user named have rows; the others show what belongs to these
+	context  bool // only files named by the user have rows; the others may be their parts or parents
 	turn     int  // its place in the walk
-	reported bool // it was reported that it cannot be read
-	met      bool // below a root; the files that were named are looked at there
+	reported bool // it was reported as unreadable
+	met      bool // below a root, where its named files are inspected
 }
 
-// under is the folder of a name in f.
+// under returns the subfolder of f with a name.
 func (f *folder) under(name string) *folder {
 	return &folder{path: filepath.Join(f.path, name), shown: join(f.shown, name), rel: path.Join(f.rel, name)}
 }
 
-// join makes a path as the user would write it.
+// join appends a name to a displayed path.
 func join(shown, name string) string {
 	if shown == "." {
 		return name
@@ -48,26 +48,26 @@ func join(shown, name string) string {
 	return shown + string(filepath.Separator) + name
 }
 
-// inodes are files and folders that were seen.
+// inodes is the set of files and folders seen.
 type inodes struct{ seen sync.Map }
 
-// first reports whether an inode was not seen before.
+// first adds an inode and reports whether it is new.
 func (s *inodes) first(id sys.ID) bool {
 	_, again := s.seen.LoadOrStore(id, true)
 	return !again
 }
 
-// resolve follows the links of a path that the user wrote, and returns the file that it leads to.
+// resolve resolves the symlinks of a path given by the user, and returns the path and the mode of the file.
 func resolve(path string) (string, fs.FileMode, error) {
 	if path == "" {
-		return "", 0, sys.ErrNotExist // it would be the folder that the user is in
+		return "", 0, sys.ErrNotExist // it would mean the working directory
 	}
 	real, err := gate.RealPath(path)
 	if err != nil {
 		if _, system := errors.AsType[*fs.PathError](err); system || sys.NotFolder(err) {
 			return "", 0, sys.Cause(err)
 		}
-		return "", 0, sys.ErrLoop // the one error that EvalSymlinks has itself
+		return "", 0, sys.ErrLoop // the only error of EvalSymlinks itself
 	}
 	st, err := os.Lstat(real)
 	if err != nil {
@@ -76,17 +76,17 @@ func resolve(path string) (string, fs.FileMode, error) {
 	return real, st.Mode(), nil
 }
 
-// walker finds folders, each once. Its memory grows with the names of the folders on its way, not with their paths.
+// walker visits folders, each once. Its memory grows with the names of the folders on its way, not with their paths.
 type walker struct {
 	*search
 	use     func(f *folder)
 	visited inodes
-	named   map[sys.ID]*folder // of files that the user named, not met yet, by the inode of the folder
+	named   map[sys.ID]*folder // folders of files named by the user, by inode
 	turn    int
 }
 
-// walk finds the folders below the paths, then those of files that the user named outside of them, and passes each to
-// use. Links are not followed, but those that the user's own paths are.
+// walk passes the folders below the paths to use, then the folders of named files outside of them. It follows no
+// symlinks except the paths given by the user.
 func (r *search) walk(ctx context.Context, use func(f *folder)) error {
 	w := &walker{search: r, use: use}
 	named, roots, err := w.roots(ctx)
@@ -109,14 +109,14 @@ func (r *search) walk(ctx context.Context, use func(f *folder)) error {
 	return nil
 }
 
-// give passes a folder on.
+// give numbers a folder and passes it to use.
 func (w *walker) give(f *folder) {
 	f.turn = w.turn
 	w.turn++
 	w.use(f)
 }
 
-// below visits a folder and all below it, in the order of their names.
+// below visits a folder and all below it, in name order.
 func (w *walker) below(ctx context.Context, f *folder) error {
 	for _, name := range w.visit(ctx, f) {
 		if err := w.below(ctx, f.under(name)); err != nil {
@@ -126,7 +126,7 @@ func (w *walker) below(ctx context.Context, f *folder) error {
 	return ctx.Err()
 }
 
-// visit hands a folder over when it has files, and gives the names of the folders in it.
+// visit passes a folder with files to use, and returns the names of its subfolders.
 func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 	e, err := stat(f.path, "")
 	if err != nil {
@@ -142,7 +142,7 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 	files := len(f.only) > 0
 	err = eachEntry(ctx, f.path, func(d fs.DirEntry) error {
 		switch {
-		case d.IsDir() && journal.OfJob(d.Name()): // its files get their names elsewhere
+		case d.IsDir() && journal.OfJob(d.Name()): // unfinished output of a job
 		case d.IsDir():
 			below = append(below, d.Name())
 		case d.Type().IsRegular():
@@ -153,7 +153,7 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
-		f.reported = true // what was found in it so far counts
+		f.reported = true // the entries found so far count
 		w.unreadable(f.shown, err)
 	}
 	if files && ctx.Err() == nil {
@@ -163,12 +163,12 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 	return below
 }
 
-// wantsLink reports whether a file of the name of a link would count.
+// wantsLink reports whether a file with the name of a symlink would be scanned.
 func (w *walker) wantsLink(f *folder, name string) bool {
 	return w.Wanted == nil || w.Wanted(path.Join(f.rel, name), join(f.shown, name))
 }
 
-// roots divides the paths into folders to walk and folders of files that are named themselves.
+// roots splits the paths into folders to walk and folders of named files.
 func (w *walker) roots(ctx context.Context) (named, roots []*folder, err error) {
 	w.named = map[sys.ID]*folder{}
 	for _, p := range w.Paths {
@@ -195,8 +195,7 @@ func (w *walker) roots(ctx context.Context) (named, roots []*folder, err error) 
 	return named, roots, nil
 }
 
-// addNamed notes a file that the user named. The folder is that of the file, where no other file of it was named
-// before.
+// addNamed records a file named by the user. It returns the folder of the file if this is the first named file in it.
 func (w *walker) addNamed(shown, real string) (added *folder, err error) {
 	e, err := stat(real, filepath.Base(real))
 	if err != nil {
@@ -219,7 +218,7 @@ func (w *walker) addNamed(shown, real string) (added *folder, err error) {
 	return added, nil
 }
 
-// missing makes a row of a path that leads nowhere: the user named it.
+// missing makes a failed row for a path of the user that cannot be found.
 func (r *search) missing(path string, err error) error {
 	if at, wrong := filepath.Abs(path); wrong == nil && !r.shard.Has(at) {
 		r.count(&r.summary.Others, 1)
@@ -233,10 +232,10 @@ func (r *search) missing(path string, err error) error {
 	return r.row(i)
 }
 
-// batch is the number of names of a folder that are read at once.
+// batch is the number of directory entries read at once.
 const batch = 1024
 
-// eachEntry passes the names in a folder to use, in the order of the folder, until use returns an error.
+// eachEntry passes the entries of a folder to use, in directory order, until use returns an error.
 func eachEntry(ctx context.Context, path string, use func(d fs.DirEntry) error) error {
 	dir, err := sys.OpenDirect(path)
 	if err != nil {
@@ -262,11 +261,11 @@ func eachEntry(ctx context.Context, path string, use func(d fs.DirEntry) error) 
 	}
 }
 
-// turns lets folders that are looked at at once do something in the order of the walk. Each of them must finish.
+// turns lets concurrently inspected folders do something in the order of the walk. Each turn must be finished.
 type turns struct {
 	mu    sync.Mutex
 	cond  *sync.Cond
-	next  int // the first one that has not finished
+	next  int // the first unfinished turn
 	ready map[int]bool
 }
 
@@ -285,7 +284,7 @@ func (t *turns) wait(n int) {
 	}
 }
 
-// finish ends a turn, once or again.
+// finish ends a turn. It may be called again.
 func (t *turns) finish(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -306,12 +305,12 @@ type entry struct {
 
 	links   uint64
 	regular bool
-	named   bool // the user named it itself
+	named   bool // named by the user
 	shown   string
 	rel     string // from the root, with slashes
 }
 
-// stat looks at a file without opening it.
+// stat returns the metadata of a file without opening it.
 func stat(path, name string) (entry, error) {
 	st, err := sys.Lstat(path)
 	if err != nil {
@@ -328,17 +327,17 @@ func stat(path, name string) (entry, error) {
 
 func (e entry) inode() sys.ID { return sys.ID{Device: e.Device, Inode: e.Inode} }
 
-// files passes on the files of a folder in batches, the named ones first, and each name to note. A folder can have
-// millions.
+// files passes the files of a folder to use in batches, named files first, and each name to note. A folder can have
+// millions of files.
 func (r *search) files(ctx context.Context, f *folder, note func(name string), use func(list []entry) error) error {
 	if f.context && !slices.ContainsFunc(f.only, func(e entry) bool { return e.regular }) {
-		return use(f.only) // nothing belongs to a device or a pipe
+		return use(f.only) // a device or a pipe has no parts
 	}
 	list, own := slices.Clone(f.only), map[string]bool{}
 	for _, e := range f.only {
 		own[e.Name] = true
 	}
-	var failed, broken error // of a file that could not be looked at, and of use
+	var failed, broken error // the last error of stat, and the error of use
 	err := eachEntry(ctx, f.path, func(d fs.DirEntry) error {
 		note(d.Name())
 		if !d.Type().IsRegular() || own[d.Name()] {
@@ -347,10 +346,10 @@ func (r *search) files(ctx context.Context, f *folder, note func(name string), u
 		e, err := stat(filepath.Join(f.path, d.Name()), d.Name())
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || (err == nil && !e.regular):
-			return nil // gone meanwhile, or another thing by now
+			return nil // removed or replaced meanwhile
 		case err != nil:
 			failed = err // the folder may be listed but not entered: reported once
-			return nil   //nolint:nilerr // the next file may be another case
+			return nil   //nolint:nilerr // the next file may be readable
 		}
 		e.shown, e.rel = join(f.shown, d.Name()), path.Join(f.rel, d.Name())
 		if list = append(list, e); len(list) == batch {
