@@ -22,15 +22,15 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// Limits of one row, far beyond what any image has.
+// Limits of one row, far beyond any real image.
 const (
 	maxText  = 64 << 10 // bytes of one text
 	maxItems = 1 << 17  // of one list
 )
 
-// Check returns what is wrong with a row from outside: from a worker, which an image may have taken over, or from a
-// file of results. A row that passes can be summed and shown. The contents of texts are not judged: each report escapes
-// them.
+// Check returns the faults of a row from outside: from a worker, which an image may have compromised, or from a file of
+// results. A row without faults can be summed and shown. Check does not judge the contents of texts: each report
+// escapes them.
 func (i *Image) Check() error {
 	if i.Origin != (report.Origin{Schema: report.Schema, Command: Command}) || i.Event != imageEvent {
 		return fmt.Errorf("a row that is %.32q of %.32q in %.32q, want %q of %q in %q", i.Event, i.Command, i.Schema,
@@ -53,8 +53,8 @@ func (i *Image) Check() error {
 	return errors.Join(c.errs...)
 }
 
-// checkState requires what readers of a row rely on: a judged one has a format and no error, and all of its disks that
-// could be read have a verdict.
+// checkState checks the assumptions of readers of a row: a judged row has a format and no error, and all of its disks
+// that could be read have a verdict.
 func (i *Image) checkState() error {
 	switch i.State {
 	case Failed, Orphan, Packed, Original:
@@ -89,11 +89,11 @@ func (c *checker) wrong(format string, args ...any) {
 	}
 }
 
-// signed are the fields whose numbers can be negative: times before 1970, the distance of a move, unknown sizes, and
-// places that a volume states.
+// signed lists the fields whose numbers can be negative: times before 1970, the distance of a move, unknown sizes, and
+// places stated by a volume.
 var signed = []string{"File.Modified", "File.Changed", "Move.Delta", "Volume.DataStart", "part.Size", "part.Start"}
 
-// words are the values of texts that reports and sums know, by the types of fields.
+// words lists the valid values of texts that reports and sums interpret, by the types of fields.
 var words = map[reflect.Type][]string{
 	reflect.TypeFor[align.Verdict](): texts("", align.NothingToJudge, align.Aligned, align.BelowBoundary,
 		align.Misaligned),
@@ -110,21 +110,21 @@ func texts[T ~string](all ...T) (out []string) {
 	return out
 }
 
-// errorCodes are those that an error of an image can have, as docs/schema/common.json lists them.
+// errorCodes lists the codes for errors of an image, as in docs/schema/common.json.
 var errorCodes = []string{
 	"format", "unsupported", "reference", "limit", "busy", "changed", "io", "output", "verify", "internal", "usage",
 	"unfinished",
 }
 
-// bounded is a field of a struct that stands in a row.
+// bounded describes a field of a struct within a row.
 type bounded struct {
 	at     int
 	name   string
-	absent bool     // a list may be null
-	words  []string // nil: any text
+	absent bool     // the list may be null
+	words  []string // nil allows any text
 }
 
-// boundedFields keeps the fields of each type: reading their tags costs more than the checks.
+// boundedFields caches the fields of each type: reading their tags costs more than the checks.
 var boundedFields sync.Map // of reflect.Type: []bounded
 
 func boundedOf(t reflect.Type) []bounded {
@@ -147,8 +147,8 @@ func boundedOf(t reflect.Type) []bounded {
 	return out
 }
 
-// bounds requires numbers that are not negative, texts and lists of a bounded length, words that are known, and lists
-// that are there unless they may be absent, in a value and all of its fields. Values of other kinds are left out.
+// bounds checks a value and all of its fields: numbers are not negative, texts and lists are of bounded length, words
+// are valid, and lists are not null unless they may be absent. It skips values of other kinds.
 func (c *checker) bounds(name string, v reflect.Value, absent bool) {
 	switch v.Kind() { //nolint:exhaustive // see above
 	case reflect.Pointer:
@@ -187,8 +187,8 @@ func (c *checker) bounds(name string, v reflect.Value, absent bool) {
 	}
 }
 
-// file requires a name in the folder of the image, since a later scan compares the files that it names, or the path of
-// a file elsewhere, which is not looked at.
+// file requires a name in the folder of the image, since a later scan compares the named files. It also accepts an
+// absolute path to a file elsewhere, which a later scan does not read.
 func (c *checker) file(f File) {
 	if f.Name == "" || f.Name == "." || f.Name == ".." || strings.Contains(f.Name, "\x00") ||
 		strings.Contains(f.Name, "/") && !path.IsAbs(f.Name) {
@@ -196,15 +196,15 @@ func (c *checker) file(f File) {
 	}
 }
 
-// CheckError is Check for an error that comes alone.
+// CheckError is like Check, for an error outside of a row.
 func CheckError(e *report.Error) error {
 	c := checker{}
 	c.bounds("error", reflect.ValueOf(e), false)
 	return errors.Join(c.errs...)
 }
 
-// disk requires that a disk has a verdict or the reason for none, and the state of its machine if it was looked into:
-// rows of versions that did not look for that are read anew.
+// disk requires a disk with a verdict or the reason for none, and with the state of its machine if it is of depth Full.
+// Rows of versions that did not look for that state are read anew.
 func (c *checker) disk(d *Disk) {
 	if (d.Verdict == align.NothingToJudge) != (d.Content != "") {
 		c.wrong("the content %.32q with the verdict %.32q", d.Content, d.Verdict)
@@ -229,21 +229,21 @@ func (c *checker) disk(d *Disk) {
 	}
 }
 
-// boundary requires one that can be asked for, or none.
+// boundary requires a boundary that a user can choose, or none.
 func (c *checker) boundary(b align.Boundary) {
 	if err := b.Check(); err != nil && b != (align.Boundary{}) {
 		c.wrong("%w", err)
 	}
 }
 
-// MostItems bounds the partitions, moves, findings and steps of a boot in a row, of each on all disks together: a GPT
-// may have 16,384 partitions, of which the worst are enough.
+// MostItems bounds the partitions, moves, findings and boot steps in a row, for each kind on all disks together. A GPT
+// may have 16,384 partitions; the worst of them are enough.
 const MostItems = 1024
 
-// leftOut is the code of the finding about it.
+// leftOut is the code of the finding about items that Trim has left out.
 const leftOut = "details-left-out"
 
-// Items returns how many parts a row has that Trim can leave out, at about a kilobyte of memory each.
+// Items returns the number of items that Trim can leave out. Each takes about a kilobyte of memory.
 func (i *Image) Items() (n int) {
 	n = len(i.Findings)
 	for _, d := range i.Disks {
@@ -258,8 +258,8 @@ func (i *Image) Items() (n int) {
 	return n
 }
 
-// Trim leaves out the parts of a row beyond so many of each kind, the best partitions first, with a finding. Verdicts,
-// costs and the fix stay.
+// Trim leaves out the items of a row beyond most of each kind, the best partitions first, and adds a finding about
+// them. Verdicts, costs and the fix remain.
 func (i *Image) Trim(most int) {
 	before := i.Items()
 	findings, parts, steps, moves, signs := most, most, most, most, most
@@ -276,7 +276,7 @@ func (i *Image) Trim(most int) {
 		if f := d.Fix; f != nil {
 			f.Moves = upTo(&moves, f.Moves)
 			some := upTo(&findings, f.Refusals)
-			if len(some) == 0 && len(f.Refusals) > 0 { // none would mean that it can be made
+			if len(some) == 0 && len(f.Refusals) > 0 { // an empty list would mean that the copy can be made
 				some = slices.Clone(f.Refusals[:1])
 			}
 			f.Refusals = some
@@ -291,14 +291,14 @@ func (i *Image) Trim(most int) {
 	}
 }
 
-// upTo returns the beginning of a list, of at most so many items, and takes them off the number.
+// upTo returns the first items of a list, at most *left of them, and subtracts their number from *left.
 func upTo[T any](left *int, list []T) []T {
 	n := min(len(list), *left)
 	*left -= n
 	return slices.Clone(list[:n])
 }
 
-// worst returns n partitions, in their order: those off the boundary before the others.
+// worst returns n partitions in their order, preferring partitions off the boundary.
 func worst(all []report.Partition, n int) []report.Partition {
 	out := slices.Clone(all)
 	if n == len(all) {
@@ -316,8 +316,8 @@ func badness(v align.Verdict) int {
 
 // Digest returns a hash of the facts of a result that matter to users. Results with the same digest are the same:
 // state, verdict, format, sizes, the class of the error, each file (name, size, inode, time of the last write), and
-// each disk with the places, kinds, contents and verdicts of its partitions. Findings, plans, costs and texts are not
-// in it, since a new version words them anew. A name counts as JSON has it, which replaces the bytes that are no UTF-8.
+// each disk with the places, kinds, contents and verdicts of its partitions. Findings, plans, costs and texts are left
+// out, since their wording changes between versions. A name is hashed as in JSON, where invalid UTF-8 is replaced.
 func Digest(i *Image) []byte {
 	h := sha256.New()
 	text := func(name string) string { return string([]rune(name)) }
@@ -338,8 +338,8 @@ func Digest(i *Image) []byte {
 	return h.Sum(nil)
 }
 
-// MaxLine bounds a line, in bytes: a row has at most 1024 partitions and findings of each kind, and a summary the PATHs
-// of its scan.
+// MaxLine bounds a line, in bytes. A row has at most 1024 partitions and findings of each kind, and a summary has the
+// PATHs of its scan.
 const MaxLine = 64 << 20
 
 // Line is one line of a file with results.
@@ -350,7 +350,7 @@ type Line struct {
 	Open   bool   // the file ends without a line end
 }
 
-// Lines passes on the lines of r that are not empty. most bounds the bytes of one with its end.
+// Lines passes the non-empty lines of r to use. most bounds the bytes of a line with its end.
 func Lines(r io.Reader, most int, use func(Line) error) error {
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, most)
@@ -377,17 +377,17 @@ func Lines(r io.Reader, most int, use func(Line) error) error {
 	return in.Err()
 }
 
-// head is what all lines have.
+// head holds the fields of all lines.
 type head struct {
 	Schema  string `json:"schema"`
 	Command string `json:"command"`
 	Event   string `json:"event"`
 }
 
-// rowBegins begins the rows that scan prints, which need not be parsed twice.
+// rowBegins is the beginning of rows printed by scan. It saves parsing them twice.
 const rowBegins = `{"schema":"` + report.Schema + `","command":"` + Command + `","event":"` + imageEvent + `",`
 
-// Kind returns the event of a line, image or summary. unknown: the line is one of another version or command.
+// Kind returns the event of a line, image or summary. unknown is the error of a line of another version or command.
 func (l Line) Kind() (event string, unknown, err error) {
 	if bytes.HasPrefix(l.Text, []byte(rowBegins)) {
 		return imageEvent, nil, nil
@@ -420,11 +420,11 @@ func (l Line) Image(options ...jsonv2.Options) (*Image, error) {
 	if i.Path == "" {
 		return nil, errors.New("a row without a path")
 	}
-	i.Command = Command // also in a row of a report
+	i.Command = Command // even in a row of a report
 	return i, nil
 }
 
-// Summary returns the sums of a line, whose Kind was summary, as far as a report needs them.
+// Summary returns the summary of a line, whose Kind was summary, with the fields that a report needs.
 func (l Line) Summary() (*Summary, error) {
 	s := NewSummary()
 	if err := jsonv2.Unmarshal(l.Text, s); err != nil {
@@ -452,5 +452,5 @@ func (l Line) Summary() (*Summary, error) {
 	return s, nil
 }
 
-// MaxCount bounds the places that a summary counts, so that no sum overflows.
+// MaxCount bounds the places counted by a summary, so that no sum overflows.
 const MaxCount = 1 << 30

@@ -27,7 +27,7 @@ var csvFormat = Format{
 			for _, row := range rowsOf(i) {
 				cells = cells[:0]
 				row.columns(func(_ string, value any) { cells = append(cells, csvText(value)) })
-				if err := out.Write(cells); err != nil { // the rest need not be read
+				if err := out.Write(cells); err != nil { // skip the remaining images
 					return err
 				}
 			}
@@ -44,7 +44,7 @@ type csvRow struct {
 	part *report.Partition
 }
 
-// rowsOf returns a row for each partition, and one for each disk or image that has none, so that none is lost.
+// rowsOf returns a row for each partition, and one for each disk without partitions or image without disks.
 func rowsOf(i *Image) (out []csvRow) {
 	for n := range i.Disks {
 		d := &i.Disks[n]
@@ -61,8 +61,8 @@ func rowsOf(i *Image) (out []csvRow) {
 	return out
 }
 
-// columns adds the cells of a row. docs/scan.md explains them. Columns only grow at the end: scripts count
-// them. Texts are escaped for a terminal and never read as formulas; numbers are plain.
+// columns adds the cells of a row. docs/scan.md explains them. New columns are added at the end only: scripts
+// count columns. Texts are escaped for a terminal and never read as formulas; numbers are plain.
 func (r *csvRow) columns(add func(name string, value any)) {
 	disk, part, volume, failure := orZero(r.disk), orZero(r.part), orZero(r.volume()), orZero(r.failure())
 	priority, accepted := orZero(r.Priority), orZero(r.Accepted)
@@ -114,7 +114,7 @@ func (r *csvRow) columns(add func(name string, value any)) {
 	add("labels", r.Labels.String())
 }
 
-// orZero returns a value of zeros for one that is not there.
+// orZero returns p, or a pointer to a zero value if p is nil.
 func orZero[T any](p *T) *T {
 	if p == nil {
 		return new(T)
@@ -122,7 +122,7 @@ func orZero[T any](p *T) *T {
 	return p
 }
 
-// ifSet returns the value of a column, nil if its subject is not there.
+// ifSet returns the value of a column, or nil if its subject is nil.
 func ifSet[T any](subject *T, value any) any {
 	if subject == nil {
 		return nil
@@ -146,7 +146,7 @@ func csvText(value any) string {
 		return cell(v.String())
 	case reflect.Float64:
 		return strconv.FormatFloat(math.Round(v.Float()*100)/100, 'f', -1, 64)
-	case reflect.Invalid, reflect.Pointer: // of something that is not there
+	case reflect.Invalid, reflect.Pointer: // without a subject
 		return ""
 	case reflect.Int, reflect.Int64:
 		return number(v.Int())
@@ -175,7 +175,7 @@ func (r *csvRow) volume() *report.Volume {
 	return nil
 }
 
-// failure returns why there is no verdict on the disk or the image.
+// failure returns the reason why the disk or the image has no verdict.
 func (r *csvRow) failure() *report.Error {
 	if r.disk != nil && r.disk.Error != nil {
 		return r.disk.Error
@@ -183,7 +183,7 @@ func (r *csvRow) failure() *report.Error {
 	return r.Error
 }
 
-// nothing returns the content of the disk if there is nothing to judge, or of a package without a disk.
+// nothing returns the content of a disk with nothing to judge, or of a package without a disk.
 func (r *csvRow) nothing() align.Content {
 	if r.disk != nil {
 		return r.disk.Content
@@ -191,7 +191,7 @@ func (r *csvRow) nothing() align.Content {
 	return r.Content
 }
 
-// finding returns the first on the image as a whole.
+// finding returns the first finding on the image as a whole.
 func (i *Image) finding() string {
 	if len(i.Findings) == 0 {
 		return ""
@@ -206,7 +206,7 @@ func findingText(f align.Finding) string {
 	return f.Subject + ": " + f.Text
 }
 
-// hindrances returns why no aligned copy of the disk can be made now.
+// hindrances returns the reasons why no aligned copy of the disk can be made now.
 func (d *Disk) hindrances() []align.Finding {
 	switch {
 	case d.Error != nil:
@@ -219,7 +219,7 @@ func (d *Disk) hindrances() []align.Finding {
 	return nil
 }
 
-// hindrances returns those of all disks.
+// hindrances returns the reasons of all disks.
 func (i *Image) hindrances() (out []align.Finding) {
 	for n := range i.Disks {
 		out = append(out, i.Disks[n].hindrances()...)
@@ -239,9 +239,8 @@ func number(n int64) string { return strconv.FormatInt(n, 10) }
 // formulaStarts begin a formula in a spreadsheet, in both widths; TAB and CR are escaped.
 const formulaStarts = "=+-@\uff1d\uff0b\uff0d\uff20"
 
-// cell makes a text fit for a cell: control characters are escaped, and in front of what a spreadsheet could take for a
-// formula goes an apostrophe, which makes it a text. Where a spreadsheet splits at semicolons, a cell begins behind
-// each of them too.
+// cell escapes a text for a cell. It escapes control characters, and puts an apostrophe before the beginning of a
+// formula to make it a text. A spreadsheet may split at semicolons, so a cell begins after each semicolon, too.
 func cell(s string) string {
 	var b strings.Builder
 	begins := true
@@ -252,7 +251,7 @@ func cell(s string) string {
 		case begins && strings.ContainsRune(formulaStarts, r):
 			b.WriteByte('\'')
 			begins = false
-		case r != ' ' && r != '"': // they do not hide the next one
+		case r != ' ' && r != '"': // a formula may follow them
 			begins = false
 		}
 		b.WriteRune(r)

@@ -29,20 +29,20 @@ import (
 // Format is a way to print the report of a run.
 type Format struct {
 	Name string
-	// Row prints the row of an image as soon as it is known. Nil: the rows are kept until the end.
+	// Row prints the row of an image as soon as it is known. If it is nil, the rows are kept until the end.
 	Row func(w io.Writer, i *Image) error
-	// Write prints at the end of the run what Row has not.
+	// Write prints the rest of the report at the end of the run.
 	Write func(w io.Writer, r *Report) error
-	// Terminal marks text for people, which --quiet keeps off standard output.
+	// Terminal marks text for people, which --quiet suppresses on standard output.
 	Terminal bool
 }
 
-// Report is a run that has ended.
+// Report is the result of a finished run.
 type Report struct {
 	Summary *Summary
 	Images  iter.Seq[*Image] // in the order of Rank; printers go through them several times
 	Fail    FailOn
-	Text    *report.Text // how text is laid out
+	Text    *report.Text // layout of text
 }
 
 // Formats is the table of contents, the default first.
@@ -64,14 +64,14 @@ func FormatNames() []string {
 	return out
 }
 
-// jsonFormat is one object in a line for each image, and one for the sum of them.
+// jsonFormat prints one object in a line for each image, and one for the summary.
 var jsonFormat = Format{
 	Name:  "json",
 	Row:   func(w io.Writer, i *Image) error { return report.Line(w, i) },
 	Write: func(w io.Writer, r *Report) error { return report.Line(w, r.Summary) },
 }
 
-// Interrupted returns what a run that was ended early leaves out, empty for a complete one.
+// Interrupted returns a note on the incomplete report of an interrupted run, empty for a complete run.
 func (r *Report) Interrupted() string {
 	switch s := r.Summary; {
 	case s.Complete:
@@ -85,13 +85,13 @@ func (r *Report) Interrupted() string {
 	}
 }
 
-// NoneJudged reports whether the run fails since it judged no image.
+// NoneJudged reports whether the run fails because it judged no image.
 func (r *Report) NoneJudged() bool { return r.Fail != Never && r.Summary.noneJudged() }
 
-// MaxTemplate bounds a template of a user, in bytes.
+// MaxTemplate bounds a user's template, in bytes.
 const MaxTemplate = 1 << 20
 
-// functions are those of all templates. docs/scan.md lists them for users.
+// functions holds the functions of all templates. docs/scan.md lists them for users.
 var functions = template.FuncMap{
 	"bytes": units.Format,
 	"csv":   csvCell,
@@ -114,10 +114,10 @@ func jsonText(value any) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), err
 }
 
-// ParseTemplate returns the format that a user's template lays out: an html/template if its name ends in .html or
-// .html.tmpl, which escapes values by their place, else a text/template. The data of a template are those of the JSON:
-// "summary" is the object of the sums, and "images" yields the objects of the rows, ranked. All fields of an object are
-// there: nil, empty or 0 where the JSON leaves them out. An error has the name, the line and the reason.
+// ParseTemplate returns the format of a user's template. It is an html/template, which escapes values by their place,
+// if its name ends in .html or .html.tmpl; else a text/template. Its data equal the JSON: "summary" is the object of
+// the sums, and "images" yields the objects of the rows, ranked. Objects have all fields; fields that JSON omits are
+// nil, empty or 0. An error has the name, the line and the reason.
 func ParseTemplate(name, text string) (Format, error) {
 	execute, err := parseTemplate(name, text)
 	if err != nil {
@@ -146,15 +146,15 @@ func parseTemplate(name, text string) (execute func(io.Writer, any) error, err e
 	if err != nil {
 		return nil, err
 	}
-	// The first execution judges the places of values. One without data fails, for another reason if all is well.
+	// The first execution checks the context of each value. Without data it fails anyway, but not with an html.Error.
 	if misplaced, ok := errors.AsType[*html.Error](t.Execute(io.Discard, nil)); ok {
 		return nil, misplaced
 	}
 	return t.Execute, nil
 }
 
-// templateError names the flag before the place that an error of a template begins with. Other errors, such as those of
-// a writer, stay as they are.
+// templateError puts the flag before the position at the start of a template's error. It returns other errors, such as
+// errors of a writer, unchanged.
 func templateError(err error) error {
 	if err == nil {
 		return nil
@@ -167,7 +167,7 @@ func templateError(err error) error {
 	return err
 }
 
-// jsonRows yields the rows of a report as objects, with the exit code that --fail-on asks for.
+// jsonRows yields the rows of a report as objects, with their exit codes under --fail-on.
 func jsonRows(r *Report) iter.Seq[map[string]any] {
 	return func(yield func(map[string]any) bool) {
 		for i := range r.Images {
@@ -180,8 +180,8 @@ func jsonRows(r *Report) iter.Seq[map[string]any] {
 	}
 }
 
-// jsonValue returns a value as its JSON has it, with plain types and all fields: a nil pointer is nil, a nil slice
-// empty. Texts are escaped as for a terminal. There are no methods that a template could call.
+// jsonValue returns a value in the form of its JSON, with plain types and all fields: a nil pointer is nil, a nil slice
+// is empty. Texts are escaped as for a terminal. The result has no methods that a template could call.
 func jsonValue(v reflect.Value) any {
 	if raw, ok := reflect.TypeAssert[json.RawMessage](v); ok {
 		var plain any
@@ -227,7 +227,8 @@ func jsonValue(v reflect.Value) any {
 	return v.Interface()
 }
 
-// jsonFields adds the fields of a struct by the names of their JSON, those of embedded structs first: others hide them.
+// jsonFields adds the fields of a struct by their JSON names. Fields of embedded structs come first, so that others
+// hide them.
 func jsonFields(v reflect.Value, out map[string]any) {
 	for n := range v.NumField() {
 		if f := v.Type().Field(n); f.Anonymous && f.Tag.Get("json") == "" {
@@ -242,12 +243,13 @@ func jsonFields(v reflect.Value, out map[string]any) {
 	}
 }
 
-// layouts has the templates of the formats that are no pages. They lay values out; verdicts and sums are those of rows.
+// layouts holds the templates of all formats except pages. They only lay out values; verdicts and sums come from the
+// rows.
 //
 //go:embed templates/*.tmpl
 var layouts embed.FS
 
-// parsed returns a function that returns one of layouts. It is parsed when it is first used.
+// parsed returns a function that returns a template of layouts. The template is parsed on first use.
 func parsed(name string) func() *template.Template {
 	return sync.OnceValue(func() *template.Template {
 		return template.Must(template.New(name).Funcs(functions).Funcs(layoutFunctions).
@@ -255,7 +257,7 @@ func parsed(name string) func() *template.Template {
 	})
 }
 
-// builtIn returns a function that executes one of layouts.
+// builtIn returns a function that executes a template of layouts.
 func builtIn(name string) func(w io.Writer, data any) error {
 	layout := parsed(name)
 	return func(w io.Writer, data any) error {
@@ -271,8 +273,8 @@ func builtIn(name string) func(w io.Writer, data any) error {
 	}
 }
 
-// layoutFunctions are those of layouts and of the page. They return safe texts, but for note, command and the parts of
-// rows.
+// layoutFunctions holds the functions of layouts and of the page. They return safe texts, except for note, command and
+// the parts of rows.
 var layoutFunctions = template.FuncMap{
 	"add":   func(a, b int) int { return a + b },
 	"bytes": units.Format, "cdata": func(s string) string { return strings.ReplaceAll(s, "]]>", "]]]]><![CDATA[>") },
@@ -306,14 +308,14 @@ var metricsFormat = Format{
 // metricsTemplate lays out the sums in the text format of Prometheus, version 0.0.4. See docs/scan.md.
 var metricsTemplate = builtIn("scan.prometheus.tmpl")
 
-// runMetrics are the sums of a run.
+// runMetrics holds the sums of a run.
 type runMetrics struct {
 	*Summary
 	Ended int64 // seconds since 1970
 }
 
-// With returns the labels of a sample, of pairs of names and values. Every sample has the label library, the paths that
-// were scanned, so that one machine can have a file for each of several libraries.
+// With returns the labels of a sample from pairs of names and values. Every sample has the label library with the
+// scanned paths, so that one machine can have a file for each of several libraries.
 func (m runMetrics) With(pairs ...string) string {
 	all := []string{"library", strings.Join(m.Paths, " ")}
 	if m.Shard != "" {
@@ -323,7 +325,7 @@ func (m runMetrics) With(pairs ...string) string {
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 	var out []string
 	for n := 0; n < len(all); n += 2 {
-		out = append(out, all[n]+`="`+escape.Replace(report.Safe(all[n+1]))+`"`) // no line feed is left
+		out = append(out, all[n]+`="`+escape.Replace(report.Safe(all[n+1]))+`"`) // Safe leaves no line feed
 	}
 	return "{" + strings.Join(out, ",") + "}"
 }
@@ -337,7 +339,7 @@ var junitFormat = Format{
 			Report: r, Name: suiteName,
 			Counts: map[string]int{"failure": 0, "error": 0, "skipped": 0},
 		}
-		for c := range suite.Cases() { // the sums stand in front of them
+		for c := range suite.Cases() { // the sums precede the cases
 			suite.Tests++
 			suite.Counts[c.Element]++
 		}
@@ -345,7 +347,8 @@ var junitFormat = Format{
 	},
 }
 
-// junitTemplate lays out a test report for a CI system. Times are 0: they are not measured. See docs/scan.md.
+// junitTemplate lays out a test report for a CI system. Times are 0, since they are not measured. See
+// docs/scan.md.
 var junitTemplate = builtIn("scan.junit.tmpl")
 
 type junitSuite struct {
@@ -355,8 +358,8 @@ type junitSuite struct {
 	Counts map[string]int // cases by Element
 }
 
-// Cases yields a case for each image and each place that could not be looked at, and one for a run that was interrupted
-// or judged no image. A case fails if FailOn asks for an exit code.
+// Cases yields a case for each image and each unreadable place, and one for a run that was interrupted or judged no
+// image. A case fails if FailOn gives it an exit code.
 func (j junitSuite) Cases() iter.Seq[junitCase] {
 	s, fail := j.Summary, j.Fail
 	return func(yield func(junitCase) bool) {
@@ -385,7 +388,7 @@ func (j junitSuite) Cases() iter.Seq[junitCase] {
 // junitCase is a test case, whose class and name are the path. The template escapes its texts.
 type junitCase struct {
 	Class, Name            string
-	Element, Type, Message string   // the result; empty: it passed
+	Element, Type, Message string   // the result, empty if passed
 	Body                   []string // lines of the result
 	Out                    string
 }
@@ -412,7 +415,7 @@ func (c junitCase) skipped(kind, message string) junitCase {
 	return c
 }
 
-// caseOf returns the case of an image. One without a verdict never passes: at best it is skipped.
+// caseOf returns the case of an image. An image without a verdict never passes: at best it is skipped.
 func caseOf(i *Image, fail FailOn) junitCase {
 	c, code := newCase(i.ExactPath()), fail.Code(i)
 	switch {
@@ -440,7 +443,7 @@ func caseOf(i *Image, fail FailOn) junitCase {
 	return c
 }
 
-// unknownCode returns the type of the case of an image with unknown content.
+// unknownCode returns the case type for an image with unknown content.
 func (i *Image) unknownCode() string {
 	if i.State == Packed {
 		return string(Packed)
@@ -448,7 +451,7 @@ func (i *Image) unknownCode() string {
 	return string(align.UnknownContent)
 }
 
-// lostDisk returns which disk of a package could not be judged, and why.
+// lostDisk returns the first disk of a package that could not be judged, with the reason.
 func (i *Image) lostDisk() string {
 	for n := range i.Disks {
 		if i.Disks[n].Error != nil {
@@ -461,7 +464,7 @@ func (i *Image) lostDisk() string {
 // maxOffLines bounds the partitions that a test case lists; the other reports list all of them.
 const maxOffLines = 20
 
-// offLines lists the partitions that are off, one in a line. There is at least one line.
+// offLines lists the partitions off the boundary, one per line. There is at least one line.
 func (i *Image) offLines() (out []string) {
 	more := 0
 	for _, d := range i.Disks {

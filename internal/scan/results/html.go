@@ -33,8 +33,8 @@ var htmlFormat = Format{
 	Name: "html", Write: func(w io.Writer, r *Report) error { return writeHTML(w, r.Summary, r.Images) },
 }
 
-// writeHTML writes the report of a run as one file that asks no server for anything. images are in the order of Rank.
-// Rows are made one at a time, and the same values give the same bytes.
+// writeHTML writes the report of a run as one file that loads nothing from any server. images are in the order of Rank.
+// Rows are written one at a time. Equal values give equal bytes.
 func writeHTML(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 	return htmlKind.Write(w, safe(s.Version), newPage(s, images))
 }
@@ -46,23 +46,23 @@ var htmlKind = pages.New(pages.Source{
 // safe escapes a text from an image, a file name or the command line.
 func safe(s string) string { return report.SafeMessage(s) }
 
-// first returns at most n items of a list.
+// first returns the first n items of a list, or all if there are fewer.
 func first(n int, list any) any {
 	v := reflect.ValueOf(list)
 	return v.Slice(0, min(n, v.Len())).Interface()
 }
 
-// htmlReport is the data of the template. Its own texts are safe, those of Summary and Rows are not.
+// htmlReport is the data of the template. Its own texts are safe; texts in Summary and Rows are not.
 type htmlReport struct {
 	*Summary
 	Lead                 []string
 	Tiles                []tile
-	Kinds, Tags, Formats []choice // to filter by
+	Kinds, Tags, Formats []choice // filters
 	Total                int
 	Rows                 iter.Seq[*Image]
 }
 
-// choice is something to filter by, and how many rows have it.
+// choice is a filter and the number of rows that match it.
 type choice struct {
 	Key, Word string
 	Count     int
@@ -101,7 +101,7 @@ func htmlLead(s *Summary) (out []string) {
 	return out
 }
 
-// tile is a number that a reader should see first. Share is its part of the bar, where it has one.
+// tile is one of the numbers at the top of the page. Share is its part of the bar, if any.
 type tile struct {
 	Class, Count, Word, About string
 	At, Share                 percent
@@ -114,7 +114,7 @@ func htmlTiles(s *Summary) (out []tile) {
 		class       string
 		n           int
 		word, about string
-		rare        bool // no tile where there is none
+		rare        bool // no tile for zero
 	}{
 		{"failed", s.Failed, "failed", "could not be judged", false},
 		{"misaligned", s.Misaligned, "misaligned", "off 4 KiB", false},
@@ -148,7 +148,7 @@ var (
 	kindOrder = []string{
 		"failed", "misaligned", "below", "unknown", "aligned", "nothing", "orphan", "original", "removed",
 	}
-	// kindWords are the words of kinds that are not written as their class is.
+	// kindWords holds the words of kinds that differ from their classes.
 	kindWords = map[string]string{"below": "below boundary", "nothing": "nothing to judge", "unjudged": "not judged"}
 )
 
@@ -156,7 +156,7 @@ func kindOf(i *Image) string { return i.look(align.Boundary{}).class }
 
 func wordOf(kind string) string { return cmp.Or(kindWords[kind], kind) }
 
-// tagRows are the words that a row can have beside its verdict, and their classes.
+// tagRows holds the words that a row can have next to its verdict, and their classes.
 var tagRows = []struct {
 	key, word string
 	has       func(i *Image) bool
@@ -185,7 +185,7 @@ func tagsOf(i *Image) (out []choice) {
 	return out
 }
 
-// noteOf returns the line below the path: why there is no verdict, or why it does not count.
+// noteOf returns the line below the path: the reason why there is no verdict, or why it does not count.
 func noteOf(i *Image) string {
 	switch {
 	case i.Accepted != nil:
@@ -215,7 +215,7 @@ func extraPercent(percent float64) string {
 	return strconv.FormatFloat(math.Min(percent, 1e6), 'f', 0, 64) + " %"
 }
 
-// otherFiles returns the files of an image, if the path does not name the only one.
+// otherFiles returns the files of an image, or nil if the path names the only one.
 func otherFiles(i *Image) []File {
 	if len(i.Files) == 1 && strings.HasSuffix(i.Path, i.Files[0].Name) {
 		return nil
@@ -223,7 +223,7 @@ func otherFiles(i *Image) []File {
 	return i.Files
 }
 
-// findings are the first of several findings, and how many more there are.
+// findings holds the first of several findings, and the number of further ones.
 type findings struct {
 	All  []align.Finding
 	More int
@@ -240,11 +240,12 @@ const (
 	maxFindings = 16 // of a disk
 	maxParts    = 64
 	maxLenses   = 4
-	// labelShare is the least part of a disk in which a number is drawn: two digits on a map of a phone.
+	// labelShare is the least share of a disk, in percent, for a partition number on the map. It fits two digits on a
+	// phone.
 	labelShare = 5
 )
 
-// htmlDisk is a disk with its map. Facts, Boxes and Lenses are safe, other texts are not.
+// htmlDisk is a disk with its map. Facts, Boxes and Lenses are safe; other texts are not.
 type htmlDisk struct {
 	Disk
 	Facts    string
@@ -275,7 +276,7 @@ func htmlDisks(all []Disk) (out []htmlDisk) {
 	return out
 }
 
-// ofError makes a finding of an error.
+// ofError returns an error as a finding.
 func ofError(word align.Severity, e *report.Error) []align.Finding {
 	if e == nil {
 		return nil
@@ -308,12 +309,12 @@ func diskFacts(d Disk) string {
 // percent is a length in a picture.
 type percent float64
 
-// String is exact enough for a screen of 100,000 points.
+// String prints three decimal places, exact enough for a screen of 100,000 points.
 func (p percent) String() string {
 	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(float64(p), 'f', 3, 64), "0"), ".") + "%"
 }
 
-// share returns n of total; both are at least 0.
+// share returns n as a share of total. Neither may be negative.
 func share(n, total int64) percent {
 	if total <= 0 {
 		return 0
@@ -327,8 +328,8 @@ type box struct {
 	At, Share    percent
 }
 
-// boxes are the partitions to scale, extended ones below the others. Partitions of a broken table are cut at the end of
-// the disk.
+// boxes returns the partitions to scale, extended ones below the others. It cuts partitions of a broken table at the
+// end of the disk.
 func boxes(d Disk, parts []report.Partition) []box {
 	var under, over []box
 	for _, p := range parts {
@@ -349,15 +350,14 @@ func boxes(d Disk, parts []report.Partition) []box {
 	return append(under, over...)
 }
 
-// lens shows a start so large that the boundary is seen: four blocks of the unit of the storage, the first with the
-// start in it, and where blocks of that size of the partition begin.
+// lens magnifies the start of a partition to show the boundary. It has four blocks of the unit of the storage, the
+// first one with the start in it. Blocks holds the starts of blocks of that size in the partition.
 type lens struct {
 	Class, Unit, Text string
 	Blocks            [4]percent
 }
 
-// lenses shows the starts that are off, one for each way to be off. rest are the findings of a disk about anything
-// else.
+// lenses returns one lens for each distinct offset from the boundary. rest holds the other findings of the disk.
 func lenses(d Disk, parts []report.Partition) (out []lens, rest []align.Finding) {
 	rest = slices.Clone(d.Findings)
 	seen := map[[2]int64]bool{}

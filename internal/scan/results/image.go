@@ -1,4 +1,4 @@
-// Package results holds the rows of many images, their ranks, the images that a user accepts, and the sums. It prints
+// Package results holds the rows of many images, their ranks, the images accepted by the user, and the sums. It prints
 // them as text, JSON, CSV, HTML, JUnit and metrics, from the same values. It is pure: no files, no clock.
 package results
 
@@ -13,31 +13,30 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// Command is the name of the command whose results these are.
+// Command is the name of the command that produces these results.
 const Command = "scan"
 
-// imageEvent is Image.Event.
+// imageEvent is the value of Image.Event.
 const imageEvent = "image"
 
 // State is the outcome of an image.
 type State string
 
-// States. An image of any other state than Judged has no verdict.
+// States. Only a Judged image has a verdict.
 const (
 	Judged State = "judged"
-	Failed State = "failed" // Error has the reason
+	Failed State = "failed" // Error holds the reason
 	Orphan State = "orphan" // an extent that no image names, or a file kept beside a disk
-	Packed State = "packed" // a compressed file with the name of an image, whose head does not show enough
-	// Original is the original of a disk that was exchanged for its aligned copy. It is kept, and nothing is to be
-	// done.
+	Packed State = "packed" // a compressed image without enough data in its head
+	// Original is the kept original of a disk that was exchanged for its aligned copy. It needs no action.
 	Original State = "original"
-	Gone     State = "gone" // an earlier scan has it, and it is not there any more
+	Gone     State = "gone" // in an earlier scan only: the image no longer exists
 )
 
 // Change compares an image with its row of an earlier scan.
 type Change string
 
-// Changes since the earlier scan. Without one an image has none.
+// Changes since the earlier scan. Without an earlier scan it is empty.
 const (
 	New     Change = "new"
 	Changed Change = "changed"
@@ -49,51 +48,51 @@ const (
 type Image struct {
 	report.Origin
 	Event string `json:"event"` // imageEvent
-	// Path is as the user would write it. Names are bytes, and JSON is text: PathBytes has them in base64 where they
-	// are not UTF-8.
+	// Path is the path in the user's notation. PathBytes is its exact bytes in base64, set if they are not valid UTF-8
+	// and JSON cannot represent them.
 	Path      string `json:"path"`
 	PathBytes string `json:"path_base64,omitempty"`
 	State     State  `json:"state"`
-	Format    string `json:"format,omitempty"` // that of the file: vmdk, ova, …; of a packed one of what is in it
-	// Unpacked is where a packed image was unpacked from.
+	Format    string `json:"format,omitempty"` // of the file: vmdk, ova, …; or of the content of a packed file
+	// Unpacked describes the source of a packed image.
 	Unpacked  *report.Unpacked `json:"unpacked,omitempty"`
 	Subformat string           `json:"subformat,omitempty"`
 	Size      int64            `json:"size_bytes"`   // of its disks
-	Stored    int64            `json:"stored_bytes"` // taken on the file system of its files
+	Stored    int64            `json:"stored_bytes"` // allocated to its files
 	Files     []File           `json:"files"`
-	Parents   []string         `json:"parents"` // names of the images that it completes, nearest first
+	Parents   []string         `json:"parents"` // names of its parents, nearest first
 	Verdict   align.Verdict    `json:"verdict,omitempty"`
-	Content   align.Content    `json:"content,omitempty"` // where there is nothing to judge
+	Content   align.Content    `json:"content,omitempty"` // if there is nothing to judge
 	Disks     []Disk           `json:"disks"`
-	// Findings concern the image as a whole: its package, an orphan.
+	// Findings concern the image as a whole, such as a package or an orphan.
 	Findings []align.Finding `json:"findings"`
 	Error    *report.Error   `json:"error,omitempty"`
 	Priority *Priority       `json:"priority,omitempty"` // of an image off the boundary
 	Accepted *Accepted       `json:"accepted,omitempty"`
 	Change   Change          `json:"change,omitempty"`
-	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when it was taken over
+	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 for a reused row
 	Labels   Labels          `json:"labels,omitempty"`
-	// Copied is CopyName if a file of that name is not older than the image: it seems to be the aligned copy.
+	// Copied is CopyName if a file of that name is not older than the image. Such a file seems to be the aligned copy.
 	Copied string `json:"copied_to,omitempty"`
-	// FileSystem is the UUID of the file system of its main file, where that is known.
+	// FileSystem is the UUID of the file system of the main file, if known.
 	FileSystem string `json:"file_system,omitempty"`
-	// Reuse is what a later scan needs to take the row over; nil if the row held for the moment only.
+	// Reuse holds the conditions for a later scan to reuse the row. It is nil for a row of the moment.
 	Reuse *Reuse `json:"reuse,omitempty"`
-	// Joined is set if rows of several runs are about the image.
+	// Joined is set if the row stands for rows of several runs.
 	Joined *Joined `json:"joined,omitempty"`
 	// Tolerated reports that the user accepts unknown content.
 	Tolerated bool `json:"-"`
-	// NoExchange is why trueup replace would refuse it although a copy can be made; empty if nothing is known against
-	// it.
+	// NoExchange is the reason why trueup replace would refuse the image although a copy can be made. It is empty if
+	// there is no known reason.
 	NoExchange string `json:"-"`
 	exchange   string // the command
-	// Fleeting is set if the row depends on the moment, such as a lock, and no later run may take it over.
+	// Fleeting is set if the row depends on the moment, such as on a lock. No later run may reuse it.
 	Fleeting bool `json:"-"`
 }
 
-// File is one file of an image. Its numbers show whether it is unchanged.
+// File is one file of an image. Its numbers serve to detect changes.
 type File struct {
-	Name      string `json:"name"` // in the folder of the image, or the path elsewhere
+	Name      string `json:"name"` // in the folder of the image, or an absolute path
 	Size      int64  `json:"size_bytes"`
 	Allocated int64  `json:"allocated_bytes"`
 	Device    uint64 `json:"device"`
@@ -102,27 +101,27 @@ type File struct {
 	Changed   int64  `json:"changed_ns"`  // since 1970; of the inode
 }
 
-// Unchanged reports whether the numbers of a file are those of another time.
+// Unchanged reports whether a file has the same numbers as at another time.
 func (f File) Unchanged(then File) bool {
 	return f.Device == then.Device && f.Inode == then.Inode && f.Size == then.Size && f.Modified == then.Modified &&
 		f.Changed == then.Changed
 }
 
-// Reuse is the circumstances of a row beside its Files.
+// Reuse holds the conditions of a row, besides its Files, for reuse by a later scan.
 type Reuse struct {
-	Settings string          `json:"settings"`         // the build, and the options that results depend on
-	Identity json.RawMessage `json:"identity"`         // of the main file by its first bytes, in the form of the scan
-	Beside   string          `json:"beside,omitempty"` // hash of the files around it that the row depends on
+	Settings string          `json:"settings"`         // the build, and the options that affect results
+	Identity json.RawMessage `json:"identity"`         // of the main file, by its first bytes; see scan
+	Beside   string          `json:"beside,omitempty"` // hash of the other files that the row depends on
 }
 
-// Depth is how far a disk was looked into.
+// Depth is the depth of the inspection of a disk.
 type Depth string
 
 // Depths.
 const (
-	Survey Depth = "survey" // table and volumes: enough for a disk on which nothing is to be done
-	Full   Depth = "full"   // boot chain, stored positions and a plan too
-	Head   Depth = "head"   // where partitions start, by the first bytes of a packed image: no copy is proposed
+	Survey Depth = "survey" // table and volumes: enough for a disk that needs no action
+	Full   Depth = "full"   // also boot chain, stored positions and a plan
+	Head   Depth = "head"   // starts of partitions in the head of a packed image; no copy is proposed
 )
 
 // Disk is one disk of an image.
@@ -130,28 +129,28 @@ type Disk struct {
 	Member string `json:"member,omitempty"` // of a package
 	report.Disk
 	Depth Depth         `json:"depth"`
-	Error *report.Error `json:"error,omitempty"` // why this disk of a package could not be judged
-	// Advice and Fix are those of a disk with partitions off the boundary.
+	Error *report.Error `json:"error,omitempty"` // reason why this disk of a package could not be judged
+	// Advice and Fix are set for a disk with partitions off the boundary.
 	Advice *align.Advice `json:"advice,omitempty"`
 	Fix    *Fix          `json:"fix,omitempty"`
-	// Unplanned is why there is no Fix.
+	// Unplanned is the reason for a missing Fix.
 	Unplanned *report.Error `json:"unplanned,omitempty"`
 	Cost      *Cost         `json:"cost,omitempty"`
 }
 
-// Fix is what an aligned copy would be.
+// Fix describes an aligned copy.
 type Fix struct {
-	Boundary align.Boundary  `json:"boundary_bytes"` // where partitions go
+	Boundary align.Boundary  `json:"boundary_bytes"` // target of the partitions
 	OldSize  int64           `json:"old_size_bytes"`
 	NewSize  int64           `json:"new_size_bytes"`
 	Moves    []report.Move   `json:"moves"`
-	Refusals []align.Finding `json:"refusals"` // none: it can be made
+	Refusals []align.Finding `json:"refusals"` // empty if a copy can be made
 }
 
-// Grows returns how much larger the disk of the copy would be, in bytes.
+// Grows returns the growth of the disk in a copy, in bytes.
 func (f *Fix) Grows() int64 { return f.NewSize - f.OldSize }
 
-// Cost is the effect of the most expensive start on a storage.
+// Cost is the cost of the most expensive start on a storage.
 type Cost struct {
 	Storage   string `json:"storage"`
 	Block     int64  `json:"storage_block_bytes"`
@@ -162,10 +161,10 @@ type Cost struct {
 	Text string  `json:"text,omitempty"`
 }
 
-// Accepted is why the user accepts an image.
+// Accepted is the user's reason to accept an image.
 type Accepted struct {
 	Reason string `json:"reason"`
-	Until  string `json:"until,omitempty"` // the last day, as 2027-01-31; empty for ever
+	Until  string `json:"until,omitempty"` // the last day, such as 2027-01-31; empty if it never expires
 }
 
 // text returns the reason and the last day.
@@ -176,7 +175,7 @@ func (a *Accepted) text() string {
 	return "accepted until " + a.Until + ": " + a.Reason
 }
 
-// NewImage begins a row.
+// NewImage returns a row without results.
 func NewImage(path string) *Image {
 	i := &Image{
 		Origin: report.Origin{Schema: report.Schema, Command: Command}, Event: imageEvent,
@@ -186,7 +185,7 @@ func NewImage(path string) *Image {
 	return i
 }
 
-// NewDisk returns a disk of which only the size is known, in bytes, and the boundary that it is judged by.
+// NewDisk returns a disk of a size, in bytes, and without other data. boundary is its criterion.
 func NewDisk(size int64, boundary align.Boundary) Disk {
 	return Disk{Depth: Survey, Disk: report.Disk{
 		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"},
@@ -211,12 +210,12 @@ func (i *Image) ExactPath() string {
 	return i.Path
 }
 
-// ByHead reports whether an image was judged by the first bytes of what it unpacks to.
+// ByHead reports whether the image was judged by the first bytes of its unpacked content.
 func (i *Image) ByHead() bool {
 	return i.State == Judged && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Depth == Head })
 }
 
-// Fail makes a row of an image that could not be judged.
+// Fail marks the row as failed and removes its verdict.
 func (i *Image) Fail(code, message string) {
 	i.State, i.Verdict, i.Content, i.Priority = Failed, "", "", nil
 	i.Error = &report.Error{Code: code, Message: message}
@@ -229,7 +228,7 @@ func (i *Image) unknown() bool {
 			func(d Disk) bool { return d.Content == align.UnknownContent }))
 }
 
-// unknownText returns why the content of an image is unknown.
+// unknownText returns the reason why the content of an image is unknown.
 func (i *Image) unknownText() string {
 	switch {
 	case i.State != Packed:
@@ -240,7 +239,7 @@ func (i *Image) unknownText() string {
 	return i.Findings[0].Text + "; " + i.Findings[0].Remedy
 }
 
-// Grows returns how much larger an aligned copy would be, in bytes.
+// Grows returns the growth of all disks in an aligned copy, in bytes.
 func (i *Image) Grows() (n int64) {
 	for _, d := range i.Disks {
 		if d.Fix != nil {
@@ -250,7 +249,7 @@ func (i *Image) Grows() (n int64) {
 	return n
 }
 
-// copies returns the bytes that an aligned copy would read and write, 0 if none is due.
+// copies returns the bytes that an aligned copy would read and write, or 0 if no copy is needed.
 func (i *Image) copies() int64 {
 	if i.Priority == nil || i.Priority.Class == classStays {
 		return 0
@@ -271,8 +270,8 @@ func (i *Image) Refusals() (out []align.Finding) {
 // hindered reports whether no aligned copy can be made now.
 func (i *Image) hindered() bool { return len(i.Refusals()) > 0 || i.unplanned() }
 
-// guest returns how the machine of an image was left: the gravest state of the disks that were looked into, and empty
-// where none was.
+// guest returns the state in which the machine of an image was left: the gravest state of the inspected disks, or an
+// empty state without such disks.
 func (i *Image) guest() boot.State {
 	var signs []boot.Sign
 	for _, d := range i.Disks {

@@ -15,10 +15,10 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// FailOn is the level from which a run fails.
+// FailOn is the least level at which a run fails.
 type FailOn string
 
-// Levels. Default is that of inspect: errors, and starts off the boundary of the run.
+// Levels. Default is the level of inspect: errors, and starts off the boundary of the run.
 const (
 	Default FailOn = ""
 	Never   FailOn = "never"
@@ -26,12 +26,12 @@ const (
 	Off4K   FailOn = "4K"
 )
 
-// FailOns lists the levels that a user can ask for.
+// FailOns lists the levels that a user can choose.
 func FailOns() []string {
 	return []string{string(Off4K), string(Errors), string(Never)}
 }
 
-// ParseFailOn finds a level by its name. An empty one is Default.
+// ParseFailOn finds a level by its name. An empty name is Default.
 func ParseFailOn(s string) (FailOn, error) {
 	if s == "" {
 		return Default, nil
@@ -50,10 +50,10 @@ func ParseFailOn(s string) (FailOn, error) {
 	return "", ondisk.NoChoice("--fail-on", s, FailOns()...)
 }
 
-// exitError is the exit code for one image that could not be judged. Codes of verdicts are those of align.
+// exitError is the exit code for an image that could not be judged. Package align has the codes of verdicts.
 const exitError = 1
 
-// Code returns the exit code for one image, 0 for none. An accepted image asks for none.
+// Code returns the exit code for one image. It is 0 for an accepted image.
 func (f FailOn) Code(i *Image) int {
 	switch {
 	case f == Never || i.Accepted != nil || i.State == Gone:
@@ -66,8 +66,8 @@ func (f FailOn) Code(i *Image) int {
 	return i.Verdict.ExitCode()
 }
 
-// Exit makes the exit code worse if an image asks for it. Of images that are as bad, the one that stands first in the
-// report counts, whichever was finished first.
+// Exit raises the exit code if an image requires it. Among equally bad images, the first one in the report counts,
+// regardless of which was finished first.
 func (s *Summary) Exit(i *Image, fail FailOn) {
 	code := fail.Code(i)
 	if code == 0 || Worse(s.ExitCode, code) || code == s.ExitCode && s.worst != nil && Compare(s.worst, i) <= 0 {
@@ -76,8 +76,8 @@ func (s *Summary) Exit(i *Image, fail FailOn) {
 	s.worst, s.ExitCode, s.Worst = i, code, i.Path
 }
 
-// Worse reports whether exit code a is worse than b: an error first, since nothing is known then, and a refusal (4)
-// before 3 and 2.
+// Worse reports whether exit code a is worse than b. An error is worst, since it leaves the result unknown; then come
+// refusals (4), 3 and 2.
 func Worse(a, b int) bool {
 	weight := func(code int) int {
 		if code == exitError {
@@ -94,10 +94,10 @@ const (
 	maxIgnoreEntries = 100_000
 )
 
-// day is how a date is written; such dates sort as texts do.
+// day is the format of a date. Dates in this format sort as texts.
 const day = time.DateOnly
 
-// Ignore is a list of images that the user accepts.
+// Ignore lists the images accepted by the user.
 type Ignore []ignoreEntry
 
 type ignoreEntry struct {
@@ -105,13 +105,13 @@ type ignoreEntry struct {
 	accepted Accepted
 }
 
-// ignoreLine is a line of an ignore file: a glob, which stands in double quotes if it has blanks, the last day it
-// counts, and a reason.
+// ignoreLine matches a line of an ignore file: a glob, in double quotes if it has blanks, the last valid day, and a
+// reason.
 var ignoreLine = ondisk.LazyPattern(
 	`^(?:"((?:[^"\\]|\\.)*)"|((?:[^ \t\\"]|\\.)(?:[^ \t\\]|\\.)*))[ \t]+([^ \t]+)[ \t]+(.+)$`)
 
-// ParseIgnore reads an ignore file: lines of a glob, the last day it counts ("2027-01-31") or "never", and a reason.
-// Empty lines, and those that begin with #, are skipped. An error names the line.
+// ParseIgnore parses an ignore file. Each line has a glob, the last valid day ("2027-01-31") or "never", and a reason.
+// Empty lines and lines that begin with # are skipped. An error names the line.
 func ParseIgnore(text []byte) (out Ignore, err error) {
 	if len(text) > MaxIgnore {
 		return nil, fmt.Errorf("the file has more than %d bytes, the most that is read", MaxIgnore)
@@ -135,7 +135,7 @@ func ParseIgnore(text []byte) (out Ignore, err error) {
 	return out, nil
 }
 
-// parseIgnoreLine reads an entry.
+// parseIgnoreLine parses an entry.
 func parseIgnoreLine(s string) (e ignoreEntry, err error) {
 	parts := ignoreLine().FindStringSubmatch(s)
 	if parts == nil {
@@ -161,7 +161,7 @@ func parseIgnoreLine(s string) (e ignoreEntry, err error) {
 	return e, err
 }
 
-// match finds the first entry that has not expired and is about a path, whose names it gets. today is a date as
+// match returns the first unexpired entry whose glob matches one of the names of a path. today is a date such as
 // 2027-01-31.
 func (i Ignore) match(names []string, today string) *Accepted {
 	for _, e := range i {
@@ -173,7 +173,7 @@ func (i Ignore) match(names []string, today string) *Accepted {
 	return nil
 }
 
-// Accept marks an image as accepted where an entry says so. One without a problem is left alone.
+// Accept marks an image as accepted if an entry matches it. It does not mark an image without a problem.
 func (i Ignore) Accept(img *Image, roots Roots, today string, level FailOn) {
 	img.Accepted = nil
 	if img.State != Gone && len(i) > 0 && (img.State != Judged || img.Verdict.Off() || level.Code(img) != 0) {
@@ -181,8 +181,8 @@ func (i Ignore) Accept(img *Image, roots Roots, today string, level FailOn) {
 	}
 }
 
-// Labels are keys with values that a user gives rows, such as the host or the datastore. A row that several hosts have
-// seen has the values of all.
+// Labels are keys with values that a user assigns to rows, such as the host or the datastore. A row from several hosts
+// has the values of all.
 type Labels map[string][]string
 
 // Limits of labels.
@@ -193,7 +193,7 @@ const (
 	maxValues = 4096 // of one label, in a row of many hosts
 )
 
-// ParseLabel divides KEY=VALUE.
+// ParseLabel splits KEY=VALUE.
 func ParseLabel(s string) (key, value string, err error) {
 	key, value, ok := strings.Cut(s, "=")
 	if !ok {
@@ -202,7 +202,7 @@ func ParseLabel(s string) (key, value string, err error) {
 	return key, value, Labels{key: {value}}.Check()
 }
 
-// ParseLabels makes labels of a list of KEY=VALUE.
+// ParseLabels parses a list of KEY=VALUE.
 func ParseLabels(list []string) (Labels, error) {
 	out := Labels{}
 	for _, s := range list {
@@ -218,7 +218,7 @@ func ParseLabels(list []string) (Labels, error) {
 	return out, out.Check()
 }
 
-// Check returns what is wrong with labels.
+// Check returns the first fault of the labels.
 func (l Labels) Check() error {
 	if len(l) > maxLabels {
 		return fmt.Errorf("%d labels, want at most %d", len(l), maxLabels)
@@ -242,7 +242,7 @@ func (l Labels) Check() error {
 	return nil
 }
 
-// Merge returns the labels of a row that two runs have seen.
+// Merge returns the labels of a row in two runs.
 func (l Labels) Merge(other Labels) Labels {
 	out := maps.Clone(l)
 	if out == nil {
@@ -268,10 +268,10 @@ func (l Labels) String() string {
 	return strings.Join(out, " ")
 }
 
-// Roots are the paths that a scan was given. There can be as many of them as rows.
-type Roots map[string]bool // without slashes at their ends
+// Roots is the set of paths given to a scan. It can be as large as the number of rows.
+type Roots map[string]bool // without trailing slashes
 
-// NewRoots takes paths as the user wrote them. Empty ones are dropped.
+// NewRoots returns the set of paths given by the user. It drops empty paths.
 func NewRoots(paths []string) Roots {
 	r := Roots{}
 	for _, p := range paths {
@@ -282,7 +282,7 @@ func NewRoots(paths []string) Roots {
 	return r
 }
 
-// Has reports whether a path is one of them, or lies below one.
+// Has reports whether a path is a root or lies below one.
 func (r Roots) Has(path string) bool {
 	if r[path] {
 		return true
@@ -295,8 +295,8 @@ func (r Roots) Has(path string) bool {
 	return false
 }
 
-// pathNames returns the ways to write a path that globs are matched against: as it is, and as it is below each of the
-// roots that it lies in.
+// pathNames returns the names of a path that globs are matched against: the path itself, and its parts below each root
+// around it.
 func pathNames(path string, roots Roots) []string {
 	out := []string{path}
 	for n := range len(path) {

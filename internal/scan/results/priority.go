@@ -10,28 +10,28 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// Priority is how urgent it is to realign an image. Classes begin at 1, the most urgent.
+// Priority is the urgency of realigning an image. Classes begin at 1, the most urgent.
 type Priority struct {
 	Class   int     `json:"class"`
-	Cost    float64 `json:"cost_percent"`   // of the most expensive start; the higher comes first in a class
-	Rank    int     `json:"rank,omitempty"` // among all images of the run, from 1; known when all are
+	Cost    float64 `json:"cost_percent"`   // of the most expensive start; a higher cost comes first in a class
+	Rank    int     `json:"rank,omitempty"` // among all images of the run, from 1; set by Numbers
 	Reason  string  `json:"reason"`
-	Command string  `json:"command,omitempty"` // that would make the copy; empty: none is proposed
+	Command string  `json:"command,omitempty"` // that makes the copy; empty if no copy is proposed
 }
 
 // Weights of a class: the missed boundary counts most, then the role of the disk, then whether a copy can be made.
 const (
 	classRefused = 1
-	classUnsure  = classRefused * 2 // it is not known whether a system boots from the disk
+	classUnsure  = classRefused * 2 // unknown whether a system boots from the disk
 	classBoot    = classRefused * 4
 	classBelow   = classRefused * 6 // on 4 KiB, off the boundary
 
-	// classStays is behind all of them: a move would put the data worse, and no copy is proposed.
+	// classStays comes after all other classes: a move would make the data worse, so no copy is proposed.
 	classStays = 1 + classBelow + classBoot + classRefused + 1
 )
 
-// Assess computes verdict and priority of an image from its disks. flags are those of the command line that a copy
-// would need.
+// Assess computes verdict and priority of an image from its disks. flags are the command-line flags that a copy would
+// need.
 func (i *Image) Assess(flags []string) {
 	i.Verdict, i.Content, i.Priority = "", "", nil
 	if i.State != Judged {
@@ -85,7 +85,7 @@ func (i *Image) Assess(flags []string) {
 	i.Priority = &p
 }
 
-// stays reports whether a copy would put the data of all disks that are off the boundary worse.
+// stays reports whether a copy would make the data of all disks off the boundary worse.
 func (i *Image) stays() bool {
 	off := false
 	for _, d := range i.Disks {
@@ -99,7 +99,7 @@ func (i *Image) stays() bool {
 	return off
 }
 
-// BoundaryFlags are those that trueup align needs for the boundary of a scan.
+// BoundaryFlags returns the flags of trueup align for the boundary of a scan.
 func BoundaryFlags(boundary align.Boundary) []string {
 	if boundary == align.DefaultBoundary {
 		return nil
@@ -107,7 +107,7 @@ func BoundaryFlags(boundary align.Boundary) []string {
 	return []string{"--boundary", boundary.String()}
 }
 
-// assessVerdict makes the verdict of those of the disks.
+// assessVerdict combines the verdicts of the disks.
 func (i *Image) assessVerdict() {
 	i.Verdict = align.NothingToJudge
 	if len(i.Disks) == 0 {
@@ -122,7 +122,7 @@ func (i *Image) assessVerdict() {
 	}
 }
 
-// packed reports whether the image is a package, of which a copy has all disks.
+// packed reports whether the image is a package. A copy of a package contains all disks.
 func (i *Image) packed() bool { return i.Format == "ova" || i.Format == "ovf" }
 
 func (i *Image) boundary() align.Boundary {
@@ -134,7 +134,7 @@ func (i *Image) boundary() align.Boundary {
 	return align.DefaultBoundary
 }
 
-// role returns that of the disks that are off the boundary: one that a system boots from decides.
+// role returns the role of the disks off the boundary. A boot disk among them decides.
 func (i *Image) role() align.Role {
 	role := align.DataDisk
 	for _, d := range i.Disks {
@@ -149,7 +149,7 @@ func (i *Image) role() align.Role {
 	return role
 }
 
-// unplanned reports whether a disk is off the boundary and has no plan.
+// unplanned reports whether a disk without a verdict or off the boundary has no plan.
 func (i *Image) unplanned() bool {
 	return slices.ContainsFunc(i.Disks, func(d Disk) bool {
 		return (d.Verdict == "" || d.Verdict.Off()) &&
@@ -167,33 +167,33 @@ func (i *Image) highestCost() (out *Cost) {
 	return out
 }
 
-// Compare sorts by what to do first: images to be realigned by priority, failed ones, those that stay off the boundary,
-// unknown and packed ones, orphans, aligned ones, and those with nothing to judge or to do; equal ones by path.
+// Compare sorts images by urgency: images to realign by priority, failed ones, images that stay off the boundary,
+// unknown and packed ones, orphans, aligned ones, and images with nothing to judge or to do. Equal images are sorted by
+// path.
 func Compare(a, b *Image) int {
 	return cmp.Or(a.Order().Compare(b.Order()), strings.Compare(a.Path, b.Path))
 }
 
-// Order is the place of an image in a report, before its path: by group, by class, the higher cost first, then the one
-// that is stored in more bytes.
+// Order is the sort key of an image in a report, before its path: group, class, higher cost, more stored bytes.
 type Order struct {
 	group, class int8
 	cost         float64
 	stored       int64
 }
 
-// Order returns the place of the image.
+// Order returns the sort key of the image.
 func (i *Image) Order() Order {
 	p := orZero(i.Priority)
 	return Order{int8(i.group()), int8(p.Class), p.Cost, i.Stored} //nolint:gosec // below 20
 }
 
-// Compare sorts places.
+// Compare compares sort keys.
 func (o Order) Compare(other Order) int {
 	return cmp.Or(cmp.Compare(o.group, other.group), cmp.Compare(o.class, other.class), cmp.Compare(other.cost, o.cost),
 		cmp.Compare(other.stored, o.stored))
 }
 
-// group returns the place of the image's group. Accepted images come last.
+// group returns the position of the image's group. Accepted images come last.
 func (i *Image) group() int {
 	n := map[State]int{Judged: 0, Failed: 1, Packed: 3, Orphan: 4, Original: 6, Gone: 7}[i.State]
 	switch {
@@ -216,8 +216,7 @@ func (i *Image) group() int {
 	return n
 }
 
-// Rank sorts images worst first and numbers those that are to be realigned. Accepted images, and those with a copy,
-// have no rank.
+// Rank sorts images worst first and numbers the images to realign. Accepted images and images with a copy have no rank.
 func Rank(images []*Image) {
 	slices.SortStableFunc(images, Compare)
 	number := Numbers()
@@ -226,7 +225,7 @@ func Rank(images []*Image) {
 	}
 }
 
-// Numbers returns a function that numbers images, which it gets worst first.
+// Numbers returns a function that numbers images. The caller passes the images worst first.
 func Numbers() func(*Image) {
 	n := 0
 	return func(i *Image) {
@@ -240,7 +239,7 @@ func Numbers() func(*Image) {
 	}
 }
 
-// CopyName returns the path of the aligned copy that is to be made; empty if none is.
+// CopyName returns the path for the aligned copy, or an empty string if no copy can be made or is needed.
 func (i *Image) CopyName() string {
 	switch {
 	case i.Priority == nil || i.Priority.Class == classStays || i.hindered():
@@ -251,16 +250,16 @@ func (i *Image) CopyName() string {
 	return report.CopyName(i.ExactPath())
 }
 
-// copiedText returns the place of the copy, and the command that proves it: all that is known of it are its name and
-// its time.
+// copiedText returns the place of the copy and the command that proves it. Only the name and the time of the copy are
+// known.
 func (i *Image) copiedText() string {
 	return "copy: " + i.Copied + "; to prove it: " + shell.Command("verify", nil, i.ExactPath(), i.Copied)
 }
 
-// codeWritten is the code of a kept original that was written since.
+// codeWritten is the code of a kept original that was modified after the exchange.
 const codeWritten = "original-written"
 
-// originalText returns which disk a kept original belongs to; empty for any other image.
+// originalText returns the text about the disk of a kept original, or an empty string for any other image.
 func (i *Image) originalText() string {
 	at := slices.IndexFunc(i.Findings, func(f align.Finding) bool {
 		return f.Code == string(Original) || f.Code == codeWritten
@@ -271,7 +270,7 @@ func (i *Image) originalText() string {
 	return i.Findings[at].Text
 }
 
-// command returns the command that makes the copy, empty if none is to be made.
+// command returns the command that makes the copy, or an empty string if no copy is needed.
 func (i *Image) command() string {
 	if i.Priority == nil || i.Copied != "" {
 		return ""

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// scriptStart and scriptEnd are what all scripts have in common: the function that makes one copy, and the account.
+// scriptStart and scriptEnd are common to all scripts: the function that makes one copy, and the final account.
 var (
 	//go:embed script_start.sh
 	scriptStart string
@@ -25,8 +25,8 @@ var (
 	scriptEnd string
 )
 
-// Script writes a program for bash that makes the aligned copies, in the order of images, which Rank has sorted. Users
-// read it first: images that cannot be copied, and accepted ones, stand in it as comments, with the reason. See
+// Script writes a bash script that makes the aligned copies, in the order of images, sorted by Rank. Users read it
+// first: it lists accepted images and images that cannot be copied in comments, with the reason. See
 // docs/scan.md.
 func Script(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 	sum := sha256.New()
@@ -45,7 +45,7 @@ func Script(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 		}
 	}
 	fmt.Fprint(b, scriptEnd)
-	if err := b.Flush(); err != nil { // an earlier error comes again
+	if err := b.Flush(); err != nil { // returns any earlier error
 		return fmt.Errorf("script: %w", err)
 	}
 	if _, err := fmt.Fprintf(w, "%s%x\n", digestLine, sum.Sum(nil)); err != nil {
@@ -60,7 +60,7 @@ const digestLine = "# As trueup wrote it, SHA-256 "
 // maxScript bounds a script, in bytes: a million images of usual length.
 const maxScript = 1 << 30
 
-// IsScript reports whether a text is a script as Script wrote it, with nothing edited since.
+// IsScript reports whether a text is an unedited script by Script.
 func IsScript(r io.Reader) (bool, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxScript))
 	if err != nil {
@@ -77,7 +77,7 @@ type script struct {
 	w     *bufio.Writer
 	dests map[string]int // ranks of the copies, by their names
 
-	replace bool // where that is possible
+	replace bool // exchange images if possible
 }
 
 // comment writes one line; the text is escaped.
@@ -88,11 +88,11 @@ func (s *script) comment(format string, args ...any) {
 // scriptTemplate lays out the head of a script.
 var scriptTemplate = builtIn("scan.script.tmpl")
 
-// scriptHead is the sum of the images of a script.
+// scriptHead holds the sums of the images of a script.
 type scriptHead struct {
 	*Summary
 	Run      *Summary // the scan
-	Relative bool     // a path is
+	Relative bool     // at least one path is relative
 }
 
 func newScriptHead(run *Summary, images iter.Seq[*Image]) scriptHead {
@@ -107,7 +107,7 @@ func newScriptHead(run *Summary, images iter.Seq[*Image]) scriptHead {
 	return h
 }
 
-// image writes the block of one image, and reports whether its command has to be filled in first.
+// image writes the block of one image, and reports whether the user must first edit its command.
 func (s *script) image(i *Image) (unfinished bool) {
 	fmt.Fprintln(s.w)
 	path, why := i.ExactPath(), ""

@@ -8,11 +8,11 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Summary is the sum of a run, and the last line of its JSON.
+// Summary holds the sums of a run. It is the last line of its JSON.
 type Summary struct {
 	report.Origin
 	Event    string         `json:"event"`    // "summary"
-	Complete bool           `json:"complete"` // false: the run was interrupted, and not all images were looked at
+	Complete bool           `json:"complete"` // unset for an interrupted run, which did not inspect all images
 	Paths    []string       `json:"paths"`    // as given
 	Boundary align.Boundary `json:"boundary_bytes"`
 	Storage  string         `json:"storage"`
@@ -20,38 +20,38 @@ type Summary struct {
 	Finished string         `json:"finished"` // RFC 3339, UTC
 	Took     float64        `json:"duration_seconds"`
 	Version  string         `json:"version"`                // of trueup
-	Shard    string         `json:"shard,omitempty"`        // K/N: the share of the images; empty: all
+	Shard    string         `json:"shard,omitempty"`        // share K/N of the images, empty for all
 	Others   int            `json:"other_shards,omitempty"` // images in the other shards
 
 	Labels Labels `json:"labels,omitempty"` // of all rows
 
-	AllowEmpty  bool `json:"-"` // a run that judged no image is right
-	Found       int  `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
+	AllowEmpty  bool `json:"-"` // accept a run that judged no image
+	Found       int  `json:"-"` // images found by the walk; more than Images if the run was interrupted
 	Replace     bool `json:"-"` // the script exchanges images for their copies
-	ChangedOnly bool `json:"-"` // rows and exit code are only those of new, changed and removed images
-	LeftOut     int  `json:"-"` // images of the earlier scan that this one did not reach
+	ChangedOnly bool `json:"-"` // rows and exit code cover only new, changed and removed images
+	LeftOut     int  `json:"-"` // images of the earlier scan that this scan did not reach
 
-	Images     int            `json:"images"` // all below
+	Images     int            `json:"images"` // all kinds below
 	Aligned    int            `json:"aligned"`
 	Below      int            `json:"below_boundary"`
 	Misaligned int            `json:"misaligned"`
 	Nothing    int            `json:"nothing_to_judge"`
-	Contents   map[string]int `json:"contents"` // those with nothing to judge, by what they hold
+	Contents   map[string]int `json:"contents"` // images with nothing to judge, by content
 	Failed     int            `json:"failed"`
 	Orphans    int            `json:"orphans"`
 	Originals  int            `json:"originals,omitempty"` // of exchanged disks, kept
 	Packed     int            `json:"packed"`              // compressed files with the name of an image; not read
-	Heads      int            `json:"heads,omitempty"`     // of those above, judged by the heads of packed images
-	Accepted   int            `json:"accepted"`            // of those above
-	Copied     int            `json:"copied"`              // of those above, with their aligned copies beside them
+	Heads      int            `json:"heads,omitempty"`     // included above; judged by the heads of packed images
+	Accepted   int            `json:"accepted"`            // included above
+	Copied     int            `json:"copied"`              // included above; next to their aligned copies
 	Formats    map[string]int `json:"formats"`
-	Errors     map[string]int `json:"errors"`                    // the failed ones, by the code of their error
-	Skipped    int            `json:"skipped_files"`             // files that are no images
-	Temporary  int            `json:"temporary_files,omitempty"` // files of runs that were not completed
-	Leftover   string         `json:"temporary_file,omitempty"`  // the first of these
-	Links      int            `json:"links,omitempty"`           // symbolic links in folders, which are not followed
-	Unreadable []Unreadable   `json:"unreadable"`                // what could not be read; the first thousand
-	// UnreadableCount counts all of them.
+	Errors     map[string]int `json:"errors"`                    // failed images, by error code
+	Skipped    int            `json:"skipped_files"`             // files that are not images
+	Temporary  int            `json:"temporary_files,omitempty"` // files of unfinished runs
+	Leftover   string         `json:"temporary_file,omitempty"`  // the first temporary file
+	Links      int            `json:"links,omitempty"`           // symlinks in folders, not followed
+	Unreadable []Unreadable   `json:"unreadable"`                // the first thousand unreadable places
+	// UnreadableCount counts all unreadable places.
 	UnreadableCount int       `json:"unreadable_count"`
 	Changes         *Changes  `json:"changes,omitempty"`
 	Fix             FixSum    `json:"fix"`
@@ -61,10 +61,10 @@ type Summary struct {
 	Worst           string    `json:"worst,omitempty"` // the path of the image that decided the exit code
 	ExitCode        int       `json:"exit_code"`
 	Merged          *Merged   `json:"merged,omitempty"` // of a report of several runs
-	worst           *Image    // that decided the exit code; nil: none has
+	worst           *Image    // that decided the exit code, if any
 }
 
-// Unreadable is a place that could not be looked at.
+// Unreadable is a file or folder that could not be read.
 type Unreadable struct {
 	Path  string       `json:"path"`
 	Error report.Error `json:"error"`
@@ -72,7 +72,7 @@ type Unreadable struct {
 
 // Changes counts the differences from an earlier scan.
 type Changes struct {
-	Since   string `json:"since,omitempty"` // when that ended; empty for the first run
+	Since   string `json:"since,omitempty"` // end of the earlier scan; empty for the first run
 	New     int    `json:"new"`
 	Changed int    `json:"changed"`
 	Same    int    `json:"same"`
@@ -82,20 +82,20 @@ type Changes struct {
 // FixSum is the work of realigning all images that are off the boundary and not accepted.
 type FixSum struct {
 	Images  int   `json:"images"`          // that can be realigned
-	Refused int   `json:"refused"`         // that cannot, as they are
+	Refused int   `json:"refused"`         // that cannot be realigned now
 	Stays   int   `json:"stays,omitempty"` // that a move would make worse
 	Copies  int64 `json:"copies_bytes"`    // to read and to write
 	Grows   int64 `json:"grows_bytes"`
 }
 
-// Isolation is how far images were kept away from the rest of the machine.
+// Isolation is the achieved isolation of images from the rest of the machine.
 type Isolation = report.Isolation
 
 // Add counts an image.
 func (s *Summary) Add(i *Image) {
 	if c := s.Changes; c != nil {
 		of := map[Change]*int{New: &c.New, Changed: &c.Changed, Same: &c.Same, Removed: &c.Removed}
-		if n := of[i.Change]; n != nil { // a row from outside may have any other
+		if n := of[i.Change]; n != nil { // a row from outside may contain any text
 			*n++
 		}
 	}
@@ -156,20 +156,20 @@ func (s *Summary) addVerdict(i *Image) {
 	}[i.Verdict]++
 }
 
-// unknown returns how many images are packed, or have unknown content.
+// unknown returns the number of packed images and images with unknown content.
 func (s *Summary) unknown() int { return s.Packed + s.Contents[string(align.UnknownContent)] }
 
-// noneJudged reports whether a run that is complete has judged no image, and the user has accepted neither that nor an
-// image. A shard may have none where others have some.
+// noneJudged reports whether a complete run judged no image, although the user has accepted neither that nor an image.
+// A shard may have no images if other shards have some.
 func (s *Summary) noneJudged() bool {
 	return s.Complete && s.Others == 0 && !s.AllowEmpty && s.Accepted == 0 &&
 		s.Images == s.Failed+s.Orphans+s.Packed+s.Originals
 }
 
-// maxUnreadableKept bounds the unreadable places that are named; all are counted.
+// maxUnreadableKept bounds the listed unreadable places. All are counted.
 const maxUnreadableKept = 1000
 
-// AddUnreadable notes a place that could not be looked at.
+// AddUnreadable records a file or folder that could not be read.
 func (s *Summary) AddUnreadable(u Unreadable) {
 	s.UnreadableCount++
 	if len(s.Unreadable) < maxUnreadableKept {
@@ -177,16 +177,16 @@ func (s *Summary) AddUnreadable(u Unreadable) {
 	}
 }
 
-// Lose notes a place that could not be looked at. Its content is unknown, which counts as a failed image.
+// Lose records a file or folder that could not be read. Its content is unknown, so it counts as a failed image.
 func (s *Summary) Lose(u Unreadable, fail FailOn) {
 	s.AddUnreadable(u)
 	s.Exit(&Image{Path: u.Path, State: Failed}, fail)
 }
 
-// unreadable returns how many places could not be read, also those that are not named.
+// unreadable returns the number of unreadable places, including unlisted ones.
 func (s *Summary) unreadable() int { return max(s.UnreadableCount, len(s.Unreadable)) }
 
-// NewSummary begins the sum of a run.
+// NewSummary returns empty sums of a run.
 func NewSummary() *Summary {
 	return &Summary{
 		Origin: report.Origin{Schema: report.Schema, Command: Command}, Event: "summary",
@@ -195,25 +195,25 @@ func NewSummary() *Summary {
 	}
 }
 
-// ReportCommand is the name of the command that makes a report of the results of several runs.
+// ReportCommand is the name of the command that reports on the results of several runs.
 const ReportCommand = "report"
 
-// Joined is why rows of several runs are one.
+// Joined describes the merge of rows of several runs.
 type Joined struct {
 	By   string `json:"by"` // datastore or file_system
 	Rows int    `json:"rows"`
 }
 
-// Merged are the sums of a report that only one of several runs has.
+// Merged holds the sums specific to a report on several runs.
 type Merged struct {
-	Scans   int        `json:"scans"`        // that ended
-	Rows    int        `json:"rows"`         // before those of one image were joined
+	Scans   int        `json:"scans"`        // that ended with a summary
+	Rows    int        `json:"rows"`         // before the rows of each image were joined
 	Joined  int        `json:"joined"`       // images with several rows
-	Unknown int        `json:"unidentified"` // rows that nothing identifies, which are joined with no other
+	Unknown int        `json:"unidentified"` // unidentified rows, which are never joined
 	Labels  []LabelSum `json:"labels"`
 }
 
-// LabelSum has the sums of the images with a label. An image that two hosts have seen counts for both.
+// LabelSum holds the sums of the images with a label. An image in the rows of two hosts counts for both.
 type LabelSum struct {
 	Key     string `json:"key"`
 	Value   string `json:"value"`
@@ -239,7 +239,7 @@ func (l *LabelSum) text() string {
 		thousands(int64(l.Off)), thousands(int64(l.Below)), thousands(int64(l.Failed)), units.Format(l.Copies))
 }
 
-// text returns where the rows come from.
+// text returns a sentence about the origin of the rows.
 func (m *Merged) text() string {
 	out := "Made of " + units.Counted(m.Scans, "scan") + "."
 	if m.Joined > 0 {

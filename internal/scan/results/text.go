@@ -15,19 +15,19 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Limits of a text; JSON has all.
+// Limits of a text. JSON has no such limits.
 const (
 	leastColumns  = 40 // a narrower terminal breaks lines itself
-	maxUneventful = 20 // images of a kind that needs no action; more of them are only counted
+	maxUneventful = 20 // images of a kind that needs no action; more are only counted
 	maxUnreadable = 10
 	indent        = "    "
 )
 
 // printer writes a table of images.
 type printer struct {
-	t     *report.Text // its Width is that of text
+	t     *report.Text // its Width is the width of text
 	s     *Summary
-	width int // of rows, 0 for no limit
+	width int // of rows; 0 is unlimited
 }
 
 var textFormat = Format{
@@ -37,8 +37,8 @@ var textFormat = Format{
 	},
 }
 
-// writeTable prints the ranked images of a run, the sums, and the commands that come next. Rows are as wide as the
-// terminal (t.Columns); without a terminal, no path is cut. Texts of images are escaped.
+// writeTable prints the ranked images of a run, the sums, and the next commands. Rows are as wide as the terminal
+// (t.Columns); without a terminal, no path is cut. Texts of images are escaped.
 func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 	own := *t
 	p := &printer{t: &own, s: s}
@@ -68,17 +68,17 @@ func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 	p.next(v.worst, v.fixable)
 }
 
-// view holds the facts about all images that a table needs beforehand.
+// view holds the properties of all images that are needed before printing a table.
 type view struct {
 	verbose        bool
 	all, partly    int
 	failed         int
 	counts         []int         // of the kinds of uneventful
 	widths         map[int][]int // of columns and path in rows of one kind, in cells
-	worst, fixable *Image        // of those to be realigned: the first, and the first that can be; nil: none
+	worst, fixable *Image        // of the images to realign: the first, and the first that can be realigned
 }
 
-// shows reports whether the table has the images of a kind. Images that need no action are left out if they are many.
+// shows reports whether the table lists the images of a kind. It omits images that need no action if there are many.
 func (v *view) shows(kind int) bool { return v.verbose || kind < 0 || v.counts[kind] <= maxUneventful }
 
 func overview(images iter.Seq[*Image], cols []column, verbose bool) view {
@@ -108,7 +108,7 @@ func overview(images iter.Seq[*Image], cols []column, verbose bool) view {
 	return v
 }
 
-// measure widens the columns of a kind of images for one of them.
+// measure widens the columns of a kind of images to fit one image.
 func (v *view) measure(i *Image, kind int, cols []column) {
 	if v.widths[kind] == nil {
 		v.widths[kind] = make([]int, len(cols)+1)
@@ -120,7 +120,7 @@ func (v *view) measure(i *Image, kind int, cols []column) {
 	w[len(cols)] = max(w[len(cols)], cells(report.SafeMessage(i.Path)))
 }
 
-// uneventful are the kinds of images that need no action. No image is of two.
+// uneventful lists the kinds of images that need no action. The kinds are disjoint.
 var uneventful = []struct {
 	name string
 	has  func(i *Image) bool
@@ -131,7 +131,7 @@ var uneventful = []struct {
 	{"removed", func(i *Image) bool { return i.State == Gone }},
 }
 
-// uneventfulKind returns the place of the image's kind in uneventful, below 0 if it has none.
+// uneventfulKind returns the index of the image's kind in uneventful, or a negative number.
 func (i *Image) uneventfulKind() int {
 	for k, kind := range uneventful {
 		if kind.has(i) {
@@ -146,7 +146,7 @@ func (i *Image) uneventful() bool {
 	return i.State == Judged && i.Verdict == align.Aligned && i.Accepted == nil && !i.partly()
 }
 
-// partly reports whether a disk of a package could not be judged, and the others were.
+// partly reports whether a disk of a package could not be judged while others were.
 func (i *Image) partly() bool {
 	return i.State == Judged && i.Verdict != align.NothingToJudge &&
 		slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Error != nil || d.Content == align.UnknownContent })
@@ -157,10 +157,10 @@ func (p *printer) line(s string) { fmt.Fprintln(p.t.W, strings.TrimRight(s, " ")
 // para prints a text within the width; all of its lines are indented.
 func (p *printer) para(indent, s string) { p.fold(p.t.Width, indent, s) }
 
-// note prints lines below a row. They have remedies at their end, so that no line is cut.
+// note prints lines below a row. It does not cut them, since they end with remedies.
 func (p *printer) note(s string) { p.fold(p.width, indent, s) }
 
-// more says how many things of a list are left out.
+// more prints the number of omitted items of a list.
 func (p *printer) more(n int) {
 	if n > 0 {
 		p.note(fmt.Sprintf("... and %s more", thousands(int64(n))))
@@ -200,7 +200,8 @@ func (p *printer) rows(images iter.Seq[*Image], all []column, v view) {
 	}
 }
 
-// notes are the lines below an image: why there is no verdict, why it does not count, and at length all of it.
+// notes prints the lines below an image: the reason why it has no verdict or why the verdict does not count, and
+// details if verbose.
 func (p *printer) notes(i *Image) {
 	if i.Error != nil {
 		p.note(strings.TrimPrefix(i.Error.Message, i.Path+": "))
@@ -236,11 +237,11 @@ func (p *printer) notes(i *Image) {
 	}
 }
 
-// column is one of the table, left of the path.
+// column is a column of the table, left of the path.
 type column struct {
 	head  string
 	right bool
-	keep  int // those with the lowest go first where the terminal is narrow
+	keep  int // columns with the lowest value are dropped first on a narrow terminal
 	cell  func(i *Image) string
 	width int
 }
@@ -271,12 +272,12 @@ func columns(s *Summary) []column {
 }
 
 const (
-	between  = "  " // two columns
-	leastFor = 16   // cells that a path wants at least; below that, its folder is useless
+	between  = "  " // separates two columns
+	leastFor = 16   // least cells of a path; with less, its folder is useless
 )
 
-// fit chooses the columns that leave room for the paths, and returns that room; 0 is no limit. Without rows there are
-// no columns.
+// fit chooses the columns that leave room for the paths, and returns that room; 0 is unlimited. It chooses no columns
+// if there are no rows.
 func (v *view) fit(all []column, width int) (chosen []column, path int) {
 	longest, some := cells("path"), false
 	for n := range all {
@@ -312,13 +313,13 @@ func (v *view) fit(all []column, width int) (chosen []column, path int) {
 	}
 }
 
-// look is how a result is shown: as a word or two, as a class of the page, and in a colour.
+// look is the appearance of a result: one or two words, a class of the page, and a color.
 type look struct {
 	word, class string
 	color       report.Color
 }
 
-// stateLooks are those of the states without a verdict.
+// stateLooks maps the states without a verdict to their appearance.
 var stateLooks = map[State]look{
 	Failed:   {"error", "failed", report.Red},
 	Orphan:   {"orphan", "orphan", report.Cyan},
@@ -327,13 +328,13 @@ var stateLooks = map[State]look{
 	Gone:     {"removed", "removed", report.Faint},
 }
 
-// contentLooks are those of what there is nothing to judge in.
+// contentLooks maps the reason why there is nothing to judge to its appearance.
 var contentLooks = map[align.Content]look{
 	align.Blank: {"blank", "nothing", report.Plain}, align.NoPartitions: {"no partitions", "nothing", report.Plain},
 	align.NoDisks: {"no disks", "nothing", report.Plain}, align.UnknownContent: {"unknown", "unknown", report.Yellow},
 }
 
-// lookOf returns that of a verdict by a boundary.
+// lookOf returns the appearance of a verdict for a boundary.
 func lookOf(v align.Verdict, boundary align.Boundary) look {
 	switch v {
 	case align.Misaligned:
@@ -358,7 +359,7 @@ func (i *Image) look(boundary align.Boundary) look {
 	return l
 }
 
-// color returns that of the word in a row.
+// color returns the color of the verdict in a row.
 func (i *Image) color() report.Color {
 	switch {
 	case i.Accepted != nil:
@@ -369,7 +370,7 @@ func (i *Image) color() report.Color {
 	return i.look(align.Boundary{}).color
 }
 
-// ranked returns the cell of a column that only images with a priority have.
+// ranked returns a cell function that prints a dash for images without a priority.
 func ranked(cell func(i *Image) string) func(i *Image) string {
 	return func(i *Image) string {
 		if i.Priority == nil {
@@ -386,7 +387,7 @@ func rankCell(i *Image) string {
 	return strconv.Itoa(i.Priority.Rank)
 }
 
-// judged returns the partitions of all disks that have a verdict.
+// judged returns the partitions with a verdict, of all disks.
 func (i *Image) judged() (out []report.Partition) {
 	for _, d := range i.Disks {
 		for _, p := range d.Partitions {
@@ -431,7 +432,7 @@ func formatCell(i *Image) string {
 	return report.FormatName(i.Format)
 }
 
-// view reports whether the storage sees other offsets than the guest: the files are those of another disk.
+// view reports whether the storage sees different offsets than the guest, because the files belong to another disk.
 func (i *Image) view() bool {
 	finds := func(f align.Finding) bool { return f.Code == "view" }
 	return slices.ContainsFunc(i.Disks, func(d Disk) bool { return slices.ContainsFunc(d.Findings, finds) })
@@ -469,15 +470,15 @@ func fixCell(i *Image) string {
 	return "yes"
 }
 
-// A terminal has cells: most characters take one, those of Chinese two, those that join the one before none.
+// Widths are in cells of a terminal: most characters occupy one, Chinese ones two, combining ones none.
 
 const ellipsis = "…"
 
-// cells returns how many of them a text takes, without escape sequences.
+// cells returns the width of a text in cells, without escape sequences.
 func cells(s string) int { return report.Cells(s) }
 
-// shorten makes a path fit into n cells; 0 is no limit. It drops the middle: the name of the file stays as long as it
-// fits, and of a name that does not, beginning and end.
+// shorten fits a path into n cells; 0 is unlimited. It drops the middle of the path and keeps the file name. If the
+// name does not fit, it keeps the beginning and the end of the name.
 func shorten(path string, n int) string {
 	if n <= 0 || cells(path) <= n {
 		return path
@@ -492,7 +493,7 @@ func shorten(path string, n int) string {
 	return report.Trim(name, room-cells(end)) + ellipsis + end
 }
 
-// pad fills s with blanks up to n cells, in front or behind.
+// pad pads s with blanks to n cells, on the left if right is set, else on the right.
 func pad(s string, n int, right bool) string {
 	blanks := strings.Repeat(" ", max(n-cells(s), 0))
 	if right {
@@ -510,7 +511,7 @@ func thousands(n int64) string {
 	return s
 }
 
-// plus adds two numbers that are not negative. The sum of huge sparse files stays at the largest number.
+// plus adds two numbers that are not negative. It saturates at the largest number, since sparse files can be huge.
 func plus(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64

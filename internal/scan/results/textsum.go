@@ -11,18 +11,18 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// sentences are the data of the template.
+// sentences holds the data of the template.
 type sentences struct {
 	*Summary
 	Verbose, AllAligned bool
-	Partly              int // images that were judged without one of their disks
+	Partly              int // images judged without one of their disks
 }
 
 // textTemplate lays out the sentences about a run.
 var textTemplate = parsed("scan.text.tmpl")
 
-// summary prints the number of images, their verdicts and the work of realigning them. partly counts those judged
-// without one of their disks.
+// summary prints the number of images, their verdicts and the work of realigning them. partly is the number of images
+// judged without one of their disks.
 func (p *printer) summary(partly int) {
 	s := sentences{p.s, p.t.Verbose, p.s.Images > 0 && p.s.Images == p.s.Aligned && partly == 0, partly}
 	p.sentences("result", s)
@@ -34,12 +34,12 @@ func (p *printer) summary(partly int) {
 	p.sentences("notes", s)
 }
 
-// colors are those of the template.
+// colors holds the names of colors in the template.
 var colors = map[string]report.Color{
 	"red": report.Red, "yellow": report.Yellow, "green": report.Green, "cyan": report.Cyan, "faint": report.Faint,
 }
 
-// lines returns the lines of a part of the template, divided at their tabs.
+// lines returns the lines of a part of the template, split at tabs.
 func (s sentences) lines(part string) (out [][]string) {
 	var b strings.Builder
 	if err := textTemplate().ExecuteTemplate(&b, part, s); err != nil {
@@ -66,7 +66,7 @@ func (p *printer) sentences(part string, s sentences) {
 	}
 }
 
-// counts prints a line for each kind of result that an image has.
+// counts prints a line for each kind of result with at least one image.
 func (p *printer) counts(s sentences) {
 	p.para("", images(s.Images)+":")
 	lines := slices.DeleteFunc(s.lines("counts"), func(l []string) bool { return l[0] == "0" })
@@ -85,14 +85,14 @@ func (p *printer) counts(s sentences) {
 	}
 }
 
-// linksText names the links behind which nothing was looked for.
+// linksText returns a sentence about links that were not followed.
 func linksText(n int) string {
 	return counted(n,
 		"symbolic link was not followed: an image behind it is judged only where its own folder is scanned.",
 		"symbolic links were not followed: images behind them are judged only where their own folders are scanned.")
 }
 
-// othersText returns what a report leaves out that is one of a shard.
+// othersText returns a note on the images that the report of a shard omits.
 func (s *Summary) othersText() string {
 	return "the other shards have " + images(s.Others) + " more."
 }
@@ -102,7 +102,7 @@ func staysText(n int) string {
 		"images are off the boundary and stay: a move would put their data worse.")
 }
 
-// moment prints a time for people, or a text as it is.
+// moment prints a time for people. It returns a text that is not a time unchanged, but escaped.
 func moment(s string) string {
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {
@@ -140,7 +140,7 @@ func (p *printer) unreadable() {
 	p.more(all - len(p.s.Unreadable))
 }
 
-// isolationWords returns how far images were kept away, and why not farther.
+// isolationWords returns the achieved isolation, and the reason if it is less than wanted.
 func isolationWords(i Isolation) string {
 	out := i.Achieved
 	if i.Wanted != "" && i.Wanted != i.Achieved {
@@ -155,7 +155,8 @@ func isolationWords(i Isolation) string {
 	return strings.TrimSuffix(out, ".")
 }
 
-// next names the command that comes next, which is for pasting, so it is never cut or broken, and flags for more.
+// next prints the next command and flags for further reports. The command is never cut or wrapped, so that users can
+// paste it.
 func (p *printer) next(worst, fixable *Image) {
 	if worst == nil {
 		return
