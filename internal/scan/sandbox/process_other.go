@@ -9,10 +9,11 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// needsLinux is the note on all that a worker or a command lacks on this system.
+// needsLinux is the note on the layers that are missing on this system.
 const needsLinux = "the restriction of files and calls to those of a worker needs Linux"
 
-// restrict does what this system knows, which is less than a sandbox. The parent ends the worker if it takes too long.
+// restrict sets the limits that this system supports, which are less than a sandbox. The parent ends a worker that
+// takes too long.
 func restrict(s setup) Isolation {
 	iso := Isolation{Wanted: s.Level, Achieved: Process, Layers: []string{}, Note: needsLinux}
 	layers, err := sys.Restrict(s.Limits.Data, s.Level != Sandbox)
@@ -28,7 +29,7 @@ func Confine(Access) Isolation {
 	return Isolation{Wanted: Sandbox, Achieved: None, Layers: []string{}, Note: needsLinux}
 }
 
-func keepDescriptors() error { return nil } // os opens all for this process alone
+func keepDescriptors() error { return nil } // package os opens all files close-on-exec
 
 func killed(*os.ProcessState) bool { return false }
 

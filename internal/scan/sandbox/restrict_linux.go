@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// restrict puts all layers onto this process. It leaves out, with a note, those that the kernel lacks.
+// restrict applies all layers to this process. It omits layers that the kernel lacks, with a note.
 func restrict(s setup) Isolation {
 	iso := Isolation{Wanted: s.Level}
 	used, known := dataUsed() // while /proc can be read
@@ -31,10 +31,11 @@ func restrict(s setup) Isolation {
 	return iso
 }
 
-// forbid puts on the layers that limit the files and system calls of the process. nil restricts no files.
+// forbid applies the layers that limit the files and system calls of the process. It does not restrict files if rules
+// is nil.
 func (i *Isolation) forbid(rules rulesFor, calls policy) {
 	if _, err := os.ReadDir("/proc/self/task"); err != nil {
-		i.lacks("threads", err) // the library that restricts all of them in a build with cgo would end the process
+		i.lacks("threads", err) // in a build with cgo, the library that restricts all threads would end the process
 		return
 	}
 	i.put(layerPrivilege, llsys.AllThreadsPrctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
@@ -48,7 +49,7 @@ func (i *Isolation) forbid(rules rulesFor, calls policy) {
 	i.put(layerSeccomp, restrictCalls(calls))
 }
 
-// put notes one layer.
+// put records a layer, or the reason why it is missing.
 func (i *Isolation) put(layer string, err error) {
 	if err != nil {
 		i.lacks(layer, err)
@@ -57,7 +58,7 @@ func (i *Isolation) put(layer string, err error) {
 	i.Layers = append(i.Layers, layer)
 }
 
-// presets restrict all that each version of Landlock's interface can.
+// presets holds the full restriction of each version of Landlock's interface.
 var presets = []landlock.Config{
 	{},
 	landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5, landlock.V6, landlock.V7, landlock.V8, landlock.V9,
@@ -65,11 +66,11 @@ var presets = []landlock.Config{
 	landlock.V11,
 }
 
-// Errata of Landlock, as bits of what landlock_create_ruleset(LANDLOCK_CREATE_RULESET_ERRATA) gives.
+// Errata of Landlock, as bits of the result of landlock_create_ruleset(LANDLOCK_CREATE_RULESET_ERRATA).
 const erratumSignals = 1 << 1 // signals between threads of one process were refused
 
-// landlockVersion returns the version of the kernel's interface that can be used. Kernels that have scoped signals, but
-// not the correction that threads of one process may still send them to each other, count as version 5.
+// landlockVersion returns the usable version of the kernel's interface. Kernels with scoped signals, but without the
+// fix that allows signals between threads of one process, count as version 5.
 func landlockVersion() (int, error) {
 	abi, err := llsys.LandlockGetABIVersion()
 	switch {
@@ -88,16 +89,16 @@ func landlockVersion() (int, error) {
 	return min(abi, len(presets)-1), nil
 }
 
-// rulesFor returns the rights that stay allowed, of those that can be restricted.
+// rulesFor returns the rights that remain, among the handled ones.
 type rulesFor func(handled landlock.AccessFSSet) []landlock.Rule
 
-// restrictFiles forbids everything that Landlock knows, except by rules.
+// restrictFiles forbids everything that Landlock can restrict, except for the rules.
 func restrictFiles(rules rulesFor) (int, error) {
 	abi, err := landlockVersion()
 	if err != nil {
 		return 0, err
 	}
-	// A path that turned from a folder into a file meanwhile is an error, before anything is in force.
+	// A path that was replaced by another kind of file meanwhile causes an error, before any restriction is in force.
 	for range 3 {
 		if err = presets[abi].Restrict(rules(presets[abi].HandledAccessFS)...); err == nil {
 			return abi, probeLandlock()
@@ -106,7 +107,7 @@ func restrictFiles(rules rulesFor) (int, error) {
 	return 0, err
 }
 
-// readOnly are the rights of a worker.
+// readOnly returns the rights of a worker.
 func readOnly(roots [][]byte) rulesFor {
 	return func(landlock.AccessFSSet) []landlock.Rule {
 		paths := make([]string, 0, len(roots))
@@ -117,8 +118,8 @@ func readOnly(roots [][]byte) rulesFor {
 	}
 }
 
-// toRead are the rights to read roots. The right is to the file that a path leads to now; renaming files later does not
-// move it. A root that is not there, or cannot be reached, is left out.
+// toRead returns the rights to read roots. A right belongs to the file that a path leads to now; renaming files later
+// does not move it. Missing and unreachable roots are ignored.
 func toRead(roots []string) []landlock.Rule {
 	all := make([]landlock.Rule, 0, len(roots))
 	folders := map[string]bool{} // of single files
@@ -138,18 +139,18 @@ func toRead(roots []string) []landlock.Rule {
 	return all
 }
 
-// right returns the rights to a root of that kind.
+// right returns the rights to a root, by its mode.
 func right(path string, mode fs.FileMode) landlock.FSRule {
 	switch {
 	case mode.IsDir():
 		return landlock.PathAccess(llsys.AccessFSReadFile|llsys.AccessFSReadDir, path)
 	case mode&fs.ModeDevice != 0:
-		return landlock.ROFiles(path).WithIoctlDev() // a disk is asked for its size and sectors
+		return landlock.ROFiles(path).WithIoctlDev() // to get the size and the sectors of a disk
 	}
 	return landlock.PathAccess(llsys.AccessFSReadFile, path)
 }
 
-// probeLandlock tries to open what no rule allows and every machine has.
+// probeLandlock tries to open a file that every machine has and no rule allows.
 func probeLandlock() error {
 	file, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err == nil {
@@ -158,9 +159,8 @@ func probeLandlock() error {
 	return nil
 }
 
-// Confine restricts this process, in all threads and for good: to the files of a, and without network,
-// other programs or processes. Layers that the kernel lacks are left out with a note; the achieved level
-// is Sandbox or None.
+// Confine restricts all threads of this process permanently: to the files of a, and without network, other programs or
+// processes. It omits layers that the kernel lacks, with a note. The achieved level is Sandbox or None.
 func Confine(a Access) Isolation {
 	iso := Isolation{Wanted: Sandbox, Layers: []string{}}
 	switch {
@@ -178,7 +178,7 @@ func Confine(a Access) Isolation {
 	return iso
 }
 
-// changing are the rights to a folder of files that are written.
+// changing holds the rights to a folder in which files are written.
 const changing = llsys.AccessFSReadFile | llsys.AccessFSReadDir | llsys.AccessFSWriteFile | llsys.AccessFSTruncate |
 	llsys.AccessFSMakeReg | llsys.AccessFSMakeSym | llsys.AccessFSMakeDir | llsys.AccessFSRemoveFile |
 	llsys.AccessFSRemoveDir
@@ -200,7 +200,7 @@ func (a Access) rules(handled landlock.AccessFSSet) []landlock.Rule {
 	return all
 }
 
-// limitResources sets the limits of the process. Those that cannot be set are noted one by one.
+// limitResources sets the limits of the process. It notes each limit that cannot be set.
 func (i *Isolation) limitResources(l Limits, used int64, known error) {
 	memory := known
 	if memory == nil {
@@ -227,7 +227,7 @@ func (i *Isolation) limitResources(l Limits, used int64, known error) {
 	}
 }
 
-// lower sets a limit for good. One that is lower already stays.
+// lower sets a limit permanently. It keeps a limit that is already lower.
 func lower(resource int, most int64) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(resource, &limit); err != nil {
@@ -238,12 +238,12 @@ func lower(resource int, most int64) error {
 	return unix.Setrlimit(resource, &limit)
 }
 
-// soft is the memory that Go keeps to as long as it can, in bytes: with the program and its stacks less than 64 MiB.
+// soft is Go's soft memory limit, in bytes. With the program and its stacks it amounts to less than 64 MiB.
 const soft = 44 << 20
 
-// limitMemory bounds the memory that the process may write. A build may have more before its first request, such as the
-// shadow memory of the race detector; then the limit is for the rest. Go's own limit, far below, makes it collect
-// garbage often before the kernel refuses.
+// limitMemory bounds the writable memory of the process. If a build uses more than half of the limit before its first
+// request, such as for the shadow memory of the race detector, the limit applies to additional memory. Go's own limit
+// is far below, to collect garbage often before the kernel refuses memory.
 func limitMemory(most, used int64) error {
 	debug.SetMemoryLimit(min(most/2, soft))
 	if used > most/2 {
@@ -252,7 +252,7 @@ func limitMemory(most, used int64) error {
 	return lower(unix.RLIMIT_DATA, most)
 }
 
-// dataUsed returns the bytes that count for RLIMIT_DATA.
+// dataUsed returns the bytes that count towards RLIMIT_DATA.
 func dataUsed() (int64, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -265,8 +265,8 @@ func dataUsed() (int64, error) {
 	return kib << 10, nil
 }
 
-// renewCPU gives the process so much computing time from now on, rounded up to whole seconds, as the kernel counts. The
-// hard limit stays, since an ordinary user could not raise it for the next request.
+// renewCPU limits the CPU time of the process from now on to most, rounded up to whole seconds, the unit of the kernel.
+// It keeps the hard limit, since an ordinary user could not raise it for the next request.
 func renewCPU(most time.Duration) error {
 	var used unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
@@ -289,16 +289,16 @@ func killed(state *os.ProcessState) bool {
 	return state.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
 }
 
-// peak returns the most memory that a process had, in bytes.
+// peak returns the peak memory of a process, in bytes.
 func peak(state *os.ProcessState) int64 {
 	usage, ok := state.SysUsage().(*syscall.Rusage)
 	if !ok {
 		return 0
 	}
-	return int64(usage.Maxrss) << 10 //nolint:unconvert // a number of 32 bits elsewhere
+	return int64(usage.Maxrss) << 10 //nolint:unconvert // int32 on other architectures
 }
 
-// watchCPU ends the worker on SIGXCPU, which Go's runtime would ignore.
+// watchCPU ends the worker on SIGXCPU, since Go's runtime would ignore the signal.
 func watchCPU() {
 	over := make(chan os.Signal, 1)
 	signal.Notify(over, unix.SIGXCPU)
@@ -325,11 +325,10 @@ func statusNumber(status []byte, name string) (int64, bool) {
 	return 0, false
 }
 
-// stdio is the number of descriptors that a worker gets: its pipes.
+// stdio is the number of descriptors of a worker: its pipes.
 const stdio = 3
 
-// keepDescriptors keeps all open files of this process from programs that it starts, those too that it was started
-// with.
+// keepDescriptors makes all open files of this process close-on-exec, including inherited ones.
 func keepDescriptors() error {
 	if unix.CloseRange(stdio, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return nil
@@ -337,7 +336,7 @@ func keepDescriptors() error {
 	return keepEach() // before Linux 5.11
 }
 
-// keepEach is keepDescriptors with a call for each descriptor.
+// keepEach is like keepDescriptors, with a call for each descriptor.
 func keepEach() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {

@@ -1,31 +1,30 @@
-// Package sandbox runs worker processes that read untrusted bytes, and limits what such a worker may do. Requests and
-// answers are bytes to it.
+// Package sandbox runs worker processes that read untrusted bytes, and limits their rights. It treats requests and
+// answers as plain bytes.
 //
 // A worker is the same program, started once more (/proc/self/exe) with an empty environment, in its own process group,
-// talking over its standard input and output. It restricts itself before the first request, and cannot undo that. The
-// layers, and what each protects against:
+// and communicates over its standard input and output. It restricts itself before the first request, and cannot undo
+// that. The layers, and the danger that each protects against:
 //
 //   - Its own process: a panic, a fatal error of the runtime, an exit or a kill ends the worker and nothing else. The
 //     parent names the cause (Death) and starts another one. A worker ends as soon as its parent is gone, since its
 //     input ends.
 //   - The parent's clock and SIGKILL: a request that hangs, in a slow read or in a wait.
-//   - RLIMIT_CPU, renewed for each request: a request that computes for ever.
-//   - RLIMIT_DATA: memory. A worker that wants more dies of it, and the machine does not.
-//   - Close-on-exec for all that the parent has open: a file, pipe or socket that the parent itself was started with.
-//     The kernel asks nothing more of its holder.
+//   - RLIMIT_CPU, renewed for each request: a request that computes forever.
+//   - RLIMIT_DATA: memory. A worker that exceeds the limit dies, and the machine does not.
+//   - Close-on-exec for all open files of the parent: files, pipes and sockets that the parent itself was started with.
+//     The kernel does not check access to an open file again.
 //   - RLIMIT_NOFILE, RLIMIT_FSIZE 0, RLIMIT_CORE 0: descriptors; files that grow; customers' data in a core file.
-//   - No-new-privileges: a program with the set-user-ID bit gives nothing.
-//   - Landlock: only the files and folders of Options.Roots can be read, nothing can be written or run, and where the
-//     kernel has it there is no TCP, no signal and no abstract socket to the outside. Whether a path exists can still
-//     be seen.
+//   - No-new-privileges: programs with the set-user-ID bit grant no rights.
+//   - Landlock: only the files and folders of Options.Roots can be read, nothing can be written or executed, and if the
+//     kernel supports it there is no TCP, no signal and no abstract socket to the outside. The existence of a path
+//     remains visible.
 //   - Seccomp, in every thread: no sockets, programs, processes, namespaces, mounts, tracing, keys, BPF, io_uring, or
-//     calls of another architecture; and once more no writing, so that it is kept from files where a kernel lacks
-//     Landlock, too.
-//   - A bounded answer in a frame of a fixed form: what the parent allocates. Anything else on the pipe is a
+//     calls of another architecture. It also forbids writing, to protect files on kernels without Landlock.
+//   - A bounded answer in a frame of a fixed form: allocations of the parent. Anything else on the pipe counts as a
 //     crash of the worker.
 //
-// What a kernel lacks is left out with a note (Isolation), never in silence. A worker that was taken over can still lie
-// in its answers, these and all later ones: the parent has to check them.
+// Layers that the kernel lacks are omitted with a note (Isolation), never silently. A compromised worker can still lie
+// in the current answer and all later ones: the parent must check them.
 package sandbox
 
 import (
@@ -44,17 +43,18 @@ import (
 	"time"
 )
 
-// Level is how far work is kept apart.
+// Level is the level of isolation of work.
 type Level string
 
-// Levels, each with all that the one before has.
+// Levels. Each includes the one before.
 const (
-	None    Level = "none"    // no worker: the caller does the work itself
+	None    Level = "none"    // no worker; the caller does the work itself
 	Process Level = "process" // a worker with limits of its resources
-	Sandbox Level = "sandbox" // a worker that can read its roots and do nothing else
+	Sandbox Level = "sandbox" // a worker that can only read its roots
 )
 
-// Layers, as Isolation names them. Landlock's has the version of the kernel's interface behind it: "landlock-7".
+// Names of layers in Isolation. The name of Landlock is followed by the version of the kernel's interface:
+// "landlock-7".
 const (
 	layerLimits    = "rlimits"
 	layerPrivilege = "no-new-privs"
@@ -66,7 +66,7 @@ const (
 type Isolation struct {
 	Wanted   Level    `json:"wanted"`
 	Achieved Level    `json:"achieved"` // Sandbox needs Landlock, seccomp and all limits
-	Layers   []string `json:"layers"`   // in force, in the order in which they were put on
+	Layers   []string `json:"layers"`   // in force, in order of activation
 	Note     string   `json:"note,omitempty"`
 }
 
@@ -75,10 +75,10 @@ func (i *Isolation) has(layer string) bool {
 	return slices.ContainsFunc(i.Layers, func(l string) bool { return named(l, layer) })
 }
 
-// named reports whether an entry of Isolation.Layers is that layer, with or without a version.
+// named reports whether an entry of Isolation.Layers names a layer, with or without a version.
 func named(l, layer string) bool { return l == layer || strings.HasPrefix(l, layer+"-") }
 
-// lacks notes why a layer, or a part of one, is not in force.
+// lacks adds a note on a layer, or a part of one, that is not in force, with the reason.
 func (i *Isolation) lacks(what string, err error) {
 	if i.Note != "" {
 		i.Note += "; "
@@ -86,7 +86,7 @@ func (i *Isolation) lacks(what string, err error) {
 	i.Note += what + ": " + line(err.Error())
 }
 
-// setLevel sets the level that the layers amount to.
+// setLevel sets the level that follows from the layers.
 func (i *Isolation) setLevel() {
 	i.Achieved = Process
 	if i.has(layerLandlock) && i.has(layerSeccomp) && i.has(layerLimits) {
@@ -94,16 +94,16 @@ func (i *Isolation) setLevel() {
 	}
 }
 
-// Limits of one worker and of each of its requests. A zero stands for the default.
+// Limits holds the limits of one worker and of each of its requests. A zero stands for the default.
 type Limits struct {
-	Data   int64         // most bytes of memory that the worker may use (RLIMIT_DATA); 256 MiB
-	CPU    time.Duration // most computing for one request, in whole seconds; 10 s
+	Data   int64         // most bytes of memory of the worker (RLIMIT_DATA); 256 MiB
+	CPU    time.Duration // most CPU time for one request, in whole seconds; 10 s
 	Wall   time.Duration // longest wait for the answer of one request; 30 s
 	Files  int           // most open descriptors of the worker; 64
 	Answer int64         // most bytes of one answer; 32 MiB
 }
 
-// orDefault puts the budgets of an inspection where none is given.
+// orDefault replaces zeros with the limits for an inspection.
 func (l Limits) orDefault() Limits {
 	return Limits{
 		Data:   cmp.Or(l.Data, 256<<20),
@@ -114,25 +114,26 @@ func (l Limits) orDefault() Limits {
 	}
 }
 
-// Access lists the files that a process which confines itself may still use. Paths that are not there are left out.
+// Access lists the files that remain accessible to a process after Confine. Missing paths are ignored.
 type Access struct {
 	Read  []string // folders with all below, or single files with the names in their folders
-	Write []string // folders in which files can be read, made, changed, renamed and removed
-	// Serves is set if clients are accepted, on a socket that is open already. The files and empty folders of Remove
-	// can then be removed, and others of their kind beside them.
+	Write []string // folders in which files can be read, created, changed, renamed and removed
+	// Serves is set if the process accepts clients on a socket that is already open. It can then remove the files and
+	// empty folders of Remove, and others of their kind in the same folders.
 	Serves bool
 	Remove []string
-	// Workers is set if only workers read, which restrict themselves. Files are as before then, and programs can be
-	// run: each thread gets a domain of Landlock of its own, and none may look at the workers of another.
+	// Workers is set if only workers read, which restrict themselves. Access to files and the right to run programs are
+	// then unchanged: each thread would get a Landlock domain of its own, and could not inspect the workers of another
+	// thread.
 	Workers bool
 }
 
-// Options of a worker.
+// Options holds the options of a worker.
 type Options struct {
-	Args  []string // of the program, behind its name: those that make it call Serve
+	Args  []string // arguments that make the program call Serve
 	Level Level    // Process or Sandbox
-	// Roots are the files that a Sandbox may read: a folder with all below it, or a single file, with the names in its
-	// folder. A path that is not there is left out.
+	// Roots lists the paths that a Sandbox may read: a folder with all below it, or a single file, with the names in
+	// its folder. Missing paths are ignored.
 	Roots  []string
 	Limits Limits
 	Hello  []byte // for the worker's start function
@@ -151,12 +152,12 @@ func (o *Options) check() error {
 	return nil
 }
 
-// Handle answers one request. When it panics the worker dies, since its state is no longer reliable.
+// Handle answers one request. A panic kills the worker, since its state is no longer reliable.
 type Handle func(request []byte) []byte
 
-// Serve runs a worker over its standard input and output: it restricts the whole process as the parent asked, calls
-// start with the parent's hello, and answers requests until its input ends. Nothing else may use out. It ends the
-// process when the input ends during a request, and when a request computes for too long.
+// Serve runs a worker over its standard input and output: it restricts the whole process as requested by the parent,
+// calls start with the parent's hello, and answers requests until its input ends. Nothing else may use out. It ends the
+// process if the input ends during a request, or if a request exceeds its CPU time.
 func Serve(in io.Reader, out io.Writer, start func(hello []byte) (Handle, error)) error {
 	first, err := readFrame(in, 0, mostRequest)
 	if err != nil {
@@ -188,7 +189,7 @@ func begin(out io.Writer, s setup, start func(hello []byte) (Handle, error)) (Ha
 	return handle, errors.Join(failed, err)
 }
 
-// serve answers requests. They are read beside the work, so that the end of the input is seen at once.
+// serve answers requests. Another goroutine reads them, to notice the end of the input at once.
 func serve(in io.Reader, out io.Writer, limits Limits, handle Handle) error {
 	var busy atomic.Bool
 	requests := make(chan []byte)
@@ -212,8 +213,8 @@ func serve(in io.Reader, out io.Writer, limits Limits, handle Handle) error {
 	}
 }
 
-// listen passes requests on. When the input ends the parent is gone or wants no more: the request under way is not
-// waited for.
+// listen passes requests on. The input ends when the parent is gone or has finished; listen then does not wait for the
+// current request.
 func listen(in io.Reader, requests chan<- []byte, busy *atomic.Bool) {
 	for number := uint32(1); ; number++ {
 		request, err := readFrame(in, number, mostRequest)
@@ -236,17 +237,17 @@ const (
 	frameHeader = 12
 )
 
-// mostRequest bounds the requests of the parent, which a worker trusts: the longest is the list of its roots.
+// mostRequest bounds the requests of the parent, which a worker trusts. The longest one is the list of its roots.
 const mostRequest = 1 << 30
 
-// errFrame marks bytes on a pipe that are not the frame that was due.
+// errFrame marks bytes on a pipe that are not the expected frame.
 var errFrame = errors.New("not a frame")
 
 func writeFrame(w io.Writer, number uint32, payload []byte) error {
 	if int64(len(payload)) > mostRequest {
 		return fmt.Errorf("frame of %d bytes, at most %d", len(payload), mostRequest)
 	}
-	// One write, since each one wakes the other side.
+	// A single write, since each write wakes the other side.
 	frame := make([]byte, frameHeader, frameHeader+len(payload))
 	binary.BigEndian.PutUint32(frame, frameMagic)
 	binary.BigEndian.PutUint32(frame[4:], number)
@@ -255,9 +256,9 @@ func writeFrame(w io.Writer, number uint32, payload []byte) error {
 	return err
 }
 
-// readFrame reads the frame of one request. The error is io.EOF when there is nothing, wraps errFrame for anything but
-// that frame with at most so many bytes, and is the pipe's own otherwise. Memory is allocated for bytes that have come,
-// not for those announced.
+// readFrame reads the frame of one request. The error is io.EOF at the end of the input, wraps errFrame for any other
+// frame or one with more than most bytes, and is the error of the pipe otherwise. It allocates memory for received
+// bytes, not for the announced size.
 func readFrame(r io.Reader, number uint32, most int64) ([]byte, error) {
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// System calls that are refused, by their purpose. Not every architecture has each.
+// Refused system calls, by purpose. No architecture has all of them.
 var (
 	network = []string{ // and other processes through sockets
 		"socket", "socketpair", "socketcall", "bind", "listen", "accept", "accept4", "connect", "getsockname",
@@ -20,9 +20,9 @@ var (
 	}
 	programs = []string{ // and processes; threads are made by clone
 		"execve", "execveat", "fork", "vfork", "uselib", "pidfd_open", "pidfd_send_signal", "setpgid", "setsid",
-		"tkill", // by which the C library that restricts all threads reaches its own
+		"tkill", // used by the C library that restricts all threads to reach its own threads
 	}
-	spying = []string{ // looking into processes, and ending them; kill and tgkill reach itself
+	spying = []string{ // inspecting and ending processes; kill and tgkill are allowed for the process itself
 		"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp", "pidfd_getfd",
 		"rt_sigqueueinfo", "rt_tgsigqueueinfo", "perf_event_open",
 	}
@@ -30,7 +30,7 @@ var (
 		"mount", "umount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig",
 		"fsmount", "fspick", "mount_setattr", "unshare", "setns", "name_to_handle_at", "open_by_handle_at",
 	}
-	holes = []string{ // parts of the kernel with a long record of them
+	holes = []string{ // parts of the kernel with a long record of vulnerabilities
 		"bpf", "userfaultfd", "add_key", "request_key", "keyctl", "io_setup", "io_submit", "io_destroy", "io_cancel",
 		"io_getevents", "io_pgetevents", "fanotify_init", "fanotify_mark", "memfd_create", "memfd_secret",
 		"lookup_dcookie",
@@ -48,8 +48,8 @@ var (
 		"adjtimex", "sethostname", "setdomainname", "iopl", "ioperm", "vhangup", "nfsservctl", "setuid", "setgid",
 		"setreuid", "setregid", "setresuid", "setresgid", "setgroups", "setfsuid", "setfsgid", "capset",
 	}
-	// writing is to files and folders. Landlock does not cover modes, owners, times and attributes; early versions also
-	// not truncate.
+	// writing holds the calls that write to files and folders. Landlock does not cover modes, owners, times and
+	// attributes; early versions do not cover truncate either.
 	writing = []string{
 		"creat", "truncate", "truncate64", "ftruncate", "ftruncate64", "fallocate", "copy_file_range", "link", "linkat",
 		"symlink", "symlinkat", "unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir",
@@ -60,11 +60,11 @@ var (
 	}
 )
 
-// absent are refused in the way of a kernel that lacks them: callers then take an older call, whose arguments a filter
-// can see.
+// absent holds calls that are refused with ENOSYS, as if the kernel lacked them: callers then use an older call, whose
+// arguments are visible to a filter.
 var absent = []string{"clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"}
 
-// Flags of open that make or change files, and of clone that make namespaces.
+// Flags of open that create or change files, and flags of clone that create namespaces.
 const (
 	openToWrite     = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC | unix.O_TMPFILE&^unix.O_DIRECTORY
 	cloneNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
@@ -72,7 +72,7 @@ const (
 		unix.CLONE_NEWPID | unix.CLONE_NEWNET
 )
 
-// test compares the loaded word with a value: a jump of classic BPF, or its contrary. Spec: linux/bpf_common.h.
+// test compares the loaded word with a value. It is a jump of classic BPF, or its negation. Spec: linux/bpf_common.h.
 type test struct {
 	jump uint16
 	not  bool
@@ -87,7 +87,7 @@ var (
 	noBits   = test{jump: unix.BPF_JSET, not: true}
 )
 
-// skip returns the instruction that skips the next ones where the loaded word passes a test with a value.
+// skip returns the instruction that skips the next instructions if the loaded word passes the test with a value.
 func (t test) skip(value uint32, instructions int) unix.SockFilter {
 	i := unix.SockFilter{Code: unix.BPF_JMP | t.jump | unix.BPF_K, K: value}
 	if n := uint8(instructions); t.not { //nolint:gosec // a handful
@@ -98,8 +98,8 @@ func (t test) skip(value uint32, instructions int) unix.SockFilter {
 	return i
 }
 
-// check is a call that is refused unless one of its arguments, of which the low half counts, passes a test with one of
-// the values.
+// check describes a call that is refused unless the low half of one of its arguments passes a test with one of the
+// values.
 type check struct {
 	call     string
 	argument uint32
@@ -107,10 +107,10 @@ type check struct {
 	values   []uint32
 }
 
-// policy lists the calls that a filter refuses.
+// policy lists the calls refused by a filter.
 type policy struct {
 	refused []string
-	checks  []check // calls of which some arguments are refused. A call with two checks has to pass both
+	checks  []check // calls with some arguments refused; a call with two checks must pass both
 }
 
 // worker returns the policy of a process that may only read and answer.
@@ -121,11 +121,11 @@ func worker(pid uint32) policy {
 		checks: slices.Concat(alone(pid), []check{
 			{"open", 1, noBits, reading},
 			{"openat", 2, noBits, reading},
-			// A shared mapping of a file that is open for writing changes it without a write; mprotect could make one
-			// of a readable mapping.
+			// A shared mapping of a file that is open for writing can change the file without a write; mprotect can
+			// make a readable mapping writable.
 			{"mmap", 3, noBits, shared},
 			{"mmap2", 3, noBits, shared},
-			// The size and the sectors of a disk.
+			// Allow the size and the sectors of a disk.
 			{"ioctl", 1, equal, []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET, unix.BLKPBSZGET}},
 		}),
 	}
@@ -139,38 +139,38 @@ func command(pid uint32) policy {
 	}
 }
 
-// accepting are the calls of package net on a listener and its connections.
+// accepting holds the calls of package net on a listener and its connections.
 var accepting = []string{"accept", "accept4", "getsockname", "getpeername", "setsockopt", "shutdown"}
 
-// server returns the policy of a command that accepts clients on a socket that is open already.
+// server returns the policy of a command that accepts clients on a socket that is already open.
 func server(pid uint32) policy {
 	p := command(pid)
 	p.refused = slices.DeleteFunc(p.refused, func(call string) bool { return slices.Contains(accepting, call) })
 	p.checks = append(p.checks, check{
 		"setsockopt", 1, equal, []uint32{unix.SOL_SOCKET, unix.SOL_TCP},
-	}) // no more than delays and keep-alive
+	}) // only for delays and keep-alive
 	return p
 }
 
-// parentOfWorkers returns the policy of a process that starts workers, which inherit it: nothing in it may name a
-// process.
+// parentOfWorkers returns the policy of a process that starts workers, which inherit the policy: it must not refer to a
+// process ID.
 func parentOfWorkers() policy {
 	return policy{refused: slices.Concat(network, spying, places, holes, messages, machine), checks: append([]check{
 		{"clone", 0, noBits, []uint32{cloneNamespaces}},
 	}, typing...)}
 }
 
-// Tests of arguments that several policies have.
+// Argument checks shared by several policies.
 var (
 	data   = []uint32{unix.PROT_EXEC}
 	shared = []uint32{unix.MAP_SHARED} // MAP_SHARED_VALIDATE has this bit, MAP_PRIVATE has not
-	typing = []check{                  // into the terminal, for the shell to read
+	typing = []check{                  // simulated input in the terminal, for the shell to read
 		{"ioctl", 1, notEqual, []uint32{unix.TIOCSTI}},
 		{"ioctl", 1, notEqual, []uint32{unix.TIOCLINUX}},
 	}
 )
 
-// alone keeps a process to itself and from code that it makes.
+// alone returns checks that prevent access to other processes and the execution of generated code.
 func alone(pid uint32) []check {
 	return []check{
 		{"clone", 0, bits, []uint32{unix.CLONE_THREAD}},
@@ -185,16 +185,16 @@ func alone(pid uint32) []check {
 	}
 }
 
-// Places in struct seccomp_data (linux/seccomp.h), and where the calls of x32 begin, which have the architecture of
-// amd64 and other numbers (__X32_SYSCALL_BIT of asm/unistd.h).
+// Offsets in struct seccomp_data (linux/seccomp.h), and the first number of x32 calls, which share the architecture of
+// amd64 but have different numbers (__X32_SYSCALL_BIT of asm/unistd.h).
 const (
 	dataNumber    = 0
 	dataArch      = 4
-	dataArguments = 16 // 8 bytes each, low half first on all that package arch knows
+	dataArguments = 16 // 8 bytes each, low half first on all architectures of package arch
 	x32Calls      = 0x40000000
 )
 
-// Ends of the filter.
+// Final instructions of the filter.
 var (
 	allow   = end(unix.SECCOMP_RET_ALLOW)
 	refuse  = end(unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM))
@@ -209,8 +209,8 @@ func load(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
 
-// filter returns the program of a policy. The library's own assembler is no help: behind a call whose arguments it has
-// looked at, it takes the argument for the number of the call.
+// filter returns the program of a policy. The library's own assembler is unusable: after a check of an argument, it
+// compares the argument instead of the number of the call.
 func filter(a *arch.Info, p policy) []unix.SockFilter {
 	all := []unix.SockFilter{
 		load(dataArch), equal.skip(uint32(a.ID), 1), refuse,
@@ -240,7 +240,7 @@ func (c check) assemble(number uint32) []unix.SockFilter {
 	return append(all, refuse)
 }
 
-// numbers returns those of the named calls that an architecture has.
+// numbers returns the numbers of the named calls that exist on an architecture.
 func numbers(a *arch.Info, names []string) []uint32 {
 	var all []uint32
 	for _, name := range names {
@@ -251,7 +251,7 @@ func numbers(a *arch.Info, names []string) []uint32 {
 	return all
 }
 
-// restrictCalls puts the filter onto all threads, which have no-new-privileges already.
+// restrictCalls applies the filter to all threads, which already have no-new-privileges.
 func restrictCalls(p policy) error {
 	a, err := arch.GetInfo("")
 	if err != nil {
@@ -263,8 +263,7 @@ func restrictCalls(p policy) error {
 	return probeCalls()
 }
 
-// probeCalls tries a call that every filter refuses, and that changes nothing: it asks for the personality of the
-// process.
+// probeCalls tries a harmless call that every filter refuses: it queries the personality of the process.
 func probeCalls() error {
 	const ask = 0xffffffff
 	if _, _, errno := unix.Syscall(unix.SYS_PERSONALITY, ask, 0, 0); errno == 0 {
@@ -273,12 +272,12 @@ func probeCalls() error {
 	return nil
 }
 
-// ownPid returns the number of this process, as a filter compares it.
+// ownPid returns the ID of this process, in the type of a filter.
 func ownPid() uint32 { return uint32(os.Getpid()) } //nolint:gosec // positive
 
-// install hands a program to the kernel.
+// install loads a program into the kernel.
 func install(code []unix.SockFilter) error {
-	program := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]} //nolint:gosec // the kernel takes 4096
+	program := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]} //nolint:gosec // the kernel accepts 4096
 	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
 		uintptr(unsafe.Pointer(&program)))
 	switch {

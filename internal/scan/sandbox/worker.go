@@ -15,17 +15,18 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// How long the parent waits outside of the budget of a request.
+// Time limits of the parent, besides the limit of a request.
 const (
-	startLimit = 30 * time.Second // for a worker to restrict itself, on a machine that is busy
-	// exitLimit is for a worker that was killed, or has closed its output, to be gone; longer if it hangs in the kernel
+	startLimit = 30 * time.Second // for a worker to restrict itself, on a busy machine
+	// exitLimit is for the end of a worker that was killed or has closed its output. A worker that hangs in the kernel
+	// needs longer.
 	exitLimit = time.Second
-	// closeLimit is for a worker that was killed and has nothing to answer: a busy machine can take seconds to end it.
+	// closeLimit is for the end of a killed worker without a request: a busy machine can take seconds to end it.
 	closeLimit = 10 * time.Second
-	mostReady  = 1 << 20 // bytes of the report of a worker on its start
+	mostReady  = 1 << 20 // bytes of the answer to the first request
 )
 
-// Worker is a process that answers requests, one after the other.
+// Worker is a process that answers requests, one at a time.
 type Worker struct {
 	cmd       *exec.Cmd
 	in, out   *os.File // this side of its pipes
@@ -34,27 +35,27 @@ type Worker struct {
 	isolation Isolation
 
 	number uint32        // of the last request
-	dead   bool          // it was waited for
-	exit   error         // of cmd.Wait, once it is done
+	dead   bool          // the process has ended or was given up
+	exit   error         // of cmd.Wait, valid after done
 	done   chan struct{} // closed when the process is gone
 }
 
 // setup is the first request.
 type setup struct {
 	Level  Level
-	Roots  [][]byte // names are bytes, and JSON is text
+	Roots  [][]byte // bytes, since JSON strings must be UTF-8
 	Limits Limits
 	Hello  []byte
 }
 
-// ready is its answer.
+// ready is the answer to setup.
 type ready struct {
 	Isolation Isolation
 	Error     string
 }
 
-// Start runs this program again as a worker, and returns when it has restricted itself and its start function was
-// content. The context is for the start alone.
+// Start runs this program again as a worker. It returns after the worker has restricted itself and its start function
+// has succeeded. The context is for the start only.
 func Start(ctx context.Context, o Options) (*Worker, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -88,9 +89,9 @@ func spawn(o Options) (*Worker, error) {
 	w.cmd = &exec.Cmd{
 		Path: program,
 		Args: append([]string{"trueup-worker"}, o.Args...),
-		// One thread at a time, since there is a worker for each processor: two that collect garbage at once take no
-		// less time, and up to half more memory. An empty TZ is UTC, in every worker, though it cannot read
-		// /etc/localtime.
+		// One thread at a time, since there is a worker for each processor: a second thread for garbage collection
+		// saves no time, and costs up to half more memory. An empty TZ means UTC in every worker, since /etc/localtime
+		// is not readable.
 		Env:   []string{"GOMAXPROCS=1", "GOTRACEBACK=single", "TZ="},
 		Dir:   "/",
 		Stdin: theirIn, Stdout: theirOut, Stderr: &w.said,
@@ -108,15 +109,15 @@ func spawn(o Options) (*Worker, error) {
 	return w, nil
 }
 
-// reap waits for the end of the process and then ends the processes that it may have started: until Wait, no other
-// process gets its number.
+// reap waits for the end of the process and ends the processes that it may have started. No other process gets its
+// number before Wait.
 func (w *Worker) reap() {
 	sys.EndGroup(w.cmd.Process.Pid)
 	w.exit = w.cmd.Wait()
 	close(w.done)
 }
 
-// greet sends the first request, whose answer has the isolation of the worker. It has read nothing of an image yet.
+// greet sends the first request. The answer contains the isolation of the worker, which has not yet read any image.
 func (w *Worker) greet(ctx context.Context, o Options) error {
 	s := setup{Level: o.Level, Limits: w.limits, Hello: o.Hello, Roots: make([][]byte, 0, len(o.Roots))}
 	for _, root := range o.Roots {
@@ -141,11 +142,11 @@ func (w *Worker) greet(ctx context.Context, o Options) error {
 	return nil
 }
 
-// Isolation returns how far the worker is kept apart.
+// Isolation returns the isolation of the worker.
 func (w *Worker) Isolation() Isolation { return w.isolation }
 
-// Call has the worker answer one request. The error is a *Death if the worker died, or the context's if that ended; the
-// worker is of no use then.
+// Call sends one request to the worker and returns its answer. The error is a *Death if the worker died, or the error
+// of a context that has ended. The worker cannot be used after an error.
 func (w *Worker) Call(ctx context.Context, request []byte) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -160,7 +161,7 @@ func (w *Worker) Call(ctx context.Context, request []byte) ([]byte, error) {
 	return w.exchange(ctx, request, w.limits.Wall, w.limits.Answer)
 }
 
-// exchange sends a request and reads its answer, which has at most so many bytes, within a time.
+// exchange sends a request and reads its answer, of at most most bytes, within the time wall.
 func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duration, most int64) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, wall)
 	defer cancel()
@@ -180,7 +181,7 @@ func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duratio
 	return nil, death
 }
 
-// errUnsent marks a request that the worker did not read to its end, so that it cannot have begun with it.
+// errUnsent marks a request that the worker did not read completely, so it cannot have started to process it.
 var errUnsent = errors.New("request not taken")
 
 func (w *Worker) talk(request []byte, most int64) ([]byte, error) {
@@ -190,8 +191,8 @@ func (w *Worker) talk(request []byte, most int64) ([]byte, error) {
 	return readFrame(w.out, w.number, most)
 }
 
-// autopsy finds the cause of a death that showed on the pipe. A worker that merely closed its pipe gets time to end by
-// itself, so that the way it ends can be seen.
+// autopsy finds the cause of a death from an error on the pipe. A worker that only closed its pipe gets time to end by
+// itself, so that its exit status shows the cause.
 func (w *Worker) autopsy(err error) *Death {
 	offence := errors.Is(err, errFrame)
 	if offence || !w.await(exitLimit) {
@@ -207,7 +208,7 @@ func (w *Worker) autopsy(err error) *Death {
 	return causeOfDeath(w.exit, w.said.String(), w.limits)
 }
 
-// bury closes the pipes of a worker that died.
+// bury closes the pipes of a dead worker.
 func (w *Worker) bury(death *Death, idle bool) *Death {
 	death.Idle, w.dead = idle, true
 	_ = w.in.Close()
@@ -215,15 +216,15 @@ func (w *Worker) bury(death *Death, idle bool) *Death {
 	return death
 }
 
-// kill ends the process at once, and with it all waits for its pipes.
+// kill ends the process at once, and all waits for its pipes.
 func (w *Worker) kill() {
-	_ = w.cmd.Process.Kill() // safe at any time: Go holds the process, not its number
+	_ = w.cmd.Process.Kill() // safe at any time: Go refers to the process, not to its number
 	now := time.Now()
 	_ = w.in.SetDeadline(now)
 	_ = w.out.SetDeadline(now)
 }
 
-// await reports whether the process is gone, or goes within a time.
+// await waits for the process for at most a time, and reports whether it has ended.
 func (w *Worker) await(most time.Duration) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -235,7 +236,7 @@ func (w *Worker) await(most time.Duration) bool {
 	}
 }
 
-// Close ends the worker at once: it has nothing to lose. An error means that it hangs in the kernel, and ends later.
+// Close kills the worker, which has nothing to save. An error means that the worker hangs in the kernel and ends later.
 func (w *Worker) Close() error {
 	w.kill()
 	if !w.dead {
@@ -251,41 +252,40 @@ func (w *Worker) Close() error {
 	}
 }
 
-// Cause is why a worker died.
+// Cause is the cause of a worker's death.
 type Cause string
 
 // Causes.
 const (
 	Time    Cause = "time"    // no answer within Limits.Wall
-	CPU     Cause = "cpu"     // computed longer than Limits.CPU
-	Memory  Cause = "memory"  // wanted more than Limits.Data
+	CPU     Cause = "cpu"     // more CPU time than Limits.CPU
+	Memory  Cause = "memory"  // more memory than Limits.Data
 	Threads Cause = "threads" // the machine has no more threads for it
-	Crash   Cause = "crash"   // a panic, an exit, a signal, or something else than an answer
-	Killed  Cause = "killed"  // from outside: the kernel for want of memory, or an administrator
+	Crash   Cause = "crash"   // a panic, an exit, a signal, or an invalid answer
+	Killed  Cause = "killed"  // killed by the kernel for lack of memory, or by an administrator
 )
 
-// Death is the error of a call whose worker died. The worker is of no use any more.
+// Death is the error of a call whose worker died. The worker cannot be used again.
 type Death struct { //nolint:errname // an event, not a fault of the caller
 	Cause Cause
-	// Text is one line of bounded length: the limit, or the first line of a panic. The request's file may be quoted in
-	// it.
+	// Text is one line of bounded length: the limit, or the first line of a panic. It may quote the request's file.
 	Text string
-	// Idle is set if the worker had ended before it could begin with the request: another worker may well answer it.
+	// Idle is set if the worker ended before it could start the request. Another worker may be able to answer it.
 	Idle bool
 }
 
 func (d *Death) Error() string { return "worker died: " + d.Text }
 
-// exitCPU is the status with which a worker ends that has used up its computing time. Go itself ends with 2.
+// exitCPU is the exit status of a worker that has used up its CPU time. Go itself exits with 2.
 const exitCPU = 117
 
-// Bounds of the last words of a worker that are kept.
+// Limits of the stored standard error of a worker, and of one line of it, in bytes.
 const (
 	mostSaid = 4 << 10
 	mostLine = 300
 )
 
-// causeOfDeath finds the cause in the exit status and the last words of a worker.
+// causeOfDeath finds the cause in the exit status and the standard error of a worker.
 func causeOfDeath(exit error, said string, limits Limits) *Death {
 	var status *exec.ExitError
 	switch ended := errors.As(exit, &status); {
@@ -294,7 +294,7 @@ func causeOfDeath(exit error, said string, limits Limits) *Death {
 	case ended && killed(status.ProcessState):
 		return &Death{Cause: Killed, Text: "killed from outside (signal 9), maybe by the kernel for want of memory"}
 	}
-	full := status != nil && peak(status.ProcessState) > limits.Data/2 // the heap grows by large pieces
+	full := status != nil && peak(status.ProcessState) > limits.Data/2 // the heap grows in large steps
 	lines := strings.Split(said, "\n")
 	for _, l := range lines {
 		switch {
@@ -309,17 +309,18 @@ func causeOfDeath(exit error, said string, limits Limits) *Death {
 	return &Death{Cause: Crash, Text: lastWords(exit, lines)}
 }
 
-// runtimeFault is how Go's runtime ends on a fault of its own. Its collector does so if the kernel gives it no memory.
+// runtimeFault is the last message of Go's runtime on a fault of its own. The garbage collector causes one if the
+// kernel refuses memory.
 const runtimeFault = "fatal error: unexpected signal during runtime execution"
 
-// noThread reports whether a line is that with which Go's runtime (os_linux.go) ends on a machine that is short of
-// threads, by EAGAIN of clone(2). That of pthread_create(3) stands for RLIMIT_DATA, too, and is a want of memory here.
+// noThread reports whether Go's runtime (os_linux.go) prints the line before it ends for lack of threads (EAGAIN of
+// clone(2)). EAGAIN of pthread_create(3) can also result from RLIMIT_DATA, and counts as a lack of memory.
 func noThread(l string) bool {
 	return strings.HasPrefix(l, "runtime: failed to create new OS thread") && strings.Contains(l, "errno=11)")
 }
 
-// outOfMemory lists the lines with which Go's runtime (malloc.go, mem_linux.go, os_linux.go) and its C side end for
-// want of memory.
+// outOfMemory reports whether Go's runtime (malloc.go, mem_linux.go, os_linux.go) or its C side prints the line before
+// it ends for lack of memory.
 func outOfMemory(l string) bool {
 	if !strings.HasPrefix(l, "fatal error: ") && !strings.HasPrefix(l, "runtime: ") &&
 		!strings.HasPrefix(l, "runtime/cgo: ") {
@@ -336,7 +337,7 @@ func outOfMemory(l string) bool {
 	return false
 }
 
-// lastWords returns the line that names the fault, else the first one, else how the process ended.
+// lastWords returns the line that names the fault, else the first line, else the exit status of the process.
 func lastWords(exit error, lines []string) string {
 	first := ""
 	for _, l := range lines {
@@ -358,7 +359,7 @@ func lastWords(exit error, lines []string) string {
 	return exit.Error() + ": " + first
 }
 
-// line makes one line of bounded length of a text.
+// line returns the first line of a text, with bounded length and without control characters.
 func line(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
 	cut := len(s) > mostLine
@@ -377,7 +378,7 @@ func line(s string) string {
 	return s
 }
 
-// words keeps the beginning of a worker's standard error and drops the rest.
+// words stores the beginning of a worker's standard error and drops the rest.
 type words struct {
 	mu   sync.Mutex
 	text []byte
