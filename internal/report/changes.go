@@ -55,7 +55,7 @@ func (t *Text) Plan(r *Plan) {
 	t.next("To do it:   ", r.Image.align(r.Flags))
 }
 
-// copyCost prints what a copy will read and write, and what room an image takes that is unpacked before.
+// copyCost prints the bytes that a copy reads and writes, and the space to unpack a packed image first.
 func (t *Text) copyCost(c *realign.Cost, u *Unpacked) {
 	if c == nil {
 		return
@@ -91,7 +91,7 @@ func (t *Text) changes(c Changes) {
 	t.patches(c.Patches)
 }
 
-// gapMoves prints what moves beside partitions.
+// gapMoves prints the moved data outside of partitions.
 func (t *Text) gapMoves(gs []GapMove) {
 	if len(gs) == 0 {
 		return
@@ -106,7 +106,7 @@ func (t *Text) gapMoves(gs []GapMove) {
 	}
 }
 
-// maxGapMoves bounds the lines for what moves beside partitions.
+// maxGapMoves bounds the lines about moved data outside of partitions.
 const maxGapMoves = 16
 
 func (t *Text) moves(c Changes) {
@@ -162,13 +162,13 @@ func (t *Text) patches(ps []Patch) {
 	}, ">offset", "old", "new", "<reason")
 }
 
-// Digits of a value in hexadecimal: at most, and on a line within a width.
+// Hexadecimal digits of a value: the maximum, and the maximum per line if the width is limited.
 const (
 	manyDigits = 32
 	fewDigits  = 16
 )
 
-// cut shortens a run of hexadecimal digits, with so many on a line; JSON has it whole.
+// cut shortens a run of hexadecimal digits. digits is the number of digits per line. JSON has all digits.
 func cut(s string, digits int) string {
 	if len(s) > manyDigits {
 		s = s[:manyDigits] + "…"
@@ -179,7 +179,7 @@ func cut(s string, digits int) string {
 	return s
 }
 
-// leaves reports whether a plan leaves a partition off the boundary where it is.
+// leaves reports whether a plan does not move a partition that is off the boundary.
 func leaves(fs []align.Finding) bool {
 	return slices.ContainsFunc(fs, func(f align.Finding) bool { return f.Code == "left-alone" || f.Code == "stays" })
 }
@@ -191,7 +191,7 @@ func nothingToJudge(fs []align.Finding) bool {
 	})
 }
 
-// Align prints what a copy has become.
+// Align prints the result of a copy.
 func (t *Text) Align(r *Align) {
 	t.notes(r.Findings)
 	if !r.Written {
@@ -229,7 +229,7 @@ func (t *Text) Align(r *Align) {
 	t.replacedLines(r.Replaced, r.Dest)
 	words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder)
 	switch {
-	case r.Replaced != nil && r.registered: // the path is what it was, and that is not all there is to it
+	case r.Replaced != nil && r.registered: // the path is unchanged, but VirtualBox also compares the UUID
 		t.next("VirtualBox knows the disk by the UUID of the original. If it has no snapshots in any folder:   ",
 			"VBoxManage internalcommands sethduuid "+shell.Quote(r.Dest)+" UUID")
 	case r.Source != r.Dest && command != "":
@@ -245,9 +245,9 @@ var verifiedText = map[string]string{
 	"structure": "structures compared (--verify full compares every byte)",
 }
 
-// useOf returns what to do with a result, as words and a command. VM and what else is in capitals is for the user to
-// fill in. Sources: virt-xml(1), Set-VMHardDiskDrive of Hyper-V, VBoxManage(1), vmkfstools -i of vSphere, which reads
-// the hosted types of VMDK, and govc import.vmdk, which reads streamOptimized. folder is the working one.
+// useOf returns the next step for a result, as words and a command. The user replaces VM and the other words in
+// capitals. Sources: virt-xml(1), Set-VMHardDiskDrive of Hyper-V, VBoxManage(1), vmkfstools -i of vSphere, which reads
+// the hosted types of VMDK, and govc import.vmdk, which reads streamOptimized. folder is the working directory.
 func useOf(format, subformat, dest, folder string) (words, command string) {
 	name := shell.Quote(dest)
 	switch {
@@ -282,7 +282,7 @@ func useOf(format, subformat, dest, folder string) (words, command string) {
 		shell.Quote(filepath.Base(dest))
 }
 
-// checksums prints the digests of files that were written.
+// checksums prints the digests of the written files.
 func (t *Text) checksums(sums []Checksum) {
 	for _, s := range sums {
 		t.printf("  SHA-256 %s  %s\n", s.SHA256, Safe(s.File))
@@ -298,7 +298,7 @@ func workText(bytes int64, seconds float64) string {
 	return text
 }
 
-// Seconds prints how long something took: in tenths of seconds, or in minutes and hours.
+// Seconds prints a duration: in tenths of seconds, or in minutes and hours.
 func Seconds(n float64) string {
 	switch {
 	case n < 0.05:
@@ -316,7 +316,7 @@ func movedText(n int) string {
 	return units.Counted(n, "partition") + " moved"
 }
 
-// Verify prints whether a copy is right.
+// Verify prints whether a copy is correct.
 func (t *Text) Verify(r *Verify) {
 	switch {
 	case !r.Equal:
@@ -352,12 +352,12 @@ func (t *Text) Verify(r *Verify) {
 	}
 }
 
-// leavesOut reports whether zeros stand for free space.
+// leavesOut reports whether zeros replace free space.
 func (c Changes) leavesOut() bool {
 	return slices.ContainsFunc(c.FreeSpace, func(v freespace.Volume) bool { return v.LeftOut > 0 })
 }
 
-// outside limits a claim on every byte of a copy.
+// outside returns the words that exclude free space from a claim about every byte.
 func (c Changes) outside() string {
 	if c.leavesOut() {
 		return " outside of free space"
@@ -365,7 +365,7 @@ func (c Changes) outside() string {
 	return ""
 }
 
-// freeSpace prints what becomes of the free space of each volume.
+// freeSpace prints the treatment of the free space of each volume.
 func (t *Text) freeSpace(c Changes) {
 	for _, v := range c.FreeSpace {
 		t.printf("  ")
@@ -386,17 +386,17 @@ func freeSpaceText(v freespace.Volume) string {
 		units.Format(v.LeftOut), units.Counted(v.Ranges, "range"), units.Format(v.Stored))
 }
 
-// Reference is a stored position of a partition, or of something in one, and what becomes of it.
+// Reference is a stored position of a partition, or of data in one, and its new value.
 type Reference struct {
 	Kind      string `json:"kind"`
-	Partition int    `json:"partition,omitempty"` // in which it is stored
+	Partition int    `json:"partition,omitempty"` // that stores it
 	File      string `json:"file,omitempty"`
 	Off       int64  `json:"offset_bytes"` // in the file, the partition or the disk
 	Points    int64  `json:"points_to_bytes"`
-	Target    int    `json:"target,omitempty"` // the partition that it points into
-	Disk      string `json:"disk,omitempty"`   // the signature of the disk that it names, when that is another one
+	Target    int    `json:"target,omitempty"` // the partition that contains the position
+	Disk      string `json:"disk,omitempty"`   // the signature of the referenced disk, if it is another disk
 	To        int64  `json:"becomes_bytes"`
-	Stays     string `json:"stays,omitempty"` // why it stays as found
+	Stays     string `json:"stays,omitempty"` // reason why it stays unchanged
 }
 
 // newReferences describes the references of a layout under a plan.
@@ -415,10 +415,10 @@ func newReferences(p *plan.Plan, l *layout.Layout) []Reference {
 	return out
 }
 
-// maxReferences is how many references the text lists; JSON has all.
+// maxReferences bounds the references in text. JSON has all.
 const maxReferences = 100
 
-// references prints the stored positions, below the place that holds them.
+// references prints the stored positions, grouped by the file, partition or disk that stores them.
 func (t *Text) references(refs []Reference) {
 	if len(refs) == 0 {
 		return
@@ -433,7 +433,7 @@ func (t *Text) references(refs []Reference) {
 			t.Para(3, "%s:", r.home())
 		}
 		t.reference(r, w)
-		// The reason that several positions in a row stay is printed once, below the last.
+		// If several adjacent positions stay for the same reason, it is printed once, below the last one.
 		if r.reason() != "" && (i+1 == len(shown) || shown[i+1].home() != r.home() ||
 			shown[i+1].reason() != r.reason()) {
 			t.printf("     ")
@@ -445,13 +445,13 @@ func (t *Text) references(refs []Reference) {
 	}
 }
 
-// referenceWidths are the widths of columns, in characters.
+// referenceWidths holds the widths of columns, in characters.
 type referenceWidths struct{ kind, off, points int }
 
-// leastKind is how narrow the names of positions become on a narrow terminal.
+// leastKind is the least width of the names of positions on a narrow terminal.
 const leastKind = 16
 
-// referenceWidths makes the columns as wide as their content; the first one is wrapped if there is no room.
+// referenceWidths fits the columns to their content. If there is no room, the first column is wrapped.
 func (t *Text) referenceWidths(refs []Reference) referenceWidths {
 	w, becomes := referenceWidths{len("position"), len("at byte"), len("points to byte")}, len("the same")
 	for _, r := range refs {
@@ -477,7 +477,7 @@ func (t *Text) reference(r Reference, w referenceWidths) {
 	}
 }
 
-// home names the place that holds a position.
+// home names the file, partition or disk that stores a position.
 func (r Reference) home() string {
 	switch {
 	case r.File != "":
@@ -508,7 +508,7 @@ func (r Reference) becomes() string {
 	return "the same"
 }
 
-// reason returns why a position stays that should perhaps change.
+// reason returns the reason why a position stays although it may have to change.
 func (r Reference) reason() string {
 	if r.To != r.Points {
 		return ""

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// Impact is what the start of a partition costs on a storage.
+// Impact is the cost of the start of a partition on a storage.
 type Impact struct {
 	Storage      string          `json:"storage"`
 	StorageBlock int64           `json:"storage_block_bytes"`
@@ -27,22 +27,22 @@ type Impact struct {
 	Text         string          `json:"text,omitempty"`
 	IO           []align.Touched `json:"io"`
 
-	unit string // what Block is one of: cluster, block
+	unit string // name of the unit of Block: cluster, block
 }
 
-// Costs are what the starts of partitions cost on a storage that the user has named.
+// Costs holds the costs of the starts of partitions on a storage named by the user.
 type Costs struct {
 	Storage align.Storage
 	each    []cost
 }
 
-// cost is what some partitions cost alike.
+// cost is a cost shared by some partitions.
 type cost struct {
 	text    string
 	numbers []string
 }
 
-// NewCosts computes what the starts of the partitions cost.
+// NewCosts computes the costs of the starts of the partitions.
 func NewCosts(l *layout.Layout, s align.Storage) *Costs {
 	c := &Costs{Storage: s}
 	for _, p := range l.Partitions {
@@ -56,7 +56,7 @@ func NewCosts(l *layout.Layout, s align.Storage) *Costs {
 	return c
 }
 
-// add records what one partition costs.
+// add records the cost of one partition.
 func (c *Costs) add(text string, partition int) {
 	i := slices.IndexFunc(c.each, func(x cost) bool { return x.text == text })
 	if i < 0 {
@@ -73,7 +73,7 @@ func partitions(numbers []string) string {
 	return "partitions " + strings.Join(numbers, ", ")
 }
 
-// list returns one part of a sentence; it names the partitions if their costs differ.
+// list returns a part of a sentence. It names the partitions if their costs differ.
 func (c *Costs) list() string {
 	if len(c.each) == 1 {
 		return c.each[0].text
@@ -88,7 +88,7 @@ func (c *Costs) list() string {
 // maxImpacts bounds the length of a report: no disk in use has so many partitions, a hostile GPT can have 16,384.
 const maxImpacts = 1024
 
-// AddImpacts computes what each partition costs for all sizes of I/O.
+// AddImpacts computes the cost of each partition for all sizes of I/O.
 func (r *Inspect) AddImpacts(l *layout.Layout, s align.Storage) {
 	for i, p := range l.Partitions[:min(len(l.Partitions), maxImpacts)] {
 		if align.Judged(p) {
@@ -106,7 +106,7 @@ func newImpact(i align.Impact) *Impact {
 	}
 }
 
-// impacts prints the tables. Partitions that cost the same share one.
+// impacts prints the tables of costs. Partitions with equal costs share one table.
 func (t *Text) impacts(ps []Partition) {
 	first := true
 	for i, p := range ps {
@@ -158,7 +158,7 @@ func (t *Text) impact(i *Impact, numbers []string) {
 	t.Table(slices.Values(rows), names...)
 }
 
-// reads explains what is counted for writes.
+// reads returns the note on read-modify-write.
 func (i *Impact) reads() string {
 	if i.Rewrites {
 		return "; a write reads first the blocks that it fills only in part"
@@ -166,7 +166,7 @@ func (i *Impact) reads() string {
 	return ""
 }
 
-// blocks returns the number now, coloured where it could be smaller, and when the partition is aligned.
+// blocks returns the present number of blocks, colored if it could be smaller, and the number for an aligned partition.
 func (t *Text) blocks(x align.Change) string {
 	now := fmt.Sprintf("%.3f", x.Now)
 	if x.Worse() {
@@ -175,8 +175,8 @@ func (t *Text) blocks(x align.Change) string {
 	return fmt.Sprintf("%s / %.3f", now, x.Aligned)
 }
 
-// cost explains a misalignment to a reader new to it, in general or on the storage that the user has named. A text that
-// several partitions share is printed once. Starts that cost nothing on most storage are listed apart.
+// cost explains a misalignment to beginners, in general or for the storage named by the user. A text shared by several
+// partitions is printed once. Starts without a cost on most storage are listed separately.
 func (t *Text) cost(named *Costs, fs []align.Finding) {
 	misplaced := slices.DeleteFunc(slices.Clone(fs), func(f align.Finding) bool { return f.Cost == "" })
 	if len(misplaced) == 0 && (named == nil || len(named.each) == 0) {
@@ -214,7 +214,7 @@ func Capital(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-// costOn prints what a misalignment costs on the storage that the user named.
+// costOn prints the cost of a misalignment on the storage named by the user.
 func (t *Text) costOn(c *Costs) {
 	switch {
 	case len(c.each) > 0:
@@ -232,7 +232,7 @@ func (t *Text) costOn(c *Costs) {
 	}
 }
 
-// advice prints whether a copy is worth the trouble. The verdict covers a disk that is in order.
+// advice prints whether a copy is worthwhile. It prints nothing for an aligned disk: the verdict is enough.
 func (t *Text) advice(a align.Advice) {
 	if a.Action == align.Nothing {
 		return
@@ -241,17 +241,17 @@ func (t *Text) advice(a align.Advice) {
 	t.Lead(Bold, "Should you bother?", SafeMessage(a.Text))
 }
 
-// Measured is what a benchmark of the storage proves for a disk.
+// Measured holds the results of a storage benchmark that apply to a disk.
 type Measured struct {
 	Date       time.Time           `json:"date"`
-	Path       string              `json:"path"` // where it was measured
+	Path       string              `json:"path"` // of the measured storage
 	Partitions []measuredPartition `json:"partitions"`
 
-	other  []string // starts of partitions that no measured start stands for
-	unlike []string // partitions that no start can stand for
+	other  []string // starts of partitions without an equivalent measured start
+	unlike []string // partitions that have no equivalent start
 }
 
-// measuredPartition is what alignment was measured to bring for a partition.
+// measuredPartition holds the measured gains of aligning a partition.
 type measuredPartition struct {
 	Partition int             `json:"partition"`
 	Gains     []measured.Gain `json:"gains"`
@@ -262,7 +262,7 @@ func newMeasured(r *measured.Result) *Measured {
 	return &Measured{Date: r.Date, Path: r.Storage.Path, Partitions: []measuredPartition{}}
 }
 
-// add adds what a benchmark proves for a partition, and returns it.
+// add adds the gains that a benchmark proves for a partition, and returns them.
 func (m *Measured) add(b *Benchmark, p Partition) []measured.Gain {
 	start := p.DataStart()
 	gains := b.Gains(start)
@@ -281,9 +281,9 @@ func (m *Measured) add(b *Benchmark, p Partition) []measured.Gain {
 // Benchmark is the result of a benchmark.
 type Benchmark = measured.Result
 
-// Benchmark adds what a benchmark proves for the partitions off the boundary. Nothing is claimed for one whose place in
-// the file is less aligned than that on the disk: a copy changes both. The advice becomes that of the benchmark, where
-// it has measured a start for each of the partitions that would move. Without a benchmark it adds nothing.
+// Benchmark adds the gains that a benchmark proves for the partitions off the boundary. It adds no gain for a partition
+// that is less aligned in the file than on the disk, since a copy changes both alignments. The benchmark decides the
+// advice if it has measured a start for each partition that would move. Without a benchmark it adds nothing.
 func (r *Inspect) Benchmark(b *Benchmark) {
 	if b == nil {
 		return
@@ -308,17 +308,17 @@ func (r *Inspect) Benchmark(b *Benchmark) {
 	}
 }
 
-// DataStart returns the byte of the disk from which the blocks of the partition are counted.
+// DataStart returns the offset on the disk of the first block of the partition, in bytes.
 func (p Partition) DataStart() int64 { return cmp.Or(p.Data, p.Start) }
 
-// measurable reports whether a benchmark of the storage can stand for the partition: its place in the file is as
-// aligned as its place on the disk, and its data are aligned when its start is.
+// measurable reports whether a benchmark of the storage applies to the partition: it is at least as aligned in the file
+// as on the disk, and its data are aligned if its start is.
 func (p Partition) measurable() bool {
 	return (p.InFile == 0 || p.InFile >= p.Alignment) && align.DefaultBoundary.On(p.DataStart()-p.Start)
 }
 
-// gainOf returns the gain that a benchmark shows for the I/O that its text names. A loss of reads or writes outweighs a
-// gain of the other.
+// gainOf returns the gain of the typical I/O that the text of a benchmark names. A loss in reads or writes outweighs a
+// gain in the other.
 func gainOf(all []measured.Gain) align.Gain {
 	out := align.NoGain
 	for _, g := range measured.Typical(all) {
@@ -335,8 +335,8 @@ func gainOf(all []measured.Gain) align.Gain {
 	return out
 }
 
-// Benchmark adds what a benchmark proves for the partitions that move, by the same rule as for a disk. Without a
-// benchmark it adds nothing, and of a plan that is refused nothing is claimed.
+// Benchmark adds the gains that a benchmark proves for the partitions that move, by the same rules as for a disk. It
+// adds nothing without a benchmark or for a refused plan.
 func (r *Plan) Benchmark(b *Benchmark) {
 	if b == nil {
 		return
@@ -354,7 +354,7 @@ func (r *Plan) Benchmark(b *Benchmark) {
 	}
 }
 
-// measured prints what was measured. A text that several partitions share is printed once.
+// measured prints the measured gains. A text shared by several partitions is printed once.
 func (t *Text) measured(m *Measured) {
 	if m == nil || len(m.Partitions)+len(m.other)+len(m.unlike) == 0 {
 		return

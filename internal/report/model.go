@@ -1,4 +1,4 @@
-// Package report shows results: as text for people, as JSON for scripts, from the same values.
+// Package report prints results as text for people and as JSON for scripts, from the same values.
 package report
 
 import (
@@ -32,11 +32,11 @@ type Origin struct {
 // Head begins the object of a command that reads images.
 type Head struct {
 	Origin
-	// Isolation is set if the program could not be confined as it should.
+	// Isolation is set if the program could not be fully confined.
 	Isolation *Isolation `json:"isolation,omitempty"`
 }
 
-// Isolation describes how far the program, or its workers, were confined.
+// Isolation describes the confinement of the program or its workers.
 type Isolation struct {
 	Wanted   string   `json:"wanted"`   // none, process, sandbox
 	Achieved string   `json:"achieved"` // none, process, sandbox
@@ -55,11 +55,11 @@ type Image struct {
 	Chain      []Link            `json:"chain"`
 	Usage      *Usage            `json:"usage,omitempty"`
 	Details    map[string]string `json:"descriptor,omitempty"`
-	Unpacked   *image.Unpacked   `json:"unpacked,omitempty"` // nil: it is not packed
+	Unpacked   *image.Unpacked   `json:"unpacked,omitempty"` // nil unless it is packed
 	order      []string
 }
 
-// Unpacked is where an image was unpacked from.
+// Unpacked describes the packed source of an image.
 type Unpacked = image.Unpacked
 
 // File is one file of an image.
@@ -90,16 +90,16 @@ type BootCode struct {
 // BootLink is a step of the boot.
 type BootLink = boot.Link
 
-// Guest is how the machine was left when its disk was copied.
+// Guest is the state in which the machine was left before its disk was copied.
 type Guest struct {
 	State boot.State `json:"state"`
 	Signs []Sign     `json:"signs"`
 }
 
-// Sign is what one file or volume shows of that.
+// Sign is the evidence of a state in one file or volume.
 type Sign = boot.Sign
 
-// Aligned reports for each boundary whether a start is a multiple of it.
+// Aligned reports for each boundary whether it divides a start.
 type Aligned struct {
 	To4K     bool `json:"4K"`
 	To64K    bool `json:"64K"`
@@ -124,13 +124,13 @@ type Partition struct {
 	Aligned   Aligned       `json:"aligned"`
 	Verdict   align.Verdict `json:"verdict,omitempty"`
 	Unjudged  string        `json:"not_judged,omitempty"`
-	Stays     string        `json:"stays,omitempty"` // why a copy leaves it where it is, although its start is off
+	Stays     string        `json:"stays,omitempty"` // reason why a copy does not move it although its start is off
 	Data      int64         `json:"data_bytes,omitempty"`
 	Volume    *Volume       `json:"volume,omitempty"`
 	Impact    *Impact       `json:"impact,omitempty"`
 }
 
-// Volume is what a partition or a whole disk holds.
+// Volume is the content of a partition or of a whole disk.
 type Volume struct {
 	Kind      string  `json:"kind"`
 	Label     string  `json:"label"`
@@ -145,7 +145,7 @@ type Volume struct {
 	order   []string
 }
 
-// part is a slice, a logical volume or the like.
+// part is a slice, a logical volume or another part of a volume.
 type part struct {
 	Name  string `json:"name"`
 	Kind  string `json:"kind,omitempty"`
@@ -160,16 +160,16 @@ type Disk struct {
 	Boot       BootCode        `json:"boot_code"`
 	Chain      []BootLink      `json:"boot_chain"`
 	Unseen     []boot.Unseen   `json:"boot_unseen,omitempty"`
-	Guest      *Guest          `json:"guest,omitempty"` // nil: not looked at
+	Guest      *Guest          `json:"guest,omitempty"` // nil if not inspected
 	Partitions []Partition     `json:"partitions"`
 	Volume     *Volume         `json:"volume,omitempty"`
 	Findings   []align.Finding `json:"findings"`
 	Boundary   align.Boundary  `json:"boundary_bytes"`
 	Verdict    align.Verdict   `json:"verdict"`
-	Content    align.Content   `json:"content,omitempty"` // where there is nothing to judge
+	Content    align.Content   `json:"content,omitempty"` // if there is nothing to judge
 }
 
-// Sector returns the unit of its LBAs, in bytes.
+// Sector returns the size of the sectors that LBAs count, in bytes.
 func (d *Disk) Sector() int64 {
 	if d.Table.SectorSize > 0 {
 		return d.Table.SectorSize
@@ -177,7 +177,7 @@ func (d *Disk) Sector() int64 {
 	return units.SectorSize
 }
 
-// Unknown reports whether nothing is known of what the disk holds.
+// Unknown reports whether the content of the disk is unknown.
 func (d *Disk) Unknown() bool {
 	return d.Table.Scheme == "none" && (d.Volume == nil || d.Volume.Kind == string(volume.Unknown))
 }
@@ -187,18 +187,18 @@ type Inspect struct {
 	Head
 	Image Image `json:"image"`
 	Disk
-	Fragmentation []Fragmentation `json:"fragmentation,omitempty"` // nil: not counted
+	Fragmentation []Fragmentation `json:"fragmentation,omitempty"` // nil if not counted
 
-	Refusals []align.Finding `json:"refusals"` // why a copy could not be made now
+	Refusals []align.Finding `json:"refusals"` // reasons why a copy could not be made now
 	Advice   align.Advice    `json:"advice"`
-	Costs    *Costs          `json:"-"`                  // on the storage that the user has named
+	Costs    *Costs          `json:"-"`                  // on the storage named by the user
 	Measured *Measured       `json:"measured,omitempty"` // by the benchmark that the user has named
-	Flags    []string        `json:"-"`                  // of the command line, for those that come next
+	Flags    []string        `json:"-"`                  // of the command line, for the next commands
 	Error    *Error          `json:"error,omitempty"`
 	ExitCode int             `json:"exit_code"`
 }
 
-// Move is one partition that gets a new place.
+// Move is the move of one partition.
 type Move struct {
 	Partition int   `json:"partition"`
 	From      int64 `json:"from_bytes"`
@@ -207,7 +207,7 @@ type Move struct {
 	Delta     int64 `json:"delta_bytes"`
 }
 
-// GapMove is something beside partitions that gets a new place: a boot record of logical drives, or data in a gap.
+// GapMove is the move of data outside of partitions: an EBR, or data in a gap.
 type GapMove struct {
 	From int64 `json:"from_bytes"`
 	To   int64 `json:"to_bytes"`
@@ -233,29 +233,29 @@ type Plan struct {
 	Findings   []align.Finding `json:"findings"`
 	Refusals   []align.Finding `json:"refusals"`
 	Result     *Disk           `json:"result,omitempty"`
-	BIOS       *Geometries     `json:"bios_geometry,omitempty"` // nil: the format states none
+	BIOS       *Geometries     `json:"bios_geometry,omitempty"` // nil if the format states none
 	Cost       *realign.Cost   `json:"cost,omitempty"`
 	Before     *Disk           `json:"-"`
 	Measured   *Measured       `json:"measured,omitempty"` // by the benchmark that the user has named
-	Flags      []string        `json:"-"`                  // of the command line that would carry the plan out
+	Flags      []string        `json:"-"`                  // of the command line that executes the plan
 	Error      *Error          `json:"error,omitempty"`
 	ExitCode   int             `json:"exit_code"`
 }
 
-// Geometries are those that a BIOS reports of a source, and of a copy in its format.
+// Geometries holds the geometries that a BIOS reports for a source, and for a copy in its format.
 type Geometries struct {
-	Source *Geometry `json:"source,omitempty"` // nil: it states none
+	Source *Geometry `json:"source,omitempty"` // nil if its format states none
 	Result *Geometry `json:"result,omitempty"`
 }
 
-// Geometry divides a disk for programs that address it by cylinder, head and sector.
+// Geometry is the CHS geometry of a disk.
 type Geometry struct {
 	Cylinders int64 `json:"cylinders"`
 	Heads     int64 `json:"heads"`
 	Sectors   int64 `json:"sectors_per_track"`
 }
 
-// Changes is what a plan does to a disk.
+// Changes holds the changes of a disk by a plan.
 type Changes struct {
 	OldSize int64   `json:"old_size_bytes"`
 	NewSize int64   `json:"new_size_bytes"`
@@ -278,36 +278,36 @@ type Align struct {
 	Subformat string `json:"subformat,omitempty"`
 	Changes
 	Written  bool            `json:"written"`
-	Copied   int64           `json:"copied_bytes"`     // of the disk's data
-	Took     float64         `json:"duration_seconds"` // of writing and proving
+	Copied   int64           `json:"copied_bytes"`     // data of the disk
+	Took     float64         `json:"duration_seconds"` // of writing and verifying
 	Verified string          `json:"verified"`
 	Files    []string        `json:"files"`
-	Sums     []Checksum      `json:"checksums,omitempty"` // where they were asked for
+	Sums     []Checksum      `json:"checksums,omitempty"` // if requested
 	Findings []align.Finding `json:"findings"`
-	Unpacked *image.Unpacked `json:"unpacked,omitempty"` // of SOURCE; nil: it was not packed
-	Flags    []string        `json:"-"`                  // of the command line that would prove it again
-	Folder   string          `json:"-"`                  // in which the program runs; empty: not known
+	Unpacked *image.Unpacked `json:"unpacked,omitempty"` // of SOURCE; nil unless it was packed
+	Flags    []string        `json:"-"`                  // of the command line that verifies the copy again
+	Folder   string          `json:"-"`                  // the working directory, empty if unknown
 	ExitCode int             `json:"exit_code"`
 
-	Replaced *Replaced `json:"replaced,omitempty"` // where DEST got the names of SOURCE
+	Replaced *Replaced `json:"replaced,omitempty"` // if DEST got the names of SOURCE
 
-	registered bool // VirtualBox knows SOURCE by its UUID
+	registered bool // VirtualBox identifies SOURCE by its UUID
 }
 
-// Checksum is the digest of a file that was written.
+// Checksum is the digest of a written file.
 type Checksum struct {
 	File   string `json:"file"`
 	SHA256 string `json:"sha256"` // in hex
 }
 
-// Replaced is what became of a disk whose names an aligned copy got.
+// Replaced describes the original disk whose names an aligned copy got.
 type Replaced struct {
-	Original string   `json:"original"` // its path now; empty: it was removed
+	Original string   `json:"original"` // its present path, empty if it was removed
 	Files    []string `json:"files"`
 	Journal  string   `json:"journal"`
 }
 
-// Difference is a range in which a copy is not what it should be.
+// Difference is a range in which a copy differs from the expected bytes.
 type Difference struct {
 	Off  int64  `json:"offset_bytes"`
 	Len  int64  `json:"length_bytes"`
@@ -325,13 +325,13 @@ type Verify struct {
 	ExitCode    int          `json:"exit_code"`
 }
 
-// Error is why a command failed.
+// Error is the reason why a command failed.
 type Error struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// Failure is the object of a command that has no other result.
+// Failure is the object of a command without another result.
 type Failure struct {
 	Head
 	Error    Error `json:"error"`
@@ -362,7 +362,7 @@ func named(values map[string]string, name, value string) map[string]string {
 	return values
 }
 
-// NewDisk describes a layout. findings come from align.Check.
+// NewDisk describes a layout. findings are the result of align.Check.
 func NewDisk(l *layout.Layout, boundary align.Boundary, findings []align.Finding) Disk {
 	d := Disk{
 		Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary),
@@ -417,7 +417,7 @@ func newPartition(p boot.Partition, sector int64, boundary align.Boundary) Parti
 	return out
 }
 
-// newVolume describes a volume that begins at byte at of the disk.
+// newVolume describes a volume. at is its offset on the disk, in bytes.
 func newVolume(v *volume.Volume, at int64) *Volume {
 	out := &Volume{
 		Kind: string(v.Kind), Label: v.Label, UUID: v.UUID, Size: v.Size, Cluster: v.BlockSize, DataStart: v.DataStart,
@@ -438,7 +438,7 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 	return out
 }
 
-// NewChanges describes what a plan changes.
+// NewChanges describes the changes of a plan.
 func NewChanges(p *plan.Plan) Changes {
 	c := Changes{
 		sector: p.SectorSize, OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{},
@@ -459,7 +459,7 @@ func NewChanges(p *plan.Plan) Changes {
 	return c
 }
 
-// gapMoves lists what moves and is no partition.
+// gapMoves lists the moved ranges outside of partitions.
 func gapMoves(p *plan.Plan) (out []GapMove) {
 	parts := make([]disk.Range, 0, len(p.Moves))
 	for _, m := range p.Moves {
@@ -485,7 +485,7 @@ func gapMoves(p *plan.Plan) (out []GapMove) {
 	return out
 }
 
-// NewDifferences describes where a copy with a layout is wrong.
+// NewDifferences describes the differences of a copy with a layout.
 func NewDifferences(ds []verify.Difference, l *layout.Layout) []Difference {
 	out := []Difference{}
 	for _, d := range ds {
@@ -498,7 +498,7 @@ func NewDifferences(ds []verify.Difference, l *layout.Layout) []Difference {
 func placeOf(d verify.Difference, l *layout.Layout) string {
 	var in *boot.Partition
 	for i, p := range l.Partitions {
-		// logical ones lie in the extended one
+		// logical partitions are inside the extended one
 		if d.Len > 0 && p.Contains(disk.Range{Off: d.Off, Len: 1}) && (in == nil || p.Len < in.Len) {
 			in = &l.Partitions[i]
 		}
@@ -512,5 +512,5 @@ func placeOf(d verify.Difference, l *layout.Layout) string {
 	return fmt.Sprintf(", in partition %d", in.Number)
 }
 
-// orEmpty returns a list that JSON shows as [] where it has nothing.
+// orEmpty returns a copy of a list that JSON shows as [] if it is empty.
 func orEmpty[T any](all []T) []T { return append([]T{}, all...) }

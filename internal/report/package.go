@@ -38,9 +38,9 @@ type PackageInspect struct {
 	Disks    []PackageDisk   `json:"disks"`
 	Findings []align.Finding `json:"findings"`
 	Verdict  align.Verdict   `json:"verdict"`           // the worst of all disks
-	Content  align.Content   `json:"content,omitempty"` // where there is nothing to judge
-	Flags    []string        `json:"-"`                 // of the command line, for those that come next
-	Error    *Error          `json:"error,omitempty"`   // of the first disk that has one
+	Content  align.Content   `json:"content,omitempty"` // if there is nothing to judge
+	Flags    []string        `json:"-"`                 // of the command line, for the next commands
+	Error    *Error          `json:"error,omitempty"`   // of the first disk with an error
 	ExitCode int             `json:"exit_code"`
 }
 
@@ -58,9 +58,9 @@ type PackageAlign struct {
 	Took     float64         `json:"duration_seconds"`
 	Verified string          `json:"verified"`
 	Files    []string        `json:"files"`
-	Sums     []Checksum      `json:"checksums,omitempty"` // where they were asked for
+	Sums     []Checksum      `json:"checksums,omitempty"` // if requested
 	Findings []align.Finding `json:"findings"`
-	Replaced *Replaced       `json:"replaced,omitempty"` // where DEST got the names of SOURCE
+	Replaced *Replaced       `json:"replaced,omitempty"` // if DEST got the names of SOURCE
 	ExitCode int             `json:"exit_code"`
 }
 
@@ -72,7 +72,7 @@ type PackageVerify struct {
 	Package     Package   `json:"package"` // DEST
 	Equal       bool      `json:"equal"`
 	Disks       []*Verify `json:"disks"`
-	Differences []string  `json:"differences"` // beside those of the disks
+	Differences []string  `json:"differences"` // outside of the disks
 	ExitCode    int       `json:"exit_code"`
 }
 
@@ -81,7 +81,7 @@ func newPackage(p *ova.Package) Package {
 	return Package{Path: p.Path, Kind: p.Kind, Algorithms: p.Algorithms(), Members: orEmpty(p.Members)}
 }
 
-// newPackageDisk describes a disk of a package as far as the package does.
+// newPackageDisk describes a disk of a package by its entry in the package.
 func newPackageDisk(d ova.Disk) PackageDisk {
 	out := PackageDisk{Member: d.Member, IDs: []string{}}
 	for _, x := range d.Disks {
@@ -113,7 +113,7 @@ func findingsOf(subject string, issues []ondisk.Issue) []align.Finding {
 	return out
 }
 
-// PackageInspect prints a package, and each disk as Inspect does.
+// PackageInspect prints a package, and each disk like Inspect.
 func (t *Text) PackageInspect(r *PackageInspect) {
 	if !t.List {
 		t.packageHead(r)
@@ -129,10 +129,10 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 			possible = possible && len(d.Inspect.Refusals) == 0 && d.Inspect.Advice.Action != align.Repair
 		} else {
 			possible = false
-			t.Para(4, "%s %s", t.Paint(Red, "error:"), SafeMessage(d.Error.Message)) // which names the disk
+			t.Para(4, "%s %s", t.Paint(Red, "error:"), SafeMessage(d.Error.Message)) // the message names the disk
 		}
 	}
-	if misaligned && possible && !t.List { // one disk that is refused keeps the whole package from being written
+	if misaligned && possible && !t.List { // one refused disk prevents the copy of the package
 		t.next("To write an aligned package: ", AlignPackageCommand(r.Package.Path, r.Flags))
 	}
 }
@@ -157,7 +157,7 @@ func (t *Text) packageLine(p Package) {
 		manifest)
 }
 
-// PackageAlign prints what the copy of a package has become.
+// PackageAlign prints the result of the copy of a package.
 func (t *Text) PackageAlign(r *PackageAlign) {
 	t.findings(r.Findings)
 	for _, d := range r.Disks {
@@ -212,7 +212,7 @@ func (t *Text) packageDisk(r *Align) {
 	}
 }
 
-// PackageVerify prints whether a package is right.
+// PackageVerify prints whether the copy of a package is correct.
 func (t *Text) PackageVerify(r *PackageVerify) {
 	for _, d := range r.Disks {
 		t.Verify(d)

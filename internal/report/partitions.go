@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// list prints the partitions as fdisk -lu does, with one more column.
+// list prints the partitions like fdisk -lu, with an additional column.
 func (t *Text) list(i Image, d Disk) {
 	sector := d.Sector()
 	t.printf("Disk %s: %s, %d bytes, %d sectors\n", Safe(i.Path), units.Format(d.Size), d.Size, d.Size/sector)
@@ -56,7 +56,7 @@ func (t *Text) listRow(path string, p Partition, sector int64, boundary align.Bo
 	return slices.Concat([]string{device, active}, place, []string{id, p.TypeName, t.alignment(p, boundary)})
 }
 
-// deviceName names a partition as the kernel does: "p" separates its number from a digit before it.
+// deviceName names a partition like the kernel: "p" separates its number from a digit before it.
 func deviceName(path string, number int) string {
 	name := Safe(path[strings.LastIndexByte(path, '/')+1:])
 	if name != "" && name[len(name)-1] >= '0' && name[len(name)-1] <= '9' {
@@ -65,7 +65,7 @@ func deviceName(path string, number int) string {
 	return fmt.Sprintf("%s%d", name, number)
 }
 
-// alignment returns the power of two that a start is on, with the verdict in colour and as a mark.
+// alignment returns the largest power of two that divides a start, with the verdict in color and in words.
 func (t *Text) alignment(p Partition, boundary align.Boundary) string {
 	on := units.Short(p.Alignment)
 	switch p.Verdict {
@@ -86,10 +86,10 @@ func (t *Text) alignment(p Partition, boundary align.Boundary) string {
 	return "-"
 }
 
-// maxParts is how many parts of a volume the text lists; JSON has all that are known.
+// maxParts bounds the parts of a volume in text. JSON has all known parts.
 const maxParts = 64
 
-// insides prints the details of volumes, and how they divide their space.
+// insides prints the details and the parts of volumes.
 func (t *Text) insides(d Disk) {
 	if d.Volume != nil {
 		t.inside("the disk", d.Volume, d)
@@ -102,7 +102,7 @@ func (t *Text) insides(d Disk) {
 }
 
 func (t *Text) inside(where string, v *Volume, d Disk) {
-	// The details of a file system, beyond its line in the table, are printed with -v only.
+	// Details of a file system, beyond its line in the table, are printed only with -v.
 	fileSystem := v.Cluster > 0 && !t.Verbose
 	if len(v.Parts) == 0 && (len(v.order) == 0 || fileSystem) {
 		return
@@ -121,8 +121,8 @@ func (t *Text) inside(where string, v *Volume, d Disk) {
 	t.parts(v, d)
 }
 
-// parts lists the slices of a volume with their places on the disk. A slice that lies elsewhere, or in several pieces,
-// has no place.
+// parts lists the slices of a volume with their starts on the disk. A slice on another disk or in several pieces has no
+// start.
 func (t *Text) parts(v *Volume, d Disk) {
 	if len(v.Parts) == 0 {
 		return
@@ -143,23 +143,23 @@ func (t *Text) parts(v *Volume, d Disk) {
 	}
 }
 
-// Fragmentation is in how many pieces the files of a volume and its free space lie.
+// Fragmentation holds the numbers of pieces of the files and of the free space of a volume.
 type Fragmentation struct {
-	Partition int             `json:"partition,omitempty"` // 0: the volume over the whole disk
-	Name      string          `json:"volume,omitempty"`    // inside of it
+	Partition int             `json:"partition,omitempty"` // 0 for a volume on the whole disk
+	Name      string          `json:"volume,omitempty"`    // inside the partition
 	Kind      string          `json:"kind"`
 	Files     guestfile.Group `json:"files"`
 	Folders   guestfile.Group `json:"folders"`
 	MFT       int64           `json:"mft_pieces,omitempty"`
-	Free      *guestfile.Free `json:"free,omitempty"` // nil: not known
+	Free      *guestfile.Free `json:"free,omitempty"` // nil if unknown
 	Unread    int64           `json:"unread"`
 	Read      int64           `json:"records_read"`
 	Records   int64           `json:"records"`
 	Ended     bool            `json:"ended_early"`
-	Error     *Error          `json:"error,omitempty"` // why nothing was counted
+	Error     *Error          `json:"error,omitempty"` // reason why nothing was counted
 }
 
-// NewFragmentation describes what was counted.
+// NewFragmentation describes the counted fragments.
 func NewFragmentation(vs []freespace.FragmentsOf) []Fragmentation {
 	out := make([]Fragmentation, 0, len(vs))
 	for _, v := range vs {
@@ -176,11 +176,11 @@ func NewFragmentation(vs []freespace.FragmentsOf) []Fragmentation {
 	return out
 }
 
-// worthwhile is the share of the data in fragmented files from which defragmenting is advised, in percent. It is a
-// choice: no maker of a file system states one.
+// worthwhile is the share of the data in fragmented files from which defragmenting is advised, in percent. The value is
+// our choice: no maker of a file system states one.
 const worthwhile = 10
 
-// fragmentation prints what was counted, and what would help.
+// fragmentation prints the counted fragments and advice.
 func (t *Text) fragmentation(r *Inspect) {
 	if r.Fragmentation == nil {
 		return
@@ -197,7 +197,7 @@ func (t *Text) fragmentation(r *Inspect) {
 	t.fragmentationAdvice(r.Fragmentation)
 }
 
-// volumeOf names the volume and its place.
+// volumeOf names a volume and its partition.
 func volumeOf(f Fragmentation, d Disk) string {
 	if f.Name != "" {
 		where := Safe(f.Name) + " on the disk"
@@ -268,7 +268,7 @@ func groupText(g guestfile.Group) string {
 	return s
 }
 
-// fragmentationAdvice says what a copy changes, and what only the guest can.
+// fragmentationAdvice prints the effect of a copy, and whether to defragment in the guest.
 func (t *Text) fragmentationAdvice(fragments []Fragmentation) {
 	var files guestfile.Group
 	for _, f := range fragments {

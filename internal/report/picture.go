@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// state is what a column of a picture shows: the highest of what lies in it.
+// state is the state of a column of a picture: the highest state of the segments in it.
 type state int
 
 const (
@@ -23,7 +23,7 @@ const (
 	misaligned
 )
 
-// glyphs show a state on a terminal that has block characters, and on any other.
+// glyphs holds the characters for a state, on terminals with and without block characters.
 var glyphs = [...]struct {
 	block, plain string
 	color        Color
@@ -33,13 +33,13 @@ var glyphs = [...]struct {
 	below: {"▒", "+", Yellow}, misaligned: {"▚", "X", Red},
 }
 
-// states has the verdicts of partitions; one without a verdict is shown as an extended one.
+// states maps the verdicts of partitions to states. A partition without a verdict is shown as extended.
 var states = map[align.Verdict]state{
 	align.Misaligned: misaligned, align.BelowBoundary: below, align.Aligned: aligned,
 	align.NothingToJudge: extended, "": extended,
 }
 
-// stateOf returns the state of a partition. One that holds a volume and is not judged has a place of its own.
+// stateOf returns the state of a partition. A partition with a volume that is not judged has a state of its own.
 func stateOf(p Partition) state {
 	if p.Unjudged != "" && p.Volume != nil {
 		return reserved
@@ -47,21 +47,21 @@ func stateOf(p Partition) state {
 	return states[p.Verdict]
 }
 
-// segment is a stretch of a disk with one state. Bytes.
+// segment is a range of a disk with one state, in bytes.
 type segment struct {
 	off, len       int64
 	state          state
-	number         int // of the partition, 0 for none
+	number         int // of the partition, 0 outside of partitions
 	columns, least int
-	rest           int64 // of the division that gave columns; the largest is rounded up first
+	rest           int64 // remainder of the division for columns; the largest remainder is rounded up first
 }
 
-// segments divides a disk into partitions, extended and free space. A partition of a broken table that overlaps
-// another or lies beyond the end of the disk is cut, down to nothing.
+// segments divides a disk into partitions, extended and free space. It cuts partitions of a broken table that overlap
+// others or exceed the disk, possibly to nothing.
 func segments(d Disk) (out []segment) {
 	sorted := slices.Clone(d.Partitions)
 	slices.SortStableFunc(sorted, func(a, b Partition) int { return cmp.Compare(a.Start, b.Start) })
-	// A GPT can have 16,384 partitions, and an extended one is rare.
+	// A GPT can have 16,384 partitions; extended ones are rare.
 	boxes := slices.DeleteFunc(slices.Clone(sorted), func(p Partition) bool { return stateOf(p) != extended })
 	at := int64(0)
 	add := func(end int64, s state, number int) {
@@ -87,8 +87,8 @@ func segments(d Disk) (out []segment) {
 	return out
 }
 
-// share divides the columns among the segments. A segment too small for a column gets one while there are enough: first
-// partitions, then gaps. It returns false if there are more partitions than columns.
+// share divides the columns among the segments. Segments too small for a column get one while there are enough columns:
+// first partitions, then gaps. It returns false if there are more partitions than columns.
 func share(segs []segment, size int64, columns int) bool {
 	left, needed := columns, 0
 	for i := range segs {
@@ -128,14 +128,14 @@ func most(segs []segment, value func(s segment) int64) *segment {
 	return &segs[best]
 }
 
-// scale returns n*columns/size and the rest; n is at most size.
+// scale returns n*columns/size and the remainder; n is at most size.
 func scale(n, size int64, columns int) (int, int64) {
 	hi, lo := bits.Mul64(ondisk.U64(n), ondisk.U64(int64(columns)))
 	q, r := bits.Div64(hi, lo, ondisk.U64(max(size, 1)))
 	return int(ondisk.I64(q)), ondisk.I64(r)
 }
 
-// crowded shows more partitions than columns: each column has the worst of what lies in it.
+// crowded divides a disk with more partitions than columns. Each column has the worst state of the segments in it.
 func crowded(segs []segment, size int64, columns int) []segment {
 	out := slices.Repeat([]segment{{columns: 1}}, columns)
 	for _, s := range segs {
@@ -148,13 +148,13 @@ func crowded(segs []segment, size int64, columns int) []segment {
 	return out
 }
 
-// key records what the legend of a picture must explain.
+// key records the states for the legend of a picture.
 type key struct {
 	seen    [misaligned + 1]bool
 	crowded bool
 }
 
-// bar draws a disk in so many columns.
+// bar draws a disk in a number of columns.
 func (t *Text) bar(d Disk, columns int, k *key) string {
 	segs := segments(d)
 	if !share(segs, d.Size, columns) {
@@ -175,7 +175,7 @@ func (t *Text) bar(d Disk, columns int, k *key) string {
 	return b.String()
 }
 
-// stretch draws a label, and glyphs up to so many columns.
+// stretch draws a label, padded with glyphs to a number of columns.
 func (t *Text) stretch(s state, label string, columns int) string {
 	glyph := glyphs[s].plain
 	if t.Unicode {
@@ -184,9 +184,9 @@ func (t *Text) stretch(s state, label string, columns int) string {
 	return t.Paint(glyphs[s].color, label+strings.Repeat(glyph, columns-len(label)))
 }
 
-// picture draws disks to one scale, one line each, with a legend.
+// picture draws disks to the same scale, one per line, with a legend.
 func (t *Text) picture(disks []Disk, names ...string) {
-	const least = 16 // columns that still show something
+	const least = 16 // fewer columns show nothing useful
 	indent, largest, partitions := 0, int64(0), 0
 	for i, d := range disks {
 		indent, largest, partitions = max(indent, len(names[i])), max(largest, d.Size),
@@ -209,7 +209,7 @@ func (t *Text) picture(disks []Disk, names ...string) {
 	t.legend(k, disks[0].Boundary, columns+indent+4)
 }
 
-// legend explains the characters in use, in lines that fit.
+// legend explains the used characters, in lines of at most columns characters.
 func (t *Text) legend(k key, boundary align.Boundary, columns int) {
 	words := [...]string{"free", "extended", "not judged", "aligned", "off " + boundary.String(), "off 4K"}
 	at := 0

@@ -17,18 +17,18 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// Criteria are what an inspection judges by.
+// Criteria holds the criteria and options of an inspection.
 type Criteria struct {
 	Boundary align.Boundary
 	Storage  align.Storage
-	Costs    bool // on the storage
-	Impact   bool // of each partition on the storage
+	Costs    bool // compute Costs on the storage
+	Impact   bool // compute the Impact of each partition on the storage
 
-	Fragments []freespace.FragmentsOf // nil: not counted
+	Fragments []freespace.FragmentsOf // nil if not counted
 }
 
-// NewInspect reports on a disk and on the use of its container. A copy would be refused for refusals. The error is what
-// is malformed: then the report has no verdict.
+// NewInspect reports on a disk and on the use of its container. refusals are the reasons to refuse a copy. The error
+// describes a malformed image; its report has no verdict.
 func NewInspect(
 	h Head, s *realign.Source, u *realign.Usage, refusals []align.Finding, c Criteria,
 ) (r *Inspect, bad error) {
@@ -60,7 +60,7 @@ func NewInspect(
 	return r, bad
 }
 
-// NewError describes why a command failed.
+// NewError describes the error of a command.
 func NewError(err error) *Error { return &Error{Code: realign.Code(err), Message: Message(err)} }
 
 // NewPackageInspect reports on a package before its disks are added.
@@ -72,7 +72,7 @@ func NewPackageInspect(h Head, p *ova.Package) *PackageInspect {
 	return r
 }
 
-// Add adds a disk and its inspection, or the error of a disk that has none.
+// Add adds a disk and its inspection, or its error if x is nil.
 func (r *PackageInspect) Add(d ova.Disk, x *Inspect, err error) {
 	out := newPackageDisk(d)
 	if out.Inspect = x; x == nil {
@@ -85,10 +85,11 @@ func (r *PackageInspect) Add(d ova.Disk, x *Inspect, err error) {
 	r.Disks = append(r.Disks, out)
 }
 
-// maxDrawn bounds the partitions in the pictures of before and after. More would take memory and make no picture.
+// maxDrawn bounds the partitions in the pictures of before and after. More partitions would take memory without a
+// useful picture.
 const maxDrawn = 1024
 
-// NewPlan reports on a plan, which is refused for refusals. Its changes are for the caller to add, with NewChanges.
+// NewPlan reports on a plan. refusals are the reasons to refuse it. The caller adds its changes with NewChanges.
 func NewPlan(h Head, s *realign.Source, p *realign.Plan, refusals []align.Finding) *Plan {
 	r := &Plan{
 		Head: h, Image: NewImage(s.Image), Target: p.Goal.Want, Refusals: orEmpty(refusals),
@@ -112,12 +113,12 @@ func newGeometry(g Geometry) *Geometry {
 	return &g
 }
 
-// Inspected adds what the plan makes of the disk.
+// Inspected adds the disk that results from the plan.
 func (r *Plan) Inspected(after *layout.Layout, p *realign.Plan) {
 	r.Result = new(NewDisk(after, p.Goal.Must, align.Check(after, p.Goal)))
 }
 
-// notRefused returns the notes that are not among the refusals.
+// notRefused returns the notes without the refusals.
 func notRefused(notes, refusals []align.Finding) []align.Finding {
 	type key struct {
 		code, text string
@@ -131,7 +132,7 @@ func notRefused(notes, refusals []align.Finding) []align.Finding {
 	return slices.DeleteFunc(orEmpty(notes), func(f align.Finding) bool { return refused[of(f)] })
 }
 
-// NewAlign reports on the copy that a plan makes, before it is written.
+// NewAlign reports on the copy of a plan, before it is written.
 func NewAlign(h Head, s *realign.Source, p *realign.Plan, dest string) *Align {
 	return &Align{
 		Head: h, Source: s.Path(), Dest: dest, Format: s.Image.Format, Subformat: s.Image.Subformat,
@@ -140,7 +141,7 @@ func NewAlign(h Head, s *realign.Source, p *realign.Plan, dest string) *Align {
 	}
 }
 
-// registered reports whether VirtualBox knows an image by a UUID in it.
+// registered reports whether VirtualBox identifies an image by a UUID in it.
 func registered(img *image.Image) bool {
 	for _, d := range img.Details {
 		if d.Name == "uuid.image" {
@@ -150,7 +151,7 @@ func registered(img *image.Image) bool {
 	return img.Format == "vdi"
 }
 
-// Wrote completes the report when the copy is written. verified is how it was proved.
+// Wrote completes the report of a written copy. verified is the mode of its verification.
 func (r *Align) Wrote(w realign.Written, verified string) {
 	r.Format, r.Subformat, r.Files = w.Format, w.Subformat, w.Files
 	r.Written, r.Verified, r.Copied, r.Took = true, verified, w.Copied, w.Took
@@ -165,7 +166,7 @@ func newChecksums(w realign.Written) (out []Checksum) {
 	return out
 }
 
-// NewReplaced reports on an exchange. kept reports whether the original stays.
+// NewReplaced reports on an exchange. kept reports whether the original is kept.
 func NewReplaced(x *exchange.Result, kept bool) *Replaced {
 	if !kept {
 		return &Replaced{Files: []string{}}
@@ -173,7 +174,7 @@ func NewReplaced(x *exchange.Result, kept bool) *Replaced {
 	return &Replaced{Original: x.Original, Files: x.Files, Journal: x.Journal}
 }
 
-// ReplacedBy completes the report of a copy that got the names of SOURCE; x is nil for any other.
+// ReplacedBy completes the report of a copy that got the names of SOURCE. x is nil for other copies.
 func (r *Align) ReplacedBy(x *Replaced) {
 	r.Replaced = x
 	if x != nil && x.Original != "" {
@@ -181,7 +182,7 @@ func (r *Align) ReplacedBy(x *Replaced) {
 	}
 }
 
-// ReplacedBy completes the report of a package that got the names of SOURCE; x is nil for any other.
+// ReplacedBy completes the report of a package that got the names of SOURCE. x is nil for other packages.
 func (r *PackageAlign) ReplacedBy(x *Replaced) {
 	r.Replaced = x
 	if x == nil || x.Original == "" {
@@ -197,7 +198,7 @@ func (r *PackageAlign) ReplacedBy(x *Replaced) {
 	}
 }
 
-// replacedLines prints what became of the original of a disk that has its names now, and what comes next.
+// replacedLines prints the place of an exchanged original, and the next commands.
 func (t *Text) replacedLines(r *Replaced, path string) {
 	switch {
 	case r == nil:
@@ -211,8 +212,8 @@ func (t *Text) replacedLines(r *Replaced, path string) {
 	t.next("To remove it:              ", shell.Command("finish", nil, path))
 }
 
-// NewPackageAlign reports on the copy that the plans of a package make, before it is written. flags are those of a
-// command line that reads the disks in the same way.
+// NewPackageAlign reports on the copy of the plans of a package, before it is written. flags make a later command read
+// the disks in the same way.
 func NewPackageAlign(h Head, p *realign.Package, dest string, flags []string) *PackageAlign {
 	r := &PackageAlign{
 		Head: h, Source: p.Path, Dest: dest, Package: newPackage(p.Package), Dropped: []string{}, Files: []string{},
@@ -227,7 +228,7 @@ func NewPackageAlign(h Head, p *realign.Package, dest string, flags []string) *P
 	return r
 }
 
-// Wrote completes the report when the package is written. verified is how it was proved.
+// Wrote completes the report of a written package. verified is the mode of its verification.
 func (r *PackageAlign) Wrote(p *realign.Package, w realign.WrittenPackage, verified string) {
 	r.Written, r.Verified, r.Files, r.Dropped = true, verified, w.Files, append(r.Dropped, w.Dropped...)
 	r.Copied, r.Took, r.Sums = w.Copied, w.Took, newChecksums(w.Written)
@@ -239,10 +240,10 @@ func (r *PackageAlign) Wrote(p *realign.Package, w realign.WrittenPackage, verif
 	}
 }
 
-// ExitDiffers is the exit code for a copy in which a difference was found.
+// ExitDiffers is the exit code for a copy with a difference.
 const ExitDiffers = 5
 
-// NewVerify reports on a comparison. p is nil if no plan leads to DEST, whose layout is l.
+// NewVerify reports on a comparison. p is nil if DEST does not result from a plan. l is the layout of DEST.
 func NewVerify(h Head, src, dest string, p *realign.Plan, diffs []realign.Difference, l *layout.Layout) *Verify {
 	r := &Verify{
 		Head: h, Source: src, Dest: dest, Changes: Changes{Moves: []Move{}, Patches: []Patch{}},
@@ -272,7 +273,7 @@ func (r *PackageVerify) Add(v realign.MemberVerified) {
 	r.differ(!x.Equal)
 }
 
-// AddDifferences adds differences beside the disks.
+// AddDifferences adds differences outside of the disks.
 func (r *PackageVerify) AddDifferences(more []string) {
 	r.Differences = append(r.Differences, more...)
 	r.differ(len(more) > 0)

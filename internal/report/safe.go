@@ -20,18 +20,18 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// maxText bounds a text from an image that is shown, in characters, and maxMessage a line that holds some, in bytes as
-// printed.
+// maxText bounds a printed text from an image, in characters. maxMessage bounds a line with such texts, in printed
+// bytes.
 const maxText, maxMessage = 256, 4096
 
-// Safe makes a text from an image fit for a terminal. It escapes what could move the cursor, change the title or
-// reverse the line, and cuts the text.
+// Safe makes a text from an image safe for a terminal. It escapes characters that could move the cursor, change the
+// title or reverse the line, and cuts the text.
 func Safe(s string) string { return escaped(s, maxText, math.MaxInt) }
 
-// SafeMessage is Safe for whole lines of our own that hold texts from an image: it is not cut so early.
+// SafeMessage is like Safe, with a higher limit, for our own lines that contain texts from an image.
 func SafeMessage(s string) string { return escaped(s, math.MaxInt, maxMessage) }
 
-// Escape is Safe without the cut, for reports that must distinguish all names.
+// Escape is like Safe but does not cut, for reports that must distinguish all names.
 func Escape(s string) string { return escaped(s, math.MaxInt, math.MaxInt) }
 
 func escaped(s string, characters, bytes int) string {
@@ -54,16 +54,16 @@ func escaped(s string, characters, bytes int) string {
 	return b.String()
 }
 
-// Message returns the text of an error in one line that a terminal can show, without secrets of URIs.
+// Message returns the text of an error in one line, safe for a terminal and without secrets of URIs.
 func Message(err error) string {
 	return SafeMessage(realign.Shown(strings.NewReplacer("\n", "; ", "\t", "").Replace(withoutCall(err))))
 }
 
-// lookups are the calls that find a file. Of an error of theirs, users want the path and the reason.
+// lookups lists the calls that look up a file. For their errors, users need only the path and the reason.
 var lookups = []string{"open", "stat", "lstat"}
 
-// withoutCall returns the text of an error without the name of the call that did not find a file, and without a path
-// that stands before it.
+// withoutCall returns the text of an error without the name of the failed lookup, and without a repeated path before
+// it.
 func withoutCall(err error) string {
 	text := err.Error()
 	p, ok := errors.AsType[*fs.PathError](err)
@@ -78,11 +78,11 @@ func withoutCall(err error) string {
 	return strings.TrimSuffix(before, named) + named + p.Err.Error() + after
 }
 
-// escaper escapes dangerous characters. Each write must have whole characters.
+// escaper escapes dangerous characters. Each write must consist of whole characters.
 type escaper struct{ w *bufio.Writer }
 
 func (e escaper) Write(p []byte) (int, error) {
-	whole := 0 // up to here all is written
+	whole := 0 // number of bytes already written
 	for i := 0; i < len(p); {
 		r, n := rune(p[i]), 1
 		if r >= utf8.RuneSelf {
@@ -103,23 +103,23 @@ func (e escaper) Write(p []byte) (int, error) {
 	return whole + n, err
 }
 
-// JSON writes one object, indented by two blanks. Values are exact. Characters that a terminal would obey are written
-// as escapes, which JSON allows anywhere in a string. The other bytes equal those of encoding/json, which would hold
-// them all in memory, twice: the report of a disk with thousands of partitions is large.
+// JSON writes one object, indented by two blanks. Values are exact. Control characters for terminals are escaped, which
+// JSON allows anywhere in a string. Otherwise the output equals encoding/json. That package would hold the whole output
+// in memory, twice: the report of a disk with thousands of partitions is large.
 func JSON(w io.Writer, v any) error { return writeJSON(w, v, jsontext.WithIndent("  ")) }
 
-// Line writes one object in one line, for a stream of objects. It escapes as JSON does.
+// Line writes one object in one line, for a stream of objects. It escapes like JSON.
 func Line(w io.Writer, v any) error { return writeJSON(w, v) }
 
 func writeJSON(w io.Writer, v any, more ...jsonv2.Options) error {
 	b := bufio.NewWriter(w)
-	// An encoder writes whole tokens, so that the escaper sees no part of a character.
+	// An encoder writes whole tokens, so the escaper never receives a part of a character.
 	err := jsonv2.MarshalWrite(escaper{b}, v, jsonv1.DefaultOptionsV1(), jsontext.EscapeForHTML(false),
 		jsonv2.JoinOptions(more...))
 	if err == nil {
 		err = b.WriteByte('\n')
 	}
-	if failed := b.Flush(); failed != nil { // of w, in its own words
+	if failed := b.Flush(); failed != nil { // an error of w, unchanged
 		return failed
 	}
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 )
 
 // AlignCommand returns the command line that makes an aligned copy of the image or package at path. It names the format
-// if the suffix of path belongs to another one.
+// if the suffix of path belongs to another format.
 func AlignCommand(path, format string, fs []string) string {
 	return alignTo(path, CopyName(path), format, fs)
 }
 
-// alignUnpackedCommand is AlignCommand for an image in a compressed file or in an archive, whose name the copy takes
-// from that image.
+// alignUnpackedCommand is like AlignCommand, for an image in a compressed file or an archive. The copy is named after
+// that image.
 func alignUnpackedCommand(path string, from image.Unpacked, format string, fs []string) string {
 	name := from.Member
 	if name == "" {
@@ -40,7 +40,7 @@ func alignTo(path, name, format string, fs []string) string {
 	return shell.Command("align", fs, path, name)
 }
 
-// AlignPackageCommand returns the same for a package of any name; the name of the copy shows that it is a package.
+// AlignPackageCommand is like AlignCommand, for a package of any name. The suffix of the copy marks it as a package.
 func AlignPackageCommand(path string, fs []string) string {
 	return shell.Command("align", fs, path, PackageCopyName(path))
 }
@@ -50,8 +50,8 @@ func ReplaceCommand(path string, fs []string) string {
 	return shell.Command("replace", fs, path)
 }
 
-// PackageCopyName suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files:
-// beside their originals these could not keep their names, which the OVF has.
+// PackageCopyName suggests a name for the copy of a package. The copy is always an archive, even for an OVF with loose
+// files: next to their originals, the files could not keep the names that the OVF references.
 func PackageCopyName(path string) string {
 	path = CopyName(path)
 	if dot := strings.LastIndexByte(path, '.'); dot >= nameAt(path) {
@@ -63,8 +63,8 @@ func PackageCopyName(path string) string {
 // CopyMark follows the name of the source in the name of a copy.
 const CopyMark = "-aligned"
 
-// CopyName suggests a name for the copy. A disk inside of a package gets one beside the package, a block device and an
-// image of a server one in the current folder.
+// CopyName suggests a name for the copy. The copy of a disk in a package goes next to the package; copies of a block
+// device or a remote image go to the working directory.
 func CopyName(path string) string {
 	if _, at, ok := strings.Cut(path, "://"); ok {
 		at, _, _ = strings.Cut(at, "?")
@@ -92,17 +92,17 @@ func CopyName(path string) string {
 	return marked(path[:dot], path[dot:])
 }
 
-// nameAt returns where the last name of a path begins.
+// nameAt returns the offset of the last name in a path.
 func nameAt(path string) int {
 	folder, _ := filepath.Split(path)
 	return len(folder)
 }
 
-// longest is how many bytes a name may have so that no file of a copy needs more than 255 (NAME_MAX of Linux), also
-// while it is written: .NAME-flat.vmdk.partial.
+// longest is the maximum length of a name, in bytes. All file names of a copy, such as the temporary
+// .NAME-flat.vmdk.partial, then have at most 255 bytes (NAME_MAX of Linux).
 const longest = 240
 
-// marked returns the name of a copy. A stem that leaves no room for the mark is cut.
+// marked returns the name of a copy. It cuts a stem that leaves no room for the mark.
 func marked(stem, ext string) string {
 	base := nameAt(stem)
 	if end := base + max(1, longest-len(CopyMark)-len(ext)); end < len(stem) {
@@ -114,7 +114,7 @@ func marked(stem, ext string) string {
 	return stem + CopyMark + ext
 }
 
-// next prints a command to be pasted, on a line of its own where it does not fit behind the words. It is never broken.
+// next prints a command to paste, after the words or on its own line if it does not fit. The command is never wrapped.
 func (t *Text) next(words, command string) {
 	if t.Width > 0 && Cells(words+command) > t.Width {
 		words = strings.TrimRight(words, " ") + "\n  "
@@ -130,7 +130,7 @@ func (i Image) align(flags []string) string {
 	return AlignCommand(i.Path, i.Format, flags)
 }
 
-// command names the next step. A copy that would be refused is not proposed.
+// command prints the next commands. It does not propose a copy that would be refused.
 func (t *Text) command(r *Inspect) {
 	next := slices.Clone(r.Flags)
 	if b := cmp.Or(r.Advice.Boundary, r.Boundary); b != align.DefaultBoundary {
@@ -146,7 +146,7 @@ func (t *Text) command(r *Inspect) {
 	t.next("To write an aligned copy:   ", r.Image.align(next))
 }
 
-// Serve is where a disk is served, and what was made of it.
+// Serve holds the address of a served disk, and its changes.
 type Serve struct {
 	Head
 	Image Image `json:"image"`
@@ -156,7 +156,7 @@ type Serve struct {
 	Findings []align.Finding `json:"findings"`
 }
 
-// NewServe reports a plan whose disk is served.
+// NewServe reports on a plan whose disk is served.
 func NewServe(h Head, s *realign.Source, p *realign.Plan, uri string) *Serve {
 	return &Serve{
 		Head: h, Image: NewImage(s.Image), Changes: NewChanges(p), AsIs: p.Converts, URI: uri,
@@ -179,17 +179,17 @@ func (t *Text) Serve(r *Serve) {
 		"qemu-img convert -f raw -O qcow2 " + uri + " copy.qcow2",
 		"nbdcopy " + uri + " copy.img",
 		"guestfish --ro --format=raw -a " + shell.Quote(strings.Replace(r.URI, "nbd+unix:///", "nbd://", 1)),
-		// It opens files only. The parent of this one is the served disk.
+		// virt-v2v opens only files: the served disk becomes the backing file of this one.
 		"qemu-img create -f qcow2 -F raw -b " + uri + " v2v.qcow2 && virt-v2v -i disk v2v.qcow2 -o local -os .",
 	} {
 		t.printf("  %s\n", line)
 	}
 }
 
-// Unfinished is what undo, resume or finish has done with what a run had left open.
+// Unfinished is the result of undo, resume or finish on an unfinished run.
 type Unfinished struct {
 	Head
-	Path     string          `json:"path"` // as the user wrote it
+	Path     string          `json:"path"` // as given by the user
 	Kind     string          `json:"kind,omitempty"`
 	Text     string          `json:"text"`
 	Files    []string        `json:"files"` // of the disk at the path
@@ -198,7 +198,7 @@ type Unfinished struct {
 	ExitCode int             `json:"exit_code"`
 }
 
-// NewUnfinished reports what a command has done.
+// NewUnfinished reports on the work of undo, resume or finish.
 func NewUnfinished(h Head, w journal.Work, d journal.Done) *Unfinished {
 	return &Unfinished{
 		Head: h, Path: w.Path, Kind: w.Kind, Text: d.Text, Files: orEmpty(d.Files),
@@ -206,7 +206,7 @@ func NewUnfinished(h Head, w journal.Work, d journal.Done) *Unfinished {
 	}
 }
 
-// Unfinished prints what a command has done.
+// Unfinished prints the result of undo, resume or finish.
 func (t *Text) Unfinished(r *Unfinished) {
 	t.notes(r.Findings)
 	t.Para(2, "%s: %s.", Safe(r.Path), SafeMessage(r.Text))

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/text/width"
 )
 
-// Color is how characters look on a terminal: the number of a rendition. Spec: ECMA-48, 8.3.117, SGR.
+// Color is the look of characters on a terminal: the number of a rendition. Spec: ECMA-48, 8.3.117, SGR.
 type Color int
 
 // Colors.
@@ -24,10 +24,10 @@ const (
 	Gray   Color = 90
 )
 
-// escape begins the sequence of a color, which ends with an m.
+// escape is the first character of a color sequence, which ends with an m.
 const escape = '\x1b'
 
-// Paint colours words, where the output has colours.
+// Paint colors words if the output supports colors.
 func (t *Text) Paint(c Color, s string) string {
 	if !t.Color {
 		return s
@@ -35,8 +35,8 @@ func (t *Text) Paint(c Color, s string) string {
 	return fmt.Sprintf("%c[%dm%s%c[%dm", escape, c, s, escape, Plain)
 }
 
-// cellsOf returns how many cells of a terminal a character takes: most take one, those of Chinese two, and those that
-// join the character before none.
+// cellsOf returns the width of a character in terminal cells: one for most, two for Chinese, none for combining
+// characters.
 func cellsOf(r rune) int {
 	if r >= ' ' && r <= '~' {
 		return 1
@@ -50,7 +50,7 @@ func cellsOf(r rune) int {
 	return 1
 }
 
-// Cells returns how many cells of a terminal a text takes, without its colors.
+// Cells returns the width of a text in terminal cells, without its colors.
 func Cells(s string) (n int) {
 	painting := false
 	for _, r := range s {
@@ -66,7 +66,7 @@ func Cells(s string) (n int) {
 	return n
 }
 
-// Trim returns the longest beginning of a text without colors that fits into n cells.
+// Trim returns the longest prefix of a text that fits into n cells. The text must not have colors.
 func Trim(s string, n int) string {
 	for i, r := range s {
 		if n -= cellsOf(r); n < 0 {
@@ -76,7 +76,7 @@ func Trim(s string, n int) string {
 	return s
 }
 
-// TrimLeft returns the longest end of a text without colors that fits into n cells.
+// TrimLeft returns the longest suffix of a text that fits into n cells. The text must not have colors.
 func TrimLeft(s string, n int) string {
 	over := Cells(s) - n
 	for i, r := range s {
@@ -88,7 +88,7 @@ func TrimLeft(s string, n int) string {
 	return ""
 }
 
-// Pad fills s with blanks up to n cells, in front or behind.
+// Pad pads s with blanks to n cells, on the left if right is set, else on the right.
 func Pad(s string, n int, right bool) string {
 	blanks := strings.Repeat(" ", max(n-Cells(s), 0))
 	if right {
@@ -97,16 +97,16 @@ func Pad(s string, n int, right bool) string {
 	return s + blanks
 }
 
-// Blanks in front of a row and between its columns, and the least width of a column that is folded, in cells.
+// Blanks before a row and between its columns, and the least width of a folded column, in cells.
 const (
 	margin      = " "
 	between     = "  "
 	leastFolded = 24
 )
 
-// Table prints rows below the names of their columns, without lines. > marks a column of numbers, which stand at its
-// right, and < a last column that is folded within the width. Cells may have several lines. rows is read twice, since
-// there can be tens of thousands of them.
+// Table prints rows below the names of their columns, without lines. The prefix > marks a right-aligned column of
+// numbers. The prefix < marks a last column that is folded to the width. Cells may have several lines. Table reads rows
+// twice instead of storing them, since there can be tens of thousands.
 func (t *Text) Table(rows iter.Seq[[]string], names ...string) {
 	last := len(names) - 1
 	right, widths := make([]bool, len(names)), make([]int, len(names))

@@ -23,13 +23,13 @@ type Text struct {
 	W       io.Writer
 	Color   bool
 	Verbose bool
-	Width   int  // characters of a line of text, 0 for no limit
+	Width   int  // characters of a line of text; 0 is unlimited
 	Columns int  // of the terminal, for pictures; 0 for 80
 	Unicode bool // the terminal has block characters
-	List    bool // inspections are lists of partitions and nothing else
+	List    bool // print only the list of partitions of an inspection
 }
 
-// Buffered prints by a function, and writes what it prints to w.
+// Buffered calls show and writes its output to w.
 func (t *Text) Buffered(w io.Writer, show func()) error {
 	b := bufio.NewWriter(w)
 	t.W = b
@@ -38,7 +38,7 @@ func (t *Text) Buffered(w io.Writer, show func()) error {
 }
 
 func (t *Text) printf(format string, args ...any) {
-	fmt.Fprintf(t.W, format, args...) // into memory; the caller writes it out
+	fmt.Fprintf(t.W, format, args...) // into memory; the caller flushes it
 }
 
 // Para prints a paragraph within the width; lines after the first are indented.
@@ -51,12 +51,13 @@ func (t *Text) Para(indent int, format string, args ...any) {
 	}
 }
 
-// Fold divides a text into lines of n columns, between words if it can; 0 is no limit. A painted word stays whole.
+// Fold splits a text into lines of n columns, between words if possible; 0 is unlimited. It does not split painted
+// words.
 func Fold(s string, n int) []string {
 	if n <= 0 || Cells(s) <= n {
 		return []string{strings.TrimRight(s, " ")}
 	}
-	n = max(n, 2) // no character takes more
+	n = max(n, 2) // no character is wider
 	var out []string
 	line, used := "", 0
 	for word := range strings.FieldsSeq(s) {
@@ -87,7 +88,7 @@ func (t *Text) Lead(c Color, words, s string) {
 	t.printf("%s\n", strings.Join(lines, "\n"))
 }
 
-// Inspect prints an image, its faults and the next step, the verdict first.
+// Inspect prints an image: the verdict first, then its faults and the next step.
 func (t *Text) Inspect(r *Inspect) {
 	if t.List {
 		t.list(r.Image, r.Disk)
@@ -119,7 +120,7 @@ func (t *Text) Inspect(r *Inspect) {
 // Version prints the version.
 func (t *Text) Version(v string) { t.printf("trueup %s\n", v) }
 
-// FormatName returns a format as its makers write it.
+// FormatName returns the name of a format in its official spelling.
 func FormatName(format string) string { return image.Title(format) }
 
 func (t *Text) image(i Image) {
@@ -165,7 +166,7 @@ func (t *Text) verdict(d Disk) {
 	}
 }
 
-// alignedByData returns the numbers of the partitions that are aligned by their data and not by their start.
+// alignedByData returns the numbers of partitions with aligned data but an unaligned start.
 func alignedByData(d Disk) (numbers []string) {
 	for _, p := range d.Partitions {
 		if p.Verdict == align.Aligned && p.Stays != "" {
@@ -175,14 +176,14 @@ func alignedByData(d Disk) (numbers []string) {
 	return numbers
 }
 
-// byData reports whether the start of a partition is worse than the verdict of the disk, which its data have.
+// byData reports whether the data of a partition decide the verdict of the disk, because its start has another verdict.
 func byData(d Disk) bool {
 	return slices.ContainsFunc(d.Partitions, func(p Partition) bool {
 		return p.Verdict == d.Verdict && d.Boundary.Of(p.Start) != p.Verdict
 	})
 }
 
-// worst names the partitions that have the verdict of the disk, with the verb.
+// worst names the partitions with the verdict of the disk, with the verb.
 func worst(d Disk) (which, start string) {
 	var bad []string
 	for _, p := range d.Partitions {
@@ -196,7 +197,7 @@ func worst(d Disk) (which, start string) {
 	return partitions(bad), "starts"
 }
 
-// contentText returns why there is nothing to judge.
+// contentText returns the reason why there is nothing to judge.
 func contentText(d Disk) string {
 	switch {
 	case d.Content == align.Blank:
@@ -221,7 +222,7 @@ func contentText(d Disk) string {
 	return "the partition table has no partition in it"
 }
 
-// fact prints a line about an image, and further lines below its text.
+// fact prints a property of an image. Further lines are indented below its text.
 func (t *Text) fact(name, s string) {
 	t.printf("  %-9s  ", name)
 	t.Para(13, "%s", s)
@@ -263,14 +264,14 @@ func (t *Text) disk(d Disk) {
 	}
 }
 
-// maxLinks is how many steps of a boot the text lists; JSON has all.
+// maxLinks bounds the boot steps in text. JSON has all.
 const maxLinks = 32
 
-// maxUnseen is how many places that were not seen the text lists; JSON has all.
+// maxUnseen bounds the unsearched places in text. JSON has all.
 const maxUnseen = 4
 
-// under prints lines one under the other, the first one behind a name. hint stands behind the number of those above
-// most.
+// under prints lines below each other, the first one after a name. It prints at most most lines, then the number of the
+// remaining ones and hint.
 func (t *Text) under(name string, lines []string, most int, hint string) {
 	for i, l := range lines {
 		if i == most {
@@ -278,12 +279,12 @@ func (t *Text) under(name string, lines []string, most int, hint string) {
 			return
 		}
 		t.printf("  %-9s  ", name)
-		t.Para(15, "%s", SafeMessage(l)) // further in than the next line
+		t.Para(15, "%s", SafeMessage(l)) // indented deeper than the next item
 		name = ""
 	}
 }
 
-// chain prints the steps of a boot, and where a search for what a boot needs could not look.
+// chain prints the steps of a boot, and the places that the search for boot components could not read.
 func (t *Text) chain(d Disk) {
 	var steps, unseen []string
 	for _, l := range d.Chain {
@@ -300,7 +301,7 @@ func (t *Text) chain(d Disk) {
 	t.under("Not seen", unseen, most, " (-v lists them)")
 }
 
-// guest prints the state in which a machine was left, and what shows it unless it was shut down.
+// guest prints the state in which a machine was left, and the evidence unless it was shut down.
 func (t *Text) guest(g *Guest) {
 	switch {
 	case g == nil:
@@ -371,13 +372,13 @@ func (t *Text) yes(p Partition, ok bool) string {
 		return "-"
 	case ok:
 		return t.Paint(Green, "yes")
-	case !p.Verdict.Off(): // it is no fault
+	case !p.Verdict.Off(): // not a fault
 		return "no"
 	}
 	return t.Paint(Red, "no")
 }
 
-// typeText returns the type in the form that sfdisk lists.
+// typeText returns the type in the form of sfdisk.
 func typeText(p Partition) string {
 	if p.Kind != "gpt" {
 		return strings.TrimPrefix(p.Type, "0x")
@@ -388,7 +389,7 @@ func typeText(p Partition) string {
 	return p.Type
 }
 
-// content returns what a partition holds; at length, also what it stores about itself.
+// content returns the content of a partition. If verbose, it includes the ID and the hidden sectors.
 func (t *Text) content(p Partition) string {
 	if p.Volume == nil {
 		return p.TypeName
@@ -451,7 +452,7 @@ func (t *Text) findingLines(fs []align.Finding) {
 	}
 }
 
-// notes prints findings in front of a result, and an empty line behind them.
+// notes prints findings before a result, and an empty line after them.
 func (t *Text) notes(fs []align.Finding) {
 	t.findingLines(fs)
 	if len(fs) > 0 {
@@ -469,7 +470,7 @@ func (t *Text) remedy(f align.Finding) {
 // Link is one image of a chain.
 type Link = image.Link
 
-// Usage is how an image stores its disk.
+// Usage describes the storage of a disk in its image.
 type Usage struct {
 	Stored     int64  `json:"stored_bytes"`
 	Compressed int64  `json:"compressed_bytes"`
@@ -481,7 +482,7 @@ type Usage struct {
 	Complete   bool   `json:"complete"`
 }
 
-// stored adds how the image stores the disk; u is nil when that is not known. nonZero is nil when it was not counted.
+// stored adds the Usage of the image. u is nil if it is unknown. nonZero is nil if it was not counted.
 func (r *Inspect) stored(u *align.Usage, nonZero *int64) {
 	if u == nil {
 		return
@@ -497,7 +498,7 @@ func (r *Inspect) stored(u *align.Usage, nonZero *int64) {
 	}
 }
 
-// container prints what the image needs and how it stores the disk.
+// container prints the parents of the image and its Usage.
 func (t *Text) container(i Image) {
 	for _, l := range i.Chain {
 		kind := strings.TrimSpace(FormatName(l.Format) + " " + l.Subformat)
@@ -511,7 +512,7 @@ func (t *Text) container(i Image) {
 	}
 }
 
-// place returns where bytes are stored that are counted as stored: holes of the files are not.
+// place returns the place of the stored bytes, which exclude holes of the files.
 func (i Image) place() string {
 	if slices.ContainsFunc(i.Files, func(f File) bool { return f.Allocated < f.Size }) {
 		return "on this disk"
@@ -519,7 +520,7 @@ func (i Image) place() string {
 	return "in the container"
 }
 
-// usageText describes in one line how a disk of so many bytes is stored.
+// usageText describes the storage of a disk of a size, in one line.
 func usageText(u *Usage, size int64, place string) string {
 	s := "nothing"
 	switch {
@@ -560,7 +561,7 @@ func pieces(u *Usage) string {
 	return s
 }
 
-// unpackedText describes where an image was unpacked from.
+// unpackedText describes the packed source of an image.
 func unpackedText(u image.Unpacked) string {
 	text := u.Kind
 	if u.Member != "" {
