@@ -1,5 +1,5 @@
-// Package pages is the frame of reports that are pages: one file with its style, which asks no server for anything, but
-// its own where it says so.
+// Package pages is the frame of reports in HTML. A page is one file with its style. It sends no requests to servers,
+// except to its own server if its Source allows that.
 package pages
 
 import (
@@ -20,25 +20,25 @@ var frame string
 //go:embed frame.css
 var frameStyle string
 
-// Source holds the templates of one kind of page. All of it are templates, so that no value has to be declared safe.
+// Source holds the templates of one kind of page. All parts are templates, so no value must be declared safe.
 type Source struct {
-	Body   string // defines "title" and "body", and may define "head"; "facts" is there for it
-	Style  string // beside that of all pages
-	Script string // empty: none
-	Asks   bool   // the server that it is from, by a script or a form
-	// Functions are those of Body, beside the usual ones.
+	Body   string // defines "title" and "body", may define "head", can use "facts"
+	Style  string // in addition to the style of all pages
+	Script string // optional
+	Asks   bool   // allow requests to its own server, by a script or a form
+	// Functions holds the functions of Body, in addition to the usual ones.
 	Functions template.FuncMap
 }
 
 // Kind is one kind of page.
 type Kind struct{ parse func() page }
 
-// New returns a kind of page that is parsed when it is first used. A template that is wrong panics then: it is ours.
+// New returns a kind of page. It is parsed on first use, and panics then on an invalid template: templates are ours.
 func New(s Source) *Kind {
 	return &Kind{sync.OnceValue(func() page { return parse(s) })}
 }
 
-// page is a kind of page that is parsed.
+// page is a parsed kind of page.
 type page struct {
 	frame  *template.Template
 	policy string
@@ -63,17 +63,17 @@ func parse(s Source) page {
 	return k
 }
 
-// Policy returns what the page may do, for the header of an answer.
+// Policy returns the content security policy of the page, for the header of a response.
 func (k *Kind) Policy() string { return k.parse().policy }
 
-// Part writes one template of the body alone.
+// Part writes a single template of the body.
 func (k *Kind) Part(w io.Writer, name string, body any) error {
 	return k.parse().frame.ExecuteTemplate(w, name, body)
 }
 
-// inlineHash returns the hash of the text between the tags of an element. The policy allows style and script by it and
-// nothing else, so that a value that got out of its place would still not run. It hashes what the browser sees:
-// html/template drops comments.
+// inlineHash returns the hash of the text between the tags of an element. The policy allows styles and scripts only by
+// their hashes, so that an injected script would not run. It hashes the output, not the template: html/template drops
+// comments.
 func (k page) inlineHash(name string) string {
 	var b bytes.Buffer
 	if err := k.frame.ExecuteTemplate(&b, name, nil); err != nil {
@@ -85,8 +85,8 @@ func (k page) inlineHash(name string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// Write writes the page of a version of the program. All texts of body are safe to print. What body iterates over is
-// made as the page asks for it.
+// Write writes the page of a version of the program. All texts of body must be safe to print. Iterators in body are
+// evaluated while the page is written.
 func (k *Kind) Write(w io.Writer, version string, body any) error {
 	out := bufio.NewWriterSize(w, 64<<10)
 	p := k.parse()
