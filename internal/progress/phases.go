@@ -9,12 +9,12 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Bench shows how far a benchmark is: in each phase a share of what there is to do.
+// Bench shows the progress of a benchmark, in percent of each phase.
 type Bench struct {
 	phases
 }
 
-// NewBench begins to show the progress of a benchmark.
+// NewBench starts to show the progress of a benchmark.
 func NewBench(o Output) *Bench {
 	b := &Bench{phases{start: time.Now()}}
 	b.display = o.show(b.counts)
@@ -24,12 +24,12 @@ func NewBench(o Output) *Bench {
 func (b *Bench) counts() counts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	done := min(b.done, b.total) // the last piece may be larger than what is left
+	done := min(b.done, b.total) // the last piece may exceed the remaining amount
 	n := benchCounts{head: headOf("bench"), Phase: b.name, Percent: 100 * done / max(b.total, 1)}
 	return n.after(time.Since(b.start), time.Since(b.begun), done, b.total)
 }
 
-// benchCounts are how far a phase is, and a line of JSON.
+// benchCounts holds the progress of a phase. It is also a line of JSON.
 type benchCounts struct {
 	head
 	Phase   string   `json:"phase"`
@@ -40,7 +40,7 @@ type benchCounts struct {
 
 func (c benchCounts) begun() bool { return c.Phase != "" }
 
-// after adds what follows from the time that the run and its phase took.
+// after adds the elapsed time of the run and the remaining time of the phase.
 func (c benchCounts) after(run, phase time.Duration, done, total int64) benchCounts {
 	c.Elapsed, c.Left = tenths(run.Seconds()), nil
 	if done > 0 {
@@ -59,7 +59,8 @@ func (c benchCounts) line(width int) string {
 	return line
 }
 
-// Trial shows how long the runs of a trial boot take. How long a guest needs is not known, only when it is stopped.
+// Trial shows the elapsed time of the runs of a trial boot. The time that a guest needs is unknown, only its limit is
+// known.
 type Trial struct {
 	*display
 	mu    sync.Mutex
@@ -67,14 +68,14 @@ type Trial struct {
 	now   trialCounts
 }
 
-// NewTrial begins to show the progress of a command.
+// NewTrial starts to show the progress of a command.
 func NewTrial(o Output, command string) *Trial {
 	t := &Trial{now: trialCounts{head: headOf(command)}}
 	t.display = o.show(t.counts)
 	return t
 }
 
-// Begin ends a run and begins that of another disk.
+// Begin ends the current run and begins the run of another disk.
 func (t *Trial) Begin(disk string, longest time.Duration) {
 	t.flush()
 	t.mu.Lock()
@@ -90,7 +91,7 @@ func (t *Trial) counts() counts {
 	return n
 }
 
-// trialCounts are how long a run takes, and a line of JSON.
+// trialCounts holds the elapsed time of a run and its limit. It is also a line of JSON.
 type trialCounts struct {
 	head
 	Disk    string  `json:"disk"`
@@ -100,7 +101,7 @@ type trialCounts struct {
 
 func (c trialCounts) begun() bool { return c.Disk != "" }
 
-// line shows the counts. Where there is little room the bar goes.
+// line returns the counts as text. It omits the bar if there is little room.
 func (c trialCounts) line(width int) string {
 	left := "boot " + c.Disk + " " + clock(int64(c.Elapsed)) + ", limit " + clock(int64(c.Longest)) + " "
 	line, _ := barLine(left, []string{""}, int64(c.Elapsed), int64(c.Longest), width)
@@ -114,8 +115,8 @@ type Copy struct {
 	proves  bool
 }
 
-// NewCopy begins to show the progress of a command. Proves: every byte of a copy is read again. It returns nil if
-// nothing is shown.
+// NewCopy starts to show the progress of a command. proves is set if every byte of a copy is read again. NewCopy
+// returns nil if nothing is shown.
 func NewCopy(o Output, command string, proves bool) *Copy {
 	c := &Copy{phases: phases{start: time.Now()}, command: command, proves: proves}
 	if c.display = o.show(c.counts); c.display == nil {
@@ -131,7 +132,7 @@ func (c *Copy) counts() counts {
 	return n.after(time.Since(c.start), time.Since(c.begun))
 }
 
-// copyCounts are how far a phase is, and a line of JSON.
+// copyCounts holds the progress of a phase. It is also a line of JSON.
 type copyCounts struct {
 	head
 	Phase   string   `json:"phase"`
@@ -141,12 +142,12 @@ type copyCounts struct {
 	Elapsed float64  `json:"elapsed_seconds"`
 	Left    *float64 `json:"eta_seconds,omitempty"`
 
-	proves bool // after the copy
+	proves bool // every byte is read again after the copy
 }
 
 func (c copyCounts) begun() bool { return c.Phase != "" }
 
-// after adds what follows from the time that the run and its phase took.
+// after adds the rate of the phase, the elapsed time of the run and the remaining time.
 func (c copyCounts) after(run, phase time.Duration) copyCounts {
 	rate := perSecond(c.Done, phase)
 	c.Rate, c.Elapsed, c.Left = int64(rate), tenths(run.Seconds()), nil
@@ -160,7 +161,7 @@ func (c copyCounts) after(run, phase time.Duration) copyCounts {
 	return c
 }
 
-// line shows the counts. Where there is little room the time left goes last.
+// line returns the counts as text. If there is little room, it omits the rate first and the remaining time last.
 func (c copyCounts) line(width int) string {
 	long, short := "", ""
 	if c.Left != nil {

@@ -1,4 +1,5 @@
-// Package progress shows how far long work is: as a bar at the bottom of a terminal, as lines of JSON, or not at all.
+// Package progress shows the progress of long work: as a bar at the bottom of a terminal, as lines of JSON, or not at
+// all.
 package progress
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Kinds are the ways to show progress, the default first: a bar if the output is a terminal, lines of JSON, nothing.
+// Kinds lists the ways to show progress, the default first: a bar if the output is a terminal, lines of JSON, nothing.
 var Kinds = []string{auto, asJSON, none}
 
 const (
@@ -24,15 +25,15 @@ const (
 	none   = "none"
 )
 
-// Output is where progress is shown, and how.
+// Output is the destination of progress, and its form.
 type Output struct {
 	W     io.Writer
 	Kind  string          // one of Kinds
 	Quiet bool            // show no bar
-	Above func(io.Writer) // receives what prints above the bar, once there is one; nil: not needed
+	Above func(io.Writer) // receives the writer that prints above a bar; may be nil
 }
 
-// counts are how far work is at one moment.
+// counts holds the progress of work at one moment.
 type counts interface {
 	line(width int) string // in at most width characters
 	begun() bool           // reports whether there is something to show
@@ -47,7 +48,7 @@ type head struct {
 
 func headOf(command string) head { return head{report.Schema, "progress", command} }
 
-// phases is work that is done phase by phase. Its methods may be called from any goroutine.
+// phases counts work that consists of phases. Its methods may be called from any goroutine.
 type phases struct {
 	*display
 	mu    sync.Mutex
@@ -58,7 +59,7 @@ type phases struct {
 	total int64
 }
 
-// Begin ends a phase and begins the next, of so much.
+// Begin ends the current phase and begins the next. total is its amount of work.
 func (p *phases) Begin(phase string, total int64) {
 	p.flush()
 	p.mu.Lock()
@@ -66,20 +67,20 @@ func (p *phases) Begin(phase string, total int64) {
 	p.begun, p.name, p.done, p.total = time.Now(), phase, 0, total
 }
 
-// Add counts what is done.
+// Add adds n to the amount of completed work.
 func (p *phases) Add(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done += n
 }
 
-// display shows counts. Nil shows nothing.
+// display shows counts. A nil display shows nothing.
 type display struct {
-	now  func() // prints the counts of now; nil for a bar
+	now  func() // prints the current counts; nil for a bar
 	stop func() // ends the display
 }
 
-// show shows what now returns until the display is stopped.
+// show shows the counts returned by now until the display is stopped.
 func (o Output) show(now func() counts) *display {
 	if o.Kind == asJSON {
 		return o.lines(now)
@@ -92,14 +93,14 @@ func (o Output) show(now func() counts) *display {
 	return nil
 }
 
-// Stop ends the display when all else has ended. It may be called more than once.
+// Stop ends the display. Call it after all other work has ended. It may be called more than once.
 func (d *display) Stop() {
 	if d != nil {
 		d.stop()
 	}
 }
 
-// flush prints the counts before they begin anew.
+// flush prints the counts before they are reset.
 func (d *display) flush() {
 	if d != nil && d.now != nil {
 		d.now()
@@ -120,7 +121,7 @@ func (o Output) lines(now func() counts) *display {
 	return &display{now: printLine, stop: sync.OnceFunc(every(time.Second, printLine))}
 }
 
-// every calls f at an interval, and a last time before the function that it returns does.
+// every calls f at an interval. The returned function calls f a last time and ends the calls.
 func every(interval time.Duration, f func()) (end func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -143,15 +144,15 @@ func every(interval time.Duration, f func()) (end func()) {
 	}
 }
 
-// roomForKeys is the room that a terminal needs to show ^C and the cursor, in characters.
+// roomForKeys is the room for ^C and the cursor on a terminal, in characters.
 const roomForKeys = 3
 
 // bar is a line at the bottom of a terminal.
 type bar struct {
 	mu       sync.Mutex
 	terminal *os.File
-	line     string // that is shown
-	drawn    bool   // a line was
+	line     string // the shown text
+	drawn    bool   // a line was shown
 	ended    bool
 }
 
@@ -183,11 +184,11 @@ func (b *bar) show(line string) {
 
 func (b *bar) replace(line string) {
 	const key = len("^C")
-	fmt.Fprintf(b.terminal, "\r%-*s\r%s", len(b.line)+key, line, line) // blanks cover a longer line
+	fmt.Fprintf(b.terminal, "\r%-*s\r%s", len(b.line)+key, line, line) // blanks overwrite a longer line
 	b.line = line
 }
 
-// Write prints a text above the line, which fails when the display has ended.
+// Write prints a text above the line. It fails after the display has ended.
 func (b *bar) Write(text []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -205,20 +206,20 @@ func (b *bar) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended = true; !b.drawn {
-		return // the line is another's
+		return // the line belongs to another program
 	}
 	b.replace("")
-	fmt.Fprint(b.terminal, "\r\x1b[J") // what a ^C has shifted stays otherwise
+	fmt.Fprint(b.terminal, "\r\x1b[J") // removes characters that a ^C has shifted
 }
 
-// Widths of the bar in characters, with its ends. A shorter one tells less than the numbers beside it.
+// Widths of the bar in characters, including its ends. A shorter bar is less useful than the numbers next to it.
 const (
 	longestBar  = 32
 	shortestBar = 8
 )
 
-// barLine returns left, a bar, and the first of rights that leaves room for one. Without room it returns left, cut to
-// width.
+// barLine returns left, a bar, and the first of rights that leaves room for one. If there is no room for a bar, it
+// returns left, cut to width.
 func barLine(left string, rights []string, done, total int64, width int) (line string, drawn bool) {
 	for _, right := range rights {
 		if room := width - len(left) - len(right); room >= shortestBar {
@@ -228,7 +229,7 @@ func barLine(left string, rights []string, done, total int64, width int) (line s
 	return left[:max(min(len(left), width), 0)], false
 }
 
-// drawBar shows how much of a total is done, in so many characters.
+// drawBar draws the share of completed work as a bar of width characters.
 func drawBar(done, total int64, width int) string {
 	inside := width - 2
 	full := 0
@@ -242,15 +243,15 @@ func drawBar(done, total int64, width int) string {
 	return "[" + strings.Repeat("=", full) + tip + strings.Repeat("-", inside-full-len(tip)) + "]"
 }
 
-// leastTime keeps the first rates from being those of a moment.
+// leastTime is the least time for a rate, to keep the first rates from being too high.
 const leastTime = 100 * time.Millisecond
 
-// perSecond returns the rate at which n was done.
+// perSecond returns the rate of n per second.
 func perSecond(n int64, took time.Duration) float64 {
 	return float64(n) / max(took, leastTime).Seconds()
 }
 
-// tenths rounds to one digit behind the point.
+// tenths rounds to one decimal place.
 func tenths(n float64) float64 { return math.Round(10*n) / 10 }
 
 // clock prints a time as 02:05 or 1:02:05.

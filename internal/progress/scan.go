@@ -21,28 +21,28 @@ type Scan struct {
 	done    *results.Summary
 }
 
-// NewScan begins to show the progress of a scan.
+// NewScan starts to show the progress of a scan.
 func NewScan(o Output) *Scan {
 	s := &Scan{start: time.Now(), walking: true, done: results.NewSummary()}
 	s.display = o.show(s.counts)
 	return s
 }
 
-// Found counts n more images that the walk has met.
+// Found adds n images to the number of found images.
 func (s *Scan) Found(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.found += n
 }
 
-// Walked notes that the walk will meet no more.
+// Walked records the end of the walk.
 func (s *Scan) Walked() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.walking = false
 }
 
-// Done counts a row that is finished.
+// Done counts a finished row.
 func (s *Scan) Done(i *results.Image) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *Scan) counts() counts {
 	}.after(time.Since(s.start))
 }
 
-// scanCounts are how far a scan is, and a line of JSON.
+// scanCounts holds the progress of a scan. It is also a line of JSON.
 type scanCounts struct {
 	head
 	Done       int     `json:"done_images"`
@@ -81,7 +81,7 @@ type scanCounts struct {
 
 func (c scanCounts) begun() bool { return true }
 
-// after adds what follows from the time that it took.
+// after adds the rate, the elapsed time and the remaining time.
 func (c scanCounts) after(d time.Duration) scanCounts {
 	rate := perSecond(int64(c.Done), d)
 	c.Rate, c.Elapsed, c.Left = tenths(rate), tenths(d.Seconds()), nil
@@ -91,12 +91,12 @@ func (c scanCounts) after(d time.Duration) scanCounts {
 	return c
 }
 
-// line shows the counts. Where there is little room the least of them goes first: words, how many are aligned, the
-// rate.
+// line returns the counts as text. If there is little room, it omits the least important parts first: words, the number
+// of aligned images, the rate.
 func (c scanCounts) line(width int) string {
 	more := ""
 	if c.Walking {
-		more = "+" // there may be more
+		more = "+" // more images may be found
 	}
 	left, forms := fmt.Sprintf("scan %d/%d%s ", c.Done, c.Found, more), c.forms()
 	line, drawn := barLine(left, forms, int64(c.Done), int64(c.Found), width)
@@ -106,7 +106,7 @@ func (c scanCounts) line(width int) string {
 	return line
 }
 
-// forms say the same at different lengths, the longest first.
+// forms returns the counts in texts of different lengths, the longest first.
 func (c scanCounts) forms() []string {
 	rate, left, long := c.rate()+"/s", "", ""
 	if c.Left != nil {
@@ -126,7 +126,7 @@ func (c scanCounts) forms() []string {
 	}
 }
 
-// some prints a number and what it counts: nouns in the plural where they have one.
+// some prints a number and its noun, in the plural if necessary.
 func some(n int, what string) string {
 	if n != 1 && (what == "error" || what == "orphan") {
 		what += "s"
@@ -134,7 +134,7 @@ func some(n int, what string) string {
 	return strconv.Itoa(n) + " " + what
 }
 
-// rate prints images a second; a slow datastore does less than one.
+// rate prints images per second; a slow datastore can have less than one.
 func (c scanCounts) rate() string {
 	if c.Rate >= 10 {
 		return strconv.FormatFloat(c.Rate, 'f', 0, 64)
