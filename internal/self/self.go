@@ -1,5 +1,5 @@
-// Package self starts other commands of this program, each a process that confines itself, and reads their JSON. A
-// command that starts programs decodes no image by itself: it has these commands do so.
+// Package self starts other commands of this program and reads their JSON. Each command is a process that confines
+// itself. A command that starts programs does not decode images itself, but uses these commands.
 package self
 
 import (
@@ -23,11 +23,11 @@ import (
 
 const (
 	maxAnswer = 64 << 20 // bytes of a report
-	maxWords  = 4 << 10  // bytes of the standard error of a server that are kept
+	maxWords  = 4 << 10  // bytes kept of the standard error of a server
 	endLimit  = 5 * time.Second
 )
 
-// Error is the error that a command reported.
+// Error is the error reported by a command.
 type Error struct {
 	Code    string // as in JSON
 	Message string
@@ -36,13 +36,13 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// reply has the fields that all reports share.
+// reply holds the fields common to all reports.
 type reply struct {
 	ExitCode int `json:"exit_code"`
 	Error    *struct{ Code, Message string }
 }
 
-// read decodes a report into v. The error is the one that the command reported.
+// read decodes a report into v. It returns the error reported by the command as an *Error.
 func read(text []byte, v any) error {
 	var r reply
 	if err := errors.Join(json.Unmarshal(text, &r), json.Unmarshal(text, v)); err != nil {
@@ -54,8 +54,8 @@ func read(text []byte, v any) error {
 	return &Error{Code: r.Error.Code, Message: r.Error.Message, Exit: max(r.ExitCode, 1)}
 }
 
-// Run runs a command to its end and decodes its report into v. Its warnings go to stderr. The exit code is that of a
-// report without an error: a verdict.
+// Run runs a command to its end and decodes its report into v. Its warnings go to stderr. The exit code stands for the
+// verdict of a report without an error.
 func Run(ctx context.Context, stderr io.Writer, v any, command string, args ...string) (exit int, err error) {
 	program, err := sys.Self()
 	if err != nil {
@@ -82,7 +82,7 @@ func Run(ctx context.Context, stderr io.Writer, v any, command string, args ...s
 	return cmd.ProcessState.ExitCode(), err
 }
 
-// Server is a trueup serve.
+// Server is a running trueup serve.
 type Server struct {
 	URI  string
 	cmd  *exec.Cmd
@@ -111,7 +111,7 @@ func Serve(ctx context.Context, v any, args ...string) (*Server, error) {
 		return nil, err
 	}
 	go func() {
-		_ = s.cmd.Wait() // Close reads how it ended
+		_ = s.cmd.Wait() // Close reads the exit status
 		close(s.done)
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = out.SetReadDeadline(time.Unix(1, 0)) })
@@ -119,7 +119,7 @@ func Serve(ctx context.Context, v any, args ...string) (*Server, error) {
 	if err = s.begun(out, v); err == nil {
 		return s, nil
 	}
-	_ = s.Close() // the report says why
+	_ = s.Close() // the report contains the reason
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -129,7 +129,7 @@ func Serve(ctx context.Context, v any, args ...string) (*Server, error) {
 	return nil, fmt.Errorf("trueup serve ended with %v: %.500s", s.cmd.ProcessState, &s.said)
 }
 
-// begun reads the report that the server prints when the disk can be read.
+// begun reads the report that the server prints when the disk is ready.
 func (s *Server) begun(out io.Reader, v any) error {
 	var text json.RawMessage
 	if err := json.NewDecoder(io.LimitReader(out, maxAnswer)).Decode(&text); err != nil {
@@ -143,8 +143,8 @@ func (s *Server) begun(out io.Reader, v any) error {
 	return nil
 }
 
-// Close ends the server, which then removes its socket. It returns an error that the server met while it served: its
-// clients have read wrong bytes then.
+// Close ends the server, which then removes its socket. It returns any error of the server while it served: its clients
+// have then read wrong bytes.
 func (s *Server) Close() error {
 	s.once.Do(func() {
 		_ = s.cmd.Process.Signal(sys.Terminate)
@@ -174,8 +174,8 @@ func Socket(uri string) (string, error) {
 	return u.Query().Get("socket"), nil
 }
 
-// removeSocket removes the socket of a server that was killed, and its folder. Nothing is removed but a socket that
-// trueup serve makes, since the address comes from the server.
+// removeSocket removes the socket of a killed server, and its folder. It removes only sockets made by trueup serve,
+// since the address comes from the server.
 func removeSocket(uri string) {
 	socket, err := Socket(uri)
 	folder := filepath.Dir(socket)
@@ -184,6 +184,6 @@ func removeSocket(uri string) {
 	if err != nil || !ours {
 		return
 	}
-	_ = os.Remove(socket) // there is none after an end in order
+	_ = os.Remove(socket) // a server that ended normally has removed it
 	_ = os.Remove(folder)
 }
