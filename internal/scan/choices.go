@@ -50,7 +50,8 @@ type Choices struct {
 // Isolations lists the values of --isolation. The last one is the default.
 var Isolations = []string{string(sandbox.None), string(sandbox.Process), string(sandbox.Sandbox)}
 
-// Consistent returns an error for flags that contradict each other or the system. whole is --require-sandbox.
+// Consistent returns an error for flags that contradict each other or that the operating system does not support. whole
+// is --require-sandbox.
 func (c *Choices) Consistent(whole bool) error {
 	if whole && c.Isolation != string(sandbox.Sandbox) {
 		return ondisk.In(ondisk.ErrUsage, "--require-sandbox and --isolation %s contradict each other; give one of "+

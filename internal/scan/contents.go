@@ -191,7 +191,7 @@ func (c *contents) find(name string) []string {
 	return c.alike[strings.ToLower(name)]
 }
 
-// first returns the first of the names in the folder that are hard links to a file.
+// first returns the first name in the folder of a hard-linked file, and the name itself of any other file.
 func (c *contents) first(name string) string {
 	if x := c.files[name]; x != nil && x.links > 1 {
 		return c.links[x.inode()]

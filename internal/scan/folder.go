@@ -230,7 +230,8 @@ func (x *found) fail(e report.Error) {
 	x.failed.Fleeting = true
 }
 
-// relevant returns x if it is an image or a part of one. Otherwise it counts the file as skipped and returns nil.
+// relevant returns x if it is named by the user, or may be an image or a part of one. Otherwise it counts the file as
+// skipped and returns nil.
 func (r *search) relevant(f *folder, x *found) *found {
 	switch {
 	case x.named:
@@ -278,7 +279,7 @@ func (x *found) canOwn(part *found) bool {
 }
 
 // covers reports whether a file without a header is an extent of x: it has the name of a flat extent, or x claims all
-// of its sectors. A descriptor with an extent of the first sectors of a disk must not hide that disk.
+// of its sectors. A descriptor line for only the first sectors of a disk must not hide that disk.
 func (x *found) covers(part *found) bool {
 	const sector = 512
 	return image.IsFlatName(part.Name) || x.id.Claimed(part.Name) >= part.Size-part.Size%sector
@@ -368,7 +369,7 @@ func hasCompanionFinding(d results.Disk) bool {
 	return slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeCompanion })
 }
 
-// fleeting reports whether the error of a packed image has another cause than its bytes.
+// fleeting reports whether the error of a packed image has a cause other than its bytes.
 func fleeting(i *results.Image) bool { return slices.Contains([]string{"io", "changed"}, i.Error.Code) }
 
 // copied returns the path of the file that seems to be the aligned copy of an image, else an empty string. A file of

@@ -157,7 +157,7 @@ func (j *Inspector) head(i *results.Image, job Job, o image.Options) (judged boo
 	return true, s.Image.Unchanged()
 }
 
-// files returns the files of an imageand the space allocated to them.
+// files returns the files of an image, with their allocated space.
 func files(states []gate.State) []results.File {
 	out := make([]results.File, 0, len(states))
 	for _, s := range states {

@@ -56,7 +56,7 @@ type MergeTask struct {
 	AllowEmpty   bool
 }
 
-// label adds the labels of the file to those labels of a row whose keys differ.
+// label adds the labels of the file to the labels of a row, except for keys that the row already has.
 func (f ReportFile) label(l results.Labels) results.Labels {
 	for key, values := range f.Labels {
 		if l[key] == nil {

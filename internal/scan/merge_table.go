@@ -131,7 +131,7 @@ func small(n int) int32 { return int32(n) } //nolint:gosec // see above
 
 // labelIndex returns the index of labels in t.labels. It adds labels that are new.
 func (t *table) labelIndex(l results.Labels) int32 {
-	key := fmt.Sprintf("%q", map[string][]string(l)) // %q sorts the keys
+	key := fmt.Sprintf("%q", map[string][]string(l)) // fmt sorts the keys
 	n, ok := t.labelAt[key]
 	if !ok {
 		n = small(len(t.labels))

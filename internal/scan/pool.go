@@ -33,8 +33,8 @@ type Job struct {
 	Package bool `json:"package,omitempty"`
 	// Beside lists the files around it. If it is nil, the judge reads the folder.
 	Beside *image.Beside `json:"beside,omitempty"`
-	// Doubt is set if the file has neither the format nor the name of an image. It counts as an image only if it
-	// contains a table, a volume, or an archive with an image.
+	// Doubt is set if the file has neither the format nor the name of an image. It counts as an image only if a table
+	// or a volume is found in it, or if it is an archive with an image.
 	Doubt bool `json:"doubt,omitempty"`
 	// Packed is set for a compressed file.
 	Packed bool `json:"packed,omitempty"`
@@ -256,7 +256,7 @@ func (a Answer) wrong(r Request) error {
 	return i.Check()
 }
 
-// Limits of the names in a file; maxNames exceeds the 4096 extents of a VMDK.
+// Limits of an identity. maxNames exceeds the 4096 extents of a VMDK.
 const (
 	maxNames  = 1 << 16
 	maxFormat = 256 // bytes

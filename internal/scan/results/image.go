@@ -76,7 +76,7 @@ type Image struct {
 	Copied string `json:"copied_to,omitempty"`
 	// FileSystem is the UUID of the file system of the main file, if known.
 	FileSystem string `json:"file_system,omitempty"`
-	// Reuse holds the conditions for a later scan to reuse the row. It is nil for a row of the moment.
+	// Reuse holds the conditions for a later scan to reuse the row. It is nil for a row that no later scan may reuse.
 	Reuse *Reuse `json:"reuse,omitempty"`
 	// Joined is set if the row stands for rows of several runs.
 	Joined *Joined `json:"joined,omitempty"`

@@ -98,7 +98,7 @@ func restrictFiles(rules rulesFor) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	// A path that was replaced by another kind of file meanwhile causes an error, before any restriction is in force.
+	// A path that changed from a folder to a file meanwhile causes an error, before any restriction is in force.
 	for range 3 {
 		if err = presets[abi].Restrict(rules(presets[abi].HandledAccessFS)...); err == nil {
 			return abi, probeLandlock()
