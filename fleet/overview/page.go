@@ -28,8 +28,8 @@ var (
 )
 
 var (
-	pageKind  = pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Script: htmlScript, Asks: true})
-	loginKind = pages.New(pages.Source{Body: htmlLogin, Style: htmlStyle, Asks: true})
+	pageKind  = pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Script: htmlScript, AllowRequests: true})
+	loginKind = pages.New(pages.Source{Body: htmlLogin, Style: htmlStyle, AllowRequests: true})
 )
 
 // parts are the parts of the page that change, each a template and the id of an element.

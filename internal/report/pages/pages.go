@@ -22,10 +22,10 @@ var frameStyle string
 
 // Source holds the templates of one kind of page. All parts are templates, so no value must be declared safe.
 type Source struct {
-	Body   string // defines "title" and "body", may define "head", can use "facts"
-	Style  string // in addition to the style of all pages
-	Script string // optional
-	Asks   bool   // allow requests to its own server, by a script or a form
+	Body          string // defines "title" and "body", may define "head", can use "facts"
+	Style         string // in addition to the style of all pages
+	Script        string // optional
+	AllowRequests bool   // to its own server, by a script or a form
 	// Functions holds the functions of Body, in addition to the usual ones.
 	Functions template.FuncMap
 }
@@ -55,7 +55,7 @@ func parse(s Source) page {
 		k.policy += "script-src '" + k.inlineHash("inline-script") + "'; "
 	}
 	forms := "'none'"
-	if s.Asks {
+	if s.AllowRequests {
 		k.policy += "connect-src 'self'; "
 		forms = "'self'"
 	}
