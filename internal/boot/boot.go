@@ -13,17 +13,17 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Result is what a disk boots with.
+// Result describes how a disk boots.
 type Result struct {
-	Found // Chain is in the order of a boot
+	Found // Chain is in boot order
 	Code  *Code
-	State State // as Signs show it; empty: not looked for
+	State State // overall state shown by Signs; empty if not examined
 
-	unseen map[int]bool // partitions whose files could not be looked into
-	boots  bool         // something on the disk looks like the start of a boot
+	unseen map[int]bool // partitions with unreadable files
+	boots  bool         // the disk has boot code, a boot chain or a firmware partition
 }
 
-// Read identifies the boot code as one of codes, and returns what the finders find.
+// Read identifies the boot code by codes, runs the finders and returns their results.
 func Read(g *Guest, codes []*Code, finders []Finder) (*Result, error) {
 	g.Code, g.Codes = Identify(codes, g.Sector0), codes
 	r := &Result{Code: g.Code}
@@ -36,7 +36,7 @@ func Read(g *Guest, codes []*Code, finders []Finder) (*Result, error) {
 	}
 	r.unseen, r.boots, r.State = g.unseen, r.bootable(g.Partitions), Overall(r.Signs)
 	if r.Add(g.missed); !r.boots {
-		r.Unseen = nil // the searches are for what a boot needs
+		r.Unseen = nil // a disk that does not boot needs no search
 	}
 	var clash *ondisk.Issue
 	if r.Refs, clash = distinct(r.Refs); clash != nil {
@@ -57,41 +57,40 @@ const (
 		"or if you will install the boot loader again on the copy"
 )
 
-// Found is what a finder returns. No move changes the order of Refs.
+// Found is the result of a finder. A move keeps the order of Refs.
 type Found struct {
 	Refs   []Ref
 	Issues []ondisk.Issue
 	Chain  []Link
 	Signs  []Sign // of the state in which the machine was left
 
-	// Fixed are places in no partition that the boot needs as they are.
+	// Fixed lists ranges outside all partitions whose place and bytes the boot needs.
 	Fixed []Fixed
-	// ByPlace is the part of the disk in which data of no partition may be a loader that a board reads by its place.
+	// ByPlace is the range outside all partitions that may hold a loader which a board reads from a fixed place.
 	ByPlace disk.Range
-	// DOS has the numbers of the partitions whose boot sectors are of a DOS or an OS/2, or are started without the
-	// active flag.
+	// DOS lists the numbers of partitions whose boot sector belongs to DOS or OS/2, or starts without the active flag.
 	DOS []int
-	// Windows reports whether a partition holds one.
+	// Windows reports a Windows in any partition.
 	Windows bool
-	// Unlisted counts the positions on other disks that Refs leaves out: too many, or impossible to rewrite.
+	// Unlisted counts the positions on other disks missing from Refs: too many, or impossible to rewrite.
 	Unlisted int
-	// Unseen lists the parts of a search that could not look.
+	// Unseen lists the searches that could not look everywhere.
 	Unseen []Unseen
 }
 
-// Unseen is a place in which a search could not look. A search without one has seen everything that it looks for.
+// Unseen is a place that a search could not read. A search without an entry has seen everything.
 type Unseen struct {
-	Partition int    `json:"partition,omitempty"` // 0: the disk
+	Partition int    `json:"partition,omitempty"` // 0 is the disk
 	What      string `json:"what"`                // the object of the search, such as "the configuration of GRUB"
 	Why       string `json:"why"`
 }
 
 func (u Unseen) String() string { return fmt.Sprintf("%s: not seen: %s", u.What, u.Why) }
 
-// maxUnseen bounds the places that a disk lists. A table can name thousands of partitions.
+// maxUnseen limits the places listed for a disk. A table can name thousands of partitions.
 const maxUnseen = 32
 
-// NotSeen records once that a search for something in a partition (0: the disk) could not look.
+// NotSeen records, without duplicates, that a search could not look into a partition (0 is the disk).
 func (f *Found) NotSeen(partition int, what, why string) {
 	u := Unseen{partition, what, why}
 	if len(f.Unseen) < maxUnseen && !slices.Contains(f.Unseen, u) {
@@ -99,7 +98,7 @@ func (f *Found) NotSeen(partition int, what, why string) {
 	}
 }
 
-// Fixed is a range of the disk that must keep its place and its bytes; else there is the issue.
+// Fixed is a range of the disk that must keep its place and its bytes; otherwise Issue applies.
 type Fixed struct {
 	disk.Range
 	Issue ondisk.Issue
@@ -107,17 +106,17 @@ type Fixed struct {
 
 // Link is one step of a boot, in words.
 type Link struct {
-	Partition int    `json:"partition,omitempty"` // 0: the disk
+	Partition int    `json:"partition,omitempty"` // 0 is the disk
 	Text      string `json:"text"`
 }
 
-// Finder finds the references of one kind, and what a move breaks that cannot be rewritten.
+// Finder finds the references of one kind, and the parts of the boot that a move breaks and no rewrite repairs.
 type Finder struct {
 	Name string
 	Find func(g *Guest) (Found, error)
 }
 
-// Add adds what another found.
+// Add appends the result of another finder.
 func (f *Found) Add(more Found) {
 	f.Refs = append(f.Refs, more.Refs...)
 	f.Issues = append(f.Issues, more.Issues...)
@@ -138,12 +137,12 @@ func (f *Found) Link(partition int, format string, args ...any) {
 	f.Chain = append(f.Chain, Link{partition, fmt.Sprintf(format, args...)})
 }
 
-// Unbootable reports that a move of a partition (0: any move) breaks the boot.
+// Unbootable reports that a move of a partition (0 for any) breaks the boot.
 func (f *Found) Unbootable(code string, partition int, text, remedy string) {
 	f.onMove(ondisk.Unbootable, code, partition, text, remedy)
 }
 
-// Warn reports what a user should know when a partition (0: any) moves.
+// Warn reports a consequence of moving a partition (0 for any) that the user should know.
 func (f *Found) Warn(code string, partition int, text, remedy string) {
 	f.onMove(ondisk.Warn, code, partition, text, remedy)
 }
@@ -154,13 +153,13 @@ func (f *Found) onMove(effect ondisk.Effect, code string, partition int, text, r
 	})
 }
 
-// Understood reports whether an error describes what the disk holds. Any other is an error of reading it.
+// Understood reports whether an error describes the content of the disk. Any other is a read error.
 func Understood(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
 }
 
-// Unread makes an issue of the error that a file of a guest could not be used for. A missing file is no issue, and an
-// error of reading is returned.
+// Unread reports that a file of the guest is unusable because of err. A missing file is no issue, and a read error is
+// returned.
 func (f *Found) Unread(code string, partition int, what string, err error, remedy string) error {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, ondisk.ErrNoMatch):
@@ -172,8 +171,8 @@ func (f *Found) Unread(code string, partition int, what string, err error, remed
 	return err
 }
 
-// HiddenSectors adds the sectors in front of a volume, 32 bits at byte off of the partition. primary marks the field
-// that boot code uses.
+// HiddenSectors adds the count of sectors before a volume, 32 bits at byte off of the partition. primary marks the
+// field that boot code uses.
 func (f *Found) HiddenSectors(g *Guest, p Partition, kind string, off, sectorSize int64, primary bool) error {
 	r := Ref{Kind: kind, Partition: p.Number, Off: off, At: []disk.Range{{Off: p.Off + off, Len: 4}}}
 	raw, err := g.Read(r.At)
@@ -186,8 +185,8 @@ func (f *Found) HiddenSectors(g *Guest, p Partition, kind string, off, sectorSiz
 	return nil
 }
 
-// OwnStart adds a reference that should point to the start of its own partition. One that points elsewhere is reported
-// and stays. primary marks one that boot code uses.
+// OwnStart adds a reference that should point to the start of its own partition. Any other target is reported, and the
+// reference stays. primary marks a reference that boot code uses.
 func (f *Found) OwnStart(r Ref, p Partition, primary bool) {
 	switch {
 	case r.Points == p.Off:
@@ -223,24 +222,24 @@ func (f *Found) stale(r Ref, p Partition, primary bool) {
 	f.Issues = append(f.Issues, i)
 }
 
-// Config describes where a loader that boots from the disk looks for its configuration. The finder of the loader adds
-// it; the finder that reads configurations follows it.
+// Config describes where a loader on the disk looks for its configuration. The loader's finder adds it; the finder of
+// configurations follows it.
 type Config struct {
 	Loader string // "GRUB 2 in the MBR"
 	Syntax Syntax
-	Home   int // number of the partition that relative names count from; 0: none
-	// Script holds the commands that are built into the loader, and Prefix the folder that it starts with, as GRUB
-	// writes it: "(,msdos1)/boot/grub".
+	Home   int // number of the partition for relative names; 0 if unknown
+	// Script holds the commands built into the loader, and Prefix its first folder in GRUB's notation:
+	// "(,msdos1)/boot/grub".
 	Script, Prefix string
-	Paths          []string // names of the file: the loader takes the first one that exists
+	Paths          []string // candidate names; the loader opens the first one that exists
 	Anywhere       bool     // the loader looks for Paths in all partitions; else in Home
-	Why            string   // why the place is not known; empty: it is
+	Why            string   // why the place is unknown; empty if it is known
 }
 
 // Syntax is the language of a configuration.
 type Syntax int
 
-// Syntaxes. Options covers languages whose lines hold kernel options and names of partitions only.
+// Syntaxes. Options covers languages whose lines hold only kernel options and partition names.
 const (
 	Options Syntax = iota
 	GRUB2
@@ -248,7 +247,7 @@ const (
 	SYSLINUX
 )
 
-// maxConfigs bounds the loaders whose configuration is followed.
+// maxConfigs limits the loaders with a followed configuration.
 const maxConfigs = 64
 
 // Configured records where a loader looks for its configuration.
@@ -258,11 +257,11 @@ func (g *Guest) Configured(c Config) {
 	}
 }
 
-// Configs returns what Configured recorded, in the order of the boot.
+// Configs returns the recorded configurations in boot order.
 func (g *Guest) Configs() []Config { return g.configs }
 
-// NotSeen records that a search for something (empty: there is nothing to find) could not look into the files of a
-// partition. err is the error of Files, or of a file.
+// NotSeen records that a search could not read the files of a partition. The object of the search is
+// empty if the partition can hold none. err is an error of Files or of a file.
 func (g *Guest) NotSeen(p Partition, what string, err error) {
 	if g.unseen == nil {
 		g.unseen = map[int]bool{}
@@ -273,15 +272,15 @@ func (g *Guest) NotSeen(p Partition, what string, err error) {
 	}
 }
 
-// Missed reports whether a search in a partition could not look at all of it.
+// Missed reports whether a search could not read the whole partition.
 func (g *Guest) Missed(p Partition) bool { return g.unseen[p.Number] }
 
-// WhyUnseen words the error of Files, or of a file in it.
+// WhyUnseen describes an error of Files, or of a file in it.
 func WhyUnseen(p Partition, err error) string {
 	switch {
 	case !errors.Is(err, ondisk.ErrNoMatch):
 		return err.Error()
-	case Readers[p.Volume.Kind] != nil: // it reaches beyond the disk
+	case Readers[p.Volume.Kind] != nil: // the volume reaches beyond the disk
 		return fmt.Sprintf("partition %d (%s) ends behind the disk", p.Number, p.Volume.Kind)
 	case p.Volume.Kind == volume.Unknown:
 		return fmt.Sprintf("the content of partition %d is not known", p.Number)

@@ -1,6 +1,5 @@
-// Package boot has what knowledge of booting is made of: the guest, how boot code is known, finders, and stored
-// positions that a move of a partition would break. Its families are the packages below it, and package known lists
-// them.
+// Package boot holds the common parts of boot analysis: the guest, boot code signatures, finders, and stored positions
+// that a move of a partition would break. Its subpackages cover the loader families; package known lists them.
 package boot
 
 import (
@@ -16,57 +15,58 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Code is a program in a boot sector: how it is known, and what it does. It is compared by its address.
+// Code is a program in a boot sector: its signature and its behaviour. Codes are compared by address.
 type Code struct {
 	ID    string // "windows-2000", stable, for JSON
 	Name  string // for people
 	Known func(code []byte) bool
-	// Generic marks code that is known by its shape only: who made it, and what else it does, is not known.
+	// Generic marks code recognized only by its shape. Its author and its further behaviour are unknown.
 	Generic bool
 
 	ReadsCHS bool // finds its partition by the CHS bytes of the table, on some machines at least
-	// HandsOver marks code that passes the address of its entry of the table to the boot sector in DS:SI, by which a
-	// loader finds its place without hidden sectors. False where that is not known.
+	// HandsOver marks code that passes the address of its table entry to the boot sector in DS:SI. A loader then finds
+	// its place without hidden sectors. It is false if this is unknown.
 	HandsOver bool
-	// Encrypts marks the loader of a disk that is encrypted as a whole, by units that count from the start of the disk.
+	// Encrypts marks the loader of a fully encrypted disk. Its encryption units count from the start of the disk.
 	Encrypts bool
-	// Absolute marks a loader that finds its files by absolute sectors, from sector 0 or from the boot sector of a
-	// partition.
+	// Absolute marks a loader that finds its files by absolute sectors, from sector 0 or from a partition's boot
+	// sector.
 	Absolute bool
-	// AnyFlag marks code that boots whatever partition is active.
+	// AnyFlag marks code that ignores the active flag.
 	AnyFlag bool
 
-	// Find returns how a loader goes on, and what a move of a partition breaks of it, wherever on the disk it is. Nil:
-	// the fields below have it all.
+	// Find returns the next boot steps and the parts that a move of a partition breaks, anywhere on the disk. If it is
+	// nil, the fields below describe the code completely.
 	Find func(g *Guest, c *Code) (Found, error)
-	// OfVolume marks the boot sector of a volume, which is never that of a disk. Offset is where it begins in volumes
-	// of a kind, in bytes, where that is not at the start.
+	// OfVolume marks the boot sector of a volume, never of a disk. Offset is its place in volumes of a kind, in bytes,
+	// if it is not at the start.
 	OfVolume bool
 	Offset   map[volume.Kind]int64
 
-	// Which partition it reads the boot sector of. Without a number and Picks it is the active one, if not logical.
-	First    bool // that of number 1
-	NumberAt int  // the byte of sector 0 that holds its number; 0: none
+	// These fields select the partition whose boot sector the code reads. Without a number and Picks it is the active
+	// one, unless that is logical.
+	First    bool // partition 1
+	NumberAt int  // byte of sector 0 with the partition number; 0 if the code stores no number
 	Picks    func(p Partition) bool
-	Choice   string // in words; empty: the active partition
-	Many     bool   // any of several partitions is right
+	Choice   string // for people; empty for the active partition
+	Many     bool   // any of several partitions is valid
 
-	GPT bool // it reads a GPT, and no MBR
-	// BothTables marks code that reads a GPT where there is one, else an MBR.
+	GPT bool // reads a GPT and no MBR
+	// BothTables marks code that reads a GPT if there is one, otherwise an MBR.
 	BothTables bool
-	Address    string // how it names a sector to the BIOS; empty: as ReadsCHS says
+	Address    string // form of a sector address for the BIOS; see ReadsCHS if empty
 }
 
-// Codes of a sector 0 that no entry of the table has.
+// Codes for a sector 0 that matches no entry of the table.
 var (
 	Empty   = &Code{ID: "empty", Name: "none"}
 	Unknown = &Code{ID: "unknown", Name: "unknown"}
 )
 
-// CodeLen is the room for code in a boot sector; the signature of the disk follows.
+// CodeLen is the space for code in a boot sector, in bytes; the disk signature follows.
 const CodeLen = 440
 
-// Number returns the number of the partition whose boot sector the code reads; ok is false where it chooses otherwise.
+// Number returns the number of the partition whose boot sector the code reads; ok is false for any other choice.
 func (c *Code) Number(sector0 []byte) (n int, ok bool) {
 	if c.NumberAt > 0 {
 		return int(sector0[c.NumberAt]), true
@@ -74,16 +74,16 @@ func (c *Code) Number(sector0 []byte) (n int, ok bool) {
 	return 1, c.First
 }
 
-// listed is a code that is data.
+// listed is a row of codes.json.
 type listed struct {
 	Code
 
-	Like  [][]string // alternatives of runs of bytes, see Like
-	Picks string     // a key of picks
+	Like  [][]string // alternative byte patterns, see Like
+	Picks string     // key of picks
 	About string     // its instructions, or their source
 }
 
-// picks are the ways in which listed codes choose a partition.
+// picks maps the names in codes.json to the functions that select a partition.
 var picks = map[string]func(p Partition) bool{
 	"active":       Active,
 	"legacy-boot":  func(p Partition) bool { return p.LegacyBoot },
@@ -94,7 +94,7 @@ var picks = map[string]func(p Partition) bool{
 	},
 }
 
-// Listed returns the codes of codes.json, the more particular code before the more general.
+// Listed returns the codes of codes.json, specific code before generic code.
 var Listed = sync.OnceValue(func() (codes []*Code) {
 	rows := ondisk.Embedded[[]listed](codesText)
 	for i := range rows {
@@ -112,12 +112,12 @@ var Listed = sync.OnceValue(func() (codes []*Code) {
 //go:embed codes.json
 var codesText []byte
 
-// Named returns the code of codes.json with an ID.
+// Named returns the code with an ID from codes.json.
 func Named(id string) *Code {
 	return Listed()[slices.IndexFunc(Listed(), func(c *Code) bool { return c.ID == id })]
 }
 
-// Identify returns the one of codes that an MBR has.
+// Identify returns the first matching code for an MBR.
 func Identify(codes []*Code, code []byte) *Code {
 	if ondisk.IsZero(code) {
 		return Empty
@@ -134,8 +134,8 @@ func first(codes []*Code, code []byte, may func(c *Code) bool) *Code {
 	return Unknown
 }
 
-// Like makes code known by runs of bytes that it has in every build and language, wherever they stand. They are
-// hexadecimal, with two dots for a byte that differs, and texts in quotes.
+// Like returns a test for byte patterns that code contains in every build and language, at any place. A pattern is
+// hexadecimal, with two dots for a variable byte, and texts in quotes.
 func Like(all ...string) func(code []byte) bool {
 	runs := make([][]uint16, len(all))
 	for i, run := range all {
@@ -171,7 +171,7 @@ func hexadecimal(text string) (run []uint16) {
 
 const anyByte = 1 << 8
 
-// matches reports whether a run stands anywhere in code.
+// matches reports whether code contains a pattern.
 func matches(code []byte, run []uint16) bool {
 	for at := 0; at+len(run) <= len(code); at++ {
 		n := 0
@@ -185,26 +185,26 @@ func matches(code []byte, run []uint16) bool {
 	return false
 }
 
-// Either makes code known by one of two marks.
+// Either returns a test that accepts code if a or b does.
 func Either(a, b func(code []byte) bool) func(code []byte) bool {
 	return func(code []byte) bool { return a(code) || b(code) }
 }
 
-// Active picks the active partition, in extended ones too.
+// Active picks the active partition, even inside an extended one.
 func Active(p Partition) bool { return p.Active }
 
-// None picks no partition: the code goes by no table.
+// None picks no partition: the code reads no table.
 func None(Partition) bool { return false }
 
-// AreaLen is the room for boot code in front of a file system, in bytes: ext keeps two sectors free.
+// AreaLen is the space for boot code before a file system, in bytes: ext keeps two sectors free.
 const AreaLen = 1024
 
-// MaxBootSectors bounds the boot sectors of partitions that are followed for a loader. A table can name thousands.
+// MaxBootSectors limits the partition boot sectors followed for a loader. A table can name thousands.
 const MaxBootSectors = 16
 
-// Area returns the loader in the boot area of a partition, Unknown for any other content. ok is false for zeros, as in
-// front of most file systems, and for an area that is not on the disk as a whole. All areas are read once: a table can
-// have thousands of partitions, and each finder asks for all of them.
+// Area returns the loader in the boot area of a partition, or Unknown for any other content. ok is false for zeros, the
+// usual content, and for an area that ends beyond the disk. It reads all areas once: a table can have thousands of
+// partitions, and each finder needs them all.
 func (g *Guest) Area(p Partition) (c *Code, ok bool, err error) {
 	if g.areas == nil {
 		areas, buf := map[int]*Code{}, make([]byte, AreaLen)
@@ -225,8 +225,8 @@ func (g *Guest) Area(p Partition) (c *Code, ok bool, err error) {
 	return c, ok, nil
 }
 
-// Homes calls do for each boot sector that holds a loader: that of the disk, with a zero Partition, and those of
-// partitions. where names the boot sector for people, and code has at least CodeLen bytes.
+// Homes calls do for each boot sector with a loader: first the disk's, with a zero Partition, then the partitions'.
+// where names the boot sector for people, and code has at least CodeLen bytes.
 func (g *Guest) Homes(c *Code, do func(home Partition, where string, code []byte) error) error {
 	if g.Code == c {
 		if err := do(Partition{}, "the MBR", g.Sector0); err != nil {
@@ -252,13 +252,14 @@ func (g *Guest) Homes(c *Code, do func(home Partition, where string, code []byte
 	return nil
 }
 
-// inPartitions reports whether the code can be the boot sector of a partition, which its Find describes then.
+// inPartitions reports whether the code can be in a partition's boot sector, which its Find then describes.
 func (c *Code) inPartitions() bool { return c.Absolute || c.OfVolume }
 
 // Loader identifies the loader in the boot sector of a partition.
 func (g *Guest) Loader(code []byte) *Code { return first(g.Codes, code, (*Code).inPartitions) }
 
-// Chooses reports whether the code in sector 0 can boot from a partition. Unknown code is taken to go by the flag.
+// Chooses reports whether the code in sector 0 can boot from a partition. Unknown code is assumed to obey the active
+// flag.
 func (g *Guest) Chooses(p Partition) bool {
 	n := p.Number
 	if p.Kind == table.Entry {
@@ -273,7 +274,7 @@ func (g *Guest) Chooses(p Partition) bool {
 	return p.Active && p.Kind != table.Logical
 }
 
-// Described reports whether b, the boot sector of a partition, is that of a loader whose Find describes it.
+// Described reports whether b, the boot sector of a partition, holds a loader that its Find describes.
 func (g *Guest) Described(p Partition, b []byte) (described bool, err error) {
 	for _, c := range g.Codes {
 		at, sector := c.Offset[p.Volume.Kind], b
@@ -292,12 +293,12 @@ func (g *Guest) Described(p Partition, b []byte) (described bool, err error) {
 	return false, nil
 }
 
-// Starts reports whether the boot reads the boot sector of a partition without the menu of a loader. That of the disk,
-// number 0, it always reads.
+// Starts reports whether the boot reads the boot sector of a partition without a loader's menu. The boot always reads
+// sector 0 of the disk, number 0.
 func (g *Guest) Starts(home Partition) bool { return home.Number == 0 || g.Chooses(home) }
 
-// Breaks reports that a move of a partition (0: any move) breaks the loader in the boot sector of home. One that only a
-// menu can lead to is a warning: many boot sectors are left over from systems long gone.
+// Breaks reports that a move of a partition (0 for any) breaks the loader in the boot sector of home. If only a menu
+// can start that loader, it is a warning: many boot sectors are left over from removed systems.
 func (f *Found) Breaks(g *Guest, home Partition, code string, partition int, text, remedy string) {
 	if g.Starts(home) {
 		f.Unbootable(code, partition, text, remedy)
@@ -308,7 +309,7 @@ func (f *Found) Breaks(g *Guest, home Partition, code string, partition int, tex
 	f.Warn(code, partition, text+unless, "install that loader again in the copy if you boot by it")
 }
 
-// Loaders finds what the boot loaders in sector 0 and in boot sectors store.
+// Loaders finds the references stored by boot loaders in sector 0 and in boot sectors.
 var Loaders = Finder{Name: "boot loaders", Find: findLoaders}
 
 func findLoaders(g *Guest) (f Found, err error) {

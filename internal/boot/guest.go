@@ -17,20 +17,20 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// maxFileSystems bounds the file systems of a disk that are looked into. A table can name thousands.
+// maxFileSystems limits the file systems opened on a disk. A table can name thousands.
 const maxFileSystems = 128
 
-// Partition is a partition and what it holds.
+// Partition is a partition with its volume.
 type Partition struct {
 	table.Partition
 	Volume *volume.Volume
-	// Fixed is the reason why the partition must stay where it is: firmware or a loader finds it by its place. Empty:
-	// nothing is known to do so.
+	// Fixed is the reason why the partition must not move: firmware or a loader finds it by its place. It is empty if
+	// no such reason is known.
 	Fixed string
 }
 
-// Of returns where a file or a volume lies, to stand behind its name: " of partition 1", and nothing for a volume over
-// the whole disk.
+// Of returns the suffix " of partition 1" for the name of a file or volume, and an empty string for a volume over the
+// whole disk.
 func (p Partition) Of() string {
 	if p.Number == 0 {
 		return ""
@@ -38,23 +38,23 @@ func (p Partition) Of() string {
 	return fmt.Sprintf(" of partition %d", p.Number)
 }
 
-// Guest is a disk as finders see it.
+// Guest is the disk that finders examine.
 type Guest struct {
 	Disk       disk.Disk
 	Sector0    []byte // the boot code of sector 0, 440 bytes
 	Code       *Code
 	Scheme     table.Scheme
-	BesideGPT  bool   // the MBR has a GPT behind it that it does not announce
+	BesideGPT  bool   // the MBR does not announce the GPT behind it
 	Signature  uint32 // of the MBR
 	GUID       string // of the GPT
 	Partitions []Partition
 
 	Codes  []*Code
-	areas  map[int]*Code  // loaders in boot areas that are not empty, by number of the partition; nil: not read yet
-	files  map[int]opened // by number of the partition
+	areas  map[int]*Code  // loaders in non-empty boot areas, by partition number; nil before the first read
+	files  map[int]opened // by partition number
 	budget *guestfile.Budget
-	unseen map[int]bool // numbers of partitions of which not all files could be looked into
-	missed Found        // the same, with reasons
+	unseen map[int]bool // numbers of partitions with unreadable files
+	missed Found        // the same partitions, with reasons
 
 	configs []Config
 
@@ -67,14 +67,14 @@ type opened struct {
 	err error
 }
 
-// Hybrid reports whether the MBR of a GPT mirrors partitions. A Windows goes by that MBR then, and knows the disk by
+// Hybrid reports whether the MBR of a GPT mirrors partitions. Windows then uses that MBR, and identifies the disk by
 // its signature.
 func (g *Guest) Hybrid() bool {
 	_, ok := g.find(func(p Partition) bool { return p.Slot > 0 })
 	return ok
 }
 
-// Readers open the file systems whose files are read.
+// Readers maps the supported kinds of volumes to functions that open the file system.
 var Readers = map[volume.Kind]func(*guestfile.Budget, disk.Disk) (guestfile.FS, error){
 	volume.NTFS:  ntfs.Open,
 	volume.FAT12: fat.Open,
@@ -85,7 +85,7 @@ var Readers = map[volume.Kind]func(*guestfile.Budget, disk.Disk) (guestfile.FS, 
 	volume.Ext4:  ext.Open,
 }
 
-// Files opens the file system of a partition: ErrNoMatch for one whose files are not read.
+// Files opens the file system of a partition. It returns ErrNoMatch for an unsupported kind.
 func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 	open := Readers[p.Volume.Kind]
 	if open == nil || p.Kind == table.Extended || p.Len <= 0 || p.End() > g.Disk.Size() {
@@ -108,7 +108,7 @@ func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 	return o.fs, o.err
 }
 
-// WithFile calls do for each partition that has one of the files, with the first path that leads to one.
+// WithFile calls do for each partition that has one of the files, with the first path that exists.
 func (g *Guest) WithFile(paths []string, do func(p Partition, path string)) error {
 	for _, p := range g.Partitions {
 		path, err := g.firstFile(p, paths)
@@ -137,8 +137,8 @@ func (g *Guest) firstFile(p Partition, paths []string) (string, error) {
 	return "", err
 }
 
-// At returns the places on the disk of bytes [off, off+n) of a file, and the bytes. They are read twice, through the
-// file and from the places: what is rewritten must be what was found.
+// At returns the ranges on the disk of bytes [off, off+n) of a file, and the bytes. It reads them twice, through the
+// file and from the disk: a rewrite must replace the bytes that were found.
 func (g *Guest) At(p Partition, f *guestfile.File, off, n int64) ([]disk.Range, []byte, error) {
 	at, err := f.Where(off, n)
 	if err != nil {
@@ -164,7 +164,7 @@ func (g *Guest) At(p Partition, f *guestfile.File, off, n int64) ([]disk.Range, 
 
 var errPlaces = errors.New("a file and its places differ")
 
-// Read returns the bytes of ranges of the disk, one behind the other.
+// Read returns the concatenated bytes of ranges of the disk.
 func (g *Guest) Read(at []disk.Range) ([]byte, error) {
 	var out []byte
 	for _, r := range at {
@@ -177,18 +177,18 @@ func (g *Guest) Read(at []disk.Range) ([]byte, error) {
 	return out, nil
 }
 
-// StartingAt finds the partition that starts at a byte offset of the disk. One inside of an extended partition goes
-// before that.
+// StartingAt finds the partition that starts at a byte offset of the disk. A logical partition has priority over its
+// extended one.
 func (g *Guest) StartingAt(off int64) (Partition, bool) {
 	return g.find(func(p Partition) bool { return p.Off == off })
 }
 
-// Holding finds the partition that holds n bytes from off on as a whole.
+// Holding finds the partition that contains all n bytes from off on.
 func (g *Guest) Holding(off, n int64) (Partition, bool) {
 	return g.find(func(p Partition) bool { return off >= p.Off && off < p.End() && n <= p.End()-off })
 }
 
-// Numbered finds a partition by its number; without one it returns a zero Partition.
+// Numbered finds a partition by its number. It returns a zero Partition if there is none.
 func (g *Guest) Numbered(number int) Partition {
 	p, _ := g.find(func(p Partition) bool { return p.Number == number })
 	return p
@@ -203,7 +203,7 @@ func (g *Guest) find(is func(Partition) bool) (found Partition, ok bool) {
 	return found, ok
 }
 
-// Everywhere makes a finder of one that looks at a partition.
+// Everywhere turns a finder for one partition into a finder for the disk.
 func Everywhere(find func(g *Guest, p Partition, f *Found) error) func(*Guest) (Found, error) {
 	return func(g *Guest) (f Found, err error) {
 		for _, p := range g.Partitions {
@@ -215,7 +215,7 @@ func Everywhere(find func(g *Guest, p Partition, f *Found) error) func(*Guest) (
 	}
 }
 
-// FirstByte returns the start of the first partition: what lies in front of it never moves.
+// FirstByte returns the start of the first partition. Data before it never moves.
 func (g *Guest) FirstByte() int64 {
 	first := g.Disk.Size()
 	for _, p := range g.Partitions {
@@ -224,7 +224,8 @@ func (g *Guest) FirstByte() int64 {
 	return first
 }
 
-// firmwareType names a partition from which firmware boots, or a loader in the MBR, by its type; empty for any other.
+// firmwareType names the type of a partition from which firmware, or a loader in the MBR, boots. It is empty for any
+// other.
 func firmwareType(p Partition) string {
 	switch {
 	case p.Is(table.ESP):
@@ -240,8 +241,8 @@ func firmwareType(p Partition) string {
 // IsESP reports whether UEFI firmware starts loaders from a partition.
 func IsESP(p Partition) bool { return p.Is(table.ESP) && p.Kind != table.Logical }
 
-// Needs returns why a partition is part of the system that the disk boots, or can be; empty for one that only holds
-// data. One that cannot be looked into can hold a system, if the disk boots at all.
+// Needs returns why a partition is, or can be, part of the system that the disk boots. It is empty for a data
+// partition. An unreadable partition can hold a system if the disk boots at all.
 func (r *Result) Needs(p Partition) string {
 	if p.Kind == table.Extended {
 		return ""
@@ -264,8 +265,8 @@ func (r *Result) Needs(p Partition) string {
 	return ""
 }
 
-// BootsBy returns why a machine can boot from the disk; empty for one that only holds data. Windows writes its code
-// into sector 0 of those, too.
+// BootsBy returns why a machine can boot from the disk. It is empty for a data disk, although Windows writes its code
+// into sector 0 of data disks too.
 func (g *Guest) BootsBy() string {
 	switch c := g.Code; {
 	case c == Unknown:

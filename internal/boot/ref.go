@@ -16,36 +16,35 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Ref is a stored absolute position. It is stored in one place and points to another, and both can move. Offsets are
-// bytes.
+// Ref is a stored absolute position. Both its place and its target can move. Offsets are bytes.
 type Ref struct {
 	Kind      string
-	Partition int    // number of the partition that stores it; 0: in front of all partitions, which never moves
-	File      string // path of the guest's file that holds it; empty: a boot sector, or the sectors of a loader
-	Off       int64  // in that file; without one in the partition, or in the disk when Partition is 0
-	// At has its bytes on the disk, in order: several ranges when a field lies in fragments of a file. They may span a
-	// checksummed region.
+	Partition int    // number of the partition that stores it, 0 before all partitions, where nothing moves
+	File      string // path of the guest's file, empty in a boot sector or the sectors of a loader
+	Off       int64  // in that file, else in the partition, or in the disk if Partition is 0
+	// At lists the reference's ranges on the disk, in order: several for a field in fragments of a file. They may span
+	// a checksummed region.
 	At     []disk.Range
-	Raw    []byte // the bytes found there
-	Points int64  // the byte offset of the disk that they mean
-	Target int    // number of the partition that Points lies in, with which it moves; 0: none, and it stays as found
-	// Disk is the signature of the disk that Points counts on, if that is another disk of the machine; 0: this disk.
+	Raw    []byte // the stored bytes
+	Points int64  // decoded byte offset on the disk
+	Target int    // number of the partition that contains Points and moves it; 0 leaves it as found
+	// Disk is the signature of another disk that Points refers to; 0 means this disk.
 	Disk uint32
 	// FromRecord marks Points that count from the boot record of Target, a logical partition.
 	FromRecord bool
-	Stays      string // why it stays as found, where Target is 0 or Encode is nil
-	// Encode returns the bytes, as many as raw has, that mean another offset; nil: the reference cannot be rewritten.
+	Stays      string // why the reference stays as found, if Target is 0 or Encode is nil
+	// Encode returns the bytes for another offset, of the same length as raw. It is nil if the reference cannot be
+	// rewritten.
 	Encode func(raw []byte, to int64) ([]byte, error)
-	// Loss is what the guest lacks when its target moves and Encode fails, so that the reference stays; empty: the
-	// boot.
+	// Loss names the function that the guest loses if its target moves and Encode fails; empty means the boot.
 	Loss, Remedy string
-	// Spare marks one that the boot goes on without.
+	// Spare marks a reference that the boot does not need.
 	Spare bool
-	// Seals are the regions around its bytes whose checksums must follow a rewrite. References can share one.
+	// Seals lists the checksummed regions that a rewrite must update. References can share one.
 	Seals []*Seal
 }
 
-// Only leaves some bytes of a reference, by their index in ascending order; others lie in places of another reference.
+// Only reduces a reference to some of its bytes, given by ascending index. The others belong to another reference.
 func (r *Ref) Only(bytes []int) {
 	whole, encode := r.Raw, r.Encode
 	var all []disk.Range
@@ -83,13 +82,13 @@ func (r *Ref) Only(bytes []int) {
 // Seal is a region of a file that a checksum in it covers.
 type Seal struct {
 	Name string       // for people
-	At   []disk.Range // its bytes on the disk, in order
-	Raw  []byte       // the bytes found there
-	Make func([]byte) // sets the checksum right, in place
+	At   []disk.Range // ranges on the disk, in order
+	Raw  []byte       // the stored bytes
+	Make func([]byte) // updates the checksum in place
 }
 
-// Patches give the checksum that the region has once other patches are made, in a partition that moves by shift bytes;
-// none when they change nothing of it.
+// Patches returns the checksum patches of the region after the other patches, in a partition that moves by shift bytes.
+// It returns none if the others leave the region unchanged.
 func (s *Seal) Patches(shift int64, others []disk.Patch) (patches []disk.Patch) {
 	now, done := slices.Clone(s.Raw), int64(0)
 	for _, at := range s.At {
@@ -110,8 +109,8 @@ func (s *Seal) Patches(shift int64, others []disk.Patch) (patches []disk.Patch) 
 	return rewritten(s.At, shift, was, now, false, "checksum of "+s.Name)
 }
 
-// rewritten returns the patches of the bytes in ranges, which move by shift bytes: of whole ranges, or only of
-// the stretches that differ.
+// rewritten returns the patches for the bytes in ranges, which move by shift bytes. They cover whole ranges, or only
+// the bytes that differ.
 func rewritten(ranges []disk.Range, shift int64, was, now []byte, whole bool, reason string) (patches []disk.Patch) {
 	done := int64(0)
 	for _, at := range ranges {
@@ -130,19 +129,19 @@ func rewritten(ranges []disk.Range, shift int64, was, now []byte, whole bool, re
 	return patches
 }
 
-// Place is the start of a partition as Windows names it: the signature of an MBR disk, and a byte offset.
+// Place is Windows' name for the start of a partition: the signature of an MBR disk, and a byte offset.
 type Place struct {
 	Disk uint32
 	Off  int64
 }
 
-// Names returns the place that a reference to another disk means.
+// Names returns the place on another disk that a reference points to.
 func (r Ref) Names() Place { return Place{r.Disk, r.Points} }
 
-// Bytes of a reference that are listed as one patch.
+// Limits for joining the changed bytes of a reference to one patch.
 const (
-	wholeField = 16 // a reference up to this length is a field: all of it
-	joinWithin = 16 // bytes that are equal on both sides of it, and too few to be worth another line
+	wholeField = 16 // a reference up to this length is a field, and patched whole
+	joinWithin = 16 // a gap of equal bytes up to this length is not worth another line
 )
 
 // Follows reports whether the reference is rewritten when its target moves.
@@ -175,8 +174,8 @@ func (r Ref) Holder() string {
 	return fmt.Sprintf(`\%s of partition %d`, strings.ReplaceAll(r.File, "/", `\`), r.Partition)
 }
 
-// Patches returns what makes the reference mean the byte offset to, in a partition that moves by shift bytes. Of a long
-// reference, a region with a checksum, it lists only the stretches that differ.
+// Patches returns the patches that point the reference to byte offset to, in a partition that moves by shift bytes. For
+// a long reference, a region with a checksum, it lists only the bytes that differ.
 func (r Ref) Patches(shift, to int64) ([]disk.Patch, error) {
 	b, err := r.Encode(r.Raw, to)
 	if err != nil {
@@ -189,7 +188,7 @@ func (r Ref) Patches(shift, to int64) ([]disk.Patch, error) {
 	return rewritten(r.At, shift, r.Raw, b, len(b) <= wholeField, reason), nil
 }
 
-// differences returns the stretches in which two texts of the same length differ.
+// differences returns the ranges in which two slices of equal length differ.
 func differences(a, b []byte) []disk.Range {
 	var out []disk.Range
 	for i := range a {
@@ -212,8 +211,8 @@ type place struct {
 	ref int
 }
 
-// distinct drops references that were found twice, by two names of one file, and reports which lie over each other: two
-// structures that claim the same bytes cannot both be right, and a rewritten one would destroy the other.
+// distinct drops references found twice, through two names of one file, and reports overlaps. Two structures that claim
+// the same bytes cannot both be valid, and rewriting one would destroy the other.
 func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 	var places []place
 	for i, r := range refs {
@@ -222,8 +221,8 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 		}
 	}
 	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(a.Off, b.Off) })
-	twice, same := map[int]bool{}, map[[2]int]bool{} // same: pairs that were compared once; each can have many places
-	last := 0                                        // the place that reaches furthest: a long one can hold many others
+	twice, same := map[int]bool{}, map[[2]int]bool{} // same: pairs already compared; each can have many places
+	last := 0                                        // the place with the highest end; a long one can hold many others
 	for i := 1; i < len(places); i++ {
 		a, b := places[last], places[i]
 		if b.End() > a.End() {
@@ -253,12 +252,12 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 	return kept, clash
 }
 
-// EncodeBytes writes a byte offset as 64 bits.
+// EncodeBytes encodes a byte offset in 64 bits.
 func EncodeBytes(_ []byte, to int64) ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to)), nil
 }
 
-// EncodeSectors writes a byte offset as a 32-bit count of sectors.
+// EncodeSectors encodes a byte offset as a 32-bit count of sectors.
 func EncodeSectors(sector int64) func([]byte, int64) ([]byte, error) {
 	return func(_ []byte, to int64) ([]byte, error) {
 		n := to / sector
@@ -269,16 +268,16 @@ func EncodeSectors(sector int64) func([]byte, int64) ([]byte, error) {
 	}
 }
 
-// replays reports whether the next mount of a file system writes what its journal holds.
+// replays reports whether the next mount of a file system replays its journal.
 func replays(v *volume.Volume) bool {
 	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Code == "ext-journal" })
 }
 
-// outlast holds every position that follows a move against the journals of ext. A replay writes whole blocks, and can
-// bring the old position back.
+// outlast checks every reference to rewrite against the ext journals. A replay writes whole blocks, and can restore the
+// old position.
 func (r *Result) outlast(g *Guest) error {
 	type place struct{ in, target int }
-	reported, harmless := map[place]bool{}, map[int]bool{} // by number of the partition
+	reported, harmless := map[place]bool{}, map[int]bool{} // by partition number
 	for i := range r.Refs {
 		ref := &r.Refs[i]
 		p, at := g.Numbered(ref.Partition), place{ref.Partition, ref.Target}
@@ -312,10 +311,10 @@ func (r *Result) outlast(g *Guest) error {
 	return nil
 }
 
-// journalCode is the code of what journals of ext mean for a move.
+// journalCode is the code of issues about ext journals and moves.
 const journalCode = "ext-open"
 
-// overwritten returns why a replay can change the bytes of a reference; empty: it does not.
+// overwritten returns why a replay can change the bytes of a reference, and an empty string if it cannot.
 func (g *Guest) overwritten(p Partition, ref *Ref) (why string, err error) {
 	files, err := g.Files(p)
 	if Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {

@@ -8,10 +8,10 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// State is how a machine was left when its disk was copied, as far as the disk shows it.
+// State is the shutdown state of the machine when its disk was copied, as far as the disk shows it.
 type State string
 
-// States, in the words of all reports.
+// States, as worded in all reports.
 const (
 	ShutDown   State = "shut down"
 	Running    State = "running" // in use, or stopped without a shutdown
@@ -19,12 +19,12 @@ const (
 	NotKnown   State = "unknown"
 )
 
-// Sign is what one file or volume shows of the state.
+// Sign is the state shown by one file or volume.
 type Sign struct {
 	State     State  `json:"state"`
-	Partition int    `json:"partition,omitempty"` // 0: the disk
+	Partition int    `json:"partition,omitempty"` // 0 is the disk
 	Text      string `json:"text"`
-	OnMove    string `json:"on_move,omitempty"` // what follows for a move; empty: nothing
+	OnMove    string `json:"on_move,omitempty"` // consequence for a move; empty if none
 }
 
 // Sign adds a sign of a partition.
@@ -32,13 +32,13 @@ func (f *Found) Sign(s State, p Partition, onMove, format string, args ...any) {
 	f.Signs = append(f.Signs, Sign{s, p.Number, fmt.Sprintf(format, args...), onMove})
 }
 
-// gravity orders the states: what is open or not known outweighs what is closed.
+// gravity orders the states: an open or unknown volume outweighs a closed one.
 var gravity = []State{ShutDown, NotKnown, Running, Hibernated}
 
 // Gravity ranks a state; -1 is no state.
 func (s State) Gravity() int { return slices.Index(gravity, s) }
 
-// Overall returns the gravest state of signs. Without a sign it is not known.
+// Overall returns the gravest state of signs, or NotKnown without a sign.
 func Overall(signs []Sign) State {
 	if len(signs) == 0 {
 		return NotKnown
@@ -46,7 +46,7 @@ func Overall(signs []Sign) State {
 	return slices.MaxFunc(signs, func(a, b Sign) int { return a.State.Gravity() - b.State.Gravity() }).State
 }
 
-// marks are the issues of probers for a volume that was not closed.
+// marks maps the issues of probers that report an unclosed volume.
 var marks = map[string]struct {
 	state        State
 	text, onMove string
@@ -69,39 +69,38 @@ const (
 	cannotChange = " cannot change; a move that needs it is refused"
 )
 
-// NoMove follows for a system that is asleep, or may be.
+// NoMove is the consequence of a system that is, or may be, hibernated.
 const NoMove = "no partition may move"
 
-// OnMoveRepair follows for an NTFS that Windows repairs, or may repair, before it reads a file.
+// OnMoveRepair is the consequence of an NTFS that Windows repairs, or may repair, before it reads a file.
 const OnMoveRepair = "a position in its files" + cannotChange
 
-// marked are the kinds of volumes with such a mark, which a clean unmount removes. DOS has none on FAT12. Spec:
+// marked lists the kinds of volumes with a dirty mark that a clean unmount removes. FAT12 has none under DOS. Spec:
 // Microsoft FAT specification 1.03, "ClnShutBitMask".
 var marked = []volume.Kind{
 	volume.Ext2, volume.Ext3, volume.Ext4, volume.FAT16, volume.FAT32, volume.ExFAT, volume.HFSPlus, volume.JFS,
 	volume.ReiserFS,
 }
 
-// Volumes finds the signs that the volumes themselves carry.
+// Volumes finds the signs in the volumes themselves.
 var Volumes = Finder{Name: "marks of volumes", Find: Everywhere(func(g *Guest, p Partition, f *Found) error {
 	f.Signs = append(f.Signs, SignsOf(p)...)
 	if p.Volume.Kind != volume.Unknown || p.Kind == table.Extended || NoFiles(p) {
 		return nil
 	}
-	_, used, err := g.Area(p) // zeros were never formatted
+	_, used, err := g.Area(p) // zeros mean an unformatted partition
 	if used {
 		f.Sign(NotKnown, p, "", "what partition %d holds is not known, nor whether it was closed", p.Number)
 	}
 	return err
 })}
 
-// NoFiles reports whether a partition of unknown content holds no files: its type is one for other content, or it is a
-// loader.
+// NoFiles reports whether a partition of unknown content holds no files, because of its type or because it is a loader.
 func NoFiles(p Partition) bool {
 	return p.Fixed != "" || p.Is(table.NoFiles)
 }
 
-// SignsOf returns the signs of a volume. Whether an NTFS was closed shows in its log.
+// SignsOf returns the signs of a volume. The state of an NTFS is in its log instead.
 func SignsOf(p Partition) []Sign {
 	var f Found
 	v := p.Volume
