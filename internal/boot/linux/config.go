@@ -1,5 +1,5 @@
-// Package linux has the boot loaders of Linux (GRUB, LILO, SYSLINUX and others), and the configuration by which a Linux
-// finds its disks.
+// Package linux finds the boot loaders of Linux (GRUB, LILO, SYSLINUX and others) and the configuration that locates a
+// Linux guest's disks.
 package linux
 
 import (
@@ -16,37 +16,37 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// Configuration reads the text files by which a Linux guest finds its disks. They name UUIDs, labels and numbers of
-// partitions, which stay. A place that counts from the start of the disk is reported and never rewritten: the file
-// would change its length. resume= and resume_offset= do not matter, since both mean a place within a partition.
+// Configuration reads the text files that locate the disks of a Linux guest. They name UUIDs, labels and partition
+// numbers, which no move changes. A position that counts from the start of the disk is reported and never rewritten,
+// because the file would change its length. resume= and resume_offset= do not matter: both are relative to a partition.
 var Configuration = boot.Finder{Name: "linux configuration", Find: findLinux}
 
-// Limits of what is read and reported. No configuration written by people exceeds them.
+// Limits for reading and reporting. No configuration written by people exceeds them.
 const (
 	maxConfigs     = 64       // files of one file system
 	maxConfigSize  = 1 << 20  // bytes of one file
 	maxConfigBytes = 4 << 20  // of all files of a disk
-	maxOpened      = 512      // names of a disk that are looked up: each can take a walk through large folders
-	maxLookups     = 512      // names of partitions on a disk that are resolved, and places on it that are judged
+	maxOpened      = 512      // names looked up on a disk: each can need a walk through large folders
+	maxLookups     = 512      // partition names resolved on a disk, and places on it checked
 	maxConfigLine  = 16 << 10 // bytes of a line
 	maxConfigWords = 1 << 10  // words of a line
 	maxSaid        = 16       // issues of a disk, and links
-	maxQuoted      = 120      // bytes of a line that are shown
+	maxQuoted      = 120      // bytes of a line shown in a message
 	configCode     = "linux-configuration"
 	writeName      = "write the line anew, in the guest or in the copy, so that it names the partition and not a " +
 		"place on the disk"
 	orLeave = "; or leave this partition where it is (--partition selects others)"
 )
 
-// configFile is a kind of file to read. An element of its pattern can hold one star.
+// configFile is a kind of configuration file. Each element of its pattern can contain one star.
 type configFile struct {
 	pattern string
-	role    string // what its partition is in the boot; empty: nothing
+	role    string // part of its partition in the boot, or empty
 	scan    func(c *config, words []string)
-	syntax  boot.Syntax // of the files that it can name
+	syntax  boot.Syntax // of the files it can name
 }
 
-// scanner returns the scanner of a file that another configuration names.
+// scanner returns the scanner for a file named by another configuration.
 func scanner(syntax boot.Syntax) func(*config, []string) {
 	switch syntax {
 	case boot.SYSLINUX:
@@ -67,7 +67,7 @@ const (
 	roleUBoot    = "holds the script of U-Boot"
 )
 
-// configFiles are those of a root file system, then those of a boot file system, which can be the same.
+// configFiles lists the files of a root file system, then of a boot file system. One file system can be both.
 var configFiles = append([]configFile{
 	{"etc/fstab", roleRoot, scanFstab, boot.Options},
 	{"etc/crypttab", "", scanCrypttab, boot.Options},
@@ -89,7 +89,7 @@ var configFiles = append([]configFile{
 	{"efi/*/refind.conf", "", scanOptions, boot.Options},
 }, append(inBoot("boot/"), inBoot("")...)...)
 
-// inBoot returns the files of a boot file system, below the folder where it is mounted or at its top.
+// inBoot returns the files of a boot file system, under its mount point or at its top.
 func inBoot(top string) []configFile {
 	return []configFile{
 		{top + "grub/grub.cfg", roleGRUB, scanGRUB, boot.GRUB2},
@@ -113,29 +113,29 @@ func inBoot(top string) []configFile {
 	}
 }
 
-// guest is the state of reading the files of a disk.
+// guest is the state of reading the configuration files of a disk.
 type guest struct {
 	g      *boot.Guest
 	found  boot.Found
 	said   map[string]bool
 	queue  []*source           // files in the order in which they are scanned
-	seen   map[fileKey]*source // files that were read
-	vars   map[string][]string // values that scripts of GRUB give a variable, wherever
-	wider  bool                // a variable got another value
+	seen   map[fileKey]*source // files already read
+	vars   map[string][]string // all values that GRUB scripts assign to a variable, anywhere
+	wider  bool                // this round added a value to a variable
 	missed []boot.Unseen
-	failed error // of reading
-	// Spent of the limits.
+	failed error // first read error
+	// Counters for the limits.
 	bytes                 int64
 	opened, names, places int
 }
 
-// fileKey names a file: the same path can lead to two, if a journal is to be replayed.
+// fileKey identifies a file. One path can lead to two files if a journal is to be replayed.
 type fileKey struct {
 	files guestfile.FS
 	path  string
 }
 
-// source is a text to be scanned.
+// source is a text to scan.
 type source struct {
 	in     boot.Partition
 	path   string
@@ -144,9 +144,9 @@ type source struct {
 	syntax boot.Syntax
 	text   string
 
-	root   []string // device that GRUB starts it with; empty: the partition
+	root   []string // initial $root of GRUB; nil means the partition
 	prefix []string // values of $prefix
-	loader *loader  // which has the text built in; nil: a file
+	loader *loader  // the loader with this built-in text, or nil for a file
 }
 
 // config is the state of scanning one source.
@@ -160,7 +160,7 @@ type config struct {
 	menus  bool // SYSLINUX: the entry starts a menu, whose arguments name files
 }
 
-// searched names what is looked for in the files of a partition.
+// searched describes the search in the files of a partition.
 const searched = "the configuration of a Linux and of its loaders, and a swap file with a hibernated Linux"
 
 func findLinux(g *boot.Guest) (boot.Found, error) {
@@ -174,7 +174,7 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 		if err == nil {
 			err = l.read(p, files)
 		}
-		// A loader reads the files as they are, and Linux once the journal is replayed.
+		// A loader reads the files before the journal replay, and Linux after it.
 		if open, ok := files.(*ext.Replayed); ok && open.Unread != nil {
 			why := ondisk.Shift(open.Unread, p.Off)
 			if g.NotSeen(p, searched, why); l.opened > before {
@@ -199,8 +199,8 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 	return l.found, l.follow()
 }
 
-// tolerable drops what is wrong with a file system, and what is absent: files that are not understood keep no partition
-// from moving.
+// tolerable drops errors about the content of a file system, and about absent files: an unreadable file prevents no
+// move. It returns read errors.
 func tolerable(err error) error {
 	if boot.Understood(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, ondisk.ErrNoMatch) {
 		return nil
@@ -208,7 +208,7 @@ func tolerable(err error) error {
 	return err
 }
 
-// read reads the files of one file system. The error is the last one: a broken file does not hide others.
+// read reads the configuration files of one file system. It returns the last error: a broken file does not hide others.
 func (l *guest) read(p boot.Partition, files guestfile.FS) error {
 	entries, err := files.List("")
 	if err != nil {
@@ -239,7 +239,7 @@ func (l *guest) read(p boot.Partition, files guestfile.FS) error {
 	return broken
 }
 
-// files reads those of one pattern. count is the number of files of the file system that were read.
+// files opens the files that match one pattern. count is the number of files read in the file system.
 func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind configFile,
 	count *int,
 ) (broken error) {
@@ -265,7 +265,7 @@ func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind
 	return broken
 }
 
-// unread records a file of a loader that could not be read, and returns the error.
+// unread records that a loader's file could not be read, and returns the error.
 func (l *guest) unread(p boot.Partition, name string, kind configFile, err error) error {
 	if kind.role != "" || kind.syntax != boot.Options {
 		l.miss(p.Number, fmt.Sprintf("%.256q of partition %d", "/"+name, p.Number), err.Error())
@@ -273,7 +273,7 @@ func (l *guest) unread(p boot.Partition, name string, kind configFile, err error
 	return err
 }
 
-// open reads a file. fresh is false for one that another name led to.
+// open reads a file. fresh is false if the file was already read under another name.
 func (l *guest) open(p boot.Partition, files guestfile.FS, name string) (s *source, fresh bool, err error) {
 	if l.opened++; l.opened > maxOpened {
 		return nil, false, fmt.Errorf("file %.256q: %w of files that are looked into", name, ondisk.ErrLimit)
@@ -300,8 +300,8 @@ func (l *guest) open(p boot.Partition, files guestfile.FS, name string) (s *sour
 	return s, true, nil
 }
 
-// expand returns the paths of a pattern, one more than may be read if there are more. Folders are listed only for a
-// star.
+// expand returns the paths that match a pattern, limited to one more than the caller may read. It lists folders only
+// for a star.
 func (l *guest) expand(files guestfile.FS, pattern string) ([]string, error) {
 	paths := []string{""}
 	for element := range strings.SplitSeq(pattern, "/") {
@@ -330,7 +330,7 @@ func (l *guest) expand(files guestfile.FS, pattern string) ([]string, error) {
 	return paths, nil
 }
 
-// scanAll scans a source.
+// scanAll scans all lines of a source.
 func (l *guest) scanAll(s *source) {
 	if s.role != "" {
 		l.link(s.in, s.role, fmt.Sprintf("%s: %.256q", s.role, s.path))
@@ -342,7 +342,7 @@ func (l *guest) scanAll(s *source) {
 	}
 }
 
-// lines passes the words of each line to the scanner. A line that ends in a backslash goes on.
+// lines passes the words of each line to the scanner. A backslash at the end joins a line with the next.
 func (c *config) lines() {
 	var line []byte
 	number := 0
@@ -369,7 +369,7 @@ func (c *config) lines() {
 	}
 }
 
-// link adds once what a partition is in the boot.
+// link records once the part of a partition in the boot.
 func (l *guest) link(p boot.Partition, topic, text string) {
 	key := fmt.Sprint("link ", p.Number, topic)
 	if p.Kind == table.Extended || l.said[key] || len(l.found.Chain) == maxSaid {

@@ -16,29 +16,29 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Places in core.img behind diskboot.img, where the decompressor begins. Spec: GRUB 2.06,
+// Offsets in core.img after diskboot.img, where the decompressor begins. Spec: GRUB 2.06,
 // grub-core/boot/i386/pc/startup_raw.S; include/grub/offsets.h, GRUB_DECOMPRESSOR_I386_PC_*.
 const (
-	atCompressed   = 0x08 // u32: bytes of the compressed kernel with its modules
+	atCompressed   = 0x08 // u32: size of the compressed kernel with its modules
 	atUncompressed = 0x0c // u32
 	decompressorAt = 0x8200
-	maxCore        = 8 << 20 // bytes of a kernel with its modules; GRUB loads it below 16 MiB
+	maxCore        = 8 << 20 // size of a kernel with its modules; GRUB loads it below 16 MiB
 )
 
-// lzmaFrom is the code that passes the compressed kernel to the decoder: mov edi,100000h; mov esi,its place.
+// lzmaFrom is the code that passes the compressed kernel to the decoder: mov edi,100000h; mov esi,address.
 var lzmaFrom = []byte{0xbf, 0x00, 0x00, 0x10, 0x00, 0xbe}
 
-// lzmaHeader describes the stream, which has no header of its own. Spec: GRUB 2.06, startup_raw.S (FIXED_PROPS: lc 3,
-// lp 0, pb 2) and util/mkimage.c, compress_kernel_lzma.
+// lzmaHeader returns a header for the LZMA stream, which has none of its own. Spec: GRUB 2.06, startup_raw.S
+// (FIXED_PROPS: lc 3, lp 0, pb 2) and util/mkimage.c, compress_kernel_lzma.
 func lzmaHeader(uncompressed uint32) []byte {
-	h := binary.LittleEndian.AppendUint32([]byte{0x5d}, 1<<16) // the dictionary
+	h := binary.LittleEndian.AppendUint32([]byte{0x5d}, 1<<16) // dictionary size
 	return binary.LittleEndian.AppendUint64(h, uint64(uncompressed))
 }
 
-// errBuild is returned for a core image of a build whose modules cannot be told apart.
+// errBuild means a core image of an unknown build, whose modules cannot be located.
 var errBuild = errors.New("its core image is of a build that is not known")
 
-// unpackCore returns the kernel with its modules of a core image, without diskboot.img.
+// unpackCore returns the kernel and its modules from a core image without diskboot.img.
 func unpackCore(img []byte) ([]byte, error) {
 	call := bytes.Index(img, lzmaFrom)
 	if call < 0 || call+len(lzmaFrom)+4 > len(img) {
@@ -62,27 +62,27 @@ func unpackCore(img []byte) ([]byte, error) {
 	return out, nil
 }
 
-// Modules of a GRUB: a header, and objects behind each other. Spec: GRUB 2.06, include/grub/kernel.h.
+// The modules of GRUB: a header, followed by a sequence of objects. Spec: GRUB 2.06, include/grub/kernel.h.
 const (
 	modulesMagic = "mimg"
-	infoLen32    = 12 // magic, offset of the first object, bytes of all: 32 bits each
-	infoLen64    = 24 // the last two of 64 bits, at multiples of 8
-	objectHeader = 8  // type and length with this header
+	infoLen32    = 12 // magic, offset of the first object, total size: 32 bits each
+	infoLen64    = 24 // the last two have 64 bits, at multiples of 8
+	objectHeader = 8  // type, and length including this header
 	objMemdisk   = 1
 	objConfig    = 2
 	objPrefix    = 3
 	maxObjects   = 4096
-	maxText      = 64 << 10 // bytes of a script or name
-	maxMemdisk   = 8 << 20  // bytes of all modules of a program
+	maxText      = 64 << 10 // size of a script or name
+	maxMemdisk   = 8 << 20  // size of all modules of a program
 )
 
-// built is what was put into a GRUB when it was built.
+// built is the data embedded in a GRUB image by its installer.
 type built struct {
 	script, prefix string
-	memdisk        []byte // nil: none
+	memdisk        []byte // nil if the image has no memory disk
 }
 
-// readModules finds the modules in b: at its start, or, of a kernel, wherever they stand.
+// readModules finds the modules in b: at its start, or anywhere in a kernel.
 func readModules(b []byte, wide bool) (out built, err error) {
 	n := infoLen32
 	if wide {
@@ -129,8 +129,7 @@ func readObjects(b []byte) (out built) {
 	return out
 }
 
-// inMemdisk returns the configuration of a GRUB whose prefix is its memory disk, which grub-mkstandalone makes as an
-// archive of tar.
+// inMemdisk returns the configuration in the memory disk, a tar archive made by grub-mkstandalone.
 func (b built) inMemdisk() (string, error) {
 	r := tar.NewReader(bytes.NewReader(b.memdisk))
 	for range maxObjects {
@@ -151,7 +150,7 @@ func (b built) inMemdisk() (string, error) {
 	return "", errors.New("its memory disk holds no boot/grub/grub.cfg that is read")
 }
 
-// configOf describes where a GRUB 2 looks for its configuration.
+// configOf describes where GRUB 2 looks for its configuration.
 func (b built) configOf(loader string, home int) boot.Config {
 	c := boot.Config{Loader: loader, Syntax: boot.GRUB2, Home: home, Script: b.script, Prefix: b.prefix}
 	if bytes.HasPrefix([]byte(b.prefix), []byte("(memdisk)")) {
@@ -163,10 +162,10 @@ func (b built) configOf(loader string, home int) boot.Config {
 	return c
 }
 
-// grub2Paths are the places of the configuration of a GRUB 2 that does not say where it is.
+// grub2Paths are the usual paths of GRUB 2's configuration, for an image of an unknown build.
 var grub2Paths = []string{"boot/grub/grub.cfg", "grub/grub.cfg", "boot/grub2/grub.cfg", "grub2/grub.cfg"}
 
-// configure records where the GRUB 2 with a core image looks for its configuration. entries follow the sector of
+// configure records where the GRUB 2 of a core image looks for its configuration. entries locate the sectors after
 // diskboot.img.
 func (r *grubReader) configure(img grubImage, entries []grubEntry) error {
 	loader := "GRUB 2 in " + img.place
@@ -194,10 +193,10 @@ func (r *grubReader) configure(img grubImage, entries []grubEntry) error {
 	return nil
 }
 
-// EFI finds where the GRUBs look for their configuration that UEFI firmware starts.
+// EFI finds the configuration of every GRUB that UEFI firmware starts.
 var EFI = boot.Finder{Name: "grub of uefi", Find: boot.Everywhere(findEFI)}
 
-// Limits of the programs of an EFI system partition that are looked into.
+// Limits for the programs examined on an EFI system partition.
 const (
 	maxPrograms   = 16
 	maxEFIFolders = 64
@@ -240,8 +239,8 @@ func findEFI(g *boot.Guest, p boot.Partition, _ *boot.Found) error {
 	return nil
 }
 
-// unreadable records a program of an EFI system partition that cannot be looked into. That the partition as a whole
-// cannot be read, firmware.UEFI says.
+// unreadable records a program of an EFI system partition that cannot be read. firmware.UEFI reports a wholly
+// unreadable partition.
 func unreadable(g *boot.Guest, p boot.Partition, path string, err error) error {
 	if !boot.Understood(err) {
 		return tolerable(err) // a folder without entries
@@ -252,7 +251,7 @@ func unreadable(g *boot.Guest, p boot.Partition, path string, err error) error {
 	return nil
 }
 
-// program records the configuration of a GRUB in a file. Other programs have no modules.
+// program records the configuration of GRUB in an EFI program. Other programs have no modules.
 func program(g *boot.Guest, p boot.Partition, files guestfile.FS, folder, name string) error {
 	f, err := files.Open(folder + "/" + name)
 	if err != nil {
@@ -274,8 +273,8 @@ func program(g *boot.Guest, p boot.Partition, files guestfile.FS, folder, name s
 	return nil
 }
 
-// modulesOf returns the section with the modules of a GRUB; nil if a program has none. wide reports a processor of 64
-// bits. Spec: Microsoft PE format, "COFF File Header", "Section Table"; GRUB 2.06, util/mkimage.c, "mods".
+// modulesOf returns the section with GRUB's modules, or nil if the program has none. wide reports a 64-bit processor.
+// Spec: Microsoft PE format, "COFF File Header", "Section Table"; GRUB 2.06, util/mkimage.c, "mods".
 func modulesOf(f *guestfile.File) (mods []byte, wide bool, err error) {
 	head, err := ondisk.Bytes(f, 0, min(f.Size(), 4096))
 	if err != nil || len(head) < 0x40 || string(head[:2]) != "MZ" {

@@ -14,10 +14,10 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// unseenCode is the code of the warning that a configuration was not seen as a whole.
+// unseenCode is the code of the warning about incompletely read configurations.
 const unseenCode = "boot-configuration-unseen"
 
-// includes are the commands of GRUB that run another configuration, with its syntax. Spec: GRUB manual, "Commands";
+// includes maps the GRUB commands that run another configuration to its syntax. Spec: GRUB manual, "Commands";
 // grub-core/commands/legacycfg.c and syslinuxcfg.c.
 var includes = map[string]boot.Syntax{
 	"source": boot.GRUB2, ".": boot.GRUB2, "configfile": boot.GRUB2, "normal": boot.GRUB2,
@@ -28,16 +28,16 @@ var includes = map[string]boot.Syntax{
 	"extract_syslinux_entries_source": boot.SYSLINUX, "extract_syslinux_entries_configfile": boot.SYSLINUX,
 }
 
-// loader is a loader whose configuration is followed.
+// loader is a loader together with the search for its configuration.
 type loader struct {
 	boot.Config
 
-	found  bool     // a file of it was found
-	missed []string // places where it can be, and why these could not be looked into
+	found  bool     // one of its files was found
+	missed []string // reasons why possible places could not be read
 }
 
-// follow scans all texts, and what they name, until nothing new turns up. The loaders go last: what they start with is
-// mostly in the queue.
+// follow scans all sources and the files they name, until a round adds nothing. Loaders come last: their first file is
+// mostly in the queue already.
 func (l *guest) follow() error {
 	var loaders []*loader
 	for _, x := range l.g.Configs() {
@@ -72,14 +72,14 @@ func (l *guest) follow() error {
 	return l.failed
 }
 
-// fail keeps the first error of reading.
+// fail keeps the first read error.
 func (l *guest) fail(err error) {
 	if l.failed == nil {
 		l.failed = err
 	}
 }
 
-// miss records a configuration that the boot can go through, and that could not be seen.
+// miss records a configuration that the boot may use and that could not be read.
 func (l *guest) miss(partition int, what, why string) {
 	u := boot.Unseen{Partition: partition, What: what, Why: why}
 	if len(l.missed) < maxSaid && !slices.Contains(l.missed, u) {
@@ -87,7 +87,7 @@ func (l *guest) miss(partition int, what, why string) {
 	}
 }
 
-// warn says once that configurations were not seen.
+// warn adds one warning about all configurations that could not be read.
 func (l *guest) warn() {
 	for _, u := range l.missed {
 		l.found.NotSeen(u.Partition, u.What, u.Why)
@@ -104,7 +104,7 @@ func (l *guest) warn() {
 		"/boot /etc), and write what you find anew so that it names a partition or file")
 }
 
-// used reports whether a partition can hold files: nobody formatted zeros.
+// used reports whether a partition can hold files. Zeros mean that nobody formatted it.
 func (l *guest) used(p boot.Partition) bool {
 	switch {
 	case p.Kind == table.Extended || p.Volume.Kind == volume.Swap:
@@ -123,7 +123,7 @@ func (l *guest) used(p boot.Partition) bool {
 
 func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// start puts what a loader begins with into the queue.
+// start queues the first sources of a loader.
 func (l *guest) start(ld *loader) {
 	if ld.Why != "" {
 		ld.missed = append(ld.missed, ld.Why)
@@ -156,7 +156,7 @@ func (l *guest) look(ld *loader, p boot.Partition) {
 	}
 }
 
-// builtIn queues the commands that are built into a GRUB 2, and its prefix.
+// builtIn queues the commands built into GRUB 2, with its prefix.
 func (l *guest) builtIn(ld *loader) {
 	device, folder, ok := strings.Cut(strings.TrimPrefix(ld.Prefix, "("), ")")
 	if !strings.HasPrefix(ld.Prefix, "(") {
@@ -166,7 +166,7 @@ func (l *guest) builtIn(ld *loader) {
 	case device == "memdisk":
 		ld.found = ld.found || ld.Why == "" // its configuration is in Script
 	case !ok && ld.Home == 0 && !strings.Contains(ld.Script, "prefix"):
-		// The BIOS names no partition: which one the prefix means is not known.
+		// The BIOS names no partition, so the partition of the prefix is unknown.
 		ld.Anywhere, ld.Paths = true, []string{strings.TrimPrefix(path.Join(folder, "grub.cfg"), "/")}
 		for _, p := range l.g.Partitions {
 			l.look(ld, p)
@@ -180,7 +180,7 @@ func (l *guest) builtIn(ld *loader) {
 	})
 }
 
-// normal has a GRUB 2 read the configuration in its prefix, once its own commands have run.
+// normal makes GRUB 2 read the configuration in its prefix, after its built-in commands.
 func (c *config) normal() {
 	var names []string
 	for _, v := range orEmpty(c.script.prefix) {
@@ -189,7 +189,7 @@ func (c *config) normal() {
 	c.include([][]string{names}, boot.GRUB2)
 }
 
-// include follows a command that names a configuration: all values of its first argument that is no option.
+// include follows a command that names a configuration: all values of its first non-option argument.
 func (c *config) include(args [][]string, syntax boot.Syntax) {
 	for _, values := range args {
 		if strings.HasPrefix(values[0], "-") {
@@ -214,8 +214,8 @@ func (c *config) include(args [][]string, syntax boot.Syntax) {
 	}
 }
 
-// devicesOf divides the name that GRUB gives a file into the devices on which it can lie and its path. ok is false
-// for a device that has no end.
+// devicesOf splits a file name of GRUB into its possible devices and its path. ok is false for a device without a
+// closing parenthesis.
 func (c *config) devicesOf(name string) (devices []string, file string, ok bool) {
 	rest, named := strings.CutPrefix(name, "(")
 	if !named {
@@ -225,7 +225,7 @@ func (c *config) devicesOf(name string) (devices []string, file string, ok bool)
 	return []string{device}, file, ok
 }
 
-// load queues a file by the name that GRUB gives it. why is empty for one that is absent.
+// load queues a file by its GRUB name. why is empty for an absent file.
 func (c *config) load(name string, syntax boot.Syntax) (found bool, why string) {
 	devices, file, ok := c.devicesOf(name)
 	switch {
@@ -251,8 +251,8 @@ func (c *config) load(name string, syntax boot.Syntax) (found bool, why string) 
 	return found, why
 }
 
-// take queues a file of a partition, in all states that it can be read in. It is not found if absent; the error is one
-// that keeps it from being read.
+// take queues a file of a partition in every readable state, before and after a journal replay. found is false for an
+// absent file; err explains why an existing file cannot be read.
 func (l *guest) take(p boot.Partition, name string, syntax boot.Syntax, from *config) (found bool, err error) {
 	files, err := l.g.Files(p)
 	if err != nil {
@@ -279,7 +279,7 @@ func (l *guest) take(p boot.Partition, name string, syntax boot.Syntax, from *co
 	return found, err
 }
 
-// legible passes an error on that says why a file was not seen; an error of reading ends the search.
+// legible returns err, the reason why a file was not read. A read error also ends the search.
 func (l *guest) legible(err error) error {
 	if tolerable(err) != nil {
 		l.fail(err)
@@ -287,7 +287,8 @@ func (l *guest) legible(err error) error {
 	return err
 }
 
-// entries follows blscfg, which reads the entries in the root. Those on file systems that are read are in the queue.
+// entries follows blscfg, which reads the entries in the root. Entries on readable file systems are already in the
+// queue.
 func (c *config) entries() {
 	for _, device := range c.values("root") {
 		p, why := c.device(device, false)
@@ -305,8 +306,7 @@ func (c *config) entries() {
 	}
 }
 
-// loadEnv gives variables the values that a block of the environment holds. Spec: GRUB manual, "The GRUB environment
-// block".
+// loadEnv assigns the variables of a GRUB environment block. Spec: GRUB manual, "The GRUB environment block".
 func (c *config) loadEnv(w [][]string) {
 	names := []string{}
 	for _, v := range orEmpty(c.script.prefix) {
@@ -327,7 +327,7 @@ func (c *config) loadEnv(w [][]string) {
 		}
 		files, err := c.g.Files(p)
 		if err != nil {
-			continue // so is the configuration beside it
+			continue // the configuration next to it is unreadable too
 		}
 		s, _, err := c.open(p, files, strings.Trim(path.Clean(file), "/"))
 		if err != nil {
@@ -344,7 +344,7 @@ func (c *config) loadEnv(w [][]string) {
 	}
 }
 
-// scanSyslinux reads a line of SYSLINUX, which can name further files. Spec: syslinux wiki, "Config".
+// scanSyslinux scans a line of SYSLINUX, which can name more files. Spec: syslinux wiki, "Config".
 func scanSyslinux(c *config, w []string) {
 	for len(w) > 0 && strings.EqualFold(w[0], "menu") {
 		w = w[1:]
@@ -370,7 +370,7 @@ func scanSyslinux(c *config, w []string) {
 	scanOptions(c, w)
 }
 
-// relative queues a file beside this one, or from the root of the same file system.
+// relative queues a file relative to this one, or to the root of the same file system.
 func (c *config) relative(name string) {
 	if name == "~" || name == "" {
 		return

@@ -12,45 +12,44 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// V2 is boot.img of GRUB 2, in the MBR or in the boot sector of a partition. It names the first sector of core.img
-// by its absolute number, and that sector holds a list of the others. What follows finds its files through partition
-// numbers and UUIDs.
+// V2 is boot.img of GRUB 2, in the MBR or in the boot sector of a partition. It stores the absolute number of the first
+// sector of core.img, which lists the other sectors. core.img finds its files through partition numbers and UUIDs.
 //
 // Spec: GRUB 2.06, include/grub/i386/pc/boot.h, grub-core/boot/i386/pc/boot.S, diskboot.S and startup_raw.S,
-// util/setup.c. The list may be edited: the Reed-Solomon code that setup.c adds, and startup_raw.S mends by, begins at
-// GRUB_DISK_SECTOR_SIZE + no_rs_length of core.img, behind its first sector.
+// util/setup.c. The list may be edited: the Reed-Solomon code that setup.c adds, and startup_raw.S uses for repair,
+// begins at GRUB_DISK_SECTOR_SIZE + no_rs_length of core.img, after its first sector.
 var V2 = &boot.Code{
 	ID: "grub2", Name: "GRUB 2", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findGrub2,
 	Known: func(code []byte) bool { return isGrub(code) && code[atGrubVersion] != legacyVersion },
 }
 
-// isGrub reports code with the messages that boot.img and stage1 share.
+// isGrub reports whether code contains the messages common to boot.img and stage1.
 func isGrub(code []byte) bool {
 	return len(code) > atGrubVersion && bytes.Contains(code, []byte("GRUB ")) && bytes.Contains(code, []byte("Geom"))
 }
 
-// atGrubVersion is where stage1 has its major version. boot.img of GRUB 2 has a BPB there.
+// atGrubVersion is the offset of stage1's major version. boot.img of GRUB 2 has a BPB there.
 const (
 	atGrubVersion = 0x3e
 	legacyVersion = 3
 )
 
-// grubSector is the unit of all fields: GRUB for the BIOS knows sectors of 512 bytes only (GRUB_DISK_SECTOR_SIZE).
+// grubSector is the unit of all fields: GRUB for the BIOS supports only 512-byte sectors (GRUB_DISK_SECTOR_SIZE).
 const grubSector = 512
 
-// Places in boot.img.
+// Offsets in boot.img.
 const (
-	grubKernelAddress = 0x5a // u16: where it loads core.img and jumps to
+	grubKernelAddress = 0x5a // u16: load and entry address of core.img
 	grubKernelSector  = 0x5c // u64
-	grubBootDrive     = 0x64 // u8: the BIOS drive that it reads
+	grubBootDrive     = 0x64 // u8: BIOS drive to read
 )
 
-// Places in the first sector of core.img, which is diskboot.img.
+// Offsets in the first sector of core.img, which is diskboot.img.
 const (
-	grubFirstEntry = 0x1f4 // the list grows downwards from here; an entry of no sectors ends it
+	grubFirstEntry = 0x1f4 // the list grows downwards from here; an entry of zero sectors ends it
 	grubEntrySize  = 12
 
-	grubLoadSegment   = 0x820 // of the first entry: behind the first sector, which is at 0x8000
+	grubLoadSegment   = 0x820 // of the first entry: after the first sector at 0x8000
 	grubSectorSegment = grubSector / 16
 	grubMaxSectors    = (0xa0000 - grubLoadSegment*16) / grubSector // conventional memory ends at 640 KiB
 )
@@ -59,20 +58,20 @@ const (
 type grubEntry struct {
 	Start   uint64
 	Sectors uint16
-	Segment uint16 // real-mode segment that it is loaded to
+	Segment uint16 // real-mode segment to load to
 }
 
-// grubReader is the state of reading what GRUB 2 stores.
+// grubReader is the state of reading GRUB 2's stored positions.
 type grubReader struct {
 	g    *boot.Guest
 	c    *boot.Code
 	f    *boot.Found
-	seen map[grubSeen]bool // lists that have been read: two boot sectors may name one
+	seen map[grubSeen]bool // lists already read: two boot sectors may share one
 }
 
 type grubSeen struct {
 	sector uint64 // of the core image
-	starts bool   // whether the boot goes there, so that it matters what is wrong with the list
+	starts bool   // the boot reaches the list, so a fault in it matters
 }
 
 // grubImage is a boot.img.
@@ -90,7 +89,7 @@ func findGrub2(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	return f, err
 }
 
-// eachHome calls do for each boot sector that holds a loader, as far as these are followed.
+// eachHome calls do for each boot sector with a loader, up to the limit of boot sectors.
 func eachHome(g *boot.Guest, c *boot.Code, f *boot.Found, do func(boot.Partition, string, []byte) error) error {
 	followed := 0
 	return g.Homes(c, func(home boot.Partition, where string, code []byte) error {
@@ -108,7 +107,7 @@ func eachHome(g *boot.Guest, c *boot.Code, f *boot.Found, do func(boot.Partition
 	})
 }
 
-// boot reads a boot.img and the core image that it loads.
+// boot reads a boot.img and the core image it loads.
 func (r *grubReader) boot(img grubImage) error {
 	if !isBootImage(img.code) || r.g.Disk.SectorSize() != grubSector {
 		r.breaks(img, 0, fmt.Sprintf("GRUB 2 in %s is of a build that is not known, and so is where it finds core.img",
@@ -155,15 +154,15 @@ func (r *grubReader) boot(img grubImage) error {
 	return nil
 }
 
-// gptMagic begins the header of a GPT, at LBA 1: a GRUB in the gap is lost when an MBR disk becomes a GPT disk.
+// gptMagic begins the header of a GPT at LBA 1. Converting an MBR disk to GPT destroys a GRUB in the gap.
 var gptMagic = []byte("EFI PART")
 
-// breaks reports that a move breaks what begins at a boot sector.
+// breaks reports that a move breaks the boot from a boot sector.
 func (r *grubReader) breaks(img grubImage, partition int, text, remedy string) {
 	r.f.Breaks(r.g, img.Partition, r.c.ID, partition, text, remedy)
 }
 
-// link names the partitions that a step needs.
+// link records the partitions that a boot step needs.
 func (r *grubReader) link(stored int, z grubZone, text string) {
 	r.f.Link(stored, "%s", text)
 	if z.Number != 0 && z.Number != stored {
@@ -171,8 +170,7 @@ func (r *grubReader) link(stored int, z grubZone, text string) {
 	}
 }
 
-// list reads the block list of the core image that begins at a sector. whole reports whether all of the image lies
-// where it can be read.
+// list reads the block list of the core image at a sector. whole reports whether the complete image is readable.
 func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []grubEntry) (whole bool) {
 	said := map[int]bool{in.Number: true}
 	whole = true
@@ -195,7 +193,7 @@ func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []g
 	return whole
 }
 
-// refer adds the number of a sector that is stored at a byte of the disk. One in the gap stays valid and is left out.
+// refer adds a sector number stored at a byte of the disk. A number in the gap stays valid and is left out.
 func (r *grubReader) refer(img grubImage, kind string, stored boot.Partition, at int64, sector uint64, z grubZone) {
 	if z.Number == 0 {
 		return
@@ -213,7 +211,7 @@ func (r *grubReader) refer(img grubImage, kind string, stored boot.Partition, at
 	r.f.Refs = append(r.f.Refs, ref)
 }
 
-// stays returns why a field in a partition cannot be rewritten; empty: it can.
+// stays returns why a field in a partition cannot be rewritten, and an empty string if it can.
 func stays(stored boot.Partition, off int64) string {
 	if stored.Number == 0 {
 		return ""
@@ -227,7 +225,7 @@ func stays(stored boot.Partition, off int64) string {
 	return ""
 }
 
-// encodeGrubSector writes a byte offset as a number of a sector.
+// encodeGrubSector encodes a byte offset as a sector number.
 func encodeGrubSector(_ []byte, to int64) ([]byte, error) {
 	if to <= 0 || to%grubSector != 0 {
 		return nil, fmt.Errorf("offset %#x: %w to whole sectors of %d bytes", to, ondisk.ErrLimit, grubSector)
@@ -235,25 +233,25 @@ func encodeGrubSector(_ []byte, to int64) ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to/grubSector)), nil
 }
 
-// isBootImage reports whether boot.img takes the sector from the known field: it loads to 0x8000, and fills the address
-// packet of its one read by mov ebx,[7c5ch].
+// isBootImage reports whether boot.img reads the sector number from the known field: it loads to 0x8000, and fills the
+// address packet of its only read by mov ebx,[7c5ch].
 func isBootImage(b []byte) bool {
 	return binary.LittleEndian.Uint16(b[grubKernelAddress:]) == 0x8000 &&
 		bytes.Contains(b, []byte{0x66, 0x8b, 0x1e, 0x5c, 0x7c})
 }
 
-// Marks of diskboot.img. Builds differ in what they print, and so in where the code stands.
+// Signature of diskboot.img. Builds differ in their messages, and so in the place of the code.
 var (
 	grubListCode = boot.Like(
-		"bff481",     // mov di,81f4h: the first entry, where it is in memory
+		"bff481",     // mov di,81f4h: the first entry, in memory
 		"83ef0c",     // sub di,12: on to the next
-		"ea00820000", // jmp 0:8200h: into what the list has loaded
+		"ea00820000", // jmp 0:8200h: into the loaded sectors
 	)
-	grubTexts = []byte("Geom\x00Read\x00 Error\x00") // the last ones, behind the code
+	grubTexts = []byte("Geom\x00Read\x00 Error\x00") // the last messages, after the code
 )
 
 // blockList decodes the list in the first sector of core.img. It requires the code that reads such a list, and entries
-// that fill memory without a hole, as setup.c makes them: a guess is never patched.
+// that fill memory without a hole, as setup.c writes them: a guess is never patched.
 func blockList(b []byte) (entries []grubEntry, ok bool) {
 	end := bytes.Index(b, grubTexts)
 	if end < 0 || !grubListCode(b[:end]) {
@@ -280,14 +278,14 @@ func blockList(b []byte) (entries []grubEntry, ok bool) {
 	return nil, false
 }
 
-// grubZone is where a run of sectors lies. Number 0 is the gap in front of the first partition, which stays.
+// grubZone is the location of a run of sectors. Number 0 is the gap before the first partition, which never moves.
 type grubZone struct {
 	boot.Partition
-	known bool // in the gap or in one partition
+	known bool // in the gap or inside one partition
 	text  string
 }
 
-// zone finds where n sectors from one on lie.
+// zone finds the location of n sectors from first on.
 func (r *grubReader) zone(first, n uint64) grubZone {
 	sectors := ondisk.U64(r.g.Disk.Size() / grubSector)
 	gap := ondisk.U64(r.g.FirstByte()) / grubSector

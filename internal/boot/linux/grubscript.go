@@ -10,24 +10,24 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 )
 
-// Limits of scripts. No configuration that people or grub-mkconfig write comes near them.
+// Limits for scripts. No configuration from people or grub-mkconfig comes near them.
 const (
 	maxValues   = 16      // alternatives of a word
 	maxVars     = 1 << 10 // names of variables
-	maxRounds   = 4       // a value that is set behind its use takes a round more
+	maxRounds   = 4       // a value set after its use needs another round
 	maxValueLen = 1 << 10 // bytes
 )
 
-// unknown stands in a word for a value that is not known.
+// unknown stands in a word for an unknown value.
 const unknown = "\x00"
 
-// script is the state of a script of GRUB at a line. A device is "hd0", the name of a partition as GRUB writes it, or
-// "#" and the number of a partition.
+// script is the state of a GRUB script at a line. A device is "hd0", a partition name in GRUB's notation, or "#" with a
+// partition number.
 type script struct {
-	root, prefix []string // values that $root and $prefix can have here
-	global       []string // the same for $root, in front of the menu entries
-	blocks       int      // braces that are open
-	conditions   int      // if, while, until and for that are open
+	root, prefix []string // possible values of $root and $prefix here
+	global       []string // possible values of $root before the menu entries
+	blocks       int      // open braces
+	conditions   int      // open if, while, until and for
 }
 
 // part is a piece of a word: text, or the name of a variable.
@@ -38,12 +38,12 @@ type part struct {
 
 type word []part
 
-// words divides a line as a shell does. A comment follows a #.
+// words splits a line like a shell. A # starts a comment.
 func words(line string) (out []string) {
 	for _, cmd := range commands(line, false) {
 		for _, w := range cmd {
 			text := ""
-			if len(w) > 0 { // of a word without variables it is the only part
+			if len(w) > 0 { // a word without variables has only one part
 				text = w[0].text
 			}
 			out = append(out, text)
@@ -52,9 +52,9 @@ func words(line string) (out []string) {
 	return out
 }
 
-// commands divides a line into commands, and these into words. script marks a line of GRUB 2, with variables and
-// separators; braces are commands of their own. Any other line is one command. Spec: GRUB manual, "Shell-like
-// scripting"; GRUB 2.06, grub-core/script/yylex.l.
+// commands splits a line into commands, and these into words. script marks a line of GRUB 2, with variables and
+// separators; braces are separate commands. Any other line is one command. Spec: GRUB manual, "Shell-like scripting";
+// GRUB 2.06, grub-core/script/yylex.l.
 func commands(line string, script bool) (out [][]word) {
 	var cmd []word
 	var w word
@@ -113,13 +113,13 @@ func commands(line string, script bool) (out [][]word) {
 	return out
 }
 
-// isVariable reports whether a name stands behind a dollar.
+// isVariable reports whether a name follows a dollar.
 func isVariable(s string) bool {
 	_, n := variable(s)
 	return n > 0
 }
 
-// variable reads the name behind a dollar, and returns the bytes that it takes; 0: there is none.
+// variable reads the name after a dollar, and returns it with its length in bytes. The length is 0 if there is no name.
 func variable(s string) (name string, n int) {
 	if rest, ok := strings.CutPrefix(s, "{"); ok {
 		if end := strings.IndexByte(rest, '}'); end > 0 {
@@ -136,7 +136,7 @@ func variable(s string) (name string, n int) {
 	return s[:n], n
 }
 
-// begin sets the state at the first line.
+// begin sets the state for the first line.
 func (c *config) begin() {
 	c.script.root, c.script.prefix, c.global = c.source.root, c.source.prefix, c.source.root
 	if c.script.prefix == nil && c.loader == nil {
@@ -147,7 +147,7 @@ func (c *config) begin() {
 // here returns the folder of the file, with its device.
 func (c *config) here() string { return fmt.Sprintf("(#%d)%s", c.in.Number, path.Dir(c.path)) }
 
-// expand returns the values that a word can have.
+// expand returns the possible values of a word.
 func (c *config) expand(w word) []string {
 	out := []string{""}
 	for _, p := range w {
@@ -171,7 +171,7 @@ func (c *config) expand(w word) []string {
 	return out
 }
 
-// values returns what a variable can be. One that nothing sets is empty.
+// values returns the possible values of a variable. An unset variable is empty.
 func (c *config) values(name string) []string {
 	switch name {
 	case "root":
@@ -204,7 +204,7 @@ func orEmpty(values []string) []string {
 	return values
 }
 
-// assign adds values of a variable. Of root and prefix the last ones count, unless a condition decides.
+// assign adds values to a variable. For root and prefix it replaces the old values, except inside a condition.
 func (c *config) assign(name string, values []string) {
 	switch name {
 	case "root":
@@ -229,7 +229,7 @@ func (c *config) assign(name string, values []string) {
 	}
 }
 
-// decided returns the values of a variable behind an assignment.
+// decided returns the values of a variable after an assignment.
 func (c *config) decided(old, values []string) []string {
 	if c.conditions == 0 {
 		return values
@@ -258,7 +258,7 @@ func (c *config) onDisk() bool {
 	return slices.ContainsFunc(c.script.root, func(r string) bool { return slices.Contains(firstDisks, r) })
 }
 
-// grub2 runs a line, as far as it matters where files and sectors lie.
+// grub2 interprets a line, as far as it affects the location of files and sectors.
 func (c *config) grub2(line string) {
 	for _, cmd := range commands(line, true) {
 		var w [][]string
@@ -278,7 +278,7 @@ func (c *config) grub2(line string) {
 	}
 }
 
-// run runs a command: words with their alternatives.
+// run interprets a command. Each of its words has alternatives.
 func (c *config) run(w [][]string) {
 	name := w[0][0]
 	first := make([]string, len(w))
@@ -336,7 +336,7 @@ func (c *config) run(w [][]string) {
 
 func isUnknown(s string) bool { return strings.Contains(s, unknown) }
 
-// at names the line.
+// at describes the line.
 func (c *config) at() string {
 	if c.loader != nil {
 		return fmt.Sprintf("the configuration of %s, line %d", c.loader.Loader, c.line)
@@ -352,7 +352,7 @@ func (c *config) set(values []string) {
 	}
 }
 
-// unknownResult gives the variables that a command sets a value that is not known.
+// unknownResult assigns the unknown value to the variables that a command sets.
 func (c *config) unknownResult(w []string) {
 	for i, x := range w[1:] {
 		name, ok := strings.CutPrefix(x, "--set=")
@@ -371,7 +371,8 @@ func (c *config) unknownResult(w []string) {
 	}
 }
 
-// search gives a variable the device of a file system. Spec: GRUB manual, "search"; grub-core/commands/search_wrap.c.
+// search assigns the device of a file system to a variable. Spec: GRUB manual, "search";
+// grub-core/commands/search_wrap.c.
 func (c *config) search(w []string) {
 	variable, value := "root", ""
 	_, kind, _ := strings.Cut(w[0], ".")
@@ -416,7 +417,7 @@ func (c *config) search(w []string) {
 			c.assign(variable, found)
 			return
 		}
-		// It counts whatever a hint said before.
+		// It overrides any hint.
 		if c.script.root = found; c.blocks == 0 {
 			c.global = found
 		}
@@ -425,7 +426,7 @@ func (c *config) search(w []string) {
 	c.assign(variable, []string{unknown})
 }
 
-// searchFile gives a variable the partitions that hold a file. One whose files are not read can hold it, too.
+// searchFile assigns the first partition with a file to a variable. An unreadable partition can hold the file, too.
 func (c *config) searchFile(variable, name string) {
 	var found []string
 	hidden := false
@@ -446,7 +447,7 @@ func (c *config) searchFile(variable, name string) {
 	}
 	switch {
 	case len(found) == 0 && hidden:
-		c.conditions++ // GRUB keeps the value where it finds nothing
+		c.conditions++ // GRUB keeps the old value if it finds nothing
 		c.assign(variable, []string{unknown})
 		c.conditions--
 	case len(found) > 0:
@@ -454,14 +455,14 @@ func (c *config) searchFile(variable, name string) {
 	}
 }
 
-// kernel adds the kernel that an entry starts.
+// kernel records the kernel of a menu entry.
 func (c *config) kernel(name string) {
 	c.link(c.in, "kernel", fmt.Sprintf("has the kernel that GRUB starts: %.80q, by %.256q", name, c.path))
 }
 
-// blockLists checks the places in a word that count sectors of a whole disk: "(hd0)start+length,…". "(hd0,1)+1" counts
-// from a partition, and does not matter. bare allows a list without a device. Spec: GRUB manual, "How to specify block
-// lists".
+// blockLists checks the block lists in a word that count sectors of the whole disk: "(hd0)start+length,…". "(hd0,1)+1"
+// counts from a partition, and does not matter. bare allows a list without a device. Spec: GRUB manual, "How to specify
+// block lists".
 func (c *config) blockLists(s string, bare bool) {
 	if bare && c.onDisk() {
 		c.blockList("(hd0)", s)
@@ -500,10 +501,10 @@ func (c *config) blockList(device, list string) {
 	}
 }
 
-// firstDisks are the names that GRUB gives the first disk, with the drivers of the BIOS and with its own.
+// firstDisks are GRUB's names for the first disk, with the drivers of the BIOS and with its own.
 var firstDisks = []string{"hd0", "ahci0", "ata0", "usb0"}
 
-// device returns the partition that a device of GRUB is; why has the reason if there is none.
+// device returns the partition with a GRUB device name; why has the reason if there is none.
 func (l *guest) device(name string, legacy bool) (p boot.Partition, why string) {
 	if n, ok := strings.CutPrefix(name, "#"); ok {
 		number, err := strconv.Atoi(n)

@@ -15,16 +15,16 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Hibernation finds a Linux that is hibernated into a swap file. A swap partition shows that itself.
+// Hibernation finds a Linux hibernated into a swap file. For a swap partition, its prober does.
 var Hibernation = boot.Finder{Name: "hibernation of Linux", Find: findHibernation}
 
-// swapFiles are the usual paths. Sources: Ubuntu, subiquity and cloud-init (swap.img); Calamares, module fstab
+// swapFiles lists the usual paths. Sources: Ubuntu, subiquity and cloud-init (swap.img); Calamares, module fstab
 // (swapfile, swap/swapfile); dphys-swapfile(8) of Raspberry Pi OS (var/swap).
 var swapFiles = []string{"swapfile", "swap.img", "swap/swapfile", "var/swap"}
 
 const (
-	maxSwapFiles = 32 // paths that are looked up in each file system
-	maxSwapDepth = 8  // folders of a path in which another file system can be mounted
+	maxSwapFiles = 32 // paths looked up in each file system
+	maxSwapDepth = 8  // path elements that may be a mount point of another file system
 )
 
 func findHibernation(g *boot.Guest) (boot.Found, error) {
@@ -45,8 +45,8 @@ func findHibernation(g *boot.Guest) (boot.Found, error) {
 	return f, err
 }
 
-// eachView calls do for each state in which the files of a partition can be read. A damaged file system ends the
-// search in it, not in others.
+// eachView calls do for each readable state of the files of a partition. A damaged file system ends only its own
+// search.
 func eachView(g *boot.Guest, do func(boot.Partition, guestfile.FS, *boot.Found) error) (boot.Found, error) {
 	return boot.Everywhere(func(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		files, err := g.Files(p)
@@ -56,7 +56,7 @@ func eachView(g *boot.Guest, do func(boot.Partition, guestfile.FS, *boot.Found) 
 		for _, view := range views(files) {
 			err := do(p, view, f)
 			if boot.Understood(err) {
-				if !g.Missed(p) { // else the search for configurations has recorded the partition
+				if !g.Missed(p) { // otherwise the search for configurations has recorded the partition
 					g.NotSeen(p, searched, err)
 				}
 			} else if tolerable(err) != nil {
@@ -67,8 +67,7 @@ func eachView(g *boot.Guest, do func(boot.Partition, guestfile.FS, *boot.Found) 
 	})(g)
 }
 
-// views returns the states in which files can be read: a loader reads them as they are, and Linux once the journal is
-// replayed.
+// views returns the readable states of the files: before the journal replay for a loader, and after it for Linux.
 func views(files guestfile.FS) []guestfile.FS {
 	if open, ok := files.(*ext.Replayed); ok && open.Unread == nil {
 		return []guestfile.FS{files, open.Before}
@@ -76,7 +75,7 @@ func views(files guestfile.FS) []guestfile.FS {
 	return []guestfile.FS{files}
 }
 
-// content returns the text of a small file, empty if there is none.
+// content returns the text of a small file, empty if it does not exist.
 func content(files guestfile.FS, name string) (string, error) {
 	f, err := files.Open(name)
 	switch {
@@ -91,8 +90,8 @@ func content(files guestfile.FS, name string) (string, error) {
 	return string(b), err
 }
 
-// listedSwap returns the paths of swap files in an fstab. A file system can be mounted on any folder of a path, so that
-// each end of it counts.
+// listedSwap returns the paths of swap files in an fstab. A file system can be mounted on any folder of a path, so
+// every tail of the path is a candidate.
 func listedSwap(fstab string) (paths []string) {
 	for line := range strings.Lines(fstab) {
 		w := words(strings.TrimRight(line[:min(len(line), maxConfigLine)], "\r\n"))
@@ -110,7 +109,7 @@ func listedSwap(fstab string) (paths []string) {
 	return paths
 }
 
-// hibernated reports swap files of a file system that hold a hibernated Linux. One that cannot be read does not hide
+// hibernated reports the swap files of a file system that hold a hibernated Linux. An unreadable file does not hide
 // others.
 func hibernated(p boot.Partition, files guestfile.FS, paths []string, f *boot.Found) (broken error) {
 	if strings.HasPrefix(string(p.Volume.Kind), "ext") {

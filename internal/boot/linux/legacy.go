@@ -16,17 +16,17 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Legacy is stage1 of GRUB 0.9x, in the MBR or in the boot sector of a partition. It names the first sector of
-// stage1.5 or of stage2, and that sector lists the rest. Either all of it is understood, or nothing is rewritten.
+// Legacy is stage1 of GRUB 0.9x, in the MBR or in the boot sector of a partition. It stores the number of the first
+// sector of stage1.5 or stage2, which lists the rest. Unless all of it is understood, nothing is rewritten.
 var Legacy = &boot.Code{
 	ID: "grub-legacy", Name: "GRUB legacy", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findGrubLegacy,
 	Known: func(code []byte) bool { return isGrub(code) && code[atGrubVersion] == legacyVersion },
 }
 
-// legacySector is the unit of GRUB legacy: it reads 512 bytes for each sector, whatever the BIOS reports.
+// legacySector is the unit of GRUB legacy. It reads 512 bytes for each sector, regardless of the BIOS.
 const legacySector = 512
 
-// unsound is why a loader is not rewritten. partition is the one whose move matters; 0: any.
+// unsound is the reason why a loader is not rewritten. partition is the one whose move matters; 0 means any.
 type unsound struct {
 	text      string
 	partition int
@@ -43,11 +43,11 @@ func findGrubLegacy(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	return f, err
 }
 
-// legacyHome is the partition or gap in which a part of GRUB legacy lies.
+// legacyHome is the partition or gap that contains a part of GRUB legacy.
 type legacyHome struct {
-	disk.Range // of the partition, or from the start of the disk to the first one
+	disk.Range // the partition, or the disk up to the first partition
 
-	partition int // 0: in front of all partitions
+	partition int // 0 before all partitions
 	name      string
 }
 
@@ -55,12 +55,12 @@ func inPartition(p boot.Partition, name string) legacyHome {
 	return legacyHome{p.Range, p.Number, name}
 }
 
-// holds reports whether all of the sectors lie in it.
+// holds reports whether all of the sectors lie in h.
 func (h legacyHome) holds(first, sectors int64) bool {
 	return first > 0 && first*legacySector >= h.Off && (first+sectors)*legacySector <= h.End()
 }
 
-// readLegacy follows a stage1, and adds references, or the reason why there are none.
+// readLegacy follows a stage1 and adds its references, or the reason why there are none.
 func readLegacy(f *boot.Found, g *boot.Guest, c *boot.Code, home legacyHome, code []byte) error {
 	refs, links, config, err := followLegacy(g, home, code)
 	if bad := (unsound{}); errors.As(err, &bad) {
@@ -109,7 +109,8 @@ func followLegacy(g *boot.Guest, home legacyHome, code []byte) (refs []boot.Ref,
 	return refs, links, config, nil
 }
 
-// legacyRef is the u32 at byte place of the disk, stored in home, that names a sector in target.
+// legacyRef returns the reference for the u32 at byte place of the disk, stored in home, which names a sector in
+// target.
 func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sector uint32) boot.Ref {
 	r := boot.Ref{
 		Kind: kind, Partition: home.partition, Off: place - home.Off, At: []disk.Range{{Off: place, Len: 4}},
@@ -121,8 +122,8 @@ func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sec
 	return r
 }
 
-// legacyHolding finds what holds sectors: one partition, or the gap in front of all. what names them in the refusal of
-// any other place.
+// legacyHolding finds the container of sectors: one partition, or the gap before all. what names the sectors in the
+// error for any other place.
 func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome, error) {
 	r := disk.Range{Off: first * legacySector, Len: sectors * legacySector}
 	if first == 0 || r.End() > g.Disk.Size() {
@@ -132,7 +133,7 @@ func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome
 	p, ok := g.Holding(r.Off, r.Len)
 	switch {
 	case ok && (p.Volume.Kind == volume.VTOC || p.Type == 0xbe || p.Type == 0xbf):
-		// illumos: sector numbers stand in the slices too.
+		// illumos stores sector numbers in the slices too.
 		return legacyHome{}, unsound{
 			text: fmt.Sprintf("%s is at LBA %d, in partition %d of Solaris, which keeps absolute places itself", what,
 				first, p.Number),
@@ -140,7 +141,7 @@ func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome
 		}
 	case ok && p.Kind != table.Extended:
 		home := inPartition(p, fmt.Sprintf("partition %d", p.Number))
-		home.Len = min(home.Len, g.Disk.Size()-home.Off) // a table can name more than there is
+		home.Len = min(home.Len, g.Disk.Size()-home.Off) // a partition can extend past the end of the disk
 		return home, nil
 	}
 	gap := legacyHome{disk.Range{Len: g.FirstByte()}, 0, "the gap"}
@@ -152,7 +153,7 @@ func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome
 	return gap, nil
 }
 
-// links returns how the boot goes on, and where the loader looks for its menu.
+// links returns the next boot steps, and where the loader looks for its menu.
 func (s *legacyStage) links(g *boot.Guest, home, at legacyHome, one *stage1) ([]boot.Link, boot.Config) {
 	var f boot.Found
 	f.Link(home.partition, "GRUB legacy in %s loads %s from LBA %d, in %s", home.name, s.name(), one.Sector, at.name)
@@ -166,7 +167,7 @@ func (s *legacyStage) links(g *boot.Guest, home, at legacyHome, one *stage1) ([]
 	switch {
 	case s.menu != "":
 		config.Paths[0] = strings.TrimPrefix(s.menu, "/")
-	case s.head.ID != 0: // it opens stage2, whose own place of the menu is not read
+	case s.head.ID != 0: // it opens stage2, whose own menu path is not read
 		config.Paths = legacyMenus
 	}
 	switch {
@@ -185,35 +186,35 @@ func (s *legacyStage) links(g *boot.Guest, home, at legacyHome, one *stage1) ([]
 	return f.Chain, config
 }
 
-// legacyMenus are the usual places of the menu. Spec: GRUB 0.97, configure.ac and stage2/asm.S, config_file; Red Hat
-// calls it grub.conf.
+// legacyMenus are the usual paths of the menu. Spec: GRUB 0.97, configure.ac and stage2/asm.S, config_file; Red Hat
+// names it grub.conf.
 var legacyMenus = []string{"boot/grub/menu.lst", "grub/menu.lst", "boot/grub/grub.conf", "grub/grub.conf"}
 
 // Spec: GRUB 0.97, stage1/stage1.h, stage1/stage1.S.
 const (
 	atStage1Fields = 0x3e
 	atStage1Sector = 0x44
-	bootedDrive    = 0xff // whatever disk the BIOS booted
+	bootedDrive    = 0xff // the disk that the BIOS booted
 	firstDrive     = 0x80
 )
 
-// stage1 is what the installer fills into a boot sector.
+// stage1 holds the fields that the installer writes into a boot sector.
 type stage1 struct {
 	Major, Minor byte   // of the interface between the stages
 	Drive        byte   // of the BIOS
-	ForceLBA     byte   // do not ask the BIOS whether it reads by LBA
-	Address      uint16 // where the next stage is loaded
-	Sector       uint32 // LBA of its first sector
+	ForceLBA     byte   // skip the BIOS test for LBA reads
+	Address      uint16 // load address of the next stage
+	Sector       uint32 // LBA of the next stage's first sector
 	Segment      uint16 // of Address
 }
 
-// All versions of the interface 3.2 load the sector that the field names and jump to the address in the field.
+// All versions of the interface 3.2 load the sector in this field and jump to the address in the field.
 var (
 	readsSector = []byte{0x66, 0x8b, 0x1e, 0x44, 0x7c} // mov ebx,[7c44h]
 	jumpsOn     = []byte{0xff, 0x26, 0x42, 0x7c}       // jmp [7c42h]
 )
 
-// readStage1 decodes and checks a stage1. code holds at least the 440 bytes in front of a disk signature.
+// readStage1 decodes and checks a stage1. code holds at least the 440 bytes before a disk signature.
 func readStage1(code []byte) (*stage1, error) {
 	var s stage1
 	if err := ondisk.Fill(code[atStage1Fields:atStage1Fields+binary.Size(s)], binary.LittleEndian, &s); err != nil {
@@ -237,10 +238,10 @@ func readStage1(code []byte) (*stage1, error) {
 const (
 	stage15Address = 0x2000
 	stage2Address  = 0x8000
-	atStageList    = 0x1f8 // of the first sector: entries stand one in front of the other, downwards
-	stageListEnd   = 0x138 // the code of that sector stands in front of this
+	atStageList    = 0x1f8 // of the first sector: entries grow downwards
+	stageListEnd   = 0x138 // the code of that sector ends here
 	stageEntry     = 8
-	highestAddress = 0xa0000 // there memory ends
+	highestAddress = 0xa0000 // end of conventional memory
 	paragraph      = 16
 	wholeDisk      = 0xff // no partition
 )
@@ -249,7 +250,7 @@ const (
 type stageBlocks struct {
 	Start   uint32 // LBA
 	Sectors uint16 // 0 ends the list
-	Segment uint16 // where they are loaded
+	Segment uint16 // load address
 }
 
 // stageHead begins the second sector of stage1.5 and of stage2.
@@ -257,24 +258,24 @@ type stageHead struct {
 	Jump         [5]byte // far, to the code
 	_            byte
 	Major, Minor byte
-	Partition    [4]byte // that it was installed from; [2] counts the partitions of the table from 0
+	Partition    [4]byte // installed from; [2] is its index in the table, from 0
 	SavedEntry   uint32
-	ID           byte // 0: stage2; else the file system that a stage1.5 reads
+	ID           byte // 0 for stage2, otherwise the file system of a stage1.5
 	ForceLBA     byte
-	Text         [494]byte // version, NUL; then the menu of stage2, or what a stage1.5 opens; NUL
+	Text         [494]byte // version, NUL; then the menu of stage2, or the file of stage1.5; NUL
 }
 
-// stage15Kinds are the file systems by ID.
+// stage15Kinds lists the file systems by ID.
 var stage15Kinds = []string{"", "ffs", "e2fs", "fat", "minix", "reiserfs", "vstafs", "jfs", "xfs", "iso9660", "ufs2"}
 
-// legacyStage is a stage1.5 or stage2 that was found and is sound.
+// legacyStage is a verified stage1.5 or stage2.
 type legacyStage struct {
 	head    stageHead
 	list    []stageBlocks
 	version string
-	slot    byte   // partition of the table from which config is opened, from 0
+	slot    byte   // partition with config: its index in the table, from 0
 	config  string // path of the next file
-	menu    string // path of the menu that a stage1.5 passes on; empty: that of stage2
+	menu    string // path of the menu passed by a stage1.5; empty for stage2's default
 }
 
 func (s *legacyStage) short() string {
@@ -291,7 +292,7 @@ func (s *legacyStage) name() string {
 	return "stage1.5 " + s.version + " (" + stage15Kinds[s.head.ID] + ")"
 }
 
-// readStage reads and checks what a stage1 loads. All of it must lie in one place, at.
+// readStage reads and checks the stage that stage1 loads. All of it must lie in one place, at.
 func readStage(g *boot.Guest, at legacyHome, one *stage1) (*legacyStage, error) {
 	first, err := ondisk.Bytes(g.Disk, int64(one.Sector)*legacySector, legacySector)
 	if err != nil {
@@ -314,8 +315,8 @@ func readStage(g *boot.Guest, at legacyHome, one *stage1) (*legacyStage, error) 
 	return s, s.readHead(second, one)
 }
 
-// inOnePlace requires the block list to lie in the place of the first sector. Only a refusal looks for the actual one:
-// tables are long.
+// inOnePlace requires the block list to lie in the same place as the first sector. It searches for the actual place
+// only for an error, because tables are long.
 func (s *legacyStage) inOnePlace(g *boot.Guest, at legacyHome, name string) error {
 	for _, e := range s.list {
 		if at.holds(int64(e.Start), int64(e.Sectors)) {
@@ -330,7 +331,7 @@ func (s *legacyStage) inOnePlace(g *boot.Guest, at legacyHome, name string) erro
 	return nil
 }
 
-// stageAt names a stage by the address it is loaded to.
+// stageAt names a stage by its load address.
 func stageAt(address uint16) string {
 	if address == stage2Address {
 		return "stage2"
@@ -338,15 +339,15 @@ func stageAt(address uint16) string {
 	return "stage1.5"
 }
 
-// isStage reports the first sector of a stage by its code: it points to the list at its address in memory, and jumps to
-// the second sector.
+// isStage recognizes the first sector of a stage by its code: it points to the list at its address in memory, and jumps
+// to the second sector.
 func isStage(sector []byte, address uint16) bool {
 	list := binary.LittleEndian.AppendUint16([]byte{0xbf}, address+atStageList)                // mov di,list
 	jump := append(binary.LittleEndian.AppendUint16([]byte{0xea}, address+legacySector), 0, 0) // jmp 0:second sector
 	return bytes.Contains(sector[:atStageList], list) && bytes.Contains(sector[:atStageList], jump)
 }
 
-// readStageList decodes the block list. Its segments prove that it is one: each entry is loaded behind the one before.
+// readStageList decodes the block list. Its segments verify it: each entry is loaded right after the previous one.
 func readStageList(sector []byte, address uint16) ([]stageBlocks, error) {
 	var list []stageBlocks
 	to := int64(address) + legacySector
@@ -380,7 +381,7 @@ func (s *legacyStage) readHead(sector []byte, one *stage1) error {
 		return err
 	}
 	h, name := &s.head, stageAt(one.Address)
-	version, rest, _ := bytes.Cut(h.Text[:], []byte{0}) // one without an end is too long
+	version, rest, _ := bytes.Cut(h.Text[:], []byte{0}) // without an end it is too long
 	switch {
 	case h.Jump[0] != 0xea || h.Jump[3] != 0 || h.Jump[4] != 0 || h.Major != one.Major || h.Minor != one.Minor:
 		return unsoundf("LBA %d does not hold the second sector of its %s", s.list[0].Start, name)
@@ -394,8 +395,8 @@ func (s *legacyStage) readHead(sector []byte, one *stage1) error {
 }
 
 // readConfig decodes the name of the next file. stage2 has a text such as "/boot/grub/menu.lst" or
-// "(hd0,1)/grub/menu.lst"; stage1.5 has a device in 4 bytes, then the path of stage2, and a path of the menu behind a
-// space.
+// "(hd0,1)/grub/menu.lst". stage1.5 has a 4-byte device, then the path of stage2, and after a space the path of the
+// menu.
 func (s *legacyStage) readConfig(b []byte, name string) error {
 	s.slot = s.head.Partition[2]
 	if s.head.ID != 0 {
@@ -413,14 +414,14 @@ func (s *legacyStage) readConfig(b []byte, name string) error {
 		path, s.slot = file, slotOf(device)
 	}
 	if !strings.HasPrefix(path, "/") {
-		// A list of blocks, "63+1" or "(hd0)63+1": it can count from the start of the disk.
+		// A block list, "63+1" or "(hd0)63+1", can count from the start of the disk.
 		return unsoundf("its %s opens a list of blocks, %.64q, and no file", name, path)
 	}
 	s.config = path
 	return nil
 }
 
-// slotOf decodes the partition of a device, "(hd0,1"; one of another disk than the first is no partition here.
+// slotOf decodes the partition of a device, "(hd0,1". It returns wholeDisk for any disk but the first.
 func slotOf(device string) byte {
 	slot, ok := strings.CutPrefix(device, "(hd0,")
 	n, err := strconv.ParseUint(slot, 10, 8)

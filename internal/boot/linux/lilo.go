@@ -12,13 +12,13 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Lilo holds in its boot sector and in its map the absolute sectors of the map, of kernels and of initial RAM disks.
-// Either all of it is understood, or nothing is rewritten.
+// Lilo stores in its boot sector and in its map the absolute sectors of the map, of kernels and of initial RAM disks.
+// Unless all of it is understood, nothing is rewritten.
 var Lilo = &boot.Code{
 	ID: "lilo", Name: "LILO", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findLilo, Known: isLilo,
 }
 
-// liloMagic marks the stages, and ends the list of the sectors of the second one.
+// liloMagic marks the stages, and ends the sector list of the second one.
 const liloMagic = "LILO"
 
 func isLilo(code []byte) bool {
@@ -41,7 +41,7 @@ func findLilo(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	return f, err
 }
 
-// readLilo follows a first stage, and adds references, or the reason why there are none.
+// readLilo follows a first stage and adds its references, or the reason why there are none.
 func readLilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, where string, code []byte) error {
 	name, bad := liloVersion(code), unsound{}
 	m, err := followLilo(g, home, code)
@@ -55,10 +55,10 @@ func readLilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, w
 		text := fmt.Sprintf("%s in %s holds the absolute sectors of the kernel, and its map is not rewritten, since %s",
 			name, where, bad.text)
 		remedy := runLilo
-		if m != nil && m.file != nil && m.file.Fixed != nil { // it waits for the replay of a journal
+		if m != nil && m.file != nil && m.file.Fixed != nil { // the replay of a journal is pending
 			remedy = "shut the guest down cleanly first, or " + runLilo
 		}
-		in := 0 // it concerns any move: kernels can lie in any partition
+		in := 0 // any move: kernels can lie in any partition
 		if m != nil && errors.Is(err, m.far) {
 			in = m.home.Number
 		}
@@ -74,13 +74,13 @@ func readLilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, w
 	return nil
 }
 
-// liloVersion names a LILO by the word in its boot sector: "LILO 22.8". In front of that word stands the number of the
-// stage, 1, until LILO 22.4. Spec: LILO 21, 22 and 24, common.h, BOOT_PARAMS_1.
+// liloVersion names a LILO by the version word in its boot sector: "LILO 22.8". Until LILO 22.4 the stage number, 1,
+// precedes it. Spec: LILO 21, 22 and 24, common.h, BOOT_PARAMS_1.
 func liloVersion(code []byte) string {
 	if string(code[2:6]) == liloMagic {
 		return "LILO (older than 21)"
 	}
-	version := binary.LittleEndian.Uint16(code[10:]) // the minor one stands in the high byte
+	version := binary.LittleEndian.Uint16(code[10:]) // the high byte is the minor version
 	if version == liloStage1 {
 		version = binary.LittleEndian.Uint16(code[12:])
 	}
@@ -92,12 +92,12 @@ func liloVersion(code []byte) string {
 
 // Spec: LILO 24, src/common.h, BOOT_PARAMS_1; src/first.S; src/lilo.h.
 const (
-	liloSector   = 512 // the unit of all addresses
+	liloSector   = 512 // unit of all addresses
 	liloStage1   = 1
 	liloStage2   = 2
-	liloMaxCode  = 0x1b6 // bytes of a first stage: serial number and table of the disk follow
+	liloMaxCode  = 0x1b6 // size of a first stage: serial number and table of the disk follow
 	liloFlagRAID = 2     // one boot record of an array
-	atLiloPlace  = 32    // of the sector that lists the second stage
+	atLiloPlace  = 32    // offset of liloFirst.Place
 )
 
 // liloFirst begins the first stage of LILO 22.5.9 and later.
@@ -108,7 +108,7 @@ type liloFirst struct {
 	CodeLength uint16
 	Magic      [4]byte
 	Version    uint16
-	MapStamp   uint32 // when the map was made
+	MapStamp   uint32 // time stamp of the map
 	RAIDOffset uint32 // added to every address
 	TimeStamp  uint32
 	MapSerial  uint32 // signature of the disk with the map
@@ -118,7 +118,7 @@ type liloFirst struct {
 	Place      uint32 // LBA of the sector that lists the second stage
 }
 
-// liloReads are the instructions that read that sector, and those that read by such a list.
+// liloReads are the instructions that read the sector in Place, and then the sectors in its list.
 var liloReads = boot.Like(
 	"8a761f be2000 e8",      // mov dh,[1fh]; mov si,20h; call
 	"66817ffc 'LILO'",       // cmp dword [bx-4],"LILO"
@@ -127,8 +127,8 @@ var liloReads = boot.Like(
 	"be0600 89f7 b90a00 b4", // mov si,6; mov di,si; mov cx,10
 )
 
-// readLiloFirst decodes and checks a first stage, which is known by its magic. code holds at least the 440 bytes in
-// front of a disk signature.
+// readLiloFirst decodes and checks a first stage with the magic. code holds at least the 440 bytes before a disk
+// signature.
 func readLiloFirst(code []byte) (*liloFirst, error) {
 	s := &liloFirst{}
 	if _, err := binary.Decode(code, binary.LittleEndian, s); err != nil {
@@ -148,7 +148,7 @@ func readLiloFirst(code []byte) (*liloFirst, error) {
 
 var errLiloRAID = unsoundf("its addresses count from the start of a partition of an array")
 
-// followLilo reads what a first stage leads to. The map that it returns with an error has what was read of it.
+// followLilo reads the map of a first stage. On an error, the returned map holds the part read so far.
 func followLilo(g *boot.Guest, home boot.Partition, code []byte) (*liloMap, error) {
 	one, err := readLiloFirst(code)
 	if err != nil {
@@ -177,20 +177,21 @@ func followLilo(g *boot.Guest, home boot.Partition, code []byte) (*liloMap, erro
 	return m, m.far
 }
 
-// liloMode has the flags of an address: how it counts. Spec: LILO 24, src/lilo.h, src/geometry.c, geo_comp_addr.
+// liloMode holds the address flags, which select the kind of address. Spec: LILO 24, src/lilo.h, src/geometry.c,
+// geo_comp_addr.
 type liloMode byte
 
 const (
-	liloLinear liloMode = 0x40 // 24 bits, of which the BIOS gets cylinder, head and sector
+	liloLinear liloMode = 0x40 // 24 bits, converted for the BIOS to cylinder, head and sector
 	liloLBA32  liloMode = 0x60 // 32 bits, the upper 8 in place of the count
-	liloCount  liloMode = 0x20 // 24 bits, the upper 8 as in the last address of 32 bits
-	liloArray  liloMode = 0x10 // counts from the start of a partition of an array
+	liloCount  liloMode = 0x20 // 24 bits, the upper 8 as in the previous 32-bit address
+	liloArray  liloMode = 0x10 // counts from the start of an array's partition
 	liloModes           = 0x70
 
-	liloDrives   = 0x8f // of the byte that has flags and drive
+	liloDrives   = 0x8f // mask of the drive in the byte of flags and drive
 	liloDisk     = 0x80 // the first disk of the BIOS
 	liloCylinder = 63 * 255
-	liloReach    = 1024 * liloCylinder // sectors that a BIOS can reach by cylinder, head and sector
+	liloReach    = 1024 * liloCylinder // sectors reachable by cylinder, head and sector
 )
 
 func (m liloMode) String() string {
@@ -200,7 +201,7 @@ func (m liloMode) String() string {
 	return "by LBA"
 }
 
-// check refuses what is not one of the two modes that are rewritten, on the first disk.
+// check accepts only the two supported modes on the first disk.
 func (m liloMode) check(drive byte) error {
 	switch {
 	case m&liloArray != 0:
@@ -218,13 +219,13 @@ func (m liloMode) check(drive byte) error {
 // liloAddr is an address of sectors. Spec: LILO 24, src/common.h, SECTOR_ADDR.
 type liloAddr struct{ lba, sectors int64 }
 
-// liloHigh holds bits 24 to 31 of the last address of 32 bits in a row of them.
+// liloHigh holds bits 24 to 31 of the last 32-bit address in a row of addresses.
 type liloHigh struct {
 	bits  int64
 	known bool
 }
 
-// decode reads an address of 5 bytes.
+// decode decodes an address of 5 bytes.
 func (h *liloHigh) decode(b []byte, mode liloMode) (a liloAddr, err error) {
 	low := int64(b[0]) | int64(b[1])<<8 | int64(b[3])<<16
 	flags := liloMode(b[2] & liloModes)
@@ -264,14 +265,14 @@ func (h *liloHigh) encode(b []byte, a liloAddr) error {
 	return nil
 }
 
-// liloShift moves the addresses in a part of the map by sectors, in place.
+// liloShift moves the addresses in a part of the map by a number of sectors, in place.
 type liloShift func(b []byte, by int64) error
 
-// within returns an error for an address that the loader cannot read.
+// within returns an error for an address out of the loader's reach.
 func (m *liloMap) within(a liloAddr) error {
 	limit := int64(math.MaxUint32)
 	if m.mode == liloLinear {
-		// The last cylinders of a disk can be missing in what the BIOS reports.
+		// The BIOS may report fewer cylinders than the disk has.
 		limit = min(liloReach, m.g.Disk.Size()/liloSector-2*liloCylinder)
 	}
 	if a.lba <= 0 || a.lba+a.sectors > limit {
@@ -280,7 +281,7 @@ func (m *liloMap) within(a liloAddr) error {
 	return nil
 }
 
-// encoder makes of a shift what a reference needs: the bytes for another place of the sector that lies at points.
+// encoder turns a shift into the Encode function of a reference to the sector at points.
 func (m *liloMap) encoder(points int64, shift liloShift) func([]byte, int64) ([]byte, error) {
 	return func(raw []byte, to int64) ([]byte, error) {
 		out := slices.Clone(raw)
@@ -294,7 +295,7 @@ func (m *liloMap) encoder(points int64, shift liloShift) func([]byte, int64) ([]
 	}
 }
 
-// shiftNumbers moves LBAs of 32 bits.
+// shiftNumbers moves 32-bit LBAs.
 func (m *liloMap) shiftNumbers(b []byte, by int64) error {
 	for at := 0; at < len(b); at += 4 {
 		lba := int64(binary.LittleEndian.Uint32(b[at:])) + by
@@ -306,7 +307,7 @@ func (m *liloMap) shiftNumbers(b []byte, by int64) error {
 	return nil
 }
 
-// liloMover moves a row of addresses.
+// liloMover moves the addresses of a row.
 type liloMover struct {
 	m        *liloMap
 	by       int64
@@ -325,7 +326,7 @@ func (v *liloMover) move(b []byte) error {
 	return v.now.encode(b, a)
 }
 
-// shiftAt moves addresses at some places, each for itself.
+// shiftAt moves the addresses at some offsets, each independently.
 func (m *liloMap) shiftAt(places ...int64) liloShift {
 	return func(b []byte, by int64) error {
 		for _, at := range places {
@@ -337,7 +338,7 @@ func (m *liloMap) shiftAt(places ...int64) liloShift {
 	}
 }
 
-// shiftPages moves the addresses in sectors of them.
+// shiftPages moves the addresses in whole sectors of addresses.
 func (m *liloMap) shiftPages(b []byte, by int64) error {
 	row := &liloMover{m: m, by: by}
 	for ; len(b) > 0; b = b[liloSector:] {
@@ -349,7 +350,7 @@ func (m *liloMap) shiftPages(b []byte, by int64) error {
 	return nil
 }
 
-// liloPage calls do for each address in a sector of them, and next for that of the next sector. Zeros end the row.
+// liloPage calls do for each address in a sector, and next for the link to the next sector. Zeros end the row.
 func liloPage(page []byte, do, next func([]byte) error) (more bool, err error) {
 	for at := 0; at <= liloLink; at += liloAddrLen {
 		addr := page[at : at+liloAddrLen]
@@ -366,7 +367,7 @@ func liloPage(page []byte, do, next func([]byte) error) (more bool, err error) {
 	return false, nil
 }
 
-// sealed makes a shift that sets the checksum at a place, over all in front of it.
+// sealed wraps a shift to update the checksum at an offset, over all bytes before it.
 func (shift liloShift) sealed(at int64) liloShift {
 	return func(b []byte, by int64) error {
 		err := shift(b, by)
@@ -375,7 +376,7 @@ func (shift liloShift) sealed(at int64) liloShift {
 	}
 }
 
-// liloSum is CRC-32 with its bits in the order of the wire, as bzip2 has it. Spec: LILO 24, src/common.c, crc32.
+// liloSum returns the CRC-32 with the bits in wire order, as in bzip2. Spec: LILO 24, src/common.c, crc32.
 func liloSum(b []byte) uint32 {
 	const polynomial = 0x04c11db7
 	sum := ^uint32(0)

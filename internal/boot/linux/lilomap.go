@@ -16,8 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// liloMap reads the map of a LILO: a file that holds the second stage, the table of kernels, and for each kernel and
-// initial RAM disk the sectors that it consists of. All of it, and all that it names, must lie in one partition.
+// liloMap reads the map of a LILO: a file with the second stage, the table of kernels, and the sector lists of each
+// kernel and initial RAM disk. The map, and all sectors it names, must lie in one partition.
 //
 // Spec: LILO 24, src/common.h, src/map.c, src/bsect.c, src/second.S.
 type liloMap struct {
@@ -25,32 +25,32 @@ type liloMap struct {
 	home  boot.Partition
 	mode  liloMode
 	file  *guestfile.File
-	where []liloPiece    // of the file, in the order of the disk
-	seen  map[int64]bool // sectors of the file that have been read, by their offset in it
+	where []liloPiece    // pieces of the file, in disk order
+	seen  map[int64]bool // sectors of the file already read, by their offset in it
 	refs  []boot.Ref
 	far   error // why no shift of its addresses can be written
 	links []string
 }
 
-// liloPiece is a part of the file by its place on the disk.
+// liloPiece is a part of the file with its place on the disk.
 type liloPiece struct {
 	disk.Range
 
 	off int64 // in the file
 }
 
-// Sizes and places.
+// Sizes and offsets.
 const (
-	liloMaxFile  = 2 << 20 // bytes of a map: 100 addresses a sector, for 200 MiB of kernels
-	liloAddrLen  = 5       // of an address
-	liloLink     = 505     // of the address of the next sector of addresses; 101 stand in front of it
-	atLiloKeys   = 26      // of the address of the parameters, in the second stage
-	atLiloSum    = 504     // of the checksum over what is in front of it in the parameters
-	atLiloArrays = 408     // of the starts of arrays in the parameters; what has no room for it ends in front of tables
-	atLiloTable  = 492     // of the first address of the table of kernels, minus 4 for each sector of the table
+	liloMaxFile  = 2 << 20 // size of a map: 100 addresses a sector, for 200 MiB of kernels
+	liloAddrLen  = 5       // size of an address
+	liloLink     = 505     // address of the next sector of addresses, after 101 addresses
+	atLiloKeys   = 26      // address of the parameters, in the second stage
+	atLiloSum    = 504     // checksum over all bytes before it in the parameters
+	atLiloArrays = 408     // starts of arrays in the parameters; overflow ends before the tables
+	atLiloTable  = 492     // first address of the table of kernels, minus 4 for each sector of the table
 	liloMaxTable = 12      // sectors of the table of kernels
-	liloMaxName  = 16      // bytes of the name of a kernel, with its NUL
-	liloIsKernel = 16      // flag of a kernel; an entry without it is the boot sector of another system
+	liloMaxName  = 16      // size of a kernel's name with its NUL
+	liloIsKernel = 16      // flag of a kernel; without it, the entry is the boot sector of another system
 )
 
 // liloParams begins the second stage. Spec: src/common.h, BOOT_PARAMS_2.
@@ -63,12 +63,12 @@ type liloParams struct {
 	Serial   uint16
 	Timeout  uint16
 	Delay    uint16
-	Message  uint16 // its length; 0: none
+	Message  uint16 // length of the message, or 0
 	Keys     [liloAddrLen]byte
 	Flags    byte
 }
 
-// open finds the map as a file. place is a byte of it on the disk.
+// open finds the file of the map. place is a byte of it on the disk.
 func (m *liloMap) open(place int64) error {
 	if kind := m.home.Volume.Kind; !slices.Contains([]volume.Kind{volume.Ext2, volume.Ext3, volume.Ext4}, kind) {
 		return unsoundf("it lies in partition %d (%s), and only in ext the file of the map is read", m.home.Number,
@@ -97,7 +97,7 @@ func (m *liloMap) open(place int64) error {
 		place/liloSector, m.home.Number)
 }
 
-// place finds where the file lies. One that is too large for a map has no pieces.
+// place finds the ranges of the file. It leaves out a file too large for a map.
 func (m *liloMap) place() error {
 	m.where = nil
 	if m.file.Size() > liloMaxFile {
@@ -113,7 +113,7 @@ func (m *liloMap) place() error {
 	return err
 }
 
-// unread makes a reason of an error that describes the file system.
+// unread turns an error about the file system into a reason.
 func (m *liloMap) unread(err error) error {
 	if boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, fs.ErrInvalid) {
 		return unsoundf("partition %d: %v", m.home.Number, err)
@@ -121,7 +121,7 @@ func (m *liloMap) unread(err error) error {
 	return err
 }
 
-// offset finds the sector of the file that lies at a byte of the disk.
+// offset finds the sector of the file at a byte of the disk.
 func (m *liloMap) offset(place int64) (off int64, ok bool) {
 	i, _ := slices.BinarySearchFunc(m.where, place,
 		func(p liloPiece, at int64) int { return cmp.Compare(p.End(), at+1) })
@@ -132,7 +132,7 @@ func (m *liloMap) offset(place int64) (off int64, ok bool) {
 	return off, off%liloSector == 0
 }
 
-// sector reads a sector of the map at a byte of the disk, once.
+// sector reads a sector of the map at a byte of the disk. Reading it again is an error.
 func (m *liloMap) sector(place int64, what string) (off int64, b []byte, err error) {
 	off, ok := m.offset(place)
 	switch {
@@ -146,7 +146,7 @@ func (m *liloMap) sector(place int64, what string) (off int64, b []byte, err err
 	return off, b, err
 }
 
-// refer adds a reference: n bytes from each of some offsets of the file. Its first address means a byte of the disk.
+// refer adds a reference: n bytes at each of some offsets of the file. Its first address points to a byte of the disk.
 func (m *liloMap) refer(kind string, points, n int64, shift liloShift, offs ...int64) error {
 	r := boot.Ref{
 		Kind: kind, Partition: m.home.Number, File: m.file.Path, Off: offs[0], Points: points, Target: m.home.Number,
@@ -162,7 +162,7 @@ func (m *liloMap) refer(kind string, points, n int64, shift liloShift, offs ...i
 	return nil
 }
 
-// add adds a reference that a shift moves. Addresses that the loader may not reach even now cannot be written.
+// add adds a reference that a shift moves. An address already out of the loader's reach makes the map unwritable.
 func (m *liloMap) add(r boot.Ref, shift liloShift) {
 	if err := shift(slices.Clone(r.Raw), 0); err != nil && m.far == nil {
 		m.far = unsoundf("%v: a BIOS may not reach it", err)
@@ -171,7 +171,7 @@ func (m *liloMap) add(r boot.Ref, shift liloShift) {
 	m.refs = append(m.refs, r)
 }
 
-// address decodes an address that counts one sector, and returns the byte of the disk that it means.
+// address decodes the address of one sector, and returns its byte offset on the disk.
 func (m *liloMap) address(b []byte) (place int64, err error) {
 	a, err := m.next(&liloHigh{}, b)
 	if err == nil && a.sectors != 1 {
@@ -180,7 +180,7 @@ func (m *liloMap) address(b []byte) (place int64, err error) {
 	return a.lba * liloSector, err
 }
 
-// next decodes an address of a row, which must lie in the partition.
+// next decodes the next address of a row, which must lie in the partition.
 func (m *liloMap) next(high *liloHigh, b []byte) (liloAddr, error) {
 	a, err := high.decode(b, m.mode)
 	if err != nil {
@@ -242,8 +242,8 @@ func readLiloParams(b []byte, one *liloFirst) (*liloParams, error) {
 	return p, nil
 }
 
-// readParameters reads the sector of keys and parameters, whose address stands in the second stage at byte two of the
-// file. Spec: src/common.h, MENUTABLE.
+// readParameters reads the sector of keys and parameters. Its address is in the second stage, at byte two of the file.
+// Spec: src/common.h, MENUTABLE.
 func (m *liloMap) readParameters(p *liloParams, two int64) error {
 	place, err := m.address(p.Keys[:])
 	if err != nil {
@@ -263,7 +263,7 @@ func (m *liloMap) readParameters(p *liloParams, two int64) error {
 	if err != nil {
 		return err
 	}
-	// The addresses of message and default command line stand in front of those of the table.
+	// The addresses of message and default command line precede those of the table.
 	message := atLiloTable - 4*sectors - 2*liloAddrLen
 	var places []int64
 	for i := range sectors + 2 {
@@ -289,15 +289,15 @@ func (m *liloMap) readParameters(p *liloParams, two int64) error {
 	return m.readTable(sectors)
 }
 
-// findTable finds how many sectors the table of kernels has. They follow the first sector of the map, which holds the
-// default command line and lies at byte line of the disk.
+// findTable finds the number of sectors in the table of kernels. They follow the first sector of the map, which holds
+// the default command line and lies at byte line of the disk.
 func (m *liloMap) findTable(b []byte) (sectors, line int64, err error) {
 	for sectors = 1; sectors <= liloMaxTable; sectors++ {
 		at := atLiloTable - 4*sectors
 		if line, err = m.address(b[at-liloAddrLen:]); err != nil || !m.follows(b[at-liloAddrLen:], sectors+1) {
 			continue
 		}
-		// Behind the starts of arrays there is a bit for each.
+		// A bit for each array follows the starts of arrays.
 		if !ondisk.IsZero(b[atLiloArrays : at-2*liloAddrLen]) {
 			return 0, 0, errLiloRAID
 		}
@@ -307,7 +307,7 @@ func (m *liloMap) findTable(b []byte) (sectors, line int64, err error) {
 		m.file.Path)
 }
 
-// follows reports whether n addresses are those of the first sectors of the map.
+// follows reports whether n addresses point to the first sectors of the map in order.
 func (m *liloMap) follows(b []byte, n int64) bool {
 	for i := range n {
 		place, err := m.address(b[i*liloAddrLen:])
@@ -318,7 +318,7 @@ func (m *liloMap) follows(b []byte, n int64) bool {
 	return true
 }
 
-// section reads a row of addresses, whose first sector lies at a byte of the disk, and returns how many sectors they
+// section reads a row of addresses, starting in the sector at a byte of the disk. It returns the number of sectors they
 // name.
 func (m *liloMap) section(what string, place int64) (sectors int64, err error) {
 	var offs []int64
@@ -354,14 +354,14 @@ func (m *liloMap) section(what string, place int64) (sectors int64, err error) {
 // liloKernel is an entry of the table of kernels. Spec: src/common.h, IMAGE_DESCR.
 type liloKernel struct {
 	Name    string
-	At      int64 // of what follows the password, in the table
+	At      int64 // offset in the table of the fields after the password
 	RAMDisk uint32
-	Initrd  int64 // where the rows of addresses begin, in bytes of the disk
+	Initrd  int64 // place of the address rows, in bytes of the disk
 	Start   int64
 	Flags   uint16
 }
 
-// Places in an entry, behind name and password.
+// Offsets in an entry, after name and password.
 const (
 	atLiloInitrd = 4
 	atLiloStart  = 9
@@ -401,7 +401,7 @@ func (m *liloMap) readTable(sectors int64) error {
 	return m.refer("LILO table of kernels", kernels[0].Start, size, m.shiftAt(places...).sealed(atSum), liloSector)
 }
 
-// readKernel reads where a kernel and its initial RAM disk lie.
+// readKernel reads the sector lists of a kernel and of its initial RAM disk.
 func (m *liloMap) readKernel(k liloKernel) error {
 	if k.Flags&liloIsKernel == 0 {
 		return unsoundf("it also starts another system, %q, by the boot sector", k.Name)
@@ -421,11 +421,11 @@ func (m *liloMap) readKernel(k liloKernel) error {
 	return nil
 }
 
-// liloPasswords are the bytes of a password: a SHA-1, or two CRCs. Which of them is a choice of the builder.
+// liloPasswords are the possible lengths of a password in bytes: a SHA-1, or two CRCs, depending on the build.
 var liloPasswords = []int64{20, 8}
 
-// kernels decodes the table. No table can be read with both lengths of passwords: where one has the address of a
-// kernel, the other has zeros or text.
+// kernels decodes the table. Only one password length can fit: at the address of a kernel, the other length finds zeros
+// or text.
 func (m *liloMap) kernels(b []byte) (list []liloKernel, err error) {
 	for _, password := range liloPasswords {
 		list, bad := m.kernelsOf(b, password)
@@ -437,7 +437,7 @@ func (m *liloMap) kernels(b []byte) (list []liloKernel, err error) {
 	return nil, err
 }
 
-// kernelsOf decodes a table whose passwords have some length. Zeros follow the last entry.
+// kernelsOf decodes a table with passwords of some length. Zeros follow the last entry.
 func (m *liloMap) kernelsOf(b []byte, password int64) (list []liloKernel, err error) {
 	head := liloMaxName + password
 	at := int64(0)

@@ -14,10 +14,10 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// systemMounts are the folders that every Linux needs.
+// systemMounts are the mount points that every Linux needs.
 var systemMounts = []string{"/", "/boot", "/boot/efi", "/efi", "/usr"}
 
-// scanFstab reads a line "device folder type options". Spec: fstab(5); mount(8), "offset", in bytes.
+// scanFstab scans a line "device folder type options". Spec: fstab(5); mount(8), "offset", in bytes.
 func scanFstab(c *config, w []string) {
 	if len(w) < 2 {
 		return
@@ -33,7 +33,7 @@ func scanFstab(c *config, w []string) {
 	}
 }
 
-// scanCrypttab reads a line "name device key options". Spec: crypttab(5): offset in sectors, keyfile-offset in bytes.
+// scanCrypttab scans a line "name device key options". Spec: crypttab(5): offset in sectors, keyfile-offset in bytes.
 func scanCrypttab(c *config, w []string) {
 	if len(w) < 4 {
 		return
@@ -46,7 +46,7 @@ func scanCrypttab(c *config, w []string) {
 	}
 }
 
-// offsetOption checks an option of a list with commas.
+// offsetOption checks one option of a comma-separated list.
 func (c *config) offsetOption(disk, options, name string, read func(string) (int64, bool)) {
 	for o := range strings.SplitSeq(options, ",") {
 		if value, ok := strings.CutPrefix(o, name); ok {
@@ -57,7 +57,7 @@ func (c *config) offsetOption(disk, options, name string, read func(string) (int
 	}
 }
 
-// offsetFlags are the flags of a program by which it finds a place on a device.
+// offsetFlags lists the flags of a program that set an offset on a device.
 var offsetFlags = []struct {
 	program string
 	flags   []string
@@ -67,7 +67,7 @@ var offsetFlags = []struct {
 	{"cryptsetup", []string{"-o", "--offset"}, sectors}, // cryptsetup-open(8): sectors of 512 bytes
 }
 
-// scanCommands reads a line of a script, or one of /etc/dmtab.
+// scanCommands scans a line of a script or of /etc/dmtab.
 func scanCommands(c *config, w []string) {
 	c.mapTables(w, false)
 	i := slices.IndexFunc(w, isDisk)
@@ -91,7 +91,7 @@ func scanCommands(c *config, w []string) {
 	}
 }
 
-// flagValue reads the number of a flag, behind a space or behind "=".
+// flagValue reads the number of a flag, after a space or "=".
 func flagValue(w, flags []string, read func(string) (int64, bool)) (int64, bool) {
 	for _, f := range flags {
 		if value, ok := strings.CutPrefix(w[0], f+"="); ok {
@@ -104,11 +104,11 @@ func flagValue(w, flags []string, read func(string) (int64, bool)) (int64, bool)
 	return 0, false
 }
 
-// mapTargets are those of the device mapper that name a device and a sector of it.
+// mapTargets are the device mapper targets that name a device and a sector of it.
 var mapTargets = []string{"linear", "striped", "crypt", "delay", "flakey"}
 
-// mapTables finds tables of the device mapper: start and length of the piece in sectors, target, and in its arguments a
-// device with a sector on it. Spec: Linux, Documentation/admin-guide/device-mapper.
+// mapTables finds tables of the device mapper: start and length of the piece in sectors, target, and arguments with a
+// device and a sector on it. Spec: Linux, Documentation/admin-guide/device-mapper.
 func (c *config) mapTables(w []string, breaksBoot bool) {
 	f := strings.FieldsFunc(strings.Join(w, " "), func(r rune) bool { return strings.ContainsRune(" \t,;\"'", r) })
 	for i := 2; i < len(f); i++ {
@@ -125,7 +125,7 @@ func (c *config) mapTables(w []string, breaksBoot bool) {
 	}
 }
 
-// scanRules reads a rule of udev that recognises a partition by its start, in sectors. Spec: udev(7); sysfs,
+// scanRules scans a udev rule that recognizes a partition by its start, in sectors. Spec: udev(7); sysfs,
 // ABI/testing/sysfs-block.
 func scanRules(c *config, w []string) {
 	for _, x := range w {
@@ -137,7 +137,7 @@ func scanRules(c *config, w []string) {
 	}
 }
 
-// scanLilo reads lilo.conf, whose partition sections can give a start in sectors. Spec: lilo.conf(5).
+// scanLilo scans lilo.conf, whose partition sections can have a start in sectors. Spec: lilo.conf(5).
 func scanLilo(c *config, w []string) {
 	if value, ok := strings.CutPrefix(strings.Join(w, ""), "start="); ok {
 		c.startOf(value)
@@ -145,7 +145,7 @@ func scanLilo(c *config, w []string) {
 	scanOptions(c, w)
 }
 
-// startOf checks a number that should be the first sector of a partition.
+// startOf checks a number for the first sector of a partition.
 func (c *config) startOf(value string) {
 	if off, ok := sectors(value); ok {
 		if p, ok := c.startingAt(off); ok {
@@ -154,7 +154,7 @@ func (c *config) startOf(value string) {
 	}
 }
 
-// scanOptions finds options of the kernel and of early boot that name a device. They are words of their own, or stand
+// scanOptions finds options of the kernel and of early boot that name a device. They are separate words, or stand
 // within the quotes of a setting.
 func scanOptions(c *config, w []string) {
 	for _, x := range w {
@@ -182,7 +182,7 @@ func (c *config) option(s string) {
 	}
 }
 
-// optionValue finds an option at the start of a word, or behind the "=" of a setting that holds it.
+// optionValue finds an option at the start of a word, or after the "=" of an enclosing setting.
 func optionValue(s, name string) (string, bool) {
 	i := strings.Index(s, name)
 	if i < 0 || i > 0 && s[i-1] != '=' {
@@ -191,7 +191,7 @@ func optionValue(s, name string) (string, bool) {
 	return s[i+len(name):], true
 }
 
-// cryptKey checks "device:offset:size", a key in bytes of a device. Spec: mkinitcpio, hook encrypt.
+// cryptKey checks "device:offset:size", a key stored on a device, in bytes. Spec: mkinitcpio, hook encrypt.
 func (c *config) cryptKey(value string) {
 	f := strings.Split(value, ":")
 	if len(f) < 3 || !isDisk(f[len(f)-3]) {
@@ -202,9 +202,8 @@ func (c *config) cryptKey(value string) {
 	}
 }
 
-// commandLineTable checks the partitions that a command line gives a disk, "disk:size@offset(name),…;disk:…". Those
-// that are partitions of the table too would not move with them. Spec: Linux,
-// Documentation/block/cmdline-partition.rst.
+// commandLineTable checks the partitions defined on a command line: "disk:size@offset(name),…;disk:…". A definition of
+// a partition that the table also has would not move with it. Spec: Linux, Documentation/block/cmdline-partition.rst.
 func (c *config) commandLineTable(value string) {
 	for def := range strings.SplitSeq(value, ";") {
 		_, list, ok := strings.Cut(def, ":")
@@ -227,14 +226,14 @@ func (c *config) commandLineTable(value string) {
 			}
 			n, ok := count(size)
 			if !ok || n > math.MaxInt64-at {
-				break // "-", all that is left
+				break // "-", the rest of the disk
 			}
 			at += n
 		}
 	}
 }
 
-// scanGRUB reads a line of GRUB legacy.
+// scanGRUB scans a line of GRUB legacy.
 func scanGRUB(c *config, w []string) {
 	if len(w) == 0 {
 		return
@@ -249,7 +248,7 @@ func scanGRUB(c *config, w []string) {
 	case len(w) > 1 && w[0] == "configfile":
 		c.include([][]string{{w[1]}}, boot.GRUBLegacy)
 	case w[0] == "partnew" && len(w) > 3:
-		// It writes the entry of a partition again at each boot. Spec: GRUB legacy manual, "partnew".
+		// It rewrites a partition entry at each boot. Spec: GRUB legacy manual, "partnew".
 		if off, ok := sectors(w[3]); ok {
 			if p, ok := c.startingAt(off); ok {
 				c.breaks(p.Number, fmt.Sprintf("the start of partition %d, and writes it into the partition table",
@@ -260,8 +259,7 @@ func scanGRUB(c *config, w []string) {
 	scanOptions(c, w)
 }
 
-// legacyRoot follows the root that names without a device count from. An entry starts with that of the lines in front
-// of all entries.
+// legacyRoot tracks the root device for names without a device. An entry starts with the root set before all entries.
 func (c *config) legacyRoot(w []string) {
 	switch {
 	case w[0] == "title":
@@ -279,13 +277,12 @@ func (c *config) legacyRoot(w []string) {
 	}
 }
 
-// ubootDevices are the commands of U-Boot that read sectors of a device: "mmc read address block count". Source:
-// U-Boot, cmd/mmc.c, cmd/usb.c, cmd/scsi.c, cmd/sata.c, cmd/ide.c, cmd/nvme.c, cmd/virtio.c.
+// ubootDevices are the U-Boot commands that read sectors of a device: "mmc read address block count". Source: U-Boot,
+// cmd/mmc.c, cmd/usb.c, cmd/scsi.c, cmd/sata.c, cmd/ide.c, cmd/nvme.c, cmd/virtio.c.
 var ubootDevices = []string{"mmc", "usb", "scsi", "sata", "ide", "nvme", "virtio"}
 
-// scanUBoot reads a line of a script or an environment of U-Boot, and reports the sectors that it reads of a disk, in
-// hexadecimal numbers. A script has a binary header in front of its first line, and lines of an environment hold
-// scripts behind a "=".
+// scanUBoot scans a line of a U-Boot script or environment, and reports the disk sectors it reads, in hexadecimal
+// numbers. A script has a binary header before its first line, and lines of an environment hold scripts after a "=".
 func scanUBoot(c *config, _ []string) {
 	w := ubootWords(c.command)
 	for i := 0; i+3 < len(w); i++ {
@@ -309,7 +306,7 @@ func scanUBoot(c *config, _ []string) {
 	}
 }
 
-// ubootWords divides a line at blanks, separators and quotes. A comment follows a #.
+// ubootWords splits a line at blanks, separators and quotes. A # starts a comment.
 func ubootWords(line string) []string {
 	w := strings.FieldsFunc(line, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune(";&|()='\"", r)
@@ -320,8 +317,8 @@ func ubootWords(line string) []string {
 	return w
 }
 
-// followsTable reports whether "part start interface device:partition name" sets a variable: it reads the partition
-// table at each boot. Source: U-Boot, doc/usage/cmd/part.rst.
+// followsTable reports whether "part start interface device:partition name" sets a variable. That command reads the
+// partition table at each boot. Source: U-Boot, doc/usage/cmd/part.rst.
 func followsTable(text, name string) bool {
 	for line := range strings.Lines(text) {
 		w := ubootWords(line[:min(len(line), maxConfigLine)])
@@ -334,7 +331,8 @@ func followsTable(text, name string) bool {
 	return false
 }
 
-// ubootVariable returns the only value that a text gives a variable, by "setenv name value" or "name=value".
+// ubootVariable returns the value that a text assigns to a variable, by "setenv name value" or "name=value". ok is
+// false for two different values.
 func ubootVariable(text, name string) (value string, ok bool) {
 	for line := range strings.Lines(text) {
 		w := ubootWords(line[:min(len(line), maxConfigLine)])
@@ -363,7 +361,7 @@ var (
 	arithmetic = ondisk.LazyPattern(`^\$\(\(([0-9]{1,12})\*([0-9]{1,6})\)\)$`)
 )
 
-// isDisk reports whether a name is that of a whole disk, this one or another.
+// isDisk reports whether a name means a whole disk, this one or another.
 func isDisk(name string) bool {
 	if !strings.HasPrefix(name, "/dev/") {
 		return name == "8:0"
@@ -371,8 +369,7 @@ func isDisk(name string) bool {
 	return diskName().MatchString(name) || (diskLink().MatchString(name) && !partLink().MatchString(name))
 }
 
-// named finds the partition that a name means: UUID=…, LABEL=…, a link in /dev/disk, or the number of a partition on
-// the first disk.
+// named finds the partition with a name: UUID=…, LABEL=…, a link in /dev/disk, or a partition number on the first disk.
 func (l *guest) named(name string) (boot.Partition, bool) {
 	if m := firstPart().FindStringSubmatch(name); m != nil {
 		return l.only(func(p boot.Partition) bool { return strconv.Itoa(p.Number) == m[1] })
@@ -412,7 +409,7 @@ func (l *guest) hasPartUUID(value string) func(boot.Partition) bool {
 	}
 }
 
-// only finds the one partition that passes a test.
+// only finds the single partition that passes a test.
 func (l *guest) only(is func(boot.Partition) bool) (found boot.Partition, ok bool) {
 	n := 0
 	if l.names++; l.names > maxLookups {
@@ -427,7 +424,8 @@ func (l *guest) only(is func(boot.Partition) bool) (found boot.Partition, ok boo
 	return found, n == 1
 }
 
-// count reads a number as programs of Linux do: decimal, hexadecimal, with K, M or G, or a product in a shell.
+// count parses a number in the formats of Linux programs: decimal, hexadecimal, with K, M or G, or a product in a
+// shell.
 func count(s string) (int64, bool) {
 	if m := arithmetic().FindStringSubmatch(s); m != nil {
 		a, _ := strconv.ParseInt(m[1], 10, 64)
@@ -447,7 +445,7 @@ func count(s string) (int64, bool) {
 	return n * unit, true
 }
 
-// sectors reads a count of 512 bytes, and returns bytes.
+// sectors parses a count of 512-byte sectors, and returns bytes.
 func sectors(s string) (int64, bool) {
 	n, ok := count(s)
 	if !ok || n > math.MaxInt64/units.SectorSize {
@@ -465,7 +463,7 @@ func (c *config) startingAt(off int64) (boot.Partition, bool) {
 	return p, ok && p.Kind != table.Extended
 }
 
-// enough reports whether a disk names more places than a person would write, and adds that as an issue.
+// enough reports whether a disk names more places than a person would write, and adds an issue for that.
 func (c *config) enough() bool {
 	if c.places++; c.places == maxLookups+1 {
 		c.more()
@@ -473,7 +471,7 @@ func (c *config) enough() bool {
 	return c.places > maxLookups
 }
 
-// more reports lines that are left out: it is not known whether they matter.
+// more reports omitted lines: their effect is unknown.
 func (c *config) more() {
 	const more = "there are more lines that name places on the disk, from %s on"
 	c.found.Unbootable(configCode, 0, fmt.Sprintf(more, c.at()), writeName)
@@ -484,9 +482,9 @@ func command(words []string, name string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return path.Base(w) == name })
 }
 
-// place checks a byte offset that a line counts from the start of a disk. Only what a move breaks is reported: nothing
-// in front of all partitions moves. A name such as /dev/sdb can mean another disk, but the exact start of a partition
-// is no accident.
+// place checks a byte offset that a line counts from the start of a disk. It reports only offsets that a move breaks:
+// data before all partitions never moves. A name such as /dev/sdb can mean another disk, but an offset at the exact
+// start of a partition is no accident.
 func (c *config) place(disk string, off int64, breaksBoot bool) {
 	if c.enough() {
 		return
@@ -505,7 +503,7 @@ func (c *config) place(disk string, off int64, breaksBoot bool) {
 	c.breaks(number, where, breaksBoot)
 }
 
-// breaks reports that a line means a place, and that a move breaks it.
+// breaks reports a line that means a place on the disk, and breaks when it moves.
 func (c *config) breaks(partition int, where string, breaksBoot bool) {
 	text := fmt.Sprintf("%s, means %s: %q", c.at(), where, cutText(c.command))
 	switch {

@@ -13,9 +13,9 @@ import (
 )
 
 // SyslinuxVolume is the boot sector of syslinux and extlinux. Its sector lists count from the start of the partition,
-// which the code in the MBR passes on; otherwise from the hidden sectors of the parameter block. FAT and NTFS have that
-// block anyway (firmware.HiddenSectors); extlinux makes one in front of other file systems. XFS has its superblock in
-// the first sector. Spec: syslinux 6.04, extlinux/main.c, core/diskstart.inc.
+// passed on by the code in the MBR, or otherwise from the hidden sectors of the parameter block. FAT and NTFS have that
+// block anyway (firmware.HiddenSectors); extlinux makes one in other file systems. XFS has its superblock in the first
+// sector. Spec: syslinux 6.04, extlinux/main.c, core/diskstart.inc.
 var SyslinuxVolume = &boot.Code{
 	ID: "syslinux-volume", Name: "SYSLINUX", OfVolume: true, Offset: map[volume.Kind]int64{volume.XFS: 4 * 512},
 	Find: findSyslinux, Known: isSyslinux,
@@ -32,12 +32,12 @@ func isSyslinux(code []byte) bool {
 
 var namesSyslinux = boot.Either(boot.Like("'SYSLINUX'"), boot.Like("'EXTLINUX'"))
 
-// extlinuxKinds are the file systems that extlinux makes a parameter block for.
+// extlinuxKinds lists the file systems for which extlinux makes a parameter block.
 var extlinuxKinds = []volume.Kind{
 	volume.Ext2, volume.Ext3, volume.Ext4, volume.Btrfs, volume.UFS1, volume.UFS2, volume.XFS,
 }
 
-// syslinuxConfigs are the places of the configuration, beside the folder that extlinux was installed to. Spec: syslinux
+// syslinuxConfigs are the paths of the configuration, besides the folder of the extlinux installation. Spec: syslinux
 // wiki, "Config", "Location".
 var syslinuxConfigs = []string{
 	"boot/syslinux/syslinux.cfg", "syslinux/syslinux.cfg", "syslinux.cfg",
@@ -47,7 +47,7 @@ var syslinuxConfigs = []string{
 
 func findInVolume(g *boot.Guest, c *boot.Code, p boot.Partition, f *boot.Found) error {
 	at := c.Offset[p.Volume.Kind]
-	own := p.Volume.Boot == nil // no parameter block but that of extlinux
+	own := p.Volume.Boot == nil // only extlinux makes a parameter block here
 	if (own && !slices.Contains(extlinuxKinds, p.Volume.Kind)) || p.Len < at+512 || p.Off+at+512 > g.Disk.Size() {
 		return nil
 	}
@@ -78,12 +78,12 @@ func findInVolume(g *boot.Guest, c *boot.Code, p boot.Partition, f *boot.Found) 
 	return nil
 }
 
-// isolinuxLBA is the place of the LBA of isolinux.bin in the code of an isohybrid: 32 bits that count sectors of 512
-// bytes. Spec: syslinux, mbr/isohdpfx.S and utils/isohybrid.in.
+// isolinuxLBA is the offset of isolinux.bin's LBA in isohybrid code, a 32-bit count of 512-byte sectors. Spec:
+// syslinux, mbr/isohdpfx.S and utils/isohybrid.in.
 const isolinuxLBA = 432
 
-// Isolinux is the code of images that are ISO 9660 and a disk at once. It goes by no table. mov eax,[07b0h], the LBA of
-// isolinux.bin … cmp dword [7c40h],7078c0fbh, its mark.
+// Isolinux is the boot code of hybrid ISO 9660 and disk images. It reads no table. Its signature: mov eax,[07b0h], the
+// LBA of isolinux.bin … cmp dword [7c40h],7078c0fbh, its mark.
 var Isolinux = &boot.Code{
 	ID: "isolinux", Name: "ISOLINUX isohybrid", AnyFlag: true, Picks: boot.None, Find: findIsolinux,
 	Known: boot.Like("66a1b007", "66813e407c fbc07870"),
@@ -107,12 +107,12 @@ func findIsolinux(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	return f, nil
 }
 
-// ForDOS is the MBR of grub4dos. Its second part fills the sectors behind the first, and finds GRLDR by name in
-// whatever partition it lies: nothing counts from the start of the disk but what stands in front of all partitions. It
-// reads by CHS where the BIOS has no extensions.
+// ForDOS is the MBR of grub4dos. Its second part fills the sectors after the first, and finds GRLDR by name in any
+// partition. Only positions before all partitions count from the start of the disk. It reads by CHS if the BIOS has no
+// extensions.
 //
-// It moves 223 words of itself, and looks for the mark of the second part at bx: an installer can give each disk a mark
-// of its own (disk_serial_number_structure). It goes on in another segment, looks once more … add si,12; cmp si,1feh:
+// It moves 223 words of itself, and looks for the mark of the second part at bx: an installer can give each disk its
+// own mark (disk_serial_number_structure). It continues in another segment, looks once more … add si,12; cmp si,1feh:
 // through the table. Spec: grub4dos 0.4.4 and 0.4.6a, stage2/grldrstart.S; the copy of 0.4.6a in Rufus.
 var ForDOS = &boot.Code{
 	ID: "grub4dos", Name: "grub4dos", ReadsCHS: true, AnyFlag: true, Find: findGrub4DOS,
@@ -120,8 +120,8 @@ var ForDOS = &boot.Code{
 		"83c60c 81fefe01 72"),
 }
 
-// The code has the place of the mark that ends the second part, and the mark: rep movsw; mov bx,place; mov eax,mark;
-// cmp [bx],eax.
+// The code holds the offset of the mark that ends the second part, and the mark itself: rep movsw; mov bx,offset; mov
+// eax,mark; cmp [bx],eax.
 var (
 	beforePlace = []byte{0xfc, 0xf3, 0xa5, 0xbb}
 	beforeMark  = []byte{0x66, 0xb8}
@@ -133,7 +133,7 @@ const (
 	longestPart = int64(63 * grubSector) // it reads the first track at most
 )
 
-// markOf returns the place and the mark of the second part. The code is known to have them.
+// markOf returns the offset and the mark of the second part. The code must match ForDOS.
 func markOf(code []byte) (place int64, mark []byte) {
 	for at := 0; ; at++ {
 		next := bytes.Index(code[at:], beforePlace)
@@ -194,8 +194,8 @@ func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	})
 }
 
-// previousMBR adds the code that grub4dos replaced and kept in LBA 1. It runs it with the table of sector 0, before or
-// after the search for GRLDR.
+// previousMBR adds the code that grub4dos replaced and saved in LBA 1. grub4dos runs it with the table of sector 0,
+// before or after the search for GRLDR.
 func previousMBR(f *boot.Found, g *boot.Guest, c *boot.Code) error {
 	b, err := ondisk.Bytes(g.Disk, grubSector, grubSector)
 	if err != nil || b[510] != 0x55 || b[511] != 0xaa || ondisk.IsZero(b[:boot.CodeLen]) {
