@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// Limits for one disk. It has one store of the boot manager and seldom more than two Windows.
+// Limits for one disk. It usually has one BCD store and at most two Windows installations.
 const (
 	maxHives = 8    // of one kind, on a disk
 	maxRefs  = 1024 // of one file
@@ -27,22 +27,22 @@ const (
 // hives is a kind of hive that holds references.
 type hives struct {
 	code, remedy string // of an issue
-	// paths returns where one can be in a partition, and find finds the references in one.
+	// paths returns the possible paths of the hive in a partition, and find finds the references in one hive.
 	paths func(*boot.Guest, boot.Partition) ([]string, error)
 	find  func(*guestHive, *boot.Found) error
 }
 
-// guestHive is a registry hive in a file of a guest, with its logs.
+// guestHive is a registry hive in a guest file, with its logs.
 type guestHive struct {
-	*hive.Hive // in the state that is read
+	*hive.Hive // in the examined state
 	fileRefs
 	recovered
-	own      int // positions on this disk in the state that is read
-	others   int // positions on other disks in it
-	unlisted int // those of them that are left out
+	own      int // positions on this disk in that state
+	others   int // positions on other disks in that state
+	unlisted int // positions on other disks left out
 }
 
-// finder returns the finder of what the hives hold.
+// finder returns the finder for the references in the hives.
 func (k hives) finder() boot.Finder {
 	return boot.Finder{Name: k.code, Find: func(g *boot.Guest) (boot.Found, error) {
 		left := maxHives
@@ -59,7 +59,7 @@ func (k hives) finder() boot.Finder {
 			return nil
 		})(g)
 		if g.Scheme != table.MBR && !g.Hybrid() {
-			// Windows names partitions of a GPT by their GUIDs, and only those of other disks by their places.
+			// On GPT, Windows names partitions by their GUIDs. It names only partitions of other disks by their places.
 			found.Issues = nil
 			found.Refs = slices.DeleteFunc(found.Refs, func(r boot.Ref) bool { return r.Disk == 0 })
 		}
@@ -67,7 +67,7 @@ func (k hives) finder() boot.Finder {
 	}}
 }
 
-// read adds what one hive holds. A hive that is not understood matters to every partition: it can name any.
+// read adds the references of one hive. An unreadable hive concerns every partition, because it can name any.
 func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string, left *int) error {
 	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known", shown(path),
 		p.Number)
@@ -98,11 +98,11 @@ func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string,
 	if err := h.keep(f); err != nil || !h.recovery.Open || strings.HasSuffix(path, mirror) {
 		return err
 	}
-	// The loader of NT 4 and 2000 takes the mirror of a SYSTEM that is open.
+	// If SYSTEM is open, the loader of NT 4 and 2000 uses its mirror.
 	return k.read(f, g, p, path+mirror, left)
 }
 
-// unreadHive reports a hive that cannot be read.
+// unreadHive reports an unreadable hive.
 func unreadHive(f *boot.Found, k hives, p boot.Partition, what string, err error) error {
 	if boot.Understood(err) {
 		f.Sign(boot.NotKnown, p, "", "%s", what)
@@ -110,11 +110,11 @@ func unreadHive(f *boot.Found, k hives, p boot.Partition, what string, err error
 	return f.Unread(k.code, 0, what, err, k.remedy)
 }
 
-// mirror is the suffix of the copy of SYSTEM that NT 4 and 2000 write behind it.
+// mirror is the suffix of the copy of SYSTEM that NT 4 and 2000 write next to it.
 const mirror = ".ALT"
 
-// keep adds the references of a hive. They stay if it is not certain what Windows makes of the hive and its logs: a
-// change made here could be lost or corrupt it.
+// keep adds the references of a hive. They stay as found if Windows' handling of the hive and its logs is uncertain: a
+// change could be lost or corrupt the hive.
 func (h *guestHive) keep(f *boot.Found) error {
 	err := h.certain()
 	if err == nil {
@@ -140,7 +140,7 @@ func (h *guestHive) keep(f *boot.Found) error {
 	return nil
 }
 
-// ref adds a reference of the 8 bytes at off of a value, and returns the partition that it names; 0: none.
+// ref adds a reference for the 8 bytes at off of a value. It returns the number of the partition they point to, or 0.
 func (h *guestHive) ref(kind string, v *hive.Value, off int64) (int, error) {
 	if h.own++; h.own > maxRefs {
 		return 0, fmt.Errorf("%w of %d positions in one file", ondisk.ErrLimit, maxRefs)
@@ -153,9 +153,9 @@ func (h *guestHive) ref(kind string, v *hive.Value, off int64) (int, error) {
 	return r.Target, h.add(r, places)
 }
 
-// other adds a reference of the 8 bytes at off of a value that names a partition of another disk by its signature. loss
-// is the cost of a stale one; empty: the boot. A value that cannot be rewritten is only counted: no move of this disk
-// needs it.
+// other adds a reference for the 8 bytes at off of a value that names a partition of another disk by its signature.
+// loss is the cost of a stale reference; an empty loss means the boot. A value that cannot be rewritten is only
+// counted: no move of this disk needs it.
 func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint32, loss string) error {
 	if signature == 0 {
 		return nil // a disk that Windows has not seen
@@ -180,7 +180,7 @@ func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint3
 	return h.add(r, places)
 }
 
-// position reads the 8 bytes at off of a value, and returns where they lie in the files of the hive.
+// position reads the 8 bytes at off of a value, and returns their places in the files of the hive.
 func (h *guestHive) position(kind string, v *hive.Value, off int64) (r boot.Ref, places []hive.Place, err error) {
 	ranges, err := v.Where(off, 8)
 	if err != nil {
@@ -202,7 +202,8 @@ func (h *guestHive) position(kind string, v *hive.Value, off int64) (r boot.Ref,
 	return r, places, nil
 }
 
-// aim sets the partition that starts where a reference points. These references always mean a start.
+// aim sets the target of a reference: the partition that starts at its position. These references always point to a
+// start.
 func aim(g *boot.Guest, r *boot.Ref) {
 	if p, ok := g.StartingAt(r.Points); ok && p.Kind != table.Extended {
 		r.Target = p.Number
@@ -211,7 +212,7 @@ func aim(g *boot.Guest, r *boot.Ref) {
 	r.Stays = fmt.Sprintf("no partition starts at byte %d", r.Points)
 }
 
-// fileRefs are the references in a file of a guest.
+// fileRefs holds the references in a guest file.
 type fileRefs struct {
 	g    *boot.Guest
 	p    boot.Partition
@@ -219,12 +220,12 @@ type fileRefs struct {
 	code string // of an issue
 	refs []boot.Ref
 
-	beside []string // paths of files in its folder that decide what becomes of it: logs
+	beside []string // paths of logs in the same folder, which decide the fate of the file
 }
 
-// keep adds the references. They stay if Windows will first repair the volume around the file.
+// keep adds the references. They stay as found if Windows will repair the volume around the file first.
 func (r *fileRefs) keep(f *boot.Found) error {
-	// A move of this disk or of another can rewrite them.
+	// A move of this disk or of another one can rewrite them.
 	if slices.ContainsFunc(r.refs, func(r boot.Ref) bool { return r.Follows() || r.Disk != 0 }) {
 		err := r.lasting()
 		if err != nil && !boot.Understood(err) {
@@ -240,7 +241,7 @@ func (r *fileRefs) keep(f *boot.Found) error {
 	return nil
 }
 
-// hold makes the references stay, and reports the partitions for which that matters.
+// hold makes the references stay as found, and reports the partitions affected.
 func (r *fileRefs) hold(f *boot.Found, why error) {
 	reported := map[int]bool{}
 	for i := range r.refs {
@@ -258,7 +259,7 @@ func (r *fileRefs) hold(f *boot.Found, why error) {
 	}
 }
 
-// each walks a list of a hive. A broken element does not hide the others; the first such error is returned at the end.
+// each walks a list of a hive. A broken element does not hide the others; each returns the first such error at the end.
 func each[T any](list func(func(T, error) bool), do func(T) error) error {
 	var broken error
 	for v, err := range list {
@@ -276,20 +277,20 @@ func each[T any](list func(func(T, error) bool), do func(T) error) error {
 	return broken
 }
 
-// Limits of one hive with its logs.
+// Limits for one hive with its logs.
 const (
-	maxSealed = 16 << 20 // bytes of log entries that are kept for their hashes
+	maxSealed = 16 << 20 // bytes of log entries kept for their hashes
 	maxPlaces = 1 << 15  // of positions
 )
 
-// recovered is what a hive and its logs are together.
+// recovered is the combined state of a hive and its logs.
 type recovered struct {
 	recovery *hive.Recovery
-	files    []*guestfile.File // the hive, then its logs; nil where absent
-	unsure   error             // why the references must stay, beside the reasons of the recovery itself
+	files    []*guestfile.File // the hive, then its logs; absent logs are left out
+	unsure   error             // reason to leave the references as found, besides the recovery's own
 	at       map[int64][]int   // references by their first place on the disk
 	seals    map[sealed]*boot.Seal
-	bytes    int64 // of them
+	bytes    int64 // size of the seals
 }
 
 // sealed is an entry of a log.
@@ -298,7 +299,7 @@ type sealed struct {
 	entry disk.Range
 }
 
-// open reads the hive and the logs beside it.
+// open reads the hive and the logs next to it.
 func (h *guestHive) open() error {
 	h.recovered = recovered{files: []*guestfile.File{h.file}, at: map[int64][]int{}, seals: map[sealed]*boot.Seal{}}
 	var logs []hive.Log
@@ -319,7 +320,7 @@ func (h *guestHive) open() error {
 	return err
 }
 
-// certain returns nil if it is known what Windows makes of the hive and its logs.
+// certain returns nil if Windows' handling of the hive and its logs is known.
 func (h *guestHive) certain() error {
 	if h.unsure != nil {
 		return h.unsure
@@ -327,8 +328,8 @@ func (h *guestHive) certain() error {
 	return h.recovery.Certain()
 }
 
-// eachState lets find look at each state that Windows can make of the hive and its logs. It returns the
-// findings of the last one, with which the guest starts; the references are those of all.
+// eachState calls find for each state that Windows can restore from the hive and its logs. It returns the findings of
+// the last state, with which the guest starts; the references come from all states.
 func (h *guestHive) eachState(find func(*guestHive, *boot.Found) error) (boot.Found, error) {
 	var last boot.Found
 	err := h.recovery.Each(func(state *hive.Hive) error {
@@ -345,7 +346,7 @@ func (h *guestHive) eachState(find func(*guestHive, *boot.Found) error) (boot.Fo
 	return last, err
 }
 
-// sign reports whether the hive was closed, and by which logs Windows brings one up to date that was not.
+// sign reports whether the hive was closed. For an open hive, it names the logs that Windows applies.
 func (h *guestHive) sign(f *boot.Found) {
 	name := fmt.Sprintf("the registry hive %s of partition %d", shown(h.file.Path), h.p.Number)
 	err := h.certain()
@@ -368,7 +369,7 @@ func (h *guestHive) sign(f *boot.Found) {
 	}
 }
 
-// noteHot reports that the logs of a hive count.
+// noteHot reports that Windows will apply the logs of a hive.
 func (h *guestHive) noteHot(f *boot.Found) {
 	if !h.recovery.Open || !slices.ContainsFunc(h.refs, boot.Ref.Follows) {
 		return
@@ -380,7 +381,7 @@ func (h *guestHive) noteHot(f *boot.Found) {
 	})
 }
 
-// add keeps a reference of a state with its places in the files, if no state before had it.
+// add keeps a reference with its places in the files, unless a previous state had it.
 func (h *guestHive) add(r boot.Ref, places []hive.Place) (err error) {
 	first := r.At[0].Off
 	for _, i := range h.at[first] {
@@ -401,10 +402,10 @@ func (h *guestHive) add(r boot.Ref, places []hive.Place) (err error) {
 	return nil
 }
 
-// movable reports whether a move of this disk or of another can rewrite a reference.
+// movable reports whether a move of this disk or of another one can rewrite a reference.
 func movable(r *boot.Ref) bool { return r.Target != 0 || r.Disk != 0 }
 
-// sealsOf returns the entries of logs whose hashes cover places.
+// sealsOf returns the log entries whose hashes cover places.
 func (h *guestHive) sealsOf(places []hive.Place) ([]*boot.Seal, error) {
 	var out []*boot.Seal
 	for _, p := range places {
@@ -430,10 +431,11 @@ func (h *guestHive) sealsOf(places []hive.Place) ([]*boot.Seal, error) {
 	return out, nil
 }
 
-// claim is the reference that a byte on the disk belongs to, and which of its bytes it is.
+// claim identifies the reference that owns a byte on the disk, and the index of the byte in it.
 type claim struct{ ref, i int }
 
-// union makes the references of all states share no byte. The later states come first: in one of them the guest starts.
+// union removes shared bytes from the references of all states. Later states have priority: the guest starts with one
+// of them.
 func (h *guestHive) union() {
 	claims := map[int64]claim{}
 	for n := range slices.Backward(h.refs) {
@@ -442,7 +444,8 @@ func (h *guestHive) union() {
 	h.refs = slices.DeleteFunc(h.refs, func(r boot.Ref) bool { return len(r.At) == 0 })
 }
 
-// claim leaves reference n the bytes that no other has. A byte that means two positions cannot be rewritten for both.
+// claim leaves reference n the bytes that no other reference has. A byte that belongs to two positions cannot be
+// rewritten for both.
 func (h *guestHive) claim(claims map[int64]claim, n int) {
 	r := &h.refs[n]
 	var free []int

@@ -10,16 +10,16 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// MountedDevices finds the values by which Windows recognises a volume of an MBR disk: disk signature and byte offset.
-// With another offset NT 4 to 2003 take it for a new volume, even their own, and give it another letter.
+// MountedDevices finds the values by which Windows recognizes a volume of an MBR disk: disk signature and byte offset.
+// After a change of the offset, NT 4 to 2003 treat even their own volume as new, and give it another letter.
 var MountedDevices = hives{"mounted-devices", checkLetters, systemHives, findLetters}.finder()
 
-// otherLetter is the cost of a stale letter of a partition on another disk.
+// otherLetter is the cost of a stale drive letter for a partition on another disk.
 const otherLetter = "Windows takes the partition for a new one and gives it another drive letter"
 
 const checkLetters = "go on with --allow-unbootable, and give the drive letters back after the first boot of the copy"
 
-// systemHives returns the paths of the hives SYSTEM in a partition.
+// systemHives returns the paths of the SYSTEM hives in a partition.
 func systemHives(g *boot.Guest, p boot.Partition) (paths []string, err error) {
 	folders, err := foldersOf(g, p)
 	for _, folder := range folders {
@@ -29,13 +29,13 @@ func systemHives(g *boot.Guest, p boot.Partition) (paths []string, err error) {
 }
 
 // mountedDevice is the value of a volume of an MBR disk, 12 bytes. Values of other lengths name volumes in other ways:
-// by the GUID of a GPT partition, or by the path of a device. Source:
-// winreg-kb, docs/sources/system-keys/Mounted-devices.md.
+// by the GUID of a GPT partition, or by the path of a device. Source: winreg-kb,
+// docs/sources/system-keys/Mounted-devices.md.
 const (
 	mountedLength = 12
-	mountedOffset = 4 // of the byte offset, behind the signature
+	mountedOffset = 4 // of the byte offset, after the signature
 
-	maxMounted = 8192 // values; Windows never forgets one
+	maxMounted = 8192 // values; Windows never deletes one
 )
 
 func findMounted(h *guestHive) error {
@@ -72,8 +72,8 @@ func mountedKind(name string) string {
 	return "mounted volume"
 }
 
-// Windows NT 4 keeps drive letters in one value, and takes a partition with another start for a new one. Windows 2000
-// and later read it where MountedDevices has no letter.
+// Windows NT 4 keeps drive letters in one value, and treats a partition with another start as new. Windows 2000 and
+// later read it if MountedDevices has no letter.
 const (
 	diskKey     = "DISK"
 	diskValue   = "Information"
@@ -85,19 +85,19 @@ const (
 // diskConfig begins the value. Spec: Windows NT DDK, ntddft.h, DISK_CONFIG_HEADER (packed by 4).
 type diskConfig struct {
 	Version    uint32
-	CheckSum   uint32 // 0: how it is made is not published
+	CheckSum   uint32 // 0; the algorithm is not published
 	Dirty      uint8
 	_          [3]byte
 	DiskOffset uint32 // of diskRegistry, in the value
-	DiskSize   uint32 // of it, with all disks
+	DiskSize   uint32 // of diskRegistry with all disks
 	FTOffset   uint32 // of the fault-tolerant sets
-	FTSize     uint32 // 0: none
+	FTSize     uint32 // 0 without such sets
 	_          [8]byte
 	NameOffset uint32 // reserved
 	NameSize   uint32
 }
 
-// Places in diskConfig, for errors.
+// Offsets in diskConfig, for errors.
 const (
 	atDisks     = 0x0c
 	atDisksSize = 0x10
@@ -125,7 +125,7 @@ type diskPartition struct {
 	Length         int64
 	FTLength       int64
 	_              [8]byte
-	DriveLetter    uint8 // ASCII; 0: none
+	DriveLetter    uint8 // ASCII, or 0 without a letter
 	AssignLetter   uint8
 	LogicalNumber  uint16
 	FTGroup        uint16
@@ -139,14 +139,14 @@ const (
 	startInDiskInfo = 8 // of StartingOffset, in diskPartition
 )
 
-// knownPartition is a partition that the value names.
+// knownPartition is a partition named in the value.
 type knownPartition struct {
 	signature uint32
-	start     int64 // where its StartingOffset is stored, in the value
+	start     int64 // offset of its StartingOffset in the value
 	letter    byte
 }
 
-// findLetters finds the letters of all versions of Windows in a SYSTEM.
+// findLetters finds the drive letters of all Windows versions in a SYSTEM hive.
 func findLetters(h *guestHive, _ *boot.Found) error {
 	finds := func(yield func(func(*guestHive) error, error) bool) {
 		_ = yield(findMounted, nil) && yield(findDiskInformation, nil)
@@ -191,7 +191,8 @@ func findKnown(h *guestHive, v *hive.Value, p knownPartition) error {
 	return err
 }
 
-// knownPartitions decodes the value. One with fault-tolerant sets is not supported: their members are found by it too.
+// knownPartitions decodes the value. It rejects fault-tolerant sets, because Windows finds their members by the value
+// too.
 func knownPartitions(data []byte) ([]knownPartition, error) {
 	r := diskReader{data: data, end: int64(len(data))}
 	var c diskConfig
@@ -217,7 +218,7 @@ func knownPartitions(data []byte) ([]knownPartition, error) {
 	return r.disks()
 }
 
-// noSets refuses fault-tolerant sets, whose list begins with their number.
+// noSets rejects fault-tolerant sets. Their list begins with their number.
 func noSets(data []byte, c *diskConfig) error {
 	if c.FTSize == 0 {
 		return nil
@@ -234,14 +235,14 @@ func noSets(data []byte, c *diskConfig) error {
 	return nil
 }
 
-// diskReader reads structures one behind the other.
+// diskReader reads consecutive structures.
 type diskReader struct {
 	data    []byte
 	at, end int64
 	err     error
 }
 
-// read decodes a structure, and reports whether it is there.
+// read decodes a structure, and reports whether it is present.
 func (r *diskReader) read(what string, into any) bool {
 	size := int64(binary.Size(into))
 	if r.err == nil && r.end-r.at < size {
@@ -254,7 +255,7 @@ func (r *diskReader) read(what string, into any) bool {
 	return r.err == nil
 }
 
-// disks reads all disks and their partitions. Each takes some bytes, so that their number is bounded.
+// disks reads all disks and their partitions. The size of each structure limits their number.
 func (r *diskReader) disks() (out []knownPartition, err error) {
 	var all diskRegistry
 	r.read("list of disks", &all)

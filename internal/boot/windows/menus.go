@@ -16,19 +16,18 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// BCD finds the devices in the stores of the boot manager of Windows Vista and later. Each names a partition of an MBR
-// disk by disk signature and byte offset, and the boot manager compares both.
+// BCD finds the devices in the BCD stores of Windows Vista and later. Each device names a partition of an MBR disk by
+// disk signature and byte offset, and the boot manager compares both.
 var BCD = hives{"bcd", repairBCD, bootStores, findDevices}.finder()
 
-// bootStores returns the paths of a store: that of BIOSes, and that of UEFI, which can lie on an MBR disk too.
+// bootStores returns the paths of the stores for BIOS and for UEFI, which can lie on an MBR disk too.
 func bootStores(*boot.Guest, boot.Partition) ([]string, error) {
 	return []string{"Boot/BCD", "EFI/Microsoft/Boot/BCD"}, nil
 }
 
-// device is a partition of an MBR disk as an element names it. It stands behind the GUID of additional options, or
-// inside of another device: a file of a RAM disk lies on a partition. Sources:
-// mistyprojects.co.uk, BCDEdit, device_partition.htm; BCD-SYS, Linux/update_device.sh. The names are those of ReactOS,
-// boot/environ/include/bl.h.
+// device is a partition of an MBR disk in an element. It follows the GUID of additional options, or is nested in
+// another device: a file of a RAM disk lies on a partition. Sources: mistyprojects.co.uk, BCDEdit,
+// device_partition.htm; BCD-SYS, Linux/update_device.sh. The names come from ReactOS, boot/environ/include/bl.h.
 type device struct {
 	Type      uint32 // 6: partition
 	Flags     uint32
@@ -36,7 +35,7 @@ type device struct {
 	_         uint32
 	Offset    uint64 // of the partition, bytes
 	_         uint64
-	LocalType uint32 // of what the partition lies on; 0: a disk, others are RAM disks, files, virtual disks
+	LocalType uint32 // of the partition's container; 0 for a disk, others for RAM disks, files, virtual disks
 	Style     uint32 // 1: MBR
 	Signature uint32 // of the disk
 	_         [28]byte
@@ -46,7 +45,7 @@ const (
 	devicePartition = 6
 	deviceLength    = 0x48
 	deviceOffset    = 0x10 // of the field Offset
-	deviceUnit      = 4    // devices start at multiples of it
+	deviceUnit      = 4    // alignment of a device in bytes
 	localDisk       = 0
 	styleMBR        = 1
 
@@ -54,9 +53,8 @@ const (
 	maxElementBytes = 4 << 20 // of all elements of a store
 )
 
-// devices returns the byte offsets in the data of an element at which a partition of an MBR disk is named. All lengths
-// between the outside and a nested device differ by kind and version, so the shape is searched: 20 bytes of it do not
-// occur by chance.
+// devices finds the partitions of MBR disks in the data of an element, and returns their byte offsets. Lengths around a
+// nested device differ by kind and version, so it searches for a pattern: these 20 bytes do not occur by chance.
 func devices(data []byte) (at []int64, found []device) {
 	var d device
 	for i := 0; i+deviceLength <= len(data); i += deviceUnit {
@@ -75,13 +73,13 @@ func devices(data []byte) (at []int64, found []device) {
 	return at, found
 }
 
-// store is the state of a walk through a store.
+// store is the state of a walk through a BCD store.
 type store struct {
 	*guestHive
-	elements int   // seen
-	bytes    int64 // of them
+	elements int   // number of elements so far
+	bytes    int64 // size of these elements
 	starts   map[int]bool
-	order    []int // the partitions named, in the order of the store; starts tells those that a Windows starts from
+	order    []int // the named partitions in store order; starts marks the start partitions of Windows
 }
 
 func findDevices(h *guestHive, f *boot.Found) error {
@@ -112,7 +110,7 @@ func (s *store) walk() error {
 	})
 }
 
-// regBinary is the type of a value.
+// regBinary is the type of a registry value.
 const regBinary = 3
 
 func (s *store) element(k *hive.Key) error {
@@ -149,14 +147,14 @@ func (s *store) element(k *hive.Key) error {
 	return nil
 }
 
-// osDevice is the element of a loader that names the partition of its Windows, where the device is the first thing in
-// it. One inside of another is that of a file, such as the RAM disk of a recovery system.
+// osDevice is the element of a loader that names the partition of its Windows, by a device at the start of the data. A
+// nested device belongs to a file, such as the RAM disk of a recovery system.
 const (
 	osDevice    = "21000001"
-	deviceFirst = 0x10 // behind the GUID
+	deviceFirst = 0x10 // after the GUID
 )
 
-// names records that a partition is named (0: none), and whether a Windows starts from it.
+// names records a named partition, unless n is 0, and whether Windows starts from it.
 func (s *store) names(n int, starts bool) {
 	if n == 0 {
 		return
@@ -167,7 +165,7 @@ func (s *store) names(n int, starts bool) {
 	s.starts[n] = s.starts[n] || starts
 }
 
-// elementKind names an element by its number. Any other name is text from the image, and is not repeated.
+// elementKind describes an element by its number. Any other name is text from the image, and is not repeated.
 func elementKind(name string) string {
 	if len(name) != 8 {
 		return "bcd device"
@@ -180,14 +178,14 @@ func elementKind(name string) string {
 	return "bcd device " + name
 }
 
-// BootIni reads the menu of NTLDR. It counts partitions, so no move breaks it. What it starts beside a Windows are boot
-// sectors that were saved in files, and these hold their place.
+// BootIni reads the menu of NTLDR. It counts partitions, so no move breaks it. Its other entries start boot sectors
+// saved in files, which store a position.
 var BootIni = boot.Finder{Name: "boot.ini", Find: boot.Everywhere(findBootIni)}
 
 const (
 	maxBootIni    = 64 << 10 // bytes; NTLDR itself reads far less
 	maxSaved      = 64       // saved boot sectors of a partition
-	maxSavedBytes = 64 << 10 // of one: some hold the sectors behind it too
+	maxSavedBytes = 64 << 10 // size of one: some include the following sectors
 
 	repairIni = "correct \\boot.ini in the guest"
 )
@@ -199,7 +197,7 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	files, err := windowsFiles(g, p)
 	if err != nil {
 		if boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
-			return nil // findWindows says so
+			return nil // findWindows reports it
 		}
 		return err
 	}
@@ -216,7 +214,7 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		repairIni); err != nil {
 		return err
 	}
-	if p.Kind == table.Primary { // those of a hybrid MBR it counts with the protective ones
+	if p.Kind == table.Primary { // in a hybrid MBR, it counts the protective partitions too
 		checkArc(f, g, p, menu)
 	}
 	names, err := savedSectors(files, menu)
@@ -232,14 +230,14 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return nil
 }
 
-// arcPath is how NTLDR names a folder: the r'th disk of the BIOS, and the n'th partition of those that are used and not
-// extended, primary ones first. scsi() and signature() name disks in other ways.
+// arcPath is NTLDR's name for a folder: disk r of the BIOS and partition n, counted over the used and not extended
+// partitions, primary ones first. scsi() and signature() name disks in other ways.
 var arcPath = ondisk.LazyPattern(`(?i)multi\(\d{1,3}\)disk\(\d{1,3}\)rdisk\((\d{1,3})\)partition\((\d{1,3})\)`)
 
-// savedPath is a file of C: that a line of the menu starts.
+// savedPath is a file on C: that a menu line starts.
 var savedPath = ondisk.LazyPattern(`(?im)^[ \t]*c:\\([^/:*?"<>|=\r\n]{1,128}?)[ \t]*=`)
 
-// checkArc compares the partitions that boot.ini counts with those that exist. All moves keep numbers and order.
+// checkArc compares the partition numbers in boot.ini with the existing partitions. All moves keep numbers and order.
 func checkArc(f *boot.Found, g *boot.Guest, p boot.Partition, menu []byte) {
 	counted := arcPartitions(g)
 	said := map[string]bool{}
@@ -262,7 +260,7 @@ func checkArc(f *boot.Found, g *boot.Guest, p boot.Partition, menu []byte) {
 	}
 }
 
-// arcPartitions returns the numbers of partitions in the order in which NTLDR counts them.
+// arcPartitions returns the partition numbers in NTLDR's counting order.
 func arcPartitions(g *boot.Guest) []int {
 	var out []int
 	for _, kind := range []table.Kind{table.Primary, table.Logical, table.Entry} {
@@ -275,11 +273,11 @@ func arcPartitions(g *boot.Guest) []int {
 	return out
 }
 
-// savedName matches the usual names of files that hold a boot sector: BOOTSECT.DOS of the setup of Windows,
-// bootsect.lnx and others.
+// savedName matches the usual names of files with a boot sector: BOOTSECT.DOS of the Windows setup, bootsect.lnx and
+// others.
 var savedName = ondisk.LazyPattern(`(?i)^bootsect\.[^.]{1,16}$`)
 
-// savedPaths returns the files that the menu starts.
+// savedPaths returns the files started by the menu.
 func savedPaths(menu []byte) []string {
 	var names []string
 	for _, m := range savedPath().FindAllSubmatch(menu, maxSaved+1) {
@@ -288,7 +286,7 @@ func savedPaths(menu []byte) []string {
 	return names
 }
 
-// savedSectors returns the files in the root that hold boot sectors, in the order of their names.
+// savedSectors returns the files in the root that hold boot sectors, sorted by name.
 func savedSectors(files guestfile.FS, menu []byte) ([]string, error) {
 	names := savedPaths(menu)
 	entries, err := files.List("")
@@ -344,8 +342,8 @@ func savedSector(f *boot.Found, g *boot.Guest, p boot.Partition, name string) er
 	return kept.keep(f)
 }
 
-// hasHidden reports whether a sector is a boot sector with a BIOS parameter block for sectors of 512 bytes. Only then
-// is the field at 1ch the hidden sectors.
+// hasHidden reports whether a sector is a boot sector with a BIOS parameter block for 512-byte sectors. Only then does
+// the field at 1ch hold the hidden sectors.
 func hasHidden(b []byte) bool {
 	jump := b[0] == 0xeb || b[0] == 0xe9
 	return jump && b[510] == 0x55 && b[511] == 0xaa && binary.LittleEndian.Uint16(b[0x0b:]) == 512

@@ -15,16 +15,16 @@ import (
 )
 
 // Recovery finds the places of the recovery system in ReAgent.xml. Elements such as WinreLocation name a partition by
-// its byte offset in decimal, on GPT disks too. A wrong one disables the recovery system, and nothing else.
+// its byte offset in decimal, on GPT disks too. A wrong offset disables only the recovery system.
 var Recovery = boot.Finder{Name: "winre", Find: boot.Everywhere(findRecovery)}
 
-// recoveryFiles are the paths of ReAgent.xml: that of a Windows, and that beside the recovery system itself.
+// recoveryFiles are the paths of ReAgent.xml: in Windows, and next to the recovery system itself.
 var recoveryFiles = []string{"Windows/System32/Recovery/ReAgent.xml", "Recovery/WindowsRE/ReAgent.xml"}
 
 const (
 	reenable = "run reagentc /disable and reagentc /enable after the first boot of the copy"
 
-	maxRecovery     = 64 << 10 // bytes of the file; it has about 1200
+	maxRecovery     = 64 << 10 // size of the file; it usually has about 1200 bytes
 	maxRecoveryTags = 64
 )
 
@@ -38,7 +38,7 @@ func findRecovery(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		if err == nil {
 			refs, err = recoveryRefs(g, p, file)
 		}
-		var kept boot.Found // no more than a warning each
+		var kept boot.Found // at most warnings
 		what := fmt.Sprintf("%s of partition %d cannot be read", shown(path), p.Number)
 		if err := kept.Unread("winre", 0, what, err, reenable); err != nil {
 			return err
@@ -91,12 +91,12 @@ func recoveryRefs(g *boot.Guest, p boot.Partition, file *guestfile.File) ([]boot
 	return refs, nil
 }
 
-// onThisDisk reports whether a location is on this disk: the id is the signature of an MBR disk, in decimal, and the
-// guid is that of a GPT. A missing one is 0.
+// onThisDisk reports whether a location is on this disk. The id is the signature of an MBR disk, in decimal; the guid
+// belongs to a GPT. A missing one is 0.
 func onThisDisk(g *boot.Guest, l location) bool {
 	guid := strings.ToLower(strings.Trim(l.guid, "{}"))
 	if strings.Trim(guid, "0-") != "" {
-		// No specification says which GUID it is: that of the disk, as seen so far.
+		// No specification defines this GUID. In known files, it is the GUID of the disk.
 		return guid == g.GUID ||
 			slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.GUID == guid })
 	}
@@ -104,8 +104,8 @@ func onThisDisk(g *boot.Guest, l location) bool {
 	return err != nil || n == 0 || (g.Scheme == table.MBR || g.Hybrid()) && n == uint64(g.Signature)
 }
 
-// stretch is a tag up to the end of its number, with the white space in front, which means nothing between tags and
-// grows or shrinks as the number does. The fields count characters.
+// stretch is a tag up to the end of its number, with the white space before it. White space between tags has no
+// meaning, so it absorbs a change in the length of the number. The fields count characters.
 type stretch struct {
 	in               script
 	tag, number, end int
@@ -114,12 +114,12 @@ type stretch struct {
 // encode writes a byte offset in decimal.
 func (s stretch) encode(raw []byte, to int64) ([]byte, error) {
 	digits := []byte(strconv.FormatInt(to, 10))
-	spare := s.tag + s.end - s.number - len(digits) // what white space remains
+	spare := s.tag + s.end - s.number - len(digits) // remaining white space
 	if spare < 0 {
 		return nil, fmt.Errorf("a number of %d digits: %w of %d, for which there is room", len(digits), ondisk.ErrLimit,
 			len(digits)+spare)
 	}
-	if s.tag == 0 { // zeros in front of the number say the same
+	if s.tag == 0 { // leading zeros do not change the number
 		digits = append(bytes.Repeat([]byte("0"), spare), digits...)
 		spare = 0
 	}
@@ -128,15 +128,15 @@ func (s stretch) encode(raw []byte, to int64) ([]byte, error) {
 	return append(out, s.in.encode(digits)...), nil
 }
 
-// script is the encoding of a text, of which only ASCII is searched.
+// script is the encoding of a text. Only its ASCII characters are searched.
 type script struct {
-	start int64 // of the first character, behind a byte order mark
-	unit  int   // bytes of a character; of UTF-8 each byte is taken for one
-	low   int   // the byte of a character that holds its ASCII code
+	start int64 // of the first character, after a byte order mark
+	unit  int   // bytes of a character; in UTF-8 each byte counts as one
+	low   int   // index of the byte with the ASCII code in a character
 }
 
-// decodeText returns a byte for each character of a text in UTF-8 or UTF-16: the ASCII code, or 0xff. The first bytes
-// tell the encodings apart, since UTF-16 has a mark or begins with a declaration. Spec: XML 1.0, appendix F.
+// decodeText returns a byte for each character of a UTF-8 or UTF-16 text: the ASCII code, or 0xff. The first bytes
+// determine the encoding, since UTF-16 has a mark or begins with a declaration. Spec: XML 1.0, appendix F.
 func decodeText(raw []byte) ([]byte, script) {
 	switch {
 	case bytes.HasPrefix(raw, []byte{0xff, 0xfe}), bytes.HasPrefix(raw, []byte{'<', 0, '?', 0}):
@@ -164,7 +164,7 @@ func decodeWide(raw []byte, low int) ([]byte, script) {
 	return text, s
 }
 
-// encode stores ASCII characters.
+// encode encodes ASCII characters.
 func (s script) encode(text []byte) []byte {
 	out := make([]byte, len(text)*s.unit)
 	for i, c := range text {
@@ -174,20 +174,20 @@ func (s script) encode(text []byte) []byte {
 }
 
 // location is a tag of ReAgent.xml that names a partition: <WinreLocation path="\Recovery\WindowsRE" id="0"
-// offset="1048576" guid="{...}"/>. The places are characters of the text.
+// offset="1048576" guid="{...}"/>. The places are character indexes in the text.
 type location struct {
 	name   string
 	id     string
 	guid   string
 	offset int64 // bytes
-	from   int   // of the white space in front of the tag
+	from   int   // start of the white space before the tag
 	tag    int
 	number int
-	to     int // behind the number
+	to     int // end of the number
 }
 
-// recoveryTag matches a comment, or a tag with its name and attributes, each behind white space: as much of XML as such
-// a file has. The last group is the end of a tag; without it the tag is the rest of the text.
+// recoveryTag matches a comment, or a tag with its name and attributes, each after white space. It covers the subset of
+// XML in such files. The last group is the end of a tag; without it the tag is the rest of the text.
 var recoveryTag = ondisk.LazyPattern(`(?s)[ \t\r\n]*(?:<!--(?:.*?-->|.*)|` +
 	`<([A-Za-z]*)((?:"[^"]*"|'[^']*'|[^>"'])*)(?:(>)|.*))`)
 
@@ -207,7 +207,7 @@ func locations(text []byte) (out []location) {
 	return out
 }
 
-// read takes over the attributes from a place of the text on.
+// read parses the attributes from a place of the text on.
 func (l *location) read(text []byte, at int) {
 	for {
 		m := recoveryAttribute().FindSubmatchIndex(text[at:])

@@ -15,9 +15,9 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// lasting returns nil if Windows keeps what is rewritten in the references. Otherwise the error wraps ErrUnsupported:
-// chkdsk comes first, or the replay of $LogFile may write there. The log of NTFS holds metadata only. But it can give a
-// file other clusters, and restores the records of the MFT, in which small files lie.
+// lasting returns nil if Windows keeps rewritten references. Otherwise the error wraps ErrUnsupported: chkdsk runs
+// first, or the replay of $LogFile may overwrite them. The log of NTFS holds only metadata. But it can give a file
+// other clusters, and it restores MFT records, in which small files lie.
 func (r *fileRefs) lasting() error {
 	if r.p.Volume.Kind != volume.NTFS {
 		return r.mirrored()
@@ -34,8 +34,8 @@ func (r *fileRefs) lasting() error {
 	return r.replayed()
 }
 
-// mirrored returns nil if a check of a FAT leaves the file where it is. There is no log, and a check moves no clusters:
-// but of two FATs that differ it can take the other one.
+// mirrored returns nil if a check of a FAT leaves the file in place. A FAT has no log, and a check moves no clusters:
+// but if the two FATs differ, it can choose the other one.
 func (r *fileRefs) mirrored() error {
 	dirty := func(i ondisk.Issue) bool { return i.Code == "fat-dirty" }
 	if !slices.ContainsFunc(r.p.Volume.Issues, dirty) {
@@ -54,7 +54,7 @@ func (r *fileRefs) mirrored() error {
 	return nil
 }
 
-// logOf reads the log of an NTFS, once; nil if the volume has no log.
+// logOf reads the log of an NTFS once. It returns nil if the volume has no log.
 func logOf(g *boot.Guest, p boot.Partition) (*ntfs.Log, error) {
 	logs := memoryOf(g).logs
 	known, ok := logs[p.Number]
@@ -65,7 +65,7 @@ func logOf(g *boot.Guest, p boot.Partition) (*ntfs.Log, error) {
 	return known.Log, known.err
 }
 
-// Logs finds what the log of each NTFS shows of the state in which the machine was left.
+// Logs finds the shutdown state in the log of each NTFS.
 var Logs = boot.Finder{Name: "logs of NTFS", Find: boot.Everywhere(findLogs)}
 
 func findLogs(g *boot.Guest, p boot.Partition, f *boot.Found) error {
@@ -97,7 +97,7 @@ func findLogs(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return nil
 }
 
-// look reads how a log was left that nothing else has read.
+// look reads the state of a log that no other finder has read.
 func look(g *boot.Guest, p boot.Partition) (ntfs.State, error) {
 	file, err := windowsFile(g, p, "$LogFile")
 	if err != nil {
@@ -106,7 +106,7 @@ func look(g *boot.Guest, p boot.Partition) (ntfs.State, error) {
 	return ntfs.ReadState(file)
 }
 
-// ntfsLog is the log of a volume, or why it cannot be read.
+// ntfsLog is the log of a volume, or the error of reading it.
 type ntfsLog struct {
 	*ntfs.Log
 	err error
@@ -127,14 +127,13 @@ func readLog(g *boot.Guest, p boot.Partition) (*ntfs.Log, error) {
 	return log, err
 }
 
-// opened returns the file system of a partition. A file of it was opened before, so that it is there.
+// opened returns the file system of a partition. The caller has opened a file of it before, so it exists.
 func opened[V any](g *boot.Guest, p boot.Partition) V {
 	files, _ := windowsFiles(g, p)
 	return files.(V)
 }
 
-// replayed returns nil if the replay of an open log changes nothing of the file, of those beside it, and of the
-// references.
+// replayed returns nil if the replay of an open log leaves the file, its logs and the references unchanged.
 func (r *fileRefs) replayed() error {
 	if r.p.Volume.Kind != volume.NTFS {
 		return nil
@@ -153,7 +152,7 @@ func (r *fileRefs) replayed() error {
 	return nil
 }
 
-// noteOpen reports that an open log was found harmless.
+// noteOpen reports that an open log is harmless.
 func (r *fileRefs) noteOpen(f *boot.Found) {
 	log := memoryOf(r.g).logs[r.p.Number].Log
 	if log != nil && log.State == ntfs.OpenLog {
@@ -165,7 +164,7 @@ func (r *fileRefs) noteOpen(f *boot.Found) {
 	}
 }
 
-// patched returns what a replay must leave alone.
+// patched returns the parts of the volume that a replay must not write.
 func (r *fileRefs) patched() (ntfs.Patched, error) {
 	var out ntfs.Patched
 	v := opened[ntfs.Volume](r.g, r.p)
@@ -193,8 +192,8 @@ func (r *fileRefs) patched() (ntfs.Patched, error) {
 	return out, nil
 }
 
-// Hibernation finds a hibernated Windows: the kernel that wakes up has the old places of the volumes, and parts of
-// their file systems, in memory.
+// Hibernation finds a hibernated Windows. Its resumed kernel has the old places of the volumes, and parts of their file
+// systems, in memory.
 var Hibernation = boot.Finder{Name: "hibernation", Find: findHibernation}
 
 const hibernationFile = "hiberfil.sys"
@@ -202,12 +201,13 @@ const hibernationFile = "hiberfil.sys"
 // Signatures of the file, in capitals since Windows 8. Zeros reserve its space. Spec: libhibr, "Windows Hibernation
 // File format"; ntfs-3g, libntfs-3g/volume.c, ntfs_volume_check_hiberfile.
 var (
-	// asleep are those of a system that wakes up. With fast startup it is the kernel of one that was shut down.
-	asleep = []string{"HIBR", "RSTR", "HORM"} // written, on its way up, and kept for every start
+	// asleep lists the signatures of a system that resumes, or with fast startup of the kernel of a system after
+	// shutdown.
+	asleep = []string{"HIBR", "RSTR", "HORM"} // written, resuming, and kept for every start
 	awake  = []string{"WAKE", "\x00\x00\x00\x00", ""}
 )
 
-// link begins the file of a partition that only names the partition with the real one.
+// link begins a file that only names the partition of the real file.
 const link = "LINK"
 
 const shutDownFully = "start the guest, run \"powercfg /h off\" and then \"shutdown /s /t 0\" in it, and copy it again"
@@ -272,7 +272,7 @@ func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 	}
 }
 
-// elsewhere reports a link to a file that is on no partition of this disk.
+// elsewhere reports a link to a file on no partition of this disk.
 func elsewhere(f *boot.Found, p boot.Partition) {
 	text := fmt.Sprintf("%s%s names another disk, so it is not known whether its Windows is hibernated",
 		shown(hibernationFile), p.Of())

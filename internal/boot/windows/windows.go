@@ -1,4 +1,4 @@
-// Package windows knows what DOS and Windows boot with, and the positions that a Windows keeps in its files.
+// Package windows finds the boot files of DOS and Windows, and the positions that Windows stores in its files.
 package windows
 
 import (
@@ -17,18 +17,18 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// Folders finds the folders of each Windows. Other finders read its files; this one reports files that cannot be read
-// at all.
+// Folders finds the folders of each Windows. Other finders read its files; this one reports partitions with unreadable
+// files.
 var Folders = boot.Finder{Name: "windows", Find: boot.Everywhere(findWindows)}
 
-// windowsFolders are the folders that the setup of Windows offers; NT and 2000 used WINNT. A second Windows in one
-// partition has another folder, and so has one whose owner chose it.
+// windowsFolders are the default folders of the Windows setup; NT and 2000 used WINNT. A second Windows in a partition,
+// or a choice of the owner, has another folder.
 var windowsFolders = []string{"WINDOWS", "WINNT"}
 
-// maxRootFolders bounds the other folders of a partition that are searched for a Windows.
+// maxRootFolders limits the other folders of a partition searched for a Windows.
 const maxRootFolders = 256
 
-// systemHive is the path, in the folder of a Windows, of the hive that a boot reads first.
+// systemHive is the path, in the Windows folder, of the hive that a boot reads first.
 const systemHive = "System32/config/SYSTEM"
 
 // Remedies.
@@ -63,7 +63,7 @@ func findWindows(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return err
 }
 
-// loadsWindows returns the file that a boot sector loads, by generation of Windows; empty for any other.
+// loadsWindows returns the Windows file that a boot sector loads, or an empty string for any other loader.
 func loadsWindows(g *boot.Guest, p boot.Partition) (string, error) {
 	b, err := ondisk.Bytes(g.Disk, p.Off, 512)
 	if err != nil {
@@ -77,8 +77,8 @@ func loadsWindows(g *boot.Guest, p boot.Partition) (string, error) {
 	return "", nil
 }
 
-// unreadable reports files of a partition that cannot be read. Most such volumes hold data, and a Windows in one would
-// not start before the move either: only one that is booted from counts as a system.
+// unreadable reports unreadable files of a partition. Most such volumes hold data, and a Windows in one would not start
+// before the move either: only a boot partition counts as a system.
 func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error {
 	if !boot.Understood(err) {
 		return err
@@ -87,12 +87,12 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 	f.NotSeen(p.Number, "positions that a Windows or DOS stores", err.Error())
 	switch {
 	case p.Active && p.InMBR() && loads == "BOOTMGR":
-		// Its store names any partition that a Windows lies on.
+		// Its store can name any partition with a Windows.
 		f.Unbootable("bcd", 0,
 			fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions that \\Boot\\BCD names "+
 				"are not known: %v", p.Number, err), repairBCD)
 	case p.Active && p.InMBR() && loads == "NTLDR":
-		// A Windows that gives its own partition another letter lets no user log in.
+		// If Windows gives its own partition another letter, no user can log in.
 		f.Unbootable("mounted-devices", 0,
 			fmt.Sprintf("Windows NT 4, 2000, XP or 2003 boots from partition %d, and the partitions whose letters its "+
 				"registry keeps by their places are not known: %v",
@@ -110,8 +110,8 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 	return nil
 }
 
-// windowsFiles opens a file system that Windows starts from. It returns ErrNoMatch for a partition without one, and for
-// a broken boot sector, which its prober reports. If the root cannot be read, nothing can be read.
+// windowsFiles opens a file system from which Windows can start. It returns ErrNoMatch for any other partition, and for
+// a broken boot sector, which its prober reports. If the root is unreadable, all files are.
 func windowsFiles(g *boot.Guest, p boot.Partition) (guestfile.FS, error) {
 	if !identify.Traits(p.Volume.Kind).Windows || p.Volume.Size == 0 {
 		return nil, ondisk.ErrNoMatch
@@ -126,18 +126,18 @@ func windowsFiles(g *boot.Guest, p boot.Partition) (guestfile.FS, error) {
 		root = readRoot(files, p)
 		m.roots[p.Number] = root
 	}
-	// A root with too many names can be searched all the same.
+	// A root with too many names is still searchable.
 	if err := root.err; err == nil || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, fs.ErrNotExist) {
 		return files, nil
 	}
 	return nil, root.err
 }
 
-// memory is what the finders of this package share while they look at one disk.
+// memory is the state shared by the finders of this package for one disk.
 type memory struct {
-	roots  map[int]rootFolder // by number of the partition
+	roots  map[int]rootFolder // by partition number
 	hives  *hive.Budget
-	logs   map[int]ntfsLog // of NTFS, by number of the partition
+	logs   map[int]ntfsLog // of NTFS, by partition number
 	others int             // positions on other disks
 }
 
@@ -150,14 +150,14 @@ func memoryOf(g *boot.Guest) *memory {
 	return m
 }
 
-// rootFolder is the root of a file system that Windows starts from.
+// rootFolder is the root of a file system from which Windows can start.
 type rootFolder struct {
-	folders []string // in it, but those of windowsFolders
-	more    bool     // there are folders that are not searched
+	folders []string // folders in the root, except windowsFolders
+	more    bool     // some folders are not searched
 	err     error
 
 	searched bool
-	windows  []string // the folders that hold a Windows
+	windows  []string // folders with a Windows
 }
 
 func readRoot(files guestfile.FS, p boot.Partition) (r rootFolder) {
@@ -176,7 +176,7 @@ func readRoot(files guestfile.FS, p boot.Partition) (r rootFolder) {
 	return r
 }
 
-// ifThere makes nil of a file, key or value that is not there, and of one that comes with an error.
+// ifThere returns nil without an error for an absent file, key or value, and nil with any other error.
 func ifThere[T any](found *T, err error) (*T, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -187,8 +187,8 @@ func ifThere[T any](found *T, err error) (*T, error) {
 	return found, nil
 }
 
-// windowsFile opens a file of a partition: fs.ErrNotExist if absent, or if no file of the partition can be read, which
-// findWindows reports.
+// windowsFile opens a file of a partition. It returns fs.ErrNotExist if the file is absent, or if no file of the
+// partition is readable, which findWindows reports.
 func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File, error) {
 	files, err := windowsFiles(g, p)
 	switch {
@@ -201,8 +201,8 @@ func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File,
 	return nil, err
 }
 
-// foldersOf returns the folders of a partition that hold a Windows: those with a SYSTEM, readable or not. Outside of
-// the usual folders it must be readable, since many other folders are links.
+// foldersOf returns the Windows folders of a partition: the folders with a SYSTEM hive, readable or not. Outside the
+// usual folders it must be readable, since many other folders are links.
 func foldersOf(g *boot.Guest, p boot.Partition) ([]string, error) {
 	root := memoryOf(g).roots[p.Number]
 	if root.searched {
@@ -215,13 +215,13 @@ func foldersOf(g *boot.Guest, p boot.Partition) ([]string, error) {
 	return root.windows, nil
 }
 
-// search finds the folders that hold a Windows.
+// search finds the folders with a Windows.
 func (r *rootFolder) search(g *boot.Guest, p boot.Partition) error {
 	for i, folder := range slices.Concat(windowsFolders, r.folders) {
 		file, err := windowsFile(g, p, folder+"/"+systemHive)
 		switch {
 		case err == nil:
-			folder, _, _ = strings.Cut(file.Path, "/") // as it is stored
+			folder, _, _ = strings.Cut(file.Path, "/") // in its stored spelling
 		case errors.Is(err, fs.ErrNotExist), boot.Understood(err) && i >= len(windowsFolders):
 			continue
 		case !boot.Understood(err):
@@ -233,11 +233,11 @@ func (r *rootFolder) search(g *boot.Guest, p boot.Partition) error {
 	return nil
 }
 
-// shown returns a path as Windows writes it.
+// shown returns a path in Windows notation.
 func shown(path string) string { return `\` + strings.ReplaceAll(path, "/", `\`) }
 
-// BitLocker judges the BitLocker volumes whose metadata does not show a system, by the disk around them. All that is
-// inside of a volume counts from its start. r has what the finders found.
+// BitLocker judges BitLocker volumes without metadata about a system by the rest of the disk. All positions inside a
+// volume count from its start. r holds the results of the finders.
 func BitLocker(g *boot.Guest, r *boot.Result) {
 	for _, p := range g.Partitions {
 		judged := func(i ondisk.Issue) bool { return i.Code == volume.CodeBitLocker }
