@@ -1,5 +1,5 @@
-// Package firmware knows how a BIOS or UEFI starts a disk: code of sector 0 and of boot sectors that belongs to no
-// other family, and what they store of the place of their partition.
+// Package firmware finds how a BIOS or UEFI starts a disk: the code of sector 0 and of boot sectors outside the other
+// families, and its stored positions of a partition.
 package firmware
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Chain finds how a BIOS gets from sector 0 to the boot sector of a partition. The finder of a loader describes the
-// steps from there on. Without code in sector 0 there is no chain.
+// Chain finds the BIOS boot path from sector 0 to the boot sector of a partition. The finder of a loader describes the
+// later steps. Without code in sector 0 there is no chain.
 var Chain = boot.Finder{Name: "boot chain", Find: firstLinks}
 
 func firstLinks(g *boot.Guest) (f boot.Found, err error) {
@@ -40,7 +40,7 @@ func firstLinks(g *boot.Guest) (f boot.Found, err error) {
 	return f, nil
 }
 
-// sector0Reads adds what standard code does, and reports whether it finds a partition to boot from.
+// sector0Reads adds the step of standard code in sector 0, and reports whether it finds a partition to boot.
 func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 	c, who := g.Code, "code of "+g.Code.Name
 	if c.Generic {
@@ -78,16 +78,16 @@ func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 	return chosenAre(f, chosen(g), c)
 }
 
-// maxChosen bounds the bootable partitions that are reported. An MBR has room for four.
+// maxChosen limits the bootable partitions reported. An MBR has room for four.
 const maxChosen = 16
 
-// chosen returns the partitions that the code in sector 0 can boot from.
+// chosen returns the partitions that the code in sector 0 can boot.
 func chosen(g *boot.Guest) []boot.Partition {
 	ps := slices.DeleteFunc(slices.Clone(g.Partitions), func(p boot.Partition) bool { return !g.Chooses(p) })
 	return ps[:min(len(ps), maxChosen)]
 }
 
-// chosenAre adds what happens if not exactly one partition is bootable, and reports whether any is.
+// chosenAre adds a link unless exactly one partition is bootable, and reports whether any is.
 func chosenAre(f *boot.Found, ps []boot.Partition, c *boot.Code) bool {
 	switch {
 	case len(ps) == 0:
@@ -102,15 +102,15 @@ func chosenAre(f *boot.Found, ps []boot.Partition, c *boot.Code) bool {
 	return len(ps) > 0
 }
 
-// systemFile is a file that a boot sector loads.
+// systemFile is a file loaded by a boot sector.
 type systemFile struct {
 	mark, text string
 	dos        bool // by the heads and sectors that the boot sector stores
 }
 
-// systemFiles are the files that boot sectors of file systems load, by the name in the code: in a message, or as a
-// folder entry of FAT. Seen: the test corpus has those of Windows, and mkfs.fat and mkntfs write the message. The rest
-// are the names that their systems document.
+// systemFiles lists the files that boot sectors of file systems load, by their name in the code: in a message, or as a
+// folder entry of FAT. The test corpus confirms the names of Windows and the message of mkfs.fat and mkntfs. The others
+// come from the documentation of their systems.
 var systemFiles = []systemFile{
 	{"BOOTMGR", "loads BOOTMGR of Windows Vista or later", false},
 	{"NTLDR", "loads NTLDR of Windows NT to 2003", false},
@@ -122,8 +122,8 @@ var systemFiles = []systemFile{
 	{"not a bootable disk", "shows a message of the formatter: there is no loader", false},
 }
 
-// DOS finds the boot sectors of DOS and OS/2, which the menu of any loader can start, and those that the code in sector
-// 0 starts by their number.
+// DOS finds the boot sectors of DOS and OS/2, which any loader's menu can start, and the boot sectors that the code in
+// sector 0 chooses.
 var DOS = boot.Finder{Name: "boot sectors of DOS", Find: boot.Everywhere(findDOS)}
 
 func findDOS(g *boot.Guest, p boot.Partition, f *boot.Found) error {
@@ -143,7 +143,7 @@ func findDOS(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return nil
 }
 
-// bootSector adds what the boot sector of a partition does.
+// bootSector adds the boot step of a partition's boot sector.
 func bootSector(f *boot.Found, g *boot.Guest, p boot.Partition) error {
 	if p.Len < 512 || p.End() > g.Disk.Size() {
 		f.Link(p.Number, "partition %d has no boot sector inside of the disk", p.Number)
@@ -167,8 +167,8 @@ func content(p boot.Partition) string {
 	return string(p.Volume.Kind)
 }
 
-// endOfBPB is where the fields of every file system end and only code follows, but for exFAT. Spec: fatgen103,
-// "Extended BPB" of FAT32.
+// endOfBPB is the end of the fields of every file system except exFAT; only code follows. Spec: fatgen103, "Extended
+// BPB" of FAT32.
 const endOfBPB = 90
 
 func sectorText(g *boot.Guest, b []byte, p boot.Partition) string {
@@ -187,7 +187,7 @@ func sectorText(g *boot.Guest, b []byte, p boot.Partition) string {
 	return "holds code that is not known"
 }
 
-// address returns how code names a sector to the BIOS.
+// address returns the form in which code names a sector to the BIOS.
 func address(c *boot.Code) string {
 	switch {
 	case c.Address != "":
@@ -198,7 +198,7 @@ func address(c *boot.Code) string {
 	return "LBA"
 }
 
-// Sector0 reports what a move would break in the code of sector 0.
+// Sector0 reports the parts of sector 0's code that a move breaks.
 var Sector0 = boot.Finder{Name: "boot code", Find: checkMBR}
 
 func checkMBR(g *boot.Guest) (r boot.Found, err error) {
@@ -215,7 +215,7 @@ func checkMBR(g *boot.Guest) (r boot.Found, err error) {
 	return r, err
 }
 
-// BootSectors reports what a move would break in the boot sectors of partitions.
+// BootSectors reports the parts of partition boot sectors that a move breaks.
 var BootSectors = boot.Finder{Name: "boot sectors", Find: boot.Everywhere(checkVolume)}
 
 func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
@@ -236,10 +236,9 @@ func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
 	case g.Loader(b[:boot.CodeLen]) != boot.Unknown:
 		// Its Find reports it.
 	case p.Volume.Boot != nil:
-		// Its code finds the volume by the BIOS parameter block; other finders read what a Windows stores besides.
+		// Its code finds the volume by the BIOS parameter block; other finders read the other positions of Windows.
 	case p.Volume.Kind == volume.Disklabel:
-		// boot1 of a BSD, which the label belongs to: package layout refuses labels that keep places, by type and
-		// label.
+		// boot1 of a BSD belongs to the label. Package layout refuses labels that store places, by type and label.
 	case p.Volume.Kind == volume.ExFAT && noExFATCode(b):
 	case signed(g, b) && (p.Active || !g.Code.Many && g.Chooses(p)): // the boot can run it
 		unknownSector(r, g, p)
@@ -247,18 +246,18 @@ func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
 	return nil
 }
 
-// signed reports whether a first sector counts as boot code. FreeBSD's pmbr wants no signature.
+// signed reports whether a first sector counts as boot code. FreeBSD's pmbr requires no signature.
 func signed(g *boot.Guest, b []byte) bool {
 	return b[510] == 0x55 && b[511] == 0xaa || g.Code == boot.Named("freebsd-pmbr")
 }
 
-// noExFATCode reports whether the boot sector of an exFAT has no code: the specification wants halts then, and
+// noExFATCode reports whether the boot sector of an exFAT has no code: the specification requires halts then, and
 // formatters write zeros. Spec: 3.1.15.
 func noExFATCode(b []byte) bool { return len(bytes.Trim(b[120:510], "\x00\xf4")) == 0 }
 
-// unknownSector reports an unknown boot sector. If code in sector 0 reads it, it may find its volume by a place that it
-// stores, as that of OS/2 does. Without such code nothing boots by it, unless it is a loader in front of a file system
-// that has no code of its own.
+// unknownSector reports an unknown boot sector. If code in sector 0 reads it, it may find its volume by a stored place,
+// like the boot sector of OS/2. Without such code nothing boots it, unless it is a loader before a file system that has
+// no code of its own.
 func unknownSector(r *boot.Found, g *boot.Guest, p boot.Partition) {
 	if p.Volume.Kind == volume.Unknown && g.Code == boot.Empty {
 		r.Warn("boot-code", p.Number, "the active partition has a boot sector of an unknown kind: it moves as it is",
@@ -269,8 +268,8 @@ func unknownSector(r *boot.Found, g *boot.Guest, p boot.Partition) {
 		boot.WhenUnknown)
 }
 
-// HiddenSectors finds the u32 at 0x1c of a BIOS parameter block: the sectors in front of the volume, which boot code
-// adds to every sector number. NTFS and FAT32 keep a copy of the boot sector.
+// HiddenSectors finds the u32 at 0x1c of a BIOS parameter block: the count of sectors before the volume, which boot
+// code adds to every sector number. NTFS and FAT32 keep a copy of the boot sector.
 var HiddenSectors = boot.Finder{Name: "hidden-sectors", Find: boot.Everywhere(findHidden)}
 
 func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
@@ -280,8 +279,8 @@ func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	case bpb != nil:
 		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
 	case kind == volume.BitLocker:
-		// The header in front of the encrypted volume is a boot sector. The volume keeps its own, which cannot be
-		// written without the key.
+		// The header before the encrypted volume is a boot sector. The volume's own boot sector cannot be written
+		// without the key.
 		b, err := ondisk.Bytes(g.Disk, p.Off, 512)
 		if err != nil {
 			return err
@@ -307,9 +306,9 @@ func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return nil
 }
 
-// toGoBackup returns the place of the copy of a boot sector of BitLocker To Go in its partition, 0 for any other. The
-// FAT in front names it, so that a Windows without BitLocker shows a program to read the volume. Spec: Microsoft FAT
-// specification 1.03, BPB_BkBootSec.
+// toGoBackup returns the place of the backup boot sector of BitLocker To Go in its partition, or 0 for any other
+// volume. The FAT at the start of the volume names it, so that a Windows without BitLocker shows a program to read the
+// volume. Spec: Microsoft FAT specification 1.03, BPB_BkBootSec.
 func toGoBackup(g *boot.Guest, p boot.Partition, b []byte, sector int64) (int64, error) {
 	const name, atBackup = "MSWIN4.1", 0x32
 	at := int64(binary.LittleEndian.Uint16(b[atBackup:])) * sector
@@ -323,8 +322,8 @@ func toGoBackup(g *boot.Guest, p boot.Partition, b []byte, sector int64) (int64,
 	return at, nil
 }
 
-// ExFATOffset finds the place of the partition in both boot regions of an exFAT. A reference spans its whole region,
-// since the checksum in the last sector changes with the field.
+// ExFATOffset finds the stored place of the partition in both boot regions of an exFAT. A reference spans its whole
+// region, since the checksum in the last sector changes with the field.
 var ExFATOffset = boot.Finder{Name: "exfat-partition-offset", Find: boot.Everywhere(findExFAT)}
 
 func findExFAT(g *boot.Guest, p boot.Partition, f *boot.Found) error {
@@ -344,7 +343,7 @@ func findExFAT(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 			return err
 		}
 		stored := binary.LittleEndian.Uint64(r.Raw[volume.AtExFATOffset:])
-		// 0 stands for an unknown place, and a region with another checksum is not valid.
+		// 0 means an unknown place, and a region with a wrong checksum is invalid.
 		if stored == 0 || !bytes.Equal(r.Raw[length-sector:], volume.ExFATChecksum(r.Raw)) {
 			continue
 		}
@@ -354,7 +353,7 @@ func findExFAT(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return nil
 }
 
-// encodeExFAT writes a byte offset as a count of sectors, and a new checksum.
+// encodeExFAT encodes a byte offset as a count of sectors, and updates the checksum.
 func encodeExFAT(sector int64) func([]byte, int64) ([]byte, error) {
 	return func(raw []byte, to int64) ([]byte, error) {
 		if to%sector != 0 {

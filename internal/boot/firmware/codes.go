@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// GenericCHS and GenericLBA have the shape that all standard MBR programs share: they refer to the table, at its own
-// place or at that of their copy, and read one sector through INT 13h. Code of another shape is unknown.
+// GenericCHS and GenericLBA have the shape of all standard MBR programs: they refer to the table, at its own place or
+// in their copy, and read one sector through INT 13h. Code of another shape is unknown.
 var (
 	// mov ax,0201h or mov ah,02h: a read by cylinder, head and sector.
 	GenericCHS = &boot.Code{
@@ -29,7 +29,7 @@ var (
 	}
 )
 
-// standard makes standard code known by one of two reads.
+// standard returns a test for standard code with one of two reads.
 func standard(a, b string) func(code []byte) bool {
 	reads := boot.Either(boot.Like(a), boot.Like(b))
 	return func(code []byte) bool {
@@ -38,8 +38,8 @@ func standard(a, b string) func(code []byte) bool {
 	}
 }
 
-// ofLoaders are words of loaders that read the table and more: a build of them that is not known is no standard code.
-// grub4dos has a helper behind it.
+// ofLoaders are words in loaders that read more than the table: an unknown build of these is no standard code. grub4dos
+// has a helper after it.
 var ofLoaders = []string{"GRUB", "LILO", "helper."}
 
 // refersToTable reports a 16-bit move or addition of the table's offset: at 7c00h, at 600h, or within the sector.
@@ -54,9 +54,8 @@ func refersToTable(code []byte) bool {
 	return false
 }
 
-// FreeBSDBoot is gptboot or gptzfsboot, which begin alike: copies BTX, and what follows it, by the length in the
-// header of BTX. Both find the partition of the system in the GPT. Spec: FreeBSD 8 and 13,
-// stand/i386/gptboot/gptldr.S.
+// FreeBSDBoot is gptboot or gptzfsboot, which begin alike: they copy BTX and the following program by the length in the
+// header of BTX. Both find the partition of the system in the GPT. Spec: FreeBSD 8 and 13, stand/i386/gptboot/gptldr.S.
 var FreeBSDBoot = &boot.Code{
 	ID: "freebsd-gptboot", Name: "gptboot or gptzfsboot", OfVolume: true, Find: findFreeBSDBoot,
 	Known: boot.Like("31c9 8ec1 8ed9 8ed1 bc007c bb..7c 8b770a 01de", "88160009 e9..13 eb0e 'BTX'"),
@@ -70,16 +69,16 @@ func findFreeBSDBoot(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	return f, err
 }
 
-// Encryption finds the loaders of encrypted systems. The key holds for sectors that count from the start of the disk,
-// and a header has the absolute start of what is encrypted: no password opens a copy in which that has moved. Spec:
-// TrueCrypt, "Volume Format Specification" and Boot/Windows/BootEncryptedIo.cpp (units of XTS).
+// Encryption finds the loaders of encrypted systems. The key depends on sector numbers from the start of the disk, and
+// a header stores the absolute start of the encrypted area: no password opens a copy in which that area has moved.
+// Spec: TrueCrypt, "Volume Format Specification" and Boot/Windows/BootEncryptedIo.cpp (units of XTS).
 var Encryption = boot.Finder{Name: "encryption", Find: findEncryption}
 
-// diskCryptor are both signatures of the configuration in DiskCryptor's loader. Spec: DiskCryptor,
+// diskCryptor is both signatures of the configuration in DiskCryptor's loader. Spec: DiskCryptor,
 // boot/include/bootloader.h.
 var diskCryptor = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, 0x1434a669), 0x7269da46)
 
-// loaderArea is the part of either end of the disk that is searched for the loader of DiskCryptor: it lies in the first
+// loaderArea is the size of the search area for DiskCryptor's loader at either end of the disk: it lies in the first
 // track, or in the last sectors.
 const loaderArea = 64 * units.KiB
 
@@ -101,7 +100,7 @@ func findEncryption(g *boot.Guest) (f boot.Found, err error) {
 	return f, nil
 }
 
-// encryptedBesides names an encryption that does not show in sector 0, whose code is unknown.
+// encryptedBesides names an encryption that leaves the code in sector 0 unknown or generic.
 func encryptedBesides(g *boot.Guest) (string, error) {
 	if g.Code != boot.Unknown && !g.Code.Generic {
 		return "", nil
@@ -119,8 +118,8 @@ func encryptedBesides(g *boot.Guest) (string, error) {
 	return "", nil
 }
 
-// Limine keeps the places of both halves of its stage 2 in sector 0, in bytes of the disk. They lie in the gap, in a
-// partition, or on a GPT in what the arrays of entries gave up, the second half at the end of the disk. Stage 2 finds
+// Limine stores the places of both halves of its stage 2 in sector 0, in bytes of the disk. They lie in the gap, in a
+// partition, or on a GPT in space freed from the entry arrays, the second half at the end of the disk. Stage 2 finds
 // limine-bios.sys by its name. mov di,7da8h; mov eax,[di]; mov ebp,[di+4] … mov cx,[di-4]; call. Spec: Limine 4 and 8,
 // stage1/hdd/bootsect.asm and disk.asm, and limine.c, bios_install.
 var Limine = &boot.Code{
@@ -131,7 +130,7 @@ var Limine = &boot.Code{
 		"66f7f5 66894408 66c7440c00000000 5a b442 f8 cd13 72.. 016c04"),
 }
 
-// Fields of sector 0: for each half the length, 16 bits, and the place, 64 bits.
+// Fields of sector 0, for each half the length, 16 bits, and the place, 64 bits.
 const (
 	atLimineSizes  = 0x1a4
 	atLiminePlaces = 0x1a8
@@ -142,7 +141,7 @@ var limineFiles = []string{
 	"limine.sys", "boot/limine.sys", "limine/limine.sys", "boot/limine/limine.sys",
 }
 
-// limineConfigs are the places of the configuration. Spec: Limine 8, CONFIG.md, "Location of the config file".
+// limineConfigs are the paths of the configuration. Spec: Limine 8, CONFIG.md, "Location of the config file".
 var limineConfigs = []string{
 	"limine.conf", "limine/limine.conf", "boot/limine.conf", "boot/limine/limine.conf",
 	"limine.cfg", "limine/limine.cfg", "boot/limine.cfg", "boot/limine/limine.cfg",
@@ -161,7 +160,7 @@ func findLimine(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	})
 }
 
-// limineHalf adds what holds one half of stage 2.
+// limineHalf adds the container of one half of stage 2.
 func limineHalf(f *boot.Found, g *boot.Guest, half int64) {
 	size := int64(binary.LittleEndian.Uint16(g.Sector0[atLimineSizes+2*half:]))
 	place := binary.LittleEndian.Uint64(g.Sector0[atLiminePlaces+8*half:])
@@ -194,6 +193,6 @@ func limineHalf(f *boot.Found, g *boot.Guest, half int64) {
 		}})
 		text += ", outside of all partitions"
 	}
-	f.Refs = append(f.Refs, ref) // whatever it points to: a copy has the same fields
+	f.Refs = append(f.Refs, ref) // regardless of its target: a copy has the same fields
 	f.Link(0, "%s", text)
 }

@@ -16,19 +16,20 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// place is a sector from which a boot ROM or a first loader reads the next one, whatever the partition table says.
+// place is a sector from which a boot ROM or a first loader reads the next loader, independently of the partition
+// table.
 type place struct {
-	Reader string // who reads it
+	Reader string // the program that reads it
 	What   string // its content
 	LBAs   []int64
 	Offset int64    // of the magic in the sector
 	Magics []string // in hexadecimal
 	Source string
 
-	lba int64 // one of LBAs, of 512 bytes
+	lba int64 // one of LBAs, in units of 512 bytes
 }
 
-// places are the sectors that are known. Of each the magic is asked for, so that no disk of a PC is taken for one.
+// places returns the known sectors. A sector matches only with its magic, so that no PC disk matches by mistake.
 var places = sync.OnceValue(func() (all []place) {
 	for _, row := range ondisk.Embedded[[]place](placesText) {
 		for _, row.lba = range row.LBAs {
@@ -56,8 +57,8 @@ func (p place) holds(d disk.Disk) (bool, error) {
 	return slices.ContainsFunc(p.Magics, func(m string) bool { return strings.HasPrefix(text, m) }), nil
 }
 
-// FixedPlace returns why a partition must stay where it is: something reads it by its place. Empty: nothing is known
-// to do so.
+// FixedPlace returns why a partition must stay where it is: firmware or a loader reads it by its place. It is empty if
+// no such reason is known.
 func FixedPlace(d disk.Disk, p boot.Partition, all []boot.Partition) (string, error) {
 	if why := ventoy(p, all); why != "" || p.Volume.Kind != volume.Unknown || p.Kind == table.Extended {
 		return why, nil
@@ -83,9 +84,8 @@ func FixedPlace(d disk.Disk, p boot.Partition, all []boot.Partition) (string, er
 	return "", ondisk.Legible(err)
 }
 
-// Ventoy's loader starts on a disk only if the first partition starts at LBA 2048, and the second one, of 65536
-// sectors, right behind it. Source: Ventoy, GRUB2/MOD_SRC/grub-2.04/grub-core/ventoy/ventoy_cmd.c,
-// ventoy_check_official_device.
+// Ventoy's loader starts only if the first partition starts at LBA 2048, and the second one, of 65536 sectors, follows
+// directly. Source: Ventoy, GRUB2/MOD_SRC/grub-2.04/grub-core/ventoy/ventoy_cmd.c, ventoy_check_official_device.
 const (
 	ventoyStart  = 2048 * units.SectorSize
 	ventoySize   = 65536 * units.SectorSize
@@ -109,7 +109,7 @@ func ventoy(p boot.Partition, all []boot.Partition) string {
 	return ventoyReason
 }
 
-// Boards finds loaders of boards that lie in no partition, and partitions that may hold one.
+// Boards finds board loaders outside all partitions, and partitions that may hold one.
 var Boards = boot.Finder{Name: "places of boards", Find: findBoards}
 
 func findBoards(g *boot.Guest) (f boot.Found, err error) {
@@ -163,7 +163,7 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 	return f, nil
 }
 
-// maxDoubtful bounds the partitions that are warned of one by one: a table can name thousands.
+// maxDoubtful limits the partitions with a warning of their own: a table can name thousands.
 const maxDoubtful = 8
 
 const remedyDoubtful = "leave it where it is (--partition selects others), or install the loader again at its " +
@@ -171,7 +171,7 @@ const remedyDoubtful = "leave it where it is (--partition selects others), or in
 
 const fixedCode = "fixed-place"
 
-// loaderNames lists partition names of loaders on images of boards. Sources: those of places; U-Boot,
+// loaderNames lists partition names of loaders on images of boards. Sources: the same as for places; U-Boot,
 // doc/board/st/stm32mp1.rst, doc/board/mediatek and include/configs of boards.
 var loaderNames = []string{
 	"loader1", "loader2", "idbloader", "idblock", "uboot", "u-boot", "uboot_a", "uboot_b", "trust", "spl", "preloader",
@@ -179,14 +179,14 @@ var loaderNames = []string{
 	"mlo",
 }
 
-// firstRead is the end of the part of a disk from which boot ROMs and first loaders read. Later ones read a kernel or a
-// device tree from anywhere.
+// firstRead is the end of the disk area that boot ROMs and first loaders read. Later loaders read a kernel or a device
+// tree from anywhere.
 const firstRead = 32 * units.MiB
 
-// byPlace returns the part of a disk without code for a PC in which something unknown may be a loader: all of it; with
-// an EFI system partition of a GPT, the range from there to the last file system, within the reach of boot ROMs.
+// byPlace returns the range of a disk without PC boot code in which unknown data may be a loader. It is the whole disk,
+// or with an EFI system partition of a GPT the range from there to the last file system, within the reach of boot ROMs.
 func byPlace(g *boot.Guest) disk.Range {
-	files, system := int64(-1), int64(-1) // starts of partitions; -1: none
+	files, system := int64(-1), int64(-1) // starts of partitions, or -1
 	for _, p := range g.Partitions {
 		if p.Volume.Kind != volume.Unknown && p.Volume.Kind != volume.Swap {
 			files = max(files, p.Off)
@@ -204,8 +204,8 @@ func byPlace(g *boot.Guest) disk.Range {
 	return disk.Range{Off: system, Len: max(0, min(firstRead, files)-system)}
 }
 
-// doubtful returns the warning of a partition that something may read by its place, empty for none: by its name, or as
-// unknown content where a loader may be.
+// doubtful returns the warning about a partition that a board may read by its place: by its name, or as unknown content
+// in the range for loaders. It is empty without such a doubt.
 func doubtful(g *boot.Guest, p boot.Partition, loaders disk.Range) (text string, err error) {
 	if p.Volume.Kind != volume.Unknown || p.Kind == table.Extended || boot.NoFiles(p) {
 		return "", nil
@@ -215,7 +215,7 @@ func doubtful(g *boot.Guest, p boot.Partition, loaders disk.Range) (text string,
 		return "", nil
 	}
 	loader, used, err := g.Area(p)
-	if !used || err != nil || (!named && loader != boot.Unknown) { // that of a PC, which its finder describes
+	if !used || err != nil || (!named && loader != boot.Unknown) { // a PC loader, which its finder describes
 		return "", err
 	}
 	text = "its content is not known, on a disk without boot code for a PC"

@@ -12,17 +12,17 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// removable are the loaders that firmware starts if none of its boot entries works, one for each machine. Spec: UEFI
-// 2.10, 3.5.1.1.
+// removable lists the loaders that firmware starts if none of its boot entries works, one for each machine type. Spec:
+// UEFI 2.10, 3.5.1.1.
 var removable = []string{"BOOTX64.EFI", "BOOTIA32.EFI", "BOOTAA64.EFI", "BOOTARM.EFI", "BOOTRISCV64.EFI"}
 
 // Limits for an EFI system partition.
 const (
 	maxFolders = 64 // of \EFI
-	maxLoaders = 8  // that are named
+	maxLoaders = 8  // named in a report
 )
 
-// UEFI finds how UEFI firmware boots, and reports what the memory of the firmware keeps of the disk.
+// UEFI finds how UEFI firmware boots, and reports the positions in the firmware's memory.
 var UEFI = boot.Finder{Name: "uefi", Find: boot.Everywhere(systemPartition)}
 
 func systemPartition(g *boot.Guest, p boot.Partition, f *boot.Found) error {
@@ -46,7 +46,7 @@ func systemPartition(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	if err == nil {
 		return nil
 	}
-	_, used, aerr := g.Area(p) // zeros were never formatted
+	_, used, aerr := g.Area(p) // zeros mean an unformatted partition
 	if used {
 		g.Configured(boot.Config{
 			Loader: fmt.Sprintf("the loader that UEFI firmware starts from partition %d", p.Number), Home: p.Number,
@@ -59,12 +59,12 @@ func systemPartition(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 // efiLoaders are the programs on an EFI system partition that firmware can start.
 type efiLoaders struct {
 	fallback []string // at the removable path, which needs no boot entry
-	named    []string // of systems: only a boot entry leads to them
-	more     int      // of these that are not in named
+	named    []string // of systems, started only by a boot entry
+	more     int      // loaders of systems missing from named
 }
 
-// startable finds the programs where the specification and the systems keep them: \EFI\BOOT, one folder for each maker,
-// and \EFI\Microsoft\Boot.
+// startable finds the programs in their standard folders: \EFI\BOOT, one folder for each vendor, and
+// \EFI\Microsoft\Boot.
 func startable(g *boot.Guest, p boot.Partition) (l efiLoaders, err error) {
 	files, err := g.Files(p)
 	if err != nil {
@@ -91,7 +91,7 @@ func startable(g *boot.Guest, p boot.Partition) (l efiLoaders, err error) {
 	return l, nil
 }
 
-// listed returns the entries of a folder, none if absent.
+// listed returns the entries of a folder, or none if it is absent.
 func listed(files guestfile.FS, path string) ([]guestfile.Entry, error) {
 	e, err := files.List(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -139,11 +139,11 @@ func startedBy(f *boot.Found, l efiLoaders, partition int) {
 	}
 }
 
-// entries reports the places that the firmware remembers: a boot entry names its partition by GUID, number, start and
-// size. EDK2, the base of the firmware of most virtual machines, takes the GUID of the usual short entry only and boots
-// a partition that has moved. An entry with the whole path of devices it compares byte by byte (both measured with OVMF
-// 2022.11), and other firmware may do so with every entry. A loader in \EFI\BOOT needs no entry. known reports whether
-// the files could be read.
+// entries reports the positions in the firmware's memory: a boot entry stores the GUID, number, start and size of its
+// partition. EDK2, the base of the firmware of most virtual machines, uses only the GUID of the usual short entry and
+// boots a moved partition. It compares an entry with a full device path byte by byte (both measured with OVMF 2022.11),
+// and other firmware may do so with every entry. A loader in \EFI\BOOT needs no entry. known reports whether the files
+// could be read.
 func entries(f *boot.Found, l efiLoaders, known bool, partition int) {
 	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) " +
 		"store the start of the EFI system partition, and keep the old one"
