@@ -1,5 +1,5 @@
-// This part of the package counts in how many pieces the files of a guest and its free space lie. A walk over one file
-// system fills a Census; what a piece is has one definition for all of them.
+// This part of the package counts the fragments of guest files and of free space. The walk over a file system fills a
+// Census; all file systems share one definition of a fragment.
 
 package guestfile
 
@@ -10,30 +10,30 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Limits of a census. A volume of a million files costs some seconds and some MiB.
+// Limits of a census. A volume with a million files costs some seconds and some MiB.
 const (
-	MaxRecords     = 1 << 19 // inodes, records or folder entries of a volume; beyond, a sample is taken
-	fragmentBudget = 4 << 30 // bytes of structures of all volumes of a disk, weighed by what parsing them costs
+	MaxRecords     = 1 << 19 // inodes, records or folder entries of a volume; beyond that, a sample is taken
+	fragmentBudget = 4 << 30 // bytes of structures of all volumes of a disk, weighted by parsing cost
 )
 
-// NewFragmentBudget returns the budget of a disk whose files are counted.
+// NewFragmentBudget returns the budget for counting the files of a disk.
 func NewFragmentBudget() *Budget {
 	b := NewBudget()
 	b.Work.Limit = fragmentBudget
 	return b
 }
 
-// Group counts the files, or the folders, that were looked at.
+// Group counts the examined files, or the examined folders.
 type Group struct {
 	Number     int64 `json:"count"`
-	Placed     int64 `json:"with_blocks"` // with blocks of their own: the rest is empty, or lies within its record
+	Placed     int64 `json:"with_blocks"` // with data blocks: other files are empty, or lie within their record
 	Fragmented int64 `json:"fragmented"`  // in two pieces or more
 	Pieces     int64 `json:"pieces"`
-	Bytes      int64 `json:"bytes"`            // in blocks or clusters that they take
-	Apart      int64 `json:"fragmented_bytes"` // of Bytes, those of fragmented ones
+	Bytes      int64 `json:"bytes"`            // in allocated blocks or clusters
+	Apart      int64 `json:"fragmented_bytes"` // of Bytes, in fragmented files
 }
 
-// With returns the sums of two groups.
+// With returns the sum of two groups.
 func (g Group) With(o Group) Group {
 	return Group{
 		g.Number + o.Number, g.Placed + o.Placed, g.Fragmented + o.Fragmented, g.Pieces + o.Pieces,
@@ -41,10 +41,10 @@ func (g Group) With(o Group) Group {
 	}
 }
 
-// Share returns the share of the data that lies in fragmented files, in percent.
+// Share returns the percentage of the data in fragmented files.
 func (g Group) Share() float64 { return 100 * float64(g.Apart) / float64(max(g.Bytes, 1)) }
 
-// PiecesEach returns the pieces of a file that has blocks.
+// PiecesEach returns the average number of pieces of a file with data blocks.
 func (g Group) PiecesEach() float64 { return float64(g.Pieces) / float64(max(g.Placed, 1)) }
 
 // Free is the free space of a volume.
@@ -54,27 +54,27 @@ type Free struct {
 	Largest int64 `json:"largest_bytes"`
 }
 
-// Census is what a walk over a file system found.
+// Census is the result of a walk over a file system.
 type Census struct {
 	Budget *Budget
 
 	Files, Folders Group
 	MFT            int64 // pieces of the MFT of NTFS; 0 in other file systems
-	Free           *Free // nil when it is not known
-	Unread         int64 // files and folders with structures that are broken or not supported
-	Looked, Of     int64 // records: the numbers are those of a sample where Looked is less than Of
+	Free           *Free // nil if it is unknown
+	Unread         int64 // files and folders with broken or unsupported structures
+	Looked, Of     int64 // records: the counts come from a sample if Looked is less than Of
 	Ended          bool  // the walk ended before all records of the volume, or of the sample
 
 	cut bool
 }
 
-// Stride returns n for a walk that looks at one in n of its records, or of stretches of them.
+// Stride returns n for a walk that examines one in n records, or groups of records.
 func (c *Census) Stride(records int64) int64 {
 	c.Of = records
 	return max(1, (records+MaxRecords-1)/MaxRecords)
 }
 
-// CountFree counts the free space that find finds. It is not known where the structures that show it are broken.
+// CountFree counts the free space that find reports. Free stays nil if its structures are broken.
 func (c *Census) CountFree(find func(*FreeRuns) error) error {
 	var free FreeRuns
 	err := find(&free)
@@ -86,8 +86,8 @@ func (c *Census) CountFree(find func(*FreeRuns) error) error {
 	return nil
 }
 
-// Skip reports whether a walk goes on after the error of one file, which it counts. It does not where the budget has
-// ended, or where reading failed.
+// Skip counts a file with an error, and reports whether the walk can continue. It cannot after the end of the budget,
+// or after a read error.
 func (c *Census) Skip(err error) bool {
 	if c.spent() || !c.Broken(err) {
 		return false
@@ -96,12 +96,12 @@ func (c *Census) Skip(err error) bool {
 	return true
 }
 
-// Broken reports whether an error is of the structures of the volume, or of their limits.
+// Broken reports whether an error concerns the structures of the volume, or their limits.
 func (c *Census) Broken(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
 }
 
-// End returns the error with which a walk ends: nil where the budget of the disk has ended.
+// End returns the final error of a walk, or nil if the budget of the disk ended it.
 func (c *Census) End(err error) error {
 	c.Ended = c.spent()
 	if c.Ended && c.Broken(err) {
@@ -110,28 +110,28 @@ func (c *Census) End(err error) error {
 	return err
 }
 
-// Cut ends a walk that has met more than it may look at.
+// Cut ends a walk that has reached its limit.
 func (c *Census) Cut() { c.cut = true }
 
 func (c *Census) spent() bool { return c.cut || c.Budget.Work.Spent() > c.Budget.Work.Limit }
 
-// Tally counts the pieces of one file while its runs come in.
+// Tally counts the pieces of one file, run by run.
 type Tally struct {
 	census *Census
 	pieces int64
 	bytes  int64
-	next   Run  // that would continue the last one
-	open   bool // a run of this stream has come
+	next   Run  // expected position of the next run
+	open   bool // the current stream already has a run
 }
 
 // Begin starts the count of a file.
 func (c *Census) Begin() *Tally { return &Tally{census: c} }
 
-// Stream begins another stream of the file. Two streams apart from each other are no fragments.
+// Stream starts another stream of the file. A gap between two streams is no fragmentation.
 func (t *Tally) Stream() { t.open = false }
 
-// Add adds the next run of the stream. It continues a piece where it follows the last run in the volume, or leaves just
-// the room that a hole of the file would take. Spec: e2fsprogs, misc/filefrag.c, filefrag_fiemap.
+// Add adds the next run of the stream. It continues a piece if it follows the last run in the volume, or leaves exactly
+// the space of a hole in the file. Spec: e2fsprogs, misc/filefrag.c, filefrag_fiemap.
 func (t *Tally) Add(r Run) {
 	dense := t.open && r.At == t.next.At
 	if !dense {
@@ -150,7 +150,7 @@ func (t *Tally) Add(r Run) {
 // Pieces returns the number of pieces so far.
 func (t *Tally) Pieces() int64 { return t.pieces }
 
-// End counts the file or folder.
+// End adds the file or folder to the census.
 func (t *Tally) End(folder bool) {
 	g := &t.census.Files
 	if folder {
@@ -168,10 +168,10 @@ func (t *Tally) End(folder bool) {
 	}
 }
 
-// FreeRuns joins free blocks to pieces. They come in the order of the volume.
+// FreeRuns joins free blocks to pieces. Runs must come in volume order.
 type FreeRuns struct {
 	Free
-	Each func(disk.Range) // gets each piece; nil: they are counted alone
+	Each func(disk.Range) // called for each piece; nil only counts
 
 	last disk.Range
 }
@@ -191,15 +191,15 @@ func (f *FreeRuns) Add(r disk.Range) {
 	f.Largest = max(f.Largest, f.last.Len)
 }
 
-// End hands out the last piece.
+// End passes the last piece to Each.
 func (f *FreeRuns) End() {
 	if f.Each != nil && f.last.Len > 0 {
 		f.Each(f.last)
 	}
 }
 
-// Bitmap adds the bits of a bitmap that are clear, the lowest bit of a byte first: a run of them begins at byte base of
-// the volume and each is for unit bytes. Bits from n on do not count.
+// Bitmap adds the clear bits of a bitmap, lowest bit of a byte first. Bit 0 stands for byte base of the volume, and
+// each bit for unit bytes. It ignores bits from n on.
 func (f *FreeRuns) Bitmap(raw []byte, n, base, unit int64) {
 	for i := int64(0); i < n; {
 		full := raw[i/8]

@@ -1,6 +1,6 @@
-// Package guestfile has the contract of what reads the files of a guest: file systems, files and the limits of reading.
-// It exists to rewrite a few bytes of a file in place, so places must be exact. A reader refuses what it cannot place
-// exactly.
+// Package guestfile defines the interface of the guest file system readers: file systems, files and read limits. It
+// exists to rewrite a few bytes of a file in place, so places must be exact. A reader returns an error if it cannot
+// locate bytes exactly.
 package guestfile
 
 import (
@@ -14,20 +14,20 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Limits of what is read. Beyond them a reader returns ErrLimit.
+// Read limits. Beyond them a reader returns ErrLimit.
 const (
 	MaxRuns    = 1 << 16 // of one file
-	MaxDepth   = 64      // folders in a path, and steps that a walk may nest
+	MaxDepth   = 64      // folders in a path, and nested steps of a walk
 	MaxEntries = 1 << 16 // names of one folder
 )
 
-// FS is a file system of a guest. "/" separates the elements of a path, and none begins it; "" is the root. Names
-// compare as in the guest: without regard to case in NTFS and FAT. An FS is not safe for concurrent use.
+// FS is a file system of a guest. "/" separates the elements of a path, without a leading one; "" is the root. Names
+// compare as in the guest: without case in NTFS and FAT. An FS is not safe for concurrent use.
 type FS interface {
 	// Open finds a regular file. Its error is fs.ErrNotExist if the file is absent, ErrUnsupported if its bytes cannot
 	// be read (compressed, encrypted), ErrFormat if its structures are broken, and ErrLimit if they are too large.
 	Open(path string) (*File, error)
-	// List returns the names of a folder, in the order of the folder; fs.ErrNotExist if absent.
+	// List returns the names of a folder in stored order. Its error is fs.ErrNotExist if the folder is absent.
 	List(path string) ([]Entry, error)
 }
 
@@ -37,27 +37,28 @@ type Entry struct {
 	Dir  bool
 }
 
-// Run is a part of a file that is contiguous in the volume. Bytes.
+// Run is a part of a file that is contiguous in the volume, in bytes.
 type Run struct {
 	Off int64 // in the file
 	Len int64
 	At  int64 // in the volume
 }
 
-// End returns the first byte of the file behind the run.
+// End returns the end of the run in the file.
 func (r Run) End() int64 { return r.Off + r.Len }
 
-// File is a regular file of a guest, as a disk. Its runs lie in the volume, and what no run covers reads as zeros.
+// File is a regular file of a guest, as a disk. Its runs lie in the volume, and gaps between runs read as zeros.
 type File struct {
 	disk.Mapped
-	Path string // with the names as they are stored
+	Path string // with stored names
 
-	// Fixed is the reason why bytes can be read, but not rewritten in place: a checksum covers them. Nil: they can.
+	// Fixed is the reason why bytes are readable, but not rewritable in place: a checksum covers them. It is nil if
+	// they are rewritable.
 	Fixed error
 }
 
-// NewFile returns a file, or an error if runs overlap or leave the volume. Runs must be sorted. They may end behind
-// size, as clusters do.
+// NewFile returns a file, or an error if runs overlap or leave the volume. Runs must be sorted. Like clusters, they may
+// extend past size.
 func NewFile(volume ondisk.Source, path string, size int64, runs []Run) (*File, error) {
 	var pieces []disk.Piece
 	end := int64(0)
@@ -83,11 +84,11 @@ func NewFile(volume ondisk.Source, path string, size int64, runs []Run) (*File, 
 	return &File{Mapped: disk.New(size, units.SectorSize, disk.Pieces(size, pieces, nil)), Path: path}, nil
 }
 
-// ErrHole marks bytes of a file that no cluster holds.
+// ErrHole marks bytes of a file without a cluster.
 var ErrHole = errors.New("hole")
 
-// Where returns the places of bytes [off, off+n) in the volume, in order. There are several where the file is
-// fragmented. Only bytes that can be rewritten in place have places.
+// Where returns the ranges of bytes [off, off+n) in the volume, in order. A fragmented file has several. Only bytes
+// that can be rewritten in place have ranges.
 func (f *File) Where(off, n int64) ([]disk.Range, error) {
 	if off < 0 || n <= 0 || off > f.Size() || n > f.Size()-off {
 		return nil, fmt.Errorf("file %.256q: bytes %d to %d: %w: the file has %d", f.Path, off, off+n-1,
@@ -112,23 +113,23 @@ func (f *File) Where(off, n int64) ([]disk.Range, error) {
 	return out, nil
 }
 
-// Limits of what the structures of all file systems of a disk may cost together. Finding the files of a boot takes a
-// few MiB in each. A malicious image that reaches the limit has cost about a second.
+// Limits for the structures of all file systems of a disk together. Finding the boot files costs a few MiB in each. A
+// malicious image that reaches the limit has cost about a second.
 const (
-	budget     = 512 << 20 // bytes that are read or searched
-	budgetRuns = 1 << 17   // runs of the tables that stay in memory
+	budget     = 512 << 20 // bytes read or searched
+	budgetRuns = 1 << 17   // runs of the tables held in memory
 	budgetPage = 4 << 20   // bytes of the cache
 
-	budgetJournals = 1 << 30 // bytes of journals that are read: mke2fs makes none that is longer
+	budgetJournals = 1 << 30 // bytes of journals read: mke2fs makes no longer one
 )
 
-// RunCost is the cost of a run of a file, since it is sorted among others.
+// RunCost is the cost of a run of a file, which includes sorting it.
 const RunCost = 128
 
-// Budget counts what the file systems of a disk have cost. Those that share it also share a cache.
+// Budget counts the cost of the file systems of a disk. File systems with the same budget also share a cache.
 type Budget struct {
 	Work, Runs *ondisk.Budget
-	Journals   *ondisk.Budget // apart from Work, since those of a busy server are long
+	Journals   *ondisk.Budget // separate from Work, since journals of busy servers are long
 	cache      *ondisk.PageCache
 }
 
@@ -155,7 +156,7 @@ type Metered struct {
 	Pages *ondisk.Pages
 }
 
-// Elements divides a path. "" is the root, which has no elements.
+// Elements splits a path into its elements. "" is the root, which has no elements.
 func Elements(path string) []string {
 	if path == "" {
 		return nil
