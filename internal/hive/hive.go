@@ -1,5 +1,5 @@
-// Package hive reads registry hives of Windows (regf), and finds where the data of a value lie in the file. Its purpose
-// is to rewrite a few bytes of a value in place: the bins have no checksum, but entries of logs have (see Reseal).
+// Package hive reads registry hives of Windows (regf), and locates the data of a value in the file. Its purpose is to
+// rewrite a few bytes of a value in place: the bins have no checksum, but log entries have (see Reseal).
 //
 // Spec: "Windows registry file format specification", https://github.com/msuhanov/regf.
 package hive
@@ -13,14 +13,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Limits of reading. Beyond them every call returns ErrLimit.
+// Read limits. Beyond them every call returns ErrLimit.
 const (
-	maxFile  = 512 << 20 // bytes of a hive; Windows itself wants less than 2 GiB
-	maxDepth = 64        // keys between the root and any other, the latter included
-	maxData  = 1 << 20   // bytes of a value that Data reads
-	// The hives of a disk together may take so many steps (an element of a list, or stepBytes bytes of a name or of
-	// data), and read so many bytes of their sources, from Recover to the end of their use. SYSTEM of Windows 10 takes
-	// 200,000 steps when all of it is read.
+	maxFile  = 512 << 20 // size of a hive; the limit of Windows is 2 GiB
+	maxDepth = 64        // keys below the root on a path to any key, including that key
+	maxData  = 1 << 20   // size of a value for Data
+	// maxSteps and maxRead are shared by all hives of a disk, from Recover to the end of their use. A step is an
+	// element of a list, or stepBytes bytes of a name or of data; maxRead counts bytes read from the sources. A
+	// complete read of the SYSTEM hive of Windows 10 needs 200,000 steps.
 	maxSteps  = 1 << 20
 	stepBytes = 256
 	maxRead   = 1 << 30
@@ -38,8 +38,8 @@ const (
 // baseBlock begins the base block. Spec: "Base block".
 type baseBlock struct {
 	Signature       [4]byte // "regf"
-	Sequence1       uint32  // raised when Windows begins to write the file
-	Sequence2       uint32  // raised to the same number when it is done
+	Sequence1       uint32  // incremented when Windows begins to write the file
+	Sequence2       uint32  // set to the same number at the end of the write
 	LastWritten     uint64
 	Major           uint32
 	Minor           uint32
@@ -68,17 +68,17 @@ func NewBudget() *Budget {
 // Hive is a part of the registry in one state. It is not safe for concurrent use.
 type Hive struct {
 	base  baseBlock
-	end   int64 // of the hive bins that there are
+	end   int64 // of the existing hive bins
 	state *state
-	seen  *looked // nil where it does not matter
+	seen  *looked // nil if reads need no record
 	pages *ondisk.Pages
-	bins  []int64 // places of the bins that were walked so far; they follow each other without a gap
-	known int64   // where the last of them ends
+	bins  []int64 // offsets of the bins walked so far; they are contiguous
+	known int64   // end of the last of them
 
 	*Budget
 }
 
-// hive opens a state.
+// hive opens a state of the recovery.
 func (r *Recovery) hive(s *state) *Hive {
 	return &Hive{
 		base: r.base, end: s.end(), state: s, known: baseSize, Budget: r.Budget,
@@ -86,7 +86,7 @@ func (r *Recovery) hive(s *state) *Hive {
 	}
 }
 
-// check returns what keeps the hive from being read at all.
+// check returns an error if the hive is unreadable as a whole.
 func (b *baseBlock) check() error {
 	switch {
 	case string(b.Signature[:]) != "regf":
@@ -102,7 +102,7 @@ func (b *baseBlock) check() error {
 	return nil
 }
 
-// checksum returns that of the first 508 bytes. Two values are reserved. Spec: "Base block", note 2.
+// checksum returns the checksum of the first 508 bytes. Two values are reserved. Spec: "Base block", note 2.
 func checksum(base []byte) uint32 {
 	sum := uint32(0)
 	for b := base[:checksumAt]; len(b) > 0; b = b[4:] {
@@ -117,13 +117,13 @@ func checksum(base []byte) uint32 {
 	return sum
 }
 
-// spend charges steps for one thing of so many bytes.
+// spend charges the steps for one item of some bytes.
 func (b *Budget) spend(bytes int64) error { return b.steps.Spend(1 + bytes/stepBytes) }
 
 const (
 	binHeaderSize = 32
 	binUnit       = 4096 // of the size of a bin
-	cellUnit      = 8    // of place and size of a cell
+	cellUnit      = 8    // of offset and size of a cell
 )
 
 // binHeader begins a hive bin. Spec: "Hive bin".
@@ -133,7 +133,7 @@ type binHeader struct {
 	Size      uint32  // bytes
 }
 
-// cell is an allocated cell: the bytes behind its size field.
+// cell is an allocated cell: the bytes after its size field.
 type cell struct {
 	at int64 // in the file
 	n  int64 // bytes
@@ -154,7 +154,8 @@ func (h *Hive) cell(off uint32, what string) (cell, error) {
 	if err != nil {
 		return cell{}, err
 	}
-	// The length is stored as a negative number. That of a free cell is positive, and comes out longer than any bin.
+	// The size of an allocated cell is stored as a negative number. A free cell has a positive size, which decodes to
+	// more than any bin.
 	n := 1<<32 - int64(raw)
 	if n%cellUnit != 0 || at < start+binHeaderSize || n > end-at {
 		return cell{}, ondisk.Field(what, "cell size", at, fmt.Sprintf("%#x", raw),
@@ -163,8 +164,8 @@ func (h *Hive) cell(off uint32, what string) (cell, error) {
 	return cell{at + 4, n - 4}, nil
 }
 
-// bin returns begin and end of the bin that holds a byte in front of h.end. Bins lead to each other only, so all in
-// front of it are walked once.
+// bin returns start and end of the bin that contains a byte before h.end. Only a walk from bin to bin can find it, so
+// each bin is walked once.
 func (h *Hive) bin(at int64) (start, end int64, err error) {
 	for h.known <= at {
 		if err := h.nextBin(); err != nil {
@@ -203,7 +204,7 @@ func (h *Hive) nextBin() error {
 	return nil
 }
 
-// decode fills the struct v from the begin of a cell.
+// decode fills the struct v from the start of a cell.
 func (h *Hive) decode(c cell, what string, v any) error {
 	b := make([]byte, binary.Size(v))
 	if c.n < int64(len(b)) {
@@ -215,13 +216,13 @@ func (h *Hive) decode(c cell, what string, v any) error {
 	return ondisk.Fill(b, binary.LittleEndian, v)
 }
 
-// bytes reads part of a cell that the caller knows to be in it.
+// bytes reads part of a cell. The caller guarantees that it lies in the cell.
 func (h *Hive) bytes(c cell, off, n int64) ([]byte, error) {
 	b := make([]byte, n)
 	return b, h.read(b, c.at+off)
 }
 
-// read fills b from a place in the file.
+// read fills b from an offset of the file.
 func (h *Hive) read(b []byte, off int64) error {
 	if h.seen != nil {
 		h.seen.read = disk.Append(h.seen.read, disk.Range{Off: off, Len: int64(len(b))})

@@ -15,8 +15,8 @@ import (
 
 // Flags of a key node. Spec: "Key node".
 const (
-	keyCompressed = 0x20 // the name has a byte for each character
-	keyPredefined = 0x40 // stands for a handle, which is kept where count and list of the values are otherwise
+	keyCompressed = 0x20 // one byte per character in the name
+	keyPredefined = 0x40 // a predefined handle, stored in the fields of the value list
 )
 
 // keyNode begins the cell of a key; its name follows. Spec: "Key node".
@@ -51,10 +51,10 @@ type Key struct {
 	node  keyNode
 }
 
-// root returns the key that holds all others. Its name has no meaning.
+// root returns the root key. Its name has no meaning.
 func (h *Hive) root() (*Key, error) { return h.key(h.base.RootCell) }
 
-// Key finds the key at the end of a path of names, without regard to case; fs.ErrNotExist if absent.
+// Key finds the key at a path of names, ignoring case. It returns fs.ErrNotExist if the key is absent.
 func (h *Hive) Key(path ...string) (*Key, error) {
 	k, err := h.root()
 	for _, name := range path {
@@ -66,7 +66,7 @@ func (h *Hive) Key(path ...string) (*Key, error) {
 	return k, err
 }
 
-// Subkey finds the key of that name below k, without regard to case; fs.ErrNotExist if absent.
+// Subkey finds the subkey of k with a name, ignoring case. It returns fs.ErrNotExist if the subkey is absent.
 func (k *Key) Subkey(name string) (*Key, error) {
 	found, err := find(k.Subkeys(), func(c *Key) bool { return sameName(c.Name, name) })
 	if err != nil {
@@ -75,8 +75,8 @@ func (k *Key) Subkey(name string) (*Key, error) {
 	return found, nil
 }
 
-// find returns the first element that is wanted. A broken neighbour does not hide it, but may be the wanted one if
-// there is no other.
+// find returns the first wanted element. It skips a broken element, but returns its error if no wanted element follows:
+// the broken one may have been wanted.
 func find[T any](all iter.Seq2[T, error], wanted func(T) bool) (T, error) {
 	var none T
 	missing := fs.ErrNotExist
@@ -113,8 +113,7 @@ func (h *Hive) key(off uint32) (*Key, error) {
 	return k, err
 }
 
-// Subkeys walks the keys directly below k in stored order. It goes on behind an ErrFormat that concerns only one of
-// them.
+// Subkeys walks the direct subkeys of k in stored order. It continues after an ErrFormat that concerns a single subkey.
 func (k *Key) Subkeys() iter.Seq2[*Key, error] {
 	return func(yield func(*Key, error) bool) {
 		if k.node.Subkeys == 0 {
@@ -140,8 +139,8 @@ func (k *Key) Subkeys() iter.Seq2[*Key, error] {
 	}
 }
 
-// child reads a key below k. Each key names its parent, so no key can be reached twice on one path: only the root,
-// which is never asked for it, needs another look.
+// child reads a subkey of k. Each key stores its parent, so no path can reach a key twice. The parent of the root is
+// never checked, so the root needs a check of its own.
 func (k *Key) child(off uint32) (*Key, error) {
 	if k.depth == maxDepth {
 		return nil, fmt.Errorf("registry key below %.256q: %w of %d keys inside of each other", k.Name, ondisk.ErrLimit,
@@ -159,8 +158,8 @@ func (k *Key) child(off uint32) (*Key, error) {
 	return c, nil
 }
 
-// name reads n bytes from off of a cell: a byte for each character when it is compressed, which the spec calls ASCII
-// and Windows widens like Latin-1; UTF-16LE otherwise.
+// name reads n bytes from off of a cell. A compressed name has one byte per character, ASCII in the spec and Latin-1 in
+// Windows; any other is UTF-16LE.
 func (h *Hive) name(c cell, what string, off, n int64, compressed bool) (string, error) {
 	if n > c.n-off || (!compressed && n%2 != 0) {
 		return "", ondisk.Field(what, "name length", c.at, n, fmt.Sprintf("at most %d, and even for UTF-16", c.n-off))
@@ -189,13 +188,13 @@ func latin1(b []byte) string {
 	return string(runes)
 }
 
-// sameName compares as Windows does: each character in upper case by itself.
+// sameName compares names like Windows: character by character in upper case.
 func sameName(a, b string) bool {
 	return slices.EqualFunc([]rune(a), []rune(b), func(x, y rune) bool { return x == y || upper(x) == upper(y) })
 }
 
-// upper is unicode's, but for characters such as U+017F (long s) that become an ASCII letter there. The table of
-// Windows keeps them.
+// upper is unicode.ToUpper, except for characters such as U+017F (long s) that become an ASCII letter there. The table
+// of Windows keeps them.
 func upper(r rune) rune {
 	if u := unicode.ToUpper(r); r < 0x80 || u >= 0x80 {
 		return u
@@ -203,7 +202,7 @@ func upper(r rune) rune {
 	return r
 }
 
-// listHeader begins each list of subkeys. Spec: "Index leaf" and what follows it.
+// listHeader begins each list of subkeys. Spec: "Index leaf" and following sections.
 type listHeader struct {
 	Signature [2]byte
 	Count     uint16
@@ -211,15 +210,15 @@ type listHeader struct {
 
 const listHeaderSize = 4
 
-// strides are the sizes of elements in bytes; each begins with an offset, and hints for a search may follow.
+// strides are the element sizes in bytes; each element begins with an offset, and hints for a search may follow.
 var strides = map[string]int64{"li": 4, "lf": 8, "lh": 8, "ri": 4}
 
 // list is a list of offsets.
 type list struct {
-	at     int64 // of the first, in the file
+	at     int64 // of the first element, in the file
 	count  int64
 	stride int64 // bytes
-	root   bool  // of lists
+	root   bool  // a list of lists
 }
 
 // list reads the header of a list of subkeys.
@@ -265,7 +264,7 @@ func (h *Hive) offsets(l list) iter.Seq2[uint32, error] {
 	}
 }
 
-// subkeyOffsets walks the offsets of keys in a list, or in the lists of a root of lists. It ends with the first error.
+// subkeyOffsets walks the key offsets in a list, or in the lists of an index root. It ends with the first error.
 func (h *Hive) subkeyOffsets(off uint32) iter.Seq2[uint32, error] {
 	return func(yield func(uint32, error) bool) {
 		l, err := h.list(off)
@@ -292,8 +291,8 @@ func (h *Hive) subkeyOffsets(off uint32) iter.Seq2[uint32, error] {
 	}
 }
 
-// leaf reads a list that a root of lists names. A root below a root is not allowed (spec: "Index root", note 1), so a
-// walk comes to an end.
+// leaf reads a list named in an index root. A root below a root is not allowed (spec: "Index root", note 1), so a walk
+// always ends.
 func (h *Hive) leaf(off uint32, err error) (list, error) {
 	if err != nil {
 		return list{}, err
@@ -306,8 +305,8 @@ func (h *Hive) leaf(off uint32, err error) (list, error) {
 }
 
 const (
-	valueCompressed = 1       // flag: the name has a byte for each character
-	inlineData      = 1 << 31 // bit of the data's size: they are in the field of their offset
+	valueCompressed = 1       // flag: one byte per character in the name
+	inlineData      = 1 << 31 // bit of DataSize: the data are in the DataOffset field
 	inlineMost      = 4       // bytes
 	inlineAt        = 8       // of DataOffset in the node
 	valueNodeSize   = 20
@@ -326,7 +325,7 @@ type valueNode struct {
 
 // Value is a value of a key.
 type Value struct {
-	Name string // empty: the default value
+	Name string // empty for the default value
 	Type uint32 // REG_SZ is 1, REG_BINARY 3, REG_DWORD 4
 	Size int64  // bytes
 
@@ -335,7 +334,7 @@ type Value struct {
 	node valueNode
 }
 
-// Values walks the values of k in stored order. It goes on behind an ErrFormat that concerns only one of them.
+// Values walks the values of k in stored order. It continues after an ErrFormat that concerns a single value.
 func (k *Key) Values() iter.Seq2[*Value, error] {
 	return func(yield func(*Value, error) bool) {
 		if k.node.Values == 0 || k.node.Flags&keyPredefined != 0 {
@@ -358,7 +357,7 @@ func (k *Key) Values() iter.Seq2[*Value, error] {
 	}
 }
 
-// valueList finds the list of a key that has values. Spec: "Key values list".
+// valueList finds the value list of a key. Spec: "Key values list".
 func (h *Hive) valueList(node keyNode) (list, error) {
 	const what = "list of values"
 	c, err := h.cell(node.ValueList, what)
@@ -371,8 +370,8 @@ func (h *Hive) valueList(node keyNode) (list, error) {
 	return list{at: c.at, count: int64(node.Values), stride: 4}, nil
 }
 
-// Value finds the value of that name, without regard to case; the empty name is the default value. fs.ErrNotExist if
-// absent.
+// Value finds the value with a name, ignoring case; the empty name is the default value. It returns fs.ErrNotExist if
+// the value is absent.
 func (k *Key) Value(name string) (*Value, error) {
 	found, err := find(k.Values(), func(v *Value) bool { return sameName(v.Name, name) })
 	if err != nil {
@@ -410,7 +409,7 @@ func (h *Hive) value(off uint32) (*Value, error) {
 	return v, nil
 }
 
-// Data reads all bytes; ErrLimit above 1 MiB.
+// Data reads the whole value. It returns ErrLimit above 1 MiB.
 func (v *Value) Data() ([]byte, error) {
 	if v.Size > maxData {
 		return nil, fmt.Errorf("registry value %.256q of %d bytes: %w of %d bytes", v.Name, v.Size, ondisk.ErrLimit,
@@ -437,7 +436,7 @@ func (v *Value) Data() ([]byte, error) {
 	return out, nil
 }
 
-// Where returns the places of bytes [off, off+n) of the data in the file, in order; several if they lie in several
+// Where returns the ranges of bytes [off, off+n) of the data in the file, in order. There are several if the data span
 // cells.
 func (v *Value) Where(off, n int64) ([]disk.Range, error) {
 	if off < 0 || n <= 0 || off > v.Size || n > v.Size-off {
@@ -465,11 +464,11 @@ func (v *Value) Where(off, n int64) ([]disk.Range, error) {
 }
 
 const (
-	segmentSize = 16344 // bytes of data in each segment but the last; shorter data are never parted
-	bigMinor    = 4     // hives of version 1.3 have no parted data
+	segmentSize = 16344 // bytes of data in each segment but the last; shorter data are never split
+	bigMinor    = 4     // hives of version 1.3 have no segments
 )
 
-// bigData is the cell that names the segments of long data. Spec: "Big data".
+// bigData is the cell that lists the segments of long data. Spec: "Big data".
 type bigData struct {
 	Signature [2]byte // "db"
 	Count     uint16
@@ -482,8 +481,8 @@ type segments struct {
 	list list
 }
 
-// big finds the segments if c is the record of divided data. It returns nil if c holds the data themselves: other
-// programs than Windows store long data in one piece.
+// big finds the segments if c is a big data record. It returns nil if c holds the data themselves: programs other than
+// Windows store long data in one piece.
 func (v *Value) big(c cell) (*segments, error) {
 	const what = "big data of a registry value"
 	h := v.hive
@@ -510,7 +509,7 @@ func (v *Value) big(c cell) (*segments, error) {
 	return &segments{v.Size, list{at: at.at, count: int64(b.Count), stride: 4}}, nil
 }
 
-// where returns the places of bytes of the data.
+// where returns the ranges of bytes of the data.
 func (s *segments) where(h *Hive, off, n int64) ([]disk.Range, error) {
 	var out []disk.Range
 	for n > 0 {

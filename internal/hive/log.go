@@ -10,40 +10,40 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Places in a log. Spec: "Format of transaction log files".
+// Offsets and types in a log. Spec: "Format of transaction log files".
 const (
-	logSector     = 512 // a base block takes one; entries and pages start at a multiple
+	logSector     = 512 // size of a base block; entries and pages start at a multiple
 	typeOldLog    = 1   // until Windows 8: one set of changed pages
-	typeOldLog2   = 2   // the same, of NT 4 and 2000
-	typeNewLog    = 6   // since Windows 8.1: entries one after the other
+	typeOldLog2   = 2   // the same, from NT 4 and 2000
+	typeNewLog    = 6   // since Windows 8.1: a sequence of entries
 	maxLogEntries = 1 << 16
-	maxLogPages   = 1 << 17 // of 512 bytes, that logs replace in a hive
+	maxLogPages   = 1 << 17 // of 512 bytes, replaced in a hive by its logs
 )
 
-// logFile is a log whose base block is valid.
+// logFile is a log with a valid base block.
 type logFile struct {
 	ondisk.Source
 	base    baseBlock
-	number  int        // of the file: an index of Recovery.files
-	entries []logEntry // that follow each other without a gap, in the order of their numbers
+	number  int        // index in Recovery.files
+	entries []logEntry // contiguous, in sequence order
 }
 
 // logEntry is a set of pages that Windows applies whole or not at all.
 type logEntry struct {
 	disk.Range        // in the log; empty in an old one, which has no hashes
-	binsSize   uint32 // of the hive behind it
+	binsSize   uint32 // of the hive after the entry
 	pages      []logPage
 }
 
-// logPage is a stretch of the hive as a log has it.
+// logPage is a range of the hive stored in a log.
 type logPage struct {
-	hive disk.Range // bytes behind the base block, in multiples of 512
+	hive disk.Range // bytes after the base block, in multiples of 512
 	off  int64      // in the log
 }
 
 func (l *logFile) old() bool { return l.base.FileType != typeNewLog }
 
-// openLog reads a log; nil when it says nothing to Windows: it is empty, torn or of another kind.
+// openLog reads a log. It returns nil if Windows ignores the log: it is empty, torn or of another kind.
 func (b *Budget) openLog(src ondisk.Source, number int) (*logFile, error) {
 	base, ok, err := readLogBase(src)
 	if !ok || err != nil || base.Sequence1 != base.Sequence2 {
@@ -62,8 +62,7 @@ func (b *Budget) openLog(src ondisk.Source, number int) (*logFile, error) {
 	return l, nil
 }
 
-// readLogBase reads the base block of a log. ok is false if it is no base block of a log, as in an empty .LOG beside a
-// .LOG1.
+// readLogBase reads the base block of a log. ok is false for any other block, as in an empty .LOG next to a .LOG1.
 func readLogBase(src ondisk.Source) (base baseBlock, ok bool, err error) {
 	if src.Size() < logSector {
 		return base, false, nil
@@ -75,11 +74,12 @@ func readLogBase(src ondisk.Source) (base baseBlock, ok bool, err error) {
 	return base, slices.Contains([]uint32{typeOldLog, typeOldLog2, typeNewLog}, base.FileType), nil
 }
 
-// dirtyVector is what an old log has behind its base block; a bit for each 512 bytes of the hive bins follows, and the
-// pages that it names begin with the next sector. Spec: "Old format".
+// dirtyVector follows the base block of an old log. A bit for each 512 bytes of the hive bins comes next, and the pages
+// with a set bit begin at the next sector. Spec: "Old format".
 const dirtyVector = "DIRT"
 
-// readOld reads the pages of an old log as its one entry. ok is false when the log is torn, so that Windows ignores it.
+// readOld reads the pages of an old log as its single entry. ok is false if the log is torn, so that Windows ignores
+// it.
 func (l *logFile) readOld(b *Budget) (ok bool, err error) {
 	if l.base.Clustering != 1 {
 		return false, ondisk.In(ondisk.ErrUnsupported, "its log has sectors of %d bytes",
@@ -116,31 +116,29 @@ func (l *logFile) readOld(b *Budget) (ok bool, err error) {
 	return off <= l.Size(), nil
 }
 
-// entryHeader is what an entry of a new log begins with; Count references and their pages follow. Spec: "New format",
-// "Log entry".
+// entryHeader begins an entry of a new log; Count references and their pages follow. Spec: "New format", "Log entry".
 type entryHeader struct {
 	Signature [4]byte // "HvLE"
 	Size      uint32  // bytes, a multiple of 512
 	Flags     uint32
 	Sequence  uint32
-	BinsSize  uint32 // of the hive behind it
+	BinsSize  uint32 // of the hive after the entry
 	Count     uint32 // of page references
-	Hash1     uint64 // of all behind the two hashes
-	Hash2     uint64 // of all in front of itself
+	Hash1     uint64 // of the data after both hashes
+	Hash2     uint64 // of the header before this field
 }
 
-// pageReference is where a page of an entry goes: bytes behind the base block, and how many.
+// pageReference is the target of a page: bytes after the base block, and length.
 type pageReference struct{ Offset, Size uint32 }
 
 const (
 	entryHeaderSize = 40
-	entryHash1      = 24 // place of the hashes
+	entryHash1      = 24 // offsets of the hashes
 	entryHash2      = 32
 	referenceSize   = 8
 )
 
-// readNew reads the entries of a new log up to the first that is torn or of an earlier round, behind which Windows
-// reads none.
+// readNew reads the entries of a new log up to the first torn or outdated entry, where Windows stops too.
 func (l *logFile) readNew(b *Budget) error {
 	at := int64(logSector)
 	for sequence := l.base.Sequence1; at+entryHeaderSize <= l.Size(); sequence++ {
@@ -177,7 +175,7 @@ func (l *logFile) readNew(b *Budget) error {
 	return nil
 }
 
-// hashes computes both hashes of an entry. The second is over the first as it should be.
+// hashes computes both hashes of an entry. The second covers the computed first one.
 func hashes(entry []byte) (hash1, hash2 uint64) {
 	m := marvinSeed
 	m.write(entry[entryHeaderSize:])
@@ -188,14 +186,14 @@ func hashes(entry []byte) (hash1, hash2 uint64) {
 	return hash1, m.sum()
 }
 
-// Reseal sets the hashes of an entry of a log right.
+// Reseal updates the hashes of a log entry.
 func Reseal(entry []byte) {
 	hash1, hash2 := hashes(entry)
 	binary.LittleEndian.PutUint64(entry[entryHash1:], hash1)
 	binary.LittleEndian.PutUint64(entry[entryHash2:], hash2)
 }
 
-// add reads the references of an entry whose hashes are right: one that Windows would apply.
+// add reads the page references of an entry with valid hashes, which Windows would apply.
 func (l *logFile) add(at int64, head *entryHeader, raw []byte) error {
 	e := logEntry{Range: disk.Range{Off: at, Len: int64(len(raw))}, binsSize: head.BinsSize}
 	if head.BinsSize > maxFile {
@@ -222,12 +220,12 @@ func (l *logFile) add(at int64, head *entryHeader, raw []byte) error {
 	return nil
 }
 
-// newer reports whether a log holds changes that are newer than a hive which was closed.
+// newer reports whether a log holds newer changes than its closed hive.
 //
-// Windows ignores newer entries beside such a hive (spec: "Dirty state of a hive"), and never leaves any. Where there
-// are some, hive and log do not come from the same moment, and which of them is right cannot be told: then it is better
-// to change nothing. An entry with the number of the hive itself is one that was applied. Hashes of entries are not
-// looked at: a torn one was to be newer too.
+// Windows ignores newer entries next to a closed hive (spec: "Dirty state of a hive"), and never leaves any. If there
+// are some, hive and log come from different moments, and neither is known to be right: then it is better to change
+// nothing. An entry with the hive's own number was applied. Hashes of entries are not checked: a torn entry was meant
+// to be newer too.
 func newer(log ondisk.Source, number uint32) (bool, error) {
 	base, ok, err := readLogBase(log)
 	switch {
@@ -240,7 +238,7 @@ func newer(log ondisk.Source, number uint32) (bool, error) {
 	}
 }
 
-// newerEntry walks the entries of a new log: numbers need not rise, since old entries stay behind newer ones.
+// newerEntry walks the entries of a new log: their numbers may fall, since old entries remain after newer ones.
 func newerEntry(log ondisk.Source, number uint32) (bool, error) {
 	at := int64(logSector)
 	for range maxLogEntries {
@@ -265,7 +263,7 @@ func newerEntry(log ondisk.Source, number uint32) (bool, error) {
 // marvin is the state of a Marvin32 hash. Spec: "Windows registry file format specification", "New format".
 type marvin struct{ lo, hi uint32 }
 
-// marvinSeed is the one that Windows hashes logs with, 82EF4D887A4E55C5.
+// marvinSeed is Windows' seed for hashing logs, 82EF4D887A4E55C5.
 var marvinSeed = marvin{lo: 0x7a4e55c5, hi: 0x82ef4d88}
 
 func (m *marvin) round(v uint32) {
@@ -277,14 +275,14 @@ func (m *marvin) round(v uint32) {
 	m.hi = bits.RotateLeft32(m.hi, 19)
 }
 
-// write adds bytes, a multiple of 4.
+// write adds bytes. Their number must be a multiple of 4.
 func (m *marvin) write(b []byte) {
 	for ; len(b) > 0; b = b[4:] {
 		m.round(binary.LittleEndian.Uint32(b))
 	}
 }
 
-// sum ends the hash. The padding is that of data whose length is a multiple of 4.
+// sum finishes the hash. The padding is valid for lengths that are a multiple of 4.
 func (m marvin) sum() uint64 {
 	m.round(0x80)
 	m.round(0)

@@ -12,29 +12,28 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Recovery is a hive with the logs that Windows applies to it when it was not closed. Windows stops at a torn entry,
-// and its boot loader may choose another log than its kernel, so there are several states in which the hive can be
-// read, and a value has a place in each.
+// Recovery is a hive with its logs, which Windows applies if the hive was not closed. Windows stops at a torn entry,
+// and its boot loader may choose another log than its kernel. So the hive has several possible states, and a value has
+// a place in each.
 //
 // Spec: "Windows registry file format specification", "Transaction log files".
 type Recovery struct {
 	// Open reports whether the hive was not closed, so that Windows applies its logs.
 	Open bool
-	// Applied is the number of log entries that Windows applies, an old log counting as one; 0 when the hive was
-	// closed.
+	// Applied is the number of log entries that Windows applies; an old log counts as one. It is 0 for a closed hive.
 	Applied int
 
 	*Budget
-	files  []ondisk.Source // the hive, then the logs as they were given
+	files  []ondisk.Source // the hive, then the logs in the caller's order
 	base   baseBlock
-	unsure error // why what Windows makes of the files cannot be told
+	unsure error // why Windows' handling of the files is unknown
 	chains []chain
 }
 
-// chain is a sequence of logs of which Windows may apply the first entries, or all.
+// chain is a sequence of logs from which Windows may apply a prefix of the entries, or all.
 type chain struct {
 	logs []*logFile
-	must bool // Windows applies it when it can read all files, so the state at its end must be readable
+	must bool // Windows applies it if all files are readable, so its final state must be readable
 }
 
 // Log is a log of a hive.
@@ -44,9 +43,9 @@ type Log struct {
 	Name string // for errors
 }
 
-// Recover reads the base block of a hive, and the logs beside it, which can be empty or stale. Hives of Windows NT 4 to
-// 11 (version 1.3 to 1.6) are read. One that cannot be recovered is given all the same, to be shown: ask Certain before
-// a byte of it is changed.
+// Recover reads the base block of a hive, and its logs, which can be empty or stale. It supports hives of Windows NT 4
+// to 11 (version 1.3 to 1.6). It returns an unrecoverable hive too, for display: check Certain before changing a byte
+// of it.
 func (b *Budget) Recover(src ondisk.Source, logs ...Log) (*Recovery, error) {
 	if src.Size() > maxFile {
 		return nil, fmt.Errorf("registry hive of %d bytes: %w of %d bytes", src.Size(), ondisk.ErrLimit, maxFile)
@@ -75,7 +74,7 @@ func (b *Budget) Recover(src ondisk.Source, logs ...Log) (*Recovery, error) {
 	return r, r.base.check()
 }
 
-// closed checks a hive that Windows takes as it is.
+// closed checks a hive that Windows uses without its logs.
 func (r *Recovery) closed(logs []Log) error {
 	if size, end := r.files[0].Size(), baseSize+int64(r.base.BinsSize); end > size {
 		return ondisk.In(ondisk.ErrUnsupported, "the file has %d bytes, and its hive bins end at byte %d: "+
@@ -94,11 +93,11 @@ func (r *Recovery) closed(logs []Log) error {
 	return nil
 }
 
-// Certain is nil when it is known what Windows makes of the hive and its logs. Otherwise it wraps ErrUnsupported,
+// Certain returns nil if Windows' handling of the hive and its logs is known. Otherwise the error wraps ErrUnsupported,
 // ErrFormat or ErrLimit.
 func (r *Recovery) Certain() error { return r.unsure }
 
-// Logs returns the numbers of the logs that Windows applies, in their order; the first log that was given is 1.
+// Logs returns the numbers of the logs that Windows applies, in their order; Recover's first log is 1.
 func (r *Recovery) Logs() (numbers []int) {
 	if len(r.chains) == 0 {
 		return nil
@@ -109,7 +108,7 @@ func (r *Recovery) Logs() (numbers []int) {
 	return numbers
 }
 
-// choose finds the logs that Windows may apply, and their order. sum is what the checksum of the base block should be.
+// choose finds the logs that Windows may apply, and their order. sum is the computed checksum of the base block.
 func (r *Recovery) choose(logs []Log, sum uint32) error {
 	sealed := r.base.Checksum == sum
 	found, err := r.valid(logs, sealed)
@@ -142,8 +141,8 @@ func (r *Recovery) choose(logs []Log, sum uint32) error {
 	return nil
 }
 
-// valid returns the logs whose base block is right, with their entries; if that of the hive is right too, those that
-// are not older than it.
+// valid returns the logs with a valid base block, and their entries. If the hive's base block is valid too, it omits
+// older logs.
 func (r *Recovery) valid(logs []Log, sealed bool) ([]*logFile, error) {
 	var found []*logFile
 	for i, src := range logs {
@@ -158,7 +157,8 @@ func (r *Recovery) valid(logs []Log, sealed bool) ([]*logFile, error) {
 	return found, nil
 }
 
-// fits reports whether a log is of the hive's moment: an old one has its time, a new one no older entries.
+// fits reports whether a log comes from the same moment as the hive: an old log has its time, a new one no older
+// entries.
 func (r *Recovery) fits(l *logFile) bool {
 	if l.old() {
 		return l.base.LastWritten == r.base.LastWritten
@@ -166,7 +166,7 @@ func (r *Recovery) fits(l *logFile) bool {
 	return !after(r.base.Sequence2, l.base.Sequence1)
 }
 
-// related refuses a log of another format than the first, or of another hive.
+// related rejects a log of another format than the first, or of another hive.
 func (r *Recovery) related(l *logFile, old bool) error {
 	if l.old() != old {
 		return ondisk.In(ondisk.ErrUnsupported, "its logs are of two formats")
@@ -185,17 +185,17 @@ func (r *Recovery) related(l *logFile, old bool) error {
 	return nil
 }
 
-// oldChains keeps all old logs. Which of two Windows applies depends on its build, and the boot loader may take
+// oldChains keeps all old logs. The build of Windows decides between two of them, and the boot loader may choose
 // another.
 func (r *Recovery) oldChains(found []*logFile) {
-	for _, l := range slices.Backward(found) { // most kernels take the first
+	for _, l := range slices.Backward(found) { // most kernels use the first
 		r.chains = append(r.chains, chain{[]*logFile{l}, true})
 		r.Applied = 1
 	}
 }
 
-// newChains orders new logs as Windows does: the one that begins first, then the other if it goes on where that ends.
-// Should the first be torn later, Windows would apply the other alone.
+// newChains orders new logs like Windows: the log with the first entry, then the other if it continues there. If the
+// first is torn later, Windows applies only the other.
 func (r *Recovery) newChains(found []*logFile) error {
 	slices.SortFunc(found, byNumber)
 	switch {
@@ -219,7 +219,7 @@ func (r *Recovery) newChains(found []*logFile) error {
 	return nil
 }
 
-// after reports whether sequence number a follows b; numbers begin again from 0.
+// after reports whether sequence number a follows b; numbers wrap around to 0.
 func after(a, b uint32) bool { return a != b && a-b < 1<<31 }
 
 func byNumber(a, b *logFile) int {
@@ -232,9 +232,9 @@ func byNumber(a, b *logFile) int {
 	return -1
 }
 
-// Each calls visit for each state in which the hive can be read, but for those that read as the one before. The last is
-// the one that the guest starts with. What visit finds in a state counts when it returns nil. A fault of a state that
-// Windows only passes on its way is skipped.
+// Each calls visit for each possible state of the hive, except states that read like the previous one. The last state
+// is the guest's at its start. The findings of a visit count if it returns nil. Each skips a format error in a state
+// that Windows only passes through.
 func (r *Recovery) Each(visit func(*Hive) error) error {
 	w := walker{Recovery: r, visit: visit}
 	if len(r.chains) == 0 {
@@ -265,17 +265,17 @@ func (r *Recovery) Each(visit func(*Hive) error) error {
 	return nil
 }
 
-// walker goes through the states of one chain after the other.
+// walker visits the states of all chains in turn.
 type walker struct {
 	*Recovery
 	visit func(*Hive) error
 	state *state
-	stale bool   // the state reads otherwise than when it was visited
-	err   error  // of that visit
-	seen  looked // by it
+	stale bool   // the state differs from the last visit's
+	err   error  // of the last visit
+	seen  looked // by the last visit
 }
 
-// looked is what a visit used of a state.
+// looked records the parts of a state that a visit used.
 type looked struct {
 	read   []disk.Range // bytes whose values count
 	placed []disk.Range // bytes whose places count
@@ -284,11 +284,11 @@ type looked struct {
 // state is a hive with some entries applied.
 type state struct {
 	files []ondisk.Source
-	pages map[int64]stored // by their number in the hive bins, those that entries replaced
-	bins  uint32           // bytes of them
+	pages map[int64]stored // pages replaced by entries, by their number in the hive bins
+	bins  uint32           // size of the hive bins
 }
 
-// stored is where a page lies.
+// stored is the location of a page.
 type stored struct {
 	file int
 	off  int64
@@ -299,7 +299,7 @@ func (w *walker) begin() {
 	w.stale = true
 }
 
-// apply puts the pages of an entry in.
+// apply applies the pages of an entry.
 func (w *walker) apply(l *logFile, e logEntry) error {
 	w.stale = w.stale || e.binsSize != w.state.bins
 	w.state.bins = e.binsSize
@@ -317,7 +317,7 @@ func (w *walker) apply(l *logFile, e logEntry) error {
 	return nil
 }
 
-// compare marks the state as stale when a page changes what the last visit read.
+// compare marks the state as stale if a page changes bytes read in the last visit.
 func (w *walker) compare(l *logFile, p logPage) error {
 	page := disk.Range{Off: baseSize + p.hive.Off, Len: p.hive.Len}
 	w.stale = w.stale || len(disk.Overlapping(w.seen.placed, page)) > 0
@@ -343,7 +343,7 @@ func (w *walker) compare(l *logFile, p logPage) error {
 	return nil
 }
 
-// look visits the state when it reads otherwise than before.
+// look visits the state if it is stale, and returns the error of the last visit.
 func (w *walker) look() error {
 	if !w.stale {
 		return w.err
@@ -358,10 +358,10 @@ func (w *walker) look() error {
 	return w.err
 }
 
-// Size is where the hive ends, or its file if that is longer.
+// Size returns the end of the hive, or of its file if that is longer.
 func (s *state) Size() int64 { return max(s.files[0].Size(), s.end()) }
 
-// end returns where the hive bins end, or where neither the file nor a log has more of them.
+// end returns the end of the hive bins, or of the part of them in the file and the logs.
 func (s *state) end() int64 {
 	want := min(baseSize+int64(s.bins), maxFile)
 	end := min(s.files[0].Size(), want)
@@ -375,7 +375,7 @@ func (s *state) end() int64 {
 	return end
 }
 
-// whole returns an error if the end of the hive bins is nowhere.
+// whole returns an error if the end of the hive bins is missing.
 func (s *state) whole() error {
 	if end := s.end(); end < baseSize+int64(s.bins) {
 		return ondisk.In(ondisk.ErrUnsupported,
@@ -384,7 +384,7 @@ func (s *state) whole() error {
 	return nil
 }
 
-// ReadAt follows the contract of io.ReaderAt.
+// ReadAt implements io.ReaderAt.
 func (s *state) ReadAt(b []byte, off int64) (int, error) {
 	done, size := 0, s.Size()
 	for done < len(b) {
@@ -402,7 +402,7 @@ func (s *state) ReadAt(b []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// at gives where the bytes from off on lie, and how many of at most n lie there in a row.
+// at returns the location of the bytes from off on, and how many of at most n are contiguous there.
 func (s *state) at(off, n int64) (first stored, run int64) {
 	for run = 0; run < n; {
 		next := s.page(off + run)
@@ -416,7 +416,7 @@ func (s *state) at(off, n int64) (first stored, run int64) {
 	return first, min(run, n)
 }
 
-// page gives where one byte lies.
+// page returns the location of one byte.
 func (s *state) page(off int64) stored {
 	if off >= baseSize {
 		if p, ok := s.pages[(off-baseSize)/logSector]; ok {
@@ -426,13 +426,14 @@ func (s *state) page(off int64) stored {
 	return stored{0, off}
 }
 
-// Place is where bytes of a hive lie: in the hive itself (file 0) or in a log, counted from 1 as they were given.
+// Place is the location of bytes of a hive: in the hive itself (file 0) or in a log, counted from 1 in the caller's
+// order.
 type Place struct {
 	File int
 	disk.Range
 }
 
-// Places returns where bytes of the hive lie.
+// Places returns the locations of bytes of the hive.
 func (h *Hive) Places(r disk.Range) []Place {
 	var out []Place
 	if h.seen != nil {
@@ -446,7 +447,7 @@ func (h *Hive) Places(r disk.Range) []Place {
 	return out
 }
 
-// Seal gives the entry of a log that holds a place, whose hashes cover it; ok is false where none does.
+// Seal returns the log entry whose hashes cover a place; ok is false if there is none.
 func (r *Recovery) Seal(p Place) (entry disk.Range, ok bool) {
 	for _, c := range r.chains {
 		for _, l := range c.logs {
