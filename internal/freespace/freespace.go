@@ -1,5 +1,5 @@
-// Package freespace finds what the volumes of a disk call free, so that a copy can have zeros there. A volume in which
-// anything casts doubt on that is left as it is, with the reason.
+// Package freespace finds the free space in the volumes of a disk, so that a copy can have zeros there. A volume with
+// any doubt about its free space is copied whole, with the reason.
 package freespace
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// reader hands out the free space of a volume, and then what is in use as far as that is known.
+// reader reports the free space of a volume, and then the ranges known to be in use.
 type reader func(b *guestfile.Budget, d disk.Disk, free *guestfile.FreeRuns, used func(disk.Range) error) error
 
-// systems are the file systems whose free space is known, and whose files are counted.
+// systems maps the file systems with known free space to their readers and file counters.
 var systems = map[volume.Kind]struct {
 	free  reader
 	count func(*guestfile.Census, disk.Disk) error
@@ -38,25 +38,24 @@ var systems = map[volume.Kind]struct {
 	volume.Ext4:  {ext.Unused, ext.Fragments},
 }
 
-// Limits. All depend on the disk alone, so that a proof finds the same ranges.
+// Limits. All depend only on the disk, so that a proof finds the same ranges.
 const (
 	maxVolumes = 128
 	maxRanges  = 1 << 17
-	budget     = 64 << 30 // bytes of structures of all volumes, weighed by what parsing them costs
+	budget     = 64 << 30 // bytes of structures of all volumes, weighted by parsing cost
 
-	// MinRange is the shortest range that is left out, in bytes: to read around a shorter one takes as long as to read
-	// it.
+	// MinRange is the shortest range left out, in bytes: reading around a shorter one is no faster than reading it.
 	MinRange = 64 * units.KiB
 )
 
-// Volume is what becomes of a volume.
+// Volume is the result for one volume.
 type Volume struct {
-	Partition int         `json:"partition"` // its number; 0: the whole disk
+	Partition int         `json:"partition"` // its number; 0 for the whole disk
 	Kind      volume.Kind `json:"content"`
-	Free      int64       `json:"free_bytes"`      // that it calls free
-	Ranges    int64       `json:"ranges"`          // that are left out
-	LeftOut   int64       `json:"left_out_bytes"`  // of those: zeros in a copy
-	Stored    int64       `json:"stored_bytes"`    // of those, which the image stores and nothing reads
+	Free      int64       `json:"free_bytes"`      // free according to the volume
+	Ranges    int64       `json:"ranges"`          // left out
+	LeftOut   int64       `json:"left_out_bytes"`  // in Ranges: zeros in a copy
+	Stored    int64       `json:"stored_bytes"`    // of LeftOut, stored by the image and not read
 	Whole     string      `json:"whole,omitempty"` // why nothing is left out
 }
 
@@ -78,7 +77,7 @@ func (f *Found) View(d disk.Disk) disk.Disk {
 	return disk.New(d.Size(), d.SectorSize(), disk.Pieces(d.Size(), pieces, disk.Whole(d, d.Size())))
 }
 
-// Stored returns the bytes that are left out and that the image stores.
+// Stored returns the bytes left out that the image stores.
 func (f *Found) Stored() (n int64) {
 	if f == nil {
 		return 0
@@ -89,7 +88,7 @@ func (f *Found) Stored() (n int64) {
 	return n
 }
 
-// Find finds the free space of the volumes of a disk. The error is one of reading.
+// Find finds the free space of the volumes of a disk. Its error is a read error.
 func Find(d disk.Disk, l *layout.Layout) (*Found, error) {
 	f := finder{disk: d, layout: l, least: MinRange, budget: guestfile.NewBudget()}
 	f.budget.Work.Limit = budget
@@ -118,7 +117,7 @@ type finder struct {
 	layout  *layout.Layout
 	budget  *guestfile.Budget
 	ranges  []disk.Range // of the disk
-	least   int64        // bytes of a range that is kept
+	least   int64        // minimum length of a range in bytes
 	volumes []Volume
 }
 
@@ -146,7 +145,7 @@ func (f *finder) look(p boot.Partition) error {
 	return nil
 }
 
-// add adds free space of a partition. Where there are too many ranges, the shortest of the disk stay as they are.
+// add adds free space of a partition. If there are too many ranges, it drops the shortest ones of the disk.
 func (f *finder) add(r, within disk.Range) {
 	r.Len = min(r.End(), within.End()) - r.Off
 	if r.Len < f.least {
@@ -159,7 +158,7 @@ func (f *finder) add(r, within disk.Range) {
 	}
 }
 
-// inUse refuses a volume at byte start of the disk that uses what it calls free.
+// inUse rejects a volume at byte start of the disk that uses a range it reported as free.
 func (f *finder) inUse(start int64, r disk.Range) error {
 	r.Off += start
 	if hit := disk.Overlapping(f.ranges, r); len(hit) > 0 {
@@ -178,7 +177,7 @@ func (f *finder) cut(taken []disk.Range) {
 	f.ranges = slices.DeleteFunc(left, func(x disk.Range) bool { return x.Len < f.least })
 }
 
-// result counts what is left out.
+// result counts the bytes left out.
 func (f *finder) result() (*Found, error) {
 	for i := range f.volumes {
 		v := &f.volumes[i]
@@ -205,7 +204,7 @@ func (f *finder) result() (*Found, error) {
 	return &Found{f.ranges, f.volumes}, nil
 }
 
-// ofNTFS refuses a log that a replay could change the volume by.
+// ofNTFS rejects a volume with an open log, whose replay could change it.
 func ofNTFS(b *guestfile.Budget, d disk.Disk, free *guestfile.FreeRuns, used func(disk.Range) error) error {
 	opened, err := ntfs.Open(b, d)
 	if err != nil {

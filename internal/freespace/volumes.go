@@ -13,19 +13,19 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// maxFragmented bounds the volumes of a disk that are looked into. A table can name thousands.
+// maxFragmented limits the volumes of a disk that are counted. A table can name thousands.
 const maxFragmented = 128
 
 // Part is a part of the disk with a volume.
 type Part struct {
 	Number int    // of the partition, 0 for the whole disk
-	Name   string // of a volume inside of the partition: a logical volume of LVM, a slice
+	Name   string // of a volume inside the partition: a logical volume of LVM, a slice
 	Kind   volume.Kind
 	disk.Range
 	apart bool // it lies elsewhere, or in several places
 }
 
-// PartsOf returns the volume in a range of the disk, and the volumes into which it is divided.
+// PartsOf returns the volume in a range of the disk, and its subdivisions.
 func PartsOf(number int, r disk.Range, v *volume.Volume) []Part {
 	out := []Part{{Number: number, Kind: v.Kind, Range: r}}
 	for _, x := range v.Parts {
@@ -39,7 +39,7 @@ func PartsOf(number int, r disk.Range, v *volume.Volume) []Part {
 		}
 	}
 	if len(out) > 1 && systems[v.Kind].count == nil {
-		return out[1:] // of the container there is nothing to say
+		return out[1:] // the container itself has nothing to count
 	}
 	return out
 }
@@ -51,7 +51,7 @@ type FragmentsOf struct {
 	Err error // why the files were not counted
 }
 
-// Count counts the files of those parts whose file system has a walk. An error is one of reading the disk.
+// Count counts the files of the parts with a supported file system. Its error is a read error of the disk.
 func Count(d disk.Disk, parts []Part) ([]FragmentsOf, error) {
 	budget := guestfile.NewFragmentBudget()
 	out := []FragmentsOf{}
@@ -85,8 +85,7 @@ func Count(d disk.Disk, parts []Part) ([]FragmentsOf, error) {
 	return out, nil
 }
 
-// identify finds the kind of a volume inside of another one. A file system that is larger than its place goes on
-// elsewhere.
+// identify finds the kind of a volume inside another one. A file system larger than its place continues elsewhere.
 func (p *Part) identify(d disk.Disk) error {
 	if p.Name == "" || p.apart {
 		return nil
@@ -99,7 +98,7 @@ func (p *Part) identify(d disk.Disk) error {
 	return nil
 }
 
-// walk returns what counts the files of a volume.
+// walk returns the file counter for a volume.
 func (p *Part) walk() (func(*guestfile.Census, disk.Disk) error, error) {
 	walk := systems[p.Kind].count
 	switch {
@@ -111,7 +110,7 @@ func (p *Part) walk() (func(*guestfile.Census, disk.Disk) error, error) {
 	return walk, nil
 }
 
-// whole returns why a partition is copied as a whole, as far as the layout shows it; "" where its bitmap decides.
+// whole returns why the layout requires a full copy of a partition, or an empty string if its bitmap decides.
 func (f *finder) whole(p boot.Partition) string {
 	for _, reason := range []func(boot.Partition) string{f.ofDisk, f.ofPlace, f.ofVolume, f.ofBoot} {
 		if why := reason(p); why != "" {
@@ -144,7 +143,7 @@ func (f *finder) ofDisk(boot.Partition) string {
 	return ""
 }
 
-// ofPlace returns a reason in where the partition lies.
+// ofPlace returns a reason based on the location of the partition.
 func (f *finder) ofPlace(p boot.Partition) string {
 	if p.Len <= 0 || p.Off < 0 || p.End() > f.disk.Size() || p.Volume.Size > p.Len {
 		return "it does not lie on the disk as a whole"
@@ -157,7 +156,7 @@ func (f *finder) ofPlace(p boot.Partition) string {
 	return ""
 }
 
-// ofVolume returns a reason in what the partition holds.
+// ofVolume returns a reason based on the content of the partition.
 func (f *finder) ofVolume(p boot.Partition) string {
 	switch {
 	case p.Volume.Kind == volume.Unknown:
