@@ -25,23 +25,23 @@ const (
 	BoxEndItem                    // the end of an extended partition: no bytes, but a place
 )
 
-// Item has a place of its own on the disk, in an order that a move keeps.
+// Item has a place of its own on the disk. A move keeps the order of items.
 type Item struct {
 	disk.Range
 	Kind   ItemKind
-	Number int // of the partition, of the extended one for records and ends
-	// Step divides the place of a record, and Most is the last place that it can have; 0: any.
+	Number int // of the partition; for records and ends, of the extended partition
+	// Step divides the place of a record, and Most is its highest allowed place, or 0 for any.
 	Step, Most int64
 }
 
-// Gap is unused space behind an item: up to the next one, or to the end of the space for partitions. It may be empty.
+// Gap is the unused space after an item, up to the next one or to the end of the partition space. It may be empty.
 type Gap struct {
 	disk.Range
-	// Data is the part to keep: from the first byte that is not known to be zero to the last.
+	// Data is the part to keep: from the first byte not known to be zero to the last.
 	Data disk.Range
 }
 
-// InDiskOrder lists the partitions that hold data, as they lie on the disk.
+// InDiskOrder returns all partitions except extended ones, sorted by their place on the disk.
 func (l *Layout) InDiskOrder() []boot.Partition {
 	parts := slices.DeleteFunc(slices.Clone(l.Partitions),
 		func(p boot.Partition) bool { return p.Kind == table.Extended })
@@ -49,7 +49,7 @@ func (l *Layout) InDiskOrder() []boot.Partition {
 	return parts
 }
 
-// Items lists everything that has a place, as it lies on the disk.
+// Items returns all items, sorted by their place on the disk.
 func (l *Layout) Items() []Item {
 	out := make([]Item, 0, len(l.Partitions))
 	for _, p := range l.Partitions {
@@ -71,7 +71,7 @@ func (l *Layout) Items() []Item {
 	return out
 }
 
-// Usable returns the end of the space that partitions of a disk of size bytes can have.
+// Usable returns the end of the partition space on a disk of size bytes.
 func (l *Layout) Usable(size int64) int64 {
 	if l.Table == nil {
 		return size
@@ -79,14 +79,14 @@ func (l *Layout) Usable(size int64) int64 {
 	return l.Table.Usable(size)
 }
 
-// Bytes of the gaps that are read. Holes cost nothing and do not count. Space counts as free only as far as zeros were
-// seen.
+// Limits for the bytes read in gaps. Holes cost nothing and do not count. Space counts as free only if it was read as
+// zeros.
 const (
 	gapLimit  = 64 * units.MiB  // at each end of a gap
 	gapsLimit = 256 * units.MiB // of all gaps
 )
 
-// ReadGaps measures the gap behind each item.
+// ReadGaps measures the gap after each item.
 func (l *Layout) ReadGaps(d disk.Disk) error {
 	l.Gaps = nil
 	items := l.Items()
@@ -94,7 +94,7 @@ func (l *Layout) ReadGaps(d disk.Disk) error {
 	for i, x := range items {
 		end := l.Usable(l.Size)
 		if i+1 < len(items) {
-			end = min(items[i+1].Off, l.Size) // a broken table can name places behind the disk
+			end = min(items[i+1].Off, l.Size) // a broken table can name places past the end of the disk
 		}
 		g := Gap{Range: disk.Range{Off: min(x.End(), l.Size)}}
 		g.Len = max(0, end-g.Off)
@@ -107,7 +107,7 @@ func (l *Layout) ReadGaps(d disk.Disk) error {
 	return nil
 }
 
-// readData finds the sectors of r that are not zero. left bounds the bytes that may be read.
+// readData finds the sectors of r that are not zero. left limits the bytes to read.
 func readData(d disk.Disk, r disk.Range, left *int64) (disk.Range, error) {
 	first, err := firstData(d, r, left)
 	if err != nil {
@@ -141,11 +141,11 @@ func firstData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	return r.End(), nil
 }
 
-// maxExtents bounds the walk through a gap.
+// maxExtents limits the walk through a gap.
 const maxExtents = 65536
 
-// lastData returns the place behind the last byte of r that is not known to be zero. Stored bytes are read from the end
-// on: zeros that a file stores must count as much as its holes, or a copy of the file would be planned in another way.
+// lastData returns the end of the last byte of r that is not known to be zero. It reads stored bytes from the end:
+// stored zeros must count like holes, or a copy of the file would get another plan.
 func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	stored, whole, err := storedIn(d, r)
 	if !whole {
@@ -171,7 +171,7 @@ func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	return r.Off, nil
 }
 
-// storedIn lists the parts of r that are no holes, joined where they touch. whole is false at the limit.
+// storedIn returns the parts of r that are not holes, and joins adjacent parts. whole is false at the limit.
 func storedIn(d disk.Disk, r disk.Range) (stored []disk.Range, whole bool, err error) {
 	n := 0
 	for e, err := range disk.Extents(d, r) {
@@ -186,14 +186,14 @@ func storedIn(d disk.Disk, r disk.Range) (stored []disk.Range, whole bool, err e
 	return stored, true, nil
 }
 
-// Pieces in which a gap is read, in bytes; multiples of all sector sizes. The first one is small, since most gaps are
-// small or have data, and each is twice as long as the one before: a server gets one request for each.
+// Sizes of the reads in a gap, in bytes; multiples of all sector sizes. The first read is small, since most gaps are
+// small or have data. Each next read is twice as long, since each costs a request to a server.
 const (
 	gapPiece     = 64 << 10
 	longGapPiece = 4 << 20
 )
 
-// longer returns the buffer for the piece of a gap behind b, of which at most rest bytes are left.
+// longer returns the buffer for the read after b. At most rest bytes are left.
 func longer(b []byte, rest int64) []byte {
 	n := min(max(gapPiece, 2*int64(len(b))), longGapPiece, rest)
 	return slices.Grow(b[:0], int(n))[:n]
@@ -226,20 +226,20 @@ func countZeros(d disk.Disk, r disk.Range, atEnd bool) (n int64, err error) {
 	return n, nil
 }
 
-// Codes of disks on which there is nothing to judge.
+// Codes for disks without content to judge.
 const (
 	CodeUnknownContent = "unknown-content"
 	CodeBlank          = "blank"
 )
 
-// Where tables and superblocks lie, in bytes from either end of a disk. The deepest in front is the device header of
-// VMFS at 1 MiB; the database of dynamic disks takes the last MiB.
+// Areas of tables and superblocks, in bytes from either end of a disk. The deepest at the start is the device header of
+// VMFS at 1 MiB; the database of dynamic disks occupies the last MiB.
 const (
 	blankFront = units.MiB + 64*units.KiB
 	blankTail  = units.MiB
 )
 
-// checkContent judges a disk without a table and without a known volume.
+// checkContent reports a disk without a table and without a known volume.
 func (l *Layout) checkContent(d disk.Disk) (err error) {
 	if l.Volume.Kind != volume.Unknown {
 		return nil
@@ -256,14 +256,14 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 		}
 	} else if name, at, raid := volume.FirmwareRAID(d); name != "" {
 		i = memberWithoutTable(name, at)
-	} else if !errors.Is(raid, ondisk.ErrLimit) { // of an image of which the end was not unpacked
+	} else if !errors.Is(raid, ondisk.ErrLimit) { // the end of the image was not unpacked
 		err = ondisk.Legible(raid)
 	}
 	l.Issues = append(l.Issues, i)
 	return err
 }
 
-// memberWithoutTable returns the issue of a disk of an array whose partition table lies on another disk.
+// memberWithoutTable returns the issue of an array member whose partition table lies on another disk.
 func memberWithoutTable(name string, at int64) ondisk.Issue {
 	return ondisk.Issue{
 		Code: CodeUnknownContent, Effect: ondisk.Warn,
@@ -282,8 +282,8 @@ func unknownContent(text string) ondisk.Issue {
 	}
 }
 
-// HidesData records that the container has data that read as zeros: without content to judge, these may be what is
-// missing.
+// HidesData records that the container has data that read as zeros. On a disk without content, these may be the missing
+// data.
 func (l *Layout) HidesData() {
 	l.Hidden = true
 	for i := range l.Issues {
@@ -295,8 +295,8 @@ func (l *Layout) HidesData() {
 	l.Blank = false
 }
 
-// checkUnnamed looks for data of an unknown kind on a disk whose table has no partition that a guest uses: another
-// table or a volume can stand behind the signature of an empty MBR.
+// checkUnnamed looks for unknown data on a disk whose table has no partition for data: another table or a volume can
+// follow the signature of an empty MBR.
 func (l *Layout) checkUnnamed(d disk.Disk) error {
 	used := l.Table.Structures()
 	for _, p := range l.Partitions {
@@ -316,8 +316,8 @@ func (l *Layout) checkUnnamed(d disk.Disk) error {
 	return err
 }
 
-// isBlank reports whether a disk has only zeros where tables and superblocks lie, beside ranges that are explained.
-// Reading ends at the first other byte.
+// isBlank reports whether a disk has only zeros in the areas of tables and superblocks, except for explained ranges. It
+// stops reading at the first other byte.
 func isBlank(d disk.Disk, explained []disk.Range) (bool, error) {
 	explained = disk.Merge(explained)
 	front := min(blankFront, d.Size())
@@ -339,7 +339,7 @@ const (
 	typeExtendedLBA = 0x0f
 )
 
-// LastCylinder is the last cylinder that the ten bits of CHS can name.
+// LastCylinder is the last cylinder in the ten bits of CHS.
 const LastCylinder = 1023
 
 // cylinder returns the size of a cylinder in bytes, 0 if unknown.
@@ -351,9 +351,9 @@ func (l *Layout) cylinder() int64 {
 }
 
 // lastForDOS returns the number of the last logical drive of an extended partition that DOS or Windows 95 to ME could
-// read, 0 without one. They follow the chain by the whole CHS of its links, but take the base of a logical drive from
-// the cylinder of its boot record alone, and add the relative start to that: the record must begin a cylinder. Spec:
-// MS-DOS 4.0, src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of type 05. Records behind
+// read, or 0. These systems follow the chain by the whole CHS of its links. But they compute the start of a logical
+// drive from only the cylinder of its boot record, plus the relative start: the record must begin a cylinder. Spec:
+// MS-DOS 4.0, src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of type 05. Records after
 // the last drive can lie anywhere.
 func (l *Layout) lastForDOS(box boot.Partition) (last int) {
 	chs := box.Type == typeExtended || (box.Type == typeExtendedLBA && l.Boot != nil && l.ReadsCHS())
@@ -369,7 +369,7 @@ func (l *Layout) lastForDOS(box boot.Partition) (last int) {
 	return last
 }
 
-// EndOfCHS returns the byte behind all that CHS can name, that of the disk where no geometry is known.
+// EndOfCHS returns the end of the range addressable by CHS, or of the disk if no geometry is known.
 func (l *Layout) EndOfCHS() int64 {
 	if c := l.cylinder(); c > 0 {
 		return (LastCylinder + 1) * c
@@ -377,16 +377,16 @@ func (l *Layout) EndOfCHS() int64 {
 	return l.Size
 }
 
-// ReadByCHS reports whether DOS and Windows 95 to ME read a partition by CHS alone: a FAT whose type does not say LBA.
-// Spec: MS-DOS 4.0, src/BIOS/MSDISK.ASM, which knows no other way; types 0C and 0E came with Windows 95B for LBA.
+// ReadByCHS reports whether DOS and Windows 95 to ME read a partition only by CHS: a FAT without an LBA type. Spec:
+// MS-DOS 4.0, src/BIOS/MSDISK.ASM, which has no other way; types 0C and 0E came with Windows 95B for LBA.
 func ReadByCHS(p boot.Partition) bool {
 	return identify.Traits(p.Volume.Kind).DOS && slices.Contains([]byte{0x01, 0x04, 0x06, 0x0b}, p.Type)
 }
 
 func isTypeOfFAT(t byte) bool { return slices.Contains([]byte{0x01, 0x04, 0x06, 0x0b, 0x0c, 0x0e}, t) }
 
-// record returns the item of an extended boot record. One that begins a cylinder keeps doing so if a DOS could read it;
-// if that DOS uses CHS only, it stays within what CHS can name.
+// record returns the item of an extended boot record. A record that begins a cylinder keeps doing so if a DOS could
+// read it. If that DOS uses only CHS, the record stays within the reach of CHS.
 func (l *Layout) record(r table.Record) Item {
 	x := Item{Kind: RecordItem, Number: r.Box}
 	x.Off, x.Len = r.Off, l.Table.SectorSize
@@ -405,7 +405,7 @@ func (l *Layout) record(r table.Record) Item {
 	return x
 }
 
-// offCylinders reports boot records by which no DOS finds its drive, before a move or after it.
+// offCylinders reports boot records that no DOS can use to find its drive, before a move or after it.
 func (l *Layout) offCylinders() {
 	c := l.cylinder()
 	for _, box := range l.Partitions {
@@ -414,7 +414,7 @@ func (l *Layout) offCylinders() {
 		}
 		last := l.lastForDOS(box)
 		if last == 0 {
-			continue // also where no cylinder is known
+			continue // also if no cylinder is known
 		}
 		off := slices.IndexFunc(l.Table.Records,
 			func(r table.Record) bool { return r.Box == box.Number && r.Logical <= last && r.Off%c != 0 })

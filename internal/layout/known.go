@@ -1,5 +1,4 @@
-// This part of the package lists what is known of booting: the codes of boot sectors, and the finders of stored
-// positions.
+// This part of the package lists the known boot sector codes, and the finders of stored positions.
 
 package layout
 
@@ -13,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// finders lists all finders, in the order of a boot. All of them run on every disk with a partition table; those of
-// boot loaders are in Codes.
+// finders lists all finders in boot order. All of them run on every disk with a partition table; the finders of boot
+// loaders are in Codes.
 var finders = []boot.Finder{
 	firmware.Chain,
 	firmware.DOS,
@@ -48,7 +47,7 @@ func ReadBoot(g *boot.Guest) (*boot.Result, error) {
 	return r, err
 }
 
-// SignsOf returns what a volume over the whole disk shows of the state in which its machine was left.
+// SignsOf returns the shutdown signs of a volume over the whole disk.
 func SignsOf(d disk.Disk, whole boot.Partition) ([]boot.Sign, error) {
 	signs, g := boot.SignsOf(whole), &boot.Guest{Disk: d, Partitions: []boot.Partition{whole}}
 	for _, finder := range []boot.Finder{windows.Hibernation, linux.Hibernation, windows.Logs} {
@@ -64,15 +63,15 @@ func SignsOf(d disk.Disk, whole boot.Partition) ([]boot.Sign, error) {
 // Identify returns the code of an MBR.
 func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
 
-// Codes lists all codes, the more particular code before the more general; what encrypts a system comes before loaders
-// that another program may have left behind. What each reads and passes on was read from its instructions.
+// Codes lists all codes, specific code before generic code. Disk encryption comes before loaders that another program
+// may have left behind. The properties of each code come from a reading of its instructions.
 //
-// Seen as real bytes: Windows Server 2003 R2 and Windows 7 in the test corpus; syslinux and isolinux 6.04, parted 3.5
-// and mbr 1.2.1 of Debian. DOS, 95B and Vista were compared with copies in public repositories (retrodos, ms-sys), and
-// the first instructions of FreeBSD's mbr with a published dump. The corpus has boot0, mbr and pmbr of FreeBSD 8 and
-// mbr.b of LILO 24. Rufus, ReactOS and KolibriOS were compared with public copies. Haiku, mbr2.b of LILO, NetBSD and
-// OpenBSD are known from their sources only. Windows NT 4 is missing, since no bytes of it were available: it probably
-// has the code of DOS, or else the common shape.
+// The test corpus has real bytes of Windows Server 2003 R2 and Windows 7; syslinux and isolinux 6.04, parted 3.5 and
+// mbr 1.2.1 of Debian. DOS, 95B and Vista were compared with copies in public repositories (retrodos, ms-sys), and the
+// first instructions of FreeBSD's mbr with a published dump. The corpus has boot0, mbr and pmbr of FreeBSD 8 and mbr.b
+// of LILO 24. Rufus, ReactOS and KolibriOS were compared with public copies. Haiku, mbr2.b of LILO, NetBSD and OpenBSD
+// are known only from their sources. Windows NT 4 is missing, since no bytes of it were available: it probably has the
+// code of DOS, or else the common shape.
 var Codes = slices.Concat([]*boot.Code{
 	linux.V2,
 	linux.Legacy,

@@ -1,5 +1,5 @@
-// Package layout reads what is on a disk: partition table, volumes, boot code and references. It resolves conflicting
-// claims, such as whether sector 0 is a partition table or the boot sector of a volume.
+// Package layout reads the content of a disk: partition table, volumes, boot code and references. It resolves
+// conflicting claims, such as whether sector 0 is a partition table or the boot sector of a volume.
 package layout
 
 import (
@@ -18,16 +18,16 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// Layout is what is on a disk. Offsets are bytes of the disk.
+// Layout is the content of a disk. Offsets are bytes of the disk.
 type Layout struct {
 	Size       int64
-	SectorSize int64 // by which the table is read
+	SectorSize int64 // unit for reading the table
 	Sectors    Sectors
-	Table      *table.Table   // nil: none
-	Volume     *volume.Volume // over the whole disk, when there is no table
-	Outer      *volume.Volume // what the whole disk looks like, beside its table
-	Blank      bool           // zeros where tables and superblocks lie
-	Unnamed    bool           // other data there than the table, in which no partition is that a guest uses
+	Table      *table.Table   // nil without a table
+	Volume     *volume.Volume // over the whole disk, if there is no table
+	Outer      *volume.Volume // volume found over the whole disk, besides its table
+	Blank      bool           // zeros in the areas of tables and superblocks
+	Unnamed    bool           // unknown data in these areas, and no partition for data
 	Hidden     bool           // the container has data that read as zeros
 	Partitions []boot.Partition
 	Geometry   table.Geometry // of the CHS bytes; zero without an MBR
@@ -36,8 +36,8 @@ type Layout struct {
 	Issues     []ondisk.Issue
 }
 
-// Read reads the layout of a disk. hint is the geometry that the container states. Broken content becomes an issue. An
-// error means that the disk could not be read, or nothing of its table.
+// Read reads the layout of a disk. hint is the geometry stated by the container. Broken content becomes an issue. An
+// error means that the disk, or all of its table, is unreadable.
 func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	l, d, err := look(d, hint, false)
 	if err == nil {
@@ -64,9 +64,9 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	return l, err
 }
 
-// Survey is Read for a verdict. It leaves out what only a move needs, references and the chain of the boot, and
-// identifies the boot code. It reads little: the first 4 KiB of a partition if they are sound (see identify.Glance),
-// and no more of the disk as a whole behind a table that makes sense.
+// Survey is Read for a verdict. It omits references and the boot chain, which only a move needs, and identifies the
+// boot code. It reads little: the first 4 KiB of a sound partition (see identify.Glance), and no more of the whole disk
+// if it has a sensible table.
 func Survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	l, _, err := look(d, hint, true)
 	if err == nil && l.Table != nil {
@@ -78,12 +78,12 @@ func Survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
 // prober identifies a volume.
 type prober func(d disk.Disk, at int64) (*volume.Volume, error)
 
-// sensible reports whether a table is certainly that of the disk: any other content does not change the verdict then.
+// sensible reports whether the table certainly belongs to the disk, so that no other content changes the verdict.
 func sensible(t *table.Table) bool {
 	return t != nil && t.Plausible() && !t.OnlyBackup()
 }
 
-// look reads table and volumes, and returns the disk with the sectors by which the table counts.
+// look reads table and volumes, and returns the disk with the sector size of the table.
 func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, disk.Disk, error) {
 	n := d.SectorSize()
 	l, d, err := lookIn(d, Sectors{Shown: n, Counted: n}, hint, short)
@@ -93,7 +93,7 @@ func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, disk.Disk, err
 	return l, d, err
 }
 
-// lookIn is look with what was found of the sectors. An MBR is read anew in those that it turns out to count.
+// lookIn is look with the known sector sizes. look reads an MBR again if it counts sectors of another size.
 func lookIn(d disk.Disk, found Sectors, hint table.Geometry, short bool) (*Layout, disk.Disk, error) {
 	l := &Layout{Size: d.Size(), SectorSize: d.SectorSize(), Sectors: found}
 	t, d, err := l.readTable(d)
@@ -150,8 +150,8 @@ func (l *Layout) ReadsCHS() bool {
 	return l.Boot.Code.ReadsCHS && (l.Table == nil || l.Table.Scheme != table.GPT || l.Table.IsHybrid())
 }
 
-// BIOS returns the geometry that the BIOS has to report for the disk to boot, zero where nothing depends on it: that of
-// the table, where boot code finds its partition by CHS, or a boot sector reads its files so, as those of DOS do.
+// BIOS returns the geometry that the BIOS must report for the disk to boot, or zero if any will do. It is the table's
+// geometry if the boot code finds its partition by CHS, or a boot sector reads its files by CHS, as under DOS.
 func (l *Layout) BIOS() table.Geometry {
 	if l.ReadsCHS() || slices.ContainsFunc(l.Partitions, l.startsDOS) {
 		return l.Geometry
@@ -159,20 +159,20 @@ func (l *Layout) BIOS() table.Geometry {
 	return table.Geometry{}
 }
 
-// startsDOS reports whether the boot can go on in the boot sector of a file system of DOS or OS/2: one that is active,
-// or that a loader starts by its number or from its menu.
+// startsDOS reports whether the boot can continue in the boot sector of a DOS or OS/2 file system: an active one, or
+// one that a loader starts by its number or from its menu.
 func (l *Layout) startsDOS(p boot.Partition) bool {
 	return (p.Active || slices.Contains(l.Boot.DOS, p.Number)) && l.Boot.Code != boot.Empty && p.Volume.Boot != nil &&
 		(identify.Traits(p.Volume.Kind).DOS || p.Volume.Kind == volume.HPFS)
 }
 
-// resolveSector0 decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has
-// text or code where the entries would be.
+// resolveSector0 decides between a table and a volume in sector 0. The boot sector of a volume ends in the same
+// signature as an MBR, and has text or code at the offset of the entries.
 func (l *Layout) resolveSector0(t *table.Table, whole *volume.Volume) *table.Table {
 	if t != nil && l.isRemnant(t, whole) {
 		return nil
 	}
-	// A superblock at the end makes no claim to sector 0: an array of whole disks shows the table that lies in it.
+	// A superblock at the end makes no claim to sector 0, since an array of whole disks shows the table inside it.
 	if t == nil || whole.Kind == volume.Unknown || (whole.AtEnd && whole.Boot == nil) {
 		return t
 	}
@@ -201,8 +201,8 @@ func (l *Layout) resolveSector0(t *table.Table, whole *volume.Volume) *table.Tab
 	return t
 }
 
-// isRemnant reports whether a GPT is left over from an earlier use of the disk: no system sees it, and writing its
-// primary again would destroy what came after it.
+// isRemnant reports whether a GPT is left over from an earlier use of the disk: no system sees it, and restoring its
+// primary would destroy later content.
 func (l *Layout) isRemnant(t *table.Table, whole *volume.Volume) bool {
 	remnant, taken := t.Remnant()
 	if !remnant || (!taken && whole.Kind == volume.Unknown) {
@@ -230,8 +230,7 @@ func (l *Layout) overwritten(t *table.Table, whole *volume.Volume) {
 	})
 }
 
-// bareVolume reports an image that is a volume without a partition table: one that was cut short, or one that was a
-// partition.
+// bareVolume reports a volume without a partition table that was cut short, or was a partition.
 func (l *Layout) bareVolume() {
 	if v := l.Volume; v.End() > l.Size {
 		l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == volume.CodeSize })
@@ -255,7 +254,7 @@ func (l *Layout) bareVolume() {
 func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 	l.Partitions = make([]boot.Partition, 0, len(l.Table.Partitions))
 	m, full := meter(d, len(l.Table.Partitions)), false
-	unknown := &volume.Volume{Kind: volume.Unknown} // one for all: a table can name thousands
+	unknown := &volume.Volume{Kind: volume.Unknown} // shared: a table can name thousands
 	for _, p := range l.Table.Partitions {
 		v := unknown
 		if i, now := m.exhausted(p.Number); now && !full {
@@ -289,8 +288,8 @@ func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 	return nil
 }
 
-// arrayOfDisks reports a disk that is a member of an array as a whole, so that the table belongs to the array. The
-// superblock of md 0.90 does not name its device: that of the last partition can lie where the disk's own would be.
+// arrayOfDisks reports a disk that is wholly a member of an array, so that the table belongs to the array. The
+// superblock of md 0.90 does not name its device: the last partition's can lie at the place of the disk's own.
 func (l *Layout) arrayOfDisks(whole *volume.Volume) {
 	if !whole.AtEnd {
 		return
@@ -309,7 +308,7 @@ func (l *Layout) arrayOfDisks(whole *volume.Volume) {
 	})
 }
 
-// hints returns the geometries that boot sectors and the container state.
+// hints returns the geometries stated by boot sectors and the container.
 func (l *Layout) hints(container table.Geometry) []table.Geometry {
 	var out []table.Geometry
 	for _, p := range l.Partitions {
@@ -318,7 +317,7 @@ func (l *Layout) hints(container table.Geometry) []table.Geometry {
 		}
 	}
 	if l.Table.Saturated() {
-		// Entries of FE FF FF mean 255 heads, and QEMU reads them so; containers state what their own maker chose.
+		// Entries of FE FF FF mean 255 heads, and QEMU reads them so; a container states the choice of its creator.
 		out = append(out, table.Geometry{Heads: 255, Sectors: 63})
 	}
 	return append(out, container)
@@ -338,10 +337,10 @@ func (l *Layout) readBoot(d disk.Disk) error {
 	return nil
 }
 
-// Damaged reports whether the table needs repair, and can be repaired.
+// Damaged reports whether the table needs repair and can be repaired.
 func (l *Layout) Damaged() bool { return l.Table != nil && l.Table.Damaged() }
 
-// LBASize returns the unit of the table's LBAs in bytes: a GPT can count other sectors than the container states.
+// LBASize returns the unit of the table's LBAs in bytes: a GPT can count sectors of another size than the container's.
 func (l *Layout) LBASize() int64 {
 	if l.Table != nil && l.Table.SectorSize > 0 {
 		return l.Table.SectorSize
@@ -359,9 +358,9 @@ func (l *Layout) Partition(number int) (boot.Partition, bool) {
 	return l.Partitions[i], true
 }
 
-// Head reads where the partitions of a disk start, of which only the first bytes can be read: what is behind them has
-// the error beyond. The table must be a certain one, all of which lies there. What is in the partitions is not known,
-// nor whether the second copy of a GPT is sound. The size is what the partitions take at least.
+// Head reads the partition starts of a disk with only its first bytes available; reading past them returns the error
+// beyond. The table must be certain, and lie in the available bytes. The content of the partitions is unknown, and so
+// is the second copy of a GPT. Layout.Size is the end of the last partition.
 func Head(d disk.Disk, hint table.Geometry, beyond error) (*Layout, error) {
 	h := &beheaded{Disk: d, beyond: beyond}
 	t, err := table.Read(h)
@@ -385,21 +384,21 @@ func Head(d disk.Disk, hint table.Geometry, beyond error) (*Layout, error) {
 		l.Size = max(l.Size, p.End())
 		l.Partitions = append(l.Partitions, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
 	}
-	t.Issues = nil // some come from what was not read
+	t.Issues = nil // some concern missing bytes
 	if t.Scheme == table.MBR || t.IsHybrid() {
 		l.Geometry = t.Geometry(l.hints(hint))
 	}
 	return l, nil
 }
 
-// beheaded reads what is missing as zeros, and notes where that was.
+// beheaded returns zeros past the available bytes, and records the offsets of such reads.
 type beheaded struct {
 	disk.Disk
 	beyond error
 	missed []int64
 }
 
-// ReadAt follows the contract of io.ReaderAt.
+// ReadAt implements io.ReaderAt.
 func (h *beheaded) ReadAt(p []byte, off int64) (int, error) {
 	n, err := h.Disk.ReadAt(p, off)
 	if errors.Is(err, h.beyond) {
@@ -410,31 +409,31 @@ func (h *beheaded) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// Bytes that may be read to probe the volumes of a disk: what the largest metadata need, and a head for each partition.
-// A table can name thousands of partitions, each with a LUKS header of 4 MiB or texts of LVM, and all of that can be a
-// hole.
+// Limits for probing the volumes of a disk: bytes for the largest metadata, and a header for each partition. A table
+// can name thousands of partitions, each with a LUKS header of 4 MiB or metadata text of LVM, and all of them can be
+// holes.
 const (
 	volumesLimit   = 64 * units.MiB
 	partitionLimit = 16 * units.KiB
 	partsLimit     = 1 << 16 // slices of all volumes
-	filledLimit    = 1 << 10 // partitions that hold anything: all probers look at each of those
+	filledLimit    = 1 << 10 // partitions with data: all probers read each of them
 )
 
-// metered counts the bytes read of a disk.
+// metered counts the bytes read from a disk.
 type metered struct {
 	disk.Disk
 	left   int64 // bytes
 	parts  int
 	filled int
-	data   bool // something that was read since the last partition is not zero
+	data   bool // non-zero data were read since the last partition
 }
 
-// meter returns a disk of which n partitions may read what they need.
+// meter returns a disk with a read limit for the probers of n partitions.
 func meter(d disk.Disk, n int) *metered {
 	return &metered{Disk: d, left: volumesLimit + int64(n)*partitionLimit, parts: partsLimit, filled: filledLimit}
 }
 
-// ReadAt counts what it reads.
+// ReadAt implements io.ReaderAt and counts the bytes.
 func (m *metered) ReadAt(p []byte, off int64) (int, error) {
 	m.left -= int64(len(p))
 	n, err := m.Disk.ReadAt(p, off)
@@ -442,7 +441,7 @@ func (m *metered) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// count charges what one partition has needed against the limits.
+// count charges the cost of one partition against the limits.
 func (m *metered) count(v *volume.Volume) {
 	m.parts -= len(v.Parts)
 	if m.data {
@@ -451,7 +450,7 @@ func (m *metered) count(v *volume.Volume) {
 	m.data = false
 }
 
-// exhausted returns the issue of partitions that are not probed, from one on. Unknown content does not move.
+// exhausted returns the issue of partitions that are not probed, starting with one. Unknown content does not move.
 func (m *metered) exhausted(from int) (ondisk.Issue, bool) {
 	if m.left >= 0 && m.parts >= 0 && m.filled >= 0 {
 		return ondisk.Issue{}, false

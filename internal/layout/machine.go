@@ -11,17 +11,17 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// Machine relates the disks of one machine. A Windows names the partitions of an MBR disk by the signature of the disk
-// and the byte offset of their start, also from another disk. The zero value has no disk.
+// Machine relates the disks of one machine. Windows names the partitions of an MBR disk by the signature of the disk
+// and the byte offset of their start, even on another disk. The zero value has no disks.
 type Machine struct {
-	disks   map[uint32]int       // how many have the signature
-	moves   map[uint32]bool      // by signature: a partition will start elsewhere
-	to      map[boot.Place]int64 // where the partition that starts there will start
-	taken   map[boot.Place]bool  // a partition that starts elsewhere will start there
+	disks   map[uint32]int       // number of disks with a signature
+	moves   map[uint32]bool      // by signature: a partition will move
+	to      map[boot.Place]int64 // new start of the partition at a place
+	taken   map[boot.Place]bool  // a partition will move to this place
 	windows bool                 // one of the disks holds a Windows
 }
 
-// Add adds a disk to the machine. to has the starts that its partitions will have, by number; others stay.
+// Add adds a disk to the machine. to maps partition numbers to their new starts; other partitions stay.
 func (m *Machine) Add(l *Layout, to map[int]int64) {
 	m.windows = m.windows || l.Boot.Windows
 	s := l.Signature()
@@ -45,7 +45,7 @@ func (m *Machine) Add(l *Layout, to map[int]int64) {
 	}
 }
 
-// Follow adds a partition of a disk that is not available: where it starts, and where it will start.
+// Follow adds a partition of an unavailable disk, with its start and its new start.
 func (m *Machine) Follow(at boot.Place, to int64) {
 	m.init()
 	m.disks[at.Disk], m.to[at] = 1, to
@@ -58,10 +58,11 @@ func (m *Machine) init() {
 	}
 }
 
-// Disks counts the disks of the machine with a signature.
+// Disks returns the number of the machine's disks with a signature.
 func (m *Machine) Disks(signature uint32) int { return m.disks[signature] }
 
-// To returns where the partition that starts at a place will start; ok is false for none, and for more than one.
+// To returns the new start of the partition at a place. ok is false without such a partition, and for an ambiguous
+// signature.
 func (m *Machine) To(at boot.Place) (off int64, ok bool) {
 	if m.disks[at.Disk] != 1 {
 		return 0, false
@@ -70,7 +71,7 @@ func (m *Machine) To(at boot.Place) (off int64, ok bool) {
 	return off, ok
 }
 
-// Moves reports whether a partition on a disk with this signature will start elsewhere.
+// Moves reports whether a partition on a disk with this signature will move.
 func (m *Machine) Moves(signature uint32) bool { return m.moves[signature] }
 
 // Taken reports whether a partition will start at a place where none starts now.
@@ -79,7 +80,7 @@ func (m *Machine) Taken(at boot.Place) bool {
 	return m.taken[at] && !now
 }
 
-// Signature returns that by which a Windows knows the disk; 0 if it knows the disk in another way.
+// Signature returns the signature by which Windows identifies the disk, or 0 if it uses another identifier.
 func (l *Layout) Signature() uint32 {
 	if l.Table == nil || l.Table.Scheme != table.MBR && !l.Table.IsHybrid() {
 		return 0
@@ -87,13 +88,13 @@ func (l *Layout) Signature() uint32 {
 	return l.Table.Signature
 }
 
-// Codes of the issues that the other disks of a machine raise.
+// Codes of the issues caused by the other disks of a machine.
 const (
 	NamesOthers    = "names-other-disks"
 	KnownElsewhere = "known-elsewhere"
 )
 
-// Elsewhere returns the issues that the other disks of a machine raise.
+// Elsewhere returns the issues caused by the other disks of a machine.
 func Elsewhere(issues []ondisk.Issue) (out []ondisk.Issue) {
 	for _, i := range issues {
 		if i.Code == NamesOthers || i.Code == KnownElsewhere {
@@ -103,7 +104,7 @@ func Elsewhere(issues []ondisk.Issue) (out []ondisk.Issue) {
 	return out
 }
 
-// Relate compares a disk with the other disks of its machine, and replaces the issues found without them.
+// Relate compares a disk with the other disks of its machine, and replaces the issues of an earlier comparison.
 func (l *Layout) Relate(m *Machine) {
 	l.Issues = slices.DeleteFunc(l.Issues,
 		func(i ondisk.Issue) bool { return i.Code == NamesOthers || i.Code == KnownElsewhere })
@@ -111,10 +112,10 @@ func (l *Layout) Relate(m *Machine) {
 	l.knownElsewhere(m)
 }
 
-// maxNamed bounds the places on other disks that one issue lists.
+// maxNamed limits the places on other disks that one issue lists.
 const maxNamed = 4
 
-// namesOthers warns of places on disks that are not available: they are stale once those disks are aligned.
+// namesOthers warns of references to unavailable disks: they become stale when those disks are aligned.
 func (l *Layout) namesOthers(m *Machine) {
 	var named []boot.Place
 	first := "Windows"
@@ -145,7 +146,7 @@ func (l *Layout) namesOthers(m *Machine) {
 	})
 }
 
-// knownElsewhere warns of a data disk whose partitions a Windows on another disk may know by their places.
+// knownElsewhere warns of a data disk whose partitions a Windows on another disk may identify by their places.
 func (l *Layout) knownElsewhere(m *Machine) {
 	if l.Signature() == 0 || m.windows || l.Boot.Windows || l.starts() {
 		return
@@ -171,7 +172,7 @@ func (l *Layout) knownElsewhere(m *Machine) {
 	})
 }
 
-// starts reports whether the disk looks like one that a BIOS boots from.
+// starts reports whether a BIOS may boot the disk.
 func (l *Layout) starts() bool {
 	c := l.Boot.Code
 	return c.AnyFlag || c != boot.Empty &&

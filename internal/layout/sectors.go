@@ -15,22 +15,22 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// Sectors is what a disk says about the size of its sectors, in bytes.
+// Sectors holds the sector sizes of a disk, in bytes.
 type Sectors struct {
-	Shown   int64 // by which the disk is shown: that of its container, of its device, or of an order
-	Counted int64 // by which its table counts; Shown where nothing says another
+	Shown   int64 // presented size: of the container, of the device, or set by the user
+	Counted int64 // unit of the table; equal to Shown without evidence for another size
 	By      Evidence
 }
 
-// Evidence is what shows the sector size by which a table counts.
+// Evidence is the kind of evidence for the sector size of a table.
 type Evidence int
 
 // Kinds of evidence, weakest first.
 const (
-	NoEvidence  Evidence = iota // for another size than that by which the disk is shown
-	DataAlone                   // more unknown data where the other size leads than where the disk's does
+	NoEvidence  Evidence = iota // for another size than the presented one
+	DataAlone                   // more unknown data at the places of the other size than at the disk's own
 	BootRecords                 // boot records, volumes, or copies of boot sectors and superblocks
-	GPTHeader                   // a GPT, which states its size by the place of its header
+	GPTHeader                   // a GPT, whose header position states its sector size
 )
 
 // Size returns the sector size of the disk, as far as it is certain.
@@ -41,10 +41,10 @@ func (s Sectors) Size() int64 {
 	return s.Shown
 }
 
-// usualSectors reports whether partitions are moved in sectors of a size: those that images and devices have.
+// usualSectors reports whether partitions can move in sectors of a size, which images and devices have.
 func usualSectors(n int64) bool { return n == 512 || n == 4096 }
 
-// readTable reads the table of a disk, and returns the disk with the sectors that a GPT counts.
+// readTable reads the table of a disk, and returns the disk with the sector size of a GPT.
 func (l *Layout) readTable(d disk.Disk) (*table.Table, disk.Disk, error) {
 	t, err := table.Read(d)
 	if err != nil || t.Scheme != table.GPT || t.SectorSize == d.SectorSize() {
@@ -60,8 +60,8 @@ func (l *Layout) readTable(d disk.Disk) (*table.Table, disk.Disk, error) {
 	return t, d, err
 }
 
-// checkSectors refuses to move by a table that counts sectors of another size than those by which the disk is shown. A
-// GPT states its size, and moves by that.
+// checkSectors refuses a move if the table counts sectors of another size than the presented one. A GPT states its
+// size, and moves in that unit.
 func (l *Layout) checkSectors() {
 	n, gpt := l.Sectors.Counted, l.Sectors.By == GPTHeader
 	if n == l.Sectors.Shown || (gpt && usualSectors(n) && l.Size%n == 0) {
@@ -102,9 +102,9 @@ func (l *Layout) checkSectors() {
 	l.Issues = append(l.Issues, note, i)
 }
 
-// strangeVolumes warns of volumes with sectors of another size than those of the disk, which few systems mount. Spec:
-// exFAT specification, 3.1.14, BytesPerSectorShift. Linux refuses sectors smaller than those of the disk:
-// fs/fat/inode.c: fat_fill_super, fs/exfat/super.c: exfat_calibrate_blocksize, fs/xfs/xfs_buf.c: xfs_setsize_buftarg.
+// strangeVolumes warns of volumes with another sector size than the disk, which few systems mount. Spec: exFAT
+// specification, 3.1.14, BytesPerSectorShift. Linux rejects sectors smaller than the disk's: fs/fat/inode.c:
+// fat_fill_super, fs/exfat/super.c: exfat_calibrate_blocksize, fs/xfs/xfs_buf.c: xfs_setsize_buftarg.
 func (l *Layout) strangeVolumes() {
 	if l.Volume != nil {
 		l.strange(0, l.Volume)
@@ -114,7 +114,7 @@ func (l *Layout) strangeVolumes() {
 	}
 }
 
-// strange warns of the volume of a partition, 0 for that of the whole disk.
+// strange warns of the volume of a partition, or of the whole disk if partition is 0.
 func (l *Layout) strange(partition int, v *volume.Volume) {
 	kind, n, size := v.Kind, v.SectorSize, l.Sectors.Size()
 	if b := v.Boot; n == 0 && b != nil {
@@ -138,10 +138,10 @@ func (l *Layout) strange(partition int, v *volume.Volume) {
 	})
 }
 
-// sectorsUnsure is the code of a refusal whose only evidence is data where the other sector size expects it.
+// sectorsUnsure is the code of a refusal based only on data at the places of the other sector size.
 const sectorsUnsure = "sector-size-unsure"
 
-// SectorsAreAsOrdered turns a refusal without better evidence, a boot record, a volume or a copy of one, into a
+// SectorsAreAsOrdered turns a refusal without better evidence (a boot record, a volume or a copy of one) into a
 // warning: the user has given the size.
 func (l *Layout) SectorsAreAsOrdered() {
 	for i, issue := range l.Issues {
@@ -151,7 +151,8 @@ func (l *Layout) SectorsAreAsOrdered() {
 	}
 }
 
-// fitting finds the sector size that explains most of what the MBR names; if several explain as much, that of the disk.
+// fitting finds the sector size that explains most places in the MBR. If several explain as many, the disk's own size
+// wins.
 func (l *Layout) fitting(d disk.Disk) error {
 	if l.Table.Scheme != table.MBR || l.Sectors.By != NoEvidence || !l.unexplained() {
 		return nil
@@ -190,16 +191,16 @@ func (l *Layout) unexplained() bool {
 		slices.ContainsFunc(l.Table.Records, func(r table.Record) bool { return r.Blank })
 }
 
-// evidence counts what supports a sector size.
+// evidence counts the evidence for a sector size.
 type evidence struct {
-	sure  int // boot records, volumes and copies of boot sectors where the table says that they are
-	own   int // those of them that state this size themselves
-	edges int // partitions of unknown content at whose start data begin, with zeros right in front
+	sure  int // boot records, volumes and copies of boot sectors at the places in the table
+	own   int // of these, the ones that state this size
+	edges int // partitions of unknown content that start with data right after zeros
 	begun int // partitions of unknown content whose first sectors are not zero
 }
 
-// beats reports whether e is the better evidence. Without anything sure, a start in the middle of data is worth less
-// than one where data begin: the wrong size leads there by chance.
+// beats reports whether e is the better evidence. Without anything sure, a start in the middle of data counts less than
+// a start of data after zeros: a wrong size hits data by chance.
 func (e evidence) beats(o evidence) bool {
 	switch {
 	case e.sure != o.sure:
@@ -212,7 +213,7 @@ func (e evidence) beats(o evidence) bool {
 	return e.begun > o.begun
 }
 
-// explain counts the evidence for the sectors by which d is read. A table that makes no sense in them has none.
+// explain counts the evidence for the sector size of d. An implausible table has none.
 func explain(d disk.Disk, sector int64) (e evidence, err error) {
 	t, err := table.Read(d)
 	switch {
@@ -240,7 +241,7 @@ func explain(d disk.Disk, sector int64) (e evidence, err error) {
 	return e, nil
 }
 
-// records counts the extended boot records that exist.
+// records counts the existing extended boot records.
 func (e *evidence) records(t *table.Table) {
 	for _, r := range t.Records {
 		if !r.Blank {
@@ -249,10 +250,10 @@ func (e *evidence) records(t *table.Table) {
 	}
 }
 
-// beginning is the length of the start of a partition that is read without other evidence.
+// beginning is the number of bytes read at the start of a partition without other evidence.
 const beginning = 64 * units.KiB
 
-// add counts a partition that holds a volume.
+// add counts a partition with its volume.
 func (e *evidence) add(d disk.Disk, p table.Partition, v *volume.Volume, sector int64) error {
 	if p.Kind == table.Extended || p.End() > d.Size() || p.Len < sector {
 		return nil
@@ -295,12 +296,12 @@ func (e *evidence) unknown(d disk.Disk, r disk.Range) error {
 	return err
 }
 
-// bootCopy reports whether a partition has the copy of a boot sector where NTFS and FAT32 keep it: in the last sector,
-// or in sector 6. Spec: Linux-NTFS documentation, "$Boot"; Microsoft FAT specification 1.03, BPB_BkBootSec.
+// bootCopy reports whether a partition has the copy of a boot sector at the place for NTFS or FAT32: in the last
+// sector, or in sector 6. Spec: Linux-NTFS documentation, "$Boot"; Microsoft FAT specification 1.03, BPB_BkBootSec.
 func bootCopy(d disk.Disk, r disk.Range, sector int64) (bool, error) {
 	for _, c := range []struct {
 		at   int64 // in the partition
-		name int   // place of the mark in the sector
+		name int   // offset of the mark in the sector
 		mark string
 	}{{r.Len - sector, 3, "NTFS    "}, {6 * sector, 0x52, "FAT32   "}} {
 		if c.at+sector > r.Len {
@@ -318,8 +319,8 @@ func bootCopy(d disk.Disk, r disk.Range, sector int64) (bool, error) {
 	return false, nil
 }
 
-// extCopy reports whether a partition has the copy of an ext superblock that stands in group 1, for blocks of 1, 2 and
-// 4 KiB. Spec: Linux, Documentation/filesystems/ext4, "The Super Block".
+// extCopy reports whether a partition has the copy of an ext superblock in group 1, for blocks of 1, 2 and 4 KiB. Spec:
+// Linux, Documentation/filesystems/ext4, "The Super Block".
 func extCopy(d disk.Disk, r disk.Range) (bool, error) {
 	const atMagic, magic, atGroup = 0x38, 0xef53, 0x5a
 	for _, at := range []int64{8193 * units.KiB, 16384 * 2 * units.KiB, 32768 * 4 * units.KiB} {

@@ -17,18 +17,18 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// refused is the reason why a partition does not move: its content stores its place in ways that cannot be rewritten.
+// refused is the reason why a partition does not move: its content stores its place in a form that cannot be rewritten.
 type refused struct {
 	Text, Remedy, Source string
 
-	Unbootable bool // --allow-unbootable outweighs it
-	Wide       bool // nothing on the disk may move beside it
+	Unbootable bool // --allow-unbootable overrides it
+	Wide       bool // no other partition may move either
 }
 
-// otherLabel is the key of a disklabel where the type does not promise FreeBSD's.
+// otherLabel is the key of a disklabel without the type of FreeBSD.
 const otherLabel = "disklabel"
 
-// refusals are the reasons by the role of the type, which is the code of the issue. All other types move, such as
+// refusals maps the role of a type, which is also the code of the issue, to the reason. All other types move, such as
 // FreeBSD, whose loaders subtract the place of the slice (stand/i386/boot2/boot2.c).
 var refusals = sync.OnceValue(func() map[table.Role]refused {
 	return ondisk.Embedded[map[table.Role]refused](refusalsText)
@@ -37,8 +37,8 @@ var refusals = sync.OnceValue(func() map[table.Role]refused {
 //go:embed refusals.json
 var refusalsText []byte
 
-// refusedFor returns the role for which a partition does not move, and the type that has it: its own, or that of its
-// slot in a hybrid MBR. A label that the type does not promise counts as one.
+// refusedFor returns the role that keeps a partition from moving, and the type with that role: its own, or its slot's
+// in a hybrid MBR. A label that does not match the type counts as a role.
 func refusedFor(p boot.Partition) (role table.Role, id string) {
 	for _, id = range p.TypeIDs() {
 		for _, role := range table.Roles(id) {
@@ -53,7 +53,7 @@ func refusedFor(p boot.Partition) (role table.Role, id string) {
 	return "", id
 }
 
-// checkTypes reports partitions that do not move for their type or label, unless the volume has reported it itself.
+// checkTypes reports partitions that their type or label keeps from moving, unless the volume has reported it itself.
 func (l *Layout) checkTypes() {
 	for _, p := range l.Partitions {
 		role, id := refusedFor(p)
@@ -75,8 +75,8 @@ func (l *Layout) checkTypes() {
 	}
 }
 
-// fromDisk converts the starts of parts that count from the start of the disk into starts from that of the partition.
-// Those outside of the partition have no place in it.
+// fromDisk converts part starts that count from the start of the disk to the start of the partition. Parts outside the
+// partition get a start of -1.
 func fromDisk(v *volume.Volume, p disk.Range) {
 	if !v.OnDisk {
 		return
@@ -94,7 +94,7 @@ func fromDisk(v *volume.Volume, p disk.Range) {
 // block is the smallest unit of storage to align to (align.Block).
 const block = 4 * units.KiB
 
-// maxNames bounds what one issue lists.
+// maxNames limits the list in one issue.
 const maxNames = 8
 
 // CodeSlices is the code of the issue of slices off 4 KiB of their container.
@@ -116,7 +116,7 @@ func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 		strings.Join(names, ", "), container)}, true
 }
 
-// checkSlices reports slices inside of partitions that no move of the partition aligns.
+// checkSlices reports slices inside partitions that no move of the partition aligns.
 func (l *Layout) checkSlices() {
 	for _, p := range l.Partitions {
 		if i, ok := misalignedInside(p.Volume, "partition"); ok && identify.Sliced(p.Volume.Kind) {
@@ -126,8 +126,7 @@ func (l *Layout) checkSlices() {
 	}
 }
 
-// FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged and never
-// moved.
+// FixedParts returns the slices of a non-PC table over the whole disk: they are judged and never moved.
 func (l *Layout) FixedParts() (out []volume.Part) {
 	if l.Table != nil || l.Volume == nil || !identify.Sliced(l.Volume.Kind) {
 		return nil
@@ -140,7 +139,7 @@ func (l *Layout) FixedParts() (out []volume.Part) {
 	return out
 }
 
-// FixedTable names such a table, "" if absent.
+// FixedTable names such a table, or returns an empty string.
 func (l *Layout) FixedTable() string {
 	if l.Table != nil || l.Volume == nil {
 		return ""
@@ -184,8 +183,8 @@ func (l *Layout) onlyLabel() {
 	}
 }
 
-// firmwareRAID reports a disk that is a member of the array of a BIOS or controller: the partitions are those of the
-// array, and other disks hold them too.
+// firmwareRAID reports a disk that is a member of a BIOS or controller array. The partitions belong to the array, and
+// other disks hold them too.
 func (l *Layout) firmwareRAID(d disk.Disk) error {
 	name, at, err := volume.FirmwareRAID(d)
 	if name == "" {
@@ -207,8 +206,8 @@ const (
 	dlaSignature2 = 0x44464d50
 )
 
-// lvmOfOS2 reports the sectors by which OS/2's LVM knows partitions. They lie at the end of the track of each boot
-// record, and name absolute starts under a checksum.
+// lvmOfOS2 reports the DLA sectors, by which OS/2's LVM identifies partitions. They lie at the end of the track of each
+// boot record, and store absolute starts under a checksum.
 func (l *Layout) lvmOfOS2(d disk.Disk) error {
 	if l.Table.Scheme != table.MBR || !l.Geometry.Valid() {
 		return nil
@@ -242,8 +241,8 @@ func (l *Layout) Dynamic() bool {
 }
 
 // dynamicVolume describes a partition of a dynamic disk. The database, which is not read, places the volumes: a part of
-// one can lie at the start. Windows Vista and later put the first one on 1 MiB of the disk behind a partition at
-// LBA 63. A boot sector there that counts the sectors in front of it shows that.
+// one can lie at the start. Windows Vista and later place the first one at 1 MiB of the disk, in a partition at LBA 63.
+// A boot sector at 1 MiB proves that if it counts the sectors before it.
 func dynamicVolume(d disk.Disk, p table.Partition) (*volume.Volume, error) {
 	v := &volume.Volume{Kind: volume.LDM, Size: p.Len}
 	first := units.AlignUp(p.Off, units.MiB)
