@@ -13,22 +13,22 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// question is a request that has no answer yet.
+// question is a request without a complete reply.
 type question struct {
 	command uint16
 	disk.Range
 	p       []byte        // of a read: as long as the range
-	covered []disk.Range  // of a read: what has come, in order
+	covered []disk.Range  // of a read: received ranges, in order
 	chunks  int64         // of a read
-	states  []disk.Extent // of a question about states
+	states  []disk.Extent // of a block status request
 	err     error
 	done    chan struct{}
 }
 
 const (
-	// maxChunk bounds the chunks that have no data: texts of errors, and states.
+	// maxChunk limits chunks without data: error messages and block states.
 	maxChunk = 1 << 20
-	// statusAhead is how far states are asked for at once, in bytes.
+	// statusAhead is the range of one block status request, in bytes.
 	statusAhead = 256 << 20
 )
 
@@ -47,7 +47,7 @@ func (c *Client) write(command uint16, cookie uint64, r disk.Range) error {
 	return err
 }
 
-// begin sends a request, whose answer receive takes.
+// begin sends a request. receive handles its reply.
 func (c *Client) begin(q *question) {
 	q.done = make(chan struct{})
 	c.mu.Lock()
@@ -61,7 +61,7 @@ func (c *Client) begin(q *question) {
 	cookie := c.last
 	c.open[cookie] = q
 	if len(c.open) == 1 {
-		_ = c.conn.SetReadDeadline(time.Now().Add(answerTime)) // a connection that is closed says so by itself
+		_ = c.conn.SetReadDeadline(time.Now().Add(answerTime)) // a closed connection reports that itself
 	}
 	c.mu.Unlock()
 	if err := c.write(q.command, cookie, q.Range); err != nil {
@@ -69,7 +69,7 @@ func (c *Client) begin(q *question) {
 	}
 }
 
-// receive takes answers until the connection ends, which all requests then do.
+// receive handles replies until the connection ends, and then fails all open requests.
 func (c *Client) receive() {
 	var err error
 	for err == nil {
@@ -85,7 +85,7 @@ func (c *Client) receive() {
 	}
 }
 
-// breaks ends the connection. Requests end with receive, which may be writing to their memory.
+// breaks closes the connection. Only receive ends the requests, since it may be writing to their memory.
 func (c *Client) breaks(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +95,7 @@ func (c *Client) breaks(err error) {
 	}
 }
 
-// asked returns the request with a cookie.
+// asked returns the open request with a cookie.
 func (c *Client) asked(cookie uint64) (*question, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,7 @@ func (c *Client) asked(cookie uint64) (*question, error) {
 	return nil, violation("an answer to request %#x, which is not open", cookie)
 }
 
-// end gives the answer to a request back. The next one has its time from now on.
+// end completes a request. The next one has the full time from now on.
 func (c *Client) end(cookie uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,7 +201,7 @@ func (c *Client) chunk() error {
 	return nil
 }
 
-// whole returns the error of an answer that has ended before all has come.
+// whole returns an error if a reply ended before it was complete.
 func (q *question) whole() error {
 	var n int64
 	for _, r := range q.covered {
@@ -209,7 +209,7 @@ func (q *question) whole() error {
 	}
 	switch {
 	case q.err != nil:
-		return nil //nolint:nilerr // it is that of the request
+		return nil //nolint:nilerr // the request's own error counts
 	case q.command == cmdRead && n != q.Len:
 		return violation("%d bytes of %d at %#x", n, q.Len, q.Off)
 	case q.command == cmdBlockStatus && len(q.states) == 0:
@@ -218,7 +218,7 @@ func (q *question) whole() error {
 	return nil
 }
 
-// data reads a chunk of data to its place.
+// data reads a chunk of data into the request's buffer.
 func (c *Client) data(q *question, size int64) error {
 	var off uint64
 	if size <= 8 || size-8 > q.Len {
@@ -235,7 +235,7 @@ func (c *Client) data(q *question, size int64) error {
 	return err
 }
 
-// hole reads a chunk that stands for zeros.
+// hole reads a chunk for a range of zeros.
 func (c *Client) hole(q *question, size int64) error {
 	var at struct {
 		Off uint64
@@ -252,9 +252,9 @@ func (c *Client) hole(q *question, size int64) error {
 	return err
 }
 
-// cover returns the place of n bytes, which must be a part of the request that has not come yet.
+// cover returns the buffer for n bytes, which must lie in the request and not have been received yet.
 func (q *question) cover(off uint64, n int64) ([]byte, error) {
-	const least = 512 // bytes of a chunk, on the whole: what comes in less would take more memory than its data
+	const least = 512 // average bytes of a chunk: smaller ones would use more memory than their data
 	if off > math.MaxInt64-maxRead || n < 1 {
 		return nil, violation("a chunk of %d bytes at %#x", n, off)
 	}
@@ -276,7 +276,7 @@ func (q *question) cover(off uint64, n int64) ([]byte, error) {
 	return q.p[r.Off-q.Off:][:n], nil
 }
 
-// states reads the states of bytes. Only the last one may go on behind the request.
+// states reads block states. Only the last one may extend past the request.
 func (c *Client) states(q *question, size int64) error {
 	if size < 12 || size > maxChunk || size%8 != 4 || q.states != nil {
 		return violation("states in %d bytes", size)
@@ -306,7 +306,7 @@ func (c *Client) states(q *question, size int64) error {
 	return nil
 }
 
-// failure reads a chunk that says why a request fails. The first one counts.
+// failure reads an error chunk. Only the first one of a request counts.
 func (c *Client) failure(q *question, size int64) error {
 	if size < 6 || size > maxChunk {
 		return violation("an error in %d bytes", size)
@@ -325,10 +325,10 @@ func (c *Client) failure(q *question, size int64) error {
 	return nil
 }
 
-// errServer marks an error that a server says.
+// errServer marks an error reported by the server.
 var errServer = errors.New("the server says")
 
-// serverError returns the error of a request that a server does not fulfil.
+// serverError returns the error for a request that failed on the server.
 func serverError(code uint32, text string) error {
 	why := map[uint32]string{
 		errPerm: "not permitted", errIO: "input/output error", errMemory: "out of memory",
@@ -344,7 +344,7 @@ func serverError(code uint32, text string) error {
 	return fmt.Errorf("%w: %s (error %d)", errServer, why, code)
 }
 
-// ReadAt follows the contract of io.ReaderAt.
+// ReadAt implements io.ReaderAt.
 func (c *Client) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < 0 || off >= c.size {
 		return 0, io.EOF
@@ -369,12 +369,12 @@ func (c *Client) ReadAt(p []byte, off int64) (n int, err error) {
 	return len(p), err
 }
 
-// blocksAround returns the whole blocks in which n bytes lie, up to the end of the export.
+// blocksAround returns the whole blocks around n bytes, up to the end of the export.
 func (c *Client) blocksAround(off, n int64) (from, to int64) {
 	return off &^ (c.block - 1), min((off+n+c.block-1)&^(c.block-1), c.size)
 }
 
-// read reads whole blocks, by as many requests at once as it takes.
+// read reads whole blocks, with as many parallel requests as needed.
 func (c *Client) read(p []byte, off int64) error {
 	var all []*question
 	for len(p) > 0 {
@@ -392,7 +392,7 @@ func (c *Client) read(p []byte, off int64) error {
 	return err
 }
 
-// Extent asks the server what reads as zeros. All is data where it does not know.
+// Extent returns the state of a range by a block status request. If the server does not support that, all is data.
 func (c *Client) Extent(off, limit int64) (disk.Extent, error) {
 	limit = min(limit, c.size-off)
 	if !c.status {
@@ -415,11 +415,11 @@ func (c *Client) Extent(off, limit int64) (disk.Extent, error) {
 			return part(e, off, limit), nil
 		}
 	}
-	// A server that only knows the state of less than one block: what it did not say is data.
+	// The server may know the state of less than one block. The rest is data.
 	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
 }
 
-// remembered returns the state that the last answer gives to the bytes from off on.
+// remembered returns the state of the bytes from off on in the last block status reply.
 func (c *Client) remembered(off, limit int64) (disk.Extent, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -430,7 +430,7 @@ func (c *Client) remembered(off, limit int64) (disk.Extent, bool) {
 	return part(c.known[i], off, limit), true
 }
 
-// part returns limit bytes at most of an extent, from off on.
+// part returns at most limit bytes of an extent, from off on.
 func part(e disk.Extent, off, limit int64) disk.Extent {
 	return disk.Extent{Range: disk.Range{Off: off, Len: min(limit, e.End()-off)}, Zero: e.Zero}
 }

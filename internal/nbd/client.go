@@ -19,39 +19,39 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Client reads an export of a server, by one connection with several requests in work. It is never made anew: a server
-// that comes back may have another disk. Safe for concurrent use.
+// Client reads an export of a server, over one connection with several requests in flight. It never reconnects: a
+// restarted server may serve another disk. It is safe for concurrent use.
 type Client struct {
 	conn net.Conn
 	r    *bufio.Reader
 	name string
 
 	size       int64
-	block      int64 // offsets and lengths of requests are multiples, bytes
-	most       int64 // bytes of a read
+	block      int64 // offsets and lengths of requests are multiples, in bytes
+	most       int64 // maximum bytes of a read
 	structured bool
-	status     bool   // of base:allocation
-	context    uint32 // its number
+	status     bool   // base:allocation is selected
+	context    uint32 // number of base:allocation
 
 	sending sync.Mutex // held while a request is written
 	mu      sync.Mutex
-	last    uint64 // cookie
+	last    uint64 // last cookie
 	open    map[uint64]*question
 	broken  error         // ends all requests
-	known   []disk.Extent // of the last answer about states, without gaps
+	known   []disk.Extent // of the last block status reply, without gaps
 }
 
 const (
-	maxName = 4096 // bytes. Spec: "Strings"
-	// answerTime bounds the time from a request, or from the answer before it, to its answer.
+	maxName = 4096 // in bytes. Spec: "Strings"
+	// answerTime limits the time from a request, or from the previous reply, to its reply.
 	answerTime = time.Minute
-	// maxRead bounds the bytes of one request. unknownBlock is the block size of servers that say none. Spec: "Block
-	// size constraints".
+	// maxRead limits the bytes of one request. unknownBlock is the block size for servers that report none. Spec:
+	// "Block size constraints".
 	maxRead      = 256 << 10
-	leastMost    = 4 << 10 // bytes of a request that each server must answer: each takes memory
+	leastMost    = 4 << 10 // minimum request size that a server must support in bytes: each request needs memory
 	maxBlock     = 64 << 10
 	unknownBlock = 512
-	// maxAnswers bounds the answers to one option.
+	// maxAnswers limits the replies to one option.
 	maxAnswers = 64
 )
 
@@ -68,7 +68,7 @@ func Dial(ctx context.Context, uri string) (*Client, error) {
 	return NewClient(ctx, conn, export)
 }
 
-// NewClient negotiates by a connection, which it closes when that fails.
+// NewClient negotiates over a connection, which it closes on an error.
 func NewClient(ctx context.Context, conn net.Conn, export string) (*Client, error) {
 	c := &Client{
 		conn: conn, r: bufio.NewReader(conn), name: export, open: map[uint64]*question{}, block: unknownBlock,
@@ -92,7 +92,7 @@ func NewClient(ctx context.Context, conn net.Conn, export string) (*Client, erro
 	return c, nil
 }
 
-// spoken returns the error of a connection in words.
+// spoken adds an explanation to the error of a connection.
 func spoken(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -103,7 +103,7 @@ func spoken(err error) error {
 	return err
 }
 
-// negotiate enters the transmission. Spec: "Fixed newstyle negotiation".
+// negotiate performs the handshake up to the transmission phase. Spec: "Fixed newstyle negotiation".
 func (c *Client) negotiate() error {
 	var hello struct{ Server, Option uint64 }
 	if err := binary.Read(c.r, be, &hello); err != nil {
@@ -145,7 +145,7 @@ func (c *Client) negotiate() error {
 	return c.enter(data)
 }
 
-// offer sends an option that a server need not know, and sets taken if it does.
+// offer sends an option that a server may reject, and sets taken if the server accepts it.
 func (c *Client) offer(option uint32, data []byte, each func(kind uint32, data []byte) error, taken *bool) error {
 	refused, err := c.ask(option, data, each)
 	if refused == nil {
@@ -157,7 +157,7 @@ func (c *Client) offer(option uint32, data []byte, each func(kind uint32, data [
 	return err
 }
 
-// selected takes the number of base:allocation.
+// selected stores the number of base:allocation.
 func (c *Client) selected(kind uint32, data []byte) error {
 	if kind != repMetaContext || len(data) < 4 || string(data[4:]) != allocation || c.status {
 		return violation("answer %d to the selection of %s", kind, allocation)
@@ -166,10 +166,10 @@ func (c *Client) selected(kind uint32, data []byte) error {
 	return nil
 }
 
-// enter begins the transmission with the export.
+// enter starts the transmission phase with the export.
 func (c *Client) enter(data []byte) error {
 	said := false
-	var sizes []byte // of blocks: the size of the export may come behind them
+	var sizes []byte // of blocks: the size of the export may follow them
 	refused, err := c.ask(optGo, data, func(kind uint32, data []byte) error {
 		if kind != repInfo || len(data) < 2 {
 			return violation("answer %d of %d bytes to NBD_OPT_GO", kind, len(data))
@@ -181,7 +181,7 @@ func (c *Client) enter(data []byte) error {
 		case infoBlockSize:
 			sizes = data[2:]
 		}
-		return nil // the others were not asked for
+		return nil // no others were requested
 	})
 	switch {
 	case err != nil:
@@ -196,7 +196,7 @@ func (c *Client) enter(data []byte) error {
 	return nil
 }
 
-// exported takes size and flags of the export.
+// exported stores the size of the export, and checks its flags.
 func (c *Client) exported(b []byte) error {
 	if len(b) != 10 {
 		return violation("%d bytes about the export, want 10", len(b))
@@ -212,7 +212,7 @@ func (c *Client) exported(b []byte) error {
 	return nil
 }
 
-// blocks takes the block sizes that the server demands, of an export whose size is known.
+// blocks stores the block sizes of the server, for an export of known size.
 func (c *Client) blocks(b []byte) error {
 	if len(b) != 12 {
 		return violation("%d bytes about block sizes, want 12", len(b))
@@ -234,7 +234,7 @@ func (c *Client) blocks(b []byte) error {
 	return nil
 }
 
-// refusal is the answer of a server that does not do what an option asks for.
+// refusal is the reply of a server that rejects an option.
 type refusal struct {
 	option, kind uint32
 	text         string
@@ -265,7 +265,7 @@ func (r *refusal) Unwrap() error {
 	return ondisk.ErrUnsupported
 }
 
-// ask sends an option and reads the answers to it. each is called with those before the last.
+// ask sends an option and reads the replies to it. It calls each for all replies but the last.
 func (c *Client) ask(
 	option uint32, data []byte, each func(kind uint32, data []byte) error,
 ) (refused *refusal, err error) {
@@ -296,7 +296,7 @@ func (c *Client) ask(
 		}
 		switch {
 		case head.Kind == repAck && len(data) == 0:
-			return nil, nil //nolint:nilnil // it is done
+			return nil, nil //nolint:nilnil // acknowledged
 		case head.Kind&repFails != 0:
 			return &refusal{option, head.Kind, strings.ToValidUTF8(string(data), "?")}, nil
 		}
@@ -313,14 +313,14 @@ func (c *Client) Size() int64 { return c.size }
 // Name returns the name of the export.
 func (c *Client) Name() string { return c.name }
 
-// Forget has the server asked again what reads as zeros.
+// Forget drops the cached block states, so that the server is queried again.
 func (c *Client) Forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.known = nil
 }
 
-// Alive returns the error that has ended the connection, if there is one.
+// Alive returns the error that ended the connection, or nil.
 func (c *Client) Alive() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -336,10 +336,10 @@ func (c *Client) Close() error {
 	return c.conn.Close()
 }
 
-// Abort has all requests end with an error, also those that wait for an answer.
+// Abort fails all requests, including requests in flight.
 func (c *Client) Abort(err error) { c.breaks(err) }
 
-// ends has all requests fail from now on, and reports whether the connection is still to be closed.
+// ends fails all further requests, and reports whether the connection still needs to be closed.
 func (c *Client) ends() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// File is an export as the file of an image. Safe for concurrent use.
+// File is an export as an image file. It is safe for concurrent use.
 type File struct {
 	client *Client
 	uri    string
@@ -42,25 +42,25 @@ func (f *File) Name() string {
 	return "default export"
 }
 
-// ID tells the file from others.
+// ID identifies the file by its address.
 func (f *File) ID() string { return f.uri }
 
-// Device reports that the name of an export says nothing of a format, and that Unchanged does not see writes.
+// Device reports that the name of an export implies no format, and that Unchanged cannot detect writes.
 func (*File) Device() bool { return true }
 
-// ReadAt follows the contract of io.ReaderAt.
+// ReadAt implements io.ReaderAt.
 func (f *File) ReadAt(p []byte, off int64) (int, error) { return f.pages.ReadAt(p, off) }
 
-// Forget drops all that was read: later reads reach the server again.
+// Forget drops all cached data: later reads reach the server again.
 func (f *File) Forget() {
 	f.pages.forget()
 	f.client.Forget()
 }
 
-// Extent returns the state of a range, by the holes that the server reports.
+// Extent returns the state of a range, based on the holes reported by the server.
 func (f *File) Extent(off, limit int64) (disk.Extent, error) { return f.client.Extent(off, limit) }
 
-// Unchanged returns the error of a lost connection. Writes of others to an export cannot be seen.
+// Unchanged returns the error of a lost connection. It cannot detect writes by others to an export.
 func (f *File) Unchanged() error {
 	if err := f.client.Alive(); err != nil {
 		return fmt.Errorf("export %.256q: %w", f.client.Name(), err)
@@ -74,17 +74,17 @@ func (f *File) Close() error {
 	return f.client.Close()
 }
 
-// IsURI reports whether a word of a command line names an export.
+// IsURI reports whether a command line argument names an export.
 func IsURI(word string) bool {
 	scheme, _, ok := strings.Cut(word, "://")
 	scheme = strings.ToLower(scheme)
 	return ok && (scheme == "nbd" || strings.HasPrefix(scheme, "nbd+") || strings.HasPrefix(scheme, "nbds"))
 }
 
-// defaultPort is that of servers whose address names none. Spec: IANA, service nbd.
+// defaultPort is the port for addresses without one. Spec: IANA, service nbd.
 const defaultPort = "10809"
 
-// parseURI takes the address of an export apart. Spec: NetworkBlockDevice/nbd, doc/uri.md.
+// parseURI splits the address of an export. Spec: NetworkBlockDevice/nbd, doc/uri.md.
 func parseURI(uri string) (network, address, export string, err error) {
 	u, err := url.Parse(uri)
 	if err != nil {
@@ -93,7 +93,7 @@ func parseURI(uri string) (network, address, export string, err error) {
 	}
 	export = strings.TrimPrefix(u.Path, "/")
 	key, value, _ := strings.Cut(u.RawQuery, "=")
-	socket, bad := url.PathUnescape(value) // in which a plus stays one, unlike in a query of a form
+	socket, bad := url.PathUnescape(value) // a plus stays a plus, unlike in a form query
 	switch {
 	case strings.HasPrefix(u.Scheme, "nbds"):
 		err = ondisk.In(ondisk.ErrUnsupported, "TLS is %w for NBD; forward the port with ssh -L, and name that",
@@ -119,22 +119,22 @@ func parseURI(uri string) (network, address, export string, err error) {
 }
 
 const (
-	pageBytes = 64 << 10 // of one request; larger reads are not kept
+	pageBytes = 64 << 10 // of one request; larger reads are not cached
 	maxPages  = 64       // 4 MiB
 )
 
-// pages keeps what small reads have asked for, with what lies around it. Each request to a server has to wait for it,
-// and an inspection reads few sectors at few places, several times. Safe for concurrent use.
+// pages caches small reads with their surroundings. Each request costs a round trip to the server, and an inspection
+// reads few sectors at few places, several times. It is safe for concurrent use.
 type pages struct {
 	of   io.ReaderAt
 	size int64
 
 	mu    sync.Mutex
 	kept  map[int64][]byte // by number
-	round int              // how often all was forgotten: what was asked for before is not kept
+	round int              // number of forget calls: earlier requests are not cached
 }
 
-// ReadAt follows the contract of io.ReaderAt.
+// ReadAt implements io.ReaderAt.
 func (c *pages) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < 0 || off >= c.size || len(p) >= pageBytes {
 		return c.of.ReadAt(p, off)
@@ -153,7 +153,7 @@ func (c *pages) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, err
 }
 
-// page returns a page, which is read if it is not known.
+// page returns a page from the cache or from the server.
 func (c *pages) page(number int64) ([]byte, error) {
 	c.mu.Lock()
 	page, round := c.kept[number], c.round

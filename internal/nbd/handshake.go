@@ -12,38 +12,38 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// maxOption bounds the data of one option. A name has 4096 bytes at most.
+// maxOption limits the data of one option in bytes. A name has at most 4096 bytes.
 const maxOption = 32 << 10
 
 var be = binary.BigEndian
 
-// session is the conversation with one client.
+// session is the protocol state of one client.
 type session struct {
 	Export
 	r      *bufio.Reader
 	w      io.Writer
-	failed func(err error) // told of a read of the disk that fails
+	failed func(err error) // called for a failed read of the disk
 
-	fixed      bool // the client takes answers to options
+	fixed      bool // the client supports replies to options
 	noZeroes   bool
 	structured bool
 	status     bool // base:allocation is selected
 	known      disk.Extent
-	buf        []byte // the header of a reply, and data behind it
+	buf        []byte // the header of a reply, and its data
 }
 
-// newSession returns the conversation with a client before its first word.
+// newSession returns the session of a client before the handshake.
 func newSession(e Export, c io.ReadWriter, failed func(error)) *session {
 	return &session{Export: e, r: bufio.NewReader(c), w: c, failed: failed}
 }
 
-// errEnd ends a session as the client asked.
+// errEnd ends a session at the client's request.
 var errEnd = errors.New("the client ends the session")
 
-// violation returns the error of a client that breaks the protocol. The connection is closed.
+// violation returns the error for a protocol violation. It closes the connection.
 func violation(format string, args ...any) error { return fmt.Errorf("protocol: "+format, args...) }
 
-// handshake negotiates until the client enters the transmission.
+// handshake negotiates until the client enters the transmission phase.
 func (s *session) handshake() error {
 	hello := be.AppendUint64(nil, magicServer)
 	hello = be.AppendUint64(hello, magicOption)
@@ -67,7 +67,7 @@ func (s *session) handshake() error {
 	}
 }
 
-// option reads and answers one option. It reports whether the transmission begins.
+// option reads and answers one option. It reports whether the transmission phase begins.
 func (s *session) option() (entered bool, err error) {
 	var head struct {
 		Magic    uint64
@@ -110,7 +110,7 @@ func (s *session) option() (entered bool, err error) {
 	return false, s.refuse(head.Option, repUnsupported, "this option is not supported")
 }
 
-// answer sends one answer to an option.
+// answer sends one reply to an option.
 func (s *session) answer(option, kind uint32, data []byte) error {
 	b := be.AppendUint64(nil, magicAnswer)
 	b = be.AppendUint32(b, option)
@@ -124,7 +124,7 @@ func (s *session) refuse(option, kind uint32, text string) error {
 	return s.answer(option, kind, []byte(text))
 }
 
-// flags are those of the transmission.
+// flags returns the transmission flags.
 func (s *session) flags() uint16 {
 	const always = flagHasFlags | flagReadOnly | flagMultiConn
 	if s.structured {
@@ -133,7 +133,7 @@ func (s *session) flags() uint16 {
 	return always
 }
 
-// exportName enters the transmission. The option has no answer that refuses a name.
+// exportName starts the transmission phase. The option has no reply to reject a name.
 func (s *session) exportName(name string) error {
 	if name != s.Name {
 		return violation("export %.64q, which is not served", name)
@@ -148,7 +148,7 @@ func (s *session) exportName(name string) error {
 	return err
 }
 
-// info answers NBD_OPT_INFO and NBD_OPT_GO, the second of which enters the transmission.
+// info answers NBD_OPT_INFO and NBD_OPT_GO; the second starts the transmission phase.
 func (s *session) info(option uint32, data []byte) (entered bool, err error) {
 	name, rest, ok := text(data)
 	if !ok || len(rest) < 2 || len(rest)-2 != 2*int(be.Uint16(rest)) {
@@ -180,8 +180,8 @@ func (s *session) info(option uint32, data []byte) (entered bool, err error) {
 	return option == optGo, err
 }
 
-// blockMin returns the minimum block size: the sectors of the disk, if they are larger than the usual ones. Shorter
-// requests are answered all the same. Spec: "Block size constraints".
+// blockMin returns the minimum block size: the sector size of the disk, if it is larger than usual. Shorter requests
+// still get a reply. Spec: "Block size constraints".
 func (s *session) blockMin() uint32 {
 	if n := s.Disk.SectorSize(); n > units.SectorSize {
 		return uint32(n) //nolint:gosec // 4096 at most
@@ -189,7 +189,7 @@ func (s *session) blockMin() uint32 {
 	return 1
 }
 
-// list names the export.
+// list sends the name of the export.
 func (s *session) list(data []byte) error {
 	if len(data) != 0 {
 		return s.refuse(optList, repInvalid, "this option has no data")
@@ -205,7 +205,7 @@ func (s *session) list(data []byte) error {
 func (s *session) metaContext(option uint32, data []byte) error {
 	selects := option == optSetMetaContext
 	if selects {
-		s.status = false // an earlier selection ends, also by an option that fails
+		s.status = false // a later option replaces the selection, even if it fails
 	}
 	if !s.structured {
 		return s.refuse(option, repInvalid, "structured replies come first")
@@ -244,7 +244,7 @@ func (s *session) metaContext(option uint32, data []byte) error {
 	return s.answer(option, repAck, nil)
 }
 
-// text splits a string with its length in front off the data of an option.
+// text splits a length-prefixed string off the data of an option.
 func text(data []byte) (s string, rest []byte, ok bool) {
 	if len(data) < 4 {
 		return "", nil, false
@@ -266,7 +266,7 @@ const (
 	magicRequest    = 0x25609513
 	magicSimple     = 0x67446698
 	magicStructured = 0x668e33ef
-	magicOldstyle   = 0x00420281861253 // of servers that negotiate nothing
+	magicOldstyle   = 0x00420281861253 // of servers without negotiation
 )
 
 // Flags of the handshake and of the transmission.
@@ -297,7 +297,7 @@ const (
 	repMetaContext = 4
 	repUnsupported = 1<<31 + 1
 	repInvalid     = 1<<31 + 3
-	repFails       = 1 << 31 // set in those below
+	repFails       = 1 << 31 // set in the types below
 	repTLSRequired = 1<<31 + 5
 	repUnknown     = 1<<31 + 6
 
@@ -329,7 +329,7 @@ const (
 	replyData        = 1
 	replyHole        = 2
 	replyBlockStatus = 5
-	replyFails       = 1 << 15 // set in those below
+	replyFails       = 1 << 15 // set in the types below
 	replyError       = 1<<15 + 1
 	replyErrorOffset = 1<<15 + 2
 
@@ -348,13 +348,13 @@ const (
 	errShutdown = 108
 )
 
-// Block sizes of "Block size constraints". Any byte can be read; larger requests than the last are refused.
+// Block sizes of "Block size constraints". Any byte is readable; requests larger than blockMax are rejected.
 const (
 	blockPreferred = 64 << 10
 	blockMax       = 32 << 20
 )
 
-// allocation is the metadata context of holes, and the number under which it is selected.
+// allocation is the metadata context of holes, and allocationID the number of its selection.
 const (
 	allocation   = "base:allocation"
 	allocationID = 1

@@ -26,11 +26,12 @@ func URI(a net.Addr, export string) string {
 	return "nbd://" + a.String() + "/" + name
 }
 
-// Place is where clients connect. The zero value is the socket of LISTEN_FDS, or else one in a new folder.
+// Place is the address for clients. The zero value means the socket of LISTEN_FDS, or otherwise a socket in a new
+// folder.
 type Place struct {
 	Socket   string // path of a new Unix socket
 	TCP      string // HOST:PORT, a loopback address
-	Anywhere bool   // TCP may be an address that other machines reach
+	Anywhere bool   // TCP may be reachable from other machines
 }
 
 // Listen listens at the place.
@@ -50,7 +51,8 @@ func (p Place) Listen() (net.Listener, error) {
 	return ListenPrivate()
 }
 
-// ListenPrivate listens on a socket in a new folder, both for this user alone. Closing the listener removes them.
+// ListenPrivate listens on a socket in a new folder, both accessible only to this user. Closing the listener removes
+// them.
 func ListenPrivate() (net.Listener, error) {
 	folder, err := os.MkdirTemp("", "trueup-nbd-") // mode 0700
 	if err != nil {
@@ -77,12 +79,12 @@ func (p *private) Close() error {
 	return p.err
 }
 
-// maxSocketPath bounds the path of a Unix socket in bytes, on all systems. Spec: sys/un.h, sun_path.
+// maxSocketPath limits the path of a Unix socket in bytes, on all systems. Spec: sys/un.h, sun_path.
 const maxSocketPath = 103
 
-// ListenUnix listens on a socket for this user alone, by its absolute path. Closing the listener removes it.
+// ListenUnix listens on a socket accessible only to this user, by its absolute path. Closing the listener removes it.
 func ListenUnix(path string) (l net.Listener, err error) {
-	if path, err = filepath.Abs(path); err != nil { // Linux would take @name for a socket without permissions
+	if path, err = filepath.Abs(path); err != nil { // Linux would treat @name as a socket without permissions
 		return nil, err
 	}
 	if len(path) > maxSocketPath {
@@ -104,7 +106,7 @@ func ListenUnix(path string) (l net.Listener, err error) {
 	return l, err
 }
 
-// kindOf names what has the name of a socket.
+// kindOf describes the file at the path of a socket.
 func kindOf(m fs.FileMode) string {
 	switch {
 	case m.Type() == fs.ModeSocket:
@@ -115,7 +117,7 @@ func kindOf(m fs.FileMode) string {
 	return "a file"
 }
 
-// listenTCP listens on an address of this machine. anywhere allows others than those of loopback.
+// listenTCP listens on an address of this machine. anywhere allows addresses other than loopback.
 func listenTCP(address string, anywhere bool) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err == nil {
@@ -136,8 +138,7 @@ func listenTCP(address string, anywhere bool) (net.Listener, error) {
 	return l, nil
 }
 
-// Activated returns the listener that systemd, or a program like it, hands over; nil if there is none. Spec:
-// sd_listen_fds(3).
+// Activated returns the listener passed by systemd or a similar program, or nil without one. Spec: sd_listen_fds(3).
 func Activated() (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
 	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {

@@ -1,6 +1,6 @@
 // Package nbd serves a disk, read-only, by the NBD protocol: fixed newstyle handshake, structured replies, holes, and
-// block status of base:allocation. A session never keeps more than its buffer, whatever a client asks for, and a client
-// that does not read its replies holds up its own session only.
+// block status of base:allocation. A session never uses more memory than its buffer, for any request. A client that
+// does not read its replies blocks only its own session.
 package nbd
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// Export is what clients see. The name "" is that of the default export.
+// Export is the disk visible to clients. The name "" means the default export.
 type Export struct {
 	Name, Description string
 	Disk              disk.Disk
@@ -23,22 +23,22 @@ type Export struct {
 // Server serves one export to many clients.
 type Server struct {
 	Export
-	Once   bool         // end when the last client left, after the first
-	Warn   func(error)  // told once, of the first read of the disk that fails; may be nil
-	Parent int          // process; the server ends when it is no longer the parent of this one; 0: it is not looked at
-	Fit    func() error // fails when the disk is not the one that was opened any more; ends the server; may be nil
+	Once   bool         // end after the last client has left
+	Warn   func(error)  // called once, for the first failed read of the disk; may be nil
+	Parent int          // process ID of the parent; the server ends when its parent changes; 0 disables the check
+	Fit    func() error // returns an error if the opened disk was replaced or changed; ends the server; may be nil
 }
 
 const (
-	// maxClients bounds the connections at one time. Another one takes the place of the oldest in its handshake.
+	// maxClients limits the simultaneous connections. Another client replaces the oldest one in its handshake.
 	maxClients = 64
-	// handshakeTime bounds the time from the connection to the transmission.
+	// handshakeTime limits the time from the connection to the transmission phase.
 	handshakeTime = 30 * time.Second
-	// endTime bounds the time that requests in work have when the server ends.
+	// endTime limits the time for pending requests when the server ends.
 	endTime = 2 * time.Second
-	// lookEvery is the interval of looks at Fit and at Parent.
+	// lookEvery is the interval of the checks of Fit and Parent.
 	lookEvery = time.Second
-	// bufferSize is the buffer of a client in bytes: what tools ask for at once.
+	// bufferSize is the buffer of a client in bytes, for the usual request size of tools.
 	bufferSize = headRoom + 256<<10
 )
 
@@ -49,7 +49,7 @@ type client struct {
 	enters bool // the handshake is over
 }
 
-// serving is a call of Serve.
+// serving is the state of one call of Serve.
 type serving struct {
 	*Server
 	end    context.CancelCauseFunc
@@ -57,20 +57,20 @@ type serving struct {
 
 	mu       sync.Mutex
 	clients  map[*client]struct{}
-	entered  int // clients in transmission
+	entered  int // clients in the transmission phase
 	shutdown bool
 
-	failures int // of Accept, one behind the other
+	failures int // consecutive failures of Accept
 }
 
-// errOnce ends a server that serves once, and errOrphan one that ends with its parent.
+// errOnce ends a server with Once, and errOrphan a server without its parent.
 var (
 	errOnce   = errors.New("the last client left")
 	errOrphan = errors.New("the calling program has ended")
 )
 
-// Serve accepts clients until ctx ends, whose cause it returns, or nil after the last client of Once and the end of
-// Parent. It closes l and all connections.
+// Serve accepts clients until ctx ends, and returns its cause. It returns nil after the last client of Once and the end
+// of Parent. It closes l and all connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, end := context.WithCancelCause(ctx)
 	v := &serving{Server: s, end: end, clients: map[*client]struct{}{}}
@@ -78,7 +78,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { v.close(l) })
 	defer stop()
 	all.Go(func() { v.watch(ctx) })
-	room := make(chan struct{}, 2*maxClients) // for those that are pushed out, until they are gone
+	room := make(chan struct{}, 2*maxClients) // including dropped clients, until they are gone
 	for ctx.Err() == nil {
 		conn, err := l.Accept()
 		if err != nil {
@@ -112,7 +112,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// recovers reports whether another connection can be waited for after an error.
+// recovers reports whether Accept can continue after an error.
 func (v *serving) recovers(ctx context.Context, err error) bool {
 	const most, pause = 100, 100 * time.Millisecond
 	if v.failures++; errors.Is(err, net.ErrClosed) || v.failures > most {
@@ -125,7 +125,7 @@ func (v *serving) recovers(ctx context.Context, err error) bool {
 	return true
 }
 
-// watch ends the server when its parent has ended, and when the disk is no longer the one that was opened.
+// watch ends the server when its parent ends, or when Fit returns an error.
 func (v *serving) watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -145,9 +145,9 @@ func (v *serving) watch(ctx context.Context) {
 	}
 }
 
-// close ends all sessions after the request in work.
+// close ends all sessions after their pending requests.
 func (v *serving) close(l net.Listener) {
-	_ = l.Close() // nothing can be done about it
+	_ = l.Close() // the error has no remedy
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.shutdown = true
@@ -157,7 +157,7 @@ func (v *serving) close(l net.Listener) {
 	}
 }
 
-// add takes a client in. When all places are taken, the oldest in its handshake makes room.
+// add admits a client. If all places are in use, it drops the oldest client in its handshake.
 func (v *serving) add(c *client) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -181,7 +181,7 @@ func (v *serving) add(c *client) bool {
 	return c.SetDeadline(time.Now().Add(handshakeTime)) == nil
 }
 
-// run holds the conversation with a client. What a client does wrong ends its own session, without a word.
+// run runs the session of a client. An error of the client silently ends its own session.
 func (v *serving) run(c *client) {
 	s := newSession(v.Export, c, v.failed)
 	if err := s.handshake(); err != nil {
@@ -193,7 +193,7 @@ func (v *serving) run(c *client) {
 	}
 }
 
-// enter begins the transmission with a client. One that has lost its place does not get there.
+// enter starts the transmission phase with a client, unless the client was dropped.
 func (v *serving) enter(c *client) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -205,7 +205,7 @@ func (v *serving) enter(c *client) bool {
 	return true
 }
 
-// remove closes a connection, the last of which ends a server that serves once.
+// remove closes a connection. The last one ends a server with Once.
 func (v *serving) remove(c *client) {
 	_ = c.Close() // read-only: nothing is lost
 	v.mu.Lock()
@@ -219,7 +219,7 @@ func (v *serving) remove(c *client) {
 	}
 }
 
-// failed tells of the first read that fails, and whether the disk has changed.
+// failed reports the first failed read.
 func (v *serving) failed(err error) {
 	v.warned.Do(func() {
 		if v.Warn != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// request is what a client sends in the transmission phase.
+// request is a client's request in the transmission phase.
 type request struct {
 	Magic  uint32
 	Flags  uint16
@@ -20,7 +20,7 @@ type request struct {
 	Length uint32
 }
 
-// Room for the header of a reply in front of its data: 20 bytes of a chunk and 8 of an offset.
+// Space for the header of a reply before its data: 20 bytes of a chunk and 8 of an offset.
 const (
 	chunkHead  = 20
 	simpleHead = 16
@@ -28,14 +28,14 @@ const (
 )
 
 const (
-	// sparse is the shortest run of zeros inside a request that is sent as a hole.
+	// sparse is the shortest run of zeros inside a request to send as a hole, in bytes.
 	sparse = 64 << 10
-	// ahead is how far the map is asked at once.
+	// ahead is the range of one extent query, in bytes.
 	ahead = 8 << 20
-	// maxStates bounds the states in one reply, and maxExtents the extents that are joined to them.
+	// maxStates limits the states in one reply, and maxExtents the extents joined to them.
 	maxStates  = 1024
 	maxExtents = 1 << 16
-	// maxText bounds the message of an error.
+	// maxText limits the message of an error in bytes.
 	maxText = 512
 )
 
@@ -103,7 +103,7 @@ func (s *session) serve(q *request) error {
 	return s.readSimple(q, r)
 }
 
-// write refuses a write, whose data have to be taken all the same.
+// write rejects a write after discarding its data.
 func (s *session) write(q *request) error {
 	if q.Length > blockMax {
 		return violation("%d bytes to write, want %d at most", q.Length, blockMax)
@@ -128,7 +128,7 @@ func (s *session) load(p []byte, off int64) error {
 	return err
 }
 
-// readSimple sends the data of a read behind one header. An error behind that ends the session.
+// readSimple sends the data of a read after one header. A later error ends the session.
 func (s *session) readSimple(q *request, r disk.Range) error {
 	head := s.simple(q, 0)
 	for begun := false; !begun || r.Len > 0; begun = true {
@@ -148,7 +148,7 @@ func (s *session) readSimple(q *request, r disk.Range) error {
 	return nil
 }
 
-// readChunks sends the data of a read as chunks of data and holes. Each is complete before its header is sent.
+// readChunks sends the data of a read as chunks of data and holes. It reads each chunk before sending its header.
 func (s *session) readChunks(q *request, r disk.Range) error {
 	whole := q.Flags&cmdFlagDF != 0
 	switch {
@@ -188,8 +188,8 @@ func (s *session) readChunks(q *request, r disk.Range) error {
 	return nil
 }
 
-// stretch returns how many bytes from the start of r on are one chunk: zeros, or limit bytes at most that are worth
-// reading, with short runs of zeros among them.
+// stretch returns the length of the next chunk from the start of r: a hole, or at most limit bytes of data with short
+// runs of zeros.
 func (s *session) stretch(r disk.Range, limit int64) (n int64, zero bool, err error) {
 	for n < limit {
 		e, err := s.extent(r.Off+n, min(r.Len-n, max(limit-n, sparse)))
@@ -207,8 +207,8 @@ func (s *session) stretch(r disk.Range, limit int64) (n int64, zero bool, err er
 	return min(n, limit), false, nil
 }
 
-// extent returns the state of the bytes from off on. It keeps the last one: requests often follow each other, and a
-// file system may look at all pages up to the next hole.
+// extent returns the state of the bytes from off on. It caches the last one: requests often follow each other, and a
+// file system may query all pages up to the next hole.
 func (s *session) extent(off, limit int64) (disk.Extent, error) {
 	if off < s.known.Off || off >= s.known.End() {
 		e, err := s.Disk.Extent(off, min(max(limit, ahead), s.Disk.Size()-off))
@@ -263,7 +263,7 @@ func (s *session) blockStatus(q *request, r disk.Range) error {
 	return err
 }
 
-// chunk puts the header of a chunk in front of the buffer.
+// chunk writes the header of a chunk to the start of the buffer.
 func (s *session) chunk(q *request, flags, kind uint16, size int) {
 	b := be.AppendUint32(s.buf[:0], magicStructured)
 	b = be.AppendUint16(b, flags)
@@ -272,14 +272,14 @@ func (s *session) chunk(q *request, flags, kind uint16, size int) {
 	be.AppendUint32(b, uint32(size)) //nolint:gosec // of the buffer
 }
 
-// simple puts the header of a simple reply in front of the buffer.
+// simple writes the header of a simple reply to the start of the buffer.
 func (s *session) simple(q *request, code uint32) []byte {
 	b := be.AppendUint32(s.buf[:0], magicSimple)
 	b = be.AppendUint32(b, code)
 	return be.AppendUint64(b, q.Cookie)
 }
 
-// done sends the success of a request that has no data.
+// done sends the success of a request without data.
 func (s *session) done(q *request) error {
 	b := s.simple(q, 0)
 	if s.structured {
