@@ -25,7 +25,7 @@ import (
 // label is the name of the drive in the appliance, whose kernel numbers its own disks in any order.
 const label = "trueup"
 
-// command returns what adds the disk to an appliance, which cannot write to it.
+// command returns the guestfish command that adds the disk read-only to an appliance.
 func (d disk) command() string {
 	options := fmt.Sprintf("readonly:true label:%s blocksize:%d", label, d.sectorSize)
 	if d.socket != "" {
@@ -34,7 +34,7 @@ func (d disk) command() string {
 	return fmt.Sprintf("add-drive %s format:%s %s", quoted(d.path), drivers[d.format], options)
 }
 
-// quoted returns a text as guestfish reads it in one piece. Spec: guestfish(1), "Quoting".
+// quoted quotes a text as one argument of guestfish. Spec: guestfish(1), "Quoting".
 func quoted(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -53,11 +53,11 @@ func quoted(s string) string {
 }
 
 const (
-	// launchTime bounds the start of the appliance, which emulation on a busy machine makes long.
+	// launchTime limits the start of the appliance, which is slow under emulation on a busy machine.
 	launchTime = 10 * time.Minute
-	// endTime bounds the end of guestfish, which removes its files then.
+	// endTime limits the exit of guestfish, which includes removing its files.
 	endTime = 10 * time.Second
-	// mostLine bounds one line that guestfish prints, and mostSaid the words of an error, in bytes.
+	// mostLine limits one line of guestfish's output, and mostSaid the text of an error, in bytes.
 	mostLine, mostSaid = 64 << 10, 4 << 10
 )
 
@@ -68,7 +68,7 @@ var (
 	errLine  = fmt.Errorf("guestfish printed more than %d bytes without an end of the line", mostLine)
 )
 
-// session is a guestfish that waits for commands. Its errors come between its answers, in order.
+// session is a guestfish process that waits for commands. Its errors come between its answers, in order.
 type session struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
@@ -76,12 +76,12 @@ type session struct {
 	pipe *os.File
 	ctx  context.Context //nolint:containedctx // of the process
 	end  context.CancelCauseFunc
-	gone chan struct{} // closed when all that writes to the pipe is gone
-	mark string        // of the end of an answer; no image can know it
+	gone chan struct{} // closed when all writers of the pipe are gone
+	mark string        // end of an answer; no image can predict it
 	said strings.Builder
 }
 
-// start runs guestfish. Its files go to folder.
+// start starts guestfish. Its files go to folder.
 func start(ctx context.Context, program, folder string) (*session, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	cmd := exec.CommandContext(ctx, program)
@@ -91,7 +91,7 @@ func start(ctx context.Context, program, folder string) (*session, error) {
 	}
 	s := &session{cmd: cmd, ctx: ctx, end: end, gone: make(chan struct{}), mark: rand.Text()}
 	sys.Apart(cmd)
-	// QEMU ends when it is asked to, and then guestfish, which is not, removes its files.
+	// QEMU ends on SIGTERM. guestfish, which does not get the signal, then removes its files.
 	cmd.Cancel = func() error {
 		_ = s.in.Close()
 		err := sys.TerminateGroup(cmd)
@@ -120,7 +120,7 @@ func start(ctx context.Context, program, folder string) (*session, error) {
 	return s, nil
 }
 
-// close ends guestfish and all that it started.
+// close ends guestfish and its child processes.
 func (s *session) close() {
 	_ = s.in.Close() // guestfish ends there
 	limit := time.AfterFunc(endTime, func() { s.end(errEnded) })
@@ -132,10 +132,10 @@ func (s *session) close() {
 	_ = s.pipe.Close()
 }
 
-// errorMark stands before an error of libguestfs, behind the number of the line.
+// errorMark precedes an error of libguestfs, after the line number.
 const errorMark = "libguestfs: error: "
 
-// note keeps the text of an error, as far as there is room.
+// note appends the text of an error to said, up to its limit.
 func (s *session) note(text string) {
 	if _, after, found := strings.Cut(text, errorMark); found {
 		text = after
@@ -149,7 +149,7 @@ func (s *session) note(text string) {
 	s.said.WriteString(text[:min(len(text), mostSaid-s.said.Len())])
 }
 
-// failed returns why the session is of no more use.
+// failed returns the error of a session that has become unusable.
 func (s *session) failed(err error) error {
 	if cause := context.Cause(s.ctx); cause != nil {
 		err = cause
@@ -160,12 +160,11 @@ func (s *session) failed(err error) error {
 	return err
 }
 
-// mostLines bounds the lines of an answer that is kept.
+// mostLines limits the lines kept of an answer.
 const mostLines = 4096
 
-// ask has guestfish run a command, whether the one before went well or not. It returns the lines of the answer that are
-// valid. What else was printed is in said. A mark follows the answer, also that of a session that was ended meanwhile:
-// this is an error.
+// ask makes guestfish run a command, even after a failed one. It returns the valid lines of the answer. All other
+// output goes to said. A mark ends each answer, even of a session ended in the meantime: ask returns an error for that.
 func (s *session) ask(command string, valid func(line string) bool) ([]string, error) {
 	s.said.Reset()
 	if _, err := fmt.Fprintf(s.in, "-%s\necho %s\n", command, s.mark); err != nil {
@@ -197,9 +196,9 @@ func (s *session) answer(valid func(line string) bool) (lines []string, err erro
 	}
 }
 
-// compareFiles has two appliances look into two disks side by side, and returns what they found to be equal or not.
-// Each has a kernel of its own: two volume groups or pools of one name cannot be told apart in one. Their files go to
-// folder. limit bounds the time behind the start. With an error come the answers that both gave before it.
+// compareFiles compares the files of two disks in two parallel appliances, and returns a row for each result. Each
+// appliance has its own kernel: one kernel cannot distinguish two volume groups or pools with the same name. Their
+// files go to folder. limit is the time after the start. With an error come the earlier results common to both.
 func compareFiles(
 	ctx context.Context, program, folder string, source, dest disk, limit time.Duration,
 ) (Table, error) {
@@ -224,17 +223,17 @@ func compareFiles(
 	return t, err
 }
 
-// answer is what one appliance found about one thing.
+// answer is the finding of one appliance about one object.
 type answer struct {
 	asked   string
 	value   string  // must be equal on both disks
 	words   string  // the value, for people
-	said    string  // where it is equal
-	verdict Verdict // where it is equal; "": then there is nothing to say
+	said    string  // for an equal value
+	verdict Verdict // for an equal value; empty if there is nothing to report
 }
 
-// compared returns what two appliances found. Both were asked the same things, up to the first volume that just one of
-// their lists has.
+// compared compares the answers of two appliances. Both have the same objects, up to the first volume that only one of
+// them lists.
 func compared(source, dest []answer) (t Table) {
 	for i := range min(len(source), len(dest)) {
 		x, y := source[i], dest[i]
@@ -251,7 +250,7 @@ func compared(source, dest []answer) (t Table) {
 	return t
 }
 
-// look has an appliance look into a disk. There is nothing to compare more answers with than enough.
+// look examines a disk in an appliance. It may stop after enough answers, since more have no counterpart.
 func look(
 	ctx context.Context, program, folder string, d disk, limit time.Duration, enough *atomic.Int64,
 ) ([]answer, error) {
@@ -273,7 +272,7 @@ func look(
 	return s.survey(enough)
 }
 
-// limit ends the session after a time, unless it is called off.
+// limit ends the session after a time, unless the caller calls callOff.
 func (s *session) limit(after time.Duration, why error) (callOff func() bool) {
 	return time.AfterFunc(after, func() { s.end(why) }).Stop
 }
@@ -290,21 +289,21 @@ func (s *session) must(words, command string, valid func(string) bool) ([]string
 	return lines, err
 }
 
-// isVolume matches a line of list-filesystems: a file system, as libguestfs names it (/dev/sda1, /dev/vg/root,
+// isVolume matches a line of list-filesystems: a file system in libguestfs notation (/dev/sda1, /dev/vg/root,
 // btrfsvol:/dev/sda1/home), and its kind.
 var isVolume = ondisk.LazyPattern(`^((?:btrfsvol:)?/dev/[^:\x00-\x1f]+): ([A-Za-z0-9_.+-]{1,64})$`)
 
 // isPartition matches a line of list-partitions.
 var isPartition = ondisk.LazyPattern(`^/dev/[A-Za-z0-9/]{1,64}$`)
 
-// noFiles are kinds of contents that libguestfs names and that have no files it could read without a key.
+// noFiles lists the kinds of content without files, or with files that need a key.
 var noFiles = []string{"unknown", "swap", "crypto_LUKS", "BitLocker", "LVM2_member", "linux_raid_member"}
 
-// mostVolumes bounds the file systems that are looked at.
+// mostVolumes limits the file systems examined.
 const mostVolumes = 256
 
-// survey looks at the file systems of a disk one after the other, and then at the partitions that have none though
-// something is on them: what is encrypted, and members of groups and arrays. With an error come the answers before it.
+// survey examines the file systems of a disk in turn, and then the partitions with content but no file system:
+// encrypted ones, and members of groups and arrays. With an error come the answers before it.
 func (s *session) survey(enough *atomic.Int64) ([]answer, error) {
 	systems, err := s.must("list-filesystems", "list-filesystems", isVolume().MatchString)
 	if err != nil {
@@ -342,14 +341,14 @@ func (s *session) survey(enough *atomic.Int64) ([]answer, error) {
 	return out, nil
 }
 
-// listed is the answer of a list that must be equal.
+// listed returns the answer for a list that must be equal.
 func listed(asked string, lines []string) answer {
 	words := fmt.Sprintf("%.200s", strings.Join(lines, ", "))
 	return answer{asked: asked, value: strings.Join(lines, "\n"), words: cmp.Or(words, "none")}
 }
 
-// unread is the answer for what has no files that the appliance could read. An extended partition has no kind. why is
-// the error by which the kind is not known.
+// unread returns the answer for a device without readable files. An extended partition has no kind. why is the error
+// that left the kind unknown.
 func unread(device, kind, why string) answer {
 	a := answer{asked: device, value: kind, words: fmt.Sprintf("its content is %.100s", cmp.Or(kind, "unknown"))}
 	switch {
@@ -361,7 +360,7 @@ func unread(device, kind, why string) answer {
 	return a
 }
 
-// volume looks at a file system, by its line in the list.
+// volume examines a file system, given by its line in the list.
 func (s *session) volume(line string) ([]answer, error) {
 	m := isVolume().FindStringSubmatch(line)
 	device, kind := m[1], m[2]
@@ -383,7 +382,7 @@ func (s *session) volume(line string) ([]answer, error) {
 	return append(out, a), nil
 }
 
-// checks are programs of the appliance that check a file system, by kind, with the options that keep them from writing.
+// checks lists the check programs of the appliance by kind of file system, with the options that prevent writes.
 var checks = map[string]string{
 	"ext2": "e2fsck -f -n", "ext3": "e2fsck -f -n", "ext4": "e2fsck -f -n", "ntfs": "ntfsfix -n", "vfat": "fsck.fat -n",
 	"xfs": "xfs_repair -n", "btrfs": "btrfs check --readonly", "exfat": "fsck.exfat -n", "f2fs": "fsck.f2fs --dry-run",
@@ -393,7 +392,7 @@ var checks = map[string]string{
 // isOutcome matches the output of a command in an appliance.
 var isOutcome = ondisk.LazyPattern(`(?s)^(.*\n)?exit ([0-9]{1,3})$`)
 
-// shell has the shell of the appliance run a command. text is the end of its output, and words are its last line.
+// shell runs a command in the shell of the appliance. text is the end of its output, and words are its last line.
 func (s *session) shell(asked, command string) (code int, text, words string, err error) {
 	lines, err := s.ask("debug sh "+quoted("{ "+command+"; echo exit $?; } 2>&1 </dev/null | tail -c 2000"), anyLine)
 	if err != nil {
@@ -408,8 +407,8 @@ func (s *session) shell(asked, command string) (code int, text, words string, er
 	return code, m[1], fmt.Sprintf("%.200s", words[strings.LastIndexByte(words, '\n')+1:]), nil
 }
 
-// check has the appliance check a file system. A damaged source has a copy with the same damage: what counts is that
-// both checks end alike.
+// check checks a file system in the appliance. The copy of a damaged source has the same damage: both checks must end
+// alike.
 func (s *session) check(device, tool string) (answer, error) {
 	asked := device + ": " + tool
 	if rest, found := strings.CutPrefix(device, "/dev/sda"); found {
@@ -420,7 +419,7 @@ func (s *session) check(device, tool string) (answer, error) {
 	switch {
 	case code == 0:
 		a.said, a.verdict = "no error", Agrees
-	case code > 7: // fsck(8): 8 and above, it did not come to check; sh: 127, the appliance lacks it
+	case code > 7: // fsck(8): 8 and above, nothing was checked; sh: 127, the program is missing
 		a.said = fmt.Sprintf("ends with exit %d on both, and checked nothing (%s)", code, words)
 		a.verdict = NotLooked
 	default:
@@ -431,12 +430,13 @@ func (s *session) check(device, tool string) (answer, error) {
 }
 
 // listing prints the SHA-256 of all names of the mounted file system and their number, the SHA-256 of the list of all
-// regular files with theirs and their number, and errors. Equal file systems list their files in one order.
+// regular files with their checksums and their number, and errors. Equal file systems list their files in the same
+// order.
 const listing = `cd /sysroot && { find . -print0 2>/tmp/e | sha256sum; find . -printf x 2>/tmp/f | wc -c; ` +
 	`find . -type f -print0 2>>/tmp/e | xargs -0 -r sha256sum 2>>/tmp/e | sha256sum; ` +
 	`find . -type f -printf x 2>>/tmp/f | wc -c; head -c 500 /tmp/e; }`
 
-// isListing matches the parts of a listing. The number of names is not 0, since the root is one.
+// isListing matches the parts of a listing. The number of names is at least 1, for the root.
 var isListing = ondisk.LazyPattern(`(?s)^([0-9a-f]{64})  -\n([1-9][0-9]*)\n([0-9a-f]{64})  -\n([0-9]+)\n(.*)$`)
 
 // files reads the names of all files of a file system, and the contents of the regular ones.

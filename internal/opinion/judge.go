@@ -1,6 +1,6 @@
-// Package opinion asks other programs about a copy: qemu-img reads its container and compares the disk there with the
-// one that trueup reads, and libguestfs compares the files in source and copy. They share no code with trueup. It
-// decodes no image: trueup serve and trueup verify do, each a process of its own.
+// Package opinion checks a copy with other programs: qemu-img reads its container and compares its disk with the one
+// that trueup reads, and libguestfs compares the files in source and copy. They share no code with trueup. This package
+// decodes no image: trueup serve and trueup verify do that, each in its own process.
 package opinion
 
 import (
@@ -29,10 +29,10 @@ const (
 	All        = "all"
 )
 
-// Judges returns the values that name judges.
+// Judges returns the valid names of judges.
 func Judges() []string { return []string{All, QemuImg, Libguestfs} }
 
-// Verdict is the result of a judge on one thing.
+// Verdict is the result of a judge on one object.
 type Verdict string
 
 // Verdicts.
@@ -40,10 +40,10 @@ const (
 	Agrees    Verdict = "agrees"
 	Differs   Verdict = "differs"
 	NotLooked Verdict = "not_looked_at" // the judge cannot read it
-	Failed    Verdict = "failed"        // the judge did not come to an end
+	Failed    Verdict = "failed"        // the judge did not finish
 )
 
-// Row is one thing that a judge was asked. The words of a judge are untrusted.
+// Row is one result of a judge. The words of a judge are untrusted.
 type Row struct {
 	Judge   string  `json:"judge"` // with its version
 	Asked   string  `json:"asked"`
@@ -51,7 +51,7 @@ type Row struct {
 	Verdict Verdict `json:"verdict"`
 }
 
-// Table has all answers, the one of trueup first.
+// Table holds all results, trueup's first.
 type Table []Row
 
 // of returns the rows with a verdict.
@@ -71,7 +71,7 @@ func (t Table) words() string {
 	return strings.Join(all, "; ")
 }
 
-// Err returns the error of a table without a verdict: a judge failed, or none but trueup looked at the copy.
+// Err returns the error of a table without an overall verdict: a judge failed, or only trueup examined the copy.
 func (t Table) Err() error {
 	if failed := t.of(Failed); len(failed) > 0 && !t.Differs() {
 		judge, _, _ := strings.Cut(failed[0].Judge, " ")
@@ -87,7 +87,7 @@ func (t Table) Err() error {
 	return nil
 }
 
-// Judge is the result of judge.
+// Judge is the result of the command judge.
 type Judge struct {
 	report.Head
 	Source   string `json:"source"`
@@ -127,11 +127,11 @@ func (r *Judge) Text(t *report.Text) {
 	fmt.Fprintf(t.W, "%s: %s\n", report.Safe(r.Dest), t.Paint(report.Red, "a judge found a difference"))
 }
 
-// Case is a copy that is to be judged.
+// Case is a copy to be judged.
 type Case struct {
 	Source, Dest string
 	Judge        string   // one of Judges
-	Reading      []string // flags of serve by which SOURCE is read
+	Reading      []string // flags of serve for reading SOURCE
 	Proof        []string // further flags of verify
 	Sandbox      []string // flags of each command that reads an image
 }
@@ -142,12 +142,12 @@ func diskAt(s *self.Server, sectorSize int64) (disk, error) {
 	return disk{socket: socket, format: "raw", sectorSize: sectorSize}, err
 }
 
-// programs are the judges by name: the program, and the package of Debian that has it.
+// programs maps judges to their programs and Debian packages.
 var programs = map[string]struct{ program, debian string }{
 	QemuImg: {"qemu-img", "qemu-utils"}, Libguestfs: {"guestfish", "libguestfs-tools"},
 }
 
-// find returns the paths of the programs of all judges that are asked. A program that is missing is an error.
+// find returns the paths of the programs of all selected judges. A missing program is an error.
 func (c *Case) find() (map[string]string, error) {
 	found := map[string]string{}
 	for _, judge := range []string{QemuImg, Libguestfs} {
@@ -171,7 +171,8 @@ func other(judge string) string {
 	return QemuImg
 }
 
-// Ask has trueup verify prove the copy, and all judges look at it. Warnings of these commands go to stderr.
+// Ask proves the copy with trueup verify, and collects the results of all judges. Warnings of these commands go to
+// stderr.
 func Ask(ctx context.Context, stderr io.Writer, c Case) (t Table, err error) {
 	found, err := c.find()
 	if err != nil {
@@ -213,7 +214,7 @@ func Ask(ctx context.Context, stderr io.Writer, c Case) (t Table, err error) {
 		return nil, err
 	}
 	file := disk{path: path, format: dest.Image.Format, sectorSize: dest.Image.SectorSize}
-	// A program that hangs is ended after an hour and a second for each MiB.
+	// A hanging program is ended after an hour plus a second for each MiB.
 	limit := time.Hour + time.Duration(dest.Image.Size/units.MiB)*time.Second
 	within, cancel := context.WithTimeoutCause(ctx, 2*limit, fmt.Errorf("no end within %v", 2*limit))
 	defer cancel()
@@ -222,7 +223,7 @@ func Ask(ctx context.Context, stderr io.Writer, c Case) (t Table, err error) {
 		t = append(t, askQemuImg(within, program, file, read)...)
 	}
 	if program := found[Libguestfs]; program != "" {
-		// libguestfs follows links, so that it would not find extents. The size of a VHD it would round.
+		// libguestfs follows links, so it would not find extents. It would round the size of a VHD.
 		if len(dest.Image.Files) > 1 || file.format == "vhd" {
 			file = read
 		}
@@ -231,12 +232,12 @@ func Ask(ctx context.Context, stderr io.Writer, c Case) (t Table, err error) {
 	return t, ctx.Err()
 }
 
-// serve starts a server of the disk of an image, with nothing moved.
+// serve starts a server for the disk of an image, without moving anything.
 func (c *Case) serve(ctx context.Context, v *report.Serve, image string, reading ...string) (*self.Server, error) {
 	return self.Serve(ctx, v, slices.Concat([]string{"--as-is"}, c.Sandbox, reading, []string{"--", image})...)
 }
 
-// closed ends a server. Its error is that of the disk that the judges have read.
+// closed ends a server. An error of the server concerns the disk that the judges have read.
 func closed(s *self.Server, err error) error {
 	if closing := s.Close(); err == nil {
 		return closing
@@ -244,7 +245,7 @@ func closed(s *self.Server, err error) error {
 	return err
 }
 
-// verify has trueup prove the copy.
+// verify proves the copy with trueup.
 func (c *Case) verify(ctx context.Context, stderr io.Writer) (Row, error) {
 	var proof report.Verify
 	_, err := self.Run(ctx, stderr, &proof, "verify",
@@ -259,7 +260,7 @@ func (c *Case) verify(ctx context.Context, stderr io.Writer) (Row, error) {
 	return row, err
 }
 
-// realPath returns the absolute path of a file, through no link.
+// realPath returns the absolute path of a file without symbolic links.
 func realPath(path string) (string, error) {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -268,7 +269,7 @@ func realPath(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// askLibguestfs has libguestfs compare the files of source and copy.
+// askLibguestfs compares the files of source and copy with libguestfs.
 func askLibguestfs(ctx context.Context, program string, source, dest disk, limit time.Duration) (t Table) {
 	version, err := versionOf(ctx, program)
 	folder := ""

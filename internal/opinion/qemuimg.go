@@ -15,23 +15,23 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// disk is what a judge opens: a file, or what a socket serves by NBD.
+// disk is the input of a judge: a file, or an NBD export at a socket.
 type disk struct {
 	path       string // absolute
-	socket     string // of a server of NBD, instead of a path; the format is raw
-	format     string // as trueup names formats
-	sectorSize int64  // bytes
+	socket     string // of an NBD server, instead of a path; the format is raw
+	format     string // in trueup's notation
+	sectorSize int64  // in bytes
 }
 
-// drivers are QEMU's names of formats.
+// drivers maps formats to QEMU's driver names.
 var drivers = map[string]string{
 	"raw": "raw", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx", "qcow2": "qcow2",
 }
 
-// errFormat marks a format for which qemu-img has no driver.
+// errFormat marks a format without a driver in qemu-img.
 var errFormat = errors.New("qemu-img has no driver for this format")
 
-// spec returns the disk as a pseudo-protocol of QEMU, which names each driver. Spec: QEMU,
+// spec returns the disk as a json: pseudo-protocol of QEMU, which names each driver. Spec: QEMU,
 // docs/system/qemu-block-drivers and qapi/block-core.json, BlockdevOptions.
 func (d disk) spec() (string, error) {
 	driver, ok := drivers[d.format]
@@ -50,13 +50,13 @@ func (d disk) spec() (string, error) {
 	}
 	options := map[string]any{"driver": driver, "file": file}
 	if driver == "vpc" {
-		options["force_size_calc"] = "current_size" // geometry would round the size of the disk
+		options["force_size_calc"] = "current_size" // the geometry would round the size of the disk
 	}
 	text, err := json.Marshal(options)
 	return "json:" + string(text), err
 }
 
-// isVersion matches the line that a judge prints for --version.
+// isVersion matches a judge's output for --version.
 var isVersion = ondisk.LazyPattern(`^(?:qemu-img version|guestfish) ([0-9][0-9A-Za-z.+~-]{0,40})\b`)
 
 // versionOf returns the version of a judge.
@@ -72,8 +72,8 @@ func versionOf(ctx context.Context, program string) (string, error) {
 	return m[1], nil
 }
 
-// askQemuImg has qemu-img check the container of the copy and compare the disk that it reads there with the disk that
-// trueup reads.
+// askQemuImg checks the container of the copy with qemu-img, and compares the disk in it with the disk that trueup
+// reads.
 func askQemuImg(ctx context.Context, program string, file, read disk) (t Table) {
 	version, err := versionOf(ctx, program)
 	ours, errRead := read.spec()
@@ -100,10 +100,10 @@ func askQemuImg(ctx context.Context, program string, file, read disk) (t Table) 
 	return t
 }
 
-// faults finds all that a check has counted. Source: QEMU, qemu-img.c, dump_human_image_check.
+// faults finds all counts in the output of a check. Source: QEMU, qemu-img.c, dump_human_image_check.
 var faults = regexp.MustCompile(`[0-9]{1,20} (errors|leaked clusters) were found on the image`).FindAllString
 
-// checked returns what a check of an image's tables reported. Its words must fit its exit code. Spec:
+// checked returns the result of a check of an image's tables. The output must match the exit code. Spec:
 // docs/tools/qemu-img.rst, "check".
 func (e ended) checked() (said string, v Verdict) {
 	const sound, corrupt, leaks, unsupported = 0, 2, 3, 63
@@ -122,10 +122,10 @@ func (e ended) checked() (said string, v Verdict) {
 	return e.odd().Error(), Failed
 }
 
-// mismatch finds the place of a difference.
+// mismatch finds the offset of a difference.
 var mismatch = regexp.MustCompile(`Content mismatch at offset [0-9]{1,20}!`).FindString
 
-// compared returns what a comparison of two disks reported. Spec: docs/tools/qemu-img.rst, "compare".
+// compared returns the result of a comparison of two disks. Spec: docs/tools/qemu-img.rst, "compare".
 func (e ended) compared() (said string, v Verdict) {
 	words := strings.TrimSpace(e.out)
 	switch {
@@ -139,14 +139,14 @@ func (e ended) compared() (said string, v Verdict) {
 	return e.odd().Error(), Failed
 }
 
-// ended is how a run of a judge ended.
+// ended is the result of a judge's run.
 type ended struct {
 	what     string
 	code     int
 	out, err string
 }
 
-// odd returns the error of an end that no documentation has.
+// odd returns the error for an undocumented result.
 func (e ended) odd() error {
 	words := strings.Join(strings.Fields(e.err+" "+e.out), " ")
 	if words == "" {
@@ -155,7 +155,7 @@ func (e ended) odd() error {
 	return fmt.Errorf("%s ended with exit code %d and printed %.300q", e.what, e.code, words)
 }
 
-// run runs a judge until ctx ends. An exit code is no error.
+// run runs a judge until ctx ends. A non-zero exit code is no error.
 func run(ctx context.Context, program string, args ...string) (ended, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -171,5 +171,5 @@ func run(ctx context.Context, program string, args ...string) (ended, error) {
 	return e, nil
 }
 
-// mostWords bounds the output of a judge that ends by itself, in bytes.
+// mostWords limits the output of a judge that ends by itself, in bytes.
 const mostWords = 64 << 10
