@@ -1,5 +1,5 @@
-// Package bench measures a storage with fio: I/O that starts on the blocks of the storage against I/O that does not.
-// It decodes no image. What fio prints is bounded and checked.
+// Package bench measures storage with fio: I/O that starts on the blocks of the storage against I/O that does not. It
+// decodes no image. The output of fio is limited and checked.
 package bench
 
 import (
@@ -22,21 +22,21 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Options say what is measured, and how.
+// Options select the measurements and their method.
 type Options struct {
 	Folder   string
-	Buffered bool // through the page cache, where direct I/O is refused
+	Buffered bool // through the page cache, for storage that refuses direct I/O
 	Size     int64
 	Starts   []int64
 	Runtime  time.Duration // of each round
 	Rounds   int
-	Program  string // fio; empty: of PATH
+	Program  string // fio; empty for the one in PATH
 	Now      func() time.Time
-	Ready    func() // called before the first byte is written, if the scratch file fits; may be nil
+	Ready    func() // called before the first write, if the scratch file fits; may be nil
 	Watch    Watch
 }
 
-// Watch is told how far the work is.
+// Watch receives the progress.
 type Watch interface {
 	Begin(phase string, total int64) // bytes to fill, or milliseconds to measure
 	Add(n int64)
@@ -45,7 +45,8 @@ type Watch interface {
 // DefaultStarts are the starts of published tests.
 var DefaultStarts = []int64{127 * units.SectorSize, 64 * units.KiB, 129 * units.SectorSize}
 
-// More defaults, and bounds. By chance alone, 5 rounds of equal storage do not overlap in one of 126 comparisons.
+// More defaults, and limits. With 5 rounds, equal storage gives distinct results in one of 126 comparisons by chance
+// alone.
 const (
 	DefaultSize    = 2 * units.GiB
 	DefaultRuntime = 3 * time.Second
@@ -60,10 +61,10 @@ const (
 	maxRuntime       = time.Hour
 )
 
-// overhead is what a run of fio takes beside its runtime: threads start, and it looks at the clock twice a second.
+// overhead estimates fio's extra time per run: it starts threads, and checks the clock twice a second.
 const overhead = 700 * time.Millisecond
 
-// Check refuses options that cannot be right, and puts the aligned start first.
+// Check rejects invalid options, and puts the aligned start first.
 func (o *Options) Check() error {
 	usage := func(format string, args ...any) error { return ondisk.In(ondisk.ErrUsage, format, args...) }
 	switch {
@@ -88,12 +89,12 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// length returns the bytes of the scratch file: each start has as much behind it.
+// length returns the bytes of the scratch file: every start has the same space after it.
 func (o *Options) length() int64 {
 	return units.AlignDown(o.Size, units.MiB) + units.AlignUp(slices.Max(o.Starts), units.MiB)
 }
 
-// Say describes what is about to happen.
+// Say describes the planned work.
 func (o *Options) Say() string {
 	runs := len(measured.Loads()) * len(o.Starts) * o.Rounds
 	return fmt.Sprintf("writes a scratch file of %s without a name in %s, then runs %d measurements of %v: about %v "+
@@ -107,7 +108,7 @@ const (
 	Measure = "measure"
 )
 
-// Run measures. Nothing is left of the scratch file, however the run ends.
+// Run measures. It leaves no scratch file behind, however it ends.
 func Run(ctx context.Context, o *Options) (*measured.Result, error) {
 	f, err := newFio(ctx, o.Program)
 	if err != nil {
@@ -146,8 +147,8 @@ func Run(ctx context.Context, o *Options) (*measured.Result, error) {
 	return r, nil
 }
 
-// measure does all rounds. Each runs every load, and the starts of one load side by side. Another start is the first in
-// each round: what changes slowly on the storage meets all starts alike.
+// measure runs all rounds. Each round runs every load, and all starts of a load in turn. Each round begins with another
+// start, so that slow changes of the storage affect all starts equally.
 func (o *Options) measure(ctx context.Context, f *fio, t *target, r *measured.Result) error {
 	each := (o.Runtime + overhead).Milliseconds()
 	o.Watch.Begin(Measure, each*int64(len(r.Loads)*len(r.Starts)*o.Rounds))
@@ -157,7 +158,7 @@ func (o *Options) measure(ctx context.Context, f *fio, t *target, r *measured.Re
 			load := &r.Loads[l]
 			for n := range load.Points {
 				n = (n + round) % len(load.Points)
-				seed++ // other blocks in each run: none is in a cache because the run before read it
+				seed++ // other blocks in each run, so that the previous run caches none
 				p := &load.Points[n]
 				one, err := f.run(ctx, t.file, o.job(load, p.Start, r.Size, seed), o.Runtime)
 				if ctx.Err() != nil {
@@ -183,7 +184,7 @@ func kernel() string {
 	return "Linux " + strings.TrimSpace(string(b))
 }
 
-// Size is the value of a flag: a number of bytes.
+// Size is a flag value: a number of bytes.
 type Size int64
 
 func (n *Size) String() string { return units.Short(int64(*n)) }
@@ -195,10 +196,10 @@ func (n *Size) Set(arg string) error {
 	return err
 }
 
-// Type is the word that help texts show for the argument.
+// Type returns the word for the argument in help texts.
 func (n *Size) Type() string { return "SIZE" }
 
-// Sizes is the value of a flag: numbers of bytes with commas between them.
+// Sizes is a flag value: numbers of bytes separated by commas.
 type Sizes []int64
 
 func (s *Sizes) String() string {
@@ -226,7 +227,7 @@ func (s *Sizes) Set(arg string) error {
 	return nil
 }
 
-// Type is the word that help texts show for the argument.
+// Type returns the word for the argument in help texts.
 func (s *Sizes) Type() string { return "SIZES" }
 
 // Bench is the result of bench.
@@ -260,7 +261,7 @@ func (b *Bench) Text(t *report.Text) {
 	}
 }
 
-// measuredAt returns the gains of one start that was measured itself.
+// measuredAt returns the gains measured at exactly this start.
 func (b *Bench) measuredAt(start int64) (out []measured.Gain) {
 	for _, g := range b.Gains(start) {
 		if g.Start == start {
@@ -270,7 +271,7 @@ func (b *Bench) measuredAt(start int64) (out []measured.Gain) {
 	return out
 }
 
-// facts say where and how the numbers were measured. They are safe to print.
+// facts describes where and how the numbers were measured. It is safe to print.
 func (b *Bench) facts() []string {
 	how := "past the page cache"
 	if !b.Direct {
@@ -314,7 +315,7 @@ func (b *Bench) table(t *report.Text) {
 		"aligned does ... as many")
 }
 
-// program is the one that measures, and Debian's package that has it.
+// program is the benchmark program, and the Debian package that contains it.
 const program = "fio"
 
 // fio runs that program.
@@ -322,7 +323,7 @@ type fio struct{ path, version string }
 
 var isVersion = ondisk.LazyPattern(`^fio-[0-9][0-9A-Za-z.+-]{0,40}$`)
 
-// newFio finds the program. An empty name looks in PATH.
+// newFio finds the program. An empty name searches PATH.
 func newFio(ctx context.Context, name string) (*fio, error) {
 	debian := ""
 	if name == "" {
@@ -340,19 +341,19 @@ func newFio(ctx context.Context, name string) (*fio, error) {
 	return f, err
 }
 
-// targetFD is the descriptor of the target in fio. It opens no path of the user.
+// targetFD is the descriptor of the target in fio, which opens no path of the user.
 const targetFD = 3
 
-// Times that a fio may take beside its run, which are generous: a storage may hang for a while.
+// Extra time for fio besides its runtime. It is generous: storage may hang for a while.
 const (
 	grace = 2 * time.Minute
 	dying = 10 * time.Second
 )
 
-// maxOutput bounds the output of fio. A result has 20 KB.
+// maxOutput limits the output of fio in bytes. A result has 20 KB.
 const maxOutput = 1 << 20
 
-// job returns the arguments of one run. Random I/O lies at multiples of its size behind the start.
+// job returns the arguments of one run. Random I/O lies at multiples of its size after the start.
 func (o *Options) job(l *measured.Load, start, size int64, seed int) []string {
 	pattern := map[string]string{measured.Random: "rand", measured.Sequential: ""}[l.Access] + l.Op
 	args := []string{
@@ -370,7 +371,7 @@ func (o *Options) job(l *measured.Load, start, size int64, seed int) []string {
 	return append(args, "--direct=1")
 }
 
-// run measures once.
+// run runs one measurement.
 func (f *fio) run(ctx context.Context, file *os.File, args []string, runtime time.Duration) (measured.Round, error) {
 	out, err := f.output(ctx, 2*runtime+grace, file, args...)
 	if err != nil {
@@ -383,7 +384,7 @@ func (f *fio) run(ctx context.Context, file *os.File, args []string, runtime tim
 	return r, nil
 }
 
-// output runs the program, in a group of its own that dies with this one, and returns what it prints.
+// output runs the program, in its own process group that dies with this process, and returns its output.
 func (f *fio) output(ctx context.Context, limit time.Duration, file *os.File, args ...string) ([]byte, error) {
 	within, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s did not end within %v", f.path, limit))
 	defer cancel()
@@ -420,10 +421,10 @@ type printed struct {
 	} `json:"jobs"`
 }
 
-// shortest is the least share of the time that a run must have had.
+// shortest is the minimum share of the requested runtime.
 const shortest = 0.8
 
-// parse reads the output of fio. Warnings may stand in front.
+// parse decodes the output of fio. Warnings may precede the JSON.
 func parse(out []byte, runtime time.Duration) (r measured.Round, err error) {
 	at := max(bytes.IndexByte(out, '{'), 0)
 	var p printed

@@ -26,15 +26,15 @@ type target struct {
 	notes   []string
 }
 
-// scratchName is a name that a file has for a moment, where it cannot be made without one.
+// scratchName is the temporary name of the scratch file where unnamed files are not supported.
 const scratchName = ".trueup-bench-scratch"
 
-// share is the most that a scratch file takes of the free space.
+// share is the maximum share of the free space for the scratch file.
 const share = 0.9
 
-// open makes the scratch file, if it fits, and describes its storage.
+// open creates the scratch file, if it fits, and describes its storage.
 func (o *Options) open() (*target, error) {
-	if sys.Inherited(0) == "" { // by such a name fio opens the file
+	if sys.Inherited(0) == "" { // fio opens the file by such a name
 		return nil, ondisk.In(ondisk.ErrUnsupported, "trueup bench runs on Linux only")
 	}
 	if st, err := os.Stat(o.Folder); err != nil {
@@ -63,11 +63,11 @@ func (o *Options) open() (*target, error) {
 	return t, nil
 }
 
-// piece is how much is written at a time, in bytes.
+// piece is the size of one write in bytes.
 const piece = 1 << 20
 
-// fill reserves the scratch file and writes it: blocks that were never written are read from no storage. The bytes
-// cannot be compressed.
+// fill allocates and writes the scratch file, because reads of unwritten blocks do not reach the storage. The data are
+// not compressible.
 func (t *target) fill(ctx context.Context, o *Options) error {
 	full := func(err error) error {
 		return ondisk.In(ondisk.ErrOutput, "%s: the scratch file of %s does not fit: %w; give a smaller --size",
@@ -94,13 +94,13 @@ func (t *target) fill(ctx context.Context, o *Options) error {
 		o.Watch.Add(piece)
 	}
 	err := t.file.Sync()
-	if sys.Full(err) { // a server says it late
+	if sys.Full(err) { // a server reports it late
 		return full(err)
 	}
 	return err
 }
 
-// possible returns the starts that the storage can do. A disk with sectors of 4 KiB knows no start off them.
+// possible returns the starts that the storage supports. A disk with 4 KiB sectors supports only multiples of them.
 func (t *target) possible(o *Options, r *measured.Result) ([]int64, error) {
 	if o.Buffered {
 		return o.Starts, nil
@@ -137,9 +137,9 @@ func (t *target) possible(o *Options, r *measured.Result) ([]int64, error) {
 	return out, nil
 }
 
-// tryRead reads as much as the smallest load does.
+// tryRead reads as many bytes as the smallest load.
 func tryRead(f *os.File, off int64) error {
-	_, err := f.ReadAt(make([]byte, piece)[:minIO], off) // so much memory begins on a page, as direct I/O wants it
+	_, err := f.ReadAt(make([]byte, piece)[:minIO], off) // a buffer this large is page-aligned, for direct I/O
 	return err
 }
 
@@ -151,7 +151,7 @@ func list(starts []int64) string {
 	return strings.Join(out, ", ")
 }
 
-// kinds say what is special about file systems, by the kernel's names.
+// kinds describes special file systems, by the kernel's names.
 var kinds = []struct {
 	names  []string
 	refuse string // without --buffered
@@ -177,7 +177,7 @@ var kinds = []struct {
 	{names: []string{"fuse", "fuseblk"}, note: "a file system in user space: its program is measured too"},
 }
 
-// describe finds the storage below the folder, and refuses one without I/O of its own.
+// describe finds the storage of the folder, and rejects a file system without I/O to storage.
 func (t *target) describe(o *Options) error {
 	m, err := mountOf(t.file)
 	if err != nil {
@@ -212,7 +212,7 @@ func (t *target) describe(o *Options) error {
 // mount is a line of /proc/self/mountinfo. Spec: Linux, Documentation/filesystems/proc.rst, 3.5.
 type mount struct{ kind, source string }
 
-// mountOf returns the mount that an open file is on.
+// mountOf returns the mount of an open file.
 func mountOf(f *os.File) (m mount, err error) {
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(f.Fd())))
 	if err != nil {
@@ -239,7 +239,7 @@ func mountOf(f *os.File) (m mount, err error) {
 	return m, fmt.Errorf("mount %q of the file: not in /proc/self/mountinfo", id)
 }
 
-// unescape decodes the octal numbers that stand for blanks.
+// unescape decodes the octal escapes of blanks.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }

@@ -1,5 +1,5 @@
-// Package measured holds the result of a benchmark as values: what was measured, medians and their spread, and what
-// they prove for the start of a partition. It is pure. A result that is read from a file is untrusted.
+// Package measured holds the result of a benchmark as values: measurements, medians and their spread, and their meaning
+// for the start of a partition. It does no I/O. A result read from a file is untrusted.
 package measured
 
 import (
@@ -24,26 +24,26 @@ const (
 	Write      = "write"
 )
 
-// Result is what one run of the benchmark measured.
+// Result is the result of one run of the benchmark.
 type Result struct {
 	Date    time.Time `json:"date"`
 	Kernel  string    `json:"kernel"`
 	Tool    string    `json:"tool"` // fio and its version
 	Storage Storage   `json:"storage"`
 	Direct  bool      `json:"direct"`         // past the page cache
-	Size    int64     `json:"size_bytes"`     // that the I/O of each start covers
+	Size    int64     `json:"size_bytes"`     // covered by the I/O of each start
 	Seconds float64   `json:"run_seconds"`    // of each round
 	Starts  []int64   `json:"starts_bytes"`   // the aligned one first
-	Notes   []string  `json:"notes"`          // what limits the worth of the numbers
-	Skipped []int64   `json:"skipped_starts"` // that the storage cannot do
+	Notes   []string  `json:"notes"`          // limits of the measurement
+	Skipped []int64   `json:"skipped_starts"` // not supported by the storage
 	Loads   []Load    `json:"loads"`
 }
 
-// Storage is where a result was measured.
+// Storage is the place of a measurement.
 type Storage struct {
 	Path       string `json:"path"`
-	FileSystem string `json:"file_system"` // as the kernel names it
-	Source     string `json:"source"`      // device or server below it
+	FileSystem string `json:"file_system"` // in the kernel's words
+	Source     string `json:"source"`      // underlying device or server
 }
 
 // Load is one kind of I/O, at all starts.
@@ -75,29 +75,30 @@ type Round struct {
 	P999  int64   `json:"latency_p99_9_ns"`
 }
 
-// Spread is the median of all rounds, the least and the most.
+// Spread is the median, minimum and maximum of all rounds.
 type Spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 }
 
-// Ratio is how many times as many I/Os the aligned start did.
+// Ratio is the number of I/Os at the aligned start divided by the number at another start.
 type Ratio struct {
 	Median float64 `json:"median"`
-	Low    float64 `json:"low"` // the worst aligned round against the best of the other
+	Low    float64 `json:"low"` // the worst aligned round against the best round of the other start
 	High   float64 `json:"high"`
-	// Distinct: there are Fewest rounds, they do not overlap, and the medians differ by at least Least.
+	// Distinct reports that both starts have Fewest rounds that do not overlap, and medians that differ by at least
+	// Least.
 	Distinct bool `json:"told_apart"`
 }
 
-// Fewest is the smallest number of rounds that shows a spread.
+// Fewest is the minimum number of rounds for a spread.
 const Fewest = 3
 
-// Least is the smallest difference that is called one: less is not worth a copy, whatever its cause.
+// Least is the minimum difference to report: less is not worth a copy, whatever its cause.
 const Least = 0.05
 
-// spreadOf returns median, least and most of the values of all rounds, of which there is one at least.
+// spreadOf returns median, minimum and maximum of the values of all rounds. There must be at least one round.
 func spreadOf(rounds []Round, value func(Round) float64) Spread {
 	var all []float64
 	for _, r := range rounds {
@@ -108,7 +109,7 @@ func spreadOf(rounds []Round, value func(Round) float64) Spread {
 	return Spread{(all[(n-1)/2] + all[n/2]) / 2, all[0], all[n-1]}
 }
 
-// Latency returns the median over all rounds of a latency.
+// Latency returns the median of a latency over all rounds.
 func (p Point) Latency(of func(Round) int64) int64 {
 	return int64(spreadOf(p.Rounds, func(r Round) float64 { return float64(of(r)) }).Median)
 }
@@ -123,7 +124,7 @@ func ratio(a, other *Point) *Ratio {
 	return r
 }
 
-// round keeps four digits behind the point.
+// round rounds to four decimal places.
 func round(x float64) float64 { return math.Round(1e4*x) / 1e4 }
 
 // Text describes the ratio for a table.
@@ -134,8 +135,8 @@ func (r *Ratio) Text() string {
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", r.Median, r.Low, r.High)
 }
 
-// Sort puts the aligned start first: the one on the largest power of two, of several the first. The others follow by
-// their offset.
+// Sort puts the aligned start first: the one with the largest alignment, and the lowest of several. The others follow
+// by offset.
 func Sort(starts []int64) []int64 {
 	out := slices.Compact(slices.Sorted(slices.Values(starts)))
 	if len(out) == 0 {
@@ -145,7 +146,7 @@ func Sort(starts []int64) []int64 {
 	return append([]int64{best}, slices.DeleteFunc(out, func(n int64) bool { return n == best })...)
 }
 
-// Settle computes what follows from the rounds.
+// Settle computes the values derived from the rounds.
 func (r *Result) Settle() {
 	for l := range r.Loads {
 		load := &r.Loads[l]
@@ -159,13 +160,13 @@ func (r *Result) Settle() {
 	}
 }
 
-// Rounds returns the number of rounds, which all points of a run share.
+// Rounds returns the number of rounds, which is the same for all points of a run.
 func (r *Result) Rounds() int {
 	return len(r.Loads[0].Points[0].Rounds)
 }
 
-// Loads returns the kinds of I/O that are measured, without points: random I/O as of databases and most guests,
-// sequential I/O as of a copy.
+// Loads returns the measured kinds of I/O, without points: random I/O like databases and most guests, sequential I/O
+// like a copy.
 func Loads() (out []Load) {
 	for _, op := range []string{Read, Write} {
 		for _, l := range []Load{
@@ -181,7 +182,7 @@ func Loads() (out []Load) {
 	return out
 }
 
-// typicalJobs are the random loads of the texts.
+// typicalJobs is the number of jobs of the random loads in texts.
 const typicalJobs = 8
 
 // Where describes the storage.
@@ -189,19 +190,19 @@ func (s Storage) Where() string {
 	return fmt.Sprintf("%s (%s on %s)", s.Path, s.FileSystem, s.Source)
 }
 
-// Gain is what alignment was measured to bring for a partition.
+// Gain is the measured gain of alignment for a partition.
 type Gain struct {
 	Load     string `json:"load"`
 	Op       string `json:"direction"`
 	Access   string `json:"access"`
 	Size     int64  `json:"io_bytes"`
 	Jobs     int    `json:"jobs"`
-	Start    int64  `json:"start_bytes"` // the measured start that stands for the partition
+	Start    int64  `json:"start_bytes"` // the measured start that represents the partition
 	Measured Ratio  `json:"aligned_against_this"`
 }
 
-// Gains returns what was measured for partitions that start at an offset, by load. There is none for a start that no
-// measured one stands for.
+// Gains returns the gains for partitions that start at an offset, one per load. It leaves out loads without a
+// representative start.
 func (r *Result) Gains(start int64) (out []Gain) {
 	for _, l := range r.Loads {
 		if p := l.standsFor(start); p != nil && p.Against != nil {
@@ -211,15 +212,15 @@ func (r *Result) Gains(start int64) (out []Gain) {
 	return out
 }
 
-// block is that of most storage, in bytes. A start on it is aligned.
+// block is the block size of most storage, in bytes. A start at a multiple is aligned.
 const block = 4 * units.KiB
 
-// Aligned reports whether a start can stand for an aligned partition.
+// Aligned reports whether a start can represent an aligned partition.
 func Aligned(start int64) bool { return units.Alignment(start) >= block }
 
-// standsFor returns the point whose I/Os lie on the blocks of any storage as those of a partition do. I/Os of n bytes
-// from two starts do so if the starts are equal modulo n, for blocks of powers of two. Starts at odd sectors stand for
-// each other, too: the ends of each of their I/Os lie inside of sectors of 4 KiB.
+// standsFor returns the point whose I/Os lie on the storage blocks in the same way as a partition's. I/Os of n bytes
+// from two starts do so if the starts are equal modulo n, for blocks of powers of two. Starts at odd sectors represent
+// each other, too: both ends of each of their I/Os lie inside sectors of 4 KiB.
 func (l Load) standsFor(start int64) *Point {
 	if start%block == 0 && start%l.Size == 0 {
 		return nil // it is aligned
@@ -237,7 +238,7 @@ func (l Load) standsFor(start int64) *Point {
 	return nil
 }
 
-// Typical returns the gains that a text names: of random I/O with several jobs, writes first.
+// Typical returns the gains for a text: of random I/O with several jobs, writes first.
 func Typical(all []Gain) (out []Gain) {
 	for _, op := range []string{Write, Read} {
 		for _, g := range all {
@@ -249,7 +250,7 @@ func Typical(all []Gain) (out []Gain) {
 	return out
 }
 
-// Text says what the gain is: "random writes of 8 KiB 2.1 times as many".
+// Text describes the gain: "random writes of 8 KiB 2.1 times as many".
 func (g *Gain) Text() string {
 	what := fmt.Sprintf("%s %ss of %s", g.Access, g.Op, units.Format(g.Size))
 	if !g.Measured.Distinct {
@@ -258,7 +259,7 @@ func (g *Gain) Text() string {
 	return what + " " + g.Times()
 }
 
-// Times says how many times as many I/Os there are.
+// Times describes the ratio of I/Os in words.
 func (g *Gain) Times() string {
 	switch {
 	case !g.Measured.Distinct:
@@ -269,7 +270,7 @@ func (g *Gain) Times() string {
 	return fmt.Sprintf("%.1f times as many", g.Measured.Median)
 }
 
-// Say describes gains of one partition in a sentence; empty without any.
+// Say describes the gains of one partition in a sentence. It returns an empty string without typical gains.
 func (r *Result) Say(all []Gain) string {
 	typical := Typical(all)
 	if len(typical) == 0 {
@@ -286,21 +287,21 @@ func (r *Result) Say(all []Gain) string {
 	return fmt.Sprintf("on this storage, aligned: %s (%s)", strings.Join(parts, "; "), how)
 }
 
-// dateOnly is how a date is printed.
+// dateOnly is the layout of a printed date.
 const dateOnly = "2006-01-02"
 
-// MaxFile bounds a file with a result, in bytes. A full run with ten rounds has 300 KB.
+// MaxFile limits a result file, in bytes. A full run with ten rounds has 300 KB.
 const MaxFile = 4 << 20
 
-// Bounds of a result from a file.
+// Limits for a result from a file.
 const (
 	mostStart = units.GiB
-	leastRate = 1e-3 // of I/Os and bytes in a second: keeps ratios finite
+	leastRate = 1e-3 // of I/Os and bytes per second: keeps ratios finite
 	mostRate  = 1e12
 	mostTime  = int64(time.Hour)
 )
 
-// Decode reads a result that trueup bench wrote as JSON. What follows from the rounds is computed again.
+// Decode reads a result written by trueup bench as JSON. It recomputes all derived values.
 func Decode(text []byte) (*Result, error) {
 	if len(text) > MaxFile {
 		return nil, ondisk.In(ondisk.ErrLimit, "result of trueup bench: more than %d bytes", MaxFile)
@@ -326,7 +327,7 @@ func Decode(text []byte) (*Result, error) {
 	return &r.Result, nil
 }
 
-// check refuses what no run can have measured.
+// check rejects impossible measurements.
 func (r *Result) check() error {
 	known := Loads()
 	if len(r.Loads) == 0 || len(r.Loads) > len(known) {
@@ -345,7 +346,7 @@ func (r *Result) check() error {
 	return nil
 }
 
-// same reports whether two loads are of the same I/O.
+// same reports whether two loads have the same I/O.
 func (l Load) same(o Load) bool {
 	return l.Access == o.Access && l.Op == o.Op && l.Size == o.Size && l.Jobs == o.Jobs
 }
@@ -370,7 +371,7 @@ func (l Load) check() error {
 	return nil
 }
 
-// Check refuses numbers that no run can have.
+// Check rejects impossible numbers.
 func (r Round) Check() error {
 	for _, rate := range []float64{r.IOPS, r.Bytes} {
 		if !(rate >= leastRate && rate <= mostRate) {
