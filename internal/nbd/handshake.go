@@ -40,7 +40,7 @@ func newSession(e Export, c io.ReadWriter, failed func(error)) *session {
 // errEnd ends a session at the client's request.
 var errEnd = errors.New("the client ends the session")
 
-// violation returns the error for a protocol violation. It closes the connection.
+// violation returns the error for a protocol violation, which ends the connection.
 func violation(format string, args ...any) error { return fmt.Errorf("protocol: "+format, args...) }
 
 // handshake negotiates until the client enters the transmission phase.
