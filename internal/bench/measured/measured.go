@@ -95,7 +95,7 @@ type Ratio struct {
 // Fewest is the minimum number of rounds for a spread.
 const Fewest = 3
 
-// Least is the minimum difference to report: less is not worth a copy, whatever its cause.
+// Least is the minimum difference to report: less is not worth a copy, for any cause.
 const Least = 0.05
 
 // spreadOf returns median, minimum and maximum of the values of all rounds. There must be at least one round.
