@@ -15,9 +15,9 @@ import (
 
 // Read limits. Beyond them every call returns ErrLimit.
 const (
-	maxFile  = 512 << 20 // size of a hive; the limit of Windows is 2 GiB
+	maxFile  = 512 << 20 // bytes of a hive; the limit of Windows is 2 GiB
 	maxDepth = 64        // keys below the root on a path to any key, including that key
-	maxData  = 1 << 20   // size of a value for Data
+	maxData  = 1 << 20   // bytes of a value for Data
 	// maxSteps and maxRead are shared by all hives of a disk, from Recover to the end of their use. A step is an
 	// element of a list, or stepBytes bytes of a name or of data; maxRead counts bytes read from the sources. A
 	// complete read of the SYSTEM hive of Windows 10 needs 200,000 steps.

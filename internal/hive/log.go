@@ -12,7 +12,7 @@ import (
 
 // Offsets and types in a log. Spec: "Format of transaction log files".
 const (
-	logSector     = 512 // size of a base block; entries and pages start at a multiple
+	logSector     = 512 // bytes of a base block; entries and pages start at a multiple
 	typeOldLog    = 1   // until Windows 8: one set of changed pages
 	typeOldLog2   = 2   // the same, from NT 4 and 2000
 	typeNewLog    = 6   // since Windows 8.1: a sequence of entries

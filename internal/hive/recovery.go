@@ -285,7 +285,7 @@ type looked struct {
 type state struct {
 	files []ondisk.Source
 	pages map[int64]stored // pages replaced by entries, by their number in the hive bins
-	bins  uint32           // size of the hive bins
+	bins  uint32           // bytes of the hive bins
 }
 
 // stored is the location of a page.

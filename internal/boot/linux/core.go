@@ -19,10 +19,10 @@ import (
 // Offsets in core.img after diskboot.img, where the decompressor begins. Spec: GRUB 2.06,
 // grub-core/boot/i386/pc/startup_raw.S; include/grub/offsets.h, GRUB_DECOMPRESSOR_I386_PC_*.
 const (
-	atCompressed   = 0x08 // u32: size of the compressed kernel with its modules
+	atCompressed   = 0x08 // u32: bytes of the compressed kernel with its modules
 	atUncompressed = 0x0c // u32
 	decompressorAt = 0x8200
-	maxCore        = 8 << 20 // size of a kernel with its modules; GRUB loads it below 16 MiB
+	maxCore        = 8 << 20 // bytes of a kernel with its modules; GRUB loads it below 16 MiB
 )
 
 // lzmaFrom is the code that passes the compressed kernel to the decoder: mov edi,100000h; mov esi,address.
@@ -65,15 +65,15 @@ func unpackCore(img []byte) ([]byte, error) {
 // The modules of GRUB: a header, followed by a sequence of objects. Spec: GRUB 2.06, include/grub/kernel.h.
 const (
 	modulesMagic = "mimg"
-	infoLen32    = 12 // magic, offset of the first object, total size: 32 bits each
+	infoLen32    = 12 // magic, offset of the first object, total bytes: 32 bits each
 	infoLen64    = 24 // the last two have 64 bits, at multiples of 8
 	objectHeader = 8  // type, and length including this header
 	objMemdisk   = 1
 	objConfig    = 2
 	objPrefix    = 3
 	maxObjects   = 4096
-	maxText      = 64 << 10 // size of a script or name
-	maxMemdisk   = 8 << 20  // size of all modules of a program
+	maxText      = 64 << 10 // bytes of a script or name
+	maxMemdisk   = 8 << 20  // bytes of all modules of a program
 )
 
 // built is the data embedded in a GRUB image by its installer.

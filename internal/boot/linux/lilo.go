@@ -95,7 +95,7 @@ const (
 	liloSector   = 512 // unit of all addresses
 	liloStage1   = 1
 	liloStage2   = 2
-	liloMaxCode  = 0x1b6 // size of a first stage: serial number and table of the disk follow
+	liloMaxCode  = 0x1b6 // bytes of a first stage: serial number and table of the disk follow
 	liloFlagRAID = 2     // one boot record of an array
 	atLiloPlace  = 32    // offset of liloFirst.Place
 )

@@ -41,15 +41,15 @@ type liloPiece struct {
 
 // Sizes and offsets.
 const (
-	liloMaxFile  = 2 << 20 // size of a map: 100 addresses a sector, for 200 MiB of kernels
-	liloAddrLen  = 5       // size of an address
+	liloMaxFile  = 2 << 20 // bytes of a map: 100 addresses a sector, for 200 MiB of kernels
+	liloAddrLen  = 5       // bytes of an address
 	liloLink     = 505     // address of the next sector of addresses, after 101 addresses
 	atLiloKeys   = 26      // address of the parameters, in the second stage
 	atLiloSum    = 504     // checksum over all bytes before it in the parameters
 	atLiloArrays = 408     // starts of arrays in the parameters; overflow ends before the tables
 	atLiloTable  = 492     // first address of the table of kernels, minus 4 for each sector of the table
 	liloMaxTable = 12      // sectors of the table of kernels
-	liloMaxName  = 16      // size of a kernel's name with its NUL
+	liloMaxName  = 16      // bytes of a kernel's name with its NUL
 	liloIsKernel = 16      // flag of a kernel; without it, the entry is the boot sector of another system
 )
 

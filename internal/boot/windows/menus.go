@@ -185,7 +185,7 @@ var BootIni = boot.Finder{Name: "boot.ini", Find: boot.Everywhere(findBootIni)}
 const (
 	maxBootIni    = 64 << 10 // bytes; NTLDR itself reads far less
 	maxSaved      = 64       // saved boot sectors of a partition
-	maxSavedBytes = 64 << 10 // size of one: some include the following sectors
+	maxSavedBytes = 64 << 10 // bytes of one: some include the following sectors
 
 	repairIni = "correct \\boot.ini in the guest"
 )

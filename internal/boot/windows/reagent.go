@@ -24,7 +24,7 @@ var recoveryFiles = []string{"Windows/System32/Recovery/ReAgent.xml", "Recovery/
 const (
 	reenable = "run reagentc /disable and reagentc /enable after the first boot of the copy"
 
-	maxRecovery     = 64 << 10 // size of the file; it usually has about 1200 bytes
+	maxRecovery     = 64 << 10 // bytes of the file; it usually has about 1200
 	maxRecoveryTags = 64
 )
 
