@@ -42,7 +42,7 @@ func Read(g *Guest, codes []*Code, finders []Finder) (*Result, error) {
 	if r.Refs, clash = distinct(r.Refs); clash != nil {
 		r.Issues = append(r.Issues, *clash)
 	}
-	return r, r.outlast(g)
+	return r, r.checkJournals(g)
 }
 
 // Boots reports whether a partition takes part in the boot.

@@ -29,9 +29,9 @@ type Partition struct {
 	Fixed string
 }
 
-// Of returns the suffix " of partition 1" for the name of a file or volume, and an empty string for a volume over the
-// whole disk.
-func (p Partition) Of() string {
+// Suffix returns the words " of partition 1" after the name of a file or volume, and an empty string for a volume over
+// the whole disk.
+func (p Partition) Suffix() string {
 	if p.Number == 0 {
 		return ""
 	}

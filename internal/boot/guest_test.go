@@ -173,7 +173,7 @@ func TestOnlyOfAReference(t *testing.T) {
 		}
 		return []byte{5, 6, 7, 8}, nil
 	}
-	r.Only([]int{1, 3})
+	r.Narrow([]int{1, 3})
 	b, err := r.Encode(r.Raw, 1)
 	require.NoError(t, err)
 	require.Equal(t, []byte{6, 8}, b)

@@ -44,8 +44,8 @@ type Ref struct {
 	Seals []*Seal
 }
 
-// Only reduces a reference to some of its bytes, given by ascending index. The others belong to another reference.
-func (r *Ref) Only(bytes []int) {
+// Narrow reduces a reference to some of its bytes, given by ascending index. The others belong to another reference.
+func (r *Ref) Narrow(bytes []int) {
 	whole, encode := r.Raw, r.Encode
 	var all []disk.Range
 	for _, at := range r.At {
@@ -273,9 +273,9 @@ func replays(v *volume.Volume) bool {
 	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Code == "ext-journal" })
 }
 
-// outlast checks every reference to rewrite against the ext journals. A replay writes whole blocks, and can restore the
-// old position.
-func (r *Result) outlast(g *Guest) error {
+// checkJournals checks every reference to rewrite against the ext journals. A replay writes whole blocks, and can
+// restore the old position.
+func (r *Result) checkJournals(g *Guest) error {
 	type place struct{ in, target int }
 	reported, harmless := map[place]bool{}, map[int]bool{} // by partition number
 	for i := range r.Refs {

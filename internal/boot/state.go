@@ -104,7 +104,7 @@ func NoFiles(p Partition) bool {
 func SignsOf(p Partition) []Sign {
 	var f Found
 	v := p.Volume
-	name := fmt.Sprintf("the volume (%s)%s", v.Kind, p.Of())
+	name := fmt.Sprintf("the volume (%s)%s", v.Kind, p.Suffix())
 	for _, i := range v.Issues {
 		if m, ok := marks[i.Code]; ok {
 			f.Sign(m.state, p, m.onMove, m.text, name)

@@ -124,7 +124,7 @@ func hibernated(p boot.Partition, files guestfile.FS, paths []string, f *boot.Fo
 			broken = err
 		}
 		for _, i := range issues {
-			name := fmt.Sprintf("the swap file %.256q%s", "/"+name, p.Of())
+			name := fmt.Sprintf("the swap file %.256q%s", "/"+name, p.Suffix())
 			i.Text = name + ": " + i.Text
 			if !slices.ContainsFunc(f.Issues, func(x ondisk.Issue) bool { return x.Text == i.Text }) {
 				f.Issues = append(f.Issues, i)

@@ -466,6 +466,6 @@ func (h *guestHive) claim(claims map[int64]claim, n int) {
 		}
 	}
 	if len(free) < i {
-		r.Only(free)
+		r.Narrow(free)
 	}
 }

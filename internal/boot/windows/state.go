@@ -82,7 +82,7 @@ func findLogs(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	case !ok:
 		state, err = look(g, p)
 	}
-	name := "the log of the NTFS" + p.Of()
+	name := "the log of the NTFS" + p.Suffix()
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err != nil && boot.Understood(err):
 		f.Sign(boot.NotKnown, p, boot.OnMoveRepair, "%s is not there, or cannot be read", name)
@@ -222,7 +222,7 @@ func findHibernation(g *boot.Guest) (boot.Found, error) {
 		case err != nil:
 			const unknown = "it is not known whether a Windows is hibernated on the disk"
 			if boot.Understood(err) {
-				f.Sign(boot.NotKnown, p, boot.NoMove, "%s%s cannot be read", shown(hibernationFile), p.Of())
+				f.Sign(boot.NotKnown, p, boot.NoMove, "%s%s cannot be read", shown(hibernationFile), p.Suffix())
 			}
 			return f.Unread("hibernated", 0, unknown, err, shutDownFully)
 		case upper(state) == link:
@@ -252,7 +252,7 @@ func hibernation(g *boot.Guest, p boot.Partition) (string, error) {
 }
 
 func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
-	name := shown(hibernationFile) + p.Of()
+	name := shown(hibernationFile) + p.Suffix()
 	switch {
 	case slices.Contains(awake, upper(state)):
 		f.Sign(boot.ShutDown, p, "", "%s holds no system", name)
@@ -261,7 +261,7 @@ func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "hibernated", Effect: ondisk.Refuse, OnMove: true,
 			Text: fmt.Sprintf("the Windows%s is hibernated, or was shut down with fast startup: it "+
-				"would wake up with the old places of all partitions", p.Of()),
+				"would wake up with the old places of all partitions", p.Suffix()),
 			Remedy: shutDownFully,
 		})
 	default:
@@ -275,7 +275,7 @@ func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 // elsewhere reports a link to a file on no partition of this disk.
 func elsewhere(f *boot.Found, p boot.Partition) {
 	text := fmt.Sprintf("%s%s names another disk, so it is not known whether its Windows is hibernated",
-		shown(hibernationFile), p.Of())
+		shown(hibernationFile), p.Suffix())
 	f.Sign(boot.NotKnown, p, boot.NoMove, "%s", text)
 	f.Unbootable("hibernated", 0, text, shutDownFully)
 }
