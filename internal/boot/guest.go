@@ -29,8 +29,8 @@ type Partition struct {
 	Fixed string
 }
 
-// Suffix returns the words " of partition 1" after the name of a file or volume, and an empty string for a volume over
-// the whole disk.
+// Suffix returns " of partition 1", to follow the name of a file or volume. It is empty for a volume over the whole
+// disk.
 func (p Partition) Suffix() string {
 	if p.Number == 0 {
 		return ""
