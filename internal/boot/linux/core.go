@@ -76,14 +76,14 @@ const (
 	maxMemdisk   = 8 << 20  // bytes of all modules of a program
 )
 
-// built is the data embedded in a GRUB image by its installer.
-type built struct {
+// embedded is the data embedded in a GRUB image by its installer.
+type embedded struct {
 	script, prefix string
 	memdisk        []byte // nil if the image has no memory disk
 }
 
 // readModules finds the modules in b: at its start, or anywhere in a kernel.
-func readModules(b []byte, wide bool) (out built, err error) {
+func readModules(b []byte, wide bool) (out embedded, err error) {
 	n := infoLen32
 	if wide {
 		n = infoLen64
@@ -108,7 +108,7 @@ func infoOf(b []byte, wide bool) (first, size uint64) {
 	return uint64(binary.LittleEndian.Uint32(b[4:])), uint64(binary.LittleEndian.Uint32(b[8:]))
 }
 
-func readObjects(b []byte) (out built) {
+func readObjects(b []byte) (out embedded) {
 	for n := 0; len(b) >= objectHeader && n < maxObjects; n++ {
 		kind, size := binary.LittleEndian.Uint32(b), int64(binary.LittleEndian.Uint32(b[4:]))
 		if size < objectHeader || size > int64(len(b)) {
@@ -130,7 +130,7 @@ func readObjects(b []byte) (out built) {
 }
 
 // inMemdisk returns the configuration in the memory disk, a tar archive made by grub-mkstandalone.
-func (b built) inMemdisk() (string, error) {
+func (b embedded) inMemdisk() (string, error) {
 	r := tar.NewReader(bytes.NewReader(b.memdisk))
 	for range maxObjects {
 		h, err := r.Next()
@@ -151,7 +151,7 @@ func (b built) inMemdisk() (string, error) {
 }
 
 // configOf describes where GRUB 2 looks for its configuration.
-func (b built) configOf(loader string, home int) boot.Config {
+func (b embedded) configOf(loader string, home int) boot.Config {
 	c := boot.Config{Loader: loader, Syntax: boot.GRUB2, Home: home, Script: b.script, Prefix: b.prefix}
 	if bytes.HasPrefix([]byte(b.prefix), []byte("(memdisk)")) {
 		text, err := b.inMemdisk()
@@ -180,7 +180,7 @@ func (r *grubReader) configure(img grubImage, entries []grubEntry) error {
 		}
 		core = append(core, b...)
 	}
-	var all built
+	var all embedded
 	kernel, err := unpackCore(core)
 	if err == nil {
 		all, err = readModules(kernel, false)

@@ -142,7 +142,7 @@ func (l *guest) start(ld *loader) {
 // look searches one partition for the configuration of a loader.
 func (l *guest) look(ld *loader, p boot.Partition) {
 	for _, name := range ld.Paths {
-		found, err := l.take(p, name, ld.Syntax, nil)
+		found, err := l.enqueue(p, name, ld.Syntax, nil)
 		switch {
 		case found:
 			ld.found = true
@@ -240,7 +240,7 @@ func (c *config) load(name string, syntax boot.Syntax) (found bool, why string) 
 			why = fmt.Sprintf("%.256q: %s", file, no)
 			continue
 		}
-		was, err := c.take(p, strings.Trim(path.Clean(file), "/"), syntax, c)
+		was, err := c.enqueue(p, strings.Trim(path.Clean(file), "/"), syntax, c)
 		if found = found || was; err != nil && c.used(p) {
 			why = fmt.Sprintf("%.256q: %s", file, boot.WhyUnseen(p, err))
 		}
@@ -251,9 +251,9 @@ func (c *config) load(name string, syntax boot.Syntax) (found bool, why string) 
 	return found, why
 }
 
-// take queues a file of a partition in every readable state, before and after a journal replay. found is false for an
-// absent file; err explains why an existing file cannot be read.
-func (l *guest) take(p boot.Partition, name string, syntax boot.Syntax, from *config) (found bool, err error) {
+// enqueue queues a file of a partition in every readable state, before and after a journal replay. found is false for
+// an absent file; err explains why an existing file cannot be read.
+func (l *guest) enqueue(p boot.Partition, name string, syntax boot.Syntax, from *config) (found bool, err error) {
 	files, err := l.g.Files(p)
 	if err != nil {
 		return false, l.legible(err)
@@ -378,7 +378,7 @@ func (c *config) relative(name string) {
 	if !strings.HasPrefix(name, "/") {
 		name = path.Join(path.Dir(c.path), name)
 	}
-	_, err := c.take(c.in, strings.Trim(path.Clean(name), "/"), boot.SYSLINUX, c)
+	_, err := c.enqueue(c.in, strings.Trim(path.Clean(name), "/"), boot.SYSLINUX, c)
 	if err != nil && !isAbsent(err) && !errors.Is(err, ondisk.ErrNoMatch) {
 		c.miss(c.in.Number, c.at(), fmt.Sprintf("%.256q: %s", name, boot.WhyUnseen(c.in, err)))
 	}
