@@ -70,7 +70,7 @@ type Hive struct {
 	base  baseBlock
 	end   int64 // of the existing hive bins
 	state *state
-	seen  *looked // nil if reads need no record
+	seen  *accessed // nil if reads need no record
 	pages *ondisk.Pages
 	bins  []int64 // offsets of the bins walked so far; they are contiguous
 	known int64   // end of the last of them

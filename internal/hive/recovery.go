@@ -270,13 +270,13 @@ type walker struct {
 	*Recovery
 	visit func(*Hive) error
 	state *state
-	stale bool   // the state differs from the last visit's
-	err   error  // of the last visit
-	seen  looked // by the last visit
+	stale bool     // the state differs from the last visit's
+	err   error    // of the last visit
+	seen  accessed // by the last visit
 }
 
-// looked records the parts of a state that a visit used.
-type looked struct {
+// accessed records the parts of a state that a visit used.
+type accessed struct {
 	read   []disk.Range // bytes whose values count
 	placed []disk.Range // bytes whose places count
 }
@@ -349,7 +349,7 @@ func (w *walker) look() error {
 		return w.err
 	}
 	h := w.hive(w.state)
-	w.stale, w.seen = false, looked{}
+	w.stale, w.seen = false, accessed{}
 	if len(w.chains) > 0 {
 		h.seen = &w.seen
 	}
