@@ -144,8 +144,8 @@ func NewBudget() *Budget {
 	}
 }
 
-// Of returns a volume whose reads count against the budget.
-func (b *Budget) Of(volume disk.Disk) Metered {
+// Meter returns a volume whose reads count against the budget.
+func (b *Budget) Meter(volume disk.Disk) Metered {
 	m := &ondisk.Metered{Source: volume, Budget: b.Work}
 	return Metered{m, b.cache.Of(m)}
 }

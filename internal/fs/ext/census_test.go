@@ -189,7 +189,7 @@ var alone = filetest.Alone(Open)
 
 // Sorting the runs of a file takes longer than reading them, and a volume can have many such files.
 func TestFilesOfManyRunsCost(t *testing.T) {
-	m := &blockMap{fs: &fileSystem{meter: guestfile.NewBudget().Of(nil)}, runs: filetest.ManyRuns()}
+	m := &blockMap{fs: &fileSystem{meter: guestfile.NewBudget().Meter(nil)}, runs: filetest.ManyRuns()}
 	filetest.EndsWithin(t, 100, m.disjoint)
 }
 

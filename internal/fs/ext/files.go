@@ -68,7 +68,7 @@ func openAsIs(b *guestfile.Budget, volume disk.Disk) (*fileSystem, error) {
 			superAt+0x60, unknown, ondisk.ErrUnsupported)
 	}
 	f := &fileSystem{
-		volume: volume, meter: b.Of(volume), super: s,
+		volume: volume, meter: b.Meter(volume), super: s,
 		block: s.blockSize(), blocks: s.blockCount(), inodeSize: s.inodeBytes(), descSize: s.descBytes(),
 	}
 	if err := f.checkGroups(); err != nil {

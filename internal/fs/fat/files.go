@@ -36,7 +36,7 @@ func Open(b *guestfile.Budget, d disk.Disk) (guestfile.FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fileSystem{bootSector: boot, volume: d, meter: b.Of(d), table: boot.FAT.Off}
+	f := &fileSystem{bootSector: boot, volume: d, meter: b.Meter(d), table: boot.FAT.Off}
 	return f, f.check()
 }
 
