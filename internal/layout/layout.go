@@ -362,7 +362,7 @@ func (l *Layout) Partition(number int) (boot.Partition, bool) {
 // beyond. The table must be certain, and lie in the available bytes. The content of the partitions is unknown, and so
 // is the second copy of a GPT. Layout.Size is the end of the last partition.
 func Head(d disk.Disk, hint table.Geometry, beyond error) (*Layout, error) {
-	h := &beheaded{Disk: d, beyond: beyond}
+	h := &truncatedDisk{Disk: d, beyond: beyond}
 	t, err := table.Read(h)
 	switch {
 	case errors.Is(err, ondisk.ErrNoMatch) || err == nil && !sensible(t):
@@ -391,15 +391,15 @@ func Head(d disk.Disk, hint table.Geometry, beyond error) (*Layout, error) {
 	return l, nil
 }
 
-// beheaded returns zeros past the available bytes, and records the offsets of such reads.
-type beheaded struct {
+// truncatedDisk returns zeros past the available bytes, and records the offsets of such reads.
+type truncatedDisk struct {
 	disk.Disk
 	beyond error
 	missed []int64
 }
 
 // ReadAt implements io.ReaderAt.
-func (h *beheaded) ReadAt(p []byte, off int64) (int, error) {
+func (h *truncatedDisk) ReadAt(p []byte, off int64) (int, error) {
 	n, err := h.Disk.ReadAt(p, off)
 	if errors.Is(err, h.beyond) {
 		clear(p)

@@ -141,9 +141,9 @@ func (l *Layout) strange(partition int, v *volume.Volume) {
 // sectorsUnsure is the code of a refusal based only on data at the places of the other sector size.
 const sectorsUnsure = "sector-size-unsure"
 
-// SectorsAreAsOrdered turns a refusal without better evidence (a boot record, a volume or a copy of one) into a
+// AcceptSectorSize turns a refusal without better evidence (a boot record, a volume or a copy of one) into a
 // warning: the user has given the size.
-func (l *Layout) SectorsAreAsOrdered() {
+func (l *Layout) AcceptSectorSize() {
 	for i, issue := range l.Issues {
 		if issue.Code == sectorsUnsure {
 			l.Issues[i].Effect = ondisk.Warn

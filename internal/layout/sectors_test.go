@@ -135,7 +135,7 @@ func TestSectorsAreAsOrdered(t *testing.T) {
 	unsure.U8(63*4096, 1)
 	l := read(t, unsure)
 	require.True(t, refusesSectors(l))
-	l.SectorsAreAsOrdered()
+	l.AcceptSectorSize()
 	require.False(t, refusesSectors(l))
 	require.Contains(t, disktest.Codes(l.Issues), "sector-size-unsure")
 
@@ -143,7 +143,7 @@ func TestSectorsAreAsOrdered(t *testing.T) {
 	fsforge.PutNTFS(sure, 63*8, 2400)
 	l = read(t, sure)
 	require.True(t, refusesSectors(l))
-	l.SectorsAreAsOrdered()
+	l.AcceptSectorSize()
 	require.True(t, refusesSectors(l))
 }
 

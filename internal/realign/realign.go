@@ -111,7 +111,7 @@ func (s *Source) read() error {
 		return err
 	}
 	if s.reading.SectorSize != 0 {
-		s.Layout.SectorsAreAsOrdered()
+		s.Layout.AcceptSectorSize()
 	}
 	s.countSectors()
 	s.hidesData()
