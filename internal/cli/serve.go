@@ -101,7 +101,7 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 	}
 	server := nbd.Server{
 		Export: nbd.Export{Description: "the disk of " + report.Safe(src), Disk: served.Disk}, Once: f.once,
-		Fit: served.Fit, Parent: parent,
+		Unchanged: served.Fit, Parent: parent,
 		Warn: func(err error) {
 			fmt.Fprintf(errOut, "trueup: %s; clients get an I/O error there\n", report.Message(err))
 		},

@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// question is a request without a complete reply.
-type question struct {
+// pending is a request without a complete reply.
+type pending struct {
 	command uint16
 	disk.Range
 	p       []byte        // of a read: as long as the range
@@ -48,7 +48,7 @@ func (c *Client) write(command uint16, cookie uint64, r disk.Range) error {
 }
 
 // begin sends a request. receive handles its reply.
-func (c *Client) begin(q *question) {
+func (c *Client) begin(q *pending) {
 	q.done = make(chan struct{})
 	c.mu.Lock()
 	if c.broken != nil {
@@ -65,7 +65,7 @@ func (c *Client) begin(q *question) {
 	}
 	c.mu.Unlock()
 	if err := c.write(q.command, cookie, q.Range); err != nil {
-		c.breaks(spoken(err))
+		c.breaks(explain(err))
 	}
 }
 
@@ -75,7 +75,7 @@ func (c *Client) receive() {
 	for err == nil {
 		err = c.answer()
 	}
-	c.breaks(spoken(err))
+	c.breaks(explain(err))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for cookie, q := range c.open {
@@ -95,8 +95,8 @@ func (c *Client) breaks(err error) {
 	}
 }
 
-// asked returns the open request with a cookie.
-func (c *Client) asked(cookie uint64) (*question, error) {
+// lookup returns the open request with a cookie.
+func (c *Client) lookup(cookie uint64) (*pending, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if q := c.open[cookie]; q != nil {
@@ -143,7 +143,7 @@ func (c *Client) simpleReply() error {
 	if err := binary.Read(c.r, be, &head); err != nil {
 		return err
 	}
-	q, err := c.asked(head.Cookie)
+	q, err := c.lookup(head.Cookie)
 	switch {
 	case err != nil:
 		return err
@@ -170,7 +170,7 @@ func (c *Client) chunk() error {
 	if err := binary.Read(c.r, be, &head); err != nil {
 		return err
 	}
-	q, err := c.asked(head.Cookie)
+	q, err := c.lookup(head.Cookie)
 	switch {
 	case err != nil:
 		return err
@@ -202,7 +202,7 @@ func (c *Client) chunk() error {
 }
 
 // whole returns an error if a reply ended before it was complete.
-func (q *question) whole() error {
+func (q *pending) whole() error {
 	var n int64
 	for _, r := range q.covered {
 		n += r.Len
@@ -219,7 +219,7 @@ func (q *question) whole() error {
 }
 
 // data reads a chunk of data into the request's buffer.
-func (c *Client) data(q *question, size int64) error {
+func (c *Client) data(q *pending, size int64) error {
 	var off uint64
 	if size <= 8 || size-8 > q.Len {
 		return violation("a chunk of %d bytes to a read of %d", size, q.Len)
@@ -236,7 +236,7 @@ func (c *Client) data(q *question, size int64) error {
 }
 
 // hole reads a chunk for a range of zeros.
-func (c *Client) hole(q *question, size int64) error {
+func (c *Client) hole(q *pending, size int64) error {
 	var at struct {
 		Off uint64
 		Len uint32
@@ -253,7 +253,7 @@ func (c *Client) hole(q *question, size int64) error {
 }
 
 // cover returns the buffer for n bytes, which must lie in the request and not have been received yet.
-func (q *question) cover(off uint64, n int64) ([]byte, error) {
+func (q *pending) cover(off uint64, n int64) ([]byte, error) {
 	const least = 512 // average bytes of a chunk: smaller ones would use more memory than their data
 	if off > math.MaxInt64-maxRead || n < 1 {
 		return nil, violation("a chunk of %d bytes at %#x", n, off)
@@ -277,7 +277,7 @@ func (q *question) cover(off uint64, n int64) ([]byte, error) {
 }
 
 // states reads block states. Only the last one may extend past the request.
-func (c *Client) states(q *question, size int64) error {
+func (c *Client) states(q *pending, size int64) error {
 	if size < 12 || size > maxChunk || size%8 != 4 || q.states != nil {
 		return violation("states in %d bytes", size)
 	}
@@ -307,7 +307,7 @@ func (c *Client) states(q *question, size int64) error {
 }
 
 // failure reads an error chunk. Only the first one of a request counts.
-func (c *Client) failure(q *question, size int64) error {
+func (c *Client) failure(q *pending, size int64) error {
 	if size < 6 || size > maxChunk {
 		return violation("an error in %d bytes", size)
 	}
@@ -376,10 +376,10 @@ func (c *Client) blocksAround(off, n int64) (from, to int64) {
 
 // read reads whole blocks, with as many parallel requests as needed.
 func (c *Client) read(p []byte, off int64) error {
-	var all []*question
+	var all []*pending
 	for len(p) > 0 {
 		n := min(int64(len(p)), c.most)
-		q := &question{command: cmdRead, Range: disk.Range{Off: off, Len: n}, p: p[:n]}
+		q := &pending{command: cmdRead, Range: disk.Range{Off: off, Len: n}, p: p[:n]}
 		c.begin(q)
 		all, p, off = append(all, q), p[n:], off+n
 	}
@@ -402,7 +402,7 @@ func (c *Client) Extent(off, limit int64) (disk.Extent, error) {
 		return e, nil
 	}
 	from, to := c.blocksAround(off, min(max(limit, statusAhead), c.size-off, math.MaxInt32))
-	q := &question{command: cmdBlockStatus, Range: disk.Range{Off: from, Len: to - from}}
+	q := &pending{command: cmdBlockStatus, Range: disk.Range{Off: from, Len: to - from}}
 	c.begin(q)
 	if <-q.done; q.err != nil {
 		return disk.Extent{}, fmt.Errorf("map of %d bytes at %#x: %w", q.Len, from, q.err)

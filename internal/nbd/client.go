@@ -36,7 +36,7 @@ type Client struct {
 	sending sync.Mutex // held while a request is written
 	mu      sync.Mutex
 	last    uint64 // last cookie
-	open    map[uint64]*question
+	open    map[uint64]*pending
 	broken  error         // ends all requests
 	known   []disk.Extent // of the last block status reply, without gaps
 }
@@ -71,7 +71,7 @@ func Dial(ctx context.Context, uri string) (*Client, error) {
 // NewClient negotiates over a connection, which it closes on an error.
 func NewClient(ctx context.Context, conn net.Conn, export string) (*Client, error) {
 	c := &Client{
-		conn: conn, r: bufio.NewReader(conn), name: export, open: map[uint64]*question{}, block: unknownBlock,
+		conn: conn, r: bufio.NewReader(conn), name: export, open: map[uint64]*pending{}, block: unknownBlock,
 		most: maxRead,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
@@ -86,14 +86,14 @@ func NewClient(ctx context.Context, conn net.Conn, export string) (*Client, erro
 		err = conn.SetDeadline(time.Time{})
 	}
 	if err != nil {
-		return nil, errors.Join(spoken(err), conn.Close())
+		return nil, errors.Join(explain(err), conn.Close())
 	}
 	go c.receive()
 	return c, nil
 }
 
-// spoken adds an explanation to the error of a connection.
-func spoken(err error) error {
+// explain adds an explanation to the error of a connection.
+func explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("the server did not answer in time: %w", err)
@@ -329,7 +329,7 @@ func (c *Client) Alive() error {
 
 // Close ends the session.
 func (c *Client) Close() error {
-	if !c.ends() {
+	if !c.markClosed() {
 		return nil
 	}
 	_ = c.write(cmdDisconnect, 0, disk.Range{}) // the server sees the end of the connection too
@@ -339,8 +339,8 @@ func (c *Client) Close() error {
 // Abort fails all requests, including requests in flight.
 func (c *Client) Abort(err error) { c.breaks(err) }
 
-// ends fails all further requests, and reports whether the connection still needs to be closed.
-func (c *Client) ends() bool {
+// markClosed fails all further requests, and reports whether the connection still needs to be closed.
+func (c *Client) markClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.broken != nil {

@@ -228,7 +228,7 @@ func TestDiskThatChanges(t *testing.T) {
 		d, _ := odd()
 		l, done := newPipes(), make(chan error)
 		go func() {
-			done <- (&Server{Export: Export{Disk: d}, Fit: func() error {
+			done <- (&Server{Export: Export{Disk: d}, Unchanged: func() error {
 				if changed.Load() {
 					return errOther
 				}

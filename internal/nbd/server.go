@@ -23,10 +23,10 @@ type Export struct {
 // Server serves one export to many clients.
 type Server struct {
 	Export
-	Once   bool         // end after the last client has left
-	Warn   func(error)  // called once, for the first failed read of the disk; may be nil
-	Parent int          // process ID of the parent; the server ends when its parent changes; 0 disables the check
-	Fit    func() error // returns an error if the opened disk was replaced or changed; ends the server; may be nil
+	Once      bool         // end after the last client has left
+	Warn      func(error)  // called once, for the first failed read of the disk; may be nil
+	Parent    int          // process ID of the parent; the server ends when its parent changes; 0 disables the check
+	Unchanged func() error // returns an error if the opened disk was replaced or changed; ends the server; may be nil
 }
 
 const (
@@ -36,7 +36,7 @@ const (
 	handshakeTime = 30 * time.Second
 	// endTime limits the time for pending requests when the server ends.
 	endTime = 2 * time.Second
-	// lookEvery is the interval of the checks of Fit and Parent.
+	// lookEvery is the interval of the checks of Unchanged and Parent.
 	lookEvery = time.Second
 	// bufferSize is the buffer of a client in bytes, for the usual request size of tools.
 	bufferSize = headRoom + 256<<10
@@ -104,8 +104,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if errors.Is(err, errOnce) || errors.Is(err, errOrphan) {
 		err = nil
 	}
-	if s.Fit != nil {
-		if changed := s.Fit(); changed != nil {
+	if s.Unchanged != nil {
+		if changed := s.Unchanged(); changed != nil {
 			return changed
 		}
 	}
@@ -125,7 +125,7 @@ func (v *serving) recovers(ctx context.Context, err error) bool {
 	return true
 }
 
-// watch ends the server when its parent ends, or when Fit returns an error.
+// watch ends the server when its parent ends, or when Unchanged returns an error.
 func (v *serving) watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -137,8 +137,8 @@ func (v *serving) watch(ctx context.Context) {
 		}
 		if v.Parent != 0 && os.Getppid() != v.Parent {
 			v.end(errOrphan)
-		} else if v.Fit != nil {
-			if err := v.Fit(); err != nil {
+		} else if v.Unchanged != nil {
+			if err := v.Unchanged(); err != nil {
 				v.end(err)
 			}
 		}
