@@ -67,7 +67,7 @@ func versionOf(ctx context.Context, program string) (string, error) {
 	}
 	m := isVersion().FindStringSubmatch(e.out)
 	if e.code != 0 || m == nil {
-		return "", e.odd()
+		return "", e.unexpected()
 	}
 	return m[1], nil
 }
@@ -119,7 +119,7 @@ func (e ended) checked() (said string, v Verdict) {
 	case e.code == unsupported:
 		return "it cannot check the format", NotLooked
 	}
-	return e.odd().Error(), Failed
+	return e.unexpected().Error(), Failed
 }
 
 // mismatch finds the offset of a difference.
@@ -136,7 +136,7 @@ func (e ended) compared() (said string, v Verdict) {
 	case e.code == 1 && mismatch(words) != "":
 		return mismatch(words), Differs
 	}
-	return e.odd().Error(), Failed
+	return e.unexpected().Error(), Failed
 }
 
 // ended is the result of a judge's run.
@@ -146,8 +146,8 @@ type ended struct {
 	out, err string
 }
 
-// odd returns the error for an undocumented result.
-func (e ended) odd() error {
+// unexpected returns the error for an undocumented result.
+func (e ended) unexpected() error {
 	words := strings.Join(strings.Fields(e.err+" "+e.out), " ")
 	if words == "" {
 		words = "nothing"
