@@ -143,7 +143,7 @@ func Run(ctx context.Context, o *Options) (*measured.Result, error) {
 	if err := o.measure(ctx, f, t, r); err != nil {
 		return nil, err
 	}
-	r.Settle()
+	r.Summarize()
 	return r, nil
 }
 

@@ -53,7 +53,7 @@ func sample() *Bench {
 		}
 		r.Loads = append(r.Loads, l)
 	}
-	r.Settle()
+	r.Summarize()
 	return &Bench{Head: report.Head{Origin: report.Origin{Schema: report.Schema, Command: "bench"}}, Result: *r}
 }
 
@@ -65,7 +65,7 @@ func brief() *Bench {
 	for n := range b.Loads[0].Points {
 		b.Loads[0].Points[n].Rounds = b.Loads[0].Points[n].Rounds[:1]
 	}
-	b.Settle()
+	b.Summarize()
 	return b
 }
 

@@ -32,7 +32,7 @@ func benchmarkOf(size, start int64, aligned, other float64) *measured.Result {
 			Points: []measured.Point{{Start: 65536, Rounds: rounds(aligned)}, {Start: start, Rounds: rounds(other)}},
 		})
 	}
-	r.Settle()
+	r.Summarize()
 	return r
 }
 

@@ -146,8 +146,8 @@ func Sort(starts []int64) []int64 {
 	return append([]int64{best}, slices.DeleteFunc(out, func(n int64) bool { return n == best })...)
 }
 
-// Settle computes the values derived from the rounds.
-func (r *Result) Settle() {
+// Summarize computes the values derived from the rounds.
+func (r *Result) Summarize() {
 	for l := range r.Loads {
 		load := &r.Loads[l]
 		for n := range load.Points {
@@ -323,7 +323,7 @@ func Decode(text []byte) (*Result, error) {
 	if err := r.check(); err != nil {
 		return nil, ondisk.In(ondisk.ErrFormat, "result of trueup bench: %w", err)
 	}
-	r.Settle()
+	r.Summarize()
 	return &r.Result, nil
 }
 

@@ -68,7 +68,7 @@ func result(loads ...Load) *Result {
 		Date: time.Date(2026, 11, 23, 4, 5, 6, 0, time.UTC), Kernel: "Linux 6", Tool: "fio-3.33", Direct: true,
 		Loads: loads,
 	}
-	r.Settle()
+	r.Summarize()
 	return r
 }
 
