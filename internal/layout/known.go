@@ -66,12 +66,12 @@ func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
 // Codes lists all codes, specific code before generic code. Disk encryption comes before loaders that another program
 // may have left behind. The properties of each code come from a reading of its instructions.
 //
-// The test corpus has real bytes of Windows Server 2003 R2 and Windows 7; syslinux and isolinux 6.04, parted 3.5 and
-// mbr 1.2.1 of Debian. DOS, 95B and Vista were compared with copies in public repositories (retrodos, ms-sys), and the
-// first instructions of FreeBSD's mbr with a published dump. The corpus has boot0, mbr and pmbr of FreeBSD 8 and mbr.b
-// of LILO 24. Rufus, ReactOS and KolibriOS were compared with public copies. Haiku, mbr2.b of LILO, NetBSD and OpenBSD
-// are known only from their sources. Windows NT 4 is missing, since no bytes of it were available: it probably has the
-// code of DOS, or else the common shape.
+// Real bytes were seen of Windows Server 2003 R2 and Windows 7 (in the test corpus), and of syslinux and isolinux 6.04,
+// parted 3.5 and mbr 1.2.1 of Debian. DOS, 95B and Vista were compared with copies in public repositories (retrodos,
+// ms-sys), and the first instructions of FreeBSD's mbr with a published dump. The corpus has boot0, mbr and pmbr of
+// FreeBSD 8 and mbr.b of LILO 24. Rufus, ReactOS and KolibriOS were compared with public copies. Haiku, mbr2.b of LILO,
+// NetBSD and OpenBSD are known only from their sources. Windows NT 4 is missing, since no bytes of it were available:
+// it probably has the code of DOS, or else the common shape.
 var Codes = slices.Concat([]*boot.Code{
 	linux.V2,
 	linux.Legacy,

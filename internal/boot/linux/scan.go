@@ -503,7 +503,7 @@ func (c *config) place(disk string, off int64, breaksBoot bool) {
 	c.breaks(number, where, breaksBoot)
 }
 
-// breaks reports a line that means a place on the disk, and breaks when it moves.
+// breaks reports a line that refers to a place on the disk, which a move changes.
 func (c *config) breaks(partition int, where string, breaksBoot bool) {
 	text := fmt.Sprintf("%s, means %s: %q", c.at(), where, cutText(c.command))
 	switch {
