@@ -24,7 +24,7 @@ type Sign struct {
 	State     State  `json:"state"`
 	Partition int    `json:"partition,omitempty"` // 0 is the disk
 	Text      string `json:"text"`
-	OnMove    string `json:"on_move,omitempty"` // consequence for a move; empty if none
+	OnMove    string `json:"on_move,omitempty"` // consequence for a move, if any
 }
 
 // Sign adds a sign of a partition.

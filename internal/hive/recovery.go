@@ -447,7 +447,7 @@ func (h *Hive) Places(r disk.Range) []Place {
 	return out
 }
 
-// Seal returns the log entry whose hashes cover a place; ok is false if there is none.
+// Seal returns the log entry whose hashes cover a place, and ok if it exists.
 func (r *Recovery) Seal(p Place) (entry disk.Range, ok bool) {
 	for _, c := range r.chains {
 		for _, l := range c.logs {

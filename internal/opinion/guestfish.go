@@ -229,7 +229,7 @@ type answer struct {
 	value   string  // must be equal on both disks
 	words   string  // the value, for people
 	said    string  // for an equal value
-	verdict Verdict // for an equal value; empty if there is nothing to report
+	verdict Verdict // for an equal value; empty for a silent result
 }
 
 // compared compares the answers of two appliances. Both have the same objects, up to the first volume that only one of
