@@ -1,7 +1,7 @@
 // Package units parses and prints byte sizes and rounds offsets to boundaries.
 //
-// K, M, G and T are powers of 1024, as qemu-img reads them, and "s" means sectors of 512 bytes: a
-// boundary of 64K that was read as 64,000 would destroy the alignment it was asked to make.
+// K, M, G and T are powers of 1024, as in qemu-img. "s" means sectors of 512 bytes. A boundary of 64K that meant 64,000
+// bytes would itself be misaligned.
 package units
 
 import (
@@ -34,7 +34,7 @@ var suffixes = map[string]int64{
 var errSize = errors.New(
 	"want a whole number of bytes, or one with K, M, G, T (powers of 1024) or s (512-byte sectors)")
 
-// Parse reads "64K", "1M", "65536" or "63s" and returns bytes.
+// Parse parses "64K", "1M", "65536" or "63s" and returns bytes.
 func Parse(s string) (int64, error) {
 	t := strings.TrimSpace(s)
 	digits := len(t)
@@ -55,7 +55,7 @@ func Parse(s string) (int64, error) {
 	return n * unit, nil
 }
 
-// Format prints bytes for a reader: "31.5 KiB", "1 MiB", "8 GiB", "512 B".
+// Format formats bytes for a reader: "31.5 KiB", "1 MiB", "8 GiB", "512 B".
 func Format(n int64) string {
 	size, name := unitOf(n)
 	s := decimal(n, size, 2)
@@ -65,13 +65,13 @@ func Format(n int64) string {
 	return s + " " + name
 }
 
-// Part prints how much of a whole there is, in the unit of the whole: "2.7 of 6.0 GiB".
+// Part formats a part of a whole in the unit of the whole: "2.7 of 6.0 GiB".
 func Part(n, whole int64) string {
 	size, name := unitOf(whole)
 	return decimal(n, size, 1) + " of " + decimal(whole, size, 1) + " " + name
 }
 
-// unitOf returns the largest unit of which n has one, in bytes, and its name.
+// unitOf returns the largest unit that n reaches, in bytes, and its name.
 func unitOf(n int64) (size int64, name string) {
 	for _, u := range []struct {
 		size int64
@@ -84,7 +84,7 @@ func unitOf(n int64) (size int64, name string) {
 	return 1, "B"
 }
 
-// decimal prints n in a unit. Bytes have no fractions.
+// decimal formats n in a unit. Bytes have no fractions.
 func decimal(n, unit int64, digits int) string {
 	if unit == 1 {
 		digits = 0
@@ -92,7 +92,7 @@ func decimal(n, unit int64, digits int) string {
 	return strconv.FormatFloat(float64(n)/float64(unit), 'f', digits, 64)
 }
 
-// Short prints a power of two the way a flag takes it: "4K", "64K", "1M"; anything else as bytes.
+// Short formats a power of two as a flag value: "4K", "64K", "1M". Other numbers are plain bytes.
 func Short(n int64) string {
 	for _, u := range []struct {
 		size int64
@@ -114,8 +114,8 @@ func AlignUp(n, step int64) int64 { return AlignDown(n+step-1, step) }
 // IsPowerOfTwo reports whether n is 1, 2, 4, …
 func IsPowerOfTwo(n int64) bool { return n > 0 && n&(n-1) == 0 }
 
-// Alignment returns the largest power of two that divides off: 512 for LBA 63. Offset 0 is aligned to anything and
-// gives 1 TiB.
+// Alignment returns the largest power of two that divides off: 512 for LBA 63. Offset 0 is aligned to anything:
+// Alignment returns 1 TiB.
 func Alignment(off int64) int64 {
 	if off == 0 {
 		return tib
@@ -123,7 +123,7 @@ func Alignment(off int64) int64 {
 	return min(off&-off, tib)
 }
 
-// Counted prints a number with its noun: "1 file", "2 files".
+// Counted formats a number with its noun: "1 file", "2 files".
 func Counted[N int | int64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
