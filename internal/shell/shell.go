@@ -1,5 +1,4 @@
-// Package shell quotes names for the shells that commands are shown for, has the environment of those that are run, and
-// matches paths against globs.
+// Package shell quotes names for shells, prints command lines of trueup, and matches paths against globs.
 package shell
 
 import (
@@ -24,11 +23,10 @@ func Quote(s string) string {
 	return quoteUnix(s)
 }
 
-// flagName matches a flag of trueup as it is written in a command line.
+// flagName matches the name of a trueup flag on a command line.
 var flagName = regexp.MustCompile(`^--[a-z-]+$`)
 
-// Command returns the command line of a command of trueup. flags are the words in front of the paths: names of flags
-// and their values.
+// Command returns a trueup command line. flags holds the words before the paths: flag names and their values.
 func Command(name string, flags []string, paths ...string) string {
 	words := []string{"trueup", name}
 	for _, word := range flags {
@@ -43,13 +41,13 @@ func Command(name string, flags []string, paths ...string) string {
 	return strings.Join(words, " ")
 }
 
-// ForBash reports whether bash reads what Quote returns on a system that Go calls so.
+// ForBash reports whether Quote quotes for bash on a system. system is a GOOS value.
 func ForBash(system string) bool { return system != "windows" }
 
-// quoteUnix quotes a path for bash, ksh and zsh. The shell reads exactly the same bytes back, except that "./" comes
-// before a leading dash, which would be read as a flag. The result is one line without characters that a terminal
-// obeys, and it is not cut. Names have no NUL. No result has a semicolon: some spreadsheets would split the line of
-// CSV.
+// quoteUnix quotes a path for bash, ksh and zsh. The shell reads back exactly the same bytes, but "./" precedes a
+// leading dash, which would start a flag. The result is one line without terminal control characters, and it is never
+// truncated. Names contain no NUL. The result contains no semicolon, because some spreadsheets would split the line of
+// CSV there.
 func quoteUnix(s string) string {
 	if strings.HasPrefix(s, "-") {
 		s = "./" + s
@@ -63,18 +61,18 @@ func quoteUnix(s string) string {
 		return "''"
 	case strings.ContainsFunc(s, escaped) || !utf8.ValidString(s):
 		return ansiQuote(s)
-	// zsh looks for a command behind =
+	// zsh expands =name to the path of a command
 	case s[0] != '=' && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }):
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// escaped reports whether plain quotes may not hold a character.
+// escaped reports whether a character must be escaped, because plain quotes cannot hold it.
 func escaped(r rune) bool { return Dangerous(r) || r == ';' }
 
-// ansiQuote writes names that need $'…', in which \xHH is a byte in every locale. It escapes exclamation marks, which
-// older shells take for their history there.
+// ansiQuote quotes names that need $'…', where \xHH is a byte in every locale. It escapes exclamation marks, because
+// older shells expand their history there.
 func ansiQuote(s string) string {
 	var b strings.Builder
 	b.WriteString("$'")
@@ -97,14 +95,14 @@ func ansiQuote(s string) string {
 }
 
 // Dangerous reports whether r is a control or format character, such as one that reverses the direction of text. It
-// includes the last two code points of each plane: they are no characters, and XML forbids the first pair.
+// includes the last two code points of each plane: they are noncharacters, and XML forbids the first pair.
 func Dangerous(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' || r&0xfffe == 0xfffe
 }
 
-// QuoteWindows quotes a path for cmd and PowerShell: in double quotes, which both read, or with escapes of PowerShell
-// where cmd has none. A backslash in front of the closing quote is doubled, since programs take it for an escape. Names
-// of Windows have no double quote.
+// QuoteWindows quotes a path for cmd and PowerShell. Both read double quotes; where cmd has no escape, it uses those
+// PowerShell has. A backslash before the closing quote is doubled, because programs treat it as an escape. Windows
+// names contain no double quote.
 // Spec: about_Quoting_Rules and about_Parsing (PowerShell), Parsing C command-line arguments (Microsoft).
 func QuoteWindows(s string) string {
 	if strings.HasPrefix(s, "-") {
@@ -121,7 +119,7 @@ func QuoteWindows(s string) string {
 	for i, r := range s {
 		_, n := utf8.DecodeRuneInString(s[i:])
 		switch {
-		case r == utf8.RuneError && n == 1: // the name has no text
+		case r == utf8.RuneError && n == 1: // invalid UTF-8
 			b.WriteString("$([char]0xfffd)")
 		case r > 0xffff && Dangerous(r):
 			fmt.Fprintf(&b, "$([char]::ConvertFromUtf32(%#x))", r)
@@ -135,22 +133,22 @@ func QuoteWindows(s string) string {
 	return `"` + b.String() + tail + `"`
 }
 
-// Glob is a pattern of paths for --include, --exclude and the list of accepted images, as package doublestar matches
-// them: *, ?, [a-z], [!a-z], {a,b}, ** for folders, and \ in front of a character that stands for itself. Upper and
-// lower case are different, and * and ? match a dot in front too.
+// Glob is a path pattern for --include, --exclude and the list of accepted images, in the syntax of package doublestar:
+// *, ?, [a-z], [!a-z], {a,b}, ** for folders, and \ to escape a character. Case matters, and * and ? match a leading
+// dot too.
 //
-// A glob without a slash is matched against the last name of a path, in any folder; one with a slash against the whole
-// path. Leading "./" and doubled slashes count in neither. "lib/**" matches whatever lies in lib, and not lib itself.
+// A glob without a slash is matched against the base name of a path, in any folder; one with a slash against the whole
+// path. Leading "./" and doubled slashes are ignored in both. "lib/**" matches everything in lib, but not lib itself.
 type Glob struct {
 	pattern string
-	last    string // every match ends with it: most paths are rejected by their last characters
-	name    bool   // it is matched against the last name of a path
+	last    string // literal suffix of every match: it rejects most paths early
+	name    bool   // match the base name only
 }
 
-// maxGlob is how long a glob may be in bytes: as long as a path (PATH_MAX of Linux).
+// maxGlob limits the length of a glob in bytes, to that of a path (PATH_MAX of Linux).
 const maxGlob = 4096
 
-// GlobError reports what is wrong with a glob, and at which byte.
+// GlobError reports an error in a glob and its byte offset.
 type GlobError struct {
 	Off  int
 	Text string
@@ -158,7 +156,7 @@ type GlobError struct {
 
 func (e *GlobError) Error() string { return fmt.Sprintf("character %d: %s", e.Off+1, e.Text) }
 
-// ParseGlob parses a glob. An error is a *GlobError.
+// ParseGlob parses a glob. Every error is a *GlobError.
 func ParseGlob(s string) (*Glob, error) {
 	switch {
 	case s == "":
@@ -185,15 +183,15 @@ func ParseGlob(s string) (*Glob, error) {
 	return g, nil
 }
 
-// MatchAny reports whether one of the ways to write a path matches.
+// MatchAny reports whether any spelling of a path matches.
 func (g *Glob) MatchAny(names []string) bool {
-	if g.name { // the last name is the same in all
+	if g.name { // all spellings share the base name
 		return g.match(names[0])
 	}
 	return slices.ContainsFunc(names, g.match)
 }
 
-// match reports whether a path matches. Globs have slashes on every system.
+// match reports whether a path matches. Globs use slashes on every system.
 func (g *Glob) match(p string) bool {
 	p = filepath.ToSlash(p)
 	if !strings.HasSuffix(p, g.last) {
@@ -205,7 +203,7 @@ func (g *Glob) match(p string) bool {
 	return doublestar.MatchUnvalidated(g.pattern, plainPath(p))
 }
 
-// plainPath drops empty names and dots from a path, but for the slash in front.
+// plainPath removes empty and "." elements from a path, but keeps a leading slash.
 func plainPath(p string) string {
 	if !strings.Contains(p, "//") && !strings.Contains("/"+p+"/", "/./") {
 		return p
