@@ -1,5 +1,5 @@
 // Package disk is the one abstraction of trueup: the disk a guest sees. An image format, a partition and the aligned
-// result are all a Disk.
+// result all implement Disk.
 package disk
 
 import (
@@ -13,7 +13,7 @@ import (
 	"sort"
 )
 
-// Extent is a stretch of a disk in one state.
+// Extent is a range of a disk in one state.
 type Extent struct {
 	Range
 	Zero bool // reads as zero; the image file is not touched
@@ -24,38 +24,38 @@ type Disk interface {
 	io.ReaderAt
 	Size() int64
 	SectorSize() int64                     // logical: 512 or 4096
-	Extent(off, max int64) (Extent, error) // 1 to max bytes from off that share one state
+	Extent(off, max int64) (Extent, error) // 1 to max bytes from off in one state
 }
 
-// SectorSizes lists the sector sizes that a table or a volume can count in, in bytes. Images and devices have the first
-// or the last.
+// SectorSizes lists the sector sizes of partition tables and volumes, in bytes. Images and devices use the first or the
+// last.
 var SectorSizes = []int64{512, 1024, 2048, 4096}
 
-// Map is all that an image format supplies. New makes a Disk of it, so the read loop exists once.
+// Map returns the run at an offset. A format supplies only its map; New adds the read loop, so that it exists once.
 type Map func(off int64) (Run, error)
 
-// Run says where the bytes from one offset on are stored.
+// Run is a range of bytes in its source, from one offset on.
 type Run struct {
 	Len int64
-	Src io.ReaderAt // nil: zero
+	Src io.ReaderAt // nil means zeros
 	Off int64
 }
 
-// Mapped is a Disk that knows where its bytes are stored. Every disk that New makes is one.
+// Mapped is a Disk with a map to its sources. Every disk from New is one.
 type Mapped interface {
 	Disk
-	// Run is the map at off, which must be on the disk: cut at its end, never empty.
+	// Run returns the run at off, which must be on the disk. The run ends with the disk and is never empty.
 	Run(off int64) (Run, error)
 }
 
-// Sparse is implemented by sources that know their own holes: files, and disks.
+// Sparse is implemented by sources that report their own holes: files and disks.
 type Sparse interface {
 	Extent(off, max int64) (Extent, error)
 }
 
 var errOutside = fmt.Errorf("%w: outside the disk", fs.ErrInvalid)
 
-// New makes a Disk of a map. The map is asked only for offsets in [0, size).
+// New returns the disk of a map. It calls the map only for offsets in [0, size).
 func New(size, sectorSize int64, m Map) Mapped {
 	return &mapped{size: size, sector: sectorSize, at: m}
 }
@@ -92,7 +92,7 @@ func (d *mapped) ReadAt(p []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// Run asks the map and holds it to its contract.
+// Run calls the map and enforces its contract.
 func (d *mapped) Run(off int64) (Run, error) {
 	run, err := d.at(off)
 	if err != nil {
@@ -115,10 +115,10 @@ func fill(p []byte, run Run) error {
 		return nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		// A map never points past the end of its file, so the file is shorter than it was when it was opened.
+		// A map never points past the end of its file, so the file has shrunk since it was opened.
 		err = fmt.Errorf("read %d bytes at %#x of the image file: %w", len(p), run.Off, io.ErrUnexpectedEOF)
 	}
-	return err // names file and place already
+	return err // names file and offset already
 }
 
 func (d *mapped) Extent(off, limit int64) (Extent, error) {
@@ -143,10 +143,10 @@ func (d *mapped) Extent(off, limit int64) (Extent, error) {
 	return e, nil
 }
 
-// extentEnough bounds the work of one Extent call: a stretch this long is worth returning as it is.
+// extentEnough bounds the work of one Extent call: a range of this length is returned as it is.
 const extentEnough = 64 << 20
 
-// Extents walks through the states of r, in order. It ends with the first error.
+// Extents yields the extents of r in order. It stops after the first error.
 func Extents(d Sparse, r Range) iter.Seq2[Extent, error] {
 	return func(yield func(Extent, error) bool) {
 		for off := r.Off; off < r.End(); {
@@ -159,7 +159,7 @@ func Extents(d Sparse, r Range) iter.Seq2[Extent, error] {
 	}
 }
 
-// Stored counts the bytes of d that are not known to be zero.
+// Stored returns the number of bytes of d that may not be zero.
 func Stored(d Disk) (n int64, err error) {
 	for e, err := range Extents(d, Range{Len: d.Size()}) {
 		if err != nil {
@@ -172,9 +172,9 @@ func Stored(d Disk) (n int64, err error) {
 	return n, nil
 }
 
-// part returns the state of the run at off, refined by what its source knows of its own holes. ends reports that the
-// source told a border within the run. What lies behind that has the other state as a rule: to ask for it, only to
-// leave it out, would double the questions at each disk below.
+// part returns the state of the run at off, refined by the holes of its source. ends reports that the source found a
+// border within the run. The bytes past a border usually have the other state. A second call, only to exclude them,
+// would double the calls at each disk below.
 func (d *mapped) part(off, limit int64) (e Extent, ends bool, err error) {
 	run, err := d.Run(off)
 	if err != nil {
@@ -214,7 +214,7 @@ type spanned interface {
 	span() Range
 }
 
-// Merge sorts ranges and joins those that meet. It reuses their memory.
+// Merge sorts ranges and joins those that touch or overlap. It reuses their memory.
 func Merge(ranges []Range) []Range {
 	slices.SortFunc(ranges, func(a, b Range) int { return cmp.Compare(a.Off, b.Off) })
 	joined := ranges[:0]
@@ -228,7 +228,7 @@ func Merge(ranges []Range) []Range {
 	return joined
 }
 
-// Append appends r to ranges, or extends the last of them if r begins where that ends.
+// Append appends r to ranges. If r begins at the end of the last range, Append extends that range.
 func Append(ranges []Range, r Range) []Range {
 	if k := len(ranges) - 1; k >= 0 && ranges[k].End() == r.Off {
 		ranges[k].Len += r.Len
@@ -237,13 +237,13 @@ func Append(ranges []Range, r Range) []Range {
 	return append(ranges, r)
 }
 
-// Behind returns the index of the first of sorted, disjoint ranges that ends behind off: the one that covers off, or
-// the next one.
+// Behind returns the index of the first range that ends after off: the one that covers off, or the next one. The ranges
+// are sorted and disjoint.
 func Behind[R interface{ End() int64 }](ranges []R, off int64) int {
 	return sort.Search(len(ranges), func(i int) bool { return ranges[i].End() > off })
 }
 
-// Overlapping returns the part of sorted, disjoint ranges that shares bytes with r. None of them may be empty.
+// Overlapping returns the part of ranges that shares bytes with r. The ranges are sorted, disjoint and not empty.
 func Overlapping[R spanned](ranges []R, r Range) []R {
 	if r.Len <= 0 {
 		return nil
@@ -278,7 +278,7 @@ func Intersect(a, b []Range) (common []Range) {
 	return common
 }
 
-// Section returns the part r of d, as a disk of its own: a partition.
+// Section returns the range r of d as a disk of its own, such as a partition.
 func Section(d Disk, r Range) Disk {
 	if r.Off < 0 || r.Len < 0 || r.End() > d.Size() {
 		panic(fmt.Sprintf("disk: section [%#x, %#x) of a disk of %#x bytes", r.Off, r.End(), d.Size()))
@@ -288,15 +288,15 @@ func Section(d Disk, r Range) Disk {
 	})
 }
 
-// Piece is a stretch of a disk that is stored in one place.
+// Piece is a range of a disk and its place in one source.
 type Piece struct {
 	Range
-	Src io.ReaderAt // nil: zero
+	Src io.ReaderAt // nil means zeros
 	At  int64       // in Src, bytes
 }
 
-// Pieces returns the map of a disk of size bytes that shows pieces, and below where no piece lies (nil: zeros). Pieces
-// must be sorted by Off, disjoint, not empty and inside of the disk.
+// Pieces returns the map of a disk of size bytes that shows pieces, and below elsewhere. A nil below means zeros.
+// Pieces must be sorted by Off, disjoint, not empty and inside the disk.
 func Pieces(size int64, pieces []Piece, below Map) Map {
 	end := int64(0)
 	for _, p := range pieces {
@@ -324,7 +324,7 @@ func Pieces(size int64, pieces []Piece, below Map) Map {
 	}
 }
 
-// Leaf follows the maps below d from off down to what really holds the bytes. depth counts these maps.
+// Leaf follows the maps below d from off down to the source that stores the bytes. depth counts these maps.
 func Leaf(d Disk, off int64) (run Run, depth int, err error) {
 	for run = (Run{Len: d.Size() - off, Src: d, Off: off}); ; depth++ {
 		m, ok := run.Src.(Mapped)
@@ -340,7 +340,7 @@ func Leaf(d Disk, off int64) (run Run, depth int, err error) {
 	}
 }
 
-// Shift takes Len bytes of a source from From on and shows them at To.
+// Shift maps Len bytes at From in a source to To.
 type Shift struct{ From, To, Len int64 }
 
 // Source returns the range in the source.
@@ -349,8 +349,8 @@ func (s Shift) Source() Range { return Range{s.From, s.Len} }
 // Dest returns the range in the composed disk.
 func (s Shift) Dest() Range { return Range{s.To, s.Len} }
 
-// Compose returns a disk of size bytes made of shifted ranges of src; what none covers is zero. Shifts must be sorted
-// by To, disjoint and inside both disks.
+// Compose returns a disk of size bytes made of shifted ranges of src and zeros elsewhere. Shifts must be sorted by To,
+// disjoint and inside both disks.
 func Compose(src Disk, size int64, shifts []Shift) Disk {
 	pieces := make([]Piece, 0, len(shifts))
 	for _, s := range shifts {
@@ -362,14 +362,14 @@ func Compose(src Disk, size int64, shifts []Shift) Disk {
 	return New(size, src.SectorSize(), Pieces(size, pieces, nil))
 }
 
-// Patch replaces bytes at Off. Old and New have one length; Old is what the unpatched disk holds there.
+// Patch replaces bytes at Off. Old and New have one length; Old holds the bytes before the patch.
 type Patch struct {
 	Off      int64
 	Old, New []byte
 	Reason   string
 }
 
-// Range returns what the patch covers.
+// Range returns the range of the patch.
 func (p Patch) Range() Range { return Range{p.Off, int64(len(p.New))} }
 
 // Overlay returns d with patches applied. Patches must be sorted, disjoint and inside d.
@@ -384,7 +384,7 @@ func Overlay(d Disk, patches []Patch) Disk {
 	return New(d.Size(), d.SectorSize(), Pieces(d.Size(), pieces, Whole(d, d.Size())))
 }
 
-// InSectors returns d with sectors of another size. d itself is returned if it has them.
+// InSectors returns d with another sector size, or d itself if it has that size.
 func InSectors(d Disk, sector int64) Disk {
 	if d.SectorSize() == sector {
 		return d
@@ -392,12 +392,12 @@ func InSectors(d Disk, sector int64) Disk {
 	return New(d.Size(), sector, Whole(d, d.Size()))
 }
 
-// Whole returns the map of a disk that is the first size bytes of src.
+// Whole returns the map of a disk of the first size bytes of src.
 func Whole(src io.ReaderAt, size int64) Map {
 	return func(off int64) (Run, error) { return Run{Len: size - off, Src: src, Off: off}, nil }
 }
 
-// bytesAt reads from a slice. Unlike bytes.Reader it is a value that any number of readers can share without a copy.
+// bytesAt reads from a slice. Unlike bytes.Reader it is a value: any number of readers can share it without a copy.
 type bytesAt []byte
 
 func (b bytesAt) ReadAt(p []byte, off int64) (int, error) { return copy(p, b[off:]), nil }
