@@ -16,27 +16,27 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Target takes the bytes of a disk. Unit is the granularity in bytes at which it allocates space; Reserve comes before
-// WriteAt, in ascending order and one at a time.
+// Target receives the bytes of a disk. Unit is its allocation granularity in bytes. Reserve is called before WriteAt,
+// in ascending order and never concurrently.
 type Target interface {
 	WriteAt(p []byte, off int64) (int, error)
 	Unit() int64
 	Reserve(off, n int64) error
 }
 
-// Options of Run.
+// Options configure Run.
 type Options struct {
 	Jobs     int               // goroutines; 0 means 1
-	Progress func(bytes int64) // of data that are done, as Size counts them; from any goroutine; may be nil
-	// Pack turns a unit into what the target stores of it; nil when that is the unit itself. With it the target is
-	// given one unit at a time, and the packed bytes.
+	Progress func(bytes int64) // receives bytes of data done, as counted by Size, from any goroutine; may be nil
+	// Pack packs a unit for the target; nil means that units are stored unpacked. With Pack the target receives the
+	// packed bytes, one unit at a time.
 	Pack func(unit []byte, off int64) ([]byte, error)
-	// Sum receives the digest of what Run read; nil: none is computed.
+	// Sum receives the digest of the bytes that Run read; nil disables it.
 	Sum *Sum
 }
 
-// Run writes all of src that is not zero to dst and returns the number of bytes written. The order of Reserve calls,
-// and so the layout of the target, does not depend on the number of goroutines or their speed.
+// Run writes the nonzero data of src to dst and returns the number of bytes written. The order of Reserve calls, and so
+// the layout of the target, does not depend on the number of goroutines or their speed.
 func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, error) {
 	w := writer{dst: dst, Options: o}
 	var s *summer
@@ -57,12 +57,12 @@ func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, erro
 	return w.written.Load(), err
 }
 
-// writer is one run of Run.
+// writer is the state of one Run.
 type writer struct {
 	Options
 	dst     Target
 	written atomic.Int64
-	spent   sync.Pool // of lists of pieces that are written
+	spent   sync.Pool // free lists of written pieces
 }
 
 func (w *writer) tell(n int64) {
@@ -71,7 +71,7 @@ func (w *writer) tell(n int64) {
 	}
 }
 
-// write gives the target what b, the chunk c, has beside zeros, and s its digests; nil: none are wanted.
+// write writes the nonzero data b of chunk c to the target, and adds its digests to s unless s is nil.
 func (w *writer) write(ctx context.Context, c Chunk, b []byte, s *summer) error {
 	var of *digests
 	if s != nil {
@@ -107,19 +107,19 @@ func (w *writer) write(ctx context.Context, c Chunk, b []byte, s *summer) error 
 	return nil
 }
 
-// piece is a range of the disk and what the target stores of it.
+// piece is a range of the disk and the bytes for the target.
 type piece struct {
 	disk.Range
 	data []byte
 }
 
-// list holds what the target is given of a chunk. Its memory is used again.
+// list holds the pieces of one chunk. Its memory is reused.
 type list struct {
 	pieces []piece
 	runs   []disk.Range
 }
 
-// fill makes the pieces of the bytes b from off on.
+// fill splits the bytes b at offset off into pieces.
 func (l *list) fill(b []byte, off, unit int64, pack func(unit []byte, off int64) ([]byte, error)) error {
 	l.pieces, l.runs = l.pieces[:0], dataRuns(l.runs[:0], b, off, unit)
 	for _, r := range l.runs {
@@ -141,8 +141,8 @@ func (l *list) fill(b []byte, off, unit int64, pack func(unit []byte, off int64)
 	return nil
 }
 
-// dataRuns appends the runs of units in b that are not zero. b starts at byte off of the disk; units are counted from
-// byte 0 of the disk, so off must be a multiple of unit or lie in a chunk that is handled alone.
+// dataRuns appends the runs of units in b that are not zero. b starts at byte off of the disk. Units are counted from
+// byte 0 of the disk, so off must be a multiple of unit.
 func dataRuns(runs []disk.Range, b []byte, off, unit int64) []disk.Range {
 	if off%unit != 0 || ChunkSize%unit != 0 {
 		panic(fmt.Sprintf("diskcopy: chunk at %#x does not start on a unit of %d bytes", off, unit))
@@ -153,13 +153,13 @@ func dataRuns(runs []disk.Range, b []byte, off, unit int64) []disk.Range {
 	return runs
 }
 
-// Progress receives how far the work on a copy is, phase by phase.
+// Progress receives the progress of a copy, phase by phase.
 type Progress interface {
-	Begin(phase string, total int64) // what is done from now on, and with how many bytes
-	Add(n int64)                     // bytes of the phase that are done, from any goroutine
+	Begin(phase string, total int64) // starts a phase of total bytes
+	Add(n int64)                     // adds finished bytes of the phase, from any goroutine
 }
 
-// Unwatched is the progress of work that nobody watches.
+// Unwatched discards progress.
 type Unwatched struct{}
 
 // Begin does nothing.
@@ -168,7 +168,7 @@ func (Unwatched) Begin(string, int64) {}
 // Add does nothing.
 func (Unwatched) Add(int64) {}
 
-// Begin begins a phase that works on what all these disks hold beside holes, in units of a target or in any (0).
+// Begin begins a phase that covers the data of all disks, in units of a target or in any unit (0).
 func Begin(ctx context.Context, p Progress, phase string, unit int64, disks ...disk.Disk) error {
 	if p == (Unwatched{}) {
 		return nil
@@ -183,21 +183,21 @@ func Begin(ctx context.Context, p Progress, phase string, unit int64, disks ...d
 // Phases of the work on a copy.
 const (
 	PhaseCopy   = "copy"   // writing
-	PhaseFlush  = "flush"  // what was written, to the storage
-	PhaseProve  = "prove"  // reading it again, and comparing it with what was to be written
+	PhaseFlush  = "flush"  // flushing to storage
+	PhaseProve  = "prove"  // reading the copy again and comparing it
 	PhaseDigest = "digest" // reading for the digests of a manifest
 )
 
-// Sum is a digest of all bytes of a disk: what Run wrote and what Digest reads have the same one when they are
-// equal. Its key is random: it means nothing to another process, but for that of Stored.
+// Sum is a digest of all bytes of a disk. Run and Digest return equal sums for equal bytes. Its key is random, so only
+// sums from Stored are comparable in other processes.
 type Sum [sha256.Size]byte
 
-// Digest reads a disk and gives its digest.
+// Digest reads a disk and returns its digest.
 func Digest(ctx context.Context, d disk.Disk, o Options) (Sum, error) {
 	return digest(ctx, d, o, newSummer())
 }
 
-// Stored is Digest with a key of NewKey, which can be stored beside the digest for another process to compare with.
+// Stored is Digest with a key from NewKey. Store the key with the digest, so that another process can compare.
 func Stored(ctx context.Context, d disk.Disk, key []byte, o Options) (Sum, error) {
 	if len(key) != highwayhash.Size {
 		return Sum{}, fmt.Errorf("digests with a key of %d bytes: %w", len(key), ondisk.ErrUnsupported)
@@ -233,31 +233,31 @@ func digest(ctx context.Context, d disk.Disk, o Options, s *summer) (Sum, error)
 	return s.sum(d.Size()), err
 }
 
-// summer makes one digest of those of the grains.
+// summer combines the digests of grains into one digest.
 type summer struct {
 	key   []byte
 	hash  hash.Hash
-	spent sync.Pool // of digests that were added
+	spent sync.Pool // free digests
 }
 
 func newSummer() *summer { return &summer{key: ownKey(), hash: sha256.New()} }
 
-// ownKey is the key of all digests that stay in this process.
+// ownKey returns the key of all digests that stay in this process.
 var ownKey = sync.OnceValue(NewKey)
 
-// grain appends the digest of a grain: HighwayHash with 128 bits. Its key is random and not known to what made the
-// bytes, so that two grains that differ have one digest by chance only, whatever they hold. Spec: Alakuijala, Cox and
-// Wassenberg, "Fast keyed hash/pseudo-random function using SIMD multiply and permute", 2016.
+// grain appends the digest of a grain: HighwayHash with 128 bits. Its random key is secret from the author of the
+// bytes, so two different grains share a digest by chance only. Spec: Alakuijala, Cox and Wassenberg, "Fast keyed
+// hash/pseudo-random function using SIMD multiply and permute", 2016.
 func (s *summer) grain(dst, b []byte) []byte {
 	sum := highwayhash.Sum128(b, s.key)
 	return append(dst, sum[:]...)
 }
 
-// digests are those of the grains of a chunk, each behind its offset.
+// digests holds the digests of the grains of a chunk, each after its offset.
 type digests struct{ b []byte }
 
-// chunk computes the digests of a chunk, for add. A disk is cut at all multiples of a grain, whatever its chunks are,
-// and a grain of zeros does not count, since a reader of the disk skips holes.
+// chunk computes the digests of a chunk, for add. The disk is cut at all multiples of a grain, regardless of its
+// chunks. A grain of zeros does not count, because a reader of the disk skips holes.
 func (s *summer) chunk(off int64, b []byte) *digests {
 	d, ok := s.spent.Get().(*digests)
 	if !ok {
@@ -274,7 +274,7 @@ func (s *summer) chunk(off int64, b []byte) *digests {
 	return d
 }
 
-// add adds the digests of a chunk when it is the chunk's turn.
+// add adds the digests of a chunk. It must be called in the order of chunks.
 func (s *summer) add(d *digests) {
 	s.hash.Write(d.b)
 	s.spent.Put(d)

@@ -1,4 +1,4 @@
-// Package diskcopy copies a disk to a target, in parallel and without its zeros. It is the only code that writes disk
+// Package diskcopy copies a disk to a target in parallel and skips its zeros. It is the only code that writes disk
 // bytes.
 package diskcopy
 
@@ -13,18 +13,18 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// ChunkSize is the unit of work and of reading, in bytes. Larger ones gain nothing: measured with pread and pwrite,
+// ChunkSize is the unit of work and of reading, in bytes. Larger chunks gain nothing. Measured with pread and pwrite,
 // 64 KiB reaches 0.5 to 0.8 of the rate of 1 MiB.
 const ChunkSize = 1 << 20
 
 // Chunk is one piece of work. Chunks are handed out in ascending order.
 type Chunk struct {
 	disk.Range
-	before, passed chan struct{} // hold one value when the chunk in front, and this one, has passed its turn
-	spent          *sync.Pool    // of channels whose value was taken
+	before, passed chan struct{} // receive one value when the previous chunk, and this one, passes its turn
+	spent          *sync.Pool    // free, empty channels
 }
 
-// Wait returns when all chunks in front of this one have called Pass. It is called once.
+// Wait returns after all previous chunks have called Pass. It is called once.
 func (c Chunk) Wait(ctx context.Context) error {
 	select {
 	case <-c.before:
@@ -35,26 +35,26 @@ func (c Chunk) Wait(ctx context.Context) error {
 	}
 }
 
-// Pass lets the next chunk go on. It is called once.
+// Pass lets the next chunk continue. It is called once.
 func (c Chunk) Pass() { c.passed <- struct{}{} }
 
-// grain is the granularity in bytes at which chunks leave out holes: where data lie scattered, reading whole chunks
-// would have the system fill sixteen times as much memory with zeros.
+// grain is the granularity in bytes at which chunks exclude holes. With scattered data, reading whole chunks would have
+// the system fill sixteen times as much memory with zeros.
 const grain = 64 << 10
 
-// Data lists the stretches of a disk that may hold data, in chunks that do not cross a multiple of ChunkSize.
+// Data iterates over the ranges of a disk that may hold data, in chunks that do not cross a multiple of ChunkSize.
 type Data struct {
-	// Disks have one size; a stretch is skipped when it is zero in all of them.
+	// Disks have one size; a range is skipped if it is zero in all of them.
 	Disks []disk.Disk
-	// Unit is what chunks begin and end on, in bytes, if it is more than 64 KiB. It divides ChunkSize.
+	// Unit aligns the bounds of chunks, in bytes, if it is more than 64 KiB. It divides ChunkSize.
 	Unit int64
 
 	off  int64
-	ends []int64 // up to here each disk is known to hold data
+	ends []int64 // for each disk the end of its known data
 }
 
-// next returns the next chunk; its length is 0 at the end of the disks. It ends with ctx: the map of a large disk can
-// take minutes to walk.
+// next returns the next chunk; its length is 0 at the end of the disks. It stops when ctx is done, because walking the
+// map of a large disk can last minutes.
 func (d *Data) next(ctx context.Context) (disk.Range, error) {
 	size, unit := d.Disks[0].Size(), max(d.Unit, grain)
 	if d.ends == nil {
@@ -79,7 +79,7 @@ func (d *Data) next(ctx context.Context) (disk.Range, error) {
 		if r.Len == 0 {
 			r.Off = d.off
 		}
-		// A chunk takes whole units even where the data end before: readers fill holes with zeros.
+		// A chunk covers whole units even if the data end earlier: readers fill holes with zeros.
 		border := min(size, r.Off-r.Off%ChunkSize+ChunkSize)
 		d.off = min(border, units.AlignUp(slices.Max(d.ends), unit))
 		if r.Len = d.off - r.Off; d.off == border {
@@ -89,8 +89,8 @@ func (d *Data) next(ctx context.Context) (disk.Range, error) {
 	return r, nil
 }
 
-// Size returns how many bytes of disks of one size are read to copy them in units, or to compare them in any: all that
-// may be data in one of them.
+// Size returns the number of bytes read to copy disks of one size in units, or to compare them (unit 0): all ranges
+// that may hold data in one of them.
 func Size(ctx context.Context, unit int64, disks ...disk.Disk) (n int64, err error) {
 	d := &Data{Disks: disks, Unit: unit}
 	for {
@@ -102,7 +102,7 @@ func Size(ctx context.Context, unit int64, disks ...disk.Disk) (n int64, err err
 	}
 }
 
-// zero returns the number of bytes from off on that all disks read as zero, in whole units unless they reach the end.
+// zero returns the number of bytes from off on that are zero in all disks, in whole units except at the end.
 func (d *Data) zero(size, unit int64) (int64, error) {
 	n := size - d.off
 	for i, k := range d.Disks {
@@ -122,20 +122,20 @@ func (d *Data) zero(size, unit int64) (int64, error) {
 	if end := d.off + n; end < size {
 		n = end - end%unit - d.off
 		if n == 0 {
-			d.ends[0] = max(d.ends[0], end) // the unit holds data behind its zeros
+			d.ends[0] = max(d.ends[0], end) // the unit holds data after its zeros
 		}
 	}
 	return n, nil
 }
 
-// maxBuffers is how many buffers of ChunkSize all goroutines have together. With what packing, unpacking and tables
-// need, a copy stays below 128 MiB, however many goroutines are wanted.
+// maxBuffers limits the buffers of ChunkSize of all goroutines together. Including the memory for packing, unpacking
+// and tables, a copy stays below 128 MiB with any number of jobs.
 const maxBuffers = 48
 
-// scratch are buffers of ChunkSize. Small disks are read many times in a scan, and each time by several goroutines.
+// scratch holds buffers of ChunkSize. A scan reads small disks many times, each time with several goroutines.
 var scratch = sync.Pool{New: func() any { b := make([]byte, ChunkSize); return &b }}
 
-// Each runs work for all data chunks on so many goroutines. Each goroutine has a scratch buffer of ChunkSize bytes for
+// Each runs work for all data chunks on jobs goroutines. Each goroutine has a scratch buffer of ChunkSize bytes for
 // each disk.
 func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context, c Chunk, bufs [][]byte) error) error {
 	var mu sync.Mutex
@@ -146,12 +146,12 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 		mu.Lock()
 		defer mu.Unlock()
 		r, err := d.next(ctx)
-		c := Chunk{Range: r, before: last, passed: spent.Get().(chan struct{}), spent: &spent} // nothing else is in it
+		c := Chunk{Range: r, before: last, passed: spent.Get().(chan struct{}), spent: &spent} // the pool holds only such channels
 		last = c.passed
 		return c, err
 	}
 	return atOnce(ctx, max(1, min(jobs, maxBuffers/len(d.Disks))), func(ctx context.Context) (err error) {
-		// A panic here would end the program before it can remove what it wrote.
+		// Without recover, a panic would end the program before it can remove its files.
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())
@@ -159,7 +159,7 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 		}()
 		bufs := make([][]byte, len(d.Disks))
 		for i := range bufs {
-			b := scratch.Get().(*[]byte) // nothing else is in it
+			b := scratch.Get().(*[]byte) // the pool holds only such buffers
 			defer scratch.Put(b)
 			bufs[i] = *b
 		}
@@ -176,7 +176,7 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 	})
 }
 
-// atOnce runs a function on so many goroutines and returns the first error, which ends the others.
+// atOnce runs a function on jobs goroutines and returns the first error, which cancels the others.
 func atOnce(ctx context.Context, jobs int, run func(ctx context.Context) error) (first error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
