@@ -146,7 +146,7 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 		mu.Lock()
 		defer mu.Unlock()
 		r, err := d.next(ctx)
-		c := Chunk{Range: r, before: last, passed: spent.Get().(chan struct{}), spent: &spent} // the pool holds only such channels
+		c := Chunk{Range: r, before: last, passed: spent.Get().(chan struct{}), spent: &spent} // its only type
 		last = c.passed
 		return c, err
 	}
@@ -159,7 +159,7 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 		}()
 		bufs := make([][]byte, len(d.Disks))
 		for i := range bufs {
-			b := scratch.Get().(*[]byte) // the pool holds only such buffers
+			b := scratch.Get().(*[]byte) // its only type
 			defer scratch.Put(b)
 			bufs[i] = *b
 		}
