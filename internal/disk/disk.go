@@ -214,7 +214,7 @@ type spanned interface {
 	span() Range
 }
 
-// Merge sorts ranges and joins those that touch or overlap. It reuses their memory.
+// Merge sorts ranges and joins touching or overlapping ones. It reuses their memory.
 func Merge(ranges []Range) []Range {
 	slices.SortFunc(ranges, func(a, b Range) int { return cmp.Compare(a.Off, b.Off) })
 	joined := ranges[:0]
