@@ -145,7 +145,7 @@ type Glob struct {
 	name    bool   // match the base name only
 }
 
-// maxGlob limits the length of a glob in bytes, to that of a path (PATH_MAX of Linux).
+// maxGlob limits the length of a glob, in bytes: the longest path on Linux (PATH_MAX).
 const maxGlob = 4096
 
 // GlobError reports an error in a glob and its byte offset.
