@@ -1,4 +1,4 @@
-// This part of the package answers the first question of an administrator: is a copy worth the trouble? It is pure.
+// This file answers the first question of an administrator: is a copy worth the trouble? It is pure.
 
 package align
 
@@ -15,58 +15,58 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Action is what to do with a disk.
+// Action is the action recommended for a disk.
 type Action string
 
 // Actions.
 const (
 	Nothing       Action = "none"     // every start is on the boundary
 	Align         Action = "align"    // an aligned copy helps, and can be made
-	Optional      Action = "optional" // a start is off the boundary, and the storage does not mind
-	OtherBoundary Action = "boundary" // every start is on the boundary, and off the larger blocks of the storage
+	Optional      Action = "optional" // a start is off the boundary, but the storage gains nothing
+	OtherBoundary Action = "boundary" // every start is on the boundary, but off the larger blocks of the storage
 	Refused       Action = "refused"  // a start is off the boundary, and a copy would be refused
 	Repair        Action = "repair"   // the disk is malformed
 )
 
-// Gain is what a storage saves when the partitions are aligned.
+// Gain is the saving in storage I/O when the partitions are aligned.
 type Gain string
 
 // Gains, least first.
 const (
-	Loss   Gain = "loss" // data inside a partition are on blocks now, and would not be
+	Loss   Gain = "loss" // data inside a partition lie on blocks only until a move
 	NoGain Gain = "none"
 	Some   Gain = "some"
-	High   Gain = "high" // HighGain times as many blocks, or more, for a random I/O of a block or a stream
+	High   Gain = "high" // HighGain or more: random I/O of a volume block, or a stream
 )
 
-// HighGain is a quarter more: below it, no administrator sees a difference in a graph.
+// HighGain is a quarter more: a smaller gain is invisible in a graph.
 const HighGain = 1.25
 
 var gains = []Gain{Loss, NoGain, Some, High}
 
-// Above reports whether a gain is larger than another one; "" is below all.
+// Above reports whether a gain is larger than another one; "" is below all gains.
 func (g Gain) Above(other Gain) bool { return slices.Index(gains, g) > slices.Index(gains, other) }
 
-// References are the stored positions of the partitions that are off the boundary.
+// References counts the stored positions of the partitions off the boundary.
 type References struct {
-	Rewritten int `json:"rewritten"` // a copy would have the new position
-	Left      int `json:"left"`      // they do not point to their partition now, or cannot be written
+	Rewritten int `json:"rewritten"` // rewritten in a copy
+	Left      int `json:"left"`      // they do not match their partition now, or cannot be written
 }
 
-// Advice is the answer for one disk.
+// Advice is the recommendation for one disk.
 type Advice struct {
 	Action     Action     `json:"action"`
 	Gain       Gain       `json:"gain"`
 	Role       Role       `json:"role"`
 	References References `json:"references"`
-	Unmended   []string   `json:"unmended"`                // codes of findings that a move raises and leaves
-	Boundary   Boundary   `json:"boundary_bytes,omitzero"` // to ask for, where the storage has larger blocks
+	Unmended   []string   `json:"unmended"`                // codes of findings that a move causes and does not repair
+	Boundary   Boundary   `json:"boundary_bytes,omitzero"` // a boundary for the larger blocks of the storage
 	Text       string     `json:"text"`
 
-	rest string // of Text, behind its first sentence
+	rest string // Text without its first sentence
 }
 
-// Case holds what is known of a disk beside its layout.
+// Case holds the inputs of an advice besides the layout.
 type Case struct {
 	Boundary Boundary // the criterion
 	Storage  Storage
@@ -74,7 +74,7 @@ type Case struct {
 	Broken   bool      // the image or the disk is malformed
 }
 
-// For decides from the values that verdict, refusals and exit code are made of.
+// For computes the advice from the same values as verdict, refusals and exit code.
 func For(l *layout.Layout, c Case) Advice {
 	a := Advice{Gain: NoGain, Role: roleOf(l)}
 	goal := Goal{Must: c.Boundary, Want: c.Boundary}
@@ -100,11 +100,11 @@ func For(l *layout.Layout, c Case) Advice {
 	case !overall.Off():
 		parts = judged
 	case len(moving) == 0:
-		parts = off // they stay, since their data would lie worse
+		parts = off // they stay, because a move would misalign their data
 	}
 	worst := a.weigh(parts, c.Storage)
 	if len(off) > 0 && len(moving) == 0 {
-		a.Gain = Loss // on storage of other blocks too
+		a.Gain = Loss // regardless of the block size of the storage
 	}
 	if larger := BoundaryOf(c.Storage.Block); larger.Above(c.Boundary) && a.Gain != NoGain && a.Gain != Loss {
 		a.Boundary = larger
@@ -115,8 +115,8 @@ func For(l *layout.Layout, c Case) Advice {
 	return a
 }
 
-// Measured makes the advice that of a benchmark of the storage, which the model of its blocks yields to: the gain that
-// was measured, and what was measured in words. A refusal and a disk on which nothing is to be moved stay as they are.
+// Measured replaces the model of the storage by a benchmark: the measured gain and its description. It does not change
+// the action of a refused disk, nor anything on a disk without a start to move.
 func (a *Advice) Measured(gain Gain, text string) {
 	if a.Action != Align && a.Action != Optional && a.Action != Refused {
 		return
@@ -135,7 +135,7 @@ func (a *Advice) Measured(gain Gain, text string) {
 	a.Text = lead + " " + cmp.Or(a.rest, roleTexts[a.Role])
 }
 
-// Gainful reports whether a copy is worth proposing: it makes nothing worse.
+// Gainful reports whether to propose a copy: it makes nothing worse.
 func (a *Advice) Gainful() bool { return a.Gain != Loss }
 
 func (a *Advice) action(overall Verdict, c Case) Action {
@@ -155,10 +155,10 @@ func (a *Advice) action(overall Verdict, c Case) Action {
 	return Optional
 }
 
-// weigh finds the partition that gains most, and describes its gain.
+// weigh sets the gain of the partition that gains most, and describes it.
 func (a *Advice) weigh(parts []boot.Partition, s Storage) string {
 	text, first := "", true
-	seen := map[[3]int64]bool{} // a GPT can have thousands of partitions, and few ways to lie
+	seen := map[[3]int64]bool{} // a GPT can have thousands of partitions, but few distinct placements
 	for _, p := range parts {
 		i := ImpactOf(p, s)
 		way := [3]int64{i.Data % s.Block, (i.Data - p.Off) % s.Block, i.Block}
@@ -192,7 +192,7 @@ func gainOf(i Impact) Gain {
 	return g
 }
 
-// more describes the work of the storage beyond the least possible, "" if there is no such work.
+// more describes the storage I/O beyond the minimum, or returns "" if there is none.
 func more(i Impact) string {
 	var out []string
 	loads, _ := i.Loads()
@@ -231,7 +231,7 @@ func referencesOf(l *layout.Layout, moves map[int]bool) References {
 	return out
 }
 
-// unmended returns the codes of issues that a move raises and that do not refuse it.
+// unmended returns the codes of issues that a move raises but that do not refuse it.
 func unmended(l *layout.Layout, moves map[int]bool) []string {
 	out := []string{}
 	for _, i := range l.Issues {
@@ -242,7 +242,7 @@ func unmended(l *layout.Layout, moves map[int]bool) []string {
 	return out
 }
 
-// text returns the advice: a sentence, and the sentences behind it.
+// text returns the advice: the first sentence and the following ones.
 func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) (lead string, rest []string) {
 	switch a.Action {
 	case Nothing:
@@ -342,7 +342,7 @@ func (n References) text() string {
 	return fmt.Sprintf("%d stored positions are left as found.", n.Left)
 }
 
-// Role is what a disk is for.
+// Role is the use of a disk: boot or data.
 type Role string
 
 // Roles.
@@ -352,7 +352,7 @@ const (
 	UnknownRole Role = "unknown"
 )
 
-// roleOf returns whether a BIOS or a UEFI firmware can start from a disk.
+// roleOf returns the role of a disk: whether BIOS or UEFI firmware can boot from it.
 func roleOf(l *layout.Layout) Role {
 	code := l.Boot.Code
 	if code.AnyFlag { // partitioners write the other codes to data disks too
@@ -363,7 +363,7 @@ func roleOf(l *layout.Layout) Role {
 			return BootDisk
 		}
 	}
-	// A system without a boot code in sector 0 is booted by another disk, or lost it.
+	// A system without boot code in sector 0 is booted from another disk, or lost its boot code.
 	if code == boot.Unknown || l.Table == nil || code == boot.Empty && len(l.Boot.Chain) > 0 {
 		return UnknownRole
 	}

@@ -1,5 +1,5 @@
-// Package align judges: it has the verdict on each start, and its cost on a storage. It is pure. Text, JSON and exit
-// code all use it.
+// Package align judges partition starts and computes their cost on a storage. It is pure. Text, JSON and exit code all
+// use it.
 package align
 
 import (
@@ -15,31 +15,31 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Block is the unit of storage below which nothing is aligned, in bytes: the block of NetApp WAFL, of Advanced Format
-// disks and of most flash.
+// Block is the smallest unit of alignment, in bytes: the block of NetApp WAFL, of Advanced Format disks and of most
+// flash.
 const Block = 4 * units.KiB
 
-// Goal describes the disk that a plan shall make.
+// Goal describes the result of a plan.
 type Goal struct {
 	Must Boundary // partitions off this boundary move
-	Want Boundary // where they move to; a multiple of Must
-	Only []int    // numbers of the partitions that may move on their own account; empty: all
-	// Leave has the partitions that may not move at all, by number, with the reason.
+	Want Boundary // boundary of their new start; a multiple of Must
+	Only []int    // numbers of the partitions that may move for alignment; empty means all
+	// Leave maps the numbers of the partitions that may not move at all to the reason.
 	Leave map[int]string
-	// Mend lets damaged copies of a GPT be written anew.
+	// Mend allows rewriting damaged copies of a GPT.
 	Mend bool
 }
 
-// Names reports whether the user has named a partition with --partition.
+// Names reports whether --partition names a partition.
 func (g Goal) Names(number int) bool { return slices.Contains(g.Only, number) }
 
-// Selects reports whether a partition may be moved on its own account.
+// Selects reports whether a partition may move for its own alignment.
 func (g Goal) Selects(number int) bool {
 	return !g.Leaves(number) && (len(g.Only) == 0 || g.Names(number))
 }
 
-// Moves reports whether the goal moves a partition on its own account: it is off the boundary, and its data gain by
-// that or the user has named it.
+// Moves reports whether the goal moves a partition for its own alignment: it is off the boundary, and its data gain
+// from the move or --partition names it.
 func (g Goal) Moves(p boot.Partition) bool {
 	switch j := Judge(p, g.Must); {
 	case !g.Selects(p.Number) || p.Fixed != "":
@@ -51,10 +51,10 @@ func (g Goal) Moves(p boot.Partition) bool {
 	}
 }
 
-// Leaves reports whether a partition must stay where it is.
+// Leaves reports whether a partition must not move.
 func (g Goal) Leaves(number int) bool { return g.Leave[number] != "" }
 
-// DataOnly makes the goal leave all partitions alone that the boot of a disk needs, or may need.
+// DataOnly returns a goal that keeps all partitions that the boot of a disk needs, or may need.
 func (g Goal) DataOnly(l *layout.Layout) Goal {
 	g.Leave = map[int]string{}
 	for _, p := range l.Partitions {
@@ -65,9 +65,9 @@ func (g Goal) DataOnly(l *layout.Layout) Goal {
 	return g
 }
 
-// GoalFor makes a goal of --boundary. Boot code of Windows 2000 to 2003 reads the start in cylinders,
-// heads and sectors, and LBA 128 is cylinder 0, head 2, sector 3 in every geometry with 63 sectors, which LBA 2048 is
-// not.
+// GoalFor returns the goal for --boundary. Boot code of Windows 2000 to 2003 reads the start in cylinders, heads and
+// sectors. LBA 128 is cylinder 0, head 2, sector 3 in every geometry with 63 sectors; LBA 2048 differs between
+// geometries.
 func GoalFor(l *layout.Layout, boundary Boundary) Goal {
 	switch {
 	case boundary != Boundary{}:
@@ -78,7 +78,7 @@ func GoalFor(l *layout.Layout, boundary Boundary) Goal {
 	return Goal{Must: DefaultBoundary, Want: Kept}
 }
 
-// Verdict is how good a start is.
+// Verdict is the quality of a start.
 type Verdict string
 
 // Verdicts, best first.
@@ -104,7 +104,7 @@ const (
 	Error   Severity = "error"
 )
 
-// Finding is one fact that a user should know.
+// Finding is one fact to report to the user.
 type Finding struct {
 	Code      string        `json:"code"`
 	Severity  Severity      `json:"severity"`
@@ -114,12 +114,12 @@ type Finding struct {
 	Effect    ondisk.Effect `json:"-"`
 	Err       error         `json:"-"`
 	Where     string        `json:"-"` // of a start: the first half of Text
-	Cost      string        `json:"-"` // of a start: what it does
-	Free      bool          `json:"-"` // of a start: a storage with blocks of 4 KiB does not mind
+	Cost      string        `json:"-"` // of a start: its cost
+	Free      bool          `json:"-"` // of a start: no cost on a storage with 4 KiB blocks
 	Partition int           `json:"-"`
 }
 
-// Check lists the findings of a disk: what is misaligned, and every issue that matters. goal decides what would move.
+// Check returns the findings of a disk: misaligned starts, and every relevant issue. goal selects the moves.
 func Check(l *layout.Layout, goal Goal) []Finding {
 	var out []Finding
 	moves, inOrder := map[int]bool{}, map[int]bool{}
@@ -140,7 +140,7 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 	return out
 }
 
-// add appends a finding. It merges one that repeats the text before, such as a warning that refuses a move.
+// add appends a finding. It merges a repetition of the last text, such as a warning that refuses a move.
 func add(fs []Finding, f Finding) []Finding {
 	if n := len(fs) - 1; n >= 0 && fs[n].Code == f.Code && fs[n].Partition == f.Partition && fs[n].Text == f.Text {
 		if f.Effect > fs[n].Effect {
@@ -151,7 +151,7 @@ func add(fs []Finding, f Finding) []Finding {
 	return append(fs, f)
 }
 
-// Matters reports whether an issue concerns a copy in which the partitions in moves are moved.
+// Matters reports whether an issue concerns a copy that moves the partitions in moves.
 func Matters(i ondisk.Issue, moves map[int]bool) bool {
 	switch {
 	case !i.OnMove:
@@ -167,7 +167,7 @@ func Matters(i ondisk.Issue, moves map[int]bool) bool {
 	return false
 }
 
-// Relevant makes findings of the issues that matter when the partitions in moves are moved.
+// Relevant returns findings for the issues that concern a copy that moves the partitions in moves.
 func Relevant(issues []ondisk.Issue, moves map[int]bool) []Finding {
 	var out []Finding
 	for _, i := range issues {
@@ -200,22 +200,22 @@ func subject(partition int) string {
 	return fmt.Sprintf("partition %d", partition)
 }
 
-// Content is why there is nothing to judge on a disk.
+// Content is the reason why a disk has no verdict.
 type Content string
 
 // Contents.
 const (
 	Blank          Content = "blank"           // zeros where tables and superblocks lie
-	NoPartitions   Content = "no_partitions"   // a partition table without a partition in it, and zeros beside it
+	NoPartitions   Content = "no_partitions"   // a partition table without partitions, and zeros elsewhere
 	NoDisks        Content = "no_disks"        // a package without a disk
 	UnknownContent Content = "unknown_content" // data that no partition table or known volume explains
 )
 
-// Contents are all of them, the least telling last.
+// Contents lists all contents, the least specific last.
 var Contents = []Content{NoPartitions, NoDisks, Blank, UnknownContent}
 
-// ContentOf returns why there is nothing to judge on a disk, "" where there is something. A volume over the whole disk
-// is judged: it starts at byte 0, or is a table whose slices are judged.
+// ContentOf returns the reason why a disk has no verdict, or "" if it has one. A volume over the whole disk is judged:
+// it starts at byte 0, or is a table whose slices are judged.
 func ContentOf(l *layout.Layout) Content {
 	c := contentOf(l)
 	if c != "" && l.Hidden {
@@ -260,7 +260,7 @@ func Overall(l *layout.Layout, boundary Boundary) Verdict {
 	return worst
 }
 
-// FixedOff counts the slices off a boundary of a table that is never rewritten.
+// FixedOff counts the slices off a boundary in a table that is never rewritten.
 func FixedOff(l *layout.Layout, boundary Boundary) (n int) {
 	for _, p := range l.FixedParts() {
 		if boundary.Of(p.Start).Off() {
@@ -270,11 +270,10 @@ func FixedOff(l *layout.Layout, boundary Boundary) (n int) {
 	return n
 }
 
-// verdicts are in the order of Worse.
+// verdicts lists all verdicts in the order of Worse.
 var verdicts = []Verdict{"", NothingToJudge, Aligned, BelowBoundary, Misaligned}
 
-// Worse returns the worse of two verdicts. One that judges something counts before one that does not, and both before
-// "".
+// Worse returns the worse of two verdicts. A judged start ranks above NothingToJudge, and both rank above "".
 func (v Verdict) Worse(other Verdict) Verdict {
 	if cmp.Compare(slices.Index(verdicts, other), slices.Index(verdicts, v)) > 0 {
 		return other

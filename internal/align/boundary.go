@@ -9,22 +9,22 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Boundary is the number of bytes on whose multiples a start is aligned. All arithmetic with it is here. The zero value
-// stands for auto, which leaves the choice to the boot code of the disk (GoalFor).
+// Boundary is a boundary in bytes: a start is aligned on its multiples. Only this file does arithmetic on it. The zero
+// value means auto: GoalFor chooses by the boot code of the disk.
 type Boundary struct{ bytes int64 }
 
-// BoundaryOf returns the boundary of so many bytes. It does not check them: ParseBoundary does.
+// BoundaryOf returns a boundary of so many bytes. It does not check them, unlike Check.
 func BoundaryOf(bytes int64) Boundary { return Boundary{bytes} }
 
-// DefaultBoundary is the criterion of inspect and of every move: it divides the stripes and chunks of all storage in
+// DefaultBoundary is the criterion of inspect and of every move. It divides the stripes and chunks of all storage in
 // the manual of virt-alignment-scan.
 var DefaultBoundary = Boundary{64 * units.KiB}
 
-// Kept is the default target, above which no storage gains, and so the largest alignment that a partition keeps when it
-// makes room for another one.
+// Kept is the default target. No storage gains from a larger one, so a partition that makes room for another keeps at
+// most this alignment.
 var Kept = Boundary{units.MiB}
 
-// SmallestBoundary is the smallest one that can be asked for.
+// SmallestBoundary is the smallest valid boundary.
 var SmallestBoundary = Boundary{Block}
 
 const maxBoundary = units.GiB
@@ -32,7 +32,7 @@ const maxBoundary = units.GiB
 // autoBoundary is the text of the zero value.
 const autoBoundary = "auto"
 
-// Check returns an error if the boundary cannot be asked for.
+// Check returns an error if the boundary is not valid for --boundary.
 func (b Boundary) Check() error {
 	if b.bytes < Block || b.bytes > maxBoundary || !units.IsPowerOfTwo(b.bytes) {
 		return fmt.Errorf("boundary of %d bytes, want a power of two from %s to %s", b.bytes, units.Short(Block),
@@ -49,16 +49,16 @@ func (b Boundary) String() string {
 	return units.Short(b.bytes)
 }
 
-// Text returns the boundary for a reader: 64 KiB.
+// Text returns the boundary in words: 64 KiB.
 func (b Boundary) Text() string { return units.Format(b.bytes) }
 
 // Bytes returns the number of bytes.
 func (b Boundary) Bytes() int64 { return b.bytes }
 
-// Type is the word that help texts show for the argument.
+// Type returns the placeholder of the argument in help texts.
 func (b Boundary) Type() string { return "SIZE" }
 
-// Set parses the argument of --boundary. The error of a number of bytes suggests the same number of KiB.
+// Set parses the argument of --boundary. The error for a number of bytes suggests the same number of KiB.
 func (b *Boundary) Set(arg string) error {
 	if *b = (Boundary{}); arg == autoBoundary {
 		return nil
@@ -82,10 +82,10 @@ func (b *Boundary) Set(arg string) error {
 // MarshalJSON writes the number of bytes.
 func (b Boundary) MarshalJSON() ([]byte, error) { return json.Marshal(b.bytes) }
 
-// UnmarshalJSON reads the number of bytes, which it does not check.
+// UnmarshalJSON reads the number of bytes. It does not check it.
 func (b *Boundary) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &b.bytes) }
 
-// Target returns the boundary of a copy for the criterion of an inspection: the default criterion has the default
+// Target converts the criterion of an inspection to the boundary of a copy: the default criterion becomes the default
 // target.
 func (b Boundary) Target() Boundary {
 	if b == DefaultBoundary {
@@ -94,7 +94,7 @@ func (b Boundary) Target() Boundary {
 	return b
 }
 
-// Criterion returns the boundary that inspections judge by.
+// Criterion returns the boundary for inspections.
 func (b Boundary) Criterion() Boundary {
 	if b == (Boundary{}) {
 		return DefaultBoundary
@@ -102,7 +102,7 @@ func (b Boundary) Criterion() Boundary {
 	return b
 }
 
-// Of judges the byte offset of a start.
+// Of returns the verdict on a start at a byte offset.
 func (b Boundary) Of(off int64) Verdict {
 	switch {
 	case off%min(Block, b.bytes) != 0:
@@ -116,7 +116,7 @@ func (b Boundary) Of(off int64) Verdict {
 // On reports whether a byte offset is a multiple of the boundary.
 func (b Boundary) On(off int64) bool { return off%b.bytes == 0 }
 
-// Past returns how many bytes a byte offset lies behind the last multiple of the boundary.
+// Past returns the distance in bytes from a byte offset back to the last multiple of the boundary.
 func (b Boundary) Past(off int64) int64 { return off % b.bytes }
 
 // Up returns the first multiple of the boundary that is not below a byte offset.
@@ -125,7 +125,7 @@ func (b Boundary) Up(off int64) int64 { return units.AlignUp(off, b.bytes) }
 // Above reports whether the boundary is larger than another one.
 func (b Boundary) Above(other Boundary) bool { return b.bytes > other.bytes }
 
-// below returns the largest boundary up to b that a byte offset is a multiple of.
+// below returns the largest boundary up to b that divides a byte offset.
 func (b Boundary) below(off int64) Boundary { return Boundary{min(units.Alignment(off), b.bytes)} }
 
 // Smaller yields the boundaries below b, the largest first.
@@ -139,10 +139,10 @@ func (b Boundary) Smaller() iter.Seq[Boundary] {
 	}
 }
 
-// Last returns the highest of the offsets low, low plus the boundary and so on up to most that fits. An offset below
-// one that fits does so too.
+// Last returns the highest of the offsets low, low plus the boundary and so on up to most that fits. If an offset fits,
+// all lower ones must fit too.
 func (b Boundary) Last(low, most int64, fits func(off int64) bool) (off int64, ok bool) {
-	// There can be more offsets than an int counts.
+	// The number of offsets can exceed an int.
 	first, none := int64(-1), max(0, (most-low)/b.bytes+1)
 	for none-first > 1 {
 		if k := first + (none-first)/2; fits(low + k*b.bytes) {

@@ -11,16 +11,16 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// ioSizes lists the I/O of an Impact, in bytes: from a log record to a backup stream. 72 KiB is the size that some
-// backup programs write; it is no multiple of larger blocks.
+// ioSizes lists the I/O sizes of an Impact, in bytes: from a log record to a backup stream. 72 KiB is the size of
+// writes of some backup programs; larger blocks do not divide it.
 var ioSizes = []int64{
 	units.KiB, 4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB, 72 * units.KiB,
 	128 * units.KiB,
 }
 
-// Touched is how many blocks of the storage one I/O costs on average: those that it touches, and for a write also those
-// that are read first, see Storage.Rewrites. Random and Sequential are reads. Caches, read-ahead and merged I/O, which
-// hide the cost, and the time that a write waits for its reads, which adds to it, are not counted.
+// Touched is the average cost of one I/O in storage blocks: the touched blocks, plus those a write reads first
+// (Storage.Rewrites). Random and Sequential are reads. Caches, read-ahead and I/O merging, which hide the cost, and
+// read-modify-write latency, which adds to it, are not modelled.
 type Touched struct {
 	Size            int64  `json:"size_bytes"` // of the I/O
 	Random          Change `json:"random"`
@@ -29,32 +29,32 @@ type Touched struct {
 	SequentialWrite Change `json:"sequential_write"`
 }
 
-// Change is a number of blocks now, and when the partition starts on a multiple of the block of the storage. Both are
-// exact: a block is a power of two.
+// Change is a number of blocks now, and for a partition that starts on a multiple of the storage block. Both are exact:
+// a block is a power of two.
 type Change struct {
 	Now     float64 `json:"now"`
 	Aligned float64 `json:"aligned"`
 }
 
-// More returns how much larger Now is than Aligned: 2 for twice as much.
+// More returns the ratio of Now to Aligned: 2 for twice as much.
 func (c Change) More() float64 { return c.Now / c.Aligned }
 
-// Worse reports whether the start of the partition costs anything.
+// Worse reports whether the start of the partition has a cost.
 func (c Change) Worse() bool { return c.Now > c.Aligned }
 
 // Impact is the cost of the start of one partition on one storage.
 type Impact struct {
 	Partition int
 	Storage   Storage
-	// Data is the byte of the disk from which the blocks of the volume are counted.
+	// Data is the byte of the disk at which the blocks of the volume begin.
 	Data    int64
 	Block   int64 // of the volume; bytes
-	Assumed bool  // the volume has no block size, or none that is known
+	Assumed bool  // Block is a guess: the volume has no known block size
 	inside  int64 // from the start of the partition to Data
 	word    string
 }
 
-// ImpactOf computes what the start of p costs.
+// ImpactOf computes the cost of the start of p.
 func ImpactOf(p boot.Partition, s Storage) Impact {
 	at, o := data(p)
 	i := Impact{
@@ -76,10 +76,10 @@ func (i Impact) Table() []Touched {
 	return out
 }
 
-// Of returns the blocks that an I/O of n bytes costs. Random: it starts at any block of the volume, each as likely as
-// the others, and one that is smaller than a block at any multiple of its own size. Sequential: the first starts where
-// the data begin, and each one where the last ended; what two of them touch counts twice, since nothing is cached in
-// between.
+// Of returns the cost of an I/O of n bytes in storage blocks. Random I/O starts at any block of the volume with equal
+// probability; I/O smaller than a block starts at any multiple of its size. Sequential I/O starts at the beginning of
+// the data, and each I/O starts at the end of the previous one. A block that two of them touch counts twice, because
+// nothing is cached.
 func (i Impact) Of(n int64) Touched {
 	step := min(i.Block, n)
 	random, sequential := series{i.Storage, n, step}, series{i.Storage, n, n}
@@ -89,7 +89,7 @@ func (i Impact) Of(n int64) Touched {
 	}
 }
 
-// change counts by the byte of the storage on which the data start now, and would start after a move.
+// change counts blocks for data at their current place and at their place after a move.
 func (i Impact) change(count func(first int64) int64) Change {
 	block := i.Storage.Block
 	from := block - i.Storage.Offset // keeps it from falling below 0
@@ -97,8 +97,8 @@ func (i Impact) change(count func(first int64) int64) Change {
 	return Change{blocks(i.Data), blocks(i.inside)}
 }
 
-// series are I/Os of size bytes on a storage that start at first, first+step, first+2*step, … Averages over one period
-// of them are counted in bytes of blocks.
+// series is a series of I/Os of size bytes that start at first, first+step, first+2*step, … Averages over one period
+// are counted in bytes of blocks.
 //
 // Modulo block the starts are r, r+g, r+2g, … with g = gcd(step, block), all of them equally often. An I/O from r
 // touches 1 + ⌊(r+size-1)/block⌋ blocks. The sum of these floors over the block/g starts is ⌊(r+size-1)/g⌋ by Hermite's
@@ -114,8 +114,8 @@ func (s series) touched(first int64) int64 {
 	return (first%g+s.size-1)/g*g + s.on.Block
 }
 
-// filled returns the blocks that are written from their first byte to their last: ⌊(r+size)/block⌋ end in or behind the
-// I/O, and one of them starts before it unless r is 0. An I/O that is smaller than a block fills none.
+// filled returns the blocks that are written completely: ⌊(r+size)/block⌋ blocks end in or after the I/O, and one of
+// them starts before it unless r is 0. An I/O smaller than a block fills none.
 func (s series) filled(first int64) int64 {
 	if s.size < s.on.Block {
 		return 0
@@ -128,7 +128,7 @@ func (s series) filled(first int64) int64 {
 	return filled
 }
 
-// written returns the blocks that are written, and those that are read before.
+// written returns the blocks written, plus the blocks that a write reads first.
 func (s series) written(first int64) int64 {
 	touched := s.touched(first)
 	if s.on.Rewrites {
@@ -144,7 +144,7 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// Text describes what the start costs in one part of a sentence, "" if it costs nothing.
+// Text returns the cost of the start as a clause, or "" if there is none.
 func (i Impact) Text() string {
 	own, stream := i.Of(i.Block).Random, i.Of(i.Storage.Block).Sequential
 	unit, block := i.unit(), units.Format(i.Storage.Block)
@@ -175,18 +175,18 @@ func (i Impact) Text() string {
 	return ""
 }
 
-// streamSize is the I/O of what reads or writes much in order, in bytes: copies by Windows to 2003, many backups.
+// streamSize is the I/O size of sequential bulk transfers, in bytes: copies by Windows to 2003, many backups.
 const streamSize = 64 * units.KiB
 
-// Load is one kind of I/O, and what the start costs it.
+// Load is one kind of I/O and its cost.
 type Load struct {
 	Name string // "random reads of 4 KiB"
 	What string // "random reads"
 	Change
 }
 
-// Loads returns the I/O to name if the start costs something. Usual: random of one block of the volume, and a stream.
-// Where these cost nothing more, it is a stream of blocks of the storage, or the first of the table that does.
+// Loads returns the I/O to name if the start has a cost. Usual loads are random I/O of one volume block, and a stream.
+// If they have no extra cost, Loads returns a stream of storage blocks, or the first load of the table with a cost.
 func (i Impact) Loads() (loads []Load, usual bool) {
 	own := i.Of(i.Block)
 	loads = slices.Concat(worse("random", own.Size, own.Random, own.RandomWrite), i.Of(streamSize).stream())
@@ -204,7 +204,7 @@ func (i Impact) Loads() (loads []Load, usual bool) {
 
 func (t Touched) stream() []Load { return worse("sequential", t.Size, t.Sequential, t.SequentialWrite) }
 
-// worse names reads and writes of one size that the start makes worse.
+// worse returns the reads and writes of one size that cost more than aligned ones.
 func worse(order string, size int64, read, write Change) (out []Load) {
 	load := func(what string, c Change) Load {
 		what = order + " " + what
@@ -218,7 +218,7 @@ func worse(order string, size int64, read, write Change) (out []Load) {
 	return slices.DeleteFunc(out, func(l Load) bool { return !l.Worse() })
 }
 
-// unit returns a block of the volume in words.
+// unit describes a block of the volume.
 func (i Impact) unit() string {
 	if i.Assumed {
 		return units.Format(i.Block) + " block (a size that is assumed: the content names none)"

@@ -11,26 +11,26 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// Judgement holds the decision on the place of one partition by one boundary. Verdict, exit code, advice, rank, plan
-// and reports read it, and none of them judges a start of its own.
+// Judgement holds the verdict on one partition for one boundary. Exit code, advice, rank, plan and reports all use it,
+// and none of them judges a start itself.
 type Judgement struct {
-	// Unjudged is the reason why the place of the partition matters to no I/O; empty where it is judged.
+	// Unjudged is the reason why the place of the partition affects no I/O; "" means that it is judged.
 	Unjudged string
-	// Data is the byte of the disk from which the blocks of the volume are counted; the start of the
-	// partition where nothing else is known.
+	// Data is the byte of the disk at which the blocks of the volume begin. Without a known volume it is the start of
+	// the partition.
 	Data int64
-	// ByStart is the verdict on the start, also of a partition that is not judged.
+	// ByStart is the verdict on the start, even if the partition is not judged.
 	ByStart Verdict
-	// Verdict is the better verdict on the start and Data. Empty: not judged.
+	// Verdict is the better verdict on the start and on Data. "" means not judged.
 	Verdict Verdict
-	// Worsens reports whether the data would lie worse if the partition started on the boundary.
+	// Worsens reports whether a start on the boundary would misalign the data.
 	Worsens bool
-	// Stays is the reason why a copy leaves a partition off the boundary where it is, unless --partition names it;
-	// empty where it moves, or starts on the boundary.
+	// Stays is the reason why a copy keeps a partition off the boundary, unless --partition names it. It is "" for a
+	// partition that moves or starts on the boundary.
 	Stays string
 }
 
-// Judge decides on the place of a partition.
+// Judge judges the place of a partition.
 func Judge(p boot.Partition, boundary Boundary) Judgement {
 	j := Judgement{Unjudged: unjudged(p), ByStart: boundary.Of(p.Off), Data: p.Off}
 	if j.Unjudged != "" {
@@ -49,10 +49,9 @@ func Judge(p boot.Partition, boundary Boundary) Judgement {
 	return j
 }
 
-// VerdictOf returns the better verdict of two bytes of a partition: its start, and the byte from which the blocks of
-// its data are counted. A start off the boundary is no fault where the data lie on the blocks that the start misses,
-// and no move to the boundary keeps such data in order. Data off a boundary in a partition on it were formatted so, no
-// move mends that, and it is a finding only.
+// VerdictOf returns the better of two verdicts: on the start of a partition, and on the first block of its data. A
+// start off the boundary is no fault if the data are on blocks; a move to the boundary would misalign them. Data off a
+// boundary in a partition on it were formatted so: no move repairs that, and it is a finding only.
 func VerdictOf(start, data int64, boundary Boundary) Verdict {
 	v, inside := boundary.Of(start), boundary.Of(data)
 	if inside.Worse(v) == v {
@@ -61,7 +60,7 @@ func VerdictOf(start, data int64, boundary Boundary) Verdict {
 	return v
 }
 
-// unjudged returns the reason why the place of a partition matters to no I/O.
+// unjudged returns the reason why the place of a partition affects no I/O.
 func unjudged(p boot.Partition) string {
 	switch {
 	case p.Kind == table.Extended:
@@ -76,24 +75,24 @@ func unjudged(p boot.Partition) string {
 	return ""
 }
 
-// Judged reports whether the place of a partition matters.
+// Judged reports whether the place of a partition affects I/O.
 func Judged(p boot.Partition) bool { return unjudged(p) == "" }
 
-// HoldsVolume reports whether a partition can hold a volume: an extended partition is a box around others, and the
-// database of a dynamic disk is none.
+// HoldsVolume reports whether a partition can hold a volume. An extended partition is a container of others, and the
+// database of a dynamic disk is no volume.
 func HoldsVolume(p boot.Partition) bool {
 	return p.Kind != table.Extended && !p.Is(table.LDMDatabase)
 }
 
-// origin is a byte of a partition from which the blocks of a volume are counted. Containers around the volume count:
-// the clusters of a FAT on a mirror are those of the FAT.
+// origin is the first block of a volume in a partition. It includes containers around the volume: for a FAT on a
+// mirror, it is the first cluster of the FAT.
 type origin struct {
 	inside int64          // bytes from the start of the partition
-	v      *volume.Volume // innermost; its blocks are the ones of all I/O
-	of     *volume.Volume // whose data begin there, see volume.Volume.Data
+	v      *volume.Volume // innermost; the unit of all I/O
+	of     *volume.Volume // owner of the data at the origin, see volume.Volume.Data
 }
 
-// originOf returns the origin of a volume that begins start bytes behind the start of a partition of size bytes.
+// originOf returns the origin of a volume that begins start bytes after the start of a partition of size bytes.
 func originOf(v *volume.Volume, start, size int64) origin {
 	at, of := v.Data()
 	if start+at > size {
@@ -102,7 +101,7 @@ func originOf(v *volume.Volume, start, size int64) origin {
 	return origin{start + at, v.Innermost(), of}
 }
 
-// origins returns the origins of a partition: of the volumes in its slices, or of its own. There is at least one.
+// origins returns the origins in a partition: one for each slice, or its own. There is at least one.
 func origins(p boot.Partition) (out []origin) {
 	v := p.Volume
 	if v == nil {
@@ -126,8 +125,9 @@ func origins(p boot.Partition) (out []origin) {
 	return out
 }
 
-// data returns the byte of the disk from which the blocks of a partition are counted, of several slices the byte that
-// lies worst, and the origin, which keeps its distance from the start of the partition wherever that moves.
+// data returns the byte of the disk at which the blocks of a partition begin, and the origin there. In a sliced
+// partition it is the slice with the worst alignment. The distance of the origin from the start of the partition never
+// changes.
 func data(p boot.Partition) (at int64, o origin) {
 	all := origins(p)
 	o = all[0]
@@ -139,9 +139,9 @@ func data(p boot.Partition) (at int64, o origin) {
 	return p.Off + o.inside, o
 }
 
-// worsened reports whether the data of a partition lie worse if it starts on the boundary: on multiples of now today,
-// and of then after that. No I/O of any size touches more blocks of at most the boundary where its first byte is a
-// multiple of a larger power of two, see series. One slice that would lie worse is enough.
+// worsened reports whether a start on the boundary would misalign the data of a partition. The data are on multiples of
+// now today, and of then after the move. A first byte on a multiple of a larger power of two never increases the number
+// of touched blocks of at most the boundary, for any I/O size, see series. One worse slice is enough.
 func worsened(p boot.Partition, boundary Boundary) (now, then Boundary, worse bool) {
 	for _, o := range origins(p) {
 		is, would := boundary.below(p.Off+o.inside), boundary.below(o.inside)
@@ -152,9 +152,9 @@ func worsened(p boot.Partition, boundary Boundary) (now, then Boundary, worse bo
 	return now, then, false
 }
 
-// Anchor returns the byte of a partition that is put on a boundary, and that boundary. A partition that moves on its
-// own account starts on the target. One that only makes room for another loses no alignment that its data have, also
-// where the target is smaller: it moves by a multiple of that, up to Kept.
+// Anchor returns the byte of a partition that a plan puts on a boundary, and that boundary. A partition that moves for
+// its own alignment starts on the target. One that makes room for another keeps the alignment of its data, even with a
+// smaller target: it moves by a multiple of that alignment, up to Kept.
 func (g Goal) Anchor(p boot.Partition) (anchor int64, boundary Boundary) {
 	if Judged(p) && !g.Moves(p) {
 		boundary = g.Want
@@ -170,7 +170,7 @@ func (g Goal) Anchor(p boot.Partition) (anchor int64, boundary Boundary) {
 	return 0, g.Want
 }
 
-// findings lists the findings of a partition: a start off the boundary, and data that lie otherwise than it.
+// findings returns the findings of a partition: a start off the boundary, and data aligned otherwise than the start.
 func (j Judgement) findings(p boot.Partition, boundary Boundary, sector int64) (out []Finding) {
 	switch {
 	case j.Unjudged != "" && j.ByStart.Off() && HoldsVolume(p) && p.Fixed == "":
@@ -202,7 +202,7 @@ func where(p boot.Partition, boundary Boundary, sector int64) string {
 	return fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, p.Off%Block)
 }
 
-// inOrder returns the finding of data on blocks in a partition whose start is off them.
+// inOrder returns the finding of aligned data in a partition whose start is off the boundary.
 func (j Judgement) inOrder(p boot.Partition, boundary Boundary, sector int64) Finding {
 	f := placeFinding(p.Number, "nested-aligned", Info)
 	_, o := data(p)
@@ -215,7 +215,7 @@ func (j Judgement) inOrder(p boot.Partition, boundary Boundary, sector int64) Fi
 	return f
 }
 
-// dataName names the byte at which the data of a volume begin, whose origin is in one of kind.
+// dataName names the byte at which the data of v begin. of is the volume that holds them, and kind has its traits.
 func dataName(v, of *volume.Volume, kind volume.Traits) string {
 	if !identify.Sliced(v.Kind) {
 		return kind.Data
@@ -243,11 +243,11 @@ func (j Judgement) startFinding(p boot.Partition, boundary Boundary, sector int6
 		f.Remedy = fmt.Sprintf("align leaves the partition where it is; --partition %d moves it all the same", p.Number)
 	}
 	f.Text = f.Where + ": " + f.Cost
-	f.Where, f.Cost = f.Text[:len(f.Where)], f.Text[len(f.Text)-len(f.Cost):] // of a large table there are thousands
+	f.Where, f.Cost = f.Text[:len(f.Where)], f.Text[len(f.Text)-len(f.Cost):] // share memory: a large table has thousands of findings
 	return f
 }
 
-// cost describes what a start off 4 KiB costs; free is true if it costs nothing.
+// cost describes the cost of a start off 4 KiB. free is true if there is none.
 func cost(p boot.Partition) (text string, free bool) {
 	if text := ImpactOf(p, Generic()).Text(); text != "" {
 		return text, false
@@ -255,13 +255,13 @@ func cost(p boot.Partition) (text string, free bool) {
 	return "its data lie so that no I/O would touch fewer 4 KiB blocks of the storage after a move", true
 }
 
-// Left returns the note on a partition off the boundary that a plan leaves where it is, and the warning on one that
-// moves, since the user has named it, although its data lie worse then. ok is false where there is nothing to say.
+// Left returns the note on a partition that a plan keeps off the boundary. It returns a warning on a named partition
+// whose move gains nothing or misaligns its data. ok is false if there is neither.
 func (g Goal) Left(p boot.Partition, moves bool) (i ondisk.Issue, ok bool) {
 	j := Judge(p, g.Must)
 	i = ondisk.Issue{Partition: p.Number}
 	switch {
-	case !HoldsVolume(p) || !j.ByStart.Off() || p.Fixed != "": // a note of its own says so
+	case !HoldsVolume(p) || !j.ByStart.Off() || p.Fixed != "": // has a note of its own
 		return i, false
 	case g.Leaves(p.Number):
 		i.Code = "left-alone"
@@ -284,18 +284,18 @@ func (g Goal) Left(p boot.Partition, moves bool) (i ondisk.Issue, ok bool) {
 	return i, true
 }
 
-// nested lists the finding of data off a boundary that no move of a partition to one mends: the clusters of a FAT, the
-// extents of LVM. Number 0 is the disk as one volume. If clusters are smaller than the boundary, it is enough that each
-// lies within one storage block (4 KiB).
+// nested returns the finding of data off a boundary that no move of the partition can align, such as FAT clusters and
+// LVM extents. Number 0 is the disk as one volume. Clusters smaller than the boundary need only lie within one storage
+// block (4 KiB) each.
 func nested(v *volume.Volume, off int64, number int, boundary Boundary) []Finding {
 	if v == nil {
 		return nil
 	}
-	start, of := v.Data() // of containers in one another those of an inner one
+	start, of := v.Data() // of nested containers, the data of an inner one
 	unit := boundary
 	switch size := of.BlockSize; {
 	case start == 0 || size > 0 && size < Block:
-		return nil // nothing is to be gained
+		return nil // no gain possible
 	case size > 0 && boundary.Above(Boundary{size}):
 		unit = SmallestBoundary
 	}

@@ -1,7 +1,7 @@
 package align
 
 import (
-	_ "embed" // the storages that have names
+	_ "embed" // the table of named storages
 	"fmt"
 	"slices"
 	"strings"
@@ -11,17 +11,17 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Storage is what lies below a disk: it reads and writes whole blocks, or keeps each of them in another place.
+// Storage is the storage below a disk. It reads and writes whole blocks, or stores each of them in another place.
 type Storage struct {
-	Name   string `json:"name"`  // "netapp"; of a plain size "64K"
-	About  string `json:"about"` // for people
+	Name   string `json:"name"`  // "netapp"; "64K" for a plain size
+	About  string `json:"about"` // description for readers
 	Block  int64  `json:"block"` // bytes, a power of two
 	Offset int64  `json:"offset,omitempty"`
-	// Rewrites: a block that is written in part is read first, and written as a whole.
+	// Rewrites reports whether a partial write of a block reads the block first and writes it as a whole.
 	Rewrites bool `json:"rewrites,omitempty"`
-	// Documented: the maker or its manual names the size. Otherwise administrators use it.
+	// Documented reports whether the vendor or its manual names the size. Otherwise it is common practice.
 	Documented bool   `json:"documented"`
-	Source     string `json:"source,omitempty"` // where the size is from; lines
+	Source     string `json:"source,omitempty"` // source of the size; lines
 }
 
 // Range of the blocks of a storage, in bytes.
@@ -33,16 +33,16 @@ const (
 //go:embed storages.json
 var storageTable []byte
 
-// storages are all that have names, the generic one first.
+// storages returns all named storages, the generic one first.
 var storages = sync.OnceValue(func() []Storage { return ondisk.Embedded[[]Storage](storageTable) })
 
-// Generic returns the storage that is assumed if the user names none.
+// Generic returns the default storage.
 func Generic() Storage { return storages()[0] }
 
 // String returns the name.
 func (s *Storage) String() string { return s.Name }
 
-// Type is the word that help texts show for the argument of --storage.
+// Type returns the placeholder of the argument of --storage in help texts.
 func (s *Storage) Type() string { return "STORAGE" }
 
 // Set parses the argument of --storage.
@@ -60,8 +60,8 @@ func StorageNames() []string {
 	return out
 }
 
-// ParseStorage finds a storage by its name, or makes one of a size. A plus sign and the start of a block on
-// the disk, in bytes, describe a misaligned partition, LUN or datastore below it.
+// ParseStorage returns a storage by name or block size. A plus sign and the start of a block on the disk, in bytes,
+// describe a misaligned partition, LUN or datastore below it.
 func ParseStorage(s string) (Storage, error) {
 	name, offset, shifted := strings.Cut(s, "+")
 	out, err := namedStorage(strings.ToLower(name))
@@ -89,7 +89,7 @@ func namedStorage(name string) (Storage, error) {
 	}, nil
 }
 
-// shift reads a byte on which a block starts, and keeps the first such byte.
+// shift parses the start of any block and stores the first such byte.
 func (s *Storage) shift(offset string) error {
 	n, err := units.Parse(offset)
 	if err == nil && (n < 0 || n%units.SectorSize != 0) {

@@ -1,5 +1,5 @@
-// This part of the package measures how an image stores a disk: how much of it, in how many pieces, and where in the
-// file the blocks of its partitions lie. A guest sees none of this, and all of it costs time.
+// This file measures the storage of a disk in its image: size, fragmentation, and the alignment of its partitions
+// within the file. All of these are invisible to the guest, and all affect speed.
 
 package align
 
@@ -18,22 +18,22 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Part is a stretch of the disk whose place in the file matters: a partition.
+// Part is a range of the disk whose place in the file matters: a partition.
 type Part struct {
-	Number int // of the partition, 0 for the whole disk
+	Number int // of the partition; 0 for the whole disk
 	disk.Range
 }
 
-// Usage is how an image stores a disk. Sizes are bytes of the disk.
+// Usage describes the storage of a disk in its image. Sizes are bytes of the disk.
 type Usage struct {
 	Size      int64
-	Stored    int64 // as they are, in files of the image; holes of these files do not count
-	Packed    int64 // compressed, or in another form that has no place of its own
+	Stored    int64 // uncompressed in files of the image, without holes of these files
+	Packed    int64 // compressed, or in another form without a fixed place
 	Inherited int64 // of parents, in any form
-	// Pieces is the number of stretches of the files in which what is stored lies, in the order of the disk, and
-	// Unordered that of the pieces which begin in front of the end of the last one.
+	// Pieces counts the contiguous ranges of the files that store data, in disk order. Unordered counts the pieces that
+	// begin before the end of the previous piece.
 	Pieces, Unordered int64
-	// Complete reports whether all of the map was read. If not, the numbers above cover its front part.
+	// Complete reports whether the whole map was read. If not, the numbers above cover only its beginning.
 	Complete bool
 	Whole    Place   // of the whole disk
 	Places   []Place // of the given parts, in the order of the disk
@@ -41,12 +41,11 @@ type Usage struct {
 	steps int
 }
 
-// maxSteps bounds the walk: looks into the map, and questions to the file system. A grain of 64 KiB at a place of its
-// own takes two at most, so that 16 GiB of the worst fragmentation are looked at completely, and half a second is
-// enough for all of it.
+// maxSteps bounds the walk: map lookups and calls of the file system. A scattered 64 KiB grain costs at most two steps,
+// so 16 GiB of the worst fragmentation are covered completely. All steps together need half a second.
 const maxSteps = 1 << 19
 
-// Look walks over the map of d. child reports whether data that d takes from other disks belong to parents.
+// Look walks the map of d. child reports whether data in other disks belong to parents.
 func Look(d disk.Disk, child bool, parts []Part) (*Usage, error) {
 	w := walk{disk: d, child: child, limit: maxSteps}
 	w.Size = d.Size()
@@ -59,30 +58,30 @@ func Look(d disk.Disk, child bool, parts []Part) (*Usage, error) {
 	return &w.Usage, w.run()
 }
 
-// autoSteps and autoData bound the cost of reading all data without --data.
+// autoSteps and autoData limit reading all data without --data.
 const (
 	autoSteps = 1 << 17
 	autoData  = 128 * units.MiB
 )
 
-// Data returns what is stored in any form, here or in parents, in bytes of the disk.
+// Data returns the stored bytes of the disk in any form, here or in parents.
 func (u *Usage) Data() int64 { return u.Stored + u.Packed + u.Inherited }
 
-// Small reports whether all data can be read within the time of an inspection.
+// Small reports whether the time of an inspection suffices to read all data.
 func (u *Usage) Small() bool { return u.Complete && u.steps <= autoSteps && u.Data() <= autoData }
 
-// walk goes over a disk once, in ascending order.
+// walk walks a disk once, in ascending order.
 type walk struct {
 	Usage
 	disk  disk.Disk
 	child bool
 	limit int
-	open  []Place // those that the walk has not passed
+	open  []Place // not yet passed
 
-	last  driver.File // that the last piece lies in
+	last  driver.File // of the last piece
 	end   int64       // of the last piece
-	asked driver.File // of the last question to the file system
-	state disk.Extent // its answer
+	asked driver.File // of the last call of Extent
+	state disk.Extent // its result
 }
 
 func (w *walk) run() error {
@@ -114,7 +113,7 @@ func (w *walk) run() error {
 	return nil
 }
 
-// plain takes note of the first stretch of a run that lies in a file as it is, and returns its length.
+// plain counts the first part of a run that is stored uncompressed in a file, and returns its length.
 func (w *walk) plain(off int64, run disk.Run, f driver.File, inherited bool) (int64, error) {
 	n, hole, err := w.held(f, run)
 	if err != nil {
@@ -125,7 +124,7 @@ func (w *walk) plain(off int64, run disk.Run, f driver.File, inherited bool) (in
 		w.Inherited += n
 	case inherited:
 	case hole:
-		// The hole of a file has its place: what comes behind it continues the piece.
+		// A hole in a file keeps its offset: data after it continue the piece.
 		if f == w.last && run.Off == w.end {
 			w.end += n
 		}
@@ -137,7 +136,7 @@ func (w *walk) plain(off int64, run disk.Run, f driver.File, inherited bool) (in
 	return n, nil
 }
 
-// held returns how much from the start of a run on the file holds, or does not hold because it has a hole there.
+// held returns the number of bytes from the start of a run that are all stored, or all a hole, in the file.
 func (w *walk) held(f driver.File, run disk.Run) (n int64, hole bool, err error) {
 	if f != w.asked || run.Off < w.state.Off || run.Off >= w.state.End() {
 		w.steps++
@@ -149,7 +148,7 @@ func (w *walk) held(f driver.File, run disk.Run) (n int64, hole bool, err error)
 	return min(run.Len, w.state.End()-run.Off), w.state.Zero, nil
 }
 
-// piece adds n bytes at a place of a file to the last piece, or begins a new one.
+// piece extends the last piece by n bytes at offset at of a file, or begins a new one.
 func (w *walk) piece(f driver.File, at, n int64) {
 	if f != w.last || at != w.end {
 		w.Pieces++
@@ -160,18 +159,18 @@ func (w *walk) piece(f driver.File, at, n int64) {
 	w.last, w.end = f, at+n
 }
 
-// Place describes where the blocks of a part lie in the files. Blocks are counted from the start of the part, as a file
-// system does. Compressed data have no place.
+// Place describes the alignment of a part within the files. Blocks are counted from the start of the part, as in a file
+// system. Compressed data have no place.
 type Place struct {
 	Part
 	stored bool
-	shifts int64 // every distance from the start of the part to the place where that would lie in a file, all ORed
-	past   int64 // how far behind a boundary of align.Block the blocks lie, as far as that is the same everywhere
+	shifts int64 // OR of all differences between the offset in a file and the offset in the part
+	past   int64 // distance of the blocks from a boundary of align.Block, unless mixed
 	mixed  bool
 }
 
-// Alignment returns the largest power of two that divides the place in the file of everything that is a multiple of it
-// within the part, at most 1 TiB. 0: nothing of the part has a place.
+// Alignment returns the largest power of two that is kept in the file: its multiples within the part are multiples in
+// the file. The limit is 1 TiB. 0 means that no data of the part have a place.
 func (p *Place) Alignment() int64 {
 	if !p.stored {
 		return 0
@@ -179,7 +178,7 @@ func (p *Place) Alignment() int64 {
 	return units.Alignment(p.shifts)
 }
 
-// add takes note that r of the disk lies in a file from at on. r overlaps the part.
+// add records that r of the disk is stored in a file from at on. r overlaps the part.
 func (p *Place) add(r disk.Range, at int64) {
 	shift := at - (r.Off - p.Off)
 	past := (shift%Block + Block) % Block
@@ -188,7 +187,7 @@ func (p *Place) add(r disk.Range, at int64) {
 	p.shifts |= shift
 }
 
-// place takes note of where a range of the disk lies.
+// place records the place of a range of the disk.
 func (w *walk) place(r disk.Range, at int64) {
 	w.Whole.add(r, at)
 	for len(w.open) > 0 && w.open[0].End() <= r.Off {
@@ -204,8 +203,7 @@ func (w *walk) place(r disk.Range, at int64) {
 	}
 }
 
-// Issues reports parts that are aligned on the disk, as a guest sees it, and not in the file. Without parts it judges
-// the disk as one.
+// Issues reports parts that are aligned on the disk but not in the file. Without parts it judges the disk as one.
 func (u *Usage) Issues() []ondisk.Issue {
 	places := u.Places
 	if len(places) == 0 {
@@ -223,7 +221,7 @@ func (u *Usage) Issues() []ondisk.Issue {
 	return []ondisk.Issue{misaligned(bad)}
 }
 
-// misaligned returns one issue for all parts: they suffer from the same container.
+// misaligned returns one issue for all parts, because they share the cause: the container.
 func misaligned(bad []Place) ondisk.Issue {
 	i := ondisk.Issue{
 		Code: "container-misaligned", Effect: ondisk.Warn,
@@ -244,7 +242,7 @@ func misaligned(bad []Place) ondisk.Issue {
 	}
 	where, how := fmt.Sprintf("%d bytes past a 4 KiB boundary of the file", bad[0].past), "each touches"
 	for _, p := range bad {
-		if p.mixed || p.past != bad[0].past { // a VHD of which every block is shifted by a sector more than the last
+		if p.mixed || p.past != bad[0].past { // a VHD shifts every block by one more sector
 			where, how = "off the 4 KiB boundaries of the file", "most touch"
 		}
 	}
@@ -253,8 +251,8 @@ func misaligned(bad []Place) ondisk.Issue {
 	return i
 }
 
-// NonZero reads all data of a disk and counts the bytes in blocks of 4 KiB that are not all zero. progress receives
-// bytes that were read, from any goroutine.
+// NonZero reads all data of a disk and counts the bytes in 4 KiB blocks that are not all zero. progress receives the
+// number of bytes read, from any goroutine.
 func NonZero(ctx context.Context, d disk.Disk, jobs int, progress func(n int64)) (int64, error) {
 	var total atomic.Int64
 	count := func(ctx context.Context, c diskcopy.Chunk, bufs [][]byte) error {
@@ -267,7 +265,7 @@ func NonZero(ctx context.Context, d disk.Disk, jobs int, progress func(n int64))
 				off = e.End()
 				continue
 			}
-			// Whole blocks, whatever the container stores of them: the number is one of the disk.
+			// Whole blocks, regardless of the container: the count is a property of the disk.
 			off = units.AlignDown(off, Block)
 			b := bufs[0][:min(units.AlignUp(e.End(), Block), c.End())-off]
 			if err := ondisk.ReadFull(d, b, off); err != nil {
@@ -283,7 +281,7 @@ func NonZero(ctx context.Context, d disk.Disk, jobs int, progress func(n int64))
 	return total.Load(), err
 }
 
-// Decode reads the compressed data of a disk, of which no look at the map finds whether they are sound.
+// Decode reads the compressed data of a disk, because the map alone does not show whether they are intact.
 func Decode(ctx context.Context, d disk.Disk, jobs int, progress diskcopy.Progress) error {
 	packed := func(off int64) (disk.Run, error) {
 		run, _, err := disk.Leaf(d, off)
