@@ -33,7 +33,7 @@ type Gain string
 
 // Gains, least first.
 const (
-	Loss   Gain = "loss" // data inside a partition lie on blocks only until a move
+	Loss   Gain = "loss" // a move would misalign data inside a partition
 	NoGain Gain = "none"
 	Some   Gain = "some"
 	High   Gain = "high" // HighGain or more: random I/O of a volume block, or a stream

@@ -243,7 +243,8 @@ func (j Judgement) startFinding(p boot.Partition, boundary Boundary, sector int6
 		f.Remedy = fmt.Sprintf("align leaves the partition where it is; --partition %d moves it all the same", p.Number)
 	}
 	f.Text = f.Where + ": " + f.Cost
-	f.Where, f.Cost = f.Text[:len(f.Where)], f.Text[len(f.Text)-len(f.Cost):] // share memory: a large table has thousands of findings
+	// share memory: a large table has thousands of findings
+	f.Where, f.Cost = f.Text[:len(f.Where)], f.Text[len(f.Text)-len(f.Cost):]
 	return f
 }
 
