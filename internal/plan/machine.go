@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Starts returns where the partitions of the disk start in the result, by number.
+// Starts returns the starts of moved partitions in the result, by partition number.
 func (p *Plan) Starts() map[int]int64 {
 	to := map[int]int64{}
 	for _, m := range p.Moves {
@@ -19,8 +19,8 @@ func (p *Plan) Starts() map[int]int64 {
 	return to
 }
 
-// Join makes what the disk stores of the other disks of its machine follow their moves. A place that no partition of
-// them has, or more than one, stays as found. It is called once, at the end.
+// Join updates references to other disks of the machine to follow their moves. A reference to a place with no
+// partition, or with several, stays as found. Join is called once, at the end.
 func (p *Plan) Join(l *layout.Layout, m *layout.Machine) {
 	p.machine = m
 	p.Notes = slices.DeleteFunc(p.Notes,
@@ -42,8 +42,8 @@ func (p *Plan) Join(l *layout.Layout, m *layout.Machine) {
 	p.sortPatches()
 }
 
-// nowhere warns of places on disks of the machine at which no partition starts: an old letter, or the disk has been
-// aligned without this one.
+// nowhere warns of references to places on other disks where no partition starts: stale drive letters, or a disk that
+// was aligned without this one.
 func (p *Plan) nowhere(l *layout.Layout) {
 	var first boot.Ref
 	count := 0
@@ -72,10 +72,10 @@ func (p *Plan) nowhere(l *layout.Layout) {
 	}))
 }
 
-// maxStale is how many references to other disks that cannot follow are reported.
+// maxStale limits the reports of references to other disks that cannot follow.
 const maxStale = 16
 
-// elsewhere returns where a reference to another disk points in the result.
+// elsewhere returns the target of a reference to another disk in the result.
 func (p *Plan) elsewhere(r boot.Ref) int64 {
 	if p.machine == nil || r.Encode == nil {
 		return r.Points
@@ -86,7 +86,7 @@ func (p *Plan) elsewhere(r boot.Ref) int64 {
 	return r.Points
 }
 
-// known reports whether the machine has the partition that a reference names, so that the reference follows it.
+// known reports whether the machine has the partition of a reference, so that the reference follows it.
 func (p *Plan) known(r boot.Ref) bool {
 	if p.machine == nil || r.Encode == nil {
 		return false
@@ -95,7 +95,7 @@ func (p *Plan) known(r boot.Ref) bool {
 	return ok
 }
 
-// stale reports a reference to a disk of the machine that is wrong in the result, or may be.
+// stale reports a reference to a disk of the machine that is or may be wrong in the result.
 func (p *Plan) stale(r boot.Ref) (i ondisk.Issue, wrong bool) {
 	m := p.machine
 	if r.Disk == 0 || m.Disks(r.Disk) == 0 {

@@ -10,16 +10,16 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// placer chooses the start of each partition. Every partition has its own delta: tables that know cylinders put them at
+// placer chooses the start of each partition. Every partition has its own delta, because CHS tables put them at
 // different distances from a boundary.
 type placer struct {
 	l     *layout.Layout
 	goal  align.Goal
 	slots []slot
-	limit int64 // the end of what the table can name
+	limit int64 // end of the space that the table can address
 }
 
-// newPlacer divides a disk for a goal. Partitions stay that firmware or a loader finds by their place.
+// newPlacer divides a disk for a goal. Partitions that firmware or a loader finds by their place stay.
 func newPlacer(l *layout.Layout, goal align.Goal) *placer {
 	leave := maps.Clone(goal.Leave)
 	for _, p := range l.Partitions {
@@ -43,9 +43,9 @@ func newPlacer(l *layout.Layout, goal align.Goal) *placer {
 	return c
 }
 
-// place gives each partition its place on p. One that makes room for another keeps the alignment of its data (see
-// align.Goal.Anchor), unless the disk would grow for that or a record would go too far: then the target is enough.
-// stuck and ok are those of starts.
+// place places all partitions on p. A partition that makes room for another keeps the alignment of its data (see
+// align.Goal.Anchor). If that would grow the disk or move a boot record too far, the target is enough. The results are
+// the same as for starts.
 func (c *placer) place(p *Plan) (stuck int, ok bool) {
 	if !slices.ContainsFunc(c.slots, func(s slot) bool { return s.boundary.Above(c.goal.Want) }) {
 		return c.placeOnTarget(p)
@@ -77,7 +77,7 @@ func (c *placer) placeOnTarget(p *Plan) (stuck int, ok bool) {
 	return stuck, ok && c.settle(p, to)
 }
 
-// settle reports whether all that lies between partitions finds a place too.
+// settle reports whether everything between the partitions finds a place too.
 func (c *placer) settle(p *Plan, to []int64) bool {
 	starts := map[int]int64{}
 	for i, s := range c.slots[1:] {
@@ -86,10 +86,10 @@ func (c *placer) settle(p *Plan, to []int64) bool {
 	return p.settle(c.l, starts, c.l.Size, c.goal.Mend) == nil
 }
 
-// starts returns the start of every partition, in the order of the slots. First everything goes to the next boundary
-// that is free, towards the end of the disk. When that is too long, the last ones go back as far as they must, into
-// space that is known to be free; the disk grows only by what does not fit even so. ok is false when the table cannot
-// name such places, or when stuck, a slot that is to be left where it is, has no room for what lies in front of it.
+// starts returns the start of every partition, in slot order. First, partitions move to the next free boundary, towards
+// the end of the disk. If the disk is too short, the last ones move back into free space as far as necessary; the disk
+// grows only by the rest. ok is false if the table cannot address such places, or if slot stuck must stay and has too
+// little space before it.
 func (c *placer) starts() (to []int64, stuck int, ok bool) {
 	to = c.forward()
 	least, end := c.leftmost()
@@ -118,9 +118,8 @@ func (c *placer) starts() (to []int64, stuck int, ok bool) {
 	return to, stuck, ok
 }
 
-// forward keeps a partition where it is when that is good enough and there is room; otherwise it goes to the next
-// boundary, or into free space in front of it when that spares its neighbour. What is to be left stays, whatever
-// comes.
+// forward keeps a partition in place if it needs no move and has room. Otherwise the partition goes to the next
+// boundary, or into free space before it to spare the next partition. A partition in Goal.Leave always stays.
 func (c *placer) forward() []int64 {
 	to := make([]int64, len(c.slots))
 	_, end := arrange(c.slots[0].after, 0, 0, false)
@@ -135,8 +134,8 @@ func (c *placer) forward() []int64 {
 	return to
 }
 
-// sparing returns the place up for slot i, or a lower one from least on where up would push the next partition out of a
-// place that is good enough, and the lower one does not.
+// sparing returns the place of slot i: up, or a lower place from least on. It prefers the lower place only if up would
+// displace the next partition, which needs no move, and the lower place does not.
 func (c *placer) sparing(i int, least, up int64) int64 {
 	if i+1 == len(c.slots) {
 		return up
@@ -151,7 +150,7 @@ func (c *placer) sparing(i int, least, up int64) int64 {
 	return up
 }
 
-// leftmost returns the lowest place that each partition can have, and the end of all.
+// leftmost returns the lowest possible place of each partition, and the end of the last.
 func (c *placer) leftmost() (to []int64, end int64) {
 	to = make([]int64, len(c.slots))
 	_, end = arrange(c.slots[0].after, 0, 0, true)
@@ -169,7 +168,7 @@ func (c *placer) leftmost() (to []int64, end int64) {
 	return to, end
 }
 
-// fits reports whether slot i can start at off and end, with what lies behind it, in front of limit.
+// fits reports whether slot i, placed at off with its segments, ends before limit.
 func (c *placer) fits(i int, off, limit int64) bool {
 	s := c.slots[i]
 	end := off + s.part.Len
@@ -177,7 +176,7 @@ func (c *placer) fits(i int, off, limit int64) bool {
 	return ok && end <= c.limit
 }
 
-// back returns the highest place from least to most for slot i in front of limit: its own, or on the boundary.
+// back returns the highest place from least to most for slot i before limit: its old place, or one on the boundary.
 func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 	own, want := c.slots[i].part.Off, c.slots[i].boundary
 	low := c.up(i, least)
@@ -188,58 +187,57 @@ func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 	return best, ok
 }
 
-// up returns the lowest place from off on that puts the partition of slot i on its boundary.
+// up returns the lowest place from off on with the partition of slot i on its boundary.
 func (c *placer) up(i int, off int64) int64 {
 	s := c.slots[i]
 	return s.boundary.Up(off+s.anchor) - s.anchor
 }
 
-// needs reports whether the partition of slot i moves on its own account.
+// needs reports whether the partition of slot i moves for its own alignment.
 func (c *placer) needs(i int) bool { return c.slots[i].moves }
 
-// leaves reports whether the partition of slot i must stay where it is. Slot 0 has the number 0, which
-// no partition has.
+// leaves reports whether the partition of slot i must stay. Slot 0 has no partition, and no partition has the number 0.
 func (c *placer) leaves(i int) bool {
 	return c.goal.Leaves(c.slots[i].part.Number)
 }
 
-// bounded reports whether a record has a last place, so that what went forward can be too far even in front of what
-// fits.
+// bounded reports whether a boot record has a highest place. Then the places of forward can be too high, even if
+// everything fits.
 func (c *placer) bounded() bool {
 	return slices.ContainsFunc(c.slots, func(s slot) bool {
 		return slices.ContainsFunc(s.after, func(x segment) bool { return x.most > 0 })
 	})
 }
 
-// segment is something between two partitions that is kept.
+// segment is a range between two partitions to keep.
 type segment struct {
 	disk.Range // in the source
 	kind       segmentKind
 	box        int // number of the extended partition of a record or an end
-	// step is what the place of a record must be a multiple of, and most the last one that it can have; 0: any.
+	// step is the granularity of the place of a record, and most the highest place. 0 means no limit.
 	step, most int64
 }
 
 type segmentKind int
 
 const (
-	front  segmentKind = iota // sector 0 and the gap behind it, where boot loaders live
-	data                      // bytes of a gap that are not known to be zero
+	front  segmentKind = iota // sector 0 and the gap after it, the place of boot loaders
+	data                      // bytes of a gap that may not be zero
 	record                    // an extended boot record
-	boxEnd                    // where an extended partition ends; no bytes
+	boxEnd                    // end of an extended partition; no bytes
 )
 
-// slot is a partition and what lies between it and the next one. The first slot of a disk has no partition.
+// slot is a partition and the segments after it. The first slot of a disk has no partition.
 type slot struct {
 	part  layout.Item
 	after []segment
-	// anchor is the byte of the partition that is put on a boundary, see align.Goal.Anchor.
+	// anchor is the offset in the partition of the byte on a boundary, see align.Goal.Anchor.
 	anchor   int64
 	boundary align.Boundary
-	moves    bool // on its own account
+	moves    bool // for its own alignment
 }
 
-// slotsOf divides a disk. Records and data keep their order among the partitions.
+// slotsOf divides a disk into slots. Records and data keep their order among the partitions.
 func slotsOf(l *layout.Layout) []slot {
 	items := l.Items()
 	first := l.Usable(l.Size)
@@ -269,9 +267,9 @@ func slotsOf(l *layout.Layout) []slot {
 	return out
 }
 
-// arrange gives each segment a place behind end, where the partition in front of them ends now, delta further than
-// before. What can stay stays. Data that cannot moves as far as the partition, whose own it may be. tight lets
-// everything go as far forward as it can instead. last is the place behind the last segment.
+// arrange places segments after end, the new end of the partition before them, which moves by delta. A segment stays if
+// possible. Data that cannot stay move by delta, because they may belong to the partition. tight moves all segments as
+// close to the start of the disk as possible instead. last is the end of the last segment.
 func arrange(segs []segment, end, delta int64, tight bool) (at []int64, last int64) {
 	for _, s := range segs {
 		to := max(s.Off, end)
@@ -292,7 +290,7 @@ func arrange(segs []segment, end, delta int64, tight bool) (at []int64, last int
 	return at, end
 }
 
-// within reports whether no record went beyond the last place that it can have.
+// within reports whether all records are at or below their highest place.
 func within(segs []segment, at []int64) bool {
 	for i, s := range segs {
 		if s.most > 0 && at[i] > s.most {
@@ -302,7 +300,7 @@ func within(segs []segment, at []int64) bool {
 	return true
 }
 
-// unbound lets records go anywhere that the table can name.
+// unbound removes the highest places of records, so that only the table limits them.
 func unbound(segs []segment) []segment {
 	segs = slices.Clone(segs)
 	for i := range segs {
@@ -311,7 +309,7 @@ func unbound(segs []segment) []segment {
 	return segs
 }
 
-// fit arranges segments in front of limit; ok is false when there is no room.
+// fit arranges segments before limit; ok is false if there is no room.
 func fit(segs []segment, end, delta, limit int64) (at []int64, last int64, ok bool) {
 	for _, tight := range []bool{false, true} {
 		if at, last = arrange(segs, end, delta, tight); last <= limit && within(segs, at) {

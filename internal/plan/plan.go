@@ -1,5 +1,5 @@
-// Package plan decides where partitions go and which bytes change, as a value that a dry run prints and a copy
-// follows. It is pure: the same layout and goal give the same plan.
+// Package plan decides the new places of partitions and the bytes to change. The plan is a value: a dry run prints it
+// and a copy follows it. The package is pure: the same layout and goal give the same plan.
 package plan
 
 import (
@@ -18,49 +18,49 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Move is one partition that gets a new place. Bytes.
+// Move is the move of one partition. Bytes.
 type Move struct {
 	Partition     int
 	From, To, Len int64
 }
 
-// Reference is a stored position, and what becomes of it.
+// Reference is a stored position and its change.
 type Reference struct {
 	boot.Ref
 
-	To    int64 // what it means in the result; equal to Points when it stays
-	Shift int64 // how far its own place moves, bytes
+	To    int64 // the target in the result; equal to Points if it stays
+	Shift int64 // of the place that stores it, bytes
 }
 
-// Delta returns how far the partition moves, in bytes.
+// Delta returns the distance of the move, in bytes.
 func (m Move) Delta() int64 { return m.To - m.From }
 
-// Plan is what happens to a disk. Offsets of Patches are those of the result.
+// Plan describes the changes to a disk. Offsets of Patches are offsets in the result.
 type Plan struct {
 	OldSize, Size int64
 	Goal          align.Goal
 	Moves         []Move
-	Pieces        []disk.Shift // all bytes of the result that come from the source, in order
+	Pieces        []disk.Shift // all ranges copied from the source, in the order of the result
 	Patches       []disk.Patch
-	Places        table.Places    // where everything is in the result
-	Notes         []align.Finding // what a user should know; refusals among them
-	// Converts leaves misaligned partitions where they are.
+	Places        table.Places    // new places of partitions and boot records
+	Notes         []align.Finding // notes for the user, including refusals
+	// Converts reports whether the plan keeps misaligned partitions in place.
 	Converts bool
-	// SectorSize is that of the table's LBAs, bytes.
+	// SectorSize is the size of an LBA in the table, in bytes.
 	SectorSize int64
-	// Unused is the free space of volumes that the result has as zeros; nil: none.
+	// Unused is the free space of volumes that becomes zeros in the result, or nil.
 	Unused *freespace.Found
-	// Renames reports whether what the disk stores of other disks changes.
+	// Renames reports whether references to other disks change.
 	Renames bool
-	// Mends reports whether a damaged table is mended.
+	// Mends reports whether the plan repairs a damaged table.
 	Mends bool
 
 	starts    map[int]int64
-	machine   *layout.Machine // nil: the other disks are not known
-	checksums map[int64]bool  // the patches, by their place, that make a checksum right
+	machine   *layout.Machine // nil if the other disks are unknown
+	checksums map[int64]bool  // offsets of the patches that correct a checksum
 }
 
-// Copy returns the plan in which nothing moves.
+// Copy returns a plan without moves.
 func Copy(size int64) *Plan {
 	return &Plan{
 		OldSize: size, Size: size, Pieces: []disk.Shift{{Len: size}}, Places: table.Places{Size: size},
@@ -68,7 +68,7 @@ func Copy(size int64) *Plan {
 	}
 }
 
-// Grow makes the disk size bytes long; what it gains is zero, and the backup of a GPT goes to the end.
+// Grow extends the disk to size bytes. The new space is zero, and the backup GPT moves to the end.
 func (p *Plan) Grow(l *layout.Layout, size int64) {
 	if size <= p.Size {
 		return
@@ -80,18 +80,18 @@ func (p *Plan) Grow(l *layout.Layout, size int64) {
 	}
 }
 
-// Idle reports whether a disk is as it should be: nothing moves, is mended, or follows other disks.
+// Idle reports whether the disk needs no change: nothing to move, to repair, or to update for other disks.
 func (p *Plan) Idle() bool { return len(p.Moves) == 0 && !p.Mends && !p.Renames }
 
-// Mend writes damaged copies of a GPT anew, with old values that were read, and its protective MBR. It is called before
-// the disk grows. What cannot be written is refused.
+// Mend rewrites damaged copies of a GPT, with the old values as read, and its protective MBR. It is called before the
+// disk grows. Copies that cannot be written are refused.
 func (p *Plan) Mend(l *layout.Layout) {
 	if p.resize(l, p.Size, true); len(p.Moves) == 0 {
 		p.unmended(l)
 	}
 }
 
-// resize lays the disk out anew, at a size.
+// resize recomputes the plan for a disk of size bytes.
 func (p *Plan) resize(l *layout.Layout, size int64, mend bool) {
 	switch {
 	case l.Table == nil || l.Table.Scheme != table.GPT:
@@ -105,12 +105,12 @@ func (p *Plan) resize(l *layout.Layout, size int64, mend bool) {
 		p.patch(l)
 	default:
 		if broken := p.settle(l, p.starts, size, mend); broken != nil {
-			panic(broken) // what fits on a disk fits on a larger one
+			panic(broken) // a disk that fits a smaller size fits a larger one
 		}
 	}
 }
 
-// unmended refuses to leave a damaged table as it is where the user wants it mended. A move refuses the same.
+// unmended refuses to keep a damaged table if the user wants it repaired. A move refuses it too.
 func (p *Plan) unmended(l *layout.Layout) {
 	if l.Table == nil || (!l.Table.Blocked() && !l.Table.Damaged()) {
 		return
@@ -122,10 +122,10 @@ func (p *Plan) unmended(l *layout.Layout) {
 	}
 }
 
-// codeDamaged is that of the refusal of a damaged table.
+// codeDamaged is the code of the refusal of a damaged table.
 const codeDamaged = "gpt-damaged"
 
-// torn refuses to rewrite a damaged table that is not to be mended. One that cannot be is refused by the layout.
+// torn refuses to rewrite a damaged table without permission to repair it. The layout refuses a table beyond repair.
 func (p *Plan) torn(l *layout.Layout) {
 	said := slices.ContainsFunc(p.Notes, func(f align.Finding) bool { return f.Code == codeDamaged })
 	if said || l.Table == nil || p.Places.Mend || !l.Table.Torn() || l.Table.Blocked() {
@@ -143,8 +143,8 @@ func (p *Plan) torn(l *layout.Layout) {
 		"add --repair-table to write both copies and the protective MBR right")
 }
 
-// New plans the way to a goal. l needs its gaps (layout.ReadGaps). The error is that of a malformed structure that the
-// plan would have to understand.
+// New plans a disk for a goal. l needs its gaps (layout.ReadGaps). New returns an error if a structure that the plan
+// depends on is malformed.
 func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	if err := checkSelection(l, goal); err != nil {
 		return nil, err
@@ -185,8 +185,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	return p, p.malformed()
 }
 
-// concerning returns the issues of a disk. A volume over the whole disk is all there is of it: that it is malformed
-// matters though nothing moves.
+// concerning returns the issues of a disk. For a volume over the whole disk, damage matters even if nothing moves.
 func concerning(l *layout.Layout) []ondisk.Issue {
 	if l.Table != nil {
 		return l.Issues
@@ -198,7 +197,7 @@ func concerning(l *layout.Layout) []ondisk.Issue {
 	return out
 }
 
-// limitOf returns the end of what the table of a disk can name.
+// limitOf returns the end of the space that the table of a disk can address.
 func limitOf(l *layout.Layout) int64 {
 	if l.Table == nil {
 		return l.Size
@@ -215,8 +214,8 @@ func (p *Plan) moved() map[int]bool {
 	return out
 }
 
-// At returns the plan that gives each partition the start in starts (by number, bytes), so that a later proof repeats a
-// copy. mend reports whether the copy has a damaged table repaired.
+// At returns the plan with the given partition starts (by number, bytes), so that a later proof can repeat a copy. mend
+// reports whether the copy repaired a damaged table.
 func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 	p := Copy(l.Size)
 	p.Converts = false
@@ -232,10 +231,10 @@ func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 	return p, nil
 }
 
-// ErrNoPlan is returned for a result that no plan leads to.
+// ErrNoPlan marks a result that no plan can produce.
 var ErrNoPlan = errors.New("align moves no partition so (are SOURCE and DEST swapped?)")
 
-// checkSelection refuses numbers of --partition that the disk does not have, or of what never moves on its own account.
+// checkSelection refuses numbers in --partition of missing partitions and of those that never move by themselves.
 func checkSelection(l *layout.Layout, goal align.Goal) error {
 	for _, n := range goal.Only {
 		switch p, ok := l.Partition(n); {
@@ -251,11 +250,11 @@ func checkSelection(l *layout.Layout, goal align.Goal) error {
 	return nil
 }
 
-// ErrSelection marks a number of a partition that cannot be chosen.
+// ErrSelection marks an invalid partition number.
 var ErrSelection = errors.New("--partition")
 
-// atEnd refuses a disk that grows although something is found from its end, or has no place for a copy of the GPT
-// that is to be written; and one where something loses a place that the boot needs.
+// atEnd refuses to grow a disk with structures at its end, or without room for a GPT copy that must be written. It also
+// adds the issues of displaced boot structures.
 func (p *Plan) atEnd(l *layout.Layout) {
 	p.displaced(l)
 	if len(p.Moves) > 0 || p.Size > p.OldSize {
@@ -274,7 +273,7 @@ func (p *Plan) atEnd(l *layout.Layout) {
 			p.OldSize, p.Size),
 			"repair the table with gdisk first, or keep the size of the disk")
 	}
-	// Readers look for the private header in the last sector. A move is refused. Source: DiskAccessLibrary,
+	// Readers look for the private header in the last sector. A move is refused elsewhere. Source: DiskAccessLibrary,
 	// LogicalDiskManager/PrivateHeader.cs.
 	if p.Size > p.OldSize && len(p.Moves) == 0 && l.Dynamic() && l.Table.Scheme != table.GPT {
 		p.refuse("ldm-grows", ondisk.ErrUnsupported, 0, fmt.Sprintf("the disk would grow from %d to %d bytes, and the "+
@@ -294,7 +293,7 @@ func (p *Plan) atEnd(l *layout.Layout) {
 	}
 }
 
-// sizeElsewhere adds the note that more places than the image hold the size of a disk that grows.
+// sizeElsewhere notes that the size of a growing disk is also stored outside the image.
 func (p *Plan) sizeElsewhere() {
 	if p.Size <= p.OldSize {
 		return
@@ -308,14 +307,14 @@ func (p *Plan) sizeElsewhere() {
 	}))
 }
 
-// refuse adds what keeps a partition from moving. class is the class of the error that a copy ends with.
+// refuse adds a refusal. class is the class of the error of the copy.
 func (p *Plan) refuse(code string, class error, partition int, text, remedy string) {
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 		Code: code, Effect: ondisk.Refuse, Partition: partition, Text: text, Remedy: remedy, Err: class,
 	}))
 }
 
-// inTheWay refuses a move for which a partition would have to go away that is to stay.
+// inTheWay refuses a move that would displace a partition that must stay.
 func (p *Plan) inTheWay(l *layout.Layout, number int) {
 	if x, _ := l.Partition(number); x.Fixed != "" {
 		p.refuse("fixed-place", ondisk.ErrUnsupported, number, fmt.Sprintf("it would have to move, for what lies in "+
@@ -331,7 +330,7 @@ func (p *Plan) inTheWay(l *layout.Layout, number int) {
 			"needs corrected or refused")
 }
 
-// leftAlone notes what stays off the boundary, and what moves to it by the wish of the user alone.
+// leftAlone notes partitions that stay off the boundary, and those that move only by request.
 func (p *Plan) leftAlone(l *layout.Layout) {
 	moved := p.moved()
 	for _, x := range l.Partitions {
@@ -341,7 +340,7 @@ func (p *Plan) leftAlone(l *layout.Layout) {
 	}
 }
 
-// chsNote warns when the boot code depends on a geometry that the goal makes matter.
+// chsNote warns if the boot code depends on a geometry and the goal makes it matter.
 func (p *Plan) chsNote(l *layout.Layout) {
 	if len(p.Moves) == 0 || !l.ReadsCHS() || !p.Goal.Want.Above(align.DefaultBoundary) {
 		return
@@ -355,7 +354,7 @@ func (p *Plan) chsNote(l *layout.Layout) {
 	}))
 }
 
-// outOfReach warns of a file system of DOS that ends behind what CHS can name after the move, and did not before.
+// outOfReach warns of a DOS file system that ends beyond the CHS limit only after the move.
 func (p *Plan) outOfReach(l *layout.Layout) {
 	end := l.EndOfCHS()
 	for _, m := range p.Moves {
@@ -381,8 +380,8 @@ func (p *Plan) outOfReach(l *layout.Layout) {
 	}
 }
 
-// strays warns of what a system remembers of a place where no partition starts now, and where one starts in the
-// result: it would take that for what was there once, such as the drive of an old letter.
+// strays warns of references in the guest to places without a partition, if a partition starts there in the result. The
+// guest would mistake it for the old one, such as the drive of an old letter.
 func (p *Plan) strays(l *layout.Layout) {
 	to := map[int64]int{}
 	for _, m := range p.Moves {
@@ -400,7 +399,7 @@ func (p *Plan) strays(l *layout.Layout) {
 	}
 }
 
-// malformed returns the error of the structures that prevent a plan.
+// malformed returns the error of a malformed structure that prevents a plan.
 func (p *Plan) malformed() error {
 	for _, n := range p.Notes {
 		if n.Effect == ondisk.Broken {
@@ -410,7 +409,7 @@ func (p *Plan) malformed() error {
 	return nil
 }
 
-// Refusals returns the notes that prevent a copy. The user can accept what may break in the guest only.
+// Refusals returns the notes that prevent a copy. The user can accept only risks to the guest.
 func (p *Plan) Refusals(allowUnbootable bool) []align.Finding {
 	var out []align.Finding
 	for _, n := range p.Notes {
@@ -422,7 +421,7 @@ func (p *Plan) Refusals(allowUnbootable bool) []align.Finding {
 	return out
 }
 
-// View returns the result, as a disk: the very bytes that a copy will have.
+// View returns the result as a disk, with exactly the bytes of a copy.
 func (p *Plan) View(src disk.Disk) disk.Disk {
 	return disk.Overlay(disk.Compose(p.Unused.View(src), p.Size, p.Pieces), p.Patches)
 }

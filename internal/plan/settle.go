@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// settle makes pieces and patches for partitions that start at starts, on a disk of at least size bytes. All that
-// lies between them finds its place by one rule, so that starts decide everything.
+// settle computes pieces and patches for partitions at starts, on a disk of at least size bytes. One rule places
+// everything between them, so the starts determine the result.
 func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend bool) error {
 	p.starts, p.SectorSize = starts, l.LBASize()
 	p.Moves, p.Pieces, p.Patches = nil, nil, nil
@@ -52,8 +52,8 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 	return nil
 }
 
-// named reports whether the table can name the places of boot records and of the ends of extended partitions: what
-// lies behind the last partition has nothing in front of which it must fit.
+// named reports whether the table can address the places of boot records and the ends of extended partitions. After the
+// last partition, no other limit applies.
 func named(segs []segment, at []int64, limit int64) bool {
 	for i, s := range segs {
 		if (s.kind == record || s.kind == boxEnd) && at[i]+s.Len > limit {
@@ -63,7 +63,7 @@ func named(segs []segment, at []int64, limit int64) bool {
 	return true
 }
 
-// tail arranges what lies behind the last partition, on a disk that grows when it must, to a whole MiB.
+// tail arranges the segments after the last partition. If necessary, the disk grows to a whole MiB.
 func tail(l *layout.Layout, segs []segment, end, delta, size int64) (at []int64, grown int64) {
 	at, last, ok := fitAll(segs, end, delta, l.Usable(size))
 	if ok {
@@ -74,8 +74,7 @@ func tail(l *layout.Layout, segs []segment, end, delta, size int64) (at []int64,
 	return at, grown
 }
 
-// fitAll is fit, and lets records go beyond the last place that they can have where there is no other: beyondCHS says
-// so.
+// fitAll is fit, but ignores the highest places of records if there is no other way. beyondCHS reports that.
 func fitAll(segs []segment, end, delta, limit int64) (at []int64, last int64, ok bool) {
 	if at, last, ok = fit(segs, end, delta, limit); !ok {
 		at, last, ok = fit(unbound(segs), end, delta, limit)
@@ -83,7 +82,7 @@ func fitAll(segs []segment, end, delta, limit int64) (at []int64, last int64, ok
 	return at, last, ok
 }
 
-// beyondCHS refuses boot records that DOS reads and could no longer find, unless the user accepts that.
+// beyondCHS refuses boot records that DOS could no longer find, unless the user accepts that.
 func (p *Plan) beyondCHS(l *layout.Layout) {
 	for _, x := range l.Items() {
 		if to := p.Places.Records[x.Off]; x.Kind == layout.RecordItem && x.Most > 0 && to > x.Most {
@@ -100,7 +99,7 @@ func (p *Plan) beyondCHS(l *layout.Layout) {
 	}
 }
 
-// move puts a partition to byte off.
+// move moves a partition to byte off.
 func (p *Plan) move(part layout.Item, off int64) {
 	p.keep(part.Off, off, part.Len)
 	if off != part.Off {
@@ -109,7 +108,7 @@ func (p *Plan) move(part layout.Item, off int64) {
 	}
 }
 
-// between puts what lies between two partitions to its places.
+// between puts the segments between two partitions at their places.
 func (p *Plan) between(segs []segment, at []int64) {
 	for i, s := range segs {
 		p.keep(s.Off, at[i], s.Len)
@@ -117,13 +116,13 @@ func (p *Plan) between(segs []segment, at []int64) {
 		case record:
 			p.Places.Records[s.Off] = at[i]
 		case boxEnd:
-			p.Places.Parts[s.box] = disk.Range{Off: -1, Len: at[i]} // its start is that of its first record; see boxes
+			p.Places.Parts[s.box] = disk.Range{Off: -1, Len: at[i]} // boxes replaces -1 by the start of its first record
 		case front, data:
 		}
 	}
 }
 
-// boxes places extended partitions: from their first record to their end.
+// boxes computes the places of extended partitions, from their first record to their end.
 func (p *Plan) boxes(l *layout.Layout) {
 	for _, part := range l.Partitions {
 		r, ok := p.Places.Parts[part.Number]
@@ -138,7 +137,7 @@ func (p *Plan) boxes(l *layout.Layout) {
 	}
 }
 
-// finish adds what the table takes from elsewhere, and all patches.
+// finish adds the rest of the disk and all patches.
 func (p *Plan) finish(l *layout.Layout) {
 	if l.Table == nil {
 		return
@@ -160,7 +159,7 @@ func (p *Plan) sortPatches() {
 	slices.SortFunc(p.Patches, func(a, b disk.Patch) int { return cmp.Compare(a.Off, b.Off) })
 }
 
-// keepRest keeps what lies behind the space for partitions, at its distance from the end.
+// keepRest keeps the range after the space for partitions, at its distance from the end.
 func (p *Plan) keepRest(l *layout.Layout) {
 	if l.Table == nil {
 		return
@@ -169,7 +168,7 @@ func (p *Plan) keepRest(l *layout.Layout) {
 	p.keep(x.From, x.To, x.Len)
 }
 
-// keep takes n bytes over, joined with the piece before when that moves as far.
+// keep copies n bytes, and joins them with the previous piece if it has the same shift.
 func (p *Plan) keep(from, to, n int64) {
 	if n <= 0 {
 		return
@@ -182,8 +181,8 @@ func (p *Plan) keep(from, to, n int64) {
 	p.Pieces = append(p.Pieces, disk.Shift{From: from, To: to, Len: n})
 }
 
-// rewrite patches the chosen references to what moves. One that pointed elsewhere stays, and the layout has an issue
-// about it.
+// rewrite patches the chosen references to their new targets. A reference without a target here stays, and the layout
+// has an issue for it.
 func (p *Plan) rewrite(l *layout.Layout, chosen func(Reference) bool) {
 	for _, r := range p.References(l) {
 		if r.To == r.Points || !chosen(r) {
@@ -200,7 +199,7 @@ func (p *Plan) rewrite(l *layout.Layout, chosen func(Reference) bool) {
 	p.reseal(l)
 }
 
-// reseal makes the checksums right that cover patched bytes of a file.
+// reseal corrects the checksums over patched bytes of a file.
 func (p *Plan) reseal(l *layout.Layout) {
 	p.Patches = slices.DeleteFunc(p.Patches, func(x disk.Patch) bool { return p.checksums[x.Off] })
 	p.checksums = map[int64]bool{}
@@ -208,7 +207,7 @@ func (p *Plan) reseal(l *layout.Layout) {
 	for _, r := range l.Boot.Refs {
 		for _, s := range r.Seals {
 			if done[s] {
-				continue // thousands of references can share one of many MiB
+				continue // thousands of references can share one seal of many MiB
 			}
 			done[s] = true
 			patches := s.Patches(p.shift(l, r.Partition), p.Patches)
@@ -220,7 +219,7 @@ func (p *Plan) reseal(l *layout.Layout) {
 	}
 }
 
-// References returns all stored positions that are known, and what becomes of them, in the order of the layout.
+// References returns all known stored positions with their changes, in the order of the layout.
 func (p *Plan) References(l *layout.Layout) []Reference {
 	out := make([]Reference, 0, len(l.Boot.Refs))
 	for _, r := range l.Boot.Refs {
@@ -238,7 +237,7 @@ func (p *Plan) References(l *layout.Layout) []Reference {
 	return out
 }
 
-// losses warns of references that stay although their targets move, because the new places do not fit them.
+// losses warns of references that stay because they cannot hold the new place of their target.
 func (p *Plan) losses(l *layout.Layout) {
 	for i, r := range p.References(l) {
 		if !l.Boot.Refs[i].Follows() || r.Follows() {
@@ -251,7 +250,7 @@ func (p *Plan) losses(l *layout.Layout) {
 	}
 }
 
-// now returns where a reference points in the result.
+// now returns the target of a reference in the result.
 func (p *Plan) now(l *layout.Layout, r boot.Ref) int64 {
 	if r.Disk != 0 {
 		return p.elsewhere(r)
@@ -267,7 +266,7 @@ func (p *Plan) now(l *layout.Layout, r boot.Ref) int64 {
 	return to
 }
 
-// shift returns how far a partition moves, in bytes; 0 for what stays.
+// shift returns the distance a partition moves, in bytes, or 0.
 func (p *Plan) shift(l *layout.Layout, number int) int64 {
 	now, moves := p.Places.Parts[number]
 	if !moves {
@@ -277,7 +276,7 @@ func (p *Plan) shift(l *layout.Layout, number int) int64 {
 	return now.Off - was.Off
 }
 
-// fixedTable refuses to align slices of a table that is never rewritten.
+// fixedTable refuses to align slices in a table that is never rewritten.
 func (p *Plan) fixedTable(l *layout.Layout) {
 	const remedy = "copy the files to an aligned disk in the guest; convert copies the disk as it is"
 	if l.Unlisted() {
@@ -293,7 +292,7 @@ func (p *Plan) fixedTable(l *layout.Layout) {
 	}
 }
 
-// displaced adds the issues of what must stay in its place and does not.
+// displaced adds the issues of boot structures that must not move but do.
 func (p *Plan) displaced(l *layout.Layout) {
 	for _, f := range l.Boot.Fixed {
 		if !p.keeps(f.Range) {
@@ -302,12 +301,12 @@ func (p *Plan) displaced(l *layout.Layout) {
 	}
 }
 
-// displacedData warns of data of no partition that may be a loader of a board and get another place.
+// displacedData warns of moved data outside partitions that may be the boot loader of a board.
 func (p *Plan) displacedData(l *layout.Layout) {
 	var first disk.Shift
 	n := 0
 	for _, g := range l.Gaps {
-		known := func(f boot.Fixed) bool { return f.Overlaps(g.Data) } // which has its own finding
+		known := func(f boot.Fixed) bool { return f.Overlaps(g.Data) } // has its own finding
 		if !g.Data.Overlaps(l.Boot.ByPlace) || slices.ContainsFunc(l.Boot.Fixed, known) {
 			continue
 		}
@@ -338,7 +337,7 @@ func (p *Plan) displacedData(l *layout.Layout) {
 	}))
 }
 
-// keeps reports whether the result has the bytes of a range where the source has them. What no piece holds is zero in
+// keeps reports whether a range has the same bytes at the same place in the result. Ranges without a piece are zero in
 // both.
 func (p *Plan) keeps(r disk.Range) bool {
 	patched := func(x disk.Patch) bool { return x.Range().Overlaps(r) }
