@@ -11,20 +11,20 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Result is a disk before and after a move. Its differences are found from the two disks and the places of partitions
-// on them: the plan, which may be wrong, is not asked.
+// Result is a disk before and after a move. Its differences are derived from the two disks and their layouts,
+// independently of the plan, which may be wrong.
 type Result struct {
-	Base          disk.Disk // what both disks show
+	Base          disk.Disk // common source of both views
 	Source, Dest  disk.Disk // views of Base, or other disks with the same bytes
 	Before, After *layout.Layout
 
 	buf *buffers
 }
 
-// step bounds what is compared at once, in bytes.
+// step is the size of one comparison, in bytes.
 const step = 64 << 10
 
-// buffers are shared by all comparisons of a result: a large table has tens of thousands.
+// buffers are shared by all comparisons of a result, because a large table has tens of thousands.
 type buffers struct{ was, is, zero [step]byte }
 
 func (r *Result) buffers() *buffers {
@@ -34,15 +34,15 @@ func (r *Result) buffers() *buffers {
 	return r.buf
 }
 
-// pair is a stretch of the source and its place in the result.
+// pair is a range of the source and its place in the result.
 type pair struct {
 	from, to disk.Range
 	what     string
 }
 
-// Unexplained lists the bytes that differ between the source, moved, and the result, and are explained by no rule: a
-// field of a table whose partition moved, a part of a GPT copy that was mended over zeros or its own remains, a
-// reference to a place that moved, or the checksum over one. The places of the fields are those of the two layouts.
+// Unexplained returns the differences between the moved source and the result that no rule explains. Rules explain:
+// table fields of a moved partition, a GPT copy repaired over zeros or its own remains, a reference to a moved place,
+// and the checksum over such a reference. The places of these fields come from the two layouts.
 func (r *Result) Unexplained() ([]Difference, error) {
 	pairs, empty, err := r.pairs()
 	if err != nil {
@@ -84,17 +84,17 @@ func (r *Result) Unexplained() ([]Difference, error) {
 	return out, nil
 }
 
-// named adds what stretches are.
+// named sets the description of the ranges that add receives.
 func named(add func(off int64, was, is []byte, what string), what string) func(off int64, was, is []byte) {
 	return func(off int64, was, is []byte) { add(off, was, is, what) }
 }
 
-// pairs matches all of the two disks: partitions, boot records, what lies between them, and what lies behind the space
-// for partitions. What is left of the result is empty.
+// pairs matches the ranges of the two disks: partitions, boot records, gaps, and the range after the space for
+// partitions. empty holds all other ranges of the result.
 func (r *Result) pairs() (pairs []pair, empty []disk.Range, err error) {
 	b, a := r.Before, r.After
-	usable, now := b.Usable(b.Size), b.Usable(a.Size) // what lies behind keeps its distance from the end
-	end := min(b.Size-usable, a.Size-now)             // without what is less than a sector
+	usable, now := b.Usable(b.Size), b.Usable(a.Size) // the range after it keeps its distance from the end
+	end := min(b.Size-usable, a.Size-now)             // without a trailing partial sector
 	was, is := b.Items(), a.Items()
 	if len(was) != len(is) {
 		return nil, nil, fmt.Errorf("%w: %d partitions and boot records, want %d", ErrDifferent, len(is), len(was))
@@ -147,8 +147,8 @@ func (r *Result) pairs() (pairs []pair, empty []disk.Range, err error) {
 	return append(pairs, behind), empty, nil
 }
 
-// inGap finds in a gap of the result what the gap of the source has: its data where they were, or as far from there as
-// the partition in front, or anywhere as one piece.
+// inGap finds the data of a source gap in a gap of the result: at their old place, shifted like the partition before
+// them, or anywhere as one piece.
 func (r *Result) inGap(was layout.Gap, gap disk.Range, shift int64) (out []pair, err error) {
 	if n := was.Data.Len; n > 0 {
 		tries := []int64{was.Data.Off, was.Data.Off + shift, gap.Off}
@@ -176,7 +176,7 @@ func (r *Result) inGap(was layout.Gap, gap disk.Range, shift int64) (out []pair,
 	return out, nil
 }
 
-// shown returns where a gap of the result shows a byte of the base.
+// shown returns the place in a gap of the result at which a byte of the base appears.
 func (r *Result) shown(off int64, gap disk.Range) (int64, bool, error) {
 	for at := gap.Off; at < gap.End(); {
 		run, based, err := r.run(r.Dest, at)
@@ -191,7 +191,7 @@ func (r *Result) shown(off int64, gap disk.Range) (int64, bool, error) {
 	return 0, false, nil
 }
 
-// run follows the maps of a view from a byte on down to the base. based is false for what is stored elsewhere.
+// run follows the maps of a view from a byte down to the base. based is false for bytes from another source.
 func (r *Result) run(d disk.Disk, off int64) (run disk.Run, based bool, err error) {
 	for run = (disk.Run{Len: d.Size() - off, Src: d, Off: off}); ; {
 		if on, ok := run.Src.(disk.Disk); ok && on == r.Base {
@@ -210,7 +210,8 @@ func (r *Result) run(d disk.Disk, off int64) (run disk.Run, based bool, err erro
 	}
 }
 
-// compare calls differs for stretches of a pair that are not equal. What both show of one place of the base is.
+// compare calls differs for unequal ranges of a pair. Ranges that both views map to the same place of the base are
+// equal.
 func (r *Result) compare(p pair, differs func(off int64, was, is []byte)) error {
 	a, b := r.buffers().was[:], r.buffers().is[:]
 	for at := int64(0); at < p.to.Len; {
@@ -236,7 +237,7 @@ func (r *Result) compare(p pair, differs func(off int64, was, is []byte)) error 
 	return nil
 }
 
-// zeros calls differs for stretches of the result that nothing of the source is shown in and that are not zero.
+// zeros calls differs for ranges of e that are not zero. No range of the source belongs there.
 func (r *Result) zeros(e disk.Range, differs func(off int64, was, is []byte)) error {
 	b, zero := r.buffers().is[:], r.buffers().zero[:]
 	for at := e.Off; at < e.End(); {

@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// explained has the places of a result whose bytes a rule explains.
+// explained holds the ranges of a result that a rule explains.
 type explained []disk.Range
 
 func (x explained) has(off int64) bool {
@@ -21,7 +21,7 @@ func (x explained) has(off int64) bool {
 	return i < len(x) && x[i].Off <= off
 }
 
-// rules finds the places that may differ, of which each rule checks the values.
+// rules returns the ranges that may differ. Each rule checks their values.
 func (r *Result) rules() (explained, error) {
 	var out explained
 	if r.Before.Table == nil {
@@ -44,20 +44,20 @@ const (
 	mbrEnd     = 510
 )
 
-// fields returns the places of an entry: both CHS addresses, first LBA and number of sectors.
+// fields returns the ranges of an entry: both CHS addresses, first LBA and number of sectors.
 func fields(entry int64) []disk.Range {
 	return []disk.Range{{Off: entry + 1, Len: 3}, {Off: entry + 5, Len: 3}, {Off: entry + 8, Len: 8}}
 }
 
-// moved returns the places of a partition, and whether they differ.
+// moved returns a partition before and after the move, and whether its range changed.
 func (r *Result) moved(number int) (was, is boot.Partition, moved bool) {
 	was, _ = r.Before.Partition(number)
 	is, _ = r.After.Partition(number)
 	return was, is, was.Range != is.Range
 }
 
-// slots explains entries of sector 0: of partitions that moved, with the CHS address of their new start, and of a
-// hybrid MBR. That the LBAs are right is known from the layout of the result.
+// slots explains entries in sector 0: of moved partitions with the CHS address of their new start, and of a hybrid MBR.
+// The LBAs need no check here, because the layout of the result comes from them.
 func (r *Result) slots() (out []disk.Range, err error) {
 	for _, p := range r.Before.Partitions {
 		was, is, moved := r.moved(p.Number)
@@ -79,7 +79,7 @@ func (r *Result) slots() (out []disk.Range, err error) {
 	}
 	if r.Before.Table.IsHybrid() || r.Before.Size != r.After.Size {
 		for _, s := range r.Before.Table.Hybrid {
-			if s.Type == 0xee { // what it covers goes with the partitions
+			if s.Type == 0xee { // its range follows the partitions
 				out = append(out, fields(mbrEntries+int64(s.Number-1)*mbrEntry)...)
 			}
 		}
@@ -87,7 +87,7 @@ func (r *Result) slots() (out []disk.Range, err error) {
 	return out, nil
 }
 
-// chs reports whether three bytes of the result are the CHS address of a byte of the disk, or say that there is none.
+// chs reports whether three bytes of the result are the CHS address of a byte, or the maximum for a byte beyond CHS.
 func (r *Result) chs(at, off int64, moved bool) (bool, error) {
 	g := r.Before.Geometry
 	if !moved || !g.Valid() {
@@ -100,13 +100,13 @@ func (r *Result) chs(at, off int64, moved bool) (bool, error) {
 	lba := off / r.Before.LBASize()
 	track := lba / int64(g.Sectors)
 	cylinder, head, sector := track/int64(g.Heads), track%int64(g.Heads), lba%int64(g.Sectors)+1
-	if cylinder > 1023 { // beyond: as large as can be
+	if cylinder > 1023 { // too large for CHS: the maximum
 		return int64(b[1]&0xc0)<<2|int64(b[2]) == 1023, nil
 	}
 	return int64(b[0]) == head && int64(b[1]) == sector|cylinder>>8<<6 && int64(b[2]) == cylinder&0xff, nil
 }
 
-// chains explains the entries of boot records of an extended partition in which something moved.
+// chains explains the entries in the boot records of an extended partition with moves.
 func (r *Result) chains() (out []disk.Range, err error) {
 	was, is := r.Before.Table.Records, r.After.Table.Records
 	moves := map[int]bool{}
@@ -132,8 +132,8 @@ func (r *Result) chains() (out []disk.Range, err error) {
 	return out, nil
 }
 
-// shield explains the protective entry of a GPT: its number of sectors on a disk that grew, and all of it where sector
-// 0 had no entry and no signature. Spec: UEFI 2.10, 5.2.3.
+// shield explains the protective entry of a GPT: its number of sectors on a disk that grew, or the whole entry if
+// sector 0 had no entry and no signature. Spec: UEFI 2.10, 5.2.3.
 func (r *Result) shield() (out []disk.Range, err error) {
 	if r.Before.Table.Scheme != table.GPT {
 		return nil, nil
@@ -162,7 +162,7 @@ func (r *Result) shield() (out []disk.Range, err error) {
 	return out, nil
 }
 
-// gptCopy is one copy of a GPT, as far as a comparison needs it. Spec: UEFI 2.10, 5.3.2.
+// gptCopy is one copy of a GPT, with the fields for a comparison. Spec: UEFI 2.10, 5.3.2.
 type gptCopy struct {
 	at     int64
 	raw    []byte
@@ -173,8 +173,8 @@ type gptCopy struct {
 	valid  bool
 }
 
-// readCopy reads the copy of a GPT whose header stands at a byte of a disk. One with right sums is not valid either if
-// what it says cannot be: no firmware takes it, and it is mended as any other damaged one.
+// readCopy reads a copy of a GPT with its header at byte at. A copy with correct checksums but impossible values is
+// invalid too: firmware rejects it, and it is repaired like any damaged copy.
 func readCopy(d disk.Disk, at, sector int64) (c gptCopy, err error) {
 	if at < sector || at > d.Size()-sector {
 		return c, nil
@@ -199,7 +199,7 @@ func readCopy(d disk.Disk, at, sector int64) (c gptCopy, err error) {
 		return c, nil
 	}
 	first, last, alt, end := le.Uint64(b[40:]), le.Uint64(b[48:]), le.Uint64(b[32:]), ondisk.U64(d.Size()/sector)
-	// a primary whose disk was cut short names a usable space and a backup that reach behind the end
+	// the primary of a truncated disk names usable space and a backup past the end
 	cut := at == sector && end <= alt && last < alt && alt < ondisk.U64(math.MaxInt64/sector)
 	if first > last || last >= end && !cut || !outside(c.array, at, lba(40), c.usable+sector, sector) {
 		return c, nil
@@ -217,8 +217,8 @@ func readCopy(d disk.Disk, at, sector int64) (c gptCopy, err error) {
 	return c, nil
 }
 
-// outside reports whether the entries of the copy whose header stands at a byte are on the side of the header of the
-// space for partitions, which reaches from first up to end, and leave sector 0 and the primary's header alone.
+// outside reports whether the entries of a GPT copy lie outside the space for partitions, [first, end), and on the same
+// side as the header at byte at. They must not overlap sector 0 or the primary header.
 func outside(entries disk.Range, at, first, end, sector int64) bool {
 	if entries.Off < 2*sector {
 		return false
@@ -229,7 +229,7 @@ func outside(entries disk.Range, at, first, end, sector int64) bool {
 	return at >= end && entries.Off >= end && entries.End() <= at
 }
 
-// gpt explains both copies of a GPT, if both are right in the result and say the same.
+// gpt explains both copies of a GPT if both are valid in the result and agree.
 func (r *Result) gpt() (out []disk.Range, err error) {
 	if r.Before.Table.Scheme != table.GPT {
 		return nil, nil
@@ -253,7 +253,7 @@ func (r *Result) gpt() (out []disk.Range, err error) {
 	if err != nil {
 		return nil, err
 	}
-	old := gptCopy{} // the backup in the middle of a disk that was enlarged
+	old := gptCopy{} // backup in the middle of an enlarged disk
 	if was.valid && !wasOther.valid {
 		if old, err = readCopy(r.Source, was.alt, sector); err != nil {
 			return nil, err
@@ -273,12 +273,12 @@ func (r *Result) gpt() (out []disk.Range, err error) {
 	return out, nil
 }
 
-// copyOf explains one copy of a GPT. was is that of the source at the same place, shifted, and good the other one of
-// the source.
+// copyOf explains one copy of a GPT. was is the source copy at the same place (minus shift), and good is the other
+// source copy.
 func (r *Result) copyOf(was, is, good, old gptCopy, shift int64) (out []disk.Range, err error) {
 	entries := disk.Range{Off: is.array.Off - shift, Len: is.array.Len}
 	if was.valid && was.array == entries {
-		// both sums, both places, the last usable LBA, and the place of the entries
+		// both checksums, both header places, the last usable LBA, and the place of the entries
 		for _, f := range []disk.Range{
 			{Off: 16, Len: 4}, {Off: 24, Len: 16}, {Off: 48, Len: 8}, {Off: 72, Len: 8}, {Off: 88, Len: 4},
 		} {
@@ -294,7 +294,7 @@ func (r *Result) copyOf(was, is, good, old gptCopy, shift int64) (out []disk.Ran
 	if was.valid || !good.valid || good.entry != is.entry {
 		return nil, nil
 	}
-	// It was mended: over zeros, its own remains, or the old backup of an enlarged disk.
+	// The copy was repaired: over zeros, its own remains, or the old backup of an enlarged disk.
 	header, err := ondisk.Bytes(r.Source, is.at-shift, int64(len(is.raw)))
 	if err != nil {
 		return nil, err
@@ -326,7 +326,7 @@ func (r *Result) copyOf(was, is, good, old gptCopy, shift int64) (out []disk.Ran
 	return out, nil
 }
 
-// sameEntry reports whether the defined part of an entry is zeros, or left of the one that replaces it.
+// sameEntry reports whether the defined part of an entry is zero, or the remains of its replacement.
 func sameEntry(was, is []byte) bool {
 	alike := 0
 	for i := range was {
@@ -337,7 +337,7 @@ func sameEntry(was, is []byte) bool {
 	return ondisk.IsZero(was) || !ondisk.IsZero(is[:16]) && (bytes.Equal(was[16:32], is[16:32]) || 2*alike > len(was))
 }
 
-// blankOr reports whether each byte is zero or that of the result.
+// blankOr reports whether each byte is zero or equal to the result.
 func blankOr(was, is []byte) bool {
 	for i, b := range was {
 		if b != 0 && b != is[i] {
@@ -347,13 +347,13 @@ func blankOr(was, is []byte) bool {
 	return true
 }
 
-// overlaps reports whether the bytes of an entry are a part of an old copy, and of zeros behind it.
+// overlaps reports whether an entry overlaps an old copy, from its entries to the end of its header.
 func overlaps(off, n int64, old gptCopy) bool {
 	return off+n > old.array.Off && off < old.at+int64(len(old.raw))
 }
 
-// references explains stored positions of what moved. That they point to where that is now is known from the layout of
-// the result.
+// references explains stored positions of moved partitions. The layout of the result shows that they point to the new
+// places.
 func (r *Result) references() (out []disk.Range, err error) {
 	is := r.After.Boot.Refs
 	for i, was := range r.Before.Boot.Refs {
@@ -367,14 +367,14 @@ func (r *Result) references() (out []disk.Range, err error) {
 	return out, nil
 }
 
-// shift returns how far a partition moved, 0 for what lies in front of all.
+// shift returns the distance a partition moved, or 0 for the range before all partitions.
 func (r *Result) shift(number int) int64 {
 	was, is, _ := r.moved(number)
 	return is.Off - was.Off
 }
 
-// seals explains checksums over references: what the source has, with the references of the result, gets the checksum
-// that the result has.
+// seals explains checksums over references. The bytes of the source with the references of the result must have the
+// checksum of the result.
 func (r *Result) seals() (out []disk.Range, err error) {
 	places, err := r.references()
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package verify proves that a copy is right: two disks are equal byte for byte, and a layout keeps what a plan
-// promised.
+// Package verify proves a copy: two disks are equal byte for byte, and a layout keeps the promises of a plan.
 package verify
 
 import (
@@ -18,26 +17,25 @@ import (
 	"github.com/trueup/trueup/internal/plan"
 )
 
-// ErrDifferent marks a copy that is not what it should be.
+// ErrDifferent marks a copy that differs from the expected result.
 var ErrDifferent = errors.New("the copy differs")
 
-// maxDifferences is how many ranges are listed. More do not help, and two disks that have nothing in common would
-// fill the memory with them.
+// maxDifferences limits the listed ranges. More are useless, and the list for two unrelated disks would exhaust memory.
 const maxDifferences = 100
 
-// Difference is a range in which two disks differ.
+// Difference is a range with different bytes on two disks.
 type Difference struct {
 	disk.Range
 	Text string
 }
 
-// Options of Same.
+// Options configure Same.
 type Options struct {
 	Jobs     int
-	Progress func(bytes int64) // of compared data, as diskcopy.Size counts them; from any goroutine; may be nil
+	Progress func(bytes int64) // receives bytes of compared data, as counted by diskcopy.Size, from any goroutine; may be nil
 }
 
-// Same compares every byte of two disks and lists where they differ, in order.
+// Same compares every byte of two disks and returns the differences, in order.
 func Same(ctx context.Context, want, got disk.Disk, o Options) ([]Difference, error) {
 	if want.Size() != got.Size() {
 		return []Difference{{
@@ -63,7 +61,7 @@ func Same(ctx context.Context, want, got disk.Disk, o Options) ([]Difference, er
 			return err
 		}
 		differ := differences(a, b, c.Off)
-		// Each chunk adds its own when its turn comes: the list is in order, and can be cut as it grows.
+		// Chunks add their differences in turn, so that the list is sorted and can be limited as it grows.
 		if err := c.Wait(ctx); err != nil {
 			return err
 		}
@@ -75,7 +73,7 @@ func Same(ctx context.Context, want, got disk.Disk, o Options) ([]Difference, er
 	return found, err
 }
 
-// differences lists the ranges of unequal sectors in a chunk.
+// differences returns the ranges of unequal sectors in a chunk.
 func differences(a, b []byte, off int64) []Difference {
 	const sector = 512
 	var out []Difference
@@ -101,7 +99,7 @@ func differences(a, b []byte, off int64) []Difference {
 	return out
 }
 
-// join appends the differences of the next chunk. A list that is full only lets its last range grow.
+// join appends the differences of the next chunk. A full list only extends its last range.
 func join(list, next []Difference) []Difference {
 	for _, f := range next {
 		if n := len(list); n > 0 && list[n-1].End() == f.Off {
@@ -113,8 +111,8 @@ func join(list, next []Difference) []Difference {
 	return list
 }
 
-// Promise checks that the layout of a result is what the plan promised of it: every partition in its place with its
-// size, type and flags, volumes as they were, references that point home, and nothing left to move.
+// Promise checks the layout of a result against the plan: every partition is in its place with its size, type and
+// flags, volumes are unchanged, and references point to their targets.
 func Promise(p *plan.Plan, before, after *layout.Layout) error {
 	if len(before.Partitions) != len(after.Partitions) {
 		return fmt.Errorf("%w: %d partitions, want %d", ErrDifferent, len(after.Partitions), len(before.Partitions))
@@ -123,7 +121,7 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 	for _, m := range p.Moves {
 		moved[m.Partition] = true
 	}
-	must := cmp.Or(p.Goal.Must, align.SmallestBoundary) // no more is known of a plan that was repeated
+	must := cmp.Or(p.Goal.Must, align.SmallestBoundary) // a repeated plan has no goal
 	for i, was := range before.Partitions {
 		is := after.Partitions[i]
 		want, ok := p.Places.Parts[was.Number]
@@ -133,7 +131,7 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 		if err := samePartition(was, is, want); err != nil {
 			return err
 		}
-		shift := is.Off - was.Off // a multiple of the boundary where the data keep their distance from it
+		shift := is.Off - was.Off // a multiple of the boundary if the data keep their alignment
 		if moved[was.Number] && !must.On(is.Off) && (shift == 0 || !must.On(shift)) {
 			return fmt.Errorf("%w: partition %d was moved to byte %d, off the boundary of %s (are SOURCE and DEST "+
 				"swapped?)", ErrDifferent, is.Number, is.Off, must)
@@ -157,8 +155,8 @@ func samePartition(was, is boot.Partition, want disk.Range) error {
 	return nil
 }
 
-// sameRefs checks that every reference which moves with a partition still points to the same place in it, and that
-// all others are as they were.
+// sameRefs checks that each reference to a moved partition still points to the same place in it, and that all others
+// are unchanged.
 func sameRefs(p *plan.Plan, before, after *layout.Layout) error {
 	refs := p.References(before)
 	if len(refs) != len(after.Boot.Refs) {
@@ -177,7 +175,7 @@ func sameRefs(p *plan.Plan, before, after *layout.Layout) error {
 	return nil
 }
 
-// Starts returns the starts of the partitions of a copy. The error is why it cannot be a copy at all.
+// Starts returns the partition starts of a copy. It returns an error if the disk cannot be a copy at all.
 func Starts(before, after *layout.Layout) (map[int]int64, error) {
 	switch {
 	case (before.Table == nil) != (after.Table == nil):
@@ -197,7 +195,7 @@ func Starts(before, after *layout.Layout) (map[int]int64, error) {
 	return starts, nil
 }
 
-// Settled checks that a result needs no further move: aligning it again would change nothing.
+// Settled checks that aligning the result again would change nothing.
 func Settled(after *layout.Layout, goal align.Goal) error {
 	again, err := plan.New(after, goal)
 	if err != nil {
@@ -212,9 +210,9 @@ func Settled(after *layout.Layout, goal align.Goal) error {
 	return nil
 }
 
-// Elsewhere reads from a copy where the partitions of other disks of its machine went, when those disks are not at
-// hand: a reference may name another place, where a partition can have been moved to, and all references to one place
-// must name the same.
+// Elsewhere derives the moves of other disks of the machine from the references of a copy, for disks that are not
+// available. A reference may have a new target if a partition can have moved there. All references to one place must
+// have the same new target.
 func Elsewhere(before, after *layout.Layout) (*layout.Machine, error) {
 	m := &layout.Machine{}
 	if len(before.Boot.Refs) != len(after.Boot.Refs) {
