@@ -309,7 +309,7 @@ func unbound(segs []segment) []segment {
 	return segs
 }
 
-// fit arranges segments before limit; ok is false if there is no room.
+// fit arranges segments before limit. ok reports whether they fit.
 func fit(segs []segment, end, delta, limit int64) (at []int64, last int64, ok bool) {
 	for _, tight := range []bool{false, true} {
 		if at, last = arrange(segs, end, delta, tight); last <= limit && within(segs, at) {

@@ -234,7 +234,7 @@ func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 // ErrNoPlan marks a result that no plan can produce.
 var ErrNoPlan = errors.New("align moves no partition so (are SOURCE and DEST swapped?)")
 
-// checkSelection refuses numbers in --partition of missing partitions and of those that never move by themselves.
+// checkSelection refuses numbers in --partition of missing partitions and of partitions that never move by themselves.
 func checkSelection(l *layout.Layout, goal align.Goal) error {
 	for _, n := range goal.Only {
 		switch p, ok := l.Partition(n); {
@@ -330,7 +330,7 @@ func (p *Plan) inTheWay(l *layout.Layout, number int) {
 			"needs corrected or refused")
 }
 
-// leftAlone notes partitions that stay off the boundary, and those that move only by request.
+// leftAlone notes partitions that stay off the boundary or move only by request.
 func (p *Plan) leftAlone(l *layout.Layout) {
 	moved := p.moved()
 	for _, x := range l.Partitions {
