@@ -32,7 +32,7 @@ type Difference struct {
 // Options configure Same.
 type Options struct {
 	Jobs     int
-	Progress func(bytes int64) // receives bytes of compared data, as counted by diskcopy.Size, from any goroutine; may be nil
+	Progress func(bytes int64) // receives compared bytes as counted by diskcopy.Size, from any goroutine; may be nil
 }
 
 // Same compares every byte of two disks and returns the differences, in order.
