@@ -6,24 +6,24 @@ import (
 	"strings"
 )
 
-// alphabet names the glyphs of text that guests paint in graphics, as a Linux console does. Those of known fonts are
-// their characters. The names of others mean nothing, but two runs have the same names for the same glyphs.
+// alphabet names the glyphs of text painted in graphics, such as on a Linux console. Glyphs of known fonts are named by
+// their characters. Other names are arbitrary, but two runs share them for the same glyphs.
 type alphabet map[[glyphHeight]byte]rune
 
-// A console paints characters of the size that VGA has. Source: Linux lib/fonts/font_8x16.c, the default.
+// Console characters have the size of VGA characters. Source: Linux lib/fonts/font_8x16.c, the default.
 const (
 	glyphWidth  = 8
 	glyphHeight = 16
-	maxGlyphs   = 400 // of one screen: text has fewer characters than a picture has different cells
+	maxGlyphs   = 400 // of one screen: text has fewer distinct characters than an image has distinct cells
 )
 
-// Names are in a private plane of Unicode, whose last two code points are no characters.
+// Arbitrary names come from a private plane of Unicode, without its last two code points, which are noncharacters.
 const (
 	firstName   = 0xF0000
 	maxAlphabet = 0xFFFE
 )
 
-// read returns the lines of a screen that shows text in cells of that size, or nil.
+// read returns the lines of a screen of painted text, or nil if the screen is no text.
 func (a alphabet) read(p *image.RGBA) []string {
 	size := p.Bounds().Size()
 	if size.X%glyphWidth != 0 || !console(p) {
@@ -55,13 +55,13 @@ func (a alphabet) read(p *image.RGBA) []string {
 	return joined(out, size.X/glyphWidth)
 }
 
-// readable reports whether a line has known characters only.
+// readable reports whether a line contains known characters only.
 func readable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r >= firstName })
 }
 
-// name returns the name of the glyph in a cell, a blank for a cell of one colour. False: the cell has more than two
-// colours.
+// name returns the name of the glyph in a cell, and a blank for a cell of one colour. It returns false if the cell has
+// more than two colours.
 func (a alphabet) name(p *image.RGBA, x, y int) (rune, bool) {
 	var shape [glyphHeight]byte
 	ground := [3]byte(p.Pix[y*p.Stride+4*x:])
@@ -94,7 +94,7 @@ func (a alphabet) name(p *image.RGBA, x, y int) (rune, bool) {
 	return a[shape], true
 }
 
-// bar reports whether a glyph is made of whole lines, as a cursor is.
+// bar reports whether a glyph consists of full rows, like a cursor.
 func bar(shape [glyphHeight]byte) bool {
 	for _, row := range shape {
 		if row != 0 && row != 0xFF {
@@ -104,8 +104,8 @@ func bar(shape [glyphHeight]byte) bool {
 	return true
 }
 
-// forgetTimes removes the digits of the times in a kernel log of an unknown font, "[    1.234567] ", where three rows
-// and more have the brackets and the point. Source: Linux kernel/printk/printk.c, print_time.
+// forgetTimes blanks the digits of the timestamps of a kernel log in an unknown font, "[    1.234567] ". At least three
+// rows must share the brackets and the point. Source: Linux kernel/printk/printk.c, print_time.
 func forgetTimes(rows [][]rune) {
 	const open, point, shut, digits = 0, 6, 13, 15
 	counts := map[[3]rune][]int{}
@@ -127,7 +127,7 @@ func forgetTimes(rows [][]rune) {
 	}
 }
 
-// fonts are those of consoles, as the CRC-32 of the 16 rows of each glyph from '!' to '~'. Sources: Linux
+// fonts lists console fonts as the CRC-32 of the 16 rows of each glyph from '!' to '~'. Sources: Linux
 // lib/fonts/font_8x16.c, its default; Lat15-Fixed16 of Debian's console-setup, the default of Debian and Ubuntu.
 var fonts = [2]['~' - '!' + 1]uint32{
 	{
@@ -157,7 +157,7 @@ var fonts = [2]['~' - '!' + 1]uint32{
 	},
 }
 
-// characters are those of the glyphs in fonts.
+// characters maps the glyphs of fonts to characters.
 var characters = func() map[uint32]rune {
 	all := map[uint32]rune{}
 	for _, font := range fonts {
@@ -168,7 +168,7 @@ var characters = func() map[uint32]rune {
 	return all
 }()
 
-// character returns the character of a glyph of a known font.
+// character returns the character of a glyph in a known font.
 func character(shape [glyphHeight]byte) (rune, bool) {
 	r, ok := characters[crc32.ChecksumIEEE(shape[:])]
 	return r, ok

@@ -9,40 +9,40 @@ import (
 	"time"
 )
 
-// Verdict is what two runs have in common.
+// Verdict is the result of comparing two runs.
 type Verdict string
 
 // Verdicts. Only Same and Differs judge the guest.
 const (
-	Same    Verdict = "same"    // both runs came to the same end, and it is no known failure
-	Differs Verdict = "differs" // they came to different ends
+	Same    Verdict = "same"    // both runs have the same end, and it is no known failure
+	Differs Verdict = "differs" // the runs have different ends
 	Neither Verdict = "neither" // neither run booted a guest
-	Unclear Verdict = "unclear" // time was over, or the machine failed, before the ends could be compared
+	Unclear Verdict = "unclear" // the runs timed out or the machine failed before a comparison was possible
 )
 
-// Place is what shows a difference.
+// Place is the kind of evidence for a difference.
 type Place string
 
 // Places of differences.
 const (
-	AtEnd    Place = "end"     // how the run ended
+	AtEnd    Place = "end"     // the end of the run
 	OnScreen Place = "screen"  // a line of text
 	Picture  Place = "picture" // an area of a screen in graphics
 	Serial   Place = "serial"  // a line of the serial port
-	Passing  Place = "passing" // a failure that only one run showed on its way
+	Passing  Place = "passing" // a failure that only one run showed before its end
 )
 
-// Difference is one between the ends of two runs.
+// Difference is one difference between two runs.
 type Difference struct {
 	Where  Place   `json:"where"`
 	Line   int     `json:"line,omitempty"` // of a text, from 1
-	Before string  `json:"before"`         // empty where that run has nothing there
+	Before string  `json:"before"`         // empty if that run has nothing there
 	After  string  `json:"after"`
-	Area   *Area   `json:"area,omitempty"`  // of a picture
-	Share  float64 `json:"share,omitempty"` // of the pixels of the picture that differ, 0 to 1
+	Area   *Area   `json:"area,omitempty"`  // of an image
+	Share  float64 `json:"share,omitempty"` // differing pixels of the image, 0 to 1
 }
 
-// Area is a part of a picture, in pixels.
+// Area is a part of an image, in pixels.
 type Area struct {
 	X      int `json:"x"`
 	Y      int `json:"y"`
@@ -50,7 +50,7 @@ type Area struct {
 	Height int `json:"height"`
 }
 
-// maxDifferences bounds those that are listed.
+// maxDifferences limits the list of differences.
 const maxDifferences = 40
 
 // Judgement is the verdict on two runs with its reason in one sentence.
@@ -58,11 +58,11 @@ type Judgement struct {
 	Verdict     Verdict      `json:"verdict"`
 	Reason      string       `json:"reason"`
 	Differences []Difference `json:"differences"`
-	Slow        bool         `json:"-"` // the emulation was, for timers of the guest
+	Slow        bool         `json:"-"` // emulation was too slow for guest timers
 }
 
-// Compare compares a run on the source with one on the aligned view. Where that is nil, the run on the source is judged
-// alone. moves are the places of partitions in both, which guests print.
+// Compare compares a run on the source with a run on the aligned view. If after is nil, it judges the source run alone.
+// moves are the places of partitions in both, because guests print them.
 func Compare(before, after *Film, moves ...Move) Judgement {
 	glyphs := alphabet{}
 	b := newSide(before, glyphs, &side{}, nil)
@@ -87,14 +87,14 @@ func Compare(before, after *Film, moves ...Move) Judgement {
 	return j
 }
 
-// moot reports whether a run on the source leaves nothing to judge, whatever the other shows: its machine failed.
+// moot reports whether the source run makes a second run useless, because its machine failed.
 func moot(before *Film) bool {
 	s := newSide(before, alphabet{}, &side{}, nil)
 	_, failed := machineFailed(s, s)
 	return failed
 }
 
-// machineFailed judges nothing where the machine failed, or its emulation was too slow.
+// machineFailed returns an Unclear judgement if a machine failed or its emulation was too slow.
 func machineFailed(b, a *side) (Judgement, bool) {
 	for _, s := range []struct {
 		run string
@@ -117,10 +117,10 @@ func machineFailed(b, a *side) (Judgement, bool) {
 	return Judgement{}, false
 }
 
-// running reports whether the machine still ran at the end of a film.
+// running reports whether the machine was still running at the end of a film.
 func running(f *Film) bool { return f.Ended == Settled || f.Ended == TimeOver }
 
-// ends returns the difference between how two runs ended. Running out of time is no difference by itself.
+// ends returns the difference in how two runs ended. A timeout alone is no difference.
 func ends(b, a *side) []Difference {
 	if b.film.Ended == a.film.Ended || running(b.film) && running(a.film) {
 		return nil
@@ -128,7 +128,7 @@ func ends(b, a *side) []Difference {
 	return []Difference{{Where: AtEnd, Before: string(b.film.Ended), After: string(a.film.Ended)}}
 }
 
-// passing returns the failures that one run has shown on its way and the other has not.
+// passing returns the failures that only one run showed before its end.
 func passing(b, a *side) (out []Difference) {
 	for _, text := range slices.Sorted(maps.Keys(b.failures)) {
 		if !a.failures[text] && !b.ended(text) {
@@ -143,13 +143,13 @@ func passing(b, a *side) (out []Difference) {
 	return out
 }
 
-// ended reports whether a failure stands among the final lines.
+// ended reports whether a failure is among the final lines.
 func (s *side) ended(text string) bool {
 	return slices.ContainsFunc(slices.Concat(s.final, s.tail),
 		func(l line) bool { return strings.Contains(l.norm, text) })
 }
 
-// outOfTime says that time was over before both runs came to an end, and where they were.
+// outOfTime describes a timeout before both runs ended, with their last states.
 func outOfTime(b, a *side) string {
 	switch {
 	case a == b:
@@ -161,7 +161,7 @@ func outOfTime(b, a *side) string {
 		a.came())
 }
 
-// different judges runs with differences: they differ, unless one may only have been slower.
+// different returns Differs for runs with differences, unless one may only have been slower.
 func different(b, a *side, all []Difference) (Verdict, string) {
 	bFails, aFails := b.stopped(), a.stopped()
 	switch {
@@ -200,8 +200,7 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 	return Differs, reason
 }
 
-// stoppedAlike reports whether two runs that show a failure ended with it. Where one went on, the failure was not its
-// end.
+// stoppedAlike reports whether two runs with a failure ended with it. A failure is not the end of a run that continued.
 func stoppedAlike(b, a *side) bool {
 	bFails, aFails := b.stopped(), a.stopped()
 	if bFails.norm != aFails.norm || bFails.norm == "" || !maps.Equal(b.failures, a.failures) {
@@ -211,7 +210,7 @@ func stoppedAlike(b, a *side) bool {
 	return (unread || alikeLast(b.final, a.final)) && alikeLast(b.tail, a.tail)
 }
 
-// alikeLast reports whether the lowest lines are the same, or both failures.
+// alikeLast reports whether the last lines are the same, or both failures.
 func alikeLast(before, after []line) bool {
 	b, _ := last(before)
 	a, _ := last(after)
@@ -220,8 +219,8 @@ func alikeLast(before, after []line) bool {
 	return endAlike(before, after) || bFails != "" && aFails != ""
 }
 
-// alike judges runs without a difference: they are the same, unless what they came to says nothing of a guest. A run
-// that is judged alone stands for both.
+// alike returns Same for runs without a difference, unless their end proves nothing about a guest. A single run counts
+// as both.
 func alike(b, a *side) (Verdict, string) {
 	words := func(two, one string) string {
 		if a == b {
@@ -253,8 +252,8 @@ func alike(b, a *side) (Verdict, string) {
 	return Same, words("both runs come to ", "it comes to ") + a.came()
 }
 
-// cleared reports whether a run ended with an empty screen, and showed something else than firmware before: text, or
-// graphics that a machine in text mode does not have.
+// cleared reports whether a run ended with an empty screen after it showed more than firmware: text, or graphics that
+// do not exist in text mode.
 func (s *side) cleared() bool {
 	drawn := func(f Frame) bool {
 		p, err := decode(f.Picture)
@@ -263,7 +262,7 @@ func (s *side) cleared() bool {
 	return len(s.final) == 0 && s.picture == nil && (len(s.seen) > 0 || slices.ContainsFunc(s.film.Frames, drawn))
 }
 
-// painted reports whether a screen in graphics that the run had on its way was near to a picture.
+// painted reports whether the run showed an image close to p.
 func (s *side) painted(p *image.RGBA) bool {
 	return slices.ContainsFunc(s.film.Frames, func(f Frame) bool {
 		q, err := decode(f.Picture)
@@ -271,13 +270,13 @@ func (s *side) painted(p *image.RGBA) bool {
 	})
 }
 
-// quiet is how long screen and serial port must have been the same to count as an end. It is time of the guest's
-// processor: on a busy host a guest that boots shows nothing for long. Where the screen still changed when time was
-// over, if only by a countdown or by the bar of a logo, a boot that goes on looks alike in both runs.
+// quiet is the time without changes on screen and serial port that counts as an end. It is guest CPU time, because on a
+// busy host a booting guest shows nothing for long. If the screen still changed at the timeout (a countdown, the bar of
+// a logo), two unfinished boots look alike.
 const quiet = 8 * time.Second
 
-// partOf reports whether a run has shown nothing but what the other has shown too, and does not end with what that
-// does: it stands still on the same way, or is only slower.
+// partOf reports whether a run showed only output that the other run also showed, and has a different end: it hangs on
+// the same way, or is only slower.
 func (s *side) partOf(other *side) bool {
 	if !running(s.film) || s.picture != nil && !other.painted(s.picture) {
 		return false
@@ -292,11 +291,11 @@ func (s *side) partOf(other *side) bool {
 	return (!endAlike(s.final, other.final) || !endAlike(s.tail, other.tail)) && !s.stuck(other)
 }
 
-// ample is how many times longer than the other run took to go on a run must have rested to be stuck.
+// ample is the factor by which a stuck run must have rested longer than the other run needed to continue.
 const ample = 3
 
-// stuck reports whether a run that settled had ample time to go on from its last screen as the other did: it hangs
-// there. Of the serial port it is not known when each line came, so that the other's whole boot counts.
+// stuck reports whether a settled run had ample time to continue from its last screen as the other run did: it hangs
+// there. Serial lines have no times, so with serial output the whole boot of the other run counts.
 func (s *side) stuck(other *side) bool {
 	if len(other.film.Frames) == 0 {
 		return false
@@ -312,7 +311,7 @@ func (s *side) stuck(other *side) bool {
 		}
 	}
 	gone := frames[min(from+1, len(frames)-1)].At - frames[from].At
-	if s.picture != nil { // which screens of the other look so is not asked
+	if s.picture != nil { // the matching screens of the other run are unknown
 		gone = frames[len(frames)-1].At
 	}
 	var since time.Duration
@@ -322,20 +321,20 @@ func (s *side) stuck(other *side) bool {
 	return s.film.Took-since >= ample*gone
 }
 
-// endAlike reports whether the lowest lines are the same.
+// endAlike reports whether the last lines are the same.
 func endAlike(x, y []line) bool {
 	a, hasA := last(x)
 	b, hasB := last(y)
 	return hasA == hasB && a.norm == b.norm
 }
 
-// stop is a failure that a run ended with.
+// stop is the failure at the end of a run.
 type stop struct {
 	shown, norm string
-	guest       bool // of a loader or a system, which was found
+	guest       bool // a loader or system was found and failed
 }
 
-// stopped returns the failure that a run ended with, or nil.
+// stopped returns the failure at the end of a run, or nil.
 func (s *side) stopped() *stop {
 	switch s.film.Ended {
 	case ResetLoop:
@@ -354,7 +353,7 @@ func (s *side) stopped() *stop {
 	return nil
 }
 
-// onTheWay reports whether a run ended at a line of a boot that goes on, and its serial port shows no more.
+// onTheWay reports whether a run ended at a line of an unfinished boot, without later serial output.
 func (s *side) onTheWay() bool {
 	screen, hasScreen := last(s.final)
 	serial, hasSerial := last(s.tail)
@@ -371,7 +370,7 @@ func (s *side) onTheWay() bool {
 	return false
 }
 
-// came describes what a run came to.
+// came describes the last state of a run.
 func (s *side) came() string {
 	if l, ok := last(s.final); ok && readable(l.shown) {
 		return "the line " + quoted(l.shown)
@@ -386,10 +385,10 @@ func (s *side) came() string {
 	return "an empty screen"
 }
 
-// maxQuoted bounds a line in a sentence, in characters: rows that a terminal wrapped are one line.
+// maxQuoted limits a quoted line, in characters: wrapped rows count as one line.
 const maxQuoted = 160
 
-// quoted returns a line within quotation marks.
+// quoted returns a line in quotation marks.
 func quoted(s string) string {
 	if all := []rune(strings.TrimSpace(s)); len(all) > maxQuoted {
 		return `"` + string(all[:maxQuoted]) + `…"`
@@ -397,29 +396,29 @@ func quoted(s string) string {
 	return `"` + strings.TrimSpace(s) + `"`
 }
 
-// side is one run, prepared for a comparison.
+// side is one run, prepared for comparison.
 type side struct {
 	film     *Film
-	final    []line // of the last screen, if that is text
+	final    []line // of the last screen, if it is text
 	seen     pool   // lines of all screens
-	tail     []line // the last of the serial port
-	said     pool   // all of the serial port
+	tail     []line // last lines of the serial port
+	said     pool   // all serial lines
 	picture  *image.RGBA
-	failures map[string]bool // that it showed at any time
-	rest     time.Duration   // of the processor, for which screen and serial port were as they are in the end
-	steady   bool            // it settled, rested so long that it has, or ended by itself
-	slow     string          // a failure of a machine that is emulated too slowly
-	evidence bool            // something was shown that is not the firmware's
+	failures map[string]bool // shown at any time
+	rest     time.Duration   // guest CPU time since the last change on screen or serial port
+	steady   bool            // it settled, rested long enough, or ended by itself
+	slow     string          // the failure line of a too slow emulation
+	evidence bool            // output beyond firmware was shown
 }
 
-// Bounds of what is compared.
+// Limits of the comparison.
 const (
-	tailLines = 24 // of the serial port: a screen
-	maxRead   = 32 // pictures of which the text is read
+	tailLines = 24 // of the serial port: one screen
+	maxRead   = 32 // images with recognized text
 )
 
-// newSide reads a film. Where its lines differ from those of the source in nothing but places of partitions that move,
-// they become the lines of the source.
+// newSide prepares a film. Lines that differ from source lines only in the places of moved partitions become the source
+// lines.
 func newSide(f *Film, glyphs alphabet, source *side, moves Moves) *side {
 	s := &side{film: f, seen: pool{}, said: pool{}, failures: map[string]bool{}}
 	read := func(text []string, to pool, undo func([]line) []line) []line {
@@ -447,7 +446,7 @@ func newSide(f *Film, glyphs alphabet, source *side, moves Moves) *side {
 	return s
 }
 
-// note remembers the failures among lines.
+// note records the failures among lines.
 func (s *side) note(all []line) {
 	for _, l := range all {
 		if text, _ := failure(l.norm); text != "" {
@@ -459,8 +458,8 @@ func (s *side) note(all []line) {
 	}
 }
 
-// lastFrame returns the index of the screen that a run came to, -1 if it showed none. A machine that went off may have
-// cleared its screen before.
+// lastFrame returns the index of the last screen, or -1 without any. It skips an empty screen if the machine went off,
+// because the guest may have cleared it.
 func (s *side) lastFrame() int {
 	at := len(s.film.Frames) - 1
 	for !running(s.film) && at > 0 && len(lines(s.film.Frames[at].Text)) == 0 && s.film.Frames[at].Picture == nil {
@@ -469,13 +468,12 @@ func (s *side) lastFrame() int {
 	return at
 }
 
-// addPictures reads the text of the screens in graphics at the end of a film. A screen of a single colour does not
-// count.
+// addPictures reads the text of the graphics screens at the end of a film. A screen of a single colour does not count.
 func (s *side) addPictures(at int, read func(p *image.RGBA) []line) {
 	for n := at; n >= 0 && at-n < maxRead && s.film.Frames[n].Picture != nil; n-- {
 		p, err := decode(s.film.Frames[n].Picture)
 		if err != nil || n == at && plain(p) {
-			break // what cannot be decoded is no evidence
+			break // an undecodable image is no evidence
 		}
 		text := read(p)
 		if n == at {
@@ -485,12 +483,12 @@ func (s *side) addPictures(at int, read func(p *image.RGBA) []line) {
 	}
 }
 
-// firmwareOnly reports whether the picture was there from the first screen on: then it may be the firmware's own.
+// firmwareOnly reports whether the image was there from the first screen on and so may belong to the firmware.
 func (s *side) firmwareOnly(at int) bool {
 	for n := range at {
 		frame := s.film.Frames[n]
 		if strings.TrimSpace(strings.Join(frame.Text, "")) != "" {
-			return false // a BIOS, which shows text
+			return false // a BIOS shows text
 		}
 		if frame.Picture == nil {
 			continue
@@ -502,7 +500,7 @@ func (s *side) firmwareOnly(at int) bool {
 	return true
 }
 
-// mute reports whether a run has shown nothing at all: all firmware shows something.
+// mute reports whether a run showed nothing at all. All firmware shows something.
 func mute(f *Film) bool {
 	return f.Serial == "" && !slices.ContainsFunc(f.Frames[:min(len(f.Frames), maxRead)], func(x Frame) bool {
 		if x.Picture == nil {

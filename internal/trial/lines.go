@@ -15,15 +15,15 @@ import (
 
 // line is one line of a screen or of the serial port.
 type line struct {
-	at    int    // from 0: row of the screen, or number in the text of the serial port
-	shown string // as it was
-	norm  string // without what differs from run to run
+	at    int    // from 0: screen row, or line number in the serial text
+	shown string // as shown
+	norm  string // without variable parts
 }
 
-// maxSerialLine bounds a line of the serial port, in bytes.
+// maxSerialLine limits a line of the serial port, in bytes.
 const maxSerialLine = 1024
 
-// variable are parts of a line that differ between two runs of one guest. The words around them stay.
+// variable lists parts of a line that differ between two runs of one guest. The surrounding words stay.
 var variable = []struct {
 	find func() *regexp.Regexp
 	put  string
@@ -50,21 +50,21 @@ var variable = []struct {
 	{ondisk.LazyPattern(`\.{4,}`), "..."},
 }
 
-// chatter matches lines of a kernel log that may stand at any place of it, or be missing.
+// chatter matches lines of a kernel log that may appear anywhere in it, or be missing.
 var chatter = ondisk.LazyPattern(`^\[time\] (random: |clocksource: |tsc: |TSC found unstable |rcu: |hrtimer: |perf: ` +
 	`interrupt took|sched_clock: |input: |kworker|audit: |systemd\[pid\]: |Freeing |e1000|usb \S+ ` +
 	`(new|New|Product|Manufacturer|SerialNumber)|` +
 	// Timers of a slow machine. Source: Linux arch/x86/kernel/apic/io_apic.c, check_timer; apic.c.
 	`\.\.MP-BIOS bug: |\.\.\.(trying to set up timer| \(found apic | works\.$)|APIC (calibration|delta) )`)
 
-// trouble matches messages of systemd that say what did not work. The kernel's own on its timers may say that, too.
+// trouble matches systemd messages of failures. Kernel messages about timers may contain the same words.
 var trouble = ondisk.LazyPattern(`(?i)^\[time\] systemd\[pid\]: .*\b(fail(ed|ure)?|cannot|timed out|dependency ` +
 	`failed|not found)\b`)
 
-// mayMiss reports whether a line may stand at any place of a log, or be missing.
+// mayMiss reports whether a line may appear anywhere in a log, or be missing.
 func mayMiss(norm string) bool { return chatter().MatchString(norm) && !trouble().MatchString(norm) }
 
-// normal returns a line without what differs from run to run.
+// normal returns a line without its variable parts.
 func normal(s string) string {
 	s = strings.TrimSpace(s)
 	if !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsDigit(r) || strings.ContainsRune(`|/\-.*`, r) }) {
@@ -76,9 +76,8 @@ func normal(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// whole returns the rows of a text screen with those joined that the terminal wrapped: the first fills its row. Rows
-// that are continued stay in their places, and what continues them leaves its own empty. A row of a kernel log begins a
-// line.
+// whole joins wrapped rows of a text screen: a full row continues in the next one. The joined text is in the first row,
+// and its continuation rows become empty. A row of a kernel log always begins a line.
 func whole(rows []string) []string {
 	width := 80
 	if slices.ContainsFunc(rows, func(row string) bool { return utf8.RuneCountInString(row) > width }) {
@@ -87,8 +86,8 @@ func whole(rows []string) []string {
 	return joined(rows, width)
 }
 
-// joined returns the rows of a screen of that width as whole does. The last column of a row of a kernel log can hold
-// the blank between two words.
+// joined is whole for rows of a given width. The last column of a row of a kernel log can hold the blank between two
+// words.
 func joined(rows []string, width int) []string {
 	out := slices.Clone(rows)
 	for n, first := 1, 0; n < len(rows); n++ {
@@ -104,7 +103,7 @@ func joined(rows []string, width int) []string {
 	return out
 }
 
-// lines returns those of a text that show something of a guest, without those of firmware.
+// lines returns the nonempty lines of a text without lines of firmware.
 func lines(text []string) []line {
 	out := make([]line, 0, len(text))
 	for n, s := range text {
@@ -116,10 +115,10 @@ func lines(text []string) []line {
 	return out
 }
 
-// control matches what places and paints a text on a terminal. What moves the cursor begins a line.
+// control matches terminal control sequences. A cursor movement begins a line.
 var control = ondisk.LazyPattern(`\x1b\[[0-9;?=]*([A-Za-z])|\x1b[()][A-Z0-9]|\x1b[=>78cM]`)
 
-// serialLines divides the text of a serial port into lines as a terminal shows them.
+// serialLines splits serial output into lines as shown on a terminal.
 func serialLines(s string) []string {
 	s = control().ReplaceAllStringFunc(s, func(c string) string {
 		if strings.ContainsAny(c[len(c)-1:], "HfJ") {
@@ -130,7 +129,7 @@ func serialLines(s string) []string {
 	var out []string
 	for l := range strings.SplitSeq(s, "\n") {
 		l = strings.TrimRight(l, "\r")
-		l = l[strings.LastIndexByte(l, '\r')+1:] // the line was written once more
+		l = l[strings.LastIndexByte(l, '\r')+1:] // the line was overwritten
 		if len(l) > maxSerialLine {
 			l = l[:maxSerialLine]
 		}
@@ -147,7 +146,7 @@ func serialLines(s string) []string {
 	return out
 }
 
-// pool is the set of all lines that a run has shown.
+// pool is the set of all lines of a run.
 type pool map[string]bool
 
 func (p pool) add(all []line) {
@@ -156,12 +155,12 @@ func (p pool) add(all []line) {
 	}
 }
 
-// unknown returns the lines that are not in the pool, without those that may stand anywhere.
+// unknown returns the lines that are not in the pool, without chatter.
 func (p pool) unknown(all []line) []line {
 	return slices.DeleteFunc(slices.Clone(all), func(l line) bool { return p[l.norm] || mayMiss(l.norm) })
 }
 
-// last returns the lowest line that is not chatter.
+// last returns the last line that is not chatter.
 func last(all []line) (line, bool) {
 	for _, l := range slices.Backward(all) {
 		if !mayMiss(l.norm) {
@@ -171,14 +170,14 @@ func last(all []line) (line, bool) {
 	return line{}, false
 }
 
-// has reports whether a line with this text is among all.
+// has reports whether all contains a line with this text.
 func has(all []line, norm string) bool {
 	return slices.ContainsFunc(all, func(l line) bool { return l.norm == norm })
 }
 
-// differing returns where the final lines of two runs differ. Each line must have been shown by the other run at some
-// time, since screens scroll at different moments; the last one, where the cursor stands, must be among its final
-// lines.
+// differing returns the differences between the final lines of two runs. Each line must have appeared in the other run
+// at any time, because screens scroll at different moments. The last line, at the cursor, must be among the final lines
+// of the other run.
 func differing(where Place, before, after []line, seenBefore, seenAfter pool) []Difference {
 	gone, come := seenAfter.unknown(before), seenBefore.unknown(after)
 	if len(gone)+len(come) == 0 {
@@ -205,27 +204,27 @@ func differing(where Place, before, after []line, seenBefore, seenAfter pool) []
 	return out
 }
 
-// logTime matches the time in front of a line of a kernel log.
+// logTime matches the timestamp at the start of a kernel log line.
 var logTime = ondisk.LazyPattern(`^\[[ \d]+\.\d+\]`)
 
-// newDifference returns that between two lines of one place.
+// newDifference returns the difference between two lines at one place.
 func newDifference(where Place, before, after line) Difference {
 	return Difference{Where: where, Line: max(after.at, before.at) + 1, Before: before.shown, After: after.shown}
 }
 
-// firmware matches lines that firmware shows on every machine, whatever its disk holds. They prove nothing of a guest.
-// Source: SeaBIOS src/bootsplash.c, src/boot.c; iPXE src/usr/autoboot.c; EDK2 BdsDxe, PlatformBootManagerLib.
+// firmware matches lines that firmware shows on every machine, regardless of its disk. They prove nothing about a
+// guest. Source: SeaBIOS src/bootsplash.c, src/boot.c; iPXE src/usr/autoboot.c; EDK2 BdsDxe, PlatformBootManagerLib.
 var firmware = ondisk.LazyPattern(`^(SeaBIOS \(version |Machine UUID |iPXE |Press (F12|ESC) for boot menu|Booting ` +
 	`from (Hard Disk|DVD/CD|Floppy|ROM)\.\.\.$|BdsDxe: (loading|starting|failed to load) Boot|Press any key to enter ` +
 	`the Boot Manager Menu|Plex86/Bochs VGABios|UEFI firmware \(version |Start boot option)`)
 
-// noSystem are texts of firmware and of boot code in sector 0 that found nothing to start.
+// noSystem lists messages of firmware and boot code in sector 0 that found nothing to start.
 var noSystem = []string{
 	// SeaBIOS src/boot.c.
 	"No bootable device", "Boot failed: not a bootable disk", "Boot failed: could not read the boot disk",
 	// EDK2 MdeModulePkg/Universal/BdsDxe; ShellPkg.
 	"No bootable option or device was found", "UEFI Interactive Shell", "Shell>",
-	// Boot code in sector 0: of Microsoft, and of VMware's and other BIOSes.
+	// Boot code in sector 0: Microsoft; VMware and other BIOSes.
 	"Invalid partition table", "Error loading operating system", "Missing operating system", "Missing Operating System",
 	"Operating system not found", "Operating System not found", "No operating system", "No bootable medium",
 	// syslinux mbr/*.S; FreeBSD stand/i386/mbr, pmbr, boot0.
@@ -233,7 +232,7 @@ var noSystem = []string{
 	"Missing boot loader", "Boot loader too large",
 }
 
-// failed are texts of loaders and systems that stopped. They are a guest's own, but no boot.
+// failed lists messages of loaders and systems that stopped. They come from a guest, but are no boot.
 var failed = []string{
 	// Boot sectors of DOS and Windows, NTLDR and BOOTMGR.
 	"Non-System disk", "Non-system disk", "Invalid system disk", "Invalid System Disk", "Disk I/O error",
@@ -264,25 +263,25 @@ var failed = []string{
 	"Not a LILO", "EBDA too big", "Map file write", "Invalid hexadecimal",
 }
 
-// tooSlow is a panic of Linux where the host of an emulation has too much else to do: it counts ticks of a timer for a
-// while of the processor. Source: Linux arch/x86/kernel/apic/io_apic.c, check_timer.
+// tooSlow is a Linux panic on an overloaded emulation host: the kernel counts timer ticks during a fixed CPU time.
+// Source: Linux arch/x86/kernel/apic/io_apic.c, check_timer.
 const tooSlow = "IO-APIC + timer doesn't work"
 
-// failedLine are failures that are known by the whole line, since their words stand in other texts too.
+// failedLine matches failures by the whole line, because their words also appear in other texts.
 var failedLine = ondisk.LazyPattern(`^(GRUB )?(loading[ ,.a-z0-9]*)?Error \d+\b|^L( ` +
 	`[0-9A-F]{2}){2,}|^L(I[?-]?)?$|^grub>|^Read error$|^(GRUB|GRUB loading) *(error:|Read Error|Geom Error)`)
 
-// onTheWay are last lines of a boot that goes on: a run that ends at one has shown nothing of its guest yet.
+// onTheWay matches last lines of an unfinished boot: a run that ends at one has shown nothing of its guest yet.
 var onTheWay = ondisk.LazyPattern(`^(Loading initial ramdisk|Loading Linux|Loading (/|vmlinuz|initrd|kernel)|LILO ` +
 	`\S* *Loading|Uncompressing Linux|Decompressing Linux|Booting the kernel|Booting '|Starting up|GRUB loading|` +
 	`Welcome to GRUB|GRUB Loading stage|Starting Windows|Starting MS-DOS|Loading Windows|Loading operating system|` +
 	`Probing EDD|Booting a command list|early console in|EFI stub:|SYSLINUX |EXTLINUX |ISOLINUX |Loading ` +
 	`stage2)|^GRUB *$|^\.+$`)
 
-// stays reports whether the last line is one of a boot that has not ended. A prompt below it is an end.
+// stays reports whether the last line belongs to an unfinished boot. A prompt below it is an end.
 func stays(last string) bool { return onTheWay().MatchString(last) }
 
-// failure returns the known failure that a line shows, or nothing.
+// failure returns the known failure in a line, or "". system reports whether a loader or system failed.
 func failure(line string) (text string, system bool) {
 	for _, known := range noSystem {
 		if strings.Contains(line, known) {
@@ -300,18 +299,18 @@ func failure(line string) (text string, system bool) {
 	return "", false
 }
 
-// Move is a partition that lies in one place of the source, and in another one of the aligned view. A guest may print
-// the place, as FreeDOS does: "C: HD1, Pri[ 1], CHS= 0-1-1, start= 0 MB".
+// Move is a partition that moves from source to aligned view. A guest may print its place, such as FreeDOS: "C: HD1,
+// Pri[ 1], CHS= 0-1-1, start= 0 MB".
 type Move struct{ Before, After Start }
 
-// Moves are the partitions that move.
+// Moves lists the moved partitions.
 type Moves []Move
 
-// Start is where a partition begins: its sector, and the geometry in which the machine counts; zeros: none.
+// Start is the start of a partition: its sector, and the geometry of the machine or zeros.
 type Start struct{ LBA, Heads, Sectors int64 }
 
-// forms returns the texts by which guests name a start. Those of one index mean the same. Source: FreeDOS kernel 2043,
-// kernel/initdisk.c, printCHS, StartSector / 2048.
+// forms returns the spellings of a start in guest output. An index always means the same form. Source: FreeDOS kernel
+// 2043, kernel/initdisk.c, printCHS, StartSector / 2048.
 func (s Start) forms() []string {
 	out := []string{
 		decimal(s.LBA), fmt.Sprintf("%#x", s.LBA), fmt.Sprintf("%x", s.LBA), decimal(s.LBA * 512),
@@ -328,17 +327,17 @@ func (s Start) forms() []string {
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// places matches what may be the place of a partition in a line.
+// places matches numbers in a line that may be the place of a partition.
 var places = ondisk.LazyPattern(`\b(0x[0-9a-f]+|\d[0-9a-f]*([-/:,]\d+[-/:,]\d+)?)\b`)
 
-// maxPlaces bounds the places of a line that are compared.
+// maxPlaces limits the compared places of a line.
 const maxPlaces = 8
 
-// around returns the words of a line around its places.
+// around returns the text of a line around its places.
 func around(norm string) string { return strings.Join(places().Split(norm, -1), "\x00") }
 
-// undo returns what turns lines of the aligned view into those of the source: a line that the source has not shown
-// becomes the first of its lines, by the alphabet, that differs in nothing but places of partitions that move.
+// undo returns a function that turns lines of the aligned view into lines of the source. A line unknown to the source
+// becomes the first source line, in alphabetical order, that differs only in the places of moved partitions.
 func (m Moves) undo(source pool) func(all []line) []line {
 	if len(m) == 0 {
 		return func(all []line) []line { return all }
@@ -359,8 +358,8 @@ func (m Moves) undo(source pool) func(all []line) []line {
 	}
 }
 
-// lead reports whether the places of two lines are the same, or those of partitions that move: where each is before, in
-// the one, and where it is after, in the other, in one form.
+// lead reports whether two lines have the same places, or the places before and after the move of a partition, in the
+// same form.
 func (m Moves) lead(before, after string) bool {
 	was, is := places().FindAllString(before, maxPlaces+1), places().FindAllString(after, maxPlaces+1)
 	if len(was) != len(is) || len(was) > maxPlaces {

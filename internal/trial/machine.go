@@ -1,6 +1,5 @@
-// Package trial starts a disk under QEMU and records what its screen and serial port show. Nothing of the disk is
-// decoded here, and nothing is written to it: QEMU reads it from a server, and keeps what the guest writes in a
-// temporary file.
+// Package trial starts a disk under QEMU and records its screen and serial port. It decodes nothing on the disk and
+// writes nothing to it: QEMU reads the disk from a server and stores guest writes in a temporary file.
 package trial
 
 import (
@@ -21,17 +20,17 @@ import (
 
 // Machine is a computer with one disk.
 type Machine struct {
-	QEMU       string        // program; empty: the usual one
-	Disk       string        // URI of a server of NBD
+	QEMU       string        // program; "" means the default
+	Disk       string        // URI of an NBD server
 	Firmware   string        // one of Firmwares
 	Bus        string        // one of BusChoices
 	Accel      string        // one of Accels
 	Memory     int           // MiB
-	Heads      int           // of the geometry that the BIOS reports; 0: its own choice
+	Heads      int           // of the geometry in the BIOS; 0 means its own choice
 	Sectors    int           // per track
 	Size       int64         // of the disk, for that geometry
-	SectorSize int64         // of the disk; 0: the usual one
-	Clock      time.Time     // what its clock shows at the start
+	SectorSize int64         // of the disk; 0 means the default
+	Clock      time.Time     // clock of the machine at the start
 	Limit      time.Duration // of the run
 }
 
@@ -48,13 +47,13 @@ const (
 	maxWrites     = 2 << 30 // bytes of the temporary file
 )
 
-// Accels are the choices of an accelerator. auto takes KVM where it works.
+// Accels lists the accelerators. auto uses KVM if it works.
 var Accels = []string{Auto, "kvm", emulation}
 
-// emulation is the accelerator that runs everywhere.
+// emulation is the accelerator that works everywhere.
 const emulation = "tcg"
 
-// own reports whether the accelerator is for this program to choose.
+// own reports whether trueup chooses the accelerator.
 func own(accel string) bool { return accel == "" || accel == Auto }
 
 type controller struct {
@@ -63,7 +62,7 @@ type controller struct {
 	disk    string
 }
 
-// buses are the controllers, with their devices and the name of the disk's. Spec: QEMU, -device help.
+// buses lists the controllers with their devices and the device of the disk. Spec: QEMU, -device help.
 var buses = []controller{
 	{"ide", nil, "ide-hd,bus=ide.0"},
 	{"sata", []string{"ahci,id=hba"}, "ide-hd,bus=hba.0"},
@@ -81,7 +80,7 @@ func Buses() (names []string) {
 	return names
 }
 
-// firmwares are the places of OVMF without Secure Boot, as distributions install it: program and empty variables.
+// firmwares lists the paths of OVMF without Secure Boot in distributions: program and empty variables.
 var firmwares = [][2]string{
 	{"/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"}, // Debian, Ubuntu
 	{"/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"},
@@ -95,7 +94,7 @@ var firmwares = [][2]string{
 	{"/opt/homebrew/share/qemu/edk2-x86_64-code.fd", "/opt/homebrew/share/qemu/edk2-i386-vars.fd"}, // QEMU's own
 }
 
-// programs are the names of QEMU. The second is that of Red Hat.
+// programs lists the names of QEMU. The second is for Red Hat.
 var programs = []string{"qemu-system-x86_64", "/usr/libexec/qemu-kvm"}
 
 // program returns the path of QEMU.
@@ -131,7 +130,7 @@ func pflash() ([2]string, error) {
 	return firmwares[i], nil
 }
 
-// Ready returns the error of a machine that cannot be started here.
+// Ready returns an error if the machine cannot be started here.
 func (m *Machine) Ready() error {
 	_, err := m.program()
 	if m.Firmware == UEFI {
@@ -141,7 +140,7 @@ func (m *Machine) Ready() error {
 	return err
 }
 
-// arguments returns the command line of QEMU, which speaks QMP on its standard input and output.
+// arguments returns the command line of QEMU, with QMP on its standard input and output.
 func (m *Machine) arguments() ([]string, error) {
 	kind := "pc"
 	if m.Firmware == UEFI && m.Bus != "ide" {
@@ -174,8 +173,9 @@ func (m *Machine) arguments() ([]string, error) {
 	return append(args, m.disk()...), nil
 }
 
-// disk returns the arguments of the disk and its controller. snapshot=on has QEMU write to a file that has no name any
-// more when the guest starts. A failed request stops the guest, so that a fault of SOURCE is not taken for the guest's.
+// disk returns the arguments of the disk and its controller. With snapshot=on, QEMU writes to a temporary file, already
+// unlinked when the guest starts. A failed request stops the guest, so that a fault of SOURCE is not mistaken for a
+// guest failure.
 func (m *Machine) disk() (args []string) {
 	i := slices.IndexFunc(buses, func(c controller) bool { return c.name == m.Bus })
 	bus := buses[max(i, 0)]
@@ -184,7 +184,7 @@ func (m *Machine) disk() (args []string) {
 	}
 	device := bus.disk + ",drive=" + diskName + ",bootindex=1"
 	if track := int64(m.Heads) * int64(m.Sectors) * units.SectorSize; track > 0 && m.Firmware == BIOS {
-		// A BIOS knows at most 1024 cylinders.
+		// A BIOS supports at most 1024 cylinders.
 		device += fmt.Sprintf(",lcyls=%d,lheads=%d,lsecs=%d", min(max(m.Size/track, 1), 1024), m.Heads, m.Sectors)
 	}
 	server := fmt.Sprintf("file.driver=nbd,file.server.type=fd,file.server.str=%d", diskFD)
@@ -196,26 +196,26 @@ func (m *Machine) disk() (args []string) {
 		"-device", device)
 }
 
-// Names of the devices, and the bytes that the serial port can send between two looks at it: a power of 2.
+// Names of the devices, and the serial output between two reads, in bytes: a power of 2.
 const (
 	diskName     = "disk"
 	serialName   = "serial0"
 	serialBuffer = 1 << 20
 )
 
-// escaped returns a value of an option of QEMU, in which a comma ends it.
+// escaped returns a QEMU option value with doubled commas, because a comma ends it.
 func escaped(value string) string { return strings.ReplaceAll(value, ",", ",,") }
 
-// Auto leaves a choice to the disk.
+// Auto derives a choice from the disk.
 const Auto = "auto"
 
-// Firmwares are the choices of a firmware.
+// Firmwares lists the choices of firmware.
 var Firmwares = []string{Auto, BIOS, UEFI}
 
-// BusChoices are the choices of a controller.
+// BusChoices returns the choices of a controller.
 func BusChoices() []string { return append([]string{Auto}, Buses()...) }
 
-// Result compares the runs.
+// Result returns the comparison of the runs.
 func (t *Pair) Result(h report.Head) *Boot {
 	return newBoot(h, t.Source, machineReport{
 		Firmware: t.Machine.Firmware, Bus: t.Machine.Bus, Memory: int64(t.Machine.Memory) << 20,

@@ -21,7 +21,7 @@ const (
 	typeBIOSBoot = "21686148-6449-6e6f-744e-656564454649"
 )
 
-// fit completes a machine by what is on its disk. Values that are set stay.
+// fit completes a machine for its disk. It keeps values that are set.
 func (m *Machine) fit(d *report.Disk) {
 	t := d.Table
 	m.Heads, m.Sectors, m.Size, m.SectorSize = t.Heads, t.Sectors, d.Size, t.SectorSize
@@ -31,7 +31,7 @@ func (m *Machine) fit(d *report.Disk) {
 	if cmp.Or(m.Bus, Auto) != Auto {
 		return
 	}
-	// Every guest has a driver for IDE, since its CD drive hung there. QEMU has no LSI53C1030, the lsilogic of VMware.
+	// Every guest has a driver for IDE, because its CD drive was on it. QEMU has no LSI53C1030, the lsilogic of VMware.
 	switch {
 	case t.SectorSize > units.SectorSize:
 		m.Bus = "lsisas" // IDE has sectors of 512 bytes
@@ -42,7 +42,7 @@ func (m *Machine) fit(d *report.Disk) {
 	}
 }
 
-// with returns the machine with the geometry that a container states. One that states none leaves that of the table.
+// with returns the machine with the geometry of a container, or with its own if g is nil.
 func (m Machine) with(g *report.Geometry) Machine {
 	if g != nil {
 		m.Heads, m.Sectors = int(g.Heads), int(g.Sectors)
@@ -50,8 +50,8 @@ func (m Machine) with(g *report.Geometry) Machine {
 	return m
 }
 
-// firmwareOf returns what starts a disk. Code in sector 0 of a GPT starts nothing without a BIOS boot partition: some
-// tools write it to every disk.
+// firmwareOf returns the firmware that starts a disk. Code in sector 0 of a GPT starts nothing without a BIOS boot
+// partition, but some tools write it to every disk.
 func firmwareOf(d *report.Disk) string {
 	var esp, biosBoot, active bool
 	for _, part := range d.Partitions {
@@ -67,24 +67,24 @@ func firmwareOf(d *report.Disk) string {
 	return UEFI
 }
 
-// Pair is a trial: a machine that starts the disk as it is, and then the aligned one.
+// Pair is a trial: a machine that starts the disk as it is and then the aligned disk.
 type Pair struct {
 	Machine Machine
 	Watch   Watch
 	Seconds int      // of a run
-	Settle  int      // seconds for which the screen rests at the end
-	Reading []string // flags that say how SOURCE is read
-	Moving  []string // flags that say what moves
+	Settle  int      // time without changes that ends a run, in seconds
+	Reading []string // flags for reading SOURCE
+	Moving  []string // flags for the move
 	Source  string
-	Say     func(text string)                        // is told what begins and what has ended
-	Begin   func(disk string, longest time.Duration) // is told when a run begins; disk is one of Disks
+	Say     func(text string)                        // receives messages about the progress of runs
+	Begin   func(disk string, longest time.Duration) // called at the start of a run; disk is one of Disks
 
 	plan   report.Plan
 	Before Film
 	After  *Film // nil without a change, or if the machine of the first run failed
 }
 
-// Disks are the two of a trial: that of SOURCE, and the planned one.
+// Disks of a trial: SOURCE itself and the planned disk.
 const (
 	Source  = "source"
 	Aligned = "aligned"
@@ -93,7 +93,7 @@ const (
 // changes reports whether the aligned disk differs from the source.
 func (t *Pair) changes() bool { return t.plan.Moved > 0 || len(t.plan.Patches) > 0 }
 
-// moves returns the places of the partitions that move, as guests may print them.
+// moves returns the moved partitions with their places in guest output.
 func (t *Pair) moves() (out []Move) {
 	before, after := t.Machine.with(t.plan.BIOS.Source), t.Machine.with(t.plan.BIOS.Result)
 	for _, x := range t.plan.Moves {
@@ -105,8 +105,8 @@ func (t *Pair) moves() (out []Move) {
 	return out
 }
 
-// Run asks for the plan, and starts both disks one after the other. A source that fails makes both runs worthless. Its
-// server outlives the second run, so that a change in between is seen.
+// Run computes the plan and starts both disks one after the other. A failing source invalidates both runs. Its server
+// outlives the second run, to detect a change in between.
 func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 	of := []string{"--", t.Source}
 	t.plan = report.Plan{BIOS: &report.Geometries{}, Result: &report.Disk{}}
@@ -136,7 +136,7 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 	return err
 }
 
-// runs starts both disks with one accelerator. hung reports that emulation may do better.
+// runs starts both disks with one accelerator. hung reports whether emulation may do better.
 func (t *Pair) runs(ctx context.Context, source *self.Server) (hung bool, err error) {
 	t.After = nil
 	t.Before, hung, err = t.film(ctx, t.Machine.with(t.plan.BIOS.Source), Source, source)
@@ -153,12 +153,12 @@ func (t *Pair) runs(ctx context.Context, source *self.Server) (hung bool, err er
 	}
 	after, hung, err := t.film(ctx, t.Machine.with(t.plan.BIOS.Result), Aligned, view)
 	t.After = &after
-	hung = hung || after.Accel != t.Before.Accel // both run alike, or nothing is judged
+	hung = hung || after.Accel != t.Before.Accel // both runs must use the same accelerator
 	return hung, errors.Join(err, view.Close())
 }
 
-// film starts a disk that is served. hung reports that an accelerator of this program's choice could not begin, broke
-// while the guest ran, or showed nothing: where KVM opens and hangs, not even the firmware shows itself.
+// film runs a served disk. hung reports that an accelerator chosen by trueup could not start, failed while the guest
+// ran, or showed nothing: if KVM opens and hangs, not even the firmware appears.
 func (t *Pair) film(ctx context.Context, m Machine, disk string, s *self.Server) (f Film, hung bool, err error) {
 	m.Disk = s.URI
 	name := "the disk " + map[string]string{Source: "as it is", Aligned: "aligned"}[disk]

@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// decode decodes a screen of a film, a PNG that this program wrote: opaque, in true colour.
+// decode decodes a screen of a film, which is an opaque true-colour PNG of this program.
 func decode(b []byte) (*image.RGBA, error) {
 	p, err := png.Decode(bytes.NewReader(b))
 	if rgba, ok := p.(*image.RGBA); ok {
@@ -22,10 +22,10 @@ func decode(b []byte) (*image.RGBA, error) {
 	return nil, cmp.Or(err, ondisk.ErrFormat)
 }
 
-// cell is the side of the squares in which pictures are compared, in pixels.
+// cell is the side of the squares for comparing images, in pixels.
 const cell = 8
 
-// grid is a picture in cells: those that are marked.
+// grid is an image in cells, with a mark for each.
 type grid struct {
 	w, h int
 	set  []bool
@@ -36,10 +36,10 @@ func newGrid(size image.Point) grid {
 	return grid{w, h, make([]bool, w*h)}
 }
 
-// visible is the least difference of a colour channel that counts: less is a matter of rounding.
+// visible is the smallest difference of a colour channel that counts. Smaller ones are rounding.
 const visible = 16
 
-// changed returns the cells in which two pictures of one size differ, and how many pixels do.
+// changed returns the cells in which two images of one size differ, and the number of differing pixels.
 func changed(a, b *image.RGBA) (g grid, pixels int) {
 	size := a.Bounds().Size()
 	g = newGrid(size)
@@ -67,7 +67,8 @@ func far(p, q []byte) bool {
 	return false
 }
 
-// areas returns the bounds of the marked cells that touch each other, in pixels. Cells with one other between them do.
+// areas returns the bounds of groups of adjacent marked cells, in pixels. A horizontal distance of two cells is
+// adjacent too.
 func (g grid) areas() (out []image.Rectangle) {
 	left := append([]bool{}, g.set...)
 	var open []int
@@ -96,7 +97,7 @@ func (g grid) areas() (out []image.Rectangle) {
 	return out
 }
 
-// near reports whether two screens are alike but for at most so many small areas, each no larger than a size.
+// near reports whether two screens differ in at most most areas, none larger than size.
 func near(a, b *image.RGBA, most int, size image.Point) bool {
 	if a.Bounds() != b.Bounds() {
 		return false
@@ -108,11 +109,11 @@ func near(a, b *image.RGBA, most int, size image.Point) bool {
 	})
 }
 
-// cursor is the largest area that a cursor takes.
+// cursor is the largest area of a cursor.
 var cursor = image.Pt(3*cell, 4*cell)
 
-// sameScreen reports whether two screens differ in no more than a clock and a cursor. On a screen of text just a cursor
-// may differ, as each character of a text counts.
+// sameScreen reports whether two screens differ at most in a clock and a cursor. On a text screen only a cursor may
+// differ, because each character of text counts.
 func sameScreen(a, b *image.RGBA) bool {
 	clock := cursor
 	if size := a.Bounds().Size(); !console(a) && !console(b) {
@@ -121,7 +122,7 @@ func sameScreen(a, b *image.RGBA) bool {
 	return near(a, b, 2, clock)
 }
 
-// colours returns how many colours a picture has, up to most+1.
+// colours returns the number of colours in an image, up to most+1.
 func colours(p *image.RGBA, most int) int {
 	seen := map[color.RGBA]bool{}
 	var before color.RGBA
@@ -142,10 +143,10 @@ func colours(p *image.RGBA, most int) int {
 	return len(seen)
 }
 
-// console reports whether a picture may be text that was painted: it has few colours.
+// console reports whether an image may be painted text, because it has few colours.
 func console(p *image.RGBA) bool { return colours(p, 16) <= 16 }
 
-// plain reports whether a picture shows nothing: one colour, and a cursor at most.
+// plain reports whether an image is empty: one colour, and at most a cursor.
 func plain(p *image.RGBA) bool {
 	n := colours(p, 2)
 	if n > 2 {
@@ -158,7 +159,7 @@ func plain(p *image.RGBA) bool {
 	return near(p, blank, 1, cursor)
 }
 
-// screens returns where the last screens of two runs differ.
+// screens returns the differences between the last screens of two runs.
 func screens(b, a *side) (out []Difference) {
 	bPicture, aPicture := b.picture, a.picture
 	switch {
@@ -171,7 +172,7 @@ func screens(b, a *side) (out []Difference) {
 		return []Difference{d}
 	}
 	same := sameScreen(bPicture, aPicture)
-	if len(b.final) > 0 && len(a.final) > 0 { // both are text that was painted
+	if len(b.final) > 0 && len(a.final) > 0 { // both are painted text
 		texts := differing(OnScreen, b.final, a.final, b.seen, a.seen)
 		if texts == nil {
 			return nil
@@ -197,10 +198,10 @@ func screens(b, a *side) (out []Difference) {
 
 func area(r image.Rectangle) *Area { return &Area{r.Min.X, r.Min.Y, r.Dx(), r.Dy()} }
 
-// maxPixels bounds a screen: 2560 by 1600 fit.
+// maxPixels limits a screen: 2560 by 1600 fit.
 const maxPixels = 4 << 20
 
-// decodePPM decodes a picture of QEMU's screendump: a binary PPM of 8 bits without comments. Spec: netpbm, ppm(5).
+// decodePPM decodes the output of QEMU's screendump: a binary PPM of 8 bits without comments. Spec: netpbm, ppm(5).
 func decodePPM(b []byte) (*image.RGBA, error) {
 	head := make([]int, 0, 3) // width, height, highest value
 	rest, found := bytes.CutPrefix(b, []byte("P6\n"))

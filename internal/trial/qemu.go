@@ -25,28 +25,28 @@ type process struct {
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when it has ended
 	said    sys.Tail
-	cpu     int      // the thread that is the guest's processor; 0: not known
-	out     *os.File // its monitor
-	dump    *os.File // QEMU writes pictures to it
-	dumped  *os.File // the same file
+	cpu     int      // thread of the guest's CPU; 0 if unknown
+	out     *os.File // QMP output of QEMU
+	dump    *os.File // receives screendumps from QEMU
+	dumped  *os.File // the same file, open for reading
 }
 
-// Descriptors of the child: the picture and the connection to the disk's server. QEMU opens no path of either, so that
-// it needs no right to them.
+// Descriptors of the child: the screendump file and the connection to the disk server. QEMU opens neither by path, so
+// it needs no permission for them.
 const (
 	pictureFD = 3
 	diskFD    = 4
 )
 
 const (
-	maxPPM     = 16 << 20 // bytes of a picture
-	maxWords   = 4 << 10  // bytes of the standard error that are kept
+	maxPPM     = 16 << 20 // bytes of a screendump
+	maxWords   = 4 << 10  // bytes of standard error kept
 	endLimit   = 5 * time.Second
 	dialLimit  = 10 * time.Second
 	pictureSet = "/dev/fdset/1"
 )
 
-// start runs QEMU and returns when it has opened everything, with the guest not started.
+// start runs QEMU and returns after it has opened all files, before the guest starts.
 func (m *Machine) start(ctx context.Context, patience time.Duration) (*process, error) {
 	program, err := m.program()
 	if err != nil {
@@ -65,7 +65,7 @@ func (m *Machine) start(ctx context.Context, patience time.Duration) (*process, 
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir) // its files have no names any more when the guest runs
+	defer os.RemoveAll(dir) // its files are unlinked when the guest runs
 	p := &process{done: make(chan struct{}), said: sys.Tail{Most: maxWords}}
 	if err := p.makePicture(dir); err != nil {
 		return nil, errors.Join(err, p.closeFiles())
@@ -94,8 +94,8 @@ func (m *Machine) start(ctx context.Context, patience time.Duration) (*process, 
 	return p, nil
 }
 
-// temporary is where the guest's writes go: the usual place of large files, or the user's own. QEMU has the rights of
-// another user than root, who must be able to reach it.
+// temporary returns the folder for guest writes: the usual place of large files, or the user's own. As root, QEMU runs
+// as another user, who must be able to enter the folder.
 func temporary() string {
 	if dir := os.Getenv("TMPDIR"); dir != "" && (os.Getuid() != 0 || openToAll(dir)) {
 		return dir
@@ -106,7 +106,7 @@ func temporary() string {
 	return os.TempDir()
 }
 
-// openToAll reports whether every user may enter a folder.
+// openToAll reports whether every user may enter a folder and its parents.
 func openToAll(dir string) bool {
 	dir, err := filepath.Abs(dir)
 	for err == nil {
@@ -122,7 +122,7 @@ func openToAll(dir string) bool {
 	return false
 }
 
-// dial connects to a server by its URI.
+// dial connects to a server URI.
 func dial(ctx context.Context, uri string) (*os.File, error) {
 	socket, err := self.Socket(uri)
 	if err != nil {
@@ -137,7 +137,7 @@ func dial(ctx context.Context, uri string) (*os.File, error) {
 	return c.(*net.UnixConn).File()
 }
 
-// makePicture makes the file of pictures, which has no name when QEMU runs.
+// makePicture creates the screendump file, which is unlinked when QEMU runs.
 func (p *process) makePicture(dir string) (err error) {
 	path := filepath.Join(dir, "screen")
 	//nolint:gosec // a folder of our own
@@ -158,7 +158,7 @@ func (p *process) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// spawn starts the process.
+// spawn starts the QEMU process.
 func (p *process) spawn(ctx context.Context) error {
 	in, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -177,7 +177,7 @@ func (p *process) spawn(ctx context.Context) error {
 		started <- err
 		if err == nil {
 			sys.EndGroup(p.cmd.Process.Pid)
-			_ = p.cmd.Wait() // p.cmd.ProcessState has the end
+			_ = p.cmd.Wait() // p.cmd.ProcessState has the exit status
 			close(p.done)
 		}
 	}()
@@ -191,7 +191,7 @@ func (p *process) spawn(ctx context.Context) error {
 	return nil
 }
 
-// end kills QEMU, with all that it may have started, and waits for it.
+// end kills QEMU and its children, and waits for QEMU.
 func (p *process) end() {
 	p.cancel()
 	_ = p.cmd.Process.Kill()
@@ -200,7 +200,7 @@ func (p *process) end() {
 	_ = p.closeFiles()
 }
 
-// words returns QEMU's last words for an error that it caused.
+// words returns an error of QEMU with its last stderr output.
 func (p *process) words(err error) string {
 	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
 		select {
@@ -213,7 +213,7 @@ func (p *process) words(err error) string {
 	return strings.TrimSpace(err.Error() + "; " + cmp.Or(p.said.String(), "it said nothing"))
 }
 
-// picture returns the screen as PPM.
+// picture returns the screen as a PPM file.
 func (p *process) picture(ctx context.Context) ([]byte, error) {
 	// QEMU writes through the same open file.
 	if err := p.dump.Truncate(0); err != nil {
@@ -232,7 +232,7 @@ func (p *process) picture(ctx context.Context) ([]byte, error) {
 	return b, err
 }
 
-// findProcessor finds the thread that is the guest's processor. Without it, all of QEMU counts. Spec: QEMU,
+// findProcessor finds the thread of the guest's CPU. Without it, all threads of QEMU count. Spec: QEMU,
 // qapi/machine.json, query-cpus-fast.
 func (p *process) findProcessor(ctx context.Context) {
 	var all []struct {
@@ -243,5 +243,5 @@ func (p *process) findProcessor(ctx context.Context) {
 	}
 }
 
-// work returns the time that the guest's processor had; false if that is not known.
+// work returns the CPU time of the guest, or false if it is unknown.
 func (p *process) work() (time.Duration, bool) { return sys.Work(p.cmd.Process.Pid, p.cpu) }

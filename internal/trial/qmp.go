@@ -10,18 +10,19 @@ import (
 	"time"
 )
 
-// QMP speaks the QEMU Machine Protocol: lines of JSON. It is for one goroutine. Spec: QEMU, docs/interop/qmp-spec.
+// QMP is a client of the QEMU Machine Protocol: lines of JSON. It is for one goroutine. Spec: QEMU,
+// docs/interop/qmp-spec.
 type QMP struct {
-	Event func(name string, data json.RawMessage) // told of what happens, while an answer is waited for
+	Event func(name string, data json.RawMessage) // receives events while a call waits
 	Limit time.Duration                           // of one command
 
 	w       io.Writer
 	answers <-chan answer
-	lost    <-chan error // why there are no more answers
+	lost    <-chan error // receives the reason why there are no more answers
 	number  int
 }
 
-// answer is any line of QEMU.
+// answer is any line from QEMU.
 type answer struct {
 	QMP    json.RawMessage `json:"QMP"`
 	ID     int             `json:"id"`
@@ -33,23 +34,23 @@ type answer struct {
 	} `json:"error"`
 }
 
-// Bounds of the protocol. Under emulation on a busy machine, a command can wait for the guest's processor.
+// Limits of the protocol. Under emulation on a busy host, a command can wait for the guest's CPU.
 const (
-	maxLine   = 4 << 20 // bytes of a line: the serial port's buffer in base64 is the longest
+	maxLine   = 4 << 20 // bytes of a line: the longest is the serial buffer in base64
 	callLimit = 60 * time.Second
 )
 
-// errNoQMP marks what QEMU should not have sent, or an answer that did not come.
+// errNoQMP marks unexpected output of QEMU, or a missing answer.
 var errNoQMP = errors.New("QEMU does not answer as its protocol demands")
 
-// NewQMP starts to read what QEMU sends. The goroutine ends with r, or with the context.
+// NewQMP starts reading QEMU's output. The goroutine ends with r or with the context.
 func NewQMP(ctx context.Context, w io.Writer, r io.Reader) *QMP {
 	answers, lost := make(chan answer), make(chan error, 1)
 	go func() { lost <- readAnswers(ctx, r, answers) }()
 	return &QMP{w: w, answers: answers, lost: lost, Event: func(string, json.RawMessage) {}, Limit: callLimit}
 }
 
-// readAnswers decodes lines up to the first that is no answer.
+// readAnswers decodes lines up to the first invalid one.
 func readAnswers(ctx context.Context, r io.Reader, to chan<- answer) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
@@ -79,7 +80,7 @@ func (q *QMP) Wait(ctx context.Context, until <-chan time.Time) error {
 	}
 }
 
-// next waits for a line, nil when the time has come. An event is handled.
+// next returns the next line, or nil at the given time. It also handles an event.
 func (q *QMP) next(ctx context.Context, until <-chan time.Time) (*answer, error) {
 	select {
 	case a := <-q.answers:
@@ -96,7 +97,7 @@ func (q *QMP) next(ctx context.Context, until <-chan time.Time) (*answer, error)
 	}
 }
 
-// Greet waits for QEMU's first line, and leaves the state in which it takes one command alone.
+// Greet reads QEMU's greeting and ends the negotiation mode of QMP.
 func (q *QMP) Greet(ctx context.Context) error {
 	timed, cancel := context.WithTimeoutCause(ctx, q.Limit, fmt.Errorf("%w: no greeting in %v", errNoQMP, q.Limit))
 	defer cancel()
@@ -110,12 +111,12 @@ func (q *QMP) Greet(ctx context.Context) error {
 	return q.Call(ctx, "qmp_capabilities", nil, nil)
 }
 
-// commandError is the answer to a command that QEMU did not carry out.
+// commandError is the error of a command from QEMU.
 type commandError struct{ command, desc string }
 
 func (e *commandError) Error() string { return fmt.Sprintf("QEMU: %s: %.200s", e.command, e.desc) }
 
-// Call carries out a command. Both arguments and result may be nil.
+// Call executes a command. Both arguments and result may be nil.
 func (q *QMP) Call(ctx context.Context, command string, arguments, result any) error {
 	q.number++
 	line, err := json.Marshal(struct {
@@ -150,7 +151,7 @@ func (q *QMP) Call(ctx context.Context, command string, arguments, result any) e
 	}
 }
 
-// cause returns why a context ended, if that is the error.
+// cause returns the cause of an expired context if err is its deadline.
 func cause(ctx context.Context, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return context.Cause(ctx)
@@ -158,7 +159,7 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// human carries out a command of the monitor for people, for what the protocol lacks.
+// human executes a command of the human monitor, for functions missing in QMP.
 func (q *QMP) human(ctx context.Context, line string) (string, error) {
 	var text string
 	err := q.Call(ctx, "human-monitor-command", map[string]string{"command-line": line}, &text)

@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Boot is the result of boot.
+// Boot is the result of the boot command.
 type Boot struct {
 	report.Head
 	Source string `json:"source"`
@@ -20,7 +20,7 @@ type Boot struct {
 	Moved    int           `json:"moved"` // partitions
 	Machine  machineReport `json:"machine"`
 	Before   *Run          `json:"before"` // of the source as it is
-	After    *Run          `json:"after"`  // of the aligned view; nil: it was not started
+	After    *Run          `json:"after"`  // of the aligned view; nil if it was not started
 	ExitCode int           `json:"exit_code"`
 }
 
@@ -35,12 +35,12 @@ type machineReport struct {
 // Run is one run of the machine.
 type Run struct {
 	Ended   End            `json:"ended"`
-	Note    string         `json:"note,omitempty"` // of QEMU
+	Note    string         `json:"note,omitempty"` // from QEMU
 	Accel   string         `json:"accelerator"`
 	Settled bool           `json:"settled"`
 	Seconds float64        `json:"duration_seconds"`
 	Screens []screenReport `json:"screens"`
-	LeftOut int            `json:"screens_left_out"` // of the middle
+	LeftOut int            `json:"screens_left_out"` // dropped from the middle
 	Serial  string         `json:"serial"`
 }
 
@@ -51,13 +51,13 @@ type screenReport struct {
 	Lines   []string `json:"lines,omitempty"`
 	Width   int      `json:"width,omitempty"` // pixels
 	Height  int      `json:"height,omitempty"`
-	Picture string   `json:"picture,omitempty"` // the file of --pictures
+	Picture string   `json:"picture,omitempty"` // file name in --pictures
 
 	png []byte
 }
 
-// newBoot reports on the films of the source and of the aligned view. Without the latter nothing is compared. moves are
-// the places of the partitions.
+// newBoot returns the report on the films of the source and the aligned view. If after is nil, it compares nothing.
+// moves are the places of the partitions.
 func newBoot(
 	h report.Head, source string, m machineReport, moved int, before, after *Film, moves ...Move,
 ) *Boot {
@@ -97,10 +97,10 @@ func newRun(f *Film) *Run {
 	return r
 }
 
-// seconds are in tenths, as in all reports.
+// seconds rounds to tenths, as all reports do.
 func seconds(d time.Duration) float64 { return math.Round(d.Seconds()*10) / 10 }
 
-// remedy returns what may let runs be judged that were not, empty if nothing is known that would.
+// remedy suggests how to get a verdict for unjudged runs, or "".
 func (r *Boot) remedy() string {
 	if r.Verdict != Unclear {
 		return ""
@@ -120,7 +120,7 @@ func (r *Boot) remedy() string {
 	return remedy
 }
 
-// runs returns the runs that there are.
+// runs returns all runs.
 func (r *Boot) runs() []*Run {
 	if r.After == nil {
 		return []*Run{r.Before}
@@ -128,7 +128,7 @@ func (r *Boot) runs() []*Run {
 	return []*Run{r.Before, r.After}
 }
 
-// Pictures names the screens in graphics, and calls save with the name and the PNG of each.
+// Pictures names the graphics screens, and calls save with the name and PNG of each.
 func (r *Boot) Pictures(save func(name string, png []byte) error) error {
 	for i, run := range r.runs() {
 		for n := range run.Screens {
@@ -145,7 +145,7 @@ func (r *Boot) Pictures(save func(name string, png []byte) error) error {
 	return nil
 }
 
-// place prints where a difference is.
+// place describes the place of a difference.
 func (d Difference) place() string {
 	switch d.Where {
 	case OnScreen:
@@ -172,7 +172,7 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.1f %%", 100*share)
 }
 
-// looks are the verdicts in words, with their colours and exit codes.
+// looks maps verdicts to words, colours and exit codes.
 var looks = map[Verdict]struct {
 	words string
 	color report.Color
@@ -182,7 +182,7 @@ var looks = map[Verdict]struct {
 	Neither: {"Neither boots:", report.Yellow, 1}, Unclear: {"Not judged:", report.Yellow, 1},
 }
 
-// maxShown bounds the differences that a text lists, and the lines of a serial port.
+// Limits of the text: listed differences and lines of a serial port.
 const (
 	maxShown  = 12
 	lastLines = 12
@@ -219,7 +219,7 @@ func orNothing(s string) string {
 	return report.Safe(s)
 }
 
-// facts returns how a run went.
+// facts describes the end and length of a run.
 func (r *Run) facts() string {
 	out := map[End]string{
 		Settled: "nothing changed any more", TimeOver: "time was over", PoweredOff: "it powered off",
@@ -235,7 +235,7 @@ func (r *Run) facts() string {
 	return out
 }
 
-// text prints the last screen, and the last lines of the serial port.
+// text prints the last screen and the last lines of the serial port.
 func (r *Run) text(t *report.Text) {
 	if len(r.Screens) > 0 {
 		last := r.Screens[len(r.Screens)-1]
@@ -254,7 +254,7 @@ func (r *Run) text(t *report.Text) {
 	}
 }
 
-// box prints lines that came from a guest, each behind a bar. Blank ones at both ends are left out.
+// box prints lines of a guest, each after a bar, without blank lines at both ends.
 func box(t *report.Text, lines []string) {
 	first, end := 0, len(lines)
 	for first < end && strings.TrimSpace(lines[first]) == "" {

@@ -9,21 +9,21 @@ import (
 
 // Registers of a VGA. Spec: IBM VGA, as in QEMU's hw/display/vga_regs.h.
 const (
-	portMisc      = 0x3CC // read: bit 0 puts the CRTC at colour ports
+	portMisc      = 0x3CC // bit 0 on read: the CRTC uses colour ports
 	portGraphics  = 0x3CE
 	graphicsMisc  = 6 // bit 0: graphics; bits 2 and 3: window of the memory
 	portCRTC      = 0x3D4
 	portCRTCMono  = 0x3B4
-	crtcColumns   = 0x01 // less one
+	crtcColumns   = 0x01 // minus one
 	crtcOverflow  = 0x07 // bit 1 and 6: bits 8 and 9 of the last line
-	crtcCell      = 0x09 // bits 0 to 4: height of a cell, less one
+	crtcCell      = 0x09 // bits 0 to 4: height of a cell, minus one
 	crtcStartHigh = 0x0C // cell at the upper left
 	crtcStartLow  = 0x0D
 	crtcLastLine  = 0x12
 	crtcPitch     = 0x13 // pairs of cells from line to line
 )
 
-// Windows of the text memory, by bits 2 and 3 of graphicsMisc. The other two are of graphics and of fonts.
+// Windows of the text memory, in bits 2 and 3 of graphicsMisc. The other two are for graphics and fonts.
 const (
 	windowMono   = 2
 	windowColour = 3
@@ -32,13 +32,13 @@ const (
 	textWindow   = 32 << 10
 )
 
-// vga reads registers through the monitor while the machine stands still: the index of each is put back.
+// vga reads registers through the monitor while the machine is stopped, and restores the index of each port.
 type vga struct {
 	monitor *QMP
 	err     error
 }
 
-// in reads a port: its own, or a register behind an index port when the index is not negative.
+// in reads a port. With a nonnegative index it reads that register of an index port.
 func (v *vga) in(ctx context.Context, port, index int) int {
 	if v.err != nil {
 		return 0
@@ -60,7 +60,7 @@ func (v *vga) in(ctx context.Context, port, index int) int {
 	return int(n)
 }
 
-// registers reads some registers of an index port and puts its index back.
+// registers reads registers of an index port and restores its index.
 func (v *vga) registers(ctx context.Context, port int, indexes ...int) map[int]int {
 	was := v.in(ctx, port, -1)
 	all := map[int]int{}
@@ -71,13 +71,13 @@ func (v *vga) registers(ctx context.Context, port int, indexes ...int) map[int]i
 	return all
 }
 
-// geometry is where the cells of a text screen lie.
+// geometry is the place of the cells of a text screen in memory.
 type geometry struct {
 	window, columns, rows, start, pitch int
 }
 
-// text returns where the text is; false in graphics, and while a font is loaded. It must not touch memory in graphics:
-// a read there changes the latches, which the guest may use. Before the BIOS has set a mode there are no rows.
+// text returns the place of the text, or false in graphics and while a font is loaded. It must not access memory in
+// graphics: a read changes the latches of the guest. Before the BIOS sets a mode there are no rows.
 func (v *vga) text(ctx context.Context) (geometry, bool) {
 	misc := v.registers(ctx, portGraphics, graphicsMisc)[graphicsMisc]
 	g := geometry{window: textColour}
@@ -108,8 +108,8 @@ func (v *vga) text(ctx context.Context) (geometry, bool) {
 	return g, v.err == nil
 }
 
-// screen returns the lines of a text screen; nil in graphics, none before there is a screen. The machine must stand
-// still.
+// screen returns the lines of a text screen: nil in graphics, empty before there is a screen. The machine must be
+// stopped.
 func (v *vga) screen(ctx context.Context) ([]string, error) {
 	g, ok := v.text(ctx)
 	if !ok {
@@ -134,7 +134,7 @@ func (v *vga) screen(ctx context.Context) ([]string, error) {
 	return lines, nil
 }
 
-// cells reads as much of the text window as the screen can lie in: character and attribute of each cell.
+// cells reads the part of the text window that the screen can use: character and attribute of each cell.
 func (v *vga) cells(ctx context.Context, g geometry) ([]uint16, error) {
 	cells := make([]uint16, textWindow/2)
 	first, count := g.start%len(cells), g.rows*g.pitch+g.columns
@@ -165,14 +165,14 @@ func (v *vga) cells(ctx context.Context, g geometry) ([]uint16, error) {
 	return cells, nil
 }
 
-// highCharacters are those of the code page 437 above ASCII. Spec: IBM CP437, as in Unicode's CP437.TXT.
+// highCharacters lists the characters of code page 437 above ASCII. Spec: IBM CP437, as in Unicode's CP437.TXT.
 var highCharacters = []rune("ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»" +
 	"░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■ ")
 
-// lowCharacters are the pictures that the font has below the space, for those that menus draw with.
+// lowCharacters lists the glyphs below the space, which menus draw with.
 var lowCharacters = []rune(" ☺☻♥♦♣♠•◘○◙♂♀♪♫☼►◄↕‼¶§▬↨↑↓→←∟↔▲▼")
 
-// codePage437 returns the character of a cell by the font of the BIOS. A guest can have loaded another one.
+// codePage437 returns the character of a cell in the BIOS font. A guest can have loaded another font.
 func codePage437(b byte) rune {
 	switch {
 	case int(b) < len(lowCharacters):

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Bounds of a film. Of more frames the oldest and the latest are kept.
+// Limits of a film. Of more frames it keeps the oldest and the latest.
 const (
 	maxFrames   = 128
 	maxPictures = 16 << 20 // bytes of all pictures of a film
@@ -23,28 +23,28 @@ const (
 	maxRows     = 60
 )
 
-// Frame is a screen that differs from the one before it.
+// Frame is a screen that differs from the previous one.
 type Frame struct {
 	At      time.Duration // since the start of the machine
-	Work    time.Duration // that its processor had until then; 0: not known
+	Work    time.Duration // guest CPU time until then; 0 if unknown
 	Text    []string      // lines of a screen in text mode, without trailing blanks; nil in graphics
 	Picture []byte        // a screen in graphics as PNG; nil in text mode
 }
 
-// Film is what was seen of one run of a machine.
+// Film is the recording of one run of a machine.
 type Film struct {
 	Frames  []Frame
-	Dropped int           // frames of the middle that the bounds left out
-	Serial  string        // its first and last bytes, as the guest sent them
-	Heard   time.Duration // that the machine's processor had when the last of them came
+	Dropped int           // frames dropped from the middle
+	Serial  string        // its first and last bytes, as sent by the guest
+	Heard   time.Duration // guest CPU time at the last serial output
 	Ended   End
-	Note    string // the words of QEMU on an end that is not the guest's
+	Note    string // message of QEMU, if the guest is not the cause of the end
 	Accel   string // kvm or tcg
 	Took    time.Duration
-	Work    time.Duration // that the machine's processor had; 0: not known
+	Work    time.Duration // guest CPU time; 0 if unknown
 }
 
-// End is what ended a run.
+// End is the reason why a run ended.
 type End string
 
 // Ends of a run. The machine still ran at the first two.
@@ -53,13 +53,13 @@ const (
 	TimeOver   End = "time over"
 	PoweredOff End = "powered off"
 	ResetLoop  End = "reset loop" // more resets than an installed system needs
-	Panicked   End = "panic"      // told by the guest to its paravirtual device
+	Panicked   End = "panic"      // reported by the guest to its paravirtual device
 	DiskFailed End = "disk error" // the guest's disk failed a request
-	DiskFull   End = "disk full"  // the guest wrote more than the bound of its temporary overlay
-	Broken     End = "qemu"       // QEMU ended by itself, or spoke no QMP
+	DiskFull   End = "disk full"  // the guest filled its temporary overlay
+	Broken     End = "qemu"       // QEMU ended by itself, or failed to speak QMP
 )
 
-// words are an end in a sentence.
+// words returns the end for a sentence.
 func (e End) words() string {
 	if e == Broken {
 		return "QEMU failed"
@@ -67,10 +67,10 @@ func (e End) words() string {
 	return string(e)
 }
 
-// failed reports whether the machine failed, which is no act of the guest and which more time does not mend.
+// failed reports whether the machine failed: the guest is not the cause, and more time does not help.
 func (e End) failed() bool { return e == Broken || e == DiskFailed || e == DiskFull }
 
-// Last returns the last screen that was seen; false if there was none.
+// Last returns the last screen, or false without any.
 func (f *Film) Last() (Frame, bool) {
 	if len(f.Frames) == 0 {
 		return Frame{}, false
@@ -78,27 +78,27 @@ func (f *Film) Last() (Frame, bool) {
 	return f.Frames[len(f.Frames)-1], true
 }
 
-// When a run is looked at, and when it has settled.
+// Times of the recording, and criteria of a settled run.
 const (
 	interval      = 250 * time.Millisecond
 	DefaultSettle = 5 * time.Second
-	busyFactor    = 3                // a guest that computes gets so much longer, in time of its processor
-	unknownFactor = 6                // so does one of which it is not known
-	loading       = 1 << 20          // bytes read from the disk that show a guest at work
-	silence       = 30 * time.Second // after which an accelerator that shows nothing is taken for one that hangs
-	maxResets     = 3                // an installed system may start anew once or twice, as firmware does
-	cursorWidth   = 16               // pixels: what changes in less is a cursor
+	busyFactor    = 3                // a computing guest gets this factor more, in guest CPU time
+	unknownFactor = 6                // also a guest in an unknown state
+	loading       = 1 << 20          // bytes read from the disk that prove a working guest
+	silence       = 30 * time.Second // an accelerator without output for so long hangs
+	maxResets     = 3                // an installed system may restart once or twice, and so may firmware
+	cursorWidth   = 16               // pixels: a smaller change is a cursor
 	cursorHeight  = 32
-	leastShare    = 10 // a busy host stretches the time of a run at most so many times
+	leastShare    = 10 // a busy host stretches a run by this factor at most
 )
 
-// Watch says how a run is recorded. The zero value has the defaults.
+// Watch configures a recording. The zero value means the defaults.
 type Watch struct {
-	Settle   time.Duration // a screen that rests so long has settled
+	Settle   time.Duration // time without changes after which a screen has settled
 	Patience time.Duration // for an answer of QEMU
 }
 
-// recorder makes a film of a machine.
+// recorder records a film of a machine.
 type recorder struct {
 	watch   Watch
 	machine *process
@@ -107,29 +107,29 @@ type recorder struct {
 	film    Film
 	began   time.Time
 
-	changed time.Time     // when screen or serial port last changed
-	work    time.Duration // of the guest's processor at that time
-	worked  bool          // that is known
-	begun   time.Duration // of the guest's processor when it started
-	choice  bool          // the accelerator is the program's choice
-	read    int64         // from the disk until then
-	reads   int64         // from the disk until the last look
-	trickle bool          // something was read since then
-	looks   int           // at the guest's processor since then
-	halted  int           // those at which it waited for an interrupt
+	changed time.Time     // time of the last change on screen or serial port
+	work    time.Duration // guest CPU time at that point
+	worked  bool          // work is valid
+	begun   time.Duration // guest CPU time at the start
+	choice  bool          // trueup chose the accelerator
+	read    int64         // bytes read from the disk until then
+	reads   int64         // bytes read from the disk until the last look
+	trickle bool          // the guest has read from the disk since then
+	looks   int           // number of looks at the guest's CPU since then
+	halted  int           // looks at which it waited for an interrupt
 	resets  int
 	noSpace bool
-	raw     []byte      // the last picture as it came
-	picture *image.RGBA // the same
+	raw     []byte      // the last screendump
+	picture *image.RGBA // the same, decoded
 
-	spent  time.Duration // of the limit
-	looked time.Time     // when it was counted last
-	had    time.Duration // that the guest's processor had until then
-	waits  bool          // the processor waited for an interrupt at the last look
+	spent  time.Duration // part of the limit used
+	looked time.Time     // time of the last update of spent
+	had    time.Duration // guest CPU time at that point
+	waits  bool          // the guest's CPU waited for an interrupt at the last look
 	serial halves
 }
 
-// Run starts the machine, and returns what it showed until it settled, ended or ran out of time.
+// Run starts the machine and returns its film after it settled, ended or ran out of time.
 func (m Machine) Run(ctx context.Context, w Watch) (Film, error) {
 	p, err := m.start(ctx, cmp.Or(w.Patience, callLimit))
 	if err != nil {
@@ -145,7 +145,7 @@ func (m Machine) Run(ctx context.Context, w Watch) (Film, error) {
 	if ctx.Err() != nil {
 		return Film{}, ctx.Err()
 	}
-	if err != nil { // the guest ran, so that there is a film
+	if err != nil { // the guest ran, so there is a film
 		r.film.Ended, r.film.Note = Broken, p.words(err)
 	}
 	r.film.Serial = r.serial.String()
@@ -156,7 +156,7 @@ func (m Machine) Run(ctx context.Context, w Watch) (Film, error) {
 	return r.film, nil
 }
 
-// event counts resets, and notes a disk that is full.
+// event counts resets and records a full disk.
 func (r *recorder) event(name string, data json.RawMessage) {
 	var about struct{ Guest, NoSpace bool }
 	_ = json.Unmarshal(data, &about) // other events have other members
@@ -168,7 +168,7 @@ func (r *recorder) event(name string, data json.RawMessage) {
 	}
 }
 
-// record starts the guest, and looks at it until it ends.
+// record starts the guest and looks at it until it ends.
 func (r *recorder) record(ctx context.Context) error {
 	var kvm struct{ Enabled bool }
 	if err := r.monitor.Call(ctx, "query-kvm", nil, &kvm); err != nil {
@@ -198,7 +198,7 @@ func (r *recorder) record(ctx context.Context) error {
 	return nil
 }
 
-// look takes what is to be seen, and decides whether the run has ended.
+// look records the state of the machine and decides whether the run has ended.
 func (r *recorder) look(ctx context.Context) error {
 	var state struct{ Status string }
 	if err := r.monitor.Call(ctx, "query-status", nil, &state); err != nil {
@@ -242,8 +242,8 @@ func (r *recorder) spend(now time.Time) {
 	r.looked, r.had = now, work
 }
 
-// charged returns the part of a time that counts against the limit. A guest that computes under emulation gets little
-// of a processor from a busy host: its work counts, and at least a share of the clock, so that every run ends.
+// charged returns the part of a time that counts against the limit. A computing guest under emulation gets little CPU
+// time on a busy host. So only its CPU time counts, but at least a share of the clock, so that every run ends.
 func charged(passed, work time.Duration, computes bool) time.Duration {
 	if !computes {
 		return passed
@@ -251,7 +251,7 @@ func charged(passed, work time.Duration, computes bool) time.Duration {
 	return min(passed, max(work, passed/leastShare))
 }
 
-// hangs reports whether an accelerator of the program's choice has shown nothing for so long that it hangs.
+// hangs reports whether an accelerator chosen by trueup has shown nothing for so long that it must hang.
 func (r *recorder) hangs(now time.Time) bool {
 	if !r.choice || now.Sub(r.began) < silence {
 		return false
@@ -260,7 +260,7 @@ func (r *recorder) hangs(now time.Time) bool {
 	return r.choice
 }
 
-// stopped returns the end of a machine by its state. Spec: QEMU, qapi/run-state.json, RunState.
+// stopped returns the end for the state of a machine. Spec: QEMU, qapi/run-state.json, RunState.
 func stopped(status string) (end End, note string) {
 	switch status {
 	case "shutdown":
@@ -308,7 +308,7 @@ func (r *recorder) screen(ctx context.Context, running bool) error {
 	return nil
 }
 
-// text reads a text screen while the guest stands still: it cannot see that its registers are looked at.
+// text reads a text screen while the guest is stopped, so that the guest cannot notice the register reads.
 func (r *recorder) text(ctx context.Context, running bool) ([]string, error) {
 	if !running {
 		return (&vga{monitor: r.monitor}).screen(ctx)
@@ -325,12 +325,12 @@ func (r *recorder) text(ctx context.Context, running bool) ([]string, error) {
 	}
 	err = r.monitor.Call(ctx, "cont", nil, nil)
 	if _, refused := errors.AsType[*commandError](err); refused {
-		err = nil // the guest has ended meanwhile: the next look sees how
+		err = nil // the guest has ended meanwhile: the next look finds out how
 	}
 	return lines, err
 }
 
-// processor notes whether the guest's processor waits for an interrupt.
+// processor records whether the guest's CPU waits for an interrupt.
 func (r *recorder) processor(ctx context.Context) error {
 	text, err := r.monitor.human(ctx, "info registers")
 	r.looks++
@@ -340,7 +340,7 @@ func (r *recorder) processor(ctx context.Context) error {
 	return err
 }
 
-// add appends a frame. Beyond the bounds a frame of the middle is dropped.
+// add appends a frame. Over the limits it drops a frame from the middle.
 func (r *recorder) add(f Frame) {
 	now := time.Now()
 	f.At = now.Sub(r.began)
@@ -356,7 +356,7 @@ func (r *recorder) add(f Frame) {
 	r.rested(now)
 }
 
-// pictures returns the bytes of all pictures.
+// pictures returns the total size of all images in bytes.
 func pictures(frames []Frame) (n int) {
 	for _, f := range frames {
 		n += len(f.Picture)
@@ -364,7 +364,7 @@ func pictures(frames []Frame) (n int) {
 	return n
 }
 
-// isCursor reports whether two pictures differ in no more than a cursor takes.
+// isCursor reports whether two images differ in at most the area of a cursor.
 func isCursor(a, b *image.RGBA) bool {
 	if a.Bounds() != b.Bounds() {
 		return false
@@ -384,9 +384,9 @@ func isCursor(a, b *image.RGBA) bool {
 	return box.Dx() <= cursorWidth && box.Dy() <= cursorHeight
 }
 
-// hear takes what the guest sent through its serial port.
+// hear reads new output of the serial port.
 func (r *recorder) hear(ctx context.Context) error {
-	var sent []byte // JSON has it in base64
+	var sent []byte // base64 in JSON
 	arguments := map[string]any{"device": serialName, "size": serialBuffer, "format": "base64"}
 	if err := r.monitor.Call(ctx, "ringbuf-read", arguments, &sent); err != nil {
 		return err
@@ -400,7 +400,7 @@ func (r *recorder) hear(ctx context.Context) error {
 	return nil
 }
 
-// disk returns the length of the temporary file. Much reading shows a guest that has not settled.
+// disk returns the length of the temporary file. It also restarts the rest time if the guest read much.
 func (r *recorder) disk(ctx context.Context) (wrote int64, err error) {
 	var all []struct {
 		Device string
@@ -430,22 +430,22 @@ func (r *recorder) disk(ctx context.Context) (wrote int64, err error) {
 	return 0, fmt.Errorf("%w: query-blockstats knows no disk", errNoQMP)
 }
 
-// rested begins the time in which nothing may change.
+// rested restarts the time in which nothing may change.
 func (r *recorder) rested(now time.Time) {
 	r.changed, r.looks, r.halted, r.read, r.trickle = now, 0, 0, r.reads, false
 	r.work, r.worked = r.machine.work()
 }
 
-// settled reports whether nothing has changed for long enough. A guest that waits needs less time than one that
-// computes: a kernel unpacks itself behind an unchanged screen. On a busy machine that time is of the guest's
-// processor.
+// settled reports whether nothing has changed for long enough. An idle guest needs less time than a computing one,
+// because a kernel unpacks itself behind an unchanged screen. A computing guest must use that time as CPU time, because
+// the host may be busy.
 func (r *recorder) settled(now time.Time) bool {
 	rest := now.Sub(r.changed)
 	if rest < r.watch.Settle {
 		return false
 	}
 	if r.halted > r.looks*3/4 {
-		// On a busy machine the looks take long, and a guest that waits may do so for its disk.
+		// On a busy host looks are slow, and an idle guest may be waiting for its disk.
 		looks := int(r.watch.Settle/interval) * 3 / 4
 		if r.trickle {
 			looks *= busyFactor
@@ -475,7 +475,7 @@ func (h *halves) add(b []byte) {
 	}
 }
 
-// String returns both halves, with a line between them if something is missing there.
+// String returns both halves, with a line between them if bytes are missing.
 func (h *halves) String() string {
 	if h.cut {
 		return string(h.head) + "\n[...]\n" + string(h.tail)
