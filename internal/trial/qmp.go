@@ -93,7 +93,7 @@ func (q *QMP) next(ctx context.Context, until <-chan time.Time) (*answer, error)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-until:
-		return nil, nil //nolint:nilnil // as the comment on top says
+		return nil, nil //nolint:nilnil // documented
 	}
 }
 
