@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Where the file system
-// does not know its holes everything is data, which is slow and right.
+// Extent returns the number of bytes in one state from off on, at most limit, and whether they are a hole. If the file
+// system does not report holes, everything is data, which is slow but correct.
 func (f *File) Extent(off, limit int64) (n int64, hole bool) {
 	data, err := f.seek(off, unix.SEEK_DATA)
 	switch {
 	case errors.Is(err, unix.ENXIO):
-		return limit, true // no data behind off
+		return limit, true // no data after off
 	case err != nil:
 		return limit, false
 	case data > off:

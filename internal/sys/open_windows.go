@@ -9,25 +9,25 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// Another program that has a file open says what it shares with others, and is refused what those do not share with it.
-// Source: Creating and Opening Files (Microsoft).
+// Windows share modes work both ways: each opener must permit the other's access. Source: Creating and Opening Files
+// (Microsoft).
 const (
 	withAll     = windows.FILE_SHARE_READ | windows.FILE_SHARE_WRITE | windows.FILE_SHARE_DELETE
 	withReaders = windows.FILE_SHARE_READ | windows.FILE_SHARE_DELETE
 )
 
-// DeniesWriting reports whether a file that is open can keep other programs from writing it.
+// DeniesWriting reports whether an open file can deny other programs writing.
 const DeniesWriting = true
 
-// opening is how a name in a folder is opened. Spec: NtCreateFile (Microsoft).
+// opening holds the options for opening a name in a folder. Spec: NtCreateFile (Microsoft).
 type opening struct {
 	access uint32
-	alone  bool // no other program writes the file until it is closed
-	itself bool // a link is opened, not where it leads; otherwise it is an error
+	alone  bool // deny other programs writing until it is closed
+	itself bool // open a link itself; without itself a link is an error
 	isNew  bool
 }
 
-// open opens a plain name in the folder, or the folder itself.
+// open opens a base name in the folder, or the folder itself.
 func (d *Folder) open(name string, o opening) (*File, error) {
 	if name == "." {
 		name = ""
@@ -68,24 +68,23 @@ func (d *Folder) open(name string, o opening) (*File, error) {
 
 const reading, writing = windows.FILE_GENERIC_READ, windows.FILE_GENERIC_READ | windows.FILE_GENERIC_WRITE
 
-// Open opens a file to read, and lets other programs do what they like. A link is followed: a caller that looked at the
-// name before sees that it is another file.
+// Open opens a file for reading without restricting other programs. It follows a link. A caller that stat'ed the name
+// before can detect the other file.
 func (d *Folder) Open(name string) (*File, error) { return asFile(d.root.Open(name)) }
 
-// OpenHeld is Open that fails, as NotShared reports, if another program has the file open to write it. No program can
-// open it to write it until it is closed.
+// OpenHeld is Open, but denies other programs writing until the file is closed. If another program has the file open
+// for writing, it fails with an error for NotShared.
 func (d *Folder) OpenHeld(name string) (*File, error) {
 	return d.open(name, opening{access: reading, alone: true})
 }
 
-// OpenToWrite opens a file that is there already, to read and write it. It fails, as NotShared reports, if another
-// program has it open to write it, and no program can do so until it is closed.
+// OpenToWrite opens an existing file for reading and writing, and denies other programs writing until it is closed. If
+// another program has the file open for writing, it fails with an error for NotShared.
 func (d *Folder) OpenToWrite(name string) (*File, error) {
 	return d.open(name, opening{access: writing, alone: true})
 }
 
-// Create makes a file under a name that must be free, to read and write it. No other program can write it until it is
-// closed.
+// Create creates a new file for reading and writing. No other program can write it until it is closed.
 func (d *Folder) Create(name string, _ fs.FileMode) (*os.File, error) {
 	f, err := d.open(name, opening{access: writing, alone: true, itself: true, isNew: true})
 	if err != nil {
@@ -101,7 +100,7 @@ func asFile(f *os.File, err error) (*File, error) {
 	return Of(f), nil
 }
 
-// Stat returns the information on a name in the folder, and follows links that stay in it.
+// Stat returns the information on a name in the folder. It follows links that stay in the folder.
 func (d *Folder) Stat(name string) (Info, error) {
 	i, err := asked(d.open(name, opening{}))
 	if errors.Is(err, ErrLoop) {
@@ -110,11 +109,11 @@ func (d *Folder) Stat(name string) (Info, error) {
 	return i, err
 }
 
-// Lstat returns the information on a name in the folder, and follows no link.
+// Lstat returns the information on a name in the folder, without following links.
 func (d *Folder) Lstat(name string) (Info, error) {
 	i, err := asked(d.open(name, opening{itself: true}))
 	if m := i.Mode; err == nil && (m.IsRegular() || m.IsDir()) {
-		return asked(d.open(name, opening{})) // past what keeps the data of a file elsewhere
+		return asked(d.open(name, opening{})) // open the data behind a reparse point, such as deduplication
 	}
 	return i, err
 }
@@ -128,7 +127,7 @@ func asked(f *File, err error) (Info, error) {
 	return i, errors.Join(err, f.Close())
 }
 
-// Stat follows links. A program that shares a file with no other does not keep it from that.
+// Stat returns the information on a path. It follows links, and succeeds even if another program denies all sharing.
 func Stat(path string) (Info, error) {
 	name, err := windows.UTF16PtrFromString(path)
 	if err != nil {
@@ -142,7 +141,7 @@ func Stat(path string) (Info, error) {
 	return asked(Of(os.NewFile(uintptr(file), path)), nil)
 }
 
-// Lstat returns the information on a link itself.
+// Lstat returns the information on a path, without following a link.
 func Lstat(path string) (Info, error) {
 	st, err := os.Lstat(path)
 	if err != nil {

@@ -1,11 +1,11 @@
-// Package sys is the room for what the operating system does: open folders and files without following links, identity,
-// locks, holes, free space, names that replace nothing, flushes of folders, limits and signals. Other packages import
-// neither golang.org/x/sys nor syscall. What differs between systems is in files with build tags: a further system is
-// one more of these. What a system cannot do is an error that Unsupported knows, or the cautious answer that the
-// function names.
+// Package sys wraps the operating system: opening folders and files without following links, file identity, locks,
+// holes, free space, renames that never replace a file, folder flushes, limits and signals. Other packages import
+// neither golang.org/x/sys nor syscall. Files with build tags hold the differences between systems; a new system needs
+// only such a file. If a system lacks a function, it returns an error for Unsupported, or its documented cautious
+// result.
 //
-// Calls that a signal interrupted are repeated, as os does. The signals are Go's own: it stops threads with them, and
-// file systems in user space and on a network let them interrupt calls that a local disk would finish.
+// Calls interrupted by a signal are repeated, as in package os. These signals come from the Go runtime, which preempts
+// threads with them. FUSE and network file systems let them interrupt calls that a local disk would finish.
 package sys
 
 import (
@@ -28,24 +28,24 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// ID identifies a file on this machine: the number of its file system, and that of the file in it.
+// ID identifies a file on this machine: its file system number and its inode number.
 type ID struct{ Device, Inode uint64 }
 
-// Info is what a file system stores about a file.
+// Info is the metadata of a file.
 type Info struct {
-	ID                // zero where the system does not say it
+	ID                // zero if the system does not report it
 	Mode              fs.FileMode
-	Node              uint64 // number of the device that a device node stands for; else 0
+	Node              uint64 // number of the device for a device node; otherwise 0
 	Size              int64  // bytes
-	Allocated         int64  // bytes that the file takes on its file system
+	Allocated         int64  // bytes allocated on its file system
 	Links             uint64
-	Modified, Changed int64 // ns since 1970; Changed also when the mode, the owner or the links change
+	Modified, Changed int64 // ns since 1970; Changed also covers changes of mode, owner and links
 }
 
-// Same reports whether both are of one file.
+// Same reports whether both describe the same file.
 func (i Info) Same(other Info) bool { return i.ID == other.ID && i.ID != ID{} }
 
-// LockKind is a lock that a file has.
+// LockKind is the kind of a file lock.
 type LockKind int
 
 // Kinds of locks.
@@ -55,29 +55,29 @@ const (
 	Exclusive
 )
 
-// lockByte is the byte that Lock locks, far behind what a file can hold: SMB and Windows keep others from reading and
-// writing what is locked.
+// lockByte is the byte that Lock locks. It is far past the maximum file size, because SMB and Windows deny access to
+// locked bytes.
 const lockByte = 1 << 62
 
-// Drive describes a disk that Windows has opened.
+// Drive describes an opened Windows disk.
 type Drive struct {
-	Name    string // without folders: PhysicalDrive0
+	Name    string // base name: PhysicalDrive0
 	Size    int64  // bytes
-	Sector  int64  // bytes that a read has to be aligned to
-	Offline bool   // Windows does not use the disk
-	Fixed   bool   // its medium is not removable
+	Sector  int64  // read alignment in bytes
+	Offline bool   // not in use by Windows
+	Fixed   bool   // the medium is not removable
 }
 
-// IsDrive reports whether a path is the name that Windows has for a disk. On other systems none is.
+// IsDrive reports whether a path is the Windows name of a disk. It is false on other systems.
 func IsDrive(path string) bool {
 	_, ok := driveName(path)
 	return ok && runtime.GOOS == "windows"
 }
 
-// driveNames is the folder of names of devices. Source: Naming Files, Paths, and Namespaces (Microsoft).
+// driveNames is the folder of device names. Source: Naming Files, Paths, and Namespaces (Microsoft).
 const driveNames, drivePrefix = `\\.\`, "PhysicalDrive"
 
-// driveName returns the name of the disk that a path names, without the folder.
+// driveName returns the base name of the disk at a path.
 func driveName(path string) (string, bool) {
 	name, ok := strings.CutPrefix(strings.ReplaceAll(path, "/", `\`), driveNames)
 	if !ok || len(name) < len(drivePrefix) || !strings.EqualFold(name[:len(drivePrefix)], drivePrefix) {
@@ -94,31 +94,31 @@ func driveName(path string) (string, bool) {
 // Interrupt is the signal of Ctrl-C.
 const Interrupt = syscall.SIGINT
 
-// Terminate is the signal that asks a program to end.
+// Terminate is the signal to end a program.
 const Terminate = syscall.SIGTERM
 
-// BrokenPipe is the signal of a write to a pipe whose reader is gone.
+// BrokenPipe is the signal of a write to a pipe without a reader.
 const BrokenPipe = syscall.SIGPIPE
 
-// EndSignals returns the signals that ask a program to end.
+// EndSignals returns the signals to end a program.
 func EndSignals() []os.Signal {
 	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 }
 
-// ExitCode returns the exit code of shells for a program that a signal has ended.
+// ExitCode returns the shell's exit code for a program ended by a signal.
 func ExitCode(s os.Signal) int {
 	number, _ := s.(syscall.Signal)
 	return 128 + int(number)
 }
 
-// Writer is a process that has a file open for writing.
+// Writer is a process with a file open for writing.
 type Writer struct {
-	PID     int    // 0: the kernel, by the loop device Program
-	Program string // as the system shows it, at most a few letters
+	PID     int    // 0 means the kernel, through loop device Program
+	Program string // truncated by the system to a few characters
 	File    Info
 }
 
-// Errors of the system for what a look-up finds before it asks the system.
+// System errors for results of lookups in this program.
 const (
 	ErrNotExist = syscall.ENOENT
 	ErrExist    = syscall.EEXIST
@@ -126,12 +126,12 @@ const (
 	ErrAgain    = syscall.EAGAIN
 )
 
-// isAny reports whether an error is one of some.
+// isAny reports whether err is any of some.
 func isAny(err error, some ...error) bool {
 	return slices.ContainsFunc(some, func(e error) bool { return errors.Is(err, e) })
 }
 
-// Cause returns an error of the file system or of a program to start without its name, which the caller gives.
+// Cause returns the cause of a file or program error, without the name. The caller adds the name.
 func Cause(err error) error {
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return p.Err
@@ -142,8 +142,8 @@ func Cause(err error) error {
 	return err
 }
 
-// Ask runs a program to its end, and returns its standard output, at most so many bytes, since more are an error, and
-// as many bytes of the end of its standard error. It is in a group of its own, which dies with this program, and with
+// Ask runs a program and returns its standard output, and the end of its standard error. Both have at most so many
+// bytes; more output is an error. The program runs in its own process group, which is killed with this program and with
 // the context.
 func Ask(ctx context.Context, cmd *exec.Cmd, most int) (out, said []byte, err error) {
 	o, s := bounded{most: most}, Tail{Most: most}
@@ -161,10 +161,10 @@ func Ask(ctx context.Context, cmd *exec.Cmd, most int) (out, said []byte, err er
 	return o.kept, s.kept, err
 }
 
-// dying is how long the pipes of a program that was ended are waited for.
+// dying limits the wait for the pipes of a killed program.
 const dying = 10 * time.Second
 
-// bounded keeps what is written to it, up to a bound. It is no bytes.Buffer, which io.Copy would have read past that.
+// bounded keeps written bytes up to a limit. A bytes.Buffer would not do, because io.Copy would read past the limit.
 type bounded struct {
 	kept []byte
 	most int
@@ -180,7 +180,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Tail keeps the end of what is written to it, at most so many bytes. Safe for concurrent use.
+// Tail keeps the last written bytes, at most Most. Safe for concurrent use.
 type Tail struct {
 	Most int
 
@@ -203,8 +203,8 @@ func (t *Tail) String() string {
 	return string(bytes.TrimSpace(t.kept))
 }
 
-// Tool returns the path of a program that the user may have to install: debian is the package that has it; it is empty
-// for a program that the user names.
+// Tool returns the path of a program that the user may have to install. debian is its Debian package, or "" for a
+// program that the user names.
 func Tool(name, debian string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
@@ -223,34 +223,34 @@ func FromSystem(err error) bool {
 	return ok
 }
 
-// Unsupported reports whether an error says that a file system does not know a call, or an option of it.
+// Unsupported reports whether a file system does not support a call, or an option of it.
 func Unsupported(err error) bool {
 	return isAny(err, unsupported...) || errors.Is(err, errors.ErrUnsupported)
 }
 
-// NoLocks reports whether an error says that a file system knows no locks.
+// NoLocks reports whether a file system does not support locks.
 func NoLocks(err error) bool { return errors.Is(err, syscall.ENOLCK) || Unsupported(err) }
 
-// Locked reports whether an error says that another program has the lock.
+// Locked reports whether another program holds the lock.
 func Locked(err error) bool { return isAny(err, locked...) }
 
-// NotShared reports whether an error says that another program has a file open, and does not share it.
+// NotShared reports whether another program has a file open without sharing it.
 func NotShared(err error) bool { return isAny(err, notShared...) }
 
-// Full reports whether an error says that a file system or a quota has no room left.
+// Full reports whether a file system or a quota is full.
 func Full(err error) bool { return isAny(err, full...) }
 
-// Denied reports whether an error says that this user lacks the right to a file.
+// Denied reports whether the user lacks permission for a file.
 func Denied(err error) bool { return isAny(err, denied...) }
 
-// NotFolder reports whether an error says that a name on the way to a file is a link or a file.
+// NotFolder reports whether a name on the path to a file is a link or a file.
 func NotFolder(err error) bool { return isAny(err, syscall.ENOTDIR, syscall.ELOOP, syscall.EMLINK) }
 
-// TooLong reports whether an error says that no file can have a name so long.
+// TooLong reports whether a name is too long for a file.
 func TooLong(err error) bool { return isAny(err, tooLong...) }
 
-// Interrupted reports whether an error says that a signal interrupted a call.
+// Interrupted reports whether a signal interrupted a call.
 func Interrupted(err error) bool { return errors.Is(err, syscall.EINTR) }
 
-// Claimed reports whether an error says that the kernel keeps a device for another use.
+// Claimed reports whether the kernel holds a device for another use.
 func Claimed(err error) bool { return errors.Is(err, syscall.EBUSY) }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenDirect opens a folder by a path without links. Only the last name is guarded against a link that took its place
-// since.
+// OpenDirect opens a folder by a path without links. Only the last name is protected against a link that replaced it
+// meanwhile.
 func OpenDirect(path string) (*os.File, error) {
 	fd, err := openat(unix.AT_FDCWD, path, aFolder|quietly, 0)
 	if err != nil {
@@ -20,8 +20,8 @@ func OpenDirect(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// Free returns the space in bytes that an ordinary user can still take in the folder; known is false where the file
-// system does not say it.
+// Free returns the free space for an ordinary user in the folder, in bytes. known is false if the file system does not
+// report it.
 func (d *Folder) Free() (n int64, known bool, err error) {
 	var st unix.Statfs_t
 	err = again(func() error { return unix.Fstatfs(d.fd, &st) })
@@ -31,7 +31,7 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 	return max(0, int64(min(st.Bavail, math.MaxInt64))) * int64(st.Bsize), true, err //nolint:gosec // positive
 }
 
-// Scratch returns a new file in a folder, to read and write it, which has a name for a moment only.
+// Scratch returns a new file in a folder, for reading and writing. Its name exists only for a moment.
 func Scratch(folder, name string) (*os.File, error) { return brief(folder, name) }
 
 // Restrict is not supported.
@@ -40,11 +40,10 @@ func Restrict(int64, bool) ([]string, error) { return nil, errors.ErrUnsupported
 // Punch is not supported.
 func (*File) Punch(int64, int64) error { return errors.ErrUnsupported }
 
-// Lock sets the lock by which runs of this program know each other's files. It belongs to the open file, not to the
-// process.
+// Lock sets the lock between runs of this program. It belongs to the open file, not to the process.
 func (f *File) Lock(kind LockKind) error { return f.flock(kind, unix.LOCK_NB) }
 
-// LockWaiting is Lock that waits for others.
+// LockWaiting is Lock, but waits for other holders.
 func (f *File) LockWaiting(kind LockKind) error { return f.flock(kind, 0) }
 
 func (f *File) flock(kind LockKind, how int) error {

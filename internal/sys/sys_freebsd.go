@@ -2,7 +2,7 @@ package sys
 
 import "golang.org/x/sys/unix"
 
-// renameNew is left to links.
+// renameNew is not supported: callers use links instead.
 func renameNew(int, string, string) error { return needsLinux("a rename that replaces nothing") }
 
 func flush(dir int) error { return unix.Fsync(dir) }

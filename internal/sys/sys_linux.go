@@ -22,9 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenDirect opens a folder by a path without links. Since it was found, another program may have put a link in the
-// place of it or of one above it: that is not followed. Kernels before 5.6, and sandboxes around us that know no
-// openat2, guard the last name only.
+// OpenDirect opens a folder by a path without links. It does not follow a link that replaced any part of the path
+// meanwhile. On kernels before 5.6, and in sandboxes without openat2, only the last name is protected.
 func OpenDirect(path string) (*os.File, error) {
 	const flags = aFolder | quietly | unix.O_CLOEXEC
 	how := &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_SYMLINKS}
@@ -34,7 +33,7 @@ func OpenDirect(path string) (*os.File, error) {
 			fd, err = openat(unix.AT_FDCWD, path, flags, 0)
 		}
 		switch {
-		case errors.Is(err, unix.EAGAIN): // something was renamed during the look-up
+		case errors.Is(err, unix.EAGAIN): // a rename during the lookup
 			continue
 		case err != nil:
 			return nil, err
@@ -43,8 +42,8 @@ func OpenDirect(path string) (*os.File, error) {
 	}
 }
 
-// Claimed reports whether the kernel keeps a block device for itself: a file system is mounted on it, or it is a part
-// of another device. Spec: open(2), O_EXCL without O_CREAT.
+// Claimed reports whether the kernel holds a block device for itself: it is mounted, or part of another device. Spec:
+// open(2), O_EXCL without O_CREAT.
 func (d *Folder) Claimed(name string) bool {
 	fd, err := openat(d.fd, name, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK, 0)
 	if err == nil {
@@ -57,13 +56,13 @@ func renameNew(dir int, from, to string) error {
 	return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE)
 }
 
-// Forget has the kernel read a file from the storage again. What was not flushed it keeps. Spec: posix_fadvise(2).
+// Forget drops a file from the page cache, except unflushed pages. Spec: posix_fadvise(2).
 func (f *File) Forget() error {
 	return again(func() error { return unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED) })
 }
 
-// WriteBack has the storage begin to write a range, so that a flush behind it waits less. It is no flush itself: errors
-// are left to that. Small ranges are not worth a call. Spec: sync_file_range(2), SYNC_FILE_RANGE_WRITE.
+// WriteBack starts writing a range to the storage, so that a later flush waits less. It is no flush, which reports the
+// errors. Small ranges are not worth a call. Spec: sync_file_range(2), SYNC_FILE_RANGE_WRITE.
 func (f *File) WriteBack(off, n int64) {
 	if n >= 256<<10 {
 		_ = unix.SyncFileRange(f.fd, off, n, unix.SYNC_FILE_RANGE_WRITE) // see above
@@ -72,8 +71,8 @@ func (f *File) WriteBack(off, n int64) {
 
 func flush(dir int) error { return unix.Fsync(dir) }
 
-// Free returns the space in bytes that an ordinary user can still take in the folder; known is false where the file
-// system does not say it.
+// Free returns the free space for an ordinary user in the folder, in bytes. known is false if the file system does not
+// report it.
 func (d *Folder) Free() (n int64, known bool, err error) {
 	var st unix.Statfs_t
 	err = again(func() error { return unix.Fstatfs(d.fd, &st) })
@@ -83,7 +82,7 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 	return int64(min(st.Bavail, math.MaxInt64)) * int64(cmp.Or(st.Frsize, st.Bsize)), true, err
 }
 
-// InMemory reports whether the files of the folder lie in memory, and are lost with the power.
+// InMemory reports whether the files of the folder are in memory, and so lost at power-off.
 func (d *Folder) InMemory() (bool, error) {
 	var st unix.Statfs_t
 	err := again(func() error { return unix.Fstatfs(d.fd, &st) })
@@ -91,14 +90,15 @@ func (d *Folder) InMemory() (bool, error) {
 	return kind == unix.TMPFS_MAGIC || kind == unix.RAMFS_MAGIC, err
 }
 
-// Uncache has the kernel drop the pages of a file that it keeps in memory, and reports whether at most a hundredth of
-// the file is left there. Pages that are not yet on the storage stay. Linux before 6.5 does not say what is left.
+// Uncache drops a file from the page cache, and reports whether at most a hundredth of the file remains there. Dirty
+// pages remain. Linux before 6.5 does not report the rest: false.
 func (f *File) Uncache() bool {
-	_ = unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED) // cachestat counts the rest
+	_ = unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED) // cachestat counts the remaining pages
 	return f.Uncached()
 }
 
-// Uncached reports whether at most a hundredth of a file is in memory. Linux before 6.5 does not say it: false.
+// Uncached reports whether at most a hundredth of a file is in the page cache. Linux before 6.5 does not report it:
+// false.
 func (f *File) Uncached() bool {
 	var all unix.CachestatRange
 	var left unix.Cachestat_t
@@ -109,7 +109,7 @@ func (f *File) Uncached() bool {
 	return err == nil && float64(left.Cache)*float64(os.Getpagesize()) <= 0.01*float64(st.Size)
 }
 
-// Memory returns the memory of the machine in bytes; 0: it is not known.
+// Memory returns the memory of the machine in bytes, or 0 if unknown.
 func Memory() int64 {
 	var s unix.Sysinfo_t
 	if err := unix.Sysinfo(&s); err != nil {
@@ -126,33 +126,33 @@ func (f *File) SectorSize() (int, error) {
 	return value(func() (int, error) { return unix.IoctlGetInt(f.fd, unix.BLKSSZGET) })
 }
 
-// Lock sets the lock by which runs of this program know each other's files. It belongs to the open file, not to the
-// process. Spec: fcntl(2), "Open file description locks".
+// Lock sets the lock between runs of this program. It belongs to the open file, not to the process. Spec: fcntl(2),
+// "Open file description locks".
 func (f *File) Lock(kind LockKind) error { return f.LockByte(kind, lockByte) }
 
-// LockWaiting is Lock that waits for others.
+// LockWaiting is Lock, but waits for other holders.
 func (f *File) LockWaiting(kind LockKind) error {
 	_, err := f.fcntl(unix.F_OFD_SETLKW, kind, lockByte)
 	return err
 }
 
-// LockByte sets a lock of one byte, which other programs give a meaning.
+// LockByte locks one byte with a meaning for other programs.
 func (f *File) LockByte(kind LockKind, at int64) error {
 	_, err := f.fcntl(unix.F_OFD_SETLK, kind, at)
 	return err
 }
 
-// LockedByte reports whether another has a lock of a byte.
+// LockedByte reports whether another program has locked a byte.
 func (f *File) LockedByte(at int64) (bool, error) {
 	l, err := f.fcntl(unix.F_OFD_GETLK, Exclusive, at)
 	return err == nil && l.Type != unix.F_UNLCK, err
 }
 
-// ownSums are attributes with a checksum of their own file. Spec: Linux, include/uapi/linux/xattr.h.
+// ownSums lists attributes with a checksum of their own file. Spec: Linux, include/uapi/linux/xattr.h.
 var ownSums = []string{"security.ima", "security.evm"}
 
-// Adopt gives f the owner, the permissions and the extended attributes of another file, with them access lists and the
-// SELinux label. lost are attributes that the file system does not keep.
+// Adopt copies the owner, the permissions and the extended attributes of another file to f, including access lists and
+// the SELinux label. lost lists attributes that the file system cannot store.
 func (f *File) Adopt(from *File) (lost []string, err error) {
 	var is, was unix.Stat_t
 	err = again(func() error { return errors.Join(unix.Fstat(f.fd, &is), unix.Fstat(from.fd, &was)) })
@@ -177,7 +177,8 @@ func (f *File) Adopt(from *File) (lost []string, err error) {
 	return lost, f.Chmod(info(&was).Mode)
 }
 
-// attributes lists the names of the attributes of a file; none where the file system knows none.
+// attributes returns the names of the extended attributes of a file. It returns nothing if the file system does not
+// support them.
 func attributes(fd int) ([]string, error) {
 	list := make([]byte, 64<<10) // XATTR_LIST_MAX
 	n, err := value(func() (int, error) { return unix.Flistxattr(fd, list) })
@@ -189,7 +190,7 @@ func attributes(fd int) ([]string, error) {
 	}), err
 }
 
-// copyAttribute copies an attribute, unless the file has it already.
+// copyAttribute copies an attribute, unless both files have the same value.
 func copyAttribute(to, from int, name string) error {
 	var had, wanted [64 << 10]byte // XATTR_SIZE_MAX
 	n, err := value(func() (int, error) { return unix.Fgetxattr(from, name, wanted[:]) })
@@ -203,24 +204,24 @@ func copyAttribute(to, from int, name string) error {
 	return again(func() error { return unix.Fsetxattr(to, name, wanted[:n], 0) })
 }
 
-// Exchange gives two files each other's name, at once.
+// Exchange atomically swaps the names of two files.
 func (d *Folder) Exchange(a, b string) error {
 	return again(func() error { return unix.Renameat2(d.fd, a, d.fd, b, unix.RENAME_EXCHANGE) })
 }
 
-// Immovable reports whether a file can neither be renamed nor get a second name, nor a folder lose one: it is immutable
-// or takes data at its end only (chattr +i, +a).
+// Immovable reports whether a file cannot be renamed or linked: it is immutable or append-only (chattr +i, +a). A name
+// in such a folder cannot be removed.
 func (f *File) Immovable() bool {
 	var st unix.Statx_t
 	err := again(func() error { return unix.Statx(f.fd, "", unix.AT_EMPTY_PATH, 0, &st) })
 	return err == nil && st.Attributes&(unix.STATX_ATTR_IMMUTABLE|unix.STATX_ATTR_APPEND) != 0
 }
 
-// Self returns this very program, even when its file was replaced or removed since it was started.
+// Self returns the path of this very program, even after its file was replaced or removed.
 func Self() (string, error) { return "/proc/self/exe", nil }
 
-// Tie puts a program that the calling goroutine starts into a process group of its own, and has the kernel kill it when
-// this one dies. The kernel goes by the thread that started it: release gives that up.
+// Tie makes the kernel kill a program when this program dies, and puts it into its own process group. The calling
+// goroutine must start the program, because the kernel watches the starting thread. release unlocks that thread.
 func Tie(cmd *exec.Cmd) (release func()) {
 	runtime.LockOSThread()
 	if cmd.SysProcAttr == nil {
@@ -230,25 +231,26 @@ func Tie(cmd *exec.Cmd) (release func()) {
 	return runtime.UnlockOSThread
 }
 
-// Apart puts a program into a process group of its own: Ctrl-C at a terminal goes to this one alone.
+// Apart puts a program into its own process group, so that Ctrl-C at a terminal reaches only this program.
 func Apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// TerminateGroup asks a program that was put apart to end, and all that it started. It must not have been waited for.
+// TerminateGroup sends SIGTERM to the process group of a program, before its Wait.
 func TerminateGroup(cmd *exec.Cmd) error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
 
-// KillGroup ends a program that was put apart, and all that it started. It must not have been waited for.
+// KillGroup kills the process group of a program, before its Wait.
 func KillGroup(cmd *exec.Cmd) error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 
-// EndGroup waits for the end of a process and then kills what it may have started.
+// EndGroup waits for the end of a process and then kills its process group.
 func EndGroup(pid int) {
 	_ = again(func() error { return unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
 	_ = unix.Kill(-pid, unix.SIGKILL)
 }
 
-// nobody is the user, and the group, that have no files. Spec: Linux, include/linux/highuid.h, DEFAULT_OVERFLOWUID.
+// nobody is the user and group without files. Spec: Linux, include/linux/highuid.h, DEFAULT_OVERFLOWUID.
 const nobody = 65534
 
-// Unprivileged has root start a program as the user nobody, with the right to use KVM. dir becomes that user's.
+// Unprivileged makes root start a program as user nobody with access to KVM, and gives dir to that user. Other users
+// start it unchanged.
 func Unprivileged(cmd *exec.Cmd, dir string) error {
 	if os.Getuid() != 0 {
 		return nil
@@ -261,8 +263,8 @@ func Unprivileged(cmd *exec.Cmd, dir string) error {
 	return os.Chown(dir, nobody, nobody)
 }
 
-// Work returns the time that a thread of a process had on a processor, or all of its threads where thread is 0; false
-// if that is not known. Spec: Linux, Documentation/scheduler/sched-stats.rst, schedstat.
+// Work returns the CPU time of a thread of a process, or of all threads if thread is 0. known is false if it is
+// unavailable. Spec: Linux, Documentation/scheduler/sched-stats.rst, schedstat.
 func Work(pid, thread int) (ran time.Duration, known bool) {
 	which := "*"
 	if thread != 0 {
@@ -285,8 +287,8 @@ func Work(pid, thread int) (ran time.Duration, known bool) {
 	return ran, known
 }
 
-// OpenDevice opens a block device for reading and writing past the page cache, and claims it: until it is closed the
-// kernel neither mounts it nor takes it for swap or an array. Spec: open(2), O_EXCL without O_CREAT.
+// OpenDevice opens a block device for reading and writing without the page cache, and claims it. Until it is closed,
+// the kernel neither mounts it nor uses it for swap or an array. Spec: open(2), O_EXCL without O_CREAT.
 func OpenDevice(path string) (*os.File, error) {
 	const flags = unix.O_RDWR | unix.O_EXCL | unix.O_DIRECT | unix.O_NOFOLLOW
 	fd, err := openat(unix.AT_FDCWD, path, flags, 0)
@@ -296,32 +298,32 @@ func OpenDevice(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// ReadOnly reports whether a block device takes no writes.
+// ReadOnly reports whether a block device is read-only.
 func (f *File) ReadOnly() (bool, error) {
 	n, err := value(func() (int, error) { return unix.IoctlGetInt(f.fd, unix.BLKROGET) })
 	return n != 0, err
 }
 
-// ZeroOut has a block device read as zeros from off on, n bytes, whose space it keeps.
+// ZeroOut writes zeros to n bytes of a block device from off on, and keeps their space allocated.
 func (f *File) ZeroOut(off, n int64) error { return f.onRange(unix.BLKZEROOUT, off, n) }
 
-// Discard lets a block device forget n bytes from off on. What it reads as then, the kernel does not promise.
+// Discard discards n bytes of a block device from off on. The kernel does not define their content afterwards.
 func (f *File) Discard(off, n int64) error { return f.onRange(unix.BLKDISCARD, off, n) }
 
-// Punch makes a range of a file a hole, which reads as zeros and takes no space. On a block device it is ZeroOut that
-// gives the space back. A file system or device that cannot do so has an error that Unsupported knows.
+// Punch makes a range of a file a hole, which reads as zeros and uses no space. On a block device it is ZeroOut, but
+// frees the space. If unsupported, it returns an error for Unsupported.
 // Spec: fallocate(2); block/fops.c of Linux, blkdev_fallocate.
 func (f *File) Punch(off, n int64) error {
 	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	return again(func() error { return unix.Fallocate(f.fd, mode, off, n) })
 }
 
-// RereadTable has the kernel read the partition table of a block device again.
+// RereadTable makes the kernel reread the partition table of a block device.
 func (f *File) RereadTable() error {
 	return again(func() error { return unix.IoctlSetInt(f.fd, unix.BLKRRPART, 0) })
 }
 
-// LoopFile returns the file that a loop device shows, whatever its name is now and wherever that is; false: none.
+// LoopFile returns the backing file of a loop device, independent of its current name and place, or false.
 func (f *File) LoopFile() (ID, bool) {
 	st, err := value(func() (*unix.LoopInfo64, error) { return unix.IoctlLoopGetStatus64(f.fd) })
 	if err != nil {
@@ -330,13 +332,13 @@ func (f *File) LoopFile() (ID, bool) {
 	return ID{st.Device, st.Inode}, true
 }
 
-// onRange makes a call that takes a start and a length in bytes.
+// onRange makes an ioctl on a range in bytes.
 func (f *File) onRange(call uintptr, off, n int64) error {
 	area := [2]uint64{uint64(off), uint64(n)} //nolint:gosec // positive
 	return f.ioctl(call, unsafe.Pointer(&area))
 }
 
-// ioctl makes a call that takes a struct.
+// ioctl makes an ioctl on a struct.
 func (f *File) ioctl(call uintptr, about unsafe.Pointer) error {
 	return again(func() error {
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(f.fd), call, uintptr(about)); errno != 0 {
@@ -346,15 +348,15 @@ func (f *File) ioctl(call uintptr, about unsafe.Pointer) error {
 	})
 }
 
-// NodeName returns the number of a device node as the kernel's files have it: "8:1".
+// NodeName returns a device number in the form of kernel files: "8:1".
 func NodeName(node uint64) string { return fmt.Sprintf("%d:%d", unix.Major(node), unix.Minor(node)) }
 
-// fsIocGetUUID is FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), where reading has the bit 31. It has another one on
-// MIPS, PowerPC and SPARC, where the call is refused. Spec: include/uapi/linux/fs.h of Linux 6.9.
+// fsIocGetUUID is FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), with bit 31 for reading. MIPS, PowerPC and SPARC use
+// another bit, and refuse this call. Spec: include/uapi/linux/fs.h of Linux 6.9.
 const fsIocGetUUID = 0x80111500
 
-// FileSystem returns the UUID of the file system of a folder, empty where that is not known: before Linux 6.9, and for
-// most network file systems. A UUID of zeros counts as unknown.
+// FileSystem returns the UUID of the file system of a folder, or "" if unknown: before Linux 6.9, and for most network
+// file systems. A UUID of zeros is unknown too.
 func FileSystem(folder string) string {
 	fd, err := value(func() (int, error) {
 		return unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -376,8 +378,8 @@ func FileSystem(folder string) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// Scratch returns a new file in a folder, to read and write it. The file has no name: the kernel frees it with the last
-// process that has it open, however that ends. Where a file system makes no such files it has a name for a moment.
+// Scratch returns a new file in a folder, for reading and writing. The file has no name: the kernel frees it when the
+// last process closes it or dies. If the file system does not support this, its name exists only for a moment.
 func Scratch(folder, name string) (*os.File, error) {
 	fd, err := openat(unix.AT_FDCWD, folder, unix.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err == nil {
@@ -389,7 +391,7 @@ func Scratch(folder, name string) (*os.File, error) {
 	return brief(folder, name)
 }
 
-// Allocate reserves the first n bytes of a file. A file system that reserves nothing is no error.
+// Allocate reserves the first n bytes of a file. It is no error if the file system cannot reserve.
 func Allocate(f *os.File, n int64) error {
 	err := again(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, n) })
 	if err == nil || Unsupported(err) {
@@ -398,7 +400,7 @@ func Allocate(f *os.File, n int64) error {
 	return &fs.PathError{Op: "fallocate", Path: f.Name(), Err: err}
 }
 
-// Direct opens an open file once more, to read it past the page cache.
+// Direct reopens an open file for reading without the page cache.
 func Direct(f *os.File) (*os.File, error) {
 	path := Inherited(int(f.Fd()))
 	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_DIRECT, 0)
@@ -408,11 +410,11 @@ func Direct(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// Inherited returns the path by which a process opens a file again that it has open already, also one without a name.
-// Spec: proc(5), /proc/[pid]/fd.
+// Inherited returns a path that reopens a descriptor of the process, even of an unlinked file. Spec: proc(5),
+// /proc/[pid]/fd.
 func Inherited(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// Bounds of a look at all processes: what a busy machine has, several times.
+// Limits of a scan of all processes: several times a busy machine.
 const (
 	maxProcesses   = 1 << 17
 	maxDescriptors = 1 << 21
@@ -421,8 +423,9 @@ const (
 // accessMode masks the access mode of open files; 0 is read only. Spec: O_ACCMODE of Linux, asm-generic/fcntl.h.
 const accessMode = 3
 
-// Writers passes what other processes have open for writing, until each returns false. proc is where the kernel shows
-// them, /proc. An ordinary user sees no processes of others. Spec: proc(5), /proc/[pid]/fd and fdinfo.
+// Writers calls each with every file that another process has open for writing, until each returns false. proc is the
+// mount point of procfs, /proc. An ordinary user sees only their own processes. Spec: proc(5), /proc/[pid]/fd and
+// fdinfo.
 func Writers(proc string, each func(w Writer) bool) {
 	descriptors := 0
 	for _, p := range list(proc, maxProcesses) {
@@ -434,7 +437,7 @@ func Writers(proc string, each func(w Writer) bool) {
 		for _, fd := range list(filepath.Join(at, "fd"), maxDescriptors-descriptors) {
 			descriptors++
 			if !writes(filepath.Join(at, "fdinfo", fd)) {
-				continue // before Stat, which a file system whose server hangs may not answer
+				continue // before Stat, which can hang on a dead network server
 			}
 			st, err := Stat(filepath.Join(at, "fd", fd))
 			if err != nil {
@@ -448,7 +451,7 @@ func Writers(proc string, each func(w Writer) bool) {
 	}
 }
 
-// list returns the names in a folder, at most some; none of one that cannot be read.
+// list returns at most most names in a folder, or none if it cannot be read.
 func list(folder string, most int) []string {
 	f, err := os.Open(folder) //nolint:gosec // of the kernel
 	if err != nil || most <= 0 {
@@ -459,7 +462,7 @@ func list(folder string, most int) []string {
 	return names
 }
 
-// writes reports whether a descriptor is open for writing, by the text that the kernel has about it.
+// writes reports whether a descriptor is open for writing, from its fdinfo file.
 func writes(info string) bool {
 	b, err := os.ReadFile(info) //nolint:gosec // of the kernel
 	if err != nil {
@@ -474,30 +477,30 @@ func writes(info string) bool {
 	return err == nil && flags&accessMode != 0
 }
 
-// leasing lists the file systems whose leases are those of the kernel itself. Others refuse a lease also where nobody
-// has the file open: NFS without a delegation, SMB without an oplock. Spec: include/uapi/linux/magic.h of Linux; ZFS:
+// leasing lists the file systems with leases of the kernel itself. Others also refuse a lease if nobody has the file
+// open: NFS without a delegation, SMB without an oplock. Spec: include/uapi/linux/magic.h of Linux; ZFS:
 // ZFS_SUPER_MAGIC of OpenZFS.
 var leasing = []int64{
 	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC,
 	0x2fc12fc1,
 }
 
-// A lease that is refused is asked for again: a process that this one starts has its files open until its program runs.
+// A refused lease is requested again, because a child process keeps our files open until its exec.
 const (
 	leaseLooks = 10
 	leasePause = 10 * time.Millisecond
 )
 
-// Written reports whether any process, or the kernel, has the file open for writing; this process counts, too. It asks
-// for a lease of readers, which is given back at once. known is false where the system does not tell: to users who do
-// not own the file, and on file systems of networks. Spec: fcntl(2), F_SETLEASE.
+// Written reports whether any process, including this one, or the kernel has the file open for writing. It requests a
+// read lease and releases it at once. known is false if the system does not tell: for a user who does not own the file,
+// and on network file systems. Spec: fcntl(2), F_SETLEASE.
 func (f *File) Written() (yes, known bool) { return f.refused(unix.F_RDLCK) }
 
-// Shared is Written for a file that is open or mapped elsewhere, also to read. It asks for a lease of a writer: f must
-// be the only open descriptor of this process, to read.
+// Shared is Written, but also for files open or mapped for reading elsewhere. It requests a write lease. f must be open
+// for reading and the only descriptor of the file in this process.
 func (f *File) Shared() (yes, known bool) { return f.refused(unix.F_WRLCK) }
 
-// refused reports whether the kernel refuses a lease because of others.
+// refused reports whether the kernel refuses a lease because of other users of the file.
 func (f *File) refused(kind int) (yes, known bool) {
 	var st unix.Statfs_t
 	if again(func() error { return unix.Fstatfs(f.fd, &st) }) != nil ||
@@ -514,7 +517,7 @@ func (f *File) refused(kind int) (yes, known bool) {
 		err := lease(kind)
 		switch {
 		case err == nil:
-			_ = lease(unix.F_UNLCK) // the next close does the same
+			_ = lease(unix.F_UNLCK) // the next close would do it too
 			return false, true
 		case !errors.Is(err, unix.EAGAIN):
 			return false, false

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Adopt gives f the permissions of another file. lost is what this system has no implementation for.
+// Adopt copies the permissions of another file to f. lost names the metadata that this system does not support here.
 func (f *File) Adopt(from *File) (lost []string, err error) {
 	st, err := from.Stat()
 	if err != nil {
@@ -19,37 +19,37 @@ func (f *File) Adopt(from *File) (lost []string, err error) {
 	return []string{"owner and extended attributes"}, f.Chmod(st.Mode)
 }
 
-// Exchange gives two files each other's name, at once.
+// Exchange is not supported.
 func (*Folder) Exchange(string, string) error { return needsLinux("an exchange of names") }
 
-// Immovable is for Linux.
+// Immovable is supported on Linux only.
 func (*File) Immovable() bool { return false }
 
-// Self returns the file of this program.
+// Self returns the path of this program.
 func Self() (string, error) { return os.Executable() }
 
-// Tie does nothing: this system cannot end a program with the one that started it.
+// Tie does nothing: this system cannot kill a program when its parent dies.
 func Tie(*exec.Cmd) (release func()) { return func() {} }
 
 // Apart does nothing.
 func Apart(*exec.Cmd) {}
 
-// TerminateGroup ends the program alone.
+// TerminateGroup kills the program alone.
 func TerminateGroup(cmd *exec.Cmd) error { return cmd.Process.Kill() }
 
-// KillGroup ends the program alone.
+// KillGroup kills the program alone.
 func KillGroup(cmd *exec.Cmd) error { return cmd.Process.Kill() }
 
 // EndGroup does nothing.
 func EndGroup(int) {}
 
-// Unprivileged changes nothing.
+// Unprivileged does nothing.
 func Unprivileged(*exec.Cmd, string) error { return nil }
 
-// Work is not known.
+// Work is not supported.
 func Work(int, int) (ran time.Duration, known bool) { return 0, false }
 
-// OpenDevice is not supported, nor is anything else that a block device is written with.
+// OpenDevice is not supported, nor is any other write to a block device.
 func OpenDevice(string) (*os.File, error) { return nil, errors.ErrUnsupported }
 
 // ReadOnly is not supported.
@@ -64,13 +64,13 @@ func (*File) Discard(int64, int64) error { return errors.ErrUnsupported }
 // RereadTable is not supported.
 func (*File) RereadTable() error { return errors.ErrUnsupported }
 
-// LoopFile knows of no file.
+// LoopFile is not supported.
 func (*File) LoopFile() (ID, bool) { return ID{}, false }
 
-// NodeName returns no name.
+// NodeName is not supported.
 func NodeName(uint64) string { return "" }
 
-// needsLinux returns the error of a call that this system has no implementation of.
+// needsLinux returns the error of a call that only Linux supports here.
 func needsLinux(what string) error {
 	return fmt.Errorf("%s needs Linux: %w", what, errors.ErrUnsupported)
 }
@@ -84,38 +84,37 @@ func Direct(*os.File) (*os.File, error) { return nil, errors.ErrUnsupported }
 // Inherited returns no path.
 func Inherited(int) string { return "" }
 
-// Uncached returns false: it is not known.
+// Uncached is not supported and returns false.
 func (*File) Uncached() bool { return false }
 
-// Memory returns 0: it is not known.
+// Memory is not supported and returns 0.
 func Memory() int64 { return 0 }
 
-// FileSystem returns "": it is not known.
+// FileSystem is not supported and returns "".
 func FileSystem(string) string { return "" }
 
-// Writers passes nothing: it is not known.
+// Writers is not supported and calls nothing.
 func Writers(string, func(w Writer) bool) {}
 
-// Written returns false: it is not known. Windows shows it when the file is opened, see Folder.OpenHeld.
+// Written is not supported. Windows reports writers when a file is opened, see Folder.OpenHeld.
 func (*File) Written() (yes, known bool) { return false, false }
 
-// Shared returns nothing: it is not known.
+// Shared is not supported.
 func (*File) Shared() (yes, known bool) { return false, false }
 
-// Claimed reports whether the kernel keeps a block device for itself. It is asked for devices that have a size only:
-// none here.
+// Claimed returns false. It is called for block devices with a size only, and this system has none.
 func (*Folder) Claimed(string) bool { return false }
 
-// InMemory returns false: it is not known.
+// InMemory is not supported and returns false.
 func (*Folder) InMemory() (bool, error) { return false, nil }
 
-// Forget would have the system read a file from the storage again.
+// Forget does nothing.
 func (*File) Forget() error { return nil }
 
-// WriteBack would have the storage begin to write a range.
+// WriteBack does nothing.
 func (*File) WriteBack(int64, int64) {}
 
-// Uncache returns false: this system does not report which pages are in memory.
+// Uncache returns false: this system does not report cached pages.
 func (*File) Uncache() bool { return false }
 
 // DeviceSize is not supported.
@@ -124,8 +123,8 @@ func (*File) DeviceSize() (int64, error) { return 0, needsLinux("reading a devic
 // SectorSize is not supported.
 func (*File) SectorSize() (int, error) { return 0, needsLinux("reading a device") }
 
-// LockByte is not supported: a lock of the process would be lost with the first descriptor of the file that is closed,
-// and one of Windows would keep others from reading the byte.
+// LockByte is not supported. A POSIX lock would be lost when the process closes any descriptor of the file, and a
+// Windows lock would block reads of the byte.
 func (*File) LockByte(LockKind, int64) error { return needsLinux("a lock of one byte") }
 
 // LockedByte is not supported.

@@ -11,33 +11,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReplacesOpen reports whether a file can get the name of one that is open.
+// ReplacesOpen reports whether a rename can replace an open file.
 const ReplacesOpen = true
 
-// DeniesWriting reports whether a file that is open can keep other programs from writing it.
+// DeniesWriting reports whether an open file can deny other programs writing.
 const DeniesWriting = false
 
-// NamesAreBytes reports whether the name of a file can be other bytes than UTF-8.
+// NamesAreBytes reports whether file names can be invalid UTF-8.
 const NamesAreBytes = true
 
 // CheckName accepts all names.
 func CheckName(string) error { return nil }
 
-// Folder is an open folder. Names in it are looked up through its handle, so a folder that is renamed or replaced
-// meanwhile cannot lead elsewhere.
+// Folder is an open folder. Names are resolved relative to its handle, so renaming or replacing the folder cannot
+// redirect them.
 type Folder struct{ fd int }
 
-// aFolder opens a folder, or fails.
+// aFolder holds the flags to open a folder and nothing else.
 const aFolder = unix.O_RDONLY | unix.O_DIRECTORY
 
-// quietly opens neither a link nor waits for the other side of a FIFO.
+// quietly holds the flags to open neither a link nor wait for the other end of a FIFO.
 const quietly = unix.O_NOFOLLOW | unix.O_NONBLOCK
 
 func openat(dir int, name string, flags int, perm fs.FileMode) (int, error) {
 	return value(func() (int, error) { return unix.Openat(dir, name, flags|unix.O_CLOEXEC, uint32(perm.Perm())) })
 }
 
-// OpenFolder follows the links of a path.
+// OpenFolder opens a folder and follows links in its path.
 func OpenFolder(path string) (*Folder, error) { return openFolder(unix.AT_FDCWD, path, aFolder) }
 
 func openFolder(dir int, name string, flags int) (*Folder, error) {
@@ -48,12 +48,12 @@ func openFolder(dir int, name string, flags int) (*Folder, error) {
 	return &Folder{fd}, nil
 }
 
-// Enter opens a folder in d, and follows no link.
+// Enter opens a folder in d, without following a link.
 func (d *Folder) Enter(name string) (*Folder, error) {
 	return openFolder(d.fd, name, aFolder|unix.O_NOFOLLOW)
 }
 
-// Again opens the folder once more. Programs started from here do not get it.
+// Again duplicates the folder handle. Child processes do not inherit it.
 func (d *Folder) Again() (*Folder, error) {
 	fd, err := value(func() (int, error) { return unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 0) })
 	if err != nil {
@@ -62,7 +62,7 @@ func (d *Folder) Again() (*Folder, error) {
 	return &Folder{fd}, nil
 }
 
-// List opens the folder to read the names in it.
+// List opens the folder for reading its names.
 func (d *Folder) List() (*os.File, error) {
 	fd, err := openat(d.fd, ".", aFolder, 0)
 	if err != nil {
@@ -79,18 +79,18 @@ func (d *Folder) Stat(name string) (Info, error) {
 	return stat(func(st *unix.Stat_t) error { return unix.Fstatat(d.fd, name, st, 0) })
 }
 
-// Lstat returns the information on a name in the folder, and follows no link.
+// Lstat returns the information on a name in the folder, without following links.
 func (d *Folder) Lstat(name string) (Info, error) {
 	return stat(func(st *unix.Stat_t) error { return unix.Fstatat(d.fd, name, st, unix.AT_SYMLINK_NOFOLLOW) })
 }
 
-// Open opens a file to read, without following a link and without waiting.
+// Open opens a file for reading, without following a link and without blocking.
 func (d *Folder) Open(name string) (*File, error) { return d.open(name, unix.O_RDONLY|quietly) }
 
 // OpenHeld is Open: see DeniesWriting.
 func (d *Folder) OpenHeld(name string) (*File, error) { return d.Open(name) }
 
-// OpenToWrite is Open for a file that is there already and that is read and written.
+// OpenToWrite opens an existing file for reading and writing, without following a link and without blocking.
 func (d *Folder) OpenToWrite(name string) (*File, error) { return d.open(name, unix.O_RDWR|quietly) }
 
 func (d *Folder) open(name string, flags int) (*File, error) {
@@ -101,7 +101,7 @@ func (d *Folder) open(name string, flags int) (*File, error) {
 	return &File{fd}, nil
 }
 
-// Create makes a file under a name that must be free, to read and write it.
+// Create creates a new file for reading and writing.
 func (d *Folder) Create(name string, perm fs.FileMode) (*os.File, error) {
 	fd, err := openat(d.fd, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, perm)
 	if err != nil {
@@ -110,17 +110,17 @@ func (d *Folder) Create(name string, perm fs.FileMode) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// Link gives a file a second name, which must be free.
+// Link gives a file a second, new name.
 func (d *Folder) Link(from, to string) error {
 	return again(func() error { return unix.Linkat(d.fd, from, d.fd, to, 0) })
 }
 
-// Rename gives a file another name, and replaces what has it.
+// Rename renames a file, and replaces an existing file.
 func (d *Folder) Rename(from, to string) error {
 	return again(func() error { return unix.Renameat(d.fd, from, d.fd, to) })
 }
 
-// RenameNew gives a file another name, which must be free.
+// RenameNew renames a file, and fails if the new name exists.
 func (d *Folder) RenameNew(from, to string) error {
 	return again(func() error { return renameNew(d.fd, from, to) })
 }
@@ -130,7 +130,8 @@ func (d *Folder) Remove(name string) error {
 	return again(func() error { return unix.Unlinkat(d.fd, name, 0) })
 }
 
-// brief returns a new file of a folder, which has a name for a moment only: that of no other process.
+// brief returns a new file of a folder and removes its name at once. The name contains the process ID, so no other
+// process uses it.
 func brief(folder, name string) (*os.File, error) {
 	name += "." + strconv.Itoa(os.Getpid())
 	d, err := OpenFolder(folder)
@@ -153,18 +154,18 @@ func (d *Folder) Sync() error {
 	return again(func() error { return flush(d.fd) })
 }
 
-// MayCreate returns why this user cannot make and remove files in the folder.
+// MayCreate returns an error if this user cannot create and remove files in the folder.
 func (d *Folder) MayCreate() error {
 	return again(func() error { return unix.Faccessat(d.fd, ".", unix.W_OK|unix.X_OK, 0) })
 }
 
-// File is an open file. Unlike an os.File it has no lock and no poller: a read is one system call.
+// File is an open file. Unlike os.File it has no lock and no poller: a read is one system call.
 type File struct{ fd int }
 
-// Of returns an open file as a File. Its owner closes it.
+// Of returns an open file as a File. The caller still closes f.
 func Of(f *os.File) *File { return &File{int(f.Fd())} }
 
-// Handed turns f into an os.File, which is to be closed instead of f.
+// Handed converts f to an os.File. The caller closes that instead of f.
 func (f *File) Handed(name string) *os.File { return os.NewFile(uintptr(f.fd), name) }
 
 // Close closes the file.
@@ -186,15 +187,15 @@ func (f *File) Chmod(mode os.FileMode) error {
 	return again(func() error { return unix.Fchmod(f.fd, bits) })
 }
 
-// Sparse does nothing: what is not written of a file takes no space.
+// Sparse does nothing: unwritten ranges of a file use no space.
 func (*File) Sparse() {}
 
-// Pread reads once, from off on: fewer bytes than p has room for are no error, and none is the end of the file.
+// Pread reads once at off. A short read is no error, and 0 bytes mean the end of the file.
 func (f *File) Pread(p []byte, off int64) (int, error) {
 	return value(func() (int, error) { return unix.Pread(f.fd, p, off) })
 }
 
-// fcntl makes a call for a lock of one byte, with command saying which.
+// fcntl makes a locking call on one byte.
 func (f *File) fcntl(command int, kind LockKind, at int64) (unix.Flock_t, error) {
 	l := unix.Flock_t{
 		Type:  [...]int16{Unlocked: unix.F_UNLCK, Shared: unix.F_RDLCK, Exclusive: unix.F_WRLCK}[kind],
@@ -204,19 +205,19 @@ func (f *File) fcntl(command int, kind LockKind, at int64) (unix.Flock_t, error)
 	return l, err
 }
 
-// kinds are the types of files that have a name in fs.FileMode. Any other counts as a regular file.
+// kinds maps file types to fs.FileMode. Any other type counts as a regular file.
 var kinds = map[uint32]fs.FileMode{
 	unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket,
 	unix.S_IFDIR: fs.ModeDir, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice, unix.S_IFBLK: fs.ModeDevice,
 }
 
-// special are the bits of a mode beside the permissions.
+// special maps the mode bits besides the permissions to fs.FileMode.
 var special = map[uint32]fs.FileMode{
 	unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid,
 	unix.S_ISVTX: fs.ModeSticky,
 }
 
-// info translates what stat(2) returns. The types of its fields differ between systems.
+// info converts a stat(2) result. The types of its fields differ between systems.
 func info(st *unix.Stat_t) Info {
 	mode := uint32(st.Mode)
 	i := Info{
@@ -236,7 +237,7 @@ func info(st *unix.Stat_t) Info {
 	return i
 }
 
-// stat fills in what a call returns.
+// stat returns the result of a stat call.
 func stat(call func(st *unix.Stat_t) error) (Info, error) {
 	var st unix.Stat_t
 	if err := again(func() error { return call(&st) }); err != nil {
@@ -245,17 +246,17 @@ func stat(call func(st *unix.Stat_t) error) (Info, error) {
 	return info(&st), nil
 }
 
-// Stat follows links.
+// Stat returns the information on a path, and follows links.
 func Stat(path string) (Info, error) {
 	return stat(func(st *unix.Stat_t) error { return unix.Stat(path, st) })
 }
 
-// Lstat returns the information on a link itself.
+// Lstat returns the information on a path, without following a link.
 func Lstat(path string) (Info, error) {
 	return stat(func(st *unix.Stat_t) error { return unix.Lstat(path, st) })
 }
 
-// Columns returns the width of a terminal in characters; terminal is false for any other file.
+// Columns returns the width of a terminal in characters; terminal is false for other files.
 func Columns(f *os.File) (n int, terminal bool) {
 	size, err := value(func() (*unix.Winsize, error) { return unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ) })
 	if err != nil {
@@ -264,7 +265,7 @@ func Columns(f *os.File) (n int, terminal bool) {
 	return int(size.Col), true
 }
 
-// NoCore keeps this process from leaving a core file, which would hold what it has read.
+// NoCore disables core files of this process, because they would contain disk data.
 func NoCore() {
 	var core unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_CORE, &core) == nil {
@@ -273,7 +274,7 @@ func NoCore() {
 	}
 }
 
-// Private runs a function whose new files and sockets only this user can use, and not run.
+// Private runs f with a umask that makes new files and sockets private to this user and not executable.
 func Private(f func()) {
 	const all = 0o177
 	defer unix.Umask(unix.Umask(all))
@@ -282,7 +283,7 @@ func Private(f func()) {
 
 var (
 	locked = []error{unix.EAGAIN, unix.EACCES}
-	// Files are shared with all programs here.
+	// All programs share files here.
 	notShared []error
 	full      = []error{unix.ENOSPC, unix.EDQUOT}
 
@@ -291,8 +292,8 @@ var (
 	tooLong     = []error{unix.ENAMETOOLONG}
 )
 
-// again repeats a call until no signal has interrupted it. A call that failed with EINTR can have had its effect all
-// the same, where a server carried it out: a caller that gives or takes names looks at them after an error.
+// again repeats a call while signals interrupt it. On a network file system, a call that failed with EINTR may have
+// taken effect. So a caller that creates, renames or removes names checks them after an error.
 func again(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
@@ -301,7 +302,7 @@ func again(call func() error) error {
 	}
 }
 
-// value is again for calls that return one.
+// value is again for calls with a result.
 func value[T any](call func() (T, error)) (out T, err error) {
 	err = again(func() error {
 		out, err = call()
@@ -310,8 +311,8 @@ func value[T any](call func() (T, error)) (out T, err error) {
 	return out, err
 }
 
-// shut is close(2), which is never repeated: Linux has let the descriptor go whatever it says. Spec: close(2), "Dealing
-// with error returns from close()". A file that was closed has no descriptor: the number may be that of another one.
+// shut closes a descriptor once: Linux frees the descriptor even on an error. Spec: close(2), "Dealing with error
+// returns from close()". It sets the descriptor to -1, because another file may reuse its number.
 func shut(fd *int) error {
 	n := *fd
 	*fd = -1

@@ -17,16 +17,16 @@ import (
 
 var (
 	locked = []error{windows.ERROR_LOCK_VIOLATION}
-	// The second is that of a stretch that is locked, when it is read.
+	// The second is returned for reads of a locked range.
 	notShared = []error{windows.ERROR_SHARING_VIOLATION, windows.ERROR_LOCK_VIOLATION}
 	full      = []error{windows.ERROR_DISK_FULL, windows.ERROR_HANDLE_DISK_FULL, windows.ERROR_DISK_QUOTA_EXCEEDED}
-	// The first is that of file systems, such as FAT for links.
+	// The first is returned by file systems, such as FAT for links.
 	unsupported = []error{windows.ERROR_INVALID_FUNCTION, windows.ERROR_INVALID_PARAMETER}
 	denied      = []error{windows.ERROR_ACCESS_DENIED}
 	tooLong     = []error{windows.ERROR_FILENAME_EXCED_RANGE}
 )
 
-// plain returns the error of the system alone, as other systems return it.
+// plain returns the system error alone, as on other systems.
 func plain(err error) error {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno
@@ -34,16 +34,16 @@ func plain(err error) error {
 	return err
 }
 
-// ReplacesOpen reports whether a file can get the name of one that is open. Only NTFS does that here.
+// ReplacesOpen reports whether a rename can replace an open file. On Windows only NTFS can.
 const ReplacesOpen = false
 
-// Private runs a function. New files have the rights of their folder here.
+// Private runs f. On Windows new files inherit the permissions of their folder.
 func Private(f func()) { f() }
 
-// NamesAreBytes reports whether the name of a file can be other bytes than UTF-8.
+// NamesAreBytes reports whether file names can be invalid UTF-8.
 const NamesAreBytes = false
 
-// CheckName refuses what is no name of a file, and names that other programs could not open.
+// CheckName refuses invalid file names, and names that other programs cannot open.
 func CheckName(name string) error {
 	switch {
 	case name == "." || name == "..":
@@ -55,14 +55,14 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Folder is an open folder. Names in it are looked up through its handle, so a folder that is renamed or replaced
-// meanwhile cannot lead elsewhere.
+// Folder is an open folder. Names are resolved relative to its handle, so renaming or replacing the folder cannot
+// redirect them.
 type Folder struct {
 	root *os.Root
 	self *os.File
 }
 
-// OpenFolder follows the links of a path.
+// OpenFolder opens a folder and follows links in its path.
 func OpenFolder(path string) (*Folder, error) { return asFolder(os.OpenRoot(path)) }
 
 func asFolder(root *os.Root, err error) (*Folder, error) {
@@ -76,7 +76,7 @@ func asFolder(root *os.Root, err error) (*Folder, error) {
 	return &Folder{root, self}, nil
 }
 
-// Enter opens a folder in d, and follows no link.
+// Enter opens a folder in d, without following a link.
 func (d *Folder) Enter(name string) (*Folder, error) {
 	named, err := d.root.Lstat(name)
 	if err != nil {
@@ -90,15 +90,15 @@ func (d *Folder) Enter(name string) (*Folder, error) {
 		return nil, plain(err)
 	}
 	if open, err := sub.Stat("."); err != nil || !os.SameFile(named, open) {
-		return nil, errors.Join(syscall.ENOTDIR, sub.Close()) // a link took its place
+		return nil, errors.Join(syscall.ENOTDIR, sub.Close()) // a link replaced it
 	}
 	return asFolder(sub, nil)
 }
 
-// Again opens the folder once more.
+// Again reopens the folder.
 func (d *Folder) Again() (*Folder, error) { return asFolder(d.root.OpenRoot(".")) }
 
-// List opens the folder to read the names in it.
+// List opens the folder for reading its names.
 func (d *Folder) List() (*os.File, error) {
 	f, err := d.root.Open(".")
 	return f, plain(err)
@@ -107,20 +107,20 @@ func (d *Folder) List() (*os.File, error) {
 // Close closes the folder.
 func (d *Folder) Close() error { return errors.Join(d.self.Close(), d.root.Close()) }
 
-// Scratch returns a new file in a folder, to read and write it. The system removes it when it is closed, however this
-// process ends. Until then it has a name that begins so. Spec: FILE_FLAG_DELETE_ON_CLOSE (Microsoft).
+// Scratch returns a new file in a folder, for reading and writing. The system removes it when it is closed or the
+// process ends. Its name begins with name. Spec: FILE_FLAG_DELETE_ON_CLOSE (Microsoft).
 func Scratch(folder, name string) (*os.File, error) {
 	path := filepath.Join(folder, name+"."+rand.Text())
 	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|windows.FILE_FLAG_DELETE_ON_CLOSE, 0o600)
 }
 
-// Link gives a file a second name, which must be free.
+// Link gives a file a second, new name.
 func (d *Folder) Link(from, to string) error { return plain(d.root.Link(from, to)) }
 
-// Rename gives a file another name, and replaces what has it.
+// Rename renames a file, and replaces an existing file.
 func (d *Folder) Rename(from, to string) error { return plain(d.root.Rename(from, to)) }
 
-// RenameNew gives a file another name, which must be free.
+// RenameNew renames a file, and fails if the new name exists.
 func (d *Folder) RenameNew(from, to string) error {
 	name, err := windows.UTF16FromString(to)
 	if err != nil {
@@ -147,7 +147,7 @@ func (d *Folder) RenameNew(from, to string) error {
 	return errors.Join(ofNT(err), file.Close())
 }
 
-// ofNT returns the error of Windows for one of its kernel.
+// ofNT converts an NT status to a Windows error.
 func ofNT(err error) error {
 	if status, ok := errors.AsType[windows.NTStatus](err); ok {
 		return status.Errno()
@@ -163,8 +163,8 @@ func (*Folder) Sync() error {
 	return fmt.Errorf("Windows does not flush folders: %w", errors.ErrUnsupported) //nolint:staticcheck // a name
 }
 
-// Free returns the space in bytes that this user can still take in the folder; known is false where the file system
-// does not say it.
+// Free returns the free space for this user in the folder, in bytes. known is false if the file system does not report
+// it.
 func (d *Folder) Free() (n int64, known bool, err error) {
 	path, err := windows.UTF16PtrFromString(d.root.Name())
 	if err != nil {
@@ -177,11 +177,11 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 	return int64(min(free, math.MaxInt64)), true, err //nolint:gosec // it fits
 }
 
-// MayCreate returns why this user cannot make and remove files in the folder. That is not asked here.
+// MayCreate returns nil: permissions are not checked here.
 func (*Folder) MayCreate() error { return nil }
 
-// OpenDirect opens a folder by a path without links. Only the last name is guarded against a link that took its place
-// since.
+// OpenDirect opens a folder by a path without links. Only the last name is protected against a link that replaced it
+// meanwhile.
 func OpenDirect(path string) (*os.File, error) {
 	named, err := os.Lstat(path)
 	if err != nil {
@@ -200,10 +200,10 @@ func OpenDirect(path string) (*os.File, error) {
 // File is an open file.
 type File struct{ os *os.File }
 
-// Of returns an open file as a File. Its owner closes it.
+// Of returns an open file as a File. The caller still closes f.
 func Of(f *os.File) *File { return &File{f} }
 
-// Handed turns f into an os.File, which is to be closed instead of f.
+// Handed converts f to an os.File. The caller closes that instead of f.
 func (f *File) Handed(string) *os.File { return f.os }
 
 // Close closes the file.
@@ -245,10 +245,10 @@ func (f *File) Stat() (Info, error) {
 	}, err
 }
 
-// Chmod sets the permissions: whether the file can be written.
+// Chmod sets the permissions. Windows supports only read-only or writable.
 func (f *File) Chmod(mode os.FileMode) error { return plain(f.os.Chmod(mode)) }
 
-// Pread reads once, from off on: fewer bytes than p has room for are no error, and none is the end of the file.
+// Pread reads once at off. A short read is no error, and 0 bytes mean the end of the file.
 func (f *File) Pread(p []byte, off int64) (int, error) {
 	n, err := f.os.ReadAt(p, off)
 	if errors.Is(err, io.EOF) {
@@ -257,10 +257,10 @@ func (f *File) Pread(p []byte, off int64) (int, error) {
 	return n, plain(err)
 }
 
-// Lock sets the lock by which runs of this program know each other's files. It belongs to the open file.
+// Lock sets the lock between runs of this program. It belongs to the open file.
 func (f *File) Lock(kind LockKind) error { return f.lock(kind, windows.LOCKFILE_FAIL_IMMEDIATELY) }
 
-// LockWaiting is Lock that waits for others.
+// LockWaiting is Lock, but waits for other holders.
 func (f *File) LockWaiting(kind LockKind) error { return f.lock(kind, 0) }
 
 func (f *File) lock(kind LockKind, flags uint32) error {
@@ -274,7 +274,7 @@ func (f *File) lock(kind LockKind, flags uint32) error {
 	return windows.LockFileEx(f.handle(), flags, 0, 1, 0, at)
 }
 
-// Columns returns the width of a console in characters; terminal is false for any other file.
+// Columns returns the width of a console in characters; terminal is false for other files.
 func Columns(f *os.File) (n int, terminal bool) {
 	var screen windows.ConsoleScreenBufferInfo
 	if err := windows.GetConsoleScreenBufferInfo(windows.Handle(f.Fd()), &screen); err != nil {
@@ -283,14 +283,14 @@ func Columns(f *os.File) (n int, terminal bool) {
 	return int(screen.Window.Right-screen.Window.Left) + 1, true
 }
 
-// NoCore keeps this process from leaving a core file: this system writes none.
+// NoCore does nothing: Windows writes no core files.
 func NoCore() {}
 
-// span is a range of a file as calls about holes have it: FILE_ALLOCATED_RANGE_BUFFER with a length, and
+// span is a range of a file for calls about holes: FILE_ALLOCATED_RANGE_BUFFER with a length, or
 // FILE_ZERO_DATA_INFORMATION with an end. Source: winioctl.h (Microsoft).
 type span struct{ From, N int64 }
 
-// control makes a call about holes, and returns the ranges that it fills in, at most one.
+// control makes a call about holes, and returns at most one range of the result.
 func (f *File) control(call uint32, about span) (out []span, err error) {
 	var first span
 	var n uint32
@@ -298,7 +298,7 @@ func (f *File) control(call uint32, about span) (out []span, err error) {
 	err = windows.DeviceIoControl(f.handle(), call, (*byte)(unsafe.Pointer(&about)), size,
 		(*byte)(unsafe.Pointer(&first)), size, &n, nil)
 	if errors.Is(err, windows.ERROR_MORE_DATA) {
-		err = nil // further ranges
+		err = nil // there are more ranges
 	}
 	if n == size {
 		out = append(out, first)
@@ -306,8 +306,8 @@ func (f *File) control(call uint32, about span) (out []span, err error) {
 	return out, err
 }
 
-// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Where the file system
-// does not know its holes everything is data, which is slow and right.
+// Extent returns the number of bytes in one state from off on, at most limit, and whether they are a hole. If the file
+// system does not report holes, everything is data, which is slow but correct.
 func (f *File) Extent(off, limit int64) (n int64, hole bool) {
 	var about windows.ByHandleFileInformation
 	if err := windows.GetFileInformationByHandle(f.handle(), &about); err != nil || !showsHoles(about.FileAttributes) {
@@ -320,15 +320,15 @@ func (f *File) Extent(off, limit int64) (n int64, hole bool) {
 	return stateAt(off, limit, data)
 }
 
-// showsHoles reports whether what is not allocated of a file reads as zeros. The data of files that are deduplicated,
-// or that another program keeps, lie elsewhere: these are reparse points.
+// showsHoles reports whether unallocated ranges of a file read as zeros. Deduplicated files, and files that another
+// program stores, keep their data elsewhere: they are reparse points.
 // Source: File Attribute Constants, FSCTL_QUERY_ALLOCATED_RANGES, Reparse Point Tags (Microsoft).
 func showsHoles(attributes uint32) bool {
 	const both = windows.FILE_ATTRIBUTE_SPARSE_FILE | windows.FILE_ATTRIBUTE_REPARSE_POINT
 	return attributes&both == windows.FILE_ATTRIBUTE_SPARSE_FILE
 }
 
-// stateAt returns the state at off from the first range of data behind it, if there is one.
+// stateAt returns the state at off. data holds the first allocated range from off on, if any.
 func stateAt(off, limit int64, data []span) (n int64, hole bool) {
 	switch {
 	case len(data) == 0 || data[0].From >= off+limit:
@@ -339,20 +339,20 @@ func stateAt(off, limit int64, data []span) (n int64, hole bool) {
 	return max(1, min(limit, data[0].From+data[0].N-off)), false
 }
 
-// Sparse lets what is not written of a new file take no space. Where the file system cannot do so, it does.
+// Sparse makes a new file sparse, so that unwritten ranges use no space. It ignores a file system without support.
 func (f *File) Sparse() {
 	var n uint32
-	_ = windows.DeviceIoControl(f.handle(), windows.FSCTL_SET_SPARSE, nil, 0, nil, 0, &n, nil) // see above
+	_ = windows.DeviceIoControl(f.handle(), windows.FSCTL_SET_SPARSE, nil, 0, nil, 0, &n, nil) // see above: errors are ignored
 }
 
-// Punch has a range of a file read as zeros. In a file that is sparse it takes no space then. A file system that cannot
-// do so has an error that Unsupported knows.
+// Punch makes a range of a file read as zeros. In a sparse file the range uses no space. If unsupported, it returns an
+// error for Unsupported.
 func (f *File) Punch(off, n int64) error {
 	_, err := f.control(windows.FSCTL_SET_ZERO_DATA, span{off, off + n})
 	return err
 }
 
-// Calls that Windows answers for a disk. Spec: winioctl.h (Microsoft).
+// IOCTLs of a disk. Spec: winioctl.h (Microsoft).
 const (
 	getLength     = 0x7405c // IOCTL_DISK_GET_LENGTH_INFO
 	getGeometry   = 0x700a0 // IOCTL_DISK_GET_DRIVE_GEOMETRY_EX
@@ -362,7 +362,7 @@ const (
 	isOffline      = 1  // DISK_ATTRIBUTE_OFFLINE
 )
 
-// OpenDrive opens a disk to read it, and lets other programs do what they like.
+// OpenDrive opens a disk for reading without restricting other programs.
 func OpenDrive(path string) (*File, Drive, error) {
 	name, _ := driveName(path)
 	text, err := windows.UTF16PtrFromString(driveNames + name)
@@ -385,7 +385,7 @@ func OpenDrive(path string) (*File, Drive, error) {
 	return f, d, nil
 }
 
-// drive asks for what is known of a disk.
+// drive queries the properties of a disk.
 func (f *File) drive() (d Drive, err error) {
 	if err := f.ask(getLength, unsafe.Pointer(&d.Size), unsafe.Sizeof(d.Size)); err != nil {
 		return d, fmt.Errorf("size of the disk: %w", err)
@@ -396,7 +396,7 @@ func (f *File) drive() (d Drive, err error) {
 		_, _   uint32 // heads and sectors
 		Sector uint32
 		_      int64     // size
-		_      [256]byte // what else is known, of any length
+		_      [256]byte // further information of any length
 	}
 	if err := f.ask(getGeometry, unsafe.Pointer(&geometry), unsafe.Sizeof(geometry)); err != nil {
 		return d, fmt.Errorf("sector size of the disk: %w", err)
@@ -406,21 +406,21 @@ func (f *File) drive() (d Drive, err error) {
 		Version, _ uint32
 		Attributes uint64
 	}
-	// A disk that does not answer counts as one that is in use.
+	// A disk that does not answer counts as in use.
 	err = f.ask(getAttributes, unsafe.Pointer(&attributes), unsafe.Sizeof(attributes))
 	d.Offline = err == nil && attributes.Attributes&isOffline != 0
 	return d, nil
 }
 
-// ask makes a call that answers a struct.
+// ask makes an ioctl with a struct as its result.
 func (f *File) ask(call uint32, answer unsafe.Pointer, size uintptr) error {
 	var n uint32
 	return windows.DeviceIoControl(f.handle(), call, nil, 0, (*byte)(answer), uint32(size), &n, nil)
 }
 
-// Restrict restricts this process for good, and returns the layers that are in force: it can have no more than so many
-// bytes of memory and start no program, and unless it is to write it is of low integrity, so that Windows refuses it
-// changes of files and of other processes. err says what is missing.
+// Restrict restricts this process for good and returns the layers in force. It limits the memory in bytes and forbids
+// starting programs. Unless writes is true, the process gets low integrity, so that Windows denies changes of files and
+// of other processes. err reports a missing layer.
 func Restrict(memory int64, writes bool) (layers []string, err error) {
 	err = intoJob(memory)
 	if err == nil {
@@ -441,7 +441,7 @@ func Restrict(memory int64, writes bool) (layers []string, err error) {
 	return layers, err
 }
 
-// intoJob puts this process into a job of its own, whose handle stays open until the process ends.
+// intoJob puts this process into its own job object. The handle stays open until the process ends.
 // Spec: JOBOBJECT_EXTENDED_LIMIT_INFORMATION (Microsoft).
 func intoJob(memory int64) error {
 	job, err := windows.CreateJobObject(nil, nil)
