@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 )
 
-// alignFlags are the flags of align and convert: of a copy whose DEST the user names.
+// alignFlags holds the flags of align and convert, which write a copy to DEST.
 type alignFlags struct {
 	copyFlags
 	to    realign.Target
@@ -23,7 +23,7 @@ type alignFlags struct {
 	dev   deviceFlags
 }
 
-// add adds the flags that align and convert share.
+// add adds the flags common to align and convert.
 func (f *alignFlags) add(cmd *cobra.Command) {
 	f.copyFlags.add(cmd)
 	addFlags(cmd,
@@ -49,7 +49,7 @@ func newAlign(c *Base) *cobra.Command {
 	return cmd
 }
 
-// run writes the copy of a disk or of a package.
+// run writes the copy of a disk or a package.
 func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest string) error {
 	err := errors.Join(f.checkFlags(), f.checkDest(src, dest))
 	if err != nil {
@@ -64,7 +64,7 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 		f.SpoolBeside(dest)
 		writes = append(writes, dest)
 	} else {
-		reads = append(reads, dest) // which is open for writing already
+		reads = append(reads, dest) // already open for writing
 	}
 	if err := f.Confine(ctx, errOut, reads, writes); err != nil {
 		return err
@@ -82,13 +82,13 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 	return f.report(out, r, w)
 }
 
-// making returns how the copy is written.
+// making returns the options of the copy.
 func (f *alignFlags) making(dest string) *making {
 	if f.dev.claimed != nil {
 		return &making{
 			format: "raw", beside: f.dev.apart, hold: leaving,
 			to: realign.Device{Device: f.dev.claimed, Overwrite: f.dev.overwrite, Discard: f.dev.discard},
-			// It fills the device, as a guest will see it: the backup of a GPT lies where firmware looks for it.
+			// The copy fills the device, with the backup GPT at its end, where firmware looks for it.
 			size: func(n int64) int64 { return max(n, f.dev.claimed.Size) },
 		}
 	}
@@ -100,14 +100,14 @@ func (f *alignFlags) file(dest string) realign.File {
 	return realign.File{Path: dest, Format: f.to.Format, Subformat: f.to.Subformat, Force: f.force}
 }
 
-// deviceFlags are those of a copy onto a block device.
+// deviceFlags holds the flags for a copy to a block device.
 type deviceFlags struct {
 	overwrite string
 	discard   bool
-	claimed   *store.Device // nil: DEST is a file
+	claimed   *store.Device // nil if DEST is a file
 }
 
-// checkDest refuses a DEST that cannot be written, and flags that it cannot follow.
+// checkDest refuses a DEST that cannot be written, and flags that do not fit it.
 func (f *alignFlags) checkDest(src, dest string) error {
 	if realign.IsPackage(dest) {
 		for _, image := range append(f.With, src) {
@@ -122,7 +122,7 @@ func (f *alignFlags) checkDest(src, dest string) error {
 	return f.checkDevice(dest)
 }
 
-// checkDevice refuses flags that a device cannot follow, and those of a device without one.
+// checkDevice refuses flags that do not apply to a device, and device flags without a device.
 func (f *alignFlags) checkDevice(dest string) error {
 	if !realign.IsDevice(dest) {
 		if at, err := filepath.Abs(dest); err == nil && amongDevices(at) {
@@ -153,14 +153,13 @@ func (f *alignFlags) checkDevice(dest string) error {
 	return nil
 }
 
-// amongDevices reports whether a path names a file that is not there, in the folder of the devices: it would lie in
-// memory.
+// amongDevices reports whether a path names a missing file in /dev. A new file there would be in memory.
 func amongDevices(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/")
 }
 
-// claim opens a DEST that is a device for this run alone, before the process confines itself.
+// claim opens a device DEST exclusively for this run, before the process confines itself.
 func (d *deviceFlags) claim(dest string, sources ...string) (err error) {
 	if !realign.IsDevice(dest) {
 		return nil
@@ -169,7 +168,7 @@ func (d *deviceFlags) claim(dest string, sources ...string) (err error) {
 	return err
 }
 
-// apart refuses disks of --with that lie on DEST.
+// apart refuses disks of --with that are stored on DEST.
 func (d *deviceFlags) apart(others realign.Others) error {
 	for _, o := range others {
 		if err := d.claimed.Apart(&o.Image.Opened); err != nil {
@@ -179,5 +178,5 @@ func (d *deviceFlags) apart(others realign.Others) error {
 	return nil
 }
 
-// leaving is what an interrupted copy onto a device does.
+// leaving describes the interruption of a copy to a device.
 const leaving = "leaving the device as it is"

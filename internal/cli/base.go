@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// Base has the flags of all commands, and what a run needs to print its result and to end.
+// Base holds the flags and the state common to all commands.
 type Base struct {
 	Output  string
 	AsJSON  bool
@@ -28,22 +28,22 @@ type Base struct {
 	NoColor bool
 	seen    bool // a report was printed on a terminal
 	several bool // results go one after the other
-	Stays   bool // the command stays running behind its result, which programs read as a line
-	printed bool // the first of them
+	Stays   bool // the command keeps running after its result, which is one line for programs
+	printed bool // the first result was printed
 	Log     Log
 	Result  any // of the run, for its log
 	Ending  ending
-	Asked   bool // the command line asks for JSON, whether it could be parsed or not
-	// OwnProcess is set where the process is that of one command, which can restrict it for good.
+	Asked   bool // the command line requests JSON, even if it could not be parsed
+	// OwnProcess reports that the process belongs to one command, which may restrict it permanently.
 	OwnProcess     bool
 	line           *cobra.Command // the command that runs, with its flags
 	RequireSandbox bool
 	Version        string
-	readsServers   bool // the command reads images of servers
+	readsServers   bool // the command reads images on servers
 	remotes        realign.Remotes
-	writers        realign.Writers // programs that have files open for writing
+	writers        realign.Writers // programs with files open for writing
 	unpacking      realign.Unpacking
-	unpacked       bool   // an image was
+	unpacked       bool   // an image was unpacked
 	progress       string // one of progress.Kinds
 	noProgress     bool
 }
@@ -51,7 +51,7 @@ type Base struct {
 // JSON reports whether the result is printed as JSON.
 func (c *Base) JSON() bool { return c.AsJSON || c.Output == "json" }
 
-// Arguments demands so many positional arguments and names them.
+// Arguments requires exactly the named positional arguments.
 func Arguments(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == len(names) {
@@ -72,7 +72,7 @@ func Arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// Several demands at least one positional argument and names it.
+// Several requires at least one positional argument with this name.
 func Several(name string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -82,12 +82,12 @@ func Several(name string) cobra.PositionalArgs {
 	}
 }
 
-// Head returns what all results of a command begin with.
+// Head returns the common head of all results.
 func Head(command string) report.Head {
 	return report.Head{Origin: report.Origin{Schema: report.Schema, Command: command}, Isolation: lost}
 }
 
-// Check refuses values of common flags that cannot be right.
+// Check refuses invalid values of common flags.
 func (c *Base) Check() error {
 	if !slices.Contains(outputs(), c.Output) {
 		return Usage("%w%s", ondisk.NoChoice("--output", c.Output, outputs()...), notTarget(c.Output))
@@ -95,7 +95,7 @@ func (c *Base) Check() error {
 	return c.SettleOut()
 }
 
-// notTarget returns a hint at --to, for users of tools in which -o or -O sets the format of a copy.
+// notTarget returns a hint at --to, for users of tools that set the format of a copy with -o or -O.
 func notTarget(output string) string {
 	t, err := realign.ParseTarget(output)
 	if err == nil && t == (realign.Target{Format: t.Format}) && slices.Contains(realign.Formats(), t.Format) {
@@ -104,9 +104,9 @@ func notTarget(output string) string {
 	return ""
 }
 
-// Emit prints a result: as JSON, or as text by show. A report that cannot be written completely is an error.
+// Emit prints a result: as JSON, or as text with show. An incompletely written report is an error.
 func (c *Base) Emit(stdout io.Writer, v any, show func(t *report.Text)) error {
-	c.Ending.Hold("") // a report is printed whole, or not at all
+	c.Ending.Hold("") // a report is printed completely or not at all
 	c.Result = v
 	t := c.Layout(stdout)
 	if c.Out != "" && !c.several {
@@ -137,7 +137,7 @@ func (c *Base) print(w io.Writer, v any, t *report.Text, show func(t *report.Tex
 	})
 }
 
-// WrapStdout marks an error as one of writing the report.
+// WrapStdout marks an error of writing the report.
 func WrapStdout(err error) error {
 	if err == nil {
 		return nil
@@ -145,14 +145,14 @@ func WrapStdout(err error) error {
 	return fmt.Errorf("%w: %w", errStdout, err)
 }
 
-// completeBy has the shell offer for a flag what a function returns.
+// completeBy sets the shell completion of a flag.
 func completeBy(cmd *cobra.Command, flag string, offer cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, offer); err != nil {
-		panic(err) // the flag does not exist: our own bug
+		panic(err) // a missing flag is our own bug
 	}
 }
 
-// progressTo returns where progress goes. Messages of an interruption then go above its bar.
+// progressTo returns the output for progress. While it shows a bar, interrupt messages go above the bar.
 func (c *Base) progressTo(w io.Writer) progress.Output {
 	kind := c.progress
 	if c.noProgress {
@@ -161,7 +161,8 @@ func (c *Base) progressTo(w io.Writer) progress.Output {
 	return progress.Output{W: w, Kind: kind, Quiet: c.Quiet, Above: c.Ending.Above}
 }
 
-// Watched shows the progress of work until the call of end; p is nil if nothing is shown. Proves: a copy is read again.
+// Watched shows the progress of work until end is called. p is nil without progress. proves adds the phase that reads
+// the copy again.
 func (c *Base) Watched(w io.Writer, command string, proves bool) (p realign.Progress, end func()) {
 	if shown := progress.NewCopy(c.progressTo(w), command, proves); shown != nil {
 		return shown, shown.Stop
@@ -169,7 +170,7 @@ func (c *Base) Watched(w io.Writer, command string, proves bool) (p realign.Prog
 	return nil, func() {}
 }
 
-// notEmpty is the argument of a flag that is not empty: "$FILE" of a script that did not set it asks for nothing.
+// notEmpty is a flag value that refuses an empty argument, such as "$FILE" in a script that did not set it.
 type notEmpty struct{ pflag.Value }
 
 // Set parses the argument.
@@ -180,7 +181,7 @@ func (g notEmpty) Set(arg string) error {
 	return g.Value.Set(arg)
 }
 
-// WrongValue returns the error of the value of a flag. why is that of its parser.
+// WrongValue returns the error of an invalid flag value. why is the error of its parser.
 func WrongValue(f *pflag.Flag, value string, why error) error {
 	want := map[string]string{
 		"bool": "true or false", "int": "a whole number", "intSlice": "a whole number", "int64": "a whole number",
@@ -192,7 +193,7 @@ func WrongValue(f *pflag.Flag, value string, why error) error {
 	return Usage("--%s %.256q, want %s", f.Name, value, want)
 }
 
-// fullArguments returns the check of positional arguments with one for empty ones, as of a variable that is not set.
+// fullArguments adds to check a refusal of empty arguments, such as those of unset variables.
 func fullArguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if i := slices.Index(args, ""); i >= 0 {
@@ -210,8 +211,8 @@ func fullArguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// RefuseEmpty has a command and those below it refuse empty arguments, also of their flags, but for the commands that
-// only trueup itself calls.
+// RefuseEmpty makes a command and its subcommands refuse empty arguments and flag values. It skips hidden commands,
+// which only trueup itself runs.
 func RefuseEmpty(cmd *cobra.Command) {
 	cmd.Args = fullArguments(cmd.Args)
 	refuse := func(f *pflag.Flag) {

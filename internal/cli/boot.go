@@ -23,7 +23,7 @@ type bootFlags struct {
 	*Base
 	Move
 	trial    trial.Pair
-	pictures string // a folder
+	pictures string // folder for images
 }
 
 // newBoot returns the command boot.
@@ -44,7 +44,7 @@ func newBoot(c *Base) *cobra.Command {
 	return cmd
 }
 
-// addMachine adds the flags that describe the machine and its runs.
+// addMachine adds the flags of the machine and its runs.
 func (f *bootFlags) addMachine(cmd *cobra.Command) {
 	t, m := &f.trial, &f.trial.Machine
 	m.Firmware, m.Bus, m.Accel, m.Memory = trial.Auto, trial.Auto, trial.Auto, trial.DefaultMemory
@@ -89,9 +89,9 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 	defer bar.Stop()
 	t.Begin = bar.Begin
 	if err := t.Run(ctx, errOut); err != nil {
-		_ = os.Remove(f.pictures) // which is empty, or was not asked for
+		_ = os.Remove(f.pictures) // empty or not requested
 		if _, named := errors.AsType[*self.Error](err); named {
-			return err // by the command that ran for the trial
+			return err // with the name, by the command run for the trial
 		}
 		return fmt.Errorf("%s: %w", src, err)
 	}

@@ -16,19 +16,19 @@ import (
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
-// SpoolBeside has packed images unpacked beside a file that is written, unless there is --spool.
+// SpoolBeside sets the default of --spool to the folder of dest.
 func (c *Base) SpoolBeside(dest string) {
 	if c.unpacking.Spool == "" {
 		c.unpacking.Spool = filepath.Dir(dest)
 	}
 }
 
-// readsPacked settles whether a command reads packed images.
+// readsPacked sets whether a command reads packed images.
 func (c *Base) readsPacked(cmd *cobra.Command) {
 	c.unpacking.On, c.unpacking.Wanted = cmd.Flags().Lookup("spool") != nil, cmd.CommandPath()
 }
 
-// unpacks prepares for images that are packed.
+// unpacks prepares for reading packed images.
 func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
 	u := &c.unpacking
 	end := func() {}
@@ -44,8 +44,8 @@ func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
 	}
 }
 
-// CheckServers refuses images of servers for a command that does not read them, and settles whether it reads packed
-// ones.
+// CheckServers refuses server images for a command that does not read them. It also sets whether the command reads
+// packed images.
 func (c *Base) CheckServers(cmd *cobra.Command, args []string) error {
 	c.readsPacked(cmd)
 	if err := realign.CheckAddresses(args); err != nil {
@@ -62,12 +62,12 @@ func (c *Base) CheckServers(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// lost is the isolation of this process or its workers if it is less than wanted, else nil. Every object of JSON has
-// it.
+// lost is the isolation of this process or its workers if it is weaker than requested, otherwise nil. Every JSON object
+// contains it.
 var lost *report.Isolation
 
-// Confine restricts the process to reading around images and writing beside outputs, before it reads a byte of an
-// image. Servers of images are connected to before that, until ctx ends.
+// Confine restricts the process to reading around images and writing beside outputs, before it reads any image. It
+// first connects to image servers, until ctx ends.
 func (c *Base) Confine(ctx context.Context, errOut io.Writer, images, outputs []string) (err error) {
 	if c.readsServers {
 		if c.remotes, err = realign.Connect(ctx, images, c.unpacking.Wanted); err != nil {
@@ -86,7 +86,7 @@ func (c *Base) Confine(ctx context.Context, errOut io.Writer, images, outputs []
 	return c.Confined(errOut, sandbox.Confine(sandbox.Access{Read: realign.Folders(images), Write: written}))
 }
 
-// Confined warns of an isolation that is not the whole one, or refuses to go on with it.
+// Confined warns of an incomplete isolation, or refuses it with --require-sandbox.
 func (c *Base) Confined(errOut io.Writer, iso sandbox.Isolation) error {
 	if iso.Achieved == sandbox.Sandbox {
 		return nil

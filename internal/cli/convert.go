@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// convert is the command that moves nothing.
+// convert is the name of the command that copies without a move.
 const convert = "convert"
 
 // newConvert returns the command convert.

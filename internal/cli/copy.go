@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// copyFlags are the flags of each command that writes a copy of a disk or a package.
+// copyFlags holds the flags of every command that writes a copy of a disk or a package.
 type copyFlags struct {
 	*Base
 	Move
@@ -31,7 +31,7 @@ type copyFlags struct {
 	skipAligned bool // write nothing if no partition has to move
 }
 
-// add adds the flags of all such commands.
+// add adds the flags common to these commands.
 func (c *copyFlags) add(cmd *cobra.Command) {
 	c.verify, c.jobs = full, defaultJobs
 	addFlags(cmd, "require-sandbox", &c.RequireSandbox, "verify", &c.verify, "checksums", &c.sums)
@@ -45,7 +45,7 @@ func (c *copyFlags) checkFlags() error {
 	return c.settleSums()
 }
 
-// settleSums decides where the digests go, before anything is read.
+// settleSums resolves the file for the digests before any reading.
 func (c *copyFlags) settleSums() (err error) {
 	if c.sums == "" {
 		return nil
@@ -57,7 +57,7 @@ func (c *copyFlags) settleSums() (err error) {
 		store.TryFolder("--checksums", c.sums))
 }
 
-// spareAll refuses a report or digests over DEST, and digests over an image that the command reads.
+// spareAll refuses a report or digests over DEST, and digests over an input image.
 func (c *copyFlags) spareAll(dest string, images ...Input) error {
 	for flag, path := range map[string]string{"--out": c.Out, "--checksums": c.sums} {
 		if err := store.Apart(store.Use{Flag: flag, Path: path}, store.Use{Flag: "DEST", Path: dest}); err != nil {
@@ -72,7 +72,7 @@ func (c *copyFlags) spareAll(dest string, images ...Input) error {
 	return nil
 }
 
-// writeSums writes the digests of the files of DEST, named as the user named that.
+// writeSums writes the digests of the files of DEST, with names relative to the user's spelling of DEST.
 func (c *copyFlags) writeSums(dest string, w realign.Written) error {
 	if c.sums == "" || len(w.Sums) == 0 {
 		return nil
@@ -84,26 +84,26 @@ func (c *copyFlags) writeSums(dest string, w realign.Written) error {
 	return nil
 }
 
-// defaultJobs is how many chunks a copy reads and writes at once.
+// defaultJobs is the default number of chunks that a copy reads and writes at once.
 const defaultJobs = 4
 
-// Proofs of a copy: of every byte, or of its structures.
+// Proofs of a copy: every byte, or its structures.
 const (
 	full      = "full"
 	structure = "structure"
 )
 
-// making is how a command has a copy written.
+// making holds the options of a copy.
 type making struct {
-	format string                     // of the copy; empty: that of SOURCE
-	size   func(int64) int64          // gives the disk its size; nil: as SOURCE
-	beside func(realign.Others) error // refuses other disks of the machine; nil: any
+	format string                     // of the copy; "" means as SOURCE
+	size   func(int64) int64          // returns the disk size; nil means as SOURCE
+	beside func(realign.Others) error // checks the other disks of the machine; may be nil
 	to     realign.Dest
-	hold   string                                          // what an interrupted run does; empty: it removes the copy
-	after  func(realign.Written) (*report.Replaced, error) // ends an exchange; nil: none
+	hold   string                                          // action on interrupt; "" means removing the copy
+	after  func(realign.Written) (*report.Replaced, error) // completes an exchange; may be nil
 }
 
-// copyDisk writes DEST of one disk, unless it is aligned and may be skipped.
+// copyDisk writes a copy of one disk to DEST, unless the disk is aligned and may be skipped.
 func (c *copyFlags) copyDisk(
 	ctx context.Context, errOut io.Writer, src, dest string, m *making,
 ) (r *report.Align, w realign.Written, err error) {
@@ -135,7 +135,7 @@ func (c *copyFlags) copyDisk(
 	return r, w, err
 }
 
-// jobOf returns how a copy is written, and the function for the end of that. From now on the run ends itself.
+// jobOf returns the job of a copy and a function to end its progress. From now on the run handles interrupts itself.
 func (c *copyFlags) jobOf(errOut io.Writer, dest string, m *making) (j *realign.Job, end func()) {
 	c.Ending.Hold(cmp.Or(m.hold, removing))
 	p, end := c.Watched(errOut, c.command, c.verify == full)
@@ -145,10 +145,10 @@ func (c *copyFlags) jobOf(errOut io.Writer, dest string, m *making) (j *realign.
 	}, end
 }
 
-// removing is what an interrupted copy does.
+// removing describes the interruption of a copy.
 const removing = "removing the unfinished copy"
 
-// report prints what became of a copy: w has no files where it was skipped.
+// report prints the result of a copy. w has no files if the copy was skipped.
 func (c *copyFlags) report(out io.Writer, r *report.Align, w realign.Written) error {
 	if len(w.Files) == 0 {
 		return c.Emit(out, r, func(t *report.Text) { t.Align(r) })
@@ -157,15 +157,15 @@ func (c *copyFlags) report(out io.Writer, r *report.Align, w realign.Written) er
 		return err
 	}
 	r.Wrote(w, c.verify)
-	r.Folder, _ = os.Getwd() // for a command that is shown
+	r.Folder, _ = os.Getwd() // for a command line in the report
 	if err := c.Emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
 	}
 	return nil
 }
 
-// proof returns the flags of the verify that proves the copy again. Verify reads from the copy what moved, but not the
-// places on other disks of the machine.
+// proof returns the flags of a verify command for the copy. Verify derives the moves from the copy, but not the places
+// on other disks of the machine.
 func (c *copyFlags) proof() []string {
 	moved := []string{"skip-free"}
 	if given(c.line, "with") {
@@ -174,7 +174,7 @@ func (c *copyFlags) proof() []string {
 	return c.repeated("verify", slices.Concat(asRead, []string{"spool"}, moved)...)
 }
 
-// copyPackage writes a package with every disk as planned, and everything else unchanged.
+// copyPackage writes a package with every disk as planned and everything else unchanged.
 func (c *copyFlags) copyPackage(
 	ctx context.Context, out, errOut io.Writer, source, dest string, m *making,
 ) error {
@@ -214,7 +214,7 @@ func (c *copyFlags) copyPackage(
 	return err
 }
 
-// writePackage writes and proves the package, and enters what was written in r.
+// writePackage writes and proves the package, and records the result in r.
 func (c *copyFlags) writePackage(
 	ctx context.Context, errOut io.Writer, p *realign.Package, r *report.PackageAlign, m *making,
 ) error {
@@ -236,7 +236,8 @@ func (c *copyFlags) writePackage(
 	return nil
 }
 
-// notAPackage returns the error of a source that should be a package. A file that cannot be opened has its own.
+// notAPackage returns the error of a source that should be a package. If the file cannot be opened, it returns that
+// error.
 func notAPackage(source, dest string) error {
 	s, err := OpenSource(source, realign.Reading{
 		Unpacking: realign.Unpacking{Wanted: "a copy that is a package"},

@@ -13,38 +13,38 @@ import (
 	"github.com/trueup/trueup/internal/self"
 )
 
-// Exit codes that are no verdict. 0, 2 and 3 are those of align.Verdict.
+// Exit codes besides align.Verdict, which defines 0, 2 and 3.
 const (
 	ExitError   = 1
 	ExitRefused = 4
 	exitUsage   = 64
 )
 
-// Usage returns the error of a command line that cannot be right.
+// Usage returns the error of an invalid command line.
 func Usage(format string, args ...any) error { return ondisk.In(ondisk.ErrUsage, format, args...) }
 
-// VerdictError ends a command that has printed its result with an exit code.
+// VerdictError ends a command with an exit code after it printed its result.
 type VerdictError int
 
 func (v VerdictError) Error() string { return fmt.Sprintf("exit code %d", int(v)) }
 
-// reportedError ends a command that has printed its report.
+// reportedError ends a command after it printed its report.
 type reportedError struct {
 	error
-	said bool // the report has the same words
+	said bool // the report contains the message
 }
 
 func (r reportedError) Unwrap() error { return r.error }
 
-// AfterReport makes err end a command that has printed its report. said: the report has the same words.
+// AfterReport makes err end a command after it printed its report. said means that the report contains the message.
 func AfterReport(err error, said bool) error { return reportedError{err, said} }
 
-// Classify gives the JSON code and the exit code of an error.
+// Classify returns the JSON code and the exit code of an error.
 func Classify(err error) (string, int) {
 	if i, ok := errors.AsType[InterruptError](err); ok {
 		return "interrupted", i.Exit()
 	}
-	if e, ok := errors.AsType[*self.Error](err); ok { // of another trueup, which this one has started
+	if e, ok := errors.AsType[*self.Error](err); ok { // from a child trueup process
 		return e.Code, e.Exit
 	}
 	code := realign.Code(err)
@@ -60,10 +60,10 @@ func Classify(err error) (string, int) {
 	return code, ExitError
 }
 
-// errStdout marks a report that could not be written: that is no success.
+// errStdout marks an unwritten report, which is a failure.
 var errStdout = errors.New("write the report")
 
-// Failed returns the result of a command that has no other.
+// Failed returns the result of a command without another result.
 func Failed(command string, err error) report.Failure {
 	code, exit := Classify(err)
 	return report.Failure{
@@ -71,7 +71,7 @@ func Failed(command string, err error) report.Failure {
 	}
 }
 
-// Finish prints an error on stderr, in one line, ends the log and connections to servers, and returns the exit code.
+// Finish prints an error on stderr in one line, ends the log and server connections, and returns the exit code.
 func Finish(err error, c *Base, command string, stdout, stderr io.Writer) int {
 	defer c.remotes.Close()
 	code, failed := printed(err, c, command, stdout, stderr)
@@ -85,7 +85,7 @@ func Finish(err error, c *Base, command string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// printed prints an error, and returns the exit code, and why its object could not be written.
+// printed prints an error and returns the exit code. failed is the error of writing its JSON object.
 func printed(err error, c *Base, command string, stdout, stderr io.Writer) (code int, failed error) {
 	if err == nil {
 		return 0, nil
@@ -105,10 +105,10 @@ func printed(err error, c *Base, command string, stdout, stderr io.Writer) (code
 	return exit, failed
 }
 
-// inLines are the commands that print objects of one line each: others follow, or the command stays running.
+// inLines lists the commands that print one object per line, because more objects follow or the command keeps running.
 var inLines = []string{results.Command, "report", "serve"}
 
-// writeJSON returns the function that writes an object of a command.
+// writeJSON returns the function to write a JSON object of a command.
 func (c *Base) writeJSON(command string) func(io.Writer, any) error {
 	if c.several || c.Stays || slices.Contains(inLines, command) {
 		return report.Line
@@ -116,7 +116,7 @@ func (c *Base) writeJSON(command string) func(io.Writer, any) error {
 	return report.JSON
 }
 
-// ExitWith makes an exit code the error of a command.
+// ExitWith converts an exit code to the error of a command.
 func ExitWith(code int) error {
 	if code == 0 {
 		return nil

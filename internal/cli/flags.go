@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// Move has the flags of a plan: goal, other disks, and how images are read.
+// Move holds the flags of a plan: goal, other disks, and reading.
 type Move struct {
 	realign.Reading
 	realign.Goal
@@ -30,14 +30,14 @@ func (m *Move) Add(cmd *cobra.Command) {
 	addFlags(cmd, "skip-free", &m.SkipFree, "flatten", &m.Flatten, "with", &m.With)
 }
 
-// AddPlaces adds the flags that decide which partitions of an image move where.
+// AddPlaces adds the flags that select the partitions to move and their places.
 func (m *Move) AddPlaces(cmd *cobra.Command) {
 	addFlags(cmd, "boundary", &m.Boundary, "partition", &m.Only)
 	addFlags(cmd, "data-only", &m.DataOnly, "allow-unbootable", &m.AllowUnbootable, "repair-table", &m.RepairTable)
 	addReading(cmd, &m.Reading)
 }
 
-// AddProof adds the flags that name the run of align that a copy is of.
+// AddProof adds the flags that describe the align run of a copy.
 func (m *Move) AddProof(cmd *cobra.Command) {
 	addReading(cmd, &m.Reading)
 	addFlags(cmd,
@@ -46,7 +46,7 @@ func (m *Move) AddProof(cmd *cobra.Command) {
 	)
 }
 
-// Reads lists what is read for some images: the other disks of the machine, and the folders of parents.
+// Reads lists the inputs of a command: its images, the other disks of the machine, and the folders of parents.
 func (m *Move) Reads(images ...string) []string { return slices.Concat(images, m.With, m.Allow) }
 
 // NoPackage refuses --with for a package.
@@ -57,12 +57,12 @@ func (m *Move) NoPackage() error {
 	return nil
 }
 
-// OpenOthers opens the disks of --with. dest is the output of the command, empty for none.
+// OpenOthers opens the disks of --with. dest is the output of the command, or "".
 func (m *Move) OpenOthers(c *Base, s *realign.Source, dest string) (realign.Others, error) {
 	return realign.OpenOthers(s, m.With, m.Allow, dest, c.Open)
 }
 
-// planned makes the plan of a disk among those of --with. dest is the output of the command, empty for none.
+// planned plans a disk together with the disks of --with. dest is the output of the command, or "".
 func (m *Move) planned(c *Base, s *realign.Source, dest string, how making) (*realign.Plan, error) {
 	o, err := m.OpenOthers(c, s, dest)
 	if err != nil {
@@ -78,7 +78,7 @@ func (m *Move) planned(c *Base, s *realign.Source, dest string, how making) (*re
 	return s.PlanAmong(o, m.Goal, how.size)
 }
 
-// accepted is planned for a plan that is carried out: its refusal is an error.
+// accepted is planned, but returns an error for a refused plan.
 func (m *Move) accepted(c *Base, s *realign.Source, dest string, how making) (*realign.Plan, error) {
 	p, err := m.planned(c, s, dest, how)
 	if err != nil {
@@ -90,26 +90,26 @@ func (m *Move) accepted(c *Base, s *realign.Source, dest string, how making) (*r
 	return p, nil
 }
 
-// MaxJobs bounds what is done at once.
+// MaxJobs limits --jobs.
 const MaxJobs = 64
 
-// addWork adds the flags of commands whose work takes long. jobs has the default of --jobs.
+// addWork adds the flags of commands with long work. jobs holds the default of --jobs.
 func (c *Base) addWork(cmd *cobra.Command, jobs *int) {
 	addFlags(cmd, "jobs", jobs)
 	c.addProgress(cmd)
 }
 
-// addProgress adds the flags of commands that show how far they are.
+// addProgress adds the progress flags.
 func (c *Base) addProgress(cmd *cobra.Command) {
 	addFlags(cmd, "progress", &c.progress, "no-progress", &c.noProgress)
 }
 
-// addReading adds the flags about the image that a command reads.
+// addReading adds the flags for reading an image.
 func addReading(cmd *cobra.Command, r *realign.Reading) {
 	addFlags(cmd, "format", &r.Format, "sector-size", (*realign.SectorSize)(&r.SectorSize), "allow-folder", &r.Allow)
 }
 
-// readBench reads the result of a benchmark from the file of --bench, nil without one.
+// readBench reads the benchmark result in the file of --bench, or returns nil without one.
 func (c *Base) readBench(path string) (*report.Benchmark, error) {
 	if path == "" {
 		return nil, nil
@@ -133,7 +133,7 @@ func (c *Base) readBench(path string) (*report.Benchmark, error) {
 	return r, nil
 }
 
-// formatFlags choose how a report is printed.
+// formatFlags selects the format of a report.
 type formatFlags struct {
 	template string
 	format   results.Format
@@ -144,7 +144,7 @@ func (f *formatFlags) add(cmd *cobra.Command, c *Base) {
 	addFlags(cmd, "output", &c.Output, "template", &f.template)
 }
 
-// settle finds the format, and reads the template of one.
+// settle resolves the format and reads its template.
 func (f *formatFlags) settle(c *Base) (err error) {
 	formats := results.FormatNames()
 	switch {

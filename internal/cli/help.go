@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 )
 
-// exits are the exit codes, with the commands that can end so; none: all.
+// exits lists the exit codes with the commands that use them. No commands means all.
 var exits = []struct {
 	code, text string
 	of         []string
@@ -61,15 +61,15 @@ var exits = []struct {
 	{"129, 130, 143", "interrupted by SIGHUP, SIGINT or SIGTERM; nothing incomplete gets the final name", nil},
 }
 
-// helpFiles have the text of each command, its examples, and what several texts share.
+// helpFiles holds the help text of each command with its examples, and shared texts.
 //
 //go:embed help/*.txt
 var helpFiles embed.FS
 
-// shared matches a line that stands for the text of another file.
+// shared matches a line that includes the text of another file.
 var shared = regexp.MustCompile(`(?m)^\{(\w+)\}$`)
 
-// helpText returns the text of a command and its examples, which are empty for one of trueup itself.
+// helpText returns the help text of a command and its examples. Both are empty for commands of cobra.
 func helpText(name string) (text, examples string) {
 	b, err := helpFiles.ReadFile("help/" + name + ".txt")
 	if err != nil {
@@ -84,19 +84,19 @@ func helpText(name string) (text, examples string) {
 	return text, examples
 }
 
-// ofCommands matches the beginning of a text that names commands.
+// ofCommands matches the command names at the beginning of a text.
 var ofCommands = regexp.MustCompile(`^(inspect, scan, report|scan, report|verify, judge|judge|boot): `)
 
 // helpWidth is the width of help without a terminal, in characters.
 const helpWidth = 80
 
-// mostWords bounds the help of a command: trueup help COMMAND and the manual page have all of its text.
+// mostWords limits --help of a command. trueup help COMMAND and the manual page contain the complete text.
 const mostWords = 600
 
-// usualFlags is how many flags -h lists.
+// usualFlags is the number of flags in -h.
 const usualFlags = 6
 
-// grouped returns the flags of a command in the groups of the help, each in the order of its rows.
+// grouped returns the flags of a command in the groups of the help, each in row order.
 func grouped(cmd *cobra.Command) (out []*pflag.FlagSet) {
 	own := cmd.LocalFlags()
 	for _, g := range flagGroups {
@@ -109,7 +109,7 @@ func grouped(cmd *cobra.Command) (out []*pflag.FlagSet) {
 		}
 		out = append(out, set)
 	}
-	for _, name := range []string{"help", "version"} { // of cobra
+	for _, name := range []string{"help", "version"} { // from cobra
 		if f := own.Lookup(name); f != nil {
 			out[len(out)-1].AddFlag(f)
 		}
@@ -117,7 +117,7 @@ func grouped(cmd *cobra.Command) (out []*pflag.FlagSet) {
 	return out
 }
 
-// help prints the help of a command: with -h one screen, with --help at most mostWords, and otherwise all.
+// help prints the help of a command: one screen for -h, at most mostWords for --help, otherwise everything.
 func help(cmd *cobra.Command, args []string) {
 	out := cmd.OutOrStdout()
 	columns := helpWidth
@@ -156,15 +156,15 @@ func help(cmd *cobra.Command, args []string) {
 	fmt.Fprint(out, rest.String())
 }
 
-// moreHelp says where the whole text of a command is.
+// moreHelp refers to the complete help of a command.
 func moreHelp(cmd *cobra.Command) string { return "More: trueup help " + commandName(cmd) }
 
-// commandName returns the words of a command behind trueup.
+// commandName returns the words of a command after trueup.
 func commandName(cmd *cobra.Command) string {
 	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
 }
 
-// helpScreen prints the help of -h.
+// helpScreen prints the help for -h.
 func helpScreen(out io.Writer, cmd *cobra.Command, columns int) {
 	fmt.Fprintf(out, "%s.\n\n", cmd.Short)
 	helpUse(out, cmd)
@@ -205,10 +205,10 @@ func helpFlags(out io.Writer, title string, f *pflag.FlagSet, columns int) {
 	}
 }
 
-// Exit is what an exit code of a command means.
+// Exit is an exit code of a command with its meaning.
 type Exit struct{ Code, Text string }
 
-// Exits lists the exit codes of a command; of trueup, those of all.
+// Exits returns the exit codes of a command. For "trueup" it returns the exit codes of all commands.
 func Exits(command string) (out []Exit) {
 	for _, e := range exits {
 		if e.of != nil && !slices.Contains(e.of, command) {
@@ -223,7 +223,7 @@ func Exits(command string) (out []Exit) {
 	return out
 }
 
-// helpExits lists the exit codes of a command.
+// helpExits prints the exit codes of a command.
 func helpExits(out io.Writer, command string, columns int) {
 	fmt.Fprint(out, "\nExit codes:\n")
 	indent := strings.Repeat(" ", 6)
@@ -232,14 +232,14 @@ func helpExits(out io.Writer, command string, columns int) {
 	}
 }
 
-// fold breaks a text into lines of so many columns at its spaces. Lines after the first are indented.
+// fold breaks a text at spaces into lines of at most columns characters. It indents all lines but the first.
 func fold(text string, columns int, indent string) string {
 	var b strings.Builder
 	for len(text) > columns {
 		at := strings.LastIndexByte(text[:columns+1], ' ')
 		if at <= len(indent) {
 			if at = strings.IndexByte(text[columns:], ' ') + columns; at < columns {
-				break // a word that fits nowhere
+				break // a word longer than a line
 			}
 		}
 		fmt.Fprintln(&b, text[:at])
@@ -248,7 +248,7 @@ func fold(text string, columns int, indent string) string {
 	return b.String() + text
 }
 
-// plainUsages takes out of the texts of all flags the marks of the names of arguments, which completion would show.
+// plainUsages removes the backquotes around argument names from all flag texts, because completion would show them.
 func plainUsages(cmd *cobra.Command) {
 	plain := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
 	cmd.PersistentFlags().VisitAll(plain)
@@ -258,7 +258,7 @@ func plainUsages(cmd *cobra.Command) {
 	}
 }
 
-// offers is what the shell offers for an argument, by its name in help texts; nothing for all others.
+// offers returns the shell completion for an argument by its name in help texts, or nil.
 func offers(name string) cobra.CompletionFunc {
 	switch name {
 	case "IMAGE", "SOURCE", "DISK", "DEST", "PATH", "FILE", "GLOB", "PROGRAM", "COMMAND":
@@ -269,7 +269,7 @@ func offers(name string) cobra.CompletionFunc {
 	return nil
 }
 
-// completePaths offers files and folders in the shell where a command takes them, and only there.
+// completePaths enables shell completion of files and folders for arguments that accept them.
 func completePaths(root *cobra.Command) {
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	for _, cmd := range append(root.Commands(), root) {
@@ -290,7 +290,7 @@ func completePaths(root *cobra.Command) {
 	}
 }
 
-// offerArguments offers what a command takes, as its usage says.
+// offerArguments completes an argument by its name in the usage line.
 func offerArguments(cmd *cobra.Command, args []string, begun string) (
 	[]cobra.Completion, cobra.ShellCompDirective,
 ) {

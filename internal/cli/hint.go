@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// habits are commands of other tools, by the command here: the words of qemu-img, fdisk, virt-resize and others.
+// habits maps each command to command names of other tools: qemu-img, fdisk, virt-resize and others.
 var habits = map[string][]string{
 	"inspect": {"info", "check", "show", "list", "map"},
 	"align":   {"fix", "realign", "resize"},
@@ -32,8 +32,8 @@ var habits = map[string][]string{
 	"version": {"--version"},
 }
 
-// flagHabits are flags of other tools, and their equivalents here. One that is a flag is that of the command, if it has
-// it; the first that fits counts.
+// flagHabits maps flags of other tools to equivalents of trueup. The first entry that fits counts; one that begins with
+// a flag fits only a command with that flag.
 var flagHabits = map[string][]string{
 	"dry-run":       {"trueup plan, which writes nothing"},
 	"n":             {"trueup plan, which writes nothing"},
@@ -49,7 +49,7 @@ var flagHabits = map[string][]string{
 	"silent":        {"--quiet"},
 }
 
-// removed are flags of earlier versions, some of one command, and their replacements.
+// removed maps flags of earlier versions, some with their command, to their replacements.
 var removed = map[string]string{
 	"after":          "write && COMMAND after the line of trueup",
 	"catalog":        "write --since FILE, NDJSON of scan -o json; --out can name the same FILE",
@@ -80,23 +80,23 @@ var removed = map[string]string{
 	"workload":       fewLoads,
 }
 
-// fewLoads replaces the flags that chose other kinds of I/O.
+// fewLoads replaces the removed flags for other kinds of I/O.
 const fewLoads = "the kinds of I/O are fixed; fio itself measures others: --offset=63.5k --size=2g, then --offset=64k"
 
-// definitions replaces the flags that checked the definition of a machine.
+// definitions replaces the removed flags for checks of machine definitions.
 const definitions = "the result has the command that attaches DEST; trueup replace keeps the names of SOURCE"
 
-// asJSON suggests the flag for the format of a report.
+// asJSON suggests the flag for the report format.
 const asJSON = "-o FORMAT, such as -o json"
 
-// unknownCommand returns the error of a command that does not exist, with a suggestion.
+// unknownCommand returns the error of an unknown command, with a suggestion.
 func unknownCommand(root *cobra.Command, name string) error {
 	root.SuggestionsMinimumDistance = 2
 	hint := "see trueup --help"
 	near := root.SuggestionsFor(name)
 	for here, words := range habits {
 		if slices.Contains(words, name) {
-			near = []string{here} // whatever is spelled alike
+			near = []string{here} // overrides commands of similar spelling
 		}
 	}
 	if len(near) > 0 {
@@ -107,7 +107,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return Usage("unknown command %q; %s", name, hint)
 }
 
-// wrongFlag returns the error of a flag that does not exist or has a wrong value, with a suggestion.
+// wrongFlag returns the error of an unknown flag or an invalid value, with a suggestion.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	help := "see " + cmd.CommandPath() + " --help"
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
@@ -133,7 +133,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return Usage("%s", withHelp(err.Error(), help))
 }
 
-// withHelp appends the command line of a help to a message.
+// withHelp appends a help command line to a message.
 func withHelp(text, help string) string {
 	if strings.HasSuffix(text, "?") {
 		return text + " S" + help[1:]
@@ -141,7 +141,7 @@ func withHelp(text, help string) string {
 	return text + "; " + help
 }
 
-// habitOf returns the equivalent of a flag of other tools, empty if the command has none.
+// habitOf returns the equivalent of another tool's flag, or "" if the command has none.
 func habitOf(cmd *cobra.Command, name string) string {
 	for _, habit := range flagHabits[name] {
 		flag, _, _ := strings.Cut(strings.TrimLeft(habit, "-"), " ")
@@ -152,7 +152,7 @@ func habitOf(cmd *cobra.Command, name string) string {
 	return ""
 }
 
-// nearFlag returns the flag with the most similar name, empty if none is similar.
+// nearFlag returns the flag with the most similar name, or "" if none is similar.
 func nearFlag(cmd *cobra.Command, name string) string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

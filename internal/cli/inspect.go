@@ -20,12 +20,12 @@ type inspectFlags struct {
 	boundary align.Boundary
 	data     bool
 	storage  align.Storage
-	bench    string            // file
+	bench    string            // file name
 	measured *report.Benchmark // of --bench
 	impact   bool
 	list     bool
-	pieces   bool // of files are counted
-	unknown  bool // accepted
+	pieces   bool // count file fragments
+	unknown  bool // accept unknown content
 	with     []string
 }
 
@@ -91,7 +91,7 @@ func (f *inspectFlags) run(ctx context.Context, out, errOut io.Writer, path stri
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	s.Layout = nil // the report has it all, and the text of a large table needs the memory
+	s.Layout = nil // the report is complete, and the text of a large table needs the memory
 	if err := f.Emit(out, r, f.show(func(t *report.Text) { t.Inspect(r) })); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (f *inspectFlags) run(ctx context.Context, out, errOut io.Writer, path stri
 	return ExitWith(r.ExitCode)
 }
 
-// move returns the flags for align.
+// move returns the equivalent flags of align.
 func (f *inspectFlags) move() *Move {
 	return &Move{Reading: f.Reading, Goal: realign.Goal{Boundary: f.boundary.Target()}, With: f.with}
 }
@@ -116,7 +116,7 @@ func (f *inspectFlags) joinOthers(s *realign.Source) error {
 	return o.Join(s, f.move().Goal)
 }
 
-// show prints by a function, as a list where that is wanted.
+// show returns a print function that calls text, with the list format if requested.
 func (f *inspectFlags) show(text func(t *report.Text)) func(t *report.Text) {
 	return func(t *report.Text) {
 		t.List = f.list
@@ -124,27 +124,27 @@ func (f *inspectFlags) show(text func(t *report.Text)) func(t *report.Text) {
 	}
 }
 
-// reading is the progress of reading data. Until that begins, an interrupt ends the program at once.
+// reading is the progress of reading data. Until it begins, an interrupt ends the program at once.
 type reading struct {
 	begin func()
-	shown realign.Progress // nil: nobody watches
+	shown realign.Progress // nil without progress
 }
 
-// Begin says what is read from now on.
+// Begin starts a phase of size bytes.
 func (r reading) Begin(phase string, size int64) {
 	if r.begin(); r.shown != nil {
 		r.shown.Begin(phase, size)
 	}
 }
 
-// Add counts bytes that were read.
+// Add counts bytes read.
 func (r reading) Add(n int64) {
 	if r.shown != nil {
 		r.shown.Add(n)
 	}
 }
 
-// inspect reports on an opened image. bad is the error of a malformed one, which the report has too.
+// inspect reports on an opened image. bad is the error of a malformed image; the report contains it too.
 func (f *inspectFlags) inspect(
 	ctx context.Context, errOut io.Writer, s *realign.Source,
 ) (r *report.Inspect, bad, err error) {
@@ -157,7 +157,7 @@ func (f *inspectFlags) inspect(
 	if err != nil {
 		return nil, nil, err
 	}
-	// The plan that this takes is gone before the report needs memory.
+	// Refusals releases its plan before the report needs memory.
 	refusals, err := s.Refusals(f.move().Goal)
 	if err != nil {
 		return nil, nil, err
@@ -190,7 +190,7 @@ func (f *inspectFlags) inspect(
 	return r, bad, nil
 }
 
-// inspectPackage shows each disk of a package. It reports whether path is one.
+// inspectPackage shows each disk of a package. It reports whether path is a package.
 func (f *inspectFlags) inspectPackage(
 	ctx context.Context, out, errOut io.Writer, path string,
 ) (isPackage bool, err error) {
@@ -225,7 +225,7 @@ func (f *inspectFlags) inspectPackage(
 	return true, f.concludePackage(out, r, bad)
 }
 
-// concludePackage draws the conclusion from the disks. bad is the error of one of them.
+// concludePackage sets the conclusion of a package and prints its report. bad is the error of one of its disks.
 func (f *inspectFlags) concludePackage(out io.Writer, r *report.PackageInspect, bad error) error {
 	switch {
 	case errors.Is(bad, realign.ErrUnknown):
@@ -246,7 +246,7 @@ func (f *inspectFlags) concludePackage(out io.Writer, r *report.PackageInspect, 
 	return ExitWith(r.ExitCode)
 }
 
-// inspectMember reports on a disk of a package and closes it. A malformed one has a report and an error.
+// inspectMember reports on a disk of a package and closes it. A malformed disk has a report and an error.
 func (f *inspectFlags) inspectMember(
 	ctx context.Context, errOut io.Writer, s *realign.Source,
 ) (*report.Inspect, error) {

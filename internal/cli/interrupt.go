@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// InterruptError is the end of a run by a signal.
+// InterruptError ends a run after a signal.
 type InterruptError struct {
 	signal os.Signal
 	text   string
@@ -24,10 +24,10 @@ type InterruptError struct {
 
 func (i InterruptError) Error() string { return i.text }
 
-// Exit is the exit code of shells for a program that the signal has ended.
+// Exit returns the shell's exit code for a program ended by the signal.
 func (i InterruptError) Exit() int { return sys.ExitCode(i.signal) }
 
-// Saying returns the interrupt with another text.
+// Saying returns the interrupt with another message.
 func (i InterruptError) Saying(text string) InterruptError {
 	i.text = text
 	return i
@@ -41,7 +41,7 @@ func InterruptOf(ctx context.Context) InterruptError {
 	return InterruptError{signal: sys.Interrupt, text: interruptedText("")}
 }
 
-// interruptedText returns what an interrupt means for the result of a command.
+// interruptedText returns the effect of an interrupt on the result of a command.
 func interruptedText(command string) string {
 	switch command {
 	case "align", "convert", "replace", "view":
@@ -54,13 +54,13 @@ func interruptedText(command string) string {
 	return "interrupted; there is no result"
 }
 
-// endSignals are the signals that end a run, but for those that the caller has it ignore: nohup does so.
+// endSignals returns the signals that end a run, except ignored ones, such as under nohup.
 func endSignals() []os.Signal {
 	return slices.DeleteFunc(sys.EndSignals(), signal.Ignored)
 }
 
-// Receive returns a context that the first signal cancels. Signals are received until the program ends: one that comes
-// when DEST has its name must not turn a success into a death.
+// Receive returns a context that the first signal cancels. Signals are received until the program ends: a signal after
+// DEST has its name must not turn success into failure.
 func (c *Base) Receive(command string) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	got := make(chan os.Signal, 1)
@@ -68,10 +68,10 @@ func (c *Base) Receive(command string) context.Context {
 	signal.Notify(got, signals...)
 	go func() {
 		i := InterruptError{signal: <-got, text: interruptedText(command)}
-		signal.Reset(signals...) // a second signal ends the program at once, which is safe at any moment
+		signal.Reset(signals...) // a second signal ends the program at once, which is safe at any time
 		if !c.Ending.Interrupted(os.Stderr) {
 			code := Finish(i, &Base{Asked: c.Asked}, command, os.Stdout, os.Stderr)
-			_ = c.Log.end(i, code, nil) // the run is over, and so is its report
+			_ = c.Log.end(i, code, nil) // the run has ended without a report
 			os.Exit(code)
 		}
 		cancel(i)
@@ -79,30 +79,30 @@ func (c *Base) Receive(command string) context.Context {
 	return ctx
 }
 
-// ending decides what ends a run that a signal interrupts: the signal itself, as long as nothing was begun.
+// ending decides whether an interrupt ends the program at once, or the run ends itself.
 type ending struct {
 	mu   sync.Mutex
 	held bool
-	does string    // what the run does when it is interrupted; empty: nothing worth a message
-	bar  io.Writer // to a terminal that shows a bar
+	does string    // action on interrupt; "" prints no message
+	bar  io.Writer // writes above the progress bar on a terminal
 }
 
-// Hold makes the run end itself from now on: it looks at its context.
+// Hold makes the run end itself from now on: it watches its context.
 func (e *ending) Hold(does string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.held, e.does = true, does
 }
 
-// Above has messages go above a bar; nil: there is none any more.
+// Above redirects messages above a progress bar. nil means that the bar has ended.
 func (e *ending) Above(bar io.Writer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.bar = bar
 }
 
-// Interrupted reports whether the run ends itself, and prints what it does. Otherwise nothing else is begun or printed:
-// the lock is kept.
+// Interrupted reports whether the run ends itself, and prints its action. If it returns false, it keeps the lock, so
+// that nothing else begins or prints.
 func (e *ending) Interrupted(stderr io.Writer) bool {
 	e.mu.Lock()
 	if !e.held {
@@ -116,7 +116,7 @@ func (e *ending) Interrupted(stderr io.Writer) bool {
 	return true
 }
 
-// Say prints a message, above the bar if there is one.
+// Say prints a message, above a progress bar if there is one.
 func (e *ending) Say(stderr io.Writer, text string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -126,24 +126,24 @@ func (e *ending) Say(stderr io.Writer, text string) {
 func (e *ending) print(stderr io.Writer, text string) {
 	line := "trueup: " + text + "\n"
 	if e.bar != nil {
-		if _, err := io.WriteString(e.bar, "\r"+line); err == nil { // a ^C has shifted what follows
-			return // otherwise the bar is gone
+		if _, err := io.WriteString(e.bar, "\r"+line); err == nil { // the terminal's ^C has shifted the line
+			return // otherwise the bar has ended
 		}
 	}
-	_, _ = io.WriteString(stderr, line) // there is no other place to say so
+	_, _ = io.WriteString(stderr, line) // nowhere else to report an error
 }
 
-// AbortOnCrash makes SIGABRT the end of a fatal error of Go's runtime, of a panic in a goroutine, and of SIGQUIT. Their
-// usual exit status is 2, which is a verdict here. A core file would hold parts of the image, so none is left.
+// AbortOnCrash makes fatal runtime errors, panics in goroutines and SIGQUIT end with SIGABRT. Their usual exit status 2
+// is a verdict here. It disables core files, because they would contain parts of the image.
 func AbortOnCrash() {
 	debug.SetTraceback("crash")
 	sys.NoCore()
 }
 
-// textWidth is the width of text without a terminal, and its maximum, in characters.
+// textWidth is the maximum width of text, and its width without a terminal, in characters.
 const textWidth = 100
 
-// Width returns that of the terminal, within bounds that can be read.
+// Width returns the width of the terminal, limited to a readable range.
 func Width(w io.Writer) int {
 	if n := columns(w); n > 0 {
 		return min(max(n, 40), textWidth)
@@ -151,7 +151,7 @@ func Width(w io.Writer) int {
 	return textWidth
 }
 
-// columns returns the width of the terminal, 0 if w is not one.
+// columns returns the width of the terminal, or 0 for other writers.
 func columns(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -161,7 +161,7 @@ func columns(w io.Writer) int {
 	return n
 }
 
-// blockCharacters reports whether w is a terminal that shows them: one whose locale is UTF-8. Spec: POSIX, "Environment
+// blockCharacters reports whether w is a terminal with a UTF-8 locale, which can show them. Spec: POSIX, "Environment
 // Variables", 8.2: LC_ALL before LC_CTYPE before LANG.
 func blockCharacters(w io.Writer) bool {
 	if !Terminal(w) {
@@ -171,7 +171,7 @@ func blockCharacters(w io.Writer) bool {
 	return strings.Contains(locale, "utf-8") || strings.Contains(locale, "utf8")
 }
 
-// Layout returns how text is printed: for the terminal, or for the file of --out.
+// Layout returns the text layout for the terminal, or for the file of --out.
 func (c *Base) Layout(stdout io.Writer) *report.Text {
 	if c.Out != "" {
 		return &report.Text{Verbose: c.Verbose, Width: textWidth}
@@ -182,7 +182,7 @@ func (c *Base) Layout(stdout io.Writer) *report.Text {
 	}
 }
 
-// color reports whether w gets colours: as the user says, or where it is a terminal whose user wants them. Spec:
+// color reports whether output to w is coloured: by the flags, otherwise on a terminal without NO_COLOR. Spec:
 // no-color.org.
 func (c *Base) color(w io.Writer) bool {
 	if c.NoColor || c.Color != "auto" {
@@ -191,7 +191,7 @@ func (c *Base) color(w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && Terminal(w)
 }
 
-// Terminal reports whether w is one that can do more than print lines.
+// Terminal reports whether w is a terminal with cursor control.
 func Terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok || os.Getenv("TERM") == "dumb" {

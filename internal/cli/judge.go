@@ -13,7 +13,7 @@ import (
 
 type judgeFlags struct {
 	*Base
-	Move  // how SOURCE is read, and flags of verify
+	Move  // reading SOURCE, and flags of verify
 	judge string
 }
 

@@ -18,19 +18,19 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// Log is where a run says when it began, and how it ended: one line each, in one write. A signal ends a run at any
-// moment. The zero value is no log.
+// Log records the begin and the end of a run: one line each, in one write, because a signal can end a run at any time.
+// The zero value disables the log.
 type Log struct {
 	mu      sync.Mutex
-	handler slog.Handler // nil: none, or it has ended
-	run     []slog.Attr  // what both lines have
+	handler slog.Handler // nil without a log, or after its end
+	run     []slog.Attr  // attributes of both lines
 }
 
-// Start writes that a run begins, without secrets of URIs. A run of which that cannot be written does not begin.
+// Start records the begin of a run, without secrets in URIs. If it fails, the run must not begin.
 func (l *Log) Start(w io.Writer, version, command string, args []string) error {
 	folder, err := os.Getwd()
 	if err != nil {
-		folder = err.Error() // a folder that was removed is no reason not to run
+		folder = err.Error() // a removed folder does not prevent the run
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +58,7 @@ func (l *Log) write(level slog.Level, message string, about ...slog.Attr) error 
 	return nil
 }
 
-// end writes how a run ended, once: its exit code, its error, and its result as the JSON of the command has it.
+// end records the end of a run, once: its exit code, error, and JSON result.
 func (l *Log) end(err error, code int, result any) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,14 +82,14 @@ func (l *Log) end(err error, code int, result any) error {
 	return err
 }
 
-// logMode keeps the names of images from others.
+// logMode hides the names of images from other users.
 const logMode = 0o600
 
-// logLine begins a line of a log.
+// logLine matches the beginning of a log line.
 var logLine = regexp.MustCompile(`^\{"time":"\d{4}-\d\d-\d\dT\d\d:\d\d:`)
 
-// OpenLog opens the file of a log to add to it. What is neither empty nor a log is refused, since it may be a disk, and
-// so is what the run names in another place: it reads that, or gives the name to another file.
+// OpenLog opens a log file for appending. It refuses a nonempty file that is no log, because it may be a disk. It also
+// refuses a file that another argument names as an input or output.
 func OpenLog(path string, args []string) (*os.File, error) {
 	if arg := alsoNamed(path, args); arg != "" {
 		return nil, Usage("--log %s is also %s; name another file", path, arg)
@@ -105,8 +105,7 @@ func OpenLog(path string, args []string) (*os.File, error) {
 	return file, nil
 }
 
-// alsoNamed returns the argument that leads to the same file, also as the value of another flag or as a disk of a
-// package.
+// alsoNamed returns the argument that names the same file, including values of other flags and disks of a package.
 func alsoNamed(path string, args []string) string {
 	info, statErr := os.Stat(path)
 	whole, absErr := filepath.Abs(path)
@@ -133,7 +132,7 @@ func alsoNamed(path string, args []string) string {
 	return ""
 }
 
-// readyLog requires that a file is a log, and ends a line that was cut.
+// readyLog requires that a file is a log, and completes a truncated last line.
 func readyLog(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {

@@ -12,21 +12,21 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// moveFlags are the flags of move.
+// moveFlags holds the flags of move.
 type moveFlags struct {
 	*Base
 	Move
 	jobs    int
-	journal string // empty: beside the disk
+	journal string // "" means beside the disk
 }
 
-// moveJobs is how many chunks are read at once to compare them.
+// moveJobs is the number of chunks read at once for comparison.
 const moveJobs = 4
 
-// still is what an interrupt does before a move.
+// still describes the interruption before a move.
 const still = "leaving the disk as it is"
 
-// middle is what an interrupted move does.
+// middle describes the interruption of a move.
 const middle = "stopping behind the next stretch; resume goes on, undo takes the move back"
 
 // newMove returns the command move.
@@ -47,7 +47,7 @@ func newMove(c *Base) *cobra.Command {
 	return cmd
 }
 
-// claim opens a disk that is a device for this run alone, before the process confines itself; nil for any other.
+// claim opens a device exclusively for this run, before the process confines itself. It returns nil for a file.
 func (f *moveFlags) claim(path string) (*store.Device, error) {
 	switch {
 	case !realign.IsDevice(path):
@@ -60,7 +60,7 @@ func (f *moveFlags) claim(path string) (*store.Device, error) {
 	return store.OpenDisk(path)
 }
 
-// run moves the partitions inside of a disk.
+// run moves the partitions inside a disk.
 func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string) (err error) {
 	if err := f.Check(); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string)
 	return f.Emit(out, r, func(t *report.Text) { t.Align(r) })
 }
 
-// inMiddle returns the error of a move that was interrupted: it says how to go on, and the exit code is that of the
+// inMiddle returns the error of an interrupted move: its message says how to continue, and its exit code is that of the
 // signal.
 func inMiddle(ctx context.Context, err error) error {
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// SettleOut decides where the report goes, before anything is read.
+// SettleOut resolves the output of the report before any reading.
 func (c *Base) SettleOut() (err error) {
 	switch {
 	case c.Out == "":
@@ -26,7 +26,7 @@ func (c *Base) SettleOut() (err error) {
 	return err
 }
 
-// OpenSource opens an image and reads its layout. Errors name the path as the user wrote it.
+// OpenSource opens an image and reads its layout. Errors contain the path in the user's spelling.
 func OpenSource(path string, r realign.Reading) (*realign.Source, error) {
 	s, err := realign.Open(path, r)
 	if errors.Is(err, realign.ErrOpen) {
@@ -35,7 +35,7 @@ func OpenSource(path string, r realign.Reading) (*realign.Source, error) {
 	return s, err
 }
 
-// OpenSource is the function OpenSource for an image that may be one of a server, or packed.
+// OpenSource is the function OpenSource for an image that may be on a server or packed.
 func (c *Base) OpenSource(path string, r realign.Reading) (*realign.Source, error) {
 	r.Remotes, r.Unpacking = c.remotes, c.unpacking
 	return OpenSource(path, c.Knowing(r))
@@ -47,7 +47,7 @@ func (c *Base) Knowing(r realign.Reading) realign.Reading {
 	return r
 }
 
-// Open opens an image and makes sure that a report can be written without harm.
+// Open opens an image and checks that the report cannot overwrite it.
 func (c *Base) Open(path string, r realign.Reading) (*realign.Source, error) {
 	s, err := c.OpenSource(path, r)
 	if err != nil {
@@ -65,7 +65,7 @@ type Input interface {
 	Uses(path string) (name string, ok bool)
 }
 
-// Spare refuses a report that would overwrite an input, or that has no place to go, before any work.
+// Spare refuses a report that would overwrite an input or has no folder to go to, before any work.
 func (c *Base) Spare(images ...Input) error {
 	if c.Out == "" {
 		return nil
@@ -81,7 +81,7 @@ func (c *Base) Spare(images ...Input) error {
 	return nil
 }
 
-// Apart refuses a report over one of several images, which may not open. name is their argument.
+// Apart refuses a report over one of several images, even if that image may not open. name is their argument.
 func (c *Base) Apart(name string, images []string) error {
 	if len(images) == 1 {
 		return nil // it opens, or the command fails
@@ -93,15 +93,15 @@ func (c *Base) Apart(name string, images []string) error {
 	return store.Apart(store.Use{Flag: "--out", Path: c.Out}, read...)
 }
 
-// endedEarly is what the log has of each of several images.
+// endedEarly is the log entry of each of several images.
 type endedEarly struct {
 	Path string `json:"path"`
 	Exit int    `json:"exit_code"`
 }
 
-// Each runs a command for one image after the other. Their results follow each other: as objects of one line, or as
-// texts with an empty line between them. An error of one image is its result; wrong usage, a signal and a result that
-// cannot be written end the run. The exit code is the worst of all, as that of a scan.
+// Each runs a command for one image after the other. Their results are JSON objects of one line, or texts with an empty
+// line between them. An error of one image is its result. Wrong usage, a signal and an unwritable result end the run.
+// The exit code is the worst one, as in a scan.
 func (c *Base) Each(
 	ctx context.Context, command string, images []string, stdout, stderr io.Writer,
 	run func(out io.Writer, image string) error,
@@ -132,7 +132,7 @@ func (c *Base) Each(
 	}
 	for _, image := range images {
 		if err := each(image); err != nil {
-			_ = end(err) // which gives the report no name
+			_ = end(err) // discards the report
 			return err
 		}
 	}
@@ -143,8 +143,8 @@ func (c *Base) Each(
 	return ExitWith(worst)
 }
 
-// CreateReport returns where a report is written piece by piece, and what ends it: a file without its name, if there is
-// --out. A signal has the run end it.
+// CreateReport returns the writer of a report in pieces, and the function to end it. With --out, the file has no name
+// until then. The run handles interrupts itself.
 func (c *Base) CreateReport(stdout io.Writer) (w io.Writer, end func(error) error, err error) {
 	c.Ending.Hold("")
 	if c.Out == "" {
@@ -157,7 +157,7 @@ func (c *Base) CreateReport(stdout io.Writer) (w io.Writer, end func(error) erro
 	return f, f.End, nil
 }
 
-// ReportMode has permissions before the umask.
+// ReportMode is the mode of report files before the umask.
 const ReportMode = 0o666
 
 // WriteFile writes a report to a file, complete or not at all.

@@ -63,7 +63,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		s.Layout = nil // the report has it all, and the layout of the copy needs the memory
+		s.Layout = nil // the report is complete, and the layout of the copy needs the memory
 		r.Inspected(after, p)
 		cost, err := s.Cost(p)
 		if err != nil {
@@ -75,7 +75,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 		_, r.ExitCode = Classify(refused)
 		r.Error = report.NewError(refused)
 	}
-	r.Changes = report.NewChanges(p) // not before: the layouts of both disks need the memory
+	r.Changes = report.NewChanges(p) // not earlier: the layouts of both disks need the memory
 	r.Benchmark(measured)
 	if err := f.Emit(out, r, func(t *report.Text) { t.Plan(r) }); err != nil {
 		return err

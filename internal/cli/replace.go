@@ -16,12 +16,12 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// replaceFlags are the flags of replace.
+// replaceFlags holds the flags of replace.
 type replaceFlags struct {
 	copyFlags
 	keep   string
-	by     string        // finished copy; empty: one is written
-	looped realign.Loops // files that loop devices show
+	by     string        // finished copy; "" means writing one
+	looped realign.Loops // backing files of loop devices
 }
 
 // Arguments of --keep: the original stays, or is removed at once.
@@ -57,7 +57,7 @@ func (f *replaceFlags) run(ctx context.Context, out, errOut io.Writer, disks []s
 	if err == nil {
 		err = f.Apart("DISK", disks)
 	}
-	for _, disk := range disks { // before the first is replaced: the second can be meant as DEST
+	for _, disk := range disks { // before the first replacement: the second argument may be a mistaken DEST
 		if _, bad := os.Stat(disk); errors.Is(bad, fs.ErrNotExist) && len(disks) > 1 {
 			err = errors.Join(err, Usage("%s: no such file; name disks that are there", disk))
 		}
@@ -100,7 +100,7 @@ func (f *replaceFlags) one(ctx context.Context, out, errOut io.Writer, disk stri
 	return f.report(out, r, w)
 }
 
-// making returns how the copy is written that gets the names of a disk.
+// making returns the options of the copy that replaces a disk.
 func (f *replaceFlags) making(ctx context.Context, errOut io.Writer, disk string) *making {
 	m := &making{
 		to: realign.Replace{Looped: f.looped},
@@ -114,14 +114,13 @@ func (f *replaceFlags) making(ctx context.Context, errOut io.Writer, disk string
 	return m
 }
 
-// goesOn completes the exchange that an earlier run has left open, or refuses it with --by. It reports whether there
-// was one.
+// goesOn completes an exchange left by an earlier run, or refuses it with --by. It reports whether there was one.
 func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk string) (bool, error) {
 	w, err := journal.At(disk)
 	if err != nil || w == nil || w.Kind != journal.Exchange {
-		return false, nil //nolint:nilerr // opening the disk says the same
+		return false, nil //nolint:nilerr // opening the disk returns the same error
 	}
-	if f.by != "" { // which need not be the copy of that exchange
+	if f.by != "" { // its copy may differ from the copy of that exchange
 		i := w.Issue()
 		return true, &ondisk.Refusal{Code: "unfinished", Reason: disk + ": " + i.Text, Remedy: i.Remedy}
 	}
@@ -135,14 +134,14 @@ func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk s
 	return true, on.goOnAt(ctx, out, errOut, on.hold(disk))
 }
 
-// goingOn returns a command that goes on with the exchange of a disk.
+// goingOn returns the flags of a command that continues the exchange of a disk.
 func (f *replaceFlags) goingOn(command string) *openFlags {
 	return &openFlags{Base: f.Base, GoOn: realign.GoOn{
 		Command: command, KeepNone: f.keep == keepNone, Allow: f.Allow, Looped: f.looped,
 	}}
 }
 
-// finish removes the original of a disk that was replaced, where none is to be kept.
+// finish removes the original of a replaced disk with --keep none.
 func (f *replaceFlags) finish(ctx context.Context, errOut io.Writer, disk string) error {
 	if f.keep != keepNone {
 		return nil

@@ -57,7 +57,7 @@ func (f *reportFlags) settle(args []string) (err error) {
 	return f.apart()
 }
 
-// apart refuses to write the report over what it is made of, and a FILE that is not there or is given twice.
+// apart refuses a report over its inputs, and a FILE that is missing or given twice.
 func (f *reportFlags) apart() error {
 	var read []store.Use
 	var seen []os.FileInfo

@@ -1,5 +1,5 @@
-// Package cli is the command line of trueup: one file for each command, and the common parts: flags, help, completion,
-// the report, the terminal, signals, exit codes and the sandbox of the process.
+// Package cli is the command line of trueup: one file per command, and common parts: flags, help, completion, the
+// report, the terminal, signals, exit codes and the sandbox of the process.
 package cli
 
 import (
@@ -30,9 +30,9 @@ func Main(version string, args []string) (code int) {
 	if !worker {
 		AbortOnCrash()
 	} else { // the parent reads the cause of a crash from its output
-		c.Ending.Hold("") // its parent ends it
+		c.Ending.Hold("") // the parent ends it
 	}
-	// Without this the runtime would end the program by a signal and without a word on standard output.
+	// Without recover, the runtime would end the program with a signal and without JSON on standard output.
 	defer func() {
 		if p := recover(); p != nil {
 			err := fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())
@@ -50,23 +50,23 @@ func Main(version string, args []string) (code int) {
 	return Finish(interrupted(ctx, err), c, cmd.Name(), os.Stdout, os.Stderr)
 }
 
-// interrupted makes an end that a signal asked for say so.
+// interrupted converts the error of a cancelled run to its interrupt.
 func interrupted(ctx context.Context, err error) error {
 	if !errors.Is(err, context.Canceled) {
 		return err
 	}
 	i := InterruptOf(ctx)
-	var left interface{ Remedy() string } // what the run leaves: files of a copy, or a marked device
+	var left interface{ Remedy() string } // files of a copy or a marked device left by the run
 	if errors.As(err, &left) {
 		i = i.Saying("interrupted; " + left.Remedy())
 	}
 	return i
 }
 
-// boundHeap bounds the memory of this process. Buffers are few and of fixed size; a small heap target keeps the peak
-// low at no cost that shows. The limits are soft. Most runs of a user end below the first one: collecting twice before
-// would be a third of their time. A worker lasts, and the memory of each image is garbage when the next one comes: it
-// collects seldom, since an eighth of the processor time of a scan would go there.
+// boundHeap limits the memory of this process with soft limits. Buffers are few and of fixed size, so a small heap
+// target keeps the peak low without noticeable cost. Most user runs stay below the first limit; two collections before
+// it would need a third of their time. A worker is long-lived, and the memory of each image is garbage at the next one.
+// It collects seldom, to save an eighth of the CPU time of a scan.
 func boundHeap(worker bool) {
 	lasting := func(percent int) {
 		debug.SetMemoryLimit(44 << 20)
@@ -81,8 +81,8 @@ func boundHeap(worker bool) {
 	runtime.AddCleanup(new([64]byte), lasting, 50) // runs with the first collection
 }
 
-// Run runs a command in the process of another program, which it does not restrict, and returns its exit code. Tests
-// that ask hundreds of times start no process for each.
+// Run runs a command in the process of another program, without restricting it, and returns its exit code. Tests run
+// hundreds of commands without a process for each.
 func Run(ctx context.Context, version string, args []string, out, errOut io.Writer) int {
 	c := &Base{Asked: asksJSON(args)}
 	root := newRoot(version, c)
@@ -97,7 +97,7 @@ func Run(ctx context.Context, version string, args []string, out, errOut io.Writ
 // Commands returns the tree of all commands, for manual pages and completions.
 func Commands(version string) *cobra.Command { return newRoot(version, &Base{}) }
 
-// commandOf returns the command that a command line calls.
+// commandOf returns the command of a command line.
 func commandOf(root *cobra.Command, args []string) *cobra.Command {
 	cmd, _, err := root.Find(args)
 	if err != nil {
@@ -106,7 +106,8 @@ func commandOf(root *cobra.Command, args []string) *cobra.Command {
 	return cmd
 }
 
-// asksJSON reports whether a command line asks for JSON, also a wrong one, which is parsed only up to its error.
+// asksJSON reports whether a command line requests JSON. It also covers invalid command lines, which are parsed only up
+// to the error.
 func asksJSON(args []string) bool {
 	for i, a := range args {
 		switch {
@@ -126,7 +127,7 @@ func newRoot(version string, c *Base) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "trueup",
 		Short:         "Inspect and realign virtual-disk images, offline",
-		Version:       version, // for --version
+		Version:       version, // enables --version
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -163,7 +164,7 @@ func newRoot(version string, c *Base) *cobra.Command {
 	return root
 }
 
-// keepLog adds the flag of a log, which begins before a command does anything.
+// keepLog adds the flag --log. The log begins before a command does anything.
 func keepLog(root *cobra.Command, c *Base) {
 	var path string
 	addFlags(root, "log", &path)
@@ -176,7 +177,7 @@ func keepLog(root *cobra.Command, c *Base) {
 			return nil
 		}
 		refused := c.CheckServers(cmd, args)
-		if errors.Is(refused, ondisk.ErrUsage) { // an address with secrets that no log is to have
+		if errors.Is(refused, ondisk.ErrUsage) { // an address with secrets must not reach the log
 			return refused
 		}
 		if refused = cmp.Or(refused, checkFlags(cmd, args)); path == "" {
@@ -192,22 +193,22 @@ func keepLog(root *cobra.Command, c *Base) {
 			if err != nil {
 				return err
 			}
-			w = file // until the process ends
+			w = file // open until the process ends
 		}
 		return cmp.Or(c.Log.Start(w, c.Version, cmd.Name(), given), refused)
 	}
 }
 
-// aboutUse reports whether a command only shows how to use the others.
+// aboutUse reports whether a command only shows the usage of others.
 func aboutUse(cmd *cobra.Command) bool {
 	for cmd.HasParent() && cmd.Parent().HasParent() {
-		cmd = cmd.Parent() // as completion bash
+		cmd = cmd.Parent() // such as completion bash
 	}
 	return slices.Contains([]string{"help", "completion"}, cmd.Name()) ||
 		strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd)
 }
 
-// newHelp replaces cobra's own command, for which a command that does not exist is no error.
+// newHelp replaces the help command of cobra, which accepts unknown commands.
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",

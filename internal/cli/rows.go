@@ -20,21 +20,21 @@ import (
 	"github.com/trueup/trueup/internal/trial"
 )
 
-// flagRow describes a flag. The flags of all commands, their completion, the groups of the help and the refusals of
-// flags that do not go together are made from these rows.
+// flagRow describes a flag. These rows define the flags of all commands, their completion, the groups of the help, and
+// the checks of contradicting flags.
 type flagRow struct {
 	name, short string
-	of          string          // commands of the row, separated by spaces; empty: those without a row of their own
-	help        string          // with the name of the argument in backquotes; %s stands for the choices
-	choices     func() []string // offered by the shell
-	strict      bool            // the value is one of choices
-	least, most int             // bounds of a whole number; most is 0 without any, least is at least 1
-	single      bool            // the flag belongs to one argument of the command line
-	needs       *pair           // flag without which this one is wrong
-	excludes    []pair          // flags that contradict this one
+	of          string          // commands of the row, separated by spaces; "" means commands without their own row
+	help        string          // argument name in backquotes; %s is replaced by the choices
+	choices     func() []string // for shell completion
+	strict      bool            // the value must be one of choices
+	least, most int             // range of an integer; most 0 means no range, least is at least 1
+	single      bool            // the flag is valid for one argument only
+	needs       *pair           // required other flag
+	excludes    []pair          // contradicting flags
 }
 
-// pair is the second flag of a pair, with the reason of a refusal.
+// pair is the other flag of a check, with the reason of the refusal.
 type pair struct{ flag, why string }
 
 // Reasons of refusals.
@@ -45,7 +45,7 @@ var (
 	forWith      = &pair{"with", "for the other disks; the places of the partitions of SOURCE are read from DEST"}
 )
 
-// flagGroups are the flags of all commands, under the titles of the help, in its order.
+// flagGroups lists the flags of all commands by title, in the order of the help.
 var flagGroups = []struct {
 	title string
 	rows  []flagRow
@@ -263,13 +263,13 @@ var runFlags = []flagRow{
 	{name: "require-sandbox", help: "fail if the kernel cannot confine the program"},
 }
 
-// Values of flags that the shell offers.
+// Choices of flags for shell completion.
 var (
 	outputs    = oneOf("text", "json")
 	boundaries = oneOf("auto", "4K", "64K", "1M")
 )
 
-// oneOf returns choices that are the same in every run.
+// oneOf returns a function that returns constant choices.
 func oneOf(choices ...string) func() []string { return func() []string { return choices } }
 
 func targetNames() []string {
@@ -277,12 +277,12 @@ func targetNames() []string {
 	return names
 }
 
-// isOf reports whether the row describes a flag of a command, unless another row has the command by name.
+// isOf reports whether the row applies to a command. Rows that name a command precede rows for all commands.
 func (r flagRow) isOf(command string) bool {
 	return r.of == "" || slices.Contains(strings.Fields(r.of), command)
 }
 
-// rowOf returns the row of a flag of a command. A flag without one is a fault of the program.
+// rowOf returns the row of a flag of a command. A missing row is a bug.
 func rowOf(command, name string) flagRow {
 	for _, g := range flagGroups {
 		for _, r := range g.rows {
@@ -294,11 +294,11 @@ func rowOf(command, name string) flagRow {
 	panic("no row for --" + name)
 }
 
-// addFlags gives a command flags of flagGroups. Each name is followed by a pointer to the variable, which has the
-// default and gets the value. Those of the root are flags of all commands.
+// addFlags adds flags of flagGroups to a command. Each name is followed by a pointer to its variable, which holds the
+// default. Flags of the root are flags of all commands.
 func addFlags(cmd *cobra.Command, namesAndVariables ...any) {
 	for pair := range slices.Chunk(namesAndVariables, 2) {
-		addFlag(cmd, pair[0].(string), pair[1]) //nolint:forcetypeassert // a fault of the program
+		addFlag(cmd, pair[0].(string), pair[1]) //nolint:forcetypeassert // a wrong type is a bug
 	}
 }
 
@@ -333,7 +333,7 @@ func addFlag(cmd *cobra.Command, name string, to any) {
 	}
 }
 
-// checkFlags refuses values that no flag has, and a command line whose flags do not go together.
+// checkFlags refuses invalid flag values and contradicting flags.
 func checkFlags(cmd *cobra.Command, args []string) (wrong error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if wrong == nil && given(cmd, f.Name) && f.Name != "help" {
@@ -343,13 +343,13 @@ func checkFlags(cmd *cobra.Command, args []string) (wrong error) {
 	return wrong
 }
 
-// given reports whether a command line has a flag. One with its default value is as if it were not there.
+// given reports whether a flag is on the command line with a value other than its default.
 func given(cmd *cobra.Command, name string) bool {
 	f := cmd.Flags().Lookup(name)
 	return f != nil && f.Changed && f.Value.String() != f.DefValue
 }
 
-// Flags that the next command line repeats, in its order: how an image is read, and which partitions move where.
+// Flags that a suggested command line repeats, in its order: for reading an image, and for the moves.
 var (
 	asRead  = []string{"sector-size", "allow-folder"}
 	asMoved = []string{
@@ -357,12 +357,12 @@ var (
 	}
 )
 
-// repeated returns the named flags of the command line, with their values, as far as another command has them.
+// repeated returns the named flags of the command line with their values, if another command has them too.
 func (c *Base) repeated(command string, names ...string) (words []string) {
 	other := commandOf(c.line.Root(), []string{command})
 	for _, name := range names {
 		is := given(c.line, name)
-		if name == "spool" { // it has a default beside DEST, and says nothing of an image that is not packed
+		if name == "spool" { // it has a default beside DEST, and is needed for packed images only
 			is = c.unpacked
 		}
 		if !is || other.Flags().Lookup(name) == nil {
@@ -384,7 +384,7 @@ func (c *Base) repeated(command string, names ...string) (words []string) {
 	return words
 }
 
-// check refuses a flag of a command by its value, the arguments or the other flags.
+// check checks a flag against its value, the arguments and the other flags.
 func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
 	if r.strict && !slices.Contains(r.choices(), value) {
 		return ondisk.NoChoice("--"+r.name, value, r.choices()...)

@@ -31,11 +31,11 @@ type scanFlags struct {
 	jobs     int
 }
 
-// Worker is the argument that makes the program a worker.
+// Worker is the hidden command of a scan worker.
 const Worker = "scan-worker"
 
-// newWorker returns the command of a worker, which is of no use to people: it serves the scan at the other end of its
-// input and output.
+// newWorker returns the command of a scan worker, which serves its parent on standard input and output. It is hidden:
+// only trueup itself runs it.
 func newWorker() *cobra.Command {
 	return &cobra.Command{
 		Use: Worker, Short: "Answer the questions of trueup scan", Hidden: true, Args: Arguments(),
@@ -71,7 +71,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	f.addWork(cmd, &f.jobs)
 }
 
-// checkFlags refuses flags that cannot be right.
+// checkFlags refuses invalid combinations of flags.
 func (f *scanFlags) checkFlags() error {
 	if err := f.settle(f.Base); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (f *scanFlags) checkFlags() error {
 	return f.Spare()
 }
 
-// task makes the flags a value. It checks all of them before anything is looked at.
+// task converts the flags to a task. It checks all flags before any image is read.
 func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 	if err := f.checkFlags(); err != nil {
 		return nil, err
@@ -152,19 +152,19 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	interrupted := r.Interrupted()
 	if _, none := os.Stat(f.Out); t.First && none == nil && interrupted != "" {
 		interrupted = "interrupted: " + report.SafeMessage(f.Out) + " stays as the earlier scan has written it"
-		_ = end(context.Canceled) // which removes the new one
+		_ = end(context.Canceled) // removes the new file
 	} else if err = end(err); err == nil && t.First && r.Summary.LeftOut > 0 && !f.Quiet {
 		fmt.Fprintf(errOut, "trueup: note: %s has no rows any more of %s that this scan did not reach (other PATHs, "+
 			"filters, shards, a folder that is gone); to keep them, scan all, or name another FILE with --out\n",
 			report.SafeMessage(f.Out), units.Counted(r.Summary.LeftOut, "image"))
 	}
-	if err := errors.Join(err, f.WriteScript(r)); err != nil { // one that cannot be written must not cost the other
+	if err := errors.Join(err, f.WriteScript(r)); err != nil { // the failure of one must not prevent the other
 		return err
 	}
 	return verdict(ctx, interrupted, r.NoneJudged() && r.Summary.Failed == 0, r.Summary.ExitCode)
 }
 
-// reportFile makes the file of a report, which the scan does not look at. end gives it its name.
+// reportFile creates the report file and excludes it from the scan. end gives it its name.
 func reportFile(t *scan.Task, path string) (w io.Writer, end func(error) error, err error) {
 	file, err := store.CreateReport(path, ReportMode)
 	if err != nil {
@@ -174,7 +174,7 @@ func reportFile(t *scan.Task, path string) (w io.Writer, end func(error) error, 
 	return file, file.End, nil
 }
 
-// verdict returns how the command ends, when its report has been written. interrupted is empty if nothing was.
+// verdict returns the error that ends the command after its report. interrupted is "" without an interrupt.
 func verdict(ctx context.Context, interrupted string, noneJudged bool, code int) error {
 	if interrupted != "" {
 		return AfterReport(InterruptOf(ctx).Saying(interrupted), false)

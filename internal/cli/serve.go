@@ -61,8 +61,8 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 		return err
 	}
 	f.Stays = true
-	f.Ending.Hold("")      // the socket is removed at the end
-	parent := os.Getppid() // it may end while the disk is planned
+	f.Ending.Hold("")      // the socket must be removed at the end
+	parent := os.Getppid() // it may end during planning
 	if !f.withParent {
 		parent = 0
 	}

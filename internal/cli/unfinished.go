@@ -19,11 +19,11 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// openFlags are those of the commands that go on with open work.
+// openFlags holds the flags of undo, resume and finish.
 type openFlags struct {
 	*Base
 	realign.GoOn
-	journal string // of a move in place, where it does not lie beside the disk
+	journal string // of a move in place; "" means beside the disk
 	below   belowFlags
 }
 
@@ -49,15 +49,15 @@ func newOpen(c *Base, name, short string) *cobra.Command {
 	return cmd
 }
 
-// held is the open work of the disk at a path, which this run has locked, or the reason why it has not.
+// held is the locked journal of the disk at a path, or the reason why it is not locked.
 type held struct {
 	path   string
 	work   *journal.Held
-	device *store.Device // on which the disk lies; nil for files
-	err    error         // wraps fs.ErrNotExist where nothing is open
+	device *store.Device // device of the disk; nil for files
+	err    error         // wraps fs.ErrNotExist without a journal
 }
 
-// hold locks the open work of the disk at a path, and claims the device on which that lies.
+// hold locks the journal of the disk at a path, and claims the device of the disk.
 func (f *openFlags) hold(path string) *held {
 	h := &held{path: path}
 	switch h.work, h.err = journal.Hold(path, f.journal); {
@@ -71,15 +71,15 @@ func (f *openFlags) hold(path string) *held {
 	return h
 }
 
-// close gives up what is locked. Each record of the journal is durable by itself, and so is its removal.
+// close releases the locks. Each record of the journal is already durable, and so is its removal.
 func (h *held) close() {
 	if h.work != nil {
-		_ = h.work.Close() // see above
+		_ = h.work.Close() // see above: nothing to flush
 	}
-	_ = h.device.Close() // all that was written has been flushed
+	_ = h.device.Close() // all writes have been flushed
 }
 
-// run goes on with the open work of disks.
+// run completes or reverts the open exchanges and moves of disks.
 func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, paths []string) (err error) {
 	err = errors.Join(f.Check(), f.Apart("PATH", paths))
 	if err != nil {
@@ -119,7 +119,7 @@ func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, paths []stri
 	})
 }
 
-// goOnAt goes on with the open work of one disk, and prints what was done. It gives the lock up.
+// goOnAt continues the open work of one disk and prints the result. It releases the lock.
 func (f *openFlags) goOnAt(ctx context.Context, out, errOut io.Writer, h *held) error {
 	defer h.close()
 	if h.err != nil {
@@ -136,7 +136,7 @@ func (f *openFlags) goOnAt(ctx context.Context, out, errOut io.Writer, h *held) 
 	return nil
 }
 
-// goOn goes on with open work, or only judges whether it can.
+// goOn continues open work, or with judge only checks whether it can.
 func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge bool) (journal.Done, error) {
 	watched, end := f.Watched(errOut, f.Command, false)
 	defer end()
@@ -156,8 +156,8 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge b
 	return done, err
 }
 
-// nothingOpen returns the error of a path without a journal: the disk can name one, or be the kept original of an
-// exchanged disk.
+// nothingOpen returns the error of a path without a journal. The disk may name a journal elsewhere, or be the kept
+// original of an exchange.
 func (f *openFlags) nothingOpen(path string) error {
 	if f.journal != "" {
 		return Usage("there is no journal %s", f.journal)
@@ -179,13 +179,13 @@ func (f *openFlags) nothingOpen(path string) error {
 	return Usage("%s", text)
 }
 
-// belowFlags choose the disks of undo, resume and finish by a folder.
+// belowFlags holds the flags of undo, resume and finish for a folder.
 type belowFlags struct {
 	folder string
 	dry    bool
 }
 
-// arguments demands paths, or none with --below.
+// arguments requires paths, or no paths with --below.
 func (b *belowFlags) arguments(cmd *cobra.Command, args []string) error {
 	switch {
 	case b.folder == "":
@@ -196,12 +196,12 @@ func (b *belowFlags) arguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// runBelow goes on with the open work of all disks below a folder to which the command applies.
+// runBelow continues the open work of all disks below a folder to which the command applies.
 func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 	folder := f.below.folder
 	f.Looped = realign.Looped()
-	f.Allow = append(f.Allow, folder)                 // overlays of one disk can lie beside another
-	writes := []string{filepath.Join(folder, "disk")} // any in it
+	f.Allow = append(f.Allow, folder)                 // overlays of one disk can be beside another
+	writes := []string{filepath.Join(folder, "disk")} // any file in the folder
 	if err := f.Confine(ctx, errOut, slices.Clone(f.Allow), writes); err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 			kept[disk] = err
 		}
 	}
-	paths := slices.Sorted(maps.Keys(kept)) // folders among them
+	paths := slices.Sorted(maps.Keys(kept)) // includes folders
 	for _, disk := range disks {
 		if kept[disk] == nil {
 			paths = append(paths, disk)
@@ -247,7 +247,7 @@ func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 	})
 }
 
-// judge returns why the command would be refused for a disk. Nothing is changed.
+// judge returns the reason why the command would refuse a disk. It changes nothing.
 func (f *openFlags) judge(ctx context.Context, errOut io.Writer, disk string) error {
 	h := f.hold(disk)
 	defer h.close()
@@ -258,7 +258,7 @@ func (f *openFlags) judge(ctx context.Context, errOut io.Writer, disk string) er
 	return err
 }
 
-// list returns the lines of the disks that are judged. With JSON, each disk has an object instead.
+// list returns one line for each judged disk. With JSON it returns "", because each disk has an object.
 func (f *openFlags) list(paths []string, kept map[string]error) string {
 	if f.JSON() || f.Quiet {
 		return ""

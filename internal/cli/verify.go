@@ -16,7 +16,7 @@ import (
 type verifyFlags struct {
 	*Base
 	jobs int
-	Move // of the align that wrote DEST, for the disks of --with
+	Move // of the align run of DEST, for the disks of --with
 }
 
 // newVerify returns the command verify.
@@ -36,7 +36,7 @@ func newVerify(c *Base) *cobra.Command {
 	return cmd
 }
 
-// sameFile reports whether two paths lead to one file.
+// sameFile reports whether two paths name one file.
 func sameFile(a, b string) bool {
 	x, err := os.Stat(a)
 	y, other := os.Stat(b)
@@ -85,8 +85,8 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	return ExitWith(r.ExitCode)
 }
 
-// job returns how disks that are open are compared, and the function for the end of that. From now on the run ends
-// itself, which is soon.
+// job returns the job of a comparison and a function to end its progress. From now on the run handles interrupts
+// itself, without delay.
 func (f *verifyFlags) job(errOut io.Writer) (j *realign.Job, end func()) {
 	f.Ending.Hold("")
 	p, end := f.Watched(errOut, "verify", false)
@@ -111,8 +111,8 @@ func (f *verifyFlags) both(src, dest string) (s, d *realign.Source, err error) {
 	return s, d, nil
 }
 
-// verifyPackages proves that the package at dest is that at src with its disks aligned. It reports whether they are
-// packages.
+// verifyPackages verifies that the package at dest is the package at src with aligned disks. It reports whether they
+// are packages.
 func (f *verifyFlags) verifyPackages(
 	ctx context.Context, out, errOut io.Writer, src, dest string,
 ) (isPackage bool, err error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 )
 
-// viewFlags are the flags of view.
+// viewFlags holds the flags of view.
 type viewFlags struct {
 	copyFlags
 	force bool
@@ -34,7 +34,7 @@ func newView(c *Base) *cobra.Command {
 	return cmd
 }
 
-// run writes a view. Its format is the only one that names stretches of other files.
+// run writes a view. VMDK is the only format that refers to ranges of other files.
 func (f *viewFlags) run(ctx context.Context, out, errOut io.Writer, src, dest string) error {
 	if err := f.checkFlags(); err != nil {
 		return err
