@@ -193,7 +193,7 @@ func WrongValue(f *pflag.Flag, value string, why error) error {
 	return Usage("--%s %.256q, want %s", f.Name, value, want)
 }
 
-// fullArguments adds to check a refusal of empty arguments, such as those of unset variables.
+// fullArguments adds to check a refusal of empty arguments, such as "$FILE" with an unset variable.
 func fullArguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if i := slices.Index(args, ""); i >= 0 {

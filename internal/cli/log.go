@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// Log records the begin and the end of a run: one line each, in one write, because a signal can end a run at any time.
+// Log records the start and the end of a run: one line each, in one write, because a signal can end a run at any time.
 // The zero value disables the log.
 type Log struct {
 	mu      sync.Mutex
@@ -26,7 +26,7 @@ type Log struct {
 	run     []slog.Attr  // attributes of both lines
 }
 
-// Start records the begin of a run, without secrets in URIs. If it fails, the run must not begin.
+// Start records the start of a run, without secrets in URIs. If it fails, the run must not begin.
 func (l *Log) Start(w io.Writer, version, command string, args []string) error {
 	folder, err := os.Getwd()
 	if err != nil {

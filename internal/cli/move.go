@@ -107,8 +107,8 @@ func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string)
 	return f.Emit(out, r, func(t *report.Text) { t.Align(r) })
 }
 
-// inMiddle returns the error of an interrupted move: its message says how to continue, and its exit code is that of the
-// signal.
+// inMiddle returns the error of an interrupted move. Its message names the commands to continue or undo the move, and
+// its exit code is the signal's.
 func inMiddle(ctx context.Context, err error) error {
 	switch {
 	case !errors.Is(err, context.Canceled):
