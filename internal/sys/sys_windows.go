@@ -342,7 +342,7 @@ func stateAt(off, limit int64, data []span) (n int64, hole bool) {
 // Sparse makes a new file sparse, so that unwritten ranges use no space. It ignores a file system without support.
 func (f *File) Sparse() {
 	var n uint32
-	_ = windows.DeviceIoControl(f.handle(), windows.FSCTL_SET_SPARSE, nil, 0, nil, 0, &n, nil) // see above: errors are ignored
+	_ = windows.DeviceIoControl(f.handle(), windows.FSCTL_SET_SPARSE, nil, 0, nil, 0, &n, nil) // see above
 }
 
 // Punch makes a range of a file read as zeros. In a sparse file the range uses no space. If unsupported, it returns an
