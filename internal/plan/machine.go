@@ -26,7 +26,7 @@ func (p *Plan) Join(l *layout.Layout, m *layout.Machine) {
 	p.Notes = slices.DeleteFunc(p.Notes,
 		func(f align.Finding) bool { return f.Code == layout.NamesOthers || f.Code == layout.KnownElsewhere })
 	p.Notes = append(p.Notes, align.Relevant(layout.Elsewhere(l.Issues), p.moved())...)
-	p.nowhere(l)
+	p.warnDangling(l)
 	said := map[string]bool{}
 	for _, r := range l.Boot.Refs {
 		i, wrong := p.stale(r)
@@ -42,9 +42,9 @@ func (p *Plan) Join(l *layout.Layout, m *layout.Machine) {
 	p.sortPatches()
 }
 
-// nowhere warns of references to places on other disks where no partition starts: stale drive letters, or a disk that
+// warnDangling warns of references to places on other disks where no partition starts: stale drive letters, or a disk that
 // was aligned without this one.
-func (p *Plan) nowhere(l *layout.Layout) {
+func (p *Plan) warnDangling(l *layout.Layout) {
 	var first boot.Ref
 	count := 0
 	for _, r := range l.Boot.Refs {

@@ -51,7 +51,7 @@ func (c *placer) place(p *Plan) (stuck int, ok bool) {
 		return c.placeOnTarget(p)
 	}
 	to, _, kept := c.starts()
-	kept = kept && c.settle(p, to)
+	kept = kept && c.build(p, to)
 	size := p.Size
 	if kept && size == c.l.Size {
 		return 0, true
@@ -60,7 +60,7 @@ func (c *placer) place(p *Plan) (stuck int, ok bool) {
 		c.slots[i].boundary = c.goal.Want
 	}
 	if stuck, ok = c.placeOnTarget(p); kept && size <= p.Size {
-		return 0, c.settle(p, to)
+		return 0, c.build(p, to)
 	}
 	return stuck, ok
 }
@@ -74,16 +74,16 @@ func (c *placer) placeOnTarget(p *Plan) (stuck int, ok bool) {
 		}
 		to, stuck, ok = c.starts()
 	}
-	return stuck, ok && c.settle(p, to)
+	return stuck, ok && c.build(p, to)
 }
 
-// settle reports whether everything between the partitions finds a place too.
-func (c *placer) settle(p *Plan, to []int64) bool {
+// build reports whether everything between the partitions finds a place too.
+func (c *placer) build(p *Plan, to []int64) bool {
 	starts := map[int]int64{}
 	for i, s := range c.slots[1:] {
 		starts[s.part.Number] = to[i+1]
 	}
-	return p.settle(c.l, starts, c.l.Size, c.goal.Mend) == nil
+	return p.build(c.l, starts, c.l.Size, c.goal.Mend) == nil
 }
 
 // starts returns the start of every partition, in slot order. First, partitions move to the next free boundary, towards

@@ -50,8 +50,8 @@ func TestRecordsWithinTheirLastPlace(t *testing.T) {
 
 func TestWhatTheTableMustName(t *testing.T) {
 	for kind, want := range map[segmentKind]bool{front: true, data: true, record: false, boxEnd: false} {
-		require.Equal(t, want, named([]segment{seg(kind, 0, 0)}, []int64{95}, 100), "%d", kind)
-		require.True(t, named([]segment{seg(kind, 0, 0)}, []int64{90}, 100))
+		require.Equal(t, want, fitsTable([]segment{seg(kind, 0, 0)}, []int64{95}, 100), "%d", kind)
+		require.True(t, fitsTable([]segment{seg(kind, 0, 0)}, []int64{90}, 100))
 	}
 }
 

@@ -104,7 +104,7 @@ func (p *Plan) resize(l *layout.Layout, size int64, mend bool) {
 		p.keepRest(l)
 		p.patch(l)
 	default:
-		if broken := p.settle(l, p.starts, size, mend); broken != nil {
+		if broken := p.build(l, p.starts, size, mend); broken != nil {
 			panic(broken) // a disk that fits a smaller size fits a larger one
 		}
 	}
@@ -125,8 +125,8 @@ func (p *Plan) unmended(l *layout.Layout) {
 // codeDamaged is the code of the refusal of a damaged table.
 const codeDamaged = "gpt-damaged"
 
-// torn refuses to rewrite a damaged table without permission to repair it. The layout refuses a table beyond repair.
-func (p *Plan) torn(l *layout.Layout) {
+// refuseTorn refuses to rewrite a damaged table without permission to repair it. The layout refuses a table beyond repair.
+func (p *Plan) refuseTorn(l *layout.Layout) {
 	said := slices.ContainsFunc(p.Notes, func(f align.Finding) bool { return f.Code == codeDamaged })
 	if said || l.Table == nil || p.Places.Mend || !l.Table.Torn() || l.Table.Blocked() {
 		return
@@ -224,7 +224,7 @@ func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 			return nil, fmt.Errorf("partition %d is missing: %w", part.Number, ErrNoPlan)
 		}
 	}
-	if err := p.settle(l, starts, l.Size, mend); err != nil {
+	if err := p.build(l, starts, l.Size, mend); err != nil {
 		return nil, err
 	}
 	p.Notes = align.Relevant(l.Issues, p.moved())
@@ -258,7 +258,7 @@ var ErrSelection = errors.New("--partition")
 func (p *Plan) atEnd(l *layout.Layout) {
 	p.displaced(l)
 	if len(p.Moves) > 0 || p.Size > p.OldSize {
-		p.torn(l)
+		p.refuseTorn(l)
 	}
 	if p.Size > p.OldSize && l.Table != nil && l.Table.Rest() {
 		p.refuse("disk-end", ondisk.ErrUnsupported, 0, fmt.Sprintf(

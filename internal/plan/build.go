@@ -14,9 +14,9 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// settle computes pieces and patches for partitions at starts, on a disk of at least size bytes. One rule places
+// build computes pieces and patches for partitions at starts, on a disk of at least size bytes. One rule places
 // everything between them, so the starts determine the result.
-func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend bool) error {
+func (p *Plan) build(l *layout.Layout, starts map[int]int64, size int64, mend bool) error {
 	p.starts, p.SectorSize = starts, l.LBASize()
 	p.Moves, p.Pieces, p.Patches = nil, nil, nil
 	p.Places = table.Places{Parts: map[int]disk.Range{}, Records: map[int64]int64{}}
@@ -31,7 +31,7 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 		if i+1 == len(slots) {
 			var at []int64
 			at, size = tail(l, s.after, end, delta, size)
-			if !named(s.after, at, limitOf(l)) {
+			if !fitsTable(s.after, at, limitOf(l)) {
 				return fmt.Errorf("what lies behind partition %d ends beyond what the table can name: %w",
 					s.part.Number, ErrNoPlan)
 			}
@@ -52,9 +52,9 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 	return nil
 }
 
-// named reports whether the table can address the places of boot records and the ends of extended partitions. After the
+// fitsTable reports whether the table can address the places of boot records and the ends of extended partitions. After the
 // last partition, no other limit applies.
-func named(segs []segment, at []int64, limit int64) bool {
+func fitsTable(segs []segment, at []int64, limit int64) bool {
 	for i, s := range segs {
 		if (s.kind == record || s.kind == boxEnd) && at[i]+s.Len > limit {
 			return false
