@@ -399,7 +399,7 @@ func settled(view disk.Disk, after *layout.Layout, p *plan.Plan) error {
 	if err := after.ReadGaps(view); err != nil {
 		return fmt.Errorf("planned result: %w", err)
 	}
-	if err := verify.Settled(after, p.Goal); err != nil {
+	if err := verify.Stable(after, p.Goal); err != nil {
 		return fmt.Errorf("planned result: %w", err)
 	}
 	return nil

@@ -37,7 +37,7 @@ func TestPromiseIsKept(t *testing.T) {
 	p, before, view := aligned(t)
 	after := readLayout(t, view)
 	require.NoError(t, verify.Promise(p, before, after))
-	require.NoError(t, verify.Settled(after, p.Goal))
+	require.NoError(t, verify.Stable(after, p.Goal))
 	starts, err := verify.Starts(before, after)
 	require.NoError(t, err)
 	require.Equal(t, map[int]int64{1: 2048 * 512, 2: 4196352 * 512}, starts)
@@ -149,11 +149,11 @@ func TestPromiseOfTheBoundary(t *testing.T) {
 func TestUnsettledResult(t *testing.T) {
 	src := disktest.Fixture(t, disktest.Fixtures(t)["two-ntfs-lba63-and-cylinder"])
 	before := readLayout(t, src)
-	err := verify.Settled(before, align.GoalFor(before, align.Boundary{}))
+	err := verify.Stable(before, align.GoalFor(before, align.Boundary{}))
 	require.ErrorIs(t, err, verify.ErrDifferent)
 	require.ErrorContains(t, err, "would move again")
 	goal := align.Goal{Must: align.SmallestBoundary, Want: align.Kept, Only: []int{7}}
-	require.ErrorIs(t, verify.Settled(before, goal), plan.ErrSelection)
+	require.ErrorIs(t, verify.Stable(before, goal), plan.ErrSelection)
 }
 
 // A damaged GPT would be written right again, though nothing moves.
@@ -164,12 +164,12 @@ func TestUnsettledTable(t *testing.T) {
 	p, err := plan.New(l, goal)
 	require.NoError(t, err)
 	view := p.View(src)
-	require.NoError(t, verify.Settled(readLayout(t, view), goal))
+	require.NoError(t, verify.Stable(readLayout(t, view), goal))
 	damaged := readLayout(t, disk.Overlay(view, []disk.Patch{{Off: view.Size() - 512 + 16, New: []byte{1, 2, 3, 4}}}))
 	require.True(t, damaged.Damaged())
-	require.NoError(t, verify.Settled(damaged, goal), "what is damaged stays so unless it is to be mended")
+	require.NoError(t, verify.Stable(damaged, goal), "what is damaged stays so unless it is to be mended")
 	goal.Mend = true
-	err = verify.Settled(damaged, goal)
+	err = verify.Stable(damaged, goal)
 	require.ErrorIs(t, err, verify.ErrDifferent)
 	require.ErrorContains(t, err, "would change again")
 }

@@ -195,8 +195,8 @@ func Starts(before, after *layout.Layout) (map[int]int64, error) {
 	return starts, nil
 }
 
-// Settled checks that aligning the result again would change nothing.
-func Settled(after *layout.Layout, goal align.Goal) error {
+// Stable checks that aligning the result again would change nothing.
+func Stable(after *layout.Layout, goal align.Goal) error {
 	again, err := plan.New(after, goal)
 	if err != nil {
 		return err
