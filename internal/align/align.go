@@ -255,7 +255,7 @@ func Overall(l *layout.Layout, boundary Boundary) Verdict {
 		worst = worst.Worse(Judge(p, boundary).Verdict)
 	}
 	for _, p := range l.FixedParts() {
-		worst = worst.Worse(boundary.Of(p.Start))
+		worst = worst.Worse(boundary.Verdict(p.Start))
 	}
 	return worst
 }
@@ -263,7 +263,7 @@ func Overall(l *layout.Layout, boundary Boundary) Verdict {
 // FixedOff counts the slices off a boundary in a table that is never rewritten.
 func FixedOff(l *layout.Layout, boundary Boundary) (n int) {
 	for _, p := range l.FixedParts() {
-		if boundary.Of(p.Start).Off() {
+		if boundary.Verdict(p.Start).Off() {
 			n++
 		}
 	}

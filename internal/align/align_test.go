@@ -35,7 +35,7 @@ func TestVerdict(t *testing.T) {
 		{"a cylinder boundary that happens to be on 4 KiB", 16065 * 8, 65536, align.BelowBoundary, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			v := align.BoundaryOf(tc.boundary).Of(tc.lba * 512)
+			v := align.BoundaryOf(tc.boundary).Verdict(tc.lba * 512)
 			require.Equal(t, tc.want, v)
 			require.Equal(t, tc.exit, v.ExitCode())
 		})

@@ -102,8 +102,8 @@ func (b Boundary) Criterion() Boundary {
 	return b
 }
 
-// Of returns the verdict on a start at a byte offset.
-func (b Boundary) Of(off int64) Verdict {
+// Verdict returns the verdict on a start at a byte offset.
+func (b Boundary) Verdict(off int64) Verdict {
 	switch {
 	case off%min(Block, b.bytes) != 0:
 		return Misaligned

@@ -71,16 +71,16 @@ func ImpactOf(p boot.Partition, s Storage) Impact {
 func (i Impact) Table() []Touched {
 	var out []Touched
 	for _, n := range ioSizes {
-		out = append(out, i.Of(n))
+		out = append(out, i.Touched(n))
 	}
 	return out
 }
 
-// Of returns the cost of an I/O of n bytes in storage blocks. Random I/O starts at any block of the volume with equal
+// Touched returns the cost of an I/O of n bytes in storage blocks. Random I/O starts at any block of the volume with equal
 // probability; I/O smaller than a block starts at any multiple of its size. Sequential I/O starts at the beginning of
 // the data, and each I/O starts at the end of the previous one. A block that two of them touch counts twice, because
 // nothing is cached.
-func (i Impact) Of(n int64) Touched {
+func (i Impact) Touched(n int64) Touched {
 	step := min(i.Block, n)
 	random, sequential := series{i.Storage, n, step}, series{i.Storage, n, n}
 	return Touched{
@@ -146,7 +146,7 @@ func gcd(a, b int64) int64 {
 
 // Text returns the cost of the start as a clause, or "" if there is none.
 func (i Impact) Text() string {
-	own, stream := i.Of(i.Block).Random, i.Of(i.Storage.Block).Sequential
+	own, stream := i.Touched(i.Block).Random, i.Touched(i.Storage.Block).Sequential
 	unit, block := i.unit(), units.Format(i.Storage.Block)
 	switch {
 	case own.Worse() && i.Block > i.Storage.Block:
@@ -188,11 +188,11 @@ type Load struct {
 // Loads returns the I/O to name if the start has a cost. Usual loads are random I/O of one volume block, and a stream.
 // If they have no extra cost, Loads returns a stream of storage blocks, or the first load of the table with a cost.
 func (i Impact) Loads() (loads []Load, usual bool) {
-	own := i.Of(i.Block)
-	loads = slices.Concat(worse("random", own.Size, own.Random, own.RandomWrite), i.Of(streamSize).stream())
+	own := i.Touched(i.Block)
+	loads = slices.Concat(worse("random", own.Size, own.Random, own.RandomWrite), i.Touched(streamSize).stream())
 	usual = len(loads) > 0
 	if !usual {
-		loads = i.Of(i.Storage.Block).stream()
+		loads = i.Touched(i.Storage.Block).stream()
 	}
 	for _, t := range i.Table() {
 		if len(loads) == 0 {

@@ -109,7 +109,7 @@ func TestImpactOfPublishedExamples(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := align.ImpactOf(at(tc.lba, 7, volume.Volume{BlockSize: tc.block}),
-				storage(t, tc.storage)).Of(tc.io)
+				storage(t, tc.storage)).Touched(tc.io)
 			assert.Equal(t, []float64{tc.random, tc.sequential, tc.randomThen, tc.sequentThen}, []float64{
 				got.Random.Now, got.Sequential.Now, got.Random.Aligned, got.Sequential.Aligned,
 			})
@@ -258,21 +258,21 @@ func TestCostModelIsDocumented(t *testing.T) {
 		published float64
 		c         align.Change
 	}{
-		{"(4 KiB assumed) | 2.0 | %.1f | %+.0f %%", 2, disk.Of(4096).RandomWrite},
-		{"synchronous writes of 4 KiB | 3.1 | %.1f | %+.0f %%", 23 / 7.5, disk.Of(4096).RandomWrite},
-		{"`mke2fs`, writes of 4 KiB | 3.5 | %.1f | %+.0f %%", 1193.609 / 345.716, disk.Of(4096).RandomWrite},
-		{"(64 KiB assumed) | 5.4 | %.1f | %+.0f %%", 83 / 15.5, disk.Of(65536).SequentialWrite},
+		{"(4 KiB assumed) | 2.0 | %.1f | %+.0f %%", 2, disk.Touched(4096).RandomWrite},
+		{"synchronous writes of 4 KiB | 3.1 | %.1f | %+.0f %%", 23 / 7.5, disk.Touched(4096).RandomWrite},
+		{"`mke2fs`, writes of 4 KiB | 3.5 | %.1f | %+.0f %%", 1193.609 / 345.716, disk.Touched(4096).RandomWrite},
+		{"(64 KiB assumed) | 5.4 | %.1f | %+.0f %%", 83 / 15.5, disk.Touched(65536).SequentialWrite},
 	} {
 		want := fmt.Sprintf(row.want, row.c.More(), 100*(row.c.More()/row.published-1))
 		require.Contains(t, text, strings.ReplaceAll(want, "-", "−"))
 	}
 	database := align.ImpactOf(at(63, 7, volume.Volume{BlockSize: 8192}), storage(t, "vmfs"))
 	pages := align.ImpactOf(at(63, 7, volume.Volume{BlockSize: 65536}), storage(t, "vmfs"))
-	few, many := database.Of(8192).Random.More(), pages.Of(65536).Random.More()
+	few, many := database.Touched(8192).Random.More(), pages.Touched(65536).Random.More()
 	require.Contains(t, text, fmt.Sprintf("| 1.1 to 1.3 | %.2f to %.1f | %+.0f to %+.0f %% |", few, many,
 		100*(few/1.1-1), 100*(many/1.3-1)))
-	require.Contains(t, text, fmt.Sprintf("| 1.02 to 1.62 | %.2f to %.1f |", vmfs.Of(4096).Random.More(),
-		vmfs.Of(65536).Sequential.More()))
+	require.Contains(t, text, fmt.Sprintf("| 1.02 to 1.62 | %.2f to %.1f |", vmfs.Touched(4096).Random.More(),
+		vmfs.Touched(65536).Sequential.More()))
 }
 
 func FuzzParseStorage(f *testing.F) {

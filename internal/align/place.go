@@ -32,7 +32,7 @@ type Judgement struct {
 
 // Judge judges the place of a partition.
 func Judge(p boot.Partition, boundary Boundary) Judgement {
-	j := Judgement{Unjudged: unjudged(p), ByStart: boundary.Of(p.Off), Data: p.Off}
+	j := Judgement{Unjudged: unjudged(p), ByStart: boundary.Verdict(p.Off), Data: p.Off}
 	if j.Unjudged != "" {
 		if j.ByStart.Off() && HoldsVolume(p) {
 			j.Stays = j.Unjudged
@@ -53,7 +53,7 @@ func Judge(p boot.Partition, boundary Boundary) Judgement {
 // start off the boundary is no fault if the data are on blocks; a move to the boundary would misalign them. Data off a
 // boundary in a partition on it were formatted so: no move repairs that, and it is a finding only.
 func VerdictOf(start, data int64, boundary Boundary) Verdict {
-	v, inside := boundary.Of(start), boundary.Of(data)
+	v, inside := boundary.Verdict(start), boundary.Verdict(data)
 	if inside.Worse(v) == v {
 		return inside
 	}
@@ -195,7 +195,7 @@ func placeFinding(partition int, code string, severity Severity) Finding {
 
 // where describes the start of a partition off the boundary.
 func where(p boot.Partition, boundary Boundary, sector int64) string {
-	if boundary.Of(p.Off) == BelowBoundary {
+	if boundary.Verdict(p.Off) == BelowBoundary {
 		return fmt.Sprintf("starts at byte %d, %s past a multiple of %s", p.Off, units.Format(boundary.Past(p.Off)),
 			boundary.Text())
 	}

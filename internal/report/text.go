@@ -179,7 +179,7 @@ func alignedByData(d Disk) (numbers []string) {
 // byData reports whether the data of a partition decide the verdict of the disk, because its start has another verdict.
 func byData(d Disk) bool {
 	return slices.ContainsFunc(d.Partitions, func(p Partition) bool {
-		return p.Verdict == d.Verdict && d.Boundary.Of(p.Start) != p.Verdict
+		return p.Verdict == d.Verdict && d.Boundary.Verdict(p.Start) != p.Verdict
 	})
 }
 

@@ -347,7 +347,7 @@ func newCost(l *layout.Layout, boundary align.Boundary, s align.Storage) (out *r
 		}
 		i := align.ImpactOf(p, s)
 		// More returns a factor; convert it to a percentage with one decimal place.
-		more := math.Round(1000*(i.Of(i.Block).Random.More()-1)) / 10
+		more := math.Round(1000*(i.Touched(i.Block).Random.More()-1)) / 10
 		if out == nil || more > out.More {
 			out = &results.Cost{Storage: s.Name, Block: s.Block, Partition: p.Number, More: more, Text: i.Text()}
 		}

@@ -28,7 +28,7 @@ func sampleDisk(scheme, boot string, size int64, parts ...pagePart) Disk {
 			Start: p.lba * units.SectorSize, Size: p.size, Alignment: units.Alignment(p.lba * units.SectorSize),
 		}
 		if p.volume != "" {
-			out.Verdict = d.Boundary.Of(out.Start)
+			out.Verdict = d.Boundary.Verdict(out.Start)
 			out.Volume = &report.Volume{Kind: p.volume, Label: p.name, Cluster: 4096}
 			d.Verdict = d.Verdict.Worse(out.Verdict)
 			d.Findings = append(d.Findings, sampleFindings(out, d.Boundary)...)

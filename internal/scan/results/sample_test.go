@@ -28,7 +28,7 @@ func part(number int, lba int64, kind string) report.Partition {
 	start := lba * units.SectorSize
 	p := report.Partition{
 		Number: number, Kind: "primary", Type: "0x07", TypeName: "HPFS/NTFS/exFAT", StartLBA: lba, Start: start,
-		Size: units.GiB, Alignment: units.Alignment(start), Verdict: align.DefaultBoundary.Of(start),
+		Size: units.GiB, Alignment: units.Alignment(start), Verdict: align.DefaultBoundary.Verdict(start),
 		Volume: &report.Volume{Kind: kind, Label: "System", UUID: "1234-5678", Cluster: 4096},
 	}
 	p.Aligned = report.Aligned{

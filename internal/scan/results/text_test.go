@@ -27,7 +27,7 @@ func (i *Image) withPartitions(format string, lbas ...int64) *Image {
 		off := lba * units.SectorSize
 		d.Partitions = append(d.Partitions, report.Partition{
 			Number: n + 1, Kind: "primary", StartLBA: lba, Start: off, Size: units.GiB, Alignment: units.Alignment(off),
-			Verdict: d.Boundary.Of(off),
+			Verdict: d.Boundary.Verdict(off),
 			Volume:  &report.Volume{Kind: "ntfs", Label: fmt.Sprintf("Disk %d", n+1), Cluster: 4096},
 		})
 	}
