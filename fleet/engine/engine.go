@@ -102,7 +102,7 @@ func lockStore(store string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch err := sys.Of(f).Lock(sys.Exclusive); {
+	switch err := sys.FromOS(f).Lock(sys.Exclusive); {
 	case sys.Locked(err):
 		err = fmt.Errorf("--store %s: %w by another trueup-fleet serve", store, ondisk.ErrBusy)
 		return nil, errors.Join(err, f.Close())

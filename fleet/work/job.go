@@ -337,7 +337,7 @@ func unlocked(path string) bool {
 		return false
 	}
 	defer f.Close()
-	return sys.NoLocks(sys.Of(f).LockByte(sys.Shared, freeByte))
+	return sys.NoLocks(sys.FromOS(f).LockByte(sys.Shared, freeByte))
 }
 
 // checkpoint tells the server that the job is being worked on, and records how far the run is.

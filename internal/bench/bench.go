@@ -394,7 +394,7 @@ func (f *fio) output(ctx context.Context, limit time.Duration, file *os.File, ar
 	if file != nil {
 		cmd.ExtraFiles = []*os.File{file}
 	}
-	out, said, err := sys.Ask(within, cmd, maxOutput)
+	out, said, err := sys.Output(within, cmd, maxOutput)
 	switch {
 	case within.Err() != nil:
 		return nil, context.Cause(within)

@@ -184,7 +184,7 @@ func (c *Copy) EachFile(each func(final, partial string, f *sys.File) error) err
 			}
 		}
 		if i == 0 && c.open != nil {
-			err = errors.Join(each(c.finals[i], string(c.head), sys.Of(c.open)), c.open.Sync())
+			err = errors.Join(each(c.finals[i], string(c.head), sys.FromOS(c.open)), c.open.Sync())
 		} else {
 			err = c.pass(name(f.Name()), c.finals[i], each)
 		}
@@ -201,9 +201,9 @@ func (c *Copy) pass(at name, final string, each func(final, partial string, f *s
 	if err != nil {
 		return failed("open", at, err)
 	}
-	f := opened.Handed(string(at))
+	f := opened.OSFile(string(at))
 	defer f.Close()
-	if err := each(final, string(at), sys.Of(f)); err != nil {
+	if err := each(final, string(at), sys.FromOS(f)); err != nil {
 		return err
 	}
 	return failed("sync", at, f.Sync())
@@ -225,7 +225,7 @@ func (c *Copy) Begin() error {
 		return failed("create", c.head, err)
 	}
 	c.open = f
-	if sys.Locked(sys.Of(f).Lock(sys.Exclusive)) {
+	if sys.Locked(sys.FromOS(f).Lock(sys.Exclusive)) {
 		return c.atWork()
 	}
 	c.owns = true

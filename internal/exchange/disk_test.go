@@ -131,7 +131,7 @@ func (c *copied) EachFile(each func(final, partial string, f *sys.File) error) e
 			}
 			c.files = append(c.files, f)
 		}
-		if err := each(n, partial(n), sys.Of(c.files[i])); err != nil {
+		if err := each(n, partial(n), sys.FromOS(c.files[i])); err != nil {
 			return err
 		}
 	}

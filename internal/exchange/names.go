@@ -126,7 +126,7 @@ func (d *folder) write(n name, b []byte, like ...name) (err error) {
 	}
 	_, err = f.WriteAt(b, 0)
 	if err == nil {
-		err = d.adopt(sys.Of(f), like)
+		err = d.adopt(sys.FromOS(f), like)
 	}
 	if err == nil {
 		err = f.Sync()

@@ -107,7 +107,7 @@ func TestGuestRunsFromTheOriginal(t *testing.T) {
 		}
 		f, err := os.OpenFile(filepath.Join(dir, k.kept(last)), os.O_RDWR, 0)
 		require.NoError(t, err)
-		if _, known := sys.Of(f).Written(); !known {
+		if _, known := sys.FromOS(f).Written(); !known {
 			t.Skip("the file system has no leases that count")
 		}
 		before := sums(t, dir)

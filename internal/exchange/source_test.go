@@ -218,7 +218,7 @@ func TestPackagesInUse(t *testing.T) {
 		require.NoError(t, err)
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
 		require.NoError(t, err)
-		require.NoError(t, sys.Of(f).LockByte(sys.Exclusive, 101))
+		require.NoError(t, sys.FromOS(f).LockByte(sys.Exclusive, 101))
 		err = k.command(dir, "undo", false)
 		if name == "data.bin" { // no disk
 			require.NoError(t, err)

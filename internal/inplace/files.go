@@ -92,7 +92,7 @@ func openFiles(d *gate.Folder, base string, parts []Part, looped map[sys.ID]stri
 		}
 	}
 	last := parts[len(parts)-1]
-	st, err := sys.Of(fs.open[len(parts)-1]).Stat()
+	st, err := sys.FromOS(fs.open[len(parts)-1]).Stat()
 	if err != nil {
 		return nil, errors.Join(err, fs.Close())
 	}
@@ -106,7 +106,7 @@ func openFiles(d *gate.Folder, base string, parts []Part, looped map[sys.ID]stri
 // apart refuses files behind loop devices: the move would overwrite file systems mounted from them.
 func (fs *files) apart(looped map[sys.ID]string) error {
 	for i, f := range fs.open {
-		st, err := sys.Of(f).Stat()
+		st, err := sys.FromOS(f).Stat()
 		if err != nil {
 			return err
 		}
@@ -138,7 +138,7 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	case err != nil:
 		return ondisk.In(ondisk.ErrOutput, "open %q to write it: %w", p.Name, err)
 	}
-	fs.open = append(fs.open, f.Handed(p.Name))
+	fs.open = append(fs.open, f.OSFile(p.Name))
 	st, err := f.Stat()
 	switch {
 	case err != nil:
@@ -247,7 +247,7 @@ func (fs *files) WriteAt(b []byte, off int64) (done int, err error) {
 	err = fs.each(off, int64(len(b)), func(i int, at, from, n int64) error {
 		got, err := fs.open[i].WriteAt(b[from:from+n], at)
 		if done += got; err == nil {
-			sys.Of(fs.open[i]).WriteBack(at, n)
+			sys.FromOS(fs.open[i]).WriteBack(at, n)
 		}
 		return fs.wrap("write", i, err)
 	})
@@ -269,7 +269,7 @@ func (fs *files) Extent(off, limit int64) (e disk.Extent, err error) {
 		if from > e.Len {
 			return nil
 		}
-		got, hole := sys.Of(fs.open[i]).Extent(at, n)
+		got, hole := sys.FromOS(fs.open[i]).Extent(at, n)
 		if e.Len == 0 || hole == e.Zero {
 			e.Len, e.Zero = e.Len+got, hole
 		}
@@ -282,7 +282,7 @@ func (fs *files) Extent(off, limit int64) (e disk.Extent, err error) {
 func (fs *files) Zero(off, n int64) error {
 	return fs.each(off, n, func(i int, at, _, n int64) error {
 		if fs.holes[i] {
-			if err := sys.Of(fs.open[i]).Punch(at, n); !sys.Unsupported(err) {
+			if err := sys.FromOS(fs.open[i]).Punch(at, n); !sys.Unsupported(err) {
 				return fs.wrap("make a hole in", i, err)
 			}
 		}

@@ -48,7 +48,7 @@ func TestFilesOfOthers(t *testing.T) {
 	for name, what := range map[string]string{"a": "open", "b": "mapped"} {
 		f, err := os.Open(filepath.Join(dir, name))
 		require.NoError(t, err)
-		if _, known := sys.Of(f).Shared(); !known {
+		if _, known := sys.FromOS(f).Shared(); !known {
 			t.Skip("the file system has no leases that count")
 		}
 		end := f.Close

@@ -99,9 +99,9 @@ func TestFilesOfADisk(t *testing.T) {
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
 		require.NoError(t, err)
 		defer f.Close()
-		require.True(t, sys.Locked(sys.Of(f).Lock(sys.Shared)), name)
+		require.True(t, sys.Locked(sys.FromOS(f).Lock(sys.Shared)), name)
 		for _, b := range gate.QEMUBytes {
-			locked, err := sys.Of(f).LockedByte(b)
+			locked, err := sys.FromOS(f).LockedByte(b)
 			require.NoError(t, err)
 			require.True(t, locked, "%s, byte %d", name, b)
 		}
@@ -119,7 +119,7 @@ func TestFilesOfADisk(t *testing.T) {
 	got := make([]byte, len(want))
 	require.NoError(t, ondisk.ReadFull(fs, got, 0))
 	require.True(t, bytes.Equal(want, got))
-	st, err := sys.Of(fs.open[0]).Stat()
+	st, err := sys.FromOS(fs.open[0]).Stat()
 	require.NoError(t, err)
 	require.Less(t, st.Allocated, units.MiB, "what was written is a hole now")
 	require.NoError(t, fs.Truncate(5*units.MiB))

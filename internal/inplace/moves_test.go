@@ -309,7 +309,7 @@ func TestDisksInUseAreNotMoved(t *testing.T) {
 			}
 			file, err := os.OpenFile(last, os.O_RDWR, 0)
 			require.NoError(t, err)
-			require.NoError(t, hold(sys.Of(file)))
+			require.NoError(t, hold(sys.FromOS(file)))
 			require.ErrorContains(t, f.begin(-1), name)
 			require.NoError(t, file.Close())
 			require.True(t, bytes.Equal(f.old, f.disk()))

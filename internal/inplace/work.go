@@ -395,7 +395,7 @@ func (w *work) show(text []byte) error {
 	if err != nil {
 		return ondisk.In(ondisk.ErrOutput, "open %s: %w", name, err)
 	}
-	file := f.Handed(name)
+	file := f.OSFile(name)
 	if text != nil {
 		if _, err = file.WriteAt(text, 0); err == nil {
 			err = file.Truncate(int64(len(text)))

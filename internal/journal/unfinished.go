@@ -349,7 +349,7 @@ func (h *Held) hold() error {
 	case err != nil:
 		return fmt.Errorf("journal %q: %w", name, err)
 	}
-	h.file = f.Handed(name)
+	h.file = f.OSFile(name)
 	if err := h.lock(); err != nil {
 		return err
 	}
@@ -368,7 +368,7 @@ func (h *Held) hold() error {
 
 // lock locks the journal and verifies that its name still leads to it.
 func (h *Held) lock() error {
-	f := sys.Of(h.file)
+	f := sys.FromOS(h.file)
 	err := f.Lock(sys.Exclusive)
 	switch {
 	case sys.Locked(err) || err == nil && !h.in.LeadsTo(h.name, f):
@@ -442,7 +442,7 @@ type kept struct{ *os.File }
 func (f kept) WriteAt(b []byte, off int64) (int, error) {
 	n, err := f.File.WriteAt(b, off)
 	if err == nil {
-		sys.Of(f.File).WriteBack(off, int64(n))
+		sys.FromOS(f.File).WriteBack(off, int64(n))
 	}
 	return n, err
 }
@@ -497,7 +497,7 @@ func (h *Held) Close() error {
 	var errs []error
 	if h.file != nil {
 		// A child process that was just started can hold the file, and with it the lock, for a moment.
-		_ = sys.Of(h.file).Lock(sys.Unlocked) // closing the file releases it, too
+		_ = sys.FromOS(h.file).Lock(sys.Unlocked) // closing the file releases it, too
 		if err := h.file.Close(); !sys.Interrupted(err) {
 			errs = append(errs, err)
 		}

@@ -159,7 +159,7 @@ func (e ended) unexpected() error {
 func run(ctx context.Context, program string, args ...string) (ended, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	out, said, err := sys.Ask(ctx, cmd, mostWords)
+	out, said, err := sys.Output(ctx, cmd, mostWords)
 	e := ended{
 		what: filepath.Base(program) + " " + strings.TrimLeft(args[0], "-"), out: string(out),
 		err: strings.TrimSpace(string(said)),

@@ -320,7 +320,7 @@ func TestLargeCopyPassesTheMemory(t *testing.T) {
 	defer source.Close()
 	disktest.OnUnix(t, "caches")
 	require.NoError(t, source.Sync())
-	if !sys.Of(source).Uncache() {
+	if !sys.FromOS(source).Uncache() {
 		t.Skip("memory is the storage here, or the kernel does not say what it keeps")
 	}
 	kept := func(path string) (n int64) {

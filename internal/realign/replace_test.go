@@ -227,7 +227,7 @@ func TestDiskIsWritten(t *testing.T) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
-	if yes, _ := sys.Of(f).Written(); !yes { // this very descriptor counts
+	if yes, _ := sys.FromOS(f).Written(); !yes { // this very descriptor counts
 		t.Skip("the file system has no leases that count")
 	}
 	require.ErrorContains(t, refused(Writers{}), "is open for writing in another program")
@@ -254,7 +254,7 @@ func TestLeftBehind(t *testing.T) {
 	f, err := os.OpenFile(hidden, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
-	require.NoError(t, sys.Of(f).Lock(sys.Exclusive))
+	require.NoError(t, sys.FromOS(f).Lock(sys.Exclusive))
 	require.Empty(t, LeftBehind(path))
 	require.NoError(t, f.Close())
 	_, err = Open(path, Reading{})

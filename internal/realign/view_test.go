@@ -246,7 +246,7 @@ func held(t *testing.T, path string) bool {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
-	locked, err := sys.Of(f).LockedByte(201)
+	locked, err := sys.FromOS(f).LockedByte(201)
 	require.NoError(t, err)
 	return locked
 }

@@ -62,7 +62,7 @@ func Run(ctx context.Context, stderr io.Writer, v any, command string, args ...s
 		return 0, err
 	}
 	cmd := exec.CommandContext(ctx, program, append([]string{command, "--json"}, args...)...)
-	out, said, err := sys.Ask(ctx, cmd, maxAnswer)
+	out, said, err := sys.Output(ctx, cmd, maxAnswer)
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}

@@ -27,5 +27,5 @@ func (f *File) Extent(off, limit int64) (n int64, hole bool) {
 }
 
 func (f *File) seek(off int64, whence int) (int64, error) {
-	return value(func() (int64, error) { return unix.Seek(f.fd, off, whence) })
+	return retryValue(func() (int64, error) { return unix.Seek(f.fd, off, whence) })
 }

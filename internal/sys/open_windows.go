@@ -63,7 +63,7 @@ func (d *Folder) open(name string, o opening) (*File, error) {
 	case err != nil:
 		return nil, ofNT(err)
 	}
-	return Of(os.NewFile(uintptr(file), name)), nil
+	return FromOS(os.NewFile(uintptr(file), name)), nil
 }
 
 const reading, writing = windows.FILE_GENERIC_READ, windows.FILE_GENERIC_READ | windows.FILE_GENERIC_WRITE
@@ -97,7 +97,7 @@ func asFile(f *os.File, err error) (*File, error) {
 	if err != nil {
 		return nil, plain(err)
 	}
-	return Of(f), nil
+	return FromOS(f), nil
 }
 
 // Stat returns the information on a name in the folder. It follows links that stay in the folder.
@@ -138,7 +138,7 @@ func Stat(path string) (Info, error) {
 	if err != nil {
 		return Info{}, plain(err)
 	}
-	return asked(Of(os.NewFile(uintptr(file), path)), nil)
+	return asked(FromOS(os.NewFile(uintptr(file), path)), nil)
 }
 
 // Lstat returns the information on a path, without following a link.

@@ -24,7 +24,7 @@ func OpenDirect(path string) (*os.File, error) {
 // report it.
 func (d *Folder) Free() (n int64, known bool, err error) {
 	var st unix.Statfs_t
-	err = again(func() error { return unix.Fstatfs(d.fd, &st) })
+	err = retry(func() error { return unix.Fstatfs(d.fd, &st) })
 	if Unsupported(err) || err == nil && st.Blocks == 0 {
 		return 0, false, nil
 	}
@@ -32,7 +32,7 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 }
 
 // Scratch returns a new file in a folder, for reading and writing. Its name exists only for a moment.
-func Scratch(folder, name string) (*os.File, error) { return brief(folder, name) }
+func Scratch(folder, name string) (*os.File, error) { return unlinkedFile(folder, name) }
 
 // Restrict is not supported.
 func Restrict(int64, bool) ([]string, error) { return nil, errors.ErrUnsupported }
@@ -48,5 +48,5 @@ func (f *File) LockWaiting(kind LockKind) error { return f.flock(kind, 0) }
 
 func (f *File) flock(kind LockKind, how int) error {
 	how |= [...]int{Unlocked: unix.LOCK_UN, Shared: unix.LOCK_SH, Exclusive: unix.LOCK_EX}[kind]
-	return again(func() error { return unix.Flock(f.fd, how) })
+	return retry(func() error { return unix.Flock(f.fd, how) })
 }

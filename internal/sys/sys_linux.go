@@ -28,7 +28,7 @@ func OpenDirect(path string) (*os.File, error) {
 	const flags = aFolder | quietly | unix.O_CLOEXEC
 	how := &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	for {
-		fd, err := value(func() (int, error) { return unix.Openat2(unix.AT_FDCWD, path, how) })
+		fd, err := retryValue(func() (int, error) { return unix.Openat2(unix.AT_FDCWD, path, how) })
 		if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
 			fd, err = openat(unix.AT_FDCWD, path, flags, 0)
 		}
@@ -58,7 +58,7 @@ func renameNew(dir int, from, to string) error {
 
 // Forget drops a file from the page cache, except unflushed pages. Spec: posix_fadvise(2).
 func (f *File) Forget() error {
-	return again(func() error { return unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED) })
+	return retry(func() error { return unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED) })
 }
 
 // WriteBack starts writing a range to the storage, so that a later flush waits less. It is no flush, which reports the
@@ -75,7 +75,7 @@ func flush(dir int) error { return unix.Fsync(dir) }
 // report it.
 func (d *Folder) Free() (n int64, known bool, err error) {
 	var st unix.Statfs_t
-	err = again(func() error { return unix.Fstatfs(d.fd, &st) })
+	err = retry(func() error { return unix.Fstatfs(d.fd, &st) })
 	if Unsupported(err) || err == nil && st.Blocks == 0 {
 		return 0, false, nil
 	}
@@ -85,7 +85,7 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 // InMemory reports whether the files of the folder are in memory, and so lost at power-off.
 func (d *Folder) InMemory() (bool, error) {
 	var st unix.Statfs_t
-	err := again(func() error { return unix.Fstatfs(d.fd, &st) })
+	err := retry(func() error { return unix.Fstatfs(d.fd, &st) })
 	kind := int64(uint32(st.Type)) //nolint:gosec // a magic
 	return kind == unix.TMPFS_MAGIC || kind == unix.RAMFS_MAGIC, err
 }
@@ -123,7 +123,7 @@ func (f *File) DeviceSize() (int64, error) { return f.seek(0, io.SeekEnd) }
 
 // SectorSize returns the sector size of a block device in bytes.
 func (f *File) SectorSize() (int, error) {
-	return value(func() (int, error) { return unix.IoctlGetInt(f.fd, unix.BLKSSZGET) })
+	return retryValue(func() (int, error) { return unix.IoctlGetInt(f.fd, unix.BLKSSZGET) })
 }
 
 // Lock sets the lock between runs of this program. It belongs to the open file, not to the process. Spec: fcntl(2),
@@ -155,9 +155,9 @@ var ownSums = []string{"security.ima", "security.evm"}
 // the SELinux label. lost lists attributes that the file system cannot store.
 func (f *File) Adopt(from *File) (lost []string, err error) {
 	var is, was unix.Stat_t
-	err = again(func() error { return errors.Join(unix.Fstat(f.fd, &is), unix.Fstat(from.fd, &was)) })
+	err = retry(func() error { return errors.Join(unix.Fstat(f.fd, &is), unix.Fstat(from.fd, &was)) })
 	if err == nil && (is.Uid != was.Uid || is.Gid != was.Gid) {
-		err = again(func() error { return unix.Fchown(f.fd, int(was.Uid), int(was.Gid)) })
+		err = retry(func() error { return unix.Fchown(f.fd, int(was.Uid), int(was.Gid)) })
 	}
 	if err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (f *File) Adopt(from *File) (lost []string, err error) {
 // support them.
 func attributes(fd int) ([]string, error) {
 	list := make([]byte, 64<<10) // XATTR_LIST_MAX
-	n, err := value(func() (int, error) { return unix.Flistxattr(fd, list) })
+	n, err := retryValue(func() (int, error) { return unix.Flistxattr(fd, list) })
 	if errors.Is(err, unix.ENOTSUP) {
 		return nil, nil
 	}
@@ -193,27 +193,27 @@ func attributes(fd int) ([]string, error) {
 // copyAttribute copies an attribute, unless both files have the same value.
 func copyAttribute(to, from int, name string) error {
 	var had, wanted [64 << 10]byte // XATTR_SIZE_MAX
-	n, err := value(func() (int, error) { return unix.Fgetxattr(from, name, wanted[:]) })
+	n, err := retryValue(func() (int, error) { return unix.Fgetxattr(from, name, wanted[:]) })
 	if err != nil {
 		return err
 	}
-	m, err := value(func() (int, error) { return unix.Fgetxattr(to, name, had[:]) })
+	m, err := retryValue(func() (int, error) { return unix.Fgetxattr(to, name, had[:]) })
 	if err == nil && bytes.Equal(had[:m], wanted[:n]) {
 		return nil
 	}
-	return again(func() error { return unix.Fsetxattr(to, name, wanted[:n], 0) })
+	return retry(func() error { return unix.Fsetxattr(to, name, wanted[:n], 0) })
 }
 
 // Exchange atomically swaps the names of two files.
 func (d *Folder) Exchange(a, b string) error {
-	return again(func() error { return unix.Renameat2(d.fd, a, d.fd, b, unix.RENAME_EXCHANGE) })
+	return retry(func() error { return unix.Renameat2(d.fd, a, d.fd, b, unix.RENAME_EXCHANGE) })
 }
 
 // Immovable reports whether a file cannot be renamed or linked: it is immutable or append-only (chattr +i, +a). A name
 // in such a folder cannot be removed.
 func (f *File) Immovable() bool {
 	var st unix.Statx_t
-	err := again(func() error { return unix.Statx(f.fd, "", unix.AT_EMPTY_PATH, 0, &st) })
+	err := retry(func() error { return unix.Statx(f.fd, "", unix.AT_EMPTY_PATH, 0, &st) })
 	return err == nil && st.Attributes&(unix.STATX_ATTR_IMMUTABLE|unix.STATX_ATTR_APPEND) != 0
 }
 
@@ -242,7 +242,7 @@ func KillGroup(cmd *exec.Cmd) error { return unix.Kill(-cmd.Process.Pid, unix.SI
 
 // EndGroup waits for the end of a process and then kills its process group.
 func EndGroup(pid int) {
-	_ = again(func() error { return unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
+	_ = retry(func() error { return unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
 	_ = unix.Kill(-pid, unix.SIGKILL)
 }
 
@@ -300,7 +300,7 @@ func OpenDevice(path string) (*os.File, error) {
 
 // ReadOnly reports whether a block device is read-only.
 func (f *File) ReadOnly() (bool, error) {
-	n, err := value(func() (int, error) { return unix.IoctlGetInt(f.fd, unix.BLKROGET) })
+	n, err := retryValue(func() (int, error) { return unix.IoctlGetInt(f.fd, unix.BLKROGET) })
 	return n != 0, err
 }
 
@@ -315,17 +315,17 @@ func (f *File) Discard(off, n int64) error { return f.onRange(unix.BLKDISCARD, o
 // Spec: fallocate(2); block/fops.c of Linux, blkdev_fallocate.
 func (f *File) Punch(off, n int64) error {
 	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
-	return again(func() error { return unix.Fallocate(f.fd, mode, off, n) })
+	return retry(func() error { return unix.Fallocate(f.fd, mode, off, n) })
 }
 
 // RereadTable makes the kernel reread the partition table of a block device.
 func (f *File) RereadTable() error {
-	return again(func() error { return unix.IoctlSetInt(f.fd, unix.BLKRRPART, 0) })
+	return retry(func() error { return unix.IoctlSetInt(f.fd, unix.BLKRRPART, 0) })
 }
 
 // LoopFile returns the backing file of a loop device, independent of its current name and place, or false.
 func (f *File) LoopFile() (ID, bool) {
-	st, err := value(func() (*unix.LoopInfo64, error) { return unix.IoctlLoopGetStatus64(f.fd) })
+	st, err := retryValue(func() (*unix.LoopInfo64, error) { return unix.IoctlLoopGetStatus64(f.fd) })
 	if err != nil {
 		return ID{}, false
 	}
@@ -340,7 +340,7 @@ func (f *File) onRange(call uintptr, off, n int64) error {
 
 // ioctl makes an ioctl on a struct.
 func (f *File) ioctl(call uintptr, about unsafe.Pointer) error {
-	return again(func() error {
+	return retry(func() error {
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(f.fd), call, uintptr(about)); errno != 0 {
 			return errno
 		}
@@ -358,7 +358,7 @@ const fsIocGetUUID = 0x80111500
 // FileSystem returns the UUID of the file system of a folder, or "" if unknown: before Linux 6.9, and for most network
 // file systems. A UUID of zeros is unknown too.
 func FileSystem(folder string) string {
-	fd, err := value(func() (int, error) {
+	fd, err := retryValue(func() (int, error) {
 		return unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	})
 	if err != nil {
@@ -388,12 +388,12 @@ func Scratch(folder, name string) (*os.File, error) {
 	if !Unsupported(err) && !errors.Is(err, unix.EISDIR) { // EISDIR: Linux before 3.11
 		return nil, &fs.PathError{Op: "open", Path: folder, Err: err}
 	}
-	return brief(folder, name)
+	return unlinkedFile(folder, name)
 }
 
 // Allocate reserves the first n bytes of a file. It is no error if the file system cannot reserve.
 func Allocate(f *os.File, n int64) error {
-	err := again(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, n) })
+	err := retry(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, n) })
 	if err == nil || Unsupported(err) {
 		return nil
 	}
@@ -503,12 +503,12 @@ func (f *File) Shared() (yes, known bool) { return f.refused(unix.F_WRLCK) }
 // refused reports whether the kernel refuses a lease because of other users of the file.
 func (f *File) refused(kind int) (yes, known bool) {
 	var st unix.Statfs_t
-	if again(func() error { return unix.Fstatfs(f.fd, &st) }) != nil ||
+	if retry(func() error { return unix.Fstatfs(f.fd, &st) }) != nil ||
 		!slices.Contains(leasing, int64(uint32(st.Type))) { //nolint:gosec // it is signed on some processors
 		return false, false
 	}
 	lease := func(kind int) error {
-		return again(func() error {
+		return retry(func() error {
 			_, err := unix.FcntlInt(uintptr(f.fd), unix.F_SETLEASE, kind)
 			return err
 		})

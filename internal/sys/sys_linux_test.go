@@ -75,7 +75,7 @@ func TestFileIsWritten(t *testing.T) {
 	open, err := os.Open(file)
 	require.NoError(t, err)
 	defer open.Close()
-	yes, known := Of(open).Written()
+	yes, known := FromOS(open).Written()
 	if !known {
 		t.Skip("the file system has no leases that count")
 	}
@@ -89,10 +89,10 @@ func TestFileIsWritten(t *testing.T) {
 		require.NoError(t, cmd.Start())
 		_, err = out.Read(make([]byte, 5))
 		require.NoError(t, err)
-		yes, known = Of(open).Written()
+		yes, known = FromOS(open).Written()
 		require.True(t, known)
 		require.Equal(t, want, yes, redirection)
-		yes, known = Of(open).Shared()
+		yes, known = FromOS(open).Shared()
 		require.True(t, known)
 		require.True(t, yes, redirection)
 		named := false
@@ -103,9 +103,9 @@ func TestFileIsWritten(t *testing.T) {
 		require.Equal(t, want, named, redirection)
 		require.NoError(t, in.Close())
 		_ = cmd.Wait() // read fails at the end
-		yes, _ = Of(open).Written()
+		yes, _ = FromOS(open).Written()
 		require.False(t, yes)
-		yes, known = Of(open).Shared()
+		yes, known = FromOS(open).Shared()
 		require.True(t, known)
 		require.False(t, yes)
 	}
@@ -120,7 +120,7 @@ func openAs(t *testing.T, folder, name string, flags int) *File {
 	f, err := os.OpenFile(filepath.Join(folder, name), flags, 0o600)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = f.Close() })
-	return Of(f)
+	return FromOS(f)
 }
 
 // A file gets the mode and the attributes of another. What its file system does not keep is named.
@@ -283,10 +283,10 @@ func TestUncached(t *testing.T) {
 	require.Equal(t, size, kept())
 	mapped, err := unix.Mmap(int(in.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
 	require.NoError(t, err)
-	require.False(t, Of(in).Uncache())
+	require.False(t, FromOS(in).Uncache())
 	require.Equal(t, size, kept())
 	require.NoError(t, unix.Munmap(mapped))
-	if !Of(in).Uncache() {
+	if !FromOS(in).Uncache() {
 		require.Greater(t, kept(), size/100, "memory is the storage here")
 		return
 	}
@@ -300,12 +300,12 @@ func TestCallsOnWhatIsNoDevice(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	require.NoError(t, err)
 	defer f.Close()
-	require.ErrorIs(t, Of(f).ZeroOut(0, 512), unix.ENOTTY)
-	require.ErrorIs(t, Of(f).Discard(0, 512), unix.ENOTTY)
-	require.ErrorIs(t, Of(f).RereadTable(), unix.ENOTTY)
-	_, err = Of(f).ReadOnly()
+	require.ErrorIs(t, FromOS(f).ZeroOut(0, 512), unix.ENOTTY)
+	require.ErrorIs(t, FromOS(f).Discard(0, 512), unix.ENOTTY)
+	require.ErrorIs(t, FromOS(f).RereadTable(), unix.ENOTTY)
+	_, err = FromOS(f).ReadOnly()
 	require.ErrorIs(t, err, unix.ENOTTY)
-	_, shows := Of(f).LoopFile()
+	_, shows := FromOS(f).LoopFile()
 	require.False(t, shows)
 }
 

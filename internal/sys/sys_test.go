@@ -114,7 +114,7 @@ func twice(t testing.TB) (first, second *File) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, f[i].Close()) })
 	}
-	return Of(f[0]), Of(f[1])
+	return FromOS(f[0]), FromOS(f[1])
 }
 
 // A lock belongs to an open file: another of the same file meets it.

@@ -34,7 +34,7 @@ const aFolder = unix.O_RDONLY | unix.O_DIRECTORY
 const quietly = unix.O_NOFOLLOW | unix.O_NONBLOCK
 
 func openat(dir int, name string, flags int, perm fs.FileMode) (int, error) {
-	return value(func() (int, error) { return unix.Openat(dir, name, flags|unix.O_CLOEXEC, uint32(perm.Perm())) })
+	return retryValue(func() (int, error) { return unix.Openat(dir, name, flags|unix.O_CLOEXEC, uint32(perm.Perm())) })
 }
 
 // OpenFolder opens a folder and follows links in its path.
@@ -55,7 +55,7 @@ func (d *Folder) Enter(name string) (*Folder, error) {
 
 // Again duplicates the folder handle. Child processes do not inherit it.
 func (d *Folder) Again() (*Folder, error) {
-	fd, err := value(func() (int, error) { return unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 0) })
+	fd, err := retryValue(func() (int, error) { return unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 0) })
 	if err != nil {
 		return nil, err
 	}
@@ -112,27 +112,27 @@ func (d *Folder) Create(name string, perm fs.FileMode) (*os.File, error) {
 
 // Link gives a file a second, new name.
 func (d *Folder) Link(from, to string) error {
-	return again(func() error { return unix.Linkat(d.fd, from, d.fd, to, 0) })
+	return retry(func() error { return unix.Linkat(d.fd, from, d.fd, to, 0) })
 }
 
 // Rename renames a file, and replaces an existing file.
 func (d *Folder) Rename(from, to string) error {
-	return again(func() error { return unix.Renameat(d.fd, from, d.fd, to) })
+	return retry(func() error { return unix.Renameat(d.fd, from, d.fd, to) })
 }
 
 // RenameNew renames a file, and fails if the new name exists.
 func (d *Folder) RenameNew(from, to string) error {
-	return again(func() error { return renameNew(d.fd, from, to) })
+	return retry(func() error { return renameNew(d.fd, from, to) })
 }
 
 // Remove removes a name of a file.
 func (d *Folder) Remove(name string) error {
-	return again(func() error { return unix.Unlinkat(d.fd, name, 0) })
+	return retry(func() error { return unix.Unlinkat(d.fd, name, 0) })
 }
 
-// brief returns a new file of a folder and removes its name at once. The name contains the process ID, so no other
-// process uses it.
-func brief(folder, name string) (*os.File, error) {
+// unlinkedFile returns a new file of a folder and removes its name at once. The name contains the process ID, so no
+// other process uses it.
+func unlinkedFile(folder, name string) (*os.File, error) {
 	name += "." + strconv.Itoa(os.Getpid())
 	d, err := OpenFolder(folder)
 	if err != nil {
@@ -151,22 +151,22 @@ func brief(folder, name string) (*os.File, error) {
 
 // Sync makes the names in the folder durable.
 func (d *Folder) Sync() error {
-	return again(func() error { return flush(d.fd) })
+	return retry(func() error { return flush(d.fd) })
 }
 
 // MayCreate returns an error if this user cannot create and remove files in the folder.
 func (d *Folder) MayCreate() error {
-	return again(func() error { return unix.Faccessat(d.fd, ".", unix.W_OK|unix.X_OK, 0) })
+	return retry(func() error { return unix.Faccessat(d.fd, ".", unix.W_OK|unix.X_OK, 0) })
 }
 
 // File is an open file. Unlike os.File it has no lock and no poller: a read is one system call.
 type File struct{ fd int }
 
-// Of returns an open file as a File. The caller still closes f.
-func Of(f *os.File) *File { return &File{int(f.Fd())} }
+// FromOS returns an open file as a File. The caller still closes f.
+func FromOS(f *os.File) *File { return &File{int(f.Fd())} }
 
-// Handed converts f to an os.File. The caller closes that instead of f.
-func (f *File) Handed(name string) *os.File { return os.NewFile(uintptr(f.fd), name) }
+// OSFile converts f to an os.File. The caller closes that instead of f.
+func (f *File) OSFile(name string) *os.File { return os.NewFile(uintptr(f.fd), name) }
 
 // Close closes the file.
 func (f *File) Close() error { return shut(&f.fd) }
@@ -184,7 +184,7 @@ func (f *File) Chmod(mode os.FileMode) error {
 			bits |= bit
 		}
 	}
-	return again(func() error { return unix.Fchmod(f.fd, bits) })
+	return retry(func() error { return unix.Fchmod(f.fd, bits) })
 }
 
 // Sparse does nothing: unwritten ranges of a file use no space.
@@ -192,7 +192,7 @@ func (*File) Sparse() {}
 
 // Pread reads once at off. A short read is no error, and 0 bytes mean the end of the file.
 func (f *File) Pread(p []byte, off int64) (int, error) {
-	return value(func() (int, error) { return unix.Pread(f.fd, p, off) })
+	return retryValue(func() (int, error) { return unix.Pread(f.fd, p, off) })
 }
 
 // fcntl makes a locking call on one byte.
@@ -201,7 +201,7 @@ func (f *File) fcntl(command int, kind LockKind, at int64) (unix.Flock_t, error)
 		Type:  [...]int16{Unlocked: unix.F_UNLCK, Shared: unix.F_RDLCK, Exclusive: unix.F_WRLCK}[kind],
 		Start: at, Len: 1,
 	}
-	err := again(func() error { return unix.FcntlFlock(uintptr(f.fd), command, &l) })
+	err := retry(func() error { return unix.FcntlFlock(uintptr(f.fd), command, &l) })
 	return l, err
 }
 
@@ -240,7 +240,7 @@ func info(st *unix.Stat_t) Info {
 // stat returns the result of a stat call.
 func stat(call func(st *unix.Stat_t) error) (Info, error) {
 	var st unix.Stat_t
-	if err := again(func() error { return call(&st) }); err != nil {
+	if err := retry(func() error { return call(&st) }); err != nil {
 		return Info{}, err
 	}
 	return info(&st), nil
@@ -258,7 +258,7 @@ func Lstat(path string) (Info, error) {
 
 // Columns returns the width of a terminal in characters; terminal is false for other files.
 func Columns(f *os.File) (n int, terminal bool) {
-	size, err := value(func() (*unix.Winsize, error) { return unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ) })
+	size, err := retryValue(func() (*unix.Winsize, error) { return unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ) })
 	if err != nil {
 		return 0, false
 	}
@@ -292,9 +292,9 @@ var (
 	tooLong     = []error{unix.ENAMETOOLONG}
 )
 
-// again repeats a call while signals interrupt it. On a network file system, a call that failed with EINTR may have
+// retry repeats a call while signals interrupt it. On a network file system, a call that failed with EINTR may have
 // taken effect. So a caller that creates, renames or removes names checks them after an error.
-func again(call func() error) error {
+func retry(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
 			return err
@@ -302,9 +302,9 @@ func again(call func() error) error {
 	}
 }
 
-// value is again for calls with a result.
-func value[T any](call func() (T, error)) (out T, err error) {
-	err = again(func() error {
+// retryValue is retry for calls with a result.
+func retryValue[T any](call func() (T, error)) (out T, err error) {
+	err = retry(func() error {
 		out, err = call()
 		return err
 	})

@@ -200,11 +200,11 @@ func OpenDirect(path string) (*os.File, error) {
 // File is an open file.
 type File struct{ os *os.File }
 
-// Of returns an open file as a File. The caller still closes f.
-func Of(f *os.File) *File { return &File{f} }
+// FromOS returns an open file as a File. The caller still closes f.
+func FromOS(f *os.File) *File { return &File{f} }
 
-// Handed converts f to an os.File. The caller closes that instead of f.
-func (f *File) Handed(string) *os.File { return f.os }
+// OSFile converts f to an os.File. The caller closes that instead of f.
+func (f *File) OSFile(string) *os.File { return f.os }
 
 // Close closes the file.
 func (f *File) Close() error { return plain(f.os.Close()) }
@@ -376,7 +376,7 @@ func OpenDrive(path string) (*File, Drive, error) {
 	case err != nil:
 		return nil, Drive{}, err
 	}
-	f := Of(os.NewFile(uintptr(file), name))
+	f := FromOS(os.NewFile(uintptr(file), name))
 	d, err := f.drive()
 	if err != nil {
 		return nil, Drive{}, errors.Join(err, f.Close())

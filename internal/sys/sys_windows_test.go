@@ -150,18 +150,18 @@ func TestHolesOfWindows(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	require.NoError(t, err)
 	defer f.Close()
-	Of(f).Sparse()
+	FromOS(f).Sparse()
 	require.NoError(t, f.Truncate(1<<20))
 	_, err = f.WriteAt([]byte("data"), 1<<19)
 	require.NoError(t, err)
 	for off := int64(0); off < 1<<20; {
-		n, hole := Of(f).Extent(off, 1<<20-off)
+		n, hole := FromOS(f).Extent(off, 1<<20-off)
 		require.Positive(t, n)
 		require.False(t, hole && off <= 1<<19 && off+n > 1<<19, "data is no hole")
 		off += n
 	}
 	b := make([]byte, 4)
-	if err := Of(f).Punch(1<<19, 1<<16); err != nil {
+	if err := FromOS(f).Punch(1<<19, 1<<16); err != nil {
 		require.True(t, Unsupported(err), "%v", err)
 		return
 	}

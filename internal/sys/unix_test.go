@@ -33,7 +33,7 @@ func (i *interrupted) call() (string, error) {
 
 func TestInterruptedCallsAreRepeated(t *testing.T) {
 	c := &interrupted{errs: []error{unix.EINTR, unix.EINTR, unix.EINTR}}
-	got, err := value(c.call)
+	got, err := retryValue(c.call)
 	require.NoError(t, err)
 	require.Equal(t, "done", got)
 	require.Equal(t, 4, c.calls)
@@ -42,7 +42,7 @@ func TestInterruptedCallsAreRepeated(t *testing.T) {
 func TestOtherErrorsAreNot(t *testing.T) {
 	for _, e := range []error{unix.EAGAIN, unix.EIO, unix.EACCES, unix.ENOLCK} {
 		c := &interrupted{errs: []error{unix.EINTR, e}}
-		_, err := value(c.call)
+		_, err := retryValue(c.call)
 		require.ErrorIs(t, err, e)
 		require.Equal(t, 2, c.calls)
 	}
@@ -68,8 +68,8 @@ func TestChmodKeepsSpecialBits(t *testing.T) {
 	require.NoError(t, err)
 	defer f.Close()
 	want := 0o640 | fs.ModeSetgid | fs.ModeSticky
-	require.NoError(t, Of(f).Chmod(want))
-	got, err := Of(f).Stat()
+	require.NoError(t, FromOS(f).Chmod(want))
+	got, err := FromOS(f).Stat()
 	require.NoError(t, err)
 	require.Equal(t, want, got.Mode)
 }
@@ -119,7 +119,7 @@ func TestLocksOfBytes(t *testing.T) {
 func TestAsk(t *testing.T) {
 	t.Parallel()
 	ask := func(ctx context.Context, script string) (out, said []byte, err error) {
-		return Ask(ctx, exec.CommandContext(ctx, "sh", "-c", script), 100)
+		return Output(ctx, exec.CommandContext(ctx, "sh", "-c", script), 100)
 	}
 	out, said, err := ask(t.Context(), "echo out; echo said >&2; exit 3")
 	exit, ok := errors.AsType[*exec.ExitError](err)

@@ -154,7 +154,7 @@ func TestHold(t *testing.T) {
 	defer other.Close()
 	locked := func() (n int) {
 		for _, at := range []int64{100, 201} {
-			if yes, err := sys.Of(other).LockedByte(at); err == nil && yes {
+			if yes, err := sys.FromOS(other).LockedByte(at); err == nil && yes {
 				n++
 			}
 		}
@@ -167,16 +167,16 @@ func TestHold(t *testing.T) {
 	release()
 	require.Zero(t, locked())
 	require.NoError(t, o.Handles[0].QEMULock())
-	require.NoError(t, sys.Of(other).LockByte(sys.Exclusive, 101))
+	require.NoError(t, sys.FromOS(other).LockByte(sys.Exclusive, 101))
 	require.ErrorContains(t, o.Handles[0].QEMULock(), "open for writing in QEMU")
 	again, err := d.Again()
 	require.NoError(t, err)
 	require.NoError(t, again.Close())
 
-	require.NoError(t, sys.Of(other).Lock(sys.Exclusive))
+	require.NoError(t, sys.FromOS(other).Lock(sys.Exclusive))
 	require.True(t, o.Handles[0].AtWork())
-	require.NoError(t, sys.Of(other).Lock(sys.Unlocked))
+	require.NoError(t, sys.FromOS(other).Lock(sys.Unlocked))
 	require.False(t, o.Handles[0].AtWork())
-	require.NoError(t, sys.Of(other).Lock(sys.Exclusive), "the question leaves no lock")
+	require.NoError(t, sys.FromOS(other).Lock(sys.Exclusive), "the question leaves no lock")
 	require.NoError(t, o.CloseFiles())
 }

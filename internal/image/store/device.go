@@ -155,7 +155,7 @@ func (d *Device) claim() (err error) {
 
 // measure determines the properties of the opened device, and locks it against QEMU.
 func (d *Device) measure(looked sys.Info) (err error) {
-	f := sys.Of(d.file)
+	f := sys.FromOS(d.file)
 	st, err := f.Stat()
 	if err == nil && st.Node != looked.Node {
 		err = fmt.Errorf("%w: another device has its name", ondisk.ErrChanged)
@@ -387,7 +387,7 @@ func (k kernel) shown() map[sys.ID]string {
 	for loop, file := range k.loops() {
 		id, ok := sys.ID{}, false
 		if f, err := os.Open(k.path("dev", loop)); err == nil {
-			id, ok = sys.Of(f).LoopFile()
+			id, ok = sys.FromOS(f).LoopFile()
 			_ = f.Close() // only read
 		}
 		if st, err := sys.Stat(k.path(file)); err == nil && !ok {

@@ -67,7 +67,7 @@ func (d *Device) Create(o Options) (*DeviceOutput, error) {
 	}
 	out := newOutput(d.Path, m, d.Size, d.Sector, allEdges)
 	out.dir, out.base = dir, base
-	out.reread = func() error { return sys.Of(d.file).RereadTable() }
+	out.reread = func() error { return sys.FromOS(d.file).RereadTable() }
 	return out, nil
 }
 
@@ -375,7 +375,7 @@ func (b *blockdev) Zero(off, n int64) error {
 }
 
 func (b *blockdev) zero(off, n int64) error {
-	f := sys.Of(b.file)
+	f := sys.FromOS(b.file)
 	if !b.discard {
 		return f.ZeroOut(off, n)
 	}
@@ -401,7 +401,7 @@ func (b *blockdev) rezero(off, n int64) error {
 			return err
 		}
 		if !ondisk.IsZero(buf) {
-			if err := sys.Of(b.file).ZeroOut(off, int64(len(buf))); err != nil {
+			if err := sys.FromOS(b.file).ZeroOut(off, int64(len(buf))); err != nil {
 				return err
 			}
 		}
@@ -525,4 +525,4 @@ func (x *Disk) Truncate(size int64) error {
 
 // Reread makes the kernel reread the partition table. It fails for a device without partitions; a device in use is
 // never claimed.
-func (x *Disk) Reread() { _ = sys.Of(x.d.file).RereadTable() }
+func (x *Disk) Reread() { _ = sys.FromOS(x.d.file).RereadTable() }

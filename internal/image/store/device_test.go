@@ -107,12 +107,12 @@ func TestMeasure(t *testing.T) {
 	require.NoError(t, err)
 	defer other.Close()
 	for _, b := range gate.QEMUBytes {
-		locked, err := sys.Of(other).LockedByte(b)
+		locked, err := sys.FromOS(other).LockedByte(b)
 		require.NoError(t, err)
 		require.True(t, locked, "%d", b)
 	}
 	require.NoError(t, d.Close())
-	require.NoError(t, sys.Of(other).LockByte(sys.Shared, gate.QEMURead))
+	require.NoError(t, sys.FromOS(other).LockByte(sys.Shared, gate.QEMURead))
 	_, err = open(&Device{Path: path, role: "DEST"}, nil, k)
 	requireRefused(t, "busy", "open in QEMU", err)
 

@@ -141,7 +141,7 @@ func TestStaleFilesThatAreReadOnly(t *testing.T) {
 				require.Equal(t, os.FileMode(0o444), info.Mode(), "of its other name")
 				return
 			}
-			require.NoError(t, sys.Of(f).Lock(sys.Exclusive))
+			require.NoError(t, sys.FromOS(f).Lock(sys.Exclusive))
 			before, err := dir.At.Lstat(".x.partial")
 			require.NoError(t, err)
 			err = o.removeStale(".x.partial")

@@ -56,9 +56,9 @@ func (p *partialFile) WriteAt(b []byte, off int64) (int, error) {
 func (p *partialFile) wrote(n int) {
 	if p.early.Add(int64(n)) >= earlyBytes {
 		p.early.Store(0)
-		sys.Of(p.File).WriteBack(0, math.MaxInt64)
+		sys.FromOS(p.File).WriteBack(0, math.MaxInt64)
 		if p.passing {
-			_ = sys.Of(p.File).Forget() // on error the pages stay in memory
+			_ = sys.FromOS(p.File).Forget() // on error the pages stay in memory
 		}
 	}
 }
@@ -121,7 +121,7 @@ func (o *Parts) newPart(name string) (*partialFile, error) {
 // begin sets the lock and permissions of a new file. Without the lock, another run could remove it as stale and create
 // its own.
 func (o *Parts) begin(p *partialFile, partial string) error {
-	f := sys.Of(p.File)
+	f := sys.FromOS(p.File)
 	st, err := f.Stat()
 	if err != nil {
 		return p.wrap("look at", err)
@@ -285,7 +285,7 @@ func (o *Parts) tryReading(p *partialFile) error {
 	if err == nil {
 		return nil
 	}
-	_ = sys.Of(p.File).Lock(sys.Unlocked) // the next read shows whether this helps
+	_ = sys.FromOS(p.File).Lock(sys.Unlocked) // the next read shows whether this helps
 	if readable(o.dir, partialName(p.final)) != nil {
 		return p.wrap("read back", err)
 	}
@@ -365,7 +365,7 @@ func removeTrial(d *gate.Folder, name string) error {
 
 // permit sets permissions. File systems without permissions use their mount options instead.
 func (o *Parts) permit(p *partialFile, mode fs.FileMode) error {
-	err := sys.Of(p.File).Chmod(mode)
+	err := sys.FromOS(p.File).Chmod(mode)
 	if sys.Unsupported(err) {
 		o.notes.add("dest-permissions", "make sure that DEST can only be reached by users that may read it",
 			"the file system sets no permissions of files (%v): %s does not have those of SOURCE", err, p.shown)
@@ -598,7 +598,7 @@ func (o *Parts) rename(p *partialFile, replace bool) error {
 // nameError returns the error of a call that named a part, or nil if the part has its name anyway. A server may report
 // failure for a completed call, or "exists" for a repeated one.
 func (o *Parts) nameError(p *partialFile, err error) error {
-	if err != nil && o.dir.LeadsTo(p.final, sys.Of(p.File)) {
+	if err != nil && o.dir.LeadsTo(p.final, sys.FromOS(p.File)) {
 		o.removePartialName(partialName(p.final))
 		return nil
 	}
@@ -657,7 +657,7 @@ func (o *Parts) syncFolder() error {
 // first.
 func (o *Parts) EachFile(each func(final, partial string, f *sys.File) error) error {
 	for _, p := range o.parts {
-		if err := each(p.final, partialName(p.final), sys.Of(p.File)); err != nil {
+		if err := each(p.final, partialName(p.final), sys.FromOS(p.File)); err != nil {
 			return err
 		}
 	}

@@ -346,7 +346,7 @@ func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 			return nil, ondisk.In(ondisk.ErrOutput, "%w", err)
 		}
 		// A file system without locks leaves its stale files to the user.
-		_ = sys.Of(f).LockWaiting(sys.Exclusive)
+		_ = sys.FromOS(f).LockWaiting(sys.Exclusive)
 		if !namedBy(partial, f) { // another run removed it as stale before it was locked
 			_ = f.Close()
 			continue
@@ -414,7 +414,7 @@ func removeStaleReport(d *gate.Folder, name, path string) error {
 	if err != nil {
 		return nil // a file of another user, or removed
 	}
-	f := stale.Handed(path)
+	f := stale.OSFile(path)
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil || !st.Mode().IsRegular() || stale.Lock(sys.Exclusive) != nil {

@@ -421,8 +421,8 @@ func (b *box) needSpool(kind string) error {
 	if err != nil {
 		return errors.Join(ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w", b.way.Spool, err), dir.Close())
 	}
-	sys.Of(f).Sparse()
-	b.spool = &spool{f: f, at: sys.Of(f), dir: dir, path: b.way.Spool}
+	sys.FromOS(f).Sparse()
+	b.spool = &spool{f: f, at: sys.FromOS(f), dir: dir, path: b.way.Spool}
 	return nil
 }
 
