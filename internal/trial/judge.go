@@ -153,12 +153,12 @@ func (s *side) ended(text string) bool {
 func outOfTime(b, a *side) string {
 	switch {
 	case a == b:
-		return "time was over before it settled: it was at " + b.came()
-	case b.came() == a.came():
-		return "time was over before both runs settled: they were at " + b.came()
+		return "time was over before it settled: it was at " + b.endState()
+	case b.endState() == a.endState():
+		return "time was over before both runs settled: they were at " + b.endState()
 	}
-	return fmt.Sprintf("time was over before both runs settled: the source was at %s, the aligned view at %s", b.came(),
-		a.came())
+	return fmt.Sprintf("time was over before both runs settled: the source was at %s, the aligned view at %s", b.endState(),
+		a.endState())
 }
 
 // different returns Differs for runs with differences, unless one may only have been slower.
@@ -168,9 +168,9 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 	case !b.steady || !a.steady:
 		return Unclear, outOfTime(b, a)
 	case aFails != nil && bFails == nil:
-		return Differs, fmt.Sprintf("the source boots to %s, and the aligned view stops: %s", b.came(), aFails.shown)
+		return Differs, fmt.Sprintf("the source boots to %s, and the aligned view stops: %s", b.endState(), aFails.shown)
 	case bFails != nil && aFails == nil:
-		return Differs, fmt.Sprintf("the source stops: %s; the aligned view goes on to %s", bFails.shown, a.came())
+		return Differs, fmt.Sprintf("the source stops: %s; the aligned view goes on to %s", bFails.shown, a.endState())
 	case bFails != nil && stoppedAlike(b, a):
 		return alike(b, a)
 	case bFails != nil:
@@ -179,14 +179,14 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 	switch {
 	case a.partOf(b):
 		return Unclear, fmt.Sprintf("the aligned view stood at %s, from where the source went on to %s: it needs more "+
-			"time, or hangs there", a.came(), b.came())
+			"time, or hangs there", a.endState(), b.endState())
 	case b.partOf(a):
 		return Unclear, fmt.Sprintf("the source stood at %s, from where the aligned view went on to %s: it needs more "+
-			"time, or hangs there", b.came(), a.came())
+			"time, or hangs there", b.endState(), a.endState())
 	}
-	reason := fmt.Sprintf("the source comes to %s, the aligned view to %s", b.came(), a.came())
-	if b.came() == a.came() {
-		reason = "both runs come to " + a.came() + ", and show other things before"
+	reason := fmt.Sprintf("the source comes to %s, the aligned view to %s", b.endState(), a.endState())
+	if b.endState() == a.endState() {
+		reason = "both runs come to " + a.endState() + ", and show other things before"
 	}
 	if d := all[0]; d.Where == Picture && d.Share < 1 {
 		reason = fmt.Sprintf("%.1f %% of the pixels of the last screens differ, in areas too large for a "+
@@ -247,9 +247,9 @@ func alike(b, a *side) (Verdict, string) {
 		}
 		return Unclear, "time was over before " + words("either run", "it") + " showed anything of a guest"
 	case b.onTheWay() || a.onTheWay():
-		return Unclear, words("both runs stood at ", "it stood at ") + b.came() + ", which is not the end of a boot"
+		return Unclear, words("both runs stood at ", "it stood at ") + b.endState() + ", which is not the end of a boot"
 	}
-	return Same, words("both runs come to ", "it comes to ") + a.came()
+	return Same, words("both runs come to ", "it comes to ") + a.endState()
 }
 
 // cleared reports whether a run ended with an empty screen after it showed more than firmware: text, or graphics that
@@ -370,8 +370,8 @@ func (s *side) onTheWay() bool {
 	return false
 }
 
-// came describes the last state of a run.
-func (s *side) came() string {
+// endState describes the last state of a run.
+func (s *side) endState() string {
 	if l, ok := last(s.final); ok && readable(l.shown) {
 		return "the line " + quoted(l.shown)
 	}

@@ -166,9 +166,9 @@ func screens(b, a *side) (out []Difference) {
 	case bPicture == nil && aPicture == nil:
 		return differing(OnScreen, b.final, a.final, b.seen, a.seen)
 	case bPicture == nil || aPicture == nil:
-		return []Difference{{Where: OnScreen, Before: b.came(), After: a.came()}}
+		return []Difference{{Where: OnScreen, Before: b.endState(), After: a.endState()}}
 	case bPicture.Bounds() != aPicture.Bounds():
-		d := Difference{Where: Picture, Before: b.came(), After: a.came(), Share: 1, Area: area(aPicture.Bounds())}
+		d := Difference{Where: Picture, Before: b.endState(), After: a.endState(), Share: 1, Area: area(aPicture.Bounds())}
 		return []Difference{d}
 	}
 	same := sameScreen(bPicture, aPicture)
