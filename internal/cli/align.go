@@ -86,7 +86,7 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 func (f *alignFlags) making(dest string) *making {
 	if f.dev.claimed != nil {
 		return &making{
-			format: "raw", beside: f.dev.apart, hold: leaving,
+			format: "raw", beside: f.dev.apart, hold: leavingDevice,
 			to: realign.Device{Device: f.dev.claimed, Overwrite: f.dev.overwrite, Discard: f.dev.discard},
 			// The copy fills the device, with the backup GPT at its end, where firmware looks for it.
 			size: func(n int64) int64 { return max(n, f.dev.claimed.Size) },
@@ -178,5 +178,5 @@ func (d *deviceFlags) apart(others realign.Others) error {
 	return nil
 }
 
-// leaving describes the interruption of a copy to a device.
-const leaving = "leaving the device as it is"
+// leavingDevice describes the interruption of a copy to a device.
+const leavingDevice = "leaving the device as it is"

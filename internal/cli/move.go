@@ -23,11 +23,11 @@ type moveFlags struct {
 // moveJobs is the number of chunks read at once for comparison.
 const moveJobs = 4
 
-// still describes the interruption before a move.
-const still = "leaving the disk as it is"
+// leavingDisk describes the interruption before a move.
+const leavingDisk = "leaving the disk as it is"
 
-// middle describes the interruption of a move.
-const middle = "stopping behind the next stretch; resume goes on, undo takes the move back"
+// stoppingMove describes the interruption of a move.
+const stoppingMove = "stopping behind the next stretch; resume goes on, undo takes the move back"
 
 // newMove returns the command move.
 func newMove(c *Base) *cobra.Command {
@@ -92,24 +92,24 @@ func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string)
 	}
 	r := report.NewAlign(Head("move"), s, p, path)
 	if len(p.Moves) > 0 || p.Mends {
-		f.Ending.Hold(still)
+		f.Ending.Hold(leavingDisk)
 		watched, end := f.Watched(errOut, "move", true)
 		j := &realign.Job{Full: true, Jobs: f.jobs, Progress: watched}
 		w, err := j.MoveInPlace(ctx, s, p, realign.Move{
-			Device: device, Journal: f.journal, Looped: looped, Moves: func() { f.Ending.Hold(middle) },
+			Device: device, Journal: f.journal, Looped: looped, Moves: func() { f.Ending.Hold(stoppingMove) },
 		})
 		end()
 		if err != nil {
-			return inMiddle(ctx, err)
+			return moveError(ctx, err)
 		}
 		r.Wrote(w, full)
 	}
 	return f.Emit(out, r, func(t *report.Text) { t.Align(r) })
 }
 
-// inMiddle returns the error of an interrupted move. Its message names the commands to continue or undo the move, and
+// moveError returns the error of an interrupted move. Its message names the commands to continue or undo the move, and
 // its exit code is the signal's.
-func inMiddle(ctx context.Context, err error) error {
+func moveError(ctx context.Context, err error) error {
 	switch {
 	case !errors.Is(err, context.Canceled):
 		return err

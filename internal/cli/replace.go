@@ -86,7 +86,7 @@ func (f *replaceFlags) run(ctx context.Context, out, errOut io.Writer, disks []s
 
 // one replaces a disk or a package.
 func (f *replaceFlags) one(ctx context.Context, out, errOut io.Writer, disk string) error {
-	if goes, err := f.goesOn(ctx, out, errOut, disk); goes {
+	if goes, err := f.resumeExchange(ctx, out, errOut, disk); goes {
 		return err
 	}
 	m := f.making(ctx, errOut, disk)
@@ -109,13 +109,13 @@ func (f *replaceFlags) making(ctx context.Context, errOut io.Writer, disk string
 		},
 	}
 	if f.by != "" {
-		m.to, m.hold = realign.By{Copy: f.by, Looped: f.looped, Writers: f.writers}, still
+		m.to, m.hold = realign.By{Copy: f.by, Looped: f.looped, Writers: f.writers}, leavingDisk
 	}
 	return m
 }
 
-// goesOn completes an exchange left by an earlier run, or refuses it with --by. It reports whether there was one.
-func (f *replaceFlags) goesOn(ctx context.Context, out, errOut io.Writer, disk string) (bool, error) {
+// resumeExchange completes an exchange left by an earlier run, or refuses it with --by. It reports whether there was one.
+func (f *replaceFlags) resumeExchange(ctx context.Context, out, errOut io.Writer, disk string) (bool, error) {
 	w, err := journal.At(disk)
 	if err != nil || w == nil || w.Kind != journal.Exchange {
 		return false, nil //nolint:nilerr // opening the disk returns the same error

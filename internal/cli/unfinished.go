@@ -141,7 +141,7 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge b
 	watched, end := f.Watched(errOut, f.Command, false)
 	defer end()
 	if h.work.Work.Kind == journal.InPlace && !judge {
-		f.Ending.Hold(middle)
+		f.Ending.Hold(stoppingMove)
 	}
 	j := &realign.Job{Jobs: moveJobs, Progress: watched}
 	how := f.GoOn
@@ -151,7 +151,7 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge b
 		err = fmt.Errorf("%s: %w", h.path, err)
 	}
 	if h.work.Work.Kind == journal.InPlace {
-		err = inMiddle(ctx, err)
+		err = moveError(ctx, err)
 	}
 	return done, err
 }
