@@ -157,8 +157,8 @@ func outOfTime(b, a *side) string {
 	case b.endState() == a.endState():
 		return "time was over before both runs settled: they were at " + b.endState()
 	}
-	return fmt.Sprintf("time was over before both runs settled: the source was at %s, the aligned view at %s", b.endState(),
-		a.endState())
+	return fmt.Sprintf("time was over before both runs settled: the source was at %s, the aligned view at %s",
+		b.endState(), a.endState())
 }
 
 // different returns Differs for runs with differences, unless one may only have been slower.

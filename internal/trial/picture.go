@@ -168,8 +168,9 @@ func screens(b, a *side) (out []Difference) {
 	case bPicture == nil || aPicture == nil:
 		return []Difference{{Where: OnScreen, Before: b.endState(), After: a.endState()}}
 	case bPicture.Bounds() != aPicture.Bounds():
-		d := Difference{Where: Picture, Before: b.endState(), After: a.endState(), Share: 1, Area: area(aPicture.Bounds())}
-		return []Difference{d}
+		return []Difference{{
+			Where: Picture, Before: b.endState(), After: a.endState(), Share: 1, Area: area(aPicture.Bounds()),
+		}}
 	}
 	same := sameScreen(bPicture, aPicture)
 	if len(b.final) > 0 && len(a.final) > 0 { // both are painted text
