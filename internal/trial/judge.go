@@ -168,7 +168,8 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 	case !b.steady || !a.steady:
 		return Unclear, outOfTime(b, a)
 	case aFails != nil && bFails == nil:
-		return Differs, fmt.Sprintf("the source boots to %s, and the aligned view stops: %s", b.endState(), aFails.shown)
+		return Differs, fmt.Sprintf("the source boots to %s, and the aligned view stops: %s", b.endState(),
+			aFails.shown)
 	case bFails != nil && aFails == nil:
 		return Differs, fmt.Sprintf("the source stops: %s; the aligned view goes on to %s", bFails.shown, a.endState())
 	case bFails != nil && stoppedAlike(b, a):
