@@ -16,13 +16,13 @@ const (
 	withReaders = windows.FILE_SHARE_READ | windows.FILE_SHARE_DELETE
 )
 
-// DeniesWriting reports whether an open file can deny other programs writing.
+// DeniesWriting reports whether an open file can keep other programs from writing it.
 const DeniesWriting = true
 
 // opening holds the options for opening a name in a folder. Spec: NtCreateFile (Microsoft).
 type opening struct {
 	access uint32
-	alone  bool // deny other programs writing until it is closed
+	alone  bool // keep other programs from writing until it is closed
 	itself bool // open a link itself; without itself a link is an error
 	isNew  bool
 }
@@ -72,14 +72,14 @@ const reading, writing = windows.FILE_GENERIC_READ, windows.FILE_GENERIC_READ | 
 // before can detect the other file.
 func (d *Folder) Open(name string) (*File, error) { return asFile(d.root.Open(name)) }
 
-// OpenHeld is Open, but denies other programs writing until the file is closed. If another program has the file open
-// for writing, it fails with an error for NotShared.
+// OpenHeld is Open, but keeps other programs from writing the file until it is closed. If another program has the file
+// open for writing, it fails with an error for NotShared.
 func (d *Folder) OpenHeld(name string) (*File, error) {
 	return d.open(name, opening{access: reading, alone: true})
 }
 
-// OpenToWrite opens an existing file for reading and writing, and denies other programs writing until it is closed. If
-// another program has the file open for writing, it fails with an error for NotShared.
+// OpenToWrite opens an existing file for reading and writing, and keeps other programs from writing it until it is
+// closed. If another program has the file open for writing, it fails with an error for NotShared.
 func (d *Folder) OpenToWrite(name string) (*File, error) {
 	return d.open(name, opening{access: writing, alone: true})
 }

@@ -142,9 +142,9 @@ func Cause(err error) error {
 	return err
 }
 
-// Output runs a program and returns its standard output, and the end of its standard error. Both have at most so many
-// bytes; more output is an error. The program runs in its own process group, which is killed with this program and with
-// the context.
+// Output runs a program and returns its standard output, and the end of its standard error. Both are limited to most
+// bytes, and a longer standard output is an error. The program runs in its own process group, which is killed with this
+// program and with the context.
 func Output(ctx context.Context, cmd *exec.Cmd, most int) (out, said []byte, err error) {
 	o, s := bounded{most: most}, Tail{Most: most}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &o, &s, dying

@@ -40,7 +40,7 @@ func Restrict(int64, bool) ([]string, error) { return nil, errors.ErrUnsupported
 // Punch is not supported.
 func (*File) Punch(int64, int64) error { return errors.ErrUnsupported }
 
-// Lock sets the lock between runs of this program. It belongs to the open file, not to the process.
+// Lock sets or releases the lock of a file among runs of this program. It belongs to the open file, not to the process.
 func (f *File) Lock(kind LockKind) error { return f.flock(kind, unix.LOCK_NB) }
 
 // LockWaiting is Lock, but waits for other holders.

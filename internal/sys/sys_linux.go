@@ -126,8 +126,8 @@ func (f *File) SectorSize() (int, error) {
 	return retryValue(func() (int, error) { return unix.IoctlGetInt(f.fd, unix.BLKSSZGET) })
 }
 
-// Lock sets the lock between runs of this program. It belongs to the open file, not to the process. Spec: fcntl(2),
-// "Open file description locks".
+// Lock sets or releases the lock of a file among runs of this program. It belongs to the open file, not to the process.
+// Spec: fcntl(2), "Open file description locks".
 func (f *File) Lock(kind LockKind) error { return f.LockByte(kind, lockByte) }
 
 // LockWaiting is Lock, but waits for other holders.
@@ -231,7 +231,7 @@ func Tie(cmd *exec.Cmd) (release func()) {
 	return runtime.UnlockOSThread
 }
 
-// Apart puts a program into its own process group, so that Ctrl-C at a terminal reaches only this program.
+// Apart puts a program into its own process group, so that Ctrl-C at a terminal does not reach it.
 func Apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // TerminateGroup sends SIGTERM to the process group of a program, before its Wait.
@@ -351,8 +351,8 @@ func (f *File) ioctl(call uintptr, about unsafe.Pointer) error {
 // NodeName returns a device number in the form of kernel files: "8:1".
 func NodeName(node uint64) string { return fmt.Sprintf("%d:%d", unix.Major(node), unix.Minor(node)) }
 
-// fsIocGetUUID is FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), with bit 31 for reading. MIPS, PowerPC and SPARC use
-// another bit, and refuse this call. Spec: include/uapi/linux/fs.h of Linux 6.9.
+// fsIocGetUUID is FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), with bit 31 for reading. On MIPS, PowerPC and SPARC
+// it has another bit, and the kernel refuses this call. Spec: include/uapi/linux/fs.h of Linux 6.9.
 const fsIocGetUUID = 0x80111500
 
 // FileSystem returns the UUID of the file system of a folder, or "" if unknown: before Linux 6.9, and for most network

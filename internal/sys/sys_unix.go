@@ -14,7 +14,7 @@ import (
 // ReplacesOpen reports whether a rename can replace an open file.
 const ReplacesOpen = true
 
-// DeniesWriting reports whether an open file can deny other programs writing.
+// DeniesWriting reports whether an open file can keep other programs from writing it.
 const DeniesWriting = false
 
 // NamesAreBytes reports whether file names can be invalid UTF-8.

@@ -257,7 +257,7 @@ func (f *File) Pread(p []byte, off int64) (int, error) {
 	return n, plain(err)
 }
 
-// Lock sets the lock between runs of this program. It belongs to the open file.
+// Lock sets or releases the lock of a file among runs of this program. It belongs to the open file.
 func (f *File) Lock(kind LockKind) error { return f.lock(kind, windows.LOCKFILE_FAIL_IMMEDIATELY) }
 
 // LockWaiting is Lock, but waits for other holders.
