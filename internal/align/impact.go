@@ -76,10 +76,10 @@ func (i Impact) Table() []Touched {
 	return out
 }
 
-// Touched returns the cost of an I/O of n bytes in storage blocks. Random I/O starts at any block of the volume with equal
-// probability; I/O smaller than a block starts at any multiple of its size. Sequential I/O starts at the beginning of
-// the data, and each I/O starts at the end of the previous one. A block that two of them touch counts twice, because
-// nothing is cached.
+// Touched returns the cost of an I/O of n bytes in storage blocks. Random I/O starts at any block of the volume with
+// equal probability; I/O smaller than a block starts at any multiple of its size. Sequential I/O starts at the
+// beginning of the data, and each I/O starts at the end of the previous one. A block that two of them touch counts
+// twice, because nothing is cached.
 func (i Impact) Touched(n int64) Touched {
 	step := min(i.Block, n)
 	random, sequential := series{i.Storage, n, step}, series{i.Storage, n, n}

@@ -114,7 +114,8 @@ func (f *replaceFlags) making(ctx context.Context, errOut io.Writer, disk string
 	return m
 }
 
-// resumeExchange completes an exchange left by an earlier run, or refuses it with --by. It reports whether there was one.
+// resumeExchange completes an exchange left by an earlier run, or refuses it with --by. It reports whether there was
+// one.
 func (f *replaceFlags) resumeExchange(ctx context.Context, out, errOut io.Writer, disk string) (bool, error) {
 	w, err := journal.At(disk)
 	if err != nil || w == nil || w.Kind != journal.Exchange {

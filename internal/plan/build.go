@@ -52,8 +52,8 @@ func (p *Plan) build(l *layout.Layout, starts map[int]int64, size int64, mend bo
 	return nil
 }
 
-// fitsTable reports whether the table can address the places of boot records and the ends of extended partitions. After the
-// last partition, no other limit applies.
+// fitsTable reports whether the table can address the places of boot records and the ends of extended partitions. After
+// the last partition, no other limit applies.
 func fitsTable(segs []segment, at []int64, limit int64) bool {
 	for i, s := range segs {
 		if (s.kind == record || s.kind == boxEnd) && at[i]+s.Len > limit {
@@ -116,7 +116,7 @@ func (p *Plan) between(segs []segment, at []int64) {
 		case record:
 			p.Places.Records[s.Off] = at[i]
 		case boxEnd:
-			p.Places.Parts[s.box] = disk.Range{Off: -1, Len: at[i]} // boxes replaces -1 by the start of its first record
+			p.Places.Parts[s.box] = disk.Range{Off: -1, Len: at[i]} // boxes sets Off to the first record
 		case front, data:
 		}
 	}

@@ -42,8 +42,8 @@ func (p *Plan) Join(l *layout.Layout, m *layout.Machine) {
 	p.sortPatches()
 }
 
-// warnDangling warns of references to places on other disks where no partition starts: stale drive letters, or a disk that
-// was aligned without this one.
+// warnDangling warns of references to places on other disks where no partition starts: stale drive letters, or a disk
+// that was aligned without this one.
 func (p *Plan) warnDangling(l *layout.Layout) {
 	var first boot.Ref
 	count := 0

@@ -125,7 +125,8 @@ func (p *Plan) unmended(l *layout.Layout) {
 // codeDamaged is the code of the refusal of a damaged table.
 const codeDamaged = "gpt-damaged"
 
-// refuseTorn refuses to rewrite a damaged table without permission to repair it. The layout refuses a table beyond repair.
+// refuseTorn refuses to rewrite a damaged table without permission to repair it. The layout refuses a table beyond
+// repair.
 func (p *Plan) refuseTorn(l *layout.Layout) {
 	said := slices.ContainsFunc(p.Notes, func(f align.Finding) bool { return f.Code == codeDamaged })
 	if said || l.Table == nil || p.Places.Mend || !l.Table.Torn() || l.Table.Blocked() {
