@@ -53,7 +53,7 @@ test-recipes: ## run the recipes of docs/recipes.md with the tools that they nam
 	cd recipes && REQUIRE_TOOLS=1 $(APART) $(GO) test -count=1 -timeout 30m ./...
 
 .PHONY: check
-check: vet lint systems sizes ## what needs no outside tool: gofmt, vet, lint, quick race tests, import edges
+check: vet lint systems sizes words ## what needs no outside tool: gofmt, vet, lint, quick race tests, import edges
 	$(GO) test -race -short ./internal/... ./fleet/...
 
 .PHONY: vet
@@ -112,6 +112,10 @@ test-systems: ## run the tests of 32 bits, and what is built for Windows under W
 .PHONY: sizes
 sizes: ## lines, packages and dependencies of the core; fails if one is above that in sizes.txt
 	@GO=$(GO) scripts/sizes.sh
+
+.PHONY: words
+words: ## constructions in comments that stand in place of a noun, for 1,000 lines of comments; fails above the limits
+	@scripts/words.sh
 
 .PHONY: tools
 tools: ## install the Debian packages that the tests call (as root; else say which are missing)
