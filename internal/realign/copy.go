@@ -144,7 +144,7 @@ type Written struct {
 type Difference = verify.Difference
 
 // Verify derives the plan from s and d, and checks d against it: every byte, its structures, and its container. m has
-// the other disks of the machine, if known. p is nil if there is no such plan; a difference then reports that.
+// the other disks of the machine, if known. Without such a plan p is nil, and a difference reports that.
 func (j *Job) Verify(
 	ctx context.Context, s, d *Source, m *layout.Machine,
 ) (p *plan.Plan, diffs []Difference, err error) {
@@ -312,8 +312,9 @@ func (s *Source) otherBytes(found string) error {
 		ondisk.ErrChanged, found, remedy)
 }
 
-// pass makes a large copy drop its data from memory: a copy that needs more than half of it would displace everything
-// else. The verification then reads DEST from the storage. It reads need bytes, and writes as many.
+// pass makes a large copy drop its data from memory, because they would displace everything else. A copy reads need
+// bytes and writes as many; it is large if both together exceed half of the memory. The verification then reads DEST
+// from the storage.
 func (j *Job) pass(s *Source, o target, need int64) {
 	j.passes = 2*need > cmp.Or(j.memory, sys.Memory(), math.MaxInt64)/2
 	if !j.passes {

@@ -213,8 +213,8 @@ type MemberVerified struct {
 	Differences  []Difference
 }
 
-// VerifyPackages compares package d with package s after aligning the disks of s. It passes the result of each disk to
-// disk. others lists differences outside of the disks.
+// VerifyPackages checks package d against package s and the plans that lead from the disks of s to the disks of d. It
+// passes the result of each disk to disk. others lists differences outside of the disks.
 func (j *Job) VerifyPackages(
 	ctx context.Context, s, d *ova.Package, r Reading, disk func(MemberVerified),
 ) (others []string, err error) {
@@ -242,8 +242,8 @@ func (j *Job) VerifyPackages(
 	return others, nil
 }
 
-// machinesWere determines the present partition offsets of all disks of a package. It ignores unreadable disks, because
-// comparing the disks reports them.
+// machinesWere returns the machines of package s, with the partition offsets of its disks in the copy d. It ignores
+// unreadable disks, because comparing the disks reports them.
 func machinesWere(s *ova.Package, theirs map[string]ova.Disk, d *ova.Package, r Reading) Machines {
 	m := Machines{}
 	if len(theirs) < 2 {

@@ -541,7 +541,8 @@ func Shown(text string) string {
 	})
 }
 
-// Survey reads only the start offsets of the partitions of an image, some dozens of KiB. On error, Layout is nil.
+// Survey reads only the start offsets of the partitions of an image, some dozens of KiB. Layout is nil if reading
+// it failed.
 func Survey(img *image.Image) (*Source, error) {
 	s := &Source{Image: img, Damage: slices.Clone(img.Issues)}
 	err := s.open()
@@ -555,8 +556,7 @@ func Survey(img *image.Image) (*Source, error) {
 	return s, s.lookForHidden()
 }
 
-// lookForHidden finds data that read as zeros, if the disk seems to have no partitions or volumes. Only a VHD can hide
-// data.
+// lookForHidden finds data that read as zeros, if the disk seems to have nothing to judge. Only a VHD can hide data.
 func (s *Source) lookForHidden() error {
 	if s.Image.Format != "vhd" || s.Image.Check == nil || align.ContentOf(s.Layout) == "" {
 		return nil

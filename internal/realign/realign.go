@@ -421,7 +421,7 @@ type Job struct {
 	passes bool  // drop data from memory after reading and writing
 }
 
-// Write writes the planned disk to DEST. DEST is complete or absent, even after a kill.
+// Write writes the planned disk to DEST. DEST is complete or absent, regardless of how the run ends.
 func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan, to Dest) (w Written, err error) {
 	view, err := s.View(p)
 	if err != nil {
