@@ -237,7 +237,8 @@ func (o *DeviceOutput) Publish() error {
 	return nil
 }
 
-// Discard leaves the device unchanged. If the copy had begun, it returns an error, because the old content is lost.
+// Discard writes nothing more to the device. If the copy had begun, it returns an error, because the old content is
+// lost.
 func (o *DeviceOutput) Discard() error {
 	err := errors.Join(o.m.Close(), o.closeDir())
 	if !o.begun || o.done {

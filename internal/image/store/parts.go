@@ -493,8 +493,8 @@ func SHA256Sums(folder string, sums []Sum) string {
 	return out.String()
 }
 
-// Publish renames the files to their final names: the file named by the user last, so that DEST is absent or complete
-// at every moment. Then it syncs the folder. After an error no file has its final name. Failures after DEST has its
+// Publish gives the files their final names: the file named by the user last, so that DEST is absent or complete at
+// every moment. Then it syncs the folder. After an error no file has its final name. Failures after DEST has its
 // name become notes.
 func (o *Parts) Publish() error {
 	for _, p := range o.parts {
