@@ -28,10 +28,10 @@ import (
 
 // Way holds the options for unpacking an image.
 type Way struct {
-	// Refuse returns the error of a command that does not read packed images of a kind, such as gzip, or nil. A nil
-	// Refuse refuses nothing.
+	// Refuse returns the error of a command that reads no packed images. kind, such as gzip, is for its message. If
+	// Refuse is nil, all kinds are read.
 	Refuse func(kind string) error
-	Spool  string               // folder of the spool; empty to refuse one
+	Spool  string               // folder of the spool; if empty, images that need a spool are refused
 	Head   bool                 // unpack only the first bytes of a stream, into memory instead of a spool
 	Begin  func(packed int64)   // called before packed bytes are unpacked, with their number
 	Add    func(packed int64)   // called after packed bytes were unpacked, with their number
