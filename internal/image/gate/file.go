@@ -237,7 +237,7 @@ func (f *File) Unchanged() error {
 		return fmt.Errorf("device %.256q %w: it was mounted, or became a part of another device, while it was read; "+
 			"end that and run again", f.name, ondisk.ErrChanged)
 	case f.device:
-		return nil // devices have no modification time
+		return nil // the metadata of a device do not show writes
 	}
 	if now.Size != old.Size || now.Modified != old.Modified || now.Changed != old.Changed {
 		return fmt.Errorf("file %.256q %w: size, times or links differ; stop what writes to it and run again", f.name,
