@@ -316,7 +316,8 @@ func (x *run) kept() (out []string) {
 	return out
 }
 
-// mayFinish refuses to remove an original without a valid aligned disk, or one that another image needs.
+// mayFinish refuses to remove the original if the aligned disk is missing or faulty, if another image needs the
+// original, or, without o.Force, if the original has changed or has data that the copy lacks.
 func (x *run) mayFinish(ctx context.Context, o Options) error {
 	loses := ""
 	if slices.ContainsFunc(x.Old, func(f file) bool { return x.d.is(f.Other, f) }) { // otherwise nothing is removed

@@ -162,7 +162,8 @@ func (x *run) look(o file) error {
 	return nil
 }
 
-// keep gives a file of the source its second name as a hard link. Without hard links it exchanges or renames.
+// keep gives a file of the source its second name as a hard link. Without hard links it exchanges the names of source
+// and copy if the disk is a single file, and otherwise renames the file.
 func (x *run) keep(f file) error {
 	partial := x.New[0].Other // partial name of the copy, which the source gets in an exchange of names
 	switch {
@@ -264,7 +265,7 @@ func (x *run) take(f file) error {
 }
 
 // nameBack restores the name of a source file, and replaces any file of that name. In a disk of several files, the file
-// also keeps its second name, because the descriptor still uses it.
+// also keeps its second name if the file system has hard links, because the descriptor still uses that name.
 func (x *run) nameBack(f file) error {
 	from, tmp := f.Other, unfinishedName(f.Name)
 	switch partial := x.New[0].Other; {

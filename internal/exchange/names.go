@@ -110,7 +110,7 @@ func (d *folder) holdsName(f file) bool { return d.named(f) || f.text() && d.hol
 // unfinishedName returns the temporary name of a file that is being written.
 func unfinishedName(n name) name { return name("." + string(n) + journal.Renamed) }
 
-// write durably writes a file and replaces any file of that name at once. It copies the owner and attributes of the
+// write durably writes a file and atomically replaces any file of that name. It copies the owner and attributes of the
 // first existing file of like.
 func (d *folder) write(n name, b []byte, like ...name) (err error) {
 	if d.holds(n, b) {

@@ -33,7 +33,7 @@ type name []byte
 
 // file is a file of the source or of the copy.
 type file struct {
-	Name  name // final name, of a file of the disk
+	Name  name // name as a file of the disk at the path: the first name of the source, the final name of the copy
 	Other name // of the source: its second name; of the copy: its name until the exchange
 	// State at the beginning of the exchange. The device number is omitted, because a mount can change it. Inode is 0
 	// for a source file that is identified by its bytes, because inodes of removed files are reused.

@@ -155,8 +155,8 @@ func diskID(t *table.Table) string {
 	return ""
 }
 
-// volumeID returns the UUID or serial number of a volume, which normal use does not change. Swap space has none,
-// because some systems recreate it at each start.
+// volumeID returns the UUID or serial number of a volume, which normal use does not change. It returns an empty string
+// for swap space, because some systems recreate its UUID at each start.
 func volumeID(v *volume.Volume) string {
 	if v.Kind == volume.Swap {
 		return ""
