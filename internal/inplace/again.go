@@ -85,9 +85,9 @@ func (a *Again) medium(p *Plan) (medium, error) {
 	return a.Device, err
 }
 
-// files opens the files of the disk. Their inodes differ if the disk was copied to other storage. They are accepted
-// only with the mark of this move, with the journal beside them or in the original folder, and if the folder has no
-// marked original under another name.
+// files opens the files of the disk. It accepts files with other inodes, as after a copy to other storage, only under
+// three conditions: the first sector is the mark of this move; the journal lies beside the files, or they are in the
+// folder of the plan; and the original first file is not in that folder under another name with the mark.
 func (a *Again) files(p *Plan) (medium, error) {
 	f, err := openFiles(a.Held.Dir, a.Held.Base, p.Files, a.Looped)
 	if err != nil || f.other == "" {

@@ -25,7 +25,7 @@ type Plan struct {
 	// OldEnd and End are the ends of the storage: after the footer, if the format has one.
 	OldEnd, End int64
 	Chunk       int64 // longest stretch, in bytes
-	Direct      int64 // distance in bytes from which on stretches are no longer than it, and need not be saved
+	Direct      int64 // distance in bytes from which on stretches are no longer than their distance, and not saved
 	Pieces      []disk.Shift
 	Patches     []disk.Patch
 	Saved       []Saved        // data outside of all pieces; the first sector comes first

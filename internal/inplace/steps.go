@@ -71,7 +71,7 @@ type fetched struct {
 	step
 	chunk
 
-	first, many int64 // numbers of the first stretch and of stretches
+	first, many int64 // number of the first stretch, and number of stretches
 	next        int64 // number of the stretch after them
 	half        int64
 }
@@ -285,8 +285,8 @@ func (c *chunk) empty() bool { return len(c.data) == 0 }
 
 func (c *chunk) has(i int64) bool { return c.units[i/8]>>(i%8)&1 == 1 }
 
-// runs calls use for each run of equal units: its offset in the stretch, its length, and its data, which is nil for
-// zeros.
+// runs calls use for each run of units that are all zero or all have data, with its offset in the stretch, its length,
+// and its data, which is nil for zeros.
 func (c *chunk) runs(use func(off int64, n int64, data []byte) error) error {
 	data := c.data
 	for off := int64(0); off < c.n; {

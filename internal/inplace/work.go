@@ -235,7 +235,7 @@ func (m *Move) open(tail int64) (medium, []Part, error) {
 	return f, parts, err
 }
 
-// end carries out the move. It undoes everything on an error before the first change of the disk.
+// end carries out the move. On an error before the mark is on the disk, it undoes everything.
 func (m *Move) end(ctx context.Context, w *work) error {
 	err := w.hide()
 	var x *mover
