@@ -60,7 +60,7 @@ func (c *Claim) Refusal(who, path string) error {
 	return &ondisk.Refusal{Code: "unfinished", Reason: who + ": " + c.Text(), Remedy: c.Advice(path)}
 }
 
-// Advice returns the command lines that continue the work. path is the path of the file as the user wrote it.
+// Advice returns the command lines that apply to the work. path is the path of the file as the user wrote it.
 func (c *Claim) Advice(path string) string {
 	w := c.Work
 	w.Path = strings.TrimSuffix(path, filepath.Base(path)) + w.Path

@@ -1,5 +1,6 @@
 // Package journal stores an operation on disk that must not be left half done: an exchange of file names or a move in
-// place. Plans and records are opaque bytes to it; it handles neither their content nor file names.
+// place. The format treats plans and records as opaque bytes. Only Claiming reads the file names in a plan, and the
+// first byte of a record is a Phase.
 //
 // A journal is one file. All numbers are little-endian.
 //
@@ -153,7 +154,7 @@ func Create(f File, kind string, id ID, plan []byte, area int64) (*Journal, erro
 	return j, f.Sync()
 }
 
-// Open reads a journal up to its last valid record. It returns ErrNotBegun if Create did not complete.
+// Open reads a journal with its last valid record. It returns ErrNotBegun if Create did not complete.
 func Open(f File) (*Journal, error) {
 	j, err := readPlan(f, MaxPlan)
 	if err != nil {
@@ -342,8 +343,8 @@ func (j *Journal) intact(s saved) (bool, error) {
 	return got == s.Len && h.Sum32() == s.Sum, nil
 }
 
-// Put makes a record and the bytes saved before it durable. The caller must not call Put again after an error: which
-// record is the last is unknown until the journal is opened again.
+// Put durably writes a record as the last one, together with the bytes saved before it. The caller must not call Put
+// again after an error: which record is the last is unknown until the journal is opened again.
 func (j *Journal) Put(record []byte) error {
 	if int64(len(record)) > MaxRecord {
 		return fmt.Errorf("record of %d bytes in a journal, want up to %d: %w", len(record), MaxRecord, ondisk.ErrLimit)

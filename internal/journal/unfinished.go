@@ -103,7 +103,7 @@ func LeftAt(path string) (out []string) {
 type Work struct {
 	Path    string // of the disk, as the user wrote it
 	Journal string // path as the user wrote it; by default beside the disk
-	Kind    string // Exchange or InPlace; empty if the run had not begun or is unknown
+	Kind    string // Exchange or InPlace; empty if the run had not begun, is at work, or left an unknown journal
 	Phase   Phase
 	Written bool // the original that an exchange keeps was written since
 	State
@@ -214,7 +214,7 @@ func (w *Work) Commands() (out []string) {
 	return out
 }
 
-// Command returns a command line that continues the work.
+// Command returns the command line of undo, resume or finish for the work.
 func (w *Work) Command(name string, flags ...string) string {
 	line := shell.Command(name, flags, w.Path)
 	if w.Journal != "" {
@@ -223,7 +223,7 @@ func (w *Work) Command(name string, flags ...string) string {
 	return line
 }
 
-// advice returns the command lines that continue the work, each with its effect.
+// advice returns the command lines that apply to the work, each with its effect.
 func (w *Work) advice() string {
 	what := map[string]string{
 		"resume": "goes on", "undo": w.undoes(), "finish": "removes the original",
