@@ -65,7 +65,8 @@ func deviceName(path string, number int) string {
 	return fmt.Sprintf("%s%d", name, number)
 }
 
-// alignment returns the largest power of two that divides a start, with the verdict in color and in words.
+// alignment returns the largest power of two that divides a start. Its color shows the verdict, and words are added
+// unless the start is aligned.
 func (t *Text) alignment(p Partition, boundary align.Boundary) string {
 	on := units.Short(p.Alignment)
 	switch p.Verdict {

@@ -270,8 +270,8 @@ const maxLinks = 32
 // maxUnseen bounds the unsearched places in text. JSON has all.
 const maxUnseen = 4
 
-// under prints lines below each other, the first one after a name. It prints at most most lines, then the number of the
-// remaining ones and hint.
+// under prints lines below each other, the first one after a name. It prints the first lines, limited by most, then the
+// number of the remaining ones and hint.
 func (t *Text) under(name string, lines []string, most int, hint string) {
 	for i, l := range lines {
 		if i == most {
