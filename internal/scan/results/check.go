@@ -258,8 +258,8 @@ func (i *Image) Items() (n int) {
 	return n
 }
 
-// Trim leaves out the items of a row beyond most of each kind, the best partitions first, and adds a finding about
-// them. Verdicts, costs and the fix remain.
+// Trim shortens a row to at most the given number of items of each kind, and adds a finding about the omitted ones. It
+// omits the best partitions first. Verdicts, costs and the fix remain.
 func (i *Image) Trim(most int) {
 	before := i.Items()
 	findings, parts, steps, moves, signs := most, most, most, most, most

@@ -249,7 +249,7 @@ func (i *Image) Grows() (n int64) {
 	return n
 }
 
-// copies returns the bytes that an aligned copy would read and write, or 0 if no copy is needed.
+// copies returns the bytes that an aligned copy would read and write. It returns 0 unless a copy is needed.
 func (i *Image) copies() int64 {
 	if i.Priority == nil || i.Priority.Class == classStays {
 		return 0

@@ -242,7 +242,7 @@ func (l Labels) Check() error {
 	return nil
 }
 
-// Merge returns the labels of a row in two runs.
+// Merge returns the labels of a row from two runs: the values of both.
 func (l Labels) Merge(other Labels) Labels {
 	out := maps.Clone(l)
 	if out == nil {

@@ -16,7 +16,7 @@ type Priority struct {
 	Cost    float64 `json:"cost_percent"`   // of the most expensive start; a higher cost comes first in a class
 	Rank    int     `json:"rank,omitempty"` // among all images of the run, from 1; set by Numbers
 	Reason  string  `json:"reason"`
-	Command string  `json:"command,omitempty"` // that makes the copy; empty if no copy is proposed
+	Command string  `json:"command,omitempty"` // that makes the copy, if one is proposed
 }
 
 // Weights of a class: the missed boundary counts most, then the role of the disk, then whether a copy can be made.
