@@ -13,7 +13,7 @@
 //   - RLIMIT_DATA: memory. A worker that exceeds the limit dies, and the machine does not.
 //   - Close-on-exec for all open files of the parent: files, pipes and sockets that the parent itself was started with.
 //     The kernel does not check access to an open file again.
-//   - RLIMIT_NOFILE, RLIMIT_FSIZE 0, RLIMIT_CORE 0: descriptors; files that grow; customers' data in a core file.
+//   - RLIMIT_FSIZE 0, RLIMIT_CORE 0, RLIMIT_NOFILE: files that grow; customers' data in a core file; descriptors.
 //   - No-new-privileges: programs with the set-user-ID bit grant no rights.
 //   - Landlock: only the files and folders of Options.Roots can be read, nothing can be written or executed, and if the
 //     kernel supports it there is no TCP, no signal and no abstract socket to the outside. The existence of a path
