@@ -203,7 +203,8 @@ func (m *merging) sumUp() error {
 	return nil
 }
 
-// complete computes the fields of a row that a scan computes, too.
+// complete sets the fields of a row that depend on this report: verdict, priority, the path of the copy, and whether
+// unknown content is accepted.
 func (m *merging) complete(r row) {
 	i := r.Image
 	i.Tolerated, i.Change = m.AllowUnknown, ""
@@ -330,7 +331,7 @@ func (m *merging) rowsOf(f ReportFile, in io.Reader) error {
 
 // scanRows counts the rows of a scan that has no summary yet.
 type scanRows struct {
-	open         bool // a row was read, maybe a wrong one
+	open         bool // a row was read, even if it was rejected
 	images, same int  // images that still exist, and the unchanged images among them
 }
 
@@ -406,7 +407,7 @@ func (m *merging) missing() {
 	}
 }
 
-// least returns the lesser of two texts, or b if a is empty.
+// least returns the lesser of two texts, or b if a is empty. b must not be empty.
 func least(a, b string) string {
 	if a == "" || b < a {
 		return b
