@@ -14,7 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Busy looks for lock files of the image and for locks on its open files. A copy of a disk in use is worthless.
+// Busy looks for signs of a program that uses the image: lock files and saved states beside it, and locks or mounts of
+// its open files. A copy of a disk that is being written is worthless.
 func (img *Image) Busy() ([]ondisk.Issue, error) {
 	var out []ondisk.Issue
 	for _, f := range img.Handles {

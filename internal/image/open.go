@@ -64,7 +64,8 @@ type FileInfo struct {
 
 // Options are the options of Open.
 type Options struct {
-	Format string // required format, checked against the content; if empty, the content decides
+	// Format is the required format, checked against the content unless it is raw. If empty, the content decides.
+	Format string
 	// SectorSize is the sector size of a raw image in bytes. The default is the sector size of the device, or 512 for a
 	// file.
 	SectorSize int64

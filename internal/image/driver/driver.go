@@ -54,8 +54,8 @@ func (s *Source) Memory(alone int64) int64 {
 
 // ParentRef is the reference of a child to its parent.
 type ParentRef struct {
-	// Names are the stored names, in order of preference. If ID can identify the file, the last component of a path is
-	// enough to find it in the image's own folder.
+	// Names are the stored names, in order of preference. The last component of a path is tried in the image's own
+	// folder, but only if ID can identify the file.
 	Names []string
 	// Format is the required format of the parent; if empty, its content decides.
 	Format string
@@ -322,7 +322,7 @@ func (g Geometry) Addressable() bool {
 	return g.Cylinders >= 1 && g.Heads >= 1 && g.Heads <= maxHeads && g.Sectors >= 1 && g.Sectors <= maxSectors
 }
 
-// Bytes returns the size of the disk that g covers.
+// Bytes returns the number of bytes that g covers.
 func (g Geometry) Bytes() int64 { return g.Cylinders * g.cylinder() }
 
 func (g Geometry) cylinder() int64 { return g.Heads * g.Sectors * units.SectorSize }
@@ -366,7 +366,7 @@ func (g Geometry) Reported(size int64) Geometry {
 
 // ForATA returns a geometry for an ATA disk of size bytes with which a BIOS reports the heads and sectors of want.
 // Candidates are the favoured geometries, want itself, and 16 heads with 63 sectors, in this order. Each is tried over
-// the whole disk, then with addressable cylinders only. ok is false if no candidate fits.
+// the whole disk, then with addressable cylinders only. ok reports whether a candidate fits.
 func ForATA(size int64, want Geometry, favour ...Geometry) (g Geometry, ok bool) {
 	for _, g := range slices.Concat(favour, []Geometry{want, {Heads: maxHeadsOfATA, Sectors: maxSectors}}) {
 		whole := g.Over(size)
@@ -497,7 +497,7 @@ type Blocks struct {
 	slots Slots
 }
 
-// Reserve places the blocks of [off, off+n). Blocks adjacent in the file share one slot, written at once.
+// Reserve places the blocks of [off, off+n). Blocks adjacent in the file share one slot, so that one write covers them.
 func (b *Blocks) Reserve(off, n int64) error {
 	first, size, place := off, int64(0), int64(0)
 	for end := off + n; off < end; {
