@@ -196,7 +196,7 @@ func sectors(no int, field, s string) (int64, error) {
 	return n * units.SectorSize, nil
 }
 
-// onceKeys are the keys without duplicates: readers differ in which of two lines they use.
+// onceKeys are the keys that may occur only once: readers differ in which of two lines they use.
 var onceKeys = []string{"version", "cid", "parentcid", "createtype", "parentfilenamehint", "encoding"}
 
 func (d *descriptor) checkOnce() error {
@@ -431,7 +431,8 @@ const glanced = 4<<10 - units.SectorSize
 // glance is names without the bytes behind the end of an embedded descriptor, where no reader looks for names.
 func glance(f driver.File) (driver.Names, error) { return namesIn(f, glanced) }
 
-// namesIn reads the first bytes of an embedded descriptor, and the rest only if the text is longer.
+// namesIn returns the file names in a VMDK. first is the number of bytes that it reads of the descriptor at once; it
+// reads the rest only if the text is longer.
 func namesIn(f driver.File, first int64) (driver.Names, error) {
 	head := make([]byte, min(f.Size(), 2*units.SectorSize))
 	if err := ondisk.ReadFull(f, head, 0); err != nil {

@@ -17,17 +17,18 @@ type grains struct {
 	file     driver.File
 	tabs     *ondisk.Pages
 	entries  entries
-	bytes    int64 // size of the extent, bytes
+	bytes    int64 // size of the extent on the disk, bytes
 	grain    int64 // bytes
 	width    int64 // bytes of an entry
 	perTable int64 // entries of a table
 	gd       int64 // byte offset of the directory
 	mirror   int64 // byte offset of the redundant directory, or 0
-	data     int64 // start of the area of grains and tables, byte offset, or noData
+	data     int64 // byte offset from which the file holds only grains and tables, or noData
 	mixed    bool  // tables lie between grains
 
 	unpacked *driver.Unpacked // cache of compressed grains by number, or nil
-	// marker checks the marker of a compressed grain at byte offset off, and returns the size of its data.
+	// marker checks the marker of a compressed grain at byte offset off, and returns the size of its data. It is nil
+	// without markers.
 	marker func(off, grain int64) (n int64, err error)
 	below  func(off, n int64) disk.Run // data behind a hole, by offset in the extent; nil for zeros
 }
@@ -210,7 +211,7 @@ type tableFaults struct {
 	x      *grains
 	tables *ondisk.PlaceSet // in sectors, like grains
 	grains *ondisk.PlaceSet
-	holes  *ondisk.Holes // holes of the primary tables, which are read in file order
+	holes  *ondisk.Holes // holes of the primary tables, which are read in directory order
 	gaps   *ondisk.Holes // holes of the redundant tables, in another part of the file
 	buf    []byte        // the current table
 	copied []byte        // its redundant copy

@@ -130,8 +130,8 @@ func (i *inflater) atEnd() error {
 	}
 }
 
-// inflate decompresses packed into dst, a whole grain. The last grain of a disk may have only cut bytes, up to the end
-// of the disk. off is the file offset of packed.
+// inflate decompresses packed into dst, a whole grain. The last grain of a disk may end at the end of the disk instead:
+// cut is then its size in bytes. off is the file offset of packed.
 func (i *inflater) inflate(dst, packed []byte, cut, off int64) error {
 	bad := func(field string, got any) error {
 		return ondisk.Field("vmdk grain", field, off, got,
