@@ -55,8 +55,8 @@ const (
 // errGarbage ends a walk at maxDamage.
 var errGarbage = errors.New("too much damage to go on")
 
-// check walks the L1 and L2 tables, also of snapshots, and compares the refcounts with them, like qemu-img check. Its
-// leaks are orphaned data here.
+// check walks the L1 and L2 tables, also of snapshots, and compares the refcounts with them, like qemu-img check. The
+// leaks of qemu-img are called orphaned data here.
 func (q *qcow) check() ([]ondisk.Issue, error) {
 	c := &checker{
 		q: q, tables: ondisk.NewPlaceSet(1), blocks: ondisk.NewPlaceSet(1), uses: uses{pages: map[int64]*usePage{}},

@@ -96,8 +96,8 @@ func (t *target) perBlock() int64 { return t.h.cluster() / 2 }
 // blockPlace returns the byte offset of refcount block i. Block 0 follows the header cluster.
 func (t *target) blockPlace(i int64) int64 { return max(1, i*t.perBlock()) * t.h.cluster() }
 
-// count adds a reference to a cluster of the current refcount block. Only compressed data share a cluster, and never as
-// many as 65,535 pieces.
+// count adds a reference to a cluster of the current refcount block. Only compressed data share a cluster, in pieces
+// too large for 65,535 of them.
 func (t *target) count(cluster int64) {
 	b := t.counts[2*(cluster%t.perBlock()):]
 	binary.BigEndian.PutUint16(b, binary.BigEndian.Uint16(b)+1)

@@ -317,7 +317,7 @@ const (
 	tablePlace = 1 << 20
 	// unit is the smallest useful hole inside a block, in bytes.
 	unit = 64 << 10
-	// maxSize is the largest disk with a data offset below 4 GiB, in bytes.
+	// maxSize is the largest disk that create accepts, in bytes. It keeps the data offset below 4 GiB.
 	maxSize = 512 << 40
 )
 

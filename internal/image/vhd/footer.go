@@ -264,7 +264,7 @@ func (g geometry) general() driver.Geometry {
 
 // geometryFor returns the geometry of a copy of size bytes. If a BIOS must report bios, it prefers the heads and
 // sectors of own, the geometry of the source, and grows only the cylinders. It returns the geometry of the
-// specification if no ATA geometry gives bios.
+// specification if bios is zero, so that nothing depends on it, or if no ATA geometry gives bios.
 func geometryFor(size int64, bios driver.Geometry, own geometry) geometry {
 	usual := geometryOf(size)
 	x, ok := driver.ForATA(size, bios, own.general(), usual.general())

@@ -66,7 +66,8 @@ func headerFault(off int64, field string, at int64, got, want any) error {
 	return ondisk.Field("vhd dynamic header", field, off+at, got, want)
 }
 
-// readHeader reads the header at the data offset of f and validates every field except the table offset and size.
+// readHeader reads the header at the data offset of f and validates cookie, checksum, version and block size. The table
+// fields are left to checkTable.
 func readHeader(src driver.File, f *footer) (*dynamicHeader, int64, error) {
 	if f.DataOffset < footerBytes || f.DataOffset > ondisk.U64(f.end) || f.end-ondisk.I64(f.DataOffset) < headerBytes {
 		return nil, 0, f.fault("data offset", atDataOffset, f.DataOffset,

@@ -103,7 +103,7 @@ func (t *template) footerFor(size int64, bios driver.Geometry, seed []byte) rawF
 	return f
 }
 
-// around returns the new footer of a fixed disk that is changed in place, with the n bytes of the old one.
+// around returns the new footer of a fixed disk that is changed in place, cut to n bytes, the length of the old one.
 func (f *footer) around(size, n int64, bios driver.Geometry) (driver.Around, error) {
 	if size > maxSize {
 		return driver.Around{}, fmt.Errorf("vhd of %d bytes: %w of %d bytes (2040 GiB)", size, ondisk.ErrLimit, maxSize)

@@ -258,7 +258,7 @@ type batFaults struct {
 	x      *image
 	places *ondisk.PlaceSet // MiB of the file in use
 	used   int64            // their number
-	kept   int64            // bytes of absent blocks that keep a file offset, as the specification allows
+	kept   int64            // bytes of blocks without data that keep a file offset, as the specification allows
 }
 
 // use marks a range in whole MiB, and reports whether a part of it was in use.

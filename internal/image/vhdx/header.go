@@ -44,8 +44,8 @@ type fileHeader struct {
 	Checksum       uint32
 	SequenceNumber uint64
 	FileWriteGUID  ondisk.GUID
-	DataWriteGUID  ondisk.GUID // identifies the parent of a child
-	LogGUID        ondisk.GUID // zero if there is nothing to replay
+	DataWriteGUID  ondisk.GUID // identifies the file as parent to its children
+	LogGUID        ondisk.GUID // zero without entries to replay
 	LogVersion     uint16
 	Version        uint16
 	LogLength      uint32
