@@ -82,7 +82,7 @@ func Parse(text []byte) (*Envelope, error) {
 	return p.env, p.checkReferences()
 }
 
-// checkReferences checks that ids and hrefs are unique and that each fileRef has a File.
+// checkReferences checks that ids and hrefs are present and unique, and that each fileRef has a File.
 func (p *parser) checkReferences() error {
 	ids, hrefs, disks := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, f := range p.env.Files {

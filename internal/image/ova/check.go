@@ -147,7 +147,8 @@ func (p *Package) newIssues(from *Package) (out []string) {
 	return out
 }
 
-// manifestIssues returns missing and extra lines of the manifest. It verifies no digests.
+// manifestIssues returns the issues of missing lines, extra lines and unknown algorithms in the manifest. It verifies
+// no digests.
 func (p *Package) manifestIssues() (out []ondisk.Issue) {
 	add := func(code, remedy, format string, args ...any) {
 		out = append(out, ondisk.Issue{
@@ -311,7 +312,7 @@ func (p *Package) findUnnamed() {
 	}
 }
 
-// ErrDigest marks a member with other bytes than its digest in the manifest.
+// ErrDigest marks a member whose bytes do not match its digest in the manifest.
 var ErrDigest = errors.New("differs from its digest")
 
 // Check compares all members in the manifest with their digests.
