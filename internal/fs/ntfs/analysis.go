@@ -460,10 +460,10 @@ func decodeAction(r *logRecord) (*action, error) {
 	return a, nil
 }
 
-// side returns the data of the redo or undo operation, and their length. Data that is not logged is nil. An operation
-// that writes nothing returns neither, since its length can be anything: 219 records of Windows XP and 2003 in the
-// corpus have a CompensationLogRecord whose length leads past their data. Source: Linux fs/ntfs3/fslog.c,
-// can_skip_action, called before both places where log_replay reads offset and length.
+// side returns the data of the redo or undo operation, and their length. Data that is not logged is nil. For an
+// operation that writes nothing, except OpenNonresidentAttribute, it returns neither, since the length can be anything:
+// 219 records of Windows XP and 2003 in the corpus have a CompensationLogRecord whose length leads past their data.
+// Source: Linux fs/ntfs3/fslog.c, can_skip_action, called before both places where log_replay reads offset and length.
 func (a *action) side(undo bool) (data []byte, length int, err error) {
 	op, from, n, absent, field := a.Redo, a.RedoOffset, a.RedoLength, uint16(noRedoData), "redo"
 	if undo {

@@ -61,7 +61,7 @@ type Log struct {
 	State        State
 	Major, Minor uint16  // version of the log itself: 1.1, or 2.0 while Windows 8 and later have it mounted
 	Current      uint64  // LSN of the newest checkpoint
-	Since        uint64  // LSN of the first record of a replay, 0 without a replay
+	Since        uint64  // LSN of the first record of the redo pass, 0 without records to redo
 	End          uint64  // LSN of the last record
 	Writes       []Write // in the order of a replay
 }
@@ -317,12 +317,12 @@ func (r *reader) each(from uint64, visit func(*logRecord) error) (last uint64, e
 
 // Fields of a record page. Spec: ntfs-3g logfile.h, RECORD_PAGE_HEADER; libfsntfs, "Record page header".
 const (
-	pageLast     = 0x08 // LSN of the last record that begins or continues here; in a copy of 1.1 the offset of the page
+	pageLast     = 0x08 // LSN of the last record that begins or continues here; offset of the original in a copy of 1.1
 	pageLastEnd  = 0x20 // LSN of the last record that ends in the page
 	pageFixups   = 0x28
-	pageCopyOf   = 0x3c // in a copy of 2.0 the offset of the page
+	pageCopyOf   = 0x3c // offset of the original in a copy of 2.0
 	pageData     = 0x40 // records begin here
-	firstCopy    = 2    // number of the first page with a copy
+	firstCopy    = 2    // number of the first page that holds a copy
 	cachedPages  = 256
 	scannedPages = 256 // pages per read
 )
@@ -424,7 +424,7 @@ func (p *pages) loadCopies(major uint16) error {
 }
 
 // newer returns the first valid page where a record newer than an LSN ends, and the LSN of that record. It returns
-// zeros if every record is older.
+// zeros if no record is newer.
 func (p *pages) newer(than uint64) (n int64, lsn uint64, err error) {
 	for n := int64(firstCopy); n < p.count; n += scannedPages {
 		part := min(scannedPages, p.count-n)

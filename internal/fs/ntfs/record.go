@@ -148,8 +148,8 @@ func (r *record) place(off int64) (at, rest int64) {
 	panic(fmt.Sprintf("guestfile: byte %d behind the end of a record", off))
 }
 
-// logMFTRecord is an MFT record as a replay changes it; an unknown record is empty. Spec: Linux-NTFS documentation,
-// "File Record".
+// logMFTRecord is an MFT record of the volume, or the first bytes of an MFT record in a log record. It is empty if the
+// record is not valid. Spec: Linux-NTFS documentation, "File Record".
 type logMFTRecord []byte
 
 const (
