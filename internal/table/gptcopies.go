@@ -337,7 +337,8 @@ func (g *gpt) sameHeader(found []byte) bool {
 	return 2*same > len(fields)
 }
 
-// entriesIn returns the byte offset of the array of a header, valid or not, or -1 if it leaves the disk.
+// entriesIn returns the byte offset of the array of a header, valid or not. It returns -1 if the LBA of the array is
+// below firstArray or past the end of the disk.
 func (g *gpt) entriesIn(raw []byte) int64 {
 	lba := binary.LittleEndian.Uint64(raw[atEntriesLBA:])
 	if lba < firstArray || lba >= ondisk.U64(g.d.Size()/g.SectorSize) {

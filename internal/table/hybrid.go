@@ -199,8 +199,9 @@ func (t *Table) relocateHybrid(to Places, geometry Geometry) (out []disk.Patch) 
 	return out
 }
 
-// coverFrom returns the start of a protective entry in the result. An entry that began at the start or end of a
-// partition still does. Any other keeps its start, as far as partitions leave it free.
+// coverFrom returns the start of a protective entry in the result. An entry that began at the end of a partition still
+// does. Any other keeps its start, unless a partition in front of it now ends later, or a partition that it covers now
+// begins earlier.
 func (t *Table) coverFrom(s Partition, to Places) int64 {
 	if s.Off <= t.SectorSize {
 		return s.Off
@@ -220,8 +221,9 @@ func (t *Table) coverFrom(s Partition, to Places) int64 {
 	return max(least, most)
 }
 
-// coverTo returns the end of a protective entry in the result, by the rules of coverFrom. An entry that covered the end
-// of the disk still does.
+// coverTo returns the end of a protective entry in the result. An entry that covered the end of the disk, or ended at
+// the start or end of a partition, still does. Any other keeps its end, unless a partition behind it now begins
+// earlier, or a partition that it covers now ends later.
 func (t *Table) coverTo(s Partition, to Places) int64 {
 	if t.gpt.coversEnd(s.End()) {
 		return units.AlignDown(to.Size, t.SectorSize)
