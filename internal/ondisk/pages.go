@@ -132,9 +132,9 @@ func (p *Pages) number(off, n int64) (b [8]byte, err error) {
 	return b, nil
 }
 
-// from returns the bytes from off to the end of their piece, or to the end of a hole. useful is the number of bytes the
-// caller can use. The result is empty only past the end of the source. The read happens under the lock, since two
-// workers that miss the same page would read it twice otherwise, and hits are short.
+// from returns the bytes from off to the end of their piece, or zeros for the range of want if all of it is a hole.
+// useful is the number of bytes the caller can use. The result is empty only past the end of the source. The read
+// happens under the lock, since two workers that miss the same page would read it twice otherwise, and hits are short.
 func (p *Pages) from(off, useful int64) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

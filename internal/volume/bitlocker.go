@@ -149,7 +149,7 @@ type fve struct {
 	d          disk.Disk
 	v          *Volume
 	protectors []uint16 // in the order of the metadata block
-	doubt      string   // reason why the volume may be a system volume, or its metadata is unfamiliar
+	doubt      string   // reason why the volume is not known to be a data volume, or ""
 }
 
 // unsure records a doubt, unless there is an earlier one.
