@@ -268,7 +268,7 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) (l
 		rest = append(rest, n.text())
 	}
 	if a.Action != Refused && len(a.Unmended) > 0 {
-		rest = append(rest, fmt.Sprintf("What a move does not mend is among the findings: %s.",
+		rest = append(rest, fmt.Sprintf("A move does not fix these findings: %s.",
 			strings.Join(a.Unmended, ", ")))
 	}
 	if a.Boundary != (Boundary{}) {

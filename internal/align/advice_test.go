@@ -284,7 +284,7 @@ func TestAdviceOnReferences(t *testing.T) {
 		{Code: "elsewhere", Effect: ondisk.Warn, OnMove: true, Partition: 7},
 	}
 	require.Equal(t, []string{"mounted-devices"}, advise().Unmended)
-	require.Contains(t, advise().Text, "What a move does not mend is among the findings: mounted-devices.")
+	require.Contains(t, advise().Text, "A move does not fix these findings: mounted-devices.")
 }
 
 // Advice, verdict and exit code say the same, whatever the disk and the storage.

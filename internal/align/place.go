@@ -253,7 +253,7 @@ func cost(p boot.Partition) (text string, free bool) {
 	if text := ImpactOf(p, Generic()).Text(); text != "" {
 		return text, false
 	}
-	return "its data lie so that no I/O would touch fewer 4 KiB blocks of the storage after a move", true
+	return "no I/O would touch fewer 4 KiB blocks of the storage after a move", true
 }
 
 // Left returns the note on a partition that a plan keeps off the boundary. It returns a warning on a named partition

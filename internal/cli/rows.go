@@ -204,7 +204,7 @@ var resultFlags = []flagRow{
 	{name: "skip-free", help: "leave out what NTFS, ext and FAT call free: zeros are there instead"},
 	{name: "flatten", of: "verify judge", help: "align was run with --flatten, for --with", needs: forWith},
 	{name: "flatten", help: "merge a snapshot and its parents into one disk"},
-	{name: "overwrite-content", help: "overwrite a device that holds `WHAT`, as the refusal has it"},
+	{name: "overwrite-content", help: "overwrite a device that holds `WHAT`, quoted from the refusal"},
 	{name: "discard", help: "discard on the device what is zero"},
 }
 

@@ -165,9 +165,9 @@ func (l *Layout) knownElsewhere(m *Machine) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: KnownElsewhere, Effect: ondisk.Warn, OnMove: true, Partition: number,
-		Text: fmt.Sprintf("a Windows on another disk of the machine may know the drive letters on this one "+
-			"by disk signature 0x%08x and byte offset: after a move it gives new letters", l.Signature()),
-		Remedy: "align the disks of a machine together, each with --with for the others; or give the letters back " +
+		Text: fmt.Sprintf("if Windows starts from another disk of this machine, it may assign new drive letters to "+
+			"this disk after a move: it stores letters by disk signature 0x%08x and byte offset", l.Signature()),
+		Remedy: "align the disks of the machine together, each with --with for the others; or assign the old letters " +
 			"after the first boot",
 	})
 }

@@ -409,8 +409,8 @@ func (b *box) needSpool(kind string) error {
 		return nil
 	case b.way.Spool == "":
 		return &ondisk.Refusal{
-			Code: "unsupported", Reason: fmt.Sprintf("it is packed (%s), and has to be unpacked to be read", kind),
-			Remedy: "give --spool DIR, a folder with room for the unpacked image, which leaves nothing there",
+			Code: "unsupported", Reason: fmt.Sprintf("it is compressed or archived (%s)", kind),
+			Remedy: "give --spool DIR, scratch space for the unpacked image, which is removed afterwards",
 		}
 	}
 	dir, err := sys.OpenFolder(b.way.Spool)

@@ -119,7 +119,7 @@ func htmlTiles(s *Summary) (out []tile) {
 		{"failed", s.Failed, "failed", "could not be judged", false},
 		{"misaligned", s.Misaligned, "misaligned", "off 4 KiB", false},
 		{"below", s.Below, "below boundary", "on 4 KiB, off " + boundary, false},
-		{"unknown", s.unknown(), "unknown", "packed, or nothing is known", true},
+		{"unknown", s.unknown(), "unknown", "compressed, or of no known content", true},
 		{"aligned", s.Aligned, "aligned", "on " + boundary, false},
 		{
 			"nothing", s.Nothing - s.Contents[string(align.UnknownContent)], "nothing to judge",
