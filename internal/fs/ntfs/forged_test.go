@@ -25,18 +25,6 @@ func smallFiles(t testing.TB, n int) string {
 	return vol
 }
 
-// freeClusters are clusters of zeros in the second half of the volume, in a random order.
-func (m *ntfsForge) freeClusters() []int64 {
-	var out []int64
-	for i := m.fs.clusters / 2; i < m.fs.clusters; i++ {
-		if ondisk.IsZero(m.Bytes[i*m.fs.cluster : (i+1)*m.fs.cluster]) {
-			out = append(out, i)
-		}
-	}
-	rand.New(rand.NewPCG(1, 2)).Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
-	return out
-}
-
 // scatterMFT moves the clusters of the MFT behind record 23 to other places, each for itself, and gives all runs of the
 // MFT.
 func (m *ntfsForge) scatterMFT(t testing.TB) []extent {
@@ -44,7 +32,16 @@ func (m *ntfsForge) scatterMFT(t testing.TB) []extent {
 	c := m.fs.cluster
 	require.Len(t, filetest.RunsOf(t, m.fs.mft), 1, "as mkntfs makes it")
 	start, head, all := filetest.RunsOf(t, m.fs.mft)[0].At/c, 24*m.fs.record/c, m.fs.mft.Size()/c
-	free := m.freeClusters()
+
+	// Clusters of zeros in the second half of the volume, in a random order.
+	var free []int64
+	for i := m.fs.clusters / 2; i < m.fs.clusters; i++ {
+		if ondisk.IsZero(m.Bytes[i*c : (i+1)*c]) {
+			free = append(free, i)
+		}
+	}
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
+
 	out := []extent{{length: head, start: start}}
 	for i := head; i < all; i++ {
 		to := free[i]

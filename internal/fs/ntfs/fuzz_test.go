@@ -220,17 +220,8 @@ func fuzzNTFS(f *testing.F, try func(t *testing.T, volume disk.Disk)) {
 	f.Helper()
 	m := ntfsFuzzBase(f)
 	require.NoError(f, use(m))
-	parts := m.units(f)
-	large, at := uint32(m.number(f, "large"))+1, uint32(m.attrAt(f, m.number(f, "large"), attrData))
-	f.Add([]byte{})
-	f.Add(binary.LittleEndian.AppendUint32(nil, large<<20|(at+0x41)<<8|1))
-	f.Add(binary.LittleEndian.AppendUint32(nil, 1<<20|0x16<<8))
-	f.Fuzz(func(t *testing.T, changes []byte) { try(t, m.mutated(parts, changes).disk()) })
-}
 
-// units are the places of what a fuzz run changes, each a unit of fix-ups.
-func (m *ntfsForge) units(f *testing.F) [][]disk.Range {
-	f.Helper()
+	// The places of what a run changes, each a unit of fix-ups.
 	index, err := m.fs.at(f, "").index(nil)
 	require.NoError(f, err)
 	require.NotNil(f, index.blocks)
@@ -244,31 +235,31 @@ func (m *ntfsForge) units(f *testing.F) [][]disk.Range {
 	}
 	add(m.fs.mft, m.fs.record)
 	add(index.blocks, index.block)
-	return parts
-}
 
-// mutated is a copy with the changes of an input.
-func (m *ntfsForge) mutated(parts [][]disk.Range, changes []byte) *ntfsForge {
-	c := m.copied()
-	for change := range slices.Chunk(changes[:len(changes)&^3], 4) {
-		n := binary.LittleEndian.Uint32(change)
-		c.poke(parts[int(n>>20)%len(parts)], int(n>>8&0xfff), byte(n))
-	}
-	return c
-}
+	large, at := uint32(m.number(f, "large"))+1, uint32(m.attrAt(f, m.number(f, "large"), attrData))
+	f.Add([]byte{})
+	f.Add(binary.LittleEndian.AppendUint32(nil, large<<20|(at+0x41)<<8|1))
+	f.Add(binary.LittleEndian.AppendUint32(nil, 1<<20|0x16<<8))
 
-// poke changes a byte of a record or a block, as it reads with its fix-ups undone, or of the boot sector.
-func (m *ntfsForge) poke(places []disk.Range, off int, value byte) {
-	var b []byte
-	for _, p := range places {
-		b = append(b, m.Bytes[p.Off:p.End()]...)
-	}
-	guarded := len(b) > 512 && UndoFixups(b, 0x28)
-	b[off%len(b)] = value
-	if at := int(binary.LittleEndian.Uint16(b[4:])); guarded && at+2*(len(b)/512+1) <= len(b) {
-		b = sealNTFS(b)
-	}
-	for _, p := range places {
-		b = b[copy(m.Bytes[p.Off:p.End()], b):]
-	}
+	f.Fuzz(func(t *testing.T, changes []byte) {
+		c := m.copied()
+		for change := range slices.Chunk(changes[:len(changes)&^3], 4) {
+			n := binary.LittleEndian.Uint32(change)
+			places, off := parts[int(n>>20)%len(parts)], int(n>>8&0xfff)
+			// A byte of a record or a block, as it reads with its fix-ups undone, or of the boot sector.
+			var b []byte
+			for _, p := range places {
+				b = append(b, c.Bytes[p.Off:p.End()]...)
+			}
+			guarded := len(b) > 512 && UndoFixups(b, 0x28)
+			b[off%len(b)] = byte(n)
+			if at := int(binary.LittleEndian.Uint16(b[4:])); guarded && at+2*(len(b)/512+1) <= len(b) {
+				b = sealNTFS(b)
+			}
+			for _, p := range places {
+				b = b[copy(c.Bytes[p.Off:p.End()], b):]
+			}
+		}
+		try(t, c.disk())
+	})
 }

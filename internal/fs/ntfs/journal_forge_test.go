@@ -76,19 +76,6 @@ func (f *forged) first() int64 {
 	return 34
 }
 
-// touch begins a page that is new in this round.
-func (f *forged) touch(n int64) forge.Bytes {
-	p := f.Bytes[n*pageSize : (n+1)*pageSize]
-	if f.begun[n] != f.round {
-		f.begun[n] = f.round
-		clear(p)
-		p.Text(0, "RCRD")
-		p.U16(4, pageFixups)
-		p.U16(6, 9)
-	}
-	return p
-}
-
 func (f *forged) follow(n int64) int64 {
 	if n+1 < int64(len(f.Bytes))/pageSize {
 		return n + 1
@@ -111,7 +98,14 @@ func (f *forged) append(kind, tx uint32, flags uint16, undoNext uint64, data []b
 	rest := slices.Concat(head, data)
 	n, from := f.at/pageSize, f.at%pageSize
 	for {
-		p := f.touch(n)
+		p := f.Bytes[n*pageSize : (n+1)*pageSize]
+		if f.begun[n] != f.round { // a page that is new in this round
+			f.begun[n] = f.round
+			clear(p)
+			p.Text(0, "RCRD")
+			p.U16(4, pageFixups)
+			p.U16(6, 9)
+		}
 		part := copy(p[from:], rest)
 		rest, from = rest[part:], from+int64(part)
 		p.U64(pageLast, lsn)
@@ -253,11 +247,7 @@ func (f *forged) checkpoint(t tables) uint64 {
 			oldest = min(oldest, l)
 		}
 	}
-	return f.closeCheckpoint(c, start, oldest)
-}
 
-// closeCheckpoint completes the restart record of a checkpoint and makes it the current one.
-func (f *forged) closeCheckpoint(c forge.Bytes, start, oldest uint64) uint64 {
 	c.U32(0, f.client)
 	c.U64(8, start)
 	c.U32(0x50, testCluster)

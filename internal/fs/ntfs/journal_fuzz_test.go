@@ -26,32 +26,27 @@ func resealed(log []byte) []byte {
 	return log
 }
 
-// busy is a log with a bit of all.
-func busy(major uint16, client uint32) *forged {
-	f := newLog(major, client, 40)
-	dirty := f.op(onRecord(20, op{redo: initRecord, undo: noop, data: make([]byte, 600)}))
-	undone := resident(0x38, 0x18, 8, 8)
-	undone.tx = 0x68
-	first := f.op(onRecord(21, undone))
-	f.checkpoint(tables{
-		open: []Target{{folder, 0xa0}, {0, typeBitmap}}, oldest: dirty, first: first,
-		transactions: []transaction{{state: active, undoNext: first}},
-	})
-	f.op(op{redo: openAttribute, slot: indexSlot, data: f.openEntry(Target{folder, 0xa0})})
-	f.op(onBlock(op{redo: addToBlock, undo: deleteFromBlock, data: entry(other)}))
-	f.op(onBlock(op{redo: setBits, undo: clearBits, data: make([]byte, 8), old: make([]byte, 8)}))
-	change := resized(sizes(8192, 4000, 5000), 0)
-	change.tx = 0x90
-	f.op(onRecord(file, change))
-	f.forget()
-	return f
-}
-
+// addLogs adds logs with a bit of all.
 func addLogs(f *testing.F, add func(log []byte)) {
 	f.Helper()
 	for _, major := range []uint16{1, 2} {
 		for _, client := range []uint32{0, 1} {
-			log := busy(major, client)
+			log := newLog(major, client, 40)
+			dirty := log.op(onRecord(20, op{redo: initRecord, undo: noop, data: make([]byte, 600)}))
+			undone := resident(0x38, 0x18, 8, 8)
+			undone.tx = 0x68
+			first := log.op(onRecord(21, undone))
+			log.checkpoint(tables{
+				open: []Target{{folder, 0xa0}, {0, typeBitmap}}, oldest: dirty, first: first,
+				transactions: []transaction{{state: active, undoNext: first}},
+			})
+			log.op(op{redo: openAttribute, slot: indexSlot, data: log.openEntry(Target{folder, 0xa0})})
+			log.op(onBlock(op{redo: addToBlock, undo: deleteFromBlock, data: entry(other)}))
+			log.op(onBlock(op{redo: setBits, undo: clearBits, data: make([]byte, 8), old: make([]byte, 8)}))
+			change := resized(sizes(8192, 4000, 5000), 0)
+			change.tx = 0x90
+			log.op(onRecord(file, change))
+			log.forget()
 			add(log.sealed())
 			log.copyPage(log.first(), firstCopy, nil)
 			add(log.sealed())

@@ -51,7 +51,12 @@ func setBack(t *testing.T, v *realVolume, to uint64) *replayed {
 			b := forge.Bytes(v.recordOf(n))
 			copy(b[first.recordOffset+first.attrOffset:], first.other)
 			b.U64(recordLSN, first.LSN-1)
-			copy(v.mft[n*v.record:], fixedUp(b))
+			at, end := int64(binary.LittleEndian.Uint16(b[4:])), int64(binary.LittleEndian.Uint16(b[6:]))
+			for i := int64(1); i < end; i++ { // puts the fix-ups back
+				copy(b[at+2*i:at+2*i+2], b[i*512-2:i*512])
+				copy(b[i*512-2:i*512], b[at:at+2])
+			}
+			copy(v.mft[n*v.record:], b)
 			r.back = append(r.back, placeOf(mft, n*v.record, v.record))
 		}
 	}
@@ -83,16 +88,6 @@ func placeOf(places []disk.Range, off, n int64) disk.Range {
 		off -= p.Len
 	}
 	panic("outside of the file")
-}
-
-// fixedUp puts the fix-ups of a record back.
-func fixedUp(b forge.Bytes) forge.Bytes {
-	at, n := int64(binary.LittleEndian.Uint16(b[4:])), int64(binary.LittleEndian.Uint16(b[6:]))
-	for i := int64(1); i < n; i++ {
-		copy(b[at+2*i:at+2*i+2], b[i*512-2:i*512])
-		copy(b[i*512-2:i*512], b[at:at+2])
-	}
-	return b
 }
 
 // onlyMarked reports whether a sector is of a folder of which only the mark changed that ntfs3 sets in each folder that

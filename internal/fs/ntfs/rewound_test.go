@@ -257,31 +257,27 @@ func TestTransactionCut(t *testing.T) {
 					got = append(got, x.LSN)
 				}
 			}
-			require.ElementsMatch(t, unended(t, all, want.to, l.End), got)
+
+			// The records up to the end whose undo writes, and whose transaction does not end there.
+			var unended []uint64
+			ended := map[uint32]bool{}
+			for _, lsn := range slices.Backward(slices.Sorted(maps.Keys(all))) {
+				if lsn > l.End || lsn < want.to || all[lsn].Type != ordinary {
+					continue
+				}
+				act, err := decodeAction(all[lsn])
+				require.NoError(t, err)
+				if act.Redo == forget {
+					ended[act.Transaction] = true
+				}
+				if act.Undo.class() != nothing && !ended[act.Transaction] {
+					unended = append(unended, lsn)
+				}
+			}
+			require.ElementsMatch(t, unended, got)
 			undone += len(got)
 		}
 	}
 	t.Logf("%d writes undone", undone)
 	require.Positive(t, undone)
-}
-
-// unended returns the records up to an end whose undo writes, and whose transaction does not end there.
-func unended(t *testing.T, all map[uint64]*logRecord, from, end uint64) (out []uint64) {
-	t.Helper()
-	ended := map[uint32]bool{}
-	lsns := slices.Sorted(maps.Keys(all))
-	for _, lsn := range slices.Backward(lsns) {
-		if lsn > end || lsn < from || all[lsn].Type != ordinary {
-			continue
-		}
-		act, err := decodeAction(all[lsn])
-		require.NoError(t, err)
-		if act.Redo == forget {
-			ended[act.Transaction] = true
-		}
-		if act.Undo.class() != nothing && !ended[act.Transaction] {
-			out = append(out, lsn)
-		}
-	}
-	return out
 }

@@ -132,34 +132,6 @@ var (
 		`(?m)^(?:\tRunlist:.*\n)?\t\t\t(0x[0-9a-f]+)\t\t(0x[0-9a-f]+|<HOLE>)\t\t(0x[0-9a-f]+)`)
 )
 
-// ntfsRuns are the runs of a file as ntfsinfo prints them, up to the end of its initialised bytes; resident when they
-// are those of its record.
-func ntfsRuns(t testing.TB, volume string, v *fileSystem, path string) (runs []guestfile.Run, resident bool) {
-	t.Helper()
-	size := int64(-1)
-	for section := range strings.SplitSeq(disktest.Output(t, "ntfsinfo", "-f", "-v", "-F", path, volume),
-		"Dumping attribute ") {
-		if !strings.HasPrefix(section, "$DATA (0x80)") || !strings.Contains(section, "Name length:\t\t 0 (") {
-			continue
-		}
-		if strings.Contains(section, "Resident: \t\t Yes") {
-			return nil, true
-		}
-		if m := infoSize.FindStringSubmatch(section); size < 0 {
-			require.NotNil(t, m, section)
-			size = hexOf(t, m[1])
-		}
-		for _, m := range infoRun.FindAllStringSubmatch(section, -1) {
-			vcn, count := hexOf(t, m[1])*v.cluster, hexOf(t, m[3])*v.cluster
-			if m[2] != "<HOLE>" && vcn < size {
-				runs = joined(runs, guestfile.Run{Off: vcn, Len: min(count, size-vcn), At: hexOf(t, m[2]) * v.cluster})
-			}
-		}
-	}
-	require.NotEqual(t, int64(-1), size, path)
-	return runs, false
-}
-
 func hexOf(t testing.TB, s string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(s, 0, 64)
@@ -167,22 +139,39 @@ func hexOf(t testing.TB, s string) int64 {
 	return n
 }
 
-// joined appends a run, which is part of the one before when it goes on where that ends.
-func joined(runs []guestfile.Run, r guestfile.Run) []guestfile.Run {
-	if k := len(runs) - 1; k >= 0 && runs[k].Off+runs[k].Len == r.Off && runs[k].At+runs[k].Len == r.At {
-		runs[k].Len += r.Len
-		return runs
-	}
-	return append(runs, r)
-}
-
-// requireRunsOfNTFSInfo holds the places of a file to the runs that ntfsinfo prints.
+// requireRunsOfNTFSInfo holds the places of a file to the runs that ntfsinfo prints, up to the end of its initialised
+// bytes, but for a file whose bytes are in its record.
 func requireRunsOfNTFSInfo(t testing.TB, volume string, v *fileSystem, f *guestfile.File) {
 	t.Helper()
-	want, resident := ntfsRuns(t, volume, v, f.Path)
-	if resident {
-		return
+	var want []guestfile.Run
+	size := int64(-1)
+	for section := range strings.SplitSeq(disktest.Output(t, "ntfsinfo", "-f", "-v", "-F", f.Path, volume),
+		"Dumping attribute ") {
+		if !strings.HasPrefix(section, "$DATA (0x80)") || !strings.Contains(section, "Name length:\t\t 0 (") {
+			continue
+		}
+		if strings.Contains(section, "Resident: \t\t Yes") {
+			return
+		}
+		if m := infoSize.FindStringSubmatch(section); size < 0 {
+			require.NotNil(t, m, section)
+			size = hexOf(t, m[1])
+		}
+		for _, m := range infoRun.FindAllStringSubmatch(section, -1) {
+			vcn, count := hexOf(t, m[1])*v.cluster, hexOf(t, m[3])*v.cluster
+			if m[2] == "<HOLE>" || vcn >= size {
+				continue
+			}
+			r := guestfile.Run{Off: vcn, Len: min(count, size-vcn), At: hexOf(t, m[2]) * v.cluster}
+			// A run that goes on where the one before ends is part of that.
+			if k := len(want) - 1; k >= 0 && want[k].Off+want[k].Len == r.Off && want[k].At+want[k].Len == r.At {
+				want[k].Len += r.Len
+			} else {
+				want = append(want, r)
+			}
+		}
 	}
+	require.NotEqual(t, int64(-1), size, f.Path)
 	require.Equal(t, want, filetest.RunsOf(t, f), f.Path)
 	for _, r := range want {
 		places, err := f.Where(r.Off, r.Len)
