@@ -44,25 +44,6 @@ func checkExplained(
 	}
 }
 
-// spoil writes over what belongs to a table, or to nothing: a loader of a board, a superblock, or a few wrong bytes.
-func (g *oddGPT) spoil(d dice) {
-	for range d.IntN(3) {
-		array := d.IntN(2)
-		header := []int64{1, g.sectors - 1}[array]
-		at := d.pick(
-			tableforge.MBREntries, 12, header*g.sector, header*g.sector+56, header*g.sector+300,
-			g.places[array]*g.sector, g.places[array]*g.sector+d.Int64N(int64(len(g.array))),
-			g.places[array]*g.sector+int64(len(g.array)), (g.sectors-2)*g.sector, g.sectors*g.sector-1,
-		)
-		for off := at; off < min(at+d.pick(1, 8, 92, 600, 20_000), g.sectors*g.sector+g.extra); off++ {
-			if g.at(off)[0] = byte(d.Uint32()); d.chance(10) {
-				break
-			}
-		}
-		g.damaged += fmt.Sprintf(", bytes from %#x on", at)
-	}
-}
-
 // TestEveryByteHasAReason plans disks whose tables were damaged at random, with foreign bytes in unused entries, behind
 // headers and arrays, and at the end. What is not refused differs from the moved source in explained bytes only; where
 // nothing moves and nothing is to be mended, in none.
@@ -72,7 +53,23 @@ func TestEveryByteHasAReason(t *testing.T) {
 	for i := range n {
 		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed+1, uint64(i)))}
 		g := d.oddGPT()
-		g.spoil(d)
+		// What belongs to a table, or to nothing: a loader of a board, a superblock, or a few wrong bytes.
+		for range d.IntN(3) {
+			array := d.IntN(2)
+			header := []int64{1, g.sectors - 1}[array]
+			at := d.pick(
+				tableforge.MBREntries, 12, header*g.sector, header*g.sector+56, header*g.sector+300,
+				g.places[array]*g.sector, g.places[array]*g.sector+d.Int64N(int64(len(g.array))),
+				g.places[array]*g.sector+int64(len(g.array)), (g.sectors-2)*g.sector, g.sectors*g.sector-1,
+			)
+			for off := at; off < min(at+d.pick(1, 8, 92, 600, 20_000), g.sectors*g.sector+g.extra); off++ {
+				if g.at(off)[0] = byte(d.Uint32()); d.chance(10) {
+					break
+				}
+			}
+			g.damaged += fmt.Sprintf(", bytes from %#x on", at)
+		}
+
 		source := g.disk()
 		again := fmt.Sprintf("disk %d, %s", i, g.damaged)
 		before, err := layout.Read(source, table.Geometry{})

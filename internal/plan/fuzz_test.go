@@ -62,19 +62,16 @@ func FuzzLayout(f *testing.F) {
 		whole := int64(sectors) * 512
 		d := disk.InSectors(disktest.ShortDisk(data, whole-whole%n), n)
 		spent := disktest.Spent()
-		walkAll(t, d, fuzzBoundary(boundary))
+		asked := int64(0) // auto, or one that a user may ask for: 4 KiB to 1 GiB
+		if boundary%20 > 0 {
+			asked = 4 << 10 << (boundary%20 - 1)
+		}
+		walkAll(t, d, asked)
 		require.Less(t, spent(), 10*time.Second)
 	})
 }
 
-// fuzzBoundary returns auto, or one that a user may ask for: 4 KiB to 1 GiB.
-func fuzzBoundary(n uint8) int64 {
-	if n%20 == 0 {
-		return 0
-	}
-	return 4 << 10 << (n%20 - 1)
-}
-
+// walkAll holds a result to the promises of a plan that nothing refused: whole partitions, no move left to do.
 func walkAll(t *testing.T, d disk.Disk, boundary int64) {
 	t.Helper()
 	l, err := layout.Read(d, table.Geometry{Heads: 16, Sectors: 63})
@@ -94,19 +91,7 @@ func walkAll(t *testing.T, d disk.Disk, boundary int64) {
 	if len(p.Refusals(true)) > 0 {
 		return
 	}
-	checkView(t, d, l, p)
-}
 
-func requireFormat(t *testing.T, err error) {
-	t.Helper()
-	known := errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) ||
-		errors.Is(err, ondisk.ErrUnsupported)
-	require.True(t, known, "%v", err)
-}
-
-// checkView holds a result to the promises of a plan that nothing refused: whole partitions, no move left to do.
-func checkView(t *testing.T, d disk.Disk, l *layout.Layout, p *plan.Plan) {
-	t.Helper()
 	require.GreaterOrEqual(t, p.Size, l.Size)
 	moved := map[int]int64{}
 	for _, m := range p.Moves {
@@ -118,8 +103,15 @@ func checkView(t *testing.T, d disk.Disk, l *layout.Layout, p *plan.Plan) {
 		if !ok {
 			to = part.Off
 		}
-		sameEnds(t, d, bare, part.Range, to)
+		n := min(part.Len, 64<<10)
+		for _, off := range []int64{0, part.Len - n} { // the first and the last 64 KiB
+			want, got := make([]byte, n), make([]byte, n)
+			require.NoError(t, ondisk.ReadFull(d, want, part.Off+off))
+			require.NoError(t, ondisk.ReadFull(bare, got, to+off))
+			disktest.EqualBytes(t, want, got)
+		}
 	}
+
 	view := p.View(d)
 	after, err := layout.Read(view, table.Geometry{Heads: 16, Sectors: 63})
 	require.NoError(t, err)
@@ -128,15 +120,9 @@ func checkView(t *testing.T, d disk.Disk, l *layout.Layout, p *plan.Plan) {
 	requireSettled(t, after, p.Goal, "a result that is planned again")
 }
 
-// sameEnds compares the first and the last 64 KiB of a partition with those of its copy.
-func sameEnds(t *testing.T, from, to disk.Disk, r disk.Range, at int64) {
+func requireFormat(t *testing.T, err error) {
 	t.Helper()
-	const most = 64 << 10
-	n := min(r.Len, most)
-	for _, off := range []int64{0, r.Len - n} {
-		want, got := make([]byte, n), make([]byte, n)
-		require.NoError(t, ondisk.ReadFull(from, want, r.Off+off))
-		require.NoError(t, ondisk.ReadFull(to, got, at+off))
-		disktest.EqualBytes(t, want, got)
-	}
+	known := errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) ||
+		errors.Is(err, ondisk.ErrUnsupported)
+	require.True(t, known, "%v", err)
 }

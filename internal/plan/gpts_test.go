@@ -154,7 +154,24 @@ func (g *oddGPT) damage(d dice) {
 		clear(g.bytes[0])
 		g.damaged = "no protective MBR"
 	case 5:
-		g.claim(d, g.at(header*g.sector))
+		// A header says what cannot be, with a right sum over it.
+		h := g.at(header * g.sector)
+		switch d.IntN(4) {
+		case 0:
+			h.U32(tableforge.GPTNumEntries, 0)
+			h.U32(tableforge.GPTEntriesCRC, 0)
+		case 1:
+			h.U32(tableforge.GPTNumEntries, uint32(len(g.array)/129))
+			h.U32(tableforge.GPTEntrySize, 129)
+		case 2:
+			h.U64(tableforge.GPTFirstUsable, uint64(g.last+1))
+		case 3:
+			h.U64(tableforge.GPTNumEntries, 129<<32) // none, of a size that cannot be
+			h.U32(tableforge.GPTEntriesCRC, 0)
+		}
+		h.U32(tableforge.GPTHeaderCRC, 0)
+		size := binary.LittleEndian.Uint32(h[tableforge.GPTHeaderSize:])
+		h.U32(tableforge.GPTHeaderCRC, crc32.ChecksumIEEE(h[:size]))
 		g.damaged = "claims of header"
 	case 6:
 		g.at(last*g.sector).Text(d.pick(0, 56), "damaged!")
@@ -162,26 +179,6 @@ func (g *oddGPT) damage(d dice) {
 		g.damaged = "enlarged, backup damaged"
 	}
 	g.extra = d.pick(0, 0, 0, 512) % g.sector
-}
-
-// claim makes a header say what cannot be, with a right sum over it.
-func (g *oddGPT) claim(d dice, h forge.Bytes) {
-	switch d.IntN(4) {
-	case 0:
-		h.U32(tableforge.GPTNumEntries, 0)
-		h.U32(tableforge.GPTEntriesCRC, 0)
-	case 1:
-		h.U32(tableforge.GPTNumEntries, uint32(len(g.array)/129))
-		h.U32(tableforge.GPTEntrySize, 129)
-	case 2:
-		h.U64(tableforge.GPTFirstUsable, uint64(g.last+1))
-	case 3:
-		h.U64(tableforge.GPTNumEntries, 129<<32) // none, of a size that cannot be
-		h.U32(tableforge.GPTEntriesCRC, 0)
-	}
-	h.U32(tableforge.GPTHeaderCRC, 0)
-	size := binary.LittleEndian.Uint32(h[tableforge.GPTHeaderSize:])
-	h.U32(tableforge.GPTHeaderCRC, crc32.ChecksumIEEE(h[:size]))
 }
 
 // disk is read by the sectors of the table, or by those of a raw image that were not given.

@@ -54,7 +54,16 @@ func TestWhatIsLeftNeverMoves(t *testing.T) {
 			continue
 		}
 		after := bare(t, p.View(source))
-		checkLeft(t, before, after, goal, again)
+		for i, was := range before.Partitions {
+			is := after.Partitions[i]
+			switch {
+			case !align.Judged(was):
+			case goal.Leave[was.Number] != "":
+				require.Equal(t, was.Range, is.Range, again)
+			default:
+				require.Zero(t, is.Off%goal.Must.Bytes(), "%s: partition %d", again, is.Number)
+			}
+		}
 		drawn.checkStray(t, p.View(source), again)
 		requireSettled(t, after, goal, again)
 		if len(p.Moves) > 0 && len(goal.Leave) > 0 {
@@ -63,20 +72,6 @@ func TestWhatIsLeftNeverMoves(t *testing.T) {
 	}
 	require.Greater(t, refused, n/40)
 	require.Greater(t, moved, n/40)
-}
-
-func checkLeft(t *testing.T, before, after *layout.Layout, goal align.Goal, again string) {
-	t.Helper()
-	for i, was := range before.Partitions {
-		is := after.Partitions[i]
-		switch {
-		case !align.Judged(was):
-		case goal.Leave[was.Number] != "":
-			require.Equal(t, was.Range, is.Range, again)
-		default:
-			require.Zero(t, is.Off%goal.Must.Bytes(), "%s: partition %d", again, is.Number)
-		}
-	}
 }
 
 // A boot partition at LBA 63 stays there, and is mentioned; the data behind it move.

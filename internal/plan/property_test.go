@@ -39,7 +39,15 @@ func read(t require.TestingT, d disk.Disk) *layout.Layout {
 
 func drawPlan(t *rapid.T) *planned {
 	d := drawDisk(t)
-	p := &planned{randomDisk: d, goal: drawGoal(t, d)}
+	must := rapid.SampledFrom([]int64{4096, 8192, 65536, mib}).Draw(t, "must")
+	p := &planned{randomDisk: d, goal: align.Goal{Must: align.BoundaryOf(must)}}
+	p.goal.Want = align.BoundaryOf(must * rapid.SampledFrom([]int64{1, 1, 16}).Draw(t, "want"))
+	for _, part := range d.parts {
+		if rapid.IntRange(0, 5).Draw(t, "only") == 0 {
+			p.goal.Only = append(p.goal.Only, part.slot+1)
+		}
+	}
+
 	p.before = read(t, d.disk())
 	var err error
 	p.plan, err = plan.New(p.before, p.goal)

@@ -5,7 +5,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
@@ -57,12 +56,8 @@ func drawDisk(t *rapid.T) *randomDisk {
 		lba = p.end() + rapid.SampledFrom([]int64{0, 0, 1, 5, 130, 1000}).Draw(t, "gap")
 	}
 	d.bytes = make(forge.Bytes, (lba+rapid.SampledFrom([]int64{0, 1, 100, 3000}).Draw(t, "tail"))*sector)
-	d.fill(t)
-	return d
-}
 
-// fill writes the table, the partitions, and data into some of the gaps.
-func (d *randomDisk) fill(t *rapid.T) {
+	// The table, the partitions, and data in some of the gaps.
 	mbr := tableforge.NewMBR(1)
 	cylinders := rapid.Bool().Draw(t, "ends on cylinders")
 	for _, p := range d.parts {
@@ -89,6 +84,7 @@ func (d *randomDisk) fill(t *rapid.T) {
 		}
 		at = p.end()
 	}
+	return d
 }
 
 func (d *randomDisk) mark(lba int64) {
@@ -119,15 +115,3 @@ func (d *randomDisk) chs(lba int64) []byte {
 }
 
 func (d *randomDisk) disk() disk.Disk { return disktest.Memory(d.bytes) }
-
-func drawGoal(t *rapid.T, d *randomDisk) align.Goal {
-	must := rapid.SampledFrom([]int64{4096, 8192, 65536, mib}).Draw(t, "must")
-	g := align.Goal{Must: align.BoundaryOf(must)}
-	g.Want = align.BoundaryOf(must * rapid.SampledFrom([]int64{1, 1, 16}).Draw(t, "want"))
-	for _, p := range d.parts {
-		if rapid.IntRange(0, 5).Draw(t, "only") == 0 {
-			g.Only = append(g.Only, p.slot+1)
-		}
-	}
-	return g
-}

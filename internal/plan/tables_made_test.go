@@ -198,24 +198,8 @@ func (d dice) gpt() *sparse {
 	}
 	d.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
 	sectors := max(lba, first+1) + d.pick(33, 33, 34, 100, 3000, 16065)
-	s := &sparse{sectors: sectors, bytes: gptSectors(sectors, entries)}
-	for _, h := range append(holes, [2]int64{lba, sectors - first + 1}) {
-		d.gap(s, h[0], h[1])
-	}
-	switch d.IntN(10) {
-	case 0:
-		s.at(1).Text(0, "damaged!")
-	case 1:
-		s.at(sectors-1).Text(0, "damaged!")
-	case 2:
-		s.sectors += d.pick(1, 2048) // an enlarged disk, whose backup is in the middle
-	}
-	return s
-}
 
-// gptSectors returns the sectors of both copies of a GPT. They are forged on a small disk, and then told of the true
-// size.
-func gptSectors(sectors int64, entries []tableforge.GPTEntry) map[int64]forge.Bytes {
+	// The sectors of both copies are forged on a small disk, and then told of the true size.
 	const small, array = 80, 32
 	f := tableforge.NewGPT(sector, small, 128, entries...)
 	f.U32(tableforge.MBREntries+12, uint32(sectors-1))
@@ -231,17 +215,29 @@ func gptSectors(sectors int64, entries []tableforge.GPTEntry) map[int64]forge.By
 		h.U32(tableforge.GPTHeaderCRC, 0)
 		h.U32(tableforge.GPTHeaderCRC, crc32.ChecksumIEEE(h))
 	}
-	out := map[int64]forge.Bytes{}
+	s := &sparse{sectors: sectors, bytes: map[int64]forge.Bytes{}}
 	for i := range int64(small) {
 		to := i
 		if i >= small-1-array {
 			to = i + sectors - small
 		}
 		if b := f[i*sector : (i+1)*sector]; !bytes.Equal(b, zeros[:]) {
-			out[to] = b
+			s.bytes[to] = b
 		}
 	}
-	return out
+
+	for _, h := range append(holes, [2]int64{lba, sectors - first + 1}) {
+		d.gap(s, h[0], h[1])
+	}
+	switch d.IntN(10) {
+	case 0:
+		s.at(1).Text(0, "damaged!")
+	case 1:
+		s.at(sectors-1).Text(0, "damaged!")
+	case 2:
+		s.sectors += d.pick(1, 2048) // an enlarged disk, whose backup is in the middle
+	}
+	return s
 }
 
 // gap puts data somewhere between two partitions.
