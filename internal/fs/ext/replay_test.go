@@ -103,27 +103,6 @@ func journalPlaces(t testing.TB, raw []byte) (at []int64, block int64) {
 	return at, f.block
 }
 
-// turn moves the log of a journal on by some blocks, so that its end lies in front of its start.
-func turn(t testing.TB, raw []byte, by int) {
-	t.Helper()
-	at, block := journalPlaces(t, raw)
-	ring, was := at[1:], [][]byte{}
-	for _, place := range ring {
-		was = append(was, bytes.Clone(raw[place:place+block]))
-	}
-	for i := range ring {
-		copy(raw[ring[(i+by)%len(ring)]:], was[i])
-	}
-	be, super := binary.BigEndian, raw[at[0]:at[0]+1024]
-	require.EqualValues(t, len(at), be.Uint32(super[0x10:]))
-	start := int(be.Uint32(super[0x1c:]))
-	be.PutUint32(super[0x1c:], uint32((start-1+by)%len(ring)+1))
-	if be.Uint32(super[0x28:])&0x18 != 0 {
-		be.PutUint32(super[0xfc:], 0)
-		be.PutUint32(super[0xfc:], ^crc32.Checksum(super, crc32.MakeTable(crc32.Castagnoli)))
-	}
-}
-
 // equalReplayed holds a volume as it is read against the one that e2fsck replays, but for the journal and the
 // superblock.
 func equalReplayed(t testing.TB, raw []byte) *Replayed {
@@ -173,8 +152,24 @@ func TestReplayAsE2fsck(t *testing.T) {
 				raw := withJournal(t, k.open, k.args, seed+uint64(10*i))
 				before := equalReplayed(t, raw)
 				require.NotEmpty(t, before.Log.Writes)
-				at, _ := journalPlaces(t, raw)
-				turn(t, raw, len(at)-4)
+
+				// The log is moved on, so that its end lies in front of its start.
+				at, block := journalPlaces(t, raw)
+				ring, was, by := at[1:], [][]byte{}, len(at)-4
+				for _, place := range ring {
+					was = append(was, bytes.Clone(raw[place:place+block]))
+				}
+				for i := range ring {
+					copy(raw[ring[(i+by)%len(ring)]:], was[i])
+				}
+				be, super := binary.BigEndian, raw[at[0]:at[0]+1024]
+				require.EqualValues(t, len(at), be.Uint32(super[0x10:]))
+				start := int(be.Uint32(super[0x1c:]))
+				be.PutUint32(super[0x1c:], uint32((start-1+by)%len(ring)+1))
+				if be.Uint32(super[0x28:])&0x18 != 0 {
+					be.PutUint32(super[0xfc:], 0)
+					be.PutUint32(super[0xfc:], ^crc32.Checksum(super, crc32.MakeTable(crc32.Castagnoli)))
+				}
 				require.Len(t, equalReplayed(t, raw).Log.Writes, len(before.Log.Writes), "wrapped")
 			}
 		})
