@@ -38,7 +38,8 @@ func export(t testing.TB, path string) []string {
 	return out
 }
 
-// exported says the same of a hive as we read it, and that the bytes at Where are Data.
+// exported says the same of a hive as we read it, and that the bytes at Where are Data. hivexregedit knows numbers of
+// 32 bits, and shows all other values in hex.
 func exported(t testing.TB, src *bytes.Reader) []string {
 	t.Helper()
 	h, err := Open(src)
@@ -49,7 +50,19 @@ func exported(t testing.TB, src *bytes.Reader) []string {
 		line = "[" + cmp.Or(path, `\`) + "]"
 		out = append(out, line)
 	}, func(_ string, v *Value) error {
-		out = append(out, line+" "+exportedValue(t, src, v))
+		data, err := v.Data()
+		require.NoError(t, err, v.Name)
+		require.Len(t, data, int(v.Size))
+		require.Equal(t, data, atPlaces(t, src, v, 0, v.Size), v.Name)
+		name := "@"
+		if v.Name != "" {
+			name = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(v.Name) + `"`
+		}
+		said := fmt.Sprintf("hex(%x):%s", v.Type, commas(data))
+		if v.Type == 4 && len(data) == 4 {
+			said = fmt.Sprintf("dword:%02x%02x%02x%02x", data[3], data[2], data[1], data[0])
+		}
+		out = append(out, line+" "+name+"="+said)
 		return nil
 	}))
 	slices.Sort(out)
@@ -85,23 +98,6 @@ func visit(h *Hive, key func(path string), value func(path string, v *Value) err
 		}
 	}
 	return nil
-}
-
-// exportedValue is the line of hivexregedit for a value: it knows numbers of 32 bits, and shows all others in hex.
-func exportedValue(t testing.TB, src io.ReaderAt, v *Value) string {
-	t.Helper()
-	data, err := v.Data()
-	require.NoError(t, err, v.Name)
-	require.Len(t, data, int(v.Size))
-	require.Equal(t, data, atPlaces(t, src, v, 0, v.Size), v.Name)
-	name := "@"
-	if v.Name != "" {
-		name = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(v.Name) + `"`
-	}
-	if v.Type == 4 && len(data) == 4 {
-		return fmt.Sprintf("%s=dword:%02x%02x%02x%02x", name, data[3], data[2], data[1], data[0])
-	}
-	return fmt.Sprintf("%s=hex(%x):%s", name, v.Type, commas(data))
 }
 
 // atPlaces reads part of a value from where it lies in the file.

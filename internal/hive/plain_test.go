@@ -91,22 +91,6 @@ func plainEntries(log []byte) (out []plainEntry) {
 	return out
 }
 
-// plainOld returns what an old log holds, as one entry; ok is false if it was cut off.
-func plainOld(log []byte) (e plainEntry, ok bool) {
-	e.bins = plain32(log, 40)
-	bitmap := 516
-	if len(log) < bitmap+e.bins/4096 || string(log[512:516]) != "DIRT" {
-		return e, false
-	}
-	from := (bitmap + e.bins/4096 + 511) / 512 * 512
-	for page := range e.bins / 512 {
-		if log[bitmap+page/8]>>(page%8)&1 == 1 {
-			e.pages, from = append(e.pages, [3]int{page * 512, from, 512}), from+512
-		}
-	}
-	return e, from <= len(log)
-}
-
 // plainRecover gives a dirty hive as Windows reads it, and how many entries it applies. It knows hives whose base block
 // is whole. Of two old logs it takes the first.
 func plainRecover(hive []byte, logs ...[]byte) (out []byte, applied int) {
@@ -127,9 +111,19 @@ func plainRecover(hive []byte, logs ...[]byte) (out []byte, applied int) {
 			continue
 		}
 		if kind := plain32(log, 28); kind != 6 {
-			e, whole := plainOld(log)
-			if applied == 0 && whole && binary.LittleEndian.Uint64(log[12:]) == binary.LittleEndian.Uint64(hive[12:]) {
-				apply(log, e)
+			old := plainEntry{bins: plain32(log, 40)} // all that an old log holds
+			from := (516 + old.bins/4096 + 511) / 512 * 512
+			if len(log) < 516+old.bins/4096 || string(log[512:516]) != "DIRT" {
+				continue
+			}
+			for page := range old.bins / 512 {
+				if log[516+page/8]>>(page%8)&1 == 1 {
+					old.pages, from = append(old.pages, [3]int{page * 512, from, 512}), from+512
+				}
+			}
+			if applied == 0 && from <= len(log) && // not cut off
+				binary.LittleEndian.Uint64(log[12:]) == binary.LittleEndian.Uint64(hive[12:]) {
+				apply(log, old)
 			}
 		} else if int32(uint32(plain32(log, 4))-uint32(plain32(hive, 8))) >= 0 {
 			fresh = append(fresh, log)

@@ -64,28 +64,6 @@ func (r *randomHive) key(depth int) hiveforge.Key {
 	return k
 }
 
-// change makes the next state: letters, and what else moves cells or only changes them.
-func (r *randomHive) change(minor uint32) forge.Bytes {
-	for range 1 + r.IntN(3) {
-		k := &r.tree.Keys[0]
-		switch i := r.IntN(len(k.Values)); r.IntN(4) {
-		case 0:
-			k.Values = append(slices.Clone(k.Values), r.letter(fmt.Sprintf(`\DosDevices\%d:`, r.IntN(1<<20))))
-		case 1:
-			k.Values = slices.Clone(k.Values)
-			k.Values[i] = r.letter(k.Values[i].Name)
-		case 2:
-			r.tree.Keys = append(slices.Clone(r.tree.Keys), r.key(1))
-			r.tree.Keys[len(r.tree.Keys)-1].Name += fmt.Sprint("n", len(r.tree.Keys))
-		case 3:
-			if n := len(r.tree.Keys); n > 1 {
-				r.tree.Keys = slices.Delete(slices.Clone(r.tree.Keys), n-1, n)
-			}
-		}
-	}
-	return hiveforge.New(minor, r.tree)
-}
-
 // newRandomHive returns a hive that was not closed, with two logs, and the states that Windows went through.
 func newRandomHive(seed uint64) (files, states []forge.Bytes) {
 	r := &randomHive{Rand: rand.New(rand.NewPCG(seed, 13))}
@@ -101,7 +79,25 @@ func newRandomHive(seed uint64) (files, states []forge.Bytes) {
 	}
 	states = []forge.Bytes{hiveforge.New(minor, r.tree)}
 	for range 1 + r.IntN(5) {
-		states = append(states, r.change(minor))
+		// Letters, and what else moves cells or only changes them.
+		for range 1 + r.IntN(3) {
+			k := &r.tree.Keys[0]
+			switch i := r.IntN(len(k.Values)); r.IntN(4) {
+			case 0:
+				k.Values = append(slices.Clone(k.Values), r.letter(fmt.Sprintf(`\DosDevices\%d:`, r.IntN(1<<20))))
+			case 1:
+				k.Values = slices.Clone(k.Values)
+				k.Values[i] = r.letter(k.Values[i].Name)
+			case 2:
+				r.tree.Keys = append(slices.Clone(r.tree.Keys), r.key(1))
+				r.tree.Keys[len(r.tree.Keys)-1].Name += fmt.Sprint("n", len(r.tree.Keys))
+			case 3:
+				if n := len(r.tree.Keys); n > 1 {
+					r.tree.Keys = slices.Delete(slices.Clone(r.tree.Keys), n-1, n)
+				}
+			}
+		}
+		states = append(states, hiveforge.New(minor, r.tree))
 	}
 	if r.IntN(3) == 0 {
 		return r.oldFiles(states), states
@@ -233,20 +229,6 @@ func patchAll(t *testing.T, r *Recovery, files []forge.Bytes) ([]forge.Bytes, er
 	return out, err
 }
 
-// follow gives the values that a hive should have after the move.
-func follow(values map[string]string) map[string]string {
-	out := map[string]string{}
-	for name, v := range values {
-		if len(v) == 14 && len(name) > 16 && name[:16] == "\\MountedDevices\x00" {
-			if to, ok := moved[binary.LittleEndian.Uint64([]byte(v[6:]))]; ok {
-				v = v[:6] + string(binary.LittleEndian.AppendUint64(nil, to))
-			}
-		}
-		out[name] = v
-	}
-	return out
-}
-
 // fates are what can happen to the logs of a hive between the copy and the next start: all are there, none, one alone,
 // in the other order, and each new one torn at one of its entries.
 func fates(files []forge.Bytes) (out []func([]forge.Bytes) [][]byte) {
@@ -322,38 +304,35 @@ func randomlyMoved(t *testing.T, seed uint64) string {
 			require.Contains(t, []int{2, 3, 4}, i, "seed %d, fate %d", seed, i)
 			continue
 		}
-		before, err := plainValues(was)
+		want, err := plainValues(was)
 		require.NoError(t, err, "seed %d, fate %d", seed, i)
+		for name, v := range want {
+			if len(v) == 14 && len(name) > 16 && name[:16] == "\\MountedDevices\x00" {
+				if to, ok := moved[binary.LittleEndian.Uint64([]byte(v[6:]))]; ok {
+					want[name] = v[:6] + string(binary.LittleEndian.AppendUint64(nil, to))
+				}
+			}
+		}
 		now, err := plainValues(is)
 		require.NoError(t, err, "seed %d, fate %d", seed, i)
-		require.Equal(t, follow(before), now, "seed %d, fate %d", seed, i)
+		require.Equal(t, want, now, "seed %d, fate %d", seed, i)
 	}
-	sameAsPlain(t, seed, after)
-	return "moved"
-}
 
-// sameAsPlain holds every value of the state that the guest starts with against the plain recovery.
-func sameAsPlain(t *testing.T, seed uint64, files []forge.Bytes) {
-	t.Helper()
-	image, _ := plainRecover(files[0], files[1], files[2])
+	// Every value of the state that the guest starts with is as the plain recovery has it.
+	image, _ := plainRecover(after[0], after[1], after[2])
 	want, err := plainValues(image)
 	require.NoError(t, err, "seed %d", seed)
 	var got map[string]string
-	r := recovery(t, files[0], files[1:]...)
+	r = recovery(t, after[0], after[1:]...)
 	require.NoError(t, r.Certain())
 	require.NoError(t, r.Each(func(h *Hive) error {
-		got, err = valuesOf(h)
-		return err
+		got = map[string]string{}
+		return visit(h, func(string) {}, func(path string, v *Value) error {
+			data, err := v.Data()
+			got[path+"\x00"+v.Name] = fmt.Sprintf("%d:%s", v.Type, data)
+			return err
+		})
 	}))
 	require.Equal(t, want, got, "seed %d", seed)
-}
-
-// valuesOf returns all values as plainValues does.
-func valuesOf(h *Hive) (map[string]string, error) {
-	out := map[string]string{}
-	return out, visit(h, func(string) {}, func(path string, v *Value) error {
-		data, err := v.Data()
-		out[path+"\x00"+v.Name] = fmt.Sprintf("%d:%s", v.Type, data)
-		return err
-	})
+	return "moved"
 }

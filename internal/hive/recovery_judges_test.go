@@ -59,15 +59,6 @@ func TestMarvin(t *testing.T) {
 	require.Equal(t, forged, long)
 }
 
-func walkKeys(k *Key) error {
-	for _, err := range k.Subkeys() {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // recovered gives the hive bins in the state that Windows starts with.
 func recovered(t testing.TB, r *Recovery) []byte {
 	t.Helper()
