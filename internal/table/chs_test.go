@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
@@ -95,21 +96,11 @@ func entry(f forge.Bytes, slot int, start, end [3]byte, lba, sectors uint32) {
 
 func read(t *testing.T, f forge.Bytes) *Table {
 	t.Helper()
-	tab, err := Read(asDisk(f, 512))
+	tab, err := Read(disktest.Memory(f))
 	require.NoError(t, err)
 	require.Empty(t, tab.Issues)
 	return tab
 }
-
-func asDisk(f forge.Bytes, sector int64) disk.Disk {
-	return disk.New(int64(len(f)), sector, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: int64(len(f)) - off, Src: at(f), Off: off}, nil
-	})
-}
-
-type at []byte
-
-func (b at) ReadAt(p []byte, off int64) (int, error) { return copy(p, b[off:]), nil }
 
 func TestGeometryIsThatOfTheTable(t *testing.T) {
 	const size = 40000
@@ -220,12 +211,7 @@ func TestRelocateKeepsHowSaturationIsWritten(t *testing.T) {
 	for _, beyond := range [][3]byte{{0xfe, 0xff, 0xff}, {15, 0xff, 0xff}} {
 		f := tableforge.NewMBR(64)
 		entry(f, 0, beyond, beyond, 20_000_063, 20_000_000)
-		tab, err := Read(disk.New(40<<30, 512, func(off int64) (disk.Run, error) {
-			if off < int64(len(f)) {
-				return disk.Run{Len: int64(len(f)) - off, Src: at(f), Off: off}, nil
-			}
-			return disk.Run{Len: 40<<30 - off}, nil
-		}))
+		tab, err := Read(disktest.ShortDisk(f, 40<<30))
 		require.NoError(t, err)
 		got := relocate(tab, map[int]int64{1: 20_000_768 * 512}, g16)
 		require.Len(t, got, 1, "only the LBA changes")
@@ -252,12 +238,7 @@ func TestGuessedGeometryStays(t *testing.T) {
 		end := [3]byte{byte(g.Heads - 1), byte(int64(g.Sectors) | last>>8<<6), byte(last)}
 		f := tableforge.NewMBR(1)
 		entry(f, 0, [3]byte{1, 1, 0}, end, uint32(first), uint32((last+1)*cylinder-first))
-		tab, err := Read(disk.New(20<<30, 512, func(off int64) (disk.Run, error) {
-			if off < int64(len(f)) {
-				return disk.Run{Len: int64(len(f)) - off, Src: at(f), Off: off}, nil
-			}
-			return disk.Run{Len: 20<<30 - off}, nil
-		}))
+		tab, err := Read(disktest.ShortDisk(f, 20<<30))
 		require.NoError(t, err)
 		guessed, ok := tab.Guessed()
 		require.True(t, ok)

@@ -58,15 +58,10 @@ func FuzzMBR(f *testing.F) {
 	f.Add([]byte(tableforge.NewMBR(1, slot(0x83, 0xffffffff, 0xffffffff), slot(0x05, 0x80000000, 0x7fffffff))),
 		uint32(1<<32-1), uint8(0))
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32, size uint8) {
-		readFuzzed(t, shortDisk(data, sectors, size))
+		n := disk.SectorSizes[int(size)%len(disk.SectorSizes)]
+		whole := int64(sectors) * 512
+		readFuzzed(t, disk.InSectors(disktest.ShortDisk(data, whole-whole%n), n))
 	})
-}
-
-// shortDisk returns a disk of so many sectors of 512 bytes, or of fewer that are larger, of which size names the size.
-func shortDisk(data []byte, sectors uint32, size uint8) disk.Disk {
-	n := disk.SectorSizes[int(size)%len(disk.SectorSizes)]
-	whole := int64(sectors) * 512
-	return disk.InSectors(disktest.ShortDisk(data, whole-whole%n), n)
 }
 
 // FuzzGPT reads anything as a GPT, whose check sums are made right: no mutation would find its way past them.
