@@ -80,7 +80,8 @@ func TestReFSOfWindows(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			b, err := hex.DecodeString(strings.ReplaceAll(tc.dump, " ", ""))
 			require.NoError(t, err)
-			v, err := proberOf(volume.ReFS).Probe(disktest.ShortDisk(b, 1<<40))
+			i := slices.IndexFunc(Probers, func(p volume.Prober) bool { return p.Kinds[0].Kind == volume.ReFS })
+			v, err := Probers[i].Probe(disktest.ShortDisk(b, 1<<40))
 			require.NoError(t, err)
 			require.Equal(t, version, detail(v, "version"))
 			require.Equal(t, tc.cluster, v.BlockSize)
@@ -176,11 +177,6 @@ func TestShortDisks(t *testing.T) {
 			require.NoError(t, err, "%s, %d bytes", name, size)
 		}
 	}
-}
-
-// proberOf returns the prober of a kind.
-func proberOf(kind volume.Kind) volume.Prober {
-	return Probers[slices.IndexFunc(Probers, func(p volume.Prober) bool { return p.Kinds[0].Kind == kind })]
 }
 
 // Tables of machines other than PCs are known where their systems look for them, and nowhere else.

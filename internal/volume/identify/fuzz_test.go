@@ -98,33 +98,29 @@ func FuzzVolume(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
 		for _, b := range sealed(data) {
-			fuzzVolume(t, append(make([]byte, superAt[sectors>>30]), b...), int64(sectors<<2>>2)*512)
+			d := disktest.ShortDisk(append(make([]byte, superAt[sectors>>30]), b...), int64(sectors<<2>>2)*512)
+			spent := disktest.Spent()
+			v, err := Probe(d, 63*512)
+			require.Less(t, spent(), 5*time.Second)
+			require.NoError(t, err, "only reading can fail, and this disk can be read")
+			require.NotNil(t, v)
+			require.GreaterOrEqual(t, v.Size, int64(0))
+			require.GreaterOrEqual(t, v.BlockSize, int64(0))
+			require.GreaterOrEqual(t, v.DataStart, int64(0))
+			require.LessOrEqual(t, len(v.Label), 1<<16)
+			for _, p := range v.Parts {
+				require.Positive(t, p.Size)
+				require.GreaterOrEqual(t, p.Start, int64(-1))
+				require.True(t, p.Start < 0 || v.OnDisk || p.Start+p.Size <= d.Size(),
+					"a slice with a place lies in its container")
+			}
+			if v.Boot != nil {
+				require.Positive(t, v.Boot.SectorSize)
+				require.LessOrEqual(t, v.Boot.Backup+512, max(d.Size(), 512),
+					"the copy of the boot sector is one to write to")
+			}
 		}
 	})
-}
-
-func fuzzVolume(t *testing.T, data []byte, size int64) {
-	t.Helper()
-	d := disktest.ShortDisk(data, size)
-	spent := disktest.Spent()
-	v, err := Probe(d, 63*512)
-	require.Less(t, spent(), 5*time.Second)
-	require.NoError(t, err, "only reading can fail, and this disk can be read")
-	require.NotNil(t, v)
-	require.GreaterOrEqual(t, v.Size, int64(0))
-	require.GreaterOrEqual(t, v.BlockSize, int64(0))
-	require.GreaterOrEqual(t, v.DataStart, int64(0))
-	require.LessOrEqual(t, len(v.Label), 1<<16)
-	for _, p := range v.Parts {
-		require.Positive(t, p.Size)
-		require.GreaterOrEqual(t, p.Start, int64(-1))
-		require.True(t, p.Start < 0 || v.OnDisk || p.Start+p.Size <= d.Size(),
-			"a slice with a place lies in its container")
-	}
-	if v.Boot != nil {
-		require.Positive(t, v.Boot.SectorSize)
-		require.LessOrEqual(t, v.Boot.Backup+512, max(d.Size(), 512), "the copy of the boot sector is one to write to")
-	}
 }
 
 // addPools adds containers. What has a checksum gets no further by mutation: the texts of LVM, LUKS2 and ZFS have

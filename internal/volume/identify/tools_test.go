@@ -281,28 +281,26 @@ func TestJournalOfExt(t *testing.T) {
 	})
 }
 
-// hfsPlusVolume is the HFS+ that xorriso puts in its image, cut out by the Apple partition map.
-func hfsPlusVolume(t testing.TB, label string) []byte {
-	t.Helper()
+func TestHFSPlusOfXorriso(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "iso")
-	disktest.Run(t, "xorriso", "-as", "mkisofs", "-quiet", "-V", label, "-hfsplus", "-hfsplus-serial-no",
+	disktest.Run(t, "xorriso", "-as", "mkisofs", "-quiet", "-V", "HFSPLUS", "-hfsplus", "-hfsplus-serial-no",
 		"0123456789abcdef", "-o", path, folder(t))
+
+	// The volume is cut out by the Apple partition map.
 	iso := disktest.ReadFile(t, path)
 	require.Equal(t, "ER", string(iso[:2]))
 	block := int(binary.BigEndian.Uint16(iso[2:]))
+	var b []byte
 	for at := block; string(iso[at:at+2]) == "PM"; at += block { // Inside Macintosh: Devices, "Partition Map"
 		if strings.HasPrefix(string(iso[at+48:]), "Apple_HFS\x00") {
 			start, n := int(binary.BigEndian.Uint32(iso[at+8:]))*block, int(binary.BigEndian.Uint32(iso[at+12:]))*block
-			return iso[start : start+n]
+			b = iso[start : start+n]
+			break
 		}
 	}
-	t.Fatal("no HFS+ in the image of xorriso")
-	return nil
-}
+	require.NotEmpty(t, b, "no HFS+ in the image of xorriso")
 
-func TestHFSPlusOfXorriso(t *testing.T) {
-	b := hfsPlusVolume(t, "HFSPLUS")
-	path := filepath.Join(t.TempDir(), "volume")
+	path = filepath.Join(t.TempDir(), "volume")
 	require.NoError(t, os.WriteFile(path, b, 0o644))
 	v := probe(t, path)
 	requireBlkid(t, path, v)
