@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -145,22 +144,6 @@ func TestCorpusLikeHivex(t *testing.T) {
 
 func cut(s string) string { return s[:min(len(s), 200)] }
 
-// rewrite puts bytes into a value of the hive at path, where Where says, and into nothing else.
-func rewrite(t testing.TB, path string, v *Value, off int64, b []byte) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	places, err := v.Where(off, int64(len(b)))
-	require.NoError(t, err)
-	for _, r := range places {
-		_, err := f.WriteAt(b[:r.Len], r.Off)
-		require.NoError(t, err)
-		b = b[r.Len:]
-	}
-	require.Empty(t, b)
-	require.NoError(t, f.Close())
-}
-
 // without are the lines of a that b has not. Both are sorted.
 func without(a, b []string) (out []string) {
 	for _, line := range a {
@@ -215,7 +198,14 @@ func TestRewriteLikeHivex(t *testing.T) {
 			want, err := v.Data()
 			require.NoError(t, err)
 			copy(want[tc.off:], tc.data)
-			rewrite(t, path, v, tc.off, tc.data)
+			places, err := v.Where(tc.off, int64(len(tc.data)))
+			require.NoError(t, err)
+			left := tc.data
+			for _, r := range places {
+				disktest.WriteAt(t, path, r.Off, left[:r.Len])
+				left = left[r.Len:]
+			}
+			require.Empty(t, left)
 
 			after := export(t, path)
 			require.Len(t, without(before, after), 1)
