@@ -23,22 +23,6 @@ var (
 		`(?s)size: (\d+) bytes.*Free blocks: (\d+) .*Max\. [^:]*: (\d+) KB.*Num\. [^:]*: (\d+)`)
 )
 
-// debugfsPieces are the pieces of each file and folder, as debugfs counts them. "" is the root.
-func debugfsPieces(t testing.TB, img string) (files, folders map[string]int64) {
-	t.Helper()
-	files, folders = map[string]int64{}, map[string]int64{}
-	out := disktest.Output(t, "debugfs", "-R", "filefrag -d /", img) +
-		disktest.Output(t, "debugfs", "-R", "filefrag -r /", img)
-	for _, m := range piecesLine.FindAllStringSubmatch(out, -1) {
-		to := files
-		if m[3] != "" {
-			to = folders
-		}
-		to[strings.TrimPrefix(m[1], "/")] = disktest.Number(t, m[2])
-	}
-	return files, folders
-}
-
 // filefrag applies the rule of the program filefrag to the stretches of debugfs, which begins a new one at each hole.
 func filefrag(t testing.TB, img, path string) (pieces int64) {
 	t.Helper()
@@ -93,7 +77,16 @@ func TestCensusLikeE2fsprogs(t *testing.T) {
 			disktest.Output(t, "debugfs", "-w", "-f", commands, img)
 
 			c := filetest.Counted(t, filetest.RawImage(t, img), Fragments)
-			files, folders := debugfsPieces(t, img)
+			files, folders := map[string]int64{}, map[string]int64{} // of so many pieces; "" is the root
+			out := disktest.Output(t, "debugfs", "-R", "filefrag -d /", img) +
+				disktest.Output(t, "debugfs", "-R", "filefrag -r /", img)
+			for _, m := range piecesLine.FindAllStringSubmatch(out, -1) {
+				to := files
+				if m[3] != "" {
+					to = folders
+				}
+				to[strings.TrimPrefix(m[1], "/")] = disktest.Number(t, m[2])
+			}
 			delete(files, "deep/second") // the same file
 			delete(files, "link")
 			for _, path := range holes {
