@@ -9,18 +9,6 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 )
 
-// geometryOf returns the lines on the geometry of a copy with so many sectors.
-func geometryOf(t *testing.T, d *descriptor, sectors int64, bios driver.Geometry) string {
-	t.Helper()
-	var out []string
-	for l := range strings.SplitSeq(string(d.copyFor(monolithicFlat, 512*sectors, nil, nil, bios)), "\n") {
-		if rest, ok := strings.CutPrefix(l, "ddb.geometry."); ok {
-			out = append(out, strings.NewReplacer(`"`, "", " ", "").Replace(rest))
-		}
-	}
-	return strings.Join(out, " ")
-}
-
 // The geometry that a BIOS reports stays that of the source, over the new size, or becomes that by which the disk
 // boots. Where the lines do it already, none is added.
 func TestGeometryForABIOS(t *testing.T) {
@@ -88,7 +76,13 @@ func TestGeometryForABIOS(t *testing.T) {
 			"cylinders=4 heads=255 sectors=63",
 		},
 	} {
-		require.Equal(t, tc.want, geometryOf(t, tc.d, tc.sectors, tc.bios), tc.name)
+		var got []string
+		for l := range strings.SplitSeq(string(tc.d.copyFor(monolithicFlat, 512*tc.sectors, nil, nil, tc.bios)), "\n") {
+			if rest, ok := strings.CutPrefix(l, "ddb.geometry."); ok {
+				got = append(got, strings.NewReplacer(`"`, "", " ", "").Replace(rest))
+			}
+		}
+		require.Equal(t, tc.want, strings.Join(got, " "), tc.name)
 	}
 }
 

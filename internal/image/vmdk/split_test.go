@@ -78,26 +78,20 @@ func TestWrittenSplitDisks(t *testing.T) {
 			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", src.Path, path)
 			if c.word == "s" {
 				disktest.Run(t, "qemu-img", "check", "-f", "vmdk", path)
-				sameHeader(t, filepath.Join(dir, "disk-s001.vmdk"))
+				// The header of an extent is VMware's own, but for what follows from its size.
+				theirs := disktest.ReadFile(t, disktest.Corpus(t, "vmdk-rs/twoGbMaxExtentSparse-s001.vmdk.xz"))[:512]
+				ours := disktest.ReadFile(t, filepath.Join(dir, "disk-s001.vmdk"))[:512]
+				for _, b := range [][]byte{theirs, ours} {
+					clear(b[vmdkforge.Capacity:vmdkforge.GrainSize])
+					clear(b[vmdkforge.GDOffset:vmdkforge.UncleanShutdown])
+				}
+				require.Equal(t, theirs, ours)
 			}
 			again := filepath.Join(t.TempDir(), "raw.img")
 			imagetest.Copy(t, img, again, store.CreateOptions{Format: "raw"})
 			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "raw", src.Path, again)
 		})
 	}
-}
-
-// sameHeader holds the header of an extent against VMware's own, but for what follows from its size.
-func sameHeader(t *testing.T, path string) {
-	t.Helper()
-	header := func(path string) []byte {
-		b := disktest.ReadFile(t, path)
-		b = b[:512]
-		clear(b[vmdkforge.Capacity:vmdkforge.GrainSize])
-		clear(b[vmdkforge.GDOffset:vmdkforge.UncleanShutdown])
-		return b
-	}
-	require.Equal(t, header(disktest.Corpus(t, "vmdk-rs/twoGbMaxExtentSparse-s001.vmdk.xz")), header(path))
 }
 
 // A copy of a split disk is one, with grains of the same size.

@@ -45,17 +45,6 @@ func seekError(t *testing.T, data []byte) error {
 	return nil
 }
 
-// requireError wants an error of a class that says something; "" wants none.
-func requireError(t *testing.T, err, class error, says string) {
-	t.Helper()
-	if says == "" {
-		require.NoError(t, err)
-		return
-	}
-	require.ErrorIs(t, err, class)
-	require.ErrorContains(t, err, says)
-}
-
 // A stream that is cut anywhere says so. Only a file with its tables in front may lack the marker of the end.
 func TestCutStreams(t *testing.T) {
 	for _, front := range []bool{false, true} {
