@@ -25,11 +25,6 @@ func dynamicVHD() *vhdforge.File {
 	return vhdforge.New(imagetest.Noise(31, vhdSize), vhdforge.Layout{ID: 5})
 }
 
-// foot64 changes both footers.
-func foot64(at int64, n uint64) func(v *vhdforge.File) {
-	return func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE64(off+at, n) }) }
-}
-
 // What can be read, and what a copy must not pass over in silence.
 func TestOddFixedVHDs(t *testing.T) {
 	fixedEnd := fmt.Sprintf("%#x", vhdSize)
@@ -54,8 +49,9 @@ func TestOddFixedVHDs(t *testing.T) {
 			[]string{"1/4/17", "covers 34816 bytes", "the size field counts"},
 		},
 		{
-			"bytes behind the disk", foot64(vhdforge.CurrentSize, vhdSize-sector), "vhd-slack", ondisk.Warn,
-			nil,
+			"bytes behind the disk",
+			func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE64(off+vhdforge.CurrentSize, vhdSize-sector) }) },
+			"vhd-slack", ondisk.Warn, nil,
 			[]string{"512 bytes lie between"},
 		},
 	} {
