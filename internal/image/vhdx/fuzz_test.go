@@ -42,29 +42,25 @@ func (z fuzzed) file() *disktest.MemFile {
 		seal(out)
 		return out
 	}
+	// Of the log, the sums of those entries are made right that lie in it completely.
+	log := make([]byte, (len(z.log)+sectorSize-1)/sectorSize*sectorSize)
+	copy(log, z.log)
+	for at := 0; at+sectorSize <= len(log); at += sectorSize {
+		n := int(binary.LittleEndian.Uint32(log[at+8:]))
+		if string(log[at:at+4]) == "loge" && n >= sectorSize && n <= len(log)-at {
+			seal(log[at : at+n])
+		}
+	}
 	put(0, []byte(signature), 8)
 	put(atHeader1, sealed(z.header, 4096), 4096)
 	put(atHeader2, sealed(z.header, 4096), 4096)
 	put(atRegions1, sealed(z.regions, regionTableSize), regionTableSize)
 	put(atRegions2, sealed(z.regions, regionTableSize), regionTableSize)
-	put(mib, sealLog(z.log), mib)
+	put(mib, log, mib)
 	put(2*mib, z.meta, mib)
 	put(3*mib, z.bat, mib)
 	put(4*mib, bytes.Repeat([]byte("block of a disk "), mib/16), mib)
 	return disktest.NewMemPieces("disk.vhdx", 16*mib, all...)
-}
-
-// sealLog makes the checksums of those entries right that lie in the log completely.
-func sealLog(b []byte) []byte {
-	out := make([]byte, (len(b)+sectorSize-1)/sectorSize*sectorSize)
-	copy(out, b)
-	for at := 0; at+sectorSize <= len(out); at += sectorSize {
-		n := int(binary.LittleEndian.Uint32(out[at+8:]))
-		if string(out[at:at+4]) == "loge" && n >= sectorSize && n <= len(out)-at {
-			seal(out[at : at+n])
-		}
-	}
-	return out
 }
 
 // FuzzVHDX reads anything as the structures of a VHDX whose checksums are right.
