@@ -51,6 +51,8 @@ func sparse(name string) tarforge.Member {
 func TestArchivesThatAreNoPackages(t *testing.T) {
 	t.Parallel()
 	one := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`))
+	snapshot := text("vm.ovf", strings.Replace(envelope(`ovf:href="disk.vmdk"`), `ovf:capacity`,
+		`ovf:parentRef="x" ovf:capacity`, 1))
 	many := []tarforge.Member{}
 	names := make([]string, 257)
 	for i := range names {
@@ -74,7 +76,7 @@ func TestArchivesThatAreNoPackages(t *testing.T) {
 			ondisk.ErrLimit,
 		},
 		"too many disks": {archived(t, append(many, text("vm.ovf", envelope(names...)))...), ondisk.ErrLimit},
-		"a snapshot":     {archived(t, snapshotOf("disk.vmdk"), sparse("disk.vmdk")), ondisk.ErrUnsupported},
+		"a snapshot":     {archived(t, snapshot, sparse("disk.vmdk")), ondisk.ErrUnsupported},
 		"a name of a folder": {
 			archived(t, text("vm.ovf", envelope(`ovf:href="`+strings.Repeat("%41", 400)+`"`))),
 			ondisk.ErrReference,
@@ -121,11 +123,6 @@ func TestFilesThatAreNoPackages(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "ova", id.Format)
 	require.Empty(t, id.Extents)
-}
-
-func snapshotOf(disk string) tarforge.Member {
-	all := envelope(fmt.Sprintf(`ovf:href=%q`, disk))
-	return text("vm.ovf", strings.Replace(all, `ovf:capacity`, `ovf:parentRef="x" ovf:capacity`, 1))
 }
 
 // A disk of a package is named, unless it is the only one.
