@@ -17,32 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// squeezed is content in whole sectors, compressed by tools and libraries that are not ours.
-func squeezed(t *testing.T) map[string][]byte {
-	t.Helper()
-	plain := imagetest.Noise(9, 4096)
-	var g, z bytes.Buffer
-	gz := gzip.NewWriter(&g)
-	_, err := gz.Write(plain)
-	require.NoError(t, err)
-	require.NoError(t, gz.Close())
-	archive := zip.NewWriter(&z)
-	w, err := archive.Create("disk.img")
-	require.NoError(t, err)
-	_, err = w.Write(plain)
-	require.NoError(t, err)
-	require.NoError(t, archive.Close())
-	path := imagetest.Write(t, t.TempDir(), "disk.img", plain)
-	out := map[string][]byte{
-		"gzip": g.Bytes(), "zip": z.Bytes(),
-		"xz": []byte(disktest.Output(t, "xz", "-c", path)),
-	}
-	for name, b := range out {
-		out[name] = append(b, make([]byte, 512-len(b)%512)...)
-	}
-	return out
-}
-
 // headers begin files of formats that have a name and no reader, as their specifications have them.
 var headers = map[string]string{
 	"bzip2": "BZh91AY&SY\xd8", "zstd": "\x28\xb5\x2f\xfd\x04\x88", "lz4": "\x04\x22\x4d\x18\x64\x40",
@@ -58,7 +32,28 @@ var headers = map[string]string{
 
 // What is recognised is never taken for a raw disk, and the message says what to do.
 func TestRecognised(t *testing.T) {
-	all := squeezed(t)
+	// Content in whole sectors, compressed by tools and libraries that are not ours.
+	plain := imagetest.Noise(9, 4096)
+	var g, z bytes.Buffer
+	gz := gzip.NewWriter(&g)
+	_, err := gz.Write(plain)
+	require.NoError(t, err)
+	require.NoError(t, gz.Close())
+	archive := zip.NewWriter(&z)
+	w, err := archive.Create("disk.img")
+	require.NoError(t, err)
+	_, err = w.Write(plain)
+	require.NoError(t, err)
+	require.NoError(t, archive.Close())
+	path := imagetest.Write(t, t.TempDir(), "disk.img", plain)
+	all := map[string][]byte{
+		"gzip": g.Bytes(), "zip": z.Bytes(),
+		"xz": []byte(disktest.Output(t, "xz", "-c", path)),
+	}
+	for name, b := range all {
+		all[name] = append(b, make([]byte, 512-len(b)%512)...)
+	}
+
 	for name, head := range headers {
 		all[name] = append([]byte(head), make([]byte, 8192-len(head))...)
 	}
