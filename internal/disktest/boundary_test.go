@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +26,24 @@ var boundaryNumbers = map[string]string{
 
 // All arithmetic with boundaries is in package align: no other one makes a boundary of a number, or a number of one.
 func TestArithmeticWithBoundaries(t *testing.T) {
-	exports, users := exported(t)
+	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Imports,GoFiles,Export",
+		"./cmd/trueup")
+	cmd.Dir, cmd.Stderr = moduleRoot(t), os.Stderr
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	exports := map[string]string{} // files of types of all packages that the program is made of, by import path
+	var users []listed             // packages that import align
+	for d := json.NewDecoder(strings.NewReader(string(out))); d.More(); {
+		var p struct {
+			listed
+			Export string
+		}
+		require.NoError(t, d.Decode(&p))
+		exports[p.ImportPath] = p.Export
+		if slices.Contains(p.Imports, module+"internal/align") {
+			users = append(users, p.listed)
+		}
+	}
 	require.NotEmpty(t, users)
 	set := token.NewFileSet()
 	imports := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) {
@@ -44,10 +62,19 @@ func TestArithmeticWithBoundaries(t *testing.T) {
 		require.NoError(t, err)
 		for _, f := range files {
 			for _, d := range f.Decls {
+				declared := "" // of what is no function
+				if f, ok := d.(*ast.FuncDecl); ok {
+					declared = f.Name.Name
+				}
 				ast.Inspect(d, func(n ast.Node) bool {
 					id, ok := n.(*ast.Ident)
-					if use, isFunc := info.Uses[id].(*types.Func); ok && isFunc && asNumber(use) {
-						found[strings.TrimPrefix(p.ImportPath, module)+"."+declared(d)] = true
+					use, isFunc := info.Uses[id].(*types.Func)
+					if !ok || !isFunc {
+						return true
+					}
+					name := strings.TrimPrefix(use.FullName(), "("+module+"internal/align.Boundary)")
+					if name == ".Bytes" || name == module+"internal/align.BoundaryOf" {
+						found[strings.TrimPrefix(p.ImportPath, module)+"."+declared] = true
 					}
 					return true
 				})
@@ -58,44 +85,4 @@ func TestArithmeticWithBoundaries(t *testing.T) {
 		require.Contains(t, boundaryNumbers, name, "%s uses a boundary as a number", name)
 	}
 	require.Len(t, found, len(boundaryNumbers), "a row of the table is of no use any more")
-}
-
-// asNumber reports whether a function makes a boundary of a number, or a number of one.
-func asNumber(f *types.Func) bool {
-	name := strings.TrimPrefix(f.FullName(), "("+module+"internal/align.Boundary)")
-	return name == ".Bytes" || name == module+"internal/align.BoundaryOf"
-}
-
-// declared returns the name of a function, or "" of another declaration.
-func declared(d ast.Decl) string {
-	if f, ok := d.(*ast.FuncDecl); ok {
-		return f.Name.Name
-	}
-	return ""
-}
-
-// exported returns the files of types of all packages that the program is made of, by import path, and the packages
-// that import align.
-func exported(t *testing.T) (files map[string]string, users []listed) {
-	t.Helper()
-	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Imports,GoFiles,Export",
-		"./cmd/trueup")
-	cmd.Dir, cmd.Stderr = moduleRoot(t), os.Stderr
-	out, err := cmd.Output()
-	require.NoError(t, err)
-	files = map[string]string{}
-	for d := json.NewDecoder(strings.NewReader(string(out))); d.More(); {
-		var p struct {
-			listed
-			Export string
-		}
-		require.NoError(t, d.Decode(&p))
-		files[p.ImportPath] = p.Export
-		for _, to := range p.Imports {
-			if to == module+"internal/align" {
-				users = append(users, p.listed)
-			}
-		}
-	}
-	return files, users
 }

@@ -74,12 +74,6 @@ var interruptible = []string{
 	"Statx", "SyncFileRange", "Syncfs", "Utimes", "UtimesNanoAt", "Write", "Writev",
 }
 
-// callsKernel reports whether a function is one that sys stands in for.
-func callsKernel(path, name string) bool {
-	kernel := path == "golang.org/x/sys/unix" || path == "syscall"
-	return kernel && (slices.Contains(interruptible, name) || slices.Contains(opens[path], name))
-}
-
 // forbidden lists what a package does that only few may do: "opens os.Open", "starts a goroutine".
 func forbidden(t *testing.T, fset *token.FileSet, file *ast.File) map[string]token.Position {
 	t.Helper()
@@ -104,10 +98,16 @@ func forbidden(t *testing.T, fset *token.FileSet, file *ast.File) map[string]tok
 			if n.Sel.Name == "Go" { // sync.WaitGroup.Go, errgroup.Group.Go
 				found["goroutine"] = fset.Position(n.Pos())
 			}
-			if ok && pkg.Obj == nil && slices.Contains(opens[names[pkg.Name]], n.Sel.Name) {
+			if !ok || pkg.Obj != nil {
+				break
+			}
+			path := names[pkg.Name]
+			opening := slices.Contains(opens[path], n.Sel.Name)
+			if opening {
 				found["file"] = fset.Position(n.Pos())
 			}
-			if ok && pkg.Obj == nil && callsKernel(names[pkg.Name], n.Sel.Name) {
+			kernel := path == "golang.org/x/sys/unix" || path == "syscall" // sys stands in for it
+			if kernel && (opening || slices.Contains(interruptible, n.Sel.Name)) {
 				found["interruptible"] = fset.Position(n.Pos())
 			}
 		}
@@ -148,13 +148,6 @@ func TestFewOpenFilesOrStartGoroutines(t *testing.T) {
 	}
 }
 
-// asksSystem reports whether a file without tests may import what speaks to the operating system: package sys has a
-// file for each system, the layers of a sandbox are those of one system, and disktest is for tests.
-func asksSystem(path, name string) bool {
-	return path == "internal/sys" || strings.HasPrefix(path, "internal/disktest") ||
-		path == "internal/scan/sandbox" && strings.HasSuffix(name, "_linux.go")
-}
-
 // A further system is one more file of sys. The files that this system leaves out count too.
 func TestOnlySysAsksTheSystem(t *testing.T) {
 	found := map[string]int{}
@@ -172,7 +165,11 @@ func TestOnlySysAsksTheSystem(t *testing.T) {
 					continue
 				}
 				found[p.ImportPath]++
-				require.True(t, asksSystem(p.ImportPath, name), "%s imports %s: ask package sys", name, path)
+				// Package sys has a file for each system, the layers of a sandbox are those of one system, and disktest
+				// is for tests.
+				asks := p.ImportPath == "internal/sys" || strings.HasPrefix(p.ImportPath, "internal/disktest") ||
+					p.ImportPath == "internal/scan/sandbox" && strings.HasSuffix(name, "_linux.go")
+				require.True(t, asks, "%s imports %s: ask package sys", name, path)
 			}
 		}
 	}

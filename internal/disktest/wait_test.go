@@ -53,18 +53,15 @@ func TestProcessorTimeIsOfTheGoroutine(t *testing.T) {
 	var other time.Duration
 	go func() {
 		defer close(done)
-		other = ProcessorTime(burn)
+		other = ProcessorTime(func() { // uses the processor for a moment that a clock of processor time sees
+			began := threadTime()
+			for threadTime()-began < 50*time.Millisecond {
+				runtime.KeepAlive(began)
+			}
+		})
 	}()
 	mine := ProcessorTime(func() { <-done })
 	require.Less(t, mine, other, "a goroutine that waits uses no processor time")
-}
-
-// burn uses the processor for a moment that a clock of processor time sees.
-func burn() {
-	began := threadTime()
-	for threadTime()-began < 50*time.Millisecond {
-		runtime.KeepAlive(began)
-	}
 }
 
 func TestWaitSettled(t *testing.T) {
