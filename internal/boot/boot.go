@@ -260,8 +260,8 @@ func (g *Guest) Configured(c Config) {
 // Configs returns the recorded configurations in boot order.
 func (g *Guest) Configs() []Config { return g.configs }
 
-// NotSeen records that a search could not read the files of a partition. The object of the search is
-// empty if the partition can hold none. err is an error of Files or of a file.
+// NotSeen records that a search could not read the files of a partition. The object of the search is empty if the
+// partition can hold none. err is an error of Files or of a file.
 func (g *Guest) NotSeen(p Partition, what string, err error) {
 	if g.unseen == nil {
 		g.unseen = map[int]bool{}

@@ -32,7 +32,7 @@ type Code struct {
 	// Absolute marks a loader that finds its files by absolute sectors, from sector 0 or from a partition's boot
 	// sector.
 	Absolute bool
-	// AnyFlag marks code that ignores the active flag.
+	// AnyFlag marks code that boots regardless of the active flag.
 	AnyFlag bool
 
 	// Find returns the next boot steps and the parts that a move of a partition breaks, anywhere on the disk. If it is

@@ -27,7 +27,7 @@ type Ref struct {
 	At     []disk.Range
 	Raw    []byte // the stored bytes
 	Points int64  // decoded byte offset on the disk
-	Target int    // number of the partition that contains Points and moves it; 0 leaves it as found
+	Target int    // number of the partition that Points moves with; 0 leaves the reference as found
 	// Disk is the signature of another disk that Points refers to; 0 means this disk.
 	Disk uint32
 	// FromRecord marks Points that count from the boot record of Target, a logical partition.
@@ -36,7 +36,8 @@ type Ref struct {
 	// Encode returns the bytes for another offset, of the same length as raw. It is nil if the reference cannot be
 	// rewritten.
 	Encode func(raw []byte, to int64) ([]byte, error)
-	// Loss names the function that the guest loses if its target moves and Encode fails; empty means the boot.
+	// Loss is the consequence for the guest, as a clause, if the target moves and Encode fails. It is empty if the
+	// guest does not boot then.
 	Loss, Remedy string
 	// Spare marks a reference that the boot does not need.
 	Spare bool

@@ -109,8 +109,8 @@ type systemFile struct {
 }
 
 // systemFiles lists the files that boot sectors of file systems load, by their name in the code: in a message, or as a
-// folder entry of FAT. The test corpus confirms the names of Windows and the message of mkfs.fat and mkntfs. The others
-// come from the documentation of their systems.
+// folder entry of FAT. The names of Windows were seen in the test corpus, and mkfs.fat and mkntfs write the message.
+// The other names come from the documentation of their systems.
 var systemFiles = []systemFile{
 	{"BOOTMGR", "loads BOOTMGR of Windows Vista or later", false},
 	{"NTLDR", "loads NTLDR of Windows NT to 2003", false},

@@ -69,7 +69,7 @@ func findFreeBSDBoot(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	return f, err
 }
 
-// Encryption finds the loaders of encrypted systems. The key depends on sector numbers from the start of the disk, and
+// Encryption finds the loaders of encrypted systems. The cipher includes sector numbers from the start of the disk, and
 // a header stores the absolute start of the encrypted area: no password opens a copy in which that area has moved.
 // Spec: TrueCrypt, "Volume Format Specification" and Boot/Windows/BootEncryptedIo.cpp (units of XTS).
 var Encryption = boot.Finder{Name: "encryption", Find: findEncryption}
@@ -100,7 +100,8 @@ func findEncryption(g *boot.Guest) (f boot.Found, err error) {
 	return f, nil
 }
 
-// encryptedBesides names an encryption that leaves the code in sector 0 unknown or generic.
+// encryptedBesides names the encryption whose signature is near either end of the disk, if the code in sector 0 is
+// unknown or generic.
 func encryptedBesides(g *boot.Guest) (string, error) {
 	if g.Code != boot.Unknown && !g.Code.Generic {
 		return "", nil
@@ -130,7 +131,7 @@ var Limine = &boot.Code{
 		"66f7f5 66894408 66c7440c00000000 5a b442 f8 cd13 72.. 016c04"),
 }
 
-// Fields of sector 0, for each half the length, 16 bits, and the place, 64 bits.
+// Offsets of the fields in sector 0. For each half they hold the length, 16 bits, and the place, 64 bits.
 const (
 	atLimineSizes  = 0x1a4
 	atLiminePlaces = 0x1a8

@@ -252,7 +252,7 @@ func (c *config) load(name string, syntax boot.Syntax) (found bool, why string) 
 }
 
 // enqueue queues a file of a partition in every readable state, before and after a journal replay. found is false for
-// an absent file; err explains why an existing file cannot be read.
+// an absent file; err explains why the file or its file system cannot be read.
 func (l *guest) enqueue(p boot.Partition, name string, syntax boot.Syntax, from *config) (found bool, err error) {
 	files, err := l.g.Files(p)
 	if err != nil {

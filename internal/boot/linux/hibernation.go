@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Hibernation finds a Linux hibernated into a swap file. For a swap partition, its prober does.
+// Hibernation finds a Linux hibernated into a swap file. In a swap partition, its prober finds it.
 var Hibernation = boot.Finder{Name: "hibernation of Linux", Find: findHibernation}
 
 // swapFiles lists the usual paths. Sources: Ubuntu, subiquity and cloud-init (swap.img); Calamares, module fstab

@@ -46,7 +46,7 @@ const (
 	liloLink     = 505     // address of the next sector of addresses, after 101 addresses
 	atLiloKeys   = 26      // address of the parameters, in the second stage
 	atLiloSum    = 504     // checksum over all bytes before it in the parameters
-	atLiloArrays = 408     // starts of arrays in the parameters; overflow ends before the tables
+	atLiloArrays = 408     // starts of arrays in the parameters, all zeros without an array
 	atLiloTable  = 492     // first address of the table of kernels, minus 4 for each sector of the table
 	liloMaxTable = 12      // sectors of the table of kernels
 	liloMaxName  = 16      // bytes of a kernel's name with its NUL
@@ -97,7 +97,7 @@ func (m *liloMap) open(place int64) error {
 		place/liloSector, m.home.Number)
 }
 
-// place finds the ranges of the file. It leaves out a file too large for a map.
+// place finds the ranges of the file. It finds none for a file too large for a map.
 func (m *liloMap) place() error {
 	m.where = nil
 	if m.file.Size() > liloMaxFile {

@@ -220,7 +220,7 @@ type fileRefs struct {
 	code string // of an issue
 	refs []boot.Ref
 
-	beside []string // paths of logs in the same folder, which decide the fate of the file
+	beside []string // paths of logs in the same folder, which Windows may apply to the file
 }
 
 // keep adds the references. They stay as found if Windows will repair the volume around the file first.

@@ -201,8 +201,8 @@ const hibernationFile = "hiberfil.sys"
 // Signatures of the file, in capitals since Windows 8. Zeros reserve its space. Spec: libhibr, "Windows Hibernation
 // File format"; ntfs-3g, libntfs-3g/volume.c, ntfs_volume_check_hiberfile.
 var (
-	// asleep lists the signatures of a system that resumes, or with fast startup of the kernel of a system after
-	// shutdown.
+	// asleep lists the signatures of a system that resumes. With fast startup, it is the kernel of a system that was
+	// shut down.
 	asleep = []string{"HIBR", "RSTR", "HORM"} // written, resuming, and kept for every start
 	awake  = []string{"WAKE", "\x00\x00\x00\x00", ""}
 )

@@ -78,7 +78,7 @@ func loadsWindows(g *boot.Guest, p boot.Partition) (string, error) {
 }
 
 // unreadable reports unreadable files of a partition. Most such volumes hold data, and a Windows in one would not start
-// before the move either: only a boot partition counts as a system.
+// before the move either: only a partition that the BIOS boots from counts as a system.
 func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error {
 	if !boot.Understood(err) {
 		return err
@@ -176,7 +176,8 @@ func readRoot(files guestfile.FS, p boot.Partition) (r rootFolder) {
 	return r
 }
 
-// ifThere returns nil without an error for an absent file, key or value, and nil with any other error.
+// ifThere returns found. It returns nil without an error for an absent file, key or value, and nil with any other
+// error.
 func ifThere[T any](found *T, err error) (*T, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
