@@ -91,7 +91,7 @@ func start(ctx context.Context, program, folder string) (*session, error) {
 	}
 	s := &session{cmd: cmd, ctx: ctx, end: end, gone: make(chan struct{}), mark: rand.Text()}
 	sys.Apart(cmd)
-	// QEMU ends on SIGTERM. guestfish, which does not get the signal, then removes its files.
+	// SIGTERM ends QEMU and guestfish. guestfish then leaves its files in folder, which the caller removes.
 	cmd.Cancel = func() error {
 		_ = s.in.Close()
 		err := sys.TerminateGroup(cmd)
@@ -198,7 +198,8 @@ func (s *session) answer(valid func(line string) bool) (lines []string, err erro
 
 // compareFiles compares the files of two disks in two parallel appliances, and returns a row for each result. Each
 // appliance has its own kernel: one kernel cannot distinguish two volume groups or pools with the same name. Their
-// files go to folder. limit is the time after the start. With an error come the earlier results common to both.
+// files go to folder. limit is the longest time after the start of the appliances. With an error come the earlier
+// results common to both.
 func compareFiles(
 	ctx context.Context, program, folder string, source, dest disk, limit time.Duration,
 ) (Table, error) {
