@@ -48,7 +48,7 @@ const (
 	// maxRead limits the bytes of one request. unknownBlock is the block size for servers that report none. Spec:
 	// "Block size constraints".
 	maxRead      = 256 << 10
-	leastMost    = 4 << 10 // minimum request size that a server must support in bytes: each request needs memory
+	leastMost    = 4 << 10 // lowest accepted limit of a server for one read, in bytes: each request needs memory
 	maxBlock     = 64 << 10
 	unknownBlock = 512
 	// maxAnswers limits the replies to one option.

@@ -69,8 +69,8 @@ var (
 	errOrphan = errors.New("the calling program has ended")
 )
 
-// Serve accepts clients until ctx ends, and returns its cause. It returns nil after the last client of Once and the end
-// of Parent. It closes l and all connections.
+// Serve accepts clients until ctx ends, and returns its cause. It returns nil after the last client of Once, and after
+// the end of Parent. An error of Unchanged takes precedence. It closes l and all connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, end := context.WithCancelCause(ctx)
 	v := &serving{Server: s, end: end, clients: map[*client]struct{}{}}
