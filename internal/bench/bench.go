@@ -45,8 +45,8 @@ type Watch interface {
 // DefaultStarts are the starts of published tests.
 var DefaultStarts = []int64{127 * units.SectorSize, 64 * units.KiB, 129 * units.SectorSize}
 
-// More defaults, and limits. With 5 rounds, equal storage gives distinct results in one of 126 comparisons by chance
-// alone.
+// More defaults, and limits. With 5 rounds, the results of equal storage do not overlap in one of 126 comparisons, by
+// chance alone.
 const (
 	DefaultSize    = 2 * units.GiB
 	DefaultRuntime = 3 * time.Second

@@ -405,7 +405,7 @@ func (l *Layout) record(r table.Record) Item {
 	return x
 }
 
-// offCylinders reports boot records that no DOS can use to find its drive, before a move or after it.
+// offCylinders reports boot records whose logical drives no DOS can find, before a move or after it.
 func (l *Layout) offCylinders() {
 	c := l.cylinder()
 	for _, box := range l.Partitions {

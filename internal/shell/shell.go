@@ -100,9 +100,9 @@ func Dangerous(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' || r&0xfffe == 0xfffe
 }
 
-// QuoteWindows quotes a path for cmd and PowerShell. Both read double quotes; where cmd has no escape, it uses those
-// PowerShell has. A backslash before the closing quote is doubled, because programs treat it as an escape. Windows
-// names contain no double quote.
+// QuoteWindows quotes a path for cmd and PowerShell. Both read double quotes. Escapes are PowerShell's, because cmd has
+// none for these characters. A backslash before the closing quote is doubled, because programs treat it as an escape.
+// Windows names contain no double quote.
 // Spec: about_Quoting_Rules and about_Parsing (PowerShell), Parsing C command-line arguments (Microsoft).
 func QuoteWindows(s string) string {
 	if strings.HasPrefix(s, "-") {
