@@ -178,5 +178,5 @@ func (d *deviceFlags) apart(others realign.Others) error {
 	return nil
 }
 
-// leavingDevice describes the interruption of a copy to a device.
+// leavingDevice is the message of an interrupted copy to a device, see ending.Hold.
 const leavingDevice = "leaving the device as it is"

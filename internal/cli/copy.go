@@ -145,7 +145,7 @@ func (c *copyFlags) jobOf(errOut io.Writer, dest string, m *making) (j *realign.
 	}, end
 }
 
-// removing describes the interruption of a copy.
+// removing is the message of an interrupted copy to a file, see ending.Hold.
 const removing = "removing the unfinished copy"
 
 // report prints the result of a copy. w has no files if the copy was skipped.

@@ -69,7 +69,7 @@ var helpFiles embed.FS
 // shared matches a line that includes the text of another file.
 var shared = regexp.MustCompile(`(?m)^\{(\w+)\}$`)
 
-// helpText returns the help text of a command and its examples. Both are empty for commands of cobra.
+// helpText returns the help text of a command and its examples. Both are empty for commands of cobra and hidden ones.
 func helpText(name string) (text, examples string) {
 	b, err := helpFiles.ReadFile("help/" + name + ".txt")
 	if err != nil {

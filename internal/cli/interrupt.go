@@ -87,7 +87,7 @@ type ending struct {
 	bar  io.Writer // writes above the progress bar on a terminal
 }
 
-// Hold makes the run end itself from now on: it watches its context.
+// Hold makes the run end itself from now on: it watches its context. does is its action on an interrupt, for a message.
 func (e *ending) Hold(does string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

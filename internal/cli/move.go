@@ -23,10 +23,10 @@ type moveFlags struct {
 // moveJobs is the number of chunks read at once for comparison.
 const moveJobs = 4
 
-// leavingDisk describes the interruption before a move.
+// leavingDisk is the message of an interrupt before a move or an exchange, see ending.Hold.
 const leavingDisk = "leaving the disk as it is"
 
-// stoppingMove describes the interruption of a move.
+// stoppingMove is the message of an interrupted move, see ending.Hold.
 const stoppingMove = "stopping behind the next stretch; resume goes on, undo takes the move back"
 
 // newMove returns the command move.
