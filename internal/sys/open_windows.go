@@ -84,7 +84,8 @@ func (d *Folder) OpenToWrite(name string) (*File, error) {
 	return d.open(name, opening{access: writing, alone: true})
 }
 
-// Create creates a new file for reading and writing. No other program can write it until it is closed.
+// Create creates a new file for reading and writing, and fails if the name exists. No other program can write the file
+// until it is closed.
 func (d *Folder) Create(name string, _ fs.FileMode) (*os.File, error) {
 	f, err := d.open(name, opening{access: writing, alone: true, itself: true, isNew: true})
 	if err != nil {

@@ -61,8 +61,8 @@ func (f *File) Forget() error {
 	return retry(func() error { return unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED) })
 }
 
-// WriteBack starts writing a range to the storage, so that a later flush waits less. It is no flush, which reports the
-// errors. Small ranges are not worth a call. Spec: sync_file_range(2), SYNC_FILE_RANGE_WRITE.
+// WriteBack starts writing a range to the storage, so that a later flush waits less. It is no flush itself, and leaves
+// errors to the flush. Small ranges are not worth a call. Spec: sync_file_range(2), SYNC_FILE_RANGE_WRITE.
 func (f *File) WriteBack(off, n int64) {
 	if n >= 256<<10 {
 		_ = unix.SyncFileRange(f.fd, off, n, unix.SYNC_FILE_RANGE_WRITE) // see above
@@ -234,13 +234,15 @@ func Tie(cmd *exec.Cmd) (release func()) {
 // Apart puts a program into its own process group, so that Ctrl-C at a terminal does not reach it.
 func Apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// TerminateGroup sends SIGTERM to the process group of a program, before its Wait.
+// TerminateGroup sends SIGTERM to a program and the processes it started. The program must have been started with
+// Apart, and must not have been waited for.
 func TerminateGroup(cmd *exec.Cmd) error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
 
-// KillGroup kills the process group of a program, before its Wait.
+// KillGroup kills a program and the processes it started. The program must have been started with Apart, and must not
+// have been waited for.
 func KillGroup(cmd *exec.Cmd) error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 
-// EndGroup waits for the end of a process and then kills its process group.
+// EndGroup waits for the end of a process without reaping it, and then kills its process group.
 func EndGroup(pid int) {
 	_ = retry(func() error { return unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
 	_ = unix.Kill(-pid, unix.SIGKILL)
@@ -451,7 +453,7 @@ func Writers(proc string, each func(w Writer) bool) {
 	}
 }
 
-// list returns at most most names in a folder, or none if it cannot be read.
+// list returns up to most names in a folder, or none if it cannot be read.
 func list(folder string, most int) []string {
 	f, err := os.Open(folder) //nolint:gosec // of the kernel
 	if err != nil || most <= 0 {

@@ -114,7 +114,7 @@ func (*File) Forget() error { return nil }
 // WriteBack does nothing.
 func (*File) WriteBack(int64, int64) {}
 
-// Uncache returns false: this system does not report cached pages.
+// Uncache returns false, because this system does not report cached pages.
 func (*File) Uncache() bool { return false }
 
 // DeviceSize is not supported.

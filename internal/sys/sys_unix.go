@@ -30,7 +30,7 @@ type Folder struct{ fd int }
 // aFolder holds the flags to open a folder and nothing else.
 const aFolder = unix.O_RDONLY | unix.O_DIRECTORY
 
-// quietly holds the flags to open neither a link nor wait for the other end of a FIFO.
+// quietly holds the flags to refuse a link, and not to wait for the other end of a FIFO.
 const quietly = unix.O_NOFOLLOW | unix.O_NONBLOCK
 
 func openat(dir int, name string, flags int, perm fs.FileMode) (int, error) {
@@ -101,7 +101,7 @@ func (d *Folder) open(name string, flags int) (*File, error) {
 	return &File{fd}, nil
 }
 
-// Create creates a new file for reading and writing.
+// Create creates a new file for reading and writing, and fails if the name exists.
 func (d *Folder) Create(name string, perm fs.FileMode) (*os.File, error) {
 	fd, err := openat(d.fd, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, perm)
 	if err != nil {
@@ -110,7 +110,7 @@ func (d *Folder) Create(name string, perm fs.FileMode) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// Link gives a file a second, new name.
+// Link gives a file a second name, and fails if that name exists.
 func (d *Folder) Link(from, to string) error {
 	return retry(func() error { return unix.Linkat(d.fd, from, d.fd, to, 0) })
 }

@@ -114,7 +114,7 @@ func Scratch(folder, name string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|windows.FILE_FLAG_DELETE_ON_CLOSE, 0o600)
 }
 
-// Link gives a file a second, new name.
+// Link gives a file a second name, and fails if that name exists.
 func (d *Folder) Link(from, to string) error { return plain(d.root.Link(from, to)) }
 
 // Rename renames a file, and replaces an existing file.
@@ -177,7 +177,7 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 	return int64(min(free, math.MaxInt64)), true, err //nolint:gosec // it fits
 }
 
-// MayCreate returns nil: permissions are not checked here.
+// MayCreate returns nil, because permissions are not checked here.
 func (*Folder) MayCreate() error { return nil }
 
 // OpenDirect opens a folder by a path without links. Only the last name is protected against a link that replaced it
