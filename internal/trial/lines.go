@@ -15,7 +15,7 @@ import (
 
 // line is one line of a screen or of the serial port.
 type line struct {
-	at    int    // from 0: screen row, or line number in the serial text
+	at    int    // screen row, or line number in the serial text, from 0
 	shown string // as shown
 	norm  string // without variable parts
 }
@@ -224,7 +224,7 @@ var noSystem = []string{
 	"No bootable device", "Boot failed: not a bootable disk", "Boot failed: could not read the boot disk",
 	// EDK2 MdeModulePkg/Universal/BdsDxe; ShellPkg.
 	"No bootable option or device was found", "UEFI Interactive Shell", "Shell>",
-	// Boot code in sector 0: Microsoft; VMware and other BIOSes.
+	// Boot code in sector 0, of Microsoft, and of VMware and other BIOSes.
 	"Invalid partition table", "Error loading operating system", "Missing operating system", "Missing Operating System",
 	"Operating system not found", "Operating System not found", "No operating system", "No bootable medium",
 	// syslinux mbr/*.S; FreeBSD stand/i386/mbr, pmbr, boot0.

@@ -67,8 +67,8 @@ func far(p, q []byte) bool {
 	return false
 }
 
-// areas returns the bounds of groups of adjacent marked cells, in pixels. A horizontal distance of two cells is
-// adjacent too.
+// areas returns the bounds of groups of adjacent marked cells, in pixels. Two cells with one other cell between them in
+// a row count as adjacent too.
 func (g grid) areas() (out []image.Rectangle) {
 	left := append([]bool{}, g.set...)
 	var open []int
@@ -97,7 +97,7 @@ func (g grid) areas() (out []image.Rectangle) {
 	return out
 }
 
-// near reports whether two screens differ in at most most areas, none larger than size.
+// near reports whether two screens differ in no more than most areas, none larger than size.
 func near(a, b *image.RGBA, most int, size image.Point) bool {
 	if a.Bounds() != b.Bounds() {
 		return false
@@ -146,7 +146,7 @@ func colours(p *image.RGBA, most int) int {
 // console reports whether an image may be painted text, because it has few colours.
 func console(p *image.RGBA) bool { return colours(p, 16) <= 16 }
 
-// plain reports whether an image is empty: one colour, and at most a cursor.
+// plain reports whether an image is empty, with one colour and at most a cursor.
 func plain(p *image.RGBA) bool {
 	n := colours(p, 2)
 	if n > 2 {

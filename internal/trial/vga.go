@@ -11,7 +11,7 @@ import (
 const (
 	portMisc      = 0x3CC // bit 0 on read: the CRTC uses colour ports
 	portGraphics  = 0x3CE
-	graphicsMisc  = 6 // bit 0: graphics; bits 2 and 3: window of the memory
+	graphicsMisc  = 6 // bit 0 for graphics; bits 2 and 3 for the window of the memory
 	portCRTC      = 0x3D4
 	portCRTCMono  = 0x3B4
 	crtcColumns   = 0x01 // minus one

@@ -437,8 +437,8 @@ func (r *recorder) rested(now time.Time) {
 }
 
 // settled reports whether nothing has changed for long enough. An idle guest needs less time than a computing one,
-// because a kernel unpacks itself behind an unchanged screen. A computing guest must use that time as CPU time, because
-// the host may be busy.
+// because a kernel unpacks itself behind an unchanged screen. For a computing guest it is CPU time, because the host
+// may be busy.
 func (r *recorder) settled(now time.Time) bool {
 	rest := now.Sub(r.changed)
 	if rest < r.watch.Settle {

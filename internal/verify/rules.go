@@ -56,7 +56,7 @@ func (r *Result) moved(number int) (was, is boot.Partition, moved bool) {
 	return was, is, was.Range != is.Range
 }
 
-// slots explains entries in sector 0: of moved partitions with the CHS address of their new start, and of hybrid MBRs.
+// slots explains entries in sector 0 of moved partitions, with the CHS address of their new start, and of hybrid MBRs.
 // The LBAs need no check here, because the layout of the result comes from them.
 func (r *Result) slots() (out []disk.Range, err error) {
 	for _, p := range r.Before.Partitions {
