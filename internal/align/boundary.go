@@ -13,7 +13,7 @@ import (
 // value means auto: GoalFor chooses by the boot code of the disk.
 type Boundary struct{ bytes int64 }
 
-// BoundaryOf returns a boundary of so many bytes. It does not check them, unlike Check.
+// BoundaryOf returns a boundary of some bytes. It does not check their number; Check does.
 func BoundaryOf(bytes int64) Boundary { return Boundary{bytes} }
 
 // DefaultBoundary is the criterion of inspect and of every move. It divides the stripes and chunks of all storage in

@@ -159,7 +159,7 @@ func Extents(d Sparse, r Range) iter.Seq2[Extent, error] {
 	}
 }
 
-// Stored returns the number of bytes of d that may not be zero.
+// Stored returns the number of bytes of d that are not known to be zero.
 func Stored(d Disk) (n int64, err error) {
 	for e, err := range Extents(d, Range{Len: d.Size()}) {
 		if err != nil {

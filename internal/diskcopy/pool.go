@@ -146,7 +146,7 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 		mu.Lock()
 		defer mu.Unlock()
 		r, err := d.next(ctx)
-		c := Chunk{Range: r, before: last, passed: spent.Get().(chan struct{}), spent: &spent} // its only type
+		c := Chunk{Range: r, before: last, passed: spent.Get().(chan struct{}), spent: &spent} // only channels
 		last = c.passed
 		return c, err
 	}
@@ -159,7 +159,7 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 		}()
 		bufs := make([][]byte, len(d.Disks))
 		for i := range bufs {
-			b := scratch.Get().(*[]byte) // its only type
+			b := scratch.Get().(*[]byte) // only buffers
 			defer scratch.Put(b)
 			bufs[i] = *b
 		}

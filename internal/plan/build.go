@@ -168,7 +168,7 @@ func (p *Plan) keepRest(l *layout.Layout) {
 	p.keep(x.From, x.To, x.Len)
 }
 
-// keep copies n bytes, and joins them with the previous piece if it has the same shift.
+// keep adds n bytes of the source to the pieces, and joins them with the previous piece if it has the same shift.
 func (p *Plan) keep(from, to, n int64) {
 	if n <= 0 {
 		return

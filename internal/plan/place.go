@@ -77,7 +77,7 @@ func (c *placer) placeOnTarget(p *Plan) (stuck int, ok bool) {
 	return stuck, ok && c.build(p, to)
 }
 
-// build reports whether everything between the partitions finds a place too.
+// build builds p with the partitions at to, and reports whether everything between them finds a place too.
 func (c *placer) build(p *Plan, to []int64) bool {
 	starts := map[int]int64{}
 	for i, s := range c.slots[1:] {
@@ -222,7 +222,7 @@ type segmentKind int
 
 const (
 	front  segmentKind = iota // sector 0 and the gap after it, the place of boot loaders
-	data                      // bytes of a gap that may not be zero
+	data                      // bytes of a gap not known to be zero
 	record                    // an extended boot record
 	boxEnd                    // end of an extended partition; no bytes
 )

@@ -105,7 +105,7 @@ func (p *Plan) resize(l *layout.Layout, size int64, mend bool) {
 		p.patch(l)
 	default:
 		if broken := p.build(l, p.starts, size, mend); broken != nil {
-			panic(broken) // a disk that fits a smaller size fits a larger one
+			panic(broken) // a plan that fits a disk fits a larger one
 		}
 	}
 }
@@ -235,7 +235,8 @@ func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 // ErrNoPlan marks a result that no plan can produce.
 var ErrNoPlan = errors.New("align moves no partition so (are SOURCE and DEST swapped?)")
 
-// checkSelection refuses numbers in --partition of missing partitions and of partitions that never move by themselves.
+// checkSelection refuses numbers in --partition of missing partitions, and of partitions that never move for their own
+// alignment.
 func checkSelection(l *layout.Layout, goal align.Goal) error {
 	for _, n := range goal.Only {
 		switch p, ok := l.Partition(n); {
