@@ -33,7 +33,7 @@ var (
 	exitLine  = regexp.MustCompile(`(?m)^  ([0-9]+(?:, [0-9]+)*) +\w`)
 	helpCodes = map[string][]string{
 		"":        {"0", "1", "2", "3", "4", "5", "64", interrupts},
-		"inspect": {"0", "1", "2", "3", "64", interrupts},
+		"inspect": {"0", "1", "2", "3", "4", "64", interrupts},
 		"scan":    {"0", "1", "2", "3", "64", interrupts},
 		"report":  {"0", "1", "2", "3", "64", interrupts},
 		"plan":    {"0", "1", "4", "64", interrupts},

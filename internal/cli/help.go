@@ -43,6 +43,7 @@ var exits = []struct {
 		[]string{"trueup", "inspect", "scan", "report"},
 	},
 	{"3", "inspect, scan, report: data of a partition lie off 4 KiB", []string{"trueup", "inspect", "scan", "report"}},
+	{"4", "refused: the image cannot be read by itself; the message names a remedy", []string{"inspect"}},
 	{
 		"4", "refused: the copy would not be safe; the message names a remedy",
 		[]string{"trueup", "plan", "align", "replace", "move", "view", "serve", "boot", "convert"},
