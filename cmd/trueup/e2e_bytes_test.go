@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,21 +39,9 @@ func (v madeVolume) bootSectors() []int64 {
 	return nil
 }
 
-// beyondBootSectors is the longest part of the volume that no move may change.
-func (v madeVolume) beyondBootSectors() disk.Range {
-	from, to := int64(0), v.sectors*sectorSize
-	for _, off := range v.bootSectors() {
-		if off+sectorSize == to {
-			to = off
-		} else {
-			from = off + sectorSize
-		}
-	}
-	return disk.Range{Off: from, Len: to - from}
-}
-
-// checkTable requires that sfdisk sees the old table with new starts, and that the CHS bytes say the same.
-func (c *alignCase) checkTable(t *testing.T) {
+// checkPositions requires that sfdisk sees the old table with new starts, that the CHS bytes say the same, and that the
+// volumes hold their positions. It reads these with none of trueup's code.
+func (c *alignCase) checkPositions(t *testing.T) {
 	t.Helper()
 	want := readSfdisk(t, c.before)
 	require.Equal(t, diskSignature, want.ID)
@@ -66,32 +55,17 @@ func (c *alignCase) checkTable(t *testing.T) {
 	mbr := readAt(t, c.after, 0, sectorSize)
 	for i, v := range c.disk.volumes {
 		entry := mbr[mbrEntryAt+i*mbrEntrySize:][:mbrEntrySize]
-		require.Equal(t, v.wantStart, chsToLBA(entry[1:4]), "the start CHS in the 255/63 geometry of the source")
-		requireCylinderEnd(t, entry[5:8])
+		head, sector := int64(entry[1]), int64(entry[2]&0x3F)
+		cylinders := int64(entry[2]&0xC0)<<2 | int64(entry[3])
+		require.Equal(t, v.wantStart, (cylinders*255+head)*63+sector-1,
+			"the start CHS in the 255/63 geometry of the source")
+		// QEMU and some BIOSes take the last head and sector of an entry for those of the disk.
+		if end := entry[5:8]; !bytes.Equal(end, []byte{0xFE, 0xFF, 0xFF}) {
+			require.Equal(t, byte(254), end[0], "head of the end CHS")
+			require.Equal(t, byte(63), end[1]&0x3F, "sector of the end CHS")
+		}
 	}
-}
 
-// chsToLBA decodes the CHS bytes of a table entry in the 255/63 geometry.
-func chsToLBA(chs []byte) int64 {
-	head, sector := int64(chs[0]), int64(chs[1]&0x3F)
-	cylinders := int64(chs[1]&0xC0)<<2 | int64(chs[2])
-	return (cylinders*255+head)*63 + sector - 1
-}
-
-// requireCylinderEnd requires an end that leaves the geometry of the disk readable: QEMU and some BIOSes take the last
-// head and sector of an entry for those of the disk.
-func requireCylinderEnd(t *testing.T, chs []byte) {
-	t.Helper()
-	if bytes.Equal(chs, []byte{0xFE, 0xFF, 0xFF}) {
-		return
-	}
-	require.Equal(t, byte(254), chs[0], "head of the end CHS")
-	require.Equal(t, byte(63), chs[1]&0x3F, "sector of the end CHS")
-}
-
-// checkBootSectors reads the positions that the volumes hold, with none of trueup's code.
-func (c *alignCase) checkBootSectors(t *testing.T) {
-	t.Helper()
 	for _, v := range c.disk.volumes {
 		primary := readAt(t, c.after, v.wantStart*sectorSize, sectorSize)
 		for _, off := range v.bootSectors() {
@@ -122,54 +96,34 @@ func (c *alignCase) checkEveryByte(t *testing.T, patches []jsonPatch) {
 	for _, m := range c.placement {
 		copy(want[m.ToBytes:], before[m.FromBytes:m.FromBytes+m.SizeBytes])
 	}
-	require.NotEmpty(t, patches)
-	for _, p := range patches {
-		c.applyPatch(t, want, p)
-	}
-	if !bytes.Equal(want, after) {
-		off := firstDifference(want, after)
-		require.Fail(t, "an untold difference", "at 0x%x: 0x%02x, want 0x%02x", off, after[off], want[off])
-	}
-}
-
-// applyPatch checks a patch against the bytes it claims to replace, and against the few places that a move may
-// touch.
-func (c *alignCase) applyPatch(t *testing.T, want []byte, p jsonPatch) {
-	t.Helper()
-	old, err := hex.DecodeString(p.Old)
-	require.NoError(t, err)
-	new, err := hex.DecodeString(p.New)
-	require.NoError(t, err)
-	require.Len(t, old, int(p.LengthBytes))
-	require.Len(t, new, int(p.LengthBytes))
-	require.NotEmpty(t, p.Reason)
-	require.True(t, c.mayPatch(disk.Range{Off: p.OffsetBytes, Len: p.LengthBytes}), "patch at 0x%x", p.OffsetBytes)
-	place := want[p.OffsetBytes:][:p.LengthBytes]
-	require.Equal(t, old, append([]byte(nil), place...), "old value at 0x%x", p.OffsetBytes)
-	copy(place, new)
-}
-
-func (c *alignCase) mayPatch(r disk.Range) bool {
-	allowed := []disk.Range{{Off: mbrEntryAt, Len: mbrSignatureAt - mbrEntryAt}}
+	allowed := []disk.Range{{Off: mbrEntryAt, Len: mbrSignatureAt - mbrEntryAt}} // the few places that a move may touch
 	for _, v := range c.disk.volumes {
 		for _, off := range v.bootSectors() {
 			at := v.wantStart*sectorSize + off + geometryAt
 			allowed = append(allowed, disk.Range{Off: at, Len: hiddenSectorsAt + 4 - geometryAt})
 		}
 	}
-	for _, a := range allowed {
-		if a.Contains(r) {
-			return true
-		}
+	require.NotEmpty(t, patches)
+	for _, p := range patches {
+		old, err := hex.DecodeString(p.Old)
+		require.NoError(t, err)
+		new, err := hex.DecodeString(p.New)
+		require.NoError(t, err)
+		require.Len(t, old, int(p.LengthBytes))
+		require.Len(t, new, int(p.LengthBytes))
+		require.NotEmpty(t, p.Reason)
+		require.True(t, slices.ContainsFunc(allowed, func(a disk.Range) bool {
+			return a.Contains(disk.Range{Off: p.OffsetBytes, Len: p.LengthBytes})
+		}), "patch at 0x%x", p.OffsetBytes)
+		place := want[p.OffsetBytes:][:p.LengthBytes]
+		require.Equal(t, old, append([]byte(nil), place...), "old value at 0x%x", p.OffsetBytes)
+		copy(place, new)
 	}
-	return false
-}
-
-func firstDifference(a, b []byte) int {
-	for i := range a {
-		if a[i] != b[i] {
-			return i
+	if !bytes.Equal(want, after) {
+		off := 0
+		for want[off] == after[off] {
+			off++
 		}
+		require.Fail(t, "an untold difference", "at 0x%x: 0x%02x, want 0x%02x", off, after[off], want[off])
 	}
-	return -1
 }

@@ -44,19 +44,12 @@ func (f diskFormat) convert(t testing.TB, raw, dir, name, adapter string) string
 	}
 	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk",
 		"-o", "subformat="+subformat+",adapter_type="+adapter, raw, path)
-	if f.subformat == "vmfs" {
-		makeVMFS(t, path)
+	if f.subformat == "vmfs" { // another createType, and an extent line without the offset column, as ESXi writes them
+		flat := name + "-flat.vmdk"
+		replaceInFile(t, path, `createType="monolithicFlat"`, `createType="vmfs"`)
+		replaceInFile(t, path, fmt.Sprintf("FLAT %q 0\n", flat), fmt.Sprintf("VMFS %q\n", flat))
 	}
 	return path
-}
-
-// makeVMFS turns the descriptor of a monolithicFlat disk into the one that ESXi writes on its VMFS: another createType,
-// and an extent line without the offset column.
-func makeVMFS(t testing.TB, path string) {
-	t.Helper()
-	flat := filepath.Base(strings.TrimSuffix(path, ".vmdk")) + "-flat.vmdk"
-	replaceInFile(t, path, `createType="monolithicFlat"`, `createType="vmfs"`)
-	replaceInFile(t, path, fmt.Sprintf("FLAT %q 0\n", flat), fmt.Sprintf("VMFS %q\n", flat))
 }
 
 // files are the files that the image at path consists of.
@@ -73,15 +66,6 @@ func (f diskFormat) rawOf(t testing.TB, path string) string {
 	raw := filepath.Join(t.TempDir(), "disk.raw")
 	disktest.Run(t, "qemu-img", "convert", "-f", f.container, "-O", "raw", path, raw)
 	return raw
-}
-
-// copyTo copies the image, holes and all, into another folder. The name is kept, for the descriptor holds it.
-func (f diskFormat) copyTo(t testing.TB, path, dir string) string {
-	t.Helper()
-	for _, file := range f.files(path) {
-		disktest.Run(t, "cp", "--sparse=always", file, dir)
-	}
-	return filepath.Join(dir, filepath.Base(path))
 }
 
 // hashFiles is the SHA-256 of each file of the image.

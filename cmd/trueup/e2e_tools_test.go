@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -122,11 +121,4 @@ func qemuWindow(f diskFormat, path string, off, size int64) string {
 	return fmt.Sprintf(
 		`json:{"driver":"raw","offset":%d,"size":%d,"file":{"driver":%q,"file":{"driver":"file","filename":%q}}}`,
 		off, size, f.container, path)
-}
-
-// requireQemuEqual has QEMU, which shares no code with trueup, compare two ranges.
-func requireQemuEqual(t testing.TB, a, b string) {
-	t.Helper()
-	out, err := exec.Command(disktest.Tool(t, "qemu-img"), "compare", a, b).CombinedOutput()
-	require.NoError(t, err, "%s\n%s\n%s", a, b, out)
 }
