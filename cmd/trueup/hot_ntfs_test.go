@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -39,23 +38,10 @@ func findNTFS(t testing.TB, part string, args ...string) (f ntfsFile) {
 type hotNTFS struct {
 	disk     windowsDisk
 	raw      string
-	part     string // the volume alone
 	log, mft ntfsFile
 }
 
 const hotStart, hotSectors = 63, 100_000
-
-func newHotNTFS(t *testing.T, files map[string]string) *hotNTFS {
-	t.Helper()
-	h := &hotNTFS{disk: windowsDisk{signature: windowsSignature, sectors: 120_000, volumes: []windowsVolume{
-		{number: 1, kind: "ntfs", typ: "7", start: hotStart, sectors: hotSectors, loads: "NTLDR", files: files},
-	}}}
-	h.raw = h.disk.make(t)
-	h.part = filepath.Join(t.TempDir(), "part")
-	require.NoError(t, os.WriteFile(h.part, readAt(t, h.raw, hotStart*sectorSize, hotSectors*sectorSize), 0o600))
-	h.log, h.mft = findNTFS(t, h.part, "-i", "2"), findNTFS(t, h.part, "-i", "0")
-	return h
-}
 
 // onRecord is an operation on a record of the MFT.
 func (h *hotNTFS) onRecord(op uint16, n int64) []byte {
@@ -76,22 +62,20 @@ func (h *hotNTFS) align(t *testing.T, pending ...[]byte) (r result, dest string)
 	return trueup(t, "align", source, dest), dest
 }
 
-// requireRefused requires that the log is given as the reason.
-func requireRefused(t *testing.T, r result, why string) {
-	t.Helper()
-	require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
-	require.Contains(t, r.stderr, "$LogFile of NTFS")
-	require.Contains(t, r.stderr, why)
-}
-
 // An NTFS that was in use when it was copied is aligned when the replay of its log writes to nothing that the move
 // rewrites, and refused by name when it does.
 func TestHotNTFS(t *testing.T) {
 	t.Parallel()
 	const system = "Windows/System32/config/SYSTEM"
 	hive := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), letters(hotStart*sectorSize))
-	h := newHotNTFS(t, map[string]string{system: hive})
-	file := findNTFS(t, h.part, "-F", "/"+system)
+	h := &hotNTFS{disk: windowsDisk{signature: windowsSignature, sectors: 120_000, volumes: []windowsVolume{{
+		number: 1, kind: "ntfs", typ: "7", start: hotStart, sectors: hotSectors, loads: "NTLDR",
+		files: map[string]string{system: hive},
+	}}}}
+	h.raw = h.disk.make(t)
+	part := extract(t, h.raw, hotStart*sectorSize, hotSectors*sectorSize)
+	h.log, h.mft = findNTFS(t, part, "-i", "2"), findNTFS(t, part, "-i", "0")
+	file := findNTFS(t, part, "-F", "/"+system)
 	b := disktest.ReadFile(t, hive)
 	letterAt := file.cluster + int64(bytes.Index(b, mountedValue(windowsSignature, hotStart*sectorSize))/4096)
 	for name, tc := range map[string]struct {
@@ -116,7 +100,9 @@ func TestHotNTFS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, dest := h.align(t, tc.pending...)
 			if tc.refused != "" {
-				requireRefused(t, r, tc.refused)
+				require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
+				require.Contains(t, r.stderr, "$LogFile of NTFS")
+				require.Contains(t, r.stderr, tc.refused)
 				return
 			}
 			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)

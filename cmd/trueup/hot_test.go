@@ -43,13 +43,26 @@ func (c hotWindows) exported(t *testing.T, program string, hive forge.Bytes, log
 	if text, ok := e[key]; ok {
 		return text
 	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "hive")
+	hive = slices.Clone(hive)
 	if program != "" {
-		hive = recoverHive(t, program, hive, logs...)
+		hive.Write(t, path)
+		script := disktest.DataFile(t, "../../internal/hive/testdata/recover.py")
+		args := []string{script, program, path, filepath.Join(dir, "out")}
+		for i, l := range logs {
+			args = append(args, filepath.Join(dir, fmt.Sprint("log", i)))
+			l.Write(t, last(args))
+		}
+		disktest.Run(t, disktest.Python(t), args...)
+		hive = disktest.ReadFile(t, filepath.Join(dir, "out"))
 	}
-	hive = closedHive(hive)
+
+	hive.U32(hiveforge.Sequence1, 7) // it was closed
+	hive.U32(hiveforge.Sequence2, 7)
+	hiveforge.Seal(hive)
 	same := sumOf(hive)
 	if _, ok := e[same]; !ok {
-		path := filepath.Join(t.TempDir(), "hive")
 		hive.Write(t, path)
 		e[same] = c.export(t, path)
 	}
@@ -117,51 +130,12 @@ func (c hotWindows) same(t *testing.T, what string, want int, now map[int]int64,
 	require.Equal(t, strings.NewReplacer(pairs...).Replace(before), after, what)
 }
 
-// recoverHive returns what another program makes of a hive and its logs.
-func recoverHive(t *testing.T, program string, hive forge.Bytes, logs ...forge.Bytes) forge.Bytes {
-	t.Helper()
-	dir := t.TempDir()
-	hive.Write(t, filepath.Join(dir, "hive"))
-	args := []string{
-		disktest.DataFile(t, "../../internal/hive/testdata/recover.py"), program, filepath.Join(dir, "hive"),
-		filepath.Join(dir, "out"),
-	}
-	for i, l := range logs {
-		path := filepath.Join(dir, fmt.Sprint("log", i))
-		l.Write(t, path)
-		args = append(args, path)
-	}
-	disktest.Run(t, disktest.Python(t), args...)
-	b := disktest.ReadFile(t, filepath.Join(dir, "out"))
-	return b
-}
-
-// closedHive returns a copy of a hive whose base block says that it was closed.
-func closedHive(b forge.Bytes) forge.Bytes {
-	hive := slices.Clone(b)
-	hive.U32(hiveforge.Sequence1, 7)
-	hive.U32(hiveforge.Sequence2, 7)
-	hiveforge.Seal(hive)
-	return hive
-}
-
 // replaced gives a copy of a hive in which some bytes are others, all of them.
 func replaced(t *testing.T, f forge.Bytes, was, now []byte) forge.Bytes {
 	t.Helper()
 	require.Len(t, now, len(was))
 	require.Positive(t, bytes.Count(f, was))
 	return bytes.ReplaceAll(f, was, now)
-}
-
-// hiveXML returns all that is in a hive, in an eighth of the time of hivexregedit: that of the corpus has 15 MB.
-func hiveXML(t testing.TB, hive string) string {
-	t.Helper()
-	return disktest.Output(t, "hivexml", hive)
-}
-
-// mountedXML is mountedText as hivexml has it.
-func mountedXML(signature uint32, off int64) string {
-	return ` value="` + base64.StdEncoding.EncodeToString(mountedValue(signature, off)) + `">`
 }
 
 // Windows 10 of the corpus, which ran when it was copied. The letter of its own partition is in the hive and in the
@@ -180,6 +154,13 @@ func TestHotWindows10(t *testing.T) {
 	later[len(later)-5000]++
 	log1, log2 := hiveforge.Log(hive, 4316, touched, later), hiveforge.Log(later, 4318, end)
 	kept := exports{}
+	xml := func(t testing.TB, hive string) string { // in an eighth of the time of hivexregedit: the hive has 15 MB
+		t.Helper()
+		return disktest.Output(t, "hivexml", hive)
+	}
+	text := func(signature uint32, off int64) string { // mountedText as hivexml has it
+		return ` value="` + base64.StdEncoding.EncodeToString(mountedValue(signature, off)) + `">`
+	}
 	for _, order := range [][]string{{".LOG1", ".LOG2"}, {".LOG2", ".LOG1"}} {
 		t.Run(order[0]+" first", func(t *testing.T) {
 			hotWindows{
@@ -199,7 +180,7 @@ func TestHotWindows10(t *testing.T) {
 					},
 				}},
 				partition: 1, hive: system, logs: order, by: []string{"regipy", "registry"}, want: 4,
-				export: hiveXML, text: mountedXML, exports: kept,
+				export: xml, text: text, exports: kept,
 			}.run(t)
 		})
 	}
