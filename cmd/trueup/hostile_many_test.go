@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,7 +21,23 @@ import (
 func TestManyHostileFileSystems(t *testing.T) {
 	t.Parallel()
 	const count, sectors = 128, 8192
-	volume := crowdedFAT(t, sectors)
+
+	// Of a FAT32, the part that is not zero: its root has as many names as a folder can have.
+	const folder = 65536 * 32
+	fat := disktest.Blank(t, "fat", sectors*sectorSize)
+	disktest.Run(t, "mkfs.fat", "-F", "32", "-s", "1", fat)
+	volume := forge.Bytes(disktest.ReadFile(t, fat))
+	reserved, table := int64(binary.LittleEndian.Uint16(volume[14:])), int64(binary.LittleEndian.Uint32(volume[36:]))
+	data := (reserved + 2*table) * sectorSize
+	for c := int64(2); c < 2+folder/sectorSize; c++ {
+		volume.U32(reserved*sectorSize+4*c, uint32(c+1))
+	}
+	volume.U32(reserved*sectorSize+4*(1+folder/sectorSize), 0x0fffffff)
+	for i := range int64(folder / 32) {
+		volume.Text(data+32*i, fmt.Sprintf("N%07dTXT ", i))
+	}
+	volume = volume[:data+folder]
+
 	var entries []tableforge.GPTEntry
 	for i := range uint64(count) {
 		entries = append(entries, tableforge.GPTEntry{First: 63 + sectors*i, Last: 62 + sectors*(i+1)})
@@ -43,27 +58,6 @@ func TestManyHostileFileSystems(t *testing.T) {
 	require.True(t, slices.ContainsFunc(report.Findings, func(f jsonFinding) bool {
 		return strings.Contains(f.Text, "limit exceeded")
 	}))
-}
-
-// crowdedFAT is the part of a FAT32 that is not zero: its root has as many names as a folder can have.
-func crowdedFAT(t testing.TB, sectors int64) forge.Bytes {
-	t.Helper()
-	const folder = 65536 * 32
-	path := filepath.Join(t.TempDir(), "fat")
-	require.NoError(t, os.WriteFile(path, make([]byte, sectors*sectorSize), 0o600))
-	disktest.Run(t, "mkfs.fat", "-F", "32", "-s", "1", path)
-	raw := disktest.ReadFile(t, path)
-	f := forge.Bytes(raw)
-	reserved, table := int64(binary.LittleEndian.Uint16(raw[14:])), int64(binary.LittleEndian.Uint32(raw[36:]))
-	data := (reserved + 2*table) * sectorSize
-	for c := int64(2); c < 2+folder/sectorSize; c++ {
-		f.U32(reserved*sectorSize+4*c, uint32(c+1))
-	}
-	f.U32(reserved*sectorSize+4*(1+folder/sectorSize), 0x0fffffff)
-	for i := range int64(folder / 32) {
-		f.Text(data+32*i, fmt.Sprintf("N%07dTXT ", i))
-	}
-	return f[:data+folder]
 }
 
 // TestManyHostileHives fills a disk with registry hives, each of which is as dear as it can be.

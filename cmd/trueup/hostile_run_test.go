@@ -54,38 +54,31 @@ func launch(*testing.M) (int, error) {
 			return 1, err
 		}
 		var all []measured
-		for _, args := range job.Args {
-			m, err := launchOne(job.Program, args)
-			if err != nil {
+		for _, raw := range job.Args {
+			var args []string
+			for _, a := range raw {
+				args = append(args, string(a))
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), disktest.Patience)
+			cmd := exec.CommandContext(ctx, job.Program, args...)
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			err := cmd.Run()
+			cancel()
+			if cmd.ProcessState == nil {
 				return 1, err
 			}
-			all = append(all, m)
+			usage, _ := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+			all = append(all, measured{
+				Stdout: stdout.Bytes(), Stderr: stderr.Bytes(),
+				Code: cmd.ProcessState.ExitCode(), RSS: usage.Maxrss << 10,
+				CPU: disktest.Scaled(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()),
+			})
 		}
 		if err := out.Encode(all); err != nil {
 			return 1, err
 		}
 	}
-}
-
-func launchOne(program string, raw [][]byte) (measured, error) {
-	var args []string
-	for _, a := range raw {
-		args = append(args, string(a))
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), disktest.Patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	if cmd.ProcessState == nil {
-		return measured{}, err
-	}
-	usage, _ := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-	return measured{
-		Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), Code: cmd.ProcessState.ExitCode(),
-		RSS: usage.Maxrss << 10, CPU: disktest.Scaled(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()),
-	}, nil
 }
 
 // measure runs trueup once for each list of arguments, through the launcher, and holds every run to the budget. A
@@ -96,7 +89,8 @@ func measure(t testing.TB, runs ...[]string) []result {
 	all := launched(t, runs)
 	for i, run := range runs {
 		for range 6 {
-			if all[i].inBudget() || !slices.Contains([]string{"inspect", "plan", "verify"}, run[0]) {
+			inBudget := all[i].RSS <= maxRSS && all[i].CPU <= maxCPU
+			if inBudget || !slices.Contains([]string{"inspect", "plan", "verify"}, run[0]) {
 				break
 			}
 			all[i] = launched(t, runs[i:i+1])[0]
@@ -119,8 +113,6 @@ func measure(t testing.TB, runs ...[]string) []result {
 	return results
 }
 
-func (m measured) inBudget() bool { return m.RSS <= maxRSS && m.CPU <= maxCPU }
-
 // launched has the launcher run trueup with each list of arguments.
 func launched(t testing.TB, runs [][]string) []measured {
 	t.Helper()
@@ -132,13 +124,38 @@ func launched(t testing.TB, runs [][]string) []measured {
 		}
 		jobs.Args = append(jobs.Args, args)
 	}
-	l := takeLauncher(t)
+	launchers.Lock()
+	var l *launcher
+	if n := len(launchers.idle); n > 0 {
+		l = launchers.idle[n-1]
+		launchers.idle = launchers.idle[:n-1]
+	}
+	launchers.Unlock()
+	if l == nil {
+		self, err := os.Executable()
+		require.NoError(t, err)
+		l = &launcher{cmd: exec.Command(self)}
+		l.cmd.Env = append(os.Environ(), launchEnv+"=1")
+		l.cmd.Stderr = os.Stderr
+		l.in, err = l.cmd.StdinPipe()
+		require.NoError(t, err)
+		l.out, err = l.cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, l.cmd.Start())
+	}
+
 	require.NoError(t, json.NewEncoder(l.in).Encode(jobs))
 	var all []measured
 	answer := json.NewDecoder(l.out)
 	require.NoError(t, answer.Decode(&all))
 	require.Len(t, all, len(runs))
-	l.giveBack(t, answer.InputOffset())
+	if answer.InputOffset() > mostAnswer {
+		require.NoError(t, l.end())
+		return all
+	}
+	launchers.Lock()
+	defer launchers.Unlock()
+	launchers.idle = append(launchers.idle, l)
 	return all
 }
 
@@ -154,43 +171,8 @@ var launchers struct {
 	idle []*launcher
 }
 
-// takeLauncher returns a launcher that has nothing to do.
-func takeLauncher(t testing.TB) *launcher {
-	t.Helper()
-	launchers.Lock()
-	defer launchers.Unlock()
-	if n := len(launchers.idle); n > 0 {
-		l := launchers.idle[n-1]
-		launchers.idle = launchers.idle[:n-1]
-		return l
-	}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	l := &launcher{cmd: exec.Command(self)}
-	l.cmd.Env = append(os.Environ(), launchEnv+"=1")
-	l.cmd.Stderr = os.Stderr
-	l.in, err = l.cmd.StdinPipe()
-	require.NoError(t, err)
-	l.out, err = l.cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, l.cmd.Start())
-	return l
-}
-
 // mostAnswer bounds the answers of a launcher that is used again, in bytes: what it holds counts to its next runs.
 const mostAnswer = 64 << 10
-
-// giveBack takes a launcher back after an answer of so many bytes.
-func (l *launcher) giveBack(t testing.TB, answer int64) {
-	t.Helper()
-	if answer > mostAnswer {
-		require.NoError(t, l.end())
-		return
-	}
-	launchers.Lock()
-	defer launchers.Unlock()
-	launchers.idle = append(launchers.idle, l)
-}
 
 // end lets a launcher end.
 func (l *launcher) end() error { return errors.Join(l.in.Close(), l.cmd.Wait()) }

@@ -91,36 +91,31 @@ func (w watch) check(t *testing.T, path string) {
 	dest := filepath.Join(t.TempDir(), "dest.vmdk")
 	for _, args := range [][]string{{"inspect", path}, {"align", path, dest}} {
 		for _, c := range traced(t, args...) {
-			w.checkCall(t, path, dest, c)
+			for _, bad := range []string{"socket", "connect", "execve", "sendto", "bind"} {
+				require.NotEqual(t, bad, c.name, c.line)
+			}
+			opens := strings.HasPrefix(c.name, "open")
+			for _, p := range c.paths {
+				folder := strings.HasPrefix(path, p+"/") || p == "."
+				allowed := w.usual[p] || folder || p == path || p == filepath.Base(path)
+				// the command confines itself to the folder of DEST
+				allowed = allowed || ownFiles.MatchString(p) || strings.HasPrefix(dest, p)
+				// of work that was left open
+				for _, name := range []string{
+					"%s.trueup", ".%s.partial", ".%s.replaced", ".%s.exchange", ".%s.trial", ".%s.moved",
+				} {
+					allowed = allowed || !opens && p == fmt.Sprintf(name, filepath.Base(path))
+				}
+				for _, name := range w.open {
+					allowed = allowed || p == name
+				}
+				for _, name := range w.seen {
+					allowed = allowed || (p == name && !opens)
+				}
+				allowed = allowed || openFiles.MatchString(p) || !opens && openFile.MatchString(p)
+				require.True(t, allowed, "touches %q: %s", p, c.line)
+			}
 		}
-	}
-}
-
-func (w watch) checkCall(t *testing.T, path, dest string, c nameCall) {
-	t.Helper()
-	for _, bad := range []string{"socket", "connect", "execve", "sendto", "bind"} {
-		require.NotEqual(t, bad, c.name, c.line)
-	}
-	opens := strings.HasPrefix(c.name, "open")
-	for _, p := range c.paths {
-		folder := strings.HasPrefix(path, p+"/") || p == "."
-		allowed := w.usual[p] || folder || p == path || p == filepath.Base(path)
-		// the command confines itself to the folder of DEST
-		allowed = allowed || ownFiles.MatchString(p) || strings.HasPrefix(dest, p)
-		// of work that was left open
-		for _, name := range []string{
-			"%s.trueup", ".%s.partial", ".%s.replaced", ".%s.exchange", ".%s.trial", ".%s.moved",
-		} {
-			allowed = allowed || !opens && p == fmt.Sprintf(name, filepath.Base(path))
-		}
-		for _, name := range w.open {
-			allowed = allowed || p == name
-		}
-		for _, name := range w.seen {
-			allowed = allowed || (p == name && !opens)
-		}
-		allowed = allowed || openFiles.MatchString(p) || !opens && openFile.MatchString(p)
-		require.True(t, allowed, "touches %q: %s", p, c.line)
 	}
 }
 
