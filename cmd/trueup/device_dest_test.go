@@ -264,30 +264,25 @@ func TestDeviceWriteErrors(t *testing.T) {
 	for name, on := range smallStorages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			writesFail(t, on)
+			source, folder, left := noisyDisk(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "left")
+			disktest.Tool(t, "losetup")
+			script := `truncate -s 12M "$0/thin" && d=$(flock "$2" sh -c "$3" sh "$0/thin") || exit 99; left=$1; shift 3
+				"$@" "$d"; code=$?; cp --sparse=always "$0/thin" "$left"; losetup -d "$d"; exit $code`
+			r := on(t, 6, folder, "sh", "-c", script, folder, left, disktest.LoopLock(), disktest.LoopAttach, builtPath,
+				"align", source)
+			if r.code == 99 {
+				t.Skipf("no loop device on this machine: %s", r.stderr)
+			}
+			require.Equal(t, 1, r.code, r.stderr)
+			requireOneLine(t, r.stderr)
+			require.Contains(t, r.stderr, "holds an unfinished copy")
+			require.Regexp(t, `write /dev/loop\d+ at byte \d+:`, r.stderr)
+			device := disktest.LoopDevice(t, left)
+			unfinishedDevice(t, device)
+			require.Equal(t, 0, onDevice(t, source, device).code, "the next run needs no flag")
+			require.Equal(t, 0, trueup(t, "verify", source, device).code)
 		})
 	}
-}
-
-func writesFail(t *testing.T, on func(t *testing.T, mib int, folder string, command ...string) result) {
-	t.Helper()
-	source, folder, left := noisyDisk(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "left")
-	disktest.Tool(t, "losetup")
-	script := `truncate -s 12M "$0/thin" && d=$(flock "$2" sh -c "$3" sh "$0/thin") || exit 99; left=$1; shift 3
-		"$@" "$d"; code=$?; cp --sparse=always "$0/thin" "$left"; losetup -d "$d"; exit $code`
-	r := on(t, 6, folder, "sh", "-c", script, folder, left, disktest.LoopLock(), disktest.LoopAttach, builtPath,
-		"align", source)
-	if r.code == 99 {
-		t.Skipf("no loop device on this machine: %s", r.stderr)
-	}
-	require.Equal(t, 1, r.code, r.stderr)
-	requireOneLine(t, r.stderr)
-	require.Contains(t, r.stderr, "holds an unfinished copy")
-	require.Regexp(t, `write /dev/loop\d+ at byte \d+:`, r.stderr)
-	device := disktest.LoopDevice(t, left)
-	unfinishedDevice(t, device)
-	require.Equal(t, 0, onDevice(t, source, device).code, "the next run needs no flag")
-	require.Equal(t, 0, trueup(t, "verify", source, device).code)
 }
 
 // slowWrites have strace delay each write of a program. The program is the child of the caller, and gets its signals.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -58,6 +59,20 @@ func TestSignalAlongTheCopy(t *testing.T) {
 	t.Parallel()
 	const mebibytes, moments = 32, 12
 	source := noisyDisk(t, mebibytes)
+	// stopAfter stops an align that has written so many bytes. It reports false for one that ended before that.
+	stopAfter := func(r *running, bytes int64) bool {
+		ended := false
+		disktest.WaitFor(t, fmt.Sprintf("%d written bytes", bytes), func() bool {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", r.cmd.Process.Pid))
+			ended = err != nil
+			return ended || ioCount(t, text, "wchar") >= bytes
+		})
+		if ended || r.cmd.Process.Signal(syscall.SIGSTOP) != nil {
+			return false
+		}
+		_, err := os.Stat(r.partial())
+		return err == nil
+	}
 	for i := range moments {
 		s := endSignals[i%len(endSignals)]
 		f := newFault(t, source)
@@ -68,7 +83,7 @@ func TestSignalAlongTheCopy(t *testing.T) {
 			f.requireUndone(t)
 			continue
 		}
-		for !r.stopAfter(t, int64(i)*mebibytes<<20/moments) { // the align was faster than the test
+		for !stopAfter(r, int64(i)*mebibytes<<20/moments) { // the align was faster than the test
 			require.Equal(t, 0, r.wait(t).code)
 			f = newFault(t, source)
 			r = f.start(t)

@@ -158,23 +158,6 @@ func (r *running) stop(t testing.TB) {
 	require.FileExists(t, r.partial(), "the align was faster than the test")
 }
 
-// stopAfter stops an align that has written so many bytes. It reports false for one that ended before it was stopped.
-func (r *running) stopAfter(t testing.TB, bytes int64) bool {
-	t.Helper()
-	ended := false
-	disktest.WaitFor(t, fmt.Sprintf("%d written bytes", bytes),
-		func() bool {
-			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", r.cmd.Process.Pid))
-			ended = err != nil
-			return ended || ioCount(t, text, "wchar") >= bytes
-		})
-	if ended || r.cmd.Process.Signal(syscall.SIGSTOP) != nil {
-		return false
-	}
-	_, err := os.Stat(r.partial())
-	return err == nil
-}
-
 // procIO is one of the numbers that the kernel counts of a process. Spec: proc(5), /proc/PID/io.
 func procIO(t testing.TB, pid int, name string) int64 {
 	t.Helper()
@@ -230,18 +213,6 @@ func underStrace(t testing.TB, log string, args, command []string) *exec.Cmd {
 	t.Helper()
 	args = append([]string{"-f", "-qq", "-o", log}, args...)
 	return exec.Command(disktest.Tool(t, "strace"), append(append(args, builtPath), command...)...)
-}
-
-// faultSources are the small disk of testdata in each format, and one without zeros.
-func faultSources(t *testing.T) map[string]string {
-	t.Helper()
-	sparse := sampleDisk(t)
-	raw := formatSparse.rawOf(t, sparse)
-	return map[string]string{
-		"sparse vmdk": sparse,
-		"flat vmdk":   formatFlat.convert(t, raw, t.TempDir(), "disk", "ide"),
-		"raw":         noisyDisk(t, 3),
-	}
 }
 
 // privateMount runs a command where it alone sees a file system in memory. No right is needed for that where the kernel
@@ -385,12 +356,7 @@ func failingCalls() map[string]failingCall {
 	} {
 		calls["interrupted "+call] = failingCall{injection: injection{call, "error=EINTR:when=1+2", where}}
 	}
-	addCounted(calls)
-	return calls
-}
-
-// addCounted adds failures of the reads and writes of an align, by their numbers.
-func addCounted(calls map[string]failingCall) {
+	// Reads and writes fail by their numbers.
 	for n := 1; n <= 24; n++ {
 		// What fails from then on is noticed by any read; once, by that one only.
 		for kind, c := range map[string]failingCall{
@@ -412,6 +378,7 @@ func addCounted(calls map[string]failingCall) {
 			}
 		}
 	}
+	return calls
 }
 
 // TestCallsOfAnAlignFail requires that nothing is left of a copy that meets an error, that the old DEST of --force
@@ -420,7 +387,12 @@ func TestCallsOfAnAlignFail(t *testing.T) {
 	t.Parallel()
 	intact, calls, struck := map[string]map[string]string{}, failingCalls(), map[string]int{}
 	const full = "full at a counted write"
-	sources := faultSources(t)
+	sparse := sampleDisk(t)
+	sources := map[string]string{
+		"sparse vmdk": sparse,
+		"flat vmdk":   formatFlat.convert(t, formatSparse.rawOf(t, sparse), t.TempDir(), "disk", "ide"),
+		"raw":         noisyDisk(t, 3), // without zeros
+	}
 	for name, source := range sources {
 		f := newFault(t, source)
 		f.requireNext(t)

@@ -138,33 +138,21 @@ func TestDamagedGPTs(t *testing.T) {
 				require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
 				require.Equal(t, want, sgdiskSays(t, dest))
 				require.Equal(t, 0, trueup(t, "verify", source, dest).code)
-				requireProtective(t, dest)
+
+				// The protective entry covers the whole disk. Spec: UEFI 2.10, 5.2.3.
+				was, is := disktest.ReadFile(t, source), disktest.ReadFile(t, dest)
+				require.Equal(t, []byte{0x55, 0xaa}, is[510:512])
+				require.Equal(t, byte(0xee), is[446+4])
+				require.Equal(t, uint32(1), binary.LittleEndian.Uint32(is[446+8:]))
+				require.Equal(t, uint32(len(is)/512-1), binary.LittleEndian.Uint32(is[446+12:]))
 				for _, m := range answer.Moves {
 					require.Zero(t, m.ToBytes%(1<<20))
-					requireSameBytes(t, source, dest, m)
+					require.Equal(t, was[m.FromBytes:m.FromBytes+m.SizeBytes], is[m.ToBytes:m.ToBytes+m.SizeBytes],
+						"partition %d", m.Partition)
 				}
 				again := trueupJSON[jsonPlan](t, 0, "plan", dest)
 				require.Empty(t, again.Patches)
 			})
 		}
 	}
-}
-
-// requireProtective wants an entry that covers the whole disk. Spec: UEFI 2.10, 5.2.3.
-func requireProtective(t testing.TB, path string) {
-	t.Helper()
-	b := disktest.ReadFile(t, path)
-	require.Equal(t, []byte{0x55, 0xaa}, b[510:512])
-	require.Equal(t, byte(0xee), b[446+4])
-	require.Equal(t, uint32(1), binary.LittleEndian.Uint32(b[446+8:]))
-	require.Equal(t, uint32(len(b)/512-1), binary.LittleEndian.Uint32(b[446+12:]))
-}
-
-// requireSameBytes compares a partition with its copy.
-func requireSameBytes(t testing.TB, source, dest string, m jsonMove) {
-	t.Helper()
-	was := disktest.ReadFile(t, source)
-	is := disktest.ReadFile(t, dest)
-	require.Equal(t, was[m.FromBytes:m.FromBytes+m.SizeBytes], is[m.ToBytes:m.ToBytes+m.SizeBytes], "partition %d",
-		m.Partition)
 }
