@@ -41,29 +41,6 @@ func bootImg(t testing.TB) []byte {
 	return img[:codeSize]
 }
 
-// putOldGrub leaves a GRUB 2 in the boot sector of the second partition, whose core.img is gone.
-func putOldGrub(t testing.TB, raw string) {
-	t.Helper()
-	at := windowOf(t, raw, 2).start * sectorSize
-	disktest.WriteAt(t, raw, at, bootImg(t))
-	disktest.WriteAt(t, raw, at+grubKernelSector, sectorField(1<<40))
-	disktest.WriteAt(t, raw, at+sectorSize-2, []byte{0x55, 0xAA})
-}
-
-// putCentOS puts GRUB legacy into MBR and gap, and a physical volume into the second partition, both by hand: their
-// tools want devices.
-func putCentOS(t testing.TB, raw string) {
-	t.Helper()
-	front := forge.Bytes(readAt(t, raw, 0, trackSectors*sectorSize))
-	grubforge.PutStage1(front, 0, grubforge.Stage15())
-	grubforge.PutStage(front, grubforge.Stage15())
-	disktest.WriteAt(t, raw, 0, front)
-	w := windowOf(t, raw, 2)
-	part := make(forge.Bytes, w.size*sectorSize)
-	poolforge.PutLVM(part, poolforge.LVMText, 512)
-	disktest.WriteAt(t, raw, w.start*sectorSize, part)
-}
-
 // commonDisks are those that users have by the thousand. None may be refused.
 var commonDisks = map[string]commonDisk{
 	"Windows XP": {
@@ -97,7 +74,19 @@ var commonDisks = map[string]commonDisk{
 	"table of parted": {script: dosLabel + wholeOld + "83\n", makes: []string{guestExt3}, code: chsBootCode},
 	"CentOS, /boot and LVM": {
 		script: dosLabel + "start=63, size=40002, type=83, bootable\nstart=40065, size=70000, type=8e\n",
-		makes:  []string{guestExt3}, change: putCentOS,
+		makes:  []string{guestExt3},
+		// GRUB legacy in MBR and gap, and a physical volume, both by hand: their tools want devices
+		change: func(t testing.TB, raw string) {
+			t.Helper()
+			front := forge.Bytes(readAt(t, raw, 0, trackSectors*sectorSize))
+			grubforge.PutStage1(front, 0, grubforge.Stage15())
+			grubforge.PutStage(front, grubforge.Stage15())
+			disktest.WriteAt(t, raw, 0, front)
+			w := windowOf(t, raw, 2)
+			part := make(forge.Bytes, w.size*sectorSize)
+			poolforge.PutLVM(part, poolforge.LVMText, 512)
+			disktest.WriteAt(t, raw, w.start*sectorSize, part)
+		},
 	},
 	"root, swap in a logical partition": {
 		script: dosLabel + "start=63, size=40002, type=83, bootable\nstart=40065, size=72390, type=5\n" +
@@ -115,7 +104,14 @@ var commonDisks = map[string]commonDisk{
 	},
 	"Windows 7, an old GRUB in a data partition": {
 		script: dosLabel + "start=63, size=40002, type=7, bootable\nstart=40065, size=40000, type=83\n",
-		makes:  []string{guestNTFS, guestExt3}, code: windows7Code, change: putOldGrub, codes: []string{"grub2"},
+		makes:  []string{guestNTFS, guestExt3}, code: windows7Code, codes: []string{"grub2"},
+		change: func(t testing.TB, raw string) { // a GRUB 2 in its boot sector, whose core.img is gone
+			t.Helper()
+			at := windowOf(t, raw, 2).start * sectorSize
+			disktest.WriteAt(t, raw, at, bootImg(t))
+			disktest.WriteAt(t, raw, at+grubKernelSector, sectorField(1<<40))
+			disktest.WriteAt(t, raw, at+sectorSize-2, []byte{0x55, 0xAA})
+		},
 	},
 	"data, MBR of a GRUB without the gap": {
 		script: dosLabel + wholeOld + "7\n", makes: []string{guestNTFS},

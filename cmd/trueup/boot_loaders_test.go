@@ -32,17 +32,59 @@ var bothParts = []string{"--partition", "1", "--partition", "2"}
 
 var loaderDisks = map[string]loaderDisk{
 	"FreeDOS behind lilo -M": {
-		build: freeDOS,
 		shows: "theguestisup", code: "lilo-mbr", starts: []int64{2048},
+		// on a FAT16 at LBA 63, which says that it is up
+		build: func(t testing.TB) string {
+			t.Helper()
+			d := bootDisk{heads: 255, fat: 16}
+			raw := blankDisk(t, bootDiskSize, dosLabel+"start=63, size=112392, type=6, bootable\n")
+			w := windowOf(t, raw, 1)
+			d.format(t, raw, w, 16)
+			for name, text := range map[string]string{
+				"AUTOEXEC.BAT": "@ECHO " + booted + "\r\n", "FDCONFIG.SYS": "SHELL=C:\\COMMAND.COM C:\\ /P\r\n",
+			} {
+				disktest.Run(t, "mcopy", "-i", drive(raw, w), hostFile(t, text), "::"+name)
+			}
+			const folder = "freedos/" //nolint:misspell // FreeDOS
+			for _, name := range []string{"KERNEL.SYS", "COMMAND.COM"} {
+				disktest.Run(t, "mcopy", "-i", drive(raw, w), disktest.Corpus(t, "loaders/"+folder+name), "::"+name)
+			}
+			disktest.WriteAt(t, raw, w.start*sectorSize+codeOfFAT, loader(t, folder+"br_fat16fd_0x3e.bin"))
+			disktest.WriteAt(t, raw, 0, loader(t, "lilo24/mbr.b")[:codeSize])
+			return raw
+		},
 	},
 	"FreeBSD on a slice": {
-		build: freeBSDSlice,
 		shows: "isdisk0", code: "freebsd-boot0", starts: []int64{128},
+		// boot0, boot1 and boot2, and one slice whose label counts from its start
+		build: func(t testing.TB) string {
+			t.Helper()
+			raw := blankDisk(t, bootDiskSize, dosLabel+"start=63, size=112392, type=a5, bootable\n")
+			w := windowOf(t, raw, 1)
+			putUFS(t, raw, w)
+			disktest.WriteAt(t, raw, w.start*sectorSize, loader(t, "freebsd8/boot1"))
+			boot2 := forge.Bytes(loader(t, "freebsd8/boot2")) // it begins with room for the label
+			tableforge.PutDisklabel(boot2, 0, tableforge.Slice{Sectors: uint32(w.size), Type: 7}, tableforge.Slice{},
+				tableforge.Slice{Sectors: uint32(w.size)})
+			disktest.WriteAt(t, raw, (w.start+1)*sectorSize, boot2)
+			disktest.WriteAt(t, raw, 0, loader(t, "freebsd8/boot0")[:codeSize])
+			return raw
+		},
 	},
 	"FreeBSD on a GPT": {
-		build: freeBSDOnGPT,
 		shows: "isdisk0", code: "freebsd-pmbr", starts: []int64{2048, 4096}, quick: true,
 		flags: bothParts,
+		// as the installers of FreeBSD 8 to 10 set it up
+		build: func(t testing.TB) string {
+			t.Helper()
+			raw := blankDisk(t, bootDiskSize, gptLabel+
+				"start=34, size=128, type=83BD6B9D-7F41-11DC-BE0B-001560B84F0F\n"+
+				"start=162, size=112392, type=516E7CB6-6ECF-11D6-8FF8-00022D09712B\n")
+			putUFS(t, raw, windowOf(t, raw, 2))
+			disktest.WriteAt(t, raw, 34*sectorSize, loader(t, "freebsd8/gptboot"))
+			disktest.WriteAt(t, raw, 0, loader(t, "freebsd8/pmbr")[:codeSize])
+			return raw
+		},
 	},
 	"Limine in the gap": {
 		build: limineDisk(dosLabel+"start=63, size=112392, type=c, bootable\n", 1),
@@ -112,27 +154,6 @@ func loader(t testing.TB, name string) []byte {
 	return b
 }
 
-// freeDOS returns a disk with FreeDOS on a FAT16 at LBA 63, which says that it is up, behind lilo -M.
-func freeDOS(t testing.TB) string {
-	t.Helper()
-	d := bootDisk{heads: 255, fat: 16}
-	raw := blankDisk(t, bootDiskSize, dosLabel+"start=63, size=112392, type=6, bootable\n")
-	w := windowOf(t, raw, 1)
-	d.format(t, raw, w, 16)
-	for name, text := range map[string]string{
-		"AUTOEXEC.BAT": "@ECHO " + booted + "\r\n", "FDCONFIG.SYS": "SHELL=C:\\COMMAND.COM C:\\ /P\r\n",
-	} {
-		disktest.Run(t, "mcopy", "-i", drive(raw, w), hostFile(t, text), "::"+name)
-	}
-	const folder = "freedos/" //nolint:misspell // FreeDOS
-	for _, name := range []string{"KERNEL.SYS", "COMMAND.COM"} {
-		disktest.Run(t, "mcopy", "-i", drive(raw, w), disktest.Corpus(t, "loaders/"+folder+name), "::"+name)
-	}
-	disktest.WriteAt(t, raw, w.start*sectorSize+codeOfFAT, loader(t, folder+"br_fat16fd_0x3e.bin"))
-	disktest.WriteAt(t, raw, 0, loader(t, "lilo24/mbr.b")[:codeSize])
-	return raw
-}
-
 // putUFS puts a UFS2 with FreeBSD's loader into a window of a disk.
 func putUFS(t testing.TB, raw string, w window) {
 	t.Helper()
@@ -141,32 +162,6 @@ func putUFS(t testing.TB, raw string, w window) {
 	require.NoError(t, os.WriteFile(filepath.Join(root, "boot", "loader"), loader(t, "freebsd8/loader"), 0o600))
 	disktest.Run(t, "makefs", "-t", "ffs", "-o", "version=2", "-s", "40m", volume, root)
 	copyInto(t, volume, raw, w)
-}
-
-// freeBSDSlice returns a disk with boot0, boot1 and boot2, and one slice whose label counts from its start.
-func freeBSDSlice(t testing.TB) string {
-	t.Helper()
-	raw := blankDisk(t, bootDiskSize, dosLabel+"start=63, size=112392, type=a5, bootable\n")
-	w := windowOf(t, raw, 1)
-	putUFS(t, raw, w)
-	disktest.WriteAt(t, raw, w.start*sectorSize, loader(t, "freebsd8/boot1"))
-	boot2 := forge.Bytes(loader(t, "freebsd8/boot2")) // it begins with room for the label
-	tableforge.PutDisklabel(boot2, 0, tableforge.Slice{Sectors: uint32(w.size), Type: 7}, tableforge.Slice{},
-		tableforge.Slice{Sectors: uint32(w.size)})
-	disktest.WriteAt(t, raw, (w.start+1)*sectorSize, boot2)
-	disktest.WriteAt(t, raw, 0, loader(t, "freebsd8/boot0")[:codeSize])
-	return raw
-}
-
-// freeBSDOnGPT returns a disk as the installers of FreeBSD 8 to 10 set it up.
-func freeBSDOnGPT(t testing.TB) string {
-	t.Helper()
-	raw := blankDisk(t, bootDiskSize, gptLabel+"start=34, size=128, type=83BD6B9D-7F41-11DC-BE0B-001560B84F0F\n"+
-		"start=162, size=112392, type=516E7CB6-6ECF-11D6-8FF8-00022D09712B\n")
-	putUFS(t, raw, windowOf(t, raw, 2))
-	disktest.WriteAt(t, raw, 34*sectorSize, loader(t, "freebsd8/gptboot"))
-	disktest.WriteAt(t, raw, 0, loader(t, "freebsd8/pmbr")[:codeSize])
-	return raw
 }
 
 // limineDisk returns a disk on which the installer of Limine has been, with limine-bios.sys on the FAT32 of a
@@ -245,32 +240,6 @@ var staleXFSHidden = stale{
 }
 
 const extlinuxHeads = 16
-
-// testExtlinuxBoots boots the disks on which extlinux was installed, by the kind of their file systems, and their
-// aligned copies.
-func testExtlinuxBoots(t *testing.T, disks map[string]string) {
-	t.Helper()
-	for _, v := range extlinuxVolumes {
-		// The kernel of the guest said where the partition starts.
-		at := staleHidden.at
-		if v.kind == "xfs" {
-			at = staleXFSHidden.at
-		}
-		require.Equal(t, staleHidden.bytes, readAt(t, disks[v.kind], at(window{start: trackSectors}), 4), v.kind)
-	}
-	for _, c := range extlinuxCases {
-		t.Run(c.name, func(t *testing.T) {
-			source := filepath.Join(t.TempDir(), "disk.raw")
-			disktest.Run(t, "cp", "--sparse=always", disks[c.kind], source)
-			disktest.WriteAt(t, source, 0, c.code(t))
-			m := movedBoot{
-				plan: "extlinux on " + c.name, starts: []int64{c.starts}, quick: true, boot: on(extlinuxHeads),
-				shows: booted,
-			}
-			c.stale.require(t, m.align(t, source), c.fails, m.boot)
-		})
-	}
-}
 
 // extlinuxDrives makes a disk of each volume, adds them to a guest, and returns what installs extlinux there, which
 // wants a file system that is mounted.
@@ -475,7 +444,24 @@ func (d liloDisk) run(t *testing.T) {
 	}
 	m.after = func(t testing.TB, dest string) string {
 		t.Helper()
-		d.checkInstalled(t, dest)
+		// LILO is what its installer would write there now, sector by sector.
+		home := d.home
+		if home != 0 {
+			home = tableOf(t, dest)[0].start
+		}
+		i := d.install(t, dest)
+		onDisk(t, dest, true, func(b forge.Bytes) {
+			sectors := append([]int64{home}, i.Map...)
+			var now []byte
+			for _, lba := range sectors {
+				now = append(now, b[lba*sectorSize:][:sectorSize]...)
+			}
+			i.Put(b, home)
+			for k, lba := range sectors {
+				require.Equal(t, b[lba*sectorSize:][:sectorSize], forge.Bytes(now[k*sectorSize:][:sectorSize]),
+					"LBA %d", lba)
+			}
+		})
 		if d.linux {
 			return d.treeSum(t, dest, root)
 		}
@@ -489,27 +475,6 @@ func (d liloDisk) treeSum(t testing.TB, raw, root string) string {
 	t.Helper()
 	disktest.Run(t, "debugfs", "-R", "dump /boot/map "+filepath.Join(root, "boot/map"), extIn(raw, tableOf(t, raw)[0]))
 	return treeSum(t, root)
-}
-
-// checkInstalled requires LILO on a disk to be what its installer would write there now, sector by sector.
-func (d liloDisk) checkInstalled(t testing.TB, raw string) {
-	t.Helper()
-	if d.home != 0 {
-		d.home = tableOf(t, raw)[0].start
-	}
-	i := d.install(t, raw)
-	onDisk(t, raw, true, func(b forge.Bytes) {
-		sectors := append([]int64{d.home}, i.Map...)
-		var now []byte
-		for _, lba := range sectors {
-			now = append(now, b[lba*sectorSize:][:sectorSize]...)
-		}
-		i.Put(b, d.home)
-		for k, lba := range sectors {
-			require.Equal(t, b[lba*sectorSize:][:sectorSize], forge.Bytes(now[k*sectorSize:][:sectorSize]), "LBA %d",
-				lba)
-		}
-	})
 }
 
 // TestLiloUnderAJournal refuses a map in an ext whose journal is to be replayed, whatever block it holds.

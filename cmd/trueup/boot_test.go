@@ -252,19 +252,17 @@ func debianCode(t testing.TB) []byte {
 	return readAt(t, image, 0, codeSize)
 }
 
-// altCode is syslinux's altmbr.bin, told to boot partition 1.
-func altCode(t testing.TB) []byte {
-	t.Helper()
-	code := disktest.ReadFile(t, disktest.DataFile(t, "/usr/lib/syslinux/mbr/altmbr.bin"))
-	return append(code[:codeSize-1], 1)
-}
-
 // TestClaimsAboutBootCode holds what inspect says about boot code against a boot: where it is said not to read CHS
 // bytes, they are made wrong, and where it is said to hand its entry over, the hidden sectors are, without which
 // syslinux finds itself only by that entry. That a wrong start CHS is fatal where it is read is shown by
 // TestAlignedDiskBoots.
 func TestClaimsAboutBootCode(t *testing.T) {
 	t.Parallel()
+	altCode := func(t testing.TB) []byte { // told to boot partition 1
+		t.Helper()
+		code := disktest.ReadFile(t, disktest.DataFile(t, "/usr/lib/syslinux/mbr/altmbr.bin"))
+		return append(code[:codeSize-1], 1)
+	}
 	for name, tc := range map[string]struct {
 		code        func(testing.TB) []byte
 		reads, over bool

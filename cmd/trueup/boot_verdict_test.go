@@ -37,8 +37,14 @@ func (j judged) run(t *testing.T) {
 	require.Equal(t, "same", r.Verdict, r.Reason)
 	require.Contains(t, r.Before.shown()+r.Reason, j.shows)
 	require.Contains(t, r.After.shown()+r.Reason, j.shows)
+	var moves []string // the flags that name partitions
+	for i, f := range j.flags {
+		if f == "--partition" {
+			moves = append(moves, j.flags[i:i+2]...)
+		}
+	}
 	for _, w := range j.without {
-		qemu := w.qemu(t, source, partitionFlags(j.flags))
+		qemu := w.qemu(t, source, moves)
 		r := trueupJSON[jsonTrial](t, 5, append([]string{"boot", "--qemu", qemu}, args[1:]...)...)
 		require.DirExists(t, qemu+".ran")
 		require.Equal(t, "differs", r.Verdict, "without %s: %s", w.patches, r.Reason)
@@ -55,16 +61,6 @@ func (r *jsonRun) shown() string {
 		b.WriteString(strings.Join(s.Lines, "\n"))
 	}
 	return b.String() + r.Serial
-}
-
-// partitionFlags returns the flags that name partitions.
-func partitionFlags(flags []string) (out []string) {
-	for i, f := range flags {
-		if f == "--partition" {
-			out = append(out, flags[i:i+2]...)
-		}
-	}
-	return out
 }
 
 // qemu returns a program to be given as --qemu: QEMU, whose second start has a layer of a few sectors above the disk
@@ -131,7 +127,16 @@ func TestVerdictOnBoots(t *testing.T) {
 	for name, j := range map[string]judged{
 		"syslinux":            {lba.raw, loaderFlags, booted, hidden},
 		"code that reads chs": {chs.raw, loaderFlags, booted, []takenBack{{"start CHS", "CHS:"}}},
-		"extlinux":            {extlinuxDisk, loaderFlags, booted, hidden},
+		"extlinux": {func(t testing.TB) string {
+			t.Helper()
+			v, setup := extlinuxVolumes[0], newMaking()
+			disks, install := extlinuxDrives(t, setup, v)
+			guest := setup.boot(t)
+			guest.sh(t, install)
+			guest.end(t)
+			disktest.WriteAt(t, disks[v.kind], 0, assembled(ownLBACode)(t))
+			return disks[v.kind]
+		}, loaderFlags, booted, hidden},
 		"lilo": {func(t testing.TB) string {
 			t.Helper()
 			raw, _ := liloDisks[0].build(t)
@@ -166,18 +171,6 @@ func TestVerdictOnBoots(t *testing.T) {
 			[]takenBack{{"start LBA", "unknown filesystem"}},
 		}.run(t)
 	})
-}
-
-// extlinuxDisk is a disk on which a guest installed extlinux.
-func extlinuxDisk(t testing.TB) string {
-	t.Helper()
-	v, setup := extlinuxVolumes[0], newMaking()
-	disks, install := extlinuxDrives(t, setup, v)
-	guest := setup.boot(t)
-	guest.sh(t, install)
-	guest.end(t)
-	disktest.WriteAt(t, disks[v.kind], 0, assembled(ownLBACode)(t))
-	return disks[v.kind]
 }
 
 // restingLinux is Debian's kernel on a FAT with syslinux. vga is the mode of its console.

@@ -18,16 +18,6 @@ const (
 	moveStart, moveLength = 10000, 6000
 )
 
-// chainDisk is that disk. change puts something into the first partition.
-func chainDisk(t testing.TB, kind byte, change func(disk, partition forge.Bytes)) string {
-	t.Helper()
-	disk := tableforge.NewMBR(20480, slot(kind, stayStart, stayLength), slot(0x83, moveStart, moveLength))
-	disk.U8(tableforge.MBREntries, 0x80)
-	disk.Put(moveStart*sectorSize, noise("moves", moveLength*sectorSize))
-	change(disk, disk[stayStart*sectorSize:(stayStart+stayLength)*sectorSize])
-	return writeForged("disk.raw", disk)(t, t.TempDir())
-}
-
 // chainCase is something that finds the second partition, or is found by it.
 type chainCase struct {
 	name   string
@@ -73,7 +63,11 @@ func TestChainsAcrossPartitions(t *testing.T) {
 	t.Parallel()
 	for _, c := range chainCases {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFault(t, chainDisk(t, c.kind, c.change))
+			disk := tableforge.NewMBR(20480, slot(c.kind, stayStart, stayLength), slot(0x83, moveStart, moveLength))
+			disk.U8(tableforge.MBREntries, 0x80)
+			disk.Put(moveStart*sectorSize, noise("moves", moveLength*sectorSize))
+			c.change(disk, disk[stayStart*sectorSize:(stayStart+stayLength)*sectorSize])
+			f := newFault(t, writeForged("disk.raw", disk)(t, t.TempDir()))
 			r := trueup(t, f.args()...)
 			require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
 			requireOneLine(t, r.stderr)

@@ -122,8 +122,22 @@ func linuxInitrd(t testing.TB, release, program string, modules []string, files 
 		disktest.CPIO(&archive, name, mode, data)
 	}
 	add("init", init, 0o100755)
-	for i, path := range modulePaths(t, release, modules) {
-		add(fmt.Sprintf("modules/%02d.ko", i), path, 0o100644)
+
+	// The modules go in by an order in which they can be loaded.
+	folder := filepath.Join("/lib/modules", release)
+	needs := disktest.ReadFile(t, filepath.Join(folder, "modules.dep"))
+	builtIn := string(disktest.ReadFile(t, filepath.Join(folder, "modules.builtin")))
+	var wanted []string
+	for _, module := range modules {
+		file := regexp.MustCompile(`(?m)^(\S+/` + module + `\.ko):`).FindSubmatch(needs)
+		if file == nil {
+			require.Contains(t, builtIn, "/"+module+".ko\n", "the kernel has no such module")
+		} else {
+			wanted = append(wanted, string(file[1]))
+		}
+	}
+	for i, name := range withNeeds(string(needs), wanted...) {
+		add(fmt.Sprintf("modules/%02d.ko", i), filepath.Join(folder, name), 0o100644)
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		add(name, files[name], 0o100755)
@@ -153,27 +167,6 @@ func buildStatic(t testing.TB, folder string) string {
 		return nil
 	}))
 	return path
-}
-
-// modulePaths are the files of the modules in an order in which they can be loaded.
-func modulePaths(t testing.TB, release string, modules []string) (paths []string) {
-	t.Helper()
-	dir := filepath.Join("/lib/modules", release)
-	text := disktest.ReadFile(t, filepath.Join(dir, "modules.dep"))
-	builtIn := string(disktest.ReadFile(t, filepath.Join(dir, "modules.builtin")))
-	var names []string
-	for _, module := range modules {
-		file := regexp.MustCompile(`(?m)^(\S+/` + module + `\.ko):`).FindSubmatch(text)
-		if file == nil {
-			require.Contains(t, builtIn, "/"+module+".ko\n", "the kernel has no such module")
-		} else {
-			names = append(names, string(file[1]))
-		}
-	}
-	for _, name := range withNeeds(string(text), names...) {
-		paths = append(paths, filepath.Join(dir, name))
-	}
-	return paths
 }
 
 // withNeeds returns modules and all that they need, each behind its needs. The lines of text name those of a module.

@@ -89,7 +89,23 @@ func testPools(t *testing.T, disk func(letter string) string, lvs []string) {
 	})
 	t.Run("md", func(t *testing.T) {
 		for letter, version := range map[string]string{"c": "0.90", "d": "1.0", "e": "1.1", "f": "1.1", "g": "1.2"} {
-			requireMember(t, disk(letter), version)
+			v := inspectPool(t, disk(letter)).Volume
+			says := disktest.Output(t, "mdadm", "--examine", disk(letter))
+			export := disktest.Output(t, "mdadm", "--examine", "--export", disk(letter))
+			require.Contains(t, says, "- correct")
+			require.Equal(t, "linux_raid_member", v.Kind)
+			require.Equal(t, version, v.Details["metadata"])
+			require.Contains(t, export, "MD_LEVEL="+v.Details["level"]+"\n")
+			require.Contains(t, export, "MD_DEVICES="+v.Details["devices"]+"\n")
+			require.Contains(t, export, "MD_UUID="+v.UUID+"\n")
+			if v.Label != "" {
+				require.Contains(t, says, "Name : "+v.Label+"\n")
+			}
+			if v.DataStart > 0 {
+				require.Contains(t, says, fmt.Sprintf("Data Offset : %d sectors\n", v.DataStart/512))
+			} else {
+				require.NotContains(t, strings.ReplaceAll(says, "Data Offset : 0 sectors", ""), "Data Offset")
+			}
 		}
 		require.Equal(t, `ext2 "inside"`, inspectPool(t, disk("d")).Volume.Details["content"])
 		require.Equal(t, "nested-misaligned", inspectPool(t, disk("g")).Findings[0].Code, "136 KiB")
@@ -144,52 +160,4 @@ func requirePV(t *testing.T, path, letter, name string, lvs []string) {
 	for _, line := range lvs {
 		require.True(t, seen[strings.Fields(line)[0]], line)
 	}
-}
-
-// requireMember holds a member of an array against mdadm.
-func requireMember(t *testing.T, path, version string) {
-	t.Helper()
-	v := inspectPool(t, path).Volume
-	says := disktest.Output(t, "mdadm", "--examine", path)
-	export := disktest.Output(t, "mdadm", "--examine", "--export", path)
-	require.Contains(t, says, "- correct")
-	require.Equal(t, "linux_raid_member", v.Kind)
-	require.Equal(t, version, v.Details["metadata"])
-	require.Contains(t, export, "MD_LEVEL="+v.Details["level"]+"\n")
-	require.Contains(t, export, "MD_DEVICES="+v.Details["devices"]+"\n")
-	require.Contains(t, export, "MD_UUID="+v.UUID+"\n")
-	if v.Label != "" {
-		require.Contains(t, says, "Name : "+v.Label+"\n")
-	}
-	if v.DataStart > 0 {
-		require.Contains(t, says, fmt.Sprintf("Data Offset : %d sectors\n", v.DataStart/512))
-	} else {
-		require.NotContains(t, strings.ReplaceAll(says, "Data Offset : 0 sectors", ""), "Data Offset")
-	}
-}
-
-// poolScript makes the disks, adds them to a guest, and returns what that runs.
-func poolScript(t *testing.T, s *linuxSetup, disk func(string) string) string {
-	t.Helper()
-	var names []string
-	for letter := range strings.SplitSeq(poolDisks, "") {
-		disktest.MakeBlank(t, disk(letter), 32<<20)
-		names = append(names, "@"+letter, s.add(guestDisk{disk(letter), "raw", sectorSize}))
-	}
-	return "set -e\n" + strings.NewReplacer(names...).Replace(strings.Join(poolCommands, "\n"))
-}
-
-// poolLines are the lines of lvs in what the guest printed: name, size, type and places, with @a for the disk a.
-func poolLines(text string) []string {
-	var lvs, names []string
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		switch {
-		case len(f) == 3 && f[0] == "disk":
-			names = append(names, f[1]+":", "@"+f[2]+":")
-		case len(f) > 3 && strings.Contains(f[3], ":"):
-			lvs = append(lvs, strings.NewReplacer(names...).Replace(strings.Join(f, " ")))
-		}
-	}
-	return lvs
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // To start a guest takes seconds of a processor, so that tests share one where they can: one makes disks, and another
@@ -34,14 +36,52 @@ func TestDisksThatLinuxMakes(t *testing.T) {
 	dir := t.TempDir()
 	pool := func(letter string) string { return filepath.Join(dir, letter+".raw") }
 	setup := newMaking()
-	boots, install := extlinuxDrives(t, setup, extlinuxVolumes...)
-	pools := poolScript(t, setup, pool)
+	disks, install := extlinuxDrives(t, setup, extlinuxVolumes...)
+	var names []string
+	for letter := range strings.SplitSeq(poolDisks, "") {
+		disktest.MakeBlank(t, pool(letter), 32<<20)
+		names = append(names, "@"+letter, setup.add(guestDisk{pool(letter), "raw", sectorSize}))
+	}
 	guest := setup.boot(t)
 	guest.sh(t, install)
-	lvs := poolLines(guest.sh(t, pools))
+	said := guest.sh(t, "set -e\n"+strings.NewReplacer(names...).Replace(strings.Join(poolCommands, "\n")))
 	guest.end(t)
+
+	// The lines of lvs: name, size, type and places, with @a for the disk a.
+	names = nil
+	var lvs []string
+	for line := range strings.Lines(said) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) == 3 && f[0] == "disk":
+			names = append(names, f[1]+":", "@"+f[2]+":")
+		case len(f) > 3 && strings.Contains(f[3], ":"):
+			lvs = append(lvs, strings.NewReplacer(names...).Replace(strings.Join(f, " ")))
+		}
+	}
 	t.Run("pools", func(t *testing.T) { testPools(t, pool, lvs) })
-	t.Run("extlinux boots", func(t *testing.T) { testExtlinuxBoots(t, boots) })
+	t.Run("extlinux boots", func(t *testing.T) {
+		for _, v := range extlinuxVolumes {
+			// The kernel of the guest said where the partition starts.
+			at := staleHidden.at
+			if v.kind == "xfs" {
+				at = staleXFSHidden.at
+			}
+			require.Equal(t, staleHidden.bytes, readAt(t, disks[v.kind], at(window{start: trackSectors}), 4), v.kind)
+		}
+		for _, c := range extlinuxCases {
+			t.Run(c.name, func(t *testing.T) {
+				source := filepath.Join(t.TempDir(), "disk.raw")
+				disktest.Run(t, "cp", "--sparse=always", disks[c.kind], source)
+				disktest.WriteAt(t, source, 0, c.code(t))
+				m := movedBoot{
+					plan: "extlinux on " + c.name, starts: []int64{c.starts}, quick: true, boot: on(extlinuxHeads),
+					shows: booted,
+				}
+				c.stale.require(t, m.align(t, source), c.fails, m.boot)
+			})
+		}
+	})
 }
 
 // reading is what a guest does with disks that it must not change.
@@ -83,9 +123,11 @@ const (
 	sumsEnd   = "all were read"
 )
 
-// readAll returns a script that mounts all volumes beside each other, and has one program read them all. To start
-// programs takes most of the time in emulation. A volume that cannot be mounted does not end the run.
-func (r *reading) readAll() string {
+// run starts the guest and returns what it found, by device. A volume that was not mounted is missing.
+func (r *reading) run(t *testing.T) map[string]volumeRead {
+	t.Helper()
+	// All volumes are mounted beside each other, and one program reads them all: to start programs takes most of the
+	// time in emulation. A volume that cannot be mounted does not end the run.
 	script := "lvm vgchange -q -a y >&2\nmkdir /tmp/v; cd /tmp/v\n" +
 		`m() { mkdir $1 && mount -r $3 $2 $1 2>&1 && mounted="$mounted $2"; }` + "\n"
 	for i, v := range r.reads {
@@ -95,19 +137,15 @@ func (r *reading) readAll() string {
 		}
 		script += "\n"
 	}
-	return script + "blkid -c /dev/null -s TYPE $mounted\necho " + sumsBegin + "\n" +
+	script += "blkid -c /dev/null -s TYPE $mounted\necho " + sumsBegin + "\n" +
 		"find . -type f -exec sha256sum {} + && echo " + sumsEnd + "\n"
-}
 
-// run starts the guest and returns what it found, by device. A volume that was not mounted is missing.
-func (r *reading) run(t *testing.T) map[string]volumeRead {
-	t.Helper()
 	withLibraries(t, "ntfs-3g", r.files)
 	r.files["sbin/mount.ntfs"] = r.files["bin/ntfs-3g"]
 	guest := r.boot(t)
 	volumes := map[string]volumeRead{}
 	r.said = guest.sh(t, r.script)
-	kinds, sums, found := strings.Cut(guest.sh(t, r.readAll()), sumsBegin+"\n")
+	kinds, sums, found := strings.Cut(guest.sh(t, script), sumsBegin+"\n")
 	guest.end(t)
 	require.True(t, found, kinds)
 	sums, found = strings.CutSuffix(strings.TrimRight(sums, "\n"), "\n"+sumsEnd)
@@ -143,47 +181,36 @@ type readDisk struct {
 func TestLinuxReadsTheResults(t *testing.T) {
 	t.Parallel()
 	r := newReading()
-	checkServed := readServed(t, r)
+
+	// The NBD client of the kernel reads a disk that is served over a network.
+	source, aligned := sampleDisk(t), filepath.Join(t.TempDir(), "aligned.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, aligned).code)
+	at, err := url.Parse(serving(t, "--listen", "127.0.0.1:0", source).URI)
+	require.NoError(t, err)
+	const here, served = "10.0.2.2", "/dev/nbd0p1" // by the first QEMU's network leads to this machine
+	r.programs = append(r.programs, "nbd-client")
+	r.script += "nbd-client " + here + " " + at.Port() + " /dev/nbd0 >&2 && " +
+		"sha256sum < /dev/nbd0 && cd /sys/block/nbd0 && echo $(cat ro size nbd0p*/start)\n"
+	r.read(served, "")
+
 	checkSoak := readSoak(alignSoak(t, 1, soakDefault), r)
-	checkMade := readMade(append(alignedMade(t), alignedFourK(t)...), r)
+	checkMade := readMade(t, r)
 	found := r.run(t)
-	t.Run("served disks", func(t *testing.T) { checkServed(t, found) })
+	t.Run("served disks", func(t *testing.T) {
+		const sectors = 8 << 20 / sectorSize
+		require.Equal(t, fmt.Sprintf("%s  -\n1 %d 2048\n", sha256Of(t, aligned), sectors), r.said)
+		require.Equal(t, "ntfs", found[served].kind)
+		require.NotEmpty(t, found[served].sums)
+	})
 	t.Run("random disks", func(t *testing.T) { checkSoak(t, found) })
 	t.Run("made disks", func(t *testing.T) { checkMade(t, found) })
 }
 
-// readMade has the guest read every file of sources and results, each mounted as the kind that is found, and
-// returns what checks that.
-func readMade(disks []readDisk, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
-	var names []string
-	device := func(i, n int) string { return fmt.Sprint(names[i], n+1) }
-	for i, d := range disks {
-		names = append(names, r.add(d.guestDisk))
-		for n := range d.volumes {
-			r.read(device(i, n), "")
-		}
-	}
-	return func(t *testing.T, found map[string]volumeRead) {
-		t.Helper()
-		for i, d := range disks {
-			for n, v := range d.volumes {
-				read := found[device(i, n)]
-				require.Equal(t, v.guestKind(), read.kind, "%s, %s", d.path, v.label)
-				if d.sector == sectorSize || v.kind == "ext4" { // fourKDisk puts files into no other
-					require.Subset(t, read.sums, fileSums(v.files()), "%s, %s", d.path, v.label)
-				}
-				// All that the kernel finds is compared, not only what the test put in. Each result follows its source.
-				if i%2 == 1 {
-					require.Equal(t, found[device(i-1, n)].sums, read.sums, "%s, %s", d.path, v.label)
-				}
-			}
-		}
-	}
-}
-
-// alignedMade returns each of madeDisks as a raw file, and an aligned copy of it.
-func alignedMade(t *testing.T) (disks []readDisk) {
+// readMade has the guest read every file of madeDisks and of disks with sectors of 4096 bytes, and of their aligned
+// copies, each mounted as the kind that is found, and returns what checks that.
+func readMade(t *testing.T, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
 	t.Helper()
+	var disks []readDisk
 	for i, d := range madeDisks {
 		raw := d.make(t, t.TempDir())
 		// A mount takes seconds in emulation: every disk and every format comes up, not every pair of them.
@@ -201,12 +228,6 @@ func alignedMade(t *testing.T) (disks []readDisk) {
 			readDisk{guestDisk{raw, formatRaw.container, sectorSize}, d.volumes},
 			readDisk{guestDisk{dest, f.container, sectorSize}, d.volumes})
 	}
-	return disks
-}
-
-// alignedFourK returns disks with sectors of 4096 bytes, and their aligned copies.
-func alignedFourK(t *testing.T) (disks []readDisk) {
-	t.Helper()
 	for _, label := range []string{"dos", "gpt"} {
 		raw, dest := fourKDisk(t, label), filepath.Join(t.TempDir(), label+".raw")
 		r := trueup(t, "align", "--sector-size", "4096", raw, dest)
@@ -215,35 +236,33 @@ func alignedFourK(t *testing.T) (disks []readDisk) {
 			disks = append(disks, readDisk{guestDisk{path, "raw", fourK}, fourKVolumes})
 		}
 	}
-	return disks
-}
 
-// guestKind is the name that blkid has for the file system.
-func (v madeVolume) guestKind() string {
-	if strings.HasPrefix(v.kind, "fat") {
-		return "vfat"
+	var names []string
+	device := func(i, n int) string { return fmt.Sprint(names[i], n+1) }
+	for i, d := range disks {
+		names = append(names, r.add(d.guestDisk))
+		for n := range d.volumes {
+			r.read(device(i, n), "")
+		}
 	}
-	return v.kind
-}
-
-// readServed has the NBD client of a kernel read a disk that is served over a network. It returns what checks the
-// result.
-func readServed(t *testing.T, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
-	t.Helper()
-	source, aligned := sampleDisk(t), filepath.Join(t.TempDir(), "aligned.raw")
-	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, aligned).code)
-	at, err := url.Parse(serving(t, "--listen", "127.0.0.1:0", source).URI)
-	require.NoError(t, err)
-	const here = "10.0.2.2" // by which QEMU's network leads to this machine
-	r.programs = append(r.programs, "nbd-client")
-	r.script += "nbd-client " + here + " " + at.Port() + " /dev/nbd0 >&2 && " +
-		"sha256sum < /dev/nbd0 && cd /sys/block/nbd0 && echo $(cat ro size nbd0p*/start)\n"
-	r.read("/dev/nbd0p1", "")
 	return func(t *testing.T, found map[string]volumeRead) {
 		t.Helper()
-		const sectors = 8 << 20 / sectorSize
-		require.Equal(t, fmt.Sprintf("%s  -\n1 %d 2048\n", sha256Of(t, aligned), sectors), r.said)
-		require.Equal(t, "ntfs", found["/dev/nbd0p1"].kind)
-		require.NotEmpty(t, found["/dev/nbd0p1"].sums)
+		for i, d := range disks {
+			for n, v := range d.volumes {
+				read := found[device(i, n)]
+				kind := v.kind
+				if strings.HasPrefix(kind, "fat") {
+					kind = "vfat"
+				}
+				require.Equal(t, kind, read.kind, "%s, %s", d.path, v.label)
+				if d.sector == sectorSize || v.kind == "ext4" { // fourKDisk puts files into no other
+					require.Subset(t, read.sums, fileSums(v.files()), "%s, %s", d.path, v.label)
+				}
+				// All that the kernel finds is compared, not only what the test put in. Each result follows its source.
+				if i%2 == 1 {
+					require.Equal(t, found[device(i-1, n)].sums, read.sums, "%s, %s", d.path, v.label)
+				}
+			}
+		}
 	}
 }
