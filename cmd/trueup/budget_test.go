@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"os"
@@ -31,21 +32,147 @@ type giantLink struct{ name, parent string }
 var giantImages = map[string]struct {
 	ext   string
 	size  int64
-	write func(t testing.TB, dir string, link giantLink)
 	alone bool // has no chains
+	write func(t testing.TB, dir string, link giantLink)
 }{
-	"qcow2, clusters of 64 KiB": {"qcow2", giantSize, giantQcow2, false},
-	"vhd of 2040 GiB":           {"vhd", 2040 << 30, giantVHD(2040 << 30), false},
-	"vhd of 64 TiB":             {"vhd", giantSize, giantVHD(giantSize), true},
-	"vhdx, blocks of 1 MiB":     {"vhdx", giantSize, giantVHDX, false},
-	"vmdk, monolithicSparse":    {"vmdk", giantSize, giantSparse, false},
-	"vmdk, streamOptimized":     {"vmdk", giantSize, giantStream, true},
-	"vmdk, 4096 sparse extents": {"vmdk", giantSize, giantSplit(4096, giantSize), true},
-	"vmdk, 240 sparse extents":  {"vmdk", 60 << 40, giantSplit(240, 60<<40), false},
-	"vmdk, COWD":                {"vmdk", giantSize, giantCOWD, false},
-	"vmdk, seSparse":            {"vmdk", giantSize, giantSESparse, false},
-	"raw":                       {"raw", 8 << 40, giantRaw, true},
-	"vmdk, flat, 4096 extents":  {"vmdk", 8 << 40, giantFlat, true},
+	"qcow2, clusters of 64 KiB": {
+		ext: "qcow2", size: giantSize, // an L1 table of 1 MiB
+		write: func(t testing.TB, dir string, link giantLink) {
+			t.Helper()
+			q := qcow2forge.New(link.contents(), giantBits)
+			const entries = giantSize >> (giantBits + giantBits - 3)
+			table := make([]byte, 8*entries)
+			copy(table, q.Bytes[q.L1:q.L1+8])
+			q.SetRefcount(q.L1/q.Cluster, 0)
+			q.BE64(qcow2forge.L1, uint64(q.Append(table)))
+			q.BE32(qcow2forge.L1Size, entries)
+			q.BE64(qcow2forge.Size, giantSize)
+			if link.parent != "" {
+				q.SetBacking(link.parent, "qcow2")
+			}
+			q.Write(t, filepath.Join(dir, link.name))
+		},
+	},
+	"vhd of 2040 GiB": {ext: "vhd", size: 2040 << 30, write: giantVHD(2040 << 30)},
+	"vhd of 64 TiB":   {ext: "vhd", size: giantSize, alone: true, write: giantVHD(giantSize)},
+	"vhdx, blocks of 1 MiB": {
+		ext: "vhdx", size: giantSize, // a BAT of 512 MiB, which is a hole
+		write: func(t testing.TB, dir string, link giantLink) {
+			t.Helper()
+			l := vhdxforge.Layout{Size: hostile.Sectors * 512}
+			if link.parent != "" {
+				l.Parent = map[string]string{
+					"parent_linkage": "{" + vhdxforge.DataWriteGUID + "}",
+					"relative_path":  `.\` + link.parent,
+				}
+			}
+			v := vhdxforge.New(l).Fill(link.contents())
+			const blocks = giantSize >> 20
+			bat := int64(len(v.Bytes))
+			length := int64(8*(blocks+blocks/4096)+1<<20-1) >> 20 << 20
+			v.U64(v.Item(vhdxforge.DiskSize), giantSize)
+			v.SetRegions(
+				vhdxforge.Region{GUID: vhdxforge.RegionBAT, Off: uint64(bat), Len: uint32(length), Required: 1},
+				vhdxforge.Region{GUID: vhdxforge.RegionMetadata, Off: uint64(v.Metadata), Len: 1 << 20, Required: 1})
+			v.Seal()
+			sparsely(t, filepath.Join(dir, link.name), bat+length,
+				map[int64][]byte{0: v.Bytes, bat: slices.Clone(v.Bytes[v.BAT : v.BAT+16])})
+		},
+	},
+	"vmdk, monolithicSparse": {
+		ext: "vmdk", size: giantSize, // a directory of 8 MiB
+		write: func(t testing.TB, dir string, link giantLink) {
+			t.Helper()
+			v := vmdkforge.NewSparse(link.contents())
+			gd := enlarge(v, giantSize/512)
+			extent := fmt.Sprintf(`RW %d SPARSE "%s"`, giantSize/512, link.name)
+			v.SetDescriptor(link.vmdkText("monolithicSparse", extent))
+			v.Bytes = append(v.Bytes, gd...)
+			v.Write(t, filepath.Join(dir, link.name))
+		},
+	},
+	"vmdk, streamOptimized": {
+		ext: "vmdk", size: giantSize, alone: true, // one of 8 MiB too, between the grains and the footer
+		write: func(t testing.TB, dir string, link giantLink) {
+			t.Helper()
+			v := vmdkforge.NewStream(hostile.Disk(), vmdkforge.StreamLayout{})
+			gd := make([]byte, 8<<20)
+			copy(gd, v.Bytes[v.Directory+512:v.Directory+516])
+			foot := slices.Clone(v.Bytes[v.Footer+512 : v.Footer+1024])
+			v.Bytes = v.Bytes[:v.Directory]
+			v.U64(vmdkforge.Capacity, giantSize/512)
+			text := vmdkforge.Descriptor("streamOptimized", fmt.Sprintf(`RW %d SPARSE "%s"`, giantSize/512, link.name))
+			v.Text(512, text)
+			binary.LittleEndian.PutUint64(foot[vmdkforge.Capacity:], giantSize/512)
+			binary.LittleEndian.PutUint64(foot[vmdkforge.GDOffset:], uint64(v.AddMetadata(2, gd)/512+1))
+			v.AddMetadata(3, foot)
+			v.AddMetadata(0, nil)
+			v.Write(t, filepath.Join(dir, link.name))
+		},
+	},
+	"vmdk, 4096 sparse extents": {ext: "vmdk", size: giantSize, alone: true, write: giantSplit(4096, giantSize)},
+	"vmdk, 240 sparse extents":  {ext: "vmdk", size: 60 << 40, write: giantSplit(240, 60<<40)},
+	"vmdk, COWD": {
+		ext: "vmdk", size: giantSize, // 64 extents of 1 TiB, each of which has a directory of 2 MiB
+		write: func(t testing.TB, dir string, link giantLink) {
+			t.Helper()
+			const n = 64
+			const sectors = giantSize / 512 / n
+			write := func(disk []byte) func(path string) {
+				return func(path string) {
+					c := vmdkforge.NewCOWD(disk, 1, nil)
+					behind := c.GD + 512 // where the tables come, and go on behind the longer directory
+					shift := uint32(sectors/4096*4-512) / 512
+					for at := c.GD; at < c.GD+512+vmdkforge.COWDTable*int64(len(c.Tables)) &&
+						at < int64(len(c.Bytes)); at += 4 {
+						if n := binary.LittleEndian.Uint32(c.Bytes[at:]); n != 0 {
+							c.U32(at, n+shift)
+						}
+					}
+					c.U32(vmdkforge.COWDNumSectors, sectors)
+					c.U32(vmdkforge.COWDNumGDEntries, sectors/4096)
+					tail := behind + int64(shift)*512
+					end := tail + int64(len(c.Bytes)) - behind
+					c.U32(vmdkforge.COWDFreeSector, uint32(end/512))
+					sparsely(t, path, end, map[int64][]byte{0: c.Bytes[:behind], tail: c.Bytes[behind:]})
+				}
+			}
+			first, others := write(link.contents()), write(make([]byte, 512))
+			link.extents(t, dir, "vmfsSparse", "VMFSSPARSE", n, sectors, first, others)
+		},
+	},
+	"vmdk, seSparse": {
+		ext: "vmdk", size: giantSize, // a directory of 32 MiB
+		write: func(t testing.TB, dir string, link giantLink) {
+			t.Helper()
+			link.extents(t, dir, "seSparse", "SESPARSE", 1, giantSize/512, func(path string) {
+				s := vmdkforge.NewSESparse(link.contents(), 0, nil)
+				const directory = giantSize / (16 << 20) * 8
+				shift := uint64(s.GD+directory-s.GT) / 512
+				s.U64(vmdkforge.SECapacity, giantSize/512)
+				s.U64(vmdkforge.SEGrainDirSize, directory/512)
+				s.U64(vmdkforge.SEGrainTables, uint64(s.GT)/512+shift)
+				s.U64(vmdkforge.SEGrains, uint64(s.Grains)/512+shift)
+				end := s.GD + directory
+				pieces := map[int64][]byte{0: s.Bytes[:s.GD+8], end: s.Bytes[s.GT:]}
+				sparsely(t, path, end+int64(len(s.Bytes))-s.GT, pieces)
+			}, nil)
+		},
+	},
+	"raw": {ext: "raw", size: 8 << 40, alone: true, write: giantRaw},
+	"vmdk, flat, 4096 extents": {
+		ext: "vmdk", size: 8 << 40, alone: true, // a file of 8 TiB, of which the descriptor names 4096 parts
+		write: func(t testing.TB, dir string, link giantLink) {
+			t.Helper()
+			giantRaw(t, dir, giantLink{name: "x-flat.vmdk"})
+			const sectors = 8 << 40 / 4096 / 512
+			var lines []string
+			for i := range 4096 {
+				lines = append(lines, fmt.Sprintf(`RW %d FLAT "x-flat.vmdk" %d`, sectors, i*sectors))
+			}
+			writeText(link.name, vmdkforge.Descriptor("twoGbMaxExtentFlat", lines...))(t, dir)
+		},
+	},
 }
 
 // TestLargestImages holds inspect to its budget on the largest image of each format, and on one that has sixteen such
@@ -65,22 +192,18 @@ func TestLargestImages(t *testing.T) {
 					link = giantLink{name: fmt.Sprintf("disk%d.%s", i, g.ext), parent: link.name}
 					g.write(t, dir, link)
 				}
-				requireGiant(t, filepath.Join(dir, link.name), g.size)
+
+				// The partition at the start of the disk is found, and that it lies badly.
+				r := measure(t, []string{"inspect", "--json", filepath.Join(dir, link.name)})[0]
+				require.Equal(t, 3, r.code, "%s%s", r.stdout, r.stderr)
+				var report jsonInspect
+				unmarshal(t, r, &report)
+				require.Equal(t, g.size, parseFailure(t, r).Image.SizeBytes)
+				require.Len(t, report.Partitions, 1)
+				require.Equal(t, int64(63*512), report.Partitions[0].StartBytes)
 			})
 		}
 	}
-}
-
-// requireGiant wants the partition at the start of the disk to be found, and that it lies badly.
-func requireGiant(t testing.TB, path string, size int64) {
-	t.Helper()
-	r := measure(t, []string{"inspect", "--json", path})[0]
-	require.Equal(t, 3, r.code, "%s%s", r.stdout, r.stderr)
-	var report jsonInspect
-	unmarshal(t, r, &report)
-	require.Equal(t, size, parseFailure(t, r).Image.SizeBytes)
-	require.Len(t, report.Partitions, 1)
-	require.Equal(t, int64(63*512), report.Partitions[0].StartBytes)
 }
 
 // sparsely writes pieces of a file by their places; all else, up to its size, is a hole.
@@ -109,35 +232,6 @@ func giantRaw(t testing.TB, dir string, link giantLink) {
 	sparsely(t, filepath.Join(dir, link.name), 8<<40, map[int64][]byte{0: hostile.Disk()})
 }
 
-// giantFlat is a flat file of 8 TiB, of which the descriptor names 4096 parts.
-func giantFlat(t testing.TB, dir string, link giantLink) {
-	t.Helper()
-	giantRaw(t, dir, giantLink{name: "x-flat.vmdk"})
-	const sectors = 8 << 40 / 4096 / 512
-	var lines []string
-	for i := range 4096 {
-		lines = append(lines, fmt.Sprintf(`RW %d FLAT "x-flat.vmdk" %d`, sectors, i*sectors))
-	}
-	writeText(link.name, vmdkforge.Descriptor("twoGbMaxExtentFlat", lines...))(t, dir)
-}
-
-// giantQcow2 has an L1 table of 1 MiB.
-func giantQcow2(t testing.TB, dir string, link giantLink) {
-	t.Helper()
-	q := qcow2forge.New(link.contents(), giantBits)
-	const entries = giantSize >> (giantBits + giantBits - 3)
-	table := make([]byte, 8*entries)
-	copy(table, q.Bytes[q.L1:q.L1+8])
-	q.SetRefcount(q.L1/q.Cluster, 0)
-	q.BE64(qcow2forge.L1, uint64(q.Append(table)))
-	q.BE32(qcow2forge.L1Size, entries)
-	q.BE64(qcow2forge.Size, giantSize)
-	if link.parent != "" {
-		q.SetBacking(link.parent, "qcow2")
-	}
-	q.Write(t, filepath.Join(dir, link.name))
-}
-
 // giantVHD has a table of four bytes for each 2 MiB, none of which is zero.
 func giantVHD(size int64) func(testing.TB, string, giantLink) {
 	return func(t testing.TB, dir string, link giantLink) {
@@ -158,27 +252,4 @@ func giantVHD(size int64) func(testing.TB, string, giantLink) {
 		file := bytes.Join([][]byte{v.Bytes[:v.Footer], table, v.Bytes[v.Footer:]}, nil)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, link.name), file, 0o644))
 	}
-}
-
-// giantVHDX has a BAT of 512 MiB, which is a hole.
-func giantVHDX(t testing.TB, dir string, link giantLink) {
-	t.Helper()
-	l := vhdxforge.Layout{Size: hostile.Sectors * 512}
-	if link.parent != "" {
-		l.Parent = map[string]string{
-			"parent_linkage": "{" + vhdxforge.DataWriteGUID + "}",
-			"relative_path":  `.\` + link.parent,
-		}
-	}
-	v := vhdxforge.New(l).Fill(link.contents())
-	const blocks = giantSize >> 20
-	bat := int64(len(v.Bytes))
-	length := int64(8*(blocks+blocks/4096)+1<<20-1) >> 20 << 20
-	v.U64(v.Item(vhdxforge.DiskSize), giantSize)
-	v.SetRegions(
-		vhdxforge.Region{GUID: vhdxforge.RegionBAT, Off: uint64(bat), Len: uint32(length), Required: 1},
-		vhdxforge.Region{GUID: vhdxforge.RegionMetadata, Off: uint64(v.Metadata), Len: 1 << 20, Required: 1})
-	v.Seal()
-	sparsely(t, filepath.Join(dir, link.name), bat+length,
-		map[int64][]byte{0: v.Bytes, bat: slices.Clone(v.Bytes[v.BAT : v.BAT+16])})
 }
