@@ -35,7 +35,34 @@ func (c *alignCase) checkVerify(t *testing.T) {
 			for _, file := range c.format.files(c.dest) {
 				disktest.Run(t, "cp", "--sparse=always", file, filepath.Dir(broken))
 			}
-			c.flip(t, broken, off)
+
+			// Where the byte is stored: nowhere when it lies in a hole of a sparse VMDK.
+			files := c.format.files(broken)
+			file, at := files[len(files)-1], off
+			if c.format == formatSparse {
+				var extents []struct {
+					Start  int64
+					Length int64
+					Offset *int64
+				}
+				out := disktest.Output(t, "qemu-img", "map", "--output=json", "-f", "vmdk", broken)
+				require.NoError(t, json.Unmarshal([]byte(out), &extents))
+				file = ""
+				for _, e := range extents {
+					if e.Start <= off && off < e.Start+e.Length && e.Offset != nil {
+						file, at = broken, *e.Offset+off-e.Start
+					}
+				}
+			}
+			if file != "" {
+				old := readAt(t, file, at, 1)
+				disktest.WriteAt(t, file, at, []byte{old[0] ^ 0xFF})
+			} else {
+				// QEMU allocates the grain. A sector at a time, for it rounds other writes itself.
+				write := fmt.Sprintf("write -P 0xA5 %d %d", off/sectorSize*sectorSize, sectorSize)
+				disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", write, broken)
+			}
+
 			answer := trueupJSON[jsonVerify](t, 5, "verify", c.source, broken)
 			require.False(t, answer.Equal)
 			i := slices.IndexFunc(answer.Differences, func(d jsonDifference) bool {
@@ -45,34 +72,4 @@ func (c *alignCase) checkVerify(t *testing.T) {
 			require.NotEmpty(t, answer.Differences[i].Text)
 		})
 	}
-}
-
-// flip inverts the byte at off of the disk in the image.
-func (c *alignCase) flip(t *testing.T, image string, off int64) {
-	t.Helper()
-	files := c.format.files(image)
-	file, at := files[len(files)-1], off
-	if c.format == formatSparse {
-		var extents []struct {
-			Start  int64
-			Length int64
-			Offset *int64
-		}
-		out := disktest.Output(t, "qemu-img", "map", "--output=json", "-f", "vmdk", image)
-		require.NoError(t, json.Unmarshal([]byte(out), &extents))
-		file = ""
-		for _, e := range extents {
-			if e.Start <= off && off < e.Start+e.Length && e.Offset != nil {
-				file, at = image, *e.Offset+off-e.Start
-			}
-		}
-	}
-	if file == "" {
-		// A hole of a sparse VMDK: QEMU allocates the grain. A sector at a time, for it rounds other writes itself.
-		disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", fmt.Sprintf("write -P 0xA5 %d %d", off/sectorSize*sectorSize,
-			sectorSize), image)
-		return
-	}
-	old := readAt(t, file, at, 1)
-	disktest.WriteAt(t, file, at, []byte{old[0] ^ 0xFF})
 }
