@@ -40,14 +40,6 @@ func newReplace(t testing.TB) fault {
 	return f
 }
 
-// secondDescriptor copies a descriptor: both name one extent now.
-func secondDescriptor(t testing.TB, descriptor, name string) string {
-	t.Helper()
-	second := filepath.Join(filepath.Dir(descriptor), name)
-	disktest.Run(t, "cp", descriptor, second)
-	return second
-}
-
 // diskSum is the SHA-256 of the disk in an image, as QEMU reads it.
 func diskSum(t testing.TB, f diskFormat, path string) string {
 	t.Helper()
@@ -72,7 +64,8 @@ func flatName(descriptor string) string { return formatFlat.files(descriptor)[1]
 func TestForceSparesWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	f := newReplace(t)
-	other := secondDescriptor(t, f.dest, "other.vmdk")
+	other := filepath.Join(filepath.Dir(f.dest), "other.vmdk")
+	disktest.Run(t, "cp", f.dest, other) // both name one extent now
 	before := diskSum(t, formatFlat, other)
 	closed := injection{call: "openat", spec: "error=EACCES", path: "other.vmdk"} // as it is called from its folder
 	r, hits := f.inject(t, closed, append([]string{"--force"}, toFlat...)...)
@@ -110,21 +103,18 @@ func TestKilledPublishAndRename(t *testing.T) {
 	t.Parallel()
 	// Under the second name no scan of the folder finds it.
 	for _, name := range []string{"prod.vmdk", "x.vmdk.bak"} {
-		t.Run(name, func(t *testing.T) { killedPublishAndRename(t, name) })
+		t.Run(name, func(t *testing.T) {
+			f := newReplace(t)
+			require.NoError(t, os.Remove(f.dest))
+			require.NoError(t, os.Remove(flatName(f.dest)))
+			killAt(t, f, "unlinkat", ".x-flat.vmdk.partial", toFlat...)
+			first := f.source
+			before := diskSum(t, formatFlat, f.dest)
+			f.source = seededDisk(t, filepath.Join(t.TempDir(), "second.raw"), "second")
+			prod := requireKept(t, f, name, before)
+			require.Equal(t, 0, trueup(t, "verify", first, prod).code)
+		})
 	}
-}
-
-func killedPublishAndRename(t *testing.T, name string) {
-	t.Helper()
-	f := newReplace(t)
-	require.NoError(t, os.Remove(f.dest))
-	require.NoError(t, os.Remove(flatName(f.dest)))
-	killAt(t, f, "unlinkat", ".x-flat.vmdk.partial", toFlat...)
-	first := f.source
-	before := diskSum(t, formatFlat, f.dest)
-	f.source = seededDisk(t, filepath.Join(t.TempDir(), "second.raw"), "second")
-	prod := requireKept(t, f, name, before)
-	require.Equal(t, 0, trueup(t, "verify", first, prod).code)
 }
 
 // killAt kills an align in front of its first call of a name that has to do with a file.

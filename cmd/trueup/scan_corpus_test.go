@@ -33,23 +33,20 @@ func unpackedCorpus(t testing.TB) string {
 	return dir
 }
 
-// packedCorpus returns a folder with copies of the same folders as they are.
-func packedCorpus(t testing.TB) string {
-	t.Helper()
-	dir := t.TempDir()
-	for _, name := range corpusFolders {
-		require.NoError(t, os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join(disktest.CorpusDir(t), name))))
-	}
-	return dir
-}
-
 // TestScanOfTheCorpus compares rows with those of a golden file, which was read by hand.
 func TestScanOfTheCorpus(t *testing.T) {
 	t.Parallel()
-	for name, dir := range map[string]string{"packed": packedCorpus(t), "unpacked": unpackedCorpus(t)} {
+	packed := t.TempDir() // with copies of the same folders as they are
+	for _, name := range corpusFolders {
+		require.NoError(t, os.CopyFS(filepath.Join(packed, name), os.DirFS(filepath.Join(disktest.CorpusDir(t), name))))
+	}
+	for name, dir := range map[string]string{"packed": packed, "unpacked": unpackedCorpus(t)} {
 		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(builtPath, "scan", "-o", "json", ".")
+			cmd.Dir = dir
+			r, _ := end(t, cmd)
 			var lines []string
-			for line := range strings.SplitSeq(strings.TrimSpace(scanText(t, dir)), "\n") {
+			for line := range strings.SplitSeq(strings.TrimSpace(r.stdout), "\n") {
 				lines = append(lines, normal(t, line))
 			}
 			slices.Sort(lines)
@@ -62,14 +59,6 @@ func TestScanOfTheCorpus(t *testing.T) {
 			require.Equal(t, strings.Split(string(want), "\n"), strings.Split(got, "\n"))
 		})
 	}
-}
-
-func scanText(t testing.TB, dir string) string {
-	t.Helper()
-	cmd := exec.Command(builtPath, "scan", "-o", "json", ".")
-	cmd.Dir = dir
-	r, _ := end(t, cmd)
-	return r.stdout
 }
 
 // passing are fields that another run or another machine has otherwise.

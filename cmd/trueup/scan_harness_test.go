@@ -36,27 +36,18 @@ type scanResult struct {
 	sum  results.Summary
 }
 
-// scan runs trueup scan with -o json to its end.
+// scan runs trueup scan with -o json to its end, and adds what the file of --out has.
 func scan(t testing.TB, args ...string) scanResult {
 	t.Helper()
 	r := trueup(t, append([]string{"scan", "-o", "json"}, args...)...)
-	r.stdout += reportOf(t, args)
+	if at := slices.Index(args, "--out"); at >= 0 {
+		text, err := os.ReadFile(args[at+1])
+		if err != nil {
+			require.ErrorIs(t, err, fs.ErrNotExist)
+		}
+		r.stdout += string(text)
+	}
 	return readScan(t, r)
-}
-
-// reportOf returns the contents of the file of --out; empty without the flag.
-func reportOf(t testing.TB, args []string) string {
-	t.Helper()
-	at := slices.Index(args, "--out")
-	if at < 0 {
-		return ""
-	}
-	text, err := os.ReadFile(args[at+1])
-	if errors.Is(err, fs.ErrNotExist) {
-		return ""
-	}
-	require.NoError(t, err)
-	return string(text)
 }
 
 // since returns the flags by which a scan reads the results of the last one and replaces them.

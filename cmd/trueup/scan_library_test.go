@@ -101,7 +101,14 @@ func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
 	sharedLibrary.Lock()
 	defer sharedLibrary.Unlock()
 	if sharedLibrary.dir == "" {
-		sharedLibrary.dir = copyLibrary(t)
+		recipe := []string{"scripts/make-library.py", "scripts/library"}
+		kept := disktest.Made(t, fmt.Sprintf("library-%d", libraryImages), recipe, func(work string) {
+			disktest.Run(t, "python3", "../../scripts/make-library.py", filepath.Join(work, "library"),
+				strconv.Itoa(libraryImages), "--record", filepath.Join(work, "library.ndjson"))
+		})
+		beside := filepath.Dir(builtPath)
+		disktest.Run(t, "cp", "-a", "--sparse=always", kept+"/.", beside) // a copy, since tests add to it
+		sharedLibrary.dir = filepath.Join(beside, "library")
 	}
 	dir = sharedLibrary.dir
 	f, err := os.Open(dir + ".ndjson")
@@ -116,19 +123,6 @@ func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
 	require.NoError(t, lines.Err())
 	require.Len(t, record, libraryImages)
 	return dir, record
-}
-
-// copyLibrary copies the library, since tests add to it.
-func copyLibrary(t testing.TB) string {
-	t.Helper()
-	recipe := []string{"scripts/make-library.py", "scripts/library"}
-	kept := disktest.Made(t, fmt.Sprintf("library-%d", libraryImages), recipe, func(work string) {
-		disktest.Run(t, "python3", "../../scripts/make-library.py", filepath.Join(work, "library"),
-			strconv.Itoa(libraryImages), "--record", filepath.Join(work, "library.ndjson"))
-	})
-	beside := filepath.Dir(builtPath)
-	disktest.Run(t, "cp", "-a", "--sparse=always", kept+"/.", beside)
-	return filepath.Join(beside, "library")
 }
 
 // TestLibraryRecord proves the record of the library by programs that had no part in it, or by the other end of one

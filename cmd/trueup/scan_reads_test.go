@@ -5,13 +5,13 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 )
 
@@ -56,11 +56,6 @@ type occupied struct {
 	t      *testing.T
 	pages  map[string]map[int64]bool
 	packed map[string]int64 // compressed units by their place
-}
-
-func newOccupied(t *testing.T) *occupied {
-	t.Helper()
-	return &occupied{t, map[string]map[int64]bool{}, map[string]int64{}}
 }
 
 // add counts n bytes from off of a file.
@@ -325,7 +320,7 @@ func TestScanReadsLittle(t *testing.T) {
 			for _, f := range scannedFormats {
 				path := filepath.Join(t.TempDir(), f.name)
 				disktest.Run(t, "qemu-img", append(append([]string{"convert"}, f.args...), raw, path)...)
-				o := newOccupied(t)
+				o := &occupied{t, map[string]map[int64]bool{}, map[string]int64{}}
 				o.ends(path)
 				if f.tables != nil {
 					f.tables(o, path, list)
@@ -339,28 +334,15 @@ func TestScanReadsLittle(t *testing.T) {
 				if strings.HasSuffix(path, ".vhdx") {
 					few += vhdxFront
 				}
-				read := scanRead(t, path)
+				s := scan(t, filepath.Dir(path))
+				require.Equal(t, 0, s.code, s.stderr)
+				require.Contains(t, s.rows, path)
+				require.Equal(t, align.Aligned, s.rows[path].Verdict, s.stdout)
+				read := s.rows[path].Read
 				t.Logf("%-13s %6d bytes read, %6d in pages and %6d compressed are needed", f.name, read, pages, packed)
 				require.LessOrEqual(t, read, 2*(pages+packed), f.name)
 				require.LessOrEqual(t, read, few, f.name)
 			}
 		})
 	}
-}
-
-// scanRead is how much a scan reads of an image, which must be aligned.
-func scanRead(t *testing.T, path string) int64 {
-	t.Helper()
-	var out bytes.Buffer
-	cmd := exec.Command(builtPath, "scan", "-o", "json", filepath.Dir(path))
-	cmd.Stdout = &out
-	require.NoError(t, cmd.Run())
-	row, _, _ := strings.Cut(out.String(), "\n")
-	var i struct {
-		Verdict string `json:"verdict"`
-		Read    int64  `json:"read_bytes"`
-	}
-	require.NoError(t, json.Unmarshal([]byte(row), &i))
-	require.Equal(t, "aligned", i.Verdict, row)
-	return i.Read
 }

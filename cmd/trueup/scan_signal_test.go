@@ -175,25 +175,6 @@ func requireScanInterrupted(t *testing.T, stderr string) {
 		"trueup: interrupted: [^\n]* looked at, and the report has those[^\n]*\n$", stderr)
 }
 
-// interruptedScan starts a scan of many disks with a report in a file, and interrupts it.
-func interruptedScan(t *testing.T, dir, format string) (report string) {
-	t.Helper()
-	out := filepath.Join(t.TempDir(), "report")
-	require.NoError(t, os.WriteFile(out, []byte("an older report\n"), 0o644))
-	l := startScan(t, "-o", format, "--out", out, "--jobs", "2", dir)
-	disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers(t)) > 1000 })
-	l.freeze(t)
-	l.signal(t, syscall.SIGTERM)
-	l.signal(t, syscall.SIGCONT)
-	r := l.end(t)
-	require.Equal(t, 128+int(syscall.SIGTERM), r.code)
-	require.Empty(t, r.stdout)
-	requireScanInterrupted(t, r.stderr)
-	require.Equal(t, []string{"report"}, folderNames(t, filepath.Dir(out)), "nothing is left beside the report")
-	text := disktest.ReadFile(t, out)
-	return string(text)
-}
-
 func TestScanInterruptedReports(t *testing.T) {
 	t.Parallel()
 	dir := manyDisks(t, 5*someDisks)
@@ -205,7 +186,20 @@ func TestScanInterruptedReports(t *testing.T) {
 		"prometheus": `(?ms)^trueup_last_run_complete\{[^\n]*\} 0$.*^trueup_last_run_exit_code\{[^\n]*\} 143$`,
 	} {
 		t.Run(format, func(t *testing.T) {
-			text := interruptedScan(t, dir, format)
+			out := filepath.Join(t.TempDir(), "report")
+			require.NoError(t, os.WriteFile(out, []byte("an older report\n"), 0o644))
+			l := startScan(t, "-o", format, "--out", out, "--jobs", "2", dir)
+			disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers(t)) > 1000 })
+			l.freeze(t)
+			l.signal(t, syscall.SIGTERM)
+			l.signal(t, syscall.SIGCONT)
+			r := l.end(t)
+			require.Equal(t, 128+int(syscall.SIGTERM), r.code)
+			require.Empty(t, r.stdout)
+			requireScanInterrupted(t, r.stderr)
+			require.Equal(t, []string{"report"}, folderNames(t, filepath.Dir(out)), "nothing is left beside the report")
+
+			text := string(disktest.ReadFile(t, out))
 			require.Regexp(t, says, text)
 			switch format { // which readers of the format can read
 			case "json":
