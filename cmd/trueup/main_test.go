@@ -21,7 +21,7 @@ import (
 var builtPath string
 
 func TestMain(m *testing.M) {
-	if isScriptProgram() {
+	if self, err := os.Executable(); err == nil && filepath.Base(self) == scriptProgram {
 		os.Exit(cli.Main(version, os.Args[1:]))
 	}
 	disktest.DefaultSignals()

@@ -54,16 +54,9 @@ func (h hostilePackage) run(t *testing.T) {
 	require.Empty(t, folderNames(t, out), "neither DEST nor a part of it")
 }
 
+// TestHostilePackages has one broken package of each threat. internal/image/ova and internal/ovf have the others.
 func TestHostilePackages(t *testing.T) {
 	t.Parallel()
-	for _, c := range hostilePackages(t) {
-		t.Run(c.name, c.run)
-	}
-}
-
-// hostilePackages are one broken package of each threat. internal/image/ova and internal/ovf have the others.
-func hostilePackages(t testing.TB) []hostilePackage {
-	t.Helper()
 	data := disktest.ReadFile(t, "../../testdata/xp-lba63.vmdk")
 	disk, good := tarforge.Member{Name: "disk.vmdk", Data: data}, smallOVF("disk.vmdk")
 	link := tarforge.Member{Name: "disk.vmdk", Type: '2', Edit: func(h forge.Bytes) { h.Text(157, "/etc/passwd") }}
@@ -71,7 +64,7 @@ func hostilePackages(t testing.TB) []hostilePackage {
 	// ovf is an archive of one OVF of this text.
 	ovf := func(text string) []tarforge.Member { return []tarforge.Member{{Name: "vm.ovf", Data: []byte(text)}} }
 	deep := strings.Replace(string(good.Data), "<References>", strings.Repeat("<a>", 1e6), 1)
-	return []hostilePackage{
+	for _, c := range []hostilePackage{
 		{
 			"t42, a member above the archive",
 			[]tarforge.Member{good, {Name: "../disk.vmdk", Data: data}},
@@ -87,5 +80,7 @@ func hostilePackages(t testing.TB) []hostilePackage {
 		{"t45, 17 MiB of text", ovf(string(good.Data) + strings.Repeat(" ", 17<<20)), "limit", "ovf"},
 		{"t45, 16 MiB of attributes", ovf("<Envelope " + strings.Repeat(`a="" `, 3<<20) + "/>"), "limit", "attributes"},
 		{"t46, a million lines", []tarforge.Member{good, manifest, disk}, "limit", "lines"},
+	} {
+		t.Run(c.name, c.run)
 	}
 }

@@ -104,28 +104,24 @@ func (p *madePackage) manifest(t testing.TB, dir string) (text string) {
 	return text
 }
 
-// members are the names in the archive, in order.
-func (p *madePackage) members() []string {
-	names := []string{"vm.ovf"}
+// ova packs the package with tar and returns its path.
+func (p *madePackage) ova(t testing.TB, flags ...string) string {
+	t.Helper()
+	names := []string{"vm.ovf"} // in the order of the archive
 	if p.digest != "" {
 		names = append(names, "vm.mf")
 	}
 	if p.signed {
 		names = append(names, "vm.cert")
 	}
-	return append(names, p.order...)
-}
-
-// ova packs the package with tar and returns its path.
-func (p *madePackage) ova(t testing.TB, flags ...string) string {
-	t.Helper()
+	names = append(names, p.order...)
 	dir := filepath.Dir(p.folder(t))
 	path := filepath.Join(t.TempDir(), "vm.ova")
 	if len(flags) == 0 {
 		flags = []string{"--format=ustar"}
 	}
 	disktest.Run(t, "tar", append(append(flags, "--owner=vm:64", "--group=vm:64", "--mtime=@1000000000", "-C", dir,
-		"-cf", path), p.members()...)...)
+		"-cf", path), names...)...)
 	return path
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -10,36 +9,21 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
-
-// inFolder runs a script in a folder.
-func inFolder(t *testing.T, dir, script string, args ...string) {
-	t.Helper()
-	cmd := exec.Command("sh", append([]string{"-ec", script, "sh"}, args...)...)
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
-}
-
-// namesIn lists a folder.
-func namesIn(t *testing.T, dir string) (out []string) {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	for _, e := range entries {
-		out = append(out, e.Name())
-	}
-	return out
-}
 
 // A few bytes can stand for any number of them: a full folder and a signal end that, and leave nothing.
 func TestBombs(t *testing.T) {
 	t.Parallel()
 	dir, spool := t.TempDir(), t.TempDir()
 	bomb := filepath.Join(dir, "bomb.img.zst")
-	inFolder(t, dir, `yes 'not a zero' | head -c 300M | zstd -q --stream-size=314572800 > bomb.img.zst
+	bombs := exec.Command("sh", "-ec", `yes 'not a zero' | head -c 300M | zstd -q --stream-size=314572800 > bomb.img.zst
 		head -c 256M /dev/zero | zstd -q > zeros
 		for i in $(seq 800); do cat zeros; done > zeros.img.zst`)
+	bombs.Dir = dir
+	said, err := bombs.CombinedOutput()
+	require.NoError(t, err, string(said))
 	r := privateMount(t, "size=160m", spool, builtPath, "inspect", "--spool", spool, bomb)
 	require.Equal(t, 1, r.code, r.stderr)
 	require.Contains(t, r.stderr, "trying all the same")
@@ -61,5 +45,5 @@ func TestBombs(t *testing.T) {
 	require.Error(t, cmd.Wait())
 	require.True(t, signalled)
 	require.Equal(t, 130, cmd.ProcessState.ExitCode())
-	require.Empty(t, namesIn(t, spool))
+	require.Empty(t, disktest.Names(t, spool))
 }

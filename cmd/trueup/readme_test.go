@@ -17,7 +17,7 @@ import (
 
 // TestPages runs the examples of README and of the users' pages: each line "    $ COMMAND" of a page by a shell, one
 // after the other, in a folder with the images of testdata. The indented lines below it are its whole output, with "..."
-// for omitted lines. Without such lines, the command ends with 0.
+// for omitted lines, but for times and rates. Without such lines, the command ends with 0.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../docs/*.md")
@@ -32,7 +32,23 @@ func TestPages(t *testing.T) {
 			// A copy without holes: the holes of the original depend on the program that unpacked it.
 			require.NoError(t, os.WriteFile(filepath.Join(dir, image), disktest.ReadFile(t, "../../"+image), 0o600))
 			for _, e := range examples {
-				runExample(t, dir, e)
+				for _, name := range programs.FindAllString(e.command, -1) {
+					disktest.Tool(t, name)
+				}
+				cmd := exec.Command("sh", "-c", e.command)
+				cmd.Dir = dir
+				cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(builtPath)+":"+os.Getenv("PATH"), "NO_COLOR=1")
+				var stderr strings.Builder
+				cmd.Stderr = &stderr
+				out, err := cmd.Output() // inspect of a misaligned disk exits with 3
+				require.NotContains(t, []int{64, 127}, cmd.ProcessState.ExitCode(), "%s: %s", e.command, &stderr)
+				if e.output == "" {
+					require.NoError(t, err, "%s\n%s%s", e.command, out, &stderr)
+					continue
+				}
+				omitted := regexp.MustCompile(` (\\\.){3} `) // quoted
+				pattern := omitted.ReplaceAllString(regexp.QuoteMeta(" "+anyMachine(e.output)+" "), " (.* )?")
+				require.Regexp(t, "^"+pattern+"$", " "+anyMachine(string(out)+stderr.String())+" ", e.command)
 			}
 		})
 	}
@@ -40,28 +56,6 @@ func TestPages(t *testing.T) {
 
 // programs are the programs that examples start beside trueup and the utilities of each system.
 var programs = regexp.MustCompile(`\b(qemu-img|qemu-io|qemu-nbd|nbdcopy|nbdkit|guestfish|jq|xz|zstd|duckdb|sgdisk|fio)\b`)
-
-// runExample compares the output of one example, but for times and rates.
-func runExample(t *testing.T, dir string, e pageExample) {
-	t.Helper()
-	for _, name := range programs.FindAllString(e.command, -1) {
-		disktest.Tool(t, name)
-	}
-	cmd := exec.Command("sh", "-c", e.command)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(builtPath)+":"+os.Getenv("PATH"), "NO_COLOR=1")
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output() // inspect of a misaligned disk exits with 3
-	require.NotContains(t, []int{64, 127}, cmd.ProcessState.ExitCode(), "%s: %s", e.command, &stderr)
-	if e.output == "" {
-		require.NoError(t, err, "%s\n%s%s", e.command, out, &stderr)
-		return
-	}
-	omitted := regexp.MustCompile(` (\\\.){3} `) // quoted
-	pattern := omitted.ReplaceAllString(regexp.QuoteMeta(" "+anyMachine(e.output)+" "), " (.* )?")
-	require.Regexp(t, "^"+pattern+"$", " "+anyMachine(string(out)+stderr.String())+" ", e.command)
-}
 
 // machines matches the parts of an output that differ between runs: times, rates, and the bytes that a scan reads of its
 // own folder.
@@ -138,7 +132,24 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 		require.NoError(t, err)
 		documents = append(documents, found...)
 	}
-	tests := testsOf(t, root)
+
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9]+)\([a-z]+ \*testing\.[TF]\)`)
+	tests := map[string]bool{} // and fuzz targets, of the tree
+	for _, dir := range []string{"cmd", "fleet", "internal"} {
+		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry,
+			err error,
+		) error {
+			if err != nil || !strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			source, err := os.ReadFile(path)
+			for _, m := range declared.FindAllSubmatch(source, -1) {
+				tests[string(m[1])] = true
+			}
+			return err
+		}))
+	}
+
 	for _, path := range documents {
 		text := disktest.ReadFile(t, path)
 		for _, n := range testName.FindAllStringSubmatch(string(text), -1) {
@@ -184,26 +195,4 @@ func TestMatrixOfGuestsIsFull(t *testing.T) {
 				strings.TrimSpace(cell)), cell)
 		}
 	}
-}
-
-// testsOf lists the tests and fuzz targets of the tree.
-func testsOf(t *testing.T, root string) map[string]bool {
-	t.Helper()
-	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9]+)\([a-z]+ \*testing\.[TF]\)`)
-	tests := map[string]bool{}
-	for _, dir := range []string{"cmd", "fleet", "internal"} {
-		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry,
-			err error,
-		) error {
-			if err != nil || !strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			source, err := os.ReadFile(path)
-			for _, m := range declared.FindAllSubmatch(source, -1) {
-				tests[string(m[1])] = true
-			}
-			return err
-		}))
-	}
-	return tests
 }

@@ -123,33 +123,29 @@ func requireStrict(t testing.TB, code int, stdout string) {
 		var object map[string]any
 		require.NoError(t, all.Decode(&object))
 		objects = append(objects, object)
-		strict(t, schemaOf(t, object), object)
+		schema := schemaOf(t, object)
+		s := schemaNamed(t, schema)
+		for place, part := range objectsIn("", object) {
+			if strings.HasSuffix(place, "/descriptor") || strings.HasPrefix(place, "/reuse/identity") ||
+				place == "/formats" || place == "/errors" {
+				continue // its fields are those of the image, names of formats and errors, or for trueup alone
+			}
+			part["new_field"] = 1.0
+			require.Error(t, s.Validate(object), "a new field in %s%s", schema, place)
+			delete(part, "new_field")
+		}
+		for _, name := range s.Required {
+			value := object[name]
+			delete(object, name)
+			require.Error(t, s.Validate(object), "%s without %s", schema, name)
+			object[name] = value
+		}
+		require.NoError(t, s.Validate(object))
 	}
 	last := objects[len(objects)-1]
 	if said, ok := last["exit_code"]; ok && (len(objects) == 1 || last["event"] == "summary") {
 		require.InDelta(t, code, said, 0)
 	}
-}
-
-func strict(t testing.TB, schema string, object map[string]any) {
-	t.Helper()
-	s := schemaNamed(t, schema)
-	for place, part := range objectsIn("", object) {
-		if strings.HasSuffix(place, "/descriptor") || strings.HasPrefix(place, "/reuse/identity") ||
-			place == "/formats" || place == "/errors" {
-			continue // its fields are those of the image, names of formats and errors, or for trueup alone
-		}
-		part["new_field"] = 1.0
-		require.Error(t, s.Validate(object), "a new field in %s%s", schema, place)
-		delete(part, "new_field")
-	}
-	for _, name := range s.Required {
-		value := object[name]
-		delete(object, name)
-		require.Error(t, s.Validate(object), "%s without %s", schema, name)
-		object[name] = value
-	}
-	require.NoError(t, s.Validate(object))
 }
 
 // objectsIn lists all objects in a value, each with its place.
@@ -227,25 +223,20 @@ func TestSchemasNameEveryField(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := schemaNamed(t, name)
-			all, required := jsonFields(reflect.TypeOf(value))
+			var all, required []string // what encoding/json writes, and what it always writes
+			for _, f := range reflect.VisibleFields(reflect.TypeOf(value)) {
+				tag := f.Tag.Get("json")
+				field, options, _ := strings.Cut(tag, ",")
+				if tag == "" || field == "-" {
+					continue
+				}
+				all = append(all, field)
+				if !strings.Contains(options, "omit") {
+					required = append(required, field)
+				}
+			}
 			require.ElementsMatch(t, all, slices.Collect(maps.Keys(s.Properties)))
 			require.ElementsMatch(t, required, s.Required)
 		})
 	}
-}
-
-// jsonFields lists the fields that encoding/json writes for a structure, and those that it always writes.
-func jsonFields(structure reflect.Type) (all, always []string) {
-	for _, f := range reflect.VisibleFields(structure) {
-		tag := f.Tag.Get("json")
-		name, options, _ := strings.Cut(tag, ",")
-		if tag == "" || name == "-" {
-			continue
-		}
-		all = append(all, name)
-		if !strings.Contains(options, "omit") {
-			always = append(always, name)
-		}
-	}
-	return all, always
 }

@@ -31,11 +31,6 @@ import (
 // name of the file decides and not the first argument.
 const scriptProgram = "trueup"
 
-func isScriptProgram() bool {
-	self, err := os.Executable()
-	return err == nil && filepath.Base(self) == scriptProgram
-}
-
 // scriptCommands are the commands of scripts beside testscript's.
 var scriptCommands = map[string]func(s *script, args []string){
 	"trueup":  func(s *script, args []string) { s.run(0, args) },
@@ -66,7 +61,11 @@ var scriptCommands = map[string]func(s *script, args []string){
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
-	linkSelf(t, filepath.Join(bin, scriptProgram))
+	self, err := os.Executable()
+	require.NoError(t, err)
+	if program := filepath.Join(bin, scriptProgram); os.Link(self, program) != nil {
+		disktest.Run(t, "cp", self, program) // on another file system
+	}
 	commands := map[string]func(ts *testscript.TestScript, neg bool, args []string){}
 	for name, run := range scriptCommands {
 		commands[name] = func(ts *testscript.TestScript, neg bool, args []string) {
@@ -98,23 +97,6 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 	})
-}
-
-// linkSelf gives this test binary another name.
-func linkSelf(t testing.TB, path string) {
-	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	if os.Link(self, path) == nil {
-		return
-	}
-	from, err := os.Open(self) // on another file system
-	require.NoError(t, err)
-	defer from.Close()
-	to, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o700)
-	require.NoError(t, err)
-	_, err = io.Copy(to, from)
-	require.NoError(t, errors.Join(err, to.Close()))
 }
 
 type scriptKey struct{}
@@ -331,16 +313,6 @@ func (s *script) packageOf(args []string) {
 	ovf := twoDisks(s.t).folder(s.t)
 	s.Check(os.CopyFS(filepath.Dir(path), os.DirFS(filepath.Dir(ovf))))
 	s.Check(os.Rename(filepath.Join(filepath.Dir(path), filepath.Base(ovf)), path))
-}
-
-// machine SYS DAT: the raw disks of twoDiskMachine.
-func (s *script) machine(args []string) {
-	if len(args) != 2 {
-		s.Fatalf("usage: machine SYS DAT")
-	}
-	sys, dat := twoDiskMachine(s.t)
-	s.Check(os.Rename(sys, s.place(args[0])))
-	s.Check(os.Rename(dat, s.place(args[1])))
 }
 
 // fixture NAME FILE: a copy of an image of testdata, or the raw disk of a text of testdata/corpus.

@@ -36,22 +36,6 @@ type jsonRun struct {
 	Serial  string
 }
 
-// fixedLBA is code of a boot sector that reads the sector 63 of the disk, wherever it lies itself, and prints the name
-// of a system there.
-//
-//	xor ax,ax; mov ds,ax; mov si,dap; mov ah,42h; int 13h; mov si,8003h; mov cx,8
-//	next: lodsb; mov ah,0eh; int 10h; loop next; halt: hlt; jmp halt; dap: ...
-func fixedLBA(at int) []byte {
-	code, err := hex.DecodeString(
-		"31c08ed8be0000b442cd13be0380b90800acb40ecd10e2f9f4ebfd10000100008000003f00000000000000")
-	if err != nil {
-		panic(err)
-	}
-	dap := 0x7C00 + at + bytes.Index(code, []byte{0x10, 0, 1, 0})
-	code[5], code[6] = byte(dap), byte(dap>>8)
-	return code
-}
-
 // tryBoot runs boot on a raw disk with a FAT16 at LBA 63.
 func tryBoot(t *testing.T, code int, raw string, flags ...string) jsonTrial {
 	t.Helper()
@@ -84,8 +68,18 @@ func TestTrialBoot(t *testing.T) {
 	})
 	t.Run("differs", func(t *testing.T) {
 		t.Parallel()
+		// A boot sector that reads the sector 63 of the disk, wherever it lies itself, and prints the name of a system
+		// there.
+		//
+		//	xor ax,ax; mov ds,ax; mov si,dap; mov ah,42h; int 13h; mov si,8003h; mov cx,8
+		//	next: lodsb; mov ah,0eh; int 10h; loop next; halt: hlt; jmp halt; dap: ...
+		code, err := hex.DecodeString(
+			"31c08ed8be0000b442cd13be0380b90800acb40ecd10e2f9f4ebfd10000100008000003f00000000000000")
+		require.NoError(t, err)
+		dap := 0x7C00 + bytes.Index(code, []byte{0x10, 0, 1, 0})
+		code[5], code[6] = byte(dap), byte(dap>>8)
 		d := disk
-		d.code = func(testing.TB) []byte { return fixedLBA(0) }
+		d.code = func(testing.TB) []byte { return code }
 		raw := d.build(t, t.TempDir())
 		disktest.WriteAt(t, raw, trackSectors*sectorSize+3, []byte("SYSTEM 1"))
 		require.Equal(t, 4, trueup(t, append([]string{"boot"}, raw)...).code, "the plan is refused")
