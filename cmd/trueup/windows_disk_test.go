@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -74,10 +75,35 @@ func (v windowsVolume) make(t testing.TB) string {
 	if v.kind == "ntfs" {
 		disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-p", hidden, "-H", "255", "-S", "63", "-s", "512", "-c", "4096",
 			part)
-		v.fillNTFS(t, part)
 	} else {
 		disktest.Run(t, "mkfs.fat", "-F", strings.TrimPrefix(v.kind, "fat"), "-h", hidden, "-g", "255/63", part)
-		v.fillFAT(t, part)
+	}
+	switch names := slices.Sorted(maps.Keys(v.files)); {
+	case len(names) == 0:
+	case v.kind == "ntfs": // wimlib needs neither root nor a mount
+		tree, wim := t.TempDir(), filepath.Join(t.TempDir(), "tree.wim")
+		for _, name := range names {
+			to := filepath.Join(tree, filepath.FromSlash(name))
+			require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
+			require.NoError(t, os.WriteFile(to, disktest.ReadFile(t, v.files[name]), 0o644))
+		}
+		// Without a list of its own wimlib leaves out hiberfil.sys and others.
+		config := "--config=" + hostFile(t, "[ExclusionList]\n")
+		disktest.Run(t, "wimcapture", "--no-acls", "--compress=none", config, tree, wim)
+		disktest.Run(t, "wimapply", wim, "1", part)
+	default:
+		made := map[string]bool{".": true}
+		for _, name := range names { // folders come before what is in them
+			dir := ""
+			for element := range strings.SplitSeq(path.Dir(name), "/") {
+				dir = path.Join(dir, element)
+				if !made[dir] {
+					disktest.Run(t, "mmd", "-i", part, "::/"+dir)
+					made[dir] = true
+				}
+			}
+			disktest.Run(t, "mcopy", "-i", part, v.files[name], "::/"+name)
+		}
 	}
 	// The code of a boot sector has the name of the file that it loads. So has the copy of NTFS, behind the file
 	// system.
@@ -86,51 +112,6 @@ func (v windowsVolume) make(t testing.TB) string {
 		disktest.WriteAt(t, part, (v.sectors-1)*sectorSize+0x180, []byte(v.loads))
 	}
 	return part
-}
-
-// names are the paths on the volume, sorted, so that folders come before what is in them.
-func (v windowsVolume) names() []string {
-	var names []string
-	for name := range v.files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-// fillNTFS writes a tree of files with wimlib, which needs neither root nor a mount for it.
-func (v windowsVolume) fillNTFS(t testing.TB, part string) {
-	t.Helper()
-	if len(v.files) == 0 {
-		return
-	}
-	tree, wim := t.TempDir(), filepath.Join(t.TempDir(), "tree.wim")
-	for name, from := range v.files {
-		to := filepath.Join(tree, filepath.FromSlash(name))
-		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
-		data := disktest.ReadFile(t, from)
-		require.NoError(t, os.WriteFile(to, data, 0o644))
-	}
-	// Without a list of its own wimlib leaves out hiberfil.sys and others.
-	disktest.Run(t, "wimcapture", "--no-acls", "--compress=none", "--config="+hostFile(t, "[ExclusionList]\n"), tree,
-		wim)
-	disktest.Run(t, "wimapply", wim, "1", part)
-}
-
-func (v windowsVolume) fillFAT(t testing.TB, part string) {
-	t.Helper()
-	made := map[string]bool{".": true}
-	for _, name := range v.names() {
-		dir := ""
-		for element := range strings.SplitSeq(path.Dir(name), "/") {
-			dir = path.Join(dir, element)
-			if !made[dir] {
-				disktest.Run(t, "mmd", "-i", part, "::/"+dir)
-				made[dir] = true
-			}
-		}
-		disktest.Run(t, "mcopy", "-i", part, v.files[name], "::/"+name)
-	}
 }
 
 // readGuestFile takes a file out of a partition of a raw disk with the file system's own tool.

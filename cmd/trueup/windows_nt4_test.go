@@ -11,33 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
-// ntInformation makes the value by which Windows NT 4 knows the partitions of a disk, by the offsets of ntddft.h and
-// ntdskreg.h.
-func ntInformation(signature uint32, kind uint32, starts ...int64) forge.Bytes {
-	f := make(forge.Bytes, 44+4+8+52*len(starts))
-	f.U32(0, 3)
-	f.U32(12, 44)
-	f.U32(16, uint32(len(f)-44))
-	f.U32(20, uint32(len(f)))
-	f.U16(44, 1)
-	f.U16(48, uint16(len(starts)))
-	f.U32(52, signature)
-	for i, start := range starts {
-		at := 56 + 52*int64(i)
-		f.U32(at, kind)
-		f.U64(at+8, uint64(start))
-		f.U8(at+40, 'C'+byte(i))
-		f.U8(at+41, 1)
-	}
-	return f
-}
-
-// ntText is a partition in that value as a .reg file has it: no member of a set, healthy, and its start.
-func ntText(_ uint32, start int64) string {
-	return hexBytes(binary.LittleEndian.AppendUint64([]byte{4, 0, 0, 0, 0, 0, 0, 0}, uint64(start)))
-}
-
-// ntDisk is a disk of Windows NT 4 with two FATs and this value.
+// ntDisk is a disk of Windows NT 4 with two FATs and the value by which it knows the partitions, by the offsets of
+// ntddft.h and ntdskreg.h.
 func ntDisk(t *testing.T, kind uint32) windowsDisk {
 	t.Helper()
 	const cylinder, system = 16065, "WINNT/system32/config/SYSTEM"
@@ -45,7 +20,22 @@ func ntDisk(t *testing.T, kind uint32) windowsDisk {
 		{number: 1, kind: "fat16", typ: "6", start: 63, sectors: 5*cylinder - 63, loads: "NTLDR"},
 		{number: 2, kind: "fat16", typ: "6", start: 5 * cylinder, sectors: 4 * cylinder},
 	}}
-	value := ntInformation(windowsSignature, kind, d.starts()[1], d.starts()[2])
+	starts := d.starts()
+	value := make(forge.Bytes, 44+4+8+52*len(starts))
+	value.U32(0, 3)
+	value.U32(12, 44)
+	value.U32(16, uint32(len(value)-44))
+	value.U32(20, uint32(len(value)))
+	value.U16(44, 1)
+	value.U16(48, uint16(len(starts)))
+	value.U32(52, windowsSignature)
+	for number, start := range starts {
+		at := 56 + 52*int64(number-1)
+		value.U32(at, kind)
+		value.U64(at+8, uint64(start))
+		value.U8(at+40, 'C'+byte(number-1))
+		value.U8(at+41, 1)
+	}
 	hive := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"),
 		"[\\DISK]\n\"Information\"=hex:"+hexBytes(value)+"\n")
 	d.volumes[0].files = map[string]string{system: hive}
@@ -56,7 +46,11 @@ func ntDisk(t *testing.T, kind uint32) windowsDisk {
 func TestWindowsNT4KeepsItsDriveLetters(t *testing.T) {
 	t.Parallel()
 	d := ntDisk(t, 4)
-	c := windowsCase{disk: d, stored: []storedIn{{1, "WINNT/system32/config/SYSTEM", `\`, ntText, 2}}}
+	// A partition as a .reg file has it: no member of a set, healthy, and its start.
+	text := func(_ uint32, start int64) string {
+		return hexBytes(binary.LittleEndian.AppendUint64([]byte{4, 0, 0, 0, 0, 0, 0, 0}, uint64(start)))
+	}
+	c := windowsCase{disk: d, stored: []storedIn{{1, "WINNT/system32/config/SYSTEM", `\`, text, 2}}}
 	now, _ := c.run(t)
 	require.ElementsMatch(t, []int{1, 2}, differing(d.starts(), now))
 }
