@@ -19,19 +19,8 @@ func roomyNTFS(t testing.TB) string {
 	return raw
 }
 
-// fourKnDisk is a GPT of a disk with sectors of 4096 bytes, whose partition begins off 64 KiB.
-func fourKnDisk(t testing.TB) string {
-	t.Helper()
-	raw := disktest.Blank(t, "4kn.raw", 24<<20)
-	device := disktest.LoopDevice(t, raw, "--sector-size", "4096")
-	disktest.RunInput(t, "label: gpt\nfirst-lba: 6\nstart=7, size=5000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n",
-		"sfdisk", "-q", device)
-	disktest.WriteAt(t, device, 7*4096, noise("4kn", 9<<20))
-	disktest.Run(t, "sync", device)
-	return raw
-}
-
-// TestInPlaceOnDevice moves disks on devices, of which one has sectors of 4 KiB. They end in the bytes of the copy.
+// TestInPlaceOnDevice moves disks on devices. One is a GPT of a disk with sectors of 4 KiB, whose partition begins off
+// 64 KiB. They end in the bytes of the copy.
 func TestInPlaceOnDevice(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct {
@@ -40,7 +29,16 @@ func TestInPlaceOnDevice(t *testing.T) {
 	}{
 		"two ntfs and a hive": {build: roomyNTFS},
 		"gpt":                 {build: moveDisks["gpt"]},
-		"4kn":                 {build: fourKnDisk, options: []string{"--sector-size", "4096"}},
+		"4kn": {options: []string{"--sector-size", "4096"}, build: func(t testing.TB) string {
+			t.Helper()
+			raw := disktest.Blank(t, "4kn.raw", 24<<20)
+			device := disktest.LoopDevice(t, raw, "--sector-size", "4096")
+			disktest.RunInput(t, "label: gpt\nfirst-lba: 6\n"+
+				"start=7, size=5000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n", "sfdisk", "-q", device)
+			disktest.WriteAt(t, device, 7*4096, noise("4kn", 9<<20))
+			disktest.Run(t, "sync", device)
+			return raw
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -465,7 +465,9 @@ func (c *moveCase) callsFail(t *testing.T, command string) {
 			some := (i*len(moveFaults)+k)%(len(all)*len(moveFaults)/3) == 7*len(command) ||
 				k == 0 && p.call == "fsync" && p.number == 3 // no run survives a flush that fails
 			if os.Getenv("TRUEUP_KILLS") != "" {
-				some = p.worth(i, k)
+				// Those that change something with all faults, the others, which are many, with one, and less often.
+				some = strings.Contains(moveCalls, p.call) && p.call != "close" ||
+					k == i%len(moveFaults) && (p.number <= 30 || p.number%8 == 0)
 			}
 			if !some {
 				continue
@@ -489,15 +491,6 @@ func (c *moveCase) callsFail(t *testing.T, command string) {
 	}
 	require.Positive(t, failed, "%d points", len(all))
 	t.Logf("%d points, %d runs failed; without the cause: %q", len(all), failed, quiet)
-}
-
-// worth reports whether a call is tried with fault number k: those that change something with all of them, the others,
-// which are many, with one, and less often.
-func (p callPoint) worth(i, k int) bool {
-	if strings.Contains(moveCalls, p.call) && p.call != "close" {
-		return true
-	}
-	return k == i%len(moveFaults) && (p.number <= 30 || p.number%8 == 0)
 }
 
 // TestMoveOnAFullFileSystem takes all space away in the middle of a move, before the journal has saved its second
@@ -583,7 +576,22 @@ func TestJournalElsewhere(t *testing.T) {
 				}
 				c.refused(t, 4, fmt.Sprintf("trueup %s %s --journal %s", command, c.path, c.journal), "inspect", shown)
 				require.NotEqual(t, 0, trueup(t, c.args("move")...).code)
-				c.requireOthersStay(t, filepath.Join(c.folder, "b"+f.ext), filepath.Join(apart, "disk"+f.ext))
+
+				// The journal of an interrupted move with other disks: no file changes.
+				kept, record := sumsOf(t, c.folder), sha256Of(t, c.journal)
+				for _, other := range []string{filepath.Join(c.folder, "b"+f.ext), filepath.Join(apart, "disk"+f.ext)} {
+					require.NoError(t, os.WriteFile(other, []byte("another disk"), 0o600))
+					for _, words := range [][]string{{"resume"}, {"undo"}, {"undo", "--force"}} {
+						r := trueup(t, slices.Concat(words, []string{other}, c.flags)...)
+						require.Contains(t, []int{4, 64}, r.code, r.stderr)
+						require.Regexp(t, "is of (a|the) disk|is in the middle", r.stderr)
+					}
+					require.Equal(t, "another disk", string(disktest.ReadFile(t, other)))
+					require.NoError(t, os.Remove(other))
+				}
+				require.Equal(t, kept, sumsOf(t, c.folder))
+				require.Equal(t, record, sha256Of(t, c.journal))
+
 				c.requireAfter(t, command, trueup(t, c.args(command)...))
 				require.NoFileExists(t, c.journal)
 			}
@@ -592,24 +600,6 @@ func TestJournalElsewhere(t *testing.T) {
 			require.NoFileExists(t, c.journal)
 		})
 	}
-}
-
-// requireOthersStay gives the journal of an interrupted move with other disks: no file changes.
-func (c *moveCase) requireOthersStay(t *testing.T, others ...string) {
-	t.Helper()
-	kept, record := sumsOf(t, c.folder), sha256Of(t, c.journal)
-	for _, other := range others {
-		require.NoError(t, os.WriteFile(other, []byte("another disk"), 0o600))
-		for _, command := range [][]string{{"resume"}, {"undo"}, {"undo", "--force"}} {
-			r := trueup(t, slices.Concat(command, []string{other}, c.flags)...)
-			require.Contains(t, []int{4, 64}, r.code, r.stderr)
-			require.Regexp(t, "is of (a|the) disk|is in the middle", r.stderr)
-		}
-		require.Equal(t, "another disk", string(disktest.ReadFile(t, other)))
-		require.NoError(t, os.Remove(other))
-	}
-	require.Equal(t, kept, sumsOf(t, c.folder))
-	require.Equal(t, record, sha256Of(t, c.journal))
 }
 
 // TestInPlaceByOddNames moves disks whose names no image could name, and goes on after a kill. A name that the journal

@@ -47,11 +47,6 @@ type jsonContainer struct {
 	Findings []jsonFinding `json:"findings"`
 }
 
-func inspectContainer(t testing.TB, args ...string) jsonContainer {
-	t.Helper()
-	return trueupJSON[jsonContainer](t, 0, append([]string{"inspect"}, args...)...)
-}
-
 // mapEntry is a line of `qemu-img map --output=json`.
 type mapEntry struct {
 	Start  int64  `json:"start"`
@@ -120,18 +115,12 @@ var containers = []struct {
 	{format: "qcow2", options: []string{"-o", "cluster_size=512"}, block: 512, misaligned: true},
 }
 
-// alignedDisk is a disk of 64 MiB with two partitions, at 1 and at 32 MiB.
-func alignedDisk(t testing.TB) string {
-	t.Helper()
+func TestUsageAgreesWithQemu(t *testing.T) {
+	t.Parallel()
 	disk := tableforge.NewMBR(64<<11, slot(0x83, 2048, 31<<11), slot(0x83, 32<<11, 32<<11))
 	disk.Put(2048*sectorSize, noise("aligned", 300<<10))
 	disk.Put(40<<20, noise("aligned too", 4096))
-	return writeForged("disk.raw", disk)(t, t.TempDir())
-}
-
-func TestUsageAgreesWithQemu(t *testing.T) {
-	t.Parallel()
-	raw := alignedDisk(t)
+	raw := writeForged("disk.raw", disk)(t, t.TempDir())
 	for _, c := range containers {
 		t.Run(strings.Join(append(c.options, c.format), " "), func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "disk."+c.format)
@@ -139,9 +128,13 @@ func TestUsageAgreesWithQemu(t *testing.T) {
 				[]string{raw, path})...)
 			check := func() jsonContainer {
 				if c.block > 0 || c.format == "vpc" {
-					fillHoles(t, filepath.Dir(path))
+					// All zeros are stored: qemu-img map does not ask for the holes of a file that is no raw disk.
+					for _, name := range folderNames(t, filepath.Dir(path)) {
+						file := filepath.Join(filepath.Dir(path), name)
+						require.NoError(t, os.WriteFile(file, disktest.ReadFile(t, file), 0o644))
+					}
 				}
-				got := inspectContainer(t, path)
+				got := trueupJSON[jsonContainer](t, 0, "inspect", path)
 				want := wantUsage(t, c.format, path)
 				require.NotNil(t, got.Image.Usage)
 				require.Equal(t, *want.NonZero, *got.Image.Usage.NonZero)
@@ -176,16 +169,6 @@ func TestUsageAgreesWithQemu(t *testing.T) {
 	}
 }
 
-// fillHoles stores all zeros of files: qemu-img map does not ask for the holes of a file that is no raw disk.
-func fillHoles(t testing.TB, dir string) {
-	t.Helper()
-	for _, name := range folderNames(t, dir) {
-		path := filepath.Join(dir, name)
-		data := disktest.ReadFile(t, path)
-		require.NoError(t, os.WriteFile(path, data, 0o644))
-	}
-}
-
 func finds(c jsonContainer, code string) bool {
 	for _, f := range c.Findings {
 		if f.Code == code {
@@ -212,18 +195,7 @@ func TestBrokenTablesHaveNoUsage(t *testing.T) {
 // more places to look up than an inspection has time for.
 func TestEndlessMapsAreCutShort(t *testing.T) {
 	t.Parallel()
-	r := measure(t, []string{"inspect", "--json", scatteredGiant(t, t.TempDir())})[0]
-	require.Equal(t, 0, r.code, r.stderr)
-	var got jsonContainer
-	unmarshal(t, r, &got)
-	require.False(t, got.Image.Usage.Complete)
-	require.Nil(t, got.Image.Usage.NonZero)
-}
-
-// scatteredGiant has 600 grain tables that are full.
-func scatteredGiant(t testing.TB, dir string) string {
-	t.Helper()
-	const tables, perTable = 600, 512
+	const tables, perTable = 600, 512 // grain tables, all full
 	v := vmdkforge.NewSparse(make([]byte, 512))
 	gd := len(v.Bytes)
 	giant(v, gd)
@@ -240,7 +212,13 @@ func scatteredGiant(t testing.TB, dir string) string {
 		}
 	}
 	v.Bytes = append(append(v.Bytes, directory...), entries...)
-	path := writeForged("disk.vmdk", v.Bytes)(t, dir)
+	path := writeForged("disk.vmdk", v.Bytes)(t, t.TempDir())
 	require.NoError(t, os.Truncate(path, int64(data)+tables*perTable*vmdkforge.Grain))
-	return path
+
+	r := measure(t, []string{"inspect", "--json", path})[0]
+	require.Equal(t, 0, r.code, r.stderr)
+	var got jsonContainer
+	unmarshal(t, r, &got)
+	require.False(t, got.Image.Usage.Complete)
+	require.Nil(t, got.Image.Usage.NonZero)
 }

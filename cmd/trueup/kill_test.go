@@ -42,7 +42,9 @@ type killCase struct {
 func TestKill(t *testing.T) {
 	t.Parallel()
 	kills := killCount(t)
-	raw := killDisk(t)
+	// A small disk that takes an align some time: 8 MiB of its partition are full.
+	raw := madeDisks[2].make(t, t.TempDir())
+	disktest.WriteAt(t, raw, 6<<20, noise("kill", 8<<20))
 	cases := []*killCase{newKillCase(t, formatSparse, raw), newKillCase(t, formatFlat, raw)}
 	moments := rand.New(rand.NewPCG(killSeed, killSeed))
 	timed := kills / 2
@@ -51,7 +53,25 @@ func TestKill(t *testing.T) {
 		// One moment in each of timed slices of the run, the last ones a little behind its usual end.
 		part := (float64(i) + moments.Float64()) / float64(timed)
 		replace := i%8 >= 6
-		c.trial(t, replace, func() { c.killWithin(t, replace, time.Duration(part*1.1*float64(c.usual))) })
+		c.trial(t, replace, func() {
+			after := time.Duration(part * 1.1 * float64(c.usual))
+			// Sooner when it was faster than usual: on a machine with other work the usual time says little.
+			for range 5 {
+				before := c.killed
+				cmd := exec.Command(builtPath, c.align()...)
+				require.NoError(t, cmd.Start())
+				timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may be gone already
+				err := cmd.Wait()
+				timer.Stop()
+				if c.count(t, cmd, err); c.killed > before {
+					return
+				}
+				if !replace {
+					c.clear(t)
+				}
+				after = after * 2 / 3
+			}
+		})
 	}
 	for _, c := range cases {
 		log, folder := filepath.Join(t.TempDir(), "strace"), filepath.Dir(c.dest)
@@ -80,14 +100,6 @@ func killCount(t *testing.T) int {
 	n, err := strconv.Atoi(text)
 	require.NoError(t, err)
 	return n
-}
-
-// killDisk is a small disk that takes an align some time: 8 MiB of its partition are full.
-func killDisk(t *testing.T) string {
-	t.Helper()
-	raw := madeDisks[2].make(t, t.TempDir())
-	disktest.WriteAt(t, raw, 6<<20, noise("kill", 8<<20))
-	return raw
 }
 
 func newKillCase(t *testing.T, f diskFormat, raw string) *killCase {
@@ -169,27 +181,6 @@ func (c *killCase) clear(t *testing.T) {
 	t.Helper()
 	for _, name := range folderNames(t, filepath.Dir(c.dest)) {
 		require.NoError(t, os.Remove(filepath.Join(filepath.Dir(c.dest), name)))
-	}
-}
-
-// killWithin kills an align after a while, or sooner when it was faster than usual: on a machine with other work the
-// usual time says little.
-func (c *killCase) killWithin(t *testing.T, replace bool, after time.Duration) {
-	t.Helper()
-	for range 5 {
-		before := c.killed
-		cmd := exec.Command(builtPath, c.align()...)
-		require.NoError(t, cmd.Start())
-		timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may be gone already
-		err := cmd.Wait()
-		timer.Stop()
-		if c.count(t, cmd, err); c.killed > before {
-			return
-		}
-		if !replace {
-			c.clear(t)
-		}
-		after = after * 2 / 3
 	}
 }
 

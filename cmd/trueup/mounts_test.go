@@ -56,8 +56,10 @@ func TestMountedFileSystems(t *testing.T) {
 		disktest.Run(t, "mkfs."+kind, disk)
 		setup.add(guestDisk{disk, "raw", sectorSize})
 	}
-	smbData := "username=guest,password=none,ip=10.0.2.2,vers=3.1.1,port=" + serveSMB(t)
-	nfsData := "addr=10.0.2.2,clientaddr=10.0.2.15,vers=4.2,proto=tcp,port=" + serveNFS(t)
+	smbData := "username=guest,password=none,ip=10.0.2.2,vers=3.1.1,port=" +
+		serveFolder(t, "smbd", smbConf, "-F", "--no-process-group", "-s", "$DIR/conf")
+	nfsData := "addr=10.0.2.2,clientaddr=10.0.2.15,vers=4.2,proto=tcp,port=" +
+		serveFolder(t, "ganesha.nfsd", nfsConf, "-F", "-f", "$DIR/conf", "-L", "STDOUT", "-p", "$DIR/pid")
 	const free, set = "are free where DEST goes", "set size of second: no space left on device"
 	guest := setup.boot(t)
 	for _, m := range []mounted{
@@ -76,7 +78,20 @@ func TestMountedFileSystems(t *testing.T) {
 			guest.ask(t, m.request)
 			guest.ask(t, guestRequest{Op: "empty", Path: "/mnt"})
 			m.copies(t, guest, made)
-			m.reports(t, guest)
+
+			// Each kind of report is written beside the images and over itself.
+			at := func(name string) string { return filepath.Join("/mnt", name) }
+			want := append(m.names(t, guest), "report.txt", "scan.json")
+			scan := append([]string{"scan", "--json", "/mnt"}, since(at("scan.json"))...)
+			for range 2 {
+				r := guest.trueup(t, "inspect", at("out.vmdk"), "--out", at("report.txt"))
+				require.Equal(t, 0, r.code, r.stderr)
+				r = guest.trueup(t, scan...)
+				require.Equal(t, 0, r.code, r.stderr)
+				m.requireNames(t, guest, want...)
+			}
+			guest.ask(t, guestRequest{Op: "empty", Path: "/mnt"})
+
 			m.interrupted(t, guest)
 			m.fill(t, guest)
 		})
@@ -167,23 +182,6 @@ func (m mounted) requireNames(t *testing.T, g *linuxGuest, want ...string) {
 	require.ElementsMatch(t, want, m.names(t, g))
 }
 
-// reports writes each kind of report beside the images and over itself.
-func (m mounted) reports(t *testing.T, g *linuxGuest) {
-	t.Helper()
-	dir := m.request.Target
-	at := func(name string) string { return filepath.Join(dir, name) }
-	want := append(m.names(t, g), "report.txt", "scan.json")
-	scan := append([]string{"scan", "--json", dir}, since(at("scan.json"))...)
-	for range 2 {
-		r := g.trueup(t, "inspect", at("out.vmdk"), "--out", at("report.txt"))
-		require.Equal(t, 0, r.code, r.stderr)
-		r = g.trueup(t, scan...)
-		require.Equal(t, 0, r.code, r.stderr)
-		m.requireNames(t, g, want...)
-	}
-	g.ask(t, guestRequest{Op: "empty", Path: dir})
-}
-
 // interrupted requires that nothing is left of a copy that Ctrl-C ends, that two runs with one DEST know of each other,
 // and that the run after one that was killed removes what that left.
 func (m mounted) interrupted(t *testing.T, g *linuxGuest) {
@@ -260,10 +258,9 @@ func serveFolder(t testing.TB, server, conf string, args ...string) (port string
 	return port
 }
 
-// serveSMB starts Samba and returns its port.
-func serveSMB(t testing.TB) string {
-	t.Helper()
-	return serveFolder(t, "smbd", `[global]
+// The configurations of Samba and of Ganesha, an NFS server without a part in the kernel.
+const (
+	smbConf = `[global]
 interfaces = 127.0.0.1
 bind interfaces only = yes
 smb ports = $PORT
@@ -283,16 +280,11 @@ pid directory = $DIR
 path = $SHARE
 read only = no
 guest ok = yes
-`, "-F", "--no-process-group", "-s", "$DIR/conf")
-}
-
-// serveNFS starts Ganesha, an NFS server without a part in the kernel, and returns its port.
-func serveNFS(t testing.TB) string {
-	t.Helper()
-	return serveFolder(t, "ganesha.nfsd", `NFS_CORE_PARAM { Protocols = 4; NFS_Port = $PORT;
+`
+	nfsConf = `NFS_CORE_PARAM { Protocols = 4; NFS_Port = $PORT;
  Bind_addr = 127.0.0.1; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }
 NFSv4 { RecoveryBackend = fs; RecoveryRoot = $DIR; Graceless = true; Only_Numeric_Owners = true; }
 EXPORT { Export_Id = 1; Path = $SHARE; Pseudo = /share; Access_Type = RW;
  Squash = No_Root_Squash; Protocols = 4; FSAL { Name = VFS; } }
-`, "-F", "-f", "$DIR/conf", "-L", "STDOUT", "-p", "$DIR/pid")
-}
+`
+)

@@ -97,7 +97,22 @@ func TestSkipFree(t *testing.T) {
 	a := disktest.ReadFile(t, whole)
 	b := disktest.ReadFile(t, copied)
 	requireZerosFor(t, a, b, left)
-	requireFiles(t, copied, file)
+
+	// The tools of the file systems check the partitions of the copy, and read their file.
+	parts := tableOf(t, copied)
+	require.Len(t, parts, 3)
+	for i, name := range []string{"ntfs", "ext"} {
+		at := parts[i].start * sectorSize
+		require.Zero(t, at%65536)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b[at:at+parts[i].size*sectorSize], 0o600))
+	}
+	disktest.Run(t, "ntfsfix", "-n", filepath.Join(dir, "ntfs"))
+	require.Equal(t, sha256.Sum256(file), sha256.Sum256([]byte(disktest.Output(t, "ntfscat", "-f",
+		filepath.Join(dir, "ntfs"), "file"))))
+	disktest.Run(t, "e2fsck", "-f", "-n", filepath.Join(dir, "ext"))
+	disktest.Output(t, "debugfs", "-R", "dump file "+filepath.Join(dir, "dumped"), filepath.Join(dir, "ext"))
+	dumped := disktest.ReadFile(t, filepath.Join(dir, "dumped"))
+	require.Equal(t, sha256.Sum256(file), sha256.Sum256(dumped))
 
 	require.Equal(t, 0, trueup(t, "verify", "--skip-free", raw, dest).code)
 	require.Equal(t, 5, trueup(t, "verify", raw, dest).code)
@@ -121,27 +136,6 @@ func requireZerosFor(t *testing.T, a, b []byte, n int64) {
 	}
 	require.LessOrEqual(t, differ, n)
 	require.Greater(t, differ, n*9/10)
-}
-
-// requireFiles has the tools of the file systems check the partitions of an aligned disk, and read their file.
-func requireFiles(t *testing.T, raw string, file []byte) {
-	t.Helper()
-	b := disktest.ReadFile(t, raw)
-	parts := tableOf(t, raw)
-	require.Len(t, parts, 3)
-	dir := t.TempDir()
-	for i, name := range []string{"ntfs", "ext"} {
-		at := parts[i].start * sectorSize
-		require.Zero(t, at%65536)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b[at:at+parts[i].size*sectorSize], 0o600))
-	}
-	disktest.Run(t, "ntfsfix", "-n", filepath.Join(dir, "ntfs"))
-	require.Equal(t, sha256.Sum256(file), sha256.Sum256([]byte(disktest.Output(t, "ntfscat", "-f",
-		filepath.Join(dir, "ntfs"), "file"))))
-	disktest.Run(t, "e2fsck", "-f", "-n", filepath.Join(dir, "ext"))
-	disktest.Output(t, "debugfs", "-R", "dump file "+filepath.Join(dir, "dumped"), filepath.Join(dir, "ext"))
-	dumped := disktest.ReadFile(t, filepath.Join(dir, "dumped"))
-	require.Equal(t, sha256.Sum256(file), sha256.Sum256(dumped))
 }
 
 // A copy with nothing moved, and one that takes the names of SOURCE, leave out the same; what cannot leave out anything
