@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
@@ -82,24 +81,17 @@ func drawSoakDisk(seed uint64) *soakDisk {
 		d.bootCode = []string{"", "", "lba", "chs"}[rng.IntN(4)]
 		d.container = []byte{0x05, 0x0f, 0x85}[rng.IntN(3)]
 	}
-	d.drawPartitions()
-	return d
-}
 
-// tableSectors is what a GPT takes at each end of the disk, without the protective MBR.
-func (d *soakDisk) tableSectors() int64 { return 1 + soakEntries*gptEntry/d.sector }
-
-// drawPartitions fills the disk from its start.
-func (d *soakDisk) drawPartitions() {
+	// Partitions fill the disk from its start.
 	at := int64(1)
-	n, extended := 1+d.rng.IntN(4), -1
+	n, extended := 1+rng.IntN(4), -1
 	if d.gpt {
 		at += d.tableSectors()
-		n = 1 + d.rng.IntN(6)
-	} else if d.rng.IntN(10) < 6 {
-		extended = d.rng.IntN(n)
+		n = 1 + rng.IntN(6)
+	} else if rng.IntN(10) < 6 {
+		extended = rng.IntN(n)
 	}
-	big := d.rng.IntN(n)
+	big := rng.IntN(n)
 	for i := range n {
 		if i == extended {
 			at = d.drawExtended(at)
@@ -111,16 +103,17 @@ func (d *soakDisk) drawPartitions() {
 			at = d.fill(p, i == big)
 		}
 	}
-	tail := []int64{0, d.rng.Int64N(100), 2048, d.rng.Int64N(6000)}[d.rng.IntN(4)]
+	tail := []int64{0, rng.Int64N(100), 2048, rng.Int64N(6000)}[rng.IntN(4)]
+	d.sectors = d.drawData(at, at+tail)
 	if d.gpt {
-		at = d.drawData(at, at+tail)
-		at += d.tableSectors()
-	} else {
-		at = d.drawData(at, at+tail)
+		d.sectors += d.tableSectors()
 	}
-	d.sectors = at
 	d.number(n)
+	return d
 }
+
+// tableSectors is what a GPT takes at each end of the disk, without the protective MBR.
+func (d *soakDisk) tableSectors() int64 { return 1 + soakEntries*gptEntry/d.sector }
 
 // place is where something can start that comes next.
 func (d *soakDisk) place(at int64) int64 {
@@ -150,16 +143,8 @@ func (d *soakDisk) fill(p *soakPart, big bool) int64 {
 		p.sectors = end - p.start
 		p.volume.size = p.sectors * d.sector
 	}
-	d.drawHidden(p)
-	types := p.volume.typ
-	p.typ = fmt.Sprintf("%x", types[d.rng.IntN(len(types))])
-	d.parts = append(d.parts, p)
-	return p.end()
-}
 
-// drawHidden draws what the boot sector says about its place: the truth, or one of the values that systems and tools
-// leave there.
-func (d *soakDisk) drawHidden(p *soakPart) {
+	// Its boot sector tells the truth about its place, or one of the values that systems and tools leave there.
 	v := p.volume
 	v.hidden = p.start
 	other := d.rng.IntN(6)
@@ -171,6 +156,10 @@ func (d *soakDisk) drawHidden(p *soakPart) {
 	case other == 1 && v.name != "ntfs": // an NTFS of this kind is refused
 		v.hidden = p.start + 7
 	}
+	types := p.volume.typ
+	p.typ = fmt.Sprintf("%x", types[d.rng.IntN(len(types))])
+	d.parts = append(d.parts, p)
+	return p.end()
 }
 
 // drawExtended draws an extended partition with none to six logical ones, and returns its end.
@@ -244,25 +233,21 @@ func (d *soakDisk) number(n int) {
 		p.number = 5 + i
 	}
 	for _, p := range d.parts {
-		if d.gpt {
-			d.describe(p)
+		if !d.gpt {
+			continue
 		}
+		p.guid = fmt.Sprintf("%08X-%04X-4%03X-8%03X-%012X", d.rng.Uint32(), d.rng.IntN(1<<16), d.rng.IntN(1<<12),
+			d.rng.IntN(1<<12), d.rng.Int64N(1<<48))
+		p.typ = []string{
+			"0FC63DAF-8483-4772-8E79-3D69D8477DE4", "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7",
+			"933AC7E1-2EB4-4F13-B844-0E14E2AEF915",
+		}[d.rng.IntN(3)]
+		p.name = []string{"", "Basic data partition", "Größe", fmt.Sprintf("name %d", d.rng.IntN(1000))}[d.rng.IntN(4)]
+		p.attributes = []uint64{0, 1, 4, 1 << 60, 1<<63 | 1<<62 | 1}[d.rng.IntN(5)]
 	}
 	if first := d.parts[0]; first.kind == "primary" && first.volume.fileSystem() != "" && d.rng.IntN(2) == 0 {
 		first.active = true
 	}
-}
-
-// describe draws what only a GPT has.
-func (d *soakDisk) describe(p *soakPart) {
-	p.guid = fmt.Sprintf("%08X-%04X-4%03X-8%03X-%012X", d.rng.Uint32(), d.rng.IntN(1<<16), d.rng.IntN(1<<12),
-		d.rng.IntN(1<<12), d.rng.Int64N(1<<48))
-	p.typ = []string{
-		"0FC63DAF-8483-4772-8E79-3D69D8477DE4", "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7",
-		"933AC7E1-2EB4-4F13-B844-0E14E2AEF915",
-	}[d.rng.IntN(3)]
-	p.name = []string{"", "Basic data partition", "Größe", fmt.Sprintf("name %d", d.rng.IntN(1000))}[d.rng.IntN(4)]
-	p.attributes = []uint64{0, 1, 4, 1 << 60, 1<<63 | 1<<62 | 1}[d.rng.IntN(5)]
 }
 
 // make builds the disk as a raw file in dir.
@@ -271,7 +256,25 @@ func (d *soakDisk) make(t testing.TB, dir string) string {
 	raw := filepath.Join(dir, "source.raw")
 	disktest.MakeBlank(t, raw, d.sectors*d.sector)
 	if d.gpt {
-		d.writeGPT(t, raw)
+		f := tableforge.NewGPT(d.sector, d.sectors, soakEntries)
+		size := int64(len(f))
+		last := size - d.tableSectors()*d.sector
+		for header, entries := range map[int64]int64{d.sector: 2 * d.sector, size - d.sector: last} {
+			for _, p := range d.parts {
+				entry := f[entries+int64(p.number-1)*gptEntry:]
+				entry.Put(0, guidBytes(t, p.typ))
+				entry.Put(16, guidBytes(t, p.guid))
+				entry.U64(32, uint64(p.start))
+				entry.U64(40, uint64(p.end()-1))
+				entry.U64(48, p.attributes)
+				for i, u := range utf16.Encode([]rune(p.name)) {
+					entry.U16(56+2*int64(i), u)
+				}
+			}
+			tableforge.SealGPT(f, header, d.sector)
+		}
+		disktest.WriteAt(t, raw, 0, f[:(1+d.tableSectors())*d.sector])
+		disktest.WriteAt(t, raw, last, f[last:])
 	} else {
 		d.writeMBR(t, raw)
 	}
@@ -291,7 +294,9 @@ func (d *soakDisk) make(t testing.TB, dir string) string {
 // The tables of random disks are forged, since no tool writes chains in another order than that of the disk, or disks
 // of 4096-byte sectors. The tools read them before trueup does.
 
-// writeMBR writes sector 0 and the chain of extended boot records.
+// writeMBR writes sector 0 and the chain of extended boot records: one for each logical partition; of none, the record is
+// there and empty. An entry of a record counts from that record, a link from the start of the extended partition, and
+// its size is that of the record and its partition.
 func (d *soakDisk) writeMBR(t testing.TB, raw string) {
 	t.Helper()
 	sector := make([]byte, sectorSize)
@@ -304,6 +309,7 @@ func (d *soakDisk) writeMBR(t testing.TB, raw string) {
 	signature, err := hex.DecodeString(strings.TrimPrefix(diskSignature, "0x"))
 	require.NoError(t, err)
 	binary.LittleEndian.PutUint32(sector[440:], binary.BigEndian.Uint32(signature))
+	var box *soakPart // the extended partition
 	for _, p := range d.parts {
 		if p.kind == "logical" {
 			continue
@@ -314,25 +320,15 @@ func (d *soakDisk) writeMBR(t testing.TB, raw string) {
 			entry[0] = 0x80
 		}
 		if p.kind == "extended" {
-			d.writeChain(t, raw, p)
+			box = p
 		}
 	}
 	binary.LittleEndian.PutUint16(sector[mbrSignatureAt:], 0xaa55)
 	disktest.WriteAt(t, raw, 0, sector)
-}
+	if box == nil {
+		return
+	}
 
-func (p *soakPart) typeByte(t testing.TB) byte {
-	t.Helper()
-	typ, err := strconv.ParseUint(p.typ, 16, 8)
-	require.NoError(t, err)
-	return byte(typ)
-}
-
-// writeChain writes one record for each logical partition; of none, the record is there and empty. An entry of a record
-// counts from that record, a link from the start of the extended partition, and its size is that of the record and its
-// partition.
-func (d *soakDisk) writeChain(t testing.TB, raw string, box *soakPart) {
-	t.Helper()
 	place := box.start
 	for i := range max(1, len(d.chain)) {
 		record := make([]byte, sectorSize)
@@ -349,6 +345,13 @@ func (d *soakDisk) writeChain(t testing.TB, raw string, box *soakPart) {
 		binary.LittleEndian.PutUint16(record[mbrSignatureAt:], 0xaa55)
 		disktest.WriteAt(t, raw, place*d.sector, record)
 	}
+}
+
+func (p *soakPart) typeByte(t testing.TB) byte {
+	t.Helper()
+	typ, err := strconv.ParseUint(p.typ, 16, 8)
+	require.NoError(t, err)
+	return byte(typ)
 }
 
 // putEntry writes an entry: start is where it lies on the disk, and lba what the entry says about it.
@@ -368,36 +371,6 @@ func (d *soakDisk) chs(lba int64) []byte {
 		return []byte{0xfe, 0xff, 0xff}
 	}
 	return []byte{byte(track % d.heads), byte(lba%soakTrack+1) | byte(cyl>>8<<6), byte(cyl)}
-}
-
-// writeGPT writes the protective MBR and both tables.
-func (d *soakDisk) writeGPT(t testing.TB, raw string) {
-	t.Helper()
-	f := tableforge.NewGPT(d.sector, d.sectors, soakEntries)
-	size := int64(len(f))
-	for header, entries := range map[int64]int64{
-		d.sector: 2 * d.sector, size - d.sector: size - d.tableSectors()*d.sector,
-	} {
-		for _, p := range d.parts {
-			p.putGPT(t, f[entries+int64(p.number-1)*gptEntry:])
-		}
-		tableforge.SealGPT(f, header, d.sector)
-	}
-	disktest.WriteAt(t, raw, 0, f[:(1+d.tableSectors())*d.sector])
-	last := size - d.tableSectors()*d.sector
-	disktest.WriteAt(t, raw, last, f[last:])
-}
-
-func (p *soakPart) putGPT(t testing.TB, entry forge.Bytes) {
-	t.Helper()
-	entry.Put(0, guidBytes(t, p.typ))
-	entry.Put(16, guidBytes(t, p.guid))
-	entry.U64(32, uint64(p.start))
-	entry.U64(40, uint64(p.end()-1))
-	entry.U64(48, p.attributes)
-	for i, u := range utf16.Encode([]rune(p.name)) {
-		entry.U16(56+2*int64(i), u)
-	}
 }
 
 // guidBytes is the form on disk: the first three fields are little-endian.

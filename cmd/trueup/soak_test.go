@@ -68,7 +68,20 @@ func alignSoak(t *testing.T, first, n uint64) []*soakCase {
 	for seed := first; seed < first+n; seed++ {
 		folder := filepath.Join(dir, fmt.Sprint(seed))
 		require.NoError(t, os.Mkdir(folder, 0o755))
-		cases = append(cases, drawCase(seed, folder))
+		c := &soakCase{soakDisk: drawSoakDisk(seed), dest: filepath.Join(folder, "aligned")}
+		c.format = []string{"raw", "vmdk", "qcow2", "vhdx", "vhd"}[c.rng.IntN(5)]
+		c.to = soakTargets[c.rng.IntN(len(soakTargets))]
+		if c.sector != sectorSize {
+			// the only ones that can say so, and qemu-img reads no such VHDX
+			c.format, c.to = []string{"raw", "vhdx"}[c.rng.IntN(2)], "raw"
+		}
+		c.boundary = []string{"", "", "", "", "4K", "64K", "1M", "8M"}[c.rng.IntN(8)]
+		for _, p := range c.parts {
+			if p.kind != "extended" && c.rng.IntN(12) == 0 {
+				c.only = append(c.only, p.number)
+			}
+		}
+		cases = append(cases, c)
 	}
 	t.Run("aligned", func(t *testing.T) {
 		for _, c := range cases {
@@ -134,24 +147,6 @@ var soakTargets = []string{
 	"qcow2:v3", "qcow2:compressed",
 }
 
-func drawCase(seed uint64, dir string) *soakCase {
-	c := &soakCase{soakDisk: drawSoakDisk(seed)}
-	c.format = []string{"raw", "vmdk", "qcow2", "vhdx", "vhd"}[c.rng.IntN(5)]
-	c.to = soakTargets[c.rng.IntN(len(soakTargets))]
-	if c.sector != sectorSize {
-		// the only ones that can say so, and qemu-img reads no such VHDX
-		c.format, c.to = []string{"raw", "vhdx"}[c.rng.IntN(2)], "raw"
-	}
-	c.boundary = []string{"", "", "", "", "4K", "64K", "1M", "8M"}[c.rng.IntN(8)]
-	for _, p := range c.parts {
-		if p.kind != "extended" && c.rng.IntN(12) == 0 {
-			c.only = append(c.only, p.number)
-		}
-	}
-	c.dest = filepath.Join(dir, "aligned")
-	return c
-}
-
 // String says what the case is about, for the log of a run that fails.
 func (c *soakCase) String() string {
 	var b strings.Builder
@@ -178,14 +173,47 @@ func (c *soakCase) run(t *testing.T) {
 	t.Helper()
 	t.Logf("%v\nto repeat it: TRUEUP_SOAK=1 TRUEUP_SOAK_SEED=%d go test -count=1 -run '^TestSoak$' ./cmd/trueup", c,
 		c.seed)
-	c.makeSource(t)
-	c.checkInspect(t)
+	dir := t.TempDir()
+	c.raw = c.make(t, dir)
+	made := c.wantTable(c.starts())
+	require.Equal(t, made, readFdisk(t, c.raw, c.sector, c.gpt), "the disk that this test made")
+	requireSoundTable(t, c.raw, c.sector, c.gpt)
+	c.source = filepath.Join(dir, "source."+c.format)
+	switch {
+	case c.format == "raw":
+		c.source = c.raw
+	case c.sector != sectorSize: // nothing else here writes such a VHDX
+		trueupJSON[jsonHead](t, 0, append([]string{"convert", c.raw, c.source, "--to", c.format},
+			c.sectorFlag("raw")...)...)
+	default:
+		args := []string{"convert", "-f", "raw", "-O", qemuFormat(c.format)}
+		if c.format == "vhd" {
+			args = append(args, "-o", "force_size=on")
+		}
+		disktest.Run(t, "qemu-img", append(args, c.raw, c.source)...)
+	}
+
+	// The table that trueup reads is the one that was made.
+	report := trueupJSON[jsonInspect](t, c.verdict(c.starts()),
+		append([]string{"inspect", c.source}, c.sectorFlag(c.format)...)...)
+	require.Equal(t, c.sector, report.Table.SectorSize)
+	got := map[int]soakEntry{}
+	for _, p := range report.Partitions {
+		e := soakEntry{
+			start: p.StartLBA, sectors: p.SizeBytes / c.sector, typ: strings.TrimPrefix(p.Type, "0x"), active: p.Active,
+		}
+		e.typ, e.guid, e.name = strings.TrimPrefix(e.typ, "0"), strings.ToUpper(p.GUID), p.Name
+		if c.gpt {
+			e.typ, e.attributes = strings.ToUpper(p.Type), made[p.Number].attributes // the report has none
+		}
+		got[p.Number] = e
+	}
+	require.Equal(t, made, got)
+
 	c.checkPlan(t)
 	c.align(t)
-	c.checkResultTable(t)
+	c.checkResult(t)
 	c.checkPartitions(t)
-	c.checkData(t)
-	c.checkAgain(t)
 	c.sound = true
 }
 
@@ -195,28 +223,6 @@ func qemuFormat(format string) string {
 		return "vpc"
 	}
 	return name
-}
-
-func (c *soakCase) makeSource(t *testing.T) {
-	t.Helper()
-	dir := t.TempDir()
-	c.raw = c.make(t, dir)
-	require.Equal(t, c.wantTable(c.starts()), readFdisk(t, c.raw, c.sector, c.gpt), "the disk that this test made")
-	requireSoundTable(t, c.raw, c.sector, c.gpt)
-	if c.source = c.raw; c.format == "raw" {
-		return
-	}
-	c.source = filepath.Join(dir, "source."+c.format)
-	if c.sector != sectorSize { // nothing else here writes such a VHDX
-		trueupJSON[jsonHead](t, 0, append([]string{"convert", c.raw, c.source, "--to", c.format},
-			c.sectorFlag("raw")...)...)
-		return
-	}
-	args := []string{"convert", "-f", "raw", "-O", qemuFormat(c.format)}
-	if c.format == "vhd" {
-		args = append(args, "-o", "force_size=on")
-	}
-	disktest.Run(t, "qemu-img", append(args, c.raw, c.source)...)
 }
 
 // sectorFlag tells the sector size where a format cannot.
@@ -239,43 +245,6 @@ func (c *soakCase) flagsFor(format string) []string {
 		flags = append(flags, "--partition", fmt.Sprint(number))
 	}
 	return flags
-}
-
-// goal is what has to move, and where to: the rules of the README.
-func (c *soakCase) goal() (must, want int64) {
-	if c.boundary != "" {
-		must = map[string]int64{"4K": 4 * kib, "64K": 64 * kib, "1M": mib, "8M": 8 * mib}[c.boundary]
-		return must, must
-	}
-	if c.bootCode == "chs" {
-		return 64 * kib, 64 * kib
-	}
-	return 64 * kib, mib
-}
-
-// checkInspect holds trueup's own table against the one that was made.
-func (c *soakCase) checkInspect(t *testing.T) {
-	t.Helper()
-	args := append([]string{"inspect", c.source}, c.sectorFlag(c.format)...)
-	report := trueupJSON[jsonInspect](t, c.verdict(c.starts()), args...)
-	require.Equal(t, c.sector, report.Table.SectorSize)
-	got := map[int]soakEntry{}
-	for _, p := range report.Partitions {
-		e := soakEntry{
-			start: p.StartLBA, sectors: p.SizeBytes / c.sector, typ: strings.TrimPrefix(p.Type, "0x"), active: p.Active,
-		}
-		e.typ, e.guid, e.name = strings.TrimPrefix(e.typ, "0"), strings.ToUpper(p.GUID), p.Name
-		if c.gpt {
-			// the report has none
-			e.typ, e.attributes = strings.ToUpper(p.Type), fmt.Sprintf("%016X", c.part(p.Number).attributes)
-		}
-		got[p.Number] = e
-	}
-	require.Equal(t, c.wantTable(c.starts()), got)
-}
-
-func (c *soakCase) part(number int) *soakPart {
-	return c.parts[slices.IndexFunc(c.parts, func(p *soakPart) bool { return p.number == number })]
 }
 
 // verdict returns the exit code of inspect: the worst of the partitions, each by the better of its start and data.
@@ -345,6 +314,7 @@ func (c *soakCase) stays(p *soakPart, boundary int64) bool {
 }
 
 // checkPlan requires a plan that keeps the rules, twice the same, and the same of the disk where zeros are stored.
+// A partition is aligned if that was asked for, and what moves goes to the boundary.
 func (c *soakCase) checkPlan(t *testing.T) {
 	t.Helper()
 	args := append([]string{"plan", c.source}, c.flags()...)
@@ -361,41 +331,43 @@ func (c *soakCase) checkPlan(t *testing.T) {
 		c.placed[p.Number] = p.StartLBA
 	}
 	require.Len(t, c.placed, len(c.parts))
+	// What has to move, and where to: the rules of the README.
+	must, want := int64(64*kib), int64(mib)
+	switch {
+	case c.boundary != "":
+		must = map[string]int64{"4K": 4 * kib, "64K": 64 * kib, "1M": mib, "8M": 8 * mib}[c.boundary]
+		want = must
+	case c.bootCode == "chs":
+		want = 64 * kib
+	}
 	end := int64(0)
 	for _, p := range c.parts {
-		if p.volume != nil {
-			require.GreaterOrEqual(t, c.placed[p.number], end, "partition %d keeps its place in the order", p.number)
-			end = c.placed[p.number] + p.sectors
-			c.checkPlace(t, p)
+		if p.volume == nil {
+			continue
+		}
+		to := c.placed[p.number]
+		require.GreaterOrEqual(t, to, end, "partition %d keeps its place in the order", p.number)
+		end = to + p.sectors
+		named := slices.Contains(c.only, p.number)
+		if named || len(c.only) == 0 && !c.stays(p, must) {
+			require.Zero(t, to*c.sector%must, "partition %d is aligned", p.number)
+		}
+		i := slices.IndexFunc(c.plan.Moves, func(m jsonMove) bool { return m.Partition == p.number })
+		require.Equal(t, to != p.start, i >= 0, "partition %d is listed if it moves", p.number)
+		if i >= 0 {
+			require.Equal(t, jsonMove{
+				p.number, p.start * c.sector, to * c.sector, p.sectors * c.sector,
+				(to - p.start) * c.sector,
+			}, c.plan.Moves[i])
+			kept := !named && (to-p.start)*c.sector%want == 0
+			require.True(t, kept || to*c.sector%want == 0, "partition %d moves to the boundary, or keeps its distance",
+				p.number)
 		}
 	}
 	require.LessOrEqual(t, end*c.sector, c.plan.NewSizeBytes)
 	if growth := c.plan.NewSizeBytes - c.plan.OldSizeBytes; growth != 0 {
-		_, want := c.goal()
 		require.Zero(t, c.plan.NewSizeBytes%mib, "growth ends on a whole MiB")
 		require.Less(t, growth, int64(len(c.parts))*want+mib, "no more growth than each partition needs")
-	}
-}
-
-// checkPlace requires that a partition is aligned if that was asked for, and that what moves goes to the boundary.
-func (c *soakCase) checkPlace(t *testing.T, p *soakPart) {
-	t.Helper()
-	must, want := c.goal()
-	to := c.placed[p.number]
-	named := slices.Contains(c.only, p.number)
-	if named || len(c.only) == 0 && !c.stays(p, must) {
-		require.Zero(t, to*c.sector%must, "partition %d is aligned", p.number)
-	}
-	i := slices.IndexFunc(c.plan.Moves, func(m jsonMove) bool { return m.Partition == p.number })
-	require.Equal(t, to != p.start, i >= 0, "partition %d is listed if it moves", p.number)
-	if i >= 0 {
-		require.Equal(t, jsonMove{
-			p.number, p.start * c.sector, to * c.sector, p.sectors * c.sector,
-			(to - p.start) * c.sector,
-		}, c.plan.Moves[i])
-		kept := !named && (to-p.start)*c.sector%want == 0
-		require.True(t, kept || to*c.sector%want == 0, "partition %d moves to the boundary, or keeps its distance",
-			p.number)
 	}
 }
 
@@ -414,8 +386,9 @@ func (c *soakCase) align(t *testing.T) {
 	require.Equal(t, c.plan.NewSizeBytes, info.Size())
 }
 
-// checkResultTable requires the old table with the planned starts. An extended partition becomes what its records need.
-func (c *soakCase) checkResultTable(t *testing.T) {
+// checkResult requires the old table with the planned starts, data that no partition owns, and that verify agrees and
+// nothing is left to do.
+func (c *soakCase) checkResult(t *testing.T) {
 	t.Helper()
 	requireSoundTable(t, c.after, c.sector, c.gpt)
 	got, want := readFdisk(t, c.after, c.sector, c.gpt), c.wantTable(c.placed)
@@ -423,6 +396,7 @@ func (c *soakCase) checkResultTable(t *testing.T) {
 		if p.kind != "extended" {
 			continue
 		}
+		// It becomes what its records need.
 		box := got[p.number]
 		for _, q := range c.chain {
 			require.Less(t, box.start, got[q.number].start)
@@ -433,69 +407,8 @@ func (c *soakCase) checkResultTable(t *testing.T) {
 		want[p.number] = e
 	}
 	require.Equal(t, want, got)
-}
 
-// checkPartitions requires that partitions hold what they held, but for the patches of the plan, and has their tools
-// check them.
-func (c *soakCase) checkPartitions(t *testing.T) {
-	t.Helper()
-	for _, p := range c.parts {
-		if p.volume == nil {
-			continue
-		}
-		size, to := p.sectors*c.sector, c.placed[p.number]*c.sector
-		old := extract(t, c.raw, p.start*c.sector, size)
-		moved := extract(t, c.after, to, size)
-		requireSoundVolume(t, p.volume, moved)
-		c.checkHidden(t, p, moved)
-		for _, patch := range c.plan.Patches {
-			if patch.OffsetBytes >= to && patch.OffsetBytes < to+size {
-				c.undo(t, p, moved, patch, to)
-			}
-		}
-		disktest.Run(t, "cmp", old, moved)
-		require.NoError(t, os.Remove(old))
-		require.NoError(t, os.Remove(moved))
-	}
-}
-
-// checkHidden requires that a boot sector that knew its place knows the new one, and that any other is left as it was.
-// Windows counts from the record of a logical partition.
-func (c *soakCase) checkHidden(t *testing.T, p *soakPart, moved string) {
-	t.Helper()
-	v, to := p.volume, c.placed[p.number]
-	if !v.bootSector {
-		return
-	}
-	hidden := int64(binary.LittleEndian.Uint32(readAt(t, moved, hiddenSectorsAt, 4)))
-	switch {
-	case v.hidden == p.start:
-		require.Equal(t, to, hidden, "partition %d", p.number)
-	case p.kind == "logical" && v.hidden == p.start-p.record:
-		entry := readAt(t, c.after, (to-hidden)*c.sector+mbrEntryAt, mbrEntrySize)
-		require.Equal(t, hidden, int64(binary.LittleEndian.Uint32(entry[8:])), "partition %d is where its record says",
-			p.number)
-		require.Equal(t, p.sectors, int64(binary.LittleEndian.Uint32(entry[12:])))
-	default:
-		require.Equal(t, v.hidden, hidden, "partition %d", p.number)
-	}
-}
-
-// undo puts the old bytes of a patch back, after it has seen the new ones there.
-func (c *soakCase) undo(t *testing.T, p *soakPart, part string, patch jsonPatch, to int64) {
-	t.Helper()
-	require.True(t, p.volume.bootSector, "partition %d: a patch at %#x", p.number, patch.OffsetBytes)
-	require.LessOrEqual(t, patch.LengthBytes, int64(4))
-	old, err := hex.DecodeString(patch.Old)
-	require.NoError(t, err)
-	require.Equal(t, patch.New, hex.EncodeToString(readAt(t, part, patch.OffsetBytes-to, patch.LengthBytes)))
-	disktest.WriteAt(t, part, patch.OffsetBytes-to, old)
-}
-
-// checkData requires that what no partition owns is there: at its place in front of the first partition, between the
-// same two as before elsewhere.
-func (c *soakCase) checkData(t *testing.T) {
-	t.Helper()
+	// Data are at their place in front of the first partition, between the same two as before elsewhere.
 	for i, e := range c.data {
 		want := readAt(t, c.raw, e.start*c.sector, e.sectors*c.sector)
 		if e.behind == nil {
@@ -512,11 +425,7 @@ func (c *soakCase) checkData(t *testing.T) {
 		require.True(t, bytes.Contains(readAt(t, c.after, from, to-from), want), "data %d is gone: %d sectors at %d", i,
 			e.sectors, e.start)
 	}
-}
 
-// checkAgain requires that verify agrees, and that nothing is left to do.
-func (c *soakCase) checkAgain(t *testing.T) {
-	t.Helper()
 	verify := append([]string{"verify", c.source, c.dest}, c.sectorFlag(c.to)...)
 	require.True(t, trueupJSON[jsonVerify](t, 0, verify...).Equal)
 	again := append([]string{"plan", c.dest}, c.flagsFor(c.to)...)
@@ -525,6 +434,52 @@ func (c *soakCase) checkAgain(t *testing.T) {
 	require.Empty(t, answer.Patches)
 	inspect := append([]string{"inspect", c.dest}, c.sectorFlag(c.to)...)
 	trueupJSON[jsonInspect](t, c.verdict(c.placed), inspect...)
+}
+
+// checkPartitions requires that partitions hold what they held, but for the patches of the plan, and has their tools
+// check them.
+func (c *soakCase) checkPartitions(t *testing.T) {
+	t.Helper()
+	for _, p := range c.parts {
+		if p.volume == nil {
+			continue
+		}
+		size, to := p.sectors*c.sector, c.placed[p.number]*c.sector
+		old := extract(t, c.raw, p.start*c.sector, size)
+		moved := extract(t, c.after, to, size)
+		requireSoundVolume(t, p.volume, moved)
+
+		if p.volume.bootSector {
+			hidden := int64(binary.LittleEndian.Uint32(readAt(t, moved, hiddenSectorsAt, 4)))
+			switch { // one that knew its place knows the new one, and any other is left as it was
+			case p.volume.hidden == p.start:
+				require.Equal(t, c.placed[p.number], hidden, "partition %d", p.number)
+			case p.kind == "logical" && p.volume.hidden == p.start-p.record: // Windows counts from the record
+				entry := readAt(t, c.after, to-hidden*c.sector+mbrEntryAt, mbrEntrySize)
+				require.Equal(t, hidden, int64(binary.LittleEndian.Uint32(entry[8:])),
+					"partition %d is where its record says", p.number)
+				require.Equal(t, p.sectors, int64(binary.LittleEndian.Uint32(entry[12:])))
+			default:
+				require.Equal(t, p.volume.hidden, hidden, "partition %d", p.number)
+			}
+		}
+
+		for _, patch := range c.plan.Patches {
+			at := patch.OffsetBytes - to
+			if at < 0 || at >= size {
+				continue
+			}
+			require.True(t, p.volume.bootSector, "partition %d: a patch at %#x", p.number, patch.OffsetBytes)
+			require.LessOrEqual(t, patch.LengthBytes, int64(4))
+			was, err := hex.DecodeString(patch.Old)
+			require.NoError(t, err)
+			require.Equal(t, patch.New, hex.EncodeToString(readAt(t, moved, at, patch.LengthBytes)))
+			disktest.WriteAt(t, moved, at, was)
+		}
+		disktest.Run(t, "cmp", old, moved)
+		require.NoError(t, os.Remove(old))
+		require.NoError(t, os.Remove(moved))
+	}
 }
 
 // soakEntry is what a table says about a partition.
@@ -539,16 +494,40 @@ type soakEntry struct {
 // since names have spaces.
 func readFdisk(t testing.TB, raw string, sector int64, gpt bool) map[int]soakEntry {
 	t.Helper()
-	column := func(name string) map[int]string { return fdiskColumn(t, raw, sector, name) }
+	column := func(name string) map[int]string {
+		// fdisk prints names as its locale has letters.
+		out := disktest.Output(t, "env", "LC_ALL=C.UTF-8", "fdisk", "-b", fmt.Sprint(sector), "-l", "-o", "Device,"+name,
+			raw)
+		values := map[int]string{}
+		for line := range strings.Lines(out) {
+			device, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+			number, found := strings.CutPrefix(device, raw)
+			if found && !strings.HasSuffix(device, ":") {
+				values[int(disktest.Number(t, number))] = strings.TrimSpace(value)
+			}
+		}
+		return values
+	}
 	entries, sectors := map[int]soakEntry{}, column("Sectors")
 	for number, start := range column("Start") {
 		entries[number] = soakEntry{start: disktest.Number(t, start), sectors: disktest.Number(t, sectors[number])}
 	}
 	if gpt {
 		types, guids, names, attributes := column("Type-UUID"), column("UUID"), column("Name"), column("Attrs")
+		// Source: libfdisk, gpt_entry_attrs_to_string.
+		words := map[string]int{"RequiredPartition": 0, "NoBlockIOProtocol": 1, "LegacyBIOSBootable": 2}
+		separated := strings.NewReplacer("GUID:", " ", ",", " ")
 		for number, e := range entries {
 			e.typ, e.guid, e.name = types[number], guids[number], names[number]
-			e.attributes = fdiskAttributes(t, attributes[number])
+			var bits uint64
+			for word := range strings.FieldsSeq(separated.Replace(attributes[number])) {
+				bit, known := words[word]
+				if !known {
+					bit = int(disktest.Number(t, word))
+				}
+				bits |= 1 << bit
+			}
+			e.attributes = fmt.Sprintf("%016X", bits)
 			entries[number] = e
 		}
 		return entries
@@ -559,38 +538,6 @@ func readFdisk(t testing.TB, raw string, sector int64, gpt bool) map[int]soakEnt
 		entries[number] = e
 	}
 	return entries
-}
-
-// fdiskAttributes turns fdisk's words for bits back into bits. Source: libfdisk, gpt_entry_attrs_to_string.
-func fdiskAttributes(t testing.TB, text string) string {
-	t.Helper()
-	var bits uint64
-	words := map[string]int{"RequiredPartition": 0, "NoBlockIOProtocol": 1, "LegacyBIOSBootable": 2}
-	for word := range strings.FieldsSeq(strings.ReplaceAll(strings.ReplaceAll(text, "GUID:", " "), ",", " ")) {
-		bit, known := words[word]
-		if !known {
-			bit = int(disktest.Number(t, word))
-		}
-		bits |= 1 << bit
-	}
-	return fmt.Sprintf("%016X", bits)
-}
-
-// fdiskColumn is one column of fdisk's list, by partition number.
-func fdiskColumn(t testing.TB, raw string, sector int64, column string) map[int]string {
-	t.Helper()
-	// fdisk prints names as its locale has letters.
-	out := disktest.Output(t, "env", "LC_ALL=C.UTF-8", "fdisk", "-b", fmt.Sprint(sector), "-l", "-o", "Device,"+column,
-		raw)
-	values := map[int]string{}
-	for line := range strings.Lines(out) {
-		device, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		number, found := strings.CutPrefix(device, raw)
-		if found && !strings.HasSuffix(device, ":") {
-			values[int(disktest.Number(t, number))] = strings.TrimSpace(value)
-		}
-	}
-	return values
 }
 
 // requireSoundTable has the tools look for errors of a table.

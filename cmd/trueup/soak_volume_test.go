@@ -72,8 +72,20 @@ func drawVolume(rng *rand.Rand, sector int64, name string, big bool) *soakVolume
 		group: strings.ReplaceAll(name, " ", "_"),
 	}
 	v.size = v.least + rng.Int64N((v.most-v.least)/sector)*sector
-	if v.fileSystem() != "" {
-		v.files = drawTree(rng, v.flat)
+	if v.fileSystem() == "" {
+		return v
+	}
+	// Names that all file systems keep as they are make the trees comparable.
+	v.files = map[string][]byte{}
+	dirs := []string{""}
+	for range rng.IntN(4) {
+		if !v.flat {
+			dirs = append(dirs, dirs[rng.IntN(len(dirs))]+fmt.Sprintf("folder-%d/", rng.IntN(100)))
+		}
+	}
+	for i := range 3 + rng.IntN(6) {
+		name := fmt.Sprintf("%sfile-%d.%d", dirs[rng.IntN(len(dirs))], i, rng.IntN(1000))
+		v.files[name] = noise(fmt.Sprint(rng.Uint64()), rng.IntN(40_000))
 	}
 	return v
 }
@@ -101,35 +113,36 @@ func fileSums(files map[string][]byte) []string {
 	return lines
 }
 
-// drawTree draws a tree of files. Names that all file systems keep as they are make the trees comparable.
-func drawTree(rng *rand.Rand, flat bool) map[string][]byte {
-	files := map[string][]byte{}
-	dirs := []string{""}
-	for range rng.IntN(4) {
-		if !flat {
-			dirs = append(dirs, dirs[rng.IntN(len(dirs))]+fmt.Sprintf("folder-%d/", rng.IntN(100)))
-		}
-	}
-	for i := range 3 + rng.IntN(6) {
-		name := fmt.Sprintf("%sfile-%d.%d", dirs[rng.IntN(len(dirs))], i, rng.IntN(1000))
-		files[name] = noise(fmt.Sprint(rng.Uint64()), rng.IntN(40_000))
-	}
-	return files
-}
-
 // make builds the volume in a file of its own.
 func (v *soakVolume) make(t testing.TB, part string) {
 	t.Helper()
 	disktest.MakeBlank(t, part, v.size)
 	tree := filepath.Dir(part) + "/tree"
-	v.writeTree(t, tree)
+	require.NoError(t, os.Mkdir(tree, 0o755))
+	for name, data := range v.files {
+		path := filepath.Join(tree, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, data, 0o644))
+	}
 	switch v.name {
 	case "ext2", "ext3", "ext4":
 		disktest.Run(t, "mke2fs", "-q", "-F", "-t", v.name, "-b", fmt.Sprint(max(v.sector, kib)), "-d", tree, part)
 	case "fat12", "fat16", "fat32":
-		v.makeFAT(t, part, tree)
+		cluster := map[string]string{"fat12": "8", "fat16": "1", "fat32": "1"}[v.name]
+		if v.name == "fat16" && v.sector == sectorSize {
+			cluster = "4"
+		}
+		disktest.Run(t, "mkfs.fat", "-F", v.name[3:], "-h", fmt.Sprint(v.hidden), "-g", "255/63", "-s", cluster,
+			"-S", fmt.Sprint(v.sector), part)
+		entries, err := filepath.Glob(tree + "/*")
+		require.NoError(t, err)
+		disktest.Run(t, "mcopy", append(append([]string{"-s", "-i", part}, entries...), "::/")...)
 	case "ntfs":
-		v.makeNTFS(t, part, tree)
+		disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-p", fmt.Sprint(v.hidden), "-H", "255", "-S", "63", "-s",
+			fmt.Sprint(v.sector), "-c", "4096", part)
+		for _, name := range slices.Sorted(maps.Keys(v.files)) {
+			disktest.Run(t, "ntfscp", "-q", part, filepath.Join(tree, name), "/"+name)
+		}
 	case "xfs":
 		// Without the option it makes none below 300 MiB, whatever it says about support.
 		disktest.Run(t, "mkfs.xfs", "--unsupported", "-q", "-s", fmt.Sprintf("size=%d", v.sector), "-p",
@@ -146,38 +159,6 @@ func (v *soakVolume) make(t testing.TB, part string) {
 	require.NoError(t, os.RemoveAll(tree))
 }
 
-func (v *soakVolume) writeTree(t testing.TB, tree string) {
-	t.Helper()
-	require.NoError(t, os.Mkdir(tree, 0o755))
-	for name, data := range v.files {
-		path := filepath.Join(tree, name)
-		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, data, 0o644))
-	}
-}
-
-func (v *soakVolume) makeFAT(t testing.TB, part, tree string) {
-	t.Helper()
-	cluster := map[string]string{"fat12": "8", "fat16": "1", "fat32": "1"}[v.name]
-	if v.name == "fat16" && v.sector == sectorSize {
-		cluster = "4"
-	}
-	disktest.Run(t, "mkfs.fat", "-F", v.name[3:], "-h", fmt.Sprint(v.hidden), "-g", "255/63", "-s", cluster,
-		"-S", fmt.Sprint(v.sector), part)
-	entries, err := filepath.Glob(tree + "/*")
-	require.NoError(t, err)
-	disktest.Run(t, "mcopy", append(append([]string{"-s", "-i", part}, entries...), "::/")...)
-}
-
-func (v *soakVolume) makeNTFS(t testing.TB, part, tree string) {
-	t.Helper()
-	disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-p", fmt.Sprint(v.hidden), "-H", "255", "-S", "63", "-s",
-		fmt.Sprint(v.sector), "-c", "4096", part)
-	for _, name := range slices.Sorted(maps.Keys(v.files)) {
-		disktest.Run(t, "ntfscp", "-q", part, filepath.Join(tree, name), "/"+name)
-	}
-}
-
 // prototype writes the file from which mkfs.xfs fills a volume, and returns its name. Format: mkfs.xfs(8), option -p.
 func (v *soakVolume) prototype(t testing.TB, part, tree string) string {
 	t.Helper()
@@ -190,7 +171,7 @@ func (v *soakVolume) prototype(t testing.TB, part, tree string) string {
 	return path
 }
 
-// prototypeOf lists a folder; the depth is that of drawTree.
+// prototypeOf lists a folder; the depth is that of drawVolume.
 func (v *soakVolume) prototypeOf(t testing.TB, text *strings.Builder, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -237,7 +218,9 @@ func (v *soakVolume) makeLVM(t testing.TB, part, tree string) {
 	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-d", tree, lv)
 	placeVolume(t, lv, part, lvmDataStart)
 	pv := make(forge.Bytes, v.size)
-	poolforge.PutLVM(pv, v.lvmText(extents), 512)
+	text := fmt.Sprintf(lvmText, v.group, lvmUUID("vg "+v.group), lvmUUID("pv "+v.group), lvmUUID("lv "+v.group),
+		lvmExtent/sectorSize, lvmDataStart/sectorSize, v.size/sectorSize, extents)
+	poolforge.PutLVM(pv, text, 512)
 	pv.Text(poolforge.LVMUUID, strings.ReplaceAll(lvmUUID("pv "+v.group), "-", ""))
 	pv.U32(poolforge.LVMMetaArea+32, 2) // version of the extension
 	pv.U32(poolforge.LVMMetaArea+36, 1) // in use
@@ -246,8 +229,7 @@ func (v *soakVolume) makeLVM(t testing.TB, part, tree string) {
 }
 
 // lvmText is the metadata of the group.
-func (v *soakVolume) lvmText(extents int64) string {
-	return fmt.Sprintf(`%[1]s {
+const lvmText = `%[1]s {
 id = "%[2]s"
 seqno = 1
 format = "lvm2"
@@ -289,9 +271,7 @@ version = 1
 description = ""
 creation_host = "test"
 creation_time = 1000000000
-`, v.group, lvmUUID("vg "+v.group), lvmUUID("pv "+v.group), lvmUUID("lv "+v.group),
-		lvmExtent/sectorSize, lvmDataStart/sectorSize, v.size/sectorSize, extents)
-}
+`
 
 // placeVolume copies the file part to a place of the disk, holes left out.
 func placeVolume(t testing.TB, part, raw string, off int64) {
