@@ -294,9 +294,9 @@ func (d *soakDisk) make(t testing.TB, dir string) string {
 // The tables of random disks are forged, since no tool writes chains in another order than that of the disk, or disks
 // of 4096-byte sectors. The tools read them before trueup does.
 
-// writeMBR writes sector 0 and the chain of extended boot records: one for each logical partition; of none, the record is
-// there and empty. An entry of a record counts from that record, a link from the start of the extended partition, and
-// its size is that of the record and its partition.
+// writeMBR writes sector 0 and the chain of extended boot records: one for each logical partition; of none, the record
+// is there and empty. An entry of a record counts from that record, a link from the start of the extended partition,
+// and its size is that of the record and its partition.
 func (d *soakDisk) writeMBR(t testing.TB, raw string) {
 	t.Helper()
 	sector := make([]byte, sectorSize)

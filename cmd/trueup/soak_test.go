@@ -496,8 +496,8 @@ func readFdisk(t testing.TB, raw string, sector int64, gpt bool) map[int]soakEnt
 	t.Helper()
 	column := func(name string) map[int]string {
 		// fdisk prints names as its locale has letters.
-		out := disktest.Output(t, "env", "LC_ALL=C.UTF-8", "fdisk", "-b", fmt.Sprint(sector), "-l", "-o", "Device,"+name,
-			raw)
+		out := disktest.Output(t, "env", "LC_ALL=C.UTF-8", "fdisk", "-b", fmt.Sprint(sector), "-l", "-o",
+			"Device,"+name, raw)
 		values := map[int]string{}
 		for line := range strings.Lines(out) {
 			device, value, _ := strings.Cut(strings.TrimSpace(line), " ")
