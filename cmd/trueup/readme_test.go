@@ -16,8 +16,8 @@ import (
 )
 
 // TestPages runs the examples of README and of the users' pages: each line "    $ COMMAND" of a page by a shell, one
-// after the other, in a folder with the images of testdata. The indented lines below it are its whole output, with "..."
-// for omitted lines, but for times and rates. Without such lines, the command ends with 0.
+// after the other, in a folder with the images of testdata. The indented lines below it are its whole output, with
+// "..." for omitted lines, but for times and rates. Without such lines, the command ends with 0.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../docs/*.md")
@@ -55,10 +55,11 @@ func TestPages(t *testing.T) {
 }
 
 // programs are the programs that examples start beside trueup and the utilities of each system.
-var programs = regexp.MustCompile(`\b(qemu-img|qemu-io|qemu-nbd|nbdcopy|nbdkit|guestfish|jq|xz|zstd|duckdb|sgdisk|fio)\b`)
+var programs = regexp.MustCompile(
+	`\b(qemu-img|qemu-io|qemu-nbd|nbdcopy|nbdkit|guestfish|jq|xz|zstd|duckdb|sgdisk|fio)\b`)
 
-// machines matches the parts of an output that differ between runs: times, rates, and the bytes that a scan reads of its
-// own folder.
+// machines matches the parts of an output that differ between runs: times, rates, and the bytes that a scan reads of
+// its own folder.
 var machines = regexp.MustCompile(` in (less than )?[\d.]+ s\b(, [\d.]+ \w+/s)?|Read [\d.]+ KiB`)
 
 // anyMachine returns s without these parts, each run of white space as one space.
@@ -107,12 +108,13 @@ func TestPagesNameFlags(t *testing.T) {
 				require.Equal(t, 0, r.code, "%s: %s", page, m[0])
 				helps[m[1]] = r.stdout
 			}
-			for _, word := range strings.Fields(m[2]) {
+			for word := range strings.FieldsSeq(m[2]) {
 				if word == "--" {
 					break
 				}
 				if flag, _, _ := strings.Cut(word, "="); strings.HasPrefix(flag, "--") {
-					require.Regexp(t, regexp.QuoteMeta(strings.Trim(flag, "],."))+`\b`, helps[m[1]], "%s: %s", page, m[0])
+					named := regexp.QuoteMeta(strings.Trim(flag, "],.")) + `\b`
+					require.Regexp(t, named, helps[m[1]], "%s: %s", page, m[0])
 				}
 			}
 		}
