@@ -233,13 +233,9 @@ func mountOf(f *os.File) (m mount, err error) {
 		head, tail, found := strings.Cut(s.Text(), " - ")
 		left, right := strings.Fields(head), strings.Fields(tail)
 		if found && len(left) > 0 && len(right) > 1 && left[0] == id {
-			return mount{right[0], unescape(right[1])}, nil
+			blanks := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+			return mount{right[0], blanks.Replace(right[1])}, nil
 		}
 	}
 	return m, fmt.Errorf("mount %q of the file: not in /proc/self/mountinfo", id)
-}
-
-// unescape decodes the octal escapes of blanks.
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }

@@ -49,7 +49,8 @@ func (e *FormatError) Is(target error) bool { return target == ErrFormat }
 func value(v any) string {
 	switch v := v.(type) {
 	case string:
-		if isHex(v) {
+		digits, hex := strings.CutPrefix(v, "0x")
+		if hex && len(digits) <= 16 && strings.Trim(digits, "0123456789abcdef") == "" {
 			return v // a number formatted for its field
 		}
 		return fmt.Sprintf("%.256q", v)
@@ -58,12 +59,6 @@ func value(v any) string {
 	default:
 		return fmt.Sprint(v)
 	}
-}
-
-// isHex reports whether a text is a hexadecimal number in our own format.
-func isHex(s string) bool {
-	digits, ok := strings.CutPrefix(s, "0x")
-	return ok && len(digits) <= 16 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
 // TextError is a FormatError for a line of text, where a line number helps more than an offset.

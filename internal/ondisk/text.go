@@ -143,7 +143,7 @@ func KnownCharset(name string) bool {
 // DecodeText converts text to UTF-8. name is its character set in the notation of VMware, IANA or WHATWG; "" means
 // UTF-8. ASCII text is returned unchanged, and so is text in an unknown character set.
 func DecodeText(name, text string) string {
-	if isASCII(text) {
+	if !strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) {
 		return text
 	}
 	e := charset(name)
@@ -165,10 +165,6 @@ func StoredNames(charset, stored string) []string {
 		return []string{stored}
 	}
 	return []string{decoded, stored}
-}
-
-func isASCII(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
 // This part of the package compiles regular expressions on first use. Most runs of the program use few of them, and an

@@ -31,18 +31,14 @@ type grid struct {
 	set  []bool
 }
 
-func newGrid(size image.Point) grid {
-	w, h := (size.X+cell-1)/cell, (size.Y+cell-1)/cell
-	return grid{w, h, make([]bool, w*h)}
-}
-
 // visible is the smallest difference of a colour channel that counts. Smaller ones are rounding.
 const visible = 16
 
 // changed returns the cells in which two images of one size differ, and the number of differing pixels.
 func changed(a, b *image.RGBA) (g grid, pixels int) {
 	size := a.Bounds().Size()
-	g = newGrid(size)
+	w, h := (size.X+cell-1)/cell, (size.Y+cell-1)/cell
+	g = grid{w, h, make([]bool, w*h)}
 	for y := range size.Y {
 		p, q := a.Pix[y*a.Stride:][:4*size.X], b.Pix[y*b.Stride:][:4*size.X]
 		if bytes.Equal(p, q) {

@@ -223,7 +223,9 @@ var firmwareRAIDs = []firmwareRAID{
 	{"adaptec_raid_member", []int64{1}, func(b []byte) bool {
 		return binary.BigEndian.Uint32(b) == 0x37fc4d1e && string(b[256:260]) == "DPTM"
 	}},
-	{"jmicron_raid_member", []int64{1}, isJMicron},
+	{"jmicron_raid_member", []int64{1}, func(b []byte) bool {
+		return string(b[:2]) == "JM" && sum16(b[:128]) <= 1 // the 64 words add up to zero or one
+	}},
 }
 
 // minFirmwareRAID is the minimum size of a disk to search, in bytes, as in libblkid.
@@ -297,9 +299,6 @@ func isHighPoint(b []byte, good uint32) bool {
 	n := binary.LittleEndian.Uint32(b)
 	return n == good || n == 0x5a7816fd
 }
-
-// isJMicron checks that the words of its 128 bytes add up to zero or one.
-func isJMicron(b []byte) bool { return string(b[:2]) == "JM" && sum16(b[:128]) <= 1 }
 
 func sum16(b []byte) (sum uint16) {
 	for w := range slices.Chunk(b, 2) {

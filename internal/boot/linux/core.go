@@ -28,13 +28,6 @@ const (
 // lzmaFrom is the code that passes the compressed kernel to the decoder: mov edi,100000h; mov esi,address.
 var lzmaFrom = []byte{0xbf, 0x00, 0x00, 0x10, 0x00, 0xbe}
 
-// lzmaHeader returns a header for the LZMA stream, which has none of its own. Spec: GRUB 2.06, startup_raw.S
-// (FIXED_PROPS: lc 3, lp 0, pb 2) and util/mkimage.c, compress_kernel_lzma.
-func lzmaHeader(uncompressed uint32) []byte {
-	h := binary.LittleEndian.AppendUint32([]byte{0x5d}, 1<<16) // dictionary size
-	return binary.LittleEndian.AppendUint64(h, uint64(uncompressed))
-}
-
 // errBuild means a core image of an unknown build, whose modules cannot be located.
 var errBuild = errors.New("its core image is of a build that is not known")
 
@@ -50,7 +43,11 @@ func unpackCore(img []byte) ([]byte, error) {
 	if at <= int64(call) || at > int64(len(img)) || compressed > int64(len(img))-at || uncompressed > maxCore {
 		return nil, errBuild
 	}
-	packed := io.MultiReader(bytes.NewReader(lzmaHeader(uncompressed)), bytes.NewReader(img[at:at+compressed]))
+	// The LZMA stream has no header. Spec: GRUB 2.06, startup_raw.S (FIXED_PROPS: lc 3, lp 0, pb 2) and
+	// util/mkimage.c, compress_kernel_lzma.
+	header := binary.LittleEndian.AppendUint32([]byte{0x5d}, 1<<16) // dictionary size
+	header = binary.LittleEndian.AppendUint64(header, uint64(uncompressed))
+	packed := io.MultiReader(bytes.NewReader(header), bytes.NewReader(img[at:at+compressed]))
 	r, err := lzma.NewReader(packed)
 	if err != nil {
 		return nil, fmt.Errorf("%w (%w)", errBuild, err)

@@ -109,7 +109,10 @@ func eachHome(g *boot.Guest, c *boot.Code, f *boot.Found, do func(boot.Partition
 
 // boot reads a boot.img and the core image it loads.
 func (r *grubReader) boot(img grubImage) error {
-	if !isBootImage(img.code) || r.g.Disk.SectorSize() != grubSector {
+	// A known boot.img loads to 0x8000, and fills the address packet of its only read by mov ebx,[7c5ch].
+	known := binary.LittleEndian.Uint16(img.code[grubKernelAddress:]) == 0x8000 &&
+		bytes.Contains(img.code, []byte{0x66, 0x8b, 0x1e, 0x5c, 0x7c})
+	if !known || r.g.Disk.SectorSize() != grubSector {
 		r.breaks(img, 0, fmt.Sprintf("GRUB 2 in %s is of a build that is not known, and so is where it finds core.img",
 			img.place), boot.WhenUnknown)
 		r.f.Link(img.Number, "GRUB 2 in %s, of an unknown build", img.place)
@@ -231,13 +234,6 @@ func encodeGrubSector(_ []byte, to int64) ([]byte, error) {
 		return nil, fmt.Errorf("offset %#x: %w to whole sectors of %d bytes", to, ondisk.ErrLimit, grubSector)
 	}
 	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to/grubSector)), nil
-}
-
-// isBootImage reports whether boot.img reads the sector number from the known field: it loads to 0x8000, and fills the
-// address packet of its only read by mov ebx,[7c5ch].
-func isBootImage(b []byte) bool {
-	return binary.LittleEndian.Uint16(b[grubKernelAddress:]) == 0x8000 &&
-		bytes.Contains(b, []byte{0x66, 0x8b, 0x1e, 0x5c, 0x7c})
 }
 
 // Signature of diskboot.img. Builds differ in their messages, and so in the place of the code.

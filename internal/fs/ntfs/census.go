@@ -116,7 +116,7 @@ func (n *fileSystem) peek(number int64) (inUse bool, h recordHead, err error) {
 // and in a record.
 func (node *node) tally(t *guestfile.Tally, kind uint32) error {
 	s := stream{fs: node.fs, tally: t}
-	return node.each(kind, anyName, s.add)
+	return node.each(kind, func(string) bool { return true }, s.add)
 }
 
 // stream decodes the runs of the streams of a file.
@@ -199,9 +199,6 @@ func (n *fileSystem) freeInto(out *guestfile.FreeRuns) error {
 	}
 	return nil
 }
-
-// anyName accepts the attributes of every name.
-func anyName(string) bool { return true }
 
 // Unused passes the free clusters of a volume to free, and then every range in use to used: the runs of every MFT
 // record. An error of used ends the walk. Unused returns an error if $Bitmap cannot be trusted.

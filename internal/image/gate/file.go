@@ -452,8 +452,6 @@ type pageKey struct {
 	number int64
 }
 
-func newPageCache() *pageCache { return &pageCache{pages: map[pageKey][]byte{}} }
-
 // read fills p from off of f. ok is false if the file itself must be read: for a large read, a read beyond the file, or
 // a failed one.
 func (c *pageCache) read(f *File, p []byte, off int64) (ok bool) {

@@ -65,7 +65,7 @@ func NewFolder(at *sys.Folder) *Folder { return &Folder{At: at, handles: &handle
 // Count makes a meter count all bytes read through the folder.
 func (d *Folder) Count(m *Meter) {
 	if d.meter = m; m != nil {
-		d.pages = newPageCache()
+		d.pages = &pageCache{pages: map[pageKey][]byte{}}
 	}
 }
 

@@ -373,6 +373,7 @@ func (p *Output) openDisk(m *outMember) (img *image.Image, err error) {
 	if p.Kind == "ovf" {
 		img, err = files.OpenImage(m.name, o)
 	} else {
+		noOthers := func(string) (disk.Range, error) { return disk.Range{}, fs.ErrNotExist }
 		img, err = files.OpenInside(m.name, disk.Range{Off: m.data, Len: m.size}, noOthers, o)
 	}
 	if err == nil {
@@ -380,9 +381,6 @@ func (p *Output) openDisk(m *outMember) (img *image.Image, err error) {
 	}
 	return img, errors.Join(err, files.Close())
 }
-
-// noOthers refuses further files of a disk.
-func noOthers(string) (disk.Range, error) { return disk.Range{}, fs.ErrNotExist }
 
 // copy copies a member unchanged, with its headers.
 func (p *Output) copy(ctx context.Context, m *outMember, progress diskcopy.Progress) error {

@@ -306,15 +306,10 @@ func readable(d *gate.Folder, name string) error {
 	return errors.Join(err, f.Close())
 }
 
-// trialNames returns temporary names for testing links and renames.
-func trialNames(final string) (first, second string) {
-	return "." + final + journal.Trial, "." + final + journal.Moved
-}
-
 // tryNames tests a hard link and an exclusive rename, on a file for this purpose only: an SMB server that gave a lease
 // for a file under one name may refuse to open it under another.
 func (o *Parts) tryNames(final string) error {
-	first, second := trialNames(final)
+	first, second := "."+final+journal.Trial, "."+final+journal.Moved
 	for _, n := range []string{first, second} {
 		if err := removeTrial(o.dir, n); err != nil {
 			return err

@@ -102,13 +102,10 @@ func (t *target) place(block, off int64) error {
 		}
 		t.page = page
 	}
-	binary.LittleEndian.PutUint64(t.work[at%batPage:], presentAt(off))
+	binary.LittleEndian.PutUint64(t.work[at%batPage:], ondisk.U64(off)/mib<<20|statePresent)
 	t.dirty = true
 	return nil
 }
-
-// presentAt returns the BAT entry of a block at a file offset.
-func presentAt(off int64) uint64 { return ondisk.U64(off)/mib<<20 | statePresent }
 
 // flush writes the current BAT page. A page without a block stays a hole.
 func (t *target) flush() error {

@@ -51,7 +51,7 @@ func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 	cols := columns(s)
 	v := overview(images, cols, t.Verbose)
 	if v.failed > 0 && v.worst != nil {
-		p.para("", failedText(v.failed)+" See the end of the table.")
+		p.para("", units.Counted(v.failed, "image")+" could not be judged. See the end of the table.")
 		p.line("")
 	}
 	p.rows(images, cols, v)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/shell"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // sentences holds the data of the template.
@@ -110,8 +109,6 @@ func moment(s string) string {
 	}
 	return t.UTC().Format("2006-01-02 15:04 UTC")
 }
-
-func failedText(n int) string { return units.Counted(n, "image") + " could not be judged." }
 
 func copiedText(n int) string {
 	return counted(n, "image seems to have its aligned copy beside it: prove it",

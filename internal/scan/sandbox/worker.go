@@ -298,7 +298,8 @@ func causeOfDeath(exit error, said string, limits Limits) *Death {
 	lines := strings.Split(said, "\n")
 	for _, l := range lines {
 		switch {
-		case noThread(l):
+		case strings.HasPrefix(l, "runtime: failed to create new OS thread") && strings.Contains(l, "errno=11)"):
+			// EAGAIN of clone(2). EAGAIN of pthread_create(3) can also result from RLIMIT_DATA: a lack of memory.
 			return &Death{Cause: Threads, Text: line(l)}
 		case outOfMemory(l) || full && strings.HasPrefix(l, runtimeFault):
 			return &Death{
@@ -312,12 +313,6 @@ func causeOfDeath(exit error, said string, limits Limits) *Death {
 // runtimeFault is the last message of Go's runtime on a fault of its own. The garbage collector causes one if the
 // kernel refuses memory.
 const runtimeFault = "fatal error: unexpected signal during runtime execution"
-
-// noThread reports whether Go's runtime (os_linux.go) prints the line before it ends for lack of threads (EAGAIN of
-// clone(2)). EAGAIN of pthread_create(3) can also result from RLIMIT_DATA, and counts as a lack of memory.
-func noThread(l string) bool {
-	return strings.HasPrefix(l, "runtime: failed to create new OS thread") && strings.Contains(l, "errno=11)")
-}
 
 // outOfMemory reports whether Go's runtime (malloc.go, mem_linux.go, os_linux.go) or its C side prints the line before
 // it ends for lack of memory.
