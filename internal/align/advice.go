@@ -231,7 +231,7 @@ func referencesOf(l *layout.Layout, moves map[int]bool) References {
 	return out
 }
 
-// unmended returns the codes of issues that a move raises but that do not refuse it.
+// unmended returns the codes of issues that a move causes but that are no reason to refuse it.
 func unmended(l *layout.Layout, moves map[int]bool) []string {
 	out := []string{}
 	for _, i := range l.Issues {

@@ -212,7 +212,7 @@ func (t *target) describe(o *Options) error {
 // mount is a line of /proc/self/mountinfo. Spec: Linux, Documentation/filesystems/proc.rst, 3.5.
 type mount struct{ kind, source string }
 
-// mountOf returns the mount of an open file.
+// mountOf returns the mount that holds an open file.
 func mountOf(f *os.File) (m mount, err error) {
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(f.Fd())))
 	if err != nil {

@@ -97,7 +97,7 @@ func Run(ctx context.Context, version string, args []string, out, errOut io.Writ
 // Commands returns the tree of all commands, for manual pages and completions.
 func Commands(version string) *cobra.Command { return newRoot(version, &Base{}) }
 
-// commandOf returns the command of a command line.
+// commandOf returns the command that a command line calls.
 func commandOf(root *cobra.Command, args []string) *cobra.Command {
 	cmd, _, err := root.Find(args)
 	if err != nil {

@@ -133,7 +133,7 @@ func driveBusy(d interface {
 // and is meant for images that are about to change or be copied.
 func (img *Image) InUse() ([]ondisk.Issue, error) { return img.UsedBy(nil) }
 
-// UsedBy is InUse that identifies the programs with files open for writing at the start of the run.
+// UsedBy is like InUse, and also names the programs that had files open for writing at the start of the run.
 func (img *Image) UsedBy(by Writers) ([]ondisk.Issue, error) {
 	out, err := img.Busy()
 	if alone := img.Alone(); errors.Is(alone, ondisk.ErrBusy) {

@@ -593,7 +593,7 @@ func CompanionText(kind, name string) (text, remedy string) {
 	return fmt.Sprintf("it belongs to %s and holds %s, not the data of a disk", disk, holds), remedy
 }
 
-// CodeCompanion is the issue code of an image with the name and place of a companion.
+// CodeCompanion is the code of the issue that an image is named and placed like a companion file of another.
 const CodeCompanion = "companion"
 
 // noteCompanion adds an issue if a valid image has the name of a companion and its disk exists. A CBRC digest is such

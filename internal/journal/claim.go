@@ -165,8 +165,8 @@ func (p claims) keep(f named, disk string) bool {
 	return false
 }
 
-// move reports whether a file gets a name of the disk, or is moved within it. The disk itself is excluded: Beside
-// covers it.
+// move reports whether f has a new name of the move of disk, or is one of its files. The file named disk is excluded:
+// Beside covers it.
 func (p claims) move(f named, disk string) bool {
 	for _, n := range p.New {
 		if f.name != disk && (string(n.Name) == f.name || string(n.Other) == f.name) {

@@ -139,7 +139,7 @@ func (l *Layout) FixedParts() (out []volume.Part) {
 	return out
 }
 
-// FixedTable names such a table, or returns an empty string.
+// FixedTable returns the name of the disk's table if it is never rewritten, or an empty string.
 func (l *Layout) FixedTable() string {
 	if l.Table != nil || l.Volume == nil {
 		return ""
@@ -147,7 +147,7 @@ func (l *Layout) FixedTable() string {
 	return identify.Traits(l.Volume.Kind).Slices
 }
 
-// Unlisted reports whether the partitions of such a table are not read.
+// Unlisted reports whether the disk has a fixed table whose partitions are not read.
 func (l *Layout) Unlisted() bool {
 	return l.FixedTable() != "" && identify.Traits(l.Volume.Kind).Foreign
 }

@@ -106,7 +106,7 @@ func (s *PlaceSet) mark(cell uint64) bool {
 	return was
 }
 
-// start returns the offset in a cell where a block starts, if the cell has one.
+// start returns the offset within a cell at which a block starts, and whether there is one.
 func (s *PlaceSet) start(cell uint64) (uint64, bool) {
 	p := s.pages[cell/cellsPerPage]
 	if p == nil || p[cell%cellsPerPage/64]&(1<<(cell%64)) == 0 {

@@ -557,8 +557,8 @@ func (m Machines) of(name string) *layout.Machine {
 	return m[name]
 }
 
-// MachinesOf plans all disks of a package, and returns their new partition offsets, or nil for a single disk.
-// Unreadable and refused disks are reported elsewhere, with the disk itself.
+// MachinesOf plans all disks of a package, and returns the new offsets of their partitions, or nil for a single disk.
+// An unreadable or refused disk is no error here: it is reported with the disk itself.
 func MachinesOf(p *ova.Package, g Goal, open func(ova.Disk) (*Source, error)) Machines {
 	disks := p.Disks()
 	if len(disks) < 2 {

@@ -415,7 +415,7 @@ func newReferences(p *plan.Plan, l *layout.Layout) []Reference {
 	return out
 }
 
-// maxReferences bounds the references in text. JSON has all.
+// maxReferences bounds the number of references listed as text. JSON has all of them.
 const maxReferences = 100
 
 // references prints the stored positions, grouped by the file, partition or disk that stores them.

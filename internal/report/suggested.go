@@ -102,7 +102,7 @@ func nameAt(path string) int {
 // .NAME-flat.vmdk.partial, then have at most 255 bytes (NAME_MAX of Linux).
 const longest = 240
 
-// marked returns the name of a copy. It cuts a stem that leaves no room for the mark.
+// marked returns the name of a copy. It shortens a stem that leaves no room for the mark.
 func marked(stem, ext string) string {
 	base := nameAt(stem)
 	if end := base + max(1, longest-len(CopyMark)-len(ext)); end < len(stem) {

@@ -59,7 +59,7 @@ const (
 // locked bytes.
 const lockByte = 1 << 62
 
-// Drive describes an opened Windows disk.
+// Drive describes an open disk that was named by its Windows name.
 type Drive struct {
 	Name    string // base name: PhysicalDrive0
 	Size    int64  // bytes

@@ -260,7 +260,7 @@ func (r *recorder) hangs(now time.Time) bool {
 	return r.choice
 }
 
-// stopped returns the end for the state of a machine. Spec: QEMU, qapi/run-state.json, RunState.
+// stopped returns how a run ended, given the run state of QEMU. Spec: QEMU, qapi/run-state.json, RunState.
 func stopped(status string) (end End, note string) {
 	switch status {
 	case "shutdown":

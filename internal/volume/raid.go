@@ -337,7 +337,7 @@ var bcache = &row{
 	},
 }
 
-// bcacheData reads the start of the data, which depends on the version.
+// bcacheData finds the start of the data, as a version of the superblock stores it.
 func bcacheData(v *Volume, s *super) {
 	const beforeOffsets = 16 // sectors
 	bucket := uint64(s.u16(194))

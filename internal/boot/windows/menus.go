@@ -110,7 +110,7 @@ func (s *store) walk() error {
 	})
 }
 
-// regBinary is the type of a registry value.
+// regBinary is REG_BINARY, the type of a registry value with binary data.
 const regBinary = 3
 
 func (s *store) element(k *hive.Key) error {
@@ -234,7 +234,7 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 // partitions, primary ones first. scsi() and signature() name disks in other ways.
 var arcPath = ondisk.LazyPattern(`(?i)multi\(\d{1,3}\)disk\(\d{1,3}\)rdisk\((\d{1,3})\)partition\((\d{1,3})\)`)
 
-// savedPath is a file on C: that a menu line starts.
+// savedPath matches a path on C: at the start of a menu line.
 var savedPath = ondisk.LazyPattern(`(?im)^[ \t]*c:\\([^/:*?"<>|=\r\n]{1,128}?)[ \t]*=`)
 
 // checkArc compares the partition numbers in boot.ini with the existing partitions. All moves keep numbers and order.

@@ -472,7 +472,7 @@ func (a *archive) apart() error {
 	return nil
 }
 
-// bzipped is the bzip2 method of zip archives. Spec: APPNOTE.TXT 6.3.10, 4.4.5.
+// bzipped is the number of the bzip2 compression method in zip archives. Spec: APPNOTE.TXT 6.3.10, 4.4.5.
 const bzipped = 12
 
 // unzippers maps compression methods of zip archives to their decoders.

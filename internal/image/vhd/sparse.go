@@ -216,7 +216,7 @@ const (
 	maxScans    = 64
 )
 
-// absent counts the absent blocks from block i on.
+// absent returns the number of consecutive blocks from i on that are not stored.
 func (x *sparse) absent(i int64) (n int64, err error) {
 	var buf [4 * scanEntries]byte
 	for range maxScans {

@@ -46,7 +46,7 @@ var htmlKind = pages.New(pages.Source{
 // safe escapes a text from an image, a file name or the command line.
 func safe(s string) string { return report.SafeMessage(s) }
 
-// first returns the first n items of a list, or all if there are fewer.
+// first returns the first n items of a list, or all of them if there are fewer.
 func first(n int, list any) any {
 	v := reflect.ValueOf(list)
 	return v.Slice(0, min(n, v.Len())).Interface()
