@@ -279,10 +279,10 @@ func (s *Source) moves(g Goal) (*plan.Plan, error) {
 	return p, err
 }
 
-// copied returns warnings about a malformed disk, because a copy without moves is malformed, too.
+// copied returns warnings about a malformed disk and a damaged GPT, because a copy without moves has the same damage.
 func copied(l *layout.Layout) (out []align.Finding) {
 	for _, i := range l.Issues {
-		if i.Effect == ondisk.Broken {
+		if i.Effect == ondisk.Broken || i.Effect == ondisk.Warn && slices.Contains(table.Torn, i.Code) {
 			i.Effect, i.Err = ondisk.Warn, nil
 			out = append(out, align.FromIssue(i))
 		}
