@@ -93,7 +93,7 @@ func (r *replacing) enter(w *Written) {
 }
 
 // undoes describes the way back from an exchange.
-const undoes = "trueup undo brings the original back"
+const undoes = "trueup undo brings the original back, until it is removed"
 
 // By gives a finished copy the names of SOURCE, after verifying that it matches the plan for SOURCE.
 type By struct {
