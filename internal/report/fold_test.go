@@ -29,16 +29,16 @@ func TestFold(t *testing.T) {
 
 // Paint neither counts nor goes on in the next line.
 func TestFoldOfPaintedWords(t *testing.T) {
-	painted := (&Text{Color: true}).Paint(Yellow, "Partly aligned:")
+	painted := (&Text{Color: true}).Paint(Yellow, "Below boundary:")
 	require.Equal(t, []string{painted + " the first", "partition"}, Fold(painted+" the first partition", 25))
-	require.Equal(t, []string{painted[:11], painted[12:]}, Fold(painted, 4))
+	require.Equal(t, []string{painted[:10], painted[11:]}, Fold(painted, 4))
 }
 
 // The headline names the data where the start of a partition is worse than the verdict.
 func TestVerdictOfData(t *testing.T) {
 	for start, want := range map[int64]string{
-		63 * 512: "Partly aligned: the data of partition 1 lie on a multiple of 4 KiB, but not on one of 64 KiB.\n",
-		64 * 512: "Partly aligned: partition 1 starts on a multiple of 4 KiB, but not on one of 64 KiB.\n",
+		63 * 512: "Below boundary: the data of partition 1 lie on a multiple of 4 KiB, but not on one of 64 KiB.\n",
+		64 * 512: "Below boundary: partition 1 starts on a multiple of 4 KiB, but not on one of 64 KiB.\n",
 	} {
 		var b strings.Builder
 		(&Text{W: &b}).verdict(Disk{

@@ -159,7 +159,7 @@ func (t *Text) verdict(d Disk) {
 		if byData(d) {
 			which, start = "the data of "+which, "lie"
 		}
-		t.Para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.Paint(Yellow, "Partly aligned:"),
+		t.Para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.Paint(Yellow, "Below boundary:"),
 			which, start, boundary)
 	default:
 		t.Para(2, "%s %s %s off a 4 KiB boundary.", t.Paint(Red, "Misaligned:"), which, start)

@@ -289,7 +289,7 @@ var layoutFunctions = template.FuncMap{
 	"first": first, "join": strings.Join, "kind": kindOf, "minus": func(a, b int) int { return a - b }, "note": noteOf,
 	"over": func(n, by int64) int64 { return n / by }, "tags": tagsOf, "unknown": (*Summary).unknown,
 	"unreadable": (*Summary).unreadable,
-	"verdict":    func(p report.Partition, boundary align.Boundary) string { return lookOf(p.Verdict, boundary).class },
+	"verdict":    func(p report.Partition) string { return verdictLooks[p.Verdict].class },
 	"word":       wordOf,
 }
 

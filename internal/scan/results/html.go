@@ -152,7 +152,7 @@ var (
 	kindWords = map[string]string{"below": "below boundary", "nothing": "nothing to judge", "unjudged": "not judged"}
 )
 
-func kindOf(i *Image) string { return i.look(align.Boundary{}).class }
+func kindOf(i *Image) string { return i.look().class }
 
 func wordOf(kind string) string { return cmp.Or(kindWords[kind], kind) }
 
@@ -335,7 +335,7 @@ func boxes(d Disk, parts []report.Partition) []box {
 	for _, p := range parts {
 		start := min(max(p.Start, 0), d.Size)
 		b := box{
-			Class: lookOf(p.Verdict, d.Boundary).class, At: share(start, d.Size),
+			Class: verdictLooks[p.Verdict].class, At: share(start, d.Size),
 			Share: share(min(max(p.Size, 0), d.Size-start), d.Size),
 		}
 		if b.Class == "unjudged" {
@@ -374,7 +374,7 @@ func lenses(d Disk, parts []report.Partition) (out []lens, rest []align.Finding)
 			continue
 		}
 		seen[way] = true
-		l := lens{Class: lookOf(p.Verdict, d.Boundary).class, Unit: unit.Text()}
+		l := lens{Class: verdictLooks[p.Verdict].class, Unit: unit.Text()}
 		for n := range l.Blocks {
 			l.Blocks[n] = 25 * (percent(n) + share(past, unit.Bytes())/100)
 		}

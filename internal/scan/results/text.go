@@ -252,7 +252,7 @@ const verdictColumn = "verdict"
 func columns(s *Summary) []column {
 	out := []column{
 		{head: "#", right: true, keep: 11, cell: ranked(rankCell)},
-		{head: verdictColumn, keep: 10, cell: func(i *Image) string { return i.look(s.Boundary).word }},
+		{head: verdictColumn, keep: 10, cell: func(i *Image) string { return i.look().word }},
 		{head: "off", right: true, keep: 9, cell: offCell},
 		{head: "start LBA", right: true, keep: 3, cell: startCell},
 		{head: "format", keep: 2, cell: formatCell},
@@ -323,7 +323,7 @@ type look struct {
 var stateLooks = map[State]look{
 	Failed:   {"error", "failed", report.Red},
 	Orphan:   {"orphan", "orphan", report.Cyan},
-	Packed:   {"packed", "unknown", report.Yellow},
+	Packed:   {"compressed", "unknown", report.Yellow},
 	Original: {"original", "original", report.Faint},
 	Gone:     {"removed", "removed", report.Faint},
 }
@@ -334,27 +334,22 @@ var contentLooks = map[align.Content]look{
 	align.NoDisks: {"no disks", "nothing", report.Plain}, align.UnknownContent: {"unknown", "unknown", report.Yellow},
 }
 
-// lookOf returns the appearance of a verdict for a boundary.
-func lookOf(v align.Verdict, boundary align.Boundary) look {
-	switch v {
-	case align.Misaligned:
-		return look{"off 4K", "misaligned", report.Red}
-	case align.BelowBoundary:
-		return look{"off " + boundary.String(), "below", report.Yellow}
-	case align.Aligned:
-		return look{"aligned", "aligned", report.Green}
-	case align.NothingToJudge:
-	}
-	return look{"-", "unjudged", report.Plain}
+// verdictLooks maps the verdicts to their appearance.
+var verdictLooks = map[align.Verdict]look{
+	align.Misaligned:     {"misaligned", "misaligned", report.Red},
+	align.BelowBoundary:  {"below boundary", "below", report.Yellow},
+	align.Aligned:        {"aligned", "aligned", report.Green},
+	align.NothingToJudge: {"-", "unjudged", report.Plain},
+	"":                   {"-", "unjudged", report.Plain}, // not judged
 }
 
-func (i *Image) look(boundary align.Boundary) look {
+func (i *Image) look() look {
 	l, ok := stateLooks[i.State]
 	if !ok && i.Verdict == align.NothingToJudge {
 		l, ok = contentLooks[i.Content]
 	}
 	if !ok {
-		l = lookOf(i.Verdict, boundary)
+		l = verdictLooks[i.Verdict]
 	}
 	return l
 }
@@ -367,7 +362,7 @@ func (i *Image) color() report.Color {
 	case i.unknown():
 		return report.Yellow
 	}
-	return i.look(align.Boundary{}).color
+	return i.look().color
 }
 
 // ranked returns a cell function that prints a dash for images without a priority.
