@@ -43,7 +43,8 @@ func (p *plan) start(d *folder, path string) (*journal.Held, error) {
 }
 
 // step is a step of an exchange: the files it processes, its action for each file, and the reverse action of an undo.
-// Both actions detect finished work, so they can be repeated.
+// Both actions detect finished work, so they can be repeated. An undo also runs the reverse actions of steps that never
+// ran, so these do nothing then.
 type step struct {
 	name     string
 	files    func(x *run) []file
@@ -52,7 +53,8 @@ type step struct {
 }
 
 // steps lists the steps in order. An undo runs them from the end. A disk in one file has no texts, seals or other
-// files.
+// files. A resume begins behind the last step whose done holds, and repeats all others: a step in front of that one was
+// complete. The last step stays last, because its reverse action keeps the inode of the copy in use during an undo.
 var steps = []step{
 	{name: "copy", files: copied, do: (*run).find, undo: (*run).dropCopy},
 	{name: "left of the copy", files: left, undo: (*run).dropLeft},
@@ -99,7 +101,8 @@ func chosen(files []file, which func(f file) bool) (out []file) {
 	return out
 }
 
-// durably runs one direction of a step for all of its files, and makes the names durable.
+// durably runs one direction of a step for all of its files, and makes the names durable. The step itself syncs the
+// files that it writes.
 func (x *run) durably(s step, do func(x *run, f file) error) error {
 	files := s.files(x)
 	if do == nil || len(files) == 0 {

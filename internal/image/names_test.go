@@ -134,7 +134,7 @@ func TestOtherUserThatIsNotListed(t *testing.T) {
 	}
 }
 
-// All formats that docs/schema lists are named.
+// Each format has its name; TestSchemaListsTheTables of cli compares the names with docs/schema.
 func TestNamesOfFormats(t *testing.T) {
 	t.Parallel()
 	require.ElementsMatch(t, []string{"qcow2", "vdi", "vhd", "vhdx", "vmdk", "raw"}, image.Names())

@@ -19,8 +19,8 @@ import (
 
 const forgedSectors = 6000
 
-// forgers make a volume of each kind. What they write is judged by libblkid, which shows that a test with a broken
-// field has nothing else wrong with it.
+// forgers make a volume of each kind of file system, but of no container. What they write is judged by libblkid, which
+// shows that a test with a broken field has nothing else wrong with it.
 var forgers = map[string]func(f forge.Bytes, lba, sectors int64){
 	"exfat": fsforge.PutExFAT, "refs": volumeforge.PutReFS, "xfs": volumeforge.PutXFS, "btrfs": volumeforge.PutBtrfs,
 	"jfs": volumeforge.PutJFS, "hpfs": volumeforge.PutHPFS, "reiserfs": volumeforge.PutReiserFS,
