@@ -25,7 +25,7 @@
       for (const label of c[1].querySelectorAll("q, h3, .error + span")) text += "\n" + label.textContent;
       return {
         tr, rank, path: summary.firstChild ? summary.firstChild.textContent : "", verdict: kinds.indexOf(tr.classList[0]), format: c[3].textContent.trim(),
-        size: bytes(c[4]), stored: bytes(c[5]), cost: cost(c[6].textContent), pieces: c[7] ? cost(c[7].textContent) : -1, text: text.toLowerCase(), fits: true, alphabet: 0,
+        size: bytes(c[4]), stored: bytes(c[5]), cost: cost(c[6].textContent), text: text.toLowerCase(), fits: true, alphabet: 0,
       };
     });
     // Comparing names as people do is slow, so it is done once.
@@ -70,7 +70,7 @@
   const order = {
     rank: (a, b) => a.rank - b.rank, path: (a, b) => a.alphabet - b.alphabet, verdict: (a, b) => a.verdict - b.verdict,
     format: (a, b) => natural.compare(a.format, b.format), size: (a, b) => a.size - b.size, stored: (a, b) => a.stored - b.stored,
-    cost: (a, b) => a.cost - b.cost, pieces: (a, b) => a.pieces - b.pieces,
+    cost: (a, b) => a.cost - b.cost,
   };
 
   const arrange = () => {
