@@ -361,7 +361,8 @@ func (l *Layout) lastForDOS(box boot.Partition) (last int) {
 		return 0
 	}
 	for _, p := range l.Partitions {
-		fat := identify.Traits(p.Volume.Kind).DOS || (p.Volume.Kind == volume.Unknown && isTypeOfFAT(p.Type))
+		fat := identify.Traits(p.Volume.Kind).DOS ||
+			p.Volume.Kind == volume.Unknown && slices.Contains([]byte{0x01, 0x04, 0x06, 0x0b, 0x0c, 0x0e}, p.Type)
 		if fat && p.Kind == table.Logical && box.Contains(p.Range) {
 			last = max(last, p.Number)
 		}
@@ -382,8 +383,6 @@ func (l *Layout) EndOfCHS() int64 {
 func ReadByCHS(p boot.Partition) bool {
 	return identify.Traits(p.Volume.Kind).DOS && slices.Contains([]byte{0x01, 0x04, 0x06, 0x0b}, p.Type)
 }
-
-func isTypeOfFAT(t byte) bool { return slices.Contains([]byte{0x01, 0x04, 0x06, 0x0b, 0x0c, 0x0e}, t) }
 
 // record returns the item of an extended boot record. A record that begins a cylinder keeps doing so if a DOS could
 // read it. If that DOS uses only CHS, the record stays within the reach of CHS.

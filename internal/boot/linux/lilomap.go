@@ -448,7 +448,8 @@ func (m *liloMap) kernelsOf(b []byte, password int64) (list []liloKernel, err er
 			Name: name, At: at + head, RAMDisk: binary.LittleEndian.Uint32(tail),
 			Flags: binary.LittleEndian.Uint16(tail[atLiloFlags:]),
 		}
-		if len(name) == liloMaxName || strings.Trim(rest, "\x00") != "" || strings.ContainsFunc(name, unprintable) {
+		if len(name) == liloMaxName || strings.Trim(rest, "\x00") != "" ||
+			strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
 			return nil, unsoundf("entry %d of its table of kernels has no name", len(list)+1)
 		}
 		if k.Start, err = m.address(tail[atLiloStart:]); err != nil {
@@ -470,5 +471,3 @@ func (m *liloMap) kernelsOf(b []byte, password int64) (list []liloKernel, err er
 	}
 	return list, nil
 }
-
-func unprintable(r rune) bool { return r < ' ' || r > '~' }

@@ -281,7 +281,11 @@ var layoutFunctions = template.FuncMap{
 	"copied": copiedText, "counted": counted, "escape": report.Escape, "images": images, "isolation": isolationWords,
 	"links": linksText, "merged": (*Merged).text, "moment": moment,
 	"number": func(n int) string { return thousands(int64(n)) }, "others": (*Summary).othersText, "safe": safe,
-	"seconds": report.Seconds, "short": units.Short, "stays": staysText,
+	"seconds": report.Seconds, "short": units.Short,
+	"stays": func(n int) string {
+		return counted(n, "image is off the boundary and stays: a move would put its data worse.",
+			"images are off the boundary and stay: a move would put their data worse.")
+	},
 	"sums":  func(l LabelSum) string { return l.text() },
 	"plain": units.Counted[int],
 

@@ -96,11 +96,6 @@ func (s *Summary) othersText() string {
 	return "the other shards have " + images(s.Others) + " more."
 }
 
-func staysText(n int) string {
-	return counted(n, "image is off the boundary and stays: a move would put its data worse.",
-		"images are off the boundary and stay: a move would put their data worse.")
-}
-
 // moment prints a time for people. It returns a text that is not a time unchanged, but escaped.
 func moment(s string) string {
 	t, err := time.Parse(time.RFC3339, s)
