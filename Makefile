@@ -138,7 +138,7 @@ UNRACED := Corpus|Hostile|Huge|ByQemuImg|TheSame|OptimizedGrains|Deterministic|T
 MACHINE = $(shell { id -u; uname -r; cat /var/lib/dpkg/status || :; find /usr/local/lib/trueup-tests ../shared/corpus -type f -printf '%p %s %T@\n'; } 2>/dev/null | sha256sum)
 RUN ?=
 # The packages that have the test of RUN.
-PACKAGES ?= $(if $(RUN),$(or $(addprefix ./,$(sort $(dir $(shell grep -rlE --include='*_test.go' '^func ($(firstword $(subst /, ,$(RUN))))' cmd internal)))),$(error no test of cmd and internal is named $(RUN))),./...)
+PACKAGES ?= $(if $(RUN),$(or $(addprefix ./,$(sort $(dir $(shell grep -rlE --include='*_test.go' '^func ($(firstword $(subst /, ,$(RUN))))' cmd fleet internal)))),$(error no test of cmd, fleet and internal is named $(RUN))),./...)
 
 .PHONY: test
 test: export TRUEUP_MACHINE = $(MACHINE)
