@@ -33,7 +33,7 @@ var bothParts = []string{"--partition", "1", "--partition", "2"}
 var loaderDisks = map[string]loaderDisk{
 	"FreeDOS behind lilo -M": {
 		shows: "theguestisup", code: "lilo-mbr", starts: []int64{2048},
-		// on a FAT16 at LBA 63, which says that it is up
+		// FreeDOS on a FAT16 at LBA 63 prints the text when it is up
 		build: func(t testing.TB) string {
 			t.Helper()
 			d := bootDisk{heads: 255, fat: 16}
@@ -444,7 +444,7 @@ func (d liloDisk) run(t *testing.T) {
 	}
 	m.after = func(t testing.TB, dest string) string {
 		t.Helper()
-		// LILO is what its installer would write there now, sector by sector.
+		// Every sector of LILO equals the output of its installer for the new place.
 		home := d.home
 		if home != 0 {
 			home = tableOf(t, dest)[0].start

@@ -59,7 +59,7 @@ func (c *alignCase) checkPositions(t *testing.T) {
 		cylinders := int64(entry[2]&0xC0)<<2 | int64(entry[3])
 		require.Equal(t, v.wantStart, (cylinders*255+head)*63+sector-1,
 			"the start CHS in the 255/63 geometry of the source")
-		// QEMU and some BIOSes take the last head and sector of an entry for those of the disk.
+		// QEMU and some BIOSes derive the geometry of the disk from the last head and sector of an entry.
 		if end := entry[5:8]; !bytes.Equal(end, []byte{0xFE, 0xFF, 0xFF}) {
 			require.Equal(t, byte(254), end[0], "head of the end CHS")
 			require.Equal(t, byte(63), end[1]&0x3F, "sector of the end CHS")

@@ -50,8 +50,8 @@ var knownWarnings = regexp.MustCompile(
 	`warning: .*(its blocks of 4 KiB lie off|the files of the partition cannot|there is no partition table|if ` +
 		`Windows starts from another disk)`)
 
-// TestEveryOptionOfQemu has qemu write into fresh images with every option that its writers offer, here and there, and
-// compares what both see.
+// TestEveryOptionOfQemu has QEMU write into new images with every option of its writers, and compares the disks that
+// QEMU and trueup read.
 func TestEveryOptionOfQemu(t *testing.T) {
 	t.Parallel()
 	for format, options := range qemuOptions {

@@ -123,7 +123,7 @@ const (
 	sumsEnd   = "all were read"
 )
 
-// run starts the guest and returns what it found, by device. A volume that was not mounted is missing.
+// run starts the guest and returns the content of each volume by device. An unmounted volume is missing.
 func (r *reading) run(t *testing.T) map[string]volumeRead {
 	t.Helper()
 	// All volumes are mounted beside each other, and one program reads them all: to start programs takes most of the
@@ -207,7 +207,7 @@ func TestLinuxReadsTheResults(t *testing.T) {
 }
 
 // readMade has the guest read every file of madeDisks and of disks with sectors of 4096 bytes, and of their aligned
-// copies, each mounted as the kind that is found, and returns what checks that.
+// copies, each mounted as the type that trueup reports. check compares the files of one source with its copy.
 func readMade(t *testing.T, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
 	t.Helper()
 	var disks []readDisk
@@ -258,7 +258,7 @@ func readMade(t *testing.T, r *reading) (check func(t *testing.T, found map[stri
 				if d.sector == sectorSize || v.kind == "ext4" { // fourKDisk puts files into no other
 					require.Subset(t, read.sums, fileSums(v.files()), "%s, %s", d.path, v.label)
 				}
-				// All that the kernel finds is compared, not only what the test put in. Each result follows its source.
+				// All files that the kernel lists are compared, not only the files of the test. Each result follows its source.
 				if i%2 == 1 {
 					require.Equal(t, found[device(i-1, n)].sums, read.sums, "%s, %s", d.path, v.label)
 				}

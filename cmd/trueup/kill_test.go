@@ -42,7 +42,7 @@ type killCase struct {
 func TestKill(t *testing.T) {
 	t.Parallel()
 	kills := killCount(t)
-	// A small disk that takes an align some time: 8 MiB of its partition are full.
+	// A small disk with 8 MiB of data, so that an align lasts long enough for kills at all moments.
 	raw := madeDisks[2].make(t, t.TempDir())
 	disktest.WriteAt(t, raw, 6<<20, noise("kill", 8<<20))
 	cases := []*killCase{newKillCase(t, formatSparse, raw), newKillCase(t, formatFlat, raw)}
@@ -55,7 +55,7 @@ func TestKill(t *testing.T) {
 		replace := i%8 >= 6
 		c.trial(t, replace, func() {
 			after := time.Duration(part * 1.1 * float64(c.usual))
-			// Sooner when it was faster than usual: on a machine with other work the usual time says little.
+			// Kill earlier if the run ended before the kill: on a busy machine the usual time is a poor estimate.
 			for range 5 {
 				before := c.killed
 				cmd := exec.Command(builtPath, c.align()...)

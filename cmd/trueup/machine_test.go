@@ -16,7 +16,7 @@ const (
 // lettersFile is where the Windows of such a machine keeps its letters.
 const lettersFile = "WINDOWS/system32/config/SYSTEM"
 
-// machine SYS DAT: the raw disk of a Windows that knows its own C: and the letter D: of a second disk, and that disk.
+// machine SYS DAT writes two raw disks: a Windows whose registry maps C: to its own disk and D: to the second one.
 func (s *script) machine(args []string) {
 	if len(args) != 2 {
 		s.Fatalf("usage: machine SYS DAT")

@@ -36,7 +36,7 @@ type scanResult struct {
 	sum  results.Summary
 }
 
-// scan runs trueup scan with -o json to its end, and adds what the file of --out has.
+// scan runs trueup scan with -o json to its end, and adds the content of the --out file.
 func scan(t testing.TB, args ...string) scanResult {
 	t.Helper()
 	r := trueup(t, append([]string{"scan", "-o", "json"}, args...)...)

@@ -94,7 +94,7 @@ func sameAsInspect(t testing.TB, dir string, args ...string) map[string]*results
 			}
 			plan := ask[report.Plan](t, "plan", path)
 			if len(fix.Refusals) > 0 {
-				continue // plan says them as inspect does
+				continue // plan lists the same refusals as inspect
 			}
 			require.Equal(t, plan.NewSize, fix.NewSize, path)
 			require.Equal(t, plan.OldSize, fix.OldSize, path)

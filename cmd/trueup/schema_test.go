@@ -128,7 +128,7 @@ func requireStrict(t testing.TB, code int, stdout string) {
 		for place, part := range objectsIn("", object) {
 			if strings.HasSuffix(place, "/descriptor") || strings.HasPrefix(place, "/reuse/identity") ||
 				place == "/formats" || place == "/errors" {
-				continue // its fields are those of the image, names of formats and errors, or for trueup alone
+				continue // its fields are named by the image, a format or an error, or are private to trueup
 			}
 			part["new_field"] = 1.0
 			require.Error(t, s.Validate(object), "a new field in %s%s", schema, place)
@@ -223,7 +223,7 @@ func TestSchemasNameEveryField(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := schemaNamed(t, name)
-			var all, required []string // what encoding/json writes, and what it always writes
+			var all, required []string // fields that encoding/json writes, and fields without omitempty
 			for _, f := range reflect.VisibleFields(reflect.TypeOf(value)) {
 				tag := f.Tag.Get("json")
 				field, options, _ := strings.Cut(tag, ",")

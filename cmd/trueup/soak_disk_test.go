@@ -112,7 +112,7 @@ func drawSoakDisk(seed uint64) *soakDisk {
 	return d
 }
 
-// tableSectors is what a GPT takes at each end of the disk, without the protective MBR.
+// tableSectors is the number of sectors of a GPT copy at each end of the disk, without the protective MBR.
 func (d *soakDisk) tableSectors() int64 { return 1 + soakEntries*gptEntry/d.sector }
 
 // place is where something can start that comes next.
@@ -294,9 +294,9 @@ func (d *soakDisk) make(t testing.TB, dir string) string {
 // The tables of random disks are forged, since no tool writes chains in another order than that of the disk, or disks
 // of 4096-byte sectors. The tools read them before trueup does.
 
-// writeMBR writes sector 0 and the chain of extended boot records: one for each logical partition; of none, the record
-// is there and empty. An entry of a record counts from that record, a link from the start of the extended partition,
-// and its size is that of the record and its partition.
+// writeMBR writes sector 0 and the chain of extended boot records, one for each logical partition, or an empty one. An
+// entry of a record counts from that record, a link from the start of the extended partition. The size of a link covers
+// the record and its partition.
 func (d *soakDisk) writeMBR(t testing.TB, raw string) {
 	t.Helper()
 	sector := make([]byte, sectorSize)

@@ -313,8 +313,8 @@ func (c *soakCase) stays(p *soakPart, boundary int64) bool {
 	return exitOf(off, off+inside, boundary) == 0 || power(inside) < power(off+inside)
 }
 
-// checkPlan requires a plan that keeps the rules, twice the same, and the same of the disk where zeros are stored.
-// A partition is aligned if that was asked for, and what moves goes to the boundary.
+// checkPlan requires that the plan follows the rules, is deterministic, and is the same for a disk that stores its
+// zeros. Every selected partition is aligned, and every moved one starts on the boundary.
 func (c *soakCase) checkPlan(t *testing.T) {
 	t.Helper()
 	args := append([]string{"plan", c.source}, c.flags()...)
@@ -396,7 +396,7 @@ func (c *soakCase) checkResult(t *testing.T) {
 		if p.kind != "extended" {
 			continue
 		}
-		// It becomes what its records need.
+		// The extended partition covers exactly its records.
 		box := got[p.number]
 		for _, q := range c.chain {
 			require.Less(t, box.start, got[q.number].start)
@@ -436,8 +436,8 @@ func (c *soakCase) checkResult(t *testing.T) {
 	trueupJSON[jsonInspect](t, c.verdict(c.placed), inspect...)
 }
 
-// checkPartitions requires that partitions hold what they held, but for the patches of the plan, and has their tools
-// check them.
+// checkPartitions requires that the content of each partition is unchanged but for the patches of the plan, and passes
+// the checks of its tools.
 func (c *soakCase) checkPartitions(t *testing.T) {
 	t.Helper()
 	for _, p := range c.parts {
@@ -451,7 +451,7 @@ func (c *soakCase) checkPartitions(t *testing.T) {
 
 		if p.volume.bootSector {
 			hidden := int64(binary.LittleEndian.Uint32(readAt(t, moved, hiddenSectorsAt, 4)))
-			switch { // one that knew its place knows the new one, and any other is left as it was
+			switch { // hidden sectors equal to the old start are updated, all others stay
 			case p.volume.hidden == p.start:
 				require.Equal(t, c.placed[p.number], hidden, "partition %d", p.number)
 			case p.kind == "logical" && p.volume.hidden == p.start-p.record: // Windows counts from the record

@@ -171,7 +171,7 @@ func (v *soakVolume) prototype(t testing.TB, part, tree string) string {
 	return path
 }
 
-// prototypeOf lists a folder; the depth is that of drawVolume.
+// prototypeOf lists a folder. drawVolume bounds the depth.
 func (v *soakVolume) prototypeOf(t testing.TB, text *strings.Builder, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -93,7 +93,7 @@ func (v windowsVolume) make(t testing.TB) string {
 		disktest.Run(t, "wimapply", wim, "1", part)
 	default:
 		made := map[string]bool{".": true}
-		for _, name := range names { // folders come before what is in them
+		for _, name := range names { // a folder precedes its files
 			dir := ""
 			for element := range strings.SplitSeq(path.Dir(name), "/") {
 				dir = path.Join(dir, element)

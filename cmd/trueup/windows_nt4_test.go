@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
-// ntDisk is a disk of Windows NT 4 with two FATs and the value by which it knows the partitions, by the offsets of
+// ntDisk is a disk of Windows NT 4 with two FATs and the registry value DISK\Information. Source of the offsets:
 // ntddft.h and ntdskreg.h.
 func ntDisk(t *testing.T, kind uint32) windowsDisk {
 	t.Helper()

@@ -191,7 +191,7 @@ func TestWindowsXPKeepsItsDriveLetters(t *testing.T) {
 		{number: 5, kind: "fat16", typ: "6", start: 10*cylinder + 63, sectors: 5*cylinder - 63},
 	}}
 	was := d.starts()
-	saved := make(forge.Bytes, 512) // a boot sector of another system, which knows its place
+	saved := make(forge.Bytes, 512) // the boot sector of another system, with its hidden sectors
 	saved.Put(0, []byte{0xeb, 0x3c, 0x90})
 	saved.U16(0x0b, 512)
 	saved.U32(hiddenSectorsAt, 63)

@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
-// TestFigures gives figures for docs/dev/performance.md: of a queue with as many jobs as TRUEUP_FLEET_JOBS says.
+// TestFigures measures a queue of TRUEUP_FLEET_JOBS jobs for docs/dev/performance.md.
 func TestFigures(t *testing.T) {
 	var jobs int
 	if _, err := fmt.Sscan(os.Getenv("TRUEUP_FLEET_JOBS"), &jobs); err != nil {

@@ -62,7 +62,7 @@ func TestArithmeticWithBoundaries(t *testing.T) {
 		require.NoError(t, err)
 		for _, f := range files {
 			for _, d := range f.Decls {
-				declared := "" // of what is no function
+				declared := "" // outside of functions
 				if f, ok := d.(*ast.FuncDecl); ok {
 					declared = f.Name.Name
 				}

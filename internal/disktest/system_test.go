@@ -165,7 +165,7 @@ func TestOnlySysAsksTheSystem(t *testing.T) {
 					continue
 				}
 				found[p.ImportPath]++
-				// Package sys has a file for each system, the layers of a sandbox are those of one system, and disktest
+				// Package sys has a file for each system, a sandbox has the layers of one system, and disktest
 				// is for tests.
 				asks := p.ImportPath == "internal/sys" || strings.HasPrefix(p.ImportPath, "internal/disktest") ||
 					p.ImportPath == "internal/scan/sandbox" && strings.HasSuffix(name, "_linux.go")

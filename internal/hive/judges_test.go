@@ -37,8 +37,8 @@ func export(t testing.TB, path string) []string {
 	return out
 }
 
-// exported says the same of a hive as we read it, and that the bytes at Where are Data. hivexregedit knows numbers of
-// 32 bits, and shows all other values in hex.
+// exported lists a hive as read by this package in the same format, and requires Data at the offset Where. hivexregedit
+// prints 32-bit numbers as such, and all other values in hex.
 func exported(t testing.TB, src *bytes.Reader) []string {
 	t.Helper()
 	h, err := Open(src)

@@ -79,7 +79,7 @@ func newRandomHive(seed uint64) (files, states []forge.Bytes) {
 	}
 	states = []forge.Bytes{hiveforge.New(minor, r.tree)}
 	for range 1 + r.IntN(5) {
-		// Letters, and what else moves cells or only changes them.
+		// Changes of letters, and other changes with and without moved cells.
 		for range 1 + r.IntN(3) {
 			k := &r.tree.Keys[0]
 			switch i := r.IntN(len(k.Values)); r.IntN(4) {

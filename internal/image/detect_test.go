@@ -30,7 +30,7 @@ var headers = map[string]string{
 	"QED": "QED\x00\x00\x00\x01\x00",
 }
 
-// What is recognised is never taken for a raw disk, and the message says what to do.
+// A recognised format is never read as a raw disk, and the message has a remedy.
 func TestRecognised(t *testing.T) {
 	// Content in whole sectors, compressed by tools and libraries that are not ours.
 	plain := imagetest.Noise(9, 4096)

@@ -24,7 +24,7 @@ type everyPlace struct {
 	items []layout.Item
 	goal  align.Goal
 	limit int64
-	tried map[[3]int64]bool // what led to nothing, or is being tried: item, end, delta
+	tried map[[3]int64]bool // states without a solution, or in progress: item, end, delta
 }
 
 // fitsSomewhere reports whether all that a disk holds has places in front of a limit.

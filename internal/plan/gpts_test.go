@@ -154,7 +154,7 @@ func (g *oddGPT) damage(d dice) {
 		clear(g.bytes[0])
 		g.damaged = "no protective MBR"
 	case 5:
-		// A header says what cannot be, with a right sum over it.
+		// An invalid field in a header with a correct checksum.
 		h := g.at(header * g.sector)
 		switch d.IntN(4) {
 		case 0:

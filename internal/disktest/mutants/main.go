@@ -1,5 +1,5 @@
 // Command mutants deletes each check, flush and patch of the pipe in turn, and runs the tests that reach it: one must
-// fail. docs/dev/mutations.md says how to run it and what it found.
+// fail. docs/dev/mutations.md describes how to run it.
 package main
 
 import (

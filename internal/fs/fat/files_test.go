@@ -122,7 +122,7 @@ func TestFATReadsWhatMtoolsWrote(t *testing.T) {
 			}
 			require.ElementsMatch(t, names, filetest.WalkFS(t, g, ""))
 
-			// The places of all files are those that mshowfat prints.
+			// mshowfat prints the same places for all files.
 			v, fragmented := g.(*fileSystem), 0
 			for i, runs := range clusterRuns(t, img, names) {
 				f := filetest.File(t, g, names[i])

@@ -221,7 +221,7 @@ func fuzzNTFS(f *testing.F, try func(t *testing.T, volume disk.Disk)) {
 	m := ntfsFuzzBase(f)
 	require.NoError(f, use(m))
 
-	// The places of what a run changes, each a unit of fix-ups.
+	// The units of fix-ups that a run changes.
 	index, err := m.fs.at(f, "").index(nil)
 	require.NoError(f, err)
 	require.NotNil(f, index.blocks)

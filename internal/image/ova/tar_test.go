@@ -326,7 +326,7 @@ func FuzzTar(f *testing.F) {
 		tarforge.Member{Name: "././@LongLink", Type: 'L', Data: []byte("long\x00")}, tarforge.Member{Name: "y"},
 	), tarforge.End()...)))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// The sum of every block that says that it is a header is made right: no fuzzer guesses one.
+		// The checksum of every block with the magic of a header is corrected: no fuzzer guesses one.
 		b = bytes.Clone(b)
 		for off := 0; off+tarBlock <= len(b); off += tarBlock {
 			if h := b[off : off+tarBlock]; string(h[257:262]) == "ustar" {

@@ -75,7 +75,7 @@ func FuzzDescriptor(f *testing.F) {
 			}
 			copied := written()
 			require.Equal(t, copied, written())
-			// The copy can be a little larger than what may be read.
+			// The copy can exceed the largest readable size a little.
 			if len(text) <= maxText/2 && len(d.lines) <= maxLines/2 {
 				again, err := parseDescriptor(copied)
 				require.NoError(t, err, "%.200q", copied)

@@ -78,7 +78,7 @@ func TestWrittenSplitDisks(t *testing.T) {
 			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", src.Path, path)
 			if c.word == "s" {
 				disktest.Run(t, "qemu-img", "check", "-f", "vmdk", path)
-				// The header of an extent is VMware's own, but for what follows from its size.
+				// The header of an extent equals VMware's, but for the fields that depend on its size.
 				theirs := disktest.ReadFile(t, disktest.Corpus(t, "vmdk-rs/twoGbMaxExtentSparse-s001.vmdk.xz"))[:512]
 				ours := disktest.ReadFile(t, filepath.Join(dir, "disk-s001.vmdk"))[:512]
 				for _, b := range [][]byte{theirs, ours} {
