@@ -89,7 +89,7 @@ func TestBitLockerVolumesOfData(t *testing.T) {
 				switch {
 				case v.conf["CLEARKEY_VMK_GUID"] != "":
 					key = "-c"
-				case v.conf["PW"] == "" || strings.Contains(v.path, "unicode"): // dislocker supports ASCII passwords only
+				case v.conf["PW"] == "" || strings.Contains(v.path, "unicode"): // dislocker needs ASCII passwords
 					key = "-p" + v.conf["RP"]
 				}
 				part := extract(t, dest, 2048*sectorSize, size)

@@ -258,7 +258,7 @@ func readMade(t *testing.T, r *reading) (check func(t *testing.T, found map[stri
 				if d.sector == sectorSize || v.kind == "ext4" { // fourKDisk puts files into no other
 					require.Subset(t, read.sums, fileSums(v.files()), "%s, %s", d.path, v.label)
 				}
-				// All files that the kernel lists are compared, not only the files of the test. Each result follows its source.
+				// All files of the volume are compared, not only the files of the test. Each result follows its source.
 				if i%2 == 1 {
 					require.Equal(t, found[device(i-1, n)].sums, read.sums, "%s, %s", d.path, v.label)
 				}

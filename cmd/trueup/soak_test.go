@@ -396,7 +396,7 @@ func (c *soakCase) checkResult(t *testing.T) {
 		if p.kind != "extended" {
 			continue
 		}
-		// The extended partition covers exactly its records.
+		// The extended partition covers its records.
 		box := got[p.number]
 		for _, q := range c.chain {
 			require.Less(t, box.start, got[q.number].start)

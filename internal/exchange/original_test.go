@@ -128,7 +128,9 @@ func TestOverlaysOfBothDisks(t *testing.T) {
 				d, err := m.goOn(dir, command, o)
 				if !slices.Contains(c.refused, command) {
 					require.NoError(t, err, "%s %s %s", command, name, where)
-					requireElsewhere(t, d)
+					require.Len(t, d.Notes, 1)
+					require.Equal(t, "overlays-elsewhere", d.Notes[0].Code)
+					require.Equal(t, ondisk.Warn, d.Notes[0].Effect)
 					continue
 				}
 				require.ErrorContains(t, err, "needs the disk \""+c.base+"\"", "%s %s %s", command, name, where)
@@ -140,14 +142,6 @@ func TestOverlaysOfBothDisks(t *testing.T) {
 			}
 		}
 	}
-}
-
-// requireElsewhere requires the warning of folders that were not searched, and no other.
-func requireElsewhere(t *testing.T, d journal.Done) {
-	t.Helper()
-	require.Len(t, d.Notes, 1)
-	require.Equal(t, "overlays-elsewhere", d.Notes[0].Code)
-	require.Equal(t, ondisk.Warn, d.Notes[0].Effect)
 }
 
 // TestOverlaysOfAnUnrecordedExchange makes an overlay of the original of an exchange that was killed before its end was
