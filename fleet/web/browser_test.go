@@ -99,7 +99,9 @@ func TestLivePage(t *testing.T) {
 		_, err := chromedp.Run(tab, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(disktest.Patience)))
 		require.NoError(t, err, expression)
 	}
-	require.NoError(t, chromedp.Do(tab, chromedp.Navigate(at), chromedp.Click("#failed summary")))
+	require.NoError(t, chromedp.Do(tab, chromedp.Navigate(at)))
+	// The page replaces its nodes at each event, so that one found by an earlier call may be gone when it is clicked.
+	until(`(summary => !summary.click())(document.querySelector("#failed summary"))`)
 	until(`document.getElementById("live").textContent.endsWith("kept up to date.")`)
 	hostile := `<img src=x onerror="document.title='lost'">`
 	o.Set(&fleet.Record{
