@@ -48,7 +48,7 @@ func TestRemoteSource(t *testing.T) {
 	require.Contains(t, r.stdout, `"exit_code":3`, "an error of one server is that of one image")
 	r = trueup(t, "inspect", strings.Replace(uri, "///", "///x", 1))
 	require.Equal(t, 1, r.code)
-	require.Contains(t, r.stderr, "it has no such export")
+	require.Contains(t, r.stderr, "the server has no such export")
 }
 
 // A web server whose object changes under one ETag, between the copy and its proof, ends with the code changed, and

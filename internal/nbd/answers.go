@@ -326,7 +326,7 @@ func (c *Client) failure(q *pending, size int64) error {
 }
 
 // errServer marks an error reported by the server.
-var errServer = errors.New("the server says")
+var errServer = errors.New("the server reports")
 
 // serverError returns the error for a request that failed on the server.
 func serverError(code uint32, text string) error {
@@ -336,7 +336,7 @@ func serverError(code uint32, text string) error {
 		errNotSup: "not supported", errShutdown: "the server is shutting down",
 	}[code]
 	if why == "" {
-		why = "no reason that is known"
+		why = "unknown reason"
 	}
 	if text != "" {
 		return fmt.Errorf("%w: %s (error %d, %.256q)", errServer, why, code, text)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // Client reads an export of a server, over one connection with several requests in flight. It never reconnects: a
@@ -63,9 +64,23 @@ func Dial(ctx context.Context, uri string) (*Client, error) {
 	}
 	conn, err := (&net.Dialer{Timeout: handshakeTime}).DialContext(ctx, network, address)
 	if err != nil {
-		return nil, fmt.Errorf("the server cannot be reached: %w; check the address, and that the server runs", err)
+		return nil, fmt.Errorf("the server cannot be reached: %w; check the address, or start the server: %s", err,
+			startLine(network, address, export))
 	}
 	return NewClient(ctx, conn, export)
+}
+
+// startLine returns the commands that start a server at an address. The export of trueup serve has no name.
+func startLine(network, address, export string) string {
+	serve, qemu := " --socket "+shell.Quote(address), " -k "+shell.Quote(address)
+	if host, port, err := net.SplitHostPort(address); network == "tcp" && err == nil {
+		serve = " --listen " + shell.Quote(address)
+		qemu = fmt.Sprintf(" -b %s -p %s", shell.Quote(host), shell.Quote(port))
+	}
+	if export != "" {
+		return "qemu-nbd -r -t" + qemu + " -x " + shell.Quote(export) + " IMAGE"
+	}
+	return "trueup serve --as-is" + serve + " IMAGE, or qemu-nbd -r -t" + qemu + " IMAGE"
 }
 
 // NewClient negotiates over a connection, which it closes on an error.
@@ -113,7 +128,8 @@ func (c *Client) negotiate() error {
 	case hello.Server != magicServer:
 		return violation("greeting %#x, want %#x: this is no NBD server", hello.Server, uint64(magicServer))
 	case hello.Option == magicOldstyle:
-		return fmt.Errorf("the server negotiates nothing (oldstyle), which is %w", ondisk.ErrUnsupported)
+		return fmt.Errorf("the server uses the oldstyle handshake, which is %w; serve the disk with "+
+			"qemu-nbd or nbdkit", ondisk.ErrUnsupported)
 	case hello.Option != magicOption:
 		return violation("option magic %#x, want %#x", hello.Option, uint64(magicOption))
 	}
@@ -122,7 +138,8 @@ func (c *Client) negotiate() error {
 		return err
 	}
 	if flags&flagFixedNewstyle == 0 {
-		return fmt.Errorf("the server does not negotiate by fixed newstyle: %w", ondisk.ErrUnsupported)
+		return fmt.Errorf("the server does not support the fixed newstyle handshake: %w; serve the disk with "+
+			"qemu-nbd or nbdkit", ondisk.ErrUnsupported)
 	}
 	mine := be.AppendUint32(nil, uint32(flags&(flagFixedNewstyle|flagNoZeroes)))
 	if _, err := c.conn.Write(mine); err != nil {
@@ -242,15 +259,16 @@ type refusal struct {
 
 func (r *refusal) Error() string {
 	why := map[uint32]string{
-		repUnsupported: "it does not know the option", repInvalid: "it takes the option for invalid",
-		repUnknown: "it has no such export", repTLSRequired: "it demands TLS, which is not supported",
+		repUnsupported: "unknown option", repInvalid: "invalid option",
+		repUnknown:     "no such export",
+		repTLSRequired: "it requires TLS, which is not supported; forward the port with ssh -L",
 	}[r.kind]
 	if why == "" {
 		why = fmt.Sprintf("error %d", r.kind&^uint32(repFails))
 	}
 	text := fmt.Sprintf("the server refuses option %d: %s", r.option, why)
 	if r.kind == repUnknown {
-		text = "the server says that " + why
+		text = "the server has " + why
 	}
 	if r.text != "" {
 		text += fmt.Sprintf(" (%.256q)", r.text)

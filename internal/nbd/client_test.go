@@ -60,10 +60,14 @@ func TestClientReadsTheServer(t *testing.T) {
 
 	_, err = Dial(t.Context(), strings.Replace(uri, "a%20b", "b", 1))
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorContains(t, err, `it has no such export ("there is no such export")`)
-	_, err = Dial(t.Context(), "nbd+unix:///?socket="+t.TempDir()+"/absent")
+	require.ErrorContains(t, err, `the server has no such export ("there is no such export")`)
+	absent := filepath.Join(t.TempDir(), "absent")
+	_, err = Dial(t.Context(), "nbd+unix:///?socket="+absent)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, "the server cannot be reached: dial unix")
+	require.ErrorContains(t, err, "start the server: trueup serve --as-is --socket "+absent+" IMAGE, "+
+		"or qemu-nbd -r -t -k "+absent+" IMAGE")
+	require.Equal(t, "qemu-nbd -r -t -b ::1 -p 99 -x 'a b' IMAGE", startLine("tcp", "[::1]:99", "a b"))
 }
 
 // filling is a disk of holes until it is filled.
@@ -270,7 +274,7 @@ func TestClientRefusesHandshakes(t *testing.T) {
 		"another magic":        {"option magic 0x1", slices.Concat(greets()[:8], be.AppendUint64(nil, 1))},
 		"no fixed newstyle":    {"fixed newstyle", append(greets()[:16], 0, 0)},
 		"its end in an answer": {"closed the connection", greeted(taken[:19])},
-		"TLS":                  {"demands TLS", greeted(replies(optStructuredReply, repTLSRequired))},
+		"TLS":                  {"requires TLS", greeted(replies(optStructuredReply, repTLSRequired))},
 		"an answer's magic":    {"answer magic", greeted(make([]byte, 20))},
 		"another option":       {"an answer to option 7, want 8", greeted(replies(optGo, repAck))},
 		"a huge answer":        {"an answer of 40000 bytes", greeted(replies(8, repAck, make([]byte, 40000)...))},
@@ -374,7 +378,7 @@ func TestClientRefusesAnswers(t *testing.T) {
 		"an end, no states":  {"no state of the bytes at 0x0", chunkOf(1, replyNone)},
 		"data":               {"chunk 1 of 9 bytes", dataAt(1, 0, 1)},
 		"a success, no more": {"a simple reply to command 7", simpleReply(0)},
-		"an error":           {"map of 1048576 bytes at 0x0: the server says: not supported", simpleReply(errNotSup)},
+		"an error":           {"bytes at 0x0: the server reports: not supported", simpleReply(errNotSup)},
 	} {
 		client := answered(t, c.sent)
 		_, err := client.Extent(0, 512)

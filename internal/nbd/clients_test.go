@@ -286,7 +286,7 @@ func TestListeners(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.NoDirExists(t, filepath.Dir(path))
 	_, err = ListenUnix(filepath.Join(t.TempDir(), strings.Repeat("long", 30)))
-	require.ErrorContains(t, err, "want 103 at most")
+	require.ErrorContains(t, err, "must have at most 103")
 
 	for address, ok := range map[string]bool{
 		"127.0.0.1:0": true, "[::1]:0": true, "0.0.0.0:0": false, ":0": false,

@@ -88,7 +88,7 @@ const defaultPort = "10809"
 func parseURI(uri string) (network, address, export string, err error) {
 	u, err := url.Parse(uri)
 	if err != nil {
-		return "", "", "", ondisk.In(ondisk.ErrUsage, "the address of the export cannot be read; want "+
+		return "", "", "", ondisk.In(ondisk.ErrUsage, "the address of the export is malformed, must be "+
 			"nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")
 	}
 	export = strings.TrimPrefix(u.Path, "/")
@@ -96,14 +96,15 @@ func parseURI(uri string) (network, address, export string, err error) {
 	socket, bad := url.PathUnescape(value) // a plus stays a plus, unlike in a form query
 	switch {
 	case strings.HasPrefix(u.Scheme, "nbds"):
-		err = ondisk.In(ondisk.ErrUnsupported, "TLS is %w for NBD; forward the port with ssh -L, and name that",
-			ondisk.ErrUnsupported)
+		err = ondisk.In(ondisk.ErrUnsupported, "TLS is %w for NBD; forward the port with ssh -L, and use the "+
+			"forwarded port", ondisk.ErrUnsupported)
 	case u.User != nil, u.Fragment != "", bad != nil, strings.Contains(value, "&"),
 		u.RawQuery != "" && key != "socket":
-		err = ondisk.In(ondisk.ErrUsage, "the address of an export has a host or a socket, and a name, and "+
-			"nothing else")
+		err = ondisk.In(ondisk.ErrUsage, "the address of an export consists of a host or a socket, and a name; "+
+			"leave out the rest")
 	case len(export) > maxName:
-		err = ondisk.In(ondisk.ErrUsage, "the name of the export has %d bytes, want %d at most", len(export), maxName)
+		err = ondisk.In(ondisk.ErrUsage, "the name of the export has %d bytes, must have at most %d", len(export),
+			maxName)
 	case u.Scheme == "nbd" && u.Hostname() != "" && u.RawQuery == "":
 		port := u.Port()
 		if port == "" {
@@ -113,7 +114,8 @@ func parseURI(uri string) (network, address, export string, err error) {
 	case u.Scheme == "nbd+unix" && u.Host == "" && socket != "":
 		return "unix", socket, export, nil
 	default:
-		err = ondisk.In(ondisk.ErrUsage, "want nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")
+		err = ondisk.In(ondisk.ErrUsage, "the address of an export must be nbd://HOST:PORT/EXPORT or "+
+			"nbd+unix:///EXPORT?socket=PATH")
 	}
 	return "", "", "", err
 }

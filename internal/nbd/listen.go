@@ -39,8 +39,8 @@ func (p Place) Listen() (net.Listener, error) {
 	l, err := Activated()
 	switch {
 	case l != nil && p != Place{}:
-		return nil, errors.Join(l.Close(), ondisk.In(ondisk.ErrUsage, "--socket and --listen exclude the socket of "+
-			"LISTEN_FDS; leave them out, or unset LISTEN_FDS"))
+		return nil, errors.Join(l.Close(), ondisk.In(ondisk.ErrUsage, "--socket and --listen conflict with the "+
+			"socket of LISTEN_FDS; leave them out, or unset LISTEN_FDS"))
 	case l != nil || err != nil:
 		return l, err
 	case p.Socket != "":
@@ -56,7 +56,7 @@ func (p Place) Listen() (net.Listener, error) {
 func ListenPrivate() (net.Listener, error) {
 	folder, err := os.MkdirTemp("", "trueup-nbd-") // mode 0700
 	if err != nil {
-		return nil, fmt.Errorf("folder of the socket: %w; TMPDIR can name another place", err)
+		return nil, fmt.Errorf("folder of the socket: %w; set TMPDIR to another folder", err)
 	}
 	l, err := ListenUnix(filepath.Join(folder, "socket"))
 	if err != nil {
@@ -88,19 +88,20 @@ func ListenUnix(path string) (l net.Listener, err error) {
 		return nil, err
 	}
 	if len(path) > maxSocketPath {
-		return nil, ondisk.In(ondisk.ErrUsage, "the path of the socket has %d bytes, want %d at most: %s", len(path),
+		return nil, ondisk.In(ondisk.ErrUsage, "the path of the socket has %d bytes, must have at most %d: "+
+			"%s", len(path),
 			maxSocketPath, path)
 	}
 	if st, err := os.Lstat(path); err == nil {
 		remedy := "name another path"
 		if st.Mode().Type() == fs.ModeSocket {
-			remedy = "remove it, if no server uses it"
+			remedy = "remove it if no server uses it"
 		}
-		return nil, ondisk.In(ondisk.ErrUsage, "socket %s: %s has the name already; %s", path, kindOf(st.Mode()),
+		return nil, ondisk.In(ondisk.ErrUsage, "socket %s: %s of this name exists; %s", path, kindOf(st.Mode()),
 			remedy)
 	}
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
-		return nil, ondisk.In(ondisk.ErrOutput, "folder of the socket %s: %w; make it first", path, sys.Cause(err))
+		return nil, ondisk.In(ondisk.ErrOutput, "folder of the socket %s: %w; create it first", path, sys.Cause(err))
 	}
 	sys.Private(func() { l, err = net.Listen("unix", path) })
 	return l, err
@@ -124,7 +125,7 @@ func listenTCP(address string, anywhere bool) (net.Listener, error) {
 		_, err = net.LookupPort("tcp", port)
 	}
 	if err != nil {
-		return nil, ondisk.In(ondisk.ErrUsage, "%w; want HOST:PORT, for example 127.0.0.1:10809", err)
+		return nil, ondisk.In(ondisk.ErrUsage, "%w; must be HOST:PORT, for example 127.0.0.1:10809", err)
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -132,8 +133,8 @@ func listenTCP(address string, anywhere bool) (net.Listener, error) {
 	}
 	if a, ok := l.Addr().(*net.TCPAddr); !anywhere && (!ok || !a.IP.IsLoopback()) {
 		return nil, errors.Join(l.Close(), ondisk.In(ondisk.ErrUsage,
-			"--listen %q is not a loopback address, and each machine that reaches it could read the disk; "+
-				"--listen-anywhere allows that", host))
+			"--listen %q is not a loopback address: every machine with access to it could read the disk; to allow "+
+				"that, add --listen-anywhere", host))
 	}
 	return l, nil
 }
@@ -145,7 +146,7 @@ func Activated() (net.Listener, error) {
 		return nil, nil //nolint:nilnil // see above
 	}
 	if n := os.Getenv("LISTEN_FDS"); n != "1" {
-		return nil, ondisk.In(ondisk.ErrUsage, "LISTEN_FDS %q, want one socket", n)
+		return nil, ondisk.In(ondisk.ErrUsage, "LISTEN_FDS %q, must be 1 (one socket)", n)
 	}
 	f := os.NewFile(first, "the socket of LISTEN_FDS")
 	l, err := net.FileListener(f)
