@@ -117,7 +117,7 @@ func TestDevicesRefused(t *testing.T) {
 		requireOneLine(t, r.stderr)
 		require.Equal(t, before, sha256Of(t, file))
 	}
-	const kept = "is in use: the kernel keeps it, or a partition of it, for another use"
+	const kept = "is in use: it, or a partition of it, is mounted"
 	device, file := destDevice(t, deviceSize)
 	alone := filepath.Join(t.TempDir(), "alone")
 	disktest.Run(t, "cp", "--sparse=always", file, alone)
@@ -302,7 +302,7 @@ func TestInterruptedDevice(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	_ = cmd.Wait()
 	require.Equal(t, 143, cmd.ProcessState.ExitCode(), stderr.String())
-	last := fmt.Sprintf("interrupted; DEST %s holds an unfinished copy, which its first sector says; "+
+	last := fmt.Sprintf("interrupted; DEST %s holds an unfinished copy, marked in its first sector; "+
 		"run the command again", device)
 	require.Equal(t, "trueup: interrupted: leaving the device as it is; once more to end at once\ntrueup: "+last+"\n",
 		stderr.String())

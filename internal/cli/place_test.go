@@ -119,7 +119,7 @@ const (
 	aFolder   = "64 is a folder: name the file, such as "
 	aLink     = "64 is a link to "
 	aSpecial  = "64 is a device, a pipe or another special file"
-	notOurs   = "64 is not as trueup wrote it"
+	notOurs   = "64 was edited, or not written by trueup"
 )
 
 // forgedPackage is a package with one disk.

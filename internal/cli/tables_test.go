@@ -78,7 +78,7 @@ func TestProberIsOneEntry(t *testing.T) {
 // boot sector of a partition.
 func TestBootLoaderIsOneEntry(t *testing.T) {
 	byTable, byFind := dummyDisk(t, "TABLELDR", "nothing"), dummyDisk(t, "TABLELDR", "FINDLDR")
-	require.Contains(t, trueup(t, "inspect", byTable).stdout, "the code in sector 0 is not known")
+	require.Contains(t, trueup(t, "inspect", byTable).stdout, "the code in sector 0 is unknown")
 	begins := func(text string) func([]byte) bool {
 		return func(code []byte) bool { return strings.HasPrefix(string(code), text) }
 	}
@@ -177,7 +177,7 @@ func TestImageFormatIsOneEntry(t *testing.T) {
 	require.Equal(t, read(t, src), read(t, back))
 	require.NoError(t, os.WriteFile(out, make([]byte, 4<<20), 0o600))
 	require.Contains(t, trueup(t, "inspect", out).stderr,
-		"is named as dummy, but has neither its header nor its footer")
+		"has the file extension of dummy, but neither its header nor its footer")
 }
 
 // enum reads the values that the JSON schema allows at a place.

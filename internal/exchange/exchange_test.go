@@ -165,7 +165,7 @@ func TestSourcesThatAreRefused(t *testing.T) {
 			return os.WriteFile(filepath.Join(dir, "vm.orig-flat.vmdk"), nil,
 				0o600)
 		}, "", "exists, and is the name"},
-		"data in another file":  {external, "q.qcow2", `"d.raw", and no other name can be written into the qcow2`},
+		"data in another file":  {external, "q.qcow2", `"d.raw", and trueup cannot write another file name`},
 		"an external data file": {external, "d.raw", `"q.qcow2" names files of it`},
 		"an extent":             {func(string) error { return nil }, "vm-flat.vmdk", ` names files of it`},
 		"a name without room for that of the original": {func(dir string) error {

@@ -23,7 +23,7 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 			out = append(out, busy(err.Error(), "shut the virtual machine down"))
 		}
 		if f.Claimed() {
-			out = append(out, busy(fmt.Sprintf("%q is a device that is mounted, or part of another one", f.Name()),
+			out = append(out, busy(fmt.Sprintf("the device %q is mounted, or part of another device", f.Name()),
 				"unmount it, or copy a snapshot of it"))
 		}
 	}
@@ -45,7 +45,7 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 			return nil, err
 		}
 		for _, name := range names {
-			out = append(out, busy(fmt.Sprintf("%q in a further folder of the image %s", name, img.lockedBy(d, name)),
+			out = append(out, busy(fmt.Sprintf("%q, in another folder of the image, %s", name, img.lockedBy(d, name)),
 				unlock(name)))
 		}
 	}
@@ -106,7 +106,7 @@ func savedIn(above *gate.Folder, name, at string, names []func() *regexp.Regexp,
 	return nil
 }
 
-const savedMachine = "is the state of a suspended virtual machine, which remembers the disk as it is"
+const savedMachine = "is the saved state of a suspended virtual machine, which depends on the present disk content"
 
 // driveBusy returns the issue of a disk in use by Windows, since reads at different times can be inconsistent. Windows
 // cannot take a removable disk offline, so that such a disk gets a warning only.
@@ -119,10 +119,10 @@ func driveBusy(d interface {
 	if !used {
 		return nil
 	}
-	text := d.Name() + " is a disk that Windows uses: its volumes can be written while they are read"
+	text := d.Name() + " is in use by Windows, which can write to its volumes during the read"
 	if !fixed {
 		return []ondisk.Issue{{
-			Code: "busy", Effect: ondisk.Warn, Text: text, Remedy: "close all programs that have files of it open",
+			Code: "busy", Effect: ondisk.Warn, Text: text, Remedy: "close all programs with open files on it",
 		}}
 	}
 	return []ondisk.Issue{busy(text, "take it offline (in PowerShell: Set-Disk -Number "+
@@ -173,7 +173,7 @@ func (img *Image) Written(by Writers) (out []ondisk.Issue) {
 				"shut the virtual machine down, or end that program"))
 		case f.Written():
 			out = append(out, busy(fmt.Sprintf("%q is open for writing in another program, or in the kernel (a loop "+
-				"device, a target of iSCSI)", f.Name()), "end that; as root, fuser or losetup -j can name it"))
+				"device, a target of iSCSI)", f.Name()), "close it there (fuser or losetup -j, as root, shows where)"))
 		}
 	}
 	return out

@@ -101,9 +101,9 @@ func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 	c.img.Chain[at] = Link{f.Name(), format, img.Subformat, img.ContentID}
 	if ref.ID != "" && !strings.EqualFold(ref.ID, img.ContentID) {
 		return nil, &ondisk.Refusal{
-			Code: "reference", Remedy: "put the right parent beside it, or take the child from a backup that has both",
-			Reason: fmt.Sprintf("the parent %.256q has the content id %s, but %q was made on %s: it was changed or "+
-				"replaced since, and both together are no disk",
+			Code: "reference", Remedy: "put the right parent into the same folder, or restore both from one backup",
+			Reason: fmt.Sprintf("the parent %.256q has the content id %s, but %q was created on top of %s: the "+
+				"parent was changed or replaced since, and the two do not fit together",
 				f.Name(), img.ContentID, c.last().Name(), ref.ID),
 		}
 	}
@@ -139,17 +139,17 @@ func (c *chain) find(ref driver.ParentRef) (driver.File, error) {
 	}
 	if len(tried) == 0 {
 		return nil, &ondisk.Refusal{
-			Code: "reference", Remedy: "consolidate the snapshots where the parent is known",
-			Reason: fmt.Sprintf("%q holds only what changed since its parent, and does not name that", c.last().Name()),
+			Code: "reference", Remedy: "consolidate the snapshots on the host of the virtual machine",
+			Reason: fmt.Sprintf("%q holds only the changes since its parent, and does not name it", c.last().Name()),
 		}
 	}
-	where, remedy := "its folder", "put the parent into the same folder, or consolidate the snapshots where it is"
+	where, remedy := "its folder", "put the parent into the same folder, or consolidate the snapshots on its host"
 	if len(c.allow) > 0 {
-		where = "its folder or one that is allowed"
+		where = "its folder or a folder of --allow-folder"
 	}
 	if ref.ID != "" && c.reach != nil {
 		remedy = "put the parent into the same folder, name its folder with --allow-folder, or consolidate the " +
-			"snapshots where it is"
+			"snapshots on its host"
 	}
 	return nil, &ondisk.Refusal{
 		Code: "reference", Remedy: remedy,
@@ -212,8 +212,8 @@ func (c *chain) searchFolders(name string, level int) (driver.File, error) {
 			return nil, err
 		case found != nil && found.ID() != f.ID():
 			return nil, &ondisk.Refusal{
-				Code: "reference", Remedy: "allow the folder of the right one only",
-				Reason: fmt.Sprintf("the parent of %q can be %q or %q", c.last().Name(), found.Name(), f.Name()),
+				Code: "reference", Remedy: "give --allow-folder for the folder of the right one only",
+				Reason: fmt.Sprintf("the parent of %q is ambiguous: %q or %q", c.last().Name(), found.Name(), f.Name()),
 			}
 		default:
 			found = f
@@ -276,8 +276,8 @@ func (img *Image) OverlaysNear(home string, allowed []string) (found []string, m
 	if bad != nil {
 		missed = append(missed, ondisk.Issue{
 			Code: CodeUnseen, Effect: ondisk.Warn,
-			Text:   fmt.Sprintf("overlays of it (snapshots, linked clones): not all folders were searched: %v", bad),
-			Remedy: "name the folders that can hold some with --allow-folder, which have to be read",
+			Text:   fmt.Sprintf("not searched everywhere for overlays (snapshots, linked clones): %v", bad),
+			Remedy: "name the folders of its overlays with --allow-folder; they must be readable",
 		})
 	}
 	further, more, err := img.OverlaysBelow(allowed)
@@ -326,7 +326,7 @@ func (w *below) look(d *gate.Folder, at string, deep int) error {
 	}
 	if !w.seen[st.ID] {
 		if w.seen[st.ID] = true; len(w.seen) > maxBelow {
-			return ondisk.In(ondisk.ErrLimit, "%s: more than %d folders; allow a smaller one", at, maxBelow)
+			return ondisk.In(ondisk.ErrLimit, "%s: more than %d folders; allow a smaller folder", at, maxBelow)
 		}
 		if err := w.folder(d, at); err != nil {
 			return w.pass(at, err)
@@ -340,8 +340,7 @@ func (w *below) look(d *gate.Folder, at string, deep int) error {
 		return w.pass(at, err)
 	}
 	if deep == maxDeep && len(inner) > 0 {
-		w.add(fmt.Errorf("%s: %w of %d folders one in the other", filepath.Join(at, inner[0]), ondisk.ErrLimit,
-			maxDeep))
+		w.add(fmt.Errorf("%s: %w of %d nested folders", filepath.Join(at, inner[0]), ondisk.ErrLimit, maxDeep))
 		return nil
 	}
 	for _, n := range inner {

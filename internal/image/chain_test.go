@@ -61,7 +61,7 @@ func TestChainsThatAreRefused(t *testing.T) {
 		"one too many":      {long, "0.vmdk", "of 16 parents; consolidate"},
 		"a parent that changed": {
 			map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", "11111111"), "1.vmdk": base},
-			"0.vmdk", "it was changed or replaced",
+			"0.vmdk", "the parent was changed or replaced",
 		},
 		"a parent that is gone": {
 			map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id)},
@@ -71,7 +71,7 @@ func TestChainsThatAreRefused(t *testing.T) {
 		"a parent of no name": {
 			map[string][]byte{"0.vhdx": nameless},
 			"0.vhdx",
-			`since its parent, and does not name that`,
+			`since its parent, and does not name it`,
 		},
 		"a parent of no content": {
 			map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id), "1.vmdk": []byte("KDMV")},
@@ -127,8 +127,8 @@ func TestFilesInAllowedFolders(t *testing.T) {
 		{"deep.vmdk", "lib", ""},
 		{"name.vmdk", "lib", ""},
 		{"name.vmdk", "lib links", ""},
-		{"name.vmdk", "lib more", "can be"},
-		{"name.vmdk", "own", `there is no "base.vmdk" in its folder or one that is allowed`},
+		{"name.vmdk", "lib more", "is ambiguous"},
+		{"name.vmdk", "own", `there is no "base.vmdk" in its folder or a folder of --allow-folder`},
 		{"link.vmdk", "links", "is a symbolic link"},
 		{"same.vmdk", "lib", "in the chain already"},
 	} {
@@ -153,7 +153,7 @@ func TestFilesInAllowedFolders(t *testing.T) {
 		issues, err = img.Busy()
 		require.NoError(t, err)
 		require.Len(t, issues, 1, c)
-		require.Contains(t, issues[0].Text, "in a further folder of the image is the lock of a program")
+		require.Contains(t, issues[0].Text, "in another folder of the image, is the lock of a program")
 		require.NoError(t, errors.Join(os.Remove(lock), img.Close()))
 	}
 }
@@ -199,7 +199,7 @@ func TestParentsOfVHDInAllowedFolders(t *testing.T) {
 			require.NoError(t, img.Close())
 			imagetest.Write(t, lib, "base."+format, c.stranger)
 			_, err = image.Open(top, o)
-			require.ErrorContains(t, err, "it was changed or replaced")
+			require.ErrorContains(t, err, "the parent was changed or replaced")
 		})
 	}
 }

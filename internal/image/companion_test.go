@@ -35,7 +35,7 @@ func TestCompanions(t *testing.T) {
 		},
 		{"other.vmdk", trackingHead + noise, "VMware changed block tracking", "it belongs to a disk and holds a list"},
 		{"vm-digest.vmdk", noise, "VMware CBRC digest", `it belongs to "vm.vmdk" and holds hashes`},
-		{"._vm.vhdx", appleDoubleHead + noise, "AppleDouble", `it belongs to "vm.vhdx" and holds attributes`},
+		{"._vm.vhdx", appleDoubleHead + noise, "AppleDouble", `it belongs to "vm.vhdx" and holds macOS attributes`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := imagetest.Write(t, t.TempDir(), tc.name, []byte(tc.content))

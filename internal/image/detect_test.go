@@ -89,7 +89,7 @@ func TestFirstVersionOfQcow(t *testing.T) {
 	_, err = image.Open(child, image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	require.EqualError(t, err, "qcow: recognised, not supported; convert it with qemu-img convert -O vmdk (or raw), "+
-		"and take the result")
+		"and use the result")
 	issues, err := imagetest.Open(t, base).Children()
 	require.NoError(t, err)
 	require.Equal(t, []string{"snapshot-parent"}, imagetest.Codes(issues, ondisk.Refuse))
@@ -123,11 +123,12 @@ func TestRawDisksThatBeginWithAMagicNumber(t *testing.T) {
 // A file that is no disk is told so in those words, and what its name says.
 func TestNoDiskImage(t *testing.T) {
 	dir := t.TempDir()
-	const none = "no disk image: it begins with none of the headers that trueup knows, and its size (5000) is no " +
-		"multiple of 512, as that of a raw disk is"
+	const none = "no disk image: it has no known header, and its size (5000) is not a " +
+		"multiple of 512, like that of a raw disk"
 	for name, want := range map[string]string{
-		"notes.txt": none, "broken.qcow2": none + ". The name says qcow2: it may be truncated or damaged",
-		"vm.ova": none + ". The name says OVA: it may be truncated or damaged",
+		"notes.txt":    none,
+		"broken.qcow2": none + "; its file extension is that of qcow2: it may be truncated or damaged",
+		"vm.ova":       none + "; its file extension is that of OVA: it may be truncated or damaged",
 	} {
 		_, err := image.Open(imagetest.Write(t, dir, name, make([]byte, 5000)), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrFormat)
@@ -148,7 +149,7 @@ func TestParallelsBundle(t *testing.T) {
 	}
 	for want, parts := range map[string]string{
 		"convert its .hds file with qemu-img convert -f parallels": part("Compressed"),
-		"its .hds file is the raw disk":                            part("Plain"),
+		"name its .hds file, a raw disk":                           part("Plain"),
 		"merge them first":                                         part("Plain") + part("Compressed"),
 		"merge them":                                               part("of another kind"),
 	} {
@@ -168,7 +169,7 @@ func TestVHDSet(t *testing.T) {
 	for name, size := range map[string]int{"a.vhds": 260 << 10, "B.VHDS": 1000} {
 		path := imagetest.Write(t, dir, name, imagetest.Noise(5, size))
 		_, err := image.Open(path, image.Options{})
-		require.ErrorContains(t, err, "VHD Set: recognised, not supported; its disk is the .avhdx file beside it")
+		require.ErrorContains(t, err, "VHD Set: recognised, not supported; name the .avhdx file in the same folder")
 		id, err := image.Identify(path, nil)
 		require.NoError(t, err)
 		require.Equal(t, image.Identity{Kind: image.Unsupported, Format: "VHD Set"}, id)

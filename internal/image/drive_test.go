@@ -54,7 +54,7 @@ func TestDrivesAreRaw(t *testing.T) {
 		_, err := openRaw(d, `\\.\PhysicalDrive1`, Options{})
 		var refused *ondisk.Refusal
 		require.ErrorAs(t, err, &refused, what)
-		require.Contains(t, refused.Reason, "on the device is "+what)
+		require.Contains(t, refused.Reason, "the device holds "+what)
 		require.Equal(t, 1, d.closed, what)
 	}
 	older := &drive{Reader: bytes.NewReader(qcow2forge.New(mbr, 16).Bytes)}

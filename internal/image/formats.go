@@ -130,11 +130,11 @@ var others = slices.Concat(disks, packed, []recognised{
 	},
 	{
 		name: "WIM", kind: Medium, detect: either(prefix("MSWIM\x00\x00\x00"), prefix("WLPWM\x00\x00\x00")),
-		remedy: "it holds files and no disk: apply it to a disk first, with wimapply or DISM",
+		remedy: "it holds files, not a disk: apply it to a disk first (wimapply, DISM)",
 	},
 	{name: packageOVA, extension: ".ova", remedy: "an OVA inside an OVA is not supported", detect: at(257, "ustar")},
 	{
-		name: packageOVF, extension: ".ovf", remedy: "the text of a package is no disk",
+		name: packageOVF, extension: ".ovf", remedy: "it is the descriptor of a package, not a disk",
 		detect: func(head, _ []byte) bool { return ovf.Looks(head) },
 	},
 })
@@ -145,32 +145,32 @@ var disks = []recognised{
 	{name: "qcow", over: qcow2.Format.Name, detect: prefix("QFI\xfb\x00\x00\x00\x01")},
 	{name: "QED", extension: ".qed", detect: isQED},
 	{
-		name: Parallels, extension: ".hdd", remedy: "convert it with qemu-img convert -f parallels -O vmdk (or raw), " +
-			"and take the result; of a disk with snapshots it is a part only",
+		name: Parallels, extension: ".hdd", remedy: "convert it with qemu-img convert -f parallels -O vmdk (or " +
+			"raw), and use the result; with snapshots it is only a part of the disk",
 		detect: either(prefix("WithoutFreeSpace"), prefix("WithouFreSpacExt")),
 	},
 	{
 		name: Parallels, detect: bundle("Compressed"),
-		remedy: "convert its .hds file with qemu-img convert -f parallels -O vmdk (or raw), and take the result",
+		remedy: "convert its .hds file with qemu-img convert -f parallels -O vmdk (or raw), and use the result",
 	},
 	{
 		name: Parallels, detect: bundle("Plain"),
-		remedy: "its .hds file is the raw disk: take that with --format raw",
+		remedy: "name its .hds file, a raw disk, with --format raw",
 	},
 	{
 		name: Parallels, detect: bundle(""),
-		remedy: "it has snapshots or parts: merge them first (prl_disk_tool merge, of Parallels)",
+		remedy: "it has snapshots or parts: merge them first (prl_disk_tool merge)",
 	},
 	// The format is unpublished, so only the name identifies it.
 	{
 		name: "VHD Set", extension: ".vhds",
-		remedy: "its disk is the .avhdx file beside it, a VHDX: take that while no machine uses it",
+		remedy: "name the .avhdx file in the same folder, a VHDX, while no machine uses it",
 	},
 	{name: "Bochs", detect: prefix("Bochs Virtual HD Image")},
 	{name: "DMG", detect: func(_, tail []byte) bool { return has(tail, len(tail)-512, "koly") }},
 	{
 		name: "cloop", detect: prefix("#!/bin/sh\n#V"),
-		remedy: "unpack it with qemu-img convert -f cloop -O raw, and take the result",
+		remedy: "unpack it with qemu-img convert -f cloop -O raw, and use the result",
 	},
 	{name: "EWF (E01)", detect: prefix("EVF\x09\x0d\x0a\xff\x00"), remedy: "export it to raw with ewfexport"},
 	{name: "EWF2 (Ex01)", detect: prefix("EVF2\x0d\x0a\x81\x00"), remedy: "export it to raw with ewfexport"},
@@ -181,7 +181,7 @@ var disks = []recognised{
 	},
 	{
 		name: "ASIF", detect: both(prefix("shdw"), be32(4, 1)),
-		remedy: "convert it on macOS with diskutil image create from, and take the raw result",
+		remedy: "convert it on macOS with diskutil image create from, and use the raw result",
 	},
 	{
 		name: "Android sparse", detect: both(prefix("\x3a\xff\x26\xed"), le16(4, 1)),
@@ -190,11 +190,11 @@ var disks = []recognised{
 	{name: "Proxmox VMA", detect: both(prefix("VMA\x00"), be32(4, 1)), remedy: "extract its disks with vma extract"},
 	{
 		name: "partclone", detect: prefix("partclone-image"),
-		remedy: "restore the partition with partclone.restore; it is no whole disk",
+		remedy: "it holds one partition, not a disk: restore it with partclone.restore",
 	},
 	{
 		name: "ntfsclone", detect: prefix("\x00ntfsclone-image"),
-		remedy: "restore the partition with ntfsclone --restore-image; it is no whole disk",
+		remedy: "it holds one partition, not a disk: restore it with ntfsclone --restore-image",
 	},
 }
 

@@ -314,11 +314,11 @@ func detect(f driver.File, want, requiredBy string) (driver.Format, error) {
 		return found, ondisk.Field("image", "format", 0, strings.Join(names, " and "),
 			"the content of one format; if the guest wrote one of the headers, remove it inside the guest")
 	case want != "" && !matches(want, found.Name, names):
-		return found, ondisk.Field("image", "format", 0, contentName(names), want+", as "+requiredBy+" says")
+		return found, ondisk.Field("image", "format", 0, contentName(names), want+" (given by "+requiredBy+")")
 	case len(names) == 1 && found.Name == raw.Format.Name:
 		remedy := other.remedy
 		if remedy == "" {
-			remedy = "convert it with qemu-img convert -O vmdk (or raw), and take the result"
+			remedy = "convert it with qemu-img convert -O vmdk (or raw), and use the result"
 		}
 		return found, fmt.Errorf("%s: recognised, %w; %s", names[0], ondisk.ErrUnsupported, remedy)
 	}
@@ -406,10 +406,9 @@ func (img *Image) checkExtension(name string, o Options) {
 	}
 	img.Issues = append(img.Issues, ondisk.Issue{
 		Code: CodeMisnamed, Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
-		Text: fmt.Sprintf("%.256q is named as %s, but has neither its header nor its footer: either they are lost, "+
-			"and its bytes are not those of the disk, or it is a raw disk",
-			name, format),
-		Remedy: "take it from a backup if it was " + format + "; rename it or add --format raw if it is a raw disk",
+		Text: fmt.Sprintf("%.256q has the file extension of %s, but neither its header nor its footer: the image "+
+			"is damaged, or it is a raw disk", name, format),
+		Remedy: "if it was " + format + ", restore a backup; if it is a raw disk, rename it or add --format raw",
 	})
 }
 
@@ -425,7 +424,7 @@ func namedAs(name string) string {
 // addNamedFormat adds the format in the file name to the error of a file that is no image.
 func addNamedFormat(name string, err error) error {
 	if format := namedAs(name); format != "" && errors.Is(err, raw.ErrNone) {
-		return fmt.Errorf("%w. The name says %s: it may be truncated or damaged", err, format)
+		return fmt.Errorf("%w; its file extension is that of %s: it may be truncated or damaged", err, format)
 	}
 	return err
 }
@@ -440,7 +439,7 @@ func (img *Image) nameOwner(err error) error {
 	if user == "" {
 		return err
 	}
-	return ondisk.In(driver.ErrLone, "it is an extent of %.256q; name that one", user)
+	return ondisk.In(driver.ErrLone, "it is an extent of %.256q: name that file instead", user)
 }
 
 // noteOverride adds an issue if the user forces raw for a file with the header of another format.
@@ -449,7 +448,7 @@ func (img *Image) noteOverride(main driver.File) error {
 	if err == nil && len(names) > 0 {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "format-overridden", Effect: ondisk.Warn,
-			Text: fmt.Sprintf("the file has the header of %s, and is read as a raw disk, as --format says",
+			Text: fmt.Sprintf("the file has the header of %s, but --format reads it as a raw disk",
 				strings.Join(names, " and ")),
 		})
 	}
@@ -486,8 +485,8 @@ func (img *Image) Renamed(to func(name string) string) (b, renamed []byte, err e
 		return nil, nil, nil
 	case f.Rename == nil:
 		return nil, nil, &ondisk.Refusal{
-			Code: "unsupported", Reason: fmt.Sprintf("its data lie in %q, and no other name can be written into the %s",
-				img.Parts[0].Name(), Title(f.Name)),
+			Code: "unsupported", Reason: fmt.Sprintf("its data are in %q, and trueup cannot write another file "+
+				"name into the %s", img.Parts[0].Name(), Title(f.Name)),
 			Remedy: "write a copy: trueup align SOURCE DEST",
 		}
 	}
@@ -518,7 +517,7 @@ var companions = []companion{
 		detect: func(_, _ []byte) bool { return false }, // its format is unpublished
 	},
 	{
-		name: "AppleDouble", holds: "attributes that macOS stores beside a file", detect: appleDouble,
+		name: "AppleDouble", holds: "macOS attributes of a file", detect: appleDouble,
 		disk: func(file string) string {
 			if disk, ok := strings.CutPrefix(file, "._"); ok {
 				return disk
@@ -605,6 +604,6 @@ func (img *Image) noteCompanion() {
 	}
 	text, _ := CompanionText(kind, img.Base)
 	img.Issues = append(img.Issues, ondisk.Issue{
-		Code: CodeCompanion, Effect: ondisk.Note, Text: fmt.Sprintf("its name is typical of %s: then %s", kind, text),
+		Code: CodeCompanion, Effect: ondisk.Note, Text: fmt.Sprintf("its name is typical of %s; if so, %s", kind, text),
 	})
 }

@@ -235,9 +235,9 @@ func (img *Image) HoldsSectors(format string, n int64) error {
 		to = "--to vhdx, or --to raw"
 	}
 	return &ondisk.Refusal{
-		Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a "+
-			"guest would not find its partitions", n, format),
-		Remedy: fmt.Sprintf("write it with %s, and tell the machine of a raw image the sector size (QEMU: "+
+		Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and the format %s cannot "+
+			"record that: a guest would not find its partitions", n, format),
+		Remedy: fmt.Sprintf("write it with %s; for a raw image, set the sector size in the machine (QEMU: "+
 			"logical_block_size=%d)", to, n),
 	}
 }
@@ -272,8 +272,8 @@ func openRaw(f gate.Remote, path string, o Options) (*Image, error) {
 
 func notRaw(what string) error {
 	return &ondisk.Refusal{
-		Code: "unsupported", Reason: "on the device is " + what + ", and trueup reads devices of Windows as raw disks",
-		Remedy: "add --format raw if it is a disk, and what looks like " + what + " is the rest of something older",
+		Code: "unsupported", Reason: "the device holds " + what + ", but trueup reads Windows devices only as raw",
+		Remedy: "if the device is a disk and " + what + " is only a leftover, add --format raw",
 	}
 }
 
@@ -299,9 +299,9 @@ func OpenAlone(
 			return further(name)
 		}
 		return nil, &ondisk.Refusal{
-			Code: "reference", Reason: fmt.Sprintf("it names %.256q, and trueup opens no further file for an image "+
-				"that a server has", name),
-			Remedy: "read it from a file, or have it served as the disk that it shows, as qemu-nbd does",
+			Code: "reference", Reason: fmt.Sprintf("it refers to the file %.256q, and trueup opens no further "+
+				"files for an image on a server", name),
+			Remedy: "copy all of its files to this machine, or let the server export the disk itself, as qemu-nbd does",
 		}
 	}
 	var err error
@@ -310,14 +310,13 @@ func OpenAlone(
 		case bad != nil:
 		case id.Kind == Pack:
 			err = &ondisk.Refusal{
-				Code: "unsupported", Reason: "it is a package (" + id.Format + "), which is read from files only",
-				Remedy: "download it",
+				Code: "unsupported", Reason: "it is a package (" + id.Format + "), which trueup reads only from a file",
+				Remedy: "download it first",
 			}
 		case id.Kind == Packed:
 			err = &ondisk.Refusal{
-				Code: "unsupported", Reason: "it is packed (" + id.Format + ")",
-				Remedy: "get it as a file, and unpack that first; of a server, nbdkit unpacks it with " +
-					"--filter=gzip, xz or tar",
+				Code: "unsupported", Reason: "it is compressed or archived (" + id.Format + ")",
+				Remedy: "download and unpack it first, or unpack it on the server with nbdkit --filter=gzip, xz or tar",
 			}
 		}
 		if !f.Device() {
@@ -575,8 +574,8 @@ func (img *Image) noteMark() error {
 	if !marked {
 		return err
 	}
-	text := "it holds an unfinished copy, which trueup was writing to it when that run ended"
-	remedy := "run the command that was writing it once more; what stood on it before is gone"
+	text := "it holds an unfinished copy: the run of trueup that wrote it was interrupted"
+	remedy := "run the same command again; the previous content of the device is lost"
 	img.Issues = append(img.Issues, ondisk.Issue{
 		Code: "unfinished", Effect: ondisk.Refuse, Text: text, Remedy: remedy,
 		Err: &ondisk.Refusal{Code: "unfinished", Reason: text, Remedy: remedy},

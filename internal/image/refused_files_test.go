@@ -231,5 +231,5 @@ func TestClaimedDevice(t *testing.T) {
 	require.NoError(t, errors.Join(err, keeper.Close(), img.Unchanged(), img.Close()))
 	require.Len(t, issues, 1)
 	require.ErrorIs(t, issues[0].Err, ondisk.ErrBusy)
-	require.Contains(t, issues[0].Text, "is a device that is mounted")
+	require.Contains(t, issues[0].Text, "is mounted, or part of another device")
 }

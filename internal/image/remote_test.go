@@ -74,7 +74,7 @@ func TestOpenAloneRefuses(t *testing.T) {
 		"createType=\"monolithicFlat\"\n" +
 		"RW 2048 FLAT \"a-flat.vmdk\" 0\nddb.adapterType = \"ide\"\n"
 	for names, content := range map[string][]byte{
-		`it names "/etc/passwd"`: child.Bytes, `it names "a-flat.vmdk"`: []byte(descriptor),
+		`it refers to the file "/etc/passwd"`: child.Bytes, `it refers to the file "a-flat.vmdk"`: []byte(descriptor),
 	} {
 		f := &served{Reader: bytes.NewReader(content), name: "disk"}
 		_, err := image.OpenAlone(f, "x://y", image.Options{}, nil)
@@ -96,5 +96,5 @@ func TestOpenAloneRefuses(t *testing.T) {
 	require.Empty(t, codes())
 	zeros = &served{Reader: bytes.NewReader(make([]byte, 700)), name: "disk.vmdk"}
 	_, err := image.OpenAlone(zeros, "x://y", image.Options{}, nil)
-	require.ErrorContains(t, err, "The name says vmdk")
+	require.ErrorContains(t, err, "its file extension is that of vmdk")
 }

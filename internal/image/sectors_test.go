@@ -29,7 +29,7 @@ func TestSectorsThatFormatsHold(t *testing.T) {
 			}
 			refusal := &ondisk.Refusal{}
 			require.ErrorAs(t, err, &refusal, "%s of %d", format, n)
-			require.Contains(t, refusal.Reason, "no "+format+" can say so")
+			require.Contains(t, refusal.Reason, "the format "+format+" cannot record that")
 			require.Contains(t, refusal.Remedy, "--to raw")
 			require.Equal(t, n == 4096, strings.Contains(refusal.Remedy, "--to vhdx"), "VHDX holds no %d", n)
 		}

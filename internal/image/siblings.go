@@ -80,9 +80,9 @@ func (u *unseen) issues() []ondisk.Issue {
 	}
 	return []ondisk.Issue{{
 		Code: CodeUnseen, Effect: ondisk.Warn,
-		Text: fmt.Sprintf("overlays of it (snapshots, linked clones): not seen: %v%s; one of this disk would mix the "+
-			"old layout with the new one", u.first, more),
-		Remedy: "run trueup as a user who may read it, or make sure that it is no overlay of this disk",
+		Text: fmt.Sprintf("not searched for overlays of this disk (snapshots, linked clones): %v%s; an overlay "+
+			"would mix the old layout with the new one", u.first, more),
+		Remedy: "run trueup as a user with read permission, or make sure that it is not an overlay of this disk",
 	}}
 }
 
@@ -117,10 +117,10 @@ func viewsOf(views []string) (out []ondisk.Issue) {
 	for _, name := range views {
 		out = append(out, ondisk.Issue{
 			Code: "view-source", Effect: ondisk.Refuse,
-			Text: fmt.Sprintf("%q in the same folder is a view that needs this disk: a guest that has written to the "+
-				"view has changed a part of this disk only", name),
-			Remedy: fmt.Sprintf("make a complete disk of the view (trueup convert %s DEST); or remove the view and "+
-				"its head file, if nothing was ever written to it", shell.Quote(name)),
+			Text: fmt.Sprintf("%q in the same folder is a view of this disk: writes of a guest to the view have "+
+				"changed only a part of this disk", name),
+			Remedy: fmt.Sprintf("convert the view to a complete disk (trueup convert %s DEST), or remove the view "+
+				"and its head file, if nothing was ever written to it", shell.Quote(name)),
 		})
 	}
 	return out
@@ -321,8 +321,8 @@ func refuseUnreadable(siblings map[string]driver.Names) error {
 	for _, name := range slices.Sorted(maps.Keys(siblings)) {
 		if n := siblings[name]; n.Broken && n.Unseen != nil {
 			return &ondisk.Refusal{
-				Code: "reference", Reason: fmt.Sprintf("an overlay of this disk is not ruled out: %v", n.Unseen),
-				Remedy: "run trueup as a user who may read it",
+				Code: "reference", Reason: fmt.Sprintf("cannot rule out an overlay of this disk: %v", n.Unseen),
+				Remedy: "run trueup as a user with read permission",
 			}
 		}
 	}

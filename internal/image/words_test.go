@@ -40,7 +40,7 @@ func TestAnExtentNamesItsImage(t *testing.T) {
 		filepath.Join(dir, "split disk.vmdk"), "4M")
 	extent := filepath.Join(dir, "split disk-s001.vmdk")
 	_, err := image.Open(extent, image.Options{})
-	require.EqualError(t, err, `it is an extent of "split disk.vmdk"; name that one`)
+	require.EqualError(t, err, `it is an extent of "split disk.vmdk": name that file instead`)
 	require.NoError(t, os.Remove(filepath.Join(dir, "split disk.vmdk")))
 	_, err = image.Open(extent, image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)

@@ -179,7 +179,7 @@ func TestVerifyFindsLostSectors(t *testing.T) {
 	_, diffs, err := (&Job{Jobs: 1}).Verify(t.Context(), open(t, raw), other, nil)
 	require.NoError(t, err)
 	require.Len(t, diffs, 1)
-	require.Contains(t, diffs[0].Text, "no qcow2 can say so")
+	require.Contains(t, diffs[0].Text, "the format qcow2 cannot record that")
 }
 
 // A device shows its disk with its own sectors: a GPT of others is copied elsewhere, and not moved inside of it.

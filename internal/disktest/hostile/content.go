@@ -110,7 +110,7 @@ func withFooter(forged func() forge.Bytes) Writer {
 func wrongFormatFlag() []Row {
 	flag := func(name, format string, image Writer, found string) Row {
 		r := unread("T40 --format "+name, "format", image, fmt.Sprintf("format %q", found),
-			"want "+format+", as --format says")
+			"want "+format+" (given by --format)")
 		r.Format = format
 		return r
 	}
@@ -165,7 +165,7 @@ func sizes() []Row {
 	rows := []Row{unread("T41 empty file", "format", writeForged("disk.raw", nil), "no disk image: the file is empty")}
 	for _, n := range []int{1, 511, 513} {
 		rows = append(rows, unread(fmt.Sprintf("T41 file of %d bytes", n), "format",
-			writeForged("disk.raw", make(forge.Bytes, n)), fmt.Sprintf("its size (%d) is no multiple of 512", n)))
+			writeForged("disk.raw", make(forge.Bytes, n)), fmt.Sprintf("its size (%d) is not a multiple of 512", n)))
 	}
 	for _, format := range []string{"qcow2", "vhd", "vhdx", "vmdk", "raw"} {
 		for _, n := range []int{0, 1, 511, 512, 513} {

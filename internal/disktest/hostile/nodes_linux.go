@@ -24,7 +24,7 @@ func linkedExtents() []Row {
 			return writeText("disk.vmdk", flatOf("x-flat.vmdk"))(t, dir)
 		}
 	}
-	says := []string{"line 9", `"x-flat.vmdk" is a symbolic link`, "want a regular file"}
+	says := []string{"line 9", `"x-flat.vmdk" is a symbolic link`, "not a regular file"}
 	return []Row{
 		unread("T03 link to a file of the host", "reference", link("/etc/passwd"), says...),
 		unread("T03 link within the folder", "reference", link("inside"), says...),
@@ -54,7 +54,7 @@ func oddExtents() []Row {
 		"a block device":     device(unix.S_IFBLK, 7, 0), // and of /dev/loop0
 	} {
 		out = append(out, unread("T04 extent is "+what, "reference", node(make), "line 9",
-			`"x-flat.vmdk" is `+what, "want a regular file"))
+			`"x-flat.vmdk" is `+what, "not a regular file"))
 	}
 	return out
 }

@@ -86,7 +86,7 @@ func qcow2Names() []Row {
 	} {
 		out = append(out, qcow2Case(fmt.Sprintf("T37 name %.20q", name), "reference",
 			func(q *qcow2forge.File) { q.SetBacking(name, "raw") },
-			fmt.Sprintf("%.256q", name), "reference not allowed", "want a plain name"))
+			fmt.Sprintf("%.256q", name), "reference not allowed", "must be a plain name"))
 	}
 	return out
 }
@@ -193,9 +193,9 @@ func garbageL1(entry uint64) Writer {
 func qcow2Floods() []Row {
 	return []Row{
 		broken("T38 garbage in a large L1 table", "format", garbageL1(0x1234567),
-			"65536 entries of L1 and L2 tables that lead nowhere"),
+			"65536 invalid entries in L1 and L2 tables"),
 		broken("T38 a large L1 table that leads to one L2 table", "format", garbageL1(4<<16),
-			"clusters that are in use more often", "the cluster at 0x40000"),
+			"clusters with more references", "the cluster at 0x40000"),
 	}
 }
 
@@ -279,17 +279,17 @@ func qcow2Snapshots() []Row {
 func qcow2Entries() []Row {
 	entry := func(name string, v func(q *qcow2forge.File) uint64, says ...string) Row {
 		h := qcow2Case("T38 "+name, "format", func(q *qcow2forge.File) { q.SetEntry(5, v(q)) },
-			append(says, "1 entries of L1 and L2 tables", "qcow2 L2 table at 0x40028")...)
+			append(says, "1 invalid entries in L1 and L2 tables", "qcow2 L2 table at 0x40028")...)
 		h.End = Broken
 		return h
 	}
 	at := func(v uint64) func(q *qcow2forge.File) uint64 { return func(*qcow2forge.File) uint64 { return v } }
 	shared := qcow2Case("T38 two entries to one cluster", "format",
-		func(q *qcow2forge.File) { q.SetEntry(5, q.Entry(4)) }, "1 clusters that are in use more often", "2 uses")
+		func(q *qcow2forge.File) { q.SetEntry(5, q.Entry(4)) }, "1 clusters with more references", "2 uses")
 	shared.End = Broken
 	refTable := qcow2Case("T39 data in the refcount block", "format",
 		func(q *qcow2forge.File) { q.SetEntry(5, uint64(q.RefBlock)|qcow2forge.Copied) },
-		"1 clusters that are in use more often", "as a table and as data")
+		"1 clusters with more references", "as a table and as data")
 	refTable.End = Broken
 	l1 := func(v uint64) func(q *qcow2forge.File) { return func(q *qcow2forge.File) { q.BE64(q.L1, v) } }
 	return []Row{
@@ -341,7 +341,7 @@ func zstandard(b []byte) []byte {
 // qcow2Packed are descriptors that lead nowhere.
 func qcow2Packed() []Row {
 	packed := func(name string, change func(q *qcow2forge.File), says ...string) Row {
-		h := qcow2Case("T39 "+name, "format", change, append(says, "1 entries of L1 and L2 tables",
+		h := qcow2Case("T39 "+name, "format", change, append(says, "1 invalid entries in L1 and L2 tables",
 			"qcow2 L2 table at 0x40028")...)
 		h.End = Broken
 		return h

@@ -29,7 +29,7 @@ func hidden(text string) Writer {
 }
 
 func absoluteNames() []Row {
-	says := []string{"line 9", `"/etc/shadow"`, "reference not allowed", "want a plain name in the same folder"}
+	says := []string{"line 9", `"/etc/shadow"`, "reference not allowed", "must be a plain name in the same folder"}
 	vmfs := vmdkforge.Descriptor("vmfs", `RW 2048 VMFS "/etc/shadow"`)
 	return []Row{
 		unread("T01 absolute path", "reference", writeText("disk.vmdk", flatOf("/etc/shadow")), says...),
@@ -45,7 +45,7 @@ func escapingNames() []Row {
 		"../x", "a/../../x", `..\x`, `C:\x`, "C:x", `\\host\s`, "/proc/self/fd/0", "nbd://127.0.0.1/x", "json:{}",
 		"sub/x", "..", ".", "x\x1b[2Jy", long, "",
 	} {
-		says := []string{"line 9", fmt.Sprintf("%.256q", name), "reference not allowed", "want a plain name"}
+		says := []string{"line 9", fmt.Sprintf("%.256q", name), "reference not allowed", "must be a plain name"}
 		out = append(out, unread(fmt.Sprintf("T02 name %.20q", name), "reference",
 			writeText("disk.vmdk", flatOf(name)), says...))
 	}
@@ -85,7 +85,7 @@ func selfExtents() []Row {
 		unread("T06 hard link to itself", "format", twin, says...),
 		fanOut("monolithicFlat", "extent 0 is SPARSE, want FLAT, VMFS or ZERO"),
 		fanOut("monolithicSparse", "want the descriptor inside its extent"),
-		fanOut("twoGbMaxExtentSparse", "is a descriptor itself"),
+		fanOut("twoGbMaxExtentSparse", "is a descriptor, must be"),
 	)
 }
 

@@ -187,7 +187,7 @@ func entries() []Row {
 func twoCopies() []Row {
 	refused := func(name string, change func(v *vmdkforge.Sparse), says ...string) Row {
 		return kept("T20 "+name, "format", sparseImage(change),
-			append(says, "redundant grain tables disagree", "1 places")...)
+			append(says, "redundant grain tables differ", "1 places")...)
 	}
 	return []Row{
 		refused("one entry of the second copy differs", func(v *vmdkforge.Sparse) { v.U32(v.RGT+4*9, v.Grain(8)) },

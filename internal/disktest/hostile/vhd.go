@@ -210,6 +210,6 @@ func vhdParents() []Row {
 		child("locator beyond the file", etc, func(v *vhdforge.File) {
 			v.Head(func(off int64) { v.BE64(off+vhdforge.Locators+16, 1<<63+5) })
 		}, one),
-		child("no name", "", locator(0, 0), "does not name that"),
+		child("no name", "", locator(0, 0), "does not name it"),
 	}
 }

@@ -65,8 +65,7 @@ func (f *Faults) Issues(like ondisk.Issue, table string, kinds ...string) (out [
 func Unchecked(code, units string) ondisk.Issue {
 	return ondisk.Issue{
 		Code: code,
-		Text: "the image is too large to look for " + units + " that share a place; every byte is compared after a " +
-			"copy all the same",
+		Text: "the image is too large to look for " + units + " in use twice; a copy is still compared byte by byte",
 	}
 }
 

@@ -234,13 +234,14 @@ func (f *File) Unchanged() error {
 	}
 	switch {
 	case f.Claimed(): // a device claimed at the first open was refused
-		return fmt.Errorf("device %.256q %w: it was mounted, or became a part of another device, while it was read; "+
-			"end that and run again", f.name, ondisk.ErrChanged)
+		return fmt.Errorf("device %.256q %w: it was mounted, or became a part of another device, while it was "+
+			"read; unmount or detach it, and run again", f.name, ondisk.ErrChanged)
 	case f.device:
 		return nil // the metadata of a device do not show writes
 	}
 	if now.Size != old.Size || now.Modified != old.Modified || now.Changed != old.Changed {
-		return fmt.Errorf("file %.256q %w: size, times or links differ; stop what writes to it and run again", f.name,
+		return fmt.Errorf("file %.256q %w: size, times or links differ; stop all programs that write to it, and "+
+			"run again", f.name,
 			ondisk.ErrChanged)
 	}
 	return nil
@@ -379,8 +380,8 @@ func (f *File) inUse(err error) error {
 	if !sys.NotShared(err) {
 		return nil
 	}
-	return fmt.Errorf("file %.256q is %w: another program has it open, and shares it with none that wants to read or "+
-		"change it; shut the virtual machine down, or end what has it open", f.name, ondisk.ErrBusy)
+	return fmt.Errorf("file %.256q is %w: another program has it open exclusively; shut the virtual machine down, "+
+		"or end that program", f.name, ondisk.ErrBusy)
 }
 
 func (f *File) lock(kind sys.LockKind, at int64) {

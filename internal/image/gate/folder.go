@@ -75,8 +75,8 @@ func (d *Folder) Close() error { return d.At.Close() }
 // CheckName returns an error, before any look-up, unless name is a plain UTF-8 name of a file in the folder.
 func CheckName(name string) error {
 	if !utf8.ValidString(name) {
-		return fmt.Errorf("file name %.256q is not UTF-8: %w, want text; rename the file, or write a copy: trueup "+
-			"align SOURCE DEST", name, ondisk.ErrReference)
+		return fmt.Errorf("file name %.256q is not UTF-8: %w; rename the file, or write a copy: trueup align "+
+			"SOURCE DEST", name, ondisk.ErrReference)
 	}
 	return CheckStored(name)
 }
@@ -102,7 +102,7 @@ func CheckStored(name string) error {
 	case strings.Contains(name, ":"):
 		return badName(name, "has a colon: a drive, a URL or a stream")
 	case strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f || r == '"' }):
-		return badName(name, "has characters that no file name of an image has")
+		return badName(name, "has control characters or quotes")
 	}
 	return nil
 }
@@ -120,8 +120,8 @@ func letters(name string) string {
 
 // badName returns the error of a name that must not be opened.
 func badName(name, bad string) error {
-	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that "+
-		"an image names: put its files together, or flatten it with qemu-img convert", name, bad, ondisk.ErrReference)
+	return fmt.Errorf("file name %.256q %s: %w, must be a plain name in the same folder; put all files of the "+
+		"image into one folder, or flatten it with qemu-img convert", name, bad, ondisk.ErrReference)
 }
 
 // Open opens a file by a name stored in an image.
@@ -191,7 +191,7 @@ func wantRegular(name string, mode fs.FileMode, class error) error {
 		fs.ModeIrregular: "a special file",
 	}
 	if kind, ok := kinds[mode.Type()]; ok {
-		return fmt.Errorf("file %.256q is %s: %w, want a regular file", name, kind, class)
+		return fmt.Errorf("file %.256q is %s, not a regular file: %w", name, kind, class)
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (d *Folder) Enter(at string) (*Folder, error) {
 		}
 		switch {
 		case sys.NotFolder(err):
-			return nil, fmt.Errorf("folder %.256q is a link or no folder: %w, want a plain folder", at,
+			return nil, fmt.Errorf("folder %.256q is a link, or not a folder: %w", at,
 				ondisk.ErrReference)
 		case err != nil:
 			return nil, fmt.Errorf("folder %.256q: %w", at, err)
@@ -240,7 +240,7 @@ func CheckPath(name string) error {
 	}
 	for _, part := range parts {
 		if part == ".." || (part == "" && len(parts) > 1) {
-			return fmt.Errorf("file name %.256q leaves the package's folder: %w, want a name inside of it", name,
+			return fmt.Errorf("file name %.256q leaves the package's folder: %w", name,
 				ondisk.ErrReference)
 		}
 		if err := CheckName(part); err != nil {
@@ -275,8 +275,7 @@ func (d *Folder) names(keep func(name string) bool, most int) ([]string, error) 
 			return nil, fmt.Errorf("list folder: %w", err)
 		case len(out) > most:
 			return nil, fmt.Errorf("folder of the image: %w of %d locks and VMDK files; move the image to a "+
-				"folder of its own",
-				ondisk.ErrLimit, most)
+				"folder of its own", ondisk.ErrLimit, most)
 		}
 	}
 }
@@ -327,8 +326,8 @@ func Allow(folders []string) (real, all []string, err error) {
 		}
 		st, err := sys.Stat(at)
 		if err != nil || !st.Mode.IsDir() {
-			return nil, nil, ondisk.In(ondisk.ErrUsage, "--allow-folder %s is no folder; name the folder that the "+
-				"file lies in", folder)
+			return nil, nil, ondisk.In(ondisk.ErrUsage, "--allow-folder %s is not a folder; name the folder of the "+
+				"file", folder)
 		}
 		if !slices.Contains(real, at) {
 			real, all = append(real, at), append(all, at)
@@ -392,8 +391,8 @@ func (o *Opened) Reach(from *File, name string, allowed []string) (*File, error)
 		}
 		return f, err
 	}
-	return nil, fmt.Errorf("file name %.256q %w: %w, want a plain name in the same folder, or a path into a folder "+
-		"that is allowed by --allow-folder %s", name, ErrOutside, ondisk.ErrReference, shellFolder(path.Dir(full)))
+	return nil, fmt.Errorf("file name %.256q %w: %w, must be a plain name in the same folder; to allow "+
+		"its folder, add --allow-folder %s", name, ErrOutside, ondisk.ErrReference, shellFolder(path.Dir(full)))
 }
 
 // absolute resolves a name relative to a folder. It refuses .. after a folder name: if that folder is a link, the
@@ -406,8 +405,8 @@ func absolute(here, name string) (string, error) {
 		case part == ".." && !down && i < len(parts)-1, part == "." && i < len(parts)-1, part == "" && i < len(parts)-1:
 			continue
 		case part == ".." && i < len(parts)-1:
-			return "", fmt.Errorf("file name %.256q has .. behind a folder: %w, want a plain name or a path without it",
-				name, ondisk.ErrReference)
+			return "", fmt.Errorf("file name %.256q has .. after a folder name: %w, must be a plain name or "+
+				"a path without it", name, ondisk.ErrReference)
 		}
 		if err := CheckStored(part); err != nil {
 			return "", fmt.Errorf("file name %.256q: %w", name, err)

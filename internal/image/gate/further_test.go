@@ -60,10 +60,10 @@ func TestReach(t *testing.T) {
 	for name, says := range map[string]string{
 		root + "/secret/base": "--allow-folder " + root + "/secret", "../secret/base": "--allow-folder " + root +
 			"/secret",
-		"../lib/out/base": "is a link or no folder", "../lib/file": "is a symbolic link",
-		"../lib/in/deep": "is a link or no folder",
-		"../lib/sub":     "is a folder", "../lib/sub/../base": "has .. behind a folder",
-		root + "/lib/../secret/base": "has .. behind a folder",
+		"../lib/out/base": "is a link, or not a folder", "../lib/file": "is a symbolic link",
+		"../lib/in/deep": "is a link, or not a folder",
+		"../lib/sub":     "is a folder", "../lib/sub/../base": "has .. after a folder name",
+		root + "/lib/../secret/base": "has .. after a folder name",
 		"../jump/deep":               "--allow-folder " + root + "/jump", "../lib/": "is empty", "..": "is a folder",
 		"../..":           "is a folder",
 		"../library/base": "--allow-folder " + root + "/library", "../lib/a:b": "has a colon", `../lib/a\b`: "leaves",
@@ -98,7 +98,7 @@ func TestAllow(t *testing.T) {
 	disktest.OnUnix(t, "words of errors")
 	t.Parallel()
 	root, _ := further(t)
-	for path, says := range map[string]string{"/own/child": "is no folder", "/gone": "no such file"} {
+	for path, says := range map[string]string{"/own/child": "is not a folder", "/gone": "no such file"} {
 		_, _, err := Allow([]string{root + path})
 		require.ErrorIs(t, err, ondisk.ErrUsage)
 		require.ErrorContains(t, err, says)

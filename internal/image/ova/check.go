@@ -38,7 +38,7 @@ func (p *Package) Algorithms() []string {
 }
 
 // elsewhere is the remedy for an href outside of the package.
-const elsewhere = "put the file into the package, and name it there in the ovf:href of the OVF"
+const elsewhere = "put the file into the package, and correct the ovf:href of the OVF"
 
 // Issues returns contradictions between the parts of a package. It reads no disk.
 func (p *Package) Issues() (out []ondisk.Issue) {
@@ -46,23 +46,23 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 		out = append(out, ondisk.Issue{Code: code, Effect: effect, Text: fmt.Sprintf(format, args...), Remedy: remedy})
 	}
 	if p.Manifest == nil {
-		add("manifest-missing", ondisk.Note, "", "there is no manifest: damage to a file on its way would "+
-			"not be noticed")
+		add("manifest-missing", ondisk.Note, "", "there is no manifest: damage to a file in transit would not be "+
+			"noticed")
 	} else {
 		out = p.manifestIssues()
 	}
 	if m := p.role(roleOVF); p.Kind == "ova" && len(p.Members) > 0 && p.Members[0] != m {
 		add("ovf-not-first", ondisk.Warn,
-			"unpack it, and pack it again with the OVF first: tar --format=ustar -cf NEW.ova VM.ovf …",
-			"the OVF %.256q is member %d of the archive, and has to be the first (DSP0243, 5.3): programs that read "+
-				"the archive as a stream refuse it, and a copy has the same order", m.Name,
+			"extract it, and archive it again with the OVF first: tar --format=ustar -cf NEW.ova VM.ovf …",
+			"the OVF %.256q is member %d of the archive, but must be the first (DSP0243, 5.3): programs that "+
+				"stream the archive refuse it; a copy keeps the order", m.Name,
 			slices.Index(p.Members, m)+1)
 	}
 	for _, f := range p.Envelope.Files {
 		name, err := p.localName(f.Href)
 		remedy := elsewhere
 		if err == nil {
-			err, remedy = p.bad[f.Href], "replace it by a plain file"
+			err, remedy = p.bad[f.Href], "replace it with a plain file"
 		}
 		m := p.member(name)
 		switch {
@@ -73,14 +73,14 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 		case p.inChunks(&f, name):
 		case m == nil:
 			add("ovf-file-missing", ondisk.Warn, "get the package again",
-				"the OVF names the file %.256q, and the package has none of that name", name)
+				"the OVF names the file %.256q, but the package has no such file", name)
 		case f.Size >= 0 && f.Size != m.Size:
-			add("ovf-file-size", ondisk.Warn, "", "the OVF has %d bytes for the file %.256q, which has %d", f.Size,
+			add("ovf-file-size", ondisk.Warn, "", "the OVF states %d bytes for the file %.256q, which has %d", f.Size,
 				name, m.Size)
 		}
 	}
 	for _, d := range p.unnamed {
-		add("ovf-image-unnamed", ondisk.Warn, "copies of the package have it as it is; align it by its own name",
+		add("ovf-image-unnamed", ondisk.Warn, "copies of the package keep it unchanged; align it by its own name",
 			"the file %.256q is an image, and no disk of the OVF names it", d.Member)
 	}
 	return out
@@ -90,9 +90,9 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 func (p *Output) Issues() (out []ondisk.Issue) {
 	for _, name := range p.Dropped {
 		out = append(out, ondisk.Issue{
-			Code: "certificate-dropped", Effect: ondisk.Warn, Remedy: "sign the copy where that is asked for",
-			Text: fmt.Sprintf("the signature %.256q is of the source's manifest and does not fit the copy, which goes "+
-				"without it", name),
+			Code: "certificate-dropped", Effect: ondisk.Warn, Remedy: "sign the copy if the importer requires it",
+			Text: fmt.Sprintf("the signature %.256q is of the source's manifest and does not fit the copy: the "+
+				"copy has none", name),
 		})
 	}
 	return out
@@ -105,7 +105,7 @@ func (p *Package) Differs(ctx context.Context, from *Package, progress diskcopy.
 		out = append(out, "the OVF differs in more than sizes of files and disks")
 	}
 	if (p.Manifest == nil) != (from.Manifest == nil) {
-		out = append(out, "one package has a manifest and the other has none")
+		out = append(out, "only one of the packages has a manifest")
 	}
 	disks := map[string]bool{}
 	for _, d := range from.Disks() {
@@ -122,7 +122,7 @@ func (p *Package) Differs(ctx context.Context, from *Package, progress diskcopy.
 			}
 		}
 		if !same {
-			out = append(out, fmt.Sprintf("the file %.256q is missing or has other bytes", m.Name))
+			out = append(out, fmt.Sprintf("the file %.256q is missing or differs", m.Name))
 		}
 	}
 	out = append(out, p.newIssues(from)...)
@@ -159,18 +159,17 @@ func (p *Package) manifestIssues() (out []ondisk.Issue) {
 	for _, d := range p.Manifest.Digests {
 		if p.named(d.Name) == nil {
 			add("manifest-file-missing", "get the package again",
-				"the manifest has a digest of %.256q, and the package has no file of that name", d.Name)
+				"the manifest has a digest of %.256q, but the package has no such file", d.Name)
 		} else if d.New == nil {
-			add("manifest-algorithm", "", "the manifest has a digest %.64q of %.256q, which is not known "+
-				"and not checked",
-				d.Algorithm, d.Name)
+			add("manifest-algorithm", "", "the manifest has a digest of the unknown algorithm %.64q for %.256q: it "+
+				"is not checked", d.Algorithm, d.Name)
 		}
 	}
 	for _, m := range p.Members {
 		// A manifest has no digest of itself or of the certificate, which signs it.
 		if m.file != nil && m.Role != roleManifest && m.Role != roleCertificate && len(p.lines[m]) == 0 {
-			add("manifest-incomplete", "", "the manifest has no digest of %.256q: damage to it on its way would not "+
-				"be noticed", m.Name)
+			add("manifest-incomplete", "", "the manifest has no digest of %.256q: damage to it in transit would "+
+				"not be noticed", m.Name)
 		}
 	}
 	return out
@@ -216,7 +215,7 @@ func (p *Output) readMember(
 	if m.rewrite == nil && !m.text { // a copy has the digests of the source
 		same, err := sameBytes(ctx, m.from.file, f, progress)
 		if err == nil && !same {
-			err = ondisk.In(ErrDigest, "%.256q has other bytes than were written: the storage or memory of this "+
+			err = ondisk.In(ErrDigest, "%.256q differs from the data written: the storage or memory of this "+
 				"machine is at fault; nothing was published", m.name)
 		}
 		return err
@@ -256,8 +255,8 @@ func (p *Output) check() error {
 	}
 	defer got.Close()
 	bad := func(what string) error {
-		return ondisk.In(ErrDigest, "the package as read back has other %s than were written: the storage or memory "+
-			"of this machine is at fault; nothing was published", what)
+		return ondisk.In(ErrDigest, "the package differs in its %s from the data written: the storage or memory of "+
+			"this machine is at fault; nothing was published", what)
 	}
 	for _, f := range got.Envelope.Files {
 		if err := got.bad[f.Href]; sys.FromSystem(err) {
@@ -322,8 +321,8 @@ func (p *Package) Check(ctx context.Context, progress diskcopy.Progress) error {
 	}
 	for _, d := range p.Manifest.Digests {
 		if p.named(d.Name) == nil {
-			return ondisk.In(ErrDigest, "the manifest has a digest of %.256q, and the package has no file of that "+
-				"name; get it again", d.Name)
+			return ondisk.In(ErrDigest, "the manifest has a digest of %.256q, but the package has no such file; "+
+				"get the package again", d.Name)
 		}
 	}
 	for _, m := range p.Members {
@@ -365,9 +364,8 @@ func compare(ctx context.Context, name string, f driver.File, want []ovf.Digest,
 	}
 	for i, d := range want {
 		if !bytes.Equal(got[i], d.Sum) {
-			return fmt.Errorf("%.256q %w: %s is %x, and the manifest has %x; the package was damaged or "+
-				"changed, get it again",
-				name, ErrDigest, d.Algorithm, got[i], d.Sum)
+			return fmt.Errorf("%.256q %w: %s is %x, but %x in the manifest; the package was damaged or changed, "+
+				"get it again", name, ErrDigest, d.Algorithm, got[i], d.Sum)
 		}
 	}
 	return nil

@@ -92,7 +92,7 @@ type outMember struct {
 func Create(path string, src *Package, o CreateOptions) (*Output, error) {
 	p := &Output{Kind: KindOf(path), src: src, env: src.Envelope.Fork(), path: path, base: filepath.Base(path)}
 	if p.Kind == "" {
-		return nil, ondisk.In(ondisk.ErrUsage, "DEST %q of a package, want a name that ends in .ova or .ovf", path)
+		return nil, ondisk.In(ondisk.ErrUsage, "DEST %q of a package must end in .ova or .ovf", path)
 	}
 	if _, err := (store.Place{Flag: "DEST", Path: path, Copy: true}).Resolve(); err != nil {
 		return nil, err
@@ -128,14 +128,14 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 			p.Dropped = append(p.Dropped, m.Name)
 			continue
 		case p.Kind == "ovf" && m.file == nil:
-			return fmt.Errorf("member %.256q of the archive is no file: %w in an OVF folder; write an .ova", m.Name,
+			return fmt.Errorf("member %.256q of the archive is not a file: %w in an OVF folder; write an .ova", m.Name,
 				ondisk.ErrUnsupported)
 		case p.Kind == "ovf" && strings.Contains(o.name, "/"):
 			return fmt.Errorf("file %.256q lies in a subfolder: %w in an OVF folder; write an .ova", o.name,
 				ondisk.ErrUnsupported)
 		case p.Kind == "ovf" && m.Role == roleFile && !p.src.refers(m.Name):
-			return fmt.Errorf("the OVF does not name the file %.256q of the archive: %w in an OVF folder, "+
-				"which has no others; write an .ova", o.name, ondisk.ErrUnsupported)
+			return fmt.Errorf("the file %.256q of the archive is not named in the OVF: %w in an OVF folder; write "+
+				"an .ova", o.name, ondisk.ErrUnsupported)
 		case p.Kind == "ovf":
 			if err := gate.CheckPath(o.name); err != nil {
 				return err
@@ -171,8 +171,8 @@ func (p *Output) mayRewrite(m *Member, r Rewrite) error {
 func (p *Output) mayDigest(m *outMember) error {
 	for _, d := range p.src.lines[m.from] {
 		if d.New == nil && (m.text || m.rewrite != nil) {
-			return fmt.Errorf("the digest %.64q of %.256q in the manifest: %w, it could not be computed again; remove "+
-				"the manifest, or make one with SHA256", d.Algorithm, m.name, ondisk.ErrUnsupported)
+			return fmt.Errorf("the digest %.64q of %.256q in the manifest: %w, trueup cannot compute it for the "+
+				"copy; remove the manifest, or make one with SHA256", d.Algorithm, m.name, ondisk.ErrUnsupported)
 		}
 	}
 	return nil
@@ -182,7 +182,7 @@ func (p *Output) mayDigest(m *outMember) error {
 func (p *Output) start(o CreateOptions) error {
 	if _, ours := p.src.Uses(p.path); p.Kind == "ovf" && !ours {
 		if _, err := os.Lstat(p.path); err == nil {
-			return ondisk.In(ondisk.ErrOutput, "%s exists; an OVF is several files, which are not replaced: choose "+
+			return ondisk.In(ondisk.ErrOutput, "%s exists, and the files of an OVF are never replaced; choose "+
 				"another folder", p.path)
 		}
 	}
@@ -335,7 +335,7 @@ func (p *Output) fill(m *outMember, fill func(member string, create CreateDisk) 
 	}
 	if m.size = w.size; m.size > m.most {
 		// cannot happen
-		return fmt.Errorf("disk %.256q takes %d bytes, and %d were thought to be enough", m.name, m.size, m.most)
+		return fmt.Errorf("disk %.256q takes %d bytes, more than the %d reserved", m.name, m.size, m.most)
 	}
 	img, err := p.openDisk(m)
 	if err != nil {

@@ -42,7 +42,7 @@ type Package struct {
 }
 
 // ErrNoOVF is the error of a tar archive that is no package.
-var ErrNoOVF = fmt.Errorf("tar archive: %w, it has no .ovf inside and is no OVA; unpack it and take the disk",
+var ErrNoOVF = fmt.Errorf("tar archive: %w, it has no .ovf inside and is not an OVA; extract it and name the disk",
 	ondisk.ErrUnsupported)
 
 // maxDisks limits the disks of a package: a VMware machine has at most 256.
@@ -148,7 +148,7 @@ func (p *Package) openArchive() (err error) {
 			m.Role = roleOf(e.name)
 		}
 		if m.Role != roleFile && slices.ContainsFunc(p.Members, func(o *Member) bool { return o.Role == m.Role }) {
-			return fmt.Errorf("member %.256q of the archive is a second %s: %w, want one", m.Name, m.Role,
+			return fmt.Errorf("member %.256q of the archive is a second %s: %w", m.Name, m.Role,
 				ondisk.ErrReference)
 		}
 		p.Members = append(p.Members, m)
@@ -325,15 +325,14 @@ func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) Disk {
 		d.openErr = p.bad[f.Href]
 	case slices.ContainsFunc(p.disks, func(o Disk) bool { return o.Member == d.Member }):
 		d.openErr = ondisk.In(ondisk.ErrReference,
-			"the OVF names the file %.256q twice, as %.256q too; want one File for it", d.Member, f.Href)
+			"the OVF names the file %.256q twice, also as %.256q; keep one File element for it", d.Member, f.Href)
 		d.Member = f.Href
 	case p.inChunks(f, d.Member):
 		d.openErr = fmt.Errorf("file %.256q is in chunks of %d bytes, %.256q and following (ovf:chunkSize): %w; "+
-			"unpack the package, join them with cat, and drop the attribute", d.Member, f.ChunkSize,
+			"extract the package, join them with cat, and remove the attribute", d.Member, f.ChunkSize,
 			ovf.FirstChunk(d.Member), ondisk.ErrUnsupported)
 	case p.member(d.Member) == nil:
-		d.openErr = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has "+
-			"none of that name",
+		d.openErr = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, but the package has no such file",
 			d.Member)
 	}
 	return d
@@ -482,7 +481,7 @@ func OpenImage(name string, o image.Options) (*image.Image, error) {
 	p, err := Open(at, nil)
 	switch {
 	case errors.Is(err, ondisk.ErrNoMatch) && member != "":
-		return nil, ondisk.In(ondisk.ErrUsage, "%.256q is no package, and there is no file %.256q", at, name)
+		return nil, ondisk.In(ondisk.ErrUsage, "%.256q is not a package, and there is no file %.256q", at, name)
 	case errors.Is(err, ondisk.ErrNoMatch):
 		return image.Open(name, o)
 	case err != nil:
@@ -564,12 +563,12 @@ func (p *Package) choose(member string, o image.Options) (*image.Image, error) {
 	}
 	switch {
 	case len(p.Disks()) == 0 && member == "":
-		return nil, fmt.Errorf("the package has no disk with a file: %w, there is nothing to look at",
+		return nil, fmt.Errorf("the package has no disk with a file: %w",
 			ondisk.ErrUnsupported)
 	case len(disks) == 0:
-		return nil, ondisk.In(ondisk.ErrUsage, "the package has no disk %.256q, and no other disk either", member)
+		return nil, ondisk.In(ondisk.ErrUsage, "the package has no disk %.256q; it has no disks at all", member)
 	case member != "":
-		return nil, ondisk.In(ondisk.ErrUsage, "the package has no disk %.256q, want one of %.1024s", member,
+		return nil, ondisk.In(ondisk.ErrUsage, "the package has no disk %.256q; its disks are %.1024s", member,
 			strings.Join(paths, ", "))
 	}
 	return nil, ondisk.In(ondisk.ErrUsage, "the package has %d disks, name one of them: %.1024s", len(disks),
@@ -616,9 +615,9 @@ func (p *Package) find(name string) (at disk.Range, err error) {
 	if !e.regular() {
 		kind := tarKinds[e.kind]
 		if kind == "" {
-			kind = fmt.Sprintf("of the kind %q", e.kind)
+			kind = fmt.Sprintf("of type %q", e.kind)
 		}
-		return at, fmt.Errorf("member %.256q of the archive is %s: %w, want a regular file", name, kind,
+		return at, fmt.Errorf("member %.256q of the archive is %s, not a regular file: %w", name, kind,
 			ondisk.ErrReference)
 	}
 	return e.bytes(), nil
@@ -632,13 +631,13 @@ func (d Disk) readable() error {
 	case d.file == nil:
 		return nil
 	case d.file.Compression != "" && d.file.Compression != "identity":
-		return fmt.Errorf("file %.256q with ovf:compression %.64q: %w; unpack it and drop the attribute", d.Member,
+		return fmt.Errorf("file %.256q with ovf:compression %.64q: %w; decompress it and remove the "+
+			"attribute", d.Member,
 			d.file.Compression, ondisk.ErrUnsupported)
 	}
 	if i := slices.IndexFunc(d.Disks, func(x ovf.Disk) bool { return x.ParentRef != "" }); i >= 0 {
-		return fmt.Errorf("disk %.256q is stored as the difference to the disk %.256q (ovf:parentRef): %w; export the "+
-			"machine without snapshots",
-			d.Disks[i].ID, d.Disks[i].ParentRef, ondisk.ErrUnsupported)
+		return fmt.Errorf("disk %.256q holds only the differences from disk %.256q (ovf:parentRef): %w; export the "+
+			"machine without snapshots", d.Disks[i].ID, d.Disks[i].ParentRef, ondisk.ErrUnsupported)
 	}
 	return nil
 }

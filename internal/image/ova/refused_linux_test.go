@@ -35,7 +35,7 @@ func TestCopiesThatCannotBe(t *testing.T) {
 			"old.ovf",
 			[]tarforge.Member{own, disk},
 			false, ondisk.ErrOutput,
-			"several files, which are not replaced", true,
+			"the files of an OVF are never replaced", true,
 		},
 		"a file that exists": {"out.ovf", []tarforge.Member{
 			text("vm.ovf", envelope(`ovf:href="taken.vmdk"`)),
@@ -62,7 +62,7 @@ func TestCopiesThatCannotBe(t *testing.T) {
 			ondisk.ErrUnsupported, "", false,
 		},
 		"a capacity elsewhere": {"out.ova", []tarforge.Member{property, disk}, true, ondisk.ErrUnsupported, "", false},
-		"one that is no file": {
+		"one that is not a file": {
 			"fifo.ova", []tarforge.Member{own, disk}, false, ondisk.ErrUsage, "is a device, a pipe", true,
 		},
 		"quotes in its name": {`a"b.ovf`, []tarforge.Member{own, disk}, false, ondisk.ErrReference, "", false},
@@ -70,7 +70,7 @@ func TestCopiesThatCannotBe(t *testing.T) {
 			"out.ovf",
 			[]tarforge.Member{own, disk, {Name: "link", Type: '2'}},
 			false,
-			ondisk.ErrUnsupported, "is no file", false,
+			ondisk.ErrUnsupported, "is not a file", false,
 		},
 		"none of these": {"out.ova", []tarforge.Member{own, disk}, false, nil, "", false},
 	} {

@@ -93,7 +93,7 @@ func TestArchivesThatAreNoPackages(t *testing.T) {
 	}
 	for kind, name := range map[byte]string{
 		'1': "hard link", '2': "symbolic link", '3': "character device", '4': "block device", '5': "folder",
-		'6': "FIFO", 'Z': "kind",
+		'6': "FIFO", 'Z': "type",
 	} {
 		_, err := ova.OpenImage(archived(t, one, tarforge.Member{Name: "disk.vmdk", Type: kind}), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrReference)
@@ -131,7 +131,7 @@ func TestChosenDisks(t *testing.T) {
 	own := text("vm.ovf", envelope(`ovf:href="a.vmdk"`, `ovf:href="b.vmdk"`))
 	two := archived(t, own, sparse("a.vmdk"), sparse("b.vmdk"))
 	for member, says := range map[string]string{
-		"": "the package has 2 disks, name one", "!c.vmdk": `the package has no disk "c.vmdk", want one`,
+		"": "the package has 2 disks, name one", "!c.vmdk": `the package has no disk "c.vmdk"; its disks are`,
 	} {
 		_, err := ova.OpenImage(two+member, image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrUsage)
@@ -143,7 +143,7 @@ func TestChosenDisks(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	require.ErrorContains(t, err, "no disk with a file")
 	_, err = ova.OpenImage(archived(t, text("vm.ovf", envelope()))+"!x", image.Options{})
-	require.EqualError(t, err, `the package has no disk "x", and no other disk either`)
+	require.EqualError(t, err, `the package has no disk "x"; it has no disks at all`)
 }
 
 // sum is a line of a manifest.
@@ -170,7 +170,7 @@ func TestDigests(t *testing.T) {
 		"a wrong first one":  {sum("SHA1", text("disk.vmdk", "x")) + sum("SHA256", disk), `"disk.vmdk" differs`},
 		"of no file": {
 			good + sum("SHA256", text("more.vmdk", "x")),
-			`"more.vmdk", and the package has no file`,
+			`"more.vmdk", but the package has no such file`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -210,15 +210,15 @@ func TestDifferences(t *testing.T) {
 		}, "the OVF differs in more than sizes"},
 		"no manifest": {
 			[]tarforge.Member{text("vm.ovf", own), disk, notes},
-			"one package has a manifest and the other has none",
+			"only one of the packages has a manifest",
 		},
 		"another file": {
 			[]tarforge.Member{text("vm.ovf", own), manifest, disk, text("notes.txt", "yours")},
-			`the file "notes.txt" is missing or has other bytes`,
+			`the file "notes.txt" is missing or differs`,
 		},
 		"a file of one": {
 			[]tarforge.Member{text("vm.ovf", own), manifest, disk},
-			`the file "notes.txt" is missing or has other bytes`,
+			`the file "notes.txt" is missing or differs`,
 		},
 		"a digest": {[]tarforge.Member{
 			text("vm.ovf", own),

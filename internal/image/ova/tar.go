@@ -79,7 +79,7 @@ func tarIndex(f ondisk.Source) ([]entry, error) {
 		}
 		// A folder may occur twice.
 		if kind, twice := kinds[e.name]; twice && (kind != tar.TypeDir || e.kind != tar.TypeDir) {
-			return nil, fmt.Errorf("member %.256q of the archive stands there twice: %w, want one of each name", e.name,
+			return nil, fmt.Errorf("member %.256q occurs twice in the archive: %w", e.name,
 				ondisk.ErrReference)
 		}
 		kinds[e.name] = e.kind
@@ -109,8 +109,8 @@ func tarEntry(f ondisk.Source, head int64) (e entry, h *tar.Header, err error) {
 	case ended && read == maxHeaders:
 		return e, nil, fmt.Errorf("tar headers at %#x: %w of %d bytes for a member", head, ondisk.ErrLimit, maxHeaders)
 	case ended || errors.Is(err, tar.ErrHeader):
-		return e, nil, ondisk.In(ondisk.ErrFormat, "tar header at %#x: wrong checksum, incomplete, or "+
-			"with a number or record that no header has; the archive is truncated or damaged, get it again", head)
+		return e, nil, ondisk.In(ondisk.ErrFormat, "tar header at %#x: it is incomplete, or has a wrong checksum "+
+			"or an invalid number or record; the archive is truncated or damaged, get it again", head)
 	case err != nil:
 		return e, nil, err
 	}
@@ -144,14 +144,14 @@ func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 		sparse := h.Typeflag == tar.TypeGNUSparse
 		for key := range h.PAXRecords {
 			if h.Typeflag == tar.TypeXGlobalHeader && (key == "path" || key == "size") {
-				return nil, fmt.Errorf("global tar header at %#x gives all members one %s: %w", head, key,
+				return nil, fmt.Errorf("global tar header at %#x gives all members the same %s: %w", head, key,
 					ondisk.ErrUnsupported)
 			}
 			sparse = sparse || strings.HasPrefix(key, "GNU.sparse.")
 		}
 		if sparse {
-			return nil, fmt.Errorf("member at %#x of the archive is sparse: %w; pack it with tar and no --sparse",
-				head, ondisk.ErrUnsupported)
+			return nil, fmt.Errorf("member at %#x of the archive is sparse: %w; archive it again with tar, without "+
+				"--sparse", head, ondisk.ErrUnsupported)
 		}
 		if h.Typeflag != tar.TypeXGlobalHeader {
 			return h, nil
@@ -174,7 +174,7 @@ func MemberName(name string) (string, error) {
 	case strings.ContainsAny(clean, `\:`):
 		bad = "has a backslash or a colon"
 	case strings.ContainsFunc(clean, func(r rune) bool { return r < 0x20 || r == 0x7f }) || !utf8.ValidString(clean):
-		bad = "has characters that no file name of a package has"
+		bad = "has control characters or is not UTF-8"
 	default:
 		return clean, nil
 	}
@@ -187,7 +187,7 @@ const maxTarName = 100
 // newTarHeader returns the header of a file from a folder, as ovftool writes it.
 func newTarHeader(name string, mtime int64) (*tar.Header, error) {
 	if len(name) > maxTarName {
-		return nil, ondisk.In(ondisk.ErrUsage, "the name %.256q has %d bytes, and an OVA can hold at most %d", name,
+		return nil, ondisk.In(ondisk.ErrUsage, "the name %.256q has %d bytes; an OVA allows at most %d", name,
 			len(name), maxTarName)
 	}
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, ModTime: time.Unix(max(mtime, 0), 0)}, nil

@@ -94,7 +94,7 @@ func TestOneBadReference(t *testing.T) {
 		"an absolute path":   {`ovf:href="/x.vmdk"`, "leaves", ondisk.ErrReference},
 		"a file of the web":  {`ovf:href="http://192.0.2.1/x.vmdk"`, "leaves", ondisk.ErrReference},
 		"control characters": {`ovf:href="&#x9b;x.vmdk"`, "x.vmdk", ondisk.ErrReference},
-		"a missing file":     {`ovf:href="x.vmdk"`, `"x.vmdk", and the package has none`, ondisk.ErrReference},
+		"a missing file":     {`ovf:href="x.vmdk"`, `"x.vmdk", but the package has no such file`, ondisk.ErrReference},
 		"a second reference": {`ovf:href="./good.vmdk"`, "twice", ondisk.ErrReference},
 		"chunks": {
 			`ovf:href="chunked.vmdk" ovf:chunkSize="512"`, `"chunked.vmdk.000000000"`,
@@ -212,7 +212,7 @@ func TestNamesOutOfAPackage(t *testing.T) {
 	p := openedPackage(t, path)
 	for _, i := range p.Issues() {
 		if i.Effect >= ondisk.Warn {
-			require.Equal(t, "put the file into the package, and name it there in the ovf:href of the OVF", i.Remedy,
+			require.Equal(t, "put the file into the package, and correct the ovf:href of the OVF", i.Remedy,
 				i.Text)
 		}
 	}

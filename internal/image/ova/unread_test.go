@@ -111,11 +111,11 @@ func TestPackagesAreReadBack(t *testing.T) {
 		"nothing": {"", nil, ""},
 		"a copied file": {
 			diskcopy.PhaseProve, func(f forge.Bytes) { header(f, "notes.txt").Text(512, "x") },
-			`"notes.txt" has other bytes than were written`,
+			`"notes.txt" differs from the data written`,
 		},
 		"the ovf": {diskcopy.PhaseDigest, func(f forge.Bytes) {
 			header(f, "vm.ovf").Text(512+int64(strings.Index(string(own.Data), "d1")), "dX")
-		}, "has other texts than were written"},
+		}, "differs in its texts"},
 		"a header": {
 			diskcopy.PhaseDigest, func(f forge.Bytes) { header(f, "notes.txt").Text(148, "x") },
 			"read back out.ova",
@@ -124,29 +124,29 @@ func TestPackagesAreReadBack(t *testing.T) {
 			h := header(f, "notes.txt")
 			h.Text(0, "totes")
 			resum(h)
-		}, "has other members than were written"},
+		}, "differs in its members"},
 		"a size": {diskcopy.PhaseDigest, func(f forge.Bytes) {
 			h := header(f, "notes.txt")
 			h.Text(124, "00000000005")
 			resum(h)
-		}, "has other members than were written"},
+		}, "differs in its members"},
 		"others' places": {diskcopy.PhaseDigest, func(f forge.Bytes) {
 			a, b := header(f, "notes.txt"), header(f, "votes.txt")
 			a.Text(0, "votes")
 			b.Text(0, "notes")
 			resum(a)
 			resum(b)
-		}, "has other members than were written"},
+		}, "differs in its members"},
 		"one more": {diskcopy.PhaseDigest, func(f forge.Bytes) {
 			end := f[len(f)-1024:]
 			copy(end, header(f, "notes.txt")[:512])
 			end.Text(0, "votez.txt")
 			end.Text(124, "00000000000")
 			resum(end)
-		}, "has other members than were written"},
+		}, "differs in its members"},
 		"the end too soon": {
 			diskcopy.PhaseDigest, func(f forge.Bytes) { clear(header(f, "notes.txt")[:512]) },
-			"has other members than were written",
+			"differs in its members",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -112,7 +112,7 @@ func TestBrokenQcow2Chains(t *testing.T) {
 	require.ErrorAs(t, err, &refusal)
 	require.Equal(t, "reference", refusal.Code)
 	_, err = image.Open(imagetest.Rebase(t, dir, "lie.qcow2", "raw.img", "qcow2"), image.Options{})
-	require.ErrorContains(t, err, "want qcow2, as its child says", "the parent has another format than the child says")
+	require.ErrorContains(t, err, "want qcow2 (given by its child)", "another format of the parent")
 }
 
 // A base that has a child is found out by the child's name for it.

@@ -15,8 +15,8 @@ import (
 
 // Kinds of damage.
 const (
-	badTables    = "entries of L1 and L2 tables that lead nowhere"
-	badPlaces    = "clusters that are in use more often than their refcount says"
+	badTables    = "invalid entries in L1 and L2 tables"
+	badPlaces    = "clusters with more references than their refcount"
 	badSnapshots = "damaged places in the tables of snapshots and bitmaps"
 	badRefcounts = "damaged entries of the refcount table"
 	uncounted    = "clusters in use whose refcount is 0"
@@ -224,24 +224,24 @@ func (c *checker) issues() []ondisk.Issue {
 		}, "qcow2 tables", badTables, badPlaces),
 		c.Issues(ondisk.Issue{
 			Code: "qcow2-snapshot-tables", Effect: ondisk.Warn,
-			Remedy: "look at it with qemu-img check; the present state of the disk does not need them",
+			Remedy: "see qemu-img check; the present state of the disk does not need these tables",
 		}, "", badSnapshots),
 		c.Issues(ondisk.Issue{
 			Code: "qcow2-refcounts", Effect: ondisk.Warn,
-			Remedy: "do not write to the image before qemu-img check -r all; a copy has right ones",
+			Remedy: "run qemu-img check -r all before anything writes to the image; a copy has correct refcounts",
 		}, "", badRefcounts, uncounted))
 	if c.leaked > 0 {
 		out = append(out, ondisk.Issue{
-			Code: "orphaned-data", Text: fmt.Sprintf("%d clusters (%s) of the file have a refcount and are used by "+
-				"nothing", c.leaked, units.Format(c.leaked*c.q.h.cluster())),
+			Code: "orphaned-data",
+			Text: fmt.Sprintf("%d clusters (%s) of the file have a refcount, but no references", c.leaked,
+				units.Format(c.leaked*c.q.h.cluster())),
 			Remedy: "a copy does not have them; qemu-img check -r leaks frees them in place",
 		})
 	}
 	if c.unchecked() {
 		out = append(out, ondisk.Issue{
 			Code: "qcow2-tables-unchecked",
-			Text: "the image is too large to hold all refcounts against the clusters in use; every byte is compared " +
-				"after a copy all the same",
+			Text: "the image is too large to check all refcounts; a copy is still compared byte by byte",
 		})
 	}
 	return out
@@ -379,7 +379,7 @@ func (c *checker) eachBlock(visit func(i, place int64) error) error {
 func (c *checker) compare(i, place int64) error {
 	h := c.q.h
 	if c.blocks.Add(ondisk.U64(place / h.cluster())) {
-		c.Add(badRefcounts, "entry %d leads to the block at %#x, as another does", i, place)
+		c.Add(badRefcounts, "entry %d points to the block at %#x, like another entry", i, place)
 		return nil
 	}
 	if c.holes.Has(place, h.cluster()) {

@@ -375,7 +375,7 @@ func (h *header) checkFeatures(x *extensions) error {
 		return &ondisk.Refusal{
 			Code: "reference", Reason: fmt.Sprintf("the qcow2 %s incompatible feature bit 2 at %#x is %s", reason,
 				atIncompat, bit),
-			Remedy: "make one complete image of it with qemu-img convert",
+			Remedy: "convert it to one complete image with qemu-img convert",
 		}
 	}
 	return h.checkPacking(x.packing)
@@ -391,8 +391,7 @@ func (h *header) openData(s *driver.Source, x *extensions) (driver.File, error) 
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, &ondisk.Refusal{
-			Code: "reference", Reason: fmt.Sprintf("the qcow2 has its data in the external data file %.256q, "+
-				"which is not there", x.dataFile),
+			Code: "reference", Reason: fmt.Sprintf("the external data file %.256q of the qcow2 is missing", x.dataFile),
 			Remedy: "put it into the folder of the qcow2",
 		}
 	case err != nil:

@@ -135,8 +135,8 @@ func (q *qcow) addParent(s *driver.Source, img *driver.Image) error {
 	}
 	format, known := formatNames[q.x.format]
 	if !known {
-		return fmt.Errorf("qcow2 backing file %.256q of format %.32q: %w; make one complete image with qemu-img "+
-			"convert", name, q.x.format, ondisk.ErrUnsupported)
+		return fmt.Errorf("qcow2 backing file %.256q of format %.32q: %w; convert it to one complete image with "+
+			"qemu-img convert", name, q.x.format, ondisk.ErrUnsupported)
 	}
 	img.Details = append(img.Details, driver.Detail{Name: "backing file", Value: name})
 	if q.x.format != "" {

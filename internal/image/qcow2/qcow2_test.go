@@ -202,7 +202,7 @@ func TestDataFileIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "no compressed cluster in an image with an external data file")
 
 	for name, text := range map[string]string{
-		"absent.raw": `"absent.raw", which is not there`, "disk.qcow2": "want another file than the qcow2 itself",
+		"absent.raw": `"absent.raw" of the qcow2 is missing`, "disk.qcow2": "want another file than the qcow2 itself",
 		"link.raw": "is a symbolic link", "../disk.raw": "leaves", "/etc/shadow": "/etc/shadow",
 		`json:{"driver":"file"}`: "has a colon",
 	} {

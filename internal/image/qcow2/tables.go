@@ -136,8 +136,7 @@ func (q *qcow) tablePlace(entry uint64, at int64) (int64, error) {
 			What: "qcow2 L1 table", Off: at, Field: "entry", Got: fmt.Sprintf("%#x", entry),
 			Past: place >= q.file.Size(),
 			Want: fmt.Sprintf("0, or the place of an L2 table: a cluster of %d bytes inside the file of %d bytes and "+
-				"outside of L1 and refcount table, with bits 0 to 8 and 56 to 62 clear",
-				q.h.cluster(), q.file.Size()),
+				"outside of L1 and refcount table, with bits 0 to 8 and 56 to 62 clear", q.h.cluster(), q.file.Size()),
 		}
 	}
 	return place, nil

@@ -59,8 +59,8 @@ func padded(f driver.File, size, sector int64) (*driver.Image, error) {
 		Issues: []ondisk.Issue{{
 			Code: CodeOdd, Effect: ondisk.Warn,
 			Text: fmt.Sprintf("the file has %d bytes, %d more than a multiple of %d: it is read as a disk of %d "+
-				"bytes, with zeros at the end, as QEMU reads it", size, size%sector, sector, whole),
-			Remedy: fmt.Sprintf("if the last %d bytes are no part of the disk, remove them: truncate -s %d FILE",
+				"bytes, with zeros at the end, like QEMU does", size, size%sector, sector, whole),
+			Remedy: fmt.Sprintf("if the last %d bytes are not part of the disk, remove them: truncate -s %d FILE",
 				size%sector, units.AlignDown(size, sector)),
 		}},
 	}, nil
@@ -109,8 +109,7 @@ func notRaw(size, sector int64) error {
 		return ondisk.In(ErrNone, "no disk image: the file is empty")
 	}
 	return ondisk.In(ErrNone,
-		"no disk image: it begins with none of the headers that trueup knows, and its size (%d) is no multiple of "+
-			"%d, as that of a raw disk is",
+		"no disk image: it has no known header, and its size (%d) is not a multiple of %d, like that of a raw disk",
 		size, sector)
 }
 

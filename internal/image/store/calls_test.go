@@ -427,7 +427,7 @@ func sums(t *testing.T, dir string) map[string]string {
 }
 
 // guesses are what errors say that do not know the call that failed, but only what it has led to.
-var guesses = []string{"in use by another run", "knows no locks", "permission denied", "exists"}
+var guesses = []string{"in use by another run", "without file locks", "permission denied", "exists"}
 
 // requireNamed requires that what was said of a call that failed names its error, or is a guess.
 func requireNamed(t *testing.T, failed, said string) {

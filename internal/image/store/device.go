@@ -61,7 +61,7 @@ func open(d *Device, sources []string, k kernel) (*Device, error) {
 	case err != nil:
 		return nil, ondisk.In(ondisk.ErrOutput, "%s: %w", d, gate.PlainError(err))
 	case st.Mode.Type() != fs.ModeDevice:
-		return nil, ondisk.In(ondisk.ErrUsage, "%s is no block device any more; run again", d)
+		return nil, ondisk.In(ondisk.ErrUsage, "%s is no longer a block device; run again", d)
 	}
 	d.Node, d.number = node, sys.NodeName(st.Node)
 	if err := k.known(d); err != nil {
@@ -142,9 +142,8 @@ func (d *Device) claim() (err error) {
 		return nil
 	case sys.Claimed(err):
 		return d.busy(&use{
-			"the kernel keeps it, or a partition of it, for another use: it is mounted, used for swap, or a part of " +
-				"an array, of LVM or of a mapped device",
-			fmt.Sprintf("end that (lsblk %s shows most of it), or name another device", d.Node),
+			"it, or a partition of it, is mounted, used for swap, or part of an array, of LVM or of a mapped device",
+			fmt.Sprintf("end that use (lsblk %s shows most of them), or name another device", d.Node),
 		})
 	case errors.Is(err, errors.ErrUnsupported):
 		return ondisk.In(ondisk.ErrUnsupported, "%s: block devices are %w on this system; name a file", d,
@@ -270,7 +269,7 @@ func (d *Device) Fits(size, sector int64) error {
 			Code: "output",
 			Reason: fmt.Sprintf("DEST %s is too small: the disk needs %d bytes, and the device has %d",
 				d.Path, size, d.Size),
-			Remedy: "enlarge the device, or name another",
+			Remedy: "enlarge the device, or name a larger one",
 		}
 	}
 	return nil
@@ -520,8 +519,8 @@ func (k kernel) writer(number string) (found *use) {
 // known returns an error if /sys does not list the device.
 func (k kernel) known(d *Device) error {
 	if _, err := os.Stat(k.path(block(d.number))); errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ondisk.ErrUnsupported, "%s: /sys does not list the device %s, so whether it is in use cannot "+
-			"be known; run trueup where /sys is mounted", d, d.number)
+		return ondisk.In(ondisk.ErrUnsupported, "%s: /sys does not list the device %s, so trueup cannot tell "+
+			"whether it is in use; run trueup with /sys mounted", d, d.number)
 	}
 	return nil
 }

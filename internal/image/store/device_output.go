@@ -256,7 +256,7 @@ func (m *MarkedError) Unwrap() error { return ondisk.ErrOutput }
 
 // Remedy describes the state of the device and the remedy.
 func (m *MarkedError) Remedy() string {
-	return fmt.Sprintf("DEST %s holds an unfinished copy, which its first sector says; run the command again", m.Path)
+	return fmt.Sprintf("DEST %s holds an unfinished copy, marked in its first sector; run the command again", m.Path)
 }
 
 func (o *DeviceOutput) closeDir() error {
@@ -440,7 +440,7 @@ func sameBytes(m medium, want []byte, off int64) error {
 	}
 	for i := range want {
 		if got[i] != want[i] {
-			return fmt.Errorf("byte %d reads as 0x%02x, and 0x%02x was written: the storage or memory of this "+
+			return fmt.Errorf("byte %d reads as 0x%02x, but 0x%02x was written: the storage or memory of this "+
 				"machine is at fault, or another machine writes to the device", off+int64(i), got[i], want[i])
 		}
 	}
@@ -519,7 +519,7 @@ func (x *Disk) Zero(off, n int64) error {
 // Truncate returns an error for any size but the current one.
 func (x *Disk) Truncate(size int64) error {
 	if size != x.d.Size {
-		return ondisk.In(ondisk.ErrOutput, "%s has %d bytes, want %d: a device keeps its size", x.d, x.d.Size, size)
+		return ondisk.In(ondisk.ErrOutput, "%s has %d bytes, the copy %d: devices keep their size", x.d, x.d.Size, size)
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func TestOpenRefuses(t *testing.T) {
 
 	claimed, err := sys.OpenDevice(path)
 	require.NoError(t, err)
-	requireRefused(t, "busy", "the kernel keeps it", try(about(t, path, nil)))
+	requireRefused(t, "busy", "it, or a partition of it, is mounted", try(about(t, path, nil)))
 	require.NoError(t, claimed.Close())
 	path = disktest.LoopDevice(t, file, "--read-only")
 	requireRefused(t, "output", "read-only", try(about(t, path, nil)))

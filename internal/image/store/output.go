@@ -67,7 +67,7 @@ func Create(path string, size int64, src *image.Image, o CreateOptions) (*Output
 	case o.Swap && sub != src.Subformat:
 		return nil, &ondisk.Refusal{
 			Code:   "unsupported",
-			Reason: fmt.Sprintf("replace keeps the format, and no %s %s is written", format.Name, src.Subformat),
+			Reason: fmt.Sprintf("replace keeps the format, but trueup cannot write %s %s", format.Name, src.Subformat),
 			Remedy: "write a copy in another format: trueup align --to FORMAT SOURCE DEST",
 		}
 	case o.Format == "" && !o.Swap:
@@ -187,7 +187,7 @@ func (o *Parts) checkDest(src *gate.Opened) error {
 	}
 	if user, err := image.ExtentOf(o.dir, o.base, partialName(o.base)); err != nil || user != "" {
 		return cmp.Or(err, ondisk.In(ondisk.ErrUsage,
-			"DEST %s belongs to %s, which names it as its data or disk; name another file", o.path, user))
+			"DEST %s belongs to %s, as its data or disk; name another file", o.path, user))
 	}
 	return o.mayReplace(o.base)
 }
@@ -208,11 +208,10 @@ func (o *Parts) checkBeside(src *gate.Opened) error {
 		case bad != nil:
 			return ondisk.In(ondisk.ErrUsage, "DEST %s cannot be a view of SOURCE: %w", o.path, bad)
 		case !f.Info.Same(st) || !st.Mode.IsRegular():
-			return ondisk.In(ondisk.ErrUsage, "DEST %s is a view, which needs the file %s of SOURCE in the same "+
-				"folder; name a DEST there, or make a copy (trueup align)", o.path, f.Name())
+			return ondisk.In(ondisk.ErrUsage, "DEST %s is a view and must be in the folder of the file %s of "+
+				"SOURCE; name a DEST there, or make a copy (trueup align)", o.path, f.Name())
 		case o.owns(f.Name()):
-			return ondisk.In(ondisk.ErrUsage, "the source's file %s has a name that belongs to DEST %s; "+
-				"name another DEST",
+			return ondisk.In(ondisk.ErrUsage, "the source's file %s has a name that DEST %s needs; name another DEST",
 				f.Name(), o.path)
 		}
 	}
@@ -260,8 +259,8 @@ func (o *Parts) checkPartialNames(src *gate.Opened) error {
 	}
 	for _, name := range reserved {
 		if f := sourceFile(o.dir, name, src); f != "" {
-			return ondisk.In(ondisk.ErrUsage, "the source's file %s has the name that DEST %s has while it is "+
-				"written; rename it or choose another DEST", f, o.path)
+			return ondisk.In(ondisk.ErrUsage, "the source's file %s has the temporary name of DEST %s; rename it "+
+				"or choose another DEST", f, o.path)
 		}
 	}
 	return nil
@@ -369,7 +368,7 @@ func (o *Parts) createExtent(src *image.Image, suffix string) (driver.WriteFile,
 		p, err := o.newPart(name)
 		return p, name, err
 	} else if f != "" {
-		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST %s needs the name %s, which leads to the source's file %s; "+
+		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST %s needs the name %s, but that is the source's file %s; "+
 			"name another file", o.path, o.shown(name), f)
 	}
 	if o.dir.Exists(name) {
@@ -497,7 +496,7 @@ func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 	}
 	f, names := writable(name)
 	if f.Create == nil {
-		return f, "", ondisk.In(ondisk.ErrUsage, "format %q cannot be written, want one of %s%s", name,
+		return f, "", ondisk.In(ondisk.ErrUsage, "format %q cannot be written; must be one of %s%s", name,
 			strings.Join(names, ", "), ondisk.DidYouMean(name, names...))
 	}
 	if err := src.HoldsSectors(name, src.Disk.SectorSize()); err != nil {
@@ -519,9 +518,9 @@ func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 		return f, "", nil
 	}
 	if len(f.Subformats) == 0 {
-		return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformats, but %q was asked for", name, sub)
+		return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformats, so %q is not possible", name, sub)
 	}
-	return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformat %q that can be written, want one of %s%s", name, sub,
+	return f, "", ondisk.In(ondisk.ErrUsage, "%s has no writable subformat %q; must be one of %s%s", name, sub,
 		strings.Join(f.Subformats, ", "), ondisk.DidYouMean(sub, f.Subformats...))
 }
 
@@ -557,13 +556,12 @@ func checkSuffix(path, format string) error {
 		return nil
 	}
 	if f, _ := writable(named); f.Create == nil {
-		return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, which is not written, and the copy "+
-			"would be %s as SOURCE is; choose another name, "+
-			"or say --to %s to keep that format under this name", path, named, format, format)
+		return ondisk.In(ondisk.ErrUsage, "DEST %s has the file extension of %s, a format that trueup cannot "+
+			"write, and the copy would be %s like SOURCE; choose another name, or add --to %s to keep that format "+
+			"under this name", path, named, format, format)
 	}
-	return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, and the copy would be %s as SOURCE is; "+
-		"say --to %s, or --to %s to keep that format under this name",
-		path, named, format, named, format)
+	return ondisk.In(ondisk.ErrUsage, "DEST %s has the file extension of %s, but the copy would be %s like SOURCE; "+
+		"add --to %s, or --to %s to keep that format under this name", path, named, format, named, format)
 }
 
 // Rewritable refuses an image of a package that cannot be rewritten in its present form.

@@ -77,7 +77,7 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 
 	// A folder cannot be removed as a file.
 	require.NoError(t, os.Mkdir(filepath.Join(path, "x"), 0o700))
-	require.ErrorContains(t, o.retract(), "x stands under its name, complete, and cannot be taken away")
+	require.ErrorContains(t, o.retract(), "x is complete, but could not be removed again")
 	require.ErrorContains(t, o.unlink([]*partialFile{{final: "gone"}, {final: "x", shown: "shown"}}), "publish shown")
 
 	require.ErrorIs(t, removeTrial(dir, strings.Repeat("n", 300)), unix.ENAMETOOLONG)

@@ -18,6 +18,6 @@ func TestStaleFilesWithoutLocks(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	o := Parts{dir: dir, limits: limits{noLocks: true}}
-	require.ErrorContains(t, o.removeStale(".x.partial"), "knows no locks")
+	require.ErrorContains(t, o.removeStale(".x.partial"), "without file locks")
 	require.True(t, dir.Exists(".x.partial"))
 }

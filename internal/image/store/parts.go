@@ -177,8 +177,8 @@ func (o *Parts) removeStale(partial string) error {
 		return err
 	}
 	if o.limits.noLocks {
-		return ondisk.In(ondisk.ErrOutput, "%s exists, and the file system knows no locks that would show whether a "+
-			"run writes it; remove it if none does", o.shown(partial))
+		return ondisk.In(ondisk.ErrOutput, "%s exists, and without file locks trueup cannot tell whether another "+
+			"run is writing it; remove it if none is", o.shown(partial))
 	}
 	if !o.dir.LeadsTo(partial, f) {
 		return nil // another run has removed it in the meantime
@@ -257,7 +257,7 @@ func (o *Parts) lock(f *sys.File, partial string) error {
 	case sys.NoLocks(err):
 		o.limits.noLocks = true
 		o.notes.add("dest-no-locks", "do not run two copies to the same DEST at once",
-			"the file system knows no locks (%v): another run that writes the same DEST goes unnoticed", err)
+			"the file system has no file locks (%v): another run with the same DEST would go unnoticed", err)
 		return nil
 	}
 	return ondisk.In(ondisk.ErrOutput, "lock %s: %w", o.shown(partial), err)
@@ -291,8 +291,8 @@ func (o *Parts) tryReading(p *partialFile) error {
 	}
 	o.limits.noLocks = true
 	o.notes.add("dest-no-locks", "do not run two copies to the same DEST at once",
-		"the file system keeps a locked file from being read (%v), so nothing is locked: another run that writes the "+
-			"same DEST goes unnoticed", err)
+		"the file system does not allow reads of a locked file (%v), so nothing is locked: another run with the "+
+			"same DEST would go unnoticed", err)
 	return nil
 }
 
@@ -347,7 +347,7 @@ func removeTrial(d *gate.Folder, name string) error {
 		return nil
 	}
 	if err == nil && (!st.Mode.IsRegular() || st.Size > 0) {
-		return ondisk.In(ondisk.ErrOutput, "%s exists, and its name is needed; rename it", name)
+		return ondisk.In(ondisk.ErrOutput, "%s exists, but trueup needs this name; rename the file", name)
 	}
 	if err == nil {
 		err = d.At.Remove(name)
@@ -362,8 +362,8 @@ func removeTrial(d *gate.Folder, name string) error {
 func (o *Parts) permit(p *partialFile, mode fs.FileMode) error {
 	err := sys.FromOS(p.File).Chmod(mode)
 	if sys.Unsupported(err) {
-		o.notes.add("dest-permissions", "make sure that DEST can only be reached by users that may read it",
-			"the file system sets no permissions of files (%v): %s does not have those of SOURCE", err, p.shown)
+		o.notes.add("dest-permissions", "make sure that only users with permission to read SOURCE can reach DEST",
+			"the file system has no file permissions (%v): %s does not get those of SOURCE", err, p.shown)
 		return nil
 	}
 	return p.wrap("permissions of", err)
@@ -379,8 +379,7 @@ func (o *Parts) Free() (int64, error) {
 		return 0, ondisk.In(ondisk.ErrOutput, "free space: %w", err)
 	}
 	if !known {
-		o.notes.add("dest-room-unknown", "", "the file system does not say how much room it has: whether the copy "+
-			"fits shows when it is written")
+		o.notes.add("dest-room-unknown", "", "the file system does not report its free space, so the copy may not fit")
 		return UnknownRoom, nil
 	}
 	return free, nil
@@ -549,8 +548,8 @@ func (o *Parts) retract() error {
 		return nil
 	}
 	if err := o.dir.At.Remove(o.base); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ondisk.ErrOutput, "%s stands under its name, complete, and cannot be taken away: %w; remove "+
-			"it by hand", o.path, err)
+		return ondisk.In(ondisk.ErrOutput, "%s is complete, but could not be removed again: %w; remove it by "+
+			"hand", o.path, err)
 	}
 	return o.unpublish()
 }
@@ -559,9 +558,8 @@ func (o *Parts) retract() error {
 // kill before the next step then leaves a file that the next run reports.
 func (o *Parts) link(p *partialFile) error {
 	if o.limits.links != nil {
-		o.notes.add("dest-no-links", "", "the file system has no hard links (%v): a run that is killed in its last "+
-			"moment could leave %s behind without %s",
-			o.limits.links, p.shown, o.path)
+		o.notes.add("dest-no-links", "", "the file system has no hard links (%v): a run killed at its very end "+
+			"could leave %s without %s", o.limits.links, p.shown, o.path)
 		return o.rename(p, false)
 	}
 	return o.nameError(p, o.dir.At.Link(partialName(p.final), p.final))
@@ -582,8 +580,8 @@ func (o *Parts) rename(p *partialFile, replace bool) error {
 		}
 		return err
 	}
-	o.notes.add("dest-look-and-rename", "", "the file system has neither hard links (%v) nor a rename that replaces "+
-		"nothing: a file that another program named %s in the last moment would be replaced", o.limits.links, p.shown)
+	o.notes.add("dest-look-and-rename", "", "the file system has neither hard links (%v) nor a rename that never "+
+		"overwrites: a file that another program creates as %s meanwhile would be overwritten", o.limits.links, p.shown)
 	if _, err := at.Lstat(p.final); !errors.Is(err, fs.ErrNotExist) {
 		return publishError(p.shown, cmp.Or[error](err, sys.ErrExist))
 	}
@@ -604,8 +602,7 @@ func (o *Parts) nameError(p *partialFile, err error) error {
 func (o *Parts) removePartialName(partial string) {
 	if err := o.dir.At.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not "+
-			"be removed: %v",
-			o.shown(partial), err)
+			"be removed: %v", o.shown(partial), err)
 	}
 }
 
@@ -637,9 +634,8 @@ func (o *Parts) unlink(parts []*partialFile) error {
 func (o *Parts) syncFolder() error {
 	err := o.dir.At.Sync()
 	if sys.Unsupported(err) {
-		o.notes.add("dest-folder-not-synced", "sync or unmount the file system before the machine is switched off",
-			"the file system cannot make names of files durable (%v): a loss of power soon after the run "+
-				"could lose DEST", err)
+		o.notes.add("dest-folder-not-synced", "sync or unmount the file system before you switch the machine off",
+			"the file system cannot sync folders (%v): a power loss soon after the run could lose DEST", err)
 		return nil
 	}
 	if err != nil {

@@ -58,13 +58,13 @@ func (p Place) refuse(format string, args ...any) error {
 func (p Place) checkName() error {
 	switch {
 	case p.Path == "":
-		return ondisk.In(ondisk.ErrUsage, "%s is empty, want the name of a file", p.Flag)
+		return ondisk.In(ondisk.ErrUsage, "%s is empty, must be the name of a file", p.Flag)
 	case os.IsPathSeparator(p.Path[len(p.Path)-1]) || slices.Contains([]string{".", ".."}, filepath.Base(p.Path)):
 		return p.folder()
 	case p.Path == "-":
-		return p.refuse("would be standard output, which is not possible here (a file of that name is ./-)")
+		return p.refuse("cannot be standard output here (for a file of that name, write ./-)")
 	case descriptor(p.Path) != "":
-		return p.refuse("is an open descriptor of a process, want the name of a file")
+		return p.refuse("is an open descriptor of a process, must be the name of a file")
 	}
 	if err := sys.CheckName(filepath.Base(p.Path)); err != nil {
 		return p.refuse("%w", err)
@@ -101,9 +101,9 @@ func (p Place) checkFolder() error {
 	case err == nil && st.IsDir():
 		return nil
 	case err == nil:
-		err = errors.New("it is no folder")
+		err = errors.New("it is not a folder")
 	case errors.Is(err, fs.ErrNotExist):
-		err = fmt.Errorf("%w; make it first", gate.PlainError(err))
+		err = fmt.Errorf("%w; create it first", gate.PlainError(err))
 	default:
 		err = gate.PlainError(err)
 	}
@@ -129,7 +129,7 @@ func (p Place) resolveLink() (string, error) {
 	switch {
 	case err != nil:
 		to, _ := os.Readlink(p.Path)
-		return "", p.refuse("is a link to %s, which is not there (%w); name the file itself", to, gate.PlainError(err))
+		return "", p.refuse("is a link to %s (%w); name the file itself", to, gate.PlainError(err))
 	case p.Copy || !st.Mode().IsRegular():
 		return "", p.refuse("is a link to %s; name the file itself", real)
 	}
@@ -177,7 +177,7 @@ func (p Place) spareImage(path string) error {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
 	}
 	if user != "" {
-		return p.refuse("would overwrite a file that %s needs; name another", user)
+		return p.refuse("would overwrite a file that %s needs; name another file", user)
 	}
 	return nil
 }
@@ -201,11 +201,11 @@ func (p Place) spareText(path string) error {
 	case err != nil:
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
 	case len(head) > 0 && !isText(head):
-		return p.refuse("would overwrite what is no text, maybe an image; name another file")
+		return p.refuse("would overwrite a file that is not text and may be an image; name another file")
 	case p.Mine == nil && bytes.HasPrefix(head, []byte("#!")):
 		return p.refuse("would overwrite a program; name another file")
 	case !mine:
-		return p.refuse("is not as trueup wrote it: it was edited, or is another's; name another file, or remove it")
+		return p.refuse("was edited, or not written by trueup; name another file, or remove it")
 	}
 	return nil
 }
@@ -337,7 +337,7 @@ type ReportFile struct {
 // mode, reduced by the umask.
 func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 	if err := removeStaleReports(path); err != nil {
-		return nil, ondisk.In(ondisk.ErrOutput, "%s: what a killed run left of it: %w", path, err)
+		return nil, ondisk.In(ondisk.ErrOutput, "%s: leftover of a killed run: %w", path, err)
 	}
 	partial := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.partial", filepath.Base(path), os.Getpid()))
 	for {

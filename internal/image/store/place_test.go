@@ -89,7 +89,7 @@ func TestReportOverAFileOfTheRun(t *testing.T) {
 	f, err := store.CreateReport(path, 0o600)
 	require.NoError(t, err)
 	imagetest.Write(t, dir, "disk.orig", []byte{0, 1})
-	require.ErrorContains(t, f.End(nil), "would overwrite what is no text")
+	require.ErrorContains(t, f.End(nil), "would overwrite a file that is not text")
 	require.Equal(t, []byte{0, 1}, disktest.ReadFile(t, path))
 	require.Equal(t, []string{"disk.orig"}, disktest.Names(t, dir))
 }

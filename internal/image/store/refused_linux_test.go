@@ -38,7 +38,7 @@ func TestViewsThatCannotBe(t *testing.T) {
 	create(imagetest.Write(t, dir, "a:b.img", data), filepath.Join(dir, "view.vmdk"),
 		"cannot be a view of SOURCE: file name")
 	create(imagetest.Write(t, dir, "view-flat.vmdk", data), filepath.Join(dir, "view.vmdk"),
-		"has a name that belongs to DEST")
+		"has a name that DEST")
 	create(src, filepath.Join(other, "view.vmdk"), "name a DEST there")
 	imagetest.Write(t, other, "src.img", data)
 	create(src, filepath.Join(other, "view.vmdk"), "name a DEST there")
@@ -97,7 +97,7 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 			store.Place{Path: machine, Copy: true},
 			"has the name of a virtual machine's own file",
 		},
-		"a folder that is not there": {store.Place{Path: dir + "/none/copy", Copy: true}, "make it first"},
+		"a folder that is not there": {store.Place{Path: dir + "/none/copy", Copy: true}, "create it first"},
 		"a folder that is a file":    {store.Place{Path: text + "/copy", Copy: true}, "not a directory"},
 		"a new file":                 {store.Place{Path: dir + "/new", Copy: true}, ""},
 		"a name that is too long": {
@@ -108,7 +108,7 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 		"a FIFO":                    {store.Place{Path: fifo, Copy: true}, "is a device, a pipe"},
 		"a copy over any file":      {store.Place{Path: binary, Copy: true}, ""},
 		"a copy through a link":     {store.Place{Path: link("to-text", "text"), Copy: true}, "is a link to"},
-		"a link that leads nowhere": {store.Place{Path: link("to-none", "none"), Copy: true}, "which is not there"},
+		"a link that leads nowhere": {store.Place{Path: link("to-none", "none"), Copy: true}, "is a link to"},
 		"a report over a text":      {store.Place{Path: text}, ""},
 		"over an empty file":        {store.Place{Path: empty}, ""},
 		"through a link":            {store.Place{Path: link("again", "text")}, ""},
@@ -120,7 +120,7 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 			store.Place{Path: link("to-fifo", "fifo")},
 			"is a link to",
 		},
-		"over what is no text":      {store.Place{Path: binary}, "no text"},
+		"over what is no text":      {store.Place{Path: binary}, "is not text"},
 		"over a program":            {store.Place{Path: script}, "would overwrite a program"},
 		"over an image":             {store.Place{Path: qcow}, "would overwrite an image"},
 		"over what an image needs":  {store.Place{Path: extent}, "a file that set.vmdk needs"},

@@ -60,7 +60,7 @@ func TestNamesThatACopyCannotHave(t *testing.T) {
 		"its second file": {small("out-flat.vmdk"), "out.vmdk", nil, false, ondisk.ErrUsage, "needs the name"},
 		"its partial name": {
 			small(".out.vmdk.partial"), "out.vmdk", nil, false, ondisk.ErrUsage,
-			"has the name that DEST",
+			"has the temporary name of DEST",
 		},
 		"a colon for two files": {
 			small("src.img"), "a:b.vmdk", nil, false, ondisk.ErrUsage,
@@ -74,7 +74,7 @@ func TestNamesThatACopyCannotHave(t *testing.T) {
 			small("src.img"), "out.vmdk",
 			map[string]string{".out.vmdk.trial": "mine"},
 			false,
-			ondisk.ErrOutput, "its name is needed",
+			ondisk.ErrOutput, "trueup needs this name",
 		},
 		"an image that is open": {
 			small("src.img"), "old.img",
@@ -184,7 +184,7 @@ func TestTargetsThatCannotBe(t *testing.T) {
 		"a format": {
 			src, "x.img",
 			store.CreateOptions{Format: "qed"},
-			"cannot be written, want one of qcow2, vdi, vhd, vhdx, vmdk, raw",
+			"cannot be written; must be one of qcow2, vdi, vhd, vhdx, vmdk, raw",
 		},
 		"a subformat": {
 			src, "x.img",
@@ -194,17 +194,17 @@ func TestTargetsThatCannotBe(t *testing.T) {
 		"sectors": {
 			img, "x.vhd",
 			store.CreateOptions{Format: "vhd"},
-			"the disk has sectors of 4096 bytes, and no vhd can say so",
+			"the disk has sectors of 4096 bytes, and the format vhd cannot record that",
 		},
 		"another suffix": {
 			src, "x.qcow2",
 			store.CreateOptions{},
-			"has the name of the format qcow2, and the copy would be raw",
+			"has the file extension of qcow2, but the copy would be raw",
 		},
 		"one of no writer": {
 			src, "x.qed",
 			store.CreateOptions{},
-			"has the name of the format QED, which is not written",
+			"has the file extension of QED, a format that trueup cannot write",
 		},
 	} {
 		_, err := store.Create(filepath.Join(dir, c.dest), c.src.Disk.Size(), c.src, c.o)
@@ -214,7 +214,7 @@ func TestTargetsThatCannotBe(t *testing.T) {
 	d := disk.New(mib, sector, disk.Whole(nil, mib))
 	kept := &image.Image{Format: "vmdk", Image: &driver.Image{Disk: d, Subformat: "vmfsSparse"}}
 	_, err = store.Create(filepath.Join(dir, "x.vmdk"), mib, kept, store.CreateOptions{Swap: true})
-	require.ErrorContains(t, err, "replace keeps the format, and no vmdk vmfsSparse is written")
+	require.ErrorContains(t, err, "replace keeps the format, but trueup cannot write vmdk vmfsSparse")
 	none := &image.Image{Format: "raw", Image: &driver.Image{Disk: d}}
 	_, err = store.Create(filepath.Join(dir, "x.img"), mib, none, store.CreateOptions{Subformat: "flat"})
 	require.ErrorContains(t, err, "raw has no subformats")

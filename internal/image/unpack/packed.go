@@ -123,10 +123,10 @@ func (r *Reader) because(err error) error {
 	case errors.Is(err, io.EOF):
 		return io.EOF
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return ondisk.In(ondisk.ErrFormat, "%s: it ends in the middle, or other bytes stand behind it: the file is "+
-			"truncated or damaged, get it again", r.what)
+		return ondisk.In(ondisk.ErrFormat, "%s: incomplete, or followed by other data: the file is truncated or "+
+			"damaged, get it again", r.what)
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
-		return fmt.Errorf("%s: %w of %d MiB for its window; unpack it where it is: zstd -d --long=31", r.what,
+		return fmt.Errorf("%s: %w of %d MiB for its window; unpack it first: zstd -d --long=31", r.what,
 			ondisk.ErrLimit, maxWindow/units.MiB)
 	case errors.Is(err, ondisk.ErrLimit), errors.Is(err, ondisk.ErrUnsupported):
 		return fmt.Errorf("%s: %w", r.what, err)
@@ -157,8 +157,8 @@ func checkGrowth(packed, unpacked int64) error {
 	if (unpacked-maxSpare)/maxGrowth <= packed {
 		return nil
 	}
-	return fmt.Errorf("%d bytes of the file unpack to %s: %w of %s and %d times as many; nearly all are zeros: unpack "+
-		"it to a sparse file first, as with bzip2 -dc FILE | dd bs=1M conv=sparse of=IMAGE", packed,
+	return fmt.Errorf("%d bytes of the file unpack to %s: %w of %s and %d times as many; nearly all of it is "+
+		"zeros; unpack it to a sparse file first: bzip2 -dc FILE | dd bs=1M conv=sparse of=IMAGE", packed,
 		units.Format(unpacked), ondisk.ErrLimit, units.Format(maxSpare), maxGrowth)
 }
 
@@ -230,7 +230,7 @@ func (m *members) Read(p []byte) (int, error) {
 }
 
 // errBehind reports bytes after the end of a stream that are neither another stream nor padding.
-var errBehind = errors.New("other bytes stand behind its end")
+var errBehind = errors.New("it is followed by other data")
 
 // next begins the next member. It returns io.EOF after the last one.
 func (m *members) next() error {
@@ -291,7 +291,7 @@ func (b *box) head(f *file) (*open, error) {
 const HeadSize = 32 * units.MiB
 
 // ErrBeyond is the error of a read beyond the unpacked head.
-var ErrBeyond = fmt.Errorf("it lies behind the first %s, and no more is unpacked: %w", units.Format(HeadSize),
+var ErrBeyond = fmt.Errorf("it is past the first %s, the part that is unpacked: %w", units.Format(HeadSize),
 	ondisk.ErrLimit)
 
 // UnknownSize is the size of a file of unknown unpacked size.
@@ -459,7 +459,7 @@ func (a *archive) apart() error {
 			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return a.because(fmt.Errorf("the file %.256q lies elsewhere: %w", x.Name, err))
+			return a.because(fmt.Errorf("the file %.256q is in another part of the archive: %w", x.Name, err))
 		}
 		all = append(all, packed{disk.Range{Off: at, Len: ondisk.I64(x.CompressedSize64)}, x.Name})
 	}
@@ -489,10 +489,10 @@ func (a *archive) open(x *zip.File) (*Reader, error) {
 	unzip := unzippers[x.Method]
 	switch {
 	case x.Flags&encrypted != 0:
-		return nil, fmt.Errorf("%s is encrypted: %w; unpack it where it is: unzip", what, ondisk.ErrUnsupported)
+		return nil, fmt.Errorf("%s is encrypted: %w; unpack it first: unzip", what, ondisk.ErrUnsupported)
 	case unzip == nil:
-		return nil, fmt.Errorf("%s is packed with method %d: %w, want deflate, bzip2 or stored; unpack it where it "+
-			"is: 7z x", what, x.Method, ondisk.ErrUnsupported)
+		return nil, fmt.Errorf("%s is compressed by method %d: %w, only deflate, bzip2 and stored are; unpack it "+
+			"first: 7z x", what, x.Method, ondisk.ErrUnsupported)
 	}
 	r := &Reader{what: what, Stated: ondisk.I64(x.UncompressedSize64)}
 	r.ahead = bufio.NewReader(&r.in)

@@ -267,7 +267,7 @@ func TestLargeReads(t *testing.T) {
 func TestWindowsAreBounded(t *testing.T) {
 	_, _, err := unpacked(Zstd, made(t, sample(1000), "zstd", "-q", "-c", "--long=27"))
 	require.ErrorIs(t, err, ondisk.ErrLimit)
-	require.ErrorContains(t, err, "unpack it where it is: zstd -d --long=31")
+	require.ErrorContains(t, err, "unpack it first: zstd -d --long=31")
 
 	file := made(t, sample(1000), "xz", "-c", "--lzma2=dict=128MiB")
 	_, _, err = unpacked(XZ, file)
@@ -391,7 +391,7 @@ func TestZipMethods(t *testing.T) {
 		_, err := firstOf(archive)
 		require.ErrorIs(t, err, ondisk.ErrUnsupported)
 		require.ErrorContains(t, err, fmt.Sprintf(
-			`file "-" of the archive is packed with method %d: not supported, want deflate, bzip2`, method))
+			`file "-" of the archive is compressed by method %d: not supported, only deflate, bzip2`, method))
 	}
 }
 

@@ -128,7 +128,8 @@ func (b *box) open(name, member string) (f *open, from image.Unpacked, err error
 	case b.files != nil && b.way.Head:
 		return nil, from, b.unjudged(kind)
 	case b.files == nil && member != "":
-		return nil, from, ondisk.In(ondisk.ErrUsage, "%.256q is no archive, and there is no file %.256q", b.path, name)
+		return nil, from, ondisk.In(ondisk.ErrUsage, "%.256q is not an archive, and there is no file "+
+			"%.256q", b.path, name)
 	case b.files == nil:
 		f = b.opened(b.base, b.stem())
 		from.Partly = f.Beyond() != nil
@@ -213,7 +214,7 @@ func (b *box) list(kind string) (err error) {
 		case err != nil:
 			return nil //nolint:nilerr // opening the image reports the cause
 		case id.Kind == image.Packed:
-			return fmt.Errorf("in the %s stream is a file that is packed again (%s): %w; unpack it where it is", kind,
+			return fmt.Errorf("the %s stream holds another compressed file (%s): %w; unpack it first", kind,
 				id.Format, ondisk.ErrUnsupported)
 		case id.Kind != image.Pack || id.Format != "ova":
 			return nil
@@ -246,7 +247,7 @@ func (b *box) listZip() error {
 			name = x.Name
 		}
 		if b.find(name) != nil {
-			return fmt.Errorf("member %.256q of the archive stands there twice: %w, want one of each name", name,
+			return fmt.Errorf("member %.256q occurs twice in the archive: %w", name,
 				ondisk.ErrReference)
 		}
 		b.files = append(b.files, file{name: name, zip: x, bad: bad})
@@ -292,7 +293,7 @@ func (b *box) choose(member string) (*file, error) {
 	case len(images) == 0:
 		return nil, fmt.Errorf("the archive has no image (files in it: %d): %w", len(b.files), ondisk.ErrUnsupported)
 	case member != "":
-		return nil, ondisk.In(ondisk.ErrUsage, "the archive has no file %.256q, want one of %s", member, list)
+		return nil, ondisk.In(ondisk.ErrUsage, "the archive has no file %.256q; its images are %s", member, list)
 	case len(images) > 1:
 		return nil, ondisk.In(ondisk.ErrUsage, "the archive has %d images, name one of them: %s", len(images), list)
 	}
@@ -325,9 +326,9 @@ func (b *box) images() ([]*file, error) {
 func (b *box) further(main, name string) (driver.File, error) {
 	if b.files == nil {
 		return nil, &ondisk.Refusal{
-			Code: "reference", Reason: fmt.Sprintf("it names %.256q, and a compressed image is read without the files "+
-				"beside it", name),
-			Remedy: "unpack all of its files first, or put them into one archive",
+			Code: "reference", Reason: fmt.Sprintf("it refers to the file %.256q, and trueup opens no further "+
+				"files for a compressed image", name),
+			Remedy: "decompress all of its files first, or put them into one archive",
 		}
 	}
 	if err := gate.CheckName(name); err != nil {
@@ -410,12 +411,13 @@ func (b *box) needSpool(kind string) error {
 	case b.way.Spool == "":
 		return &ondisk.Refusal{
 			Code: "unsupported", Reason: fmt.Sprintf("it is compressed or archived (%s)", kind),
-			Remedy: "give --spool DIR, scratch space for the unpacked image, which is removed afterwards",
+			Remedy: "add --spool DIR (scratch space for the unpacked image; removed afterwards)",
 		}
 	}
 	dir, err := sys.OpenFolder(b.way.Spool)
 	if err != nil {
-		return ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w; give another folder: --spool DIR", b.way.Spool, err)
+		return ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w; choose another folder with --spool "+
+			"DIR", b.way.Spool, err)
 	}
 	f, err := sys.Scratch(b.way.Spool, ".trueup.spool")
 	if err != nil {
@@ -469,8 +471,8 @@ func (b *box) unpack(kind string, r *Reader, size int64) (content, error) {
 	}
 	s := b.spool
 	if free, known, err := s.dir.Free(); err == nil && known && stated > free && b.way.Warn != nil {
-		b.way.Warn(fmt.Sprintf("%s unpacks to %s (%d bytes), and %s (%d bytes) are free in %s; trying all the same, "+
-			"since zeros take no room", b.file.Name(), units.Format(stated), stated, units.Format(free), free, s.path))
+		b.way.Warn(fmt.Sprintf("%s unpacks to %s (%d bytes), but only %s (%d bytes) are free in %s; trying anyway, "+
+			"since zeros take no space", b.file.Name(), units.Format(stated), stated, units.Format(free), free, s.path))
 	}
 	if b.way.Begin != nil {
 		b.way.Begin(size)
@@ -517,8 +519,9 @@ func (s *spool) room(name string, done int64) error {
 	if err != nil || !known || free >= 2*spoolCheck {
 		return err
 	}
-	return ondisk.In(ondisk.ErrOutput, "unpacking in %s: %s (%d bytes) are free, and %s of %s were unpacked, not all; "+
-		"give a folder with more room: --spool DIR", s.path, units.Format(free), free, units.Format(done), name)
+	return ondisk.In(ondisk.ErrOutput, "unpacking in %s: %s (%d bytes) are free, and only the first %s of %s were "+
+		"unpacked; choose a folder with more space: --spool DIR", s.path, units.Format(free), free,
+		units.Format(done), name)
 }
 
 // write writes p but skips zeros.

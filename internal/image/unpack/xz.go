@@ -112,7 +112,7 @@ func (r *xzReader) stream() error {
 	}
 	r.check = b[7]
 	if b[6] != 0 || r.check != 0 && r.check != 1 && r.check != 4 && r.check != 10 {
-		return fmt.Errorf("it has a check of the kind %d: %w; unpack it where it is: unxz -k", r.check,
+		return fmt.Errorf("it has a check of type %d: %w; unpack it first: unxz -k", r.check,
 			ondisk.ErrUnsupported)
 	}
 	r.blocks, r.records, r.recorded = 0, sha256.New(), 0
@@ -206,12 +206,12 @@ func (r *xzReader) beginBlock(first byte) error {
 	}
 	dict = max(dict, lzma.MinDictCap)
 	if dict > maxDict {
-		return fmt.Errorf("a block asks for a dictionary of %s: %w of %s; unpack it where it is: unxz -k",
+		return fmt.Errorf("a block needs a dictionary of %s: %w of %s; unpack it first: unxz -k",
 			units.Format(dict), ondisk.ErrLimit, units.Format(maxDict))
 	}
 	// The limit allows for small blocks: xz gives them dictionaries far larger than their data.
 	if r.dicts += dict; r.dicts > units.GiB && r.dicts/maxDict > r.unpacked/units.MiB {
-		return fmt.Errorf("%w: its blocks ask for dictionaries of %s, and unpack to %s; unpack it where it is: unxz -k",
+		return fmt.Errorf("%w: its blocks need dictionaries of %s, and unpack to %s; unpack it first: unxz -k",
 			ondisk.ErrLimit,
 			units.Format(r.dicts), units.Format(r.unpacked))
 	}
@@ -242,7 +242,7 @@ func parseBlock(b []byte) (h blockHeader, err error) {
 	case p.bad:
 		return h, bad("the header of a block")
 	case flags&xzFilters != 0 || id != xzFilter:
-		return h, fmt.Errorf("a block has a filter beside LZMA2: %w; unpack it where it is: unxz -k",
+		return h, fmt.Errorf("a block has another filter than LZMA2: %w; unpack it first: unxz -k",
 			ondisk.ErrUnsupported)
 	case props != 1 || len(p.b) == 0 || p.b[0] > 40 || !ondisk.IsZero(p.b[1:]):
 		return h, bad("the header of a block")

@@ -155,8 +155,8 @@ func (x *image) check() error {
 	case x.HeaderBytes < shortHeader:
 		return fault("header size", atHeaderBytes, x.HeaderBytes, fmt.Sprintf("at least %d", shortHeader))
 	case x.Type != typeDynamic && x.Type != typeFixed, x.Parent != ondisk.GUID{}, x.ParentOfModified != ondisk.GUID{}:
-		return fmt.Errorf("vdi header: %w: type %d with parent %s: a snapshot does not name the file of its parent; "+
-			"merge it, as VBoxManage clonemedium does", ondisk.ErrUnsupported, x.Type, x.Parent)
+		return fmt.Errorf("vdi header: %w: type %d with parent %s: a snapshot does not name the file of its "+
+			"parent; merge it with VBoxManage clonemedium", ondisk.ErrUnsupported, x.Type, x.Parent)
 	case x.Geometry.SectorBytes != sector && x.Geometry.SectorBytes != 0:
 		return fault("sector size", atSector, x.Geometry.SectorBytes, sector)
 	case x.Extra != 0:
@@ -290,15 +290,15 @@ func (x *image) issues(stored int64, full bool) (out []ondisk.Issue) {
 	if orphans < 0 {
 		out = append(out, ondisk.Issue{
 			Code: "vdi-allocated", Effect: ondisk.Warn,
-			Text: fmt.Sprintf("the header counts %s, and the table has %d: the next write of VirtualBox would hit one "+
-				"that is in use", units.Counted(int64(x.Allocated), "block"), stored),
-			Remedy: "do not start it before it is copied: a copy has them all, and the right count",
+			Text: fmt.Sprintf("the header counts %s, but the table has %d: the next write of VirtualBox would "+
+				"overwrite a block in use", units.Counted(int64(x.Allocated), "block"), stored),
+			Remedy: "copy the disk before you start the machine: a copy has all blocks and the correct count",
 		})
 	}
 	if orphans > 0 {
 		out = append(out, ondisk.Issue{
 			Code: "orphaned-data", Effect: ondisk.Note,
-			Text: fmt.Sprintf("%s of the file (%s) used by no part of the disk", units.Counted(orphans, "block"),
+			Text: fmt.Sprintf("%s of the file (%s) not used by the disk", units.Counted(orphans, "block"),
 				units.Format(orphans*int64(x.Block))),
 		})
 	}

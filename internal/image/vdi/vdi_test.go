@@ -76,8 +76,9 @@ func TestForged(t *testing.T) {
 	require.Empty(t, issues)
 
 	for count, want := range map[uint32]string{
-		3: "1 block of the file (4 KiB) used by no part of the disk",
-		1: "the header counts 1 block, and the table has 2: the next write of VirtualBox would hit one that is in use",
+		3: "1 block of the file (4 KiB) not used by the disk",
+		1: "the header counts 1 block, but the table has 2: the next write of VirtualBox would overwrite " +
+			"a block in use",
 	} {
 		f.U32(0x184, count)
 		img, err = openBytes(f)

@@ -132,7 +132,8 @@ func TestBrokenVHDChains(t *testing.T) {
 	imagetest.Write(t, dir, "base.vhd", vhdforge.NewFixed(imagetest.Noise(25, mib)).Bytes)
 	_, err = image.Open(filepath.Join(dir, "top.avhd"), image.Options{})
 	imagetest.RefusesReference(t, err,
-		`the parent "base.vhd" has the content id 01010101010101010101010101010101, but "mid.avhd" was made on b0b0`)
+		`the parent "base.vhd" has the content id 01010101010101010101010101010101, but `+
+			`"mid.avhd" was created on top of b0b0`)
 
 	imagetest.Write(t, dir, "a.vhd", child(0xc2, "b.vhd"))
 	imagetest.Write(t, dir, "b.vhd", child(0xc2, "a.vhd"))

@@ -172,8 +172,8 @@ func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 func footersIssue(format string, args ...any) []ondisk.Issue {
 	return []ondisk.Issue{{
 		Code: "vhd-footers", Effect: ondisk.Refuse, Err: ondisk.ErrFormat, Text: fmt.Sprintf(format, args...),
-		Remedy: "take the disk from a backup, or let Hyper-V repair and compact it (Optimize-VHD), and compare " +
-			"what it holds",
+		Remedy: "take the disk from a backup, or let Hyper-V repair and compact it (Optimize-VHD), and compare the " +
+			"content",
 	}}
 }
 
@@ -196,8 +196,7 @@ func compareCopies(last, head *footer) []ondisk.Issue {
 	for i := range shortFooter {
 		if last.bytes[i] != head.bytes[i] {
 			return footersIssue("the vhd footer at %#x and its copy at 0x0 disagree, first in byte %d: %#02x and "+
-				"%#02x; the one at the end is used",
-				last.off, i, last.bytes[i], head.bytes[i])
+				"%#02x; the one at the end is used", last.off, i, last.bytes[i], head.bytes[i])
 		}
 	}
 	return nil
@@ -226,8 +225,8 @@ func (f *footer) issues() []ondisk.Issue {
 	if f.SavedState != 0 {
 		out = append(out, ondisk.Issue{
 			Code: "vhd-saved-state", Effect: ondisk.Refuse, Err: ondisk.ErrBusy,
-			Text: fmt.Sprintf("the vhd belongs to a suspended machine (saved state at %#x is %d), which remembers "+
-				"the disk as it is", f.off+atSavedState, f.SavedState),
+			Text: fmt.Sprintf("the vhd belongs to a suspended machine (saved state at %#x is %d), which depends on "+
+				"the present content of the disk", f.off+atSavedState, f.SavedState),
 			Remedy: "resume the virtual machine and shut it down; the suspended state is lost otherwise",
 		})
 	}
@@ -318,9 +317,8 @@ func (f *footer) geometryIssue() []ondisk.Issue {
 	}
 	i := ondisk.Issue{
 		Code: "vhd-geometry", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("the geometry %d/%d/%d of the vhd covers %d bytes, its size field says %d; the "+
-			"size field counts",
-			g.Cylinders, g.Heads, g.SectorsPerTrack, covers, f.size()),
+		Text: fmt.Sprintf("the geometry %d/%d/%d of the vhd covers %d bytes, its size field has %d; the size field "+
+			"counts", g.Cylinders, g.Heads, g.SectorsPerTrack, covers, f.size()),
 	}
 	over := g.general().Over(f.size())
 	if g == maxGeometry || g == geometryOf(f.size()) || g.general() == over || g.general() == over.Clipped() {

@@ -84,13 +84,13 @@ func TestHiddenVHDData(t *testing.T) {
 	}{
 		"three runs": {
 			2, func(s int64) bool { return s%kept >= gone }, false,
-			fmt.Sprintf("%d sectors of the file hold data and have no bit in the bitmap of their block, the first at "+
-				"byte 0 of", 2*gone),
+			fmt.Sprintf("%d sectors of the file hold data, but their bits in the block bitmaps are "+
+				"clear, the first at byte 0 of", 2*gone),
 		},
 		"a tail": {
 			2, func(s int64) bool { return s < 4096-gone || s >= 4096 }, false,
-			fmt.Sprintf("%d sectors of the file hold data and have no bit in the bitmap of their block, the first at "+
-				"byte %d of", gone, (4096-gone)*sector),
+			fmt.Sprintf("%d sectors of the file hold data, but their bits in the block bitmaps are "+
+				"clear, the first at byte %d of", gone, (4096-gone)*sector),
 		},
 		"zeros": {2, func(s int64) bool { return s%kept >= gone }, true, ""},
 		"too many": {10, func(s int64) bool { return s%4096 == 0 }, false, fmt.Sprintf("at least %d sectors",

@@ -365,7 +365,7 @@ func (c *tableFaults) issues() []ondisk.Issue {
 	if orphans > 0 {
 		out = append(out, ondisk.Issue{
 			Code: "orphaned-data", Effect: ondisk.Note,
-			Text: fmt.Sprintf("%d blocks (%s) of the file are used by no part of the disk", orphans,
+			Text: fmt.Sprintf("%d blocks (%s) of the file are not used by the disk", orphans,
 				units.Format(orphans*c.x.block)),
 		})
 	}
@@ -483,11 +483,10 @@ func (h *hidden) issues() []ondisk.Issue {
 	}
 	return []ondisk.Issue{{
 		Code: CodeHidden, Effect: ondisk.Refuse,
-		Text: fmt.Sprintf("%s%d sectors of the file hold data and have no bit in the bitmap of their block, the "+
-			"first at byte %d of the disk: "+
-			"by the specification they are zeros, and so they are read, and a copy would lose them; qemu-img shows "+
-			"the data", least, h.sectors, h.first),
-		Remedy: "the program that wrote the file may ignore bitmaps: copy it by qemu-img convert -f vpc -O raw, " +
-			"which takes the data along, and align that copy",
+		Text: fmt.Sprintf("%s%d sectors of the file hold data, but their bits in the block bitmaps are clear, the "+
+			"first at byte %d of the disk: by the specification they read as zeros, and a copy would lose the "+
+			"data; qemu-img shows it", least, h.sectors, h.first),
+		Remedy: "if the program that wrote the file ignores bitmaps, copy it with qemu-img convert -f vpc -O raw, " +
+			"which keeps the data, and align that copy",
 	}}
 }

@@ -106,8 +106,7 @@ func openFixed(s *driver.Source, f *footer) (*driver.Image, error) {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "vhd-slack", Effect: ondisk.Warn,
 			Text: fmt.Sprintf("%d bytes lie between the end of the disk and the vhd footer at %#x: by the footer "+
-				"they are no part of the disk, and a copy has none of them",
-				f.off-size, f.off),
+				"they are not part of the disk, and a copy omits them", f.off-size, f.off),
 		})
 	}
 	return img, nil
@@ -159,7 +158,7 @@ func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, 
 				continue
 			}
 			if !l.fits(src.Size()) {
-				bad = fmt.Sprintf("parent locator %d at %#x takes %d bytes at %#x, want at most %d inside the "+
+				bad = fmt.Sprintf("parent locator %d at %#x has %d bytes at %#x, must be at most %d inside the "+
 					"file of %d bytes",
 					i, off+576+24*int64(i), l.PlatformDataLength, l.PlatformDataOffset, maxLocator, src.Size())
 				continue
@@ -194,14 +193,14 @@ func (x *sparse) openParent(s *driver.Source, h *dynamicHeader, off int64, img *
 	img.Details = append(img.Details, driver.Detail{Name: "parent", Value: ref.ID})
 	if bad != "" {
 		img.Issues = append(img.Issues,
-			ondisk.Issue{Code: "vhd-parent-locator", Effect: ondisk.Warn, Text: bad +
-				"; another name has led to the parent"})
+			ondisk.Issue{Code: "vhd-parent-locator", Effect: ondisk.Warn, Text: bad + "; the parent was found by " +
+				"another name"})
 	}
 	if n := x.parent.Disk.Size(); n != x.size {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "vhd-parent-size", Effect: ondisk.Refuse, Err: ondisk.ErrReference,
 			Text:   fmt.Sprintf("the differencing vhd has %d bytes, its parent %d: the sizes must match", x.size, n),
-			Remedy: "put the right parent beside it, or merge them where both still belong together",
+			Remedy: "put the right parent into the same folder, or merge the two on a host where they still match",
 		})
 	}
 	x.keepLocators(h)

@@ -271,7 +271,7 @@ func (c *batFaults) use(r disk.Range) (taken bool) {
 
 // Kinds of faults.
 const (
-	faultEntry  = "BAT entries that are reserved or lead outside of the file's data area"
+	faultEntry  = "BAT entries with a reserved state or outside of the file's data area"
 	faultShared = "blocks at a place in use"
 	faultBitmap = "chunks without a valid sector bitmap"
 )
@@ -367,7 +367,7 @@ func (c *batFaults) issues() []ondisk.Issue {
 	if left := c.x.view.Size()/mib*mib - c.used*mib - c.kept; left > 0 && len(out) == 0 {
 		out = append(out, ondisk.Issue{
 			Code: "orphaned-data", Effect: ondisk.Note,
-			Text: fmt.Sprintf("%d blocks (%s) of the file are neither metadata nor a part of the disk",
+			Text: fmt.Sprintf("%d blocks (%s) of the file are neither metadata nor part of the disk",
 				(left+c.x.meta.blockSize-1)/c.x.meta.blockSize, units.Format(left)),
 		})
 	}

@@ -171,7 +171,7 @@ func TestVHDXParentFaults(t *testing.T) {
 		}, `there is no "gone.vhdx`},
 		"stale": {
 			map[string]string{"parent_linkage": "{" + guidOf(7) + "}", "relative_path": `.\base.vhdx`},
-			"was made on " + guidOf(7),
+			"was created on top of " + guidOf(7),
 		},
 		"no path":    {map[string]string{"parent_linkage": link}, "does not name"},
 		"no linkage": {map[string]string{"relative_path": `.\base.vhdx`}, "parent_linkage"},

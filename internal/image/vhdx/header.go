@@ -107,7 +107,7 @@ func (x *image) oneOf(what string, a, b copyOf) error {
 			Code: "vhdx-copy-damaged", Effect: ondisk.Warn,
 			Text: fmt.Sprintf("one of the two copies of the %s is damaged, and the other one is used: %v", what,
 				bad.err),
-			Remedy: "open it once in Hyper-V, which writes both again",
+			Remedy: "open it once in Hyper-V, which rewrites both",
 		})
 	}
 	return nil

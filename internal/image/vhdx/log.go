@@ -77,14 +77,14 @@ func (x *image) replay() error {
 func (x *image) noteReplay(changes int) {
 	i := ondisk.Issue{
 		Code: "vhdx-log-empty",
-		Text: "the image was not closed cleanly; its log has no changes that are missing in the file",
+		Text: "the image was not closed cleanly; all changes in its log are already in the file",
 	}
 	if changes > 0 {
 		i = ondisk.Issue{
 			Code: "vhdx-log-replayed", Effect: ondisk.Warn,
 			Text: fmt.Sprintf("the image was not closed cleanly: the log with %d changes was replayed in memory, "+
 				"the file is untouched", changes),
-			Remedy: "make sure that no program has it open",
+			Remedy: "make sure that no program has the image open",
 		}
 	}
 	x.issues = append(x.issues, i)
@@ -117,7 +117,7 @@ func (j *journal) active() (sequence, error) {
 	switch {
 	case best.head == nil:
 		return best, j.field(0, "entries", "none that are complete",
-			"a sequence to replay, as the header says; the changes are lost")
+			"a sequence to replay, according to the header; the changes are lost")
 	case best.head.FlushedFileOffset > ondisk.U64(j.fileSize()):
 		return best, j.field(best.last, "flushed file offset", best.head.FlushedFileOffset,
 			fmt.Sprintf("at most the %d bytes of the file, which was cut", j.fileSize()))

@@ -247,13 +247,13 @@ func (m *metadata) takeLocator(item []byte) error {
 		return nil
 	case item == nil:
 		return &ondisk.Refusal{
-			Code: "reference", Remedy: "consolidate the checkpoints where the parent is known",
-			Reason: "the vhdx metadata says that the disk has a parent, and no parent locator names it",
+			Code: "reference", Remedy: "consolidate the checkpoints on the host of the virtual machine",
+			Reason: "by the vhdx metadata the disk has a parent, but no parent locator names it",
 		}
 	case !m.hasParent():
 		return &ondisk.Refusal{
 			Code: "reference", Remedy: "consolidate the checkpoints or convert the disk to one complete image first",
-			Reason: "the vhdx metadata holds a parent locator, but its file parameters say that there is no parent",
+			Reason: "the vhdx metadata has a parent locator, but its file parameters no parent",
 		}
 	}
 	var err error
@@ -334,7 +334,7 @@ func readLocator(item []byte, at int64) (*locator, error) {
 	n := int(h.KeyValueCount)
 	switch {
 	case h.LocatorType != locatorVHDX:
-		return nil, fmt.Errorf("vhdx parent locator of type %s: %w; only parents that are VHDX are known",
+		return nil, fmt.Errorf("vhdx parent locator of type %s: %w; only VHDX parents are",
 			h.LocatorType, ondisk.ErrUnsupported)
 	case n > maxPairs:
 		return nil, fmt.Errorf("vhdx parent locator of %d keys: %w of %d", n, ondisk.ErrLimit, maxPairs)

@@ -349,7 +349,8 @@ func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 		return nil, nil //nolint:nilnil // no parent
 	case parent == noParent:
 		return nil, &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
-			"%s line %d names the parent %.256q, but parentCID says that it is absent", descriptorName, hintLine, hint)}
+			"%s line %d names the parent %.256q, but parentCID (ffffffff) means that there is none", descriptorName,
+			hintLine, hint)}
 	case hintLine == 0:
 		return nil, &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
 			"%s line %d: parentCID %08x of a snapshot child, but no parentFileNameHint names the parent",
@@ -379,8 +380,7 @@ func (d *descriptor) refuseParent(kind string) error {
 	_, no := d.get("parentfilenamehint")
 	return textErr(no, ondisk.ErrFormat,
 		"the parent %.256q of a disk of the createType %s, want none: flat extents hold every byte of a disk and not "+
-			"what changed since a snapshot",
-		ref.Names[0], kind)
+			"what changed since a snapshot", ref.Names[0], kind)
 }
 
 // over returns the function that maps holes of an extent to the parent. The extent begins at byte at of the disk.

@@ -185,14 +185,13 @@ func rename(text []byte, to func(name string) string) ([]byte, error) {
 		case name == "":
 			continue
 		case ondisk.DecodeText(d.charset, name) != name:
-			return nil, textErr(l.no, ondisk.ErrUnsupported, "the name %.256q is in the encoding %s, in which no "+
-				"other name is written; write a copy, whose descriptor is in UTF-8: trueup align SOURCE DEST",
+			return nil, textErr(l.no, ondisk.ErrUnsupported, "the name %.256q is in the encoding %s, and trueup "+
+				"writes names in UTF-8 only; write a copy: trueup align SOURCE DEST",
 				ondisk.DecodeText(d.charset, name), d.charset)
 		}
 		other := to(name)
 		if strings.Count(lines[i], `"`+name+`"`) != 1 || strings.ContainsAny(other, "\"\r\n") {
-			return nil, textErr(l.no, ondisk.ErrUnsupported, "no second descriptor can name %.256q in the "+
-				"place of %.256q",
+			return nil, textErr(l.no, ondisk.ErrUnsupported, "a second descriptor cannot name %.256q instead of %.256q",
 				other, name)
 		}
 		lines[i] = strings.Replace(lines[i], `"`+name+`"`, `"`+other+`"`, 1)

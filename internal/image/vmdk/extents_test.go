@@ -74,7 +74,7 @@ func TestCorpusSplitDisk(t *testing.T) {
 	require.Equal(t, "twoGbMaxExtentSparse", img.Subformat)
 	_, err := image.Open(filepath.Join(dir, "twoGbMaxExtentSparse-s001.vmdk"), image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
-	require.ErrorContains(t, err, `it is an extent of "twoGbMaxExtentSparse.vmdk"; name that one`)
+	require.ErrorContains(t, err, `it is an extent of "twoGbMaxExtentSparse.vmdk": name that file instead`)
 }
 
 func TestSplitDisksByQemuImg(t *testing.T) {

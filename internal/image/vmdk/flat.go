@@ -50,8 +50,8 @@ func checkExtent(i int, e *extent, size int64) error {
 	case e.size > math.MaxInt64-size:
 		return textErr(e.line, ondisk.ErrFormat, "extents add up to more than %d bytes", int64(math.MaxInt64))
 	case e.device():
-		return textErr(e.line, ondisk.ErrUnsupported, "extent %d is the device %.64q: not supported; take the device "+
-			"itself, on the machine that has it, or a flat clone", i, e.name)
+		return textErr(e.line, ondisk.ErrUnsupported, "extent %d is the device %.64q: not supported; name the "+
+			"device itself on its host, or a flat clone", i, e.name)
 	case e.access == "NOACCESS":
 		return textErr(e.line, ondisk.ErrUnsupported, "extent %d is NOACCESS: its data cannot be read", i)
 	}
@@ -200,7 +200,7 @@ func openExtent(s *driver.Source, i int, e *extent) (driver.File, error) {
 	}
 	if e.off == 0 && isDescriptor(head) {
 		return nil, textErr(e.line, ondisk.ErrFormat,
-			"extent %d (%.256q) is a descriptor itself, want the bytes of a disk", i, e.name)
+			"extent %d (%.256q) is a descriptor, must be the data of a disk", i, e.name)
 	}
 	return f, nil
 }
@@ -346,8 +346,7 @@ func (m *extentMap) extent(s *driver.Source, i int, e *extent, kind string) (ope
 	}
 	if x.size() != e.size {
 		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d of %d sectors, but the capacity in the header "+
-			"of %.256q is %d",
-			i, e.size/units.SectorSize, e.name, x.size()/units.SectorSize)
+			"of %.256q is %d", i, e.size/units.SectorSize, e.name, x.size()/units.SectorSize)
 	}
 	return x, nil
 }
@@ -366,7 +365,7 @@ func (m *extentMap) open(s *driver.Source, i int, e *extent) (driver.File, error
 		class, remedy := ondisk.ErrFormat, ""
 		if e.flat() { // valid in the format
 			class = ondisk.ErrUnsupported
-			remedy = "; beside sparse extents that is not read: convert it first: vmware-vdiskmanager -r"
+			remedy = "; together with sparse extents trueup cannot read that; convert it first: vmware-vdiskmanager -r"
 		}
 		return nil, textErr(e.line, class, "extent %d (%.256q) is the same file as another extent%s", i, e.name, remedy)
 	}

@@ -400,15 +400,15 @@ func (c *faults) issues() []ondisk.Issue {
 	if c.differ > 0 {
 		out = append(out, ondisk.Issue{
 			Code: "vmdk-redundant-tables", Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
-			Text: fmt.Sprintf("the redundant grain tables disagree with the primary ones in %d places; first: %s",
+			Text: fmt.Sprintf("the redundant grain tables differ from the primary ones in %d places; first: %s",
 				c.differ, c.first),
-			Remedy: "repair it with vmware-vdiskmanager -R, or take the primary tables with qemu-img convert",
+			Remedy: "repair it with vmware-vdiskmanager -R, or copy it by the primary tables with qemu-img convert",
 		})
 	}
 	if c.orphans > 0 {
 		out = append(out, ondisk.Issue{
 			Code: "orphaned-data", Effect: ondisk.Note,
-			Text: fmt.Sprintf("%d grains (%s) of the file are named by no grain table: a copy does not have them",
+			Text: fmt.Sprintf("%d grains (%s) of the file are in no grain table: a copy omits them",
 				c.orphans, units.Format(c.lost)),
 		})
 	}

@@ -183,7 +183,7 @@ func TestHostileExtentLines(t *testing.T) {
 	for _, c := range []extentLines{
 		bad("none", "extents 0"),
 		bad("the descriptor itself", "extent 0 is the same file", `RW 6144 SPARSE "disk.vmdk"`),
-		bad("another descriptor", "is a descriptor itself", `RW 6144 SPARSE "other.vmdk"`),
+		bad("another descriptor", "is a descriptor, must be", `RW 6144 SPARSE "other.vmdk"`),
 		bad("a link to the descriptor", "extent 0 is the same file", `RW 6144 SPARSE "link.vmdk"`),
 		bad("one file twice", "line 10: extent 1", `RW 6144 SPARSE "extent.bin"`, `RW 6144 SPARSE "extent.bin"`),
 		other("NOACCESS", kind, ondisk.ErrUnsupported, "line 9: extent 0 is NOACCESS",
@@ -271,7 +271,7 @@ func TestDamagedTablesOfExtents(t *testing.T) {
 			f.U32(hostedGT+8, 1<<30)
 			f.U32(hostedRGT+8, 1<<30)
 		}),
-		split("hosted tables that disagree", "disagree with the primary ones in 1 places", true,
+		split("hosted tables that disagree", "differ from the primary ones in 1 places", true,
 			set32(hostedRGT+8, 1<<30)),
 	} {
 		t.Run(c.name, func(t *testing.T) {

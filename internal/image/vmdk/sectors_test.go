@@ -37,7 +37,7 @@ func TestSectorSizeOfAVMDK(t *testing.T) {
 	}
 	_, err := store.Create(filepath.Join(t.TempDir(), "out.qcow2"), src.Disk.Size(), src,
 		store.CreateOptions{Format: "qcow2"})
-	require.ErrorContains(t, err, "no qcow2 can say so")
+	require.ErrorContains(t, err, "the format qcow2 cannot record that")
 	require.Equal(t, int64(512), imagetest.Open(t, flatOfSectors(t, 256*kib, "512")).Disk.SectorSize())
 }
 
@@ -46,5 +46,5 @@ func TestSectorSizesThatNoVMDKHas(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	require.ErrorContains(t, err, "ddb.logicalSectorSize 1024")
 	_, err = image.Open(flatOfSectors(t, 256*kib+sector, "4096"), image.Options{})
-	require.ErrorContains(t, err, "no multiple of it")
+	require.ErrorContains(t, err, "not a multiple of it")
 }

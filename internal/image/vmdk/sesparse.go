@@ -223,7 +223,7 @@ func checkVolatile(f driver.File, at int64) error {
 			fmt.Sprintf("%#x", seVolatileMagic))
 	case v.ReplayJournal != 0:
 		return fmt.Errorf("vmdk seSparse volatile header at %#x: replay_journal is %d, the extent was not closed "+
-			"cleanly: %w yet; start and stop the machine on its host, or consolidate its snapshots there",
+			"cleanly: %w; start and stop the machine on its host, or consolidate its snapshots there",
 			at+atSEReplay, v.ReplayJournal, ondisk.ErrUnsupported)
 	case !ondisk.IsZero(v.Pad[:]):
 		return fmt.Errorf("vmdk seSparse volatile header at %#x: data behind the known fields: %w", at,

@@ -280,9 +280,8 @@ func (h *cowdHeader) check() error {
 		return fmt.Errorf("vmdk COWD header at %#x: flags %#x: %w, known are 0x3", atFlags, h.Flags,
 			ondisk.ErrUnsupported)
 	case h.Flags&cowdRoot == 0:
-		return fmt.Errorf("vmdk COWD header at %#x: flags %#x of a child whose parent stands in the header: %w, want "+
-			"the descriptor to name the parent",
-			atFlags, h.Flags, ondisk.ErrUnsupported)
+		return fmt.Errorf("vmdk COWD header at %#x: flags %#x of a child with its parent in the header: %w, the "+
+			"descriptor must name the parent", atFlags, h.Flags, ondisk.ErrUnsupported)
 	case h.NumSectors == 0:
 		return cowdField("numSectors", atCap, h.NumSectors, "at least 1")
 	case h.GrainSize < 1 || h.GrainSize > maxGrain || !units.IsPowerOfTwo(int64(h.GrainSize)):

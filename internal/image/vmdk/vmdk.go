@@ -216,9 +216,9 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 	if _, no := d.get("parentcid"); no == 0 {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "no-parent-cid", Effect: ondisk.Warn,
-			Text: descriptorName + " has no parentCID line: the disk is taken for a complete one, since nothing " +
-				"names a parent; qemu-img does not open it",
-			Remedy: "make sure that it is no snapshot, and add the line parentCID=ffffffff; a copy has it",
+			Text: descriptorName + " has no parentCID line: trueup treats the disk as complete, since it names no " +
+				"parent; qemu-img does not open it",
+			Remedy: "make sure that it is not a snapshot, and add the line parentCID=ffffffff; a copy has it",
 		})
 	}
 	for _, key := range []string{"ddb.adapterType", "ddb.virtualHWVersion", "ddb.toolsVersion", imageUUID} {
@@ -261,7 +261,7 @@ func (d *descriptor) checkSectorSize(dk disk.Disk) error {
 			units.SectorSize, fourK)
 	case dk.Size()%n != 0:
 		return textErr(no, ondisk.ErrFormat,
-			"ddb.logicalSectorSize %d, and the disk has %d bytes, which is no multiple of it", n, dk.Size())
+			"ddb.logicalSectorSize %d, but the size of the disk, %d bytes, is not a multiple of it", n, dk.Size())
 	}
 	return nil
 }

@@ -348,11 +348,10 @@ func (d *descriptor) viewIssue() []ondisk.Issue {
 	}
 	return []ondisk.Issue{{
 		Code: CodeView, Effect: ondisk.Warn,
-		Text: fmt.Sprintf("it is a view, not a complete disk: %d of its %d bytes lie in %s, at the offsets of "+
-			"another disk. The storage sees those offsets. What is written to the view goes to these files, and then "+
-			"the other disk is no longer usable by itself", lent, size, in),
-		Remedy: "trueup convert --to vmdk:monolithicFlat makes a complete disk of it; keep all files " +
-			"until that is done",
+		Text: fmt.Sprintf("it is a view, not a complete disk: %d of its %d bytes are in %s, at the offsets of "+
+			"another disk. The storage sees those offsets. Writes to the view change these files, and then the "+
+			"other disk is no longer usable by itself", lent, size, in),
+		Remedy: "convert it to a complete disk (trueup convert --to vmdk:monolithicFlat); keep all files until then",
 	}}
 }
 

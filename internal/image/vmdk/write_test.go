@@ -89,7 +89,7 @@ func TestViewed(t *testing.T) {
 	}
 	d, err := parseDescriptor([]byte("RW 8 FLAT \"h\" 0\nRW 100 FLAT \"a\" 63\nRW 8 FLAT \"b\" 7\n"))
 	require.NoError(t, err)
-	require.Contains(t, d.viewIssue()[0].Text, `55296 of its 59392 bytes lie in "a" and 1 more of its files`)
+	require.Contains(t, d.viewIssue()[0].Text, `55296 of its 59392 bytes are in "a" and 1 more of its files`)
 	// A text that no reader takes for a disk is looked at all the same, in time.
 	require.Len(t, scanNames(strings.Repeat("RW 1 FLAT \"a\" 1\nRW 1 FLAT \"b\" 1\nRW x FLAT \"c\" 1\n", 20_000)).Views,
 		2)
