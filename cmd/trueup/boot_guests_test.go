@@ -182,7 +182,7 @@ func TestJournalBringsTheBootSectorBack(t *testing.T) {
 	dest := filepath.Join(filepath.Dir(raw), "aligned.raw")
 	r := trueup(t, "align", raw, dest)
 	require.Equal(t, 4, r.code, r.stdout)
-	require.Contains(t, r.stderr, "the journal of partition 1 is to be replayed, which can bring its old bytes back: "+
+	require.Contains(t, r.stderr, "a pending replay of the journal of partition 1 can restore its old bytes: "+
 		"transaction 1 holds its block 0")
 	require.Contains(t, r.stderr, "shut the guest down cleanly first")
 

@@ -489,8 +489,8 @@ func TestLiloUnderAJournal(t *testing.T) {
 	disktest.Run(t, "debugfs", "-w", "-f", write, extIn(raw, w))
 	r := trueup(t, "align", raw, dest)
 	require.Equal(t, 4, r.code, r.stdout)
-	require.Contains(t, r.stderr, "LILO 24.2 in the MBR holds the absolute sectors of the kernel, and its map is not "+
-		"rewritten, since ")
+	require.Contains(t, r.stderr, "LILO 24.2 in the MBR holds the absolute sectors of the kernel, and trueup cannot "+
+		"rewrite its map, since ")
 	require.Contains(t, r.stderr, "journal of the ext file system must be replayed first")
 	require.Contains(t, r.stderr, "shut the guest down cleanly first")
 	require.NoFileExists(t, dest)

@@ -44,6 +44,6 @@ func TestDirtyFAT(t *testing.T) {
 	disktest.WriteAt(t, source, second+4*2, []byte{9, 9}) // the root folder, in cluster 2
 	r = trueup(t, "align", source, filepath.Join(t.TempDir(), "none.raw"), "--boundary", "2M")
 	require.Equal(t, 4, r.code, r.stdout)
-	require.Contains(t, r.stderr, "FAT is marked dirty, and what a check makes of the file is not known: fat")
+	require.Contains(t, r.stderr, "FAT is marked dirty, and a check may change the file: fat")
 	require.Contains(t, r.stderr, "entry of cluster 2 in FAT 2")
 }

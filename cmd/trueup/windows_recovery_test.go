@@ -21,7 +21,7 @@ func TestWindowsWithoutRoomForItsRecoverySystem(t *testing.T) {
 	goldenPlan(t, t.Name(), source)
 	r := trueup(t, "align", source, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
-	require.Contains(t, r.stdout, "so the recovery system can be disabled")
+	require.Contains(t, r.stdout, "so the recovery system may be disabled")
 	require.Contains(t, r.stdout, "run reagentc /disable and reagentc /enable")
 	now := was
 	for _, p := range trueupJSON[jsonInspect](t, 0, "inspect", dest).Partitions {

@@ -42,7 +42,7 @@ func busy() *overview.Overview {
 	})
 	long := "legacy/" + strings.Repeat("a-very-long-name-without-a-space", 4) + ".vhd"
 	add("nas", long, fleet.Refused, func(r *fleet.Record) {
-		r.Code, r.Message = "unsupported", "refused: disk: the boot code in sector 0 is not known; go on with "+
+		r.Code, r.Message = "unsupported", "refused: disk: the boot code in sector 0 is unknown; use "+
 			"--allow-unbootable if nothing boots from the disk"
 	})
 	add("ds7", "old/nt4-server.vmdk", fleet.Dead, func(r *fleet.Record) {

@@ -52,9 +52,9 @@ func (r *Result) Boots(partition int) bool {
 
 // Remedies.
 const (
-	InstallAgain = "go on with --allow-unbootable, and install the boot loader again from a rescue system on the copy"
-	WhenUnknown  = "go on with --allow-unbootable if nothing boots from the disk, " +
-		"or if you will install the boot loader again on the copy"
+	InstallAgain = "use --allow-unbootable, and reinstall the boot loader on the copy from a rescue system"
+	WhenUnknown  = "use --allow-unbootable if nothing boots from the disk, or if you reinstall the boot loader on " +
+		"the copy"
 )
 
 // Found is the result of a finder. A move keeps the order of Refs.
@@ -85,7 +85,7 @@ type Unseen struct {
 	Why       string `json:"why"`
 }
 
-func (u Unseen) String() string { return fmt.Sprintf("%s: not seen: %s", u.What, u.Why) }
+func (u Unseen) String() string { return fmt.Sprintf("%s: not read: %s", u.What, u.Why) }
 
 // maxUnseen limits the places listed for a disk. A table can name thousands of partitions.
 const maxUnseen = 32
@@ -195,7 +195,7 @@ func (f *Found) OwnStart(r Ref, p Partition, primary bool) {
 		// DOS and Windows count the hidden sectors of a logical drive from its boot record.
 		r.Target, r.FromRecord = p.Number, true
 	default:
-		r.Stays = fmt.Sprintf("it points to byte %d, and the partition starts at byte %d", r.Points, p.Off)
+		r.Stays = fmt.Sprintf("it points to byte %d, but the partition starts at byte %d", r.Points, p.Off)
 		f.stale(r, p, primary)
 	}
 	f.Refs = append(f.Refs, r)
@@ -283,7 +283,7 @@ func WhyUnseen(p Partition, err error) string {
 	case Readers[p.Volume.Kind] != nil: // the volume reaches beyond the disk
 		return fmt.Sprintf("partition %d (%s) ends behind the disk", p.Number, p.Volume.Kind)
 	case p.Volume.Kind == volume.Unknown:
-		return fmt.Sprintf("the content of partition %d is not known", p.Number)
+		return fmt.Sprintf("the content of partition %d is unknown", p.Number)
 	}
 	return fmt.Sprintf("trueup does not read files in %s (partition %d)", p.Volume.Kind, p.Number)
 }

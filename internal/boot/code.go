@@ -304,9 +304,9 @@ func (f *Found) Breaks(g *Guest, home Partition, code string, partition int, tex
 		f.Unbootable(code, partition, text, remedy)
 		return
 	}
-	const unless = ". The code in sector 0 does not read that boot sector: " +
-		"this matters only if the menu of another loader does"
-	f.Warn(code, partition, text+unless, "install that loader again in the copy if you boot by it")
+	const unless = ". The code in sector 0 does not read that boot sector: this matters only if another loader's " +
+		"menu does"
+	f.Warn(code, partition, text+unless, "if you boot from it, reinstall that loader in the copy")
 }
 
 // Loaders finds the references stored by boot loaders in sector 0 and in boot sectors.

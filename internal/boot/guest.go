@@ -259,7 +259,7 @@ func (r *Result) Needs(p Partition) string {
 	case p.Active:
 		return "it is the active partition, from which a BIOS boots"
 	case r.unseen[p.Number] && r.boots && p.Volume.Kind != volume.Swap:
-		const unseen = "the disk boots, and a system can lie in what it holds (%s), whose files cannot be read"
+		const unseen = "the disk boots, and the partition (%s) may hold the system: trueup cannot read its files"
 		return fmt.Sprintf(unseen, p.Volume.Kind)
 	}
 	return ""
@@ -270,7 +270,7 @@ func (r *Result) Needs(p Partition) string {
 func (g *Guest) BootsBy() string {
 	switch c := g.Code; {
 	case c == Unknown:
-		return "the code in sector 0 is not known"
+		return "the code in sector 0 is unknown"
 	case c.AnyFlag:
 		return c.Name + " is in sector 0"
 	}

@@ -236,12 +236,12 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 		default:
 			clash = &ondisk.Issue{
 				Code: "references-overlap", Effect: ondisk.Unbootable, OnMove: true,
-				Text: fmt.Sprintf("%s and %s lie over each other at byte %d",
+				Text: fmt.Sprintf("%s and %s overlap at byte %d",
 					refs[a.ref].Name(), refs[b.ref].Name(), b.Off),
 				Remedy: "check the file systems in the guest (chkdsk, fsck), or leave the partitions where they are",
 			}
 			for _, i := range []int{a.ref, b.ref} {
-				refs[i].Encode, refs[i].Stays = nil, "another reference lies over it"
+				refs[i].Encode, refs[i].Stays = nil, "it overlaps another reference"
 			}
 		}
 	}
@@ -297,7 +297,7 @@ func (r *Result) checkJournals(g *Guest) error {
 		if ref.File == "" && ref.Off < AreaLen {
 			home = p
 		}
-		const back = "%s: the journal of partition %d is to be replayed, which can bring its old bytes back: %s"
+		const back = "%s: a pending replay of the journal of partition %d can restore its old bytes: %s"
 		text := fmt.Sprintf(back, ref.Name(), p.Number, why)
 		r.Breaks(g, home, journalCode, ref.Target, text, "shut the guest down cleanly first")
 		reported[at] = true
@@ -305,7 +305,7 @@ func (r *Result) checkJournals(g *Guest) error {
 	for _, p := range g.Partitions {
 		if harmless[p.Number] {
 			const note = "the %s of partition %d was in use when it was copied: no block in its journal has a " +
-				"position that changes"
+				"changed position"
 			r.onMove(ondisk.Note, journalCode, p.Number, fmt.Sprintf(note, p.Volume.Kind, p.Number), "")
 		}
 	}

@@ -52,10 +52,10 @@ var marks = map[string]struct {
 	text, onMove string
 }{
 	"ext-journal": {
-		Running, "the journal of %s is to be replayed", "a position in a block that it holds" + cannotChange,
+		Running, "the journal of %s needs a replay", "a position in a block of the journal" + cannotChange,
 	},
 	"ext-dirty":        {Running, inUse, ""},
-	"fat-dirty":        {Running, inUse, "a position in a file on which its tables differ" + cannotChange},
+	"fat-dirty":        {Running, inUse, "a position in a file with different entries in the two FATs" + cannotChange},
 	"exfat-dirty":      {Running, inUse, ""},
 	"hfsplus-dirty":    {Running, inUse, ""},
 	"jfs-dirty":        {Running, inUse, ""},
@@ -90,7 +90,7 @@ var Volumes = Finder{Name: "marks of volumes", Find: Everywhere(func(g *Guest, p
 	}
 	_, used, err := g.Area(p) // zeros mean an unformatted partition
 	if used {
-		f.Sign(NotKnown, p, "", "what partition %d holds is not known, nor whether it was closed", p.Number)
+		f.Sign(NotKnown, p, "", "the content of partition %d is unknown, and whether it was closed", p.Number)
 	}
 	return err
 })}
@@ -115,7 +115,7 @@ func SignsOf(p Partition) []Sign {
 	case slices.Contains(marked, v.Kind):
 		f.Sign(ShutDown, p, "", "%s is closed", name)
 	default:
-		f.Sign(NotKnown, p, "", "whether %s was closed is not known", name)
+		f.Sign(NotKnown, p, "", "it is unknown whether %s was closed", name)
 	}
 	return f.Signs
 }

@@ -194,7 +194,7 @@ func TestBitLockerByItsDisk(t *testing.T) {
 		"beside an EFI system partition": {
 			beside(slot(0xef, 63, 1000)), "partition 2 is an EFI system partition",
 		},
-		"behind unknown code": {code(0xeb, 0x10, 0x33, 0x44), "code in sector 0 is not known"},
+		"behind unknown code": {code(0xeb, 0x10, 0x33, 0x44), "code in sector 0 is unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

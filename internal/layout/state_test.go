@@ -165,7 +165,7 @@ func TestStateOfAnNTFS(t *testing.T) {
 	}{
 		"new":        {fresh, boot.ShutDown, "the log of the NTFS is"},
 		"open":       {open, boot.Running, "the log of the NTFS is open"},
-		"hibernated": {disktest.ReadFile(t, hibernated), boot.Hibernated, `hiberfil.sys holds a system (HIBR)`},
+		"hibernated": {disktest.ReadFile(t, hibernated), boot.Hibernated, `holds a hibernated system (HIBR)`},
 	} {
 		f := tableforge.NewMBR(2048+sectors, slot(7, 2048, sectors))
 		f.Put(2048*512, tc.volume)

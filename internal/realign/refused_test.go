@@ -121,7 +121,7 @@ func TestRefusedPackages(t *testing.T) {
 		filepath.Join(dir, "one.vmdk"))
 	strange := openedPackage(t, filepath.Join(dir, "vm.ovf"))
 	_, err = PlanPackage(strange, Reading{}, Goal{})
-	require.ErrorContains(t, err, "one.vmdk: refused: disk: the boot code in sector 0 is not known")
+	require.ErrorContains(t, err, "one.vmdk: refused: disk: the boot code in sector 0 is unknown")
 	p, err := PlanPackage(strange, Reading{}, Goal{AllowUnbootable: true})
 	require.NoError(t, err)
 	defer p.Close()

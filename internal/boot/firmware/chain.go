@@ -26,7 +26,7 @@ var Chain = boot.Finder{Name: "boot chain", Find: firstLinks}
 func firstLinks(g *boot.Guest) (f boot.Found, err error) {
 	switch c := g.Code; {
 	case c == boot.Unknown:
-		f.Link(0, "the code in sector 0 is not known, and so is what it reads")
+		f.Link(0, "the code in sector 0 is unknown, and so is its next step")
 	case c == boot.Empty || c.Encrypts || c.Find != nil: // see finder encryption, and the loader's own
 		return f, nil
 	case !sector0Reads(&f, g):
@@ -47,20 +47,20 @@ func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 		who = c.Name
 	}
 	if g.Scheme == table.GPT && c.Generic && !g.Hybrid() {
-		const text = "the code in sector 0 has the shape of standard code for an MBR, " +
-			"and whether it reads the GPT is not known"
+		const text = "the code in sector 0 has the shape of standard code for an MBR, but it is unknown whether it " +
+			"reads the GPT"
 		f.Link(0, text)
-		f.Warn("boot-code", 0, text, "if a BIOS boots the disk by it, install the boot loader again on the copy")
+		f.Warn("boot-code", 0, text, "if a BIOS boots the disk with it, reinstall the boot loader on the copy")
 		return false
 	}
 	if g.BesideGPT && c.GPT {
-		f.Link(0, "%s in sector 0 reads the GPT at LBA 1, which the MBR does not announce: where it leads is unknown",
+		f.Link(0, "%s in sector 0 reads the GPT at LBA 1, which the MBR does not announce: the next step is unknown",
 			who)
 		return false
 	}
 	if (g.Scheme == table.GPT) != c.GPT && !c.BothTables && (c.GPT || !g.Hybrid()) {
 		other := map[bool]string{true: "an MBR", false: "a GPT"}[c.GPT]
-		f.Link(0, "%s in sector 0 does not read %s: no BIOS boots by it", who, other)
+		f.Link(0, "%s in sector 0 does not read %s: no BIOS boots with it", who, other)
 		return false
 	}
 	choice := cmp.Or(c.Choice, "the active partition")
@@ -72,7 +72,7 @@ func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 	}
 	over := ""
 	if c.HandsOver {
-		over = ", and hands its entry of the table over"
+		over = ", and passes its table entry on"
 	}
 	f.Link(0, "%s in sector 0 reads the boot sector of %s by %s%s", who, choice, address(c), over)
 	return chosenAre(f, chosen(g), c)
@@ -97,7 +97,7 @@ func chosenAre(f *boot.Found, ps []boot.Partition, c *boot.Code) bool {
 		for _, p := range ps {
 			numbers = append(numbers, strconv.Itoa(p.Number))
 		}
-		f.Link(0, "partitions %s are marked so, which most code takes for an error", strings.Join(numbers, ", "))
+		f.Link(0, "partitions %s are all marked so, which most code treats as an error", strings.Join(numbers, ", "))
 	}
 	return len(ps) > 0
 }
@@ -184,7 +184,7 @@ func sectorText(g *boot.Guest, b []byte, p boot.Partition) string {
 	if p.Volume.Kind == volume.Disklabel {
 		return "holds the first stage of a BSD"
 	}
-	return "holds code that is not known"
+	return "holds unknown code"
 }
 
 // address returns the form in which code names a sector to the BIOS.
@@ -205,11 +205,11 @@ func checkMBR(g *boot.Guest) (r boot.Found, err error) {
 	name, err := encryptedBesides(g)
 	if g.Code == boot.Unknown && name == "" && err == nil {
 		r.Unbootable("boot-code", 0,
-			"the boot code in sector 0 is not known, nor whether it finds its partition after a move", boot.WhenUnknown)
+			"the boot code in sector 0 is unknown, and may not find its partition after a move", boot.WhenUnknown)
 	}
 	if g.BesideGPT && (g.Code.GPT || g.Code.BothTables) {
-		r.Unbootable("boot-code", 0, "the boot code in sector 0 ("+g.Code.Name+") reads the GPT at LBA 1, and "+
-			"systems go by the MBR, which has no protective entry: the GPT keeps the old places",
+		r.Unbootable("boot-code", 0, "the boot code in sector 0 ("+g.Code.Name+") reads the GPT at LBA 1, but "+
+			"systems use the MBR, which has no protective entry: the GPT keeps the old positions",
 			"write a protective or hybrid MBR in the guest first (gdisk), and copy again")
 	}
 	return r, err
@@ -230,7 +230,7 @@ func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
 	case p.Kind == table.Extended:
 		// Its first record has room for code: LILO and GRUB can be installed there.
 		if p.Active && boot.Identify(g.Codes, b[:boot.CodeLen]) == boot.Unknown {
-			text := fmt.Sprintf("the boot sector of the active partition %d holds code that is not known", p.Number)
+			text := fmt.Sprintf("the boot sector of the active partition %d holds unknown code", p.Number)
 			r.Unbootable("boot-code", 0, text, boot.WhenUnknown)
 		}
 	case g.Loader(b[:boot.CodeLen]) != boot.Unknown:
@@ -260,11 +260,11 @@ func noExFATCode(b []byte) bool { return len(bytes.Trim(b[120:510], "\x00\xf4"))
 // no code of its own.
 func unknownSector(r *boot.Found, g *boot.Guest, p boot.Partition) {
 	if p.Volume.Kind == volume.Unknown && g.Code == boot.Empty {
-		r.Warn("boot-code", p.Number, "the active partition has a boot sector of an unknown kind: it moves as it is",
+		r.Warn("boot-code", p.Number, "the active partition has a boot sector of an unknown kind: it moves unchanged",
 			"")
 		return
 	}
-	r.Unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known",
+	r.Unbootable("boot-code", p.Number, "the boot sector of the active partition holds unknown code",
 		boot.WhenUnknown)
 }
 

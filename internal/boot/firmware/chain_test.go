@@ -47,8 +47,8 @@ func file(t *testing.T, path string) []byte {
 func TestChainOfABIOS(t *testing.T) {
 	mbr, alt, gpt := "/usr/lib/syslinux/mbr/mbr.bin", "/usr/lib/syslinux/mbr/altmbr.bin",
 		"/usr/lib/syslinux/mbr/gptmbr.bin"
-	const byLBA = "code of SYSLINUX in sector 0 reads the boot sector of the active partition by LBA, and hands its " +
-		"entry of the table over"
+	const byLBA = "code of SYSLINUX in sector 0 reads the boot sector of the active partition by LBA, and passes its " +
+		"table entry on"
 	for _, tc := range []struct {
 		name       string
 		disk       forge.Bytes
@@ -58,7 +58,7 @@ func TestChainOfABIOS(t *testing.T) {
 		{"no code", twoPartitions(nil, 0x80, 0), nil, nil},
 		{
 			"the first is active", twoPartitions(file(t, mbr), 0x80, 0),
-			[]string{byLBA, "the boot sector of partition 1 (fat16) holds code that is not known"},
+			[]string{byLBA, "the boot sector of partition 1 (fat16) holds unknown code"},
 			[]int{0, 1},
 		},
 		{
@@ -72,24 +72,23 @@ func TestChainOfABIOS(t *testing.T) {
 			[]int{0, 0},
 		},
 		{"both are active", twoPartitions(file(t, mbr), 0x80, 0x80), []string{
-			byLBA, "partitions 1, 2 are marked so, which most code takes for an error",
-			"the boot sector of partition 1 (fat16) holds code that is not known",
+			byLBA, "partitions 1, 2 are all marked so, which most code treats as an error",
+			"the boot sector of partition 1 (fat16) holds unknown code",
 			"the boot sector of partition 2 (ntfs) holds no code: the boot ends there",
 		}, []int{0, 0, 1, 2}},
 		{"altmbr goes by a number, not by the flag", twoPartitions(append(file(t, alt)[:439], 2), 0x80, 0), []string{
-			"code of SYSLINUX altmbr in sector 0 reads the boot sector of partition 2 by LBA, and hands its entry of " +
-				"the " +
-				"table over",
+			"code of SYSLINUX altmbr in sector 0 reads the boot sector of partition 2 by LBA, and " +
+				"passes its table entry on",
 			"the boot sector of partition 2 (ntfs) holds no code: the boot ends there",
 		}, []int{0, 2}},
 		{
 			"gptmbr on an MBR", twoPartitions(file(t, gpt), 0x80, 0),
-			[]string{"code of SYSLINUX gptmbr in sector 0 does not read an MBR: no BIOS boots by it"},
+			[]string{"code of SYSLINUX gptmbr in sector 0 does not read an MBR: no BIOS boots with it"},
 			[]int{0},
 		},
 		{"unknown code", twoPartitions([]byte{0xfa, 1, 2, 3}, 0x80, 0), []string{
-			"the code in sector 0 is not known, and so is what it reads",
-			"the boot sector of partition 1 (fat16) holds code that is not known",
+			"the code in sector 0 is unknown, and so is its next step",
+			"the boot sector of partition 1 (fat16) holds unknown code",
 		}, []int{0, 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -242,7 +241,7 @@ func TestChainOfFreeBSDOnGPT(t *testing.T) {
 		"06536a016a1089e6b80042cd1383c41072", "9d6bbd83417fdc11be0b001560b84f0f"), kind)
 	texts, partitions := chain(t, f)
 	const reads = "code of FreeBSD pmbr in sector 0 reads the boot sector of the partition of type freebsd-boot by LBA"
-	require.Equal(t, []string{reads, "the boot sector of partition 1 (unknown) holds code that is not known"}, texts)
+	require.Equal(t, []string{reads, "the boot sector of partition 1 (unknown) holds unknown code"}, texts)
 	require.Equal(t, []int{0, 1}, partitions)
 	issues := boottest.Read(t, f).Issues
 	require.Len(t, issues, 1)
@@ -261,7 +260,7 @@ func TestGenericCodeOnGPT(t *testing.T) {
 	f := gptWith([]byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}, []byte("a type like none"))
 	texts, _ := chain(t, f)
 	require.Equal(t, []string{"the code in sector 0 has the shape of standard code for an MBR, " +
-		"and whether it reads the GPT is not known"}, texts)
+		"but it is unknown whether it reads the GPT"}, texts)
 	issues := boottest.Read(t, f).Issues
 	require.Len(t, issues, 1)
 	require.Equal(t, ondisk.Warn, issues[0].Effect)
@@ -336,8 +335,8 @@ func TestRufusReadsTheFirstEntry(t *testing.T) {
 // The code of Haiku reads both tables. What it starts from a GPT keeps its own place, in a sector that is not known.
 func TestHaikuReadsBothTables(t *testing.T) {
 	const reads = "code of Haiku in sector 0 reads the boot sector of the active partition, or on a GPT that of type " +
-		"Haiku, by LBA (by cylinder, head and sector where the BIOS has no extensions), and hands its entry of the " +
-		"table over"
+		"Haiku, by LBA (by cylinder, head and sector where the BIOS has no extensions), and passes its " +
+		"table entry on"
 	texts, needs := chain(t, twoPartitions(haikuCode, 0, 0x80))
 	require.Equal(t, []string{reads, "the boot sector of partition 2 (ntfs) holds no code: the boot ends there"}, texts)
 	require.Equal(t, []int{0, 2}, needs)
@@ -345,7 +344,7 @@ func TestHaikuReadsBothTables(t *testing.T) {
 	f := gptWith(haikuCode, []byte("1SFB\xa3\x3b\xf1\x10\x80*Haiku!"))
 	f.U16(63*512+tableforge.MBRMagic, 0xaa55)
 	texts, needs = chain(t, f)
-	require.Equal(t, []string{reads, "the boot sector of partition 1 (unknown) holds code that is not known"}, texts)
+	require.Equal(t, []string{reads, "the boot sector of partition 1 (unknown) holds unknown code"}, texts)
 	require.Equal(t, []int{0, 1}, needs)
 	issues := boottest.Read(t, f).Issues
 	require.Len(t, issues, 1)
@@ -360,7 +359,7 @@ func TestChainOfHybridMBRs(t *testing.T) {
 		Last:  3999,
 	})
 	f.Put(0, standard)
-	require.Contains(t, boottest.Read(t, f).Chain[0].Text, "whether it reads the GPT is not known")
+	require.Contains(t, boottest.Read(t, f).Chain[0].Text, "it is unknown whether it reads the GPT")
 	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0xee, Start: 1, Sectors: 2047})
 	tableforge.PutSlot(f, 0, 2, tableforge.Slot{Flag: 0x80, Type: 0x83, Start: 2048, Sectors: 1952})
 	r := boottest.Read(t, f)

@@ -92,8 +92,8 @@ func findEncryption(g *boot.Guest) (f boot.Found, err error) {
 	f.Link(0, "%s asks for a password and decrypts the disk", name)
 	f.Issues = append(f.Issues, ondisk.Issue{
 		Code: "encrypted-system", Effect: ondisk.Refuse, OnMove: true,
-		Text: fmt.Sprintf("the loader of %s is in sector 0: the system is encrypted by units that "+
-			"count from the start of the disk, and no password would open a copy in which they moved", name),
+		Text: fmt.Sprintf("the loader of %s is in sector 0: the system is encrypted in units counted from the "+
+			"start of the disk, and no password would open a moved copy", name),
 		Remedy: "decrypt the system in the guest for good, and copy again; or copy the disk as it is with " +
 			"trueup convert",
 	})
@@ -178,18 +178,18 @@ func limineHalf(f *boot.Found, g *boot.Guest, half int64) {
 	p, inside := g.Holding(r.Off, r.Len)
 	switch {
 	case size == 0 || r.Off < sector || r.Off%sector != 0 || r.Off > g.Disk.Size()-r.Len:
-		text += ", which is no place for it"
+		text += ", which is not a valid place for it"
 		f.Unbootable("limine", 0, text, boot.InstallAgain)
 	case inside && p.Kind != table.Extended:
 		text += fmt.Sprintf(", inside partition %d", p.Number)
 		ref.Target, ref.Stays, ref.Encode = p.Number, "", boot.EncodeBytes
 		f.Link(p.Number, "stage 2 of Limine lies in partition %d", p.Number)
 	case slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.Overlaps(r) }):
-		text += ", of which only a part is in a partition"
+		text += ", only partly inside a partition"
 		f.Unbootable("limine", 0, text, boot.InstallAgain)
 	default:
 		f.Fixed = append(f.Fixed, boot.Fixed{Range: r, Issue: ondisk.Issue{
-			Code: "limine", Effect: ondisk.Unbootable, Text: text + ", and the copy would have something else there",
+			Code: "limine", Effect: ondisk.Unbootable, Text: text + ", but the copy would have other data there",
 			Remedy: boot.InstallAgain,
 		}})
 		text += ", outside of all partitions"

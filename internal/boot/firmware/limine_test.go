@@ -63,17 +63,16 @@ func TestLimine(t *testing.T) {
 		"over an end, and none": {
 			sizes: [2]uint16{1024, 0}, places: [2]uint64{62 * 512, 512},
 			texts: []string{
-				half + "1 of its stage 2 (1024 bytes) from byte 31744 of the disk, of which only a part is in a " +
-					"partition",
-				half + "2 of its stage 2 (0 bytes) from byte 512 of the disk, which is no place for it",
+				half + "1 of its stage 2 (1024 bytes) from byte 31744 of the disk, only partly inside a partition",
+				half + "2 of its stage 2 (0 bytes) from byte 512 of the disk, which is not a valid place for it",
 			},
 			wrong: 2,
 		},
 		"behind the disk, and between sectors": {
 			sizes: [2]uint16{513, 512}, places: [2]uint64{7999 * 512, 1000},
 			texts: []string{
-				half + "1 of its stage 2 (513 bytes) from byte 4095488 of the disk, which is no place for it",
-				half + "2 of its stage 2 (512 bytes) from byte 1000 of the disk, which is no place for it",
+				half + "1 of its stage 2 (513 bytes) from byte 4095488 of the disk, which is not a valid place for it",
+				half + "2 of its stage 2 (512 bytes) from byte 1000 of the disk, which is not a valid place for it",
 			},
 			wrong: 2,
 		},

@@ -79,7 +79,7 @@ func FixedPlace(d disk.Disk, p boot.Partition, all []boot.Partition) (string, er
 	// HEADER_MAGIC.
 	b, err := ondisk.Bytes(d, p.Off, units.SectorSize)
 	if err == nil && strings.HasPrefix(string(b), "STM\x32") {
-		return "it holds the first loader of an STM32MP1, which nothing reads once the board has started", nil
+		return "it holds the first loader of an STM32MP1, which is used only to start the board", nil
 	}
 	return "", ondisk.Legible(err)
 }
@@ -90,8 +90,8 @@ const (
 	ventoyStart  = 2048 * units.SectorSize
 	ventoySize   = 65536 * units.SectorSize
 	ventoyLabel  = "VTOYEFI"
-	ventoyReason = "Ventoy starts only from a disk on which the partition " + ventoyLabel +
-		" lies right behind the first"
+	ventoyReason = "Ventoy starts only from a disk on which the partition " + ventoyLabel + " directly follows the " +
+		"first"
 )
 
 func ventoy(p boot.Partition, all []boot.Partition) string {
@@ -127,9 +127,9 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 			f.Fixed = append(f.Fixed, boot.Fixed{
 				Range: disk.Range{Off: x.at(), Len: units.SectorSize}, Issue: ondisk.Issue{
 					Code: fixedCode, Effect: ondisk.Unbootable,
-					Text: text + ", and the copy would have something else there",
-					Remedy: "leave the partition in front of it where it is (--partition selects others), or go on " +
-						"with --allow-unbootable and write the loader again",
+					Text: text + ", but the copy would have other data there",
+					Remedy: "leave the partition in front of it where it is (--partition selects others), or use " +
+						"--allow-unbootable and rewrite the loader",
 				},
 			})
 		}
@@ -157,8 +157,8 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 		}
 	}
 	if more > 0 {
-		f.Warn(fixedCode, 0, fmt.Sprintf("%d more partitions of unknown content are on a disk that a board may start "+
-			"from", more), remedyDoubtful)
+		f.Warn(fixedCode, 0, fmt.Sprintf("%d more partitions of unknown content are on a disk from which a board may "+
+			"start", more), remedyDoubtful)
 	}
 	return f, nil
 }
@@ -166,8 +166,8 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 // maxDoubtful limits the partitions with a warning of their own: a table can name thousands.
 const maxDoubtful = 8
 
-const remedyDoubtful = "leave it where it is (--partition selects others), or install the loader again at its " +
-	"place in the copy"
+const remedyDoubtful = "leave it where it is (--partition selects others), or reinstall the loader in its place in " +
+	"the copy"
 
 const fixedCode = "fixed-place"
 
@@ -218,9 +218,9 @@ func doubtful(g *boot.Guest, p boot.Partition, loaders disk.Range) (text string,
 	if !used || err != nil || (!named && loader != boot.Unknown) { // a PC loader, which its finder describes
 		return "", err
 	}
-	text = "its content is not known, on a disk without boot code for a PC"
+	text = "its content is unknown, on a disk without boot code for a PC"
 	if named {
-		text = fmt.Sprintf("its name is %.32q, and its content is not known", p.Name)
+		text = fmt.Sprintf("its name is %.32q, and its content is unknown", p.Name)
 	}
 	return text + fmt.Sprintf(": if a boot ROM or loader reads it from LBA %d, a board does not boot from the copy",
 		p.Off/g.Disk.SectorSize()), nil

@@ -198,7 +198,7 @@ func TestDoubtfulPlacesOfNoPartition(t *testing.T) {
 	}
 }
 
-// Ventoy checks that its second partition lies right behind the first, which starts at LBA 2048. Source: ventoy_cmd.c,
+// Ventoy checks that its second partition directly follows the first, which starts at LBA 2048. Source: ventoy_cmd.c,
 // ventoy_check_official_device.
 func TestVentoy(t *testing.T) {
 	ventoy := func(first, gap uint64, label string) []boot.Partition {

@@ -36,9 +36,9 @@ func systemPartition(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	const starts = "UEFI firmware starts a loader from partition %d, the EFI system partition"
 	switch {
 	case errors.Is(err, ondisk.ErrNoMatch):
-		f.Link(p.Number, starts+", whose files are not read", p.Number)
+		f.Link(p.Number, starts+", whose files trueup cannot read", p.Number)
 	case err != nil:
-		f.Link(p.Number, starts+", whose files cannot be read: %v", p.Number, err)
+		f.Link(p.Number, starts+", whose files trueup cannot read: %v", p.Number, err)
 	default:
 		startedBy(f, l, p.Number)
 	}
@@ -145,18 +145,18 @@ func startedBy(f *boot.Found, l efiLoaders, partition int) {
 // and other firmware may do so with every entry. A loader in \EFI\BOOT needs no entry. known reports whether the files
 // could be read.
 func entries(f *boot.Found, l efiLoaders, known bool, partition int) {
-	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) " +
-		"store the start of the EFI system partition, and keep the old one"
-	const anew = "if the machine does not boot from the copy, choose the loader's file in the firmware's menu, " +
-		"or write the entry anew from a rescue system (efibootmgr, bcdboot)"
+	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) store " +
+		"the start of the EFI system partition, and keep the old start"
+	const anew = "if the machine does not boot from the copy, choose the loader's file in the firmware's menu, or " +
+		"recreate the entry from a rescue system (efibootmgr, bcdboot)"
 	if known && len(l.fallback) == 0 && len(l.named) > 0 {
-		f.Warn(code, partition, text+", and there is no loader in \\EFI\\BOOT, which would need none", anew)
+		f.Warn(code, partition, text+", and there is no fallback loader in \\EFI\\BOOT", anew)
 		return
 	}
 	remedy := anew
 	if len(l.fallback) > 0 {
 		remedy = fmt.Sprintf("if the machine does not boot from the copy, start %s in the firmware's menu, and let "+
-			"its system write the entry anew", l.fallback[0])
+			"its system recreate the entry", l.fallback[0])
 	}
 	f.Issues = append(f.Issues, ondisk.Issue{
 		Code: code, Effect: ondisk.Note, OnMove: true, Partition: partition, Text: text,

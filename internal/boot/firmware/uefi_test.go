@@ -99,11 +99,11 @@ func TestChainOfUEFI(t *testing.T) {
 			remedy: anew,
 		},
 		"not readable": {err: ondisk.ErrNoMatch, texts: []string{"UEFI firmware starts a loader from partition 1, " +
-			esp + ", whose files are not read"}, remedy: anew},
+			esp + ", whose files trueup cannot read"}, remedy: anew},
 		"broken": {
 			err: &ondisk.FormatError{What: "fat", Field: "clusters", Got: "1", Want: "2"},
 			texts: []string{"UEFI firmware starts a loader from partition 1, " + esp +
-				", whose files cannot be read: "}, remedy: anew,
+				", whose files trueup cannot read: "}, remedy: anew,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -233,5 +233,5 @@ func TestFoldersOfUEFIThatCannotBeRead(t *testing.T) {
 	defer holding(nil, ondisk.ErrNoMatch)()
 	found, err := firmware.UEFI.Find(boottest.Guest(d, tab, parts))
 	require.NoError(t, err)
-	require.Contains(t, found.Chain[0].Text, "whose files are not read")
+	require.Contains(t, found.Chain[0].Text, "whose files trueup cannot read")
 }

@@ -33,8 +33,8 @@ const (
 	maxSaid        = 16       // issues of a disk, and links
 	maxQuoted      = 120      // bytes of a line shown in a message
 	configCode     = "linux-configuration"
-	writeName      = "write the line anew, in the guest or in the copy, so that it names the partition and not a " +
-		"place on the disk"
+	writeName      = "rewrite the line, in the guest or in the copy, with the partition instead of a position on " +
+		"the disk"
 	orLeave = "; or leave this partition where it is (--partition selects others)"
 )
 
@@ -59,7 +59,7 @@ func scanner(syntax boot.Syntax) func(*config, []string) {
 }
 
 const (
-	roleRoot     = "holds the root of a Linux"
+	roleRoot     = "holds the root of Linux"
 	roleGRUB     = "holds the configuration of GRUB"
 	roleSyslinux = "holds the configuration of SYSLINUX"
 	roleLimine   = "holds the configuration of Limine"
@@ -161,7 +161,7 @@ type config struct {
 }
 
 // searched describes the search in the files of a partition.
-const searched = "the configuration of a Linux and of its loaders, and a swap file with a hibernated Linux"
+const searched = "the configuration of Linux and its loaders, and a swap file with a hibernated Linux"
 
 func findLinux(g *boot.Guest) (boot.Found, error) {
 	l := &guest{g: g, said: map[string]bool{}, seen: map[fileKey]*source{}, vars: map[string][]string{}}
@@ -178,9 +178,9 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 		if open, ok := files.(*ext.Replayed); ok && open.Unread != nil {
 			why := ondisk.Shift(open.Unread, p.Off)
 			if g.NotSeen(p, searched, why); l.opened > before {
-				l.found.Warn(configCode, 0, fmt.Sprintf("the boot configuration in partition %d was read as the disk "+
-					"has it, and the journal to be replayed, which may change it, cannot be read: %v", p.Number, why),
-					"shut the guest down cleanly first, or look for positions such as (hd0)63+1 in it")
+				l.found.Warn(configCode, 0, fmt.Sprintf("the boot configuration in partition %d was read without a "+
+					"replay of the journal, which may change it and is unreadable: %v", p.Number, why),
+					"shut the guest down cleanly first, or check it for positions such as (hd0)63+1")
 			}
 		} else if ok {
 			err = errors.Join(err, l.read(p, open.Before))
@@ -245,7 +245,7 @@ func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind
 ) (broken error) {
 	for _, name := range names {
 		if *count == maxConfigs {
-			return l.unread(p, name, kind, fmt.Errorf("%w of %d files that are looked into", ondisk.ErrLimit,
+			return l.unread(p, name, kind, fmt.Errorf("%w of %d files to search", ondisk.ErrLimit,
 				maxConfigs))
 		}
 		s, fresh, err := l.open(p, files, name)
@@ -276,7 +276,7 @@ func (l *guest) unread(p boot.Partition, name string, kind configFile, err error
 // open reads a file. fresh is false if the file was already read under another name.
 func (l *guest) open(p boot.Partition, files guestfile.FS, name string) (s *source, fresh bool, err error) {
 	if l.opened++; l.opened > maxOpened {
-		return nil, false, fmt.Errorf("file %.256q: %w of files that are looked into", name, ondisk.ErrLimit)
+		return nil, false, fmt.Errorf("file %.256q: %w of files to search", name, ondisk.ErrLimit)
 	}
 	f, err := files.Open(name)
 	if err != nil {
@@ -312,7 +312,7 @@ func (l *guest) expand(files guestfile.FS, pattern string) ([]string, error) {
 				continue
 			}
 			if l.opened++; l.opened > maxOpened {
-				return nil, fmt.Errorf("folder %.256q: %w of files that are looked into", dir, ondisk.ErrLimit)
+				return nil, fmt.Errorf("folder %.256q: %w of files to search", dir, ondisk.ErrLimit)
 			}
 			entries, err := files.List(dir)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -352,7 +352,7 @@ func (c *config) lines() {
 		}
 		s, open := strings.CutSuffix(strings.TrimRight(s, "\r\n"), `\`)
 		if len(line)+len(s) > maxConfigLine {
-			c.miss(c.in.Number, c.at(), fmt.Sprintf("of a line only the first %d bytes are read", maxConfigLine))
+			c.miss(c.in.Number, c.at(), fmt.Sprintf("only the first %d bytes of a line are read", maxConfigLine))
 		}
 		line = append(line, s[:min(len(s), maxConfigLine-len(line))]...)
 		if open && len(line) < maxConfigLine {

@@ -143,7 +143,7 @@ func TestAnOrdinaryLinux(t *testing.T) {
 		`partition 1 holds the configuration of GRUB: "/grub/grub.cfg"`,
 		`partition 1 has the kernel that GRUB starts: "/vmlinuz-6.1.0-18-amd64", by "/grub/grub.cfg"`,
 		`partition 2 is the root of the kernel (root="UUID=` + rootFS + `" in "/grub/grub.cfg" of partition 1)`,
-		`partition 2 holds the root of a Linux: "/etc/fstab"`,
+		`partition 2 holds the root of Linux: "/etc/fstab"`,
 		`partition 2 is mounted on / by "/etc/fstab" of partition 2`,
 		`partition 1 is mounted on /boot by "/etc/fstab" of partition 2`,
 	}, chain)
@@ -339,7 +339,7 @@ func TestHostileConfiguration(t *testing.T) {
 			require.NotContains(t, i.Text, b)
 		}
 	}
-	require.Contains(t, said(r)[16].Text, "more lines")
+	require.Contains(t, said(r)[16].Text, "further lines")
 }
 
 // What a system needs is left alone when only data are to move; and so is what cannot be looked into, on a disk that
@@ -355,8 +355,8 @@ func TestNeeds(t *testing.T) {
 	files := map[string]string{"etc/fstab": "/dev/sda2 / ext4 defaults 0 1\n"}
 	got := needs(linuxDisk(t, nil, files))
 	require.Empty(t, got[0], "an ext without a system")
-	require.Contains(t, got[1], "it is in the boot chain: partition 2 holds the root of a Linux")
-	require.Contains(t, got[2], "whose files cannot be read")
+	require.Contains(t, got[1], "it is in the boot chain: partition 2 holds the root of Linux")
+	require.Contains(t, got[2], "trueup cannot read its files")
 
 	got = needs(linuxDisk(t, nil, map[string]string{"home/me": "x"}))
 	require.Equal(t, []string{"", "", ""}, got, "a disk that nothing boots from")
@@ -367,5 +367,5 @@ func TestNeeds(t *testing.T) {
 	got = needs(g)
 	require.Contains(t, got[0], "active")
 	require.Contains(t, got[1], "an EFI system partition")
-	require.Contains(t, got[2], "whose files cannot be read")
+	require.Contains(t, got[2], "trueup cannot read its files")
 }

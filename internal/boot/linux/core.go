@@ -29,7 +29,7 @@ const (
 var lzmaFrom = []byte{0xbf, 0x00, 0x00, 0x10, 0x00, 0xbe}
 
 // errBuild means a core image of an unknown build, whose modules cannot be located.
-var errBuild = errors.New("its core image is of a build that is not known")
+var errBuild = errors.New("its core image is of an unknown build")
 
 // unpackCore returns the kernel and its modules from a core image without diskboot.img.
 func unpackCore(img []byte) ([]byte, error) {
@@ -144,7 +144,7 @@ func (b embedded) inMemdisk() (string, error) {
 		text, err := io.ReadAll(io.LimitReader(r, maxText))
 		return string(text), err
 	}
-	return "", errors.New("its memory disk holds no boot/grub/grub.cfg that is read")
+	return "", errors.New("its memory disk has no readable boot/grub/grub.cfg")
 }
 
 // configOf describes where GRUB 2 looks for its configuration.

@@ -99,9 +99,10 @@ func (l *guest) warn() {
 	if n := len(l.missed) - 1; n > 0 {
 		more = fmt.Sprintf(" (and %d more: boot_unseen of --json has all)", n)
 	}
-	l.found.Warn(unseenCode, 0, fmt.Sprintf("%s%s; if it counts sectors from the start of the disk, that breaks",
-		l.missed[0], more), "look in the guest for block lists such as (hd0)63+1 (grep -rE '\\(hd[0-9]+\\)[0-9]*\\+' "+
-		"/boot /etc), and write what you find anew so that it names a partition or file")
+	l.found.Warn(unseenCode, 0, fmt.Sprintf("%s%s; if it contains sectors counted from the start of the disk, a "+
+		"move breaks the boot",
+		l.missed[0], more), "search the guest for block lists such as (hd0)63+1 (grep -rE "+
+		"'\\(hd[0-9]+\\)[0-9]*\\+' /boot /etc), and rewrite each with a partition or file name")
 }
 
 // used reports whether a partition can hold files. Zeros mean that nobody formatted it.
@@ -230,7 +231,7 @@ func (c *config) load(name string, syntax boot.Syntax) (found bool, why string) 
 	devices, file, ok := c.devicesOf(name)
 	switch {
 	case isUnknown(name) && !strings.HasPrefix(name, "("+unknown+")"):
-		return false, fmt.Sprintf("it names a file by a value that is not known: %q", cutText(c.command))
+		return false, fmt.Sprintf("it names a file by an unknown value: %q", cutText(c.command))
 	case !ok || !strings.HasPrefix(file, "/"):
 		return false, "" // a block list, or no file
 	}

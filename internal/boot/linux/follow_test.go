@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// threeDisk is linuxDisk with an XFS, whose files are not read, in the third partition.
+// threeDisk is linuxDisk with an XFS, whose files trueup cannot read, in the third partition.
 func threeDisk(t testing.TB, onBoot, onRoot map[string]string) *boot.Guest {
 	t.Helper()
 	f := linuxBytes(t, onBoot, onRoot)
@@ -182,9 +182,11 @@ func TestConfigurationThatIsNotSeen(t *testing.T) {
 		"all of it, and an old one": {
 			loader: grub2("(,msdos3)/boot/grub", ""), onRoot: onRoot("set timeout=0"), says: []string{xfs},
 		},
-		"on LVM": {loader: grub2("(lvm/a-b)/boot/grub", ""), says: []string{"(lvm/a-b) is no partition of the disk"}},
+		"on LVM": {
+			loader: grub2("(lvm/a-b)/boot/grub", ""), says: []string{"(lvm/a-b) is not a partition of the disk"},
+		},
 		"another disk": {
-			loader: grub2("(hd1,msdos1)/boot/grub", ""), says: []string{"(hd1,msdos1) is no partition of the disk"},
+			loader: grub2("(hd1,msdos1)/boot/grub", ""), says: []string{"(hd1,msdos1) is not a partition of the disk"},
 		},
 		"a file system of nobody": {
 			loader: grub2("", "search.fs_uuid 0000 root\nset prefix=($root)/boot/grub"),
@@ -199,9 +201,9 @@ func TestConfigurationThatIsNotSeen(t *testing.T) {
 		"an argument": {
 			onRoot: onRoot("function f {\nchainloader $1\n}"), says: []string{"line 2", "chainloader $1"},
 		},
-		"a file by an argument": {onRoot: onRoot("source $prefix/$1"), says: []string{"a value that is not known"}},
+		"a file by an argument": {onRoot: onRoot("source $prefix/$1"), says: []string{"an unknown value"}},
 		"a value that is probed": {
-			onRoot: onRoot("probe --set=x --fs $root\nsource /$x"), says: []string{"a value that is not known"},
+			onRoot: onRoot("probe --set=x --fs $root\nsource /$x"), says: []string{"an unknown value"},
 		},
 		"a long file": {
 			onRoot: onRoot(long), says: []string{"\"/boot/grub/grub.cfg\" of partition 2", "limit"},
@@ -243,7 +245,7 @@ func TestConfigurationThatIsNotSeen(t *testing.T) {
 			require.Equal(t, ondisk.Warn, issues[0].Effect)
 			require.True(t, issues[0].OnMove)
 			require.Contains(t, issues[0].Remedy, "(hd0)")
-			for _, s := range append(tc.says, "not seen") {
+			for _, s := range append(tc.says, "not read") {
 				require.Contains(t, issues[0].Text, s)
 			}
 		})
@@ -299,7 +301,7 @@ fi
 		require.Empty(t, r.Issues, name)
 		require.Equal(t, []boot.Unseen{{
 			Partition: 3,
-			What:      "the configuration of a Linux and of its loaders, and a swap file with a hibernated Linux",
+			What:      "the configuration of Linux and its loaders, and a swap file with a hibernated Linux",
 			Why:       "trueup does not read files in xfs (partition 3)",
 		}}, r.Unseen, name)
 	}

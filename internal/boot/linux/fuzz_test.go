@@ -48,8 +48,7 @@ func FuzzLinuxConfiguration(f *testing.F) {
 	}
 	for _, seed := range []string{
 		debianFstab, debianGRUB, "chainloader (hd0)63+1,2175+8", "root (hd0)\nkernel 4287+1 root=/dev/sda2",
-		"/dev/sda /x " +
-			"ext4 offset=32256", "x /dev/sda /dev/sda offset=63,keyfile-offset=99999",
+		"/dev/sda /x ext4 offset=32256", "x /dev/sda /dev/sda offset=63,keyfile-offset=99999",
 		"start = 63", "losetup -o $((63*512)) x /dev/sda", "0 2048 linear /dev/sda 4287", `ATTR{start}=="4287"`,
 		`X="cryptkey=/dev/sda:1113700:512 blkdevparts=sda:32256,1M@1113600(x),-"`,
 	} {

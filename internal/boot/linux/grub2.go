@@ -113,7 +113,7 @@ func (r *grubReader) boot(img grubImage) error {
 	known := binary.LittleEndian.Uint16(img.code[grubKernelAddress:]) == 0x8000 &&
 		bytes.Contains(img.code, []byte{0x66, 0x8b, 0x1e, 0x5c, 0x7c})
 	if !known || r.g.Disk.SectorSize() != grubSector {
-		r.breaks(img, 0, fmt.Sprintf("GRUB 2 in %s is of a build that is not known, and so is where it finds core.img",
+		r.breaks(img, 0, fmt.Sprintf("GRUB 2 in %s is of an unknown build, and so is the position of its core.img",
 			img.place), boot.WhenUnknown)
 		r.f.Link(img.Number, "GRUB 2 in %s, of an unknown build", img.place)
 		return nil
@@ -140,11 +140,11 @@ func (r *grubReader) boot(img grubImage) error {
 	entries, ok := blockList(first)
 	switch nothing := ondisk.IsZero(first) || bytes.HasPrefix(first, gptMagic); {
 	case !ok && nothing:
-		r.f.Warn(r.c.ID, 0, text+", which is missing there: no BIOS boots by it, before a move or after",
-			"install the boot loader again if a BIOS is to boot from the disk")
+		r.f.Warn(r.c.ID, 0, text+", where it is missing: no BIOS boots with it, before or after a move",
+			"if a BIOS is to boot from the disk, reinstall the boot loader")
 		return nil
 	case !ok:
-		r.breaks(img, 0, text+": what is there is no core.img that is known", boot.InstallAgain)
+		r.breaks(img, 0, text+": there is no known core.img", boot.InstallAgain)
 		return nil
 	}
 	r.refer(img, "grub2 core image", img.Partition, img.Off+grubKernelSector, sector, z)
@@ -188,7 +188,7 @@ func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []g
 			whole = false
 			continue
 		case !said[z.Number] && z.Number != 0:
-			r.f.Link(z.Number, "core.img of GRUB 2 goes on in partition %d", z.Number)
+			r.f.Link(z.Number, "core.img of GRUB 2 continues in partition %d", z.Number)
 		}
 		said[z.Number] = true
 		r.refer(img, fmt.Sprintf("grub2 block list entry %d", i+1), in.Partition, at, e.Start, z)
@@ -208,7 +208,7 @@ func (r *grubReader) refer(img grubImage, kind string, stored boot.Partition, at
 	}
 	if ref.Stays = stays(stored, ref.Off); ref.Stays != "" {
 		ref.Encode = nil
-		r.breaks(img, z.Number, fmt.Sprintf("%s: LBA %d stays as found, %s", ref.Name(), sector, ref.Stays),
+		r.breaks(img, z.Number, fmt.Sprintf("%s: LBA %d stays unchanged, %s", ref.Name(), sector, ref.Stays),
 			boot.InstallAgain)
 	}
 	r.f.Refs = append(r.f.Refs, ref)
@@ -220,10 +220,10 @@ func stays(stored boot.Partition, off int64) string {
 		return ""
 	}
 	if stored.Kind == table.Extended {
-		return "it stands in a record of the partition table"
+		return "it is inside a record of the partition table"
 	}
 	if reserved := identify.Traits(stored.Volume.Kind).Checksummed; reserved > 0 && off >= reserved {
-		return fmt.Sprintf("it stands under a checksum of %s", stored.Volume.Kind)
+		return fmt.Sprintf("it is covered by a checksum of %s", stored.Volume.Kind)
 	}
 	return ""
 }

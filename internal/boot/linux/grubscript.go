@@ -321,7 +321,7 @@ func (c *config) run(w [][]string) {
 	case slices.Contains([]string{"chainloader", "loopback", "ntldr"}, name):
 		for _, values := range w[1:] {
 			if slices.ContainsFunc(values, isUnknown) {
-				c.miss(c.in.Number, c.at(), fmt.Sprintf("it depends on a value that is not known: %q",
+				c.miss(c.in.Number, c.at(), fmt.Sprintf("it depends on an unknown value: %q",
 					cutText(c.command)))
 			}
 		}
@@ -513,8 +513,8 @@ func (l *guest) device(name string, legacy bool) (p boot.Partition, why string) 
 		}
 	}
 	if isUnknown(name) {
-		return p, "no partition of the disk is known to hold it (LVM, RAID, encryption, another disk, or a file " +
-			"system whose files trueup does not read)"
+		return p, "it is in no readable partition of the disk (LVM, RAID, encryption, another disk, or a file " +
+			"system that trueup does not read)"
 	}
 	disk, number, ok := strings.Cut(name, ",")
 	if ok && (disk == "" || slices.Contains(firstDisks, disk)) {
@@ -527,5 +527,5 @@ func (l *guest) device(name string, legacy bool) (p boot.Partition, why string) 
 			return p, ""
 		}
 	}
-	return p, fmt.Sprintf("(%.64s) is no partition of the disk", name)
+	return p, fmt.Sprintf("(%.64s) is not a partition of the disk", name)
 }

@@ -45,8 +45,7 @@ func TestConfigurationInAJournal(t *testing.T) {
 		text := tc.inJournal + strings.Repeat("\x00", 1024-len(tc.inJournal))
 		require.NoError(t, os.WriteFile(content, []byte(text), 0o600))
 		lines := fmt.Sprintf("set_inode_field /boot/grub/grub.cfg size %d\njournal_open\njournal_write -b %s %s\n"+
-			"journal_close\n",
-			max(len(tc.onDisk), len(tc.inJournal)), block, content)
+			"journal_close\n", max(len(tc.onDisk), len(tc.inJournal)), block, content)
 		require.NoError(t, os.WriteFile(script, []byte(lines), 0o600))
 		disktest.Run(t, "debugfs", "-w", "-f", script, img)
 		raw := disktest.ReadFile(t, img)
@@ -164,7 +163,7 @@ func TestBootSectorUnderAJournal(t *testing.T) {
 				}
 				refused++
 				require.Equal(t, ondisk.Unbootable, i.Effect)
-				require.Contains(t, i.Text, "the journal of partition 1 is to be replayed")
+				require.Contains(t, i.Text, "a pending replay of the journal of partition 1")
 				require.Contains(t, i.Text, tc.says)
 				require.Equal(t, "shut the guest down cleanly first", i.Remedy)
 			}

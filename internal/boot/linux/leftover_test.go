@@ -133,7 +133,7 @@ func TestGrub2WithoutACore(t *testing.T) {
 			r := boottest.Read(t, f)
 			require.Len(t, r.Issues, 1)
 			require.Equal(t, ondisk.Warn, r.Issues[0].Effect)
-			require.Contains(t, r.Issues[0].Text, "no BIOS boots by it")
+			require.Contains(t, r.Issues[0].Text, "no BIOS boots with it")
 		})
 	}
 }

@@ -84,7 +84,7 @@ func followLegacy(g *boot.Guest, home legacyHome, code []byte) (refs []boot.Ref,
 		return nil, nil, config, err
 	}
 	if size := g.Disk.SectorSize(); size != legacySector {
-		return nil, nil, config, unsoundf("it knows sectors of 512 bytes only, and the disk has sectors of %d", size)
+		return nil, nil, config, unsoundf("it supports only sectors of 512 bytes, but the disk has sectors of %d", size)
 	}
 	at, err := legacyHolding(g, int64(one.Sector), 1, "its next stage")
 	if err != nil {
@@ -117,7 +117,7 @@ func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sec
 		Points: int64(sector) * legacySector, Target: target.partition, Encode: boot.EncodeSectors(legacySector),
 	}
 	if r.Target == 0 {
-		r.Stays = "it lies in front of all partitions"
+		r.Stays = "it is in front of all partitions"
 	}
 	return r
 }
@@ -127,7 +127,7 @@ func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sec
 func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome, error) {
 	r := disk.Range{Off: first * legacySector, Len: sectors * legacySector}
 	if first == 0 || r.End() > g.Disk.Size() {
-		return legacyHome{}, unsoundf("%s is at LBA %d, %d sectors long, where there is no room for it", what, first,
+		return legacyHome{}, unsoundf("%s is at LBA %d, %d sectors long, which is not on the disk", what, first,
 			sectors)
 	}
 	p, ok := g.Holding(r.Off, r.Len)
@@ -135,7 +135,8 @@ func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome
 	case ok && (p.Volume.Kind == volume.VTOC || p.Type == 0xbe || p.Type == 0xbf):
 		// illumos stores sector numbers in the slices too.
 		return legacyHome{}, unsound{
-			text: fmt.Sprintf("%s is at LBA %d, in partition %d of Solaris, which keeps absolute places itself", what,
+			text: fmt.Sprintf("%s is at LBA %d, in partition %d of Solaris, which stores absolute positions "+
+				"itself", what,
 				first, p.Number),
 			partition: p.Number,
 		}
@@ -147,8 +148,7 @@ func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome
 	gap := legacyHome{disk.Range{Len: g.FirstByte()}, 0, "the gap"}
 	if !gap.holds(first, sectors) {
 		return gap, unsoundf("%s is at LBA %d, %d sectors long, neither in one partition nor in the gap "+
-			"in front of all",
-			what, first, sectors)
+			"in front of all", what, first, sectors)
 	}
 	return gap, nil
 }
@@ -222,7 +222,7 @@ func readStage1(code []byte) (*stage1, error) {
 	}
 	switch {
 	case s.Major != 3 || s.Minor != 2:
-		return nil, unsoundf("its stage1 has the interface %d.%d, and only 3.2 is known", s.Major, s.Minor)
+		return nil, unsoundf("its stage1 has the interface %d.%d, and trueup supports only 3.2", s.Major, s.Minor)
 	case code[0] != 0xeb || !bytes.Contains(code, readsSector) || !bytes.Contains(code, jumpsOn):
 		return nil, unsoundf("its stage1 is not that of GRUB 0.9x")
 	case s.Drive != bootedDrive && s.Drive != firstDrive:
@@ -386,9 +386,9 @@ func (s *legacyStage) readHead(sector []byte, one *stage1) error {
 	case h.Jump[0] != 0xea || h.Jump[3] != 0 || h.Jump[4] != 0 || h.Major != one.Major || h.Minor != one.Minor:
 		return unsoundf("LBA %d does not hold the second sector of its %s", s.list[0].Start, name)
 	case (h.ID == 0) != (one.Address == stage2Address) || int(h.ID) >= len(stage15Kinds):
-		return unsoundf("its %s says that it is stage %d, which does not belong to %#x", name, h.ID, one.Address)
+		return unsoundf("its %s is marked as stage %d, which does not fit the address %#x", name, h.ID, one.Address)
 	case !bytes.HasPrefix(version, []byte("0.9")) || len(version) > 16 || !isPrintable(version):
-		return unsoundf("the version of its %s is %.16q, and 0.9x is known", name, version)
+		return unsoundf("the version of its %s is %.16q, and trueup supports only 0.9x", name, version)
 	}
 	s.version = string(version)
 	return s.readConfig(rest, name)

@@ -26,7 +26,7 @@ func isLilo(code []byte) bool {
 		(string(code[6:10]) == liloMagic || string(code[2:6]) == liloMagic)
 }
 
-const runLilo = "go on with --allow-unbootable, and run lilo from a rescue system on the copy"
+const runLilo = "use --allow-unbootable, and run lilo on the copy from a rescue system"
 
 func findLilo(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	followed := 0
@@ -52,8 +52,8 @@ func readLilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, w
 			m.home.Number, m.mode)
 	case errors.As(err, &bad):
 		f.Link(home.Number, "%s in %s loads a kernel by absolute sectors", name, where)
-		text := fmt.Sprintf("%s in %s holds the absolute sectors of the kernel, and its map is not rewritten, since %s",
-			name, where, bad.text)
+		text := fmt.Sprintf("%s in %s holds the absolute sectors of the kernel, and trueup cannot rewrite its map, "+
+			"since %s", name, where, bad.text)
 		remedy := runLilo
 		if m != nil && m.file != nil && m.file.Fixed != nil { // the replay of a journal is pending
 			remedy = "shut the guest down cleanly first, or " + runLilo
@@ -137,7 +137,7 @@ func readLiloFirst(code []byte) (*liloFirst, error) {
 	major, minor := s.Version&0xff, s.Version>>8
 	switch {
 	case s.Stage != liloStage1 || major < 22 || major > 24 || (major == 22 && minor < 6):
-		return nil, unsoundf("the layout of its map is not known, only that of 22.6 to 24")
+		return nil, unsoundf("the layout of its map is not that of 22.6 to 24")
 	case s.CLI != 0xfa || int(s.CodeLength) > liloMaxCode || !liloReads(code[:liloMaxCode]):
 		return nil, unsoundf("its first stage is not that of 22.6 to 24")
 	case s.RAIDOffset != 0 || s.Prompt&liloFlagRAID != 0:
@@ -155,7 +155,7 @@ func followLilo(g *boot.Guest, home boot.Partition, code []byte) (*liloMap, erro
 		return nil, err
 	}
 	if size := g.Disk.SectorSize(); size != liloSector {
-		return nil, unsoundf("it knows sectors of 512 bytes only, and the disk has sectors of %d", size)
+		return nil, unsoundf("it supports only sectors of 512 bytes, but the disk has sectors of %d", size)
 	}
 	place := int64(one.Place) * liloSector
 	p, ok := g.Holding(place, liloSector)

@@ -95,10 +95,10 @@ func liloKernel(lbas ...int64) func(*liloforge.Install) {
 }
 
 const (
-	liloVersions = "only that of 22.6 to 24"
+	liloVersions = "is not that of 22.6 to 24"
 	liloArray    = "of an array"
 	liloUnknown  = "its first stage is not that of 22.6 to 24"
-	liloOther    = "no second stage of the same map"
+	liloOther    = "to a second stage of the same map"
 	liloNameless = "entry 1 of its table of kernels has no name"
 	liloZeros    = "is empty, or does not end in zeros"
 )
@@ -179,7 +179,7 @@ var liloStages = map[string]liloRefusal{
 	"message without a length": {
 		change: func(i *liloforge.Install) { i.Message = "Hello" },
 		put:    inLiloMap(liloFileStage, 24, 0, 0),
-		says:   "the address of a message, which has no length",
+		says:   "the address of a message of no length",
 	},
 	"length without a message": {put: inLiloMap(liloFileStage, 24, 7, 0), says: "an address has the flags 0x0"},
 }
@@ -230,7 +230,7 @@ var liloTables = map[string]liloRefusal{
 	}, says: "the journal of the ext file system is on another device"},
 	"files that are not read": {
 		put:  func(d liloDisk, _ int64) { d.bytes.U16(liloStart*512+1024+0x38, 0) },
-		says: "and only in ext the file of the map is read",
+		says: "and trueup reads the file of the map only in ext",
 	},
 }
 
@@ -263,8 +263,8 @@ func TestLilo(t *testing.T) {
 				require.True(t, i.OnMove)
 				require.Zero(t, i.Partition, "a kernel can lie in any partition")
 				require.Contains(t, i.Text, tc.says+" in the ")
-				require.Contains(t, i.Text, "its map is not rewritten, since ")
-				require.Contains(t, i.Remedy, "run lilo from a rescue system")
+				require.Contains(t, i.Text, "trueup cannot rewrite its map, since ")
+				require.Contains(t, i.Remedy, "run lilo on the copy")
 				require.Equal(t, lba != 0, r.Boots(1))
 				require.Contains(t, r.Chain[0].Text, tc.says+" in the ")
 			}

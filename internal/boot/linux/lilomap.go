@@ -71,7 +71,7 @@ type liloParams struct {
 // open finds the file of the map. place is a byte of it on the disk.
 func (m *liloMap) open(place int64) error {
 	if kind := m.home.Volume.Kind; !slices.Contains([]volume.Kind{volume.Ext2, volume.Ext3, volume.Ext4}, kind) {
-		return unsoundf("it lies in partition %d (%s), and only in ext the file of the map is read", m.home.Number,
+		return unsoundf("it lies in partition %d (%s), and trueup reads the file of the map only in ext", m.home.Number,
 			kind)
 	}
 	files, err := m.g.Files(m.home)
@@ -175,7 +175,7 @@ func (m *liloMap) add(r boot.Ref, shift liloShift) {
 func (m *liloMap) address(b []byte) (place int64, err error) {
 	a, err := m.next(&liloHigh{}, b)
 	if err == nil && a.sectors != 1 {
-		err = unsoundf("the address of LBA %d counts %d sectors, want 1", a.lba, a.sectors)
+		err = unsoundf("the address of LBA %d has %d sectors, must have 1", a.lba, a.sectors)
 	}
 	return a.lba * liloSector, err
 }
@@ -237,7 +237,7 @@ func readLiloParams(b []byte, one *liloFirst) (*liloParams, error) {
 		return nil, err
 	}
 	if p.Magic != one.Magic || p.Version != one.Version || p.MapStamp != one.MapStamp || p.Stage&0xff != liloStage2 {
-		return nil, unsoundf("what its list names is no second stage of the same map")
+		return nil, unsoundf("its list does not lead to a second stage of the same map")
 	}
 	return p, nil
 }
@@ -272,7 +272,7 @@ func (m *liloMap) readParameters(p *liloParams, two int64) error {
 		}
 	}
 	if p.Message == 0 && !ondisk.IsZero(b[message:message+liloAddrLen]) {
-		return unsoundf("it has the address of a message, which has no length")
+		return unsoundf("it has the address of a message of no length")
 	}
 	points := line
 	if p.Message != 0 {

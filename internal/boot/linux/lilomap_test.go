@@ -276,7 +276,7 @@ func TestLiloOnLargeSectors(t *testing.T) {
 	d.install().Put(d.bytes, 0)
 	g := liloGuest(t, d.bytes)
 	g.Disk = boottest.DiskOf(d.bytes[:len(d.bytes)/4096*4096], 4096)
-	requireLiloRefused(t, g, "it knows sectors of 512 bytes only, and the disk has sectors of 4096")
+	requireLiloRefused(t, g, "it supports only sectors of 512 bytes, but the disk has sectors of 4096")
 }
 
 func TestLiloOfAnotherMap(t *testing.T) {

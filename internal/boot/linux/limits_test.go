@@ -119,7 +119,7 @@ func onePartition(t testing.TB, volume []byte) *boot.Guest {
 	return boottest.GuestOf(t, f)
 }
 
-const unseen = "whose files cannot be read"
+const unseen = "trueup cannot read its files"
 
 // Files that are larger than configuration is, and more of them than a disk has, are not read; a system can lie behind
 // them.

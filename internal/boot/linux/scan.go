@@ -473,7 +473,7 @@ func (c *config) enough() bool {
 
 // more reports omitted lines: their effect is unknown.
 func (c *config) more() {
-	const more = "there are more lines that name places on the disk, from %s on"
+	const more = "further lines name positions on the disk, from %s on"
 	c.found.Unbootable(configCode, 0, fmt.Sprintf(more, c.at()), writeName)
 }
 

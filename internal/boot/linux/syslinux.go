@@ -162,7 +162,7 @@ func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 		return f, nil
 	}
 	if g.Scheme == table.GPT {
-		f.Link(0, "%s in sector 0 does not read a GPT: no BIOS boots by it", c.Name)
+		f.Link(0, "%s in sector 0 does not read a GPT: no BIOS boots with it", c.Name)
 		return f, nil
 	}
 	place, mark := markOf(g.Sector0)
@@ -180,7 +180,7 @@ func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	case !whole:
 		f.Unbootable(c.ID, 0, "the second part of grub4dos is not behind sector 0", boot.WhenUnknown)
 	case g.FirstByte() < end:
-		f.Unbootable(c.ID, 0, "a part of grub4dos lies in the first partition, and would move with it",
+		f.Unbootable(c.ID, 0, "a part of grub4dos is in the first partition, and would move with it",
 			boot.InstallAgain)
 	}
 	if err := previousMBR(&f, g, c); err != nil {
@@ -210,15 +210,15 @@ func previousMBR(f *boot.Found, g *boot.Guest, c *boot.Code) error {
 		when = "unless a key is pressed"
 	}
 	old := boot.Identify(g.Codes, b[:boot.CodeLen])
-	f.Link(0, "%s runs the MBR before it (%s), which LBA 1 holds, %s", c.Name, old.Name, when)
+	f.Link(0, "%s runs the previous MBR (%s), stored in LBA 1, %s", c.Name, old.Name, when)
 	switch {
 	case old != boot.Unknown && old.Find == nil && !old.Encrypts:
 	case flags&grldrFirst == 0:
-		f.Unbootable(c.ID, 0, "grub4dos first runs the MBR in LBA 1, and whether that finds its partition after a "+
-			"move is not known", boot.WhenUnknown)
+		f.Unbootable(c.ID, 0, "grub4dos first runs the MBR in LBA 1, which may not find its partition after a "+
+			"move", boot.WhenUnknown)
 	default:
-		f.Warn(c.ID, 0, "grub4dos runs the MBR in LBA 1 if it finds no GRLDR, and whether that finds its partition "+
-			"after a move is not known", "check the boot of the copy")
+		f.Warn(c.ID, 0, "grub4dos runs the MBR in LBA 1 if it finds no GRLDR, and that MBR may not find its "+
+			"partition after a move", "check the boot of the copy")
 	}
 	return nil
 }

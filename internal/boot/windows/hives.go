@@ -69,7 +69,7 @@ func (k hives) finder() boot.Finder {
 
 // read adds the references of one hive. An unreadable hive concerns every partition, because it can name any.
 func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string, left *int) error {
-	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known", shown(path),
+	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are unknown", shown(path),
 		p.Number)
 	file, err := windowsFile(g, p, path)
 	if err != nil {
@@ -81,7 +81,7 @@ func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string,
 	}
 	if *left--; *left < 0 {
 		if *left == -1 {
-			f.Unbootable(k.code, 0, fmt.Sprintf("%s: there are %d others, and no more are read", what, maxHives),
+			f.Unbootable(k.code, 0, fmt.Sprintf("%s: already %d others were read, the maximum", what, maxHives),
 				k.remedy)
 		}
 		return nil
@@ -174,7 +174,7 @@ func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint3
 	}
 	r.Disk, r.Stays, r.Loss = signature, "it names another disk", loss
 	if loss != "" {
-		r.Remedy = "give the drive letter back after the first boot of the copies"
+		r.Remedy = "assign the old drive letter after the first boot of the copies"
 	}
 	h.others++
 	return h.add(r, places)
@@ -359,11 +359,11 @@ func (h *guestHive) sign(f *boot.Found) {
 		for _, n := range h.recovery.Logs() {
 			logs = append(logs, shown(h.files[n].Path))
 		}
-		f.Sign(boot.Running, h.p, "a position in it that changes is rewritten, in its logs too",
-			"%s is open, and Windows brings it up to date from %s (entries that it applies: %d)", name,
+		f.Sign(boot.Running, h.p, "a changed position is rewritten in the hive and in its logs",
+			"%s is open, and Windows will update it from %s (pending log entries: %d)", name,
 			strings.Join(logs, " and "), h.recovery.Applied)
 	case err != nil:
-		f.Sign(boot.NotKnown, h.p, "", "%s is closed, and yet %v", name, err)
+		f.Sign(boot.NotKnown, h.p, "", "%s is closed, but %v", name, err)
 	default:
 		f.Sign(boot.ShutDown, h.p, "", "%s is closed", name)
 	}
@@ -377,7 +377,7 @@ func (h *guestHive) noteHot(f *boot.Found) {
 	f.Issues = append(f.Issues, ondisk.Issue{
 		Code: "hive-open", Effect: ondisk.Note, OnMove: true,
 		Text: fmt.Sprintf("%s of partition %d was copied while Windows ran: positions are rewritten in it and in "+
-			"its logs (entries that Windows applies: %d)", shown(h.file.Path), h.p.Number, h.recovery.Applied),
+			"its logs (pending log entries: %d)", shown(h.file.Path), h.p.Number, h.recovery.Applied),
 	})
 }
 
@@ -460,7 +460,7 @@ func (h *guestHive) claim(claims map[int64]claim, n int) {
 			case !movable(r):
 			case c.i != i || h.refs[c.ref].Points != r.Points || h.refs[c.ref].Disk != r.Disk:
 				h.unsure = ondisk.In(ondisk.ErrUnsupported,
-					"byte %d of the disk means two positions in two states of its logs", off)
+					"byte %d of the disk holds two different positions in two states of its logs", off)
 			}
 			i++
 		}

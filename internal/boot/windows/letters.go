@@ -15,9 +15,9 @@ import (
 var MountedDevices = hives{"mounted-devices", checkLetters, systemHives, findLetters}.finder()
 
 // otherLetter is the cost of a stale drive letter for a partition on another disk.
-const otherLetter = "Windows takes the partition for a new one and gives it another drive letter"
+const otherLetter = "Windows treats the partition as new and assigns another drive letter"
 
-const checkLetters = "go on with --allow-unbootable, and give the drive letters back after the first boot of the copy"
+const checkLetters = "use --allow-unbootable, and assign the old drive letters after the first boot of the copy"
 
 // systemHives returns the paths of the SYSTEM hives in a partition.
 func systemHives(g *boot.Guest, p boot.Partition) (paths []string, err error) {

@@ -95,7 +95,7 @@ func TestBrokenElements(t *testing.T) {
 			t.Parallel()
 			code := map[bool]string{true: "bcd", false: "mounted-devices"}[tc.file == "Boot/BCD"]
 			text, refs := said(t, code, map[string][]byte{tc.file: tc.hive})
-			require.Contains(t, text, "cannot be read, so the positions in it are not known")
+			require.Contains(t, text, "cannot be read, so the positions in it are unknown")
 			require.Equal(t, tc.fates, fates(refs))
 		})
 	}
@@ -125,7 +125,7 @@ func TestStoresThatCannotBeRead(t *testing.T) {
 		require.Len(t, issues, 1)
 		require.Equal(t, ondisk.Unbootable, issues[0].Effect)
 		require.Zero(t, issues[0].Partition, "any move")
-		require.Contains(t, issues[0].Text, "cannot be read, so the positions in it are not known")
+		require.Contains(t, issues[0].Text, "cannot be read, so the positions in it are unknown")
 		require.Empty(t, stored(r))
 	}
 }

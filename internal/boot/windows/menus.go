@@ -206,7 +206,7 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	if file != nil {
 		if file.Size() > maxBootIni {
 			f.NotSeen(p.Number, `\boot.ini`,
-				fmt.Sprintf("it has %d bytes, of which the first %d were read", file.Size(), maxBootIni))
+				fmt.Sprintf("it has %d bytes, and only the first %d were read", file.Size(), maxBootIni))
 		}
 		menu, err = ondisk.Bytes(file, 0, min(file.Size(), maxBootIni))
 	}
@@ -255,7 +255,7 @@ func checkArc(f *boot.Found, g *boot.Guest, p boot.Partition, menu []byte) {
 		}
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "boot-ini", Effect: ondisk.Note, Partition: p.Number, Remedy: repairIni,
-			Text: fmt.Sprintf("\\boot.ini names partition(%d) of the first disk, and there are %d", n, len(counted)),
+			Text: fmt.Sprintf("\\boot.ini names partition(%d) of the first disk, which has %d", n, len(counted)),
 		})
 	}
 }
@@ -308,7 +308,7 @@ func savedSectors(files guestfile.FS, menu []byte) ([]string, error) {
 
 // savedSector reads a file that may hold a boot sector.
 func savedSector(f *boot.Found, g *boot.Guest, p boot.Partition, name string) error {
-	what := fmt.Sprintf("the boot sector that is saved in %s of partition %d cannot be read", shown(name), p.Number)
+	what := fmt.Sprintf("the boot sector saved in %s of partition %d cannot be read", shown(name), p.Number)
 	file, err := windowsFile(g, p, name)
 	if err != nil {
 		return f.Unread("saved-boot-sector", 0, what, err, repairIni)
@@ -323,7 +323,7 @@ func savedSector(f *boot.Found, g *boot.Guest, p boot.Partition, name string) er
 	if c := g.Loader(b[:boot.CodeLen]); c.Absolute {
 		f.Warn("saved-boot-sector", 0, fmt.Sprintf("%s in %s of partition %d finds its files by absolute sectors",
 			c.Name, shown(name), p.Number),
-			"install that loader again on the copy, and save its boot sector anew")
+			"reinstall that loader on the copy, and save its boot sector again")
 		return nil
 	}
 	if !hasHidden(b) {

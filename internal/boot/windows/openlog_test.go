@@ -162,7 +162,7 @@ func TestOpenLogOfNTFS(t *testing.T) {
 				require.Equal(t, tc.refused == "", follows, "%s: %v", what, issues)
 				if tc.refused == "" {
 					require.Equal(t, "ntfs-open", issues[0].Code, what)
-					require.Contains(t, issues[0].Text, fmt.Sprintf("no write that its log holds (%d) touches",
+					require.Contains(t, issues[0].Text, fmt.Sprintf("its log (writes: %d) does not touch",
 						len(tc.pending)))
 					continue
 				}

@@ -44,7 +44,7 @@ func findRecovery(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 			return err
 		}
 		for i := range kept.Issues {
-			kept.Issues[i].Text += ": the recovery system can be disabled"
+			kept.Issues[i].Text += ": the recovery system may be disabled"
 		}
 		r := fileRefs{g: g, p: p, file: file, code: "winre", refs: refs}
 		if err := r.keep(&kept); err != nil {
@@ -84,7 +84,7 @@ func recoveryRefs(g *boot.Guest, p boot.Partition, file *guestfile.File) ([]boot
 		}
 		if aim(g, &r); r.Target != 0 {
 			r.Encode = stretch{in, l.tag - l.from, l.number - l.from, l.to - l.from}.encode
-			r.Loss, r.Remedy = "the recovery system can be disabled", reenable
+			r.Loss, r.Remedy = "the recovery system may be disabled", reenable
 		}
 		refs = append(refs, r)
 	}

@@ -94,7 +94,7 @@ func TestRecoveryLocationsThatStay(t *testing.T) {
 	}, fates(stored(r)))
 	require.Empty(t, boottest.Issues(r, "winre"))
 	first, last := stored(r)[0], stored(r)[2]
-	require.Equal(t, "the recovery system can be disabled", first.Loss, "a guest starts without its recovery system")
+	require.Equal(t, "the recovery system may be disabled", first.Loss, "a guest starts without its recovery system")
 	_, err := first.Encode(first.Raw, 1<<20)
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	b, err := last.Encode(last.Raw, 4096)

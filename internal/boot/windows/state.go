@@ -29,7 +29,7 @@ func (r *fileRefs) lasting() error {
 	}
 	if log, err := logOf(r.g, r.p); err == nil && log == nil {
 		return ondisk.In(ondisk.ErrUnsupported,
-			"NTFS has no $LogFile, so it is not known whether Windows was shut down cleanly")
+			"NTFS has no $LogFile, so it is unknown whether Windows was shut down cleanly")
 	}
 	return r.replayed()
 }
@@ -46,8 +46,7 @@ func (r *fileRefs) mirrored() error {
 		if err := v.Mirrored(path); err != nil && !boot.Understood(err) {
 			return ondisk.Shift(err, r.p.Off)
 		} else if err != nil {
-			return ondisk.In(ondisk.ErrUnsupported, "FAT is marked dirty, and what a check makes of the file is "+
-				"not known: %v",
+			return ondisk.In(ondisk.ErrUnsupported, "FAT is marked dirty, and a check may change the file: %v",
 				ondisk.Shift(err, r.p.Off))
 		}
 	}
@@ -85,11 +84,12 @@ func findLogs(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	name := "the log of the NTFS" + p.Suffix()
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err != nil && boot.Understood(err):
-		f.Sign(boot.NotKnown, p, boot.OnMoveRepair, "%s is not there, or cannot be read", name)
+		f.Sign(boot.NotKnown, p, boot.OnMoveRepair, "%s is missing or cannot be read", name)
 	case err != nil:
 		return err
 	case state == ntfs.OpenLog:
-		const move = "a position in a file is rewritten if the log leaves that file alone; else the move is refused"
+		const move = "a position in a file is rewritten if the log does not touch that file; otherwise the move is " +
+			"refused"
 		f.Sign(boot.Running, p, move, "%s is open", name)
 	default:
 		f.Sign(boot.ShutDown, p, "", "%s is %s", name, state)
@@ -122,7 +122,7 @@ func readLog(g *boot.Guest, p boot.Partition) (*ntfs.Log, error) {
 	log, err := ntfs.Read(file, ntfs.LogVolume{Source: v.Disk(), Cluster: cluster, Record: record, MFT: v.Record})
 	if err != nil && boot.Understood(err) {
 		err = ondisk.In(ondisk.ErrUnsupported,
-			"$LogFile of NTFS cannot be read, so it is not known whether Windows was shut down cleanly: %v", err)
+			"$LogFile of NTFS cannot be read, so it is unknown whether Windows was shut down cleanly: %v", err)
 	}
 	return log, err
 }
@@ -158,8 +158,8 @@ func (r *fileRefs) noteOpen(f *boot.Found) {
 	if log != nil && log.State == ntfs.OpenLog {
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "ntfs-open", Effect: ondisk.Note, OnMove: true,
-			Text: fmt.Sprintf("the NTFS of partition %d was in use when it was copied: "+
-				"no write that its log holds (%d) touches %s", r.p.Number, len(log.Writes), shown(r.file.Path)),
+			Text: fmt.Sprintf("the NTFS of partition %d was in use when it was copied: its log (writes: %d) does "+
+				"not touch %s", r.p.Number, len(log.Writes), shown(r.file.Path)),
 		})
 	}
 }
@@ -220,7 +220,7 @@ func findHibernation(g *boot.Guest) (boot.Found, error) {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
 		case err != nil:
-			const unknown = "it is not known whether a Windows is hibernated on the disk"
+			const unknown = "it is unknown whether Windows is hibernated on the disk"
 			if boot.Understood(err) {
 				f.Sign(boot.NotKnown, p, boot.NoMove, "%s%s cannot be read", shown(hibernationFile), p.Suffix())
 			}
@@ -255,26 +255,27 @@ func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 	name := shown(hibernationFile) + p.Suffix()
 	switch {
 	case slices.Contains(awake, upper(state)):
-		f.Sign(boot.ShutDown, p, "", "%s holds no system", name)
+		f.Sign(boot.ShutDown, p, "", "%s holds no hibernated system", name)
 	case slices.Contains(asleep, upper(state)):
-		f.Sign(boot.Hibernated, p, boot.NoMove, "%s holds a system (%s), perhaps of a fast startup", name, upper(state))
+		f.Sign(boot.Hibernated, p, boot.NoMove, "%s holds a hibernated system (%s), perhaps of a fast startup", name,
+			upper(state))
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "hibernated", Effect: ondisk.Refuse, OnMove: true,
-			Text: fmt.Sprintf("the Windows%s is hibernated, or was shut down with fast startup: it "+
-				"would wake up with the old places of all partitions", p.Suffix()),
+			Text: fmt.Sprintf("Windows%s is hibernated, or was shut down with fast startup: it would resume with "+
+				"the old positions of all partitions", p.Suffix()),
 			Remedy: shutDownFully,
 		})
 	default:
-		f.Sign(boot.NotKnown, p, boot.NoMove, "%s begins with % x, which is no known state", name, state)
+		f.Sign(boot.NotKnown, p, boot.NoMove, "%s begins with % x, an unknown state", name, state)
 		f.Unbootable("hibernated", 0,
-			fmt.Sprintf("%s begins with % x, so it is not known whether it holds a hibernated Windows", name, state),
+			fmt.Sprintf("%s begins with % x, so it is unknown whether it holds a hibernated Windows", name, state),
 			shutDownFully)
 	}
 }
 
 // elsewhere reports a link to a file on no partition of this disk.
 func elsewhere(f *boot.Found, p boot.Partition) {
-	text := fmt.Sprintf("%s%s names another disk, so it is not known whether its Windows is hibernated",
+	text := fmt.Sprintf("%s%s names another disk, so it is unknown whether its Windows is hibernated",
 		shown(hibernationFile), p.Suffix())
 	f.Sign(boot.NotKnown, p, boot.NoMove, "%s", text)
 	f.Unbootable("hibernated", 0, text, shutDownFully)

@@ -35,8 +35,8 @@ func TestStateOfWindows(t *testing.T) {
 		"open, with its log": {
 			map[string][]byte{file: hiveforge.Dirty(closed, 7), file + ".LOG1": log},
 			boot.Running,
-			`SYSTEM of partition 1 is open, and Windows brings it up to date from ` +
-				`\WINDOWS\system32\config\SYSTEM.LOG1 (entries that it applies: 1)`,
+			`SYSTEM of partition 1 is open, and Windows will update it from ` +
+				`\WINDOWS\system32\config\SYSTEM.LOG1 (pending log entries: 1)`,
 		},
 		"open, without": {
 			map[string][]byte{file: hiveforge.Dirty(closed, 7)},
@@ -50,12 +50,12 @@ func TestStateOfWindows(t *testing.T) {
 		},
 		"asleep": {
 			map[string][]byte{file: hiveforge.Dirty(closed, 7), "hiberfil.sys": []byte("hibr")},
-			boot.Hibernated, `\hiberfil.sys of partition 1 holds a system (HIBR)`,
+			boot.Hibernated, `\hiberfil.sys of partition 1 holds a hibernated system (HIBR)`,
 		},
 		"awake": {
 			map[string][]byte{file: closed, "hiberfil.sys": []byte("wake")},
 			boot.ShutDown,
-			`\hiberfil.sys of partition 1 holds no system`,
+			`\hiberfil.sys of partition 1 holds no hibernated system`,
 		},
 		"a riddle": {
 			map[string][]byte{file: closed, "hiberfil.sys": []byte("what")},

@@ -34,7 +34,7 @@ const systemHive = "System32/config/SYSTEM"
 // Remedies.
 const (
 	shutDown  = "shut Windows down cleanly, without fast startup, and copy again"
-	repairBCD = "go on with --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partitions " +
+	repairBCD = "use --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partitions " +
 		"where they are"
 	repairDisk = "let chkdsk repair it in the guest and shut it down cleanly, or leave the partitions where they are"
 )
@@ -53,12 +53,12 @@ func findWindows(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	}
 	folders, err := foldersOf(g, p)
 	if memoryOf(g).roots[p.Number].more {
-		f.NotSeen(p.Number, "a Windows in an unusual folder", fmt.Sprintf("the root of partition %d has more than %d "+
+		f.NotSeen(p.Number, "Windows in an unusual folder", fmt.Sprintf("the root of partition %d has more than %d "+
 			"folders", p.Number, maxRootFolders))
 	}
 	for _, folder := range folders {
 		f.Windows = true
-		f.Link(p.Number, "partition %d holds a Windows in \\%s", p.Number, folder)
+		f.Link(p.Number, "partition %d holds Windows in \\%s", p.Number, folder)
 	}
 	return err
 }
@@ -84,28 +84,26 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 		return err
 	}
 	f.Sign(boot.NotKnown, p, "", "the files of partition %d cannot be read", p.Number)
-	f.NotSeen(p.Number, "positions that a Windows or DOS stores", err.Error())
+	f.NotSeen(p.Number, "positions that Windows or DOS stores", err.Error())
 	switch {
 	case p.Active && p.InMBR() && loads == "BOOTMGR":
 		// Its store can name any partition with a Windows.
 		f.Unbootable("bcd", 0,
-			fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions that \\Boot\\BCD names "+
-				"are not known: %v", p.Number, err), repairBCD)
+			fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions in its \\Boot\\BCD are "+
+				"unknown: %v", p.Number, err), repairBCD)
 	case p.Active && p.InMBR() && loads == "NTLDR":
 		// If Windows gives its own partition another letter, no user can log in.
 		f.Unbootable("mounted-devices", 0,
-			fmt.Sprintf("Windows NT 4, 2000, XP or 2003 boots from partition %d, and the partitions whose letters its "+
-				"registry keeps by their places are not known: %v",
-				p.Number, err), checkLetters)
+			fmt.Sprintf("Windows NT 4, 2000, XP or 2003 boots from partition %d, and its registry, with the drive "+
+				"letters by the positions of partitions, cannot be read: %v", p.Number, err), checkLetters)
 	case loads == "NTLDR":
 		f.Warn("mounted-devices", p.Number,
-			fmt.Sprintf("Windows NT 4, 2000, XP or 2003 remembers drive letters by the byte offset of a partition, "+
+			fmt.Sprintf("Windows NT 4, 2000, XP or 2003 stores drive letters by the byte offset of a partition, "+
 				"and its registry cannot be read: %v", err),
 			"check the drive letters after the first boot of the copy")
 	default:
 		f.Warn("files-unread", p.Number,
-			fmt.Sprintf("the files of the partition cannot be read, so a position that one of them holds stays as it "+
-				"is: %v", err), "")
+			fmt.Sprintf("the files of the partition cannot be read, so positions in them stay unchanged: %v", err), "")
 	}
 	return nil
 }
@@ -251,9 +249,9 @@ func BitLocker(g *boot.Guest, r *boot.Result) {
 			i.Effect = ondisk.Unbootable
 			i.Text, i.Remedy = volume.SystemOfBitLocker("it may hold the system of this disk ("+why+")", false)
 		default:
-			i.Text = "BitLocker: a volume of data, in which everything counts from its start. Its encrypted boot " +
-				"sector keeps the old place, which Windows uses only in a volume that it boots from"
-			i.Remedy = "if a Windows starts from it whose boot files lie on another disk, do not use the copy"
+			i.Text = "BitLocker: a data volume, in which all positions count from its start. Its encrypted boot " +
+				"sector keeps the old position, which Windows uses only in a boot volume"
+			i.Remedy = "if Windows starts from it with boot files on another disk, do not use the copy"
 		}
 		r.Issues = append(r.Issues, i)
 	}

@@ -144,7 +144,7 @@ func TestMountedDevices(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, mounted(signature, 1<<20)[4:], b)
 		stored, _, _ := strings.Cut(got[0].File, "/")
-		require.Contains(t, links(r), "1 partition 1 holds a Windows in \\"+stored)
+		require.Contains(t, links(r), "1 partition 1 holds Windows in \\"+stored)
 	}
 }
 
@@ -315,5 +315,5 @@ func TestWindowsInOtherFolders(t *testing.T) {
 	require.ElementsMatch(t, []string{
 		"WINDOWS/SYSTEM32/CONFIG/SYSTEM", "WINDOWS.0/SYSTEM32/CONFIG/SYSTEM", "My Windows/System32/config/SYSTEM",
 	}, folders)
-	require.Contains(t, links(r), `1 partition 1 holds a Windows in \My Windows`)
+	require.Contains(t, links(r), `1 partition 1 holds Windows in \My Windows`)
 }

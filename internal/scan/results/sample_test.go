@@ -62,7 +62,7 @@ func diskOf(role align.Role, parts ...report.Partition) Disk {
 func guestOf(role align.Role) *report.Guest {
 	sign := report.Sign{
 		State: boot.NotKnown, Partition: 1,
-		Text: "whether the volume (xfs) of partition 1 was closed is not known",
+		Text: "whether the volume (xfs) of partition 1 was closed",
 	}
 	switch role {
 	case align.BootDisk:
