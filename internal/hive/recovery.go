@@ -78,8 +78,7 @@ func (b *Budget) Recover(src ondisk.Source, logs ...Log) (*Recovery, error) {
 func (r *Recovery) closed(logs []Log) error {
 	if size, end := r.files[0].Size(), baseSize+int64(r.base.BinsSize); end > size {
 		return ondisk.In(ondisk.ErrUnsupported, "the file has %d bytes, and its hive bins end at byte %d: "+
-			"it was cut off",
-			size, end)
+			"it was cut off", size, end)
 	}
 	for _, log := range logs {
 		is, err := newer(log, r.base.Sequence1)
@@ -87,7 +86,8 @@ func (r *Recovery) closed(logs []Log) error {
 			return err
 		}
 		if is {
-			return ondisk.In(ondisk.ErrUnsupported, "its log %s is newer than it: they are not of one moment", log.Name)
+			return ondisk.In(ondisk.ErrUnsupported, "its log %s is newer than the hive: they are not from the same "+
+				"time", log.Name)
 		}
 	}
 	return nil
@@ -179,7 +179,8 @@ func (r *Recovery) related(l *logFile, old bool) error {
 	}
 	none, ours, theirs := ondisk.GUID{}, b.ResourceManager, a.ResourceManager
 	if ours != theirs && ours != none && theirs != none {
-		return ondisk.In(ondisk.ErrUnsupported, "a log belongs to another hive: resource manager %s, want %s", theirs,
+		return ondisk.In(ondisk.ErrUnsupported, "a log belongs to another hive: resource manager %s, must be "+
+			"%s", theirs,
 			ours)
 	}
 	return nil

@@ -248,7 +248,7 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 	if err = ondisk.Legible(err); err != nil {
 		return err
 	}
-	i := unknownContent("there is no partition table, and the disk as a whole holds no volume that is known")
+	i := unknownContent("there is no partition table, and the disk as a whole holds no known volume")
 	if l.Blank {
 		i = ondisk.Issue{
 			Code: CodeBlank, Effect: ondisk.Note,
@@ -267,8 +267,8 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 func memberWithoutTable(name string, at int64) ondisk.Issue {
 	return ondisk.Issue{
 		Code: CodeUnknownContent, Effect: ondisk.Warn,
-		Text: fmt.Sprintf("byte %d holds the metadata of a %s, and the disk has no partition table: it is a member of "+
-			"an array of a BIOS or controller, and shows no start of the array's partitions", at, name),
+		Text: fmt.Sprintf("byte %d holds the metadata of a %s, and the disk has no partition table: it is a member "+
+			"of an array of a BIOS or controller, and does not show where the array's partitions start", at, name),
 		Remedy: "inspect an image of the whole array, or the disks inside the guest; inspect and scan accept the " +
 			"member with --allow-unknown",
 	}
@@ -277,7 +277,7 @@ func memberWithoutTable(name string, at int64) ondisk.Issue {
 func unknownContent(text string) ondisk.Issue {
 	return ondisk.Issue{
 		Code: CodeUnknownContent, Effect: ondisk.Warn, Text: text,
-		Remedy: "check that the image is complete and no part of another; inspect and scan accept it with " +
+		Remedy: "check that the image is complete and not part of another; inspect and scan accept it with " +
 			"--allow-unknown",
 	}
 }
@@ -288,8 +288,8 @@ func (l *Layout) HidesData() {
 	l.Hidden = true
 	for i := range l.Issues {
 		if l.Blank && l.Issues[i].Code == CodeBlank {
-			l.Issues[i] = unknownContent("the disk reads as zeros where partition tables and file systems begin, and " +
-				"the image hides data that it has: what they are is not known")
+			l.Issues[i] = unknownContent("the disk reads as zeros where partition tables and file systems begin, " +
+				"but the image file has hidden data of unknown content")
 		}
 	}
 	l.Blank = false
@@ -310,8 +310,8 @@ func (l *Layout) checkUnnamed(d disk.Disk) error {
 	}
 	blank, err := isBlank(d, used)
 	if l.Unnamed = err == nil && !blank; l.Unnamed {
-		l.Issues = append(l.Issues, unknownContent("the partition table has no partition for data, and the disk has "+
-			"other data than the table where partition tables and file systems begin"))
+		l.Issues = append(l.Issues, unknownContent("the partition table has no partition for data, but the disk "+
+			"has other data where partition tables and file systems begin"))
 	}
 	return err
 }

@@ -186,16 +186,15 @@ func (l *Layout) resolveSector0(t *table.Table, whole *volume.Volume) *table.Tab
 	}
 	if identify.Traits(whole.Kind).Foreign {
 		l.Issues = append(l.Issues, ondisk.Issue{Code: "second-table", Effect: ondisk.Note, Text: fmt.Sprintf(
-			"the disk has a second table beside its MBR (%s), which is neither judged nor changed: the MBR is "+
-				"sound and counts",
+			"the disk has a second table beside its MBR (%s), which trueup neither judges nor changes: the MBR is "+
+				"valid and is used",
 			identify.Traits(whole.Kind).Slices)})
 		return t
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "ambiguous-sector-0", Effect: ondisk.Warn,
 		Text: fmt.Sprintf("the disk has a valid partition table and looks like a %s volume as a whole; the "+
-			"table is used",
-			whole.Kind),
+			"table is used", whole.Kind),
 		Remedy: "wipe the stale signature inside the guest",
 	})
 	return t
@@ -210,8 +209,8 @@ func (l *Layout) isRemnant(t *table.Table, whole *volume.Volume) bool {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "gpt-remnant", Effect: ondisk.Note,
-		Text: "the last sectors hold the backup of a GPT, and the disk begins with neither a protective MBR nor a " +
-			"primary: no system sees it, and it stays as it is",
+		Text: "the last sectors hold the backup of a GPT, but the disk begins with neither a protective MBR nor a " +
+			"primary: no system sees it, and it stays unchanged",
 	})
 	return true
 }
@@ -223,10 +222,10 @@ func (l *Layout) overwritten(t *table.Table, whole *volume.Volume) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "gpt-overwritten", Effect: ondisk.Refuse, OnMove: true,
-		Text: fmt.Sprintf("the primary GPT is not valid, and the disk looks like a %s volume as a whole: a new "+
-			"primary could destroy that", whole.Kind),
-		Remedy: "wipe in the guest what is stale: the volume's signature (wipefs), or both copies of the GPT (sgdisk " +
-			"--zap-all); trueup convert copies the disk as it is",
+		Text: fmt.Sprintf("the primary GPT is invalid, and the disk as a whole looks like a %s volume: a new "+
+			"primary could destroy the volume", whole.Kind),
+		Remedy: "wipe the stale one in the guest: the volume's signature (wipefs), or both copies of the GPT " +
+			"(sgdisk --zap-all); trueup convert copies the disk as it is",
 	})
 }
 
@@ -234,8 +233,8 @@ func (l *Layout) overwritten(t *table.Table, whole *volume.Volume) {
 func (l *Layout) bareVolume() {
 	if v := l.Volume; v.End() > l.Size {
 		l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == volume.CodeSize })
-		err := ondisk.In(ondisk.ErrFormat, "the image has %d of the %d bytes that its %s has by its own structures: "+
-			"it was cut short, or the volume is damaged", l.Size, v.Size, v.Kind)
+		err := ondisk.In(ondisk.ErrFormat, "the image has %d of the %d bytes that the structures of its %s "+
+			"require: it was cut short, or the volume is damaged", l.Size, v.Size, v.Kind)
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: "cut-short", Effect: ondisk.Broken, Text: err.Error(), Err: err,
 			Remedy: "copy the whole image from its source again; if it is whole, check the volume in the guest",
@@ -245,8 +244,8 @@ func (l *Layout) bareVolume() {
 		return
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{Code: "image-of-partition", Effect: ondisk.Note, Text: fmt.Sprintf(
-		"there is no partition table, and the boot sector says that %d sectors lie in front of the volume: this "+
-			"looks like the image of one partition, not of a disk",
+		"there is no partition table, but its boot sector counts %d sectors in front of the volume: this looks "+
+			"like the image of one partition, not of a disk",
 		l.Volume.Boot.Hidden)})
 }
 
@@ -303,7 +302,7 @@ func (l *Layout) arrayOfDisks(whole *volume.Volume) {
 		Code: "array-of-disks", Effect: ondisk.Refuse, OnMove: true,
 		Text: fmt.Sprintf("the disk as a whole is a %s with its superblock at the end, and the partition table "+
 			"belongs to the array: the other disks would no longer fit", whole.Kind),
-		Remedy: "realign the array inside the guest, or wipe the signature there when it is stale (mdadm " +
+		Remedy: "realign the array inside the guest, or, if the signature is stale, wipe it there (mdadm " +
 			"--zero-superblock, zpool labelclear)",
 	})
 }
@@ -455,7 +454,7 @@ func (m *metered) exhausted(from int) (ondisk.Issue, bool) {
 	if m.left >= 0 && m.parts >= 0 && m.filled >= 0 {
 		return ondisk.Issue{}, false
 	}
-	err := fmt.Errorf("the volumes in front of partition %d have more metadata than is read: %w", from, ondisk.ErrLimit)
+	err := fmt.Errorf("the volumes in front of partition %d have too much metadata: %w", from, ondisk.ErrLimit)
 	if m.filled < 0 {
 		err = fmt.Errorf("more than %d partitions in front of partition %d hold data: %w", filledLimit, from,
 			ondisk.ErrLimit)

@@ -139,10 +139,10 @@ func (l *Layout) namesOthers(m *Machine) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: NamesOthers, Effect: ondisk.Warn, OnMove: true,
-		Text: fmt.Sprintf("%s names partitions of other disks by signature and byte offset (%s): when those are "+
-			"aligned too, it does not find them",
+		Text: fmt.Sprintf("%s refers to partitions of other disks by signature and byte offset (%s), and does not "+
+			"find them once they are aligned",
 			first, strings.Join(text, ", ")),
-		Remedy: "align the disks of a machine together, each with --with for the others, or in one package",
+		Remedy: "align the disks of the machine together, each with --with for the others, or in one package",
 	})
 }
 

@@ -109,7 +109,7 @@ func TestNamesOfManyDisks(t *testing.T) {
 	require.Equal(t, ondisk.Warn, l.Issues[0].Effect)
 	require.True(t, l.Issues[0].OnMove)
 	require.Contains(t, l.Issues[0].Text,
-		`\WINDOWS\system32\config\SYSTEM of partition 1 names partitions of other disks`)
+		`\WINDOWS\system32\config\SYSTEM of partition 1 refers to partitions of other disks`)
 	require.Contains(t, l.Issues[0].Text, "disk 0x00000004 at byte 3, and 8020 more")
 	require.Less(t, len(l.Issues[0].Text), 400)
 }

@@ -67,37 +67,38 @@ func (l *Layout) checkSectors() {
 	if n == l.Sectors.Shown || (gpt && usualSectors(n) && l.Size%n == 0) {
 		return
 	}
-	found := fmt.Sprintf("the partition table makes sense in sectors of %d bytes: that is where its boot records and "+
-		"file systems are", n)
+	found := fmt.Sprintf("the boot records and file systems are where the partition table puts them in sectors of "+
+		"%d bytes", n)
 	if gpt {
 		found = fmt.Sprintf("the GPT counts sectors of %d bytes", n)
 	}
 	i := ondisk.Issue{Code: "sector-size", Effect: ondisk.Refuse, OnMove: true}
 	switch {
 	case l.Size%n != 0:
-		i.Text = fmt.Sprintf("the GPT counts sectors of %d bytes, and the %d bytes of the disk are no whole number of "+
-			"these", n, l.Size)
-		i.Remedy = fmt.Sprintf("copy the whole image from its source again, or cut off what lies behind the disk "+
+		i.Text = fmt.Sprintf("the GPT counts sectors of %d bytes, but the size of the disk, %d bytes, is not a "+
+			"multiple of that", n, l.Size)
+		i.Remedy = fmt.Sprintf("copy the whole image from its source again, or cut off the bytes behind the disk "+
 			"(truncate -s %d)", units.AlignDown(l.Size, n))
 	case !usualSectors(n):
-		i.Text = fmt.Sprintf("the partition table counts sectors of %d bytes, and trueup moves partitions in "+
+		i.Text = fmt.Sprintf("the partition table counts sectors of %d bytes, but trueup moves partitions only in "+
 			"sectors of 512 and 4096 bytes", n)
 		i.Remedy = fmt.Sprintf("move the partitions in the guest; trueup convert --to raw copies the disk as it "+
-			"is, for a machine that shows it with sectors of %d bytes", n)
+			"is, for a machine that presents sectors of %d bytes", n)
 	default:
-		i.Text = fmt.Sprintf("the partitions would be moved by sectors of %d bytes, and the file systems found in "+
-			"those of %d would stay behind", l.Sectors.Shown, n)
-		i.Remedy = fmt.Sprintf("--sector-size %d, if the image is raw; an image of another format was made "+
-			"without its sector size, convert it with --to raw first", n)
+		i.Text = fmt.Sprintf("the partitions would move in sectors of %d bytes, but the file systems are "+
+			"positioned in sectors of %d bytes and would stay behind", l.Sectors.Shown, n)
+		i.Remedy = fmt.Sprintf("if the image is raw, add --sector-size %d; an image of another format lacks the "+
+			"sector size, so convert it with --to raw first", n)
 	}
 	note := ondisk.Issue{
 		Code: "sector-size", Effect: ondisk.Note, Remedy: i.Remedy,
-		Text: fmt.Sprintf("%s, and the disk is shown with those of %d: a machine must be told to show it with %d",
-			found, l.Sectors.Shown, n),
+		Text: fmt.Sprintf("%s, but the disk is presented with sectors of %d bytes: configure the machine to "+
+			"present sectors of %d bytes", found, l.Sectors.Shown, n),
 	}
 	if l.Sectors.By == DataAlone {
 		i.Code = sectorsUnsure
-		i.Remedy += fmt.Sprintf(". If the machine does show it with %d: --sector-size %[1]d", l.Sectors.Shown)
+		i.Remedy += fmt.Sprintf(". If the machine does present sectors of %d bytes: --sector-size "+
+			"%[1]d", l.Sectors.Shown)
 	}
 	l.Issues = append(l.Issues, note, i)
 }
@@ -131,7 +132,7 @@ func (l *Layout) strange(partition int, v *volume.Volume) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "volume-sector-size", Effect: ondisk.Warn, Partition: partition,
-		Text: fmt.Sprintf("the %s counts sectors of %d bytes, and the disk has sectors of %d: %s", kind, n, size,
+		Text: fmt.Sprintf("the %s has sectors of %d bytes, but the disk has sectors of %d bytes: %s", kind, n, size,
 			mounts),
 		Remedy: fmt.Sprintf("copy the volume onto a disk with sectors of %d bytes, or its files into a new file system",
 			n),
@@ -355,11 +356,10 @@ func (l *Layout) lostRecords(d disk.Disk) error {
 		}
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: "empty-boot-record", Effect: ondisk.Warn, Partition: r.Box,
-			Text: fmt.Sprintf("the boot record at byte %d, where its chain of logical partitions begins, is zero, "+
-				"and there are data in it from byte %d on: "+
-				"no system sees a logical partition there", r.Off, at),
+			Text: fmt.Sprintf("the boot record at byte %d, the start of the chain of logical partitions, is zero, "+
+				"but there are data behind it from byte %d on: no system sees a logical partition there", r.Off, at),
 			Remedy: "if logical partitions are missing, restore the boot record (testdisk) or read the disk with " +
-				"another --sector-size before anything is moved",
+				"another --sector-size before any move",
 		})
 	}
 	return nil

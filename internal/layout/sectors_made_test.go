@@ -169,7 +169,7 @@ func TestVolumeOfOtherSectors(t *testing.T) {
 				require.Equal(t, c.strange, len(found) > 0, name)
 				if c.strange {
 					require.Equal(t, ondisk.Warn, found[0].Effect)
-					require.Contains(t, found[0].Text, fmt.Sprintf("counts sectors of %d bytes", c.volume))
+					require.Contains(t, found[0].Text, fmt.Sprintf("has sectors of %d bytes, but the disk", c.volume))
 					require.True(t, !c.none || strings.Contains(found[0].Text, "neither Windows nor Linux"), name)
 				}
 			}

@@ -112,7 +112,7 @@ func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 		return ondisk.Issue{}, false
 	}
 	return ondisk.Issue{Code: CodeSlices, Effect: ondisk.Note, Text: fmt.Sprintf(
-		"misaligned inside: %s of the %s, off a 4 KiB boundary of it, which no move of a partition mends for all",
+		"misaligned inside: %s of the %s, off its 4 KiB boundaries; no move of a partition fixes them all",
 		strings.Join(names, ", "), container)}, true
 }
 
@@ -159,8 +159,8 @@ func (l *Layout) onlyLabel() {
 	case !identify.Sliced(v.Kind):
 		return
 	case l.Unlisted():
-		i := unknownContent(fmt.Sprintf("the partition table of the disk is not one of a PC (%s), and its partitions "+
-			"are not read: whether they are aligned is not known", l.FixedTable()))
+		i := unknownContent(fmt.Sprintf("the disk has a partition table of another architecture than the PC (%s), "+
+			"which trueup cannot read: the alignment of its partitions is unknown", l.FixedTable()))
 		i.Remedy = "inspect and scan accept it with --allow-unknown; trueup convert copies the disk as it is"
 		l.Issues = append(l.Issues, i)
 		return
@@ -176,7 +176,8 @@ func (l *Layout) onlyLabel() {
 		})
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{Code: "label-only", Effect: ondisk.Note, Text: fmt.Sprintf(
-		"the partition table of the disk is not one of a PC (%s): its slices are shown, and none of them is moved",
+		"the disk has a partition table of another architecture than the PC (%s): its slices are shown, but never "+
+			"moved",
 		identify.Traits(v.Kind).Slices)})
 	if i, ok := misalignedInside(v, "disk"); ok {
 		l.Issues = append(l.Issues, i)
@@ -194,8 +195,8 @@ func (l *Layout) firmwareRAID(d disk.Disk) error {
 		Code: "firmware-raid", Effect: ondisk.Refuse, OnMove: true,
 		Text: fmt.Sprintf("byte %d holds the metadata of a %s: the array belongs to a BIOS or controller, "+
 			"and its other disks would no longer fit", at, name),
-		Remedy: fmt.Sprintf("realign the array inside the guest; where it is no array any more, "+
-			"wipe what was left (wipefs --all --types %s) in a copy of the image", name),
+		Remedy: fmt.Sprintf("realign the array inside the guest; if it is no longer an array, wipe the leftover "+
+			"metadata (wipefs --all --types %s) in a copy of the image", name),
 	})
 	return nil
 }
@@ -226,8 +227,8 @@ func (l *Layout) lvmOfOS2(d disk.Disk) error {
 		}
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: "os2-lvm", Effect: ondisk.Refuse, OnMove: true,
-			Text: fmt.Sprintf("LBA %d holds a table of OS/2's LVM (OS/2 4.5, eComStation, ArcaOS), "+
-				"which knows each partition by its absolute start", track-1),
+			Text: fmt.Sprintf("LBA %d holds a table of OS/2's LVM (OS/2 4.5, eComStation, ArcaOS), which stores "+
+				"the absolute start of each partition", track-1),
 			Remedy: "copy the files to an aligned disk in the guest",
 		})
 		return nil

@@ -160,9 +160,9 @@ func (c *chain) oddEntries(off int64) {
 	c.m.Issues = append(c.m.Issues, ondisk.Issue{
 		Code: "ebr-entries", Effect: ondisk.Refuse, OnMove: true,
 		Text: fmt.Sprintf("the boot record at LBA %d (byte %#x) has a second data entry, or one in its third or "+
-			"fourth slot: Linux reads all that fit, "+
-			"DOS and sfdisk the first, and a move cannot keep both", off/c.m.SectorSize, off),
-		Remedy: "make the logical partitions of this record anew in the guest, each with a boot record of its own; " +
+			"fourth slot: Linux reads all valid entries, DOS and sfdisk only the first, and a move cannot preserve "+
+			"both", off/c.m.SectorSize, off),
+		Remedy: "recreate the logical partitions of this record in the guest, each with its own boot record; " +
 			"trueup convert copies the disk as it is",
 	})
 }
@@ -175,11 +175,10 @@ func (c *chain) emptyLink(at int64, e mbrEntry) {
 	c.m.Issues = append(c.m.Issues, ondisk.Issue{
 		// for the move of any partition: it could overwrite the hidden ones
 		Code: "ebr-link", Effect: ondisk.Refuse, OnMove: true,
-		Text: fmt.Sprintf("the link at %#x names a boot record at LBA %d and has no sectors: the chain ends there "+
-			"for Linux, and goes on for libfdisk",
-			at, c.box.Off/c.m.SectorSize+int64(e.StartLBA)),
-		Remedy: "make sure in the guest that no logical partition is missing, and write the table again (sfdisk " +
-			"--dump, then sfdisk)",
+		Text: fmt.Sprintf("the link at %#x names a boot record at LBA %d but has 0 sectors: the chain ends there "+
+			"for Linux, but not for libfdisk", at, c.box.Off/c.m.SectorSize+int64(e.StartLBA)),
+		Remedy: "check in the guest that no logical partition is missing, and rewrite the table (sfdisk --dump, " +
+			"then sfdisk)",
 	})
 }
 

@@ -116,9 +116,9 @@ func (g *gpt) rivals() error {
 		case err == nil:
 			g.Issues = append(g.Issues, ondisk.Issue{
 				Code: "gpt-sector-sizes", Effect: ondisk.Refuse, OnMove: true,
-				Text: fmt.Sprintf("the disk has a GPT for sectors of %d bytes and another one for sectors of %d: the "+
-					"size by which a machine shows the disk chooses the table", g.SectorSize, s),
-				Remedy: "wipe in the guest the table that is stale; trueup convert copies the disk as it is",
+				Text: fmt.Sprintf("the disk has a GPT for sectors of %d bytes and another one for sectors of %d: "+
+					"which one counts depends on the sector size that the machine presents", g.SectorSize, s),
+				Remedy: "wipe the stale table in the guest; trueup convert copies the disk as it is",
 			})
 		case !isNoMatch(err) && !errors.Is(err, ondisk.ErrFormat):
 			return err
@@ -154,7 +154,7 @@ func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 		if isNoMatch(err1) {
 			err1 = fmt.Errorf("no header at %#x", sector)
 		}
-		last.warn(CodePrimary, fmt.Sprintf("the primary GPT is not valid, the backup is used: %v", err1))
+		last.warn(CodePrimary, fmt.Sprintf("the primary GPT is invalid, the backup is used: %v", err1))
 		first = last
 	case isNoMatch(err1):
 		return nil, err2
@@ -181,9 +181,9 @@ func (g *gpt) same(o *gpt) bool {
 func (g *gpt) faultyBackup(c *copies, err error, last int64) {
 	switch {
 	case c.backupMoves() || c.valid[backup] != nil:
-		text := "the first move takes it there"
+		text := "the first move puts it there"
 		if !c.enlarged {
-			text = "something else stands there, and a move leaves it where it is"
+			text = "the last sector has other content, and a move leaves the backup in place"
 		}
 		g.Issues = append(g.Issues, ondisk.Issue{
 			Code: CodeBackup, Effect: ondisk.Note,
@@ -191,9 +191,9 @@ func (g *gpt) faultyBackup(c *copies, err error, last int64) {
 				g.header.AltLBA, last, text),
 		})
 	case !isNoMatch(err):
-		g.warn(CodeBackup, fmt.Sprintf("the backup GPT is not valid: %v", err))
+		g.warn(CodeBackup, fmt.Sprintf("the backup GPT is invalid: %v", err))
 	default:
-		g.warn(CodeBackup, fmt.Sprintf("the backup GPT is not valid: no header in the last sector (at %#x)",
+		g.warn(CodeBackup, fmt.Sprintf("the backup GPT is invalid: no header in the last sector (at %#x)",
 			last*g.SectorSize))
 	}
 }

@@ -122,8 +122,8 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 		text := "there is no protective MBR in sector 0: many systems will not see this GPT"
 		if g.gpt.bare = ondisk.IsZero(b); !g.gpt.bare {
 			g.Issues = append(g.Issues, ondisk.Issue{
-				Code: "gpt-no-mbr", Effect: ondisk.Warn, Text: text, Remedy: "sector 0 holds something else, which " +
-					"stays; repair it with gdisk if nothing needs it",
+				Code: "gpt-no-mbr", Effect: ondisk.Warn, Text: text, Remedy: "sector 0 has other content, which " +
+					"trueup keeps; if nothing needs it, repair it with gdisk",
 			})
 			return nil
 		}
@@ -134,9 +134,9 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 	if start := m.sector.Entries[max(g.gpt.shield, 0)].StartLBA; start != 1 {
 		g.Issues = append(g.Issues, ondisk.Issue{
 			Code: "gpt-shield", Effect: ondisk.Warn,
-			Text: fmt.Sprintf("the protective entry of the MBR starts at LBA %d, want 1: Linux does not take the "+
-				"disk for one with a GPT", start),
-			Remedy: "write it again in the guest (gdisk, x, n) if a Linux is to see the partitions",
+			Text: fmt.Sprintf("the protective entry of the MBR starts at LBA %d, must be 1: Linux does not "+
+				"recognize the GPT", start),
+			Remedy: "if Linux needs the partitions, rewrite the entry in the guest (gdisk, x, n)",
 		})
 	}
 	g.readHybrid(m)
@@ -217,8 +217,8 @@ const maxMended = maxEntries * minEntrySize
 
 // Remedies for damage.
 const (
-	askToMend = "--repair-table writes both copies and the protective MBR right"
-	mendFirst = "find out what is in the place of the damaged copy; if nothing needs it, repair the table in the " +
+	askToMend = "--repair-table rewrites both copies and the protective MBR"
+	mendFirst = "check the content in the place of the damaged copy; if nothing needs it, repair the table in the " +
 		"guest (gdisk, r, then b or d, w)"
 )
 
@@ -237,7 +237,7 @@ func (c *copies) prepare(g *gpt) error {
 			continue
 		}
 		if g.array().Len > maxMended {
-			g.cannotMend(i, fmt.Sprintf("its array has %d bytes, and one of %d at most is written again",
+			g.cannotMend(i, fmt.Sprintf("its array has %d bytes, and trueup rewrites at most %d",
 				g.array().Len, maxMended))
 			continue
 		}
@@ -250,8 +250,8 @@ func (c *copies) prepare(g *gpt) error {
 		}
 		if alt := g.header.AltLBA; w == nil && i == backup && alt >= ondisk.U64(c.end/c.sector) &&
 			alt-g.header.LastUsable <= ondisk.U64(c.room()/c.sector)+1 {
-			g.Issues[len(g.Issues)-1].Remedy = fmt.Sprintf("the image was cut short: %s makes it as long as it was; "+
-				"then --repair-table writes the backup again", longer(ondisk.I64(alt+1)*c.sector))
+			g.Issues[len(g.Issues)-1].Remedy = fmt.Sprintf("the image was cut short: %s restores its size; then "+
+				"--repair-table rewrites the backup", longer(ondisk.I64(alt+1)*c.sector))
 		}
 	}
 	return nil
@@ -306,8 +306,8 @@ func (c *copies) replaced(g *gpt, i int) (w *rewrite, why string, err error) {
 		}
 	}
 	if off := g.foreign(w); off >= 0 && !c.enlarged {
-		return nil, fmt.Sprintf("the bytes at %#x, in the place of its entries, are neither zeros nor entries of this "+
-			"GPT, such as a boot loader in entries that are not used", w.array+off), nil
+		return nil, fmt.Sprintf("the bytes at %#x, in the place of its entries, are neither zeros nor entries of "+
+			"this GPT, such as a boot loader in unused entries", w.array+off), nil
 	}
 	return w, "", nil
 }
@@ -405,7 +405,7 @@ func (g *gpt) cannotMend(i int, why string) {
 	}
 	g.Issues = append(g.Issues, ondisk.Issue{
 		Code: code, Effect: ondisk.Refuse, OnMove: true,
-		Text:   fmt.Sprintf("the %s is not valid and is not written again: %s", copyNames[i], why),
+		Text:   fmt.Sprintf("the %s is invalid and is not rewritten: %s", copyNames[i], why),
 		Remedy: mendFirst,
 	})
 }

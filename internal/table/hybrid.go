@@ -27,8 +27,8 @@ func (g *gpt) readHybrid(m *mbr) {
 	for _, f := range faults {
 		g.Issues = append(g.Issues, ondisk.Issue{
 			Code: codeHybrid, Effect: ondisk.Refuse, OnMove: true, Text: "hybrid MBR of a GPT: " + f,
-			Remedy: "where every system that boots from the disk reads the GPT, make the MBR protective (gdisk, x, " +
-				"n); where one boots by the MBR, let its slots mirror partitions (sgdisk --hybrid), and copy again. " +
+			Remedy: "if every system that boots from the disk reads the GPT, make the MBR protective (gdisk, x, " +
+				"n); if one boots by the MBR, make its slots mirror partitions (sgdisk --hybrid), and copy again. " +
 				"trueup convert copies the disk as it is",
 		})
 	}
@@ -45,7 +45,7 @@ func (g *gpt) readHybrid(m *mbr) {
 	g.Issues = append(g.Issues, ondisk.Issue{
 		Code: codeHybrid, Effect: ondisk.Note, OnMove: true,
 		Text: "hybrid MBR: " + strings.Join(pairs, ", ") + ": these slots follow their partitions, and the " +
-			"protective entries go on to cover what they cover",
+			"protective entries keep covering the rest",
 	})
 }
 
@@ -77,7 +77,7 @@ func (g *gpt) hybridFaults(sector int64) (faults []string) {
 		fault := ""
 		switch p := g.mirrored(s); {
 		case s.raw.Flag != 0 && !s.Active:
-			fault = fmt.Sprintf("its boot flag is %#02x, want 0x00 or 0x80", s.raw.Flag)
+			fault = fmt.Sprintf("its boot flag is %#02x, must be 0x00 or 0x80", s.raw.Flag)
 		case s.Type == typeProtective:
 			shielded = shielded || s.Off == sector
 			fault = g.shieldFault(s)
@@ -146,9 +146,9 @@ func (m *mbr) besideGPT(d disk.Disk) error {
 	m.Issues = append(m.Issues, ondisk.Issue{
 		Code: "gpt-unprotected", Effect: ondisk.Warn, OnMove: true,
 		Text: fmt.Sprintf("LBA 1 holds a valid GPT (partitions: %d), and the MBR has no protective entry (0xEE): "+
-			"systems go by the MBR, which is what moves, and the GPT keeps the old places", len(g.Partitions)),
-		Remedy: "wipe the GPT if it is left over (wipefs --types gpt); if something reads it, write a protective or " +
-			"hybrid MBR first (gdisk)",
+			"systems use the MBR, whose partitions move, and the GPT keeps the old positions", len(g.Partitions)),
+		Remedy: "if the GPT is a leftover, wipe it (wipefs --types gpt); if something reads it, write a protective " +
+			"or hybrid MBR first (gdisk)",
 	})
 	return nil
 }

@@ -99,8 +99,7 @@ func (m *mbr) unnamed(at int64, e mbrEntry, base int64, within disk.Range) {
 	m.Issues = append(m.Issues, ondisk.Issue{
 		Code: CodeUnnamed, Effect: ondisk.Refuse, OnMove: true,
 		Text: fmt.Sprintf("the entry at %#x has type 0x00 and names LBA %d to %d: Windows takes it for unused, and "+
-			"Linux for a partition",
-			at, r.Off/m.SectorSize, r.End()/m.SectorSize-1),
+			"Linux for a partition", at, r.Off/m.SectorSize, r.End()/m.SectorSize-1),
 		Remedy: "delete the entry in the guest, or give it a type",
 	})
 }

@@ -226,23 +226,23 @@ func (t *Table) brokenIn(what string, off int64, part int, field string, got, wa
 // cutShort adds the issue of a truncated disk in front of all others. The table needs want bytes, the disk has size.
 // err holds the position; missing is the number of partition bytes past the end.
 func (t *Table) cutShort(want, size, missing int64, err error) {
-	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short, or the "+
-		"table is damaged", size, want)
-	remedy := fmt.Sprintf("copy the whole image from its source again. Where a copy can have no more, and only then, "+
-		"%s puts zeros there, and the guest must check the file system", longer(want))
+	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table requires: it was cut short, or "+
+		"the table is damaged", size, want)
+	remedy := fmt.Sprintf("copy the whole image from its source again. Only if the rest is lost for good: %s "+
+		"appends zeros, and the guest must check the file system", longer(want))
 	switch {
 	case missing == 0 && t.Scheme == MBR:
-		text = fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short in the "+
-			"free space at the end of the extended partition. All other partitions are there", size, want)
-		remedy = longer(want) + " makes it as long as it was"
+		text = fmt.Sprintf("the image has %d of the %d bytes that its partition table requires: it was cut short "+
+			"in the free space at the end of the extended partition. All other partitions are there", size, want)
+		remedy = longer(want) + " restores its size"
 	case missing == 0:
-		text = fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short behind "+
-			"its last partition. All partitions are there, the backup GPT is not", size, want)
-		remedy = longer(want) + " makes it as long as it was; then --repair-table writes the backup again"
+		text = fmt.Sprintf("the image has %d of the %d bytes that its partition table requires: it was cut short "+
+			"behind its last partition. All partitions are there, but the backup GPT is missing", size, want)
+		remedy = longer(want) + " restores its size; then --repair-table rewrites the backup"
 	case missing > mayBeRounded:
 		remedy = "copy the whole image from its source again; if it is whole, repair the partition table in the guest"
 	default:
-		text += fmt.Sprintf("; the last %d bytes of the last partition are not there", missing)
+		text += fmt.Sprintf("; the last %d bytes of the last partition are missing", missing)
 	}
 	t.Issues = slices.Insert(t.Issues, 0, ondisk.Issue{
 		Code: "cut-short", Effect: ondisk.Broken, Text: text, Remedy: remedy,

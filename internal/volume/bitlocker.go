@@ -133,7 +133,7 @@ func probeBitLocker(d disk.Disk) (*Volume, error) {
 	default:
 		blocks = h.Blocks[:]
 		if string(h.ID[:]) != fveID {
-			f.unsure("the identifier in its boot sector, %s, is not that of a volume that is encrypted as a whole",
+			f.unsure("the identifier in its boot sector, %s, is not that of a fully encrypted volume",
 				ondisk.GUID(h.ID))
 		}
 	}
@@ -183,7 +183,7 @@ func (f *fve) read(blocks []uint64) error {
 			return nil
 		}
 	}
-	f.unsure("it has no metadata block that is whole")
+	f.unsure("it has no intact metadata block")
 	return nil
 }
 
@@ -206,9 +206,9 @@ func (f *fve) sound(b fveBlock, at int64) ([]byte, error) {
 func (f *fve) check(b fveBlock, blocks []uint64) {
 	switch {
 	case b.Version != 2:
-		f.unsure("its metadata has version %d, and only 2, of Windows 7 and later, is known", b.Version)
+		f.unsure("its metadata has version %d, and trueup supports only version 2, of Windows 7 and later", b.Version)
 	case !slices.Equal(b.Blocks[:], blocks):
-		f.unsure("its metadata blocks name bytes %d as their places, and the boot sector names %d", b.Blocks, blocks)
+		f.unsure("its metadata blocks give bytes %d as their offsets, the boot sector %d", b.Blocks, blocks)
 	case b.State != fveSettled || b.NextState != fveSettled:
 		f.unsure("it is being encrypted or decrypted (state %d, next %d)", b.State, b.NextState)
 	}
@@ -242,7 +242,7 @@ func (f *fve) entries(b []byte) {
 			ondisk.MustFill(b, binary.LittleEndian, &e)
 		}
 		if e.Size < fveEntrySize || int(e.Size) > len(b) {
-			f.unsure("an entry of its metadata has %d bytes, of %d that are left", e.Size, len(b))
+			f.unsure("an entry of its metadata has %d bytes, more than the remaining %d", e.Size, len(b))
 			return
 		}
 		data := b[fveEntrySize:e.Size]
@@ -271,11 +271,11 @@ func (f *fve) judge() {
 	i := slices.IndexFunc(f.protectors, func(p uint16) bool { return !slices.Contains(fveDataProtectors, p) })
 	switch {
 	case i >= 0:
-		f.doubt = fmt.Sprintf("a system is protected as it is (%s)", protectorName(f.protectors[i]))
+		f.doubt = fmt.Sprintf("it is protected like a system volume (%s)", protectorName(f.protectors[i]))
 	case len(f.protectors) == 0:
-		f.unsure("no protector of its key is found")
+		f.unsure("it has no known protector of its key")
 	case strings.Contains(f.v.Label, " C: "):
-		f.unsure("its description names drive C:")
+		f.unsure("its description has drive C:")
 	}
 	if f.doubt != "" {
 		text, remedy := SystemOfBitLocker(f.doubt, slices.Contains(f.protectors, fveClear))
@@ -290,10 +290,10 @@ const CodeBitLocker = "bitlocker"
 func SystemOfBitLocker(why string, suspended bool) (text, remedy string) {
 	unless := ""
 	if suspended {
-		unless = " unless BitLocker is still suspended then"
+		unless = " unless BitLocker is still suspended at that time"
 	}
 	const format = "BitLocker: %s: a guest that boots from it asks for the recovery key after a move%s, and the " +
-		"encrypted boot sector keeps the old place"
+		"encrypted boot sector keeps the old position"
 	return fmt.Sprintf(format, why, unless),
-		"decrypt the volume in the guest; or go on with --allow-unbootable, with the recovery key at hand"
+		"decrypt the volume in the guest; or use --allow-unbootable, with the recovery key at hand"
 }

@@ -134,12 +134,11 @@ func bsdBase(v *Volume, s *super) int64 {
 	case s.u16(atBSDVersion) > 0 || (off == 0 && length > v.Size):
 		from, v.OnDisk = "the disk", true
 	case off > 0:
-		from = fmt.Sprintf("the disk, which has the slice at byte %d", off)
+		from = fmt.Sprintf("the disk (slice at byte %d)", off)
 		v.Issues = append(v.Issues, ondisk.Issue{
 			Code: "disklabel-offsets", Effect: ondisk.Warn, OnMove: true,
 			Text: "the offsets in the disklabel count from the start of the disk, and are not rewritten: FreeBSD " +
-				"subtracts the place of the slice that stands beside them; other systems do not, and would look at " +
-				"the old places",
+				"subtracts the slice offset stored with them; other systems do not, and would read the old positions",
 		})
 	}
 	v.Add("offsets count from", from)
@@ -169,7 +168,7 @@ func bsdType(n uint8) string {
 // outside refuses to move a container if a slice lies outside of it, since the move would leave the slice behind.
 func outside(v *Volume, slice string) {
 	v.Note("slice-outside", ondisk.Refuse,
-		fmt.Sprintf("slice %s of the disklabel does not lie inside of the partition, and would be left behind", slice),
+		fmt.Sprintf("slice %s of the disklabel is not inside the partition, and would be left behind", slice),
 		"correct the label in the guest")
 }
 

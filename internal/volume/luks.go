@@ -39,7 +39,7 @@ var luks = &row{
 			return nil
 		}
 		if v.DataStart == 0 {
-			v.Add("data", "on another device: this is a detached header")
+			v.Add("data", "on another device (detached header)")
 		}
 		return v
 	},
@@ -239,8 +239,9 @@ func (a luks2Area) tableKeys() (i ondisk.Issue, ok bool) {
 	}
 	return ondisk.Issue{
 		Code: "luks-tpm", Effect: ondisk.Warn, OnMove: true, DiskWide: true,
-		Text: fmt.Sprintf("a key of LUKS %s bound to PCR %d of the TPM, which measures the partition table: token %s; "+
-			"after a move of a partition the TPM does not give it, and the guest asks for a passphrase", is, pcrOfTable,
+		Text: fmt.Sprintf("a key of LUKS %s bound to PCR %d of the TPM, which measures the partition table (token "+
+			"%s): after a move of a partition the TPM does not release it, and the guest asks for a "+
+			"passphrase", is, pcrOfTable,
 			strings.Join(bound, ", ")),
 		Remedy: "have a passphrase or recovery key at hand for the first boot of the copy, and enroll the TPM again " +
 			"in it (systemd-cryptenroll --wipe-slot=tpm2 --tpm2-device=auto, clevis luks regen)",

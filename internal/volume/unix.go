@@ -399,7 +399,7 @@ func readSwap(d disk.Disk, page int64, signature string) (*Volume, error) {
 		v.Add("hibernated", signature)
 		v.Issues = append(v.Issues, ondisk.Issue{
 			Code: "hibernated-linux", Effect: ondisk.Refuse, OnMove: true, DiskWide: true,
-			Text:   "the swap area holds a hibernated Linux, which knows the old partition table",
+			Text:   "the swap area holds a hibernated Linux with the old partition table in memory",
 			Remedy: "start the guest and shut it down instead of suspending it",
 		})
 	}

@@ -216,7 +216,7 @@ func exFATBackup(v *Volume, s *super) error {
 	if err != nil {
 		return err
 	}
-	text := "describes another volume than the first"
+	text := "describes another volume than the main boot region"
 	same := func(at, n int) bool { return string(b[at:at+n]) == string(s.b[at:at+n]) }
 	if same(3, 8) && same(exFATLength, 8) && same(AtExFATSectorShift, 1) && same(exFATHeap, 4) {
 		err := exFATSum(s, off)
@@ -225,7 +225,7 @@ func exFATBackup(v *Volume, s *super) error {
 		}
 		text = "has a wrong checksum"
 	}
-	v.Note("exfat-backup", ondisk.Warn, "the backup boot region of the exFAT "+text+": it stays as it is",
+	v.Note("exfat-backup", ondisk.Warn, "the backup boot region of the exFAT "+text+": it stays unchanged",
 		"run chkdsk in the guest")
 	return nil
 }

@@ -205,7 +205,7 @@ func refusedPools() []Row {
 		refused("BitLocker with metadata behind the device", poolImage(0x07, poolSize, func(v forge.Bytes) {
 			poolforge.PutBitLocker(v, "")
 			v.U64(poolforge.FVEBlocks, math.MaxUint64)
-		}), "BitLocker", "name bytes"),
+		}), "BitLocker", "give bytes"),
 		refused("BitLocker with entries of no size", poolImage(0x07, poolSize, func(v forge.Bytes) {
 			poolforge.PutBitLocker(v, "")
 			v.U16(poolforge.FVEBlock+112, 0)
@@ -216,7 +216,7 @@ func refusedPools() []Row {
 			for i := range int64(3) {
 				v.U32(poolforge.FVEBlock+i*poolforge.FVEApart+64, math.MaxUint32)
 			}
-		}), "no metadata block that is whole"),
+		}), "no intact metadata block"),
 		refused("hibernated Linux", poolImage(0x82, poolSize, func(v forge.Bytes) { v.Text(4086, "S1SUSPEND") }),
 			"holds a hibernated Linux"),
 		refused("hibernated Linux with large pages",
@@ -270,7 +270,7 @@ func oddPools() []Row {
 			v.U32(1028, math.MaxUint32)
 		}), "the swap has 17592186044416 bytes by its own structures"),
 		odd("T66 BitLocker with a protector of data", "bitlocker",
-			poolImage(0x07, poolSize, func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m") }), "volume of data"),
+			poolImage(0x07, poolSize, func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m") }), "a data volume"),
 		odd("T66 a good ZFS", "zfs_member", zfsImage(unsealed)),
 	}
 }

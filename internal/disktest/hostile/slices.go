@@ -58,7 +58,7 @@ func brokenDisklabels() []Row {
 	} {
 		out = append(out, kept("T66 "+name, "unsupported",
 			sliced(0xa5, putFreeBSD, func(l forge.Bytes) { change(l); tableforge.SealDisklabel(l) }),
-			"slice a of the disklabel", "does not lie inside"))
+			"slice a of the disklabel", "is not inside"))
 	}
 	return append(out, kept("T66 sectors of 4096 bytes", "unsupported",
 		sliced(0xa5, putFreeBSD, func(l forge.Bytes) { // c passes the slice

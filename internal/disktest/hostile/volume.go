@@ -203,7 +203,7 @@ func oddVolumes() []Row {
 	return []Row{
 		odd("T55 clusters of 64 KiB", "ntfs", volumeImage(0x07, big, unsealed)),
 		odd("T60 unknown incompatible bit", "ext4", incompat(0x40000002),
-			"unknown incompatible ext features 0x40000000"),
+			"the ext has unknown incompatible features 0x40000000"),
 		odd("T60 journal to be replayed", "ext2", incompat(0x6), "journal has not been replayed"),
 		odd("T62 FAT without a name", "fat16", fatImage(func(v forge.Bytes) { v.Text(0x36, "        ") })),
 		odd("T62 broken and without a name", "unknown", fatImage(func(v forge.Bytes) {

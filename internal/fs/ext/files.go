@@ -102,7 +102,7 @@ func (f *fileSystem) restrict() {
 	case f.super.Incompat&incompatRecover != 0:
 		f.fixed = fmt.Errorf("the journal of the ext file system must be replayed first: %w", ondisk.ErrUnsupported)
 	case unknown != 0:
-		f.fixed = fmt.Errorf("the ext file system has features %#x, with which it may only be read: %w", unknown,
+		f.fixed = fmt.Errorf("the ext file system has the read-only features %#x: %w", unknown,
 			ondisk.ErrUnsupported)
 	}
 }
@@ -181,7 +181,7 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	}
 	if unknown := s.Incompat &^ incompatKnown; unknown != 0 {
 		v.Note("ext-features", ondisk.Note,
-			fmt.Sprintf("unknown incompatible ext features %#x: the volume moves as opaque bytes", unknown), "")
+			fmt.Sprintf("the ext has unknown incompatible features %#x: it moves as opaque bytes", unknown), "")
 	}
 	return v, nil
 }

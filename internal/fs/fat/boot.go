@@ -268,7 +268,8 @@ func readBackup(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	}
 	if magic != volume.BootMagic {
 		v.Note("fat-backup", ondisk.Note,
-			fmt.Sprintf("there is no backup boot sector in sector %d, where the boot sector says it is", n), "")
+			fmt.Sprintf("there is no backup boot sector in sector %d, its position according to the boot "+
+				"sector", n), "")
 		return nil
 	}
 	v.Boot.Backup = n * b.Sector
@@ -282,7 +283,7 @@ func readLabel(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	if v.Kind == volume.FAT32 {
 		c := int64(b.RootCluster)
 		if !b.has(c) {
-			v.Note("fat-root", ondisk.Warn, fmt.Sprintf("the root cluster at 0x2c is %d, want 2 to %d", c,
+			v.Note("fat-root", ondisk.Warn, fmt.Sprintf("the root cluster at 0x2c is %d, must be 2 to %d", c,
 				b.Clusters+1),
 				"run a file-system check in the guest")
 			return nil

@@ -166,8 +166,8 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	if b.Magic != volume.BootMagic {
 		// ntfs-3g only warns too, since such volumes exist: libntfs-3g/bootsect.c, ntfs_boot_sector_is_ntfs.
 		v.Note("ntfs-signature", ondisk.Warn,
-			fmt.Sprintf("the NTFS boot sector ends in %#04x, want 0xaa55: "+
-				"no BIOS starts it, and systems may not take it for NTFS", b.Magic),
+			fmt.Sprintf("the NTFS boot sector ends in %#04x, must be 0xaa55: no BIOS starts it, and systems may "+
+				"not recognize the NTFS", b.Magic),
 			"restore the boot sector from its backup in the guest (testdisk)")
 	}
 	if err := readBackup(v, d); err != nil {
@@ -193,7 +193,7 @@ func readBackup(v *volume.Volume, d disk.Disk) error {
 		return err
 	}
 	if string(backup[3:11]) != oemName {
-		v.Note("ntfs-backup", ondisk.Note, "there is no backup of the NTFS boot sector where it belongs (last sector)",
+		v.Note("ntfs-backup", ondisk.Note, "there is no backup of the NTFS boot sector in its place (last sector)",
 			"")
 		return nil
 	}
@@ -233,7 +233,7 @@ func readNames(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	}
 	if string(rec[:4]) != "FILE" || !UndoFixups(rec, recordHeadSize) {
 		v.Note("ntfs-volume", ondisk.Note,
-			fmt.Sprintf("the record of $Volume at %#x cannot be read, so the label is not known", off), "")
+			fmt.Sprintf("the record of $Volume at %#x cannot be read, so the label is unknown", off), "")
 		return nil
 	}
 	if name, ok := attribute(rec, attrVolumeName); ok {

@@ -133,8 +133,7 @@ func readRestart(src ondisk.Source, off int64) (*restartPage, error) {
 	}
 	if p.SystemPage != pageSize || p.LogPage != pageSize {
 		return nil, ondisk.In(ondisk.ErrUnsupported, "$LogFile with pages of %d and %d bytes is not "+
-			"supported, only 4096",
-			p.SystemPage, p.LogPage)
+			"supported, only 4096", p.SystemPage, p.LogPage)
 	}
 	if !UndoFixups(raw, restartFixups) {
 		return nil, nil // torn

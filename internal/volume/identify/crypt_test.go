@@ -119,13 +119,13 @@ func TestBitLockerOfASystem(t *testing.T) {
 		"recovery password":    {protectors: []uint16{0x0800}},
 		"password, smart card": {protectors: []uint16{0x2000, 0x0800, 0x1000}},
 		"suspended":            {protectors: []uint16{0x0000, 0x0800}},
-		"TPM":                  {protectors: []uint16{0x0800, 0x0100}, says: "as it is (TPM)"},
+		"TPM":                  {protectors: []uint16{0x0800, 0x0100}, says: "like a system volume (TPM)"},
 		"TPM, suspended":       {protectors: []uint16{0x0000, 0x0100}, says: "unless BitLocker is still suspended"},
 		"TPM and PIN":          {protectors: []uint16{0x0500}, says: "TPM and PIN"},
 		"TPM and startup key":  {protectors: []uint16{0x0200, 0x0100}, says: "TPM"},
 		"startup key":          {protectors: []uint16{0x0200, 0x0800}},
 		"unknown protector":    {protectors: []uint16{0x0700}, says: "an unknown protector (0x0700)"},
-		"no protector":         {protectors: []uint16{}, says: "no protector of its key"},
+		"no protector":         {protectors: []uint16{}, says: "no known protector of its key"},
 		"Vista's metadata":     {change: reseal(func(b forge.Bytes) { b.U16(10, 1) }), says: "has version 1"},
 		"while it is encrypted": {
 			change: reseal(func(b forge.Bytes) { b.U16(12, 5) }),
@@ -134,7 +134,7 @@ func TestBitLockerOfASystem(t *testing.T) {
 		"while it is switched": {change: reseal(func(b forge.Bytes) { b.U16(14, 1) }), says: "state 4, next 1"},
 		"places from elsewhere": {
 			change: reseal(func(b forge.Bytes) { b.U64(32, block+63*512) }),
-			says:   "name bytes [1080832",
+			says:   "give bytes [1080832",
 		},
 		"an entry that is cut": {change: reseal(func(b forge.Bytes) { b.U16(112, 0xffff) }), says: "has 65535 bytes"},
 		"an entry of no size":  {change: reseal(func(b forge.Bytes) { b.U16(112, 7) }), says: "has 7 bytes"},
@@ -146,14 +146,14 @@ func TestBitLockerOfASystem(t *testing.T) {
 		"one damaged block":  {change: func(f forge.Bytes) { f.U8(block+100, 1) }},
 		"only damaged blocks": {
 			change: func(f forge.Bytes) { clear(f[block : block+3*poolforge.FVEApart]) },
-			says:   "no metadata block",
+			says:   "no intact metadata block",
 		},
 		"a damaged block, TPM": {
 			protectors: []uint16{0x0100}, change: func(f forge.Bytes) { f.U8(block+100, 1) }, says: "TPM",
 		},
 		"metadata beyond a block": {
 			change: reseal(func(b forge.Bytes) { b.U32(64, 1<<20) }),
-			says:   "no metadata block",
+			says:   "no intact metadata block",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -99,7 +99,7 @@ func checkSize(v *volume.Volume, size int64) {
 		return
 	}
 	text := fmt.Sprintf("the %s has %d bytes by its own structures, but the partition has %d", v.Kind, v.Size, size)
-	const check = "run its check in the guest (fsck, pvck, mdadm --examine), and see whether data are missing"
+	const check = "check it in the guest (fsck, pvck, mdadm --examine) for missing data"
 	switch {
 	case v.Kind == volume.Swap:
 		v.Note(volume.CodeSize, ondisk.Warn, text, check)
@@ -271,7 +271,7 @@ func filled(t volume.Traits) volume.Traits {
 	if t.Data == "" {
 		t.Data = "first block of the data of " + string(t.Kind)
 	}
-	t.Realign = cmp.Or(t.Realign, "to align its data, make the volume again and copy them")
+	t.Realign = cmp.Or(t.Realign, "to align its data, recreate the volume and copy the data")
 	return t
 }
 
@@ -317,7 +317,7 @@ func dropStale(found []*volume.Volume) []*volume.Volume {
 		}
 	}
 	for _, r := range stale {
-		left[0].Note("leftover", ondisk.Note, "a broken superblock is taken for a leftover: "+r.Text, "")
+		left[0].Note("leftover", ondisk.Note, "a broken superblock, probably a leftover: "+r.Text, "")
 	}
 	return left
 }
