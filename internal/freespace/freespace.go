@@ -163,7 +163,7 @@ func (f *finder) inUse(start int64, r disk.Range) error {
 	r.Off += start
 	if hit := disk.Overlapping(f.ranges, r); len(hit) > 0 {
 		at := max(r.Off, hit[0].Off) - start
-		return ondisk.Field("volume", "block", at, "called free, and in use", "one of both")
+		return ondisk.Field("volume", "block", at, "free and in use", "only one of the two")
 	}
 	return nil
 }

@@ -272,10 +272,10 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 				v.edit(v.place("$LogFile", int64(off)), func(b []byte) { copy(b, log[off:]) })
 			}
 		}},
-		{"a broken log", "ntfs", "the log of the NTFS is not there, or cannot be read", func(v *made) {
+		{"a broken log", "ntfs", "the log of the NTFS is missing or cannot be read", func(v *made) {
 			v.edit(v.place("$LogFile", 0), func(b []byte) { copy(b, "RSTR") })
 		}},
-		{"no log by its name", "ntfs", "the log of the NTFS is not there, or cannot be read", func(v *made) {
+		{"no log by its name", "ntfs", "the log of the NTFS is missing or cannot be read", func(v *made) {
 			b := disktest.ReadFile(t, v.path)
 			name, other := []byte("L\x00o\x00g\x00F\x00i\x00l\x00e\x00"), []byte("L\x00o\x00g\x00F\x00i\x00l\x00x\x00")
 			require.NoError(t, os.WriteFile(v.path, bytes.ReplaceAll(b, name, other), 0o600))
@@ -298,7 +298,7 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 			"another number of free clusters", "fat", "FSInfo",
 			func(v *made) { v.edit(512+488, func(b []byte) { u32(b, 77) }) },
 		},
-		{"no mark of its state", "fat12", "not known", func(*made) {}},
+		{"no mark of its state", "fat12", "it is unknown", func(*made) {}},
 		{"marked dirty", "fat", "dirty", func(v *made) { v.edit(0x41, func(b []byte) { b[0] |= 1 }) }},
 		{"a chain that ends in free space", "fat", "entry of cluster", func(v *made) {
 			b := disktest.ReadFile(t, v.path)
@@ -341,8 +341,7 @@ func (v *made) lieExt(first, n int64) {
 	inGroup, err := strconv.ParseInt(m[1], 10, 64)
 	require.NoError(v.t, err)
 	v.debugfs(fmt.Sprintf("freeb %d %d\nset_bg %d free_blocks_count %d\nset_bg %d checksum calc\n"+
-		"ssv free_blocks_count %d\n",
-		first, n, group, inGroup+n, group, free+n))
+		"ssv free_blocks_count %d\n", first, n, group, inGroup+n, group, free+n))
 }
 
 // FuzzFind changes bytes of the volumes of the corpus.

@@ -103,9 +103,9 @@ func (p *Part) walk() (func(*guestfile.Census, disk.Disk) error, error) {
 	walk := systems[p.Kind].count
 	switch {
 	case p.apart:
-		return nil, ondisk.In(ondisk.ErrUnsupported, "it lies in several places, or not on this disk alone")
+		return nil, ondisk.In(ondisk.ErrUnsupported, "it is in several places, or not only on this disk")
 	case walk == nil:
-		return nil, ondisk.In(ondisk.ErrUnsupported, "only the files of NTFS, FAT12 to FAT32 and ext2 to ext4 are")
+		return nil, ondisk.In(ondisk.ErrUnsupported, "files are counted only in NTFS, FAT12 to FAT32 and ext2 to ext4")
 	}
 	return walk, nil
 }
@@ -130,11 +130,11 @@ func (f *finder) ofDisk(boot.Partition) string {
 	}
 	switch {
 	case l.Boot.State == boot.Hibernated:
-		return "a system on the disk is hibernated: it goes on with what it has in memory"
+		return "a system on the disk is hibernated: it resumes with the state in its memory"
 	case l.Hidden:
-		return "the image hides data"
+		return "the image has hidden data"
 	case l.Boot.Code == boot.Unknown, l.Boot.Code.Encrypts:
-		return "the code of sector 0 is not known, or encrypts: it may use any sector"
+		return "the code of sector 0 is unknown or encrypts the disk: it may use any sector"
 	case l.Outer != nil && l.Outer.Kind != volume.Unknown:
 		return fmt.Sprintf("the disk as a whole looks like %s", l.Outer.Kind)
 	case len(f.volumes) >= maxVolumes:
@@ -146,11 +146,11 @@ func (f *finder) ofDisk(boot.Partition) string {
 // ofPlace returns a reason based on the location of the partition.
 func (f *finder) ofPlace(p boot.Partition) string {
 	if p.Len <= 0 || p.Off < 0 || p.End() > f.disk.Size() || p.Volume.Size > p.Len {
-		return "it does not lie on the disk as a whole"
+		return "it is not entirely on the disk"
 	}
 	for _, x := range f.layout.Partitions {
 		if x.Number != p.Number && x.Kind != table.Extended && x.Overlaps(p.Range) {
-			return fmt.Sprintf("partition %d lies over it", x.Number)
+			return fmt.Sprintf("partition %d overlaps it", x.Number)
 		}
 	}
 	return ""
@@ -160,9 +160,9 @@ func (f *finder) ofPlace(p boot.Partition) string {
 func (f *finder) ofVolume(p boot.Partition) string {
 	switch {
 	case p.Volume.Kind == volume.Unknown:
-		return "it is not known what it holds"
+		return "its content is unknown"
 	case systems[p.Volume.Kind].free == nil:
-		return fmt.Sprintf("the free space of %s is not known", p.Volume.Kind)
+		return fmt.Sprintf("the free space of %s is unknown", p.Volume.Kind)
 	case len(p.Volume.Parts) > 0:
 		return "it is divided into further volumes"
 	case len(p.Volume.Issues) > 0:

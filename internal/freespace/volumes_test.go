@@ -106,7 +106,7 @@ func TestPartsOfAVolume(t *testing.T) {
 	got, err := freespace.Count(zeros(nil), freespace.PartsOf(1, r, lvm))
 	require.NoError(t, err)
 	require.Len(t, got, 2)
-	for i, want := range []string{"several places", "only the files of NTFS"} {
+	for i, want := range []string{"several places", "only in NTFS"} {
 		require.ErrorIs(t, got[i].Err, ondisk.ErrUnsupported)
 		require.ErrorContains(t, got[i].Err, want)
 	}

@@ -114,7 +114,7 @@ func TestReasonsOfTheLayout(t *testing.T) {
 	}
 	f := sound()
 	f.layout.Partitions[0].Volume.Kind = volume.Unknown
-	require.Equal(t, "it is not known what it holds", f.whole(f.layout.Partitions[0]))
+	require.Equal(t, "its content is unknown", f.whole(f.layout.Partitions[0]))
 	f.volumes = make([]Volume, maxVolumes)
 	require.Contains(t, f.whole(f.layout.Partitions[1]), "behind the first")
 }

@@ -159,7 +159,7 @@ func NoChoice(subject, word string, choices ...string) error {
 	if len(choices) == 2 {
 		want = choices[0] + " or " + choices[1]
 	}
-	return In(ErrUsage, "%s %.256q, want %s%s", subject, word, want, DidYouMean(word, choices...))
+	return In(ErrUsage, "%s %.256q, must be %s%s", subject, word, want, DidYouMean(word, choices...))
 }
 
 // DidYouMean returns the end of a message that suggests a choice, or "" if no choice is similar.

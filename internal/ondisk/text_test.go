@@ -58,8 +58,8 @@ func TestNoChoice(t *testing.T) {
 	err := NoChoice("--output", "jsn", formats...)
 	require.ErrorIs(t, err, ErrUsage)
 	require.EqualError(t, err,
-		`--output "jsn", want one of text, json, csv, html, junit, prometheus; did you mean json?`)
-	require.EqualError(t, NoChoice("--keep", "x", "original", "none"), `--keep "x", want original or none`)
+		`--output "jsn", must be one of text, json, csv, html, junit, prometheus; did you mean json?`)
+	require.EqualError(t, NoChoice("--keep", "x", "original", "none"), `--keep "x", must be original or none`)
 }
 
 // The words of Levenshtein's distance as textbooks have it.

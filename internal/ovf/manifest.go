@@ -77,7 +77,7 @@ func (m *Manifest) add(l []byte, off, number int) error {
 	}
 	at := line.FindSubmatchIndex(l)
 	if at == nil {
-		return bad(ondisk.ErrFormat, "%.256q, want such as %q", l, "SHA256(disk1.vmdk)= 0123…")
+		return bad(ondisk.ErrFormat, "%.256q, must be a line such as %q", l, "SHA256(disk1.vmdk)= 0123…")
 	}
 	d := Digest{
 		Algorithm: string(l[at[2]:at[3]]), Name: string(l[at[4]:at[5]]), name: value{
@@ -93,7 +93,7 @@ func (m *Manifest) add(l []byte, off, number int) error {
 	d.New = algorithms[strings.ToUpper(strings.ReplaceAll(d.Algorithm, "-", ""))]
 	sum, err := hex.DecodeString(digits)
 	if err != nil || (d.New != nil && len(sum) != d.New().Size()) {
-		return bad(ondisk.ErrFormat, "%d hexadecimal digits are no digest of %s", len(digits), d.Algorithm)
+		return bad(ondisk.ErrFormat, "%d hexadecimal digits are not a digest of %s", len(digits), d.Algorithm)
 	}
 	d.Sum = sum
 	m.Digests = append(m.Digests, d)

@@ -77,7 +77,7 @@ func Parse(text []byte) (*Envelope, error) {
 		}
 	}
 	if !p.seen {
-		return nil, p.bad(ondisk.ErrFormat, "there is no Envelope")
+		return nil, p.bad(ondisk.ErrFormat, "no Envelope element")
 	}
 	return p.env, p.checkReferences()
 }
@@ -87,20 +87,20 @@ func (p *parser) checkReferences() error {
 	ids, hrefs, disks := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, f := range p.env.Files {
 		if f.ID == "" || ids[f.ID] {
-			return p.bad(ondisk.ErrFormat, "File id %.256q is empty or stands twice", f.ID)
+			return p.bad(ondisk.ErrFormat, "File id %.256q is empty or not unique", f.ID)
 		}
 		if f.Href == "" || hrefs[f.Href] {
-			return p.bad(ondisk.ErrFormat, "href %.256q of File %.256q is empty or stands twice", f.Href, f.ID)
+			return p.bad(ondisk.ErrFormat, "href %.256q of File %.256q is empty or not unique", f.Href, f.ID)
 		}
 		ids[f.ID], hrefs[f.Href] = true, true
 	}
 	for _, d := range p.env.Disks {
 		if d.ID == "" || disks[d.ID] {
-			return p.bad(ondisk.ErrFormat, "diskId %.256q is empty or stands twice", d.ID)
+			return p.bad(ondisk.ErrFormat, "diskId %.256q is empty or not unique", d.ID)
 		}
 		disks[d.ID] = true
 		if d.FileRef != "" && p.env.File(d.FileRef) == nil {
-			return p.bad(ondisk.ErrFormat, "Disk %.256q has the fileRef %.256q, and no File has this id", d.ID,
+			return p.bad(ondisk.ErrFormat, "Disk %.256q has the fileRef %.256q, but no File has this id", d.ID,
 				d.FileRef)
 		}
 	}
@@ -167,8 +167,8 @@ func (e *Envelope) SetFileSize(id string, n int64) {
 func (e *Envelope) SetCapacity(diskID string, n int64) error {
 	d := e.disk(diskID)
 	if d.Capacity < 0 {
-		return fmt.Errorf("capacity of the disk %.256q in the ovf: %w when it is a property or missing; write the "+
-			"number of bytes there", d.ID, ondisk.ErrUnsupported)
+		return fmt.Errorf("capacity of the disk %.256q in the ovf: %w if it is a property or missing; replace it "+
+			"with the number of bytes", d.ID, ondisk.ErrUnsupported)
 	}
 	unit := d.Unit
 	if n%unit != 0 {

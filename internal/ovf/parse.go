@@ -106,7 +106,8 @@ func (p *parser) next() (more bool, err error) {
 	}
 	switch t := token.(type) {
 	case xml.Directive:
-		return false, p.bad(ondisk.ErrReference, "a document type is declared, which could name other files; remove it")
+		return false, p.bad(ondisk.ErrReference, "a document type declaration, which could refer to other files; "+
+			"remove it")
 	case xml.StartElement:
 		return true, p.open(t, int(from))
 	case xml.CharData:
@@ -138,7 +139,7 @@ func (p *parser) open(t xml.StartElement, from int) error {
 	p.path = append(p.path, elementName(t))
 	if len(p.path) == 1 {
 		if p.seen || t.Name.Local != "Envelope" || !isOVF(t.Name.Space) {
-			return p.bad(ondisk.ErrFormat, "root element %.64q of %.128q, want one Envelope of OVF", t.Name.Local,
+			return p.bad(ondisk.ErrFormat, "root element %.64q of %.128q, must be one Envelope of OVF", t.Name.Local,
 				t.Name.Space)
 		}
 		p.seen, p.root = true, t.Name.Space
@@ -262,7 +263,7 @@ func (a *attributes) text(name string) (string, value) {
 		return "", value{}
 	}
 	if len(a.places) != len(a.of.Attr) { // decoder and places disagree, so that no value could be replaced
-		a.err = a.p.bad(ondisk.ErrFormat, "the attributes of %s cannot be told apart", a.of.Name.Local)
+		a.err = a.p.bad(ondisk.ErrFormat, "the attributes of %s are ambiguous", a.of.Name.Local)
 		return "", value{}
 	}
 	return a.of.Attr[found].Value, a.places[found]
@@ -276,7 +277,7 @@ func (a *attributes) number(name string) (int64, value) {
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
 	if (err != nil || n < 0) && a.err == nil {
-		a.err = a.p.bad(ondisk.ErrFormat, "%s %.64q of %s is no number of bytes", name, s, a.of.Name.Local)
+		a.err = a.p.bad(ondisk.ErrFormat, "%s %.64q of %s is not a number of bytes", name, s, a.of.Name.Local)
 	}
 	return n, v
 }
@@ -359,12 +360,12 @@ func parseUnits(s string) (int64, error) {
 	factors := strings.Split(strings.ToLower(s), "*")
 	unit, ok := legacyUnits[strings.TrimSpace(factors[0])]
 	if !ok {
-		return 0, fmt.Errorf("unit %.64q, want bytes such as %q", s, "byte * 2^30")
+		return 0, fmt.Errorf("unit %.64q, must be bytes such as %q", s, "byte * 2^30")
 	}
 	for _, f := range factors[1:] {
 		n, ok := parsePower(f)
 		if !ok || n == 0 || n > math.MaxInt64/unit {
-			return 0, fmt.Errorf("unit %.64q, want bytes such as %q", s, "byte * 2^30")
+			return 0, fmt.Errorf("unit %.64q, must be bytes such as %q", s, "byte * 2^30")
 		}
 		unit *= n
 	}
@@ -400,10 +401,11 @@ func parseCapacity(s string, unit int64) (int64, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("capacity %.64q, want a number", s)
+		return 0, fmt.Errorf("capacity %.64q, must be a number", s)
 	}
 	if n > math.MaxInt64/unit {
-		return 0, fmt.Errorf("capacity %d in units of %d bytes, want at most %d bytes", n, unit, int64(math.MaxInt64))
+		return 0, fmt.Errorf("capacity %d in units of %d bytes, must be at most %d bytes", n, unit,
+			int64(math.MaxInt64))
 	}
 	return n * unit, nil
 }

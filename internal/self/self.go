@@ -169,7 +169,7 @@ func Socket(uri string) (string, error) {
 		return "", err
 	}
 	if u.Scheme != "nbd+unix" || u.Query().Get("socket") == "" {
-		return "", ondisk.In(ondisk.ErrUnsupported, "%q is not the URI of an NBD server on a Unix socket", uri)
+		return "", ondisk.In(ondisk.ErrUnsupported, "%q is not the address of an NBD server on a Unix socket", uri)
 	}
 	return u.Query().Get("socket"), nil
 }

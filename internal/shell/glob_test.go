@@ -62,19 +62,18 @@ func TestGlob(t *testing.T) {
 }
 
 func TestGlobErrors(t *testing.T) {
-	const malformed = `character 1: the glob is malformed: want each [ and { closed, a character in each [], and one ` +
-		`behind each \`
+	const malformed = `character 1: the glob is malformed: each [ and { must be closed, each [] contain a character, ` +
+		`and each \ precede one`
 	for glob, want := range map[string]string{
-		"": "character 1: the glob is empty, want at least one character",
-		"old/": "character 4: the glob ends in a slash; ** behind it means whatever lies in the " +
-			"folder",
+		"":                        "character 1: the glob is empty",
+		"old/":                    "character 4: the glob ends in a slash; append ** for all files in the folder",
 		"a[b":                     malformed,
 		"a[":                      malformed,
 		"a[]":                     malformed,
 		"a{b,c":                   malformed,
 		`ab\`:                     malformed,
-		"./.":                     "character 1: the glob names no file",
-		strings.Repeat("a", 4097): "character 4097: the glob has 4097 bytes, want at most 4096",
+		"./.":                     "character 1: the glob matches no file",
+		strings.Repeat("a", 4097): "character 4097: the glob has 4097 bytes, must have at most 4096",
 	} {
 		_, err := ParseGlob(glob)
 		require.EqualError(t, err, want)

@@ -160,18 +160,18 @@ func (e *GlobError) Error() string { return fmt.Sprintf("character %d: %s", e.Of
 func ParseGlob(s string) (*Glob, error) {
 	switch {
 	case s == "":
-		return nil, &GlobError{0, "the glob is empty, want at least one character"}
+		return nil, &GlobError{0, "the glob is empty"}
 	case len(s) > maxGlob:
-		return nil, &GlobError{maxGlob, fmt.Sprintf("the glob has %d bytes, want at most %d", len(s), maxGlob)}
+		return nil, &GlobError{maxGlob, fmt.Sprintf("the glob has %d bytes, must have at most %d", len(s), maxGlob)}
 	case strings.HasSuffix(s, "/"):
-		return nil, &GlobError{len(s) - 1, "the glob ends in a slash; ** behind it means whatever lies in the folder"}
+		return nil, &GlobError{len(s) - 1, "the glob ends in a slash; append ** for all files in the folder"}
 	case !doublestar.ValidatePattern(s):
-		const want = `want each [ and { closed, a character in each [], and one behind each \`
+		const want = "each [ and { must be closed, each [] contain a character, and each \\ precede one"
 		return nil, &GlobError{0, "the glob is malformed: " + want}
 	}
 	g := &Glob{pattern: plainPath(s), name: !strings.Contains(s, "/")}
 	if g.pattern == "" {
-		return nil, &GlobError{0, "the glob names no file"}
+		return nil, &GlobError{0, "the glob matches no file"}
 	}
 	if path.Base(g.pattern) == "**" {
 		g.pattern += "/*"

@@ -48,9 +48,9 @@ func CheckName(name string) error {
 	switch {
 	case name == "." || name == "..":
 	case strings.HasSuffix(name, ".") || strings.HasSuffix(name, " "):
-		return errors.New("ends with a dot or a space, which other programs for Windows leave out")
+		return errors.New("ends with a dot or a space, which other Windows programs drop")
 	case !filepath.IsLocal(name):
-		return errors.New("is a device, a drive or a stream of Windows, and no file")
+		return errors.New("is a Windows device, drive or stream, not a file")
 	}
 	return nil
 }
@@ -372,7 +372,7 @@ func OpenDrive(path string) (*File, Drive, error) {
 	file, err := windows.CreateFile(text, windows.GENERIC_READ, withAll, nil, windows.OPEN_EXISTING, 0, 0)
 	switch {
 	case Denied(err):
-		return nil, Drive{}, fmt.Errorf("%w; only administrators can read disks: run trueup as one", err)
+		return nil, Drive{}, fmt.Errorf("%w; run trueup as an administrator to read disks", err)
 	case err != nil:
 		return nil, Drive{}, err
 	}

@@ -32,7 +32,7 @@ var suffixes = map[string]int64{
 }
 
 var errSize = errors.New(
-	"want a whole number of bytes, or one with K, M, G, T (powers of 1024) or s (512-byte sectors)")
+	"must be a whole number of bytes, or one with K, M, G, T (powers of 1024) or s (512-byte sectors)")
 
 // Parse parses "64K", "1M", "65536" or "63s" and returns bytes.
 func Parse(s string) (int64, error) {
