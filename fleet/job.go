@@ -74,7 +74,7 @@ var names = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 // CheckName checks the name of a datastore.
 func CheckName(name string) error {
 	if !names.MatchString(name) {
-		return fmt.Errorf("datastore %.80q, want 1 to 64 letters, digits, _ or -", name)
+		return fmt.Errorf("datastore %.80q: must be 1 to 64 letters, digits, _ or -", name)
 	}
 	return nil
 }
@@ -90,22 +90,22 @@ func (j *Job) Check() error {
 	short := len(j.Identity) <= maxShort && len(j.Again) <= maxShort
 	switch {
 	case j.Kind != Scan && j.Kind != Align && j.Kind != Exchange:
-		return fmt.Errorf("job %.40q, want scan, align or exchange", j.Kind)
+		return fmt.Errorf("job %.40q: must be scan, align or exchange", j.Kind)
 	case CheckName(j.Datastore) != nil:
 		return CheckName(j.Datastore)
 	case !filepath.IsLocal(j.Path) || !utf8.ValidString(j.Path) || strings.ContainsRune(j.Path, 0) ||
 		len(j.Path) > maxPath || filepath.Clean(j.Path) != j.Path:
-		return fmt.Errorf("path %.256q, want a clean one in UTF-8 below the datastore", j.Path)
+		return fmt.Errorf("path %.256q: must be in UTF-8, below the datastore, without . or ..", j.Path)
 	case j.Kind != Scan && (j.Path == "." || j.Shard != "" || j.Again != ""):
-		return fmt.Errorf("%s of %.256q: want an image, and no shard", j.Kind, j.Path)
+		return fmt.Errorf("%s of %.256q: must be an image, without a shard", j.Kind, j.Path)
 	case j.Kind == Align != (j.Suffix != ""), j.Suffix != "" && !suffixes.MatchString(j.Suffix):
-		return fmt.Errorf("suffix %.40q of a copy, want letters, digits, _, ., + or -", j.Suffix)
+		return fmt.Errorf("suffix %.40q of a copy: must be letters, digits, _, ., + or -", j.Suffix)
 	case j.Boundary != "" && !boundaries.MatchString(j.Boundary):
-		return fmt.Errorf("boundary %.40q, want a size such as 64K", j.Boundary)
+		return fmt.Errorf("boundary %.40q: must be a size such as 64K", j.Boundary)
 	case j.Shard != "" && !shards.MatchString(j.Shard):
-		return fmt.Errorf("shard %.40q, want K/N", j.Shard)
+		return fmt.Errorf("shard %.40q: must be K/N", j.Shard)
 	case len(j.Files) > maxFiles || slices.ContainsFunc(j.Files, File.strange):
-		return fmt.Errorf("files of %.256q, want at most %d in its folder", j.Path, maxFiles)
+		return fmt.Errorf("files of %.256q: must be at most %d, in its folder", j.Path, maxFiles)
 	case !short:
 		return errors.New("identity of an image that is too long")
 	}

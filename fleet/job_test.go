@@ -201,11 +201,11 @@ func TestNoWorklist(t *testing.T) {
 	t.Parallel()
 	const row = `{"schema":"trueup/1","event":"image"`
 	for text, want := range map[string]string{
-		"nothing": "line 1: no object of JSON",
-		"\n{}":    "line 2: no result of trueup scan",
+		"nothing": "line 1: no JSON object",
+		"\n{}":    "line 2: it is not written by trueup scan",
 		row + "}": "",
 		row + `,"state":"judged","verdict":"misaligned","path":"/x/a"}`: "line 1: a judged",
-		`{"schema":"trueup/2","event":"image"}`:                         "no result of trueup scan",
+		`{"schema":"trueup/2","event":"image"}`:                         "not written by trueup scan",
 	} {
 		w := fleet.Worklist{Kind: fleet.Align, Datastore: "ds1", Prefix: "/x"}
 		err := w.Read(strings.NewReader(text), func(fleet.Job) error { return nil })

@@ -105,7 +105,7 @@ func ParseRecord(b []byte) (*Record, error) {
 	case !IsCode(r.Code):
 		return nil, fmt.Errorf("record of a job with code %.80q", r.Code)
 	case r.ResultFile != "" && r.ResultFile != r.ResultName():
-		return nil, fmt.Errorf("record of a job with its result in %.80q, want %s", r.ResultFile, r.ResultName())
+		return nil, fmt.Errorf("record of a job with its result in %.80q, not %s", r.ResultFile, r.ResultName())
 	}
 	return &r, nil
 }

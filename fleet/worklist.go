@@ -88,10 +88,10 @@ func (w *Worklist) Read(in io.Reader, use func(Job) error) error {
 		}
 		var r row
 		if err := json.Unmarshal(line, &r); err != nil {
-			return fmt.Errorf("line %d: no object of JSON, want results of trueup scan -o json", n)
+			return fmt.Errorf("line %d: no JSON object; name a file written by trueup scan -o json", n)
 		}
 		if r.Schema != schema || r.Event != "image" && r.Event != "summary" {
-			return fmt.Errorf("line %d: no result of trueup scan -o json", n)
+			return fmt.Errorf("line %d: it is not written by trueup scan -o json", n)
 		}
 		if r.Event == "summary" {
 			continue

@@ -191,7 +191,7 @@ func (o *Options) allowed() error {
 	ip := net.ParseIP(o.Host)
 	switch {
 	case ip == nil:
-		return ondisk.In(ondisk.ErrUsage, "--listen %q, want an IP address to listen on", o.Host)
+		return ondisk.In(ondisk.ErrUsage, "--listen %q: must be an IP address", o.Host)
 	case (o.Cert == "") != (o.Key == ""):
 		return ondisk.In(ondisk.ErrUsage, "--tls-cert and --tls-key belong together; give both")
 	case ip.IsLoopback():

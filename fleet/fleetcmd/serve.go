@@ -92,7 +92,7 @@ func (f *serveFlags) start(ctx context.Context, log *slog.Logger) (*engine.Engin
 		f.engine.Port, err = strconv.Atoi(port)
 	}
 	if err != nil {
-		return nil, usage("--listen %q, want ADDRESS:PORT", f.listen)
+		return nil, usage("--listen %q: must be ADDRESS:PORT", f.listen)
 	}
 	f.engine.Host = host
 	if err := os.MkdirAll(f.engine.Store, 0o700); err != nil {

@@ -39,7 +39,7 @@ func newSubmit(b *base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "submit scan|align|exchange", Short: "Queue jobs",
 		Args: func(_ *cobra.Command, args []string) error {
-			return usage("submit %q, want scan, align or exchange", strings.Join(args, " "))
+			return usage("submit %q: must be scan, align or exchange", strings.Join(args, " "))
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
@@ -118,7 +118,7 @@ func (f *submitFlags) run(ctx context.Context, in io.Reader, out io.Writer, path
 	case len(f.lists) > 0 && (!seen || f.Prefix == ""):
 		return usage("--worklist needs --datastore NAME=DIR, with the DIR where the scan saw the datastore")
 	case f.shards < 1:
-		return usage("--shards %d, want 1 or more", f.shards)
+		return usage("--shards %d: must be 1 or more", f.shards)
 	}
 	s := submitted{Refused: []fleet.Refusal{}}
 	var err error

@@ -113,7 +113,7 @@ func (f *workerFlags) settle() (err error) {
 	for _, arg := range f.datastores {
 		name, dir, named := strings.Cut(arg, "=")
 		if !named || dir == "" {
-			return usage("--datastore %s, want NAME=DIR, with the folder where this host sees it", arg)
+			return usage("--datastore %s: must be NAME=DIR, with the folder of the datastore on this host", arg)
 		}
 		if err := fleet.CheckName(name); err != nil {
 			return usage("--datastore: %w", err)
@@ -130,10 +130,10 @@ func (f *workerFlags) settle() (err error) {
 	case len(f.Datastores) == 0:
 		return usage("worker takes a --datastore, none given; see trueup-fleet worker --help")
 	case f.Slots < 1 || f.AtOnce < 0 || f.queue.Delivers < 1:
-		return usage("--jobs %d, --at-once %d, --deliveries %d, want numbers above 0", f.Slots, f.AtOnce,
+		return usage("--jobs %d, --at-once %d, --deliveries %d: must be 1 or more", f.Slots, f.AtOnce,
 			f.queue.Delivers)
 	case f.queue.AckWait < time.Second || f.Delay < 0:
-		return usage("--ack-wait %v, --retry-delay %v, want times from a second on", f.queue.AckWait, f.Delay)
+		return usage("--ack-wait %v, --retry-delay %v: must be at least 1s and 0s", f.queue.AckWait, f.Delay)
 	}
 	if f.window != "" {
 		if f.Window, err = work.ParseWindow(f.window); err != nil {

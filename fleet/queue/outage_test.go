@@ -200,7 +200,7 @@ func TestReplicas(t *testing.T) {
 	url := serve(t)
 	open(t, queue.Options{URL: url, Replicas: 1})
 	_, err := queue.Open(t.Context(), queue.Options{URL: url, Replicas: 3})
-	require.ErrorContains(t, err, "stream TRUEUP_JOBS has 1 replicas, want 3")
+	require.ErrorContains(t, err, "stream TRUEUP_JOBS has 1 replicas, not 3")
 }
 
 // Rows of scans go when a later scan of the same folder has ended, and no sooner.

@@ -191,7 +191,7 @@ func (q *Queue) open(ctx context.Context, c jetstream.StreamConfig) (jetstream.S
 		return nil, fmt.Errorf("stream %s: %w", c.Name, err)
 	}
 	if has := s.CachedInfo().Config.Replicas; has < q.o.Replicas {
-		return nil, fmt.Errorf("stream %s has %d replicas, want %d; nats stream edit changes that", c.Name, has,
+		return nil, fmt.Errorf("stream %s has %d replicas, not %d; change that with nats stream edit", c.Name, has,
 			q.o.Replicas)
 	}
 	return s, nil

@@ -25,7 +25,7 @@ func Rights(key string, words []string) (publish []string, receive string, err e
 		}
 		return publish, inboxOf(key), nil
 	}
-	return nil, "", fmt.Errorf("rights %.80q, want reader, or worker and its datastores", words)
+	return nil, "", fmt.Errorf("rights %.80q: must be reader, or worker and its datastores", words)
 }
 
 func inboxOf(key string) string { return "_INBOX_" + key }

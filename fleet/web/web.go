@@ -119,7 +119,7 @@ func (o *Options) check() (local bool, err error) {
 	ip, parsed := netip.ParseAddr(host)
 	switch {
 	case err != nil || parsed != nil:
-		return false, ondisk.In(ondisk.ErrUsage, "--%s %q, want ADDRESS:PORT with an IP address, or :PORT", o.Flag,
+		return false, ondisk.In(ondisk.ErrUsage, "--%s %q: must be ADDRESS:PORT with an IP address, or :PORT", o.Flag,
 			o.Address)
 	case (o.Cert == "") != (o.Key == ""):
 		return false, ondisk.In(ondisk.ErrUsage, "--tls-cert and --tls-key belong together; give both")
@@ -153,7 +153,8 @@ func readToken(path string) ([]byte, error) {
 		return nil, fmt.Errorf("--token: %w", err)
 	}
 	if b = bytes.TrimSpace(b); len(b) < minToken || len(b) > most {
-		return nil, ondisk.In(ondisk.ErrUsage, "--token %s has %d bytes, want %d to %d, as of openssl rand -hex 32",
+		return nil, ondisk.In(ondisk.ErrUsage, "--token %s has %d bytes: must be %d to %d; openssl rand -hex 32 "+
+			"makes a token",
 			path, len(b), minToken, most)
 	}
 	return b, nil

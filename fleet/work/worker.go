@@ -420,7 +420,7 @@ func ParseWindow(arg string) (out Window, err error) {
 	for i, at := range []*int{&out.From, &out.To} {
 		var t time.Time
 		if t, err = time.Parse("15:04", []string{from, to}[i]); err != nil || !found {
-			return out, fmt.Errorf("window %q, want a time of the day such as 22:00-06:00", arg)
+			return out, fmt.Errorf("window %q: must be times of the day such as 22:00-06:00", arg)
 		}
 		*at = 60*t.Hour() + t.Minute()
 	}
