@@ -35,7 +35,7 @@ const autoBoundary = "auto"
 // Check returns an error if the boundary is not valid for --boundary.
 func (b Boundary) Check() error {
 	if b.bytes < Block || b.bytes > maxBoundary || !units.IsPowerOfTwo(b.bytes) {
-		return fmt.Errorf("boundary of %d bytes, want a power of two from %s to %s", b.bytes, units.Short(Block),
+		return fmt.Errorf("boundary of %d bytes: must be a power of two from %s to %s", b.bytes, units.Short(Block),
 			units.Short(maxBoundary))
 	}
 	return nil

@@ -233,7 +233,7 @@ func TestStorages(t *testing.T) {
 	require.Equal(t, storage(t, "512").About, storage(t, "512+63s").About)
 	for _, bad := range []string{"", "2", "3K", "-4K", "emc", "8M", "\x1b[2J", "../generic"} {
 		_, err := align.ParseStorage(bad)
-		require.ErrorContains(t, err, "want one of generic, 3par, 4kn, 512e, azure, ceph", bad)
+		require.ErrorContains(t, err, "must be one of generic, 3par, 4kn, 512e, azure, ceph", bad)
 		require.ErrorContains(t, err, "or a power of two from 512 to 4M", bad)
 	}
 	for _, bad := range []string{"32K+", "32K+100", "vmfs+-512", "4K+x", "flasharray+1"} {

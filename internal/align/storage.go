@@ -79,7 +79,7 @@ func namedStorage(name string) (Storage, error) {
 	}
 	n, err := units.Parse(name)
 	if err != nil || n < minStorage || n > maxStorage || !units.IsPowerOfTwo(n) {
-		return Storage{}, fmt.Errorf("want one of %s, or a power of two from %s to %s%s",
+		return Storage{}, fmt.Errorf("must be one of %s, or a power of two from %s to %s%s",
 			strings.Join(names, ", "), units.Short(minStorage), units.Short(maxStorage),
 			ondisk.DidYouMean(name, names...))
 	}
@@ -93,7 +93,7 @@ func namedStorage(name string) (Storage, error) {
 func (s *Storage) shift(offset string) error {
 	n, err := units.Parse(offset)
 	if err == nil && (n < 0 || n%units.SectorSize != 0) {
-		err = fmt.Errorf("want a multiple of %d", units.SectorSize)
+		err = fmt.Errorf("must be a multiple of %d", units.SectorSize)
 	}
 	if err != nil {
 		return fmt.Errorf("offset %.64q: %w", offset, err)

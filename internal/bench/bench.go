@@ -69,17 +69,17 @@ func (o *Options) Check() error {
 	usage := func(format string, args ...any) error { return ondisk.In(ondisk.ErrUsage, format, args...) }
 	switch {
 	case o.Size < minSize || o.Size > maxSize:
-		return usage("--size %s, want %s to %s", units.Format(o.Size), units.Format(minSize), units.Format(maxSize))
+		return usage("--size %s: must be %s to %s", units.Format(o.Size), units.Format(minSize), units.Format(maxSize))
 	case o.Runtime < minRuntime || o.Runtime > maxRuntime:
-		return usage("--runtime %v, want %v to %v", o.Runtime, minRuntime, maxRuntime)
+		return usage("--runtime %v: must be %v to %v", o.Runtime, minRuntime, maxRuntime)
 	case o.Rounds < 1 || o.Rounds > maxRounds:
-		return usage("--rounds %d, want 1 to %d", o.Rounds, maxRounds)
+		return usage("--rounds %d: must be 1 to %d", o.Rounds, maxRounds)
 	case len(o.Starts) < 2 || len(o.Starts) > maxStarts:
-		return usage("--starts has %d, want 2 to %d: an aligned one, and others", len(o.Starts), maxStarts)
+		return usage("--starts has %d values: must be 2 to %d, one of them aligned", len(o.Starts), maxStarts)
 	}
 	for _, s := range o.Starts {
 		if s < 0 || s > maxStart || s%units.SectorSize != 0 {
-			return usage("--starts %s, want multiples of 512 bytes up to %s", units.Format(s), units.Format(maxStart))
+			return usage("--starts %s: must be multiples of 512 bytes up to %s", units.Format(s), units.Format(maxStart))
 		}
 	}
 	o.Starts = measured.Sort(o.Starts)
@@ -336,7 +336,7 @@ func newFio(ctx context.Context, name string) (*fio, error) {
 	f := &fio{path: path}
 	out, err := f.output(ctx, dying, nil, "--version")
 	if f.version = strings.TrimSpace(string(out)); err == nil && !isVersion().MatchString(f.version) {
-		err = fmt.Errorf("%s --version printed %.60q, want fio-NUMBER", path, f.version)
+		err = fmt.Errorf("%s --version printed %.60q, not fio-NUMBER", path, f.version)
 	}
 	return f, err
 }

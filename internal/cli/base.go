@@ -183,14 +183,14 @@ func (g notEmpty) Set(arg string) error {
 
 // WrongValue returns the error of an invalid flag value. why is the error of its parser.
 func WrongValue(f *pflag.Flag, value string, why error) error {
-	want := map[string]string{
+	allowed := map[string]string{
 		"bool": "true or false", "int": "a whole number", "intSlice": "a whole number", "int64": "a whole number",
 		"duration": "a time such as 30s or 5m",
 	}[f.Value.Type()]
-	if want == "" || value == "" && f.Value.Type() != "bool" {
+	if allowed == "" || value == "" && f.Value.Type() != "bool" {
 		return Usage("--%s %.256q: %w", f.Name, value, why)
 	}
-	return Usage("--%s %.256q, want %s", f.Name, value, want)
+	return Usage("--%s %.256q: must be %s", f.Name, value, allowed)
 }
 
 // fullArguments adds to check a refusal of empty arguments, such as "$FILE" with an unset variable.

@@ -42,13 +42,13 @@ func TestDidYouMean(t *testing.T) {
 		"inspect":                         "inspect takes IMAGE..., 0 given; see trueup inspect --help",
 		"inspect --with c a b":            "--with is for one IMAGE, and 2 are given",
 		"plan a.img b.img":                "plan looks at one image, 2 were given; for several: trueup scan PATH...",
-		"inspect lib":                     "lib is a folder, want one image; for all in it: trueup scan lib",
-		"plan lib":                        "lib is a folder, want one image; for all in it: trueup scan lib",
+		"inspect lib":                     "lib is a folder, not an image; for all images in it: trueup scan lib",
+		"plan lib":                        "lib is a folder, not an image; for all images in it: trueup scan lib",
 		"inspect s3://bucket/x.vmdk":      "mount it, or serve it by NBD with nbdkit",
 		"inspect [datastore1]/vm/vm.vmdk": "mount it, or serve it by NBD with nbdkit",
 		"inspect lib/*.vmdk":              "no such file or directory; if it is a pattern, give it without quotes",
 		"inspect --boundary 65 src.img":   "65 is 65 bytes; did you mean 64K?",
-		"inspect --boundary 1 src.img":    "boundary of 1 bytes, want",
+		"inspect --boundary 1 src.img":    "boundary of 1 bytes: must be",
 	} {
 		r := trueup(t, strings.Fields(line)...)
 		require.NotZero(t, r.code, line)

@@ -105,7 +105,7 @@ func TestNonsenseValues(t *testing.T) {
 		switch {
 		case f.Value.Type() == "bool":
 			args := append([]string{cmd.Name(), "--" + f.Name + "=maybe"}, usual(cmd)...)
-			isNonsense(t, []int{64}, "--"+f.Name+` "maybe", want true or false; see trueup `+cmd.Name()+" --help",
+			isNonsense(t, []int{64}, "--"+f.Name+` "maybe": must be true or false; see trueup `+cmd.Name()+" --help",
 				args...)
 			n++
 			return
@@ -188,7 +188,7 @@ func TestNonsenseArguments(t *testing.T) {
 		{1, "dangling: no such file or directory", []string{"plan", "dangling"}},
 		{1, "absent: no such file or directory", []string{"serve", "absent"}},
 		{1, "src.img/x: not a directory", []string{"verify", "src.img/x", "src.img"}},
-		{1, "dir is a folder, want one image", []string{"align", "dir", "d"}},
+		{1, "dir is a folder, not an image", []string{"align", "dir", "d"}},
 		{1, "empty: no disk image: the file is empty", []string{"convert", "empty", "d"}},
 		{1, "text: no disk image", []string{"plan", "text"}},
 		{64, "an image is not read from a pipe", []string{"inspect", "-"}},

@@ -67,7 +67,7 @@ func (f *reportFlags) apart() error {
 		case err != nil:
 			return Usage("%w", err)
 		case !st.Mode().IsRegular():
-			return Usage("%s is not a regular file, want one with results of trueup scan -o json", file.Path)
+			return Usage("%s is not a regular file; name a file written by trueup scan -o json", file.Path)
 		case slices.ContainsFunc(seen, func(other os.FileInfo) bool { return os.SameFile(st, other) }):
 			return Usage("%s is given twice: its rows would count twice", file.Path)
 		}

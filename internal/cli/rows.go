@@ -390,7 +390,7 @@ func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
 		return ondisk.NoChoice("--"+r.name, value, r.choices()...)
 	}
 	if n, err := strconv.Atoi(value); err == nil && r.most > 0 && (n < max(1, r.least) || n > r.most) {
-		return Usage("--%s %d, want %d to %d", r.name, n, max(1, r.least), r.most)
+		return Usage("--%s %d: must be %d to %d", r.name, n, max(1, r.least), r.most)
 	}
 	if r.single && len(args) > 1 && strings.HasSuffix(cmd.Use, "...") {
 		name := strings.TrimSuffix(strings.Fields(cmd.Use)[1], "...")

@@ -55,11 +55,11 @@ func ParseTarget(arg string) (t Target, err error) {
 	for o := range strings.SplitSeq(options, ",") {
 		key, val, _ := strings.Cut(o, "=")
 		if key != "align" {
-			return t, ondisk.In(ondisk.ErrUsage, "option %q, want align=SIZE", o)
+			return t, ondisk.In(ondisk.ErrUsage, "option %q: only align=SIZE is allowed", o)
 		}
 		n, err := units.Parse(val)
 		if err != nil || n < units.SectorSize || n > maxRound || !units.IsPowerOfTwo(n) {
-			return t, ondisk.In(ondisk.ErrUsage, "align=%s, want a power of two from 512 bytes to 1G", val)
+			return t, ondisk.In(ondisk.ErrUsage, "align=%s: must be a power of two from 512 to 1G", val)
 		}
 		t.Round = n
 	}

@@ -376,7 +376,7 @@ func OpenOthers(
 	s *Source, paths []string, allow []string, dest string, open func(string, Reading) (*Source, error),
 ) (o Others, err error) {
 	if len(paths) > maxOthers {
-		return nil, ondisk.In(ondisk.ErrUsage, "%d disks by --with, want %d at most", len(paths), maxOthers)
+		return nil, ondisk.In(ondisk.ErrUsage, "--with is given %d times; at most %d are allowed", len(paths), maxOthers)
 	}
 	defer func() {
 		if err != nil {

@@ -99,7 +99,7 @@ func (s *SectorSize) Type() string { return "BYTES" }
 func (s *SectorSize) Set(arg string) error {
 	n, err := units.Parse(arg)
 	if err != nil || (n != 512 && n != 4096) {
-		return fmt.Errorf("sector size %q, want 512 or 4096", arg)
+		return errors.New("must be 512 or 4096")
 	}
 	*s = SectorSize(n)
 	return nil
@@ -502,8 +502,8 @@ func CheckAddresses(words []string) error {
 			continue // it has no secret
 		}
 		if strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r == 0x7F }) {
-			return ondisk.In(ondisk.ErrUsage, "an address of %.10q has a blank or a control character, want %%20 and "+
-				"the like", scheme)
+			return ondisk.In(ondisk.ErrUsage, "an address of %.10q has a blank or a control character: write a blank "+
+				"as %%20", scheme)
 		}
 	}
 	return nil

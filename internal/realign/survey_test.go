@@ -108,7 +108,7 @@ func TestOpenOthers(t *testing.T) {
 	}
 	many := slices.Repeat([]string{other}, maxOthers+1)
 	_, err := OpenOthers(s, many, nil, "", opens)
-	require.ErrorContains(t, err, "33 disks by --with, want 32 at most")
+	require.ErrorContains(t, err, "--with is given 33 times; at most 32 are allowed")
 	require.Zero(t, opened)
 	_, err = OpenOthers(s, []string{other + ".none"}, nil, "", opens)
 	require.ErrorIs(t, err, os.ErrNotExist)

@@ -115,13 +115,13 @@ func (c *Choices) checkSince(out string, rows bool) error {
 	case errors.Is(err, fs.ErrNotExist) && c.First:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return ondisk.In(ondisk.ErrUsage, "--since %s: %w; it is what trueup scan -o json --out FILE has written, and "+
-			"the first scan has --out with the same FILE", c.Since, sys.Cause(err))
+		return ondisk.In(ondisk.ErrUsage, "--since %s: %w; for the first scan, run trueup scan -o json --since FILE "+
+			"--out FILE with the same FILE twice", c.Since, sys.Cause(err))
 	case err != nil:
 		return fmt.Errorf("--since %s: %w", c.Since, sys.Cause(err))
 	case !st.Mode().IsRegular():
-		return ondisk.In(ondisk.ErrUsage, "--since %s is not a regular file, want one with results of trueup scan "+
-			"-o json", c.Since)
+		return ondisk.In(ondisk.ErrUsage, "--since %s is not a regular file; name a file written by trueup scan -o "+
+			"json", c.Since)
 	}
 	return nil
 }
@@ -329,7 +329,7 @@ func NotOpened(path string, err error) error {
 			return ondisk.In(ondisk.ErrUnsupported, "%s is the folder of a %s; what to do with it: %s",
 				path, image.Parallels, shell.Command("inspect", nil, filepath.Join(path, image.BundleDescriptor)))
 		}
-		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: %s",
+		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, not an image; for all images in it: %s",
 			path, shell.Command("scan", nil, path))
 	case !errors.Is(err, fs.ErrNotExist) || realign.IsRemote(path):
 		return err

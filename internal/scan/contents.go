@@ -319,7 +319,7 @@ func ParseShard(s string) (Shard, error) {
 	k, kErr := strconv.ParseUint(first, 10, 32)
 	n, nErr := strconv.ParseUint(second, 10, 32)
 	if kErr != nil || nErr != nil || k < 1 || k > n || n > maxShards {
-		return Shard{}, ondisk.In(ondisk.ErrUsage, "--shard %.40q, want K/N, such as 3/16, with K from 1 to N, "+
+		return Shard{}, ondisk.In(ondisk.ErrUsage, "--shard %.40q: must be K/N, such as 3/16, with K from 1 to N, "+
 			"and N at most %d", s, maxShards)
 	}
 	return Shard{int(k), int(n)}, nil

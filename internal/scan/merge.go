@@ -373,7 +373,7 @@ func (m *merging) endScan(p *results.Summary, rows scanRows, f ReportFile, line 
 func (m *merging) shard(p *results.Summary, f ReportFile) int {
 	shard, err := ParseShard(p.Shard)
 	if err != nil {
-		m.lost(f.Path, "format", fmt.Sprintf("a summary with the shard %.40q, want K/N", p.Shard))
+		m.lost(f.Path, "format", fmt.Sprintf("the summary has shard %.40q: must be K/N", p.Shard))
 		return 0
 	}
 	of := library{strings.Join(p.Paths, " "), shard.N}

@@ -183,8 +183,8 @@ func TestMissingShards(t *testing.T) {
 		{[]string{"3/3"}, "2 of 3 shards, such as 1/3"},
 		{[]string{"1/2", "2/2", "1/2"}, "1 of 2 shards, such as 2/2"},
 		{[]string{"1/65536"}, "65535 of 65536 shards, such as 2/65536"},
-		{[]string{"3/2"}, `the shard "3/2"`},
-		{[]string{"x"}, `the shard "x"`},
+		{[]string{"3/2"}, `shard "3/2"`},
+		{[]string{"x"}, `shard "x"`},
 	} {
 		var texts []string
 		for _, k := range c.shards {
@@ -241,7 +241,7 @@ func TestDamagedLinesAreNamed(t *testing.T) {
 		{good + `{"schema":"trueup/1","command":"scan","event":"image"}` + "\n", "line 3 a row without a path"},
 		{strings.Replace(good, `"state":"judged"`, `"state":"great"`, 1), `line 1 a row that is "great"`},
 		{scanned(t, 1, judgedRow("/lib/a", 2048), odd), `line 2 the verdict "fine"`},
-		{strings.Replace(good, `"event":"image"`, `"event":"party"`, 1), `line 1 the event "party"`},
+		{strings.Replace(good, `"event":"image"`, `"event":"party"`, 1), `line 1 event "party"`},
 		{strings.Replace(good, `03:01:00Z`, `later`, 1), "line 2 a summary with the time"},
 		{good + "\x00\xff\n", "line 3 no object of JSON"},
 		{strings.Replace(good, `"disks":[{`, `"disks":null,"x":[{`, 1), "line 1 list of disks"},
@@ -293,11 +293,11 @@ func TestOtherResultsAreRefused(t *testing.T) {
 		class      error
 	}{
 		{
-			strings.Replace(good, "trueup/1", "trueup/2", 1), `line 1: schema "trueup/2", want "trueup/1"`,
+			strings.Replace(good, "trueup/1", "trueup/2", 1), `line 1: schema "trueup/2", not "trueup/1"`,
 			ondisk.ErrUnsupported,
 		},
 		{
-			strings.Replace(good, `"command":"scan"`, `"command":"inspect"`, 1), `line 1: a result of trueup "inspect"`,
+			strings.Replace(good, `"command":"scan"`, `"command":"inspect"`, 1), `line 1: it is a result of trueup "inspect"`,
 			ondisk.ErrUnsupported,
 		},
 		{"path,verdict\n", "no result of trueup scan -o json", ondisk.ErrUnsupported},

@@ -58,7 +58,7 @@ func TestShardsAreParsed(t *testing.T) {
 	} {
 		_, err := ParseShard(s)
 		require.ErrorIs(t, err, ondisk.ErrUsage)
-		require.ErrorContains(t, err, "want K/N, such as 3/16")
+		require.ErrorContains(t, err, "must be K/N, such as 3/16")
 	}
 }
 

@@ -124,7 +124,7 @@ func (e *earlier) note(l results.Line) error {
 	if event == "summary" {
 		s, err := l.Summary()
 		if err == nil && s.Command != results.Command {
-			err = errors.New("the summary of a report of several scans, want those of one scan -o json")
+			err = errors.New("it is a report of several scans; name the file written by one scan -o json")
 		}
 		if err == nil {
 			e.ended = s.Finished

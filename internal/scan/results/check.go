@@ -400,13 +400,13 @@ func (l Line) Kind() (event string, unknown, err error) {
 	case h.Schema == "":
 		return "", nil, errors.New("no result of trueup scan")
 	case h.Schema != report.Schema:
-		return "", ondisk.In(ondisk.ErrUnsupported, "schema %.40q, want %q; use the trueup that wrote it", h.Schema,
+		return "", ondisk.In(ondisk.ErrUnsupported, "schema %.40q, not %q: read it with the trueup that wrote it", h.Schema,
 			report.Schema), nil
 	case h.Command != Command && h.Command != ReportCommand:
-		return "", ondisk.In(ondisk.ErrUnsupported, "a result of trueup %.40q, want one of scan -o json",
+		return "", ondisk.In(ondisk.ErrUnsupported, "it is a result of trueup %.40q, not of scan -o json",
 			h.Command), nil
 	case h.Event != "image" && h.Event != "summary":
-		return "", nil, fmt.Errorf("the event %.40q, want image or summary", h.Event)
+		return "", nil, fmt.Errorf("event %.40q: must be image or summary", h.Event)
 	}
 	return h.Event, nil, nil
 }

@@ -45,8 +45,8 @@ func TestIgnore(t *testing.T) {
 }
 
 func TestIgnoreErrors(t *testing.T) {
-	const parts = ", want a glob, the last day it counts, as 2027-01-31, or never, and a reason"
-	const date = ", want the last day it counts"
+	const parts = ": must be a glob, its last day (2027-01-31 or never), and a reason"
+	const date = ": must be the last day"
 	for text, want := range map[string]string{
 		"a.raw":                       `line 1: "a.raw"` + parts,
 		"\n# x\na.raw soon because":   `line 3: "soon"` + date,
@@ -61,7 +61,7 @@ func TestIgnoreErrors(t *testing.T) {
 		"a.raw never \xff":            "line 1: the reason is not UTF-8",
 		"a\x00.raw never x":           "line 1: a NUL byte; an ignore file is text",
 		`"" never x`:                  "line 1: character 1: the glob is empty",
-		strings.Repeat("#", 1<<20+1):  "the file has more than 1048576 bytes, the most that is read",
+		strings.Repeat("#", 1<<20+1):  "the file has more than 1048576 bytes",
 		strings.Repeat("a 0 b\n", 2):  `line 1: "0"` + date,
 		strings.Repeat("\n", 9) + "a": `line 10: "a"` + parts,
 	} {
@@ -71,7 +71,7 @@ func TestIgnoreErrors(t *testing.T) {
 	_, err := ParseIgnore([]byte(strings.Repeat("a never b\n", 100_000)))
 	require.NoError(t, err)
 	_, err = ParseIgnore([]byte(strings.Repeat("a never b\n", 100_001)))
-	require.EqualError(t, err, "line 100001: more than 100000 entries, the most that are read")
+	require.EqualError(t, err, "line 100001: more than 100000 entries")
 }
 
 // What is as it should be need not be accepted, and an entry that is about nothing else is of no use.

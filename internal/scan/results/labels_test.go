@@ -18,7 +18,7 @@ func TestLabelsAreEscaped(t *testing.T) {
 	csv := written(t, func(w io.Writer) error { return write(w, csvFormat, NewSummary(), []*Image{i}) })
 	require.Contains(t, csv, `,host==cmd\u001b[31m`)
 	i.Labels = Labels{"=x": {"v"}}
-	require.ErrorContains(t, i.Check(), `the key "=x"`)
+	require.ErrorContains(t, i.Check(), `key "=x"`)
 }
 
 func TestLabels(t *testing.T) {

@@ -114,7 +114,7 @@ var ignoreLine = ondisk.LazyPattern(
 // Empty lines and lines that begin with # are skipped. An error names the line.
 func ParseIgnore(text []byte) (out Ignore, err error) {
 	if len(text) > MaxIgnore {
-		return nil, fmt.Errorf("the file has more than %d bytes, the most that is read", MaxIgnore)
+		return nil, fmt.Errorf("the file has more than %d bytes", MaxIgnore)
 	}
 	line := 0
 	for l := range bytes.Lines(bytes.TrimPrefix(text, []byte("\uFEFF"))) {
@@ -124,7 +124,7 @@ func ParseIgnore(text []byte) (out Ignore, err error) {
 			continue
 		}
 		if len(out) == maxIgnoreEntries {
-			return nil, fmt.Errorf("line %d: more than %d entries, the most that are read", line, maxIgnoreEntries)
+			return nil, fmt.Errorf("line %d: more than %d entries", line, maxIgnoreEntries)
 		}
 		e, err := parseIgnoreLine(s)
 		if err != nil {
@@ -139,13 +139,13 @@ func ParseIgnore(text []byte) (out Ignore, err error) {
 func parseIgnoreLine(s string) (e ignoreEntry, err error) {
 	parts := ignoreLine().FindStringSubmatch(s)
 	if parts == nil {
-		return e, fmt.Errorf("%.80q, want a glob, the last day it counts, as 2027-01-31, or never, and a reason; a "+
-			"glob with blanks stands in double quotes", s)
+		return e, fmt.Errorf("%.80q: must be a glob, its last day (2027-01-31 or never), and a reason; put a glob "+
+			"with blanks in double quotes", s)
 	}
 	glob, until, reason := parts[1]+parts[2], parts[3], parts[4]
 	if _, err := time.Parse(day, until); err != nil && until != "never" {
-		return e, fmt.Errorf("%.40q, want the last day it counts, as 2027-01-31, or never; a glob with blanks stands "+
-			"in double quotes", until)
+		return e, fmt.Errorf("%.40q: must be the last day (2027-01-31 or never); put a glob with blanks in double "+
+			"quotes", until)
 	}
 	switch {
 	case strings.Contains(s, "\x00"):
@@ -197,7 +197,7 @@ const (
 func ParseLabel(s string) (key, value string, err error) {
 	key, value, ok := strings.Cut(s, "=")
 	if !ok {
-		return "", "", fmt.Errorf("%.64q, want KEY=VALUE, such as host=esx1", s)
+		return "", "", fmt.Errorf("%.64q: must be KEY=VALUE, such as host=esx1", s)
 	}
 	return key, value, Labels{key: {value}}.Check()
 }
@@ -221,21 +221,21 @@ func ParseLabels(list []string) (Labels, error) {
 // Check returns the first fault of the labels.
 func (l Labels) Check() error {
 	if len(l) > maxLabels {
-		return fmt.Errorf("%d labels, want at most %d", len(l), maxLabels)
+		return fmt.Errorf("%d labels; at most %d are allowed", len(l), maxLabels)
 	}
 	for key, values := range l {
 		odd := func(r rune) bool {
 			return r != '_' && r != '-' && r != '.' && (r < 'a' || r > 'z') && (r < '0' || r > '9')
 		}
 		if key == "" || len(key) > maxKey || strings.ContainsFunc(key, odd) {
-			return fmt.Errorf("the key %.80q, want 1 to %d of a-z, 0-9, dot, dash and underscore", key, maxKey)
+			return fmt.Errorf("key %.80q: must be 1 to %d of a-z, 0-9, dot, dash and underscore", key, maxKey)
 		}
 		if len(values) == 0 || len(values) > maxValues {
-			return fmt.Errorf("%d values of %q, want 1 to %d", len(values), key, maxValues)
+			return fmt.Errorf("%q has %d values: must be 1 to %d", key, len(values), maxValues)
 		}
 		for _, v := range values {
 			if v == "" || len(v) > maxValue || !utf8.ValidString(v) {
-				return fmt.Errorf("the value %.80q of %q, want 1 to %d bytes of UTF-8", v, key, maxValue)
+				return fmt.Errorf("value %.80q of %q: must be 1 to %d bytes of UTF-8", v, key, maxValue)
 			}
 		}
 	}
