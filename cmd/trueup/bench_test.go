@@ -108,8 +108,8 @@ func TestEndedBenchLeavesNothing(t *testing.T) {
 			require.Equal(t, code, cmd.ProcessState.ExitCode(), said.String())
 			if code > 0 {
 				require.True(t, strings.HasSuffix(said.String(),
-					"trueup: interrupted: ending fio; the scratch file goes with it; once more "+
-						"to end at once\ntrueup: interrupted; there is no result, and no scratch file is left\n"),
+					"trueup: interrupted: ending fio; the scratch file goes with it; interrupt again "+
+						"to end at once\ntrueup: interrupted; no result, and the scratch file is removed\n"),
 					said.String())
 			}
 			disktest.WaitFor(t, "fio to end", func() bool {

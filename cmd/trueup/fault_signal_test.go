@@ -49,7 +49,7 @@ func (f fault) requireInterrupted(t testing.TB, r result, s syscall.Signal) {
 	t.Helper()
 	require.Equal(t, 128+int(s), r.code, r.stderr)
 	require.Equal(t, "interrupted", errorCode(t, r))
-	require.Equal(t, "trueup: interrupted: removing the unfinished copy; once more to end at once\n"+
+	require.Equal(t, "trueup: interrupted: removing the unfinished copy; interrupt again to end at once\n"+
 		"trueup: interrupted; no copy was made, and the source is unchanged\n", r.stderr)
 	f.requireUndone(t)
 }

@@ -62,8 +62,8 @@ func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 		{64, "add --journal FILE, on another storage", []string{"move", c.path}},
 		{64, "unknown flag: --discard", c.args("move", "--discard")},
 		{64, "unknown flag: --with", append(c.args("move"), "--with", c.made)},
-		{64, "nothing is open here", []string{"resume", c.path}},
-		{64, "there is no journal " + c.journal, c.args("undo")},
+		{64, "nothing to undo, resume or finish", []string{"resume", c.path}},
+		{64, "no journal " + c.journal, c.args("undo")},
 		{4, "would lie in memory", []string{"move", c.path, "--journal", "/dev/trueup-test.journal"}},
 	} {
 		c.refused(t, x.code, x.says, x.args...)

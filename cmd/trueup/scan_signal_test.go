@@ -171,7 +171,7 @@ func TestScanInterrupted(t *testing.T) {
 // requireScanInterrupted requires that an interrupted scan says at once what it does, and at the end what it has done.
 func requireScanInterrupted(t *testing.T, stderr string) {
 	t.Helper()
-	require.Regexp(t, "^trueup: interrupted: completing the report of what was looked at; once more to end at once\n"+
+	require.Regexp(t, "^trueup: interrupted: completing the report of the images inspected so far; interrupt again to end at once\n"+
 		"trueup: interrupted: [^\n]* looked at, and the report has those[^\n]*\n$", stderr)
 }
 
@@ -248,7 +248,7 @@ func TestScanSinceIsEnded(t *testing.T) {
 		require.Equal(t, 128+int(s), r.code, r.stderr)
 		require.Equal(t, before, disktest.ReadFile(t, last), s)
 		if s == syscall.SIGTERM {
-			require.Contains(t, r.stderr, "interrupted: "+last+" stays as the earlier scan has written it")
+			require.Contains(t, r.stderr, "interrupted: "+last+" is unchanged")
 			require.Equal(t, []string{"last.ndjson"}, folderNames(t, filepath.Dir(last)))
 		}
 	}

@@ -240,5 +240,5 @@ func TestLogOfAnInterruptedRun(t *testing.T) {
 	require.Error(t, cmd.Wait())
 	require.Equal(t, 143, cmd.ProcessState.ExitCode())
 	require.Equal(t, 1, strings.Count(string(rest), `"msg":"ended"`), string(rest))
-	require.Contains(t, string(rest), `"exit_code":143,"error":"interrupted; there is no result"`)
+	require.Contains(t, string(rest), `"exit_code":143,"error":"interrupted; no result"`)
 }

@@ -71,7 +71,8 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 	}
 	if realign.IsPackage(dest) {
 		if f.to != (realign.Target{}) {
-			return Usage("--to %s, but the disks of a package keep their format: the OVF names it", f.to)
+			return Usage("--to %s cannot be used for a package: its disks keep the format stated in the OVF; leave "+
+				"it out", f.to)
 		}
 		return f.copyPackage(ctx, out, errOut, src, dest, f.making(dest))
 	}
@@ -117,7 +118,7 @@ func (f *alignFlags) checkDest(src, dest string) error {
 		}
 	}
 	if realign.IsRemote(dest) {
-		return Usage("DEST %s is an image of a server, which trueup only reads; name a file", dest)
+		return Usage("DEST %s is on a server, which trueup cannot write; name a file", dest)
 	}
 	return f.checkDevice(dest)
 }
@@ -126,11 +127,11 @@ func (f *alignFlags) checkDest(src, dest string) error {
 func (f *alignFlags) checkDevice(dest string) error {
 	if !realign.IsDevice(dest) {
 		if at, err := filepath.Abs(dest); err == nil && amongDevices(at) {
-			return Usage("DEST %s: there is no such device; name one that is there, or a file elsewhere", dest)
+			return Usage("DEST %s: no such device; name an existing device, or a file outside /dev", dest)
 		}
 		if f.dev.overwrite != "" || f.dev.discard {
-			return Usage("--overwrite-content and --discard are for a block device, and DEST %s is none; name "+
-				"one", dest)
+			return Usage("--overwrite-content and --discard need a block device, and DEST %s is a file; leave them "+
+				"out", dest)
 		}
 		return nil
 	}
@@ -138,13 +139,13 @@ func (f *alignFlags) checkDevice(dest string) error {
 		given bool
 		what  string
 	}{
-		{f.force, "a device is overwritten with --overwrite-content; leave out --force"},
-		{f.sums != "", "--checksums lists files, and sha256sum reads a device; leave it out"},
+		{f.force, "replace --force with --overwrite-content"},
+		{f.sums != "", "--checksums cannot be used for a device; leave it out, and run sha256sum on the device"},
 		{
 			f.to.Format != "" && f.to.Format != "raw" || f.to.Round != 0,
-			"it holds a raw disk of its own size; leave out --to " + f.to.String(),
+			"a device holds a raw disk of its own size; leave out --to " + f.to.String(),
 		},
-		{realign.IsPackage(dest), "its name is one of a package; name the device itself"},
+		{realign.IsPackage(dest), "its name ends like that of a package; name the device itself"},
 	} {
 		if x.given {
 			return Usage("DEST %s is a block device: %s", dest, x.what)
@@ -179,4 +180,4 @@ func (d *deviceFlags) apart(others realign.Others) error {
 }
 
 // leavingDevice is the message of an interrupted copy to a device, see ending.Hold.
-const leavingDevice = "leaving the device as it is"
+const leavingDevice = "leaving the device unchanged"

@@ -63,10 +63,10 @@ func Arguments(names ...string) cobra.PositionalArgs {
 		}
 		switch several := len(names) == 1 && len(args) > 1; {
 		case several && names[0] == "IMAGE":
-			return Usage("%s looks at one image, %d were given; for several: trueup scan PATH...", cmd.Name(),
+			return Usage("%s: 1 image allowed, %d given; for several: trueup scan PATH...", cmd.Name(),
 				len(args))
 		case several:
-			return Usage("%s takes one %s, %d were given; run it once for each", cmd.Name(), names[0], len(args))
+			return Usage("%s: 1 %s allowed, %d given; run it once for each", cmd.Name(), names[0], len(args))
 		}
 		return Usage("%s takes %s, %d given; see trueup %s --help", cmd.Name(), want, len(args), cmd.Name())
 	}
@@ -176,7 +176,7 @@ type notEmpty struct{ pflag.Value }
 // Set parses the argument.
 func (g notEmpty) Set(arg string) error {
 	if arg == "" {
-		return errors.New("it is empty; name one, or leave the flag out")
+		return errors.New("the value is empty; give one, or leave the flag out")
 	}
 	return g.Value.Set(arg)
 }
@@ -202,7 +202,7 @@ func fullArguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 			if len(names) > 0 {
 				name = strings.TrimSuffix(names[min(i, len(names)-1)], "...")
 			}
-			return Usage("%s: %s is empty, perhaps from a variable that is not set; name it", cmd.Name(), name)
+			return Usage("%s: %s is empty, perhaps an unset variable; name it", cmd.Name(), name)
 		}
 		if check == nil {
 			return nil

@@ -31,7 +31,7 @@ func newBoot(c *Base) *cobra.Command {
 	f := bootFlags{Base: c}
 	cmd := &cobra.Command{
 		Use:   "boot SOURCE",
-		Short: "Start a disk under QEMU as it is and aligned, and compare",
+		Short: "Boot a disk in QEMU, unchanged and aligned, and compare",
 		Args:  Arguments("SOURCE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runBoot(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
@@ -64,7 +64,7 @@ func (f *bootFlags) checkFlags() error {
 	err = os.Mkdir(f.pictures, 0o777)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return ondisk.In(ondisk.ErrOutput, "--pictures: %s exists; name a folder that does not exist yet", f.pictures)
+		return ondisk.In(ondisk.ErrOutput, "--pictures: %s exists; name a new folder", f.pictures)
 	case err != nil:
 		return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
 	}

@@ -99,8 +99,8 @@ func (c *Base) Confined(errOut io.Writer, iso sandbox.Isolation) error {
 		Wanted: string(iso.Wanted), Achieved: string(iso.Achieved), Layers: iso.Layers, Note: iso.Note,
 	}
 	if !c.Quiet {
-		fmt.Fprintf(errOut, "trueup: warning: isolation is %q, not %q (%s); "+
-			"do not open images of strangers here, or use --require-sandbox\n",
+		fmt.Fprintf(errOut, "trueup: warning: isolation is %q, not %q (%s); do not open untrusted images here, or "+
+			"add --require-sandbox\n",
 			iso.Achieved, sandbox.Sandbox, report.SafeMessage(iso.Note))
 	}
 	return nil

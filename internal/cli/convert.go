@@ -11,7 +11,7 @@ func newConvert(c *Base) *cobra.Command {
 	f.Copy = true
 	cmd := &cobra.Command{
 		Use:   "convert SOURCE DEST",
-		Short: "Copy a disk image into another format, moving nothing",
+		Short: "Copy a disk image into another format without moving anything",
 		Args:  Arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0], args[1])

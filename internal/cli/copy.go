@@ -66,7 +66,7 @@ func (c *copyFlags) spareAll(dest string, images ...Input) error {
 	}
 	for _, i := range images {
 		if name, ok := i.Uses(c.sums); ok && c.sums != "" {
-			return Usage("--checksums %s would overwrite %s, which the command reads", c.sums, name)
+			return Usage("--checksums %s would overwrite %s, an input; name another file", c.sums, name)
 		}
 	}
 	return nil
@@ -246,6 +246,6 @@ func notAPackage(source, dest string) error {
 		return err
 	}
 	s.Close()
-	return Usage("DEST %s is a package, and SOURCE %s is one disk; name a package, or a disk as DEST",
+	return Usage("DEST %s is a package, and SOURCE %s is one disk; name a disk as DEST, or a package as SOURCE",
 		dest, source)
 }

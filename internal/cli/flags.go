@@ -52,7 +52,7 @@ func (m *Move) Reads(images ...string) []string { return slices.Concat(images, m
 // NoPackage refuses --with for a package.
 func (m *Move) NoPackage() error {
 	if len(m.With) > 0 {
-		return Usage("--with, but the disks of a package are planned together without it")
+		return Usage("--with cannot be used for a package: its disks are planned together; leave it out")
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func (f *formatFlags) settle(c *Base) (err error) {
 	case !slices.Contains(formats, c.Output):
 		return ondisk.NoChoice("--output", c.Output, formats...)
 	case c.AsJSON && c.Output != "text" && c.Output != "json":
-		return Usage("--json and --output %s ask for two formats; give one of them", c.Output)
+		return Usage("--json and --output %s are two formats; give one of them", c.Output)
 	case f.template != "":
 		out, template := store.Use{Flag: "--out", Path: c.Out}, store.Use{Flag: "--template", Path: f.template}
 		if err := store.Apart(out, template); err != nil {

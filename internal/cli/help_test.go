@@ -43,6 +43,7 @@ func TestHelpWithinItsWidth(t *testing.T) {
 		for line := range strings.Lines(text) {
 			require.LessOrEqual(t, len(line), helpWidth+1, line)
 		}
+		require.NotContains(t, text, "(default [])", name)
 		require.Less(t, strings.Index(text, "\nUsage:"), strings.Index(text, "\nExit codes:"))
 	}
 }

@@ -39,8 +39,8 @@ var flagHabits = map[string][]string{
 	"n":             {"trueup plan, which writes nothing"},
 	"O":             {"--to", asJSON},
 	"output-format": {"--to", asJSON},
-	"f":             {"--format for that of the image, or " + asJSON, asJSON},
-	"F":             {"--format for that of the image, or " + asJSON, asJSON},
+	"f":             {"--format for the image format, or " + asJSON, asJSON},
+	"F":             {"--format for the image format, or " + asJSON, asJSON},
 	"format":        {asJSON},
 	"V":             {"--version"},
 	"y":             {"--force"},
@@ -51,40 +51,40 @@ var flagHabits = map[string][]string{
 
 // removed maps flags of earlier versions, some with their command, to their replacements.
 var removed = map[string]string{
-	"after":          "write && COMMAND after the line of trueup",
-	"catalog":        "write --since FILE, NDJSON of scan -o json; --out can name the same FILE",
-	"bench":          "trueup inspect --bench FILE IMAGE... and trueup plan --bench FILE take a benchmark",
+	"after":          "append && COMMAND to the trueup command",
+	"catalog":        "use --since FILE, written by scan -o json; --out can name the same FILE",
+	"bench":          "use trueup inspect --bench FILE IMAGE... or trueup plan --bench FILE IMAGE",
 	"bench jobs":     fewLoads,
-	"boot-trial":     "write trueup boot SOURCE && in front of the line",
+	"boot-trial":     "put trueup boot SOURCE && before the command",
 	"dynamic-disks":  "convert the disk to a basic one in the guest, or copy its files to a new disk",
-	"device":         "a DEST that is a block device is written as one",
-	"estimate":       "measure the rate of reading: pv IMAGE > /dev/null",
+	"device":         "name the block device as DEST",
+	"estimate":       "measure the read rate: pv IMAGE > /dev/null",
 	"fragmentation":  "trueup inspect --fragmentation IMAGE... counts the pieces of files",
-	"idle":           "write ionice -c 3 in front of trueup",
-	"in-place":       "write trueup move DISK",
+	"idle":           "put ionice -c 3 before trueup",
+	"in-place":       "use trueup move DISK",
 	"libvirt-xml":    definitions,
 	"limit-rate":     "read SOURCE through nbdkit --filter=rate, as docs/recipes.md shows",
-	"log-format":     "the lines of --log are JSON, which jq prints as text",
-	"quick":          "leave it out: a run takes some minutes; --rounds 3 --runtime 1s is the quickest that can judge",
-	"read-only":      "name a folder on that storage: writes suffer most, and a scratch file is filled there",
-	"profiles":       "--storage takes a size and the byte on which a block starts, such as 32K+63s",
-	"resumable":      "an ended copy starts again; trueup resume is for replace and move",
-	"replace":        "write trueup replace DISK",
-	"since":          "trueup scan --since compares with an earlier scan; for earlier sums, report the older FILEs",
-	"scan force":     "remove an edited script, and the next --script writes it",
-	"title":          "a template of your own has any title: --template FILE",
+	"log-format":     "--log is always JSON; print it as text with jq",
+	"quick":          "use --rounds 3 --runtime 1s, the shortest run that can show a difference",
+	"read-only":      "name a folder on that storage, for the scratch file: writes matter most",
+	"profiles":       "use --storage SIZE+OFFSET, such as 32K+63s",
+	"resumable":      "run the copy again; trueup resume is for replace and move only",
+	"replace":        "use trueup replace DISK",
+	"since":          "use trueup scan --since; for earlier sums, run report on the older FILEs",
+	"scan force":     "delete the edited script, and run again",
+	"title":          "put the title into a template: --template FILE",
 	"sizes":          fewLoads,
-	"second-opinion": "write && trueup judge SOURCE DEST after the line",
-	"view":           "write trueup view SOURCE DEST",
+	"second-opinion": "append && trueup judge SOURCE DEST to the command",
+	"view":           "use trueup view SOURCE DEST",
 	"vmx":            definitions,
 	"workload":       fewLoads,
 }
 
 // fewLoads replaces the removed flags for other kinds of I/O.
-const fewLoads = "the kinds of I/O are fixed; fio itself measures others: --offset=63.5k --size=2g, then --offset=64k"
+const fewLoads = "the kinds of I/O are fixed; for others, run fio: --offset=63.5k --size=2g, then --offset=64k"
 
 // definitions replaces the removed flags for checks of machine definitions.
-const definitions = "the result has the command that attaches DEST; trueup replace keeps the names of SOURCE"
+const definitions = "copy the attach command from the result, or keep the names with trueup replace"
 
 // asJSON suggests the flag for the report format.
 const asJSON = "-o FORMAT, such as -o json"
@@ -102,7 +102,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	if len(near) > 0 {
 		hint = "did you mean trueup " + strings.Join(near, " or trueup ") + "? See trueup --help"
 	} else if _, err := os.Stat(name); err == nil {
-		hint = "it is a file: " + shell.Command("inspect", nil, name) + " looks at an image"
+		hint = "to inspect the file: " + shell.Command("inspect", nil, name)
 	}
 	return Usage("unknown command %q; %s", name, hint)
 }

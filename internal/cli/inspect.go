@@ -184,7 +184,7 @@ func (f *inspectFlags) inspect(
 	case r.Content == align.UnknownContent && !f.unknown:
 		r.ExitCode = ExitError
 		bad = AfterReport(ondisk.In(realign.ErrUnknown,
-			"%s: nothing that can be judged was found on the disk; if that is right, give --allow-unknown",
+			"%s: no known content on the disk; if that is right, add --allow-unknown",
 			s.Path()), false)
 	}
 	return r, bad, nil

@@ -47,11 +47,11 @@ func interruptedText(command string) string {
 	case "align", "convert", "replace", "view":
 		return "interrupted; no copy was made, and the source is unchanged"
 	case "move":
-		return "interrupted; nothing was moved, and the disk is as it was"
+		return "interrupted; nothing was moved, and the disk is unchanged"
 	case "bench":
-		return "interrupted; there is no result, and no scratch file is left"
+		return "interrupted; no result, and the scratch file is removed"
 	}
-	return "interrupted; there is no result"
+	return "interrupted; no result"
 }
 
 // endSignals returns the signals that end a run, except ignored ones, such as under nohup.
@@ -112,7 +112,7 @@ func (e *ending) Interrupted(stderr io.Writer) bool {
 	if e.does == "" {
 		return true
 	}
-	e.print(stderr, "interrupted: "+e.does+"; once more to end at once")
+	e.print(stderr, "interrupted: "+e.does+"; interrupt again to end at once")
 	return true
 }
 

@@ -52,9 +52,9 @@ func TestInterruptBeforeMove(t *testing.T) {
 	root.SetArgs([]string{"move", "--allow-unbootable", "disk.img"})
 	cmd, err := root.ExecuteContextC(ctx)
 	require.Equal(t, 128+int(syscall.SIGINT), Finish(err, c, cmd.Name(), &out, &errs))
-	require.Equal(t, "trueup: interrupted; nothing was moved, and the disk is as it was\n", errs.String())
+	require.Equal(t, "trueup: interrupted; nothing was moved, and the disk is unchanged\n", errs.String())
 	require.True(t, c.Ending.Interrupted(&errs))
-	require.Contains(t, errs.String(), "leaving the disk as it is")
+	require.Contains(t, errs.String(), "leaving the disk unchanged")
 	now := disktest.ReadFile(t, "disk.img")
 	require.Equal(t, []byte(disk), now)
 	require.NoFileExists(t, "disk.img.trueup")
@@ -124,7 +124,7 @@ func TestInterruptInMove(t *testing.T) {
 
 // A run that holds says what it does, above a bar where there is one.
 func TestInterruptIsAnswered(t *testing.T) {
-	const line = "trueup: interrupted: doing this; once more to end at once\n"
+	const line = "trueup: interrupted: doing this; interrupt again to end at once\n"
 	var e ending
 	var errs, bar bytes.Buffer
 	e.Hold("doing this")
@@ -151,8 +151,8 @@ func TestInterruptedResults(t *testing.T) {
 	for command, want := range map[string]string{
 		"align":   "no copy was made, and the source is unchanged",
 		"convert": "no copy was made, and the source is unchanged",
-		"bench":   "there is no result, and no scratch file is left", "inspect": "there is no result",
-		"plan": "there is no result",
+		"bench":   "no result, and the scratch file is removed", "inspect": "no result",
+		"plan": "no result",
 	} {
 		require.Equal(t, "interrupted; "+want, interruptedText(command))
 	}

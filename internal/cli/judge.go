@@ -22,7 +22,7 @@ func newJudge(c *Base) *cobra.Command {
 	f := judgeFlags{Base: c}
 	cmd := &cobra.Command{
 		Use:   "judge SOURCE DEST",
-		Short: "Ask qemu-img and libguestfs about a finished copy",
+		Short: "Check a finished copy with qemu-img and libguestfs",
 		Args:  Arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runJudge(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
@@ -42,12 +42,11 @@ func runJudge(ctx context.Context, out, errOut io.Writer, f *judgeFlags, src, de
 		return err
 	}
 	if realign.IsPackage(src) || realign.IsPackage(dest) {
-		return Usage("judge compares one disk, and a package has several: extract them, and name a disk of " +
-			"SOURCE and of DEST")
+		return Usage("judge compares single disks, not packages: extract them, and name a disk of SOURCE and of DEST")
 	}
 	f.Ending.Hold("ending the judges")
 	if f.judge != opinion.QemuImg && !f.Quiet {
-		f.Ending.Say(errOut, "asking the judges; libguestfs takes some minutes where KVM does not work")
+		f.Ending.Say(errOut, "running the judges; libguestfs needs some minutes without KVM")
 	}
 	rows, err := opinion.Ask(ctx, errOut, opinion.Case{
 		Source: src, Dest: dest, Judge: f.judge, Reading: f.repeated("serve", append(asRead, "format")...),

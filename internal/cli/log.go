@@ -150,7 +150,7 @@ func readyLog(file *os.File) error {
 		return err
 	}
 	if !logLine.Match(head[:n]) {
-		return fmt.Errorf("it begins with %q, and a log with {\"time\":; name another file", head[:n])
+		return fmt.Errorf("it begins with %q, not with {\"time\": as a log does; name another file", head[:n])
 	}
 	if _, err := file.ReadAt(last, info.Size()-1); err != nil || last[0] == '\n' {
 		return err

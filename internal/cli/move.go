@@ -24,17 +24,17 @@ type moveFlags struct {
 const moveJobs = 4
 
 // leavingDisk is the message of an interrupt before a move or an exchange, see ending.Hold.
-const leavingDisk = "leaving the disk as it is"
+const leavingDisk = "leaving the disk unchanged"
 
 // stoppingMove is the message of an interrupted move, see ending.Hold.
-const stoppingMove = "stopping behind the next stretch; resume goes on, undo takes the move back"
+const stoppingMove = "stopping after the current step; trueup resume continues, trueup undo reverts"
 
 // newMove returns the command move.
 func newMove(c *Base) *cobra.Command {
 	f := moveFlags{Base: c, jobs: defaultJobs}
 	cmd := &cobra.Command{
 		Use:   "move DISK",
-		Short: "Move the partitions inside of a disk, with a journal",
+		Short: "Move partitions inside a disk, with a journal",
 		Args:  Arguments("DISK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])
@@ -53,8 +53,7 @@ func (f *moveFlags) claim(path string) (*store.Device, error) {
 	case !realign.IsDevice(path):
 		return nil, nil //nolint:nilnil // it is a file
 	case f.journal == "":
-		return nil, Usage("%s is a block device, beside which no journal can lie; add --journal FILE, on "+
-			"another storage", path)
+		return nil, Usage("%s is a block device and needs --journal FILE, on another storage", path)
 	}
 	f.Claimed = true
 	return store.OpenDisk(path)
@@ -84,7 +83,7 @@ func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string)
 	}
 	defer s.Close()
 	if name, ok := s.Image.Uses(f.journal); ok {
-		return Usage("--journal %s is %s, a file of the disk; name another file", f.journal, name)
+		return Usage("--journal %s is %s, a file of the disk itself; name another file", f.journal, name)
 	}
 	p, err := f.accepted(f.Base, s, "", making{})
 	if err != nil {
@@ -116,5 +115,5 @@ func moveError(ctx context.Context, err error) error {
 	case realign.Middle(err):
 		return InterruptOf(ctx).Saying("interrupted: " + report.Message(err))
 	}
-	return InterruptOf(ctx).Saying("interrupted; nothing was moved, and the disk is as it was")
+	return InterruptOf(ctx).Saying("interrupted; nothing was moved, and the disk is unchanged")
 }

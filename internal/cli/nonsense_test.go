@@ -113,7 +113,7 @@ func TestNonsenseValues(t *testing.T) {
 			isNonsense(t, []int{64}, "bogus", append([]string{cmd.Name(), "--" + f.Name + "=bogus"}, usual(cmd)...)...)
 			n++
 		}
-		isNonsense(t, []int{64}, "--"+f.Name+` "": it is empty`,
+		isNonsense(t, []int{64}, "--"+f.Name+` "": the value is empty`,
 			append([]string{cmd.Name(), "--" + f.Name + "="}, usual(cmd)...)...)
 		if f.NoOptDefVal == "" {
 			isNonsense(t, []int{64}, "--"+f.Name+" needs a value",
@@ -165,24 +165,24 @@ func TestNonsenseArguments(t *testing.T) {
 		args []string
 	}{
 		{64, "inspect takes IMAGE..., 0 given", []string{"inspect"}},
-		{64, "inspect: IMAGE is empty, perhaps from a variable", []string{"inspect", "src.img", ""}},
+		{64, "inspect: IMAGE is empty, perhaps an unset variable", []string{"inspect", "src.img", ""}},
 		{64, "align: DEST is empty", []string{"align", "src.img", ""}},
 		{64, "scan: PATH is empty", []string{"scan", ""}},
 		{64, "finish: PATH is empty", []string{"finish", ""}},
 		{64, "bench: DIR is empty", []string{"bench", ""}},
 		{64, "report: FILE is empty", []string{"report", ""}},
-		{64, "plan looks at one image, 2 were given", []string{"plan", "a", "b"}},
+		{64, "plan: 1 image allowed, 2 given", []string{"plan", "a", "b"}},
 		{64, "align takes SOURCE DEST, 3 given", []string{"align", "a", "b", "c"}},
-		{64, "a: nothing is open here", []string{"finish", "a", "b"}},
+		{64, "a: nothing to undo, resume or finish", []string{"finish", "a", "b"}},
 		{64, "a is given twice; give it once", []string{"undo", "a", "a"}},
-		{64, "--journal is for one PATH, and 2 are given", []string{"resume", "--journal", "j", "a", "b"}},
-		{64, "--checksums is for one DISK, and 2 are given", []string{
+		{64, "--journal allows 1 PATH, 2 given", []string{"resume", "--journal", "j", "a", "b"}},
+		{64, "--checksums allows 1 DISK, 2 given", []string{
 			"replace", "--checksums", "s", "src.img", "copy.img",
 		}},
-		{64, "absent: no such file; name disks that are there", []string{"replace", "src.img", "absent"}},
-		{64, "move takes one DISK, 2 were given; run it once for each", []string{"move", "a", "b"}},
-		{64, "serve takes one SOURCE, 2 were given; run it once for each", []string{"serve", "a", "b"}},
-		{64, "bench takes one DIR, 2 were given; run it once for each", []string{"bench", "a", "b"}},
+		{64, "absent: no such file; name existing disks", []string{"replace", "src.img", "absent"}},
+		{64, "move: 1 DISK allowed, 2 given; run it once for each", []string{"move", "a", "b"}},
+		{64, "serve: 1 SOURCE allowed, 2 given; run it once for each", []string{"serve", "a", "b"}},
+		{64, "bench: 1 DIR allowed, 2 given; run it once for each", []string{"bench", "a", "b"}},
 		{64, "version takes no argument, 1 given", []string{"version", "x"}},
 		{1, "absent: no such file or directory", []string{"inspect", "absent"}},
 		{1, "dangling: no such file or directory", []string{"plan", "dangling"}},
@@ -198,7 +198,7 @@ func TestNonsenseArguments(t *testing.T) {
 			[]string{"convert", "src.img", "absent/d"},
 		},
 		{64, "is never written", []string{"convert", "src.img", "src.img"}},
-		{64, "absent: nothing is open here", []string{"finish", "absent"}},
+		{64, "absent: nothing to undo, resume or finish", []string{"finish", "absent"}},
 		{64, "SOURCE src.img and DEST src.img are the same file", []string{"verify", "src.img", "src.img"}},
 		{64, "SOURCE src.img and DEST link.img are the same file", []string{"verify", "src.img", "link.img"}},
 		{64, "SOURCE hard.img and DEST src.img are the same file", []string{"verify", "hard.img", "src.img"}},
@@ -216,7 +216,7 @@ func TestNonsenseArguments(t *testing.T) {
 		{1, "no such file or directory; create it first", []string{"serve", "--socket", "absent/x", "src.img"}},
 		{64, "must be HOST:PORT", []string{"serve", "--listen", "x", "src.img"}},
 		{64, "a server listens in one place", []string{"serve", "--socket", "s", "--listen", "127.0.0.1:0", "src.img"}},
-		{64, "--json and --output csv ask for two formats", []string{"scan", "--json", "-o", "csv", "src.img"}},
+		{64, "--json and --output csv are two formats", []string{"scan", "--json", "-o", "csv", "src.img"}},
 	} {
 		if c.args[0] == "scan" && slices.Contains(c.args, "--json") {
 			r := trueup(t, c.args...)

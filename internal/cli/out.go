@@ -75,7 +75,7 @@ func (c *Base) Spare(images ...Input) error {
 	}
 	for _, i := range images {
 		if name, ok := i.Uses(c.Out); ok {
-			return Usage("--out %s would overwrite %s, which the command reads", c.Out, name)
+			return Usage("--out %s would overwrite %s, an input; name another file", c.Out, name)
 		}
 	}
 	return nil
@@ -118,7 +118,7 @@ func (c *Base) Each(
 		}
 		switch {
 		case errors.Is(err, context.Canceled):
-			return InterruptOf(ctx).Saying(fmt.Sprintf("interrupted; %d of %d images were not looked at",
+			return InterruptOf(ctx).Saying(fmt.Sprintf("interrupted; %d of %d images were not inspected",
 				len(images)-len(ends), len(images)))
 		case errors.Is(err, ondisk.ErrUsage) || errors.Is(err, errStdout):
 			return err

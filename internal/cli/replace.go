@@ -35,7 +35,7 @@ func newReplace(c *Base) *cobra.Command {
 	f := replaceFlags{copyFlags: copyFlags{Base: c, command: "replace", skipAligned: true}}
 	cmd := &cobra.Command{
 		Use:   "replace DISK...",
-		Short: "Put an aligned copy in the place of a disk",
+		Short: "Replace a disk by its aligned copy",
 		Args:  Several("DISK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
@@ -52,14 +52,14 @@ func newReplace(c *Base) *cobra.Command {
 func (f *replaceFlags) run(ctx context.Context, out, errOut io.Writer, disks []string) error {
 	err := f.checkFlags()
 	if f.by != "" && (realign.IsPackage(disks[0]) || realign.IsPackage(f.by)) {
-		err = Usage("--by gives the names of one disk to a copy of it; leave out packages")
+		err = Usage("--by cannot be used for packages; run trueup replace without it")
 	}
 	if err == nil {
 		err = f.Apart("DISK", disks)
 	}
 	for _, disk := range disks { // before the first replacement: the second argument may be a mistaken DEST
 		if _, bad := os.Stat(disk); errors.Is(bad, fs.ErrNotExist) && len(disks) > 1 {
-			err = errors.Join(err, Usage("%s: no such file; name disks that are there", disk))
+			err = errors.Join(err, Usage("%s: no such file; name existing disks", disk))
 		}
 	}
 	reads := f.Reads(disks...)

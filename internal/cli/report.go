@@ -26,7 +26,7 @@ func newReport(c *Base) *cobra.Command {
 	f := reportFlags{Base: c}
 	cmd := &cobra.Command{
 		Use:   "report [KEY=VALUE]... FILE...",
-		Short: "Make one report of the results of many scans",
+		Short: "Merge the results of many scans into one report",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runReport(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
 		},
@@ -69,7 +69,7 @@ func (f *reportFlags) apart() error {
 		case !st.Mode().IsRegular():
 			return Usage("%s is not a regular file; name a file written by trueup scan -o json", file.Path)
 		case slices.ContainsFunc(seen, func(other os.FileInfo) bool { return os.SameFile(st, other) }):
-			return Usage("%s is given twice: its rows would count twice", file.Path)
+			return Usage("%s is given twice; give it once", file.Path)
 		}
 		seen, read = append(seen, st), append(read, store.Use{Flag: "FILE", Path: file.Path})
 	}

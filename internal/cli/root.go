@@ -150,8 +150,8 @@ func newRoot(version string, c *Base) *cobra.Command {
 	root.AddCommand(newInspect(c), newPlan(c),
 		newAlign(c), newConvert(c), newVerify(c),
 		newReplace(c), newMove(c), newView(c),
-		newOpen(c, realign.Undo, "Bring the original disk back"),
-		newOpen(c, realign.Resume, "Go on with an interrupted exchange or move"),
+		newOpen(c, realign.Undo, "Restore the original disk"),
+		newOpen(c, realign.Resume, "Continue an interrupted exchange or move"),
 		newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk"),
 		newServe(c), newScan(c), newReport(c), newBoot(c), newBench(c), newVersion(c),
 		newJudge(c), newWorker())

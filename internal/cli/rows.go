@@ -39,10 +39,11 @@ type pair struct{ flag, why string }
 
 // Reasons of refusals.
 var (
-	oneFormat    = "both choose the format of the result"
-	oneMachine   = "the numbers are those of one disk, and all disks are planned alike"
+	oneFormat    = "both set the format of the result"
+	oneMachine   = "partition numbers are per disk, and all disks are planned alike"
 	nothingMoves = "nothing is moved"
-	forWith      = &pair{"with", "for the other disks; the places of the partitions of SOURCE are read from DEST"}
+	forWith      = &pair{"with", "because it applies to the other disks only; partition starts of SOURCE are read " +
+		"from DEST"}
 )
 
 // flagGroups lists the flags of all commands by title, in the order of the help.
@@ -52,7 +53,7 @@ var flagGroups = []struct {
 }{
 	{"Flags", ownFlags},
 	{"Flags of the result", resultFlags},
-	{"Flags of what moves", goalFlags},
+	{"Flags of the move", goalFlags},
 	{"Flags of reading", readingFlags},
 	{"Flags of the run", runFlags},
 }
@@ -70,10 +71,10 @@ var ownFlags = []flagRow{
 	{name: "verbose", short: "v", help: "also print volume IDs, hidden sectors, changed bytes"},
 	{
 		name: "color", choices: oneOf("always", "never", "auto"), strict: true,
-		help: "print colours `WHEN`: always, never or auto (on terminals, unless the variable NO_COLOR is set)",
+		help: "print colours `WHEN`: always, never or auto (on terminals without NO_COLOR)",
 	},
 	{name: "no-color", help: "same as --color never"},
-	{name: "log", help: "add to `FILE` what was done to which files, when, as lines of JSON; - for standard error"},
+	{name: "log", help: "append changes of files to `FILE` as lines of JSON; - for standard error"},
 
 	// judge
 	{name: "by", of: "judge", choices: opinion.Judges, strict: true, help: "`JUDGE`: all, qemu-img or libguestfs"},
@@ -82,12 +83,12 @@ var ownFlags = []flagRow{
 	{name: "list", short: "l", help: "print only the partitions, as fdisk -lu lists them"},
 	{name: "data", help: "read all data to count the bytes that are not zero"},
 	{name: "impact", help: "compute the storage blocks that an I/O touches"},
-	{name: "bench", help: "say what trueup bench --json measured, from its `FILE`"},
+	{name: "bench", help: "add the results of trueup bench --json in `FILE`"},
 	{name: "fragmentation", help: "count the pieces of files and of free space"},
 
 	// scan and report
 	{
-		name: "template", help: "print the result by the template in `FILE`",
+		name: "template", help: "print the result with the Go template in `FILE`",
 		excludes: []pair{{"output", oneFormat}, {"json", oneFormat}},
 	},
 	{name: "include", help: "inspect only files in folders that match `GLOB` (repeatable)"},
@@ -95,15 +96,15 @@ var ownFlags = []flagRow{
 	{name: "script", help: "write a shell script of the align commands to `FILE`"},
 	{name: "check", help: "check all tables of every container, as inspect does"},
 	{name: "exclude", help: "skip files in folders that match `GLOB` (repeatable)"},
-	{name: "since", help: "take unchanged images from `FILE` of an earlier scan; say what changed"},
+	{name: "since", help: "reuse the rows of unchanged images from `FILE` of an earlier scan; show changes"},
 	{
 		name: "changed", help: "report only new, changed and removed images",
-		needs: &pair{"since", "the results of the scan to compare with"},
+		needs: &pair{"since", "the results of the earlier scan"},
 	},
 	{
-		name: "replace", help: "have --script exchange images for their copies, with trueup replace",
-		needs:    &pair{"script", "which gets the commands: a scan changes no image"},
-		excludes: []pair{{"shard", "an image of another shard may need the one that is exchanged"}},
+		name: "replace", help: "make --script replace images by their copies",
+		needs:    &pair{"script", "the file for the commands: a scan changes no image"},
+		excludes: []pair{{"shard", "an image of another shard may depend on the replaced one"}},
 	},
 	{
 		name: "fail-on", of: "scan", choices: results.FailOns,
@@ -124,7 +125,7 @@ var ownFlags = []flagRow{
 	{name: "allow-empty", help: "exit with 0 if no image was judged"},
 	{
 		name: "storage", choices: align.StorageNames,
-		help: "storage below, for the costs: a size from 512 to 4M, or one of %s; +OFFSET is where its blocks start",
+		help: "storage below the image: block size from 512 to 4M, or one of %s; +OFFSET: start of its blocks",
 	},
 
 	// serve
@@ -143,7 +144,7 @@ var ownFlags = []flagRow{
 	},
 	{name: "listen", help: "listen on TCP `HOST:PORT`, a loopback address; port 0: any free"},
 	{
-		name: "listen-anywhere", help: "let --listen take an address that other machines reach",
+		name: "listen-anywhere", help: "allow --listen an address reachable from other machines",
 		needs: &pair{"listen", "whose address it allows"},
 	},
 	{name: "once", help: "end when the last client has left"},
@@ -161,7 +162,7 @@ var ownFlags = []flagRow{
 		help: "`ACCELERATOR`: auto (KVM where it works), kvm or tcg",
 	},
 	{name: "memory", least: 16, most: 64 << 10, help: "memory of the guest in `MIB`"},
-	{name: "seconds", most: 24 * 60 * 60, help: "end each run after `N` seconds (emulated: of its processor)"},
+	{name: "seconds", most: 24 * 60 * 60, help: "end each run after `N` seconds (emulated: of processor time)"},
 	{name: "settle", most: 24 * 60 * 60, help: "end a run when its screen rests for `N` seconds"},
 	{name: "pictures", help: "write the screens in graphics as PNG files into a new folder `DIR`"},
 
@@ -173,26 +174,26 @@ var ownFlags = []flagRow{
 	{name: "buffered", help: "measure through the page cache, with a flush after each write"},
 
 	// undo, resume and finish
-	{name: "below", help: "take all disks with a journal in `DIR` and below"},
+	{name: "below", help: "process all disks with a journal in `DIR` and below"},
 	{
-		name: "dry-run", help: "with --below, only judge the disks",
-		needs: &pair{"below", "whose disks it judges; for one disk, trueup inspect shows which commands apply"},
+		name: "dry-run", help: "with --below, only check and list the disks",
+		needs: &pair{"below", "whose disks it checks; for one disk, run trueup inspect"},
 	},
 }
 
 var resultFlags = []flagRow{
 	{name: "to", help: "format of DEST (default: the format of SOURCE)", choices: targetNames},
-	{name: "force", of: "undo finish", help: "go on although files were changed since"},
+	{name: "force", of: "undo finish", help: "proceed although files were changed since"},
 	{name: "force", help: "replace an existing DEST when it is complete"},
 	{name: "keep", help: "keep the `WHAT`: original or none", choices: oneOf(keepOriginal, keepNone), strict: true},
 	{
 		name: "by", of: "replace", single: true,
-		help:     "give the names to `DISK`, a finished copy beside it, and write none",
+		help:     "give its names to `DISK`, a finished copy beside it, instead of writing one",
 		excludes: []pair{{"checksums", "no copy is written"}},
 	},
 	{name: "journal", of: "move", single: true, help: "keep the journal in `FILE`, not beside DISK"},
 	{
-		name: "journal", single: true, help: "journal of a move that was begun with --journal `FILE`",
+		name: "journal", single: true, help: "journal `FILE` given to trueup move --journal",
 		excludes: []pair{{"below", "a journal belongs to one disk"}},
 	},
 	{
@@ -201,11 +202,11 @@ var resultFlags = []flagRow{
 	},
 	{name: "checksums", single: true, help: "write the SHA-256 of each file of the copy to `FILE`, as sha256sum does"},
 	{name: "skip-aligned", help: "write nothing if no partition has to move"},
-	{name: "skip-free", help: "leave out what NTFS, ext and FAT call free: zeros are there instead"},
-	{name: "flatten", of: "verify judge", help: "align was run with --flatten, for --with", needs: forWith},
+	{name: "skip-free", help: "leave out the free space of NTFS, ext and FAT; the copy has zeros there"},
+	{name: "flatten", of: "verify judge", help: "with --with, if align was run with --flatten", needs: forWith},
 	{name: "flatten", help: "merge a snapshot and its parents into one disk"},
-	{name: "overwrite-content", help: "overwrite a device that holds `WHAT`, quoted from the refusal"},
-	{name: "discard", help: "discard on the device what is zero"},
+	{name: "overwrite-content", help: "overwrite the device; `WHAT` is its content as printed by the refusal"},
+	{name: "discard", help: "discard zero ranges on the device"},
 }
 
 var goalFlags = []flagRow{
@@ -215,40 +216,40 @@ var goalFlags = []flagRow{
 	},
 	{
 		name: "boundary", of: "verify judge", choices: boundaries, needs: forWith,
-		help: "the --boundary of align, for --with",
+		help: "with --with, the --boundary of align",
 	},
 	{name: "boundary", help: "alignment of moved partitions: auto, or 4K to 1G", choices: boundaries},
 	{name: "partition", help: "move only partition `N`, and what it displaces (repeatable)"},
-	{name: "data-only", of: "verify judge", help: "align was run with --data-only, for --with", needs: forWith},
+	{name: "data-only", of: "verify judge", help: "with --with, if align was run with --data-only", needs: forWith},
 	{
-		name: "data-only", help: "leave partitions that the boot needs in place",
-		excludes: []pair{{"partition", "both choose the partitions that move"}},
+		name: "data-only", help: "do not move partitions needed to boot",
+		excludes: []pair{{"partition", "both select the partitions to move"}},
 	},
 	{
 		name: "allow-unbootable", of: "verify judge", needs: forWith,
-		help: "align was run with --allow-unbootable, for --with",
+		help: "with --with, if align was run with --allow-unbootable",
 	},
 	{name: "allow-unbootable", help: "proceed although the copy may not boot"},
 	{
 		name: "with", single: true, help: "another `DISK` of the machine, read only (repeatable)",
 		excludes: []pair{{"partition", oneMachine}},
 	},
-	{name: "repair-table", help: "write a damaged copy of a GPT again, from the other one"},
+	{name: "repair-table", help: "repair a damaged copy of a GPT from the other one"},
 }
 
 var readingFlags = []flagRow{
 	{name: "format", help: "require this image `FORMAT`: %s", choices: realign.Formats},
 	{
 		name: "sector-size", choices: oneOf("512", "4096"),
-		help: "sector size of a raw image: 512 or 4096 (default: that of its GPT or device, else 512)",
+		help: "sector size of a raw image: 512 or 4096 (default: from its GPT or device, else 512)",
 	},
 	{
 		name: "allow-folder", of: "undo finish",
 		help: "look for overlays of the disks in `DIR` and below too (repeatable)",
 	},
 	{name: "allow-folder", help: "read parents and extents in `DIR` and below too (repeatable)"},
-	{name: "spool", of: "align convert", help: "unpack a packed image in `DIR` (default: the folder of DEST)"},
-	{name: "spool", help: "unpack a packed image in `DIR`"},
+	{name: "spool", of: "align convert", help: "unpack a compressed image in `DIR` (default: the folder of DEST)"},
+	{name: "spool", help: "unpack a compressed image in `DIR`"},
 }
 
 var runFlags = []flagRow{
@@ -328,6 +329,9 @@ func addFlag(cmd *cobra.Command, name string, to any) {
 	default:
 		panic(fmt.Sprintf("--%s has a variable of type %T", name, to))
 	}
+	if list := f.Lookup(name); list.DefValue == "[]" {
+		list.DefValue = "" // the help prints no default
+	}
 	if r.choices != nil {
 		completeBy(cmd, name, cobra.FixedCompletions(r.choices(), cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -394,7 +398,7 @@ func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
 	}
 	if r.single && len(args) > 1 && strings.HasSuffix(cmd.Use, "...") {
 		name := strings.TrimSuffix(strings.Fields(cmd.Use)[1], "...")
-		return Usage("--%s is for one %s, and %d are given; give one", r.name, name, len(args))
+		return Usage("--%s allows 1 %s, %d given", r.name, name, len(args))
 	}
 	if r.needs != nil && !given(cmd, r.needs.flag) {
 		name, _ := pflag.UnquoteUsage(cmd.Flags().Lookup(r.needs.flag))
@@ -402,7 +406,7 @@ func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
 	}
 	for _, x := range r.excludes {
 		if given(cmd, x.flag) {
-			return Usage("--%s and --%s do not go together: %s; leave out one of them", r.name, x.flag, x.why)
+			return Usage("--%s and --%s exclude each other: %s; leave out one of them", r.name, x.flag, x.why)
 		}
 	}
 	return nil

@@ -117,13 +117,13 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if err != nil {
 		return err
 	}
-	f.Ending.Hold("completing the report of what was looked at")
+	f.Ending.Hold("completing the report of the images inspected so far")
 	format := f.format
 	w, end, stop := out, func(err error) error { return err }, func() {}
 	t.Ready = func(cut int) (err error) {
 		if cut > 0 && !f.Quiet {
-			fmt.Fprintf(errOut, "trueup: note: %s: line %d is incomplete, as a scan leaves it that is killed; it is "+
-				"passed over\n", report.SafeMessage(f.Since), cut)
+			fmt.Fprintf(errOut, "trueup: note: %s: line %d is incomplete (a killed scan?) and was skipped\n",
+				report.SafeMessage(f.Since), cut)
 		}
 		if f.Out != "" {
 			if w, end, err = reportFile(t, f.Out); err != nil {
@@ -151,11 +151,11 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	}
 	interrupted := r.Interrupted()
 	if _, none := os.Stat(f.Out); t.First && none == nil && interrupted != "" {
-		interrupted = "interrupted: " + report.SafeMessage(f.Out) + " stays as the earlier scan has written it"
+		interrupted = "interrupted: " + report.SafeMessage(f.Out) + " is unchanged"
 		_ = end(context.Canceled) // removes the new file
 	} else if err = end(err); err == nil && t.First && r.Summary.LeftOut > 0 && !f.Quiet {
-		fmt.Fprintf(errOut, "trueup: note: %s has no rows any more of %s that this scan did not reach (other PATHs, "+
-			"filters, shards, a folder that is gone); to keep them, scan all, or name another FILE with --out\n",
+		fmt.Fprintf(errOut, "trueup: note: %s no longer has rows of %s outside of this scan (other PATHs, filters or "+
+			"shards, a missing folder); to keep them, scan all, or give --out another FILE\n",
 			report.SafeMessage(f.Out), units.Counted(r.Summary.LeftOut, "image"))
 	}
 	if err := errors.Join(err, f.WriteScript(r)); err != nil { // the failure of one must not prevent the other
@@ -181,7 +181,7 @@ func verdict(ctx context.Context, interrupted string, noneJudged bool, code int)
 	}
 	if noneJudged {
 		return AfterReport(ondisk.In(realign.ErrUnknown,
-			"scan: no image was judged; if that is right, give --allow-empty"), false)
+			"scan: no image was judged; if that is right, add --allow-empty"), false)
 	}
 	return ExitWith(code)
 }

@@ -103,7 +103,7 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 		Export: nbd.Export{Description: "the disk of " + report.Safe(src), Disk: served.Disk}, Once: f.once,
 		Unchanged: served.Fit, Parent: parent,
 		Warn: func(err error) {
-			fmt.Fprintf(errOut, "trueup: %s; clients get an I/O error there\n", report.Message(err))
+			fmt.Fprintf(errOut, "trueup: %s; clients get an I/O error for that range\n", report.Message(err))
 		},
 	}
 	err = server.Serve(ctx, l)

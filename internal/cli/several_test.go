@@ -107,12 +107,12 @@ func TestInspectSeveralEnds(t *testing.T) {
 	var out stopper
 	code, said := run(moving{t.Context(), "stop"}, &out, "3.img", "0.img", "2.img")
 	require.Equal(t, 130, code)
-	require.Equal(t, "trueup: interrupted; 2 of 3 images were not looked at\n", said)
+	require.Equal(t, "trueup: interrupted; 2 of 3 images were not inspected\n", said)
 	require.Equal(t, first, out.String())
 
 	code, said = run(moving{t.Context(), "stop"}, &out, "3.img", "0.img", "--out", "report")
 	require.Equal(t, 130, code)
-	require.Contains(t, said, "2 of 2 images were not looked at")
+	require.Contains(t, said, "2 of 2 images were not inspected")
 	require.NoFileExists(t, "report")
 
 	full := stopper{err: errors.New("no space left")}
@@ -131,7 +131,7 @@ func TestReportEnds(t *testing.T) {
 	var errs bytes.Buffer
 	code := Run(moving{t.Context(), "stop"}, "test", []string{"report", "-o", "json", "rows.ndjson"}, &out, &errs)
 	require.Equal(t, 130, code, errs.String())
-	require.Equal(t, "trueup: interrupted; there is no result\n", errs.String())
+	require.Equal(t, "trueup: interrupted; no result\n", errs.String())
 	require.Equal(t, 1, strings.Count(out.String(), `"event":"image"`))
 }
 

@@ -160,7 +160,7 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, h *held, judge b
 // original of an exchange.
 func (f *openFlags) nothingOpen(path string) error {
 	if f.journal != "" {
-		return Usage("there is no journal %s", f.journal)
+		return Usage("no journal %s", f.journal)
 	}
 	if err := realign.Claimed(path); err != nil {
 		return err
@@ -172,7 +172,7 @@ func (f *openFlags) nothingOpen(path string) error {
 	if realign.Code(err) == "unfinished" {
 		return err
 	}
-	text := fmt.Sprintf("%s: nothing is open here: there is no journal %s", path, journal.PathOf(path))
+	text := fmt.Sprintf("%s: nothing to undo, resume or finish: no journal %s", path, journal.PathOf(path))
 	if left := realign.LeftBehind(path); left != "" {
 		text += "; " + left
 	}
@@ -191,7 +191,7 @@ func (b *belowFlags) arguments(cmd *cobra.Command, args []string) error {
 	case b.folder == "":
 		return Several("PATH")(cmd, args)
 	case len(args) > 0:
-		return Usage("--below finds the disks itself; leave out %s", args[0])
+		return Usage("--below DIR takes no PATH; leave out %s", args[0])
 	}
 	return nil
 }
@@ -239,7 +239,7 @@ func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 		case f.below.dry && !f.JSON():
 			return nil
 		case f.below.dry:
-			done := journal.Done{Text: f.Command + " applies; nothing was changed"}
+			done := journal.Done{Text: f.Command + " is possible; nothing was changed"}
 			r := report.NewUnfinished(Head(f.Command), journal.Work{Path: path}, done)
 			return f.Emit(out, r, func(*report.Text) {})
 		}
@@ -264,7 +264,7 @@ func (f *openFlags) list(paths []string, kept map[string]error) string {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d of %d apply:\n", len(paths)-len(kept), len(paths))
+	fmt.Fprintf(&b, "%d of %d can be done:\n", len(paths)-len(kept), len(paths))
 	for _, path := range paths {
 		does := f.Command
 		if kept[path] != nil {

@@ -48,7 +48,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	if sameFile(src, dest) {
-		return Usage("SOURCE %s and DEST %s are the same file, which says nothing of a copy; name two", src,
+		return Usage("SOURCE %s and DEST %s are the same file; name two", src,
 			dest)
 	}
 	if err := f.Confine(ctx, errOut, f.Reads(src, dest), nil); err != nil {

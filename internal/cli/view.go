@@ -43,7 +43,7 @@ func (f *viewFlags) run(ctx context.Context, out, errOut io.Writer, src, dest st
 		return err
 	}
 	if !strings.EqualFold(filepath.Ext(dest), ".vmdk") {
-		return Usage("a view is a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
+		return Usage("DEST %s must end in .vmdk: a view is a VMDK", dest)
 	}
 	for _, other := range f.With {
 		if err := realign.Local(other, "trueup view"); err != nil {
