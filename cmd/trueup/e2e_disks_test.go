@@ -36,8 +36,6 @@ type madeDisk struct {
 	sectors     int64
 	wantSectors int64 // of the result
 	bootCode    func(testing.TB) []byte
-	wantBoot    string // what inspect calls that code
-	wantCHS     bool   // does that code read the CHS bytes?
 	adapter     string
 	volumes     []madeVolume
 }
@@ -49,7 +47,7 @@ var madeDisks = []madeDisk{
 	{
 		name:    "xp, lba 63, one ntfs",
 		sectors: 6 * cylinder, wantSectors: 6 * cylinder,
-		bootCode: chsBootCode, wantBoot: "parted", wantCHS: true, adapter: "lsilogic",
+		bootCode: chsBootCode, adapter: "lsilogic",
 		volumes: []madeVolume{
 			{
 				kind: "ntfs", label: "XP System", typ: "7", active: true,
@@ -60,7 +58,7 @@ var madeDisks = []madeDisk{
 	{
 		name:    "xp, two ntfs, the second at a cylinder boundary",
 		sectors: 5 * cylinder, wantSectors: 5 * cylinder,
-		bootCode: chsBootCode, wantBoot: "parted", wantCHS: true, adapter: "lsilogic",
+		bootCode: chsBootCode, adapter: "lsilogic",
 		volumes: []madeVolume{
 			{
 				kind: "ntfs", label: "System", typ: "7", active: true,
@@ -77,7 +75,7 @@ var madeDisks = []madeDisk{
 		name: "fat16 at lba 63, no slack behind it",
 		// 2048 + 32067 sectors need 16.7 MiB, and a disk that grows becomes a whole number of MiB.
 		sectors: 2 * cylinder, wantSectors: 17 * 2048,
-		bootCode: lbaBootCode, wantBoot: "syslinux", adapter: "ide",
+		bootCode: lbaBootCode, adapter: "ide",
 		volumes: []madeVolume{
 			{
 				kind: "fat16", label: "SIXTEEN", typ: "6", active: true,
@@ -88,7 +86,7 @@ var madeDisks = []madeDisk{
 	{
 		name:    "fat32 at lba 63",
 		sectors: 7 * cylinder, wantSectors: 7 * cylinder,
-		wantBoot: "empty", adapter: "buslogic",
+		adapter: "buslogic",
 		volumes: []madeVolume{
 			{
 				kind: "fat32", label: "THIRTYTWO", typ: "c",
@@ -99,7 +97,7 @@ var madeDisks = []madeDisk{
 	{
 		name:    "ext3 at lba 63, then ext2 and ext4",
 		sectors: 8 * cylinder, wantSectors: 8 * cylinder,
-		wantBoot: "empty", adapter: "ide",
+		adapter: "ide",
 		volumes: []madeVolume{
 			{
 				kind: "ext3", label: "root", typ: "83", active: true,

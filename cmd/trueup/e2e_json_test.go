@@ -23,37 +23,23 @@ type jsonImage struct {
 	SectorSize int64  `json:"sector_size_bytes"`
 }
 
-type jsonTable struct {
-	Scheme          string `json:"scheme"`
-	DiskSignature   string `json:"disk_signature"`
-	SectorSize      int64  `json:"sector_size_bytes"`
-	Heads           int    `json:"heads"`
-	SectorsPerTrack int    `json:"sectors_per_track"`
-}
-
 type jsonVolume struct {
-	Kind            string `json:"kind"`
-	Label           string `json:"label"`
-	UUID            string `json:"uuid"`
-	SizeBytes       int64  `json:"size_bytes"`
-	ClusterBytes    int64  `json:"cluster_bytes"`
-	HiddenSectors   int64  `json:"hidden_sectors"`
-	DataOffsetBytes int64  `json:"data_offset_bytes"`
+	Kind  string `json:"kind"`
+	Label string `json:"label"`
 }
 
 type jsonPartition struct {
-	Number         int             `json:"number"`
-	Kind           string          `json:"kind"`
-	Active         bool            `json:"active"`
-	Type           string          `json:"type"`
-	Name           string          `json:"name"`
-	GUID           string          `json:"guid"`
-	StartLBA       int64           `json:"start_lba"`
-	StartBytes     int64           `json:"start_bytes"`
-	SizeBytes      int64           `json:"size_bytes"`
-	AlignmentBytes int64           `json:"alignment_bytes"`
-	Aligned        map[string]bool `json:"aligned"`
-	Volume         jsonVolume      `json:"volume"`
+	Number     int             `json:"number"`
+	Kind       string          `json:"kind"`
+	Active     bool            `json:"active"`
+	Type       string          `json:"type"`
+	Name       string          `json:"name"`
+	GUID       string          `json:"guid"`
+	StartLBA   int64           `json:"start_lba"`
+	StartBytes int64           `json:"start_bytes"`
+	SizeBytes  int64           `json:"size_bytes"`
+	Aligned    map[string]bool `json:"aligned"`
+	Volume     jsonVolume      `json:"volume"`
 }
 
 type jsonFinding struct {
@@ -65,17 +51,13 @@ type jsonFinding struct {
 
 type jsonInspect struct {
 	jsonHead
-	Image    jsonImage `json:"image"`
-	Table    jsonTable `json:"table"`
-	BootCode struct {
-		Name     string `json:"name"`
-		ReadsCHS bool   `json:"reads_chs"`
-	} `json:"boot_code"`
-	Partitions    []jsonPartition `json:"partitions"`
-	Volume        *jsonVolume     `json:"volume"`
-	Findings      []jsonFinding   `json:"findings"`
-	BoundaryBytes int64           `json:"boundary_bytes"`
-	Verdict       string          `json:"verdict"`
+	Image jsonImage `json:"image"`
+	Table struct {
+		SectorSize int64 `json:"sector_size_bytes"`
+	} `json:"table"`
+	Partitions []jsonPartition `json:"partitions"`
+	Findings   []jsonFinding   `json:"findings"`
+	Verdict    string          `json:"verdict"`
 }
 
 type jsonMove struct {
@@ -97,13 +79,12 @@ type jsonPatch struct {
 
 type jsonPlan struct {
 	jsonHead
-	BoundaryBytes int64       `json:"boundary_bytes"`
-	OldSizeBytes  int64       `json:"old_size_bytes"`
-	NewSizeBytes  int64       `json:"new_size_bytes"`
-	Moved         int         `json:"moved"`
-	Moves         []jsonMove  `json:"moves"`
-	Patches       []jsonPatch `json:"patches"`
-	Result        struct {
+	OldSizeBytes int64       `json:"old_size_bytes"`
+	NewSizeBytes int64       `json:"new_size_bytes"`
+	Moved        int         `json:"moved"`
+	Moves        []jsonMove  `json:"moves"`
+	Patches      []jsonPatch `json:"patches"`
+	Result       struct {
 		SizeBytes  int64           `json:"size_bytes"`
 		Partitions []jsonPartition `json:"partitions"`
 		Verdict    string          `json:"verdict"`
@@ -121,16 +102,8 @@ type jsonAlign struct {
 	Verified  string   `json:"verified"`
 }
 
-type jsonDifference struct {
-	OffsetBytes int64  `json:"offset_bytes"`
-	LengthBytes int64  `json:"length_bytes"`
-	Text        string `json:"text"`
-}
-
 type jsonVerify struct {
-	jsonHead
-	Equal       bool             `json:"equal"`
-	Differences []jsonDifference `json:"differences"`
+	Equal bool `json:"equal"`
 }
 
 type jsonError struct {
