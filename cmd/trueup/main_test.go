@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/cli"
 	"github.com/trueup/trueup/internal/disktest"
 )
 
@@ -21,9 +20,6 @@ import (
 var builtPath string
 
 func TestMain(m *testing.M) {
-	if self, err := os.Executable(); err == nil && filepath.Base(self) == scriptProgram {
-		os.Exit(cli.Main(version, os.Args[1:]))
-	}
 	disktest.DefaultSignals()
 	// The memory of programs is measured, and each begins as large as this process.
 	debug.SetGCPercent(100)

@@ -27,10 +27,6 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// scriptProgram is the name under which this test binary is trueup. Workers start it as /proc/self/exe, so that the
-// name of the file decides and not the first argument.
-const scriptProgram = "trueup"
-
 // scriptCommands are the commands of scripts beside testscript's.
 var scriptCommands = map[string]func(s *script, args []string){
 	"trueup":  func(s *script, args []string) { s.run(0, args) },
@@ -61,11 +57,7 @@ var scriptCommands = map[string]func(s *script, args []string){
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	if program := filepath.Join(bin, scriptProgram); os.Link(self, program) != nil {
-		disktest.Run(t, "cp", self, program) // on another file system
-	}
+	require.NoError(t, os.Link(builtPath, filepath.Join(bin, "trueup")))
 	commands := map[string]func(ts *testscript.TestScript, neg bool, args []string){}
 	for name, run := range scriptCommands {
 		commands[name] = func(ts *testscript.TestScript, neg bool, args []string) {
@@ -110,7 +102,7 @@ type script struct {
 
 // run runs trueup, requires an exit code, and holds JSON against its schema.
 func (s *script) run(want int, args []string) {
-	err := s.Exec(scriptProgram, args...)
+	err := s.Exec("trueup", args...)
 	code := 0
 	if exit, ended := errors.AsType[*exec.ExitError](err); ended {
 		code = exit.ExitCode()
@@ -141,7 +133,7 @@ func (s *script) wrong(args []string) {
 
 // code N trueup ARG…
 func (s *script) code(args []string) {
-	if len(args) < 2 || args[1] != scriptProgram {
+	if len(args) < 2 || args[1] != "trueup" {
 		s.Fatalf("usage: code N trueup ARG…")
 	}
 	want, err := strconv.Atoi(args[0])
