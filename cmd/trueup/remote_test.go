@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,37 +18,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 )
-
-// An export is read as its file is, in confinement: reports and copies are the same.
-func TestRemoteSource(t *testing.T) {
-	t.Parallel()
-	src := filepath.Join(t.TempDir(), "xp.vmdk")
-	require.NoError(t, os.WriteFile(src, disktest.ReadFile(t, "../../testdata/xp-lba63.vmdk"), 0o600))
-	uri := serving(t, "--as-is", src).URI
-	in := func(name string) string { return filepath.Join(filepath.Dir(src), name) }
-
-	r := trueup(t, "inspect", "--require-sandbox", "--list", uri)
-	require.Equal(t, 3, r.code, r.stderr)
-	require.Empty(t, r.stderr)
-	require.Contains(t, r.stdout, "63  7832     7770  3.79 MiB   7  NTFS/exFAT/HPFS  512 (off 4K)")
-	require.Contains(t, trueup(t, "plan", "--require-sandbox", uri).stdout, "1 partition moves")
-
-	r = trueup(t, "align", "--require-sandbox", uri, in("remote.img"))
-	require.Zero(t, r.code, r.stderr)
-	require.Zero(t, trueup(t, "align", "--to", "raw", src, in("local.img")).code)
-	disktest.Run(t, "cmp", in("local.img"), in("remote.img"))
-	require.Zero(t, trueup(t, "verify", "--require-sandbox", uri, in("remote.img")).code)
-	require.Zero(t, trueup(t, "verify", src, in("remote.img")).code)
-	require.Zero(t, trueup(t, "convert", "--to", "qcow2", uri, in("remote.qcow2")).code)
-	require.Zero(t, trueup(t, "verify", uri, in("remote.qcow2")).code)
-
-	r = trueup(t, "inspect", "--json", strings.Replace(uri, "///", "///x", 1), uri)
-	require.Equal(t, 1, r.code, r.stderr)
-	require.Contains(t, r.stdout, `"exit_code":3`, "an error of one server is that of one image")
-	r = trueup(t, "inspect", strings.Replace(uri, "///", "///x", 1))
-	require.Equal(t, 1, r.code)
-	require.Contains(t, r.stderr, "the server has no such export")
-}
 
 // A web server whose object changes under one ETag, between the copy and its proof, ends with the code changed, and
 // leaves no copy.

@@ -3,8 +3,6 @@
 package main
 
 import (
-	"crypto/sha256"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,18 +11,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 )
-
-// folderSums returns the digests and modes of the files of a folder.
-func folderSums(t testing.TB, dir string) map[string]string {
-	t.Helper()
-	out := map[string]string{}
-	for _, n := range folderNames(t, dir) {
-		b := disktest.ReadFile(t, filepath.Join(dir, n))
-		st := disktest.Stat(t, filepath.Join(dir, n))
-		out[n] = fmt.Sprintf("%x %v", sha256.Sum256(b), st.Mode())
-	}
-	return out
-}
 
 // TestReplaceOfAFixedFile refuses a file and a folder whose names cannot change, before a byte is copied.
 func TestReplaceOfAFixedFile(t *testing.T) {
@@ -70,52 +56,4 @@ func TestFolderCannotBeWritten(t *testing.T) {
 		requireOneLine(t, r.stderr)
 		require.Equal(t, before, hashFolder(t, dir))
 	}
-}
-
-// TestKeepNoneIsKilled kills an exchange that is to keep no original. The same command completes it, and keeps none.
-func TestKeepNoneIsKilled(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	f := newFault(t, flatDisk(t, dir, "x"))
-	before := folderNames(t, dir)
-	command := []string{builtPath, "replace", "--keep", "none", f.source}
-	killed := run(t, disktest.Tool(t, "strace"), append([]string{
-		"-f", "-o", filepath.Join(t.TempDir(), "log"),
-		"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1",
-	}, command...)...)
-	require.Equal(t, 128+9, killed.code, killed.stderr)
-	r := trueup(t, command[1:]...)
-	require.Equal(t, 0, r.code, r.stderr)
-	require.Contains(t, r.stdout, "the original is removed")
-	require.Equal(t, before, folderNames(t, dir))
-}
-
-// TestReplaceIsKilled kills an exchange by the program itself. All commands refuse the disk, and the same one completes
-// it.
-func TestReplaceIsKilled(t *testing.T) {
-	t.Parallel()
-	f := newFault(t, flatDisk(t, t.TempDir(), "x"))
-	before := folderSums(t, filepath.Dir(f.source))
-	killed := run(t, disktest.Tool(t, "strace"), "-f", "-o", filepath.Join(t.TempDir(), "log"),
-		"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1", builtPath, "replace", f.source)
-	require.Equal(t, 128+9, killed.code, killed.stderr)
-	for _, args := range [][]string{
-		{"inspect", f.source},
-		{"plan", f.source},
-		{"align", f.source, f.dest},
-		{"convert", f.source, f.dest},
-		{"finish", f.source},
-		{"align", sampleDisk(t), f.source, "--force"},
-	} {
-		r := trueup(t, append(args, "--json")...)
-		require.Equal(t, 4, r.code, "%q: %s", args, r.stderr)
-		require.Contains(t, r.stdout, `"unfinished"`)
-	}
-	require.Contains(t, trueup(t, "inspect", f.source).stderr, "trueup resume")
-	r := trueup(t, "replace", f.source)
-	require.Equal(t, 0, r.code, r.stderr)
-	require.Contains(t, r.stdout, "the exchange is complete")
-	require.Equal(t, 0, trueup(t, "verify", filepath.Join(filepath.Dir(f.source), "x.orig.vmdk"), f.source).code)
-	require.Equal(t, 0, trueup(t, "undo", f.source).code)
-	require.Equal(t, before, folderSums(t, filepath.Dir(f.source)))
 }

@@ -80,14 +80,6 @@ func (s *server) signal(t testing.TB, by syscall.Signal) int {
 	return s.ended(t)
 }
 
-// requireServes requires that nbdcopy gets from a server what is in a raw file.
-func (s *server) requireServes(t testing.TB, want string) {
-	t.Helper()
-	got := filepath.Join(t.TempDir(), "copy.img")
-	disktest.Run(t, "nbdcopy", s.URI, got)
-	disktest.Run(t, "cmp", want, got)
-}
-
 // A server ends by signals, and takes its socket with it.
 func TestServeEndsBySignals(t *testing.T) {
 	t.Parallel()
