@@ -77,6 +77,14 @@ func TestArchivesThatAreNoPackages(t *testing.T) {
 		},
 		"too many disks": {archived(t, append(many, text("vm.ovf", envelope(names...)))...), ondisk.ErrLimit},
 		"a snapshot":     {archived(t, snapshot, sparse("disk.vmdk")), ondisk.ErrUnsupported},
+		"a member above the archive": {
+			archived(t, one, sparse("../disk.vmdk")),
+			ondisk.ErrReference,
+		},
+		"a member that is cut short": {
+			archived(t, one, tarforge.Member{Name: "disk.vmdk", Size: "77777777777\x00"}),
+			ondisk.ErrFormat,
+		},
 		"a name of a folder": {
 			archived(t, text("vm.ovf", envelope(`ovf:href="`+strings.Repeat("%41", 400)+`"`))),
 			ondisk.ErrReference,
