@@ -195,16 +195,6 @@ func goodFlat() string {
 // changed is that descriptor with one text replaced.
 func changed(old, new string) string { return strings.Replace(goodFlat(), old, new, 1) }
 
-// sparseImage is a valid sparse disk with one thing changed.
-func sparseImage(change func(v *vmdkforge.Sparse)) func(testing.TB, string) string {
-	return func(t testing.TB, dir string) string {
-		t.Helper()
-		v := vmdkforge.NewSparse(hostile.Disk())
-		change(v)
-		return writeForged("disk.vmdk", v.Bytes)(t, dir)
-	}
-}
-
 // poolImage is a disk with one partition at LBA 63 that put fills. Offsets of put count from the partition.
 func poolImage(kind byte, size int64, put func(v forge.Bytes)) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {

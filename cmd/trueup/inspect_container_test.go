@@ -178,19 +178,6 @@ func finds(c jsonContainer, code string) bool {
 	return false
 }
 
-// TestBrokenTablesHaveNoUsage requires that the report stands all the same.
-func TestBrokenTablesHaveNoUsage(t *testing.T) {
-	t.Parallel()
-	path := sparseImage(func(v *vmdkforge.Sparse) { v.SetGrain(5, v.Grain(4)) })(t, t.TempDir())
-	r := trueup(t, "inspect", "--json", path)
-	require.Equal(t, 1, r.code)
-	var got jsonContainer
-	unmarshal(t, r, &got)
-	require.Nil(t, got.Image.Usage)
-	require.True(t, finds(got, "vmdk-tables"))
-	require.Len(t, got.Partitions, 1)
-}
-
 // TestEndlessMapsAreCutShort is a disk of 64 TiB whose grains lie in the file from the last to the first, in its hole:
 // more places to look up than an inspection has time for.
 func TestEndlessMapsAreCutShort(t *testing.T) {
