@@ -430,6 +430,7 @@ func TestDOSFindsItsLogicalDrives(t *testing.T) {
 // move that is resumed.
 func TestMovedDiskBoots(t *testing.T) {
 	t.Parallel()
+	disktest.Tool(t, "qemu-system-x86_64")
 	const heads = 255
 	disks := map[string]func(testing.TB) string{
 		"mbr": bootDisk{code: assembled(ownLBACode), fat: 16, heads: heads}.raw,

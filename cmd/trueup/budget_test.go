@@ -175,34 +175,31 @@ var giantImages = map[string]struct {
 	},
 }
 
-// TestLargestImages holds inspect to its budget on the largest image of each format, and on one that has sixteen such
-// parents.
+// TestLargestImages holds inspect to its budget on the largest image of each format, which has sixteen such parents if
+// the format has any.
 func TestLargestImages(t *testing.T) {
 	t.Parallel()
 	for _, name := range slices.Sorted(maps.Keys(giantImages)) {
 		g := giantImages[name]
-		for _, links := range []int{1, 17} {
-			if g.alone && links > 1 {
-				continue
+		t.Run(name, func(t *testing.T) {
+			dir, link, links := t.TempDir(), giantLink{}, 17
+			if g.alone {
+				links = 1
 			}
-			t.Run(fmt.Sprintf("%s, %d", name, links), func(t *testing.T) {
-				dir := t.TempDir()
-				link := giantLink{}
-				for i := range links {
-					link = giantLink{name: fmt.Sprintf("disk%d.%s", i, g.ext), parent: link.name}
-					g.write(t, dir, link)
-				}
+			for i := range links {
+				link = giantLink{name: fmt.Sprintf("disk%d.%s", i, g.ext), parent: link.name}
+				g.write(t, dir, link)
+			}
 
-				// The partition at the start of the disk is found, and that it lies badly.
-				r := measure(t, []string{"inspect", "--json", filepath.Join(dir, link.name)})[0]
-				require.Equal(t, 3, r.code, "%s%s", r.stdout, r.stderr)
-				var report jsonInspect
-				unmarshal(t, r, &report)
-				require.Equal(t, g.size, parseFailure(t, r).Image.SizeBytes)
-				require.Len(t, report.Partitions, 1)
-				require.Equal(t, int64(63*512), report.Partitions[0].StartBytes)
-			})
-		}
+			// The partition at the start of the disk is found, and that it lies badly.
+			r := measure(t, []string{"inspect", "--json", filepath.Join(dir, link.name)})[0]
+			require.Equal(t, 3, r.code, "%s%s", r.stdout, r.stderr)
+			var report jsonInspect
+			unmarshal(t, r, &report)
+			require.Equal(t, g.size, parseFailure(t, r).Image.SizeBytes)
+			require.Len(t, report.Partitions, 1)
+			require.Equal(t, int64(63*512), report.Partitions[0].StartBytes)
+		})
 	}
 }
 

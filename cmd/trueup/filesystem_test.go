@@ -140,8 +140,6 @@ func TestDestOnOddFileSystems(t *testing.T) {
 				requireNotes(t, step.notes, append([]string{source, dest}, step.flags...)...)
 				require.ElementsMatch(t, step.files, folderNames(t, behind))
 				disktest.Run(t, "qemu-img", "compare", plain, filepath.Join(behind, "out.vmdk"))
-				r := trueup(t, "verify", source, dest)
-				require.Equal(t, 0, r.code, r.stderr)
 			}
 		})
 	}

@@ -33,6 +33,7 @@ func newMaking() *linuxSetup {
 // boots from.
 func TestDisksThatLinuxMakes(t *testing.T) {
 	t.Parallel()
+	disktest.Tool(t, "qemu-system-x86_64")
 	dir := t.TempDir()
 	pool := func(letter string) string { return filepath.Join(dir, letter+".raw") }
 	setup := newMaking()
@@ -180,6 +181,7 @@ type readDisk struct {
 // and read served disks.
 func TestLinuxReadsTheResults(t *testing.T) {
 	t.Parallel()
+	disktest.Tool(t, "qemu-system-x86_64")
 	r := newReading()
 
 	// The NBD client of the kernel reads a disk that is served over a network.

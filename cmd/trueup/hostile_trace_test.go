@@ -197,20 +197,22 @@ func TestOneProcessOneJob(t *testing.T) {
 		_, known := processes[c[1]]
 		require.NotEqual(t, slices.Contains(noImages, c[1]), known, "%s has one job, and it stands here", c[1])
 	}
+	made := t.TempDir()
+	for _, args := range [][]string{
+		{"convert", "--to", "raw", sampleDisk(t), "source.raw"},
+		{"align", "source.raw", "source-aligned.raw"},
+	} {
+		cmd := exec.Command(builtPath, args...)
+		cmd.Dir = made
+		require.NoError(t, cmd.Run())
+	}
 	for name, c := range processes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			for _, args := range [][]string{
-				{"convert", "--to", "raw", sampleDisk(t), "source.raw"},
-				{"convert", "source.raw", "source-replaced.raw"},
-				{"replace", "source-replaced.raw"},
-				{"align", "source.raw", "source-aligned.raw"},
-			} {
-				cmd := exec.Command(builtPath, args...)
-				cmd.Dir = dir
-				require.NoError(t, cmd.Run())
-			}
+			disktest.Run(t, "cp", "-a", made+"/.", dir)
+			disktest.Run(t, "cp", filepath.Join(dir, "source.raw"), filepath.Join(dir, "source-replaced.raw"))
+			require.Equal(t, 0, trueup(t, "replace", filepath.Join(dir, "source-replaced.raw")).code)
 			fails := map[string]string{}
 			for _, program := range []string{"qemu-img", "qemu-system-x86_64", "guestfish", "fio"} {
 				fails[program] = "exit 1"
