@@ -177,7 +177,7 @@ test-race:
 
 # Tests that start guests, and others of which test takes a share (disktest.Exhaustive). CI runs the whole of both.
 BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
-SHARED := ^Test(LargestGPT|ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|JudgeOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|AlignRealDisks|DamagedGPTs|HugeImages|CallsOfAnAlignFail|EveryOperationOfDestFails)$$
+SHARED := ^Test(LargestGPT|ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|JudgeOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|AlignRealDisks|DamagedGPTs|HugeImages|CallsOfAnAlignFail|EveryOperationOfDestFails|EveryOptionOfQemu|HotWindows10|InPlaceIsTheCopy|ScanOf(Damaged|Hostile)Images)$$
 
 # Of calls that fail or are the last one of a process, and of what stands where a file is written, test tries a share;
 # torture kills an exchange at each of its calls.
@@ -224,7 +224,7 @@ filesystems: ## align to ext4, FAT, exFAT, SMB and NFS of a Linux kernel in a vi
 
 .PHONY: torture
 torture: export TRUEUP_TESTS = all
-torture: ## kill -9 at 2000 points of an align instead of 100, and at every call of an exchange; power cuts of moves; logs of NTFS replayed by a Linux that is built for it
+torture: ## kill -9 at 2000 points of an align instead of 32, and at every call of an exchange; power cuts of moves; logs of NTFS replayed by a Linux that is built for it
 	@$(GO) test -list '^TestKill$$' ./cmd/... | grep -x TestKill
 	scripts/ntfs3-kernel.sh
 	TRUEUP_NTFS3=1 $(GO) test -count=1 -timeout 1h -v -run '^TestReplayByNTFS3$$' ./internal/fs/ntfs

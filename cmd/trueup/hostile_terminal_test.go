@@ -33,6 +33,18 @@ var nastyTexts = map[string]string{
 	"tab and bell and nul": "a\t\a\v\x01b",
 }
 
+// someTexts returns three of nastyTexts, and all of them with make exhaustive.
+func someTexts() map[string]string {
+	if disktest.Exhaustive {
+		return nastyTexts
+	}
+	some := map[string]string{}
+	for _, name := range []string{"clear screen", "line ends", "no UTF-8"} {
+		some[name] = nastyTexts[name]
+	}
+	return some
+}
+
 // labelDisk holds the volumes whose labels the cases overwrite.
 var labelDisk = madeDisk{
 	name: "labels", sectors: 5 * cylinder,
@@ -57,7 +69,7 @@ func TestHostileLabels(t *testing.T) {
 		places[v.kind] = label.FindAllIndex(data, -1)
 		require.NotEmpty(t, places[v.kind], v.kind)
 	}
-	for name, text := range nastyTexts {
+	for name, text := range someTexts() {
 		t.Run(name, func(t *testing.T) {
 			for _, v := range labelDisk.volumes {
 				label := make([]byte, len(encodeLabel(v.kind, v.label)))
@@ -111,7 +123,7 @@ func requireAllClean(t testing.TB, image string, exit int) jsonInspect {
 // TestHostilePaths puts such texts into the names of files, which can be anything but a slash and a zero byte.
 func TestHostilePaths(t *testing.T) {
 	t.Parallel()
-	for name, text := range nastyTexts {
+	for name, text := range someTexts() {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), text)
 			require.NoError(t, os.Mkdir(dir, 0o755))
@@ -141,7 +153,7 @@ func TestHostileArguments(t *testing.T) {
 	image := writeForged("disk.raw", hostile.Disk())(t, t.TempDir())
 	// The kernel takes arguments of up to 128 KiB.
 	texts := []string{strings.Repeat("x", 60<<10), strings.Repeat("\x1b", 60<<10)}
-	for _, text := range nastyTexts {
+	for _, text := range someTexts() {
 		texts = append(texts, text)
 	}
 	for _, text := range texts {
@@ -163,7 +175,7 @@ func TestHostileArguments(t *testing.T) {
 // TestHostileDescriptorTexts puts such texts into the descriptor of a container and the names of a GPT.
 func TestHostileDescriptorTexts(t *testing.T) {
 	t.Parallel()
-	for name, text := range nastyTexts {
+	for name, text := range someTexts() {
 		t.Run(name, func(t *testing.T) {
 			line := strings.ReplaceAll(text, "\n", "")
 			for _, c := range []string{

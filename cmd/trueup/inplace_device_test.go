@@ -97,7 +97,7 @@ func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 func TestKilledMovesOnDevice(t *testing.T) {
 	t.Parallel()
 	newDeviceMove(t, roomyNTFS(t)).killed(t, "pwrite64,fsync,ioctl,unlinkat",
-		func(p callPoint) bool { return p.number%8 == 3 })
+		func(p callPoint) bool { return p.number%16 == 3 })
 }
 
 // TestFilesOnLoopDevices refuses to move and to exchange what a loop device shows, to go on with either and to take it

@@ -20,7 +20,7 @@ import (
 )
 
 // defaultKills is how often TestKill kills an align; TRUEUP_KILLS replaces it.
-const defaultKills = 100
+const defaultKills = 32
 
 // killSeed makes two runs of the test kill at the same moments, as far as a clock can.
 const killSeed = 20260101
