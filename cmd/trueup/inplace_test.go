@@ -253,8 +253,22 @@ func (c *moveCase) goesOn(t testing.TB, command, at string) (middle bool) {
 // moveDisks are an MBR with two NTFS and a hive, a GPT, and a disk that grows.
 var moveDisks = map[string]func(t testing.TB) string{
 	"two ntfs and a hive": twoNTFS,
-	"gpt":                 func(t testing.TB) string { t.Helper(); return gptDisk(t) },
+	"gpt":                 gptDisk,
 	"grows":               func(t testing.TB) string { t.Helper(); return noisyDisk(t, 5) },
+}
+
+// gptDisk has sgdisk make a disk of 40 MiB with misaligned partitions: numbers with a hole, out of disk order, with
+// attributes and names.
+func gptDisk(t testing.TB) string {
+	t.Helper()
+	path := disktest.Blank(t, "gpt.raw", 40<<20)
+	disktest.Run(t, "sgdisk", "-a", "1", "-n", "2:20000:40000", "-n", "1:100:10000", "-n", "5:10001:15000", "-n",
+		"7:50000:0", "-t", "2:0700", "-t", "5:ef00", "-c", "1:first ☃", "-c", "7:to the end", "-A", "1:set:2", "-A",
+		"7:set:63", path)
+	for _, lba := range []int64{100, 10001, 20000, 50000} {
+		disktest.WriteAt(t, path, lba*sectorSize, noise(fmt.Sprintf("partition at %d", lba), 64<<10))
+	}
+	return path
 }
 
 // TestInPlaceIsTheCopy moves disks of all formats in their place. make test has each disk in two of the formats.
