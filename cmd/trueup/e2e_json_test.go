@@ -106,14 +106,6 @@ type jsonVerify struct {
 	Equal bool `json:"equal"`
 }
 
-type jsonError struct {
-	jsonHead
-	Error struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	} `json:"error"`
-}
-
 // trueupJSON runs a command with --json, requires that it ends with wantCode and says so in its answer, and returns
 // the answer.
 func trueupJSON[T any](t testing.TB, wantCode int, args ...string) T {
