@@ -296,7 +296,7 @@ func (p *Plan) fixedTable(l *layout.Layout) {
 func (p *Plan) displaced(l *layout.Layout) {
 	for _, f := range l.Boot.Fixed {
 		if !p.keeps(f.Range) {
-			p.Notes = append(p.Notes, align.FromIssue(f.Issue))
+			p.note(f.Issue)
 		}
 	}
 }

@@ -19,8 +19,7 @@ import (
 )
 
 // newPlan is the plan of a layout that has one.
-func newPlan(t testing.TB, l *layout.Layout, g align.Goal) *plan.Plan {
-	t.Helper()
+func newPlan(t require.TestingT, l *layout.Layout, g align.Goal) *plan.Plan {
 	p, err := plan.New(l, g)
 	require.NoError(t, err)
 	return p

@@ -49,6 +49,7 @@ func TestPlacesThatTheBootNeeds(t *testing.T) {
 			p := newPlan(t, l, kept)
 			require.NotEmpty(t, p.Moves)
 			if tc.refused {
+				p.Grow(l, p.Size+units.MiB)
 				require.Equal(t, []string{"needed"}, codes(p.Refusals(false)))
 			} else {
 				require.Empty(t, p.Refusals(false))

@@ -8,6 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // The numbers of these tests are bytes, and the boundary is 1,000.
@@ -64,6 +65,17 @@ func TestPiecesAreJoined(t *testing.T) {
 	p.keep(25, 130, 5)
 	require.Equal(t, []disk.Shift{{To: 100, Len: 15}, {From: 20, To: 115, Len: 5}, {From: 25, To: 130, Len: 5}},
 		p.Pieces)
+}
+
+// A note is repeated only for another partition.
+func TestNotesAreAddedOnce(t *testing.T) {
+	var p Plan
+	for range 2 {
+		p.note(ondisk.Issue{Text: "damaged"})
+		p.note(ondisk.Issue{Text: "damaged", Partition: 1})
+		p.note(ondisk.Issue{Text: "in the way", Partition: 1})
+	}
+	require.Len(t, p.Notes, 3)
 }
 
 // placing is a placer of partitions with numbers from 1, on a disk of 20,000 bytes with 10 in front of them.

@@ -128,8 +128,7 @@ const codeDamaged = "gpt-damaged"
 // refuseTorn refuses to rewrite a damaged table without permission to repair it. The layout refuses a table beyond
 // repair.
 func (p *Plan) refuseTorn(l *layout.Layout) {
-	said := slices.ContainsFunc(p.Notes, func(f align.Finding) bool { return f.Code == codeDamaged })
-	if said || l.Table == nil || p.Places.Mend || !l.Table.Torn() || l.Table.Blocked() {
+	if l.Table == nil || p.Places.Mend || !l.Table.Torn() || l.Table.Blocked() {
 		return
 	}
 	what := "both copies of the GPT must be valid"
@@ -311,9 +310,17 @@ func (p *Plan) sizeElsewhere() {
 
 // refuse adds a refusal. class is the class of the error of the copy.
 func (p *Plan) refuse(code string, class error, partition int, text, remedy string) {
-	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+	p.note(ondisk.Issue{
 		Code: code, Effect: ondisk.Refuse, Partition: partition, Text: text, Remedy: remedy, Err: class,
-	}))
+	})
+}
+
+// note adds an issue to the notes. Grow repeats issues of the smaller disk, which are added once.
+func (p *Plan) note(i ondisk.Issue) {
+	same := func(f align.Finding) bool { return f.Partition == i.Partition && f.Text == i.Text }
+	if !slices.ContainsFunc(p.Notes, same) {
+		p.Notes = append(p.Notes, align.FromIssue(i))
+	}
 }
 
 // inTheWay refuses a move that would displace a partition that must stay.

@@ -7,10 +7,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
-	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -54,8 +55,7 @@ func TestNoPlanPutsDataWorse(t *testing.T) {
 		goal := align.Goal{Must: align.BoundaryOf(must), Want: align.BoundaryOf(want)}
 		before := read(t, d.disk())
 		hold(before, volumes)
-		p, err := plan.New(before, goal)
-		require.NoError(t, err)
+		p := newPlan(t, before, goal)
 		for _, was := range before.Partitions {
 			to, moved := was.Off, false
 			if place, ok := p.Places.Parts[was.Number]; ok {
@@ -71,8 +71,7 @@ func TestNoPlanPutsDataWorse(t *testing.T) {
 		}
 		after := read(t, p.View(d.disk()))
 		hold(after, volumes)
-		again, err := plan.New(after, goal)
-		require.NoError(t, err)
+		again := newPlan(t, after, goal)
 		require.Empty(t, again.Moves)
 	})
 }
@@ -110,7 +109,16 @@ func TestNeighboursKeepTheirAlignment(t *testing.T) {
 			f := tableforge.NewMBR(int(tc.disk), slot(0x83, 63, tc.second-63), slot(0x83, tc.second, tc.sectors))
 			l := read(t, disktest.Memory(f))
 			hold(l, map[int]inner{2: {4096, tc.data}})
+			l.Boot.Refs = []boot.Ref{{
+				Points: l.Partitions[1].Off, Target: 2, Encode: func(_ []byte, to int64) ([]byte, error) {
+					if to != tc.want*512 {
+						return nil, ondisk.ErrLimit // another place that was tried is no reason to refuse
+					}
+					return nil, nil
+				},
+			}}
 			p := newPlan(t, l, align.Goal{Must: align.SmallestBoundary, Want: align.SmallestBoundary})
+			require.Empty(t, p.Refusals(true))
 			require.Equal(t, int64(64*512), p.Places.Parts[1].Off)
 			require.Equal(t, tc.want*512, p.Places.Parts[2].Off)
 			require.Equal(t, (int64(tc.disk)+tc.grown)*512, p.Size)
