@@ -125,15 +125,10 @@ func (p *Plan) between(segs []segment, at []int64) {
 // boxes computes the places of extended partitions, from their first record to their end.
 func (p *Plan) boxes(l *layout.Layout) {
 	for _, part := range l.Partitions {
-		r, ok := p.Places.Parts[part.Number]
-		if part.Kind != table.Extended || !ok {
-			continue
+		if part.Kind == table.Extended {
+			off := p.Places.Records[part.Off]
+			p.Places.Parts[part.Number] = disk.Range{Off: off, Len: p.Places.Parts[part.Number].Len - off}
 		}
-		off, ok := p.Places.Records[part.Off]
-		if !ok {
-			off = part.Off
-		}
-		p.Places.Parts[part.Number] = disk.Range{Off: off, Len: r.Len - off}
 	}
 }
 
@@ -161,9 +156,6 @@ func (p *Plan) sortPatches() {
 
 // keepRest keeps the range after the space for partitions, at its distance from the end.
 func (p *Plan) keepRest(l *layout.Layout) {
-	if l.Table == nil {
-		return
-	}
 	x := l.Table.Tail(p.Size)
 	p.keep(x.From, x.To, x.Len)
 }

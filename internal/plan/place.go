@@ -47,17 +47,11 @@ func newPlacer(l *layout.Layout, goal align.Goal) *placer {
 // align.Goal.Anchor). If that would grow the disk or move a boot record too far, the target is enough. The results are
 // the same as for starts.
 func (c *placer) place(p *Plan) (stuck int, ok bool) {
-	if !slices.ContainsFunc(c.slots, func(s slot) bool { return s.boundary.Above(c.goal.Want) }) {
-		return c.placeOnTarget(p)
-	}
 	to, _, kept := c.starts()
 	kept = kept && c.build(p, to)
 	size := p.Size
 	if kept && size == c.l.Size {
 		return 0, true
-	}
-	for i := range c.slots {
-		c.slots[i].boundary = c.goal.Want
 	}
 	if stuck, ok = c.placeOnTarget(p); kept && size <= p.Size {
 		return 0, c.build(p, to)
@@ -67,8 +61,11 @@ func (c *placer) place(p *Plan) (stuck int, ok bool) {
 
 // placeOnTarget is place with the target as the boundary of all partitions.
 func (c *placer) placeOnTarget(p *Plan) (stuck int, ok bool) {
+	for i := range c.slots {
+		c.slots[i].boundary = c.goal.Want
+	}
 	to, stuck, ok := c.starts()
-	if !ok && c.bounded() {
+	if !ok {
 		for i := range c.slots {
 			c.slots[i].after = unbound(c.slots[i].after)
 		}
@@ -84,6 +81,7 @@ func (c *placer) build(p *Plan, to []int64) bool {
 	for i, s := range c.slots[1:] {
 		starts[s.part.Number] = to[i+1]
 	}
+	p.Notes = nil // of places that were tried before
 	return p.build(c.l, starts, c.l.Size, c.goal.Mend) == nil
 }
 

@@ -83,12 +83,11 @@ func (p *Plan) Grow(l *layout.Layout, size int64) {
 // Idle reports whether the disk needs no change: nothing to move, to repair, or to update for other disks.
 func (p *Plan) Idle() bool { return len(p.Moves) == 0 && !p.Mends && !p.Renames }
 
-// Mend rewrites damaged copies of a GPT, with the old values as read, and its protective MBR. It is called before the
-// disk grows. Copies that cannot be written are refused.
+// Mend rewrites damaged copies of a GPT, with the old values as read, and its protective MBR. The plan has no moves and
+// has not grown. Copies that cannot be written are refused.
 func (p *Plan) Mend(l *layout.Layout) {
-	if p.resize(l, p.Size, true); len(p.Moves) == 0 {
-		p.unmended(l)
-	}
+	p.resize(l, p.Size, true)
+	p.unmended(l)
 }
 
 // resize recomputes the plan for a disk of size bytes.
@@ -116,7 +115,7 @@ func (p *Plan) unmended(l *layout.Layout) {
 		return
 	}
 	for _, i := range l.Issues {
-		if strings.HasPrefix(i.Code, "gpt-") && i.OnMove && i.Effect == ondisk.Refuse {
+		if strings.HasPrefix(i.Code, "gpt-") && i.Effect == ondisk.Refuse {
 			p.Notes = append(p.Notes, align.FromIssue(i))
 		}
 	}
@@ -133,7 +132,7 @@ func (p *Plan) refuseTorn(l *layout.Layout) {
 	}
 	what := "both copies of the GPT must be valid"
 	for _, i := range l.Issues {
-		if i.Effect == ondisk.Warn && slices.Contains(table.Torn, i.Code) {
+		if slices.Contains(table.Torn, i.Code) {
 			what = i.Text
 			break
 		}
