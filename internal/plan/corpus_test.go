@@ -193,8 +193,7 @@ func TestBeyondTheTable(t *testing.T) {
 	require.NotEmpty(t, got[0].Remedy)
 	require.Empty(t, p.Moves)
 
-	p, err := plan.New(l, align.GoalFor(l, align.SmallestBoundary))
-	require.NoError(t, err)
+	p = newPlan(t, l, align.GoalFor(l, align.SmallestBoundary))
 	require.Empty(t, p.Refusals(true), "64 sectors in front and 2^32-64 behind are what there is")
 	require.Equal(t, []plan.Move{{Partition: 1, From: 63 * sector, To: 64 * sector, Len: (1<<32 - 64) * sector}},
 		p.Moves)
@@ -210,8 +209,7 @@ func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 	require.Equal(t, []plan.Move{second}, p.Moves)
 
 	disk.U8(4100*sector, 1)
-	p, err := plan.New(read(t, disktest.Memory(disk)), goal)
-	require.NoError(t, err)
+	p = newPlan(t, read(t, disktest.Memory(disk)), goal)
 	second.To = 6144 * sector
 	third := plan.Move{Partition: 3, From: 8192 * sector, To: 10240 * sector, Len: 2048 * sector}
 	require.Equal(t, []plan.Move{second, third}, p.Moves)
@@ -231,9 +229,7 @@ func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	l := read(t, disktest.Memory(f))
 	p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
 	require.Empty(t, p.Refusals(false))
-	result := make([]byte, p.Size)
-	_, err := p.View(disktest.Memory(f)).ReadAt(result, 0)
-	require.NoError(t, err)
+	result := disktest.Head(t, p.View(disktest.Memory(f)), p.Size)
 	// 133 goes to 256, and its record stays at 70; the other goes to 2304 and its record stays at 2070.
 	hidden := func(lba int64) uint32 { return binary.LittleEndian.Uint32(result[lba*sector+fsforge.BootHidden:]) }
 	require.Equal(t, uint32(256-box), hidden(256))
@@ -256,9 +252,7 @@ func TestHiddenSectorsBehindARecordThatMoves(t *testing.T) {
 		f.U32((second+size-1)*sector+fsforge.BootHidden, hidden)
 		p := newPlan(t, read(t, disktest.Memory(f)), kept)
 		require.Empty(t, p.Refusals(false))
-		result := make([]byte, p.Size)
-		_, err := p.View(disktest.Memory(f)).ReadAt(result, 0)
-		require.NoError(t, err)
+		result := disktest.Head(t, p.View(disktest.Memory(f)), p.Size)
 		is, ok := read(t, disktest.Memory(result)).Partition(6)
 		require.True(t, ok)
 		require.NotEqual(t, int64(box+2000)*sector, is.Record())

@@ -59,21 +59,6 @@ func TestPlacesThatTheBootNeeds(t *testing.T) {
 	}
 }
 
-// A copy that moves nothing and grows refuses likewise, once.
-func TestGrowthOverAPlaceThatTheBootNeeds(t *testing.T) {
-	l := read(t, boottest.Disk(tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: 2048, Last: 4095})))
-	l.Boot.Fixed = []boot.Fixed{{
-		Range: disk.Range{Off: 8190 * 512, Len: 512}, Issue: ondisk.Issue{Code: "needed", Effect: ondisk.Unbootable},
-	}}
-	p := plan.Copy(l.Size)
-	p.Grow(l, l.Size)
-	require.Empty(t, p.Refusals(false))
-	p.Grow(l, l.Size+units.MiB)
-	require.Len(t, p.Refusals(false), 1)
-	p.Grow(l, l.Size+2*units.MiB)
-	require.Len(t, p.Refusals(false), 1)
-}
-
 // Data between partitions that move are a warning on a disk that no PC boots: a board may read them by their place.
 func TestDataBetweenPartitionsThatMove(t *testing.T) {
 	const at, n = 16_384, 128
@@ -85,15 +70,22 @@ func TestDataBetweenPartitionsThatMove(t *testing.T) {
 		put(f)
 		return read(t, boottest.Disk(f))
 	}
+	unchanged := func(forge.Bytes) {}
 	for name, tc := range map[string]struct {
 		layout *layout.Layout
 		warns  bool
+		more   string
 	}{
-		"moved":          {disk(63, 30_001, func(forge.Bytes) {}), true},
-		"a PC":           {disk(63, 30_001, func(f forge.Bytes) { f.Put(0, boottest.Code("fa eb fe")) }), false},
-		"nothing there":  {disk(63, 30_001, func(f forge.Bytes) { clear(f[at*512 : (at+n)*512]) }), false},
-		"nothing moves":  {disk(128, 30_080, func(forge.Bytes) {}), false},
-		"a known loader": {disk(63, 30_001, func(f forge.Bytes) { f.Text(at*512, "\xd0\x0d\xfe\xed") }), false},
+		"moved": {disk(63, 30_001, unchanged), true, ""},
+		"in two gaps": {
+			disk(63, 30_001, func(f forge.Bytes) { f.Text(50_010*512, "behind the second partition") }),
+			true, ", and data in 1 other gap move likewise",
+		},
+		"a PC":           {disk(63, 30_001, func(f forge.Bytes) { f.Put(0, boottest.Code("fa eb fe")) }), false, ""},
+		"nothing there":  {disk(63, 30_001, func(f forge.Bytes) { clear(f[at*512 : (at+n)*512]) }), false, ""},
+		"nothing moves":  {disk(128, 30_080, unchanged), false, ""},
+		"stays":          {disk(128, 30_001, unchanged), false, ""},
+		"a known loader": {disk(63, 30_001, func(f forge.Bytes) { f.Text(at*512, "\xd0\x0d\xfe\xed") }), false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlan(t, tc.layout, kept)
@@ -106,7 +98,7 @@ func TestDataBetweenPartitionsThatMove(t *testing.T) {
 			require.Len(t, found, 1)
 			moved := p.Moves[0].To - p.Moves[0].From
 			require.Contains(t, found[0].Text, fmt.Sprintf("bytes %d to %d lie in no partition", at*512, (at+n)*512-1))
-			require.Contains(t, found[0].Text, fmt.Sprintf("go to byte %d:", at*512+moved))
+			require.Contains(t, found[0].Text, fmt.Sprintf("go to byte %d%s:", at*512+moved, tc.more))
 		})
 	}
 }

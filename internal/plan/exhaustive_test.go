@@ -114,9 +114,7 @@ func TestGrowthIsTheLeast(t *testing.T) {
 		drawn.checkStray(t, p.View(source), again)
 
 		// The plan is the same for a disk whose zeros are all stored.
-		stored := make([]byte, source.Size())
-		_, err = source.ReadAt(stored, 0)
-		require.NoError(t, err, again)
+		stored := disktest.Head(t, source, source.Size())
 		q, err := plan.New(bare(t, disktest.Memory(stored)), p.Goal)
 		require.NoError(t, err, again)
 		require.Equal(t, p.Pieces, q.Pieces, again)

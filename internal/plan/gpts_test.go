@@ -217,9 +217,7 @@ func (g *oddGPT) copyOf(t *testing.T, d disk.Disk, lba, alt int64, again string)
 // protected returns how many sectors the protective entry says that it covers.
 func (g *oddGPT) protected(t *testing.T, d disk.Disk) uint32 {
 	t.Helper()
-	b := make([]byte, sector)
-	_, err := d.ReadAt(b, 0)
-	require.NoError(t, err)
+	b := disktest.Head(t, d, sector)
 	for e := range slices.Chunk(b[tableforge.MBREntries:tableforge.MBRMagic], tableforge.MBREntry) {
 		if e[4] == 0xee {
 			return binary.LittleEndian.Uint32(e[12:])
@@ -324,12 +322,17 @@ func TestDamagedBackups(t *testing.T) {
 	require.Empty(t, p.Patches)
 	require.Empty(t, p.Refusals(false))
 	require.Contains(t, codes(p.Notes), "gpt-backup")
+	require.True(t, p.Idle())
+	l.Issues = slices.Insert(l.Issues, 0, ondisk.Issue{Code: "other", Effect: ondisk.Warn, Text: "no damage"})
 	p.Grow(l, l.Size+mib)
 	require.Equal(t, []string{"gpt-damaged"}, codes(p.Refusals(false)))
+	require.Contains(t, p.Refusals(false)[0].Text, "rewritten: the backup GPT is not valid")
 	p = newPlan(t, l, mends)
 	require.Empty(t, p.Moves)
 	require.NotEmpty(t, p.Patches)
+	require.False(t, p.Idle())
 	require.Empty(t, p.Refusals(false))
+	require.Len(t, coded(p.Notes, "gpt-backup"), 1)
 	p = plan.Copy(l.Size)
 	p.Grow(l, l.Size+mib)
 	require.Equal(t, []string{"gpt-damaged"}, codes(p.Refusals(false)))
@@ -342,6 +345,8 @@ func TestDamagedBackups(t *testing.T) {
 
 	l = damaged(63)
 	p = newPlan(t, l, goal)
+	require.Equal(t, []string{"gpt-damaged"}, codes(p.Refusals(true)))
+	p.Grow(l, l.Size+mib)
 	require.Equal(t, []string{"gpt-damaged"}, codes(p.Refusals(true)))
 	p = newPlan(t, l, mends)
 	require.Len(t, p.Moves, 1)
@@ -369,6 +374,26 @@ func TestDamagedBackups(t *testing.T) {
 	require.Equal(t, []string{"gpt-damaged"}, codes(p.Refusals(true)))
 }
 
+// A repair is refused beside a table for sectors of another size, which a machine may read instead. A sound table needs
+// none, and other reasons against a move are none against a repair.
+func TestRepairBesideAnotherTable(t *testing.T) {
+	const large, size = 4096, 4 * mib
+	for _, damaged := range []bool{false, true} {
+		f := tableforge.NewGPT(sector, size/sector, 8, tableforge.GPTEntry{First: 2048, Last: 4095})
+		f.Put(large, tableforge.NewGPT(large, size/large, 128)[large:8*large]) // header and entries
+		if damaged {
+			clear(f[size-sector:])
+		}
+		l := read(t, disktest.Memory(f))
+		l.Issues = append(l.Issues, ondisk.Issue{Code: "other", Effect: ondisk.Refuse, OnMove: true})
+		p := plan.Copy(l.Size)
+		p.Mend(l)
+		require.Equal(t, damaged, p.Mends)
+		require.Equal(t, damaged, slices.Equal([]string{"gpt-sector-sizes"}, codes(p.Refusals(true))))
+		require.Equal(t, damaged, len(p.Refusals(true)) > 0)
+	}
+}
+
 // The backup in the middle of a disk that was enlarged is no damage: it stays if nothing has to be rewritten, goes to
 // the end with a move, and keeps its distance from the end where something else is there.
 func TestEnlargedDisks(t *testing.T) {
@@ -385,24 +410,18 @@ func TestEnlargedDisks(t *testing.T) {
 		stays := newPlan(t, l, align.Goal{Must: align.BoundaryOf(sector), Want: align.BoundaryOf(sector)})
 		require.Empty(t, stays.Patches)
 		require.Empty(t, stays.Refusals(false))
-		same := make([]byte, len(f))
-		_, err := stays.View(d).ReadAt(same, 0)
-		require.NoError(t, err)
-		disktest.EqualBytes(t, f, same)
+		disktest.EqualBytes(t, f, disktest.Head(t, stays.View(d), stays.Size))
 		p := newPlan(t, l, kept)
 		require.Empty(t, p.Refusals(false))
 		require.Equal(t, occupied, p.Size > p.OldSize)
 		view := p.View(d)
-		b := make([]byte, len(f))
-		if occupied {
-			_, err := view.ReadAt(b[:100], p.Size-100)
-			require.NoError(t, err)
-			require.Equal(t, "a superblock at the end", string(b[:23]), "it is found from the end")
-		} else {
-			_, err := view.ReadAt(b[:sector], p.Size-sector)
-			require.NoError(t, err)
-			require.Equal(t, "EFI PART", string(b[:8]))
+		at, want := p.Size-sector, "EFI PART"
+		if occupied { // a superblock is found from the end
+			at, want = p.Size-100, "a superblock at the end"
 		}
+		b, err := ondisk.Bytes(view, at, int64(len(want)))
+		require.NoError(t, err)
+		require.Equal(t, want, string(b))
 		after := read(t, view)
 		require.False(t, after.Damaged())
 		require.Equal(t, int64(mib), after.Partitions[0].Off)

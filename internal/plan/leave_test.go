@@ -3,13 +3,17 @@ package plan_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
@@ -133,15 +137,16 @@ func TestMalformedBareVolume(t *testing.T) {
 		Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4},
 		Boot: &boot.Result{Code: boot.Empty}, Issues: []ondisk.Issue{bad},
 	}
-	p := newPlan(t, bare, kept)
+	mends := kept
+	mends.Mend = true
+	p := newPlan(t, bare, mends)
 	require.Len(t, p.Refusals(false), 1)
 	require.Empty(t, p.Refusals(true), "as opaque bytes")
 	require.True(t, bare.Issues[0].OnMove, "the layout is as it was")
 
 	warn := ondisk.Issue{Code: "volume", Effect: ondisk.Warn, OnMove: true, Text: "only if it moved"}
 	bare.Issues = []ondisk.Issue{warn}
-	p, err := plan.New(bare, kept)
-	require.NoError(t, err)
+	p = newPlan(t, bare, kept)
 	require.Empty(t, p.Notes)
 	bare.Issues[0].OnMove = false
 	p = newPlan(t, bare, kept)
@@ -155,44 +160,55 @@ func TestMalformedBareVolume(t *testing.T) {
 	require.Empty(t, p.Refusals(false))
 }
 
-// A disk grows where its end means nothing, and by its own wish only.
+// A disk grows where its end means nothing, and by its own wish only. The private header of a dynamic disk lies in the
+// last sector of a disk with an MBR, and in a partition of a GPT.
 func TestDisksThatGrow(t *testing.T) {
-	const mbrSectors = 8192
-	disks := map[string]*layout.Layout{
-		"bare": {
-			Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4},
-			Boot: &boot.Result{Code: boot.Empty},
-		},
-		"MBR": read(t, disktest.Memory(
-			tableforge.NewMBR(mbrSectors, slot(7, 2048, 2000)))),
-		"array": {
-			Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: "linux_raid_member", AtEnd: true},
-			Boot: &boot.Result{Code: boot.Empty},
-		},
-		"outer": {
-			Size: mib, SectorSize: sector, Outer: &volume.Volume{Kind: "linux_raid_member", AtEnd: true},
-			Boot: &boot.Result{Code: boot.Empty},
-		},
+	const sectors, large = 8192, 4096
+	bare := func(v, outer *volume.Volume) *layout.Layout {
+		none := &boot.Result{Code: boot.Empty}
+		return &layout.Layout{Size: mib, SectorSize: sector, Volume: v, Outer: outer, Boot: none}
 	}
-	for name, l := range disks {
-		for _, copied := range []bool{false, true} {
-			p := newPlan(t, l, kept)
-			if copied {
-				p = plan.Copy(l.Size)
-			}
-			p.Grow(l, l.Size-sector)
-			require.Equal(t, l.Size, p.Size, name)
+	member := &volume.Volume{Kind: "linux_raid_member", AtEnd: true}
+	gpt := tableforge.NewGPT(sector, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
+	of := func(f forge.Bytes) *layout.Layout { return read(t, disktest.Memory(f)) }
+	loader := of(gpt)
+	loader.Boot.Fixed = []boot.Fixed{{
+		Range: disk.Range{Off: (sectors - 2) * sector, Len: sector},
+		Issue: ondisk.Issue{Code: "needed", Effect: ondisk.Refuse},
+	}}
+	dynamic := slices.Clone(gpt)
+	data := []byte{0xa0, 0x60, 0x9b, 0xaf, 0x31, 0x14, 0x62, 0x4f, 0xbc, 0x68, 0x33, 0x11, 0x71, 0x4a, 0x69, 0xad}
+	for header, array := range map[int64]int64{1: 2, sectors - 1: sectors - 33} {
+		dynamic.Put(array*sector, data)
+		tableforge.SealGPT(dynamic, header*sector, sector)
+	}
+	rest := append(tableforge.NewGPT(large, 1024, 128, tableforge.GPTEntry{First: 256, Last: 511}), zeros[:]...)
+	used := slices.Clone(rest)
+	used[len(used)-1] = 1
+	for name, c := range map[string]struct {
+		l       *layout.Layout
+		refusal string
+	}{
+		"bare":                               {bare(&volume.Volume{Kind: volume.Ext4}, nil), ""},
+		"MBR":                                {of(tableforge.NewMBR(sectors, slot(7, 2048, 2000))), ""},
+		"array":                              {bare(member, nil), "device-end"},
+		"outer":                              {bare(nil, member), "device-end"},
+		"loader":                             {loader, "needed"},
+		"dynamic MBR":                        {of(tableforge.NewMBR(sectors, slot(0x42, 2048, 4000))), "ldm-grows"},
+		"dynamic GPT":                        {of(dynamic), ""},
+		"zeros behind the last whole sector": {of(rest), ""},
+		"data behind the last whole sector":  {of(used), "disk-end"},
+	} {
+		for _, p := range []*plan.Plan{newPlan(t, c.l, kept), plan.Copy(c.l.Size)} {
+			p.Grow(c.l, c.l.Size-sector)
+			require.Equal(t, c.l.Size, p.Size, name)
 			require.Empty(t, p.Refusals(false), name)
-			p.Grow(l, l.Size+mib)
-			require.Equal(t, l.Size+mib, p.Size, name)
-			require.Equal(t, l.Size+mib, p.Places.Size, name)
-			if name != "array" && name != "outer" {
-				require.Empty(t, p.Refusals(false), name)
-				continue
+			for grown := c.l.Size + mib; grown <= c.l.Size+2*mib; grown += mib {
+				p.Grow(c.l, grown)
+				require.Equal(t, grown, p.Size, name)
+				require.Equal(t, grown, p.Places.Size, name)
+				require.Equal(t, c.refusal, strings.Join(codes(p.Refusals(true)), " "), name)
 			}
-			require.Len(t, p.Refusals(true), 1, name)
-			require.Equal(t, "device-end", p.Refusals(true)[0].Code)
-			require.Contains(t, p.Refusals(true)[0].Remedy, "a device of that size")
 		}
 	}
 }

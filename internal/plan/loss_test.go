@@ -35,6 +35,7 @@ func TestAPositionThatOnlyCostsSomething(t *testing.T) {
 	d, l := refusing(t, "the manual is not found")
 	p := newPlan(t, l, kept)
 	require.Empty(t, p.Refusals(false))
+	require.False(t, p.Idle())
 	p.Grow(l, p.Size+mib)
 	require.Len(t, p.Moves, 1)
 	for _, patch := range p.Patches {
@@ -119,8 +120,7 @@ func TestChecksumOfTwoPositions(t *testing.T) {
 			Encode: func([]byte, int64) ([]byte, error) { return []byte{becomes}, nil },
 		})
 	}
-	p, err := plan.New(l, kept)
-	require.NoError(t, err)
+	p := newPlan(t, l, kept)
 	require.Equal(t, 1, made) // it can be of many MiB, and thousands of references can share it
 	for range 2 {
 		sealed := 0
@@ -135,4 +135,5 @@ func TestChecksumOfTwoPositions(t *testing.T) {
 		require.True(t, bytes.Equal([]byte{10, 20, 30}, b), "%v", b)
 		p.Grow(l, p.Size+mib)
 	}
+	require.Equal(t, 1, made, "an MBR stays the same on a larger disk")
 }

@@ -127,8 +127,7 @@ func planMachine(t require.TestingT, disks ...forge.Bytes) []machineDisk {
 		d := disktest.Memory(f)
 		l := read(t, d)
 		require.NoError(t, l.ReadGaps(d))
-		p, err := plan.New(l, align.GoalFor(l, align.Boundary{}))
-		require.NoError(t, err)
+		p := newPlan(t, l, align.GoalFor(l, align.Boundary{}))
 		m.Add(l, p.Starts())
 		out = append(out, machineDisk{d, l, p})
 	}
@@ -321,6 +320,7 @@ func TestAnAlignedDiskNamesTheNewPlaces(t *testing.T) {
 	x := planMachine(t, sys, dat)[0]
 	require.Empty(t, x.plan.Moves)
 	require.True(t, x.plan.Renames)
+	require.False(t, x.plan.Idle())
 	require.Len(t, x.plan.Patches, 1)
 	require.Equal(t, map[string]boot.Place{"D": at(datSignature, 2048)},
 		letters(read(t, x.plan.View(x.disk))))
