@@ -77,8 +77,7 @@ func linuxKernel(t testing.TB) (path, release string) {
 // Spec: Linux, Documentation/x86/boot.rst. Where xz has not packed it the image is returned.
 func unpackedKernel(t testing.TB, image string) string {
 	t.Helper()
-	b, err := os.ReadFile(image)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, image)
 	head := binary.LittleEndian
 	setup := int(cmp.Or(b[0x1F1], 4)) + 1 // sectors
 	packed := b[setup*sectorSize+int(head.Uint32(b[0x248:])):][:head.Uint32(b[0x24C:])]

@@ -76,8 +76,7 @@ func unpacked(t *testing.T, path string) string {
 		disktest.Run(t, "tar", "-xf", path, "-C", dir)
 		base = "vm.ovf"
 	}
-	text, err := os.ReadFile(filepath.Join(dir, base))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, filepath.Join(dir, base))
 	var all []byte
 	for _, m := range hrefs.FindAllSubmatch(text, -1) {
 		b := disktest.ReadFile(t, filepath.Join(dir, string(m[1])))

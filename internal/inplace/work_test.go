@@ -320,8 +320,7 @@ func TestDescriptors(t *testing.T) {
 	}
 	requireText := func(path, want string) {
 		t.Helper()
-		got, err := os.ReadFile(path)
-		require.NoError(t, err)
+		got := disktest.ReadFile(t, path)
 		require.Equal(t, want, string(got))
 		require.NoFileExists(t, path+hidden)
 	}
@@ -381,8 +380,7 @@ func TestLostDescriptor(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, true).middle()
 	before := f.disk()
-	text, err := os.ReadFile(f.path + hidden)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, f.path+hidden)
 	require.NoError(t, os.Remove(f.path+hidden))
 	require.ErrorContains(t, f.again("resume", nil), "rename vm.vmdk")
 	require.True(t, bytes.Equal(before, f.disk()))

@@ -1,7 +1,6 @@
 package layout_test
 
 import (
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -114,8 +113,7 @@ func TestIdentifyLoadersOfTheCorpus(t *testing.T) {
 // limine returns the boot sector in the header file of Limine's installer.
 func limine(t *testing.T) []byte {
 	t.Helper()
-	text, err := os.ReadFile(disktest.Corpus(t, "loaders/limine8/limine-bios-hdd.h"))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, disktest.Corpus(t, "loaders/limine8/limine-bios-hdd.h"))
 	var code []byte
 	for _, x := range regexp.MustCompile(`0x[0-9a-fA-F]{2}\b`).FindAllString(string(text), codeLength) {
 		n, err := strconv.ParseUint(x, 0, 8)

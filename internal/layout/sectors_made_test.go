@@ -2,7 +2,6 @@ package layout_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -52,8 +51,7 @@ func sizedVolume(t *testing.T, kind volume.Kind, sector int64) []byte {
 	default:
 		disktest.Run(t, "mkfs.ext4", "-qF", path)
 	}
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	return b
 }
 

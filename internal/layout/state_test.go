@@ -115,8 +115,7 @@ func TestStateBesideUnknownContent(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "volume")
 	require.NoError(t, os.WriteFile(file, make([]byte, (other-63)*512), 0o600))
 	disktest.Run(t, "mke2fs", "-q", "-t", "ext2", file)
-	closed, err := os.ReadFile(file)
-	require.NoError(t, err)
+	closed := disktest.ReadFile(t, file)
 	for name, tc := range map[string]struct {
 		kind    byte
 		content []byte

@@ -38,8 +38,7 @@ func smallDisk(t *testing.T) string {
 
 func content(t *testing.T, path string) string {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	return string(b)
 }
 

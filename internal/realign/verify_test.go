@@ -181,8 +181,7 @@ func (*export) Extent(off, most int64) (disk.Extent, error) {
 // exported returns the source of an export with the bytes of a raw disk.
 func exported(t *testing.T, raw string) (*Source, *export) {
 	t.Helper()
-	data, err := os.ReadFile(raw)
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, raw)
 	e := &export{data: data}
 	img, err := image.OpenAlone(e, e.ID(), image.Options{}, nil)
 	require.NoError(t, err)

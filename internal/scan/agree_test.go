@@ -50,8 +50,7 @@ func made(t *testing.T, tool string, args ...string) string {
 // Structure": behind the reserved sectors, the FATs and the root directory.
 func clustersOf(t *testing.T, path string) int64 {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	u16 := func(at int) int64 { return int64(binary.LittleEndian.Uint16(b[at:])) }
 	require.EqualValues(t, 512, u16(11))
 	return 512*(u16(14)+int64(b[16])*u16(22)) + 32*u16(17)

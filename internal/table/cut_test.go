@@ -27,11 +27,9 @@ func TestCutShort(t *testing.T) {
 		sector int64
 	}{"MBR": {mbr, 512}, "GPT": {gpt(512), 512}, "GPT of 4096": {gpt(4096), 4096}} {
 		t.Run(name, func(t *testing.T) {
-			whole, err := Read(disktest.ShortDisk(tc.disk, int64(len(tc.disk))))
-			require.NoError(t, err)
+			whole := readTable(t, tc.disk)
 			require.Empty(t, whole.Issues)
-			cut, err := Read(disktest.ShortDisk(tc.disk[:left*tc.sector], left*tc.sector))
-			require.NoError(t, err)
+			cut := readTable(t, tc.disk[:left*tc.sector])
 			require.Len(t, cut.Partitions, 2)
 			for i, p := range cut.Partitions {
 				require.Equal(t, whole.Partitions[i].Range, p.Range)
@@ -47,8 +45,7 @@ func TestCutShort(t *testing.T) {
 		})
 	}
 	overlap := tableforge.NewMBR(sectors, slot(0x83, 63, 5000), slot(0x83, 3000, 5000))
-	damaged, err := Read(disktest.ShortDisk(overlap[:left*512], left*512))
-	require.NoError(t, err)
+	damaged := readTable(t, overlap[:left*512])
 	require.NotEqual(t, "cut-short", damaged.Issues[0].Code, "what overlaps is no sound table of a longer disk")
 }
 
@@ -59,8 +56,7 @@ func TestChainCutShort(t *testing.T) {
 	disktest.RunInput(t, "label: dos\nstart=63,size=20000,type=83\nstart=20480,size=100000,type=5\n"+
 		"start=22528,size=20000,type=83\nstart=45056,size=20000,type=83\nstart=67584,size=20000,type=83\n", "sfdisk",
 		"--quiet", path)
-	whole, err := os.ReadFile(path)
-	require.NoError(t, err)
+	whole := disktest.ReadFile(t, path)
 	for _, tc := range []struct {
 		left  int64    // sectors
 		parts []int    // numbers of what is listed
@@ -75,8 +71,7 @@ func TestChainCutShort(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tc.left), func(t *testing.T) {
 			require.NoError(t, os.Truncate(path, tc.left*512))
-			got, err := Read(disktest.ShortDisk(whole[:tc.left*512], tc.left*512))
-			require.NoError(t, err)
+			got := readTable(t, whole[:tc.left*512])
 			dump := disktest.Output(t, "sfdisk", "--dump", path)
 			var numbers []int
 			for _, p := range got.Partitions {
@@ -102,15 +97,13 @@ func TestCutShortBehindTheLastLogical(t *testing.T) {
 	path := disktest.Blank(t, "disk.raw", 64<<20)
 	disktest.RunInput(t, "label: dos\nstart=63,size=20000,type=83\nstart=20480,size=100000,type=5\n"+
 		"start=22528,size=20000,type=83\nstart=45056,size=20000,type=83\n", "sfdisk", "--quiet", path)
-	whole, err := os.ReadFile(path)
-	require.NoError(t, err)
+	whole := disktest.ReadFile(t, path)
 	const end = 45056 + 20000
 	for _, left := range []int64{end - 1, end, end + 1, 120479} {
 		require.NoError(t, os.Truncate(path, left*512))
 		dump := disktest.Output(t, "sfdisk", "--dump", path)
 		require.Regexp(t, `raw6 : start= *45056, size= *20000,`, dump)
-		got, err := Read(disktest.ShortDisk(whole[:left*512], left*512))
-		require.NoError(t, err)
+		got := readTable(t, whole[:left*512])
 		require.Equal(t, "cut-short", got.Issues[0].Code)
 		if end <= left {
 			require.Contains(t, got.Issues[0].Text, "in the free space at the end of the extended partition")

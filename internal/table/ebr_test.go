@@ -49,8 +49,7 @@ func TestRecordsWithManyEntries(t *testing.T) {
 			f := oddChain(tc.third)
 			path := filepath.Join(t.TempDir(), "disk.raw")
 			f.Write(t, path)
-			got, err := Read(disktest.ShortDisk(f, int64(len(f))))
-			require.NoError(t, err)
+			got := readTable(t, f)
 			var lines string
 			for _, p := range got.Partitions {
 				lines += fmt.Sprintf("%d %d %d\n", p.Number, p.Off/512, p.Len/512)
@@ -71,8 +70,7 @@ func TestRecordsWithManyEntries(t *testing.T) {
 func TestEntriesOfARecordOverlap(t *testing.T) {
 	t.Parallel()
 	f := oddChain(slot(0x83, 1050, 100))
-	got, err := Read(disktest.ShortDisk(f, int64(len(f))))
-	require.NoError(t, err)
+	got := readTable(t, f)
 	last := got.Issues[len(got.Issues)-1]
 	require.Equal(t, ondisk.Broken, last.Effect)
 	require.Equal(t, 12, last.Partition)
@@ -86,8 +84,7 @@ func TestRecordInAPartition(t *testing.T) {
 	tableforge.PutEBR(f, 1100, slot(7, 63, 900), slot(5, 1000, 1000))
 	tableforge.PutEBR(f, 2100, slot(7, 63, 400), slot(5, 400, 1500))
 	tableforge.PutEBR(f, 1500, slot(7, 1100, 100), slot(0, 0, 0))
-	got, err := Read(disktest.ShortDisk(f, int64(len(f))))
-	require.NoError(t, err)
+	got := readTable(t, f)
 	require.Len(t, got.Issues, 1)
 	require.Contains(t, got.Issues[0].Text, "(the boot record at LBA 1500)")
 	require.Equal(t, ondisk.Broken, got.Issues[0].Effect)
@@ -99,8 +96,7 @@ func TestEndlessChain(t *testing.T) {
 	for i := range int64(maxLogical + 1) {
 		tableforge.PutEBR(f, 100+4*i, slot(7, 1, 1), slot(5, uint32(4*(i+1)), 4))
 	}
-	got, err := Read(disktest.ShortDisk(f, int64(len(f))))
-	require.NoError(t, err)
+	got := readTable(t, f)
 	require.Len(t, got.Issues, 1)
 	require.ErrorIs(t, got.Issues[0].Err, ondisk.ErrLimit)
 	require.Len(t, got.Partitions, 1+maxLogical)

@@ -57,12 +57,11 @@ func TestGPTsOfTwoSectorSizes(t *testing.T) {
 	}
 	f[512+tableforge.GPTHeaderCRC]++
 	clear(f[size-512:])
-	g, err := Read(disktest.Memory(f))
-	require.NoError(t, err)
+	g := readTable(t, f)
 	require.EqualValues(t, 4096, g.SectorSize)
 	require.NotContains(t, disktest.Codes(g.Issues), "gpt-sector-sizes")
 
 	f[4096+tableforge.GPTHeaderCRC]++
-	_, err = Read(disktest.Memory(f))
+	_, err := Read(disktest.Memory(f))
 	require.ErrorIs(t, err, ondisk.ErrFormat, "both are broken")
 }

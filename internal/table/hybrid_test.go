@@ -30,8 +30,11 @@ func slot(kind byte, start, sectors uint32) tableforge.Slot {
 	return tableforge.Slot{Type: kind, Start: start, Sectors: sectors}
 }
 
-func readHybrid(f forge.Bytes) (*table.Table, error) {
-	return table.Read(disktest.ShortDisk(f, int64(len(f))))
+func readTable(t *testing.T, f forge.Bytes) *table.Table {
+	t.Helper()
+	got, err := table.Read(disktest.Memory(f))
+	require.NoError(t, err)
+	return got
 }
 
 // A slot that mirrors a partition says what a BIOS makes of it. Any slot that does neither that nor protect refuses.
@@ -90,8 +93,7 @@ func TestHybridMBR(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l, err := readHybrid(hybridOf(c.slots...))
-			require.NoError(t, err)
+			l := readTable(t, hybridOf(c.slots...))
 			require.Len(t, l.Partitions, 3)
 			var found []ondisk.Issue
 			for _, i := range l.Issues {
@@ -115,8 +117,7 @@ func TestHybridMBR(t *testing.T) {
 			}
 		})
 	}
-	l, err := readHybrid(hybridOf(first, active))
-	require.NoError(t, err)
+	l := readTable(t, hybridOf(first, active))
 	require.Equal(t, []bool{false, true, false}, []bool{
 		l.Partitions[0].Active, l.Partitions[1].Active,
 		l.Partitions[2].Active,
@@ -130,21 +131,18 @@ func TestHybridMBR(t *testing.T) {
 // Without a protective entry systems go by the MBR, and the GPT behind it stays as it is.
 func TestGPTBesideAnMBR(t *testing.T) {
 	f := hybridOf(slot(7, 2001, 2000))
-	l, err := readHybrid(f)
-	require.NoError(t, err)
+	l := readTable(t, f)
 	require.Equal(t, table.MBR, l.Scheme)
 	require.True(t, l.BesideGPT)
 	require.Len(t, l.Issues, 1)
 	require.Equal(t, "gpt-unprotected", l.Issues[0].Code)
 	require.Contains(t, l.Issues[0].Text, "GPT (partitions: 3)")
 	f.U8(512+60, f[512+60]^1) // a header of other sums, which pmbr reads all the same
-	l, err = readHybrid(f)
-	require.NoError(t, err)
+	l = readTable(t, f)
 	require.True(t, l.BesideGPT)
 	require.Empty(t, l.Issues)
 	f.U8(512, 'e') // no header
-	l, err = readHybrid(f)
-	require.NoError(t, err)
+	l = readTable(t, f)
 	require.False(t, l.BesideGPT)
 	require.Empty(t, l.Issues)
 }
@@ -152,8 +150,7 @@ func TestGPTBesideAnMBR(t *testing.T) {
 // A protective entry inside of a partition refuses. It stays where a move leaves nothing for it.
 func TestHybridMBRWithoutRoom(t *testing.T) {
 	f := hybridOf(slot(0xee, 2101, 100), slot(7, 2001, 2000))
-	tab, err := readHybrid(f)
-	require.NoError(t, err)
+	tab := readTable(t, f)
 	to := table.Places{Size: int64(len(f)), Parts: map[int]disk.Range{}}
 	for _, p := range tab.Partitions {
 		to.Parts[p.Number] = disk.Range{Off: p.Off + 1985*tab.SectorSize, Len: p.Len}
@@ -178,8 +175,7 @@ func TestSlotsThatAreNotUnderstoodStay(t *testing.T) {
 		fields []string
 	}{{512, []string{"hybrid MBR: sector count of slot 2, protective"}}, {4096, nil}} {
 		f := odd(tableforge.NewGPT(c.sector, 20_000, 128, tableforge.GPTEntry{First: 63, Last: 2000}))
-		l, err := readHybrid(f)
-		require.NoError(t, err)
+		l := readTable(t, f)
 		require.Equal(t, c.sector, l.SectorSize)
 		require.NotEmpty(t, l.Hybrid)
 		require.False(t, l.IsHybrid())

@@ -29,8 +29,7 @@ func TestMendingOfBrokenHeaders(t *testing.T) {
 	for _, r := range hostile.OneGoodGPT() {
 		t.Run(r.Name, func(t *testing.T) {
 			f := forge.Bytes(disktest.ReadFile(t, r.Write(t, t.TempDir())))
-			l, err := table.Read(disktest.Memory(f))
-			require.NoError(t, err)
+			l := readTable(t, f)
 			require.True(t, l.Damaged())
 			disktest.EqualBytes(t, want, patched(t, f, l.Relocate(table.Places{Mend: true}, table.Geometry{})))
 		})
@@ -42,15 +41,13 @@ func TestOddGPTsMove(t *testing.T) {
 	for _, r := range hostile.OddGPTs() {
 		t.Run(r.Name, func(t *testing.T) {
 			f := forge.Bytes(disktest.ReadFile(t, r.Write(t, t.TempDir())))
-			l, err := table.Read(disktest.Memory(f))
-			require.NoError(t, err)
+			l := readTable(t, f)
 			require.False(t, l.Damaged())
 			last := l.Partitions[len(l.Partitions)-1]
 			moved := patched(t, f, l.Relocate(table.Places{Parts: map[int]disk.Range{
 				last.Number: {Off: last.Off + 4096, Len: last.Len},
 			}}, table.Geometry{}))
-			again, err := table.Read(disktest.Memory(moved))
-			require.NoError(t, err)
+			again := readTable(t, moved)
 			require.False(t, again.Damaged())
 			require.Equal(t, last.Off+4096, again.Partitions[len(l.Partitions)-1].Off)
 			if r.Name != "T51 entries of 4 KiB" { // sgdisk reads entries of 128 bytes only

@@ -109,8 +109,7 @@ func TestMendingReadsWhatItReplaces(t *testing.T) {
 				f := mendable()
 				array := int64(binary.LittleEndian.Uint64(f[header+tableforge.GPTEntriesLBA:])) * 512
 				c.damage(f, header, array)
-				l, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
-				require.NoError(t, err)
+				l := readTable(t, f)
 				require.Len(t, l.Partitions, 2)
 				require.Equal(t, c.mends, l.Damaged())
 				require.Equal(t, !c.mends, l.Blocked())
@@ -146,8 +145,7 @@ func TestMendingLeavesSlack(t *testing.T) {
 		want := slices.Clone(f)
 		clear(f[header : header+92])
 		clear(f[array : array+128])
-		l, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
-		require.NoError(t, err)
+		l := readTable(t, f)
 		require.True(t, l.Damaged())
 		disktest.EqualBytes(t, want, patched(t, f, l.Relocate(table.Places{Mend: true}, table.Geometry{})))
 	}
@@ -182,8 +180,7 @@ func TestMendingLeavesReservedBytes(t *testing.T) {
 				t.Parallel()
 				f := slices.Clone(sound)
 				c.damage(f, header, int64(binary.LittleEndian.Uint64(f[header+tableforge.GPTEntriesLBA:]))*512)
-				l, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
-				require.NoError(t, err)
+				l := readTable(t, f)
 				require.True(t, l.Torn())
 				require.Equal(t, c.mends, l.Damaged())
 				patches := l.Relocate(table.Places{Mend: true}, table.Geometry{})
@@ -207,8 +204,7 @@ func TestEnlargedDiskKeepsForeignBytes(t *testing.T) {
 		if foreign > 0 {
 			f.Text(foreign, "loader")
 		}
-		l, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
-		require.NoError(t, err)
+		l := readTable(t, f)
 		require.False(t, l.Torn())
 		moved := patched(t, f, l.Relocate(table.Places{
 			Parts: map[int]disk.Range{1: {Off: 64 * 512, Len: 1937 * 512}},
@@ -235,8 +231,7 @@ func TestMendingIsBounded(t *testing.T) {
 			tableforge.SealGPT(f, at, 512)
 		}
 		clear(f[(sectors-1)*512:])
-		l, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
-		require.NoError(t, err)
+		l := readTable(t, f)
 		require.Equal(t, blocked, l.Blocked())
 	}
 }
@@ -249,8 +244,7 @@ func TestRemedyOfACutGPT(t *testing.T) {
 	length := regexp.MustCompile(`truncate -s (\d+) `)
 	for _, sectors := range []int64{2001, 2002, 3000, 4062, 4063, 4064, 4080, 4094, 4095} {
 		cut := want[:sectors*512]
-		l, err := table.Read(disktest.ShortDisk(cut, int64(len(cut))))
-		require.NoError(t, err)
+		l := readTable(t, cut)
 		require.False(t, l.Damaged(), "nothing is written over what is left of it: %d", sectors)
 		i := slices.IndexFunc(l.Issues, func(i ondisk.Issue) bool { return i.Effect >= ondisk.Refuse })
 		require.GreaterOrEqual(t, i, 0)
@@ -258,15 +252,13 @@ func TestRemedyOfACutGPT(t *testing.T) {
 		require.NotNil(t, found, "%d: %+v", sectors, l.Issues[i])
 		require.Equal(t, strconv.Itoa(len(want)), found[1])
 		again := append(slices.Clone(cut), make([]byte, len(want)-len(cut))...)
-		l, err = table.Read(disktest.ShortDisk(again, int64(len(again))))
-		require.NoError(t, err)
+		l = readTable(t, again)
 		require.True(t, l.Damaged())
 		disktest.EqualBytes(t, want, patched(t, again, l.Relocate(table.Places{Mend: true}, table.Geometry{})))
 	}
 	// Where bytes of a partition are missing, zeros are the last thing to try.
 	cut := want[:1900*512]
-	l, err := table.Read(disktest.ShortDisk(cut, int64(len(cut))))
-	require.NoError(t, err)
+	l := readTable(t, cut)
 	require.Equal(t, "cut-short", l.Issues[0].Code)
 	require.Contains(t, l.Issues[0].Text, fmt.Sprintf("the last %d bytes of the last partition", (2001-1900)*512))
 	require.Regexp(t, "^copy the whole image from its source again", l.Issues[0].Remedy)

@@ -33,11 +33,8 @@ func TestBadSectorsUnderANewGPT(t *testing.T) {
 	} {
 		f := whole()
 		tc.change(f)
-		d := disktest.ShortDisk(f, int64(len(f)))
-		got, err := table.Read(d)
-		require.NoError(t, err, name)
-		require.True(t, got.OnlyBackup(), name)
-		_, err = table.Read(disktest.NewBadDisk(d, tc.bad*512))
+		require.True(t, readTable(t, f).OnlyBackup(), name)
+		_, err := table.Read(disktest.NewBadDisk(disktest.Memory(f), tc.bad*512))
 		require.ErrorIs(t, err, disktest.ErrFault, name)
 	}
 }
@@ -49,8 +46,7 @@ func TestEmptyGPTBesideAnMBR(t *testing.T) {
 		f := tableforge.NewGPT(512, 4096, 128, []tableforge.GPTEntry{{First: 100, Last: 2000}}[:entries]...)
 		clear(f[tableforge.MBREntries:tableforge.MBRMagic])
 		tableforge.PutSlot(f, 0, 0, slot(7, 63, 2000))
-		got, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
-		require.NoError(t, err)
+		got := readTable(t, f)
 		require.Equal(t, table.MBR, got.Scheme)
 		require.Equal(t, beside, got.BesideGPT)
 		require.Equal(t, beside, len(got.Issues) > 0)
@@ -60,8 +56,7 @@ func TestEmptyGPTBesideAnMBR(t *testing.T) {
 // The note on a hybrid MBR names each slot with its partition.
 func TestNoteOnAHybridMBR(t *testing.T) {
 	t.Parallel()
-	got, err := readHybrid(hybridOf(slot(0xee, 1, 2000), slot(0x07, 2001, 2000), slot(0x83, 5000, 2000)))
-	require.NoError(t, err)
+	got := readTable(t, hybridOf(slot(0xee, 1, 2000), slot(0x07, 2001, 2000), slot(0x83, 5000, 2000)))
 	require.Len(t, got.Issues, 1)
 	require.Contains(t, got.Issues[0].Text, "slot 2 partition 2, slot 3 partition 3")
 }

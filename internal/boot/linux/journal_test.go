@@ -90,8 +90,7 @@ func extWithJournal(t *testing.T, block int, held ...int) []byte {
 		dir)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "script"), []byte(script), 0o600))
 	disktest.Run(t, "debugfs", "-w", "-f", filepath.Join(dir, "script"), img)
-	raw, err := os.ReadFile(img)
-	require.NoError(t, err)
+	raw = disktest.ReadFile(t, img)
 	return raw
 }
 

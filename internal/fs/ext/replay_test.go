@@ -83,8 +83,7 @@ func withJournal(t testing.TB, open string, args []string, seed uint64) []byte {
 	require.NoError(t, os.WriteFile(path, []byte(script+"journal_close\n"), 0o600))
 	out := disktest.Run(t, "debugfs", "-w", "-f", path, img)
 	require.NotContains(t, out, "invalid")
-	raw, err := os.ReadFile(img)
-	require.NoError(t, err)
+	raw = disktest.ReadFile(t, img)
 	return raw
 }
 

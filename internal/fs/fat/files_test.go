@@ -200,8 +200,7 @@ func TestFATRewriteInPlace(t *testing.T) {
 // Of two FATs that differ the flags of a FAT32 say which one counts.
 func TestFATActiveTable(t *testing.T) {
 	img := makeFAT(t, fatKinds[7], map[string][]byte{"file": filetest.Noise(1, 5000)})
-	raw, err := os.ReadFile(img)
-	require.NoError(t, err)
+	raw := disktest.ReadFile(t, img)
 	reserved, size := int(raw[0x0e])|int(raw[0x0f])<<8, int(raw[0x24])|int(raw[0x25])<<8
 	clear(raw[reserved*512 : (reserved+size)*512]) // the first FAT
 	open := func() error {
@@ -253,8 +252,7 @@ func TestMirrored(t *testing.T) {
 			"dir/deep/file": filetest.Noise(1, 5000),
 			"dir/other":     filetest.Noise(2, 5000), "EMPTY": nil,
 		})
-		raw, err := os.ReadFile(img)
-		require.NoError(t, err)
+		raw := disktest.ReadFile(t, img)
 		open := func() *fileSystem {
 			g := alone.Sound(t, filetest.Memory(raw))
 			return g.(*fileSystem)

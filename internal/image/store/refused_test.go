@@ -33,8 +33,7 @@ func TestPermissionsOfACopy(t *testing.T) {
 		st := disktest.Stat(t, filepath.Join(dir, ".out.img.partial"))
 		require.Equal(t, mode|0o600, st.Mode())
 		require.NoError(t, out.Publish())
-		st, err := os.Stat(filepath.Join(dir, "out.img"))
-		require.NoError(t, err)
+		st = disktest.Stat(t, filepath.Join(dir, "out.img"))
 		require.Equal(t, mode, st.Mode())
 	}
 }

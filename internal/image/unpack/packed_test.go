@@ -445,8 +445,7 @@ func TestGrowthOfZip(t *testing.T) {
 // requireZip demands that an archive has these files.
 func requireZip(t *testing.T, path string, want map[string][]byte) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	z, err := openZip(bytes.NewReader(b))
 	require.NoError(t, err)
 	got := map[string][]byte{}

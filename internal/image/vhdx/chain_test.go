@@ -150,9 +150,7 @@ func TestVHDXFindsItsParent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			img := imagetest.Open(t, locatorOf(t, pairs))
-			b := make([]byte, 4)
-			_, err := img.Disk.ReadAt(b, 0)
-			require.NoError(t, err)
+			b := disktest.Head(t, img.Disk, 4)
 			require.Equal(t, "base", string(b))
 			require.Equal(t, "base.vhdx", img.Chain[0].Name)
 		})
