@@ -156,7 +156,7 @@ func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 		}
 		last.warn(CodePrimary, fmt.Sprintf("the primary GPT is invalid, the backup is used: %v", err1))
 		first = last
-	case isNoMatch(err1):
+	case isNoMatch(err1) || !isNoMatch(err2) && !errors.Is(err2, ondisk.ErrFormat):
 		return nil, err2
 	default:
 		return nil, err1

@@ -21,7 +21,8 @@ func textOf(d disk.Disk) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := fmt.Sprintln(l.Scheme, l.GUID, l.Signature, l.Damaged(), l.Blocked(), l.OnlyBackup())
+	text := fmt.Sprintln(l.Scheme, l.GUID, l.Signature, l.Damaged(), l.Blocked(), l.OnlyBackup(), l.Rest())
+	text += fmt.Sprintln(l.Remnant())
 	for _, p := range l.Partitions {
 		text += fmt.Sprintln(p.Number, p.Kind, p.Range, p.TypeID(), p.Name, p.Active)
 	}
@@ -159,17 +160,22 @@ func TestBadSectorsOfTables(t *testing.T) {
 	clear(backup[512:1024])
 	bare := slices.Concat(make(forge.Bytes, 512), gpt[512:])
 	enlarged := slices.Concat(gpt[:4095*512], make([]byte, 1<<20))
+	moves := slices.Concat(gpt, make([]byte, 1<<20))
 	other := slices.Clone(bare)
 	other.U8(446+5, 7)
-	for _, f := range []forge.Bytes{mbr, gpt, backup, enlarged, bare, other} {
+	remnant := slices.Concat(make(forge.Bytes, 2*512), gpt[2*512:])
+	large := slices.Concat(tableforge.NewGPT(4096, 512, 128), mbr[:512])
+	two := slices.Concat(gpt[:4096], large[4096:8*4096], gpt[8*4096:])
+	for _, f := range []forge.Bytes{mbr, gpt, backup, enlarged, moves, bare, other, remnant, large, two} {
 		d := disktest.ShortDisk(f, int64(len(f)))
 		disktest.EveryBadSector(t, d, textOf)
 		disktest.EveryBadRead(t, d, textOf)
 	}
+	remains, taken := readTable(t, remnant).Remnant()
+	require.True(t, remains && !taken, "the entries are of the GPT")
 	// Sector 0 may hold nothing, or something else than a protective MBR, which stays.
 	for _, f := range []forge.Bytes{bare, other} {
-		got, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
-		require.NoError(t, err)
+		got := readTable(t, f)
 		require.Len(t, got.Issues, 1)
 		require.Equal(t, "gpt-no-mbr", got.Issues[0].Code)
 	}

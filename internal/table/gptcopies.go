@@ -162,7 +162,7 @@ func (c *copies) readPlace(d disk.Disk, missing *mbr) error {
 // zerosBut reports whether the bytes from at to end are zeros, except for ranges. The ranges are in ascending order.
 func zerosBut(d disk.Disk, at, end int64, ranges ...disk.Range) (bool, error) {
 	for _, r := range append(ranges, disk.Range{Off: end}) {
-		if free, err := ondisk.AllZero(d, disk.Range{Off: at, Len: min(r.Off, end) - at}); err != nil || !free {
+		if free, err := ondisk.AllZero(d, disk.Range{Off: at, Len: min(r.Off, end) - at}); !free {
 			return false, err
 		}
 		at = max(at, r.End())
