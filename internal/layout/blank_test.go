@@ -100,6 +100,9 @@ func TestEmptyTables(t *testing.T) {
 				b, err = os.ReadFile(path)
 				require.NoError(t, err)
 			}
+			if name == "Microsoft reserved only" {
+				b[500*512] = 1
+			}
 			require.Equal(t, align.NoPartitions, align.ContentOf(read(t, b)))
 			for _, at := range tc.at {
 				f := slices.Clone(b)

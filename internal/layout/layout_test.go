@@ -2,6 +2,7 @@ package layout_test
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -69,6 +71,44 @@ func TestSectorZero(t *testing.T) {
 	l = read(t, both)
 	require.NotNil(t, l.Table, "a valid table is used")
 	require.Contains(t, disktest.Codes(l.Issues), "ambiguous-sector-0")
+}
+
+// The first sectors of a disk give the starts of its partitions if they hold the whole table.
+func TestHead(t *testing.T) {
+	const sectors, size = 8192, 8192 * units.SectorSize
+	chain := tableforge.NewMBR(sectors, slot(0x83, 63, 1000), slot(5, 2048, 4096))
+	tableforge.PutEBR(chain, 2048, slot(7, 63, 500), slot(5, 2000, 600))
+	tableforge.PutEBR(chain, 4048, slot(7, 63, 500), tableforge.Slot{})
+	overlap := tableforge.NewMBR(sectors, slot(7, 63, 99), slot(7, 64, 99))
+	gpt := tableforge.NewGPT(units.SectorSize, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
+	beyond, bad := errors.New("not unpacked"), errors.New("bad sector")
+	for name, c := range map[string]struct {
+		bytes   forge.Bytes
+		sectors int64 // at the start of the disk
+		failure error // of all others
+		starts  []int64
+		want    error
+	}{
+		"no table":             {make(forge.Bytes, size), 64, beyond, nil, ondisk.ErrUnsupported},
+		"overlapping":          {overlap, 64, beyond, nil, ondisk.ErrUnsupported},
+		"GPT":                  {gpt, 64, beyond, []int64{2048}, nil},
+		"GPT, unreadable":      {gpt, 64, bad, nil, bad},
+		"whole chain":          {chain, 4049, beyond, []int64{63, 2048, 2111, 4111}, nil},
+		"no record of a chain": {chain, 2048, beyond, nil, beyond},
+	} {
+		d := disk.New(size, units.SectorSize, func(off int64) (disk.Run, error) {
+			if off >= c.sectors*units.SectorSize {
+				return disk.Run{}, c.failure
+			}
+			return disk.Run{Len: c.sectors*units.SectorSize - off, Src: bytes.NewReader(c.bytes), Off: off}, nil
+		})
+		l, err := layout.Head(d, table.Geometry{}, beyond)
+		require.ErrorIs(t, err, c.want, name)
+		for i, lba := range c.starts {
+			require.Equal(t, lba*units.SectorSize, l.Partitions[i].Off, name)
+			require.LessOrEqual(t, l.Partitions[i].End(), l.Size, name)
+		}
+	}
 }
 
 // dftt's images start where the partition starts: their boot sector speaks of 63 sectors in front of them.
