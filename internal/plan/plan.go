@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -280,10 +281,7 @@ func (p *Plan) atEnd(l *layout.Layout) {
 			"database of the dynamic disk lies at its end", p.OldSize, p.Size),
 			"keep the size of the disk: leave out align=SIZE in --to, or name a device of that size")
 	}
-	whole := l.Volume
-	if whole == nil {
-		whole = l.Outer
-	}
+	whole := cmp.Or(l.Volume, l.Outer)
 	if p.Size > p.OldSize && whole != nil && whole.AtEnd {
 		p.refuse("device-end", ondisk.ErrUnsupported, 0, fmt.Sprintf(
 			"the disk would grow from %d to %d bytes, and the superblock of the %s over the whole disk is found from "+
