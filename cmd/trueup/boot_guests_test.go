@@ -157,9 +157,11 @@ func TestCommonDisksAreNotRefused(t *testing.T) {
 			raw := d.build(t)
 			dest := filepath.Join(filepath.Dir(raw), "aligned.raw")
 			answer := trueupJSON[struct {
-				Moves    []jsonMove    `json:"moves"`
-				Findings []jsonFinding `json:"findings"`
-			}](t, 0, "align", raw, dest)
+				Disks []struct {
+					Moves    []jsonMove    `json:"moves"`
+					Findings []jsonFinding `json:"findings"`
+				} `json:"disks"`
+			}](t, 0, "align", raw, dest).Disks[0]
 			require.NotEmpty(t, answer.Moves)
 			var codes []string
 			for _, f := range answer.Findings {

@@ -50,8 +50,8 @@ func TestAlignOntoDevice(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "lv")
 	require.NoError(t, os.Symlink(device, link))
 	answer := trueupJSON[jsonAlign](t, 0, "align", source, link) // a link to the node, as LVM has them
-	require.Equal(t, []any{link, "raw", true, []string{filepath.Base(device)}},
-		[]any{answer.Dest, answer.Format, answer.Written, answer.Files})
+	require.Equal(t, []any{link, "raw", true, []string{device}},
+		[]any{answer.Dest, answer.Disks[0].Format, answer.Written, answer.Files})
 	require.Equal(t, sha256Of(t, want), sha256Of(t, file))
 	require.Equal(t, 0, trueup(t, "verify", source, device).code)
 	require.Contains(t, disktest.Run(t, "sfdisk", "-d", device), "start=        2048,")

@@ -92,14 +92,23 @@ type jsonPlan struct {
 }
 
 type jsonAlign struct {
-	jsonPlan
-	Source    string   `json:"source"`
-	Dest      string   `json:"dest"`
-	Format    string   `json:"format"`
-	Subformat string   `json:"subformat"`
-	Files     []string `json:"files"`
-	Written   bool     `json:"written"`
-	Verified  string   `json:"verified"`
+	jsonHead
+	Source   string        `json:"source"`
+	Dest     string        `json:"dest"`
+	Disks    []jsonAligned `json:"disks"`
+	Moved    int           `json:"moved"`
+	Files    []string      `json:"files"`
+	Written  bool          `json:"written"`
+	Verified string        `json:"verified"`
+}
+
+type jsonAligned struct {
+	OldSizeBytes int64       `json:"old_size_bytes"`
+	NewSizeBytes int64       `json:"new_size_bytes"`
+	Moves        []jsonMove  `json:"moves"`
+	Patches      []jsonPatch `json:"patches"`
+	Format       string      `json:"format"`
+	Subformat    string      `json:"subformat"`
 }
 
 type jsonVerify struct {

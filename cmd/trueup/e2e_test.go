@@ -66,7 +66,7 @@ func (c *alignCase) run(t *testing.T) {
 
 	c.after = c.format.rawOf(t, c.dest)
 	c.checkPositions(t)
-	c.checkEveryByte(t, answer.Patches)
+	c.checkEveryByte(t, answer.Disks[0].Patches)
 	c.checkVolumes(t)
 	if c.format == formatSparse {
 		require.Contains(t, disktest.Run(t, "qemu-img", "check", "-f", "vmdk", c.dest), "No errors were found")
@@ -85,7 +85,7 @@ func (c *alignCase) run(t *testing.T) {
 	again := filepath.Join(t.TempDir(), "again"+c.format.ext)
 	answer = trueupJSON[jsonAlign](t, 0, "align", c.dest, again)
 	require.Zero(t, answer.Moved)
-	require.Empty(t, answer.Patches)
+	require.Empty(t, answer.Disks[0].Patches)
 	require.True(t, answer.Written)
 	require.Equal(t, sha256Of(t, c.after), sha256Of(t, c.format.rawOf(t, again)))
 
@@ -120,13 +120,13 @@ func (c *alignCase) checkPlan(t *testing.T) {
 func (c *alignCase) align(t *testing.T) jsonAlign {
 	t.Helper()
 	answer := trueupJSON[jsonAlign](t, 0, "align", c.source, c.dest)
-	require.Equal(t, c.placement, answer.Moves)
+	require.Equal(t, c.placement, answer.Disks[0].Moves)
 	require.Equal(t, len(c.placement), answer.Moved)
 	require.True(t, answer.Written)
 	require.Equal(t, "full", answer.Verified)
-	require.Equal(t, c.format.container, answer.Format)
-	require.Equal(t, c.format.subformat, answer.Subformat)
-	require.Equal(t, c.disk.wantSectors*sectorSize, answer.NewSizeBytes)
+	require.Equal(t, c.format.container, answer.Disks[0].Format)
+	require.Equal(t, c.format.subformat, answer.Disks[0].Subformat)
+	require.Equal(t, c.disk.wantSectors*sectorSize, answer.Disks[0].NewSizeBytes)
 	var names []string
 	for _, file := range c.format.files(c.dest) {
 		names = append(names, filepath.Base(file))

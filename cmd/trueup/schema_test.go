@@ -103,13 +103,13 @@ func schemaOf(t testing.TB, object any) string {
 	command, ok := fields["command"].(string)
 	require.True(t, ok, "a command is wanted: %v", object)
 	switch command {
-	case "replace", "move", "view":
+	case "convert", "replace", "move", "view":
 		command = "align"
 	case "undo", "resume", "finish":
 		command = "unfinished"
 	}
-	if packaged {
-		command = "package-" + command
+	if packaged && command == "inspect" {
+		command = "package-inspect"
 	}
 	return command + ".json"
 }
@@ -173,8 +173,9 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"inspect.json":                    report.Inspect{},
 		"plan.json":                       report.Plan{},
 		"align.json":                      report.Align{},
-		"convert.json":                    report.Align{},
+		"align.json#/$defs/disk":          report.AlignedDisk{},
 		"verify.json":                     report.Verify{},
+		"verify.json#/$defs/disk":         report.VerifiedDisk{},
 		"serve.json":                      report.Serve{},
 		"unfinished.json":                 report.Unfinished{},
 		"boot.json":                       trial.Boot{},
@@ -188,9 +189,6 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"bench.json#/$defs/ratio":         gauge.Ratio{},
 		"error.json":                      report.Failure{},
 		"package-inspect.json":            report.PackageInspect{},
-		"package-align.json":              report.PackageAlign{},
-		"package-convert.json":            report.PackageAlign{},
-		"package-verify.json":             report.PackageVerify{},
 		"scan-image.json":                 results.Image{},
 		"scan-image.json#/$defs/disk":     results.Disk{},
 		"scan-summary.json":               results.Summary{},

@@ -15,6 +15,11 @@ import (
 	"github.com/trueup/trueup/internal/disktest/filetest"
 )
 
+type jsonCopied struct {
+	Disks  []jsonFreeSpace `json:"disks"`
+	Copied int64           `json:"copied_bytes"`
+}
+
 type jsonFreeSpace struct {
 	FreeSpace []struct {
 		Partition int    `json:"partition"`
@@ -25,8 +30,7 @@ type jsonFreeSpace struct {
 		Stored    int64  `json:"stored_bytes"`
 		Whole     string `json:"whole"`
 	} `json:"free_space"`
-	Copied int64 `json:"copied_bytes"`
-	Cost   struct {
+	Cost struct {
 		Read  int64 `json:"read_bytes"`
 		Write int64 `json:"write_bytes"`
 	} `json:"cost"`
@@ -70,23 +74,23 @@ func TestSkipFree(t *testing.T) {
 	raw, file := reusedDisk(t)
 	dir := t.TempDir()
 	whole, dest := filepath.Join(dir, "whole.img"), filepath.Join(dir, "dest.qcow2")
-	require.Empty(t, trueupJSON[jsonFreeSpace](t, 0, "align", raw, whole).FreeSpace)
+	require.Empty(t, trueupJSON[jsonCopied](t, 0, "align", raw, whole).Disks[0].FreeSpace)
 
 	plain := trueupJSON[jsonFreeSpace](t, 0, "plan", raw)
 	planned := trueupJSON[jsonFreeSpace](t, 0, "plan", "--skip-free", raw)
-	r := trueupJSON[jsonFreeSpace](t, 0, "align", "--skip-free", "--to", "qcow2", raw, dest)
-	require.Equal(t, planned.FreeSpace, r.FreeSpace)
-	require.Len(t, r.FreeSpace, 3)
+	r := trueupJSON[jsonCopied](t, 0, "align", "--skip-free", "--to", "qcow2", raw, dest)
+	require.Equal(t, planned.FreeSpace, r.Disks[0].FreeSpace)
+	require.Len(t, r.Disks[0].FreeSpace, 3)
 	left := int64(0)
 	for i, most := range []int64{29 * skippedMiB, 21 * skippedMiB} {
-		v := r.FreeSpace[i]
+		v := r.Disks[0].FreeSpace[i]
 		require.Empty(t, v.Whole)
 		require.Greater(t, v.LeftOut, most-6*skippedMiB)
 		require.Less(t, v.LeftOut, most)
 		require.Equal(t, v.LeftOut, v.Stored)
 		left += v.LeftOut
 	}
-	require.Contains(t, r.FreeSpace[2].Whole, "not known")
+	require.Contains(t, r.Disks[0].FreeSpace[2].Whole, "not known")
 	require.Equal(t, plain.Cost.Read-left, planned.Cost.Read, "the free space is not read")
 	require.Equal(t, plain.Cost.Write-left, planned.Cost.Write)
 	require.LessOrEqual(t, r.Copied, planned.Cost.Write)
@@ -145,8 +149,8 @@ func TestSkipFreeOfOtherCommands(t *testing.T) {
 	raw, _ := reusedDisk(t)
 	dest := filepath.Join(t.TempDir(), "dest.img")
 	want := trueupJSON[jsonFreeSpace](t, 0, "plan", "--skip-free", raw).FreeSpace
-	r := trueupJSON[jsonFreeSpace](t, 0, "convert", "--skip-free", raw, dest)
-	require.Equal(t, want, r.FreeSpace)
+	r := trueupJSON[jsonCopied](t, 0, "convert", "--skip-free", raw, dest)
+	require.Equal(t, want, r.Disks[0].FreeSpace)
 	a := disktest.ReadFile(t, raw)
 	b := disktest.ReadFile(t, dest)
 	requireZerosFor(t, a, b, want[0].LeftOut+want[1].LeftOut)
@@ -161,7 +165,7 @@ func TestSkipFreeOfOtherCommands(t *testing.T) {
 		require.Contains(t, out.stderr, "--skip-free", "%q", args)
 		require.Equal(t, 1, strings.Count(out.stderr, "\n"), out.stderr)
 	}
-	r = trueupJSON[jsonFreeSpace](t, 0, "replace", "--skip-free", raw)
-	require.Equal(t, want, r.FreeSpace)
+	r = trueupJSON[jsonCopied](t, 0, "replace", "--skip-free", raw)
+	require.Equal(t, want, r.Disks[0].FreeSpace)
 	require.Less(t, r.Copied, int64(30*skippedMiB))
 }

@@ -86,8 +86,8 @@ func (c windowsCase) run(t *testing.T) (now map[int]int64, dest string) {
 	answer := trueupJSON[jsonAlign](t, 0, append([]string{"align", source, dest}, c.flags...)...)
 	requireSameView(t, source, dest, c.flags...)
 	now = c.disk.starts()
-	require.NotEmpty(t, answer.Moves)
-	for _, m := range answer.Moves {
+	require.NotEmpty(t, answer.Disks[0].Moves)
+	for _, m := range answer.Disks[0].Moves {
 		require.Equal(t, now[m.Partition], m.FromBytes)
 		now[m.Partition] = m.ToBytes
 	}

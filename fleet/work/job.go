@@ -150,7 +150,25 @@ func merged(first, last []byte, dest string) []byte {
 		named["copied_bytes"] = copied["copied_bytes"]
 		copied = named
 	}
-	copied["dest"], _ = json.Marshal(dest) // a text
+	var r struct {
+		Files []string                     `json:"files"`
+		Disks []map[string]json.RawMessage `json:"disks"`
+	}
+	if json.Unmarshal(first, &r) != nil {
+		return first
+	}
+	final := func(path string) string { return filepath.Join(filepath.Dir(dest), filepath.Base(path)) }
+	for i, f := range r.Files {
+		r.Files[i] = final(f)
+	}
+	for _, d := range r.Disks {
+		var path string
+		_ = json.Unmarshal(d["dest"], &path) // a text
+		d["dest"], _ = json.Marshal(final(path))
+	}
+	copied["dest"], _ = json.Marshal(dest)
+	copied["files"], _ = json.Marshal(r.Files)
+	copied["disks"], _ = json.Marshal(r.Disks)
 	out, err := json.Marshal(copied)
 	if err != nil {
 		return first

@@ -204,3 +204,10 @@ func TestRounds(t *testing.T) {
 		require.Equal(t, round, roundOf(text, r), text)
 	}
 }
+
+// The result of a job names the final files, which the first run wrote into another folder.
+func TestMergedNamesFinalFiles(t *testing.T) {
+	first := `{"command":"align","dest":"/ds/.w/a.ova","copied_bytes":9007199254740993,` +
+		`"files":["/ds/.w/a.ova","/ds/.w/a.mf"],"disks":[{"dest":"/ds/.w/a.ova!b.vmdk","moved":1}]}`
+	require.JSONEq(t, strings.ReplaceAll(first, "/.w/", "/"), string(merged([]byte(first), nil, "/ds/a.ova")))
+}

@@ -76,11 +76,7 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 		}
 		return f.copyPackage(ctx, out, errOut, src, dest, f.making(dest))
 	}
-	r, w, err := f.copyDisk(ctx, errOut, src, dest, f.making(dest))
-	if err != nil {
-		return err
-	}
-	return f.report(out, r, w)
+	return f.copyDisk(ctx, out, errOut, src, dest, f.making(dest))
 }
 
 // making returns the options of the copy.

@@ -104,35 +104,45 @@ type making struct {
 }
 
 // copyDisk writes a copy of one disk to DEST, unless the disk is aligned and may be skipped.
-func (c *copyFlags) copyDisk(
-	ctx context.Context, errOut io.Writer, src, dest string, m *making,
-) (r *report.Align, w realign.Written, err error) {
+func (c *copyFlags) copyDisk(ctx context.Context, out, errOut io.Writer, src, dest string, m *making) error {
 	s, err := c.Open(src, c.Reading)
 	if err != nil {
-		return nil, w, err
+		return err
 	}
 	defer s.Close()
 	if err := c.spareAll(dest, s.Image); err != nil {
-		return nil, w, err
+		return err
 	}
 	p, err := c.accepted(c.Base, s, dest, *m)
 	if err != nil {
-		return nil, w, err
+		return err
 	}
-	r = report.NewAlign(Head(c.command), s, p, dest)
-	r.Flags = c.proof()
-	if p.Idle() && c.skipAligned {
-		return r, w, nil
+	r := report.NewAlign(Head(c.command), s, p, dest)
+	if !p.Idle() || !c.skipAligned {
+		j, end := c.jobOf(errOut, dest, m)
+		w, err := j.Write(ctx, s, p, m.to)
+		end()
+		if err != nil {
+			return err
+		}
+		r.Wrote(w, c.verify)
+		if err := c.complete(r, w, m); err != nil {
+			return err
+		}
 	}
-	j, end := c.jobOf(errOut, dest, m)
-	w, err = j.Write(ctx, s, p, m.to)
-	end()
-	if err == nil && m.after != nil {
-		var replaced *report.Replaced
-		replaced, err = m.after(w)
+	return c.report(out, r)
+}
+
+// complete completes an exchange, and writes the digests of the copy.
+func (c *copyFlags) complete(r *report.Align, w realign.Written, m *making) error {
+	if m.after != nil {
+		replaced, err := m.after(w)
+		if err != nil {
+			return err
+		}
 		r.ReplacedBy(replaced)
 	}
-	return r, w, err
+	return c.writeSums(r.Dest, w)
 }
 
 // jobOf returns the job of a copy and a function to end its progress. From now on the run handles interrupts itself.
@@ -148,20 +158,15 @@ func (c *copyFlags) jobOf(errOut io.Writer, dest string, m *making) (j *realign.
 // removing is the message of an interrupted copy to a file, see ending.Hold.
 const removing = "removing the unfinished copy"
 
-// report prints the result of a copy. w has no files if the copy was skipped.
-func (c *copyFlags) report(out io.Writer, r *report.Align, w realign.Written) error {
-	if len(w.Files) == 0 {
-		return c.Emit(out, r, func(t *report.Text) { t.Align(r) })
-	}
-	if err := c.writeSums(r.Dest, w); err != nil {
-		return err
-	}
-	r.Wrote(w, c.verify)
+// report prints the result of a copy.
+func (c *copyFlags) report(out io.Writer, r *report.Align) error {
+	r.Flags = c.proof()
 	r.Folder, _ = os.Getwd() // for a command line in the report
-	if err := c.Emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
+	err := c.Emit(out, r, func(t *report.Text) { t.Align(r) })
+	if err != nil && r.Written {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
 	}
-	return nil
+	return err
 }
 
 // proof returns the flags of a verify command for the copy. Verify derives the moves from the copy, but not the places
@@ -201,39 +206,20 @@ func (c *copyFlags) copyPackage(
 		return err
 	}
 	defer p.Close()
-	r := report.NewPackageAlign(Head(c.command), p, dest, c.proof())
+	r := report.NewPackageAlign(Head(c.command), p, dest)
 	if !p.Idle() || !c.skipAligned {
-		if err := c.writePackage(ctx, errOut, p, r, m); err != nil {
+		j, end := c.jobOf(errOut, dest, m)
+		w, err := j.WritePackage(ctx, p, m.to)
+		end()
+		if err != nil {
+			return err
+		}
+		r.WrotePackage(p, w, c.verify)
+		if err := c.complete(r, w.Written, m); err != nil {
 			return err
 		}
 	}
-	err = c.Emit(out, r, func(t *report.Text) { t.PackageAlign(r) })
-	if err != nil && r.Written {
-		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
-	}
-	return err
-}
-
-// writePackage writes and proves the package, and records the result in r.
-func (c *copyFlags) writePackage(
-	ctx context.Context, errOut io.Writer, p *realign.Package, r *report.PackageAlign, m *making,
-) error {
-	j, end := c.jobOf(errOut, r.Dest, m)
-	w, err := j.WritePackage(ctx, p, m.to)
-	end()
-	var replaced *report.Replaced
-	if err == nil && m.after != nil {
-		replaced, err = m.after(w.Written)
-	}
-	if err == nil {
-		err = c.writeSums(r.Dest, w.Written)
-	}
-	if err != nil {
-		return err
-	}
-	r.Wrote(p, w, c.verify)
-	r.ReplacedBy(replaced)
-	return nil
+	return c.report(out, r)
 }
 
 // notAPackage returns the error of a source that should be a package. If the file cannot be opened, it returns that

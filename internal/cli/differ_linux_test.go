@@ -26,9 +26,12 @@ func differSeed(t *testing.T, seed, mutants uint64, seen map[int]int) {
 	written := filepath.Join(to, "disk")
 	convert := trueup(t, "convert", "--to", differTargets[d.rng.IntN(len(differTargets))], "--json", path, written)
 	require.Zero(t, convert.code, convert.stderr)
-	var made jsonAnswer
+	var made struct {
+		Disks []jsonAnswer `json:"disks"`
+	}
 	require.NoError(t, json.Unmarshal([]byte(convert.stdout), &made))
-	disktest.Run(t, "qemu-img", "compare", "-f", qemuName(d.format.name), "-F", qemuName(made.Format), path, written)
+	format := made.Disks[0].Format
+	disktest.Run(t, "qemu-img", "compare", "-f", qemuName(d.format.name), "-F", qemuName(format), path, written)
 	seen[reasoned] += requireReasons(t, path)
 	for i := range mutants {
 		t.Run(fmt.Sprint("mutant ", i), func(t *testing.T) {

@@ -63,8 +63,11 @@ func requireReasons(t *testing.T, path string) (copies int) {
 			continue
 		}
 		copies++
-		var c jsonChanges
-		require.NoError(t, json.Unmarshal([]byte(end.stdout), &c), end.stdout)
+		var r struct {
+			Disks []jsonChanges `json:"disks"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(end.stdout), &r), end.stdout)
+		c := r.Disks[0]
 		is, err := os.ReadFile(dest)
 		require.NoError(t, err)
 		if len(c.Moves) == 0 && flags == nil {

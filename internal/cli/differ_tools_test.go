@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// jsonAnswer is what inspect, plan and convert say.
+// jsonAnswer is what inspect, plan and a disk of convert say.
 type jsonAnswer struct {
 	Format     string     `json:"format"`
 	Image      *jsonImage `json:"image"`

@@ -93,11 +93,7 @@ func (f *replaceFlags) one(ctx context.Context, out, errOut io.Writer, disk stri
 	if realign.IsPackage(disk) {
 		return f.copyPackage(ctx, out, errOut, disk, disk, m)
 	}
-	r, w, err := f.copyDisk(ctx, errOut, disk, disk, m)
-	if err != nil {
-		return err
-	}
-	return f.report(out, r, w)
+	return f.copyDisk(ctx, out, errOut, disk, disk, m)
 }
 
 // making returns the options of the copy that replaces a disk.

@@ -78,7 +78,9 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err != nil {
 		return err
 	}
-	r := report.NewVerify(Head("verify"), realign.Shown(src), realign.Shown(dest), p, diffs, d.Layout)
+	src, dest = realign.Shown(src), realign.Shown(dest)
+	r := report.NewVerify(Head("verify"), src, dest, nil)
+	r.Add(realign.DiskVerified{Source: src, Dest: dest, Plan: p, Layout: d.Layout, Differences: diffs})
 	if err := f.Emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
 		return err
 	}
@@ -125,7 +127,7 @@ func (f *verifyFlags) verifyPackages(
 	if err := errors.Join(f.Spare(s, d), f.NoPackage()); err != nil {
 		return true, err
 	}
-	r := report.NewPackageVerify(Head("verify"), s, d)
+	r := report.NewVerify(Head("verify"), s.Path, d.Path, d)
 	j, end := f.job(errOut)
 	others, err := j.VerifyPackages(ctx, s, d, f.Reading, r.Add)
 	end()
@@ -133,7 +135,7 @@ func (f *verifyFlags) verifyPackages(
 		return true, err
 	}
 	r.AddDifferences(others)
-	if err := f.Emit(out, r, func(t *report.Text) { t.PackageVerify(r) }); err != nil {
+	if err := f.Emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
 		return true, err
 	}
 	return true, ExitWith(r.ExitCode)

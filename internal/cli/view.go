@@ -53,11 +53,7 @@ func (f *viewFlags) run(ctx context.Context, out, errOut io.Writer, src, dest st
 	if err := f.Confine(ctx, errOut, f.Reads(src), []string{dest, f.sums}); err != nil {
 		return err
 	}
-	r, w, err := f.copyDisk(ctx, errOut, src, dest, &making{
+	return f.copyDisk(ctx, out, errOut, src, dest, &making{
 		format: "vmdk", to: realign.View{Path: dest, Force: f.force},
 	})
-	if err != nil {
-		return err
-	}
-	return f.report(out, r, w)
 }

@@ -253,8 +253,8 @@ func (c *Case) verify(ctx context.Context, stderr io.Writer) (Row, error) {
 	row := Row{Judge: "trueup", Asked: "every byte against the planned disk", Said: "identical", Verdict: Agrees}
 	if err == nil && !proof.Equal {
 		row.Verdict, row.Said = Differs, "it differs"
-		if len(proof.Differences) > 0 {
-			row.Said = proof.Differences[0].Text
+		for _, d := range proof.Disks {
+			row.Said = d.Differences[0].Text
 		}
 	}
 	return row, err

@@ -95,7 +95,7 @@ func comparePackages(ctx context.Context, dir string) (found string, err error) 
 		return "", err
 	}
 	defer func() { err = errors.Join(err, s.Close(), d.Close()) }()
-	others, err := (&Job{Jobs: 1}).VerifyPackages(ctx, s, d, Reading{}, func(v MemberVerified) {
+	others, err := (&Job{Jobs: 1}).VerifyPackages(ctx, s, d, Reading{}, func(v DiskVerified) {
 		found += fmt.Sprintln(filepath.Base(v.Source), filepath.Base(v.Dest), len(v.Plan.Moves), v.Differences)
 	})
 	return fmt.Sprint(found, others), err

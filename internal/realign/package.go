@@ -205,8 +205,8 @@ func (j *Job) fillMember(ctx context.Context, p *Package, member string, create 
 	return nil
 }
 
-// MemberVerified is the result of comparing a disk of two packages.
-type MemberVerified struct {
+// DiskVerified is the result of comparing two disks.
+type DiskVerified struct {
 	Source, Dest string // paths
 	Plan         *plan.Plan
 	Layout       *layout.Layout // of Dest
@@ -216,7 +216,7 @@ type MemberVerified struct {
 // VerifyPackages checks package d against package s and the plans that lead from the disks of s to the disks of d. It
 // passes the result of each disk to disk. others lists differences outside of the disks.
 func (j *Job) VerifyPackages(
-	ctx context.Context, s, d *ova.Package, r Reading, disk func(MemberVerified),
+	ctx context.Context, s, d *ova.Package, r Reading, disk func(DiskVerified),
 ) (others []string, err error) {
 	others, err = d.Differs(ctx, s, j.watch())
 	if err != nil {
@@ -269,7 +269,7 @@ func machinesWere(s *ova.Package, theirs map[string]ova.Disk, d *ova.Package, r 
 // verifyMember compares one disk of the copy with the disk of the source.
 func (j *Job) verifyMember(
 	ctx context.Context, from *ova.Package, x ova.Disk, to *ova.Package, y ova.Disk, r Reading, m *layout.Machine,
-) (v MemberVerified, err error) {
+) (v DiskVerified, err error) {
 	s, err := openMember(from, x, r)
 	if err != nil {
 		return v, err
@@ -280,7 +280,7 @@ func (j *Job) verifyMember(
 		return v, err
 	}
 	defer d.Close()
-	v = MemberVerified{Source: s.Path(), Dest: d.Path(), Layout: d.Layout}
+	v = DiskVerified{Source: s.Path(), Dest: d.Path(), Layout: d.Layout}
 	if v.Plan, v.Differences, err = j.Verify(ctx, s, d, m); err != nil {
 		return v, err
 	}

@@ -103,7 +103,7 @@ func TestPackage(t *testing.T) {
 		require.NoError(t, err)
 		defer s.Close()
 		defer d.Close()
-		others, err = (&Job{Jobs: 2}).VerifyPackages(t.Context(), s, d, Reading{}, func(v MemberVerified) {
+		others, err = (&Job{Jobs: 2}).VerifyPackages(t.Context(), s, d, Reading{}, func(v DiskVerified) {
 			require.NotNil(t, v.Plan)
 			diffs = append(diffs, v.Differences...)
 		})
@@ -122,7 +122,7 @@ func TestPackage(t *testing.T) {
 	defer s.Close()
 	defer d.Close()
 	_, err = (&Job{Jobs: 2}).VerifyPackages(t.Context(), s, d, Reading{},
-		func(v MemberVerified) { diffs = append(diffs, v.Differences...) })
+		func(v DiskVerified) { diffs = append(diffs, v.Differences...) })
 	require.NoError(t, err)
 	require.NotEmpty(t, diffs)
 

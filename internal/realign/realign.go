@@ -19,6 +19,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -142,6 +144,21 @@ func (s *Source) overlaysIn(allowed []string) (found []string, missed []ondisk.I
 		path = real
 	}
 	return s.Image.OverlaysNear(filepath.Dir(path), allowed)
+}
+
+// Beside returns the paths of files in the folder of a path, as the user wrote it. A link leads to another folder.
+func Beside(path string, names []string) []string {
+	if st, err := os.Lstat(path); err == nil && st.Mode()&fs.ModeSymlink != 0 {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			path = real
+		}
+	}
+	folder := strings.TrimSuffix(path, filepath.Base(path))
+	out := []string{}
+	for _, name := range names {
+		out = append(out, folder+name)
+	}
+	return out
 }
 
 // geometry returns the disk geometry stated by the container.

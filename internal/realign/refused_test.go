@@ -168,7 +168,7 @@ func TestComparedPackages(t *testing.T) {
 	smallPackage(t, dir)
 	s, d := openedPackage(t, filepath.Join(dir, "vm.ova")), openedPackage(t, filepath.Join(dir, "aligned.ova"))
 	compare := func(ctx context.Context, d *ova.Package, r Reading) (others []string, diffs []Difference, err error) {
-		others, err = (&Job{Jobs: 1}).VerifyPackages(ctx, s, d, r, func(v MemberVerified) {
+		others, err = (&Job{Jobs: 1}).VerifyPackages(ctx, s, d, r, func(v DiskVerified) {
 			diffs = append(diffs, v.Differences...)
 		})
 		return others, diffs, err
@@ -194,7 +194,7 @@ func TestComparedPackages(t *testing.T) {
 	require.ErrorContains(t, err, "vm.ovf!two.vmdk")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err = (&Job{Jobs: 1}).VerifyPackages(ctx, s, d, Reading{}, func(MemberVerified) { cancel() })
+	_, err = (&Job{Jobs: 1}).VerifyPackages(ctx, s, d, Reading{}, func(DiskVerified) { cancel() })
 	require.ErrorIs(t, err, context.Canceled)
 	_, _, err = compare(ctx, d, Reading{})
 	require.ErrorIs(t, err, context.Canceled)

@@ -191,45 +191,55 @@ func nothingToJudge(fs []align.Finding) bool {
 	})
 }
 
+// moved prints the moved partitions of a copied disk, and its free space.
+func (t *Text) moved(d *AlignedDisk, indent string) {
+	for _, m := range d.Moves {
+		t.printf("%spartition %d: LBA %d -> %d\n", indent, m.Partition, m.From/d.sector, m.To/d.sector)
+	}
+	t.freeSpace(d.Changes)
+}
+
 // Align prints the result of a copy.
 func (t *Text) Align(r *Align) {
-	t.notes(r.Findings)
+	if r.Package != nil {
+		t.alignPackage(r)
+		return
+	}
+	d := r.Disks[0]
+	t.notes(slices.Concat(d.Findings, r.Findings))
 	if !r.Written {
 		what, state := "nothing was written", "is aligned already"
 		switch {
-		case leaves(r.Findings):
+		case leaves(d.Findings):
 			state = "has nothing else to move"
-		case nothingToJudge(r.Findings):
+		case nothingToJudge(d.Findings):
 			state = "holds nothing that is known"
 		}
 		t.Para(2, "%s %s; %s.", Safe(r.Source), state, what)
 		return
 	}
-	name := r.Format
-	if r.Subformat != "" {
-		name += " " + r.Subformat
+	name := d.Format
+	if d.Subformat != "" {
+		name += " " + d.Subformat
 	}
-	t.Para(2, "%s: %s, %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved),
+	t.Para(2, "%s: %s, %s, %s, %s.", Safe(r.Dest), name, movedText(d.Moved),
 		verifiedText[r.Verified], workText(r.Copied, r.Took))
-	for _, m := range r.Moves {
-		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
-	}
-	t.freeSpace(r.Changes)
-	if r.Command != "convert" && slices.ContainsFunc(r.Findings,
+	t.moved(d, "  ")
+	if r.Command != "convert" && slices.ContainsFunc(d.Findings,
 		func(f align.Finding) bool { return f.Severity == align.Error }) {
 		t.Para(2, "  accepted with --allow-unbootable: what the errors above say")
 	}
-	if r.NewSize > r.OldSize {
-		t.printf("  the disk grew by %s to %s\n", units.Format(r.NewSize-r.OldSize), units.Format(r.NewSize))
+	if d.NewSize > d.OldSize {
+		t.printf("  the disk grew by %s to %s\n", units.Format(d.NewSize-d.OldSize), units.Format(d.NewSize))
 	}
 	if t.Verbose {
-		t.patches(r.Patches)
+		t.patches(d.Patches)
 	}
 	t.checksums(r.Sums)
 	t.replacedLines(r.Replaced, r.Dest)
-	words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder)
+	words, command := useOf(d.Format, d.Subformat, r.Dest, r.Folder)
 	switch {
-	case r.Replaced != nil && r.registered: // the path is unchanged, but VirtualBox also compares the UUID
+	case r.Replaced != nil && d.registered: // the path is unchanged, but VirtualBox also compares the UUID
 		t.next("VirtualBox knows the disk by the UUID of the original. If it has no snapshots in any folder:   ",
 			"VBoxManage internalcommands sethduuid "+shell.Quote(r.Dest)+" UUID")
 	case r.Source != r.Dest && command != "":
@@ -318,6 +328,20 @@ func movedText(n int) string {
 
 // Verify prints whether a copy is correct.
 func (t *Text) Verify(r *Verify) {
+	for _, d := range r.Disks {
+		t.verifiedDisk(d)
+	}
+	for _, d := range r.Differences {
+		t.printf("%s ", t.Paint(Red, "Different:"))
+		t.Para(4, "%s", SafeMessage(d))
+	}
+	if r.Equal && r.Package != nil {
+		t.Para(2, "%s is the package %s with these disks; its manifest and all other files are right.", Safe(r.Dest),
+			Safe(r.Source))
+	}
+}
+
+func (t *Text) verifiedDisk(r *VerifiedDisk) {
 	switch {
 	case !r.Equal:
 		t.printf("%s: %s differs from what %s would become:\n", t.Paint(Red, "Different"), Safe(r.Dest),

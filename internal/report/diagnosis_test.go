@@ -330,12 +330,13 @@ func TestDifferencesNameTheirPartitions(t *testing.T) {
 			Volume:    &volume.Volume{Kind: volume.NTFS, Label: "SYSTEM"},
 		},
 	}}
-	r := &report.Verify{Source: "a", Dest: "b", Differences: report.NewDifferences([]verify.Difference{
+	d := &report.VerifiedDisk{Source: "a", Dest: "b", Differences: report.NewDifferences([]verify.Difference{
 		{Range: disk.Range{Off: 512, Len: 512}, Text: "x"},
 		{Range: disk.Range{Off: 4096, Len: 512}, Text: "x"},
 		{Range: disk.Range{Off: 8192, Len: 512}, Text: "x"},
 		{Text: "x"},
 	}, l)}
+	r := &report.Verify{Source: "a", Dest: "b", Disks: []*report.VerifiedDisk{d}}
 	var out bytes.Buffer
 	(&report.Text{W: &out}).Verify(r)
 	require.Equal(t, `Different: b differs from what a would become:

@@ -57,8 +57,8 @@ func TestNothingWritten(t *testing.T) {
 		layout.CodeBlank:          "a.raw holds nothing that is known; nothing was written.\n",
 	} {
 		var b strings.Builder
-		r := &Align{Source: "a.raw"}
-		r.Findings = []align.Finding{{Code: code, Severity: align.Info}}
+		d := &AlignedDisk{Findings: []align.Finding{{Code: code, Severity: align.Info}}}
+		r := &Align{Source: "a.raw", Disks: []*AlignedDisk{d}}
 		(&Text{W: &b}).Align(r)
 		require.Contains(t, b.String(), want)
 	}

@@ -18,7 +18,7 @@ import (
 func TestJSONIsThatOfEncodingJSON(t *testing.T) {
 	for _, v := range []any{
 		&report.Inspect{}, &report.Plan{}, &report.Align{}, &report.Verify{}, &report.Failure{},
-		&report.PackageInspect{}, &report.PackageAlign{}, &report.PackageVerify{},
+		&report.PackageInspect{},
 	} {
 		t.Run(reflect.TypeOf(v).Elem().Name(), func(t *testing.T) {
 			requireLibrary(t, v)

@@ -269,27 +269,40 @@ type Changes struct {
 	sector int64 // bytes of an LBA of the table
 }
 
-// Align is the result of align and convert.
+// Align is the result of align, convert, replace, move and view.
 type Align struct {
 	Head
-	Source    string `json:"source"`
+	Source   string          `json:"source"`
+	Dest     string          `json:"dest"`
+	Package  *Package        `json:"package,omitempty"` // SOURCE; nil for one disk
+	Disks    []*AlignedDisk  `json:"disks"`
+	Moved    int             `json:"moved"` // partitions of all disks
+	Dropped  []string        `json:"dropped_members"`
+	Written  bool            `json:"written"`
+	Copied   int64           `json:"copied_bytes"`     // data
+	Took     float64         `json:"duration_seconds"` // of writing and verifying
+	Verified string          `json:"verified"`
+	Files    []string        `json:"files"`               // paths
+	Sums     []Checksum      `json:"checksums,omitempty"` // if requested
+	Findings []align.Finding `json:"findings"`            // about the package, and the place of DEST
+	Flags    []string        `json:"-"`                   // of the command line that verifies the copy again
+	Folder   string          `json:"-"`                   // the working directory, empty if unknown
+	ExitCode int             `json:"exit_code"`
+
+	Replaced *Replaced `json:"replaced,omitempty"` // if DEST got the names of SOURCE
+}
+
+// AlignedDisk is one disk of an Align.
+type AlignedDisk struct {
+	Source    string `json:"source"` // PACKAGE!MEMBER in a package
 	Dest      string `json:"dest"`
 	Format    string `json:"format"`
 	Subformat string `json:"subformat,omitempty"`
 	Changes
-	Written  bool            `json:"written"`
-	Copied   int64           `json:"copied_bytes"`     // data of the disk
-	Took     float64         `json:"duration_seconds"` // of writing and verifying
-	Verified string          `json:"verified"`
-	Files    []string        `json:"files"`
-	Sums     []Checksum      `json:"checksums,omitempty"` // if requested
+	Copied   int64           `json:"copied_bytes"`
+	Took     float64         `json:"duration_seconds"`
 	Findings []align.Finding `json:"findings"`
 	Unpacked *image.Unpacked `json:"unpacked,omitempty"` // of SOURCE; nil unless it was packed
-	Flags    []string        `json:"-"`                  // of the command line that verifies the copy again
-	Folder   string          `json:"-"`                  // the working directory, empty if unknown
-	ExitCode int             `json:"exit_code"`
-
-	Replaced *Replaced `json:"replaced,omitempty"` // if DEST got the names of SOURCE
 
 	registered bool // VirtualBox identifies SOURCE by its UUID
 }
@@ -317,12 +330,22 @@ type Difference struct {
 // Verify is the result of verify.
 type Verify struct {
 	Head
-	Source string `json:"source"`
+	Source      string          `json:"source"`
+	Dest        string          `json:"dest"`
+	Package     *Package        `json:"package,omitempty"` // DEST; nil for one disk
+	Equal       bool            `json:"equal"`
+	Disks       []*VerifiedDisk `json:"disks"`
+	Differences []string        `json:"differences"` // outside of the disks
+	ExitCode    int             `json:"exit_code"`
+}
+
+// VerifiedDisk is one disk of a Verify.
+type VerifiedDisk struct {
+	Source string `json:"source"` // PACKAGE!MEMBER in a package
 	Dest   string `json:"dest"`
 	Equal  bool   `json:"equal"`
 	Changes
 	Differences []Difference `json:"differences"`
-	ExitCode    int          `json:"exit_code"`
 }
 
 // Error is the reason why a command failed.

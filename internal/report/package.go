@@ -44,41 +44,9 @@ type PackageInspect struct {
 	ExitCode int             `json:"exit_code"`
 }
 
-// PackageAlign is the result of align and convert of a package.
-type PackageAlign struct {
-	Head
-	Source   string          `json:"source"`
-	Dest     string          `json:"dest"`
-	Package  Package         `json:"package"` // SOURCE
-	Disks    []*Align        `json:"disks"`
-	Moved    int             `json:"moved"`
-	Dropped  []string        `json:"dropped_members"`
-	Written  bool            `json:"written"`
-	Copied   int64           `json:"copied_bytes"`
-	Took     float64         `json:"duration_seconds"`
-	Verified string          `json:"verified"`
-	Files    []string        `json:"files"`
-	Sums     []Checksum      `json:"checksums,omitempty"` // if requested
-	Findings []align.Finding `json:"findings"`
-	Replaced *Replaced       `json:"replaced,omitempty"` // if DEST got the names of SOURCE
-	ExitCode int             `json:"exit_code"`
-}
-
-// PackageVerify is the result of verify of two packages.
-type PackageVerify struct {
-	Head
-	Source      string    `json:"source"`
-	Dest        string    `json:"dest"`
-	Package     Package   `json:"package"` // DEST
-	Equal       bool      `json:"equal"`
-	Disks       []*Verify `json:"disks"`
-	Differences []string  `json:"differences"` // outside of the disks
-	ExitCode    int       `json:"exit_code"`
-}
-
 // newPackage describes an opened package.
-func newPackage(p *ova.Package) Package {
-	return Package{Path: p.Path, Kind: p.Kind, Algorithms: p.Algorithms(), Members: orEmpty(p.Members)}
+func newPackage(p *ova.Package) *Package {
+	return &Package{Path: p.Path, Kind: p.Kind, Algorithms: p.Algorithms(), Members: orEmpty(p.Members)}
 }
 
 // newPackageDisk describes a disk of a package by its entry in the package.
@@ -157,8 +125,8 @@ func (t *Text) packageLine(p Package) {
 		manifest)
 }
 
-// PackageAlign prints the result of the copy of a package.
-func (t *Text) PackageAlign(r *PackageAlign) {
+// alignPackage prints the result of the copy of a package.
+func (t *Text) alignPackage(r *Align) {
 	t.findings(r.Findings)
 	for _, d := range r.Disks {
 		t.findings(d.Findings)
@@ -171,7 +139,7 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	}
 	if !r.Written {
 		state := "All disks of %s are aligned already; nothing was written.\n"
-		if slices.ContainsFunc(r.Disks, func(d *Align) bool { return leaves(d.Findings) }) {
+		if slices.ContainsFunc(r.Disks, func(d *AlignedDisk) bool { return leaves(d.Findings) }) {
 			state = "No disk of %s has anything else to move; nothing was written.\n"
 		}
 		t.printf(state, Safe(r.Source))
@@ -180,7 +148,7 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	t.Para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), units.Counted(len(r.Disks), "disk"),
 		verifiedText[r.Verified], workText(r.Copied, r.Took))
 	for _, d := range r.Disks {
-		t.packageDisk(d)
+		t.packageDisk(r.member(d), d)
 	}
 	t.checksums(r.Sums)
 	t.replacedLines(r.Replaced, r.Dest)
@@ -190,40 +158,22 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	}
 	// The files of an OVF have other names.
 	if r.Replaced == nil || r.Replaced.Original != "" && r.Package.Kind == "ova" {
-		t.next("To prove it again later:   ", shell.Command("verify", r.Disks[0].Flags, r.Source, r.Dest))
+		t.next("To prove it again later:   ", shell.Command("verify", r.Flags, r.Source, r.Dest))
 	}
 }
 
-func (t *Text) packageDisk(r *Align) {
+func (t *Text) packageDisk(member string, d *AlignedDisk) {
 	what := "copied as it is"
-	if r.Moved > 0 {
-		what = movedText(r.Moved)
+	if d.Moved > 0 {
+		what = movedText(d.Moved)
 	}
-	if r.NewSize > r.OldSize {
-		what += fmt.Sprintf(", grown by %s to %s", units.Format(r.NewSize-r.OldSize), units.Format(r.NewSize))
+	if d.NewSize > d.OldSize {
+		what += fmt.Sprintf(", grown by %s to %s", units.Format(d.NewSize-d.OldSize), units.Format(d.NewSize))
 	}
-	t.Para(4, "  %s: %s", Safe(strings.Join(r.Files, ", ")), what)
-	for _, m := range r.Moves {
-		t.printf("    partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
-	}
-	t.freeSpace(r.Changes)
+	t.Para(4, "  %s: %s", Safe(member), what)
+	t.moved(d, "    ")
 	if t.Verbose {
-		t.patches(r.Patches)
-	}
-}
-
-// PackageVerify prints whether the copy of a package is correct.
-func (t *Text) PackageVerify(r *PackageVerify) {
-	for _, d := range r.Disks {
-		t.Verify(d)
-	}
-	for _, d := range r.Differences {
-		t.printf("%s ", t.Paint(Red, "Different:"))
-		t.Para(4, "%s", SafeMessage(d))
-	}
-	if r.Equal {
-		t.Para(2, "%s is the package %s with these disks; its manifest and all other files are right.", Safe(r.Dest),
-			Safe(r.Source))
+		t.patches(d.Patches)
 	}
 }
 

@@ -65,7 +65,9 @@ func NewError(err error) *Error { return &Error{Code: realign.Code(err), Message
 
 // NewPackageInspect reports on a package before its disks are added.
 func NewPackageInspect(h Head, p *ova.Package) *PackageInspect {
-	r := &PackageInspect{Head: h, Package: newPackage(p), Disks: []PackageDisk{}, Findings: PackageFindings(p.Issues())}
+	r := &PackageInspect{
+		Head: h, Package: *newPackage(p), Disks: []PackageDisk{}, Findings: PackageFindings(p.Issues()),
+	}
 	if len(p.Images()) == 0 {
 		r.Verdict, r.Content = align.NothingToJudge, align.NoDisks
 	}
@@ -134,11 +136,25 @@ func notRefused(notes, refusals []align.Finding) []align.Finding {
 
 // NewAlign reports on the copy of a plan, before it is written.
 func NewAlign(h Head, s *realign.Source, p *realign.Plan, dest string) *Align {
+	r := newAlign(h, s.Path(), dest)
+	r.add(s, p, dest)
+	return r
+}
+
+func newAlign(h Head, source, dest string) *Align {
 	return &Align{
-		Head: h, Source: s.Path(), Dest: dest, Format: s.Image.Format, Subformat: s.Image.Subformat,
-		Changes: NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{}, Unpacked: s.Image.Unpacked,
+		Head: h, Source: source, Dest: dest, Dropped: []string{}, Files: []string{}, Findings: []align.Finding{},
+	}
+}
+
+func (r *Align) add(s *realign.Source, p *realign.Plan, dest string) {
+	d := &AlignedDisk{
+		Source: s.Path(), Dest: dest, Format: s.Image.Format, Subformat: s.Image.Subformat,
+		Changes: NewChanges(p), Findings: notRefused(p.Notes, nil), Unpacked: s.Image.Unpacked,
 		registered: registered(s.Image),
 	}
+	r.Disks = append(r.Disks, d)
+	r.Moved += d.Moved
 }
 
 // registered reports whether VirtualBox identifies an image by a UUID in it.
@@ -151,19 +167,30 @@ func registered(img *image.Image) bool {
 	return img.Format == "vdi"
 }
 
-// Wrote completes the report of a written copy. verified is the mode of its verification.
+// Wrote completes the report of a written disk. verified is the mode of its verification.
 func (r *Align) Wrote(w realign.Written, verified string) {
-	r.Format, r.Subformat, r.Files = w.Format, w.Subformat, w.Files
-	r.Written, r.Verified, r.Copied, r.Took = true, verified, w.Copied, w.Took
-	r.Sums = newChecksums(w)
-	r.Findings = append(r.Findings, destFindings(w.Notes)...)
+	d := r.Disks[0]
+	d.Format, d.Subformat, d.Copied, d.Took = w.Format, w.Subformat, w.Copied, w.Took
+	r.wrote(w, verified)
 }
 
-func newChecksums(w realign.Written) (out []Checksum) {
-	for _, s := range w.Sums {
-		out = append(out, Checksum{s.File, hex.EncodeToString(s.SHA256[:])})
+// WrotePackage completes the report of a written package.
+func (r *Align) WrotePackage(p *realign.Package, w realign.WrittenPackage, verified string) {
+	for i, d := range r.Disks {
+		d.Copied, d.Took = p.Disks[i].Copied, p.Disks[i].Took
 	}
-	return out
+	r.Dropped = append(r.Dropped, w.Dropped...)
+	r.Findings = append(r.Findings, PackageFindings(w.Issues)...)
+	r.wrote(w.Written, verified)
+}
+
+func (r *Align) wrote(w realign.Written, verified string) {
+	r.Written, r.Verified, r.Copied, r.Took = true, verified, w.Copied, w.Took
+	r.Files = realign.Beside(r.Dest, w.Files)
+	for _, s := range w.Sums {
+		r.Sums = append(r.Sums, Checksum{realign.Beside(r.Dest, []string{s.File})[0], hex.EncodeToString(s.SHA256[:])})
+	}
+	r.Findings = append(r.Findings, destFindings(w.Notes)...)
 }
 
 // NewReplaced reports on an exchange. kept reports whether the original is kept.
@@ -171,32 +198,30 @@ func NewReplaced(x *exchange.Result, kept bool) *Replaced {
 	if !kept {
 		return &Replaced{Files: []string{}}
 	}
-	return &Replaced{Original: x.Original, Files: x.Files, Journal: x.Journal}
+	return &Replaced{Original: x.Original, Files: realign.Beside(x.Original, x.Files), Journal: x.Journal}
 }
 
-// ReplacedBy completes the report of a copy that got the names of SOURCE. x is nil for other copies.
+// ReplacedBy completes the report of a copy that got the names of SOURCE.
 func (r *Align) ReplacedBy(x *Replaced) {
-	r.Replaced = x
-	if x != nil && x.Original != "" {
-		r.Source = x.Original
-	}
-}
-
-// ReplacedBy completes the report of a package that got the names of SOURCE. x is nil for other packages.
-func (r *PackageAlign) ReplacedBy(x *Replaced) {
-	r.Replaced = x
-	if x == nil || x.Original == "" {
+	if r.Replaced = x; x.Original == "" {
 		return
 	}
 	r.Source = x.Original
 	for _, d := range r.Disks {
-		member := strings.TrimPrefix(d.Dest, r.Dest+"!")
+		d.Source = r.Source
+		if r.Package == nil {
+			continue
+		}
+		member := r.member(d)
 		if r.Package.Kind == "ovf" {
 			member = exchange.OriginalOf(filepath.Base(r.Dest), member)
 		}
-		d.Source = r.Source + "!" + member
+		d.Source += "!" + member
 	}
 }
+
+// member returns the name of a disk in the package DEST.
+func (r *Align) member(d *AlignedDisk) string { return strings.TrimPrefix(d.Dest, r.Dest+"!") }
 
 // replacedLines prints the place of an exchanged original, and the next commands.
 func (t *Text) replacedLines(r *Replaced, path string) {
@@ -212,74 +237,50 @@ func (t *Text) replacedLines(r *Replaced, path string) {
 	t.next("To remove it:              ", shell.Command("finish", nil, path))
 }
 
-// NewPackageAlign reports on the copy of the plans of a package, before it is written. flags make a later command read
-// the disks in the same way.
-func NewPackageAlign(h Head, p *realign.Package, dest string, flags []string) *PackageAlign {
-	r := &PackageAlign{
-		Head: h, Source: p.Path, Dest: dest, Package: newPackage(p.Package), Dropped: []string{}, Files: []string{},
-		Findings: PackageFindings(p.Issues()),
-	}
+// NewPackageAlign reports on the copy of the plans of a package, before it is written.
+func NewPackageAlign(h Head, p *realign.Package, dest string) *Align {
+	r := newAlign(h, p.Path, dest)
+	r.Package, r.Findings = newPackage(p.Package), PackageFindings(p.Issues())
 	for _, d := range p.Disks {
-		x := NewAlign(h, d.Source, d.Plan, dest+"!"+d.Member)
-		x.Flags = flags
-		r.Disks = append(r.Disks, x)
-		r.Moved += x.Moved
+		r.add(d.Source, d.Plan, dest+"!"+d.Member)
 	}
 	return r
-}
-
-// Wrote completes the report of a written package. verified is the mode of its verification.
-func (r *PackageAlign) Wrote(p *realign.Package, w realign.WrittenPackage, verified string) {
-	r.Written, r.Verified, r.Files, r.Dropped = true, verified, w.Files, append(r.Dropped, w.Dropped...)
-	r.Copied, r.Took, r.Sums = w.Copied, w.Took, newChecksums(w.Written)
-	r.Findings = append(r.Findings, PackageFindings(w.Issues)...)
-	r.Findings = append(r.Findings, destFindings(w.Notes)...)
-	for i, d := range r.Disks {
-		d.Written, d.Verified, d.Files = true, verified, []string{p.Disks[i].Member}
-		d.Copied, d.Took = p.Disks[i].Copied, p.Disks[i].Took
-	}
 }
 
 // ExitDiffers is the exit code for a copy with a difference.
 const ExitDiffers = 5
 
-// NewVerify reports on a comparison. p is nil if DEST does not result from a plan. l is the layout of DEST.
-func NewVerify(h Head, src, dest string, p *realign.Plan, diffs []realign.Difference, l *layout.Layout) *Verify {
+// NewVerify reports on a comparison before its disks are added. p is DEST if it is a package.
+func NewVerify(h Head, src, dest string, p *ova.Package) *Verify {
 	r := &Verify{
-		Head: h, Source: src, Dest: dest, Changes: Changes{Moves: []Move{}, Patches: []Patch{}},
-		Differences: NewDifferences(diffs, l), Equal: len(diffs) == 0,
+		Head: h, Source: src, Dest: dest, Equal: true, Disks: []*VerifiedDisk{}, Differences: []string{},
 	}
 	if p != nil {
-		r.Changes = NewChanges(p)
-	}
-	if !r.Equal {
-		r.ExitCode = ExitDiffers
+		r.Package = newPackage(p)
 	}
 	return r
 }
 
-// NewPackageVerify reports on the comparison of two packages before its disks are added.
-func NewPackageVerify(h Head, s, d *ova.Package) *PackageVerify {
-	return &PackageVerify{
-		Head: h, Source: s.Path, Dest: d.Path, Package: newPackage(d), Equal: true,
-		Disks: []*Verify{}, Differences: []string{},
-	}
-}
-
 // Add adds the comparison of a disk.
-func (r *PackageVerify) Add(v realign.MemberVerified) {
-	x := NewVerify(r.Head, v.Source, v.Dest, v.Plan, v.Differences, v.Layout)
-	r.Disks = append(r.Disks, x)
-	r.differ(!x.Equal)
+func (r *Verify) Add(v realign.DiskVerified) {
+	d := &VerifiedDisk{
+		Source: v.Source, Dest: v.Dest, Changes: Changes{Moves: []Move{}, Patches: []Patch{}},
+		Differences: NewDifferences(v.Differences, v.Layout), Equal: len(v.Differences) == 0,
+	}
+	if v.Plan != nil {
+		d.Changes = NewChanges(v.Plan)
+	}
+	r.Disks = append(r.Disks, d)
+	r.differ(!d.Equal)
 }
 
 // AddDifferences adds differences outside of the disks.
-func (r *PackageVerify) AddDifferences(more []string) {
+func (r *Verify) AddDifferences(more []string) {
 	r.Differences = append(r.Differences, more...)
 	r.differ(len(more) > 0)
 }
 
-func (r *PackageVerify) differ(differs bool) {
+func (r *Verify) differ(differs bool) {
 	if differs {
 		r.Equal, r.ExitCode = false, ExitDiffers
 	}

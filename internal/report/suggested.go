@@ -201,8 +201,8 @@ type Unfinished struct {
 // NewUnfinished reports on the work of undo, resume or finish.
 func NewUnfinished(h Head, w journal.Work, d journal.Done) *Unfinished {
 	return &Unfinished{
-		Head: h, Path: w.Path, Kind: w.Kind, Text: d.Text, Files: orEmpty(d.Files),
-		Removed: orEmpty(d.Removed), Findings: findingsOf("disk", d.Notes),
+		Head: h, Path: w.Path, Kind: w.Kind, Text: d.Text, Files: realign.Beside(w.Path, d.Files),
+		Removed: realign.Beside(w.Path, d.Removed), Findings: findingsOf("disk", d.Notes),
 	}
 }
 

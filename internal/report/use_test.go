@@ -37,7 +37,8 @@ func TestUseOfACopy(t *testing.T) {
 	} {
 		var out strings.Builder
 		r := &Align{
-			Source: "s", Dest: tc.dest, Folder: tc.folder, Format: tc.format, Subformat: tc.subformat, Written: true,
+			Source: "s", Dest: tc.dest, Folder: tc.folder, Written: true,
+			Disks: []*AlignedDisk{{Format: tc.format, Subformat: tc.subformat}},
 		}
 		(&Text{W: &out}).Align(r)
 		require.Contains(t, out.String(), tc.want)
@@ -45,12 +46,12 @@ func TestUseOfACopy(t *testing.T) {
 			out.String())
 	}
 	var out strings.Builder
-	(&Text{W: &out}).Align(&Align{Source: "s", Dest: "s", Format: "raw", Written: true})
+	(&Text{W: &out}).Align(&Align{Source: "s", Dest: "s", Disks: []*AlignedDisk{{Format: "raw"}}, Written: true})
 	require.NotContains(t, out.String(), "To use it with ", "moved in its place")
 	out.Reset()
 	(&Text{W: &out}).Align(&Align{
-		Source: "s.orig.vdi", Dest: "s.vdi", Format: "vdi", Written: true, Replaced: &Replaced{Original: "s.orig.vdi"},
-		registered: true,
+		Source: "s.orig.vdi", Dest: "s.vdi", Written: true, Replaced: &Replaced{Original: "s.orig.vdi"},
+		Disks: []*AlignedDisk{{Format: "vdi", registered: true}},
 	})
 	require.Contains(t, out.String(), "VBoxManage internalcommands sethduuid s.vdi UUID\n")
 	require.NotContains(t, out.String(), "To use it with ")
