@@ -109,7 +109,7 @@ func (b By) write(
 	if err != nil {
 		return w, err
 	}
-	by, err := Open(b.Copy, Reading{Format: s.Image.Format, Like: s.Image.Disk.SectorSize()})
+	by, err := Open(b.Copy, Reading{Format: s.reading.Format, Like: s.Image.Disk.SectorSize()})
 	if err != nil {
 		return w, err
 	}
