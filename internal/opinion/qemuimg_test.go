@@ -3,8 +3,10 @@ package opinion
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
 )
 
 // fake makes a qemu-img of a script.
@@ -47,6 +50,7 @@ func made(t *testing.T) map[string]disk {
 func TestImagesOfQemuImg(t *testing.T) {
 	t.Parallel()
 	program, all := disktest.Tool(t, QemuImg), made(t)
+	require.ElementsMatch(t, image.Names(), slices.Collect(maps.Keys(all)))
 	version, err := versionOf(t.Context(), program)
 	require.NoError(t, err)
 	require.Contains(t, disktest.Output(t, QemuImg, "--version"), " "+version+" ")

@@ -1,14 +1,19 @@
 package report
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/image"
 )
 
 // What comes after a copy depends on what opens its format.
 func TestUseOfACopy(t *testing.T) {
+	formats := map[string]bool{}
 	for _, tc := range []struct{ format, subformat, dest, want, folder string }{
 		{
 			"qcow2", "v3", "a b,c.qcow2",
@@ -35,6 +40,7 @@ func TestUseOfACopy(t *testing.T) {
 		{"vmdk", "monolithicSparse", "-", "monolithicSparse, ", ""},
 		{"vhd", "fixed", "a\nb.vhd", `-Path "a$([char]0xa)b.vhd"` + "\n", ""},
 	} {
+		formats[tc.format] = true
 		var out strings.Builder
 		r := &Align{
 			Source: "s", Dest: tc.dest, Folder: tc.folder, Written: true,
@@ -45,6 +51,7 @@ func TestUseOfACopy(t *testing.T) {
 		require.Equal(t, tc.dest != "-", strings.Contains(out.String(), "To use it with "),
 			out.String())
 	}
+	require.ElementsMatch(t, image.Names(), slices.Collect(maps.Keys(formats)))
 	var out strings.Builder
 	(&Text{W: &out}).Align(&Align{Source: "s", Dest: "s", Disks: []*AlignedDisk{{Format: "raw"}}, Written: true})
 	require.NotContains(t, out.String(), "To use it with ", "moved in its place")

@@ -6,8 +6,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,10 +50,14 @@ func overlay(t *testing.T, dir, name, base, format, options, size string) string
 
 func TestQcow2Chains(t *testing.T) {
 	data := imagetest.Noise(8, 5*mib+3*sector)
+	formats := map[string]bool{}
 	for name, tc := range map[string]struct{ base, options, size string }{
 		"on raw":                      {base: "raw"},
 		"on vmdk":                     {base: "vmdk"},
 		"on qcow2":                    {base: "qcow2"},
+		"on vdi":                      {base: "vdi"},
+		"on vhd":                      {base: "vpc"},
+		"on vhdx":                     {base: "vhdx"},
 		"larger than its base":        {base: "raw", size: "9M"},
 		"smaller than its base":       {base: "raw", size: "3M"},
 		"version 2":                   {base: "raw", options: "compat=0.10"},
@@ -74,13 +81,15 @@ func TestQcow2Chains(t *testing.T) {
 			require.Len(t, img.Chain, 2)
 			require.Equal(t, image.Link{Name: "middle.qcow2", Format: "qcow2", Subformat: img.Chain[0].Subformat},
 				img.Chain[0])
-			require.Equal(t, tc.base, img.Chain[1].Format)
+			require.Equal(t, strings.Replace(tc.base, "vpc", "vhd", 1), img.Chain[1].Format)
+			formats[img.Chain[1].Format] = true
 			disktest.CheckBytes(t, img.Disk, asRaw(t, top))
 			middle := filepath.Join(dir, "middle.qcow2")
 			disktest.CheckBytes(t, imagetest.Open(t, middle).Disk, asRaw(t, middle))
 			imagetest.NoDamage(t, imagetest.Open(t, middle))
 		})
 	}
+	require.ElementsMatch(t, image.Names(), slices.Collect(maps.Keys(formats)))
 }
 
 // The parent is found by its content where its format is not stored, as QEMU wrote it before 5.1.
