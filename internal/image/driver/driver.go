@@ -136,6 +136,8 @@ type Image struct {
 	Issues    []ondisk.Issue
 	// Check walks the allocation tables for damage that reads find only by chance. It is nil if there are no tables.
 	Check func() ([]ondisk.Issue, error)
+	// Bitmap returns the persistent dirty bitmap with a name. It is nil in a format without bitmaps.
+	Bitmap func(name string) (Bitmap, error)
 	// Template holds metadata of the source for Create of the same format, such as a VMDK descriptor.
 	Template any
 	// Heads and Sectors are the geometry stored in the container, or 0.
@@ -156,6 +158,12 @@ type Image struct {
 	Around func(size int64, bios Geometry) (Around, error)
 	// Child reports whether the image needs the data of its parent. Disk shows the merged content.
 	Child bool
+}
+
+// Bitmap lists the parts of a disk that were written while a dirty bitmap recorded them.
+type Bitmap struct {
+	Written    []disk.Range // in order, in units of the granularity of the bitmap
+	Consistent bool         // false if the program that recorded did not end properly: Written is unknown
 }
 
 // Around holds the bytes around the disk in the files of a flat image. They contain new identifiers, so that children

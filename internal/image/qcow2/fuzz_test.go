@@ -55,6 +55,15 @@ func FuzzQcow2(f *testing.F) {
 		b := binary.BigEndian.AppendUint64(make([]byte, 8), 32)
 		q.AddExtension(extBitmaps, binary.BigEndian.AppendUint64(b, uint64(at)))
 	})
+	add(func(q *qcow2forge.File) { // a dirty tracking bitmap without a name, of one cluster with all bits set
+		q.BE64(qcow2forge.Autoclear, 1)
+		b := binary.BigEndian.AppendUint64(nil, uint64(q.Append([]byte{0, 0, 0, 0, 0, 0, 0, 1})))
+		b = append(b, 0, 0, 0, 1, 0, 0, 0, 0, bitmapDirty, minGranularity, 0, 0, 0, 0, 0, 0)
+		at := q.Append(b)
+		x := append(binary.BigEndian.AppendUint32(nil, 1), 0, 0, 0, 0)
+		x = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(x, uint64(len(b))), uint64(at))
+		q.AddExtension(extBitmaps, x)
+	})
 	for kind, stream := range [][]byte{
 		{0xed, 0xc1, 0x01, 0x01, 0, 0, 0, 0x80, 0x90, 0xfe, 0xaf, 0xee, 0x08, 0x0a},
 		{0x28, 0xb5, 0x2f, 0xfd, 0x60, 0, 1, 0x4b, 0x10, 0, 'x'},
@@ -82,6 +91,9 @@ func FuzzQcow2(f *testing.F) {
 			disktest.RequireClass(t, err)
 		} else {
 			disktest.ReadSome(t, img.Disk, disktest.RequireClass)
+			if _, err := img.Bitmap(""); err != nil {
+				disktest.RequireClass(t, err)
+			}
 			issues, err := img.Check()
 			require.NoError(t, err)
 			// What is compressed can be damaged all the same.

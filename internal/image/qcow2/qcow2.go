@@ -70,6 +70,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 		img.Parts = []driver.File{q.data}
 	}
 	q.addBitmaps(img)
+	img.Bitmap = q.bitmap
 	if err := q.addSnapshots(img); err != nil {
 		return nil, err
 	}
@@ -320,7 +321,7 @@ func (q *qcow) addBitmaps(img *driver.Image) {
 		return
 	}
 	stale := ""
-	if q.h.AutoclearFeatures&autoclearBitmaps == 0 {
+	if q.outdatedBitmaps() {
 		stale = ", which are out of date"
 	}
 	img.Issues = append(img.Issues, ondisk.Issue{

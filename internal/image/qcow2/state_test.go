@@ -2,7 +2,10 @@ package qcow2_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -102,6 +105,72 @@ func TestQcow2Bitmaps(t *testing.T) {
 	require.Equal(t, []string{"qcow2-bitmaps"}, imagetest.Codes(img.Issues, ondisk.Note))
 	require.Contains(t, img.Issues[0].Text, "2 persistent bitmaps:")
 	requireClean(t, img)
+}
+
+// The ranges of a bitmap are those that qemu-nbd serves of it.
+func TestQcow2BitmapOfWrites(t *testing.T) {
+	for _, granularity := range []string{"512", "64k", "1M"} {
+		path := created(t, "compat=1.1,cluster_size=512", "9999872") // no multiple of 64 KiB
+		disktest.Run(t, "qemu-img", "bitmap", "--add", "-g", "512", "-f", "qcow2", path, "other")
+		disktest.Run(t, "qemu-img", "bitmap", "--add", "-g", granularity, "-f", "qcow2", path, "guest")
+		disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write 0 512", "-c", "write 700k 2M", "-c", "write 9999360 512", path)
+		b, err := imagetest.Open(t, path).Bitmap("guest")
+		require.NoError(t, err)
+		require.True(t, b.Consistent)
+		require.Equal(t, servedBitmap(t, path, "guest"), b.Written)
+		require.Greater(t, len(b.Written), 1)
+		_, err = imagetest.Open(t, path).Bitmap("none")
+		require.ErrorIs(t, err, ondisk.ErrReference)
+	}
+}
+
+// servedBitmap returns the dirty ranges of a bitmap by qemu-nbd.
+func servedBitmap(t *testing.T, path, name string) (written []disk.Range) {
+	t.Helper()
+	out := disktest.Run(t, "nbdinfo", "--json", "--map=qemu:dirty-bitmap:"+name, "--", "[", "qemu-nbd", "-r", "-f",
+		"qcow2", "-B", name, path, "]")
+	var extents []struct{ Offset, Length, Type int64 }
+	require.NoError(t, json.Unmarshal([]byte(out), &extents))
+	for _, e := range extents {
+		if e.Type == 1 {
+			written = disk.Append(written, disk.Range{Off: e.Offset, Len: e.Length})
+		}
+	}
+	return written
+}
+
+// Each wrong field of a bitmap is refused, and a bitmap that was not saved has no ranges.
+func TestQcow2DamagedBitmaps(t *testing.T) {
+	path := created(t, "compat=1.1", "256M")
+	disktest.Run(t, "qemu-img", "bitmap", "--add", "-f", "qcow2", path, "guest")
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write 0 9M", path)
+	img := disktest.ReadFile(t, path)
+	name := bytes.LastIndex(img, []byte("guest"))
+	entry := int64(name) - 24
+	table := int64(binary.BigEndian.Uint64(img[entry:]))
+	for at, tc := range map[int64]struct { // fields by the specification, "Bitmap directory"
+		put  []byte
+		says string
+	}{
+		entry:      {[]byte{1}, "table offset"},
+		entry + 11: {[]byte{2}, "bitmap_table_size"},
+		entry + 16: {[]byte{7}, "type"},
+		entry + 17: {[]byte{8}, "granularity_bits"},
+		table:      {[]byte{0, 0xFF}, "entry"},
+	} {
+		broken := bytes.Clone(img)
+		copy(broken[at:], tc.put)
+		require.NoError(t, os.WriteFile(path, broken, 0o600))
+		_, err := imagetest.Open(t, path).Bitmap("guest")
+		require.ErrorIs(t, err, ondisk.ErrFormat, tc.says)
+		require.ErrorContains(t, err, tc.says)
+	}
+	img[entry+15] |= 1 // in use
+	require.NoError(t, os.WriteFile(path, img, 0o600))
+	b, err := imagetest.Open(t, path).Bitmap("guest")
+	require.NoError(t, err)
+	require.False(t, b.Consistent)
+	require.Empty(t, b.Written)
 }
 
 func TestQcow2IsRefusedByName(t *testing.T) {
