@@ -15,8 +15,9 @@ import (
 
 type verifyFlags struct {
 	*Base
-	jobs int
-	Move // of the align run of DEST, for the disks of --with
+	jobs   int
+	bitmap string // of DEST, with the writes of a guest
+	Move          // of the align run of DEST, for the disks of --with
 }
 
 // newVerify returns the command verify.
@@ -31,7 +32,9 @@ func newVerify(c *Base) *cobra.Command {
 		},
 	}
 	f.AddProof(cmd)
-	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool)
+	addFlags(cmd,
+		"require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "except-bitmap", &f.bitmap,
+	)
 	f.addWork(cmd, &f.jobs)
 	return cmd
 }
@@ -72,7 +75,14 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err != nil {
 		return err
 	}
+	var guest *realign.Guest
+	if f.bitmap != "" {
+		if guest, err = d.ReadGuest(f.bitmap); err != nil {
+			return err
+		}
+	}
 	j, end := f.job(errOut)
+	j.Guest = guest
 	p, diffs, err := j.Verify(ctx, s, d, m)
 	end()
 	if err != nil {
@@ -80,7 +90,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	}
 	src, dest = realign.Shown(src), realign.Shown(dest)
 	r := report.NewVerify(Head("verify"), src, dest, nil)
-	r.Add(realign.DiskVerified{Source: src, Dest: dest, Plan: p, Layout: d.Layout, Differences: diffs})
+	r.Add(realign.DiskVerified{Source: src, Dest: dest, Plan: p, Layout: d.Layout, Differences: diffs, Guest: guest})
 	if err := f.Emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
 		return err
 	}
@@ -124,6 +134,9 @@ func (f *verifyFlags) verifyPackages(
 	}
 	defer s.Close()
 	defer d.Close()
+	if f.bitmap != "" {
+		return true, Usage("--except-bitmap is for a qcow2, and DEST is a package")
+	}
 	if err := errors.Join(f.Spare(s, d), f.NoPackage()); err != nil {
 		return true, err
 	}

@@ -216,8 +216,8 @@ func (j *Job) verify(
 		// The size was rounded by --to …,align=SIZE, or the disk fills a device.
 		p.Grow(s.Layout, got)
 	}
-	if diffs, err = j.same(ctx, p.View(s.Image.Disk), d.Image.Disk); err != nil || len(diffs) > 0 {
-		return p, diffs, err
+	if diffs, err = j.same(ctx, p.View(s.Image.Disk), d.Image.Disk); err != nil || len(diffs) > 0 || j.Guest != nil {
+		return p, diffs, err // the layout of a disk that a guest used is the guest's
 	}
 	if err := verify.Promise(p, s.Layout, d.Layout); err != nil {
 		return p, []Difference{{Text: err.Error()}}, nil //nolint:nilerr // the error is the result
@@ -418,5 +418,39 @@ func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Differenc
 			return nil, err
 		}
 	}
-	return verify.Same(ctx, want, got, verify.Options{Jobs: j.Jobs, Progress: j.watch().Add})
+	o := verify.Options{Jobs: j.Jobs, Progress: j.watch().Add}
+	if g := j.Guest; g != nil {
+		o.Except, o.Excepted = g.written, func(n int64) { g.Differ += n }
+	}
+	return verify.Same(ctx, want, got, o)
+}
+
+// Guest is a guest that wrote to the copy while a persistent bitmap of the image recorded its writes.
+type Guest struct {
+	Bitmap     string
+	Consistent bool  // the bitmap was saved; otherwise every difference can be the guest's
+	Written    int64 // bytes in the bitmap; 0 if it is inconsistent
+	Differ     int64 // bytes of the sectors that differ from the planned disk and are accepted
+
+	written []disk.Range
+}
+
+// ReadGuest reads the bitmap with a name from a copy.
+func (s *Source) ReadGuest(bitmap string) (*Guest, error) {
+	if s.Image.Bitmap == nil {
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: %s images have no bitmaps; only qcow2 has", s.Path(),
+			s.Image.Format)
+	}
+	b, err := s.Image.Bitmap(bitmap)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	g := &Guest{Bitmap: bitmap, Consistent: b.Consistent, written: b.Written}
+	for _, r := range b.Written {
+		g.Written += r.Len
+	}
+	if !g.Consistent {
+		g.written = []disk.Range{{Len: s.Image.Disk.Size()}}
+	}
+	return g, nil
 }

@@ -211,6 +211,7 @@ type DiskVerified struct {
 	Plan         *plan.Plan
 	Layout       *layout.Layout // of Dest
 	Differences  []Difference
+	Guest        *Guest // wrote to Dest; nil without one
 }
 
 // VerifyPackages checks package d against package s and the plans that lead from the disks of s to the disks of d. It

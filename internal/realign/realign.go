@@ -424,10 +424,11 @@ func settled(view disk.Disk, after *layout.Layout, p *plan.Plan) error {
 
 // Job holds the options for writing and verifying a disk.
 type Job struct {
-	Full     bool // compare every byte before publication, instead of the structures only
-	Sums     bool // compute the digests of the files before publication
-	SkipFree bool // the copy to verify has zeros in the free space of volumes
-	Jobs     int  // number of chunks that are read and written concurrently
+	Full     bool   // compare every byte before publication, instead of the structures only
+	Sums     bool   // compute the digests of the files before publication
+	SkipFree bool   // the copy to verify has zeros in the free space of volumes
+	Guest    *Guest // wrote to the copy to verify; nil without one
+	Jobs     int    // number of chunks that are read and written concurrently
 
 	Progress Progress // may be nil
 

@@ -373,6 +373,22 @@ func (t *Text) verifiedDisk(r *VerifiedDisk) {
 	}
 	if r.Equal {
 		t.freeSpace(r.Changes)
+		t.guestWrites(r.Guest)
+	}
+}
+
+// guestWrites prints the writes of a guest that the comparison accepted.
+func (t *Text) guestWrites(g *GuestWrites) {
+	switch {
+	case g == nil:
+	case g.Consistent:
+		t.printf("  ")
+		t.Para(4, "the guest wrote to %s by the bitmap %s; %s of that differ.", units.Format(g.Written),
+			SafeMessage(g.Bitmap), units.Format(g.Differ))
+	default:
+		t.printf("  ")
+		t.Para(4, "%s: the bitmap %s was not saved, so each of the %s that differ is taken for the guest's.",
+			t.Paint(Yellow, "partial proof"), SafeMessage(g.Bitmap), units.Format(g.Differ))
 	}
 }
 

@@ -270,6 +270,9 @@ func (r *Verify) Add(v realign.DiskVerified) {
 	if v.Plan != nil {
 		d.Changes = NewChanges(v.Plan)
 	}
+	if g := v.Guest; g != nil {
+		d.Guest = &GuestWrites{Bitmap: g.Bitmap, Consistent: g.Consistent, Written: g.Written, Differ: g.Differ}
+	}
 	r.Disks = append(r.Disks, d)
 	r.differ(!d.Equal)
 }

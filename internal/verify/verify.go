@@ -33,6 +33,9 @@ type Difference struct {
 type Options struct {
 	Jobs     int
 	Progress func(bytes int64) // receives compared bytes as counted by diskcopy.Size, from any goroutine; may be nil
+	// Except lists the parts of the disks, in order, that may differ. Excepted receives the bytes of the sectors that do.
+	Except   []disk.Range
+	Excepted func(bytes int64)
 }
 
 // Same compares every byte of two disks and returns the differences, in order.
@@ -60,17 +63,34 @@ func Same(ctx context.Context, want, got disk.Disk, o Options) ([]Difference, er
 		if err := ondisk.ReadFull(got, b, c.Off); err != nil {
 			return err
 		}
+		excepted := except(a, b, c.Off, o.Except)
 		differ := differences(a, b, c.Off)
 		// Chunks add their differences in turn, so that the list is sorted and can be limited as it grows.
 		if err := c.Wait(ctx); err != nil {
 			return err
 		}
 		found = join(found, differ)
+		if excepted > 0 {
+			o.Excepted(excepted)
+		}
 		c.Pass()
 		tell(c.Len)
 		return nil
 	})
 	return found, err
+}
+
+// except makes the excepted parts of a chunk equal. It returns the bytes of their unequal sectors.
+func except(a, b []byte, off int64, parts []disk.Range) (differ int64) {
+	chunk := disk.Range{Off: off, Len: int64(len(a))}
+	for _, r := range disk.Overlapping(parts, chunk) {
+		from, to := max(r.Off, off)-off, min(r.End(), chunk.End())-off
+		for _, d := range differences(a[from:to], b[from:to], off+from) {
+			differ += d.Len
+		}
+		copy(a[from:to], b[from:to])
+	}
+	return differ
 }
 
 // differences returns the ranges of unequal sectors in a chunk.
