@@ -203,13 +203,11 @@ func (x *run) writeSecond(f file) error {
 	return x.d.write(f.Other, f.Kept, f.Name)
 }
 
-// dropSecond removes the second name of a source file, and temporary files of an interrupted step.
+// dropSecond removes the second name of a source file, which has its own name again, and temporary files of an
+// interrupted step.
 func (x *run) dropSecond(f file) error {
 	var err error
-	if !f.text() {
-		err = x.drop(f.Other, f)
-	} else if x.d.has(f.Other) {
-		x.removed = append(x.removed, string(f.Other))
+	if x.d.is(f.Other, f) || f.text() && x.d.has(f.Other) {
 		err = x.d.remove(f.Other)
 	}
 	return errors.Join(err, x.d.remove(unfinishedName(f.Name)), x.d.remove(unfinishedName(f.Other)))
