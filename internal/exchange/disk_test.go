@@ -164,6 +164,14 @@ func (k kind) publish(dir string) (*exchange.Result, error) {
 	return x.Publish(c)
 }
 
+// published is publish where nothing refuses it.
+func (k kind) published(t testing.TB, dir string) *exchange.Result {
+	t.Helper()
+	r, err := k.publish(dir)
+	require.NoError(t, err)
+	return r
+}
+
 // take exchanges a disk for the finished copy at a path.
 func (k kind) take(x *exchange.Source, path string) (*exchange.Result, error) {
 	img, err := image.Open(path, image.Options{})

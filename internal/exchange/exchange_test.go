@@ -28,12 +28,10 @@ func TestExchange(t *testing.T) {
 			dir, before := k.fresh(t)
 			path := filepath.Join(dir, k.main)
 			was := disktest.Stat(t, path)
-			r, err := k.publish(dir)
-			require.NoError(t, err)
+			r := k.published(t, dir)
 			require.Equal(t, filepath.Join(dir, exchange.OriginalOf(k.main, k.main)), r.Original)
 			k.requireExchanged(t, dir)
-			err = k.command(dir, "undo", false)
-			require.NoError(t, err)
+			require.NoError(t, k.command(dir, "undo", false))
 			require.Equal(t, before, sums(t, dir))
 			if is, err := os.Stat(path); len(k.old) == 1 {
 				require.NoError(t, err)
@@ -41,8 +39,7 @@ func TestExchange(t *testing.T) {
 			}
 
 			dir, _ = k.fresh(t)
-			_, err = k.publish(dir)
-			require.NoError(t, err)
+			k.published(t, dir)
 			done, err := k.goOn(dir, "finish", exchange.Options{})
 			require.NoError(t, err)
 			require.Len(t, done.Removed, len(k.old))
@@ -75,8 +72,7 @@ func TestGuestWroteSince(t *testing.T) {
 		k := kinds[name]
 		exchanged := func() (dir, path string, before map[string]string) {
 			dir, before = k.fresh(t)
-			_, err := k.publish(dir)
-			require.NoError(t, err)
+			k.published(t, dir)
 			path = filepath.Join(dir, k.new[len(k.new)-1])
 			disktest.WriteAt(t, path, 1, []byte("mm"))
 			require.NoError(t, os.Chtimes(path, time.Unix(1e9, 0), time.Unix(1e9, 0)))
@@ -90,8 +86,7 @@ func TestGuestWroteSince(t *testing.T) {
 		require.Equal(t, before, sums(t, dir))
 
 		dir, path, _ = exchanged()
-		err = k.command(dir, "finish", false)
-		require.NoError(t, err)
+		require.NoError(t, k.command(dir, "finish", false))
 		require.Equal(t, "new", shows(t, path))
 	}
 }
@@ -127,11 +122,10 @@ func TestCommandsRefuse(t *testing.T) {
 		}, "undo", "find it by its inode"},
 	} {
 		dir, _ := k.fresh(t)
-		_, err := k.publish(dir)
-		require.NoError(t, err)
+		k.published(t, dir)
 		require.NoError(t, c.do(dir), name)
 		before := disktest.Names(t, dir)
-		err = k.command(dir, c.command, false)
+		err := k.command(dir, c.command, false)
 		require.ErrorContains(t, err, c.says, name)
 		require.Equal(t, before, disktest.Names(t, dir), name)
 	}

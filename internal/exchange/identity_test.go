@@ -67,8 +67,7 @@ func pairExchanged(t *testing.T, name string) (k kind, dir string) {
 	for n, start := range map[string]uint32{k.main: 63, partial(k.main): 2048} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, n), pair(t, name, start), 0o600))
 	}
-	_, err := k.publish(dir)
-	require.NoError(t, err)
+	k.published(t, dir)
 	return k, dir
 }
 
@@ -171,8 +170,7 @@ func TestFileThatNothingIdentifies(t *testing.T) {
 	t.Parallel()
 	k := kinds["raw"]
 	dir, _ := k.fresh(t)
-	_, err := k.publish(dir)
-	require.NoError(t, err)
+	k.published(t, dir)
 	path := filepath.Join(dir, k.main)
 	b := disktest.ReadFile(t, path)
 	require.NoError(t, os.Rename(path, filepath.Join(t.TempDir(), "away")))
@@ -205,10 +203,9 @@ func TestAnotherGPT(t *testing.T) {
 			disktest.WriteAt(t, path, start*sectorSize, disktest.ReadFile(t, v))
 			require.NoError(t, os.Rename(path, filepath.Join(dir, n)))
 		}
-		_, err := k.publish(dir)
-		require.NoError(t, err)
+		k.published(t, dir)
 		disktest.Run(t, "sgdisk", append(c.args, filepath.Join(dir, k.main))...)
-		err = k.command(dir, "finish", false)
+		err := k.command(dir, "finish", false)
 		if c.says == "" {
 			require.NoError(t, err, what)
 			continue

@@ -36,8 +36,7 @@ func TestOriginalBeside(t *testing.T) {
 				return w != nil && w.Path == k.main && w.Phase == journal.Kept
 			}
 			require.False(t, kept(orig))
-			_, err = k.publish(dir)
-			require.NoError(t, err)
+			k.published(t, dir)
 			require.True(t, kept(orig))
 			require.False(t, kept(k.main))
 			require.False(t, kept("other.orig.vmdk"))

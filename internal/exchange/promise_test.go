@@ -111,8 +111,7 @@ func exchanged(t *testing.T, format string) (dir string) {
 		require.NoError(t, os.Rename(filepath.Join(other, n), filepath.Join(dir, partial(n))))
 	}
 	require.NoError(t, os.Remove(other))
-	_, err := m.publish(dir)
-	require.NoError(t, err)
+	m.published(t, dir)
 	return dir
 }
 
@@ -337,8 +336,7 @@ func TestPackagesProveWhatStays(t *testing.T) {
 			for i, command := range []string{"undo", "finish"} {
 				for _, force := range []bool{false, true} {
 					dir, _ := k.fresh(t)
-					_, err := k.publish(dir)
-					require.NoError(t, err)
+					k.published(t, dir)
 					require.NoError(t, do(filepath.Join(dir, members[i])))
 					before := look(t, dir)
 					require.Error(t, k.command(dir, command, force), "%s of %s, %s, %v", command, name, what, force)
@@ -419,10 +417,8 @@ func TestPackagesOfDisksThatNameThemselves(t *testing.T) {
 		require.NoError(t, os.WriteFile(manifest, text, 0o600))
 	}
 	before := sums(t, dir)
-	_, err := k.publish(dir)
-	require.NoError(t, err)
-	err = k.command(dir, "undo", false)
-	require.NoError(t, err)
+	k.published(t, dir)
+	require.NoError(t, k.command(dir, "undo", false))
 	require.Equal(t, before[member], sums(t, dir)[member])
 }
 
@@ -434,8 +430,7 @@ func TestInternalSnapshotsAreKept(t *testing.T) {
 	putImage(t, other, "qcow2", 2048)
 	disktest.Run(t, "qemu-img", "snapshot", "-c", "one", filepath.Join(dir, m.main))
 	require.NoError(t, os.Rename(filepath.Join(other, m.main), filepath.Join(dir, partial(m.main))))
-	_, err := m.publish(dir)
-	require.NoError(t, err)
+	m.published(t, dir)
 	before := look(t, dir)
 	require.ErrorContains(t, m.command(dir, "finish", false), "has 1 internal snapshots")
 	require.Equal(t, before, look(t, dir))

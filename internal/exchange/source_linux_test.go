@@ -81,12 +81,10 @@ func TestOthersKeepTheirTimes(t *testing.T) {
 			require.NoError(t, os.Chtimes(filepath.Join(dir, name), time.Unix(1e9, 0), time.Unix(1e9, 5)))
 			was[name] = look(name)
 		}
-		_, err := k.publish(dir)
-		require.NoError(t, err)
+		k.published(t, dir)
 		require.Equal(t, was["other"], look("other"), name)
 		require.Equal(t, was[data], look(k.kept(data)), name)
-		err = k.command(dir, "undo", false)
-		require.NoError(t, err)
+		require.NoError(t, k.command(dir, "undo", false))
 		require.Equal(t, was["other"], look("other"), name)
 		require.Equal(t, was[data], look(data), name)
 	}
@@ -99,8 +97,7 @@ func TestGuestRunsFromTheOriginal(t *testing.T) {
 	for _, name := range []string{"raw", "flat", "ova", "ovf"} {
 		k := kinds[name]
 		dir, _ := k.fresh(t)
-		_, err := k.publish(dir)
-		require.NoError(t, err)
+		k.published(t, dir)
 		last := k.old[len(k.old)-1]
 		if name == "ovf" {
 			last = "vm-disk1.img"
@@ -119,8 +116,7 @@ func TestGuestRunsFromTheOriginal(t *testing.T) {
 			}
 		}
 		require.NoError(t, f.Close())
-		err = k.command(dir, "undo", false)
-		require.NoError(t, err)
+		require.NoError(t, k.command(dir, "undo", false))
 	}
 }
 

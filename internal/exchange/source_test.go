@@ -115,8 +115,7 @@ func TestNoLinksAreNoted(t *testing.T) {
 	t.Parallel()
 	k := kinds["raw"]
 	dir, _ := k.fresh(t)
-	r, err := k.publish(oddfs.Mount(t, dir, oddfs.Failing("link", syscall.EPERM, "rename2", syscall.EINVAL)))
-	require.NoError(t, err)
+	r := k.published(t, oddfs.Mount(t, dir, oddfs.Failing("link", syscall.EPERM, "rename2", syscall.EINVAL)))
 	require.Len(t, r.Notes, 1)
 	require.Equal(t, "replaced-no-links", r.Notes[0].Code)
 	k.requireExchanged(t, dir)
@@ -201,8 +200,7 @@ func TestTrackedBlocksAreNoted(t *testing.T) {
 	t.Parallel()
 	k := kinds["split"]
 	dir, _ := k.fresh(t)
-	r, err := k.publish(dir)
-	require.NoError(t, err)
+	r := k.published(t, dir)
 	require.Len(t, r.Notes, 1)
 	require.Equal(t, "replaced-tracking", r.Notes[0].Code)
 }
@@ -214,8 +212,7 @@ func TestPackagesInUse(t *testing.T) {
 	k := kinds["ovf"]
 	for _, name := range []string{"vm-disk1.img", "data.bin"} {
 		dir, _ := k.fresh(t)
-		_, err := k.publish(dir)
-		require.NoError(t, err)
+		k.published(t, dir)
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
 		require.NoError(t, err)
 		require.NoError(t, sys.FromOS(f).LockByte(sys.Exclusive, 101))
@@ -228,10 +225,9 @@ func TestPackagesInUse(t *testing.T) {
 		require.NoError(t, f.Close())
 	}
 	dir, _ := k.fresh(t)
-	_, err := k.publish(dir)
-	require.NoError(t, err)
+	k.published(t, dir)
 	require.NoError(t, os.Remove(filepath.Join(dir, "vm-disk1.img")))
-	err = k.command(dir, "finish", false)
+	err := k.command(dir, "finish", false)
 	require.ErrorContains(t, err, "the original is all there is")
 	require.FileExists(t, filepath.Join(dir, "vm.orig-disk1.img"))
 	imagetest.Write(t, dir, "vm.cert", []byte("of the user"))

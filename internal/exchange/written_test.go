@@ -40,8 +40,7 @@ func TestGuestWroteInTheMiddle(t *testing.T) {
 		k := kinds[c.kind]
 		dir, _ := k.fresh(t)
 		if c.step == "undo" {
-			_, err := k.publish(dir)
-			require.NoError(t, err)
+			k.published(t, dir)
 		}
 		killAt(t, strace, c.step, c.kind, dir, c.at)
 		c.do(t, dir)
@@ -86,12 +85,11 @@ func TestOriginalWasRemoved(t *testing.T) {
 	for _, name := range []string{"raw", "flat", "ova", "ovf"} {
 		k := kinds[name]
 		dir, _ := k.fresh(t)
-		_, err := k.publish(dir)
-		require.NoError(t, err)
+		k.published(t, dir)
 		for _, n := range k.old {
 			require.NoError(t, os.Remove(filepath.Join(dir, k.kept(n))))
 		}
-		err = k.command(dir, "undo", false)
+		err := k.command(dir, "undo", false)
 		require.ErrorContains(t, err, "trueup finish --force")
 		err = k.command(dir, "finish", false)
 		require.ErrorContains(t, err, "is gone")
@@ -113,12 +111,11 @@ func TestCopyWasRemoved(t *testing.T) {
 	for _, name := range []string{"raw", "flat", "ova", "ovf"} {
 		k := kinds[name]
 		dir, before := k.fresh(t)
-		_, err := k.publish(dir)
-		require.NoError(t, err)
+		k.published(t, dir)
 		for _, n := range k.new {
 			require.NoError(t, os.Remove(filepath.Join(dir, n)))
 		}
-		err = k.command(dir, "finish", false)
+		err := k.command(dir, "finish", false)
 		require.ErrorContains(t, err, "the original is all there is", name)
 		err = k.command(dir, "undo", false)
 		require.NoError(t, err, name)
@@ -131,10 +128,9 @@ func TestKeptDescriptorWasReplaced(t *testing.T) {
 	t.Parallel()
 	k := kinds["flat"]
 	dir, _ := k.fresh(t)
-	_, err := k.publish(dir)
-	require.NoError(t, err)
+	k.published(t, dir)
 	imagetest.Write(t, dir, "vm.orig.vmdk", []byte("a file of the user's"))
-	err = k.command(dir, "finish", false)
+	err := k.command(dir, "finish", false)
 	require.ErrorContains(t, err, "was written since the exchange")
 	require.FileExists(t, filepath.Join(dir, "vm.orig.vmdk"))
 }
@@ -146,12 +142,11 @@ func TestFinishOfAnotherDisk(t *testing.T) {
 	for _, name := range []string{"raw", "flat", "ova", "ovf"} {
 		k := kinds[name]
 		from, _ := k.fresh(t)
-		_, err := k.publish(from)
-		require.NoError(t, err)
+		k.published(t, from)
 		dir := filepath.Join(t.TempDir(), "copy")
 		require.NoError(t, os.CopyFS(dir, os.DirFS(from)))
 		before := sums(t, dir)
-		err = k.command(dir, "undo", false)
+		err := k.command(dir, "undo", false)
 		require.ErrorContains(t, err, "is another file than the one that was kept", name)
 		err = k.command(dir, "finish", false)
 		require.ErrorContains(t, err, "is another file than the one that was kept; give --force", name)
