@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
@@ -19,8 +20,7 @@ import (
 func unexplained(t *testing.T, was, is forge.Bytes) []verify.Difference {
 	t.Helper()
 	r := verify.Result{Source: disktest.Memory(was), Dest: disktest.Memory(is)}
-	r.Base = r.Source
-	r.Before, r.After = readLayout(t, r.Source), readLayout(t, r.Dest)
+	r.Base, r.Before, r.After = r.Source, readLayout(t, r.Source), readLayout(t, r.Dest)
 	found, err := r.Unexplained()
 	require.NoError(t, err)
 	return found
@@ -147,10 +147,29 @@ func TestGapsAreExplained(t *testing.T) {
 		"lost":        disk(128, 6000),
 		"elsewhere":   disk(128, 1700),
 		"overwritten": func() forge.Bytes { f := disk(128, 1500); f.U8(1500*512+3, 1); return f }(),
+		"wiped":       func() forge.Bytes { f := disk(128, 1500); clear(f[1500*512 : 1501*512]); return f }(),
 		"vacated":     func() forge.Bytes { f := disk(128, 1500); f.U8(64*512, 1); return f }(),
 	} {
 		require.NotEmpty(t, withoutCHS(unexplained(t, was, is)), name)
 	}
+}
+
+// A backup behind partitions that move is compared, too, and a sector that cannot be read is no equal one.
+func TestBackupOfAMovedTable(t *testing.T) {
+	gpt := func(first uint64) forge.Bytes {
+		return tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: first, Last: first + 999})
+	}
+	was, is := gpt(63), gpt(64)
+	require.Empty(t, unexplained(t, was, is))
+	r := verify.Result{Source: disktest.Memory(was), Dest: disktest.Memory(is)}
+	r.Base, r.Before, r.After = r.Source, readLayout(t, r.Source), readLayout(t, r.Dest)
+	disktest.EveryReadCounts(t, r.Dest, func(d disk.Disk) error {
+		r.Dest = d
+		_, err := r.Unexplained()
+		return err
+	})
+	is.U8(8190*512, 1)
+	require.NotEmpty(t, unexplained(t, was, is), "in an entry that is not used")
 }
 
 // withoutCHS leaves out the addresses in sector 0, which these disks lack.
@@ -165,8 +184,7 @@ func TestResultsInAnotherOrder(t *testing.T) {
 			tableforge.Slot{Type: 0x83, Start: b, Sectors: 1000})
 	}
 	r := verify.Result{Source: disktest.Memory(disk(63, 4096)), Dest: disktest.Memory(disk(4096, 128))}
-	r.Base = r.Source
-	r.Before, r.After = readLayout(t, r.Source), readLayout(t, r.Dest)
+	r.Base, r.Before, r.After = r.Source, readLayout(t, r.Source), readLayout(t, r.Dest)
 	_, err := r.Unexplained()
 	require.ErrorIs(t, err, verify.ErrDifferent)
 	none := &layout.Layout{Size: r.Source.Size()}
