@@ -29,17 +29,6 @@ func TestRoomForZeros(t *testing.T) {
 	require.Equal(t, filepath.Base(f.dest)+"\n", r.stdout)
 }
 
-// TestNoRoomForData is the same for a disk that is full of data.
-func TestNoRoomForData(t *testing.T) {
-	t.Parallel()
-	f := newFault(t, noisyDisk(t, 24))
-	r := privateMount(t, "size=20M", filepath.Dir(f.dest), disktest.Tool(t, "strace"), "-f", "-qq", "-o", "/dev/stdout",
-		"-e", "trace=pwrite64", builtPath, "align", "-q", "--to", "vmdk", f.source, f.dest)
-	require.Equal(t, 1, r.code, r.stderr)
-	require.Contains(t, r.stderr, "are free where DEST goes")
-	require.NotContains(t, r.stdout, "pwrite64(", "not a byte may be written before the refusal")
-}
-
 // TestFlushedWhileCopied requires that the storage has work before the flush at the end.
 func TestFlushedWhileCopied(t *testing.T) {
 	t.Parallel()
