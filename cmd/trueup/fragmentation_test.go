@@ -46,5 +46,6 @@ func TestFragmentationInLVM(t *testing.T) {
 	r := trueup(t, "inspect", "--fragmentation", path)
 	require.Contains(t, r.stdout, "Fragmentation of root in partition 1 (ext2):\n")
 	require.Contains(t, strings.Join(strings.Fields(r.stdout), " "),
-		"Fragmentation of pieces in partition 1: not counted: it lies in several places, or not on this disk alone")
+		"Fragmentation of pieces in partition 1: not counted: it is in several "+
+			"places, or not only on this disk")
 }

@@ -54,7 +54,7 @@ var (
 
 // chained returns a disk on which something of a boot was found.
 func chained(l *layout.Layout) *layout.Layout {
-	l.Boot.Chain = []boot.Link{{Partition: 1, Text: "partition 1 holds a Windows"}}
+	l.Boot.Chain = []boot.Link{{Partition: 1, Text: "partition 1 holds Windows"}}
 	return l
 }
 

@@ -126,7 +126,7 @@ var standings = []standing{
 		name: "dangling", make: symlink("nowhere", "dangling"),
 		want: every("64 is a link to nowhere ("),
 	},
-	{name: "to-itself", make: symlink("to-itself", "to-itself"), want: every("64 is a link to to-itself, which ")},
+	{name: "to-itself", make: symlink("to-itself", "to-itself"), want: every("64 is a link to to-itself (")},
 	{
 		name: "to-block", make: both(special("dm-3", unix.S_IFBLK), symlink("dm-3", "to-block")),
 		want: every(aLink, "copy", unlisted, "force", forced),
@@ -143,7 +143,7 @@ var standings = []standing{
 		want: every(aLink),
 	},
 	{name: "missing/file", make: noFile, want: every("1 folder of ")},
-	{name: "-", make: noFile, want: every("64 would be standard output", "report", "stdout")},
+	{name: "-", make: noFile, want: every("64 cannot be standard output", "report", "stdout")},
 	{name: "/dev/stdout", make: noFile, want: descriptor},
 	{name: "/dev/fd/1", make: noFile, want: descriptor},
 	{name: "/proc/self/fd/1", make: noFile, want: descriptor},

@@ -60,7 +60,7 @@ func TestPackedWarningIsSafe(t *testing.T) {
 	put(t, name, []byte("\x28\xb5\x2f\xfd\xc0\x00\x00\x00\x00\x00\x00\x00\x00\x10\x01\x00\x00"))
 	r := trueup(t, "inspect", "--spool", ".", name)
 	require.Equal(t, 1, r.code)
-	require.Contains(t, r.stderr, "trying all the same")
+	require.Contains(t, r.stderr, "trying anyway")
 	require.NotContains(t, r.stderr, "\x1b")
 	require.Equal(t, 2, strings.Count(r.stderr, "\n"), r.stderr)
 }

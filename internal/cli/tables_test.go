@@ -89,7 +89,7 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 	text := strings.Join(strings.Fields(trueup(t, "inspect", byTable).stdout), " ")
 	require.Contains(t, text, "Boot code Table Loader: finds its partition by cylinder, head and sector")
 	require.Contains(t, text,
-		"code of Table Loader in sector 0 reads the boot sector of partition 1 by smoke signals, and hands")
+		"code of Table Loader in sector 0 reads the boot sector of partition 1 by smoke signals, and passes")
 	require.Contains(t, text, "This is a boot disk")
 	require.Contains(t, trueup(t, "inspect", "--json", byTable).stdout, `"name": "table-loader"`)
 
@@ -116,7 +116,7 @@ func TestReportFormatIsOneEntry(t *testing.T) {
 	path := dummyDisk(t, "", "nothing")
 	scan := []string{"scan", "--isolation", "none", "--fail-on", "4K", path, "-o"}
 	require.Contains(t, trueup(t, append(scan, "dummy")...).stderr,
-		"want one of text, json, csv, html, junit, prometheus")
+		"must be one of text, json, csv, html, junit, prometheus")
 	sum := func(w io.Writer, r *results.Report) error {
 		_, err := fmt.Fprintln(w, "sum", r.Summary.Found, len(slices.Collect(r.Images)), r.Fail)
 		return err

@@ -80,7 +80,7 @@ func startLine(network, address, export string) string {
 	if export != "" {
 		return "qemu-nbd -r -t" + qemu + " -x " + shell.Quote(export) + " IMAGE"
 	}
-	return "trueup serve --as-is" + serve + " IMAGE, or qemu-nbd -r -t" + qemu + " IMAGE"
+	return "qemu-nbd -r -t" + qemu + " IMAGE, or trueup serve --as-is" + serve + " IMAGE"
 }
 
 // NewClient negotiates over a connection, which it closes on an error.
