@@ -42,7 +42,7 @@ func (t *Text) Plan(r *Plan) {
 		return
 	}
 	if r.Result != nil {
-		t.printf("\nThe result, as read from the planned bytes:\n")
+		t.printf("\nThe result, read from the planned bytes:\n")
 		t.disk(*r.Result)
 		if r.Before != nil {
 			t.picture([]Disk{*r.Before, *r.Result}, "before  ", "after   ")
@@ -63,9 +63,9 @@ func (t *Text) copyCost(c *realign.Cost, u *Unpacked) {
 	t.printf("\n")
 	spool := ""
 	if u != nil && u.Kind != "tar" {
-		spool = fmt.Sprintf(" Unpacking needs up to %s, there too or in --spool DIR.", units.Format(u.Size))
+		spool = fmt.Sprintf(" Unpacking needs up to %s more, there or in --spool DIR.", units.Format(u.Size))
 	}
-	t.Para(0, "A copy reads %s, writes at most %s and reads that back. It needs %s where DEST goes.%s",
+	t.Para(0, "A copy reads %s, and writes and rereads at most %s. It needs %s in the folder of DEST.%s",
 		units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), spool)
 }
 
@@ -80,7 +80,7 @@ func (t *Text) refusals(fs []align.Finding) {
 
 func (t *Text) changes(c Changes) {
 	if c.Moved == 0 && len(c.Patches) == 0 {
-		t.printf("Nothing has to move: a copy would be the disk as it is.\n")
+		t.printf("Nothing has to move: a copy would equal the disk.\n")
 		return
 	}
 	t.summary(c)
@@ -147,7 +147,7 @@ func (t *Text) patches(ps []Patch) {
 	if len(ps) == 0 {
 		return
 	}
-	t.printf("\nFields that change, at their place in the result:\n\n")
+	t.printf("\nChanged fields, by position in the result:\n\n")
 	digits := manyDigits
 	if t.Width > 0 {
 		digits = fewDigits
@@ -213,7 +213,7 @@ func (t *Text) Align(r *Align) {
 		case leaves(d.Findings):
 			state = "has nothing else to move"
 		case nothingToJudge(d.Findings):
-			state = "holds nothing that is known"
+			state = "has no known content"
 		}
 		t.Para(2, "%s %s; %s.", Safe(r.Source), state, what)
 		return
@@ -227,7 +227,7 @@ func (t *Text) Align(r *Align) {
 	t.moved(d, "  ")
 	if r.Command != "convert" && slices.ContainsFunc(d.Findings,
 		func(f align.Finding) bool { return f.Severity == align.Error }) {
-		t.Para(2, "  accepted with --allow-unbootable: what the errors above say")
+		t.Para(2, "  accepted with --allow-unbootable: the errors above")
 	}
 	if d.NewSize > d.OldSize {
 		t.printf("  the disk grew by %s to %s\n", units.Format(d.NewSize-d.OldSize), units.Format(d.NewSize))
@@ -240,12 +240,13 @@ func (t *Text) Align(r *Align) {
 	words, command := useOf(d.Format, d.Subformat, r.Dest, r.Folder)
 	switch {
 	case r.Replaced != nil && d.registered: // the path is unchanged, but VirtualBox also compares the UUID
-		t.next("VirtualBox knows the disk by the UUID of the original. If it has no snapshots in any folder:   ",
+		t.next("VirtualBox identifies the disk by the UUID of the original. If it has no snapshots in any folder:   ",
 			"VBoxManage internalcommands sethduuid "+shell.Quote(r.Dest)+" UUID")
 	case r.Source != r.Dest && command != "":
 		t.next(words, command)
 	}
-	if r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") {
+	lasts := !strings.HasPrefix(r.Source, "nbd+unix://") // the socket of a server that may end with this run
+	if r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") && lasts {
 		t.next("To prove it again later:   ", shell.Command("verify", r.Flags, r.Source, r.Dest))
 	}
 }
@@ -344,7 +345,7 @@ func (t *Text) Verify(r *Verify) {
 func (t *Text) verifiedDisk(r *VerifiedDisk) {
 	switch {
 	case !r.Equal:
-		t.printf("%s: %s differs from what %s would become:\n", t.Paint(Red, "Different"), Safe(r.Dest),
+		t.printf("%s: %s differs from an aligned copy of %s:\n", t.Paint(Red, "Different"), Safe(r.Dest),
 			Safe(r.Source))
 		for _, d := range r.Differences {
 			t.printf("  ")
@@ -354,9 +355,9 @@ func (t *Text) verifiedDisk(r *VerifiedDisk) {
 				t.Para(4, "bytes %d to %d: %s", d.Off, d.Off+d.Len-1, SafeMessage(d.Text))
 			}
 		}
-		t.Para(0, "The copy was changed after it was made, is one of another SOURCE, or was made by another version "+
-			"of trueup or with other options (--skip-free): do not use it. Align SOURCE again, or verify with the "+
-			"version and the options that made it.")
+		t.Para(0, "The copy was changed after it was made, is a copy of another SOURCE, or was made by another "+
+			"version of trueup or with other options (--skip-free): do not use it. Align SOURCE again, or verify "+
+			"with the same version and options.")
 	case r.Moved == 0 && len(r.Patches) == 0:
 		t.printf("%s is the same disk as %s: nothing is moved, and every byte%s is equal.\n", Safe(r.Dest),
 			Safe(r.Source), r.outside())
@@ -463,7 +464,7 @@ func (t *Text) references(refs []Reference) {
 	if len(refs) == 0 {
 		return
 	}
-	t.printf("\nStored positions, and what becomes of them:\n\n")
+	t.printf("\nStored positions, before and after:\n\n")
 	shown := refs[:min(len(refs), maxReferences)]
 	w := t.referenceWidths(shown)
 	t.printf(" %-*s  %*s  %-*s  %s\n", w.kind+2, "position", w.off, "at byte", w.points, "points to byte", "becomes")
