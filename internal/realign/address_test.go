@@ -88,8 +88,8 @@ func TestLocal(t *testing.T) {
 	require.NoError(t, Local("a.img", "trueup serve"))
 	for work, want := range map[string]string{
 		"trueup report": "on a server; save it as a file",
-		"trueup scan":   "give it to trueup inspect",
-		"trueup bench":  "make a file of it with trueup convert, and name that",
+		"trueup scan":   "run trueup inspect on it",
+		"trueup bench":  "write it to a file with trueup convert, and name that file",
 	} {
 		err := Local("nbd://host/a", work)
 		require.ErrorContains(t, err, work+" needs a file, and this is ")

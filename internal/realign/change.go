@@ -93,7 +93,7 @@ func (r *replacing) enter(w *Written) {
 }
 
 // undoes describes the way back from an exchange.
-const undoes = "trueup undo brings the original back, until it is removed"
+const undoes = "trueup undo restores the original, until it is removed"
 
 // By gives a finished copy the names of SOURCE, after verifying that it matches the plan for SOURCE.
 type By struct {
@@ -173,7 +173,7 @@ func (j *Job) proved(ctx context.Context, s *Source, p *plan.Plan, view disk.Dis
 		return &ondisk.Refusal{
 			Code: "changed", Reason: fmt.Sprintf("COPY %s is not what these flags make of %s: %v", by.Path(), s.Path(),
 				err),
-			Remedy: "give the flags that it was written with, or write it anew",
+			Remedy: "give the flags that it was written with, or write the copy again",
 		}
 	}
 	return err
@@ -214,10 +214,10 @@ func (s *Source) elsewhere(work, back string) []ondisk.Issue {
 	}
 	return []ondisk.Issue{{
 		Code: "overlays-elsewhere", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("overlays of it (linked clones, snapshots) are looked for in %s only: one in another folder "+
-			"would mix the old layout with the new one after the %s", seen, work),
-		Remedy: fmt.Sprintf("before a machine starts, find them: trueup plan --allow-folder DIR %s refuses with the "+
-			"names of those in DIR and below; %s", shell.Quote(s.Path()), back),
+		Text: fmt.Sprintf("overlays of it (linked clones, snapshots) are searched in %s only; one in another folder "+
+			"would mix old and new layout after the %s", seen, work),
+		Remedy: fmt.Sprintf("before a machine starts, list them: trueup plan --allow-folder DIR %s refuses with the "+
+			"names of the overlays in DIR and below; %s", shell.Quote(s.Path()), back),
 	}}
 }
 
@@ -228,9 +228,9 @@ func outside(p *plan.Plan) []ondisk.Issue {
 	}
 	return []ondisk.Issue{{
 		Code: "outside-size", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("the disk has %d bytes now, and had %d", p.Size, p.OldSize),
-		Remedy: "enter the new size where another file has the old one: the volume's definition of the storage pool, " +
-			"the OVF, the inventory of the hypervisor",
+		Text: fmt.Sprintf("the disk has %d bytes now instead of %d", p.Size, p.OldSize),
+		Remedy: "enter the new size in other files: the volume definition of the storage pool, the OVF, the " +
+			"inventory of the hypervisor",
 	}}
 }
 
@@ -279,7 +279,7 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan, how Move
 	for _, x := range p.Moves {
 		w.Copied += x.Len
 	}
-	w.Notes = s.elsewhere("move", "nothing brings the old layout back but a backup")
+	w.Notes = s.elsewhere("move", "only a backup restores the old layout")
 	return w, nil
 }
 
@@ -336,7 +336,7 @@ func promised(old, now disk.Disk) error {
 func (s *Source) onDevice(d *store.Device) error {
 	switch on := s.Image.OnDevice(); {
 	case on && d == nil:
-		return ondisk.In(ondisk.ErrUsage, "it lies on a block device; name the device itself, with --journal FILE")
+		return ondisk.In(ondisk.ErrUsage, "it is on a block device; name the device itself, with --journal FILE")
 	case d != nil && !d.Is(&s.Image.Opened):
 		return ondisk.In(ondisk.ErrUsage, "the disk is not the device %s alone; name the device as a raw disk", d.Path)
 	}
@@ -381,14 +381,15 @@ func (s *Source) midMove() error {
 		return nil
 	}
 	w := journal.Work{Path: strings.TrimSuffix(s.Path(), image.Moving), Journal: name}
-	remedy := "its journal has .trueup behind the name of the disk: give trueup resume or trueup undo with that name"
+	remedy := "its journal is named like the disk, with .trueup appended: run trueup resume or trueup undo with the " +
+		"name of the disk"
 	switch {
 	case name != "":
 		remedy = fmt.Sprintf("%s goes on, %s takes it back", w.Command("resume"), w.Command("undo"))
 	case s.Image.OnDevice():
-		remedy = "give trueup resume or trueup undo with --journal and the file that the move was begun with"
+		remedy = "run trueup resume or trueup undo with --journal FILE, the file given to trueup move"
 	}
-	return &ondisk.Refusal{Code: "unfinished", Reason: "the disk is in the middle of a move in place", Remedy: remedy}
+	return &ondisk.Refusal{Code: "unfinished", Reason: "a move of its partitions is not complete", Remedy: remedy}
 }
 
 // Undo, Resume and Finish are the commands for unfinished work.

@@ -42,8 +42,8 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (ne
 		return 0, err
 	}
 	if need = withTables(n.bytes); need > free {
-		return 0, ondisk.In(ondisk.ErrOutput, "the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST "+
-			"goes; make room or choose another place", units.Format(need), need, units.Format(free), free)
+		return 0, ondisk.In(ondisk.ErrOutput, "the copy needs %s (%d bytes) and %s (%d bytes) are free in the folder "+
+			"of DEST; make room or choose another folder", units.Format(need), need, units.Format(free), free)
 	}
 	return need, nil
 }
@@ -94,7 +94,7 @@ func full(err error, need int64, room func() (free int64, err error)) error {
 	if freeErr != nil || free == store.UnknownRoom {
 		return err
 	}
-	return fmt.Errorf("%w; the copy needs %s (%d bytes) and %s (%d bytes) are free beside what it has written",
+	return fmt.Errorf("%w; the copy needs %s (%d bytes) and %s (%d bytes) are free, without the part already written",
 		err, units.Format(need), need, units.Format(free), free)
 }
 
@@ -197,7 +197,7 @@ func (j *Job) verify(
 ) (p *plan.Plan, diffs []Difference, err error) {
 	if want, got := s.Image.Disk.SectorSize(), d.Image.Disk.SectorSize(); got != want {
 		return nil, []Difference{{Text: fmt.Sprintf(
-			"the disk has sectors of %d bytes, want %d (--sector-size says how large those of a raw SOURCE are)",
+			"the disk has sectors of %d bytes, not %d (for a raw SOURCE, give --sector-size)",
 			got, want)}}, nil
 	}
 	p, err = s.repeat(d.Layout, m)
@@ -304,11 +304,11 @@ func (s *Source) readAgain() bool { return s.Image.Unseen() }
 
 // otherBytes returns the error of a source with other bytes at a second reading. found describes the difference.
 func (s *Source) otherBytes(found string) error {
-	remedy := "end what writes to the device"
+	remedy := "stop the program that writes to the device"
 	if IsRemote(s.Path()) {
-		remedy = "end what writes to the export, or have the server export a snapshot"
+		remedy = "stop the program that writes to the export, or export a snapshot"
 	}
-	return fmt.Errorf("%s: the disk %w: a second reading gave other bytes (%s); %s, and run again", s.Path(),
+	return fmt.Errorf("%s: the disk %w: a second reading returned other bytes (%s); %s, and run again", s.Path(),
 		ondisk.ErrChanged, found, remedy)
 }
 
@@ -374,10 +374,10 @@ func (j *Job) prove(
 	case err != nil:
 		return err
 	case len(diffs) > 0:
-		return fmt.Errorf("%w from what was planned at byte %d (%s): %w", verify.ErrDifferent, diffs[0].Off,
+		return fmt.Errorf("%w from the plan at byte %d (%s): %w", verify.ErrDifferent, diffs[0].Off,
 			diffs[0].Text, errFaulty)
 	case want != nil:
-		return fmt.Errorf("%w: SOURCE or the copy gave other bytes when it was read again: %w", verify.ErrDifferent,
+		return fmt.Errorf("%w: SOURCE or the copy returned other bytes at a second reading: %w", verify.ErrDifferent,
 			errFaulty)
 	}
 	return nil
@@ -396,12 +396,12 @@ func (j *Job) blame(ctx context.Context, s *Source, copied disk.Disk, want diskc
 	case sum == want:
 		return s.otherBytes("the copy has the first ones: " + diffs[0].Text)
 	}
-	return fmt.Errorf("%w from what was written, at byte %d (%s): %w", verify.ErrDifferent, diffs[0].Off,
+	return fmt.Errorf("%w from the bytes written, at byte %d (%s): %w", verify.ErrDifferent, diffs[0].Off,
 		diffs[0].Text, errFaulty)
 }
 
 // errFaulty is the cause of a copy that differs from the written bytes.
-var errFaulty = errors.New("the storage or memory of this machine is at fault; nothing was published")
+var errFaulty = errors.New("storage or memory of this machine is faulty; DEST was not created")
 
 // digest reads every byte of a disk.
 func (j *Job) digest(ctx context.Context, d disk.Disk) (diskcopy.Sum, error) {

@@ -128,7 +128,7 @@ func (d Device) holds(found string) error {
 	}
 	return &ondisk.Refusal{
 		Code:   "output",
-		Reason: fmt.Sprintf("DEST %s is not blank, and what it holds would be lost%s", d.Path, said),
+		Reason: fmt.Sprintf("DEST %s is not blank, and its content would be lost%s", d.Path, said),
 		Remedy: "name another device, or if that may be lost, add --overwrite-content '" + found + "'",
 	}
 }
@@ -313,23 +313,22 @@ func (s *Source) lent(p *plan.Plan, view disk.Disk) ([]disk.Piece, disk.Disk, er
 	}
 	switch {
 	case s.Original:
-		return nil, nil, refuse("it is the kept original of an exchanged disk, and a guest of the view would write " +
-			"to it")
+		return nil, nil, refuse("it is the kept original of a replaced disk, and a guest on the view would write to it")
 	case s.Image.Packaged():
 		return nil, nil, refuse("it is a disk of a package, and a view names plain files only")
 	case s.Image.MapsDevice:
-		return nil, nil, refuse("it maps a device, and what is read as its file can be that device")
+		return nil, nil, refuse("it maps a device, and its extent file can be that device")
 	case !s.Image.Flat && slices.Contains(flatKinds, s.Image.Subformat):
-		return nil, nil, refuse("its descriptor shows stretches of files, as a view does, or files that may not be " +
-			"written, and a view needs whole files that may be")
+		return nil, nil, refuse("its descriptor uses parts of files, as a view does, or read-only files; a view " +
+			"needs whole, writable files")
 	case !s.Image.Flat && s.Image.Format == "raw":
-		return nil, nil, refuse("its file ends within a sector, and a view shows whole ones")
+		return nil, nil, refuse("its file ends within a sector, and a view needs whole sectors")
 	case !s.Image.Flat:
-		return nil, nil, refuse(fmt.Sprintf("a view needs files that hold the disk byte for byte (raw, or a VMDK "+
+		return nil, nil, refuse(fmt.Sprintf("a view needs files that store the disk byte for byte (raw, or a VMDK "+
 			"that is %s), and this is %s %s", strings.Join(flatKinds, " or "), s.Image.Format, s.Image.Subformat))
 	case len(p.Patches) == 0 && len(p.Moves) == 0:
-		return nil, nil, ondisk.In(ondisk.ErrUsage, "%s: nothing moves, so that a view would be the disk itself; "+
-			"use it as it is (with --skip-aligned this is no error)", s.Path())
+		return nil, nil, ondisk.In(ondisk.ErrUsage, "%s: nothing moves, and a view would equal the disk; use the "+
+			"disk itself (--skip-aligned makes this no error)", s.Path())
 	}
 	lent, err := stretches(view)
 	if err != nil {
@@ -417,18 +416,18 @@ func viewNotes(dest string, lent []disk.Piece, files []string) []ondisk.Issue {
 	}
 	return []ondisk.Issue{{
 		Code: "view", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("%s is a view, not a copy: the data stay in %s, which must stay in this folder and be "+
-			"changed by nothing else. The storage still sees the old offsets, until a hypervisor or trueup convert "+
-			"has copied the view",
+		Text: fmt.Sprintf("%s is a view, not a copy: the data stay in %s, which must stay in this folder and must "+
+			"not be changed otherwise. The storage sees the old offsets until a hypervisor or trueup convert has "+
+			"copied the view",
 			dest, data),
 	}, {
 		Code: "view-writes", Effect: ondisk.Warn,
-		Text: "a view is not a snapshot: a guest that writes to it writes to SOURCE. Until then, removing " +
+		Text: "a view is not a snapshot: a guest that writes to it writes to SOURCE. Before the first write, " +
+			"deleting " +
 			fmt.Sprintf("%q and %q", files[0], files[1]) +
-			" undoes all. After that, they belong to the disk: SOURCE alone has " +
-			"lost what was written to places that the view holds itself",
-		Remedy: "to try the guest, start it from a snapshot or an overlay of the view; to keep it, make a complete " +
-			"disk (trueup convert) and go on with that",
+			" undoes the view. After it, keep them: SOURCE alone lacks the data written to areas stored in the view",
+		Remedy: "to try the guest, start it from a snapshot or an overlay of the view; to keep it, convert the view " +
+			"to a complete disk (trueup convert) and use that",
 	}}
 }
 
@@ -461,7 +460,7 @@ func (s *Source) Serve(ctx context.Context, p *Plan) (*Served, error) {
 // Fit returns an error if the source has changed since it was opened: clients may have read a mixture of both states.
 func (v *Served) Fit() error {
 	if err := v.source.unchanged(); err != nil {
-		return fmt.Errorf("%w; what clients have read since then is not sound", err)
+		return fmt.Errorf("%w; data that clients have read since then may be wrong", err)
 	}
 	return nil
 }

@@ -149,7 +149,7 @@ func TestDeviceThatIsNotBlank(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	d.Overwrite = "something else"
 	_, err = d.create(t.Context(), s, p)
-	require.ErrorContains(t, err, "is not blank, and what it holds would be lost (--overwrite-content names")
+	require.ErrorContains(t, err, "is not blank, and its content would be lost (--overwrite-content names")
 	require.ErrorContains(t, err, ": unknown content'")
 	_, err = (&Job{Jobs: 1}).Write(t.Context(), s, p, d)
 	require.ErrorContains(t, err, ": unknown content'")

@@ -86,7 +86,7 @@ func TestMachineOfAGuestThatReadsCHS(t *testing.T) {
 		{"raw", "vmdk:monolithicFlat", 16, 63, ""},
 		{"qcow2", "vdi", 64, 32, ""},
 		{"raw", "vmdk", 255, 63, ""},
-		{"raw", "vhd", 255, 63, "the disk boots by cylinders of 255 heads and 63 sectors, and a BIOS reports 4 heads"},
+		{"raw", "vhd", 255, 63, "the disk boots by a geometry of 255 heads and 63 sectors, and a BIOS reports 4 heads"},
 		{"vmdk", "vmdk", 16, 63, ""},
 	} {
 		t.Run(fmt.Sprintf("%s to %s, %d heads", tc.from, tc.to, tc.heads), func(t *testing.T) {

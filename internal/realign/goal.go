@@ -156,7 +156,7 @@ func (s *Source) shownOtherwise() {
 		return
 	}
 	err := ondisk.In(ondisk.ErrFormat,
-		"the partition table counts sectors of %d bytes, and the %s states those of %d: a machine finds no partition",
+		"the partition table uses sectors of %d bytes, and the %s states %d: a machine finds no partition",
 		found.Counted, s.shownBy(), stated)
 	s.Layout.Issues = append(s.Layout.Issues, ondisk.Issue{
 		Code: codeSectors, Effect: ondisk.BadVolume, Err: err, Text: err.Error(),
@@ -183,8 +183,8 @@ func (s *Source) sectors(to string) (out []ondisk.Issue) {
 	if gpt && ordered != 0 && ordered != n {
 		out = append(out, ondisk.Issue{
 			Code: codeSectors, Effect: ondisk.Refuse,
-			Text:   fmt.Sprintf("the GPT counts sectors of %d bytes, and --sector-size says %d", n, ordered),
-			Remedy: "leave out --sector-size: a GPT states the size of its sectors",
+			Text:   fmt.Sprintf("the GPT uses sectors of %d bytes, and --sector-size is %d", n, ordered),
+			Remedy: "leave out --sector-size: a GPT states its sector size",
 		})
 	}
 	switch {
@@ -192,15 +192,15 @@ func (s *Source) sectors(to string) (out []ondisk.Issue) {
 	case stated != 0 && stated != n:
 		out = append(out, ondisk.Issue{
 			Code: codeSectors, Effect: ondisk.Warn,
-			Text: fmt.Sprintf("the GPT counts sectors of %d bytes, and the %s shows the disk with those of %d: no "+
-				"system finds the partitions there", n, s.shownBy(), stated),
+			Text: fmt.Sprintf("the GPT uses sectors of %d bytes, and the %s presents %d: no system finds the "+
+				"partitions there", n, s.shownBy(), stated),
 			Remedy: stateSectors(n),
 		})
 	case stated == 0 && s.Image.Disk.SectorSize() == n && n != 512:
 		out = append(out, ondisk.Issue{
 			Code: codeSectors, Effect: ondisk.Note,
-			Text: fmt.Sprintf("the GPT counts sectors of %d bytes, so that the disk is read in these: a machine "+
-				"must be told to show it so", n),
+			Text: fmt.Sprintf("the GPT uses sectors of %d bytes, so the disk is read with that sector size; a "+
+				"machine must be configured for it", n),
 			Remedy: stateSectors(n),
 		})
 	}
@@ -214,8 +214,8 @@ func (s *Source) sectors(to string) (out []ondisk.Issue) {
 	case n != shows && to != raw.Format.Name:
 		out = append(out, ondisk.Issue{
 			Code: codeSectors, Effect: ondisk.Refuse,
-			Text: fmt.Sprintf("the partition table counts sectors of %d bytes, and the %s would state those of %d, by "+
-				"which the disk is read", n, image.Title(to), shows),
+			Text: fmt.Sprintf("the partition table uses sectors of %d bytes, and the %s would state %d",
+				n, image.Title(to), shows),
 			Remedy: fmt.Sprintf("add --sector-size %d if SOURCE is raw; else write the copy with --to raw", n),
 		})
 	}
@@ -230,9 +230,9 @@ func (s *Source) staysAsShown() error {
 	}
 	return &ondisk.Refusal{
 		Code: "unsupported",
-		Reason: fmt.Sprintf("the GPT counts sectors of %d bytes, and the %s shows the disk with those of %d: no "+
-			"system finds the partitions there, before the move or after it", n, s.shownBy(), stated),
-		Remedy: "make a copy with --to raw or --to vhdx, or attach the device so that it shows the sectors of the GPT",
+		Reason: fmt.Sprintf("the GPT uses sectors of %d bytes, and the %s presents %d: no system finds the "+
+			"partitions there, before or after the move", n, s.shownBy(), stated),
+		Remedy: "make a copy with --to raw or --to vhdx, or attach the device with the sector size of the GPT",
 	}
 }
 
@@ -291,7 +291,7 @@ func (s *Source) geometryNotes(o *store.Output) []ondisk.Issue {
 	}
 	return []ondisk.Issue{{
 		Code: "container-geometry", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("the disk boots by cylinders of %d heads and %d sectors, and %s", want.Heads, want.Sectors,
+		Text: fmt.Sprintf("the disk boots by a geometry of %d heads and %d sectors, and %s", want.Heads, want.Sectors,
 			says),
 		Remedy: "set that geometry in the machine if the guest does not start (QEMU: cyls=, heads= and secs= of the " +
 			"disk), or choose --to vmdk, which states it",

@@ -217,7 +217,7 @@ func unread(size int64) disk.Disk { return disk.New(size, sector, disk.Whole(bad
 func TestDisksOnDevices(t *testing.T) {
 	loop := disktest.LoopDevice(t, smallDisk(t))
 	s := open(t, loop)
-	require.ErrorContains(t, s.onDevice(nil), "it lies on a block device; name the device itself, with --journal FILE")
+	require.ErrorContains(t, s.onDevice(nil), "it is on a block device; name the device itself, with --journal FILE")
 	require.ErrorContains(t, s.onDevice(&store.Device{}), "the disk is not the device")
 	d, err := store.Open(loop)
 	require.NoError(t, err)

@@ -70,7 +70,7 @@ func (p *Package) plan(r Reading, g Goal) error {
 		}
 	}
 	if len(p.Disks) == 0 {
-		return fmt.Errorf("%s: the package has no disk with a file: %w, there is nothing to copy", src.Path,
+		return fmt.Errorf("%s: the package has no disk with a file: %w, nothing to copy", src.Path,
 			ondisk.ErrUnsupported)
 	}
 	m := Machines{}
@@ -293,7 +293,7 @@ func (j *Job) verifyMember(
 			slices.ContainsFunc(x.Disks, func(w ovf.Disk) bool { return w.ID == o.ID && w.Capacity == o.Capacity })
 		if o.Capacity >= 0 && o.Capacity < size && !carried {
 			v.Differences = append(v.Differences, Difference{
-				Text: fmt.Sprintf("the OVF gives the disk a capacity of %d bytes, and it has %d", o.Capacity, size),
+				Text: fmt.Sprintf("the OVF states a capacity of %d bytes, and the disk has %d", o.Capacity, size),
 			})
 		}
 	}
@@ -305,16 +305,16 @@ func (j *Job) verifyMember(
 func CapacityIssues(d ova.Disk, size int64) (out []ondisk.Issue) {
 	for _, x := range d.Disks {
 		i := ondisk.Issue{
-			Code: "ovf-capacity", Effect: ondisk.Warn, Remedy: "align corrects it for a disk that moves; correct it " +
-				"by hand for one that is aligned",
-			Text: fmt.Sprintf("the OVF gives the disk %.256q a capacity of %d bytes, and %.256q has %d", x.ID,
+			Code: "ovf-capacity", Effect: ondisk.Warn, Remedy: "align corrects it for a disk that moves; for an " +
+				"aligned disk, correct it by hand",
+			Text: fmt.Sprintf("the OVF states for disk %.256q a capacity of %d bytes, and %.256q has %d", x.ID,
 				x.Capacity, d.Member, size),
 		}
 		switch {
 		case x.Capacity < 0 || (x.Capacity >= size && x.Capacity-size < x.Unit):
 			continue
 		case x.Capacity > size:
-			i.Remedy = "find out whether the disk was cut short or exchanged; correct the OVF by hand where it is wrong"
+			i.Remedy = "check whether the disk was truncated or replaced; if the OVF is wrong, correct it by hand"
 		}
 		out = append(out, i)
 	}
@@ -327,7 +327,7 @@ func IsPackage(dest string) bool { return ova.KindOf(dest) != "" }
 // OpenPackage opens a package. It returns ondisk.ErrNoMatch if path is not a package.
 func OpenPackage(path string) (*ova.Package, error) {
 	if hasNoFolder(path) {
-		return nil, ondisk.In(ondisk.ErrNoMatch, "%s is no package that can be read: those in files are", path)
+		return nil, ondisk.In(ondisk.ErrNoMatch, "%s is on a server or a device, and a package must be a file", path)
 	}
 	p, err := ova.Open(path, nil)
 	if errors.Is(err, ova.ErrNoOVF) {
@@ -377,7 +377,8 @@ func OpenOthers(
 	s *Source, paths []string, allow []string, dest string, open func(string, Reading) (*Source, error),
 ) (o Others, err error) {
 	if len(paths) > maxOthers {
-		return nil, ondisk.In(ondisk.ErrUsage, "--with is given %d times; at most %d are allowed", len(paths), maxOthers)
+		return nil, ondisk.In(ondisk.ErrUsage, "--with is given %d times; at most %d are allowed", len(paths),
+			maxOthers)
 	}
 	defer func() {
 		if err != nil {
@@ -410,11 +411,11 @@ func (o Others) Distinct(s *Source) error {
 		if other, twice := seen[signature]; twice && signature != 0 {
 			return fmt.Errorf("%s: %w", x.Path(), &ondisk.Refusal{
 				Code: "unsupported",
-				Reason: fmt.Sprintf("it has the disk signature 0x%08x, as %s has: what names one of them could "+
-					"mean the other",
+				Reason: fmt.Sprintf("it has disk signature 0x%08x, like %s: a reference to one of them could mean "+
+					"the other",
 					signature, other),
-				Remedy: "name each disk of the machine once, without copies; or give one of them another " +
-					"signature in the guest",
+				Remedy: "name each disk of the machine once, without copies; or change the signature of one in the " +
+					"guest",
 			})
 		}
 		seen[signature] = x.Path()
@@ -511,9 +512,9 @@ func (s *Source) starts(g Goal) (to map[int]int64, refused []ondisk.Issue, err e
 	if why := p.Refusals(g.AllowUnbootable); len(why) > 0 {
 		return nil, []ondisk.Issue{{
 			Code: "with-refused", Effect: ondisk.Warn,
-			Text: fmt.Sprintf("align would refuse %.256q, so its partitions are taken to stay: %s", s.Path(),
+			Text: fmt.Sprintf("align would refuse %.256q, so its partitions are assumed to stay: %s", s.Path(),
 				why[0].Text),
-			Remedy: "see trueup plan for that disk",
+			Remedy: "run trueup plan on that disk",
 		}}, nil
 	}
 	return p.Starts(), nil, s.Image.Unchanged()
@@ -543,7 +544,7 @@ func (s *Source) namesPartitionsOf(target *Source, p *plan.Plan) []align.Finding
 	return []align.Finding{align.FromIssue(ondisk.Issue{
 		Code: "named-by", Effect: ondisk.Warn,
 		Text:   fmt.Sprintf("%.256q names partitions of this disk that move: %s%s", s.Path(), names[0], more),
-		Remedy: fmt.Sprintf("align it too, with --with %.256q: its copy gets the new places", target.Path()),
+		Remedy: fmt.Sprintf("align that disk too, with --with %.256q: its copy gets the new positions", target.Path()),
 	})}
 }
 

@@ -160,7 +160,7 @@ func TestProof(t *testing.T) {
 	err = (&Job{Full: true, Jobs: 1}).prove(t.Context(), s, p, view, &image.Image{Image: &driver.Image{Disk: view}},
 		new(diskcopy.Sum))
 	require.ErrorIs(t, err, verify.ErrDifferent)
-	require.ErrorContains(t, err, "SOURCE or the copy gave other bytes when it was read again")
+	require.ErrorContains(t, err, "SOURCE or the copy returned other bytes at a second reading")
 	_, err = (&Job{Jobs: 1}).same(t.Context(), disktest.NewBadExtents(view), view)
 	require.ErrorIs(t, err, disktest.ErrFault)
 }

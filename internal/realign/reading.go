@@ -109,7 +109,7 @@ func (s *SectorSize) Set(arg string) error {
 func (r Reading) agrees(img *image.Image) error {
 	if got := img.Disk.SectorSize(); r.SectorSize != 0 && got != r.SectorSize {
 		return ondisk.Field("image", "sector size", 0, got,
-			fmt.Sprintf("%d, as --sector-size says (only a raw image can be read with another size than its own)",
+			fmt.Sprintf("%d, from --sector-size (which only a raw image allows)",
 				r.SectorSize))
 	}
 	return nil
@@ -119,8 +119,8 @@ func (r Reading) agrees(img *image.Image) error {
 var ErrOpen = errors.New("open")
 
 // ErrComplete rejects allowed folders for a package, which references only its own files.
-var ErrComplete = ondisk.In(ondisk.ErrUsage, "--allow-folder is for disks outside of packages: a package is complete, "+
-	"and its disks name no other files; leave it out")
+var ErrComplete = ondisk.In(ondisk.ErrUsage, "--allow-folder cannot be used for a package: it is complete; leave it "+
+	"out")
 
 // complete refuses allowed folders for a disk of a package.
 func (r Reading) complete(img *image.Image) error {
@@ -137,8 +137,8 @@ func Open(path string, r Reading) (*Source, error) {
 		return nil, err
 	}
 	if path == "-" {
-		return nil, ondisk.In(ondisk.ErrUsage, "an image is not read from a pipe; write it to a file first (a file of "+
-			"that name is ./-), or name a disk of an archive, as in vm.ova!disk1.vmdk")
+		return nil, ondisk.In(ondisk.ErrUsage, "an image cannot be read from a pipe; write it to a file first (for a "+
+			"file named -, give ./-), or name a disk of an archive, as in vm.ova!disk1.vmdk")
 	}
 	if IsRemote(path) {
 		return r.openRemote(path, o)
@@ -162,7 +162,7 @@ func hasNoFolder(path string) bool { return IsRemote(path) || sys.IsDrive(path) 
 // openDrive opens and reads a disk by its Windows name.
 func (r Reading) openDrive(path string, o image.Options) (*Source, error) {
 	if len(r.Allow) > 0 {
-		return nil, ondisk.In(ondisk.ErrUsage, "%s: --allow-folder is for files; a device names no others", path)
+		return nil, ondisk.In(ondisk.ErrUsage, "%s: --allow-folder cannot be used for a device; leave it out", path)
 	}
 	img, err := image.OpenDrive(path, o)
 	if err != nil {
@@ -183,14 +183,14 @@ func Unopened(path string, err error) error {
 	}
 	if w == nil && isAbsent(path) && !isAbsent(path+image.Moving) {
 		return &ondisk.Refusal{
-			Code: "unfinished", Reason: fmt.Sprintf("it is not there, and a move in place has left %q",
+			Code: "unfinished", Reason: fmt.Sprintf("it does not exist, and a move has left %q",
 				path+image.Moving),
-			Remedy: fmt.Sprintf("give trueup resume or trueup undo with %s and --journal FILE, as the move was begun; "+
-				"trueup inspect %s can name the file", shell.Quote(path), shell.Quote(path+image.Moving)),
+			Remedy: fmt.Sprintf("run trueup resume or trueup undo with %s and --journal FILE, the file given to "+
+				"trueup move; trueup inspect %s can show it", shell.Quote(path), shell.Quote(path+image.Moving)),
 		}
 	}
 	if names := journal.LeftAt(path); w == nil && len(names) > 0 && isAbsent(path) {
-		return fmt.Errorf("%w; %s: give the command that wrote it again, or remove it by hand", err, leftText(names))
+		return fmt.Errorf("%w; %s: repeat the command that wrote it, or remove it by hand", err, leftText(names))
 	}
 	return err
 }
@@ -211,7 +211,7 @@ func LeftBehind(path string) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return leftText(names) + ": give the same command again, which removes what it left; or remove it by hand"
+	return leftText(names) + ": repeat the same command, which removes it; or remove it by hand"
 }
 
 func leftText(names []string) string {
@@ -219,7 +219,7 @@ func leftText(names []string) string {
 	if len(names) > 1 {
 		more = fmt.Sprintf(" and %d more", len(names)-1)
 	}
-	return fmt.Sprintf("a run that was killed has left the hidden file %.256q%s in the folder", names[0], more)
+	return fmt.Sprintf("a killed run has left the hidden file %.256q%s in the folder", names[0], more)
 }
 
 func isAbsent(path string) bool {
@@ -301,8 +301,8 @@ func (s *Source) original(of image.InPackage) error {
 	if w.Written {
 		i.Code, i.Effect = "original-written", ondisk.Warn
 		i.Text += ", and was written since the exchange, by a guest or another program"
-		i.Remedy = fmt.Sprintf("if a machine runs from it, have it run from %q, or bring it back as it is now: %s; "+
-			"%s --force loses what was written", disk, w.Command("undo"), w.Command("finish"))
+		i.Remedy = fmt.Sprintf("if a machine runs from it, switch the machine to %q, or restore the disk with the "+
+			"new data: %s; %s --force discards the new data", disk, w.Command("undo"), w.Command("finish"))
 	}
 	s.Beside = append(s.Beside, i)
 	return nil
@@ -365,9 +365,10 @@ func (r Reading) openLocal(path string, o image.Options) (*image.Image, error) {
 // packedRefusal returns the error of a packed image for a command that needs an unpacked file.
 func packedRefusal(kind, work string) error {
 	return &ondisk.Refusal{
-		Code: "unsupported", Reason: fmt.Sprintf("%s needs an image in a file of its own, and this one is packed (%s)",
+		Code: "unsupported", Reason: fmt.Sprintf("%s needs an image in a plain file, and this one is compressed or "+
+			"in an archive (%s)",
 			work, kind),
-		Remedy: "make a file of it with trueup convert, and name that",
+		Remedy: "write it to a file with trueup convert, and name that file",
 	}
 }
 
@@ -392,8 +393,8 @@ func Connect(ctx context.Context, images []string, work string) (Remotes, error)
 	}
 	images = slices.DeleteFunc(slices.Clone(images), func(image string) bool { return !IsRemote(image) })
 	if len(images) > maxRemotes {
-		return nil, ondisk.In(ondisk.ErrUsage, "%d images of servers are given, and one run reads at most %d; give "+
-			"fewer", len(images), maxRemotes)
+		return nil, ondisk.In(ondisk.ErrUsage, "%d images on servers are given, and %d are allowed; give fewer",
+			len(images), maxRemotes)
 	}
 	all := Remotes{}
 	for _, uri := range images {
@@ -424,10 +425,11 @@ func (r Reading) openRemote(uri string, o image.Options) (*Source, error) {
 	made := r.Remotes[uri]
 	switch {
 	case len(made) == 0:
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: this command reads no images of servers; trueup convert "+
-			"makes a file of it", uri)
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: this command cannot read an image on a server; write it to "+
+			"a file with trueup convert", uri)
 	case len(r.Allow) > 0:
-		return nil, ondisk.In(ondisk.ErrUsage, "%s: --allow-folder is for files; an image of a server names no others",
+		return nil, ondisk.In(ondisk.ErrUsage, "%s: --allow-folder cannot be used for an image on a server; leave it "+
+			"out",
 			uri)
 	}
 	r.Remotes[uri] = made[1:]
@@ -443,7 +445,7 @@ func (r Reading) openRemote(uri string, o image.Options) (*Source, error) {
 
 // Local refuses an image on a server, or a Windows disk, for a command that needs a file.
 func Local(path, work string) error {
-	where, remedy := "on a server", "make a file of it with trueup convert, and name that"
+	where, remedy := "on a server", "write it to a file with trueup convert, and name that file"
 	switch {
 	case isWeb(path):
 		return refuseWeb(path, work)
@@ -454,7 +456,7 @@ func Local(path, work string) error {
 	case work == "trueup report": // of results, which are no image
 		remedy = "save it as a file"
 	case work == "trueup scan":
-		remedy = "give it to trueup inspect"
+		remedy = "run trueup inspect on it"
 	}
 	return fmt.Errorf("%s: %w", path, &ondisk.Refusal{
 		Code: "unsupported", Reason: work + " needs a file, and this is " + where, Remedy: remedy,
@@ -484,12 +486,12 @@ func refuseWeb(uri, work string) error {
 	default:
 		command = `align "$uri" DEST`
 	}
-	remedy := fmt.Sprintf("nbdkit serves it: nbdkit -U - curl %s --run 'trueup %s'", shell.Quote(Shown(uri)), command)
+	remedy := fmt.Sprintf("use nbdkit: nbdkit -U - curl %s --run 'trueup %s'", shell.Quote(Shown(uri)), command)
 	if !shell.ForBash(runtime.GOOS) {
 		remedy = "download it first; there is no nbdkit on this system"
 	}
 	return fmt.Errorf("%s: %w", Shown(uri), &ondisk.Refusal{
-		Code: "unsupported", Reason: "trueup reads files and exports of NBD, and no web addresses", Remedy: remedy,
+		Code: "unsupported", Reason: "trueup cannot read web addresses, only files and NBD exports", Remedy: remedy,
 	})
 }
 
@@ -580,8 +582,8 @@ func (s *Source) Complete(ctx context.Context, all bool) error {
 func ByHead() ondisk.Issue {
 	return ondisk.Issue{
 		Code: "head", Effect: ondisk.Note,
-		Text: "it is packed, and was judged by the first bytes that it unpacks to: volumes, how it boots, and " +
-			"whether a copy can be made, are not known",
+		Text: "it is compressed, and only its first bytes were unpacked: volumes, boot path, and whether it can be " +
+			"copied are not known",
 	}
 }
 

@@ -199,10 +199,10 @@ func (s *Source) child() ondisk.Issue {
 	}
 	return ondisk.Issue{
 		Code: "snapshot-child", Effect: ondisk.Refuse,
-		Text: "it is a snapshot, which is complete only together with its parent " +
-			strings.Join(names, ", and that one's parent "),
-		Remedy: "--flatten of align and convert copies all of them into one complete disk; or consolidate the " +
-			"snapshots first",
+		Text: "it is a snapshot of its parent " +
+			strings.Join(names, ", a snapshot of "),
+		Remedy: "copy all of them into one complete disk with align --flatten or convert --flatten, or consolidate " +
+			"the snapshots first",
 	}
 }
 
@@ -379,9 +379,10 @@ func (s *Source) promised(p *plan.Plan) (view disk.Disk, after *layout.Layout, e
 // beyond the old end of the disk, and systems would find partitions in the copy.
 func tableByGrowth(p *plan.Plan, t *table.Table) error {
 	return &ondisk.Refusal{
-		Code: "unsupported", Reason: fmt.Sprintf("the disk has no partition table, and its copy would grow from %d to "+
-			"%d bytes, where sector 0 reads as a table (%s) of places behind the old end", p.OldSize, p.Size, t.Scheme),
-		Remedy: "keep the size of the disk: choose a format of DEST that stores it exactly, such as --to raw",
+		Code: "unsupported", Reason: fmt.Sprintf("the disk has no partition table, and its copy would grow from %d "+
+			"to %d bytes, where sector 0 reads as a table (%s) of partitions past the old end",
+			p.OldSize, p.Size, t.Scheme),
+		Remedy: "keep the disk size: choose a format that stores it exactly, such as --to raw",
 	}
 }
 
@@ -638,9 +639,9 @@ func Refusal(fs []align.Finding) error {
 func readBack(err error) error {
 	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) ||
 		errors.Is(err, ondisk.ErrReference) {
-		return fmt.Errorf("%w from what was written: %w", verify.ErrDifferent, err)
+		return fmt.Errorf("%w from the bytes written: %w", verify.ErrDifferent, err)
 	}
-	return fmt.Errorf("read back what was written: %w", err)
+	return fmt.Errorf("read back the copy: %w", err)
 }
 
 // cause returns the cause of a failed copy. A source that changed meanwhile can cause any error, so that error has

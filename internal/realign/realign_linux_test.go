@@ -47,7 +47,7 @@ func TestRoom(t *testing.T) {
 	j := Job{Full: true, Jobs: 2}
 	_, err := j.Write(t.Context(), s, p, File{Path: filepath.Join(small, "copy.raw"), Format: "raw"})
 	require.ErrorIs(t, err, ondisk.ErrOutput)
-	require.ErrorContains(t, err, "make room or choose another place")
+	require.ErrorContains(t, err, "make room or choose another folder")
 	require.Empty(t, disktest.Names(t, small))
 
 	to := File{Path: filepath.Join(small, "copy.vmdk"), Format: "vmdk", Subformat: "streamOptimized"}

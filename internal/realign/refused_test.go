@@ -185,7 +185,7 @@ func TestComparedPackages(t *testing.T) {
 	small := edited(t, "vm.ovf", func(s string) string { return strings.ReplaceAll(s, `"2097152"`, `"1048576"`) })
 	_, diffs, err = compare(t.Context(), small, Reading{})
 	require.NoError(t, err)
-	require.Contains(t, fmt.Sprint(diffs), "the OVF gives the disk a capacity of 1048576 bytes, and it has 2097152")
+	require.Contains(t, fmt.Sprint(diffs), "the OVF states a capacity of 1048576 bytes, and the disk has 2097152")
 
 	_, _, err = compare(t.Context(), d, Reading{Format: "vhdx"})
 	require.ErrorContains(t, err, "vm.ova!one.vmdk")
@@ -226,7 +226,7 @@ func TestTablesThatAreReadAgain(t *testing.T) {
 	require.NoError(t, os.WriteFile(partial, b, 0o644))
 	require.ErrorIs(t, j.reread(o, right), verify.ErrDifferent)
 	require.NoError(t, os.Remove(partial))
-	require.ErrorContains(t, j.reread(o, right), "read back what was written")
+	require.ErrorContains(t, j.reread(o, right), "read back the copy")
 }
 
 // The room for a copy is not what a disk of which nothing can be read needs, nor is one shared whose map is lost.

@@ -142,7 +142,7 @@ func TestDisksThatAreNotThere(t *testing.T) {
 	require.ErrorContains(t, err, "it is not there; the disk was exchanged")
 	require.NoError(t, os.Remove(journal.PathOf(path)))
 	_, err = Open(path, Reading{})
-	require.ErrorContains(t, err, "a move in place has left")
+	require.ErrorContains(t, err, "a move has left")
 	require.NoError(t, os.Remove(path+image.Moving))
 	_, err = Open(path, Reading{})
 	require.ErrorIs(t, err, os.ErrNotExist)

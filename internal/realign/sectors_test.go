@@ -97,7 +97,7 @@ func TestSectorsThatContradictAGPT(t *testing.T) {
 		s := reading(t, sized(t, dir, "gpt", sector), Reading{SectorSize: ordered})
 		require.Equal(t, sector, s.Image.Disk.SectorSize())
 		err := acceptable(t, s, Goal{Copy: true})
-		says := fmt.Sprintf("counts sectors of %d bytes, and --sector-size says %d", sector, ordered)
+		says := fmt.Sprintf("uses sectors of %d bytes, and --sector-size is %d", sector, ordered)
 		require.ErrorContains(t, err, says)
 		require.ErrorContains(t, err, "leave out --sector-size")
 	}
@@ -166,7 +166,7 @@ func TestVHDXThatStatesOtherSectors(t *testing.T) {
 	for _, s := range []*Source{open(t, path), x} {
 		err := Broken(align.Relevant(s.Layout.Issues, nil))
 		require.ErrorIs(t, err, ondisk.ErrFormat)
-		require.ErrorContains(t, err, "counts sectors of 512 bytes, and the VHDX states those of 4096")
+		require.ErrorContains(t, err, "uses sectors of 512 bytes, and the VHDX states 4096")
 	}
 	require.Error(t, acceptable(t, open(t, path), Goal{}))
 	require.NoError(t, acceptable(t, open(t, path), Goal{Copy: true, To: "raw"}))

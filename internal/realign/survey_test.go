@@ -115,7 +115,7 @@ func TestOpenOthers(t *testing.T) {
 	_, err = OpenOthers(s, []string{other}, nil, other, opens)
 	require.ErrorContains(t, err, "would overwrite disk.img, a disk of --with")
 	_, err = OpenOthers(s, []string{other}, nil, "", opens)
-	require.ErrorContains(t, err, "it has the disk signature 0x1b2c3d4e, as "+path)
+	require.ErrorContains(t, err, "it has disk signature 0x1b2c3d4e, like "+path)
 	disktest.Run(t, "sfdisk", "--disk-id", other, "0x55aa55aa")
 	opened = 0
 	o, err := OpenOthers(s, []string{other}, []string{"/"}, other+".copy", opens)
@@ -174,7 +174,7 @@ func TestSnapshots(t *testing.T) {
 	refused, err := s.Refusals(Goal{})
 	require.NoError(t, err)
 	require.Len(t, refused, 1)
-	require.ErrorContains(t, Refusal(refused), `complete only together with its parent "disk.img"`)
+	require.ErrorContains(t, Refusal(refused), `it is a snapshot of its parent "disk.img"`)
 	refused, err = s.Refusals(Goal{Flatten: true})
 	require.NoError(t, err)
 	require.Empty(t, refused)

@@ -84,7 +84,7 @@ func TestVerifyOfAnotherDisk(t *testing.T) {
 	defer Others{large}.Close()
 	_, diffs, err = (&Job{Jobs: 1}).Verify(t.Context(), s, large, nil)
 	require.NoError(t, err)
-	require.Contains(t, diffs[0].Text, "sectors of 4096 bytes, want 512")
+	require.Contains(t, diffs[0].Text, "sectors of 4096 bytes, not 512")
 }
 
 // A copy that is malformed when it is read back was not written by what was planned; one that cannot be read at all is
@@ -208,14 +208,14 @@ func TestCauseOfOtherBytes(t *testing.T) {
 	}{
 		"data of the server": {
 			when: diskcopy.PhaseProve, at: data, want: ondisk.ErrChanged,
-			text: "a second reading gave other bytes (the copy has the first ones: byte ",
+			text: "a second reading returned other bytes (the copy has the first ones: byte ",
 		},
 		"data of the copy": {
 			when: diskcopy.PhaseProve, at: data, copy: true, want: verify.ErrDifferent,
-			text: "the storage or memory of this machine is at fault",
+			text: "storage or memory of this machine is faulty",
 		},
 		"a patched byte of the server": {
-			at: boot, want: ondisk.ErrChanged, text: "end what writes to the export",
+			at: boot, want: ondisk.ErrChanged, text: "stop the program that writes to the export",
 		},
 		"nothing": {},
 	} {
