@@ -248,10 +248,10 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) (l
 	case Nothing:
 		return a.nothingText(l, c.Boundary), nil
 	case Repair:
-		return "Not yet: what is malformed must be repaired first.", nil
+		return "Not yet: repair the malformed structures first.", nil
 	case OtherBoundary:
-		return fmt.Sprintf("Perhaps: every start is on a multiple of %s, but %s; trueup plan --boundary %s shows what "+
-			"would move.",
+		return fmt.Sprintf("Perhaps: every start is on a multiple of %s, but %s; trueup plan --boundary %s shows the "+
+			"moves.",
 			c.Boundary.Text(), gain, a.Boundary), nil
 	case Refused:
 		lead = a.refusedText(gain, c.Storage)
@@ -280,7 +280,7 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) (l
 func (a *Advice) nothingText(l *layout.Layout, boundary Boundary) string {
 	switch {
 	case ContentOf(l) == UnknownContent:
-		return "That cannot be said: what the disk holds is not known."
+		return "Unknown: the content of the disk is not known."
 	case !slices.ContainsFunc(l.Partitions, Judged):
 		return "No: there is no partition to move."
 	}
@@ -291,8 +291,7 @@ func (a *Advice) nothingText(l *layout.Layout, boundary Boundary) string {
 			what = "partition that is judged"
 		}
 		if j.Unjudged == "" && j.ByStart.Off() {
-			return "No: the data inside lie on blocks of the storage now, and would not after a move, as the volume " +
-				"was formatted."
+			return "No: the data in the volume are aligned now; moving the partition would misalign them."
 		}
 	}
 	return fmt.Sprintf("No: every %s starts on a multiple of %s.", what, boundary.Text())
@@ -309,9 +308,10 @@ func (a *Advice) optionalText(overall Verdict, c Case) string {
 	switch {
 	case a.Gain == Loss && c.Storage.Offset != 0:
 		return fmt.Sprintf("Rather not: the blocks of this storage start at byte %d of the disk, and I/O would touch "+
-			"more of them after a move. Align what lies below the disk first.", c.Storage.Offset)
+			"more of them after a move. Align the layer below the disk first.", c.Storage.Offset)
 	case a.Gain == Loss:
-		return "Rather not: I/O touches fewer blocks of the storage now than after a move, as the volume was formatted."
+		return "Rather not: I/O touches fewer blocks of the storage now than after a move, because of the layout " +
+			"inside the volume."
 	case c.Storage.Block == units.SectorSize:
 		return fmt.Sprintf("Not for this storage (%s): alignment does not matter to it.", c.Storage.About)
 	case c.Storage == Generic() && overall == BelowBoundary:
@@ -330,9 +330,9 @@ var roleTexts = map[Role]string{
 func (n References) text() string {
 	switch {
 	case n.Left == 0 && n.Rewritten == 1:
-		return "One stored position changes with the move, and it can be rewritten."
+		return "One stored position changes with the move; it can be rewritten."
 	case n.Left == 0:
-		return fmt.Sprintf("%d stored positions change with the move, and all can be rewritten.", n.Rewritten)
+		return fmt.Sprintf("%d stored positions change with the move; all can be rewritten.", n.Rewritten)
 	case n.Rewritten > 0:
 		return fmt.Sprintf("Of %d stored positions %d can be rewritten; the others are left as found.",
 			n.Rewritten+n.Left, n.Rewritten)

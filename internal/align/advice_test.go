@@ -178,7 +178,7 @@ func adviceOnSystems() []adviceCase {
 		},
 		{
 			"xp, malformed", disk255(windows2000, xp), 65536, "generic", nil, true, align.Repair, align.High,
-			"Not yet: what is malformed must be repaired first.",
+			"Not yet: repair the malformed structures first.",
 		},
 		{
 			"vista", disk255(windows7, vista), 65536, "generic", refusedMove, false, align.Nothing, align.NoGain,
@@ -226,7 +226,7 @@ func adviceOnData() []adviceCase {
 		},
 		{
 			"data in order by 4 KiB, start not", disk255(boot.Empty, fat), 4096, "generic", nil, false, align.Nothing,
-			align.Loss, "No: the data inside lie on blocks of the storage now",
+			align.Loss, "No: the data in the volume are aligned now",
 		},
 		{
 			"shifted storage, and in no order", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.NTFS)), 65536,
@@ -265,7 +265,7 @@ func TestAdviceOnReferences(t *testing.T) {
 	advise := func() align.Advice {
 		return align.For(l, align.Case{Boundary: align.DefaultBoundary, Storage: align.Generic()})
 	}
-	require.Contains(t, advise().Text, "2 stored positions change with the move, and all can be rewritten.")
+	require.Contains(t, advise().Text, "2 stored positions change with the move; all can be rewritten.")
 	l.Boot.Refs[1].Target = 0
 	require.Equal(t, align.References{Rewritten: 1, Left: 1}, advise().References)
 	require.Contains(t, advise().Text, "Of 2 stored positions 1 can be rewritten; the others are left as found.")

@@ -118,7 +118,7 @@ func TestWhatAFindingSays(t *testing.T) {
 		},
 		{
 			"data of a fat", part(128, vol(volume.FAT32, 4096, 1024*9)),
-			"nested-misaligned", "first fat32 cluster lies at byte 74752, 1024 bytes past",
+			"nested-misaligned", "first fat32 cluster is at byte 74752, 1024 bytes past",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

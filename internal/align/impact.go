@@ -221,7 +221,7 @@ func worse(order string, size int64, read, write Change) (out []Load) {
 // unit describes a block of the volume.
 func (i Impact) unit() string {
 	if i.Assumed {
-		return units.Format(i.Block) + " block (a size that is assumed: the content names none)"
+		return units.Format(i.Block) + " block (assumed size: the content states none)"
 	}
 	return units.Format(i.Block) + " " + i.word
 }

@@ -172,7 +172,7 @@ func TestImpactInWords(t *testing.T) {
 		{
 			"content that is not known", "4K", 63,
 			vol(volume.Unknown, 0, 0),
-			"each 4 KiB block (a size that is assumed: the content names none) touches two",
+			"each 4 KiB block (assumed size: the content states none) touches two",
 		},
 		{
 			"odd blocks", "4K", 63,

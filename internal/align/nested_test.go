@@ -34,8 +34,8 @@ func insideCases() []insideCase {
 			vol(volume.LVM2, 0, 192*kib),
 			"nested-misaligned", align.Info,
 			[]string{
-				"starts on a multiple of 1 MiB, but the first extent of LVM2 lies at byte 1245184, 192 KiB past a " +
-					"multiple of 1 MiB", "no move of the partition mends it", "pvmove",
+				"starts on a multiple of 1 MiB, but the first extent of LVM2 is at byte 1245184, 192 KiB past a " +
+					"multiple of 1 MiB", "no move of the partition aligns both", "pvmove",
 			},
 		},
 		{"LVM at 1 MiB", 2048, 1024 * kib, vol(volume.LVM2, 0, 1024*kib), "", "", nil},
@@ -63,8 +63,8 @@ func insideCases() []insideCase {
 			vol(volume.LVM2, 0, 192*kib+65*512),
 			"nested-aligned", align.Info,
 			[]string{
-				"starts at LBA 63 (byte 32256), 3584 bytes past a 4 KiB boundary, but the first extent of LVM2 lies " +
-					"at byte 262144, a multiple of 64 KiB", "would put the data off it", "--partition 3",
+				"starts at LBA 63 (byte 32256), 3584 bytes past a 4 KiB boundary, but the first extent of LVM2 is " +
+					"at byte 262144, a multiple of 64 KiB", "would misalign the data", "--partition 3",
 			},
 		},
 		{"ZFS", 2048, 1024 * kib, vol(volume.ZFS, 4096, 4096*kib), "", "", nil},
@@ -99,7 +99,7 @@ func clusterCases() []insideCase {
 			"FAT whose clusters stay off wherever it moves", 63, 64 * kib,
 			vol(volume.FAT16, 4096, 9*kib),
 			"nested-misaligned", align.Warning,
-			[]string{"on their own account", "lies at byte 41472, 512 bytes past"},
+			[]string{"so do its data", "is at byte 41472, 512 bytes past"},
 		},
 		{"FAT that a move mends", 63, 64 * kib, vol(volume.FAT16, 4096, 8*kib), "", "", nil},
 	}
@@ -141,6 +141,6 @@ func TestWhatLiesInsideOfADisk(t *testing.T) {
 	require.Len(t, found, 1)
 	require.Equal(t, "disk", found[0].Subject)
 	require.Contains(t, found[0].Text,
-		"is a volume as a whole: the first extent of LVM2 lies at byte 196608, 192 KiB past a multiple of 1 MiB")
+		"is a volume as a whole: the first extent of LVM2 is at byte 196608, 192 KiB past a multiple of 1 MiB")
 	require.NotContains(t, found[0].Text, "partition")
 }

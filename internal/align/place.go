@@ -43,8 +43,8 @@ func Judge(p boot.Partition, boundary Boundary) Judgement {
 	j.Verdict = VerdictOf(p.Off, j.Data, boundary)
 	if now, then, worse := worsened(p, boundary); worse && j.ByStart.Off() {
 		j.Worsens = true
-		j.Stays = fmt.Sprintf("its data lie on a multiple of %s now (byte %d), and only on one of %s if it starts on "+
-			"a multiple of %s", now.Text(), j.Data, then.Text(), boundary.Text())
+		j.Stays = fmt.Sprintf("its data are on a multiple of %s now (byte %d), and would only be on a multiple of %s "+
+			"if it started on a multiple of %s", now.Text(), j.Data, then.Text(), boundary.Text())
 	}
 	return j
 }
@@ -64,9 +64,9 @@ func VerdictOf(start, data int64, boundary Boundary) Verdict {
 func unjudged(p boot.Partition) string {
 	switch {
 	case p.Kind == table.Extended:
-		return "it is an extended partition, a box around logical ones"
+		return "it is an extended partition, a container of logical ones"
 	case p.Is(table.LDMDatabase):
-		return "it holds the database of the dynamic disk, which is read and written seldom"
+		return "it holds the database of the dynamic disk, which is rarely read or written"
 	case p.Fixed != "":
 		return p.Fixed
 	case p.Is(table.Reserved) && (p.Volume == nil || p.Volume.Kind == volume.Unknown):
@@ -207,11 +207,11 @@ func (j Judgement) inOrder(p boot.Partition, boundary Boundary, sector int64) Fi
 	f := placeFinding(p.Number, "nested-aligned", Info)
 	_, o := data(p)
 	kind := identify.Traits(o.of.Kind)
-	f.Text = fmt.Sprintf("%s, but the %s lies at byte %d, a multiple of %s: that counts, and a move of the partition "+
-		"to the boundary would put the data off it", where(p, boundary, sector), dataName(p.Volume, o.of, kind), j.Data,
+	f.Text = fmt.Sprintf("%s, but the %s is at byte %d, a multiple of %s: that counts, and moving the partition to "+
+		"the boundary would misalign the data", where(p, boundary, sector), dataName(p.Volume, o.of, kind), j.Data,
 		boundary.Text())
-	f.Remedy = fmt.Sprintf("none is needed: align leaves the partition where it is; --partition %d moves it all the "+
-		"same, and then: %s", p.Number, kind.Realign)
+	f.Remedy = fmt.Sprintf("none needed: align does not move the partition; --partition %d moves it anyway, and "+
+		"then: %s", p.Number, kind.Realign)
 	return f
 }
 
@@ -233,14 +233,14 @@ func (j Judgement) startFinding(p boot.Partition, boundary Boundary, sector int6
 	f.Where = where(p, boundary, sector)
 	if j.Verdict == BelowBoundary {
 		f.Code, f.Free = "below-boundary", true
-		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage that works in such units, instead of one",
+		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage with units of that size, instead of one",
 			boundary.Text())
 	} else {
 		f.Cost, f.Free = cost(p)
 	}
 	if j.Worsens {
 		f.Cost, f.Free = j.Stays, true
-		f.Remedy = fmt.Sprintf("align leaves the partition where it is; --partition %d moves it all the same", p.Number)
+		f.Remedy = fmt.Sprintf("align does not move the partition; --partition %d moves it anyway", p.Number)
 	}
 	f.Text = f.Where + ": " + f.Cost
 	// share memory: a large table has thousands of findings
@@ -269,13 +269,12 @@ func (g Goal) Left(p boot.Partition, moves bool) (i ondisk.Issue, ok bool) {
 		i.Text = fmt.Sprintf("it stays at byte %d, off the boundary (--data-only): %s", p.Off, g.Leave[p.Number])
 	case j.Worsens && moves && g.Names(p.Number):
 		i.Code, i.Effect = "data-worse", ondisk.Warn
-		i.Text = j.Stays + ": it moves, since --partition names it, and I/O touches more blocks of the storage after " +
-			"that"
-		i.Remedy = fmt.Sprintf("leave out --partition %d, and it stays where it is", p.Number)
+		i.Text = j.Stays + ": --partition moves it, and I/O touches more blocks of the storage afterwards"
+		i.Remedy = fmt.Sprintf("leave out --partition %d to keep it in place", p.Number)
 	case j.Unjudged != "" && moves && g.Names(p.Number):
 		i.Code, i.Effect = "no-gain", ondisk.Warn
-		i.Text = j.Unjudged + ": it moves, since --partition names it, and nothing is gained"
-		i.Remedy = fmt.Sprintf("leave out --partition %d, and it stays where it is", p.Number)
+		i.Text = j.Unjudged + ": --partition moves it, and nothing is gained"
+		i.Remedy = fmt.Sprintf("leave out --partition %d to keep it in place", p.Number)
 	case j.Stays != "" && !moves && g.Selects(p.Number):
 		i.Code = "stays"
 		i.Text = fmt.Sprintf("it stays at byte %d, off the boundary: %s", p.Off, j.Stays)
@@ -306,7 +305,7 @@ func nested(v *volume.Volume, off int64, number int, boundary Boundary) []Findin
 	case unit.On(data) || !outer && unit.On(start):
 		return nil
 	case !outer:
-		where = "starts off a boundary and its data do so on their own account:"
+		where = "starts off a boundary, and so do its data:"
 	case number == 0:
 		where = "is a volume as a whole:"
 	default:
@@ -319,9 +318,9 @@ func nested(v *volume.Volume, off int64, number int, boundary Boundary) []Findin
 		past = fmt.Sprintf("%d bytes past a 4 KiB boundary", data%Block)
 	}
 	kind := identify.Traits(of.Kind)
-	f.Text = fmt.Sprintf("%s the %s lies at byte %d, %s: it was made so", where, kind.Data, data, past)
+	f.Text = fmt.Sprintf("%s the %s is at byte %d, %s: it was made so", where, kind.Data, data, past)
 	if number != 0 {
-		f.Text += ", and no move of the partition mends it for both"
+		f.Text += ", and no move of the partition aligns both"
 	}
 	f.Remedy = kind.Realign
 	return []Finding{f}

@@ -225,7 +225,7 @@ func (u *Usage) Issues() []ondisk.Issue {
 func misaligned(bad []Place) ondisk.Issue {
 	i := ondisk.Issue{
 		Code: "container-misaligned", Effect: ondisk.Warn,
-		Remedy: "copy it with trueup convert --to raw, vhdx or vhd:dynamic, whose blocks lie on multiples of 4 KiB " +
+		Remedy: "copy it with trueup convert --to raw, vhdx or vhd:dynamic, whose blocks start on multiples of 4 KiB " +
 			"in the file",
 	}
 	whose, they := "its blocks of 4 KiB", "it starts"

@@ -32,7 +32,7 @@ func (p *Plan) build(l *layout.Layout, starts map[int]int64, size int64, mend bo
 			var at []int64
 			at, size = tail(l, s.after, end, delta, size)
 			if !fitsTable(s.after, at, limitOf(l)) {
-				return fmt.Errorf("what lies behind partition %d ends beyond what the table can name: %w",
+				return fmt.Errorf("the data after partition %d end beyond the maximum of the table: %w",
 					s.part.Number, ErrNoPlan)
 			}
 			p.between(s.after, at)
@@ -41,7 +41,7 @@ func (p *Plan) build(l *layout.Layout, starts map[int]int64, size int64, mend bo
 		next := slots[i+1].part.Number
 		at, last, ok := fitAll(s.after, end, delta, starts[next])
 		if !ok {
-			return fmt.Errorf("partition %d starts at byte %d, and what lies in front of it ends at byte %d: %w", next,
+			return fmt.Errorf("partition %d starts at byte %d, and the data before it end at byte %d: %w", next,
 				starts[next], last, ErrNoPlan)
 		}
 		p.between(s.after, at)
@@ -88,11 +88,10 @@ func (p *Plan) beyondCHS(l *layout.Layout) {
 		if to := p.Places.Records[x.Off]; x.Kind == layout.RecordItem && x.Most > 0 && to > x.Most {
 			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 				Code: "dos-chain", Effect: ondisk.Unbootable, Partition: x.Number, Err: ondisk.ErrLimit,
-				Text: fmt.Sprintf("the boot record of a logical drive goes from LBA %d to LBA %d, behind cylinder "+
-					"%d, the last one that CHS can name: "+
-					"DOS and Windows 95 to ME would lose that drive and those behind it",
+				Text: fmt.Sprintf("the boot record of a logical drive moves from LBA %d to LBA %d, past cylinder %d, "+
+					"the last one in CHS: DOS and Windows 95 to ME would lose that drive and all later ones",
 					x.Off/units.SectorSize, to/units.SectorSize, x.Most/x.Step),
-				Remedy: "make space in front of the last logical drive in the guest first, or try a smaller --boundary",
+				Remedy: "make space before the last logical drive in the guest first, or try a smaller --boundary",
 			}))
 			return
 		}
@@ -182,7 +181,8 @@ func (p *Plan) rewrite(l *layout.Layout, chosen func(Reference) bool) {
 		}
 		patches, err := r.Patches(r.Shift, r.To)
 		if err != nil {
-			p.refuse("limit", ondisk.ErrLimit, r.Target, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err),
+			p.refuse("limit", ondisk.ErrLimit, r.Target, fmt.Sprintf("%s cannot hold the new position: %v",
+				r.Kind, err),
 				"try a smaller --boundary")
 			continue
 		}
@@ -237,7 +237,7 @@ func (p *Plan) losses(l *layout.Layout) {
 		}
 		p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 			Code: "reference-stays", Effect: ondisk.Warn, Partition: r.Target,
-			Text: fmt.Sprintf("%s stays as found, so %s: %s", r.Name(), r.Loss, r.Stays), Remedy: r.Remedy,
+			Text: fmt.Sprintf("%s is not changed, so %s: %s", r.Name(), r.Loss, r.Stays), Remedy: r.Remedy,
 		}))
 	}
 }
@@ -270,15 +270,15 @@ func (p *Plan) shift(l *layout.Layout, number int) int64 {
 
 // fixedTable refuses to align slices in a table that is never rewritten.
 func (p *Plan) fixedTable(l *layout.Layout) {
-	const remedy = "copy the files to an aligned disk in the guest; convert copies the disk as it is"
+	const remedy = "copy the files to an aligned disk in the guest; trueup convert copies the disk unchanged"
 	if l.Unlisted() {
 		p.refuse("fixed-table", ondisk.ErrUnsupported, 0, fmt.Sprintf("the partitions of the %s are not read, and "+
-			"trueup moves no partition of such a table", l.FixedTable()), remedy)
+			"trueup cannot move them", l.FixedTable()), remedy)
 	}
 	if off := align.FixedOff(l, p.Goal.Must); off > 0 {
 		p.refuse("fixed-table", ondisk.ErrUnsupported, 0,
-			fmt.Sprintf("slices of the %[2]s start off a multiple of %[3]s (%[1]d of them), and trueup moves no "+
-				"partition of such a table",
+			fmt.Sprintf("slices of the %[2]s start off a multiple of %[3]s (%[1]d of them), and trueup cannot move "+
+				"slices",
 				off, l.FixedTable(), p.Goal.Must),
 			remedy)
 	}
@@ -321,11 +321,11 @@ func (p *Plan) displacedData(l *layout.Layout) {
 	}
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 		Code: "fixed-place", Effect: ondisk.Warn, OnMove: true,
-		Text: fmt.Sprintf("bytes %d to %d lie in no partition, on a disk without boot code for a PC, and go to byte "+
-			"%d%s: if a boot ROM or loader reads such data by their place, a board does not boot from the copy",
+		Text: fmt.Sprintf("bytes %d to %d are in no partition, on a disk without PC boot code, and move to byte "+
+			"%d%s: a board whose boot ROM or loader reads them at a fixed position does not boot from the copy",
 			first.From, first.Source().End()-1, first.To, more),
-		Remedy: "leave the partition in front of them where it is (--partition selects others), or install the " +
-			"loader again at its place in the copy",
+		Remedy: "do not move the partition before them (select others with --partition), or install the loader again " +
+			"at its position in the copy",
 	}))
 }
 

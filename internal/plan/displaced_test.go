@@ -97,8 +97,8 @@ func TestDataBetweenPartitionsThatMove(t *testing.T) {
 			}
 			require.Len(t, found, 1)
 			moved := p.Moves[0].To - p.Moves[0].From
-			require.Contains(t, found[0].Text, fmt.Sprintf("bytes %d to %d lie in no partition", at*512, (at+n)*512-1))
-			require.Contains(t, found[0].Text, fmt.Sprintf("go to byte %d%s:", at*512+moved, tc.more))
+			require.Contains(t, found[0].Text, fmt.Sprintf("bytes %d to %d are in no partition", at*512, (at+n)*512-1))
+			require.Contains(t, found[0].Text, fmt.Sprintf("move to byte %d%s:", at*512+moved, tc.more))
 		})
 	}
 }

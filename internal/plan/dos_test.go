@@ -197,7 +197,7 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 			continue
 		}
 		require.Equal(t, "dos-chain", p.Refusals(false)[0].Code)
-		require.Contains(t, p.Refusals(false)[0].Text, "from LBA 1031184 to LBA 1032192, behind cylinder 1023")
+		require.Contains(t, p.Refusals(false)[0].Text, "from LBA 1031184 to LBA 1032192, past cylinder 1023")
 		require.NotEmpty(t, p.Refusals(false)[0].Remedy)
 		again, err := plan.At(l, p.Starts(), false)
 		require.NoError(t, err)
@@ -317,7 +317,7 @@ func TestFATBehindTheLastCylinder(t *testing.T) {
 		warned, remedy string
 	}{
 		{
-			"up to cylinder 1022", 6, 17, 1023*heads*track - 17, "its last 43 sectors lie behind cylinder 1023",
+			"up to cylinder 1022", 6, 17, 1023*heads*track - 17, "its last 43 sectors are past cylinder 1023",
 			"or try --boundary 32K",
 		},
 		{"no boundary keeps it", 4, 17, 1024*heads*track - 17, "its last 111 sectors", "first"},

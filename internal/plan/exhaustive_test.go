@@ -168,5 +168,5 @@ func TestRecordBeyondTheLimit(t *testing.T) {
 	require.True(t, before.Table.Plausible())
 	p := newPlan(t, before, align.Goal{Must: align.Kept, Want: align.Kept})
 	require.Len(t, p.Refusals(true), 1)
-	require.Contains(t, p.Refusals(true)[0].Text, "the partition table can name")
+	require.Contains(t, p.Refusals(true)[0].Text, "the partition table can address")
 }

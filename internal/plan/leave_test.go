@@ -126,7 +126,7 @@ func TestNoRoomInFrontOfTheSystem(t *testing.T) {
 	require.Len(t, r, 1)
 	require.Equal(t, 2, r[0].Partition)
 	require.Contains(t, r[0].Text,
-		"no room on the boundary of 64K, and --data-only leaves it where it is: it is the active partition")
+		"no room on the boundary of 64K, and --data-only keeps it in place: it is the active partition")
 	require.Contains(t, r[0].Remedy, "--data-only")
 }
 

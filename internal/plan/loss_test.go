@@ -49,7 +49,7 @@ func TestAPositionThatOnlyCostsSomething(t *testing.T) {
 	require.Len(t, notes, 1)
 	require.Equal(t, align.Warning, notes[0].Severity)
 	require.Equal(t, 1, notes[0].Partition)
-	require.Contains(t, notes[0].Text, "position in \"file\" of partition 1 stays as found, so the manual is not "+
+	require.Contains(t, notes[0].Text, "position in \"file\" of partition 1 is not changed, so the manual is not "+
 		"found: ")
 	require.Equal(t, "make it again", notes[0].Remedy)
 

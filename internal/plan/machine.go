@@ -65,10 +65,10 @@ func (p *Plan) warnDangling(l *layout.Layout) {
 	}
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 		Code: "no-partition-there", Effect: ondisk.Warn, Partition: first.Partition,
-		Text: fmt.Sprintf("%s names byte %d of disk 0x%08x, where no partition starts%s: it stays as found",
+		Text: fmt.Sprintf("%s points to byte %d of disk 0x%08x, where no partition starts%s: it is not changed",
 			first.Name(), first.Points, first.Disk, more),
-		Remedy: "where that disk has been aligned already, give its original with --with; an entry of an old " +
-			"partition does no harm",
+		Remedy: "if that disk has been aligned already, give its original with --with; an entry of a removed " +
+			"partition is harmless",
 	}))
 }
 
@@ -105,19 +105,21 @@ func (p *Plan) stale(r boot.Ref) (i ondisk.Issue, wrong bool) {
 	to, one := m.To(r.Names())
 	switch {
 	case m.Disks(r.Disk) > 1 && m.Moves(r.Disk):
-		i.Text = fmt.Sprintf("%s names disk 0x%08x, and %d disks of the machine have that signature: it stays as found",
+		i.Text = fmt.Sprintf("%s points to disk 0x%08x, and %d disks of the machine have that signature: it is not "+
+			"changed",
 			r.Name(), r.Disk, m.Disks(r.Disk))
-		i.Remedy = "give the disks signatures of their own in the guest first, or align the machine's disks one by one"
+		i.Remedy = "change the signatures in the guest first, or align the disks of the machine one by one"
 	case one && to != r.Points && r.Encode == nil:
-		i.Text = fmt.Sprintf("%s names byte %d of disk 0x%08x, where a partition moves away, and cannot be changed: %s",
+		i.Text = fmt.Sprintf("%s points to byte %d of disk 0x%08x, the old start of a moved partition, and cannot be "+
+			"changed: %s",
 			r.Name(), r.Points, r.Disk, r.Stays)
 		if i.Remedy = shutDown; r.Loss == "" {
 			i.Effect = ondisk.Unbootable
 		}
 	case !one && m.Taken(r.Names()):
-		i.Text = fmt.Sprintf("%s names byte %d of disk 0x%08x, where no partition starts now, and one starts there "+
-			"in the result", r.Name(), r.Points, r.Disk)
-		i.Remedy = "remove what is left of it in the guest first, or choose another --boundary"
+		i.Text = fmt.Sprintf("%s points to byte %d of disk 0x%08x, where no partition starts now but one would after "+
+			"the move", r.Name(), r.Points, r.Disk)
+		i.Remedy = "remove the stale entry in the guest first, or choose another --boundary"
 	default:
 		return i, false
 	}

@@ -236,7 +236,7 @@ func TestManyLettersThatCannotFollow(t *testing.T) {
 	})), dat)[0]
 	i := slices.IndexFunc(x.plan.Notes, func(f align.Finding) bool { return f.Code == "no-partition-there" })
 	require.Contains(t, x.plan.Notes[i].Text, "drive letter D:")
-	require.Contains(t, x.plan.Notes[i].Text, "where no partition starts (and 1 more): it stays as found")
+	require.Contains(t, x.plan.Notes[i].Text, "where no partition starts (and 1 more): it is not changed")
 
 	x = planMachine(t, systemDisk(sysSignature,
 		volume.with(t, false, map[string]boot.Place{"D": at(datSignature, 63)})), dat)[0]

@@ -139,8 +139,8 @@ func (p *Plan) refuseTorn(l *layout.Layout) {
 		}
 	}
 	p.refuse(codeDamaged, ondisk.ErrUnsupported, 0,
-		"the partition table is damaged and would have to be rewritten: "+what,
-		"add --repair-table to write both copies and the protective MBR right")
+		"the partition table is damaged and would be rewritten: "+what,
+		"add --repair-table to rewrite both copies and the protective MBR")
 }
 
 // New plans a disk for a goal. l needs its gaps (layout.ReadGaps). New returns an error if a structure that the plan
@@ -163,8 +163,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 		p.inTheWay(l, c.slots[stuck].part.Number)
 	case !ok:
 		p.refuse("limit", ondisk.ErrLimit, 0,
-			fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition "+
-				"table can name",
+			fmt.Sprintf("no room on the boundary of %s within the %d sectors that the partition table can address",
 				goal.Want, c.limit/l.LBASize()),
 			"try a smaller --boundary, or move the disk to GPT in the guest first")
 	}
@@ -232,7 +231,7 @@ func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 }
 
 // ErrNoPlan marks a result that no plan can produce.
-var ErrNoPlan = errors.New("align moves no partition so (are SOURCE and DEST swapped?)")
+var ErrNoPlan = errors.New("align makes no such move (are SOURCE and DEST swapped?)")
 
 // checkSelection refuses numbers in --partition of missing partitions, and of partitions that never move for their own
 // alignment.
@@ -240,12 +239,12 @@ func checkSelection(l *layout.Layout, goal align.Goal) error {
 	for _, n := range goal.Only {
 		switch p, ok := l.Partition(n); {
 		case !ok:
-			return ondisk.In(ErrSelection, "the disk has no partition %d; trueup inspect lists those it has", n)
+			return ondisk.In(ErrSelection, "the disk has no partition %d; list the partitions with trueup inspect", n)
 		case p.Kind == table.Extended:
 			return ondisk.In(ErrSelection,
-				"partition %d is an extended one, which goes where its logical partitions need it; name those", n)
+				"partition %d is an extended partition, which moves with its logical partitions; name those", n)
 		case p.Fixed != "":
-			return ondisk.In(ErrSelection, "partition %d stays where it is: %s; name others", n, p.Fixed)
+			return ondisk.In(ErrSelection, "partition %d cannot be moved: %s; name others", n, p.Fixed)
 		}
 	}
 	return nil
@@ -263,31 +262,31 @@ func (p *Plan) atEnd(l *layout.Layout) {
 	}
 	if p.Size > p.OldSize && l.Table != nil && l.Table.Rest() {
 		p.refuse("disk-end", ondisk.ErrUnsupported, 0, fmt.Sprintf(
-			"the disk would grow from %d to %d bytes, and its last %d bytes, behind the last whole sector of %d "+
+			"the disk would grow from %d to %d bytes, and its last %d bytes, after the last whole sector of %d "+
 				"bytes, are not zero and would be lost", p.OldSize, p.Size, p.OldSize%l.LBASize(), l.LBASize()),
-			"keep the size of the disk, or clear these bytes if nothing needs them")
+			"keep the disk size, or zero these bytes if nothing needs them")
 	}
 	// The layout refuses a move.
 	if p.Size > p.OldSize && l.Table != nil && l.Table.Blocked() && len(p.Moves) == 0 {
 		p.refuse(codeDamaged, ondisk.ErrUnsupported, 0, fmt.Sprintf(
-			"the disk would grow from %d to %d bytes, and there is no place for a copy of the GPT that is damaged",
+			"the disk would grow from %d to %d bytes, and a damaged copy of the GPT has no place",
 			p.OldSize, p.Size),
-			"repair the table with gdisk first, or keep the size of the disk")
+			"repair the table with gdisk first, or keep the disk size")
 	}
 	// Readers look for the private header in the last sector. A move is refused elsewhere. Source: DiskAccessLibrary,
 	// LogicalDiskManager/PrivateHeader.cs.
 	if p.Size > p.OldSize && len(p.Moves) == 0 && l.Dynamic() && l.Table.Scheme != table.GPT {
-		p.refuse("ldm-grows", ondisk.ErrUnsupported, 0, fmt.Sprintf("the disk would grow from %d to %d bytes, and the "+
-			"database of the dynamic disk lies at its end", p.OldSize, p.Size),
-			"keep the size of the disk: leave out align=SIZE in --to, or name a device of that size")
+		p.refuse("ldm-grows", ondisk.ErrUnsupported, 0, fmt.Sprintf("the disk would grow from %d to %d bytes, and "+
+			"the database of the dynamic disk is at its end", p.OldSize, p.Size),
+			"keep the disk size: leave out align=SIZE in --to, or name a device of that size")
 	}
 	whole := cmp.Or(l.Volume, l.Outer)
 	if p.Size > p.OldSize && whole != nil && whole.AtEnd {
 		p.refuse("device-end", ondisk.ErrUnsupported, 0, fmt.Sprintf(
-			"the disk would grow from %d to %d bytes, and the superblock of the %s over the whole disk is found from "+
+			"the disk would grow from %d to %d bytes, and the superblock of the %s on the whole disk is located from "+
 				"its end", p.OldSize, p.Size, whole.Kind),
-			"align a disk that is no member of an array, or keep its size: a smaller --boundary, "+
-				"or a device of that size")
+			"remove the disk from the array first, or keep the disk size: a smaller --boundary, or a device of that "+
+				"size")
 	}
 }
 
@@ -298,10 +297,9 @@ func (p *Plan) sizeElsewhere() {
 	}
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 		Code: "size-elsewhere", Effect: ondisk.Note,
-		Text: fmt.Sprintf("the disk grows from %d to %d bytes: what names its size outside of the image (an OVF "+
-			"beside it, the XML of a storage volume, a quota) "+
-			"names the old one", p.OldSize, p.Size),
-		Remedy: "correct it before the copy is used; in a package, the OVF is written anew",
+		Text: fmt.Sprintf("the disk grows from %d to %d bytes, and its size outside of the image is outdated (an OVF "+
+			"beside it, the XML of a storage volume, a quota)", p.OldSize, p.Size),
+		Remedy: "correct that before using the copy; in a package, the OVF is rewritten",
 	}))
 }
 
@@ -323,17 +321,16 @@ func (p *Plan) note(i ondisk.Issue) {
 // inTheWay refuses a move that would displace a partition that must stay.
 func (p *Plan) inTheWay(l *layout.Layout, number int) {
 	if x, _ := l.Partition(number); x.Fixed != "" {
-		p.refuse("fixed-place", ondisk.ErrUnsupported, number, fmt.Sprintf("it would have to move, for what lies in "+
-			"front of it has no room on the boundary of %s, and must stay: %s", p.Goal.Want, x.Fixed),
-			"try a smaller --boundary, or name the partitions behind it with --partition")
+		p.refuse("fixed-place", ondisk.ErrUnsupported, number, fmt.Sprintf("the data before it have no room on the "+
+			"boundary of %s, and it cannot move: %s", p.Goal.Want, x.Fixed),
+			"try a smaller --boundary, or select the partitions after it with --partition")
 		return
 	}
 	p.refuse("boot-partition", ondisk.ErrUnsupported, number, fmt.Sprintf(
-		"it would have to move, for what lies in front of it has no room on the boundary of %s, and --data-only "+
-			"leaves it where it is: %s",
+		"the data before it have no room on the boundary of %s, and --data-only keeps it in place: %s",
 		p.Goal.Want, p.Goal.Leave[number]),
-		"try a smaller --boundary; or leave out --data-only, and the whole disk is aligned, with all that the boot "+
-			"needs corrected or refused")
+		"try a smaller --boundary; or leave out --data-only to align the whole disk, with the boot corrected or "+
+			"refused")
 }
 
 // leftAlone notes partitions that stay off the boundary or move only by request.
@@ -353,8 +350,8 @@ func (p *Plan) chsNote(l *layout.Layout) {
 	}
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 		Code: "chs-geometry", Effect: ondisk.Warn, Text: fmt.Sprintf(
-			"the boot code (%s) reads cylinders, heads and sectors, and at %s they depend on the BIOS having "+
-				"%d heads, as the disk says",
+			"the boot code (%s) uses CHS addresses, and at %s they depend on the BIOS having the %d heads stated on "+
+				"the disk",
 			l.Boot.Code.Name, p.Goal.Want, l.Geometry.Heads),
 		Remedy: "--boundary 64K holds for every geometry",
 	}))
@@ -373,14 +370,14 @@ func (p *Plan) outOfReach(l *layout.Layout) {
 		remedy := smaller
 		for b := range p.Goal.Want.Smaller() {
 			if b.Up(m.From)+m.Len <= end {
-				remedy = fmt.Sprintf("%s, or try --boundary %s, which stays in front of it", smaller, b)
+				remedy = fmt.Sprintf("%s, or try --boundary %s, which stays below it", smaller, b)
 				break
 			}
 		}
 		p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 			Code: "chs-end", Effect: ondisk.Warn, Partition: m.Partition, Text: fmt.Sprintf(
-				"it ends at LBA %d, and its last %s lie behind cylinder %d, the last one that CHS can name: a DOS, or "+
-					"a Windows 95 to ME, cannot read or write them by the type %02xh", (m.To+m.Len)/units.SectorSize-1,
+				"it ends at LBA %d, and its last %s are past cylinder %d, the last one in CHS: DOS and Windows 95 to "+
+					"ME cannot access them with type %02xh", (m.To+m.Len)/units.SectorSize-1,
 				units.Counted(over/units.SectorSize, "sector"), layout.LastCylinder, part.Type), Remedy: remedy,
 		}))
 	}
@@ -397,9 +394,9 @@ func (p *Plan) strays(l *layout.Layout) {
 		if number, hit := to[r.Points]; hit && r.Target == 0 && r.Disk == 0 && r.File != "" {
 			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 				Code: "stray-reference", Effect: ondisk.Warn, Partition: number,
-				Text: fmt.Sprintf("%s points to byte %d, where no partition starts now, and partition %d starts "+
-					"there in the result", r.Name(), r.Points, number),
-				Remedy: "remove what is left of it in the guest first, or choose another --boundary",
+				Text: fmt.Sprintf("%s points to byte %d, where no partition starts now but partition %d would after "+
+					"the move", r.Name(), r.Points, number),
+				Remedy: "remove the stale entry in the guest first, or choose another --boundary",
 			}))
 		}
 	}

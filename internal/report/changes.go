@@ -337,7 +337,7 @@ func (t *Text) Verify(r *Verify) {
 		t.Para(4, "%s", SafeMessage(d))
 	}
 	if r.Equal && r.Package != nil {
-		t.Para(2, "%s is the package %s with these disks; its manifest and all other files are right.", Safe(r.Dest),
+		t.Para(2, "%s is the package %s with these disks; its manifest and all other files are correct.", Safe(r.Dest),
 			Safe(r.Source))
 	}
 }

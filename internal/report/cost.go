@@ -115,8 +115,8 @@ func (t *Text) impacts(ps []Partition) {
 		}
 		if first {
 			t.printf("\n")
-			t.Para(0, "Blocks of %s of the storage (%s) that one I/O costs on average: now / when the partition is "+
-				"aligned%s. Caches, read-ahead and merged I/O hide a part of it:",
+			t.Para(0, "Blocks of %s of the storage (%s) per I/O on average: now / with the partition aligned%s. "+
+				"Caches, read-ahead and merged I/O hide a part of it:",
 				units.Format(p.Impact.StorageBlock), p.Impact.Storage, p.Impact.reads())
 			first = false
 		}
@@ -139,7 +139,7 @@ func (p Partition) costsAs(q Partition) bool {
 func (t *Text) impact(i *Impact, numbers []string) {
 	unit := i.unit + "s of " + units.Format(i.Block)
 	if i.Assumed {
-		unit += " (assumed, the content names none)"
+		unit += " (assumed: the content states none)"
 	}
 	t.printf("\n")
 	t.Para(2, "%s, %s:", Capital(partitions(numbers)), unit)
@@ -161,7 +161,7 @@ func (t *Text) impact(i *Impact, numbers []string) {
 // reads returns the note on read-modify-write.
 func (i *Impact) reads() string {
 	if i.Rewrites {
-		return "; a write reads first the blocks that it fills only in part"
+		return "; a write first reads the blocks that it fills partly"
 	}
 	return ""
 }
@@ -197,9 +197,8 @@ func (t *Text) cost(named *Costs, fs []align.Finding) {
 		return
 	}
 	if len(costs.each) > 0 {
-		t.Para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
-			"That is more work for most reads and writes. The guest can neither see nor fix this. Moving the "+
-			"partition fixes it.", costs.list())
+		t.Para(0, "The guest's blocks start in the middle of the storage's blocks: %s. Most reads and writes cost "+
+			"more. The guest can neither see nor fix this. Moving the partition fixes it.", costs.list())
 	}
 	for _, c := range free.each {
 		t.Para(0, "%s: %s.", Capital(partitions(c.numbers)), c.text)
@@ -227,7 +226,7 @@ func (t *Text) costOn(c *Costs) {
 	case c.Storage.Block == units.SectorSize:
 		t.Para(0, "On this storage (%s) that costs nothing: alignment does not matter to it.", c.Storage.About)
 	default:
-		t.Para(0, "On this storage (%s) that costs nothing: no I/O touches more of its blocks than it must.",
+		t.Para(0, "On this storage (%s) that costs nothing: no I/O touches extra blocks.",
 			c.Storage.About)
 	}
 }
@@ -370,11 +369,11 @@ func (t *Text) measured(m *Measured) {
 		t.Para(0, "%s %s.", Capital(partitions(same.numbers))+",", SafeMessage(same.text))
 	}
 	if len(m.unlike) > 0 {
-		t.Para(0, "The benchmark says nothing about %s: the data or the place in the file are aligned otherwise than "+
-			"the start, and no measured start stands for both.", partitions(m.unlike))
+		t.Para(0, "The benchmark does not apply to %s: its data or its position in the file are aligned differently "+
+			"from its start, and no measured start represents both.", partitions(m.unlike))
 	}
 	if len(m.other) > 0 {
-		t.Para(0, "The benchmark has no start that stands for %s; measure it with trueup bench --starts.",
+		t.Para(0, "The benchmark has no start that represents %s; measure one with trueup bench --starts.",
 			strings.Join(m.other, ", "))
 	}
 }

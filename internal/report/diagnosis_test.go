@@ -131,7 +131,7 @@ func TestImpactTables(t *testing.T) {
 	require.Regexp(t, `(?m)^ +72 KiB +19\.000 / 18\.000 +21\.000 / 18\.000 +19\.000 / 18\.000 +21\.000 / 18\.000$`, out)
 	require.Equal(t, 1, strings.Count(out, "I/O size"))
 	out = text(t, "gpt", "", true)
-	require.Contains(t, out, "blocks of 4 KiB (assumed, the content names none):")
+	require.Contains(t, out, "blocks of 4 KiB (assumed: the content states none):")
 	require.NotContains(t, text(t, "gpt", "", false), "I/O size")
 }
 
@@ -151,11 +151,11 @@ func TestFewImpacts(t *testing.T) {
 
 func TestCostsOnAStorage(t *testing.T) {
 	for _, tc := range []struct{ fixture, storage, want, not string }{
-		{"xp-lba63-one-ntfs", "", "The storage works in blocks of its own", "On this storage"},
+		{"xp-lba63-one-ntfs", "", "The guest's blocks start in the middle", "On this storage"},
 		{
 			"xp-lba63-one-ntfs", "netapp",
 			"On this storage (NetApp WAFL, 4 KiB blocks) each 4 KiB cluster touches two 4 KiB blocks",
-			"works in blocks of its own",
+			"start in the middle of the storage's blocks",
 		},
 		{"xp-lba63-one-ntfs", "flasharray", "that costs nothing: alignment does not matter to it", "instead of one"},
 		{"xp-lba63-one-ntfs", "128K", "trueup plan --boundary 128K xp-lba63-one-ntfs", "touches two units"},
@@ -163,7 +163,7 @@ func TestCostsOnAStorage(t *testing.T) {
 			"logical-chain", "64K", "On this storage (blocks of 64 KiB), partitions 1, 5: one 4 KiB cluster in 16",
 			"On this storage (blocks of 64 KiB) ",
 		},
-		{"unused-slots", "4K", "that costs nothing: no I/O touches more of its blocks than it must", "instead of one"},
+		{"unused-slots", "4K", "that costs nothing: no I/O touches extra blocks", "instead of one"},
 	} {
 		t.Run(fmt.Sprint(tc.fixture, " ", tc.storage), func(t *testing.T) {
 			out := text(t, tc.fixture, tc.storage, false)
@@ -195,23 +195,24 @@ func TestCostsThatAreNone(t *testing.T) {
 		want, not string
 	}{
 		{
-			"one cost", starts("it is slow", "it is slow"), "in the middle of them: it is slow. That is more work",
+			"one cost", starts("it is slow", "it is slow"), "in the middle of the storage's blocks: it is slow. " +
+				"Most reads",
 			"artitions 1, 2: ",
 		},
 		{
 			"two costs", starts("it is slow", "it is late"), "partition 1: it is slow; partition 2: it is " +
-				"late. That is",
+				"late. Most reads",
 			"",
 		},
 		{
 			"one of them none", starts("it is slow", "free: it is well"),
-			"it is slow. That is more work for most reads and writes. The guest can neither see nor fix this. Moving " +
+			"it is slow. Most reads and writes cost more. The guest can neither see nor fix this. Moving " +
 				"the " +
 				"partition fixes it.\nPartition 2: it is well.\n", "",
 		},
 		{
 			"none", starts("free: it is well", "free: it is well"),
-			"Partition 2 starts somewhere.\nPartitions 1, 2: it is well.\n", "more work",
+			"Partition 2 starts somewhere.\nPartitions 1, 2: it is well.\n", "Most reads",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -225,7 +226,7 @@ func TestCostsThatAreNone(t *testing.T) {
 			}
 		})
 	}
-	require.NotContains(t, text(t, "unused-slots", "", false), "more work", "all is on 4 KiB")
+	require.NotContains(t, text(t, "unused-slots", "", false), "Most reads", "all is on 4 KiB")
 }
 
 // A package is written with all of its disks, or not at all.
@@ -295,10 +296,10 @@ func TestVolumesAloneHaveNoBootCode(t *testing.T) {
 // Where there is nothing to judge, the text says what there is instead, and not that the disk is aligned.
 func TestNothingToJudge(t *testing.T) {
 	for content, want := range map[align.Content]string{
-		align.Blank: "Nothing to judge: the disk is blank, with zeros where partition tables and file systems " +
+		align.Blank: "Nothing to judge: the disk is blank: zeros where partition tables and file systems " +
 			"begin.",
-		align.UnknownContent: "Nothing to judge: there is no partition table, and no volume that trueup knows.",
-		align.NoPartitions:   "Nothing to judge: there is no partition inside of the extended one.",
+		align.UnknownContent: "Nothing to judge: no partition table, and no known volume.",
+		align.NoPartitions:   "Nothing to judge: no partition inside the extended one.",
 	} {
 		d := diskOf(10)
 		d.Verdict, d.Content, d.Table.Scheme = align.NothingToJudge, content, "none"
@@ -339,14 +340,14 @@ func TestDifferencesNameTheirPartitions(t *testing.T) {
 	r := &report.Verify{Source: "a", Dest: "b", Disks: []*report.VerifiedDisk{d}}
 	var out bytes.Buffer
 	(&report.Text{W: &out}).Verify(r)
-	require.Equal(t, `Different: b differs from what a would become:
+	require.Equal(t, `Different: b differs from an aligned copy of a:
   bytes 512 to 1023: x
   bytes 4096 to 4607: x, in partition 2
   bytes 8192 to 8703: x, in partition 5 (NTFS "SYSTEM")
   x
-The copy was changed after it was made, is one of another SOURCE, or was made by another version of trueup or with `+
-		"other options (--skip-free): do not use it. Align SOURCE again, or verify with the version and "+
-		"the options that made it.\n", out.String())
+The copy was changed after it was made, is a copy of another SOURCE, or was made by another version of trueup or with `+
+		"other options (--skip-free): do not use it. Align SOURCE again, or verify with the same version and "+
+		"options.\n", out.String())
 }
 
 // Lines are broken between words, and commands are not broken.

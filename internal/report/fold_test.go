@@ -53,8 +53,8 @@ func TestVerdictOfData(t *testing.T) {
 func TestNothingWritten(t *testing.T) {
 	for code, want := range map[string]string{
 		"":                        "a.raw is aligned already; nothing was written.\n",
-		layout.CodeUnknownContent: "a.raw holds nothing that is known; nothing was written.\n",
-		layout.CodeBlank:          "a.raw holds nothing that is known; nothing was written.\n",
+		layout.CodeUnknownContent: "a.raw has no known content; nothing was written.\n",
+		layout.CodeBlank:          "a.raw has no known content; nothing was written.\n",
 	} {
 		var b strings.Builder
 		d := &AlignedDisk{Findings: []align.Finding{{Code: code, Severity: align.Info}}}

@@ -72,7 +72,7 @@ func TestNoStartStandsForThePartition(t *testing.T) {
 	}
 	require.Len(t, inspect.Measured.Partitions, 1)
 	require.Equal(t, inspect.Measured, plan.Measured)
-	const says = "The benchmark says nothing about partition 2: "
+	const says = "The benchmark does not apply to partition 2: "
 	var a, b bytes.Buffer
 	(&report.Text{W: &a, Width: 200}).Inspect(inspect)
 	(&report.Text{W: &b, Width: 200}).Plan(plan)

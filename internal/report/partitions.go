@@ -188,8 +188,7 @@ func (t *Text) fragmentation(r *Inspect) {
 	}
 	t.printf("\n")
 	if len(r.Fragmentation) == 0 {
-		t.Para(2, "Fragmentation: no volume of the disk is one whose files are counted: NTFS, FAT12 to FAT32, "+
-			"ext2 to ext4.")
+		t.Para(2, "Fragmentation: none of the volumes is supported: NTFS, FAT12 to FAT32, ext2 to ext4.")
 		return
 	}
 	for _, f := range r.Fragmentation {
@@ -234,7 +233,7 @@ func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
 	}
 	switch {
 	case f.Free == nil:
-		t.fact("Free", "not known: the structures that show it are broken, or too large")
+		t.fact("Free", "not known: its structures are broken, or too large")
 	case f.Free.Pieces == 0:
 		t.fact("Free", "nothing")
 	default:
@@ -243,10 +242,10 @@ func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
 	}
 	switch {
 	case f.Ended:
-		t.fact("Sample", fmt.Sprintf("the first %d records: the walk ended there, at the limit of records or of "+
-			"bytes for the disk", f.Read))
+		t.fact("Sample", fmt.Sprintf("the first %d records: stopped at the limit of records or bytes for the disk",
+			f.Read))
 	case f.Read < f.Records:
-		t.fact("Sample", fmt.Sprintf("%d of %d records, taken evenly; the numbers of files are those of the sample",
+		t.fact("Sample", fmt.Sprintf("%d of %d records, evenly spread; the file counts are for the sample",
 			f.Read, f.Records))
 	}
 	if f.Unread > 0 {
@@ -275,10 +274,10 @@ func (t *Text) fragmentationAdvice(fragments []Fragmentation) {
 	for _, f := range fragments {
 		files = files.With(f.Files)
 	}
-	advice := "To defragment in the guest gains little."
+	advice := "Defragmenting in the guest gains little."
 	if share := files.Share(); share >= worthwhile {
-		advice = fmt.Sprintf("%.0f %% of the data is in files in pieces: defragment in the guest, before the copy.",
+		advice = fmt.Sprintf("%.0f %% of the data is in fragmented files: defragment in the guest, before the copy.",
 			share)
 	}
-	t.Para(2, "Alignment moves partitions as they are: pieces of files stay pieces. %s", advice)
+	t.Para(2, "Alignment keeps fragmented files fragmented. %s", advice)
 }

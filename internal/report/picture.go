@@ -230,6 +230,6 @@ func (t *Text) legend(k key, boundary align.Boundary, columns int) {
 	t.printf("\n")
 	if k.crowded {
 		t.printf("  ")
-		t.Para(2, "There are more partitions than columns: each one shows the worst of those in it.")
+		t.Para(2, "There are more partitions than columns: each column shows its worst partition.")
 	}
 }

@@ -102,7 +102,7 @@ func TestPictures(t *testing.T) {
 			}()...),
 			[]string{
 				"  [##########X#####]", "  X off 4K", "  # aligned",
-				"  There are more partitions than columns: each one shows the worst of those in it.",
+				"  There are more partitions than columns: each column shows its worst partition.",
 			},
 		},
 		{

@@ -55,7 +55,7 @@ func TestReferencesFitTheTerminal(t *testing.T) {
 	for _, width := range []int{80, 100} {
 		var out bytes.Buffer
 		(&report.Text{W: &out, Width: width}).Plan(longPlan())
-		_, shown, _ := strings.Cut(out.String(), "Fields that change")
+		_, shown, _ := strings.Cut(out.String(), "Changed fields")
 		shown, _, _ = strings.Cut(shown, "\nThe result")
 		for line := range strings.Lines(shown) {
 			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), width, line)

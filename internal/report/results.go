@@ -233,7 +233,7 @@ func (t *Text) replacedLines(r *Replaced, path string) {
 		return
 	}
 	t.Para(2, "  the original is kept as %s", Safe(r.Original))
-	t.next("To bring it back:          ", shell.Command("undo", nil, path))
+	t.next("To restore it:             ", shell.Command("undo", nil, path))
 	t.next("To remove it:              ", shell.Command("finish", nil, path))
 }
 

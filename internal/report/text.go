@@ -144,14 +144,14 @@ func (t *Text) verdict(d Disk) {
 	}
 	switch {
 	case d.Verdict == "":
-		t.printf("%s the image is malformed; what is wrong stands below.\n", t.Paint(Red, "No verdict:"))
+		t.printf("%s the image is malformed; see below.\n", t.Paint(Red, "No verdict:"))
 	case d.Verdict == align.NothingToJudge:
 		t.Para(2, "%s %s.", t.Paint(Cyan, "Nothing to judge:"), contentText(d))
 	case d.Table.Scheme == "none" && every == "every partition":
-		t.printf("%s there is no partition table, and the volume starts at byte 0.\n",
+		t.printf("%s no partition table, and the volume starts at byte 0.\n",
 			t.Paint(Green, "Aligned:"))
 	case d.Verdict == align.Aligned && len(alignedByData(d)) > 0:
-		t.Para(2, "%s the data of %s lie on blocks of the storage, although the start does not; any other start is on "+
+		t.Para(2, "%s the data of %s are on blocks of the storage, although the start is not; any other start is on "+
 			"a multiple of %s.", t.Paint(Green, "Aligned:"), partitions(alignedByData(d)), boundary)
 	case d.Verdict == align.Aligned:
 		t.printf("%s %s starts on a multiple of %s.\n", t.Paint(Green, "Aligned:"), every, boundary)
@@ -201,23 +201,23 @@ func worst(d Disk) (which, start string) {
 func contentText(d Disk) string {
 	switch {
 	case d.Content == align.Blank:
-		return "the disk is blank, with zeros where partition tables and file systems begin"
+		return "the disk is blank: zeros where partition tables and file systems begin"
 	case d.Content == align.UnknownContent &&
 		slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeHidden }):
-		return "the image has data that read as zeros, and nothing else is known of the disk"
+		return "the image has data that read as zeros, and no known content"
 	case d.Content == align.UnknownContent && d.Table.Scheme == "none" && !d.Unknown():
 		return "the partitions of its table are not read"
 	case d.Content == align.UnknownContent && d.Table.Scheme == "none":
-		return "there is no partition table, and no volume that trueup knows"
+		return "no partition table, and no known volume"
 	case d.Content == align.UnknownContent &&
 		slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == layout.CodeUnknownContent }):
-		return "the partition table has no partition for data, and the disk holds other data"
+		return "the partition table has no data partition, and the disk holds other data"
 	case d.Content == align.UnknownContent:
-		return "the partition table has an entry of type 0x00 only, which Linux takes for a partition"
+		return "the partition table has only an entry of type 0x00, which Linux uses as a partition"
 	case slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Volume != nil }):
-		return "no partition holds data that a running guest reads or writes"
+		return "no partition is read or written by a running guest"
 	case len(d.Partitions) > 0:
-		return "there is no partition inside of the extended one"
+		return "no partition inside the extended one"
 	}
 	return "the partition table has no partition in it"
 }
@@ -307,7 +307,7 @@ func (t *Text) guest(g *Guest) {
 	case g == nil:
 		return
 	case len(g.Signs) == 0:
-		t.fact("Guest", "not known: nothing on the disk shows how it was left")
+		t.fact("Guest", "not known: no trace on the disk")
 		return
 	}
 	t.fact("Guest", string(g.State))

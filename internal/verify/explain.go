@@ -65,7 +65,7 @@ func (r *Result) Unexplained() ([]Difference, error) {
 			}
 			out = append(out, Difference{
 				disk.Range{Off: off + int64(i), Len: int64(j - i)},
-				fmt.Sprintf("byte %d is %#02x and was %#02x, which nothing explains (%s)", off+int64(i), is[i], was[i],
+				fmt.Sprintf("byte %d is %#02x and was %#02x, which is unexplained (%s)", off+int64(i), is[i], was[i],
 					what),
 			})
 			i = j
@@ -118,14 +118,15 @@ func (r *Result) pairs() (pairs []pair, empty []disk.Range, err error) {
 		if i == 0 {
 			n := was[0].Off
 			if is[0].Off < n {
-				return nil, nil, fmt.Errorf("%w: partition %d starts at byte %d, over what lay in front of byte %d",
+				return nil, nil, fmt.Errorf("%w: partition %d starts at byte %d, over data before byte %d",
 					ErrDifferent, is[0].Number, is[0].Off, n)
 			}
 			pairs = append(pairs, pair{disk.Range{Len: n}, disk.Range{Len: n}, "in front of all partitions"})
 			empty = append(empty, disk.Range{Off: n, Len: is[0].Off - n})
 		}
 		if was[i].Kind != is[i].Kind || was[i].Number != is[i].Number || was[i].Len != is[i].Len {
-			return nil, nil, fmt.Errorf("%w: partition %d is at byte %d, where partition %d was to be", ErrDifferent,
+			return nil, nil, fmt.Errorf("%w: partition %d is at byte %d, the planned place of partition %d",
+				ErrDifferent,
 				is[i].Number, is[i].Off, was[i].Number)
 		}
 		pairs = append(pairs, pair{was[i].Range, is[i].Range, fmt.Sprintf("partition %d", is[i].Number)})
