@@ -355,7 +355,7 @@ func TestBootsByTheGeometryOfAVHD(t *testing.T) {
 	require.Equal(t, booted, shown, "before")
 	r := trueup(t, "align", source, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
-	require.Contains(t, r.stdout+r.stderr, "last 43 sectors lie behind cylinder 1023")
+	require.Contains(t, r.stdout+r.stderr, "last 43 sectors are past cylinder 1023")
 	foot, shown = starts(dest)
 	require.Equal(t, []byte{heads, track}, foot[58:60])
 	require.Equal(t, booted, shown, "after")

@@ -118,7 +118,7 @@ func testPools(t *testing.T, disk func(letter string) string, lvs []string) {
 		require.True(t, slices.ContainsFunc(report.Findings, func(f jsonFinding) bool {
 			return hostile.Row{Says: []string{
 				"starts at LBA 63 (byte 32256), 3584 bytes past a 4 KiB boundary, but the first extent of LVM2 lies " +
-					"at byte", ", a multiple of 64 KiB", "would put the data off it",
+					"at byte", ", a multiple of 64 KiB", "would misalign the data",
 			}}.Found(f.Text)
 		}))
 	})

@@ -60,7 +60,7 @@ func TestMountedFileSystems(t *testing.T) {
 		serveFolder(t, "smbd", smbConf, "-F", "--no-process-group", "-s", "$DIR/conf")
 	nfsData := "addr=10.0.2.2,clientaddr=10.0.2.15,vers=4.2,proto=tcp,port=" +
 		serveFolder(t, "ganesha.nfsd", nfsConf, "-F", "-f", "$DIR/conf", "-L", "STDOUT", "-p", "$DIR/pid")
-	const free, set = "are free where DEST goes", "set size of second: no space left on device"
+	const free, set = "are free in the folder of DEST", "set size of second: no space left on device"
 	guest := setup.boot(t)
 	for _, m := range []mounted{
 		{name: "ext4", request: guestRequest{Type: "ext4", Source: "/dev/vda"}, full: free},

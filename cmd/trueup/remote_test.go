@@ -64,6 +64,6 @@ func TestWebObjectThatChanges(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(r.stdout), &failed), r.stdout)
 	require.Equal(t, "changed", failed.Error.Code)
-	require.Contains(t, failed.Error.Message, "a second reading gave other bytes")
+	require.Contains(t, failed.Error.Message, "a second reading returned other bytes")
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, dir))
 }

@@ -101,7 +101,7 @@ func TestInterruptInMove(t *testing.T) {
 		for name, want := range map[string]string{
 			"disk.img": `inside of the disk was interrupted; trueup resume \S+ goes on, trueup undo \S+ ` +
 				"takes the move back",
-			"other.img": "the disk is in the middle of a move in place; its journal has .trueup behind the name",
+			"other.img": "a move of its partitions is not complete; its journal is named like the disk",
 		} {
 			require.NoError(t, os.Rename(was, name))
 			was = name

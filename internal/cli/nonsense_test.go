@@ -191,7 +191,7 @@ func TestNonsenseArguments(t *testing.T) {
 		{1, "dir is a folder, not an image", []string{"align", "dir", "d"}},
 		{1, "empty: no disk image: the file is empty", []string{"convert", "empty", "d"}},
 		{1, "text: no disk image", []string{"plan", "text"}},
-		{64, "an image is not read from a pipe", []string{"inspect", "-"}},
+		{64, "an image cannot be read from a pipe", []string{"inspect", "-"}},
 		{64, "DEST dir is a folder: name the file", []string{"align", "src.img", "dir"}},
 		{
 			1, "folder of DEST absent/d: no such file or directory; create it first",

@@ -69,7 +69,7 @@ func TestProberIsOneEntry(t *testing.T) {
 	})
 	text := strings.Join(strings.Fields(trueup(t, "inspect", path).stdout), " ")
 	require.Contains(t, text, `Dummy FS "one", 4 KiB lumps`)
-	require.Contains(t, text, "the first lump of Dummy FS lies at byte 65536")
+	require.Contains(t, text, "the first lump of Dummy FS is at byte 65536")
 	require.Contains(t, text, "mkdummy --align")
 	require.Contains(t, trueup(t, "inspect", "--json", path).stdout, `"kind": "dummy"`)
 }

@@ -33,7 +33,7 @@ func TestListsOfAddresses(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, checkPaths([]string{"a b", ""}))
 	require.ErrorContains(t, checkPaths(paths[:1]), `https://h/a?...: refused`)
-	require.ErrorContains(t, checkPaths(paths[1:]), "give it to trueup inspect")
+	require.ErrorContains(t, checkPaths(paths[1:]), "run trueup inspect on it")
 	for _, word := range []string{
 		" https://h/a?secret", "http:/h/a?secret", "s3://h/a?secret", `"https://h/a?secret"`,
 	} {

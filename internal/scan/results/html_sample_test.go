@@ -66,7 +66,7 @@ func fixed(d Disk, role align.Role, refusals ...align.Finding) Disk {
 	d.Advice = &align.Advice{
 		Action: align.Align, Gain: align.High, Role: role,
 		Text: "Yes: random I/O of 4 KiB touches 100 % more blocks of the storage than it must. This is a " + text +
-			" disk. 2 stored positions change with the move, and all can be rewritten.",
+			" disk. 2 stored positions change with the move; all can be rewritten.",
 	}
 	if len(refusals) > 0 {
 		d.Advice.Text = "It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), " +
