@@ -119,8 +119,7 @@ func (r Reading) agrees(img *image.Image) error {
 var ErrOpen = errors.New("open")
 
 // ErrComplete rejects allowed folders for a package, which references only its own files.
-var ErrComplete = ondisk.In(ondisk.ErrUsage, "--allow-folder cannot be used for a package: it is complete; leave it "+
-	"out")
+var ErrComplete = ondisk.In(ondisk.ErrUsage, "--allow-folder cannot be used for a package; leave it out")
 
 // complete refuses allowed folders for a disk of a package.
 func (r Reading) complete(img *image.Image) error {
@@ -365,9 +364,7 @@ func (r Reading) openLocal(path string, o image.Options) (*image.Image, error) {
 // packedRefusal returns the error of a packed image for a command that needs an unpacked file.
 func packedRefusal(kind, work string) error {
 	return &ondisk.Refusal{
-		Code: "unsupported", Reason: fmt.Sprintf("%s needs an image in a plain file, and this one is compressed or "+
-			"in an archive (%s)",
-			work, kind),
+		Code: "unsupported", Reason: fmt.Sprintf("%s needs an image in a plain file, not in %s", work, kind),
 		Remedy: "write it to a file with trueup convert, and name that file",
 	}
 }
@@ -428,9 +425,7 @@ func (r Reading) openRemote(uri string, o image.Options) (*Source, error) {
 		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: this command cannot read an image on a server; write it to "+
 			"a file with trueup convert", uri)
 	case len(r.Allow) > 0:
-		return nil, ondisk.In(ondisk.ErrUsage, "%s: --allow-folder cannot be used for an image on a server; leave it "+
-			"out",
-			uri)
+		return nil, ondisk.In(ondisk.ErrUsage, "%s: --allow-folder cannot be used for a server; leave it out", uri)
 	}
 	r.Remotes[uri] = made[1:]
 	img, err := (*image.Image)(nil), made[0].err
