@@ -35,6 +35,10 @@ func SafeMessage(s string) string { return escaped(s, math.MaxInt, maxMessage) }
 func Escape(s string) string { return escaped(s, math.MaxInt, math.MaxInt) }
 
 func escaped(s string, characters, bytes int) string {
+	escapes := func(r rune) bool { return r == utf8.RuneError || shell.Dangerous(r) }
+	if len(s) <= min(characters, bytes) && !strings.ContainsFunc(s, escapes) {
+		return s
+	}
 	var b strings.Builder
 	n := 0
 	for i, r := range s {
@@ -88,7 +92,7 @@ func (e escaper) Write(p []byte) (int, error) {
 		if r >= utf8.RuneSelf {
 			r, n = utf8.DecodeRune(p[i:])
 		}
-		if i += n; r == '\n' || r >= ' ' && r <= '~' || !shell.Dangerous(r) {
+		if i += n; r == '\n' || !shell.Dangerous(r) {
 			continue
 		}
 		if _, err := e.w.Write(p[whole : i-n]); err != nil {

@@ -97,6 +97,9 @@ func ansiQuote(s string) string {
 // Dangerous reports whether r is a control or format character, such as one that reverses the direction of text. It
 // includes the last two code points of each plane: they are noncharacters, and XML forbids the first pair.
 func Dangerous(r rune) bool {
+	if r < utf8.RuneSelf {
+		return unicode.IsControl(r)
+	}
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' || r&0xfffe == 0xfffe
 }
 

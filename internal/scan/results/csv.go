@@ -242,9 +242,11 @@ const formulaStarts = "=+-@\uff1d\uff0b\uff0d\uff20"
 // cell escapes a text for a cell. It escapes control characters, and puts an apostrophe before the beginning of a
 // formula to make it a text. A spreadsheet may split at semicolons, so a cell begins after each semicolon, too.
 func cell(s string) string {
+	s = report.Escape(s)
 	var b strings.Builder
+	b.Grow(len(s))
 	begins := true
-	for _, r := range report.Escape(s) {
+	for _, r := range s {
 		switch {
 		case r == ';':
 			begins = true
