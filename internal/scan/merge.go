@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"maps"
 	"os"
@@ -88,6 +89,7 @@ type merging struct {
 	*MergeTask
 	table     *table
 	summary   *results.Summary
+	shown     results.Shown
 	boundary  align.Boundary // of all rows; zero before the first disk
 	storages  map[string]bool
 	shards    map[library]map[int]int // number of reads of each share
@@ -103,9 +105,9 @@ type library struct {
 // Run reads all files and returns the ranked report. The caller must close it.
 func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 	m := &merging{
-		MergeTask: t, summary: results.NewSummary(), storages: map[string]bool{},
+		MergeTask: t, summary: results.NewSummary(), shown: results.NewShown(), storages: map[string]bool{},
 		shards: map[library]map[int]int{},
-		table:  &table{ctx: ctx, labelAt: map[string]int32{}},
+		table:  &table{ctx: ctx, labelAt: map[string]int32{}, seed: maphash.MakeSeed()},
 	}
 	defer func() {
 		if err != nil {
@@ -129,7 +131,7 @@ func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 		return nil, err
 	}
 	m.finish(start)
-	r := &results.Report{Summary: s, Fail: t.Fail, Images: m.table.sorted(m.complete)}
+	r := &results.Report{Summary: s, Fail: t.Fail, Images: m.table.sorted(m.complete), Shown: m.shown}
 	if r.NoneJudged() {
 		s.ExitCode = t.Fail.Code(&results.Image{State: results.Failed})
 	}
@@ -187,6 +189,7 @@ func (m *merging) sumUp() error {
 		m.complete(r)
 		r.kept.order = r.Order()
 		m.summary.Add(r.Image)
+		m.shown.Add(r.Image)
 		m.summary.Exit(r.Image, m.Fail)
 		sums.add(r.Image)
 		if r.Joined != nil {

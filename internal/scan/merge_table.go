@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"iter"
 	"os"
 	"slices"
@@ -30,13 +31,15 @@ type table struct {
 	ended   []string         // end time of each scan, empty without a summary
 	labels  []results.Labels // shared by records, never modified
 	labelAt map[string]int32
-	line    []byte // buffer of the last line read
+	line    []byte       // buffer of the last line read
+	seed    maphash.Seed // of record.text
 }
 
 // record describes a row. It has no pointers, so that a million records cost the garbage collector nothing.
 type record struct {
 	key                sum    // of the identity of the image; zero if unidentified
 	main               uint64 // hash of size and times of the main file; 0 without files
+	text               uint64 // hash of the line
 	offset, path       int64  // of the line in its file, and of the path in table.paths
 	length, pathLength int32  // bytes of the line and of the path
 	file               int32  // index in table.files
@@ -85,7 +88,7 @@ func (t *table) put(i *results.Image, l results.Line) error {
 	r := record{
 		offset: l.Offset, length: small(len(l.Text)), file: small(len(t.files) - 1),
 		path: int64(len(t.paths)), pathLength: small(len(path)), labels: t.labelIndex(i.Labels),
-		scan: small(len(t.ended)),
+		scan: small(len(t.ended)), text: maphash.Bytes(t.seed, l.Text),
 	}
 	if len(i.Files) > 0 {
 		f := i.Files[0]
@@ -203,12 +206,12 @@ func (t *table) read(n int32) (*results.Image, error) {
 	if _, err := t.files[r.file].ReadAt(t.line, r.offset); err != nil {
 		return nil, err
 	}
-	i, err := results.Line{Text: t.line}.Image(jsontext.AllowDuplicateNames(true)) // checked before
-	if err == nil {
-		err = i.Check()
-	}
-	if err != nil || i.ExactPath() != string(t.pathOf(n)) {
+	if maphash.Bytes(t.seed, t.line) != r.text {
 		return nil, fmt.Errorf("%s was changed while it was read", t.files[r.file].Name())
+	}
+	i, err := results.Line{Text: t.line}.Image(jsontext.AllowDuplicateNames(true)) // checked before
+	if err != nil {
+		return nil, err
 	}
 	i.Reuse, i.Joined = nil, nil // valid for one scan only
 	i.SetPath(i.ExactPath())

@@ -386,7 +386,9 @@ func FuzzLines(f *testing.F) {
 		}))
 		results.Rank(images)
 		for _, format := range results.Formats {
-			r := &results.Report{Summary: sum, Images: slices.Values(images), Text: &report.Text{}}
+			r := &results.Report{
+				Summary: sum, Images: slices.Values(images), Shown: results.NewShown(images...), Text: &report.Text{},
+			}
 			require.NoError(t, format.Write(io.Discard, r), format.Name)
 		}
 	})

@@ -334,7 +334,7 @@ func (r *search) finish(interrupted int) *results.Report {
 	}
 	r.keepParents()
 	results.Rank(r.images)
-	out.Images = slices.Values(r.images)
+	out.Images, out.Shown = slices.Values(r.images), results.NewShown(r.images...)
 	return out
 }
 

@@ -41,6 +41,7 @@ type Format struct {
 type Report struct {
 	Summary *Summary
 	Images  iter.Seq[*Image] // in the order of Rank; printers go through them several times
+	Shown   Shown            // of Images
 	Fail    FailOn
 	Text    *report.Text // layout of text
 }

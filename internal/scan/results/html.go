@@ -30,15 +30,13 @@ var htmlStyle string
 var htmlScript string
 
 var htmlFormat = Format{
-	Name: "html", Write: func(w io.Writer, r *Report) error { return writeHTML(w, r.Summary, r.Images) },
+	Name: "html", Write: func(w io.Writer, r *Report) error {
+		return htmlKind.Write(w, safe(r.Summary.Version), newPage(r))
+	},
 }
 
-// writeHTML writes the report of a run as one file that loads nothing from any server. images are in the order of Rank.
-// Rows are written one at a time. Equal values give equal bytes.
-func writeHTML(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
-	return htmlKind.Write(w, safe(s.Version), newPage(s, images))
-}
-
+// htmlKind is a page in one file that loads nothing from any server. Its rows are written one at a time. Equal values
+// give equal bytes.
 var htmlKind = pages.New(pages.Source{
 	Body: htmlPage, Style: htmlStyle, Script: htmlScript, Functions: layoutFunctions,
 })
@@ -68,29 +66,48 @@ type choice struct {
 	Count     int
 }
 
-func newPage(s *Summary, images iter.Seq[*Image]) htmlReport {
-	p := htmlReport{Summary: s, Lead: htmlLead(s), Tiles: htmlTiles(s), Rows: images}
-	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}
-	for i := range images {
-		p.Total++
-		kinds[kindOf(i)]++
-		for _, t := range tagsOf(i) {
-			tags[t.Key]++
-		}
-		if i.Format != "" {
-			formats[safe(i.Format)]++
-		}
+func newPage(r *Report) htmlReport {
+	shown := r.Shown
+	p := htmlReport{
+		Summary: r.Summary, Lead: htmlLead(r.Summary), Tiles: htmlTiles(r.Summary), Total: shown.rows, Rows: r.Images,
 	}
 	for _, k := range kindOrder {
-		p.Kinds = append(p.Kinds, choice{k, wordOf(k), kinds[k]})
+		p.Kinds = append(p.Kinds, choice{k, wordOf(k), shown.kinds[k]})
 	}
 	for _, t := range tagRows {
-		p.Tags = append(p.Tags, choice{t.key, t.word, tags[t.key]})
+		p.Tags = append(p.Tags, choice{t.key, t.word, shown.tags[t.key]})
 	}
-	for _, f := range slices.Sorted(maps.Keys(formats)) {
-		p.Formats = append(p.Formats, choice{f, f, formats[f]})
+	for _, f := range slices.Sorted(maps.Keys(shown.formats)) {
+		p.Formats = append(p.Formats, choice{f, f, shown.formats[f]})
 	}
 	return p
+}
+
+// Shown counts the rows of a report, for the filters of the page.
+type Shown struct {
+	rows                 int
+	kinds, tags, formats map[string]int
+}
+
+// NewShown returns the counts of some rows.
+func NewShown(images ...*Image) Shown {
+	s := Shown{kinds: map[string]int{}, tags: map[string]int{}, formats: map[string]int{}}
+	for _, i := range images {
+		s.Add(i)
+	}
+	return s
+}
+
+// Add counts a row.
+func (s *Shown) Add(i *Image) {
+	s.rows++
+	s.kinds[kindOf(i)]++
+	for _, t := range tagsOf(i) {
+		s.tags[t.Key]++
+	}
+	if i.Format != "" {
+		s.formats[safe(i.Format)]++
+	}
 }
 
 // htmlLead returns the result in a few sentences.
@@ -245,20 +262,30 @@ const (
 	labelShare = 5
 )
 
-// htmlDisk is a disk with its map. Facts, Boxes and Lenses are safe; other texts are not.
+// htmlDisk is a disk with its map. Facts, Boxes and Lenses are safe; other texts are not. It embeds no Disk: templates
+// find promoted fields slowly.
 type htmlDisk struct {
-	Disk
-	Facts    string
-	Boxes    []box
-	Lenses   []lens
-	Parts    []report.Partition
-	Refusals findings
-	Notes    findings
+	Member       string
+	Size, Sector int64
+	Guest        *report.Guest
+	Facts        string
+	Boxes        []box
+	Lenses       []lens
+	Parts        []report.Partition
+	Unshown      int // partitions that are not in Parts
+	Refusals     findings
+	Notes        findings
+	Advice       *align.Advice
+	Fix          *Fix
 }
 
 func htmlDisks(all []Disk) (out []htmlDisk) {
 	for _, d := range all[:min(len(all), maxDisks)] {
-		h := htmlDisk{Disk: d, Facts: diskFacts(d), Parts: worst(d.Partitions, min(len(d.Partitions), maxParts))}
+		h := htmlDisk{
+			Member: d.Member, Size: d.Size, Sector: d.Sector(), Guest: d.Guest, Facts: diskFacts(d),
+			Parts: worst(d.Partitions, min(len(d.Partitions), maxParts)), Advice: d.Advice, Fix: d.Fix,
+		}
+		h.Unshown = len(d.Partitions) - len(h.Parts)
 		h.Boxes = boxes(d, h.Parts)
 		var rest []align.Finding
 		h.Lenses, rest = lenses(d, h.Parts)

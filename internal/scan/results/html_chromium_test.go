@@ -87,7 +87,7 @@ func htmlWritten(t *testing.T, s *Summary, images []*Image) string {
 	path := filepath.Join(t.TempDir(), "report.html")
 	f, err := os.Create(path)
 	require.NoError(t, err)
-	require.NoError(t, writeHTML(f, s, slices.Values(images)))
+	require.NoError(t, write(f, htmlFormat, s, images))
 	require.NoError(t, f.Close())
 	return path
 }

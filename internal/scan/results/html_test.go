@@ -19,7 +19,7 @@ import (
 func rendered(t *testing.T, s *Summary, images []*Image) (string, *html.Node) {
 	t.Helper()
 	var b strings.Builder
-	require.NoError(t, writeHTML(&b, s, slices.Values(images)))
+	require.NoError(t, write(&b, htmlFormat, s, images))
 	doc, err := html.Parse(strings.NewReader(b.String()))
 	require.NoError(t, err)
 	return b.String(), doc

@@ -1,6 +1,7 @@
 package results
 
 import (
+	"io"
 	"slices"
 	"testing"
 
@@ -150,4 +151,24 @@ func TestRowWithoutTheStateOfItsMachine(t *testing.T) {
 	}
 	i.Disks[0].Guest, i.Disks[0].Depth = nil, Survey
 	require.NoError(t, i.Check(), "nothing was to be done")
+}
+
+// A row of a report is read from its file again for each pass over Images.
+func TestWorkForARow(t *testing.T) {
+	_, images := smallLibrary()
+	images = slices.Repeat(images, 20)
+	s := sampleSummary(images)
+	for name, most := range map[string]struct{ passes, allocations int }{
+		"text": {2, 35}, "json": {0, 0}, "csv": {1, 65}, "html": {1, 420}, "junit": {2, 55}, "prometheus": {0, 10},
+	} {
+		f, passes := Formats[slices.Index(FormatNames(), name)], 0
+		r := &Report{
+			Summary: s, Shown: NewShown(images...), Text: &report.Text{},
+			Images: func(yield func(*Image) bool) { passes++; slices.Values(images)(yield) },
+		}
+		require.NoError(t, f.Write(io.Discard, r))
+		require.Equal(t, most.passes, passes, name)
+		allocations := testing.AllocsPerRun(1, func() { require.NoError(t, f.Write(io.Discard, r)) })
+		require.LessOrEqual(t, int(allocations)/len(images), most.allocations, "allocations of %s for a row", name)
+	}
 }

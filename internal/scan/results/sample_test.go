@@ -213,7 +213,7 @@ func python(t *testing.T, program string, args ...string) string {
 
 // write prints images in a format.
 func write(w io.Writer, f Format, s *Summary, images []*Image) error {
-	return f.Write(w, &Report{Summary: s, Images: slices.Values(images)})
+	return f.Write(w, &Report{Summary: s, Images: slices.Values(images), Shown: NewShown(images...)})
 }
 
 // The reports of the sample are those that stand in testdata.
@@ -250,7 +250,7 @@ func TestReportsSayWhenTheyAreCut(t *testing.T) {
 	s, images := hostiles()
 	for name, show := range map[string]func(w io.Writer) error{
 		"csv":     func(w io.Writer) error { return write(w, csvFormat, NewSummary(), images) },
-		"html":    func(w io.Writer) error { return writeHTML(w, s, slices.Values(images)) },
+		"html":    func(w io.Writer) error { return write(w, htmlFormat, s, images) },
 		"junit":   func(w io.Writer) error { return write(w, junitFormat, s, images) },
 		"metrics": func(w io.Writer) error { return write(w, metricsFormat, s, nil) },
 		"script":  func(w io.Writer) error { return Script(w, s, slices.Values(images)) },
