@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The memory of a large report is more than the limit for the memory of a usual run.
+// The records of a large report take more memory than the limit of a usual run.
 func TestLargeHeapIsSeldomCollected(t *testing.T) {
 	percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(-1)
 	defer func() {
 		debug.SetGCPercent(percent)
 		debug.SetMemoryLimit(limit)
 	}()
-	boundHeap(false)
+	boundHeap(false, true)
 	for first := debug.SetMemoryLimit(-1); debug.SetMemoryLimit(-1) == first; {
 		runtime.GC() // the first collection ends the first limit
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // Main runs the program and returns its exit code.
@@ -40,13 +41,14 @@ func Main(version string, args []string) (code int) {
 			code = Finish(err, c, "trueup", os.Stdout, os.Stderr)
 		}
 	}()
-	boundHeap(worker)
 	root := newRoot(version, c)
 	root.SetArgs(args)
+	command := commandOf(root, args).Name()
+	boundHeap(worker, command == results.ReportCommand)
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		plainUsages(root)
 	}
-	ctx := c.Receive(commandOf(root, args).Name())
+	ctx := c.Receive(command)
 	cmd, err := root.ExecuteContextC(ctx)
 	return Finish(interrupted(ctx, err), c, cmd.Name(), os.Stdout, os.Stderr)
 }
@@ -66,22 +68,25 @@ func interrupted(ctx context.Context, err error) error {
 
 // boundHeap limits the memory of this process with soft limits. Buffers are few and of fixed size, so a small heap
 // target keeps the peak low without noticeable cost. Most user runs stay below the first limit; two collections before
-// it would need a third of their time. Above it, only the growth of the heap counts: a report of a million rows holds
-// more than any limit, and would collect without end. A worker is long-lived, and the memory of each image is garbage
-// at the next one. It collects seldom, to save an eighth of the CPU time of a scan.
-func boundHeap(worker bool) {
+// it would need a third of their time. A report holds a record for each row, which can exceed any limit: it would
+// collect without end. A worker is long-lived, and the memory of each image is garbage at the next one. It collects
+// seldom, to save an eighth of the CPU time of a scan.
+func boundHeap(worker, merges bool) {
+	limit := int64(44 << 20)
+	if merges {
+		limit = math.MaxInt64
+	}
+	lasting := func(percent int) {
+		debug.SetMemoryLimit(limit)
+		debug.SetGCPercent(percent)
+	}
 	if worker {
-		debug.SetMemoryLimit(44 << 20)
-		debug.SetGCPercent(200)
+		lasting(200)
 		return
 	}
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(12 << 20)
-	collect := func(percent int) {
-		debug.SetMemoryLimit(math.MaxInt64)
-		debug.SetGCPercent(percent)
-	}
-	runtime.AddCleanup(new([64]byte), collect, 50) // runs with the first collection
+	runtime.AddCleanup(new([64]byte), lasting, 50) // runs with the first collection
 }
 
 // Run runs a command in the process of another program, without restricting it, and returns its exit code. Tests run
