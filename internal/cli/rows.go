@@ -206,6 +206,7 @@ var resultFlags = []flagRow{
 	{name: "flatten", of: "verify judge", help: "with --with, if align was run with --flatten", needs: forWith},
 	{name: "flatten", help: "merge a snapshot and its parents into one disk"},
 	{name: "overwrite-content", help: "overwrite the device; `WHAT` is its content as printed by the refusal"},
+	{name: "except-bitmap", help: "accept the writes of a guest in the dirty bitmap `NAME` of DEST, a qcow2"},
 	{name: "discard", help: "discard zero ranges on the device"},
 }
 

@@ -427,10 +427,9 @@ func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Differenc
 
 // Guest is a guest that wrote to the copy while a persistent bitmap of the image recorded its writes.
 type Guest struct {
-	Bitmap     string
-	Consistent bool  // the bitmap was saved; otherwise every difference can be the guest's
-	Written    int64 // bytes in the bitmap; 0 if it is inconsistent
-	Differ     int64 // bytes of the sectors that differ from the planned disk and are accepted
+	Bitmap  string
+	Written int64 // bytes in the bitmap
+	Differ  int64 // bytes of the sectors that differ from the planned disk and are accepted
 
 	written []disk.Range
 }
@@ -445,12 +444,13 @@ func (s *Source) ReadGuest(bitmap string) (*Guest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
-	g := &Guest{Bitmap: bitmap, Consistent: b.Consistent, written: b.Written}
+	if !b.Consistent {
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: the bitmap %q is inconsistent: the program that recorded the "+
+			"writes did not close the image; no write of the guest is known, and nothing can be proved", s.Path(), bitmap)
+	}
+	g := &Guest{Bitmap: bitmap, written: b.Written}
 	for _, r := range b.Written {
 		g.Written += r.Len
-	}
-	if !g.Consistent {
-		g.written = []disk.Range{{Len: s.Image.Disk.Size()}}
 	}
 	return g, nil
 }

@@ -343,6 +343,10 @@ func (t *Text) Verify(r *Verify) {
 }
 
 func (t *Text) verifiedDisk(r *VerifiedDisk) {
+	outside := r.outside()
+	if r.Guest != nil {
+		outside += " outside of the guest's writes"
+	}
 	switch {
 	case !r.Equal:
 		t.printf("%s: %s differs from an aligned copy of %s:\n", t.Paint(Red, "Different"), Safe(r.Dest),
@@ -360,36 +364,25 @@ func (t *Text) verifiedDisk(r *VerifiedDisk) {
 			"with the same version and options.")
 	case r.Moved == 0 && len(r.Patches) == 0:
 		t.printf("%s is the same disk as %s: nothing is moved, and every byte%s is equal.\n", Safe(r.Dest),
-			Safe(r.Source), r.outside())
+			Safe(r.Source), outside)
 	default:
 		what := movedText(r.Moved)
 		if r.Moved == 0 {
 			what = "nothing moved"
 		}
 		t.Para(2, "%s is %s with %s: %s, every other byte%s is equal.", Safe(r.Dest), Safe(r.Source), what,
-			acting(len(r.Patches), "listed field", "differ"), r.outside())
+			acting(len(r.Patches), "listed field", "differ"), outside)
 		if t.Verbose {
 			t.patches(r.Patches)
 		}
 	}
 	if r.Equal {
 		t.freeSpace(r.Changes)
-		t.guestWrites(r.Guest)
-	}
-}
-
-// guestWrites prints the writes of a guest that the comparison accepted.
-func (t *Text) guestWrites(g *GuestWrites) {
-	switch {
-	case g == nil:
-	case g.Consistent:
-		t.printf("  ")
-		t.Para(4, "the guest wrote to %s by the bitmap %s; %s of that differ.", units.Format(g.Written),
-			SafeMessage(g.Bitmap), units.Format(g.Differ))
-	default:
-		t.printf("  ")
-		t.Para(4, "%s: the bitmap %s was not saved, so each of the %s that differ is taken for the guest's.",
-			t.Paint(Yellow, "partial proof"), SafeMessage(g.Bitmap), units.Format(g.Differ))
+		if g := r.Guest; g != nil {
+			t.printf("  ")
+			t.Para(4, "not compared: %s written by the guest (bitmap %s), of which %s differ", units.Format(g.Written),
+				SafeMessage(g.Bitmap), units.Format(g.Differ))
+		}
 	}
 }
 

@@ -349,13 +349,11 @@ type VerifiedDisk struct {
 	Guest       *GuestWrites `json:"guest,omitempty"`
 }
 
-// GuestWrites describes the writes of a guest to the copy. If its bitmap is inconsistent, each byte that differs can be
-// the guest's.
+// GuestWrites describes the writes of a guest to the copy.
 type GuestWrites struct {
-	Bitmap     string `json:"bitmap"`
-	Consistent bool   `json:"consistent"`
-	Written    int64  `json:"written_bytes"`
-	Differ     int64  `json:"differing_bytes"`
+	Bitmap  string `json:"bitmap"`
+	Written int64  `json:"written_bytes"`
+	Differ  int64  `json:"differing_bytes"`
 }
 
 // Error is the reason why a command failed.

@@ -271,7 +271,7 @@ func (r *Verify) Add(v realign.DiskVerified) {
 		d.Changes = NewChanges(v.Plan)
 	}
 	if g := v.Guest; g != nil {
-		d.Guest = &GuestWrites{Bitmap: g.Bitmap, Consistent: g.Consistent, Written: g.Written, Differ: g.Differ}
+		d.Guest = &GuestWrites{Bitmap: g.Bitmap, Written: g.Written, Differ: g.Differ}
 	}
 	r.Disks = append(r.Disks, d)
 	r.differ(!d.Equal)
