@@ -284,7 +284,8 @@ func TestInterruptedDevice(t *testing.T) {
 	require.Equal(t, 143, cmd.ProcessState.ExitCode(), stderr.String())
 	last := fmt.Sprintf("interrupted; DEST %s holds an unfinished copy, marked in its first sector; "+
 		"run the command again", device)
-	require.Equal(t, "trueup: interrupted: leaving the device unchanged; interrupt again to end at once\ntrueup: "+last+"\n",
+	require.Equal(t,
+		"trueup: interrupted: leaving the device unchanged; interrupt again to end at once\ntrueup: "+last+"\n",
 		stderr.String())
 	require.Contains(t, stdout.String(), last)
 	unfinishedDevice(t, device)

@@ -171,7 +171,8 @@ func TestScanInterrupted(t *testing.T) {
 // requireScanInterrupted requires that an interrupted scan says at once what it does, and at the end what it has done.
 func requireScanInterrupted(t *testing.T, stderr string) {
 	t.Helper()
-	require.Regexp(t, "^trueup: interrupted: completing the report of the images inspected so far; interrupt again to end at once\n"+
+	require.Regexp(t, "^trueup: interrupted: completing the report of the images inspected so far; "+
+		"interrupt again to end at once\n"+
 		"trueup: interrupted: [^\n]* looked at, and the report has those[^\n]*\n$", stderr)
 }
 
@@ -224,7 +225,7 @@ func TestScanSecondSignal(t *testing.T) {
 	waitIdle(t, l.cmd.Process.Pid) // the pipe is full
 	l.signal(t, syscall.SIGINT)
 	disktest.WaitFor(t, "the answer to the first signal",
-		func() bool { return strings.Contains(l.stderr.String(), "once more to end at once\n") })
+		func() bool { return strings.Contains(l.stderr.String(), "interrupt again to end at once\n") })
 	l.signal(t, syscall.SIGTERM)
 	disktest.WaitClosed(t, "the end of the scan", l.ended)
 	require.Equal(t, 128+int(syscall.SIGTERM), l.end(t).code)

@@ -79,7 +79,8 @@ func (o *Options) Check() error {
 	}
 	for _, s := range o.Starts {
 		if s < 0 || s > maxStart || s%units.SectorSize != 0 {
-			return usage("--starts %s: must be multiples of 512 bytes up to %s", units.Format(s), units.Format(maxStart))
+			return usage("--starts %s: must be multiples of 512 bytes up to %s", units.Format(s),
+				units.Format(maxStart))
 		}
 	}
 	o.Starts = measured.Sort(o.Starts)

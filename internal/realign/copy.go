@@ -445,8 +445,9 @@ func (s *Source) ReadGuest(bitmap string) (*Guest, error) {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	if !b.Consistent {
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: the bitmap %q is inconsistent: the program that recorded the "+
-			"writes did not close the image; no write of the guest is known, and nothing can be proved", s.Path(), bitmap)
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: the bitmap %q is inconsistent: the program that recorded "+
+			"the writes did not close the image; the writes of the guest are unknown, and nothing can be proved",
+			s.Path(), bitmap)
 	}
 	g := &Guest{Bitmap: bitmap, written: b.Written}
 	for _, r := range b.Written {

@@ -297,7 +297,8 @@ func TestOtherResultsAreRefused(t *testing.T) {
 			ondisk.ErrUnsupported,
 		},
 		{
-			strings.Replace(good, `"command":"scan"`, `"command":"inspect"`, 1), `line 1: it is a result of trueup "inspect"`,
+			strings.Replace(good, `"command":"scan"`, `"command":"inspect"`, 1),
+			`line 1: it is a result of trueup "inspect"`,
 			ondisk.ErrUnsupported,
 		},
 		{"path,verdict\n", "no result of trueup scan -o json", ondisk.ErrUnsupported},

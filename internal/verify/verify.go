@@ -33,7 +33,8 @@ type Difference struct {
 type Options struct {
 	Jobs     int
 	Progress func(bytes int64) // receives compared bytes as counted by diskcopy.Size, from any goroutine; may be nil
-	// Except lists the parts of the disks, in order, that may differ. Excepted receives the bytes of the sectors that do.
+	// Except lists the parts of the disks, in order, that may differ. Excepted receives the bytes of the sectors that
+	// do.
 	Except   []disk.Range
 	Excepted func(bytes int64)
 }

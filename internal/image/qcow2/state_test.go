@@ -113,7 +113,8 @@ func TestQcow2BitmapOfWrites(t *testing.T) {
 		path := created(t, "compat=1.1,cluster_size=512", "9999872") // no multiple of 64 KiB
 		disktest.Run(t, "qemu-img", "bitmap", "--add", "-g", "512", "-f", "qcow2", path, "other")
 		disktest.Run(t, "qemu-img", "bitmap", "--add", "-g", granularity, "-f", "qcow2", path, "guest")
-		disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write 0 512", "-c", "write 700k 2M", "-c", "write 9999360 512", path)
+		disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write 0 512", "-c", "write 700k 2M",
+			"-c", "write 9999360 512", path)
 		b, err := imagetest.Open(t, path).Bitmap("guest")
 		require.NoError(t, err)
 		require.True(t, b.Consistent)

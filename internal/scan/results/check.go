@@ -400,8 +400,8 @@ func (l Line) Kind() (event string, unknown, err error) {
 	case h.Schema == "":
 		return "", nil, errors.New("no result of trueup scan")
 	case h.Schema != report.Schema:
-		return "", ondisk.In(ondisk.ErrUnsupported, "schema %.40q, not %q: read it with the trueup that wrote it", h.Schema,
-			report.Schema), nil
+		return "", ondisk.In(ondisk.ErrUnsupported, "schema %.40q, not %q: read it with the trueup that wrote it",
+			h.Schema, report.Schema), nil
 	case h.Command != Command && h.Command != ReportCommand:
 		return "", ondisk.In(ondisk.ErrUnsupported, "it is a result of trueup %.40q, not of scan -o json",
 			h.Command), nil
