@@ -320,7 +320,7 @@ func TestKillDevice(t *testing.T) {
 
 	log := filepath.Join(t.TempDir(), "strace")
 	traced := func(more ...string) []string {
-		return append(append([]string{"-f", "--seccomp-bpf", "-o", log, "-P", device}, more...), builtPath, "align",
+		return append(append([]string{"-f", "-o", log, "-P", device}, more...), builtPath, "align",
 			source,
 			device, "--jobs", "1")
 	}

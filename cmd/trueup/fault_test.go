@@ -200,7 +200,7 @@ type injection struct {
 func (f fault) inject(t testing.TB, i injection, flags ...string) (r result, struck int) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")
-	args := []string{"--seccomp-bpf", "-e", "trace=" + i.call, "-e", fmt.Sprintf("inject=%s:%s", i.call, i.spec)}
+	args := []string{"-e", "trace=" + i.call, "-e", fmt.Sprintf("inject=%s:%s", i.call, i.spec)}
 	if i.path != "" {
 		args = append(args, "-P", i.path)
 	}

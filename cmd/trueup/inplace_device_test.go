@@ -59,7 +59,7 @@ func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 		says string
 		args []string
 	}{
-		{64, "add --journal FILE, on another storage", []string{"move", c.path}},
+		{64, "needs --journal FILE, on another storage", []string{"move", c.path}},
 		{64, "unknown flag: --discard", c.args("move", "--discard")},
 		{64, "unknown flag: --with", append(c.args("move"), "--with", c.made)},
 		{64, "nothing to undo, resume or finish", []string{"resume", c.path}},

@@ -589,7 +589,7 @@ func TestJournalElsewhere(t *testing.T) {
 				c.kill(t, callPoint{call: "fsync", number: 9})
 				shown := c.path
 				if f == formatFlat {
-					c.refused(t, 4, `a move in place has left "`+c.path+`.moving"`, command, c.path)
+					c.refused(t, 4, `a move has left "`+c.path+`.moving"`, command, c.path)
 					shown += ".moving"
 				}
 				c.refused(t, 4, fmt.Sprintf("trueup %s %s --journal %s", command, c.path, c.journal), "inspect", shown)

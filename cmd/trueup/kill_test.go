@@ -75,7 +75,7 @@ func TestKill(t *testing.T) {
 	}
 	for _, c := range cases {
 		log, folder := filepath.Join(t.TempDir(), "strace"), filepath.Dir(c.dest)
-		watched := underStrace(t, log, []string{"--seccomp-bpf", "-e", "trace=" + changingCalls}, c.align())
+		watched := underStrace(t, log, []string{"-e", "trace=" + changingCalls}, c.align())
 		out, err := watched.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		// Which thread makes the last syncs of a run is not known, but they are those of the folder.
@@ -189,7 +189,6 @@ func (c *killCase) clear(t *testing.T) {
 func (c *killCase) killAtCall(t *testing.T, p callPoint) {
 	t.Helper()
 	cmd := p.injected(t, filepath.Join(t.TempDir(), "strace"), "signal=KILL", c.align())
-	cmd.Args = slices.Insert(cmd.Args, 1, "--seccomp-bpf") // as when the calls were counted
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	err := cmd.Run()

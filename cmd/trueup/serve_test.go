@@ -189,7 +189,7 @@ func TestServeChangedSource(t *testing.T) {
 	disktest.WriteAt(t, source, 5<<20, []byte("new"))
 	require.Equal(t, 1, s.ended(t))
 	require.Contains(t, s.stderr.String(), "changed while it was read")
-	require.Contains(t, s.stderr.String(), "is not sound")
+	require.Contains(t, s.stderr.String(), "may be wrong")
 	require.Error(t, exec.Command(disktest.Tool(t, "nbdinfo"), s.URI).Run())
 
 	s = serving(t, "--as-is", source)

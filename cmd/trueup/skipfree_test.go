@@ -90,7 +90,7 @@ func TestSkipFree(t *testing.T) {
 		require.Equal(t, v.LeftOut, v.Stored)
 		left += v.LeftOut
 	}
-	require.Contains(t, r.Disks[0].FreeSpace[2].Whole, "not known")
+	require.Contains(t, r.Disks[0].FreeSpace[2].Whole, "unknown")
 	require.Equal(t, plain.Cost.Read-left, planned.Cost.Read, "the free space is not read")
 	require.Equal(t, plain.Cost.Write-left, planned.Cost.Write)
 	require.LessOrEqual(t, r.Copied, planned.Cost.Write)

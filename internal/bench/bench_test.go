@@ -165,7 +165,7 @@ func TestFiosThatFail(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	require.ErrorContains(t, err, "no such file or directory")
 	_, err = newFio(t.Context(), disktest.Tool(t, "true"))
-	require.ErrorContains(t, err, "want fio-NUMBER")
+	require.ErrorContains(t, err, "not fio-NUMBER")
 }
 
 // A run that is ended, or that hangs, ends fio and all that it started.

@@ -326,7 +326,7 @@ func TestDamagedBackups(t *testing.T) {
 	l.Issues = slices.Insert(l.Issues, 0, ondisk.Issue{Code: "other", Effect: ondisk.Warn, Text: "no damage"})
 	p.Grow(l, l.Size+mib)
 	require.Equal(t, []string{"gpt-damaged"}, codes(p.Refusals(false)))
-	require.Contains(t, p.Refusals(false)[0].Text, "rewritten: the backup GPT is not valid")
+	require.Contains(t, p.Refusals(false)[0].Text, "rewritten: the backup GPT is invalid")
 	p = newPlan(t, l, mends)
 	require.Empty(t, p.Moves)
 	require.NotEmpty(t, p.Patches)
