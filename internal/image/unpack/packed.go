@@ -273,11 +273,6 @@ const glance = 64 * units.KiB
 
 // head returns a member of an archive for reading its first bytes.
 func (b *box) head(f *file) (*open, error) {
-	if h, ok := b.base.(*head); ok {
-		end := int64(len(h.known))
-		known := h.known[min(f.at.Off, end):min(f.at.End(), end)]
-		return b.opened(&head{known: known, size: f.at.Len}, f.name), nil
-	}
 	if f.zip == nil {
 		return b.opened(part{b.base, f.at}, f.name), nil
 	}

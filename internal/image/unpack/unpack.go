@@ -147,19 +147,17 @@ func (b *box) open(name, member string) (f *open, from image.Unpacked, err error
 // ErrArchive is the error of an archive with an image if only the first bytes are unpacked.
 var ErrArchive = ondisk.In(ondisk.ErrUnsupported, "archive with an image")
 
-// unjudged returns the error of an archive that is not unpacked.
+// unjudged returns the error of an archive that is not unpacked. It recognizes images by their names.
 func (b *box) unjudged(kind string) error {
 	of, where := "an archive", "it"
 	if Known(kind) {
 		of, where = "a tar archive", "its first "+units.Format(HeadSize)
 	}
-	images, err := b.images()
-	switch {
-	case err != nil:
-		return err
-	case len(images) == 0:
+	images := slices.DeleteFunc(slices.Clone(b.files), func(f file) bool { return !image.Named(f.name, f.size()) })
+	switch len(images) {
+	case 0:
 		return ondisk.In(ondisk.ErrUnsupported, "%s, and no file in %s has the name of an image", of, where)
-	case len(images) == 1:
+	case 1:
 		return ondisk.In(ErrArchive, "%s with the image %.256q", of, images[0].name)
 	}
 	return ondisk.In(ErrArchive, "%s with %d images in %s, such as %.256q", of, len(images), where, images[0].name)
