@@ -117,7 +117,7 @@ func testPools(t *testing.T, disk func(letter string) string, lvs []string) {
 		require.Zero(t, (63*512+report.Partitions[0].Volume.DataStart)%(64<<10))
 		require.True(t, slices.ContainsFunc(report.Findings, func(f jsonFinding) bool {
 			return hostile.Row{Says: []string{
-				"starts at LBA 63 (byte 32256), 3584 bytes past a 4 KiB boundary, but the first extent of LVM2 lies " +
+				"starts at LBA 63 (byte 32256), 3584 bytes past a 4 KiB boundary, but the first extent of LVM2 is " +
 					"at byte", ", a multiple of 64 KiB", "would misalign the data",
 			}}.Found(f.Text)
 		}))

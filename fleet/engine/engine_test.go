@@ -48,9 +48,9 @@ func TestNoOpenServers(t *testing.T) {
 	for want, o := range map[string]engine.Options{
 		"needs TLS":        {Host: "0.0.0.0"},
 		"needs --nkeys":    {Host: "::", Cert: cert, Key: key},
-		"want an IP":       {Host: "localhost"},
+		"must be an IP":    {Host: "localhost"},
 		"belong together":  {Host: "127.0.0.1", Cert: cert},
-		"want an IP addre": {Host: ""},
+		"must be an IP ad": {Host: ""},
 	} {
 		o.Store = t.TempDir()
 		_, err := engine.Start(t.Context(), o)
@@ -59,7 +59,7 @@ func TestNoOpenServers(t *testing.T) {
 	}
 	public, _ := user(t)
 	for want, text := range map[string]string{
-		"want reader":       public + " writer\n",
+		"must be reader":    public + " writer\n",
 		"datastore \"a.b\"": public + " worker a.b\n",
 		"no key":            "# none\n\n", "is not the public nkey": "UABC\n", "no such file": "",
 	} {

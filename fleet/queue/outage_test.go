@@ -118,7 +118,7 @@ func TestStrangeRecord(t *testing.T) {
 	require.NoError(t, err)
 	k := take(t, q, "w", "ds1")
 	_, err = k.Next(t.Context(), "w", long, k.refuse)
-	require.ErrorContains(t, err, "want scan, align or exchange")
+	require.ErrorContains(t, err, "must be scan, align or exchange")
 	_, err = kv.Put(t.Context(), key, e.Value())
 	require.NoError(t, err)
 	require.Equal(t, 1, k.next(t, long).Record.Delivery)

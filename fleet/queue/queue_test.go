@@ -249,7 +249,7 @@ func TestForeignMessagesKeepNoPlace(t *testing.T) {
 		require.Less(t, looks, 3*each+1, "a look at each message is enough")
 		if l, err = k.Next(t.Context(), "w", long, k.refuse); err != nil {
 			require.True(t, errors.Is(err, jetstream.ErrKeyNotFound) ||
-				strings.Contains(err.Error(), "want scan, align or exchange"), "%v", err)
+				strings.Contains(err.Error(), "must be scan, align or exchange"), "%v", err)
 		}
 	}
 	require.Equal(t, "a.vmdk", l.Record.Path)

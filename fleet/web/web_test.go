@@ -91,9 +91,9 @@ func TestNoOpenPages(t *testing.T) {
 		"needs TLS":            {Address: "0.0.0.0:0", Token: good},
 		"needs --token":        {Address: "[::]:0", Cert: "c", Key: "k"},
 		"with an IP address":   {Address: "localhost:0"},
-		"want ADDRESS:PORT":    {Address: "127.0.0.1"},
+		"must be ADDRESS:PORT": {Address: "127.0.0.1"},
 		"belong together":      {Address: "127.0.0.1:0", Cert: "c"},
-		"want 32 to 4096":      {Address: "127.0.0.1:0", Token: short},
+		"must be 32 to 4096":   {Address: "127.0.0.1:0", Token: short},
 		"no such file":         {Address: "127.0.0.1:0", Token: short + ".absent"},
 		"--tls-cert c: open c": {Address: "127.0.0.1:0", Cert: "c", Key: "k"},
 	} {

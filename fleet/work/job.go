@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/trueup/trueup/fleet"
@@ -148,16 +149,25 @@ func merged(first, last []byte, dest string) []byte {
 	}
 	if json.Unmarshal(last, &named) == nil && named["replaced"] != nil {
 		named["copied_bytes"] = copied["copied_bytes"]
-		copied = named
+		if out, err := json.Marshal(named); err == nil {
+			return out // it has the final names
+		}
+		return last
 	}
 	var r struct {
+		Dest  string                       `json:"dest"`
 		Files []string                     `json:"files"`
 		Disks []map[string]json.RawMessage `json:"disks"`
 	}
 	if json.Unmarshal(first, &r) != nil {
 		return first
 	}
-	final := func(path string) string { return filepath.Join(filepath.Dir(dest), filepath.Base(path)) }
+	final := func(path string) string {
+		if rest, ok := strings.CutPrefix(path, r.Dest); ok && (rest == "" || rest[0] == '!') { // a member of a package
+			return dest + rest
+		}
+		return filepath.Join(filepath.Dir(dest), filepath.Base(path))
+	}
 	for i, f := range r.Files {
 		r.Files[i] = final(f)
 	}

@@ -210,4 +210,10 @@ func TestMergedNamesFinalFiles(t *testing.T) {
 	first := `{"command":"align","dest":"/ds/.w/a.ova","copied_bytes":9007199254740993,` +
 		`"files":["/ds/.w/a.ova","/ds/.w/a.mf"],"disks":[{"dest":"/ds/.w/a.ova!b.vmdk","moved":1}]}`
 	require.JSONEq(t, strings.ReplaceAll(first, "/.w/", "/"), string(merged([]byte(first), nil, "/ds/a.ova")))
+	first = strings.ReplaceAll(first, "/.w/a.ova", "/.trueup-1-0.ova")
+	require.JSONEq(t, strings.NewReplacer("/.w/", "/", "/.trueup-1-0.ova", "/a.ova").Replace(first),
+		string(merged([]byte(first), nil, "/ds/a.ova")))
+	last := `{"command":"replace","dest":"/ds/a.ova","files":["/ds/a.ova"],"disks":[],"replaced":{},"copied_bytes":0}`
+	require.JSONEq(t, strings.Replace(last, `bytes":0`, `bytes":9007199254740993`, 1),
+		string(merged([]byte(first), []byte(last), "/ds/a.ova")))
 }

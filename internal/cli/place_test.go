@@ -63,7 +63,7 @@ var writings = []writing{
 // A DEST that is a block device is written as one. This one is none that the kernel has.
 const (
 	unlisted = "1 /sys does not list the device"
-	forced   = "64 is a block device: replace --force with --overwrite-contentorce"
+	forced   = "64 is a block device: replace --force with --overwrite-content"
 )
 
 // standing is what stands under a name already. want has for each role the exit code and what the message says, in

@@ -216,8 +216,16 @@ func (j *Job) verify(
 		// The size was rounded by --to …,align=SIZE, or the disk fills a device.
 		p.Grow(s.Layout, got)
 	}
-	if diffs, err = j.same(ctx, p.View(s.Image.Disk), d.Image.Disk); err != nil || len(diffs) > 0 || j.Guest != nil {
-		return p, diffs, err // the layout of a disk that a guest used is the guest's
+	if diffs, err = j.same(ctx, p.View(s.Image.Disk), d.Image.Disk); err != nil || len(diffs) > 0 {
+		return p, diffs, err
+	}
+	if j.Guest != nil { // the layout is the guest's now, but not the container
+		if err := intact(d.Image); errors.Is(err, verify.ErrDifferent) {
+			return p, []Difference{{Text: err.Error()}}, nil
+		} else if err != nil {
+			return p, nil, err
+		}
+		return p, nil, nil
 	}
 	if err := verify.Promise(p, s.Layout, d.Layout); err != nil {
 		return p, []Difference{{Text: err.Error()}}, nil //nolint:nilerr // the error is the result

@@ -24,6 +24,7 @@ type bitmapEntry struct {
 
 const (
 	bitmapInUse    = 1 << 0 // flag: not saved since the last program opened it
+	bitmapExtra    = 1 << 2 // flag: a reader that does not know the extra data may use the bitmap
 	bitmapDirty    = 1      // type: dirty tracking bitmap
 	bitmapOnes     = 1 << 0 // table entry without a cluster: all bits are one
 	minGranularity = 9
@@ -161,6 +162,8 @@ func (q *qcow) readBitmap(e *bitmapEntry, at int64) (b driver.Bitmap, err error)
 	case e.Granularity < minGranularity || e.Granularity > maxGranularity:
 		return b, bitmapField(at+17, "granularity_bits", e.Granularity,
 			fmt.Sprintf("%d to %d", minGranularity, maxGranularity))
+	case e.ExtraSize > 0 && e.Flags&bitmapExtra == 0:
+		return b, bitmapField(at+12, "flags", e.Flags, "bit 2 set, for a bitmap with extra data")
 	case e.Flags&bitmapInUse != 0 || q.outdatedBitmaps():
 		return b, nil
 	}
