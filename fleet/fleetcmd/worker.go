@@ -130,7 +130,7 @@ func (f *workerFlags) settle() (err error) {
 	case len(f.Datastores) == 0:
 		return usage("worker takes a --datastore, none given; see trueup-fleet worker --help")
 	case f.Slots < 1 || f.AtOnce < 0 || f.queue.Delivers < 1:
-		return usage("--jobs %d, --at-once %d, --deliveries %d: must be 1 or more", f.Slots, f.AtOnce,
+		return usage("--jobs %d, --at-once %d, --deliveries %d: must be at least 1, 0 and 1", f.Slots, f.AtOnce,
 			f.queue.Delivers)
 	case f.queue.AckWait < time.Second || f.Delay < 0:
 		return usage("--ack-wait %v, --retry-delay %v: must be at least 1s and 0s", f.queue.AckWait, f.Delay)

@@ -409,7 +409,7 @@ func (j *Job) blame(ctx context.Context, s *Source, copied disk.Disk, want diskc
 }
 
 // errFaulty is the cause of a copy that differs from the written bytes.
-var errFaulty = errors.New("storage or memory of this machine is faulty; DEST was not created")
+var errFaulty = errors.New("storage or memory of this machine is faulty; nothing was published")
 
 // digest reads every byte of a disk.
 func (j *Job) digest(ctx context.Context, d disk.Disk) (diskcopy.Sum, error) {
@@ -453,8 +453,9 @@ func (s *Source) ReadGuest(bitmap string) (*Guest, error) {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	if !b.Consistent {
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: the bitmap %q is inconsistent: the program that recorded "+
-			"the writes did not close the image; the writes of the guest are unknown, and nothing can be proved",
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: the bitmap %q is inconsistent: the image was not closed "+
+			"properly, or written by a program that ignores bitmaps; the writes of the guest are unknown, and nothing "+
+			"can be proved",
 			s.Path(), bitmap)
 	}
 	g := &Guest{Bitmap: bitmap, written: b.Written}

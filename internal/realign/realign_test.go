@@ -197,7 +197,7 @@ func TestNothingIsLeft(t *testing.T) {
 		) {
 			t.Helper()
 			disktest.WriteAt(t, partial, 22_000*sector, []byte("other"))
-		}, want: verify.ErrDifferent, text: "storage or memory of this machine is faulty; DEST was not created"},
+		}, want: verify.ErrDifferent, text: "storage or memory of this machine is faulty; nothing was published"},
 		"the source changes": {when: diskcopy.PhaseCopy, does: func(t *testing.T, source, _ string, _ func()) {
 			t.Helper()
 			disktest.WriteAt(t, source, 63*sector, []byte("new"))

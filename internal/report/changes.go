@@ -345,6 +345,9 @@ func (t *Text) Verify(r *Verify) {
 func (t *Text) verifiedDisk(r *VerifiedDisk) {
 	outside := r.outside()
 	if r.Guest != nil {
+		if outside != "" {
+			outside += " and"
+		}
 		outside += " outside of the guest's writes"
 	}
 	switch {
@@ -358,6 +361,12 @@ func (t *Text) verifiedDisk(r *VerifiedDisk) {
 			} else {
 				t.Para(4, "bytes %d to %d: %s", d.Off, d.Off+d.Len-1, SafeMessage(d.Text))
 			}
+		}
+		if r.Guest != nil {
+			t.Para(0, "The guest changed its partition table, DEST was written while the bitmap did not record, or "+
+				"it is not a copy of this SOURCE made with these options. The disk is not proved; keep what the guest "+
+				"wrote.")
+			return
 		}
 		t.Para(0, "The copy was changed after it was made, is a copy of another SOURCE, or was made by another "+
 			"version of trueup or with other options (--skip-free): do not use it. Align SOURCE again, or verify "+

@@ -126,7 +126,7 @@ func (c *checker) bitmaps() error {
 
 // bitmap returns the persistent dirty bitmap with a name. It returns ErrReference if there is none.
 func (q *qcow) bitmap(name string) (b driver.Bitmap, err error) {
-	missing := fmt.Errorf("qcow2 without a bitmap %.256q: %w", name, ondisk.ErrReference)
+	missing := ondisk.In(ondisk.ErrReference, "the qcow2 has no bitmap %.256q; qemu-img info lists its bitmaps", name)
 	if q.x.bitmaps == nil {
 		return b, missing
 	}
