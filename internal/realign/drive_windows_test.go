@@ -13,7 +13,7 @@ func TestDrivesOfWindows(t *testing.T) {
 	const drive = `\\.\PhysicalDrive0`
 	require.Empty(t, Folders([]string{drive, "//./physicaldrive7"}))
 	for _, work := range []string{"trueup move", "trueup replace", "trueup view", "trueup serve", "trueup report"} {
-		require.ErrorContains(t, Local(drive, work), work+" needs a file, and this is a device of Windows; make a file")
+		require.ErrorContains(t, Local(drive, work), work+" needs a file, and this is a device of Windows; write it")
 	}
 	_, err := OpenPackage(drive)
 	require.ErrorIs(t, err, ondisk.ErrNoMatch)

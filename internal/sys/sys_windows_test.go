@@ -22,7 +22,7 @@ func TestNamesOfWindows(t *testing.T) {
 		require.ErrorContains(t, CheckName(name), "device", name)
 	}
 	for _, name := range []string{"a.", "a ", "a. ."} {
-		require.ErrorContains(t, CheckName(name), "leave out", name)
+		require.ErrorContains(t, CheckName(name), "ends with a dot or a space", name)
 	}
 }
 

@@ -40,8 +40,8 @@ func TestPathsOfWindows(t *testing.T) {
 		require.NoError(t, d.Close())
 	}
 	for path, says := range map[string]string{
-		"NUL": "is a device", `\\.\NUL`: "is a device", `\\.\PhysicalDrive0`: "is a device", "COM1.img": "is a device",
-		"a.img:stream": "or a stream", drive: "a drive", "a.img.": "ends with a dot",
+		"NUL": "Windows device", `\\.\NUL`: "Windows device", `\\.\PhysicalDrive0`: "Windows device",
+		"COM1.img": "Windows device", "a.img:stream": "or stream", drive: "drive", "a.img.": "ends with a dot",
 	} {
 		_, _, err := gate.Follow(path, nil)
 		require.ErrorContains(t, err, says, path)
