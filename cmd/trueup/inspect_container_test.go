@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/hostile"
 )
 
 // The tests here are about what inspect says about a container that no guest sees: how much it stores, in how many
@@ -176,6 +177,22 @@ func finds(c jsonContainer, code string) bool {
 		}
 	}
 	return false
+}
+
+// TestBrokenTablesHaveNoUsage requires that the report of an image with broken tables has partitions, but no usage.
+func TestBrokenTablesHaveNoUsage(t *testing.T) {
+	t.Parallel()
+	v := vmdkforge.NewSparse(hostile.Disk())
+	v.SetGrain(5, v.Grain(4))
+	path := filepath.Join(t.TempDir(), "disk.vmdk")
+	require.NoError(t, os.WriteFile(path, v.Bytes, 0o600))
+	r := trueup(t, "inspect", "--json", path)
+	require.Equal(t, 1, r.code)
+	var got jsonContainer
+	unmarshal(t, r, &got)
+	require.Nil(t, got.Image.Usage)
+	require.True(t, finds(got, "vmdk-tables"))
+	require.Len(t, got.Partitions, 1)
 }
 
 // TestEndlessMapsAreCutShort is a disk of 64 TiB whose grains lie in the file from the last to the first, in its hole:

@@ -126,8 +126,8 @@ func (f *alignFlags) checkDevice(dest string) error {
 			return Usage("DEST %s: no such device; name an existing device, or a file outside /dev", dest)
 		}
 		if f.dev.overwrite != "" || f.dev.discard {
-			return Usage("--overwrite-content and --discard need a block device, and DEST %s is a file; leave them "+
-				"out", dest)
+			return Usage("--overwrite-content and --discard need a block device, and DEST %s is none; name one, or "+
+				"leave them out", dest)
 		}
 		return nil
 	}

@@ -399,7 +399,7 @@ func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
 	}
 	if r.single && len(args) > 1 && strings.HasSuffix(cmd.Use, "...") {
 		name := strings.TrimSuffix(strings.Fields(cmd.Use)[1], "...")
-		return Usage("--%s allows 1 %s, %d given", r.name, name, len(args))
+		return Usage("--%s is for 1 %s, %d given; give one", r.name, name, len(args))
 	}
 	if r.needs != nil && !given(cmd, r.needs.flag) {
 		name, _ := pflag.UnquoteUsage(cmd.Flags().Lookup(r.needs.flag))

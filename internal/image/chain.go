@@ -277,7 +277,7 @@ func (img *Image) OverlaysNear(home string, allowed []string) (found []string, m
 		missed = append(missed, ondisk.Issue{
 			Code: CodeUnseen, Effect: ondisk.Warn,
 			Text:   fmt.Sprintf("not searched everywhere for overlays (snapshots, linked clones): %v", bad),
-			Remedy: "name the folders of its overlays with --allow-folder; they must be readable",
+			Remedy: "name the folders that can hold overlays with --allow-folder; they must be readable",
 		})
 	}
 	further, more, err := img.OverlaysBelow(allowed)

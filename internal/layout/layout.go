@@ -244,7 +244,7 @@ func (l *Layout) bareVolume() {
 		return
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{Code: "image-of-partition", Effect: ondisk.Note, Text: fmt.Sprintf(
-		"there is no partition table, but its boot sector counts %d sectors in front of the volume: this looks "+
+		"there is no partition table, but the boot sector counts %d sectors in front of the volume: this looks "+
 			"like the image of one partition, not of a disk",
 		l.Volume.Boot.Hidden)})
 }

@@ -77,7 +77,6 @@ func (c *placer) placeOnTarget(p *Plan) (stuck int, ok bool) {
 // build builds p with the partitions at to, and reports whether everything between them finds a place too.
 func (c *placer) build(p *Plan, to []int64) bool {
 	starts := map[int]int64{}
-	p.Notes = nil // of places that were tried before
 	for i, s := range c.slots[1:] {
 		starts[s.part.Number] = to[i+1]
 	}

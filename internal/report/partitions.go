@@ -188,7 +188,7 @@ func (t *Text) fragmentation(r *Inspect) {
 	}
 	t.printf("\n")
 	if len(r.Fragmentation) == 0 {
-		t.Para(2, "Fragmentation: none of the volumes is supported: NTFS, FAT12 to FAT32, ext2 to ext4.")
+		t.Para(2, "Fragmentation: no volume of the disk is NTFS, FAT12 to FAT32 or ext2 to ext4, the supported ones.")
 		return
 	}
 	for _, f := range r.Fragmentation {

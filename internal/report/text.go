@@ -307,7 +307,7 @@ func (t *Text) guest(g *Guest) {
 	case g == nil:
 		return
 	case len(g.Signs) == 0:
-		t.fact("Guest", "not known: no trace on the disk")
+		t.fact("Guest", "not known: nothing on the disk shows how it was left")
 		return
 	}
 	t.fact("Guest", string(g.State))

@@ -45,7 +45,7 @@ func (g *gpt) readHybrid(m *mbr) {
 	g.Issues = append(g.Issues, ondisk.Issue{
 		Code: codeHybrid, Effect: ondisk.Note, OnMove: true,
 		Text: "hybrid MBR: " + strings.Join(pairs, ", ") + ": these slots follow their partitions, and the " +
-			"protective entries keep covering the rest",
+			"protective entries still cover what they covered",
 	})
 }
 

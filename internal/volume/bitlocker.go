@@ -242,7 +242,7 @@ func (f *fve) entries(b []byte) {
 			ondisk.MustFill(b, binary.LittleEndian, &e)
 		}
 		if e.Size < fveEntrySize || int(e.Size) > len(b) {
-			f.unsure("an entry of its metadata has %d bytes, more than the remaining %d", e.Size, len(b))
+			f.unsure("an entry of its metadata has %d bytes, with %d remaining", e.Size, len(b))
 			return
 		}
 		data := b[fveEntrySize:e.Size]

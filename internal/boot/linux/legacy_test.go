@@ -148,7 +148,7 @@ func TestGrubLegacyRefused(t *testing.T) {
 		says   string
 		moves  int // the partition whose move matters; 0: any
 	}{
-		"stage at lba 0":               {change: at(0), says: "which is not on the disk"},
+		"stage at lba 0":               {change: at(0), says: "which is sector 0 or ends past the disk"},
 		"stage at lba 2^32-1":          {change: at(1<<32 - 1), says: "LBA 4294967295"},
 		"stage between two partitions": {change: at(8080), says: "neither in one partition nor in the gap"},
 		"stage behind all partitions":  {change: at(16200), says: "neither in one partition nor in the gap"},
@@ -321,6 +321,6 @@ func TestGrubLegacyBehindTheDisk(t *testing.T) {
 		f.U32(1000*512+0x1f8-8, start)
 		r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
 		require.Len(t, r.Issues, 1)
-		require.Contains(t, r.Issues[0].Text, "which is not on the disk")
+		require.Contains(t, r.Issues[0].Text, "which is sector 0 or ends past the disk")
 	}
 }
