@@ -139,7 +139,7 @@ func replaced(t *testing.T, f forge.Bytes, was, now []byte) forge.Bytes {
 }
 
 // Windows 10 of the corpus, which ran when it was copied. The letter of its own partition is in the hive and in the
-// first log, and that of the other in the second log alone. make test has the order that differs from the names.
+// first log, and the change of the other in the second log alone. make test has the order that differs from the names.
 func TestHotWindows10(t *testing.T) {
 	t.Parallel()
 	const system = "Windows/System32/config/SYSTEM"

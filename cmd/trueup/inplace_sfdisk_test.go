@@ -69,7 +69,7 @@ func (c *sfdiskCase) whole(t testing.TB) bool {
 
 // TestKilledSfdisk kills sfdisk --move-data as TestKilledMoves kills a move, on the same disks: in front of each call
 // that writes or flushes. It counts after how many of the kills the table does not lead to the data any more, and how
-// often it still does not when the same command is given again. make torture runs it: it says nothing of trueup.
+// often a second run of the same command does not mend it. make torture runs the test, which is no test of trueup.
 func TestKilledSfdisk(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("TRUEUP_KILLS") == "" {

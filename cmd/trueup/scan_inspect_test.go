@@ -223,7 +223,7 @@ func TestScanOfDamagedImages(t *testing.T) {
 }
 
 // TestScanOfHostileImages has the hostile images that need no flags in one library, in make test a sixth of them, good
-// disks between them: each costs its own row, with what inspect says about it. Names of files are left out, since a
+// disks between them: each costs its own row, with the error of inspect. Names of files are left out, since a
 // scan looks in their folders, too.
 func TestScanOfHostileImages(t *testing.T) {
 	t.Parallel()

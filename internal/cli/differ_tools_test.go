@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// jsonAnswer is what inspect, plan and a disk of convert say.
+// jsonAnswer is the part of the JSON of inspect, plan and a disk of convert that is compared.
 type jsonAnswer struct {
 	Format     string     `json:"format"`
 	Image      *jsonImage `json:"image"`

@@ -175,8 +175,8 @@ func TestNonsenseArguments(t *testing.T) {
 		{64, "align takes SOURCE DEST, 3 given", []string{"align", "a", "b", "c"}},
 		{64, "a: nothing to undo, resume or finish", []string{"finish", "a", "b"}},
 		{64, "a is given twice; give it once", []string{"undo", "a", "a"}},
-		{64, "--journal allows 1 PATH, 2 given", []string{"resume", "--journal", "j", "a", "b"}},
-		{64, "--checksums allows 1 DISK, 2 given", []string{
+		{64, "--journal is for 1 PATH, 2 given; give one", []string{"resume", "--journal", "j", "a", "b"}},
+		{64, "--checksums is for 1 DISK, 2 given; give one", []string{
 			"replace", "--checksums", "s", "src.img", "copy.img",
 		}},
 		{64, "absent: no such file; name existing disks", []string{"replace", "src.img", "absent"}},

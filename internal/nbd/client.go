@@ -11,6 +11,7 @@ import (
 	"math/bits"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -64,23 +65,26 @@ func Dial(ctx context.Context, uri string) (*Client, error) {
 	}
 	conn, err := (&net.Dialer{Timeout: handshakeTime}).DialContext(ctx, network, address)
 	if err != nil {
-		return nil, fmt.Errorf("the server cannot be reached: %w; check the address, or start the server: %s", err,
+		return nil, fmt.Errorf("the server cannot be reached: %w; check the address, or start the server on its "+
+			"host: %s", err,
 			startLine(network, address, export))
 	}
 	return NewClient(ctx, conn, export)
 }
 
-// startLine returns the commands that start a server at an address. The export of trueup serve has no name.
+// startLine returns the command that starts a server at an address. qemu-nbd requires an absolute path.
 func startLine(network, address, export string) string {
-	serve, qemu := " --socket "+shell.Quote(address), " -k "+shell.Quote(address)
+	at := " -k " + shell.Quote(address)
+	if path, err := filepath.Abs(address); network == "unix" && err == nil {
+		at = " -k " + shell.Quote(path)
+	}
 	if host, port, err := net.SplitHostPort(address); network == "tcp" && err == nil {
-		serve = " --listen " + shell.Quote(address)
-		qemu = fmt.Sprintf(" -b %s -p %s", shell.Quote(host), shell.Quote(port))
+		at = fmt.Sprintf(" -b %s -p %s", shell.Quote(host), shell.Quote(port))
 	}
 	if export != "" {
-		return "qemu-nbd -r -t" + qemu + " -x " + shell.Quote(export) + " IMAGE"
+		at += " -x " + shell.Quote(export)
 	}
-	return "qemu-nbd -r -t" + qemu + " IMAGE, or trueup serve --as-is" + serve + " IMAGE"
+	return "qemu-nbd -r -t" + at + " IMAGE"
 }
 
 // NewClient negotiates over a connection, which it closes on an error.

@@ -65,8 +65,7 @@ func TestClientReadsTheServer(t *testing.T) {
 	_, err = Dial(t.Context(), "nbd+unix:///?socket="+absent)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, "the server cannot be reached: dial unix")
-	require.ErrorContains(t, err, "start the server: qemu-nbd -r -t -k "+absent+" IMAGE, "+
-		"or trueup serve --as-is --socket "+absent+" IMAGE")
+	require.ErrorContains(t, err, "start the server on its host: qemu-nbd -r -t -k "+absent+" IMAGE")
 	require.Equal(t, "qemu-nbd -r -t -b ::1 -p 99 -x 'a b' IMAGE", startLine("tcp", "[::1]:99", "a b"))
 }
 

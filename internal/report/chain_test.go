@@ -39,7 +39,7 @@ func TestLongStepsInText(t *testing.T) {
 	require.Regexp(t, `\n  Boot path  (word ){8}word\n {15}word word word end\n {13}next\n`, out.String())
 }
 
-// What moves is a partition of the list, or beside them: pieces can hold several of both.
+// A piece that moves can hold several partitions of the list, and bytes beside them.
 func TestGapMoves(t *testing.T) {
 	p := &plan.Plan{
 		OldSize: 1000, Size: 1100, SectorSize: 512,

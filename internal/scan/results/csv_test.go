@@ -153,7 +153,7 @@ func TestCommandsInCSVAreExact(t *testing.T) {
 	}
 }
 
-// A label is what a user wrote, and a row with labels comes from a file: neither reaches a terminal or a spreadsheet.
+// Labels of the command line and of a file are escaped for a terminal and for a spreadsheet.
 func TestLabelsAreEscaped(t *testing.T) {
 	t.Parallel()
 	i := NewImage("/x")
