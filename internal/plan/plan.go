@@ -285,8 +285,8 @@ func (p *Plan) atEnd(l *layout.Layout) {
 		p.refuse("device-end", ondisk.ErrUnsupported, 0, fmt.Sprintf(
 			"the disk would grow from %d to %d bytes, and the superblock of the %s on the whole disk is located from "+
 				"its end", p.OldSize, p.Size, whole.Kind),
-			"keep the disk size (a smaller --boundary, or a device of that size), or, if the signature is out of date, "+
-				"wipe it in the guest (mdadm --zero-superblock, zpool labelclear)")
+			"keep the disk size (a smaller --boundary, or a device of that size), or, if the signature is out of "+
+				"date, wipe it in the guest (mdadm --zero-superblock, zpool labelclear)")
 	}
 }
 

@@ -127,8 +127,8 @@ func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sec
 func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome, error) {
 	r := disk.Range{Off: first * legacySector, Len: sectors * legacySector}
 	if first == 0 || r.End() > g.Disk.Size() {
-		return legacyHome{}, unsoundf("%s is at LBA %d, %d sectors long, which is sector 0 or ends past the disk", what, first,
-			sectors)
+		return legacyHome{}, unsoundf("%s is at LBA %d, %d sectors long, which is sector 0 or ends past the disk", what,
+			first, sectors)
 	}
 	p, ok := g.Holding(r.Off, r.Len)
 	switch {

@@ -249,7 +249,8 @@ func TestReplayOfLinux(t *testing.T) {
 	require.Equal(t, filetest.Noise(2, 70_000), got)
 	_, err = after.Open("old")
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	// Before has no journal, and debugfs reads none. A sync of another program can have written the folder to its place.
+	// Before has no journal, and debugfs reads none. A sync of another program can have written the folder to its
+	// place.
 	listed := strings.Contains(disktest.Run(t, "debugfs", "-n", "-R", "ls -p", hot), "/old/")
 	_, err = after.Before.Open("old")
 	require.Equal(t, listed, err == nil, "as the disk has it: %v", err)
