@@ -95,8 +95,8 @@ func (j *Job) Check() error {
 		return CheckName(j.Datastore)
 	case !filepath.IsLocal(j.Path) || !utf8.ValidString(j.Path) || strings.ContainsRune(j.Path, 0) ||
 		len(j.Path) > maxPath || filepath.Clean(j.Path) != j.Path:
-		return fmt.Errorf("path %.256q: must be in UTF-8, below the datastore, and plain: no .. or //, no ./ before it, "+
-			"no / after it", j.Path)
+		return fmt.Errorf("path %.256q: must be in UTF-8, below the datastore, and plain: no .. or //, no ./ before "+
+			"it, no / after it", j.Path)
 	case j.Kind != Scan && (j.Path == "." || j.Shard != "" || j.Again != ""):
 		return fmt.Errorf("%s of %.256q: must be an image, without a shard", j.Kind, j.Path)
 	case j.Kind == Align != (j.Suffix != ""), j.Suffix != "" && !suffixes.MatchString(j.Suffix):
