@@ -8,11 +8,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
@@ -249,4 +254,141 @@ func giantVHD(size int64) func(testing.TB, string, giantLink) {
 		file := bytes.Join([][]byte{v.Bytes[:v.Footer], table, v.Bytes[v.Footer:]}, nil)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, link.name), file, 0o644))
 	}
+}
+
+// maxGPTEntries is the largest table that is read.
+const maxGPTEntries = 16_384
+
+// giantGPT is a disk whose table has as many partitions as are read, 4 KiB apart, from one LBA on, with names of the
+// full length. Each holds what fill puts into its 7 sectors.
+func giantGPT(first uint64, fill func(disk forge.Bytes, lba int64)) func(testing.TB, string) string {
+	return func(t testing.TB, dir string) string {
+		t.Helper()
+		var entries []tableforge.GPTEntry
+		for i := range uint64(maxGPTEntries) {
+			start := first + 8*i
+			entries = append(entries, tableforge.GPTEntry{
+				First: start, Last: start + 6,
+				Name: strings.Repeat("é", 31) + fmt.Sprintf("%05d", i),
+			})
+		}
+		const array = maxGPTEntries * 128 / 512
+		disk := tableforge.NewGPT(512, int64(first)+8*maxGPTEntries+array+1, maxGPTEntries, entries...)
+		for _, e := range entries {
+			fill(disk, int64(e.First))
+		}
+		path := filepath.Join(dir, "disk.raw")
+		disk.Write(t, path)
+		return path
+	}
+}
+
+// TestLargestGPT holds inspect and plan to the budget on the largest table: of partitions that lie well, that lie
+// badly, and that hold file systems, good ones and broken ones. make test has the dearest of these.
+func TestLargestGPT(t *testing.T) {
+	t.Parallel()
+	empty := func(forge.Bytes, int64) {}
+	ext := func(disk forge.Bytes, lba int64) { fsforge.PutExt(disk, lba, 7) }
+	fat := func(disk forge.Bytes, lba int64) {
+		fsforge.PutFAT16(disk, lba, 7)
+		disk.U8(lba*512+fsforge.BootFATs, 5)
+	}
+	for name, c := range map[string]struct {
+		image         func(testing.TB, string) string
+		inspect, plan int
+		findings      int // at least
+	}{
+		"aligned":             {giantGPT(8192, empty), 0, 0, 0},
+		"misaligned":          {giantGPT(8191, empty), 3, 0, maxGPTEntries},
+		"misaligned, ext":     {giantGPT(8191, ext), 1, 1, maxGPTEntries}, // more that hold data than are looked at
+		"misaligned, bad FAT": {giantGPT(8191, fat), 1, 1, maxGPTEntries + 1024},
+	} {
+		if name != "misaligned, bad FAT" && !disktest.Exhaustive {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			path := c.image(t, t.TempDir())
+			// One launcher each: it keeps what it read, and what it has would count to the next run.
+			measured := func(args ...string) result { return measure(t, append(args, "--boundary", "4K", path))[0] }
+			inspect, plan := measured("inspect", "--json"), measured("plan", "--json")
+			require.Equal(t, c.inspect, inspect.code, inspect.stderr)
+			var report jsonInspect
+			unmarshal(t, inspect, &report)
+			require.Len(t, report.Partitions, maxGPTEntries)
+			require.GreaterOrEqual(t, len(report.Findings), c.findings)
+			require.Equal(t, c.plan, plan.code, plan.stderr)
+			if name == "misaligned" { // the longest texts
+				require.Equal(t, c.inspect, measured("inspect").code)
+				require.Equal(t, c.plan, measured("plan").code)
+			}
+		})
+	}
+}
+
+// vmdkText is the descriptor of a link. All have the CID that a parent must have.
+func (l giantLink) vmdkText(createType string, extents ...string) string {
+	text := vmdkforge.Descriptor(createType, extents...)
+	if l.parent == "" {
+		return text
+	}
+	return strings.Replace(text, "parentCID=ffffffff", fmt.Sprintf("parentCID=4a5b6c7d\nparentFileNameHint=%q",
+		l.parent), 1)
+}
+
+// enlarge gives v a directory behind its end, for a disk of so many sectors, and returns it.
+func enlarge(v *vmdkforge.Sparse, sectors int64) []byte {
+	gd := make([]byte, (sectors/(128*512)*4+511)/512*512)
+	copy(gd, v.Bytes[v.GD:v.GD+4])
+	v.U32(vmdkforge.Flags, 1)
+	v.U64(vmdkforge.RGDOffset, 0)
+	v.U64(vmdkforge.Capacity, uint64(sectors))
+	v.U64(vmdkforge.GDOffset, uint64(len(v.Bytes)/512))
+	return gd
+}
+
+// extents writes the descriptor of a link and its extents: the first holds what the link does, the others are one and
+// the same file, by many names.
+func (l giantLink) extents(t testing.TB, dir, createType, word string, n int, sectors int64, first,
+	others func(path string),
+) {
+	t.Helper()
+	base := strings.TrimSuffix(l.name, ".vmdk")
+	var lines []string
+	for i := range n {
+		name := fmt.Sprintf("%s-%d.vmdk", base, i)
+		lines = append(lines, fmt.Sprintf(`RW %d %s "%s"`, sectors, word, name))
+		if i == 0 {
+			first(filepath.Join(dir, name))
+			continue
+		}
+		others(filepath.Join(dir, name))
+	}
+	writeText(l.name, l.vmdkText(createType, lines...))(t, dir)
+}
+
+// giantSplit has n extents. 4096 are as many as there may be; seventeen times 240 are nearly that.
+func giantSplit(n int, size int64) func(testing.TB, string, giantLink) {
+	return func(t testing.TB, dir string, link giantLink) {
+		t.Helper()
+		sectors := size / 512 / int64(n)
+		forged := func(disk []byte) forge.Bytes {
+			v := vmdkforge.NewSparse(disk)
+			gd := enlarge(v, sectors)
+			v.SetDescriptor("")
+			return append(v.Bytes, gd...)
+		}
+		empty := forged(make([]byte, 512))
+		link.extents(t, dir, "twoGbMaxExtentSparse", "SPARSE", n, sectors,
+			func(path string) { forged(link.contents()).Write(t, path) },
+			func(path string) { sparsely(t, path, int64(len(empty)), map[int64][]byte{0: empty[:1024]}) })
+	}
+}
+
+// giant makes a disk of 64 TiB of v, whose one directory lies at a byte of the file.
+func giant(v *vmdkforge.Sparse, gd int) {
+	v.U32(vmdkforge.Flags, 1)
+	v.U64(vmdkforge.RGDOffset, 0)
+	v.U64(vmdkforge.Capacity, giantSize/512)
+	v.U64(vmdkforge.GDOffset, uint64(gd/512))
+	v.SetDescriptor(vmdkforge.Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, giantSize/512)))
 }

@@ -1,14 +1,23 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -16,6 +25,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/hostile"
@@ -203,4 +213,272 @@ func poolImage(kind byte, size int64, put func(v forge.Bytes)) func(testing.TB, 
 		put(disk[trackSectors*512:][:size])
 		return writeForged("disk.raw", disk)(t, dir)
 	}
+}
+
+// What an image from a stranger may waste: 64 MiB, and 2 s of processor time on a quiet machine (disktest.Scaled).
+const (
+	maxRSS = 64 << 20 // bytes
+	maxCPU = 2 * time.Second
+)
+
+// launchEnv makes this test program the launcher of other programs. The kernel counts the memory of a parent to its
+// child up to the moment of exec, and the parent that runs the tests is not small.
+const launchEnv = "TRUEUP_TEST_LAUNCH"
+
+// launchJob is what a launcher reads.
+type launchJob struct {
+	Program string
+	Args    [][][]byte // one run each; as bytes, since JSON would change names that are no UTF-8
+}
+
+// measured is one run and what it took.
+type measured struct {
+	Stdout, Stderr []byte
+	Code           int // -1: killed
+	RSS            int64
+	CPU            time.Duration // as disktest.Scaled
+}
+
+// launch runs the jobs on standard input and prints what became of each, until there are no more.
+func launch(*testing.M) (int, error) {
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var job launchJob
+		if err := in.Decode(&job); errors.Is(err, io.EOF) {
+			return 0, nil
+		} else if err != nil {
+			return 1, err
+		}
+		var all []measured
+		for _, raw := range job.Args {
+			var args []string
+			for _, a := range raw {
+				args = append(args, string(a))
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), disktest.Patience)
+			cmd := exec.CommandContext(ctx, job.Program, args...)
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			err := cmd.Run()
+			cancel()
+			if cmd.ProcessState == nil {
+				return 1, err
+			}
+			usage, _ := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+			all = append(all, measured{
+				Stdout: stdout.Bytes(), Stderr: stderr.Bytes(),
+				Code: cmd.ProcessState.ExitCode(), RSS: usage.Maxrss << 10,
+				CPU: disktest.Scaled(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()),
+			})
+		}
+		if err := out.Encode(all); err != nil {
+			return 1, err
+		}
+	}
+}
+
+// measure runs trueup once for each list of arguments, through the launcher, and holds every run to the budget. A
+// command that only reads gets six more tries: what a run takes on a machine that has other things to do says little,
+// what it can do with says all.
+func measure(t testing.TB, runs ...[]string) []result {
+	t.Helper()
+	all := launched(t, runs)
+	for i, run := range runs {
+		for range 6 {
+			inBudget := all[i].RSS <= maxRSS && all[i].CPU <= maxCPU
+			if inBudget || !slices.Contains([]string{"inspect", "plan", "verify"}, run[0]) {
+				break
+			}
+			all[i] = launched(t, runs[i:i+1])[0]
+		}
+	}
+	var results []result
+	for i, m := range all {
+		r := result{string(m.Stdout), string(m.Stderr), m.Code}
+		require.GreaterOrEqual(t, r.code, 0, "trueup %q was killed after %v of the processor\n%s", runs[i], m.CPU,
+			r.stderr)
+		require.NotContains(t, r.stderr, "goroutine ", "trueup %q panicked", runs[i])
+		require.LessOrEqual(t, m.RSS, int64(maxRSS), "peak memory of trueup %q", runs[i])
+		require.LessOrEqual(t, m.CPU, maxCPU, "processor time of trueup %q", runs[i])
+		// The largest tables take seconds to validate, and differ from small ones in nothing but number.
+		if wantsJSON(runs[i]) && (len(r.stdout) < 1<<20 || disktest.Exhaustive) {
+			validate(t, r.stdout)
+		}
+		results = append(results, r)
+	}
+	return results
+}
+
+// launched has the launcher run trueup with each list of arguments.
+func launched(t testing.TB, runs [][]string) []measured {
+	t.Helper()
+	jobs := launchJob{Program: builtPath}
+	for _, run := range runs {
+		var args [][]byte
+		for _, a := range run {
+			args = append(args, []byte(a))
+		}
+		jobs.Args = append(jobs.Args, args)
+	}
+	launchers.Lock()
+	var l *launcher
+	if n := len(launchers.idle); n > 0 {
+		l = launchers.idle[n-1]
+		launchers.idle = launchers.idle[:n-1]
+	}
+	launchers.Unlock()
+	if l == nil {
+		self, err := os.Executable()
+		require.NoError(t, err)
+		l = &launcher{cmd: exec.Command(self)}
+		l.cmd.Env = append(os.Environ(), launchEnv+"=1")
+		l.cmd.Stderr = os.Stderr
+		l.in, err = l.cmd.StdinPipe()
+		require.NoError(t, err)
+		l.out, err = l.cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, l.cmd.Start())
+	}
+
+	require.NoError(t, json.NewEncoder(l.in).Encode(jobs))
+	var all []measured
+	answer := json.NewDecoder(l.out)
+	require.NoError(t, answer.Decode(&all))
+	require.Len(t, all, len(runs))
+	if answer.InputOffset() > mostAnswer {
+		require.NoError(t, l.end())
+		return all
+	}
+	launchers.Lock()
+	defer launchers.Unlock()
+	launchers.idle = append(launchers.idle, l)
+	return all
+}
+
+// launcher is a process that launches others. The tests share some.
+type launcher struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out io.Reader
+}
+
+var launchers struct {
+	sync.Mutex
+	idle []*launcher
+}
+
+// mostAnswer bounds the answers of a launcher that is used again, in bytes: what it holds counts to its next runs.
+const mostAnswer = 64 << 10
+
+// end lets a launcher end.
+func (l *launcher) end() error { return errors.Join(l.in.Close(), l.cmd.Wait()) }
+
+// endLaunchers ends all launchers, when the tests have ended.
+func endLaunchers() (err error) {
+	for _, l := range launchers.idle {
+		err = errors.Join(err, l.end())
+	}
+	return err
+}
+
+// TestHugeImages holds inspect to its budget on the largest images that qemu-img makes, with tables for all of the disk
+// or clusters that make many. QEMU takes long where clusters have 512 bytes.
+func TestHugeImages(t *testing.T) {
+	t.Parallel()
+	small := "16G"
+	if disktest.Exhaustive {
+		small = "128G"
+	}
+	for _, c := range []struct{ format, options, size string }{
+		{"qcow2", "cluster_size=64k", "64T"},
+		{"qcow2", "cluster_size=16k,extended_l2=on", "4T"},
+		{"qcow2", "cluster_size=512", small},
+		{"qcow2", "cluster_size=2M", "64T"},
+		{"vmdk", "subformat=monolithicSparse", "63T"},
+	} {
+		path := filepath.Join(t.TempDir(), "disk."+c.format)
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", c.format, "-o", c.options, path, c.size)
+		disktest.Run(t, "qemu-io", "-f", c.format, "-c", "write -P 7 1G 1M", path)
+		r := measure(t, []string{"inspect", "--json", path})[0]
+		require.Equal(t, 0, r.code, r.stderr)
+	}
+}
+
+// TestManyHostileFileSystems gives every partition of a full GPT a root folder of 65,536 names: looking for a file is
+// dear in each of them, and together they must cost no more than one.
+func TestManyHostileFileSystems(t *testing.T) {
+	t.Parallel()
+	const count, sectors = 128, 8192
+
+	// Of a FAT32, the part that is not zero: its root has as many names as a folder can have.
+	const folder = 65536 * 32
+	fat := disktest.Blank(t, "fat", sectors*sectorSize)
+	disktest.Run(t, "mkfs.fat", "-F", "32", "-s", "1", fat)
+	volume := forge.Bytes(disktest.ReadFile(t, fat))
+	reserved, table := int64(binary.LittleEndian.Uint16(volume[14:])), int64(binary.LittleEndian.Uint32(volume[36:]))
+	data := (reserved + 2*table) * sectorSize
+	for c := int64(2); c < 2+folder/sectorSize; c++ {
+		volume.U32(reserved*sectorSize+4*c, uint32(c+1))
+	}
+	volume.U32(reserved*sectorSize+4*(1+folder/sectorSize), 0x0fffffff)
+	for i := range int64(folder / 32) {
+		volume.Text(data+32*i, fmt.Sprintf("N%07dTXT ", i))
+	}
+	volume = volume[:data+folder]
+
+	var entries []tableforge.GPTEntry
+	for i := range uint64(count) {
+		entries = append(entries, tableforge.GPTEntry{First: 63 + sectors*i, Last: 62 + sectors*(i+1)})
+	}
+	const size = (63 + sectors*count + 100) * sectorSize
+	disk := tableforge.NewGPT(sectorSize, size/sectorSize, count, entries...)
+	pieces := map[int64][]byte{0: disk[:63*sectorSize], size - 34*sectorSize: disk[size-34*sectorSize:]}
+	for i := range int64(count) {
+		pieces[(63+sectors*i)*sectorSize] = volume
+	}
+	path := filepath.Join(t.TempDir(), "disk.raw")
+	sparsely(t, path, size, pieces)
+	ends := measure(t, []string{"inspect", "--json", path}, []string{"plan", "--json", path})
+	var report jsonInspect
+	unmarshal(t, ends[0], &report)
+	require.Len(t, report.Partitions, count)
+	require.Equal(t, "fat32", report.Partitions[count-1].Volume.Kind)
+	require.True(t, slices.ContainsFunc(report.Findings, func(f jsonFinding) bool {
+		return strings.Contains(f.Text, "limit exceeded")
+	}))
+}
+
+// TestManyHostileHives fills a disk with registry hives, each of which is as dear as it can be.
+func TestManyHostileHives(t *testing.T) {
+	t.Parallel()
+	keys := make([]hiveforge.Key, 9_999)
+	for i := range keys {
+		keys[i].Name = fmt.Sprintf("Key%04d", i)
+	}
+	below := slices.Clone(keys)
+	keys[0].Keys, keys[0].List = below, "lh"
+	f := hiveforge.New(5, hiveforge.Key{Name: "ROOT", Keys: keys, List: "ri"})
+	named := func(at int64) int64 { return 4096 + 4 + int64(binary.LittleEndian.Uint32(f[at:])) } // a cell
+	root := named(hiveforge.RootCell)
+	list := named(root + 28)
+	first := named(named(list+4) + 4)
+	f.U32(root+20, 1<<32-1)
+	for i := range int64(3333) { // each names all keys below the first
+		f.U32(list+4+4*i, binary.LittleEndian.Uint32(f[first+28:]))
+	}
+	hive := hostFile(t, string(f))
+	d := windowsDisk{signature: windowsSignature, sectors: 200_000}
+	for i := range int64(4) {
+		d.volumes = append(d.volumes, windowsVolume{
+			number: int(i + 1), kind: "fat16", typ: "6", start: 63 + i*40_000,
+			sectors: 40_000, files: map[string]string{
+				"Boot/BCD": hive, "EFI/Microsoft/Boot/BCD": hive, "WINDOWS/System32/config/SYSTEM": hive,
+				"WINNT/System32/config/SYSTEM": hive,
+			},
+		})
+	}
+	path := d.make(t)
+	ends := measure(t, []string{"inspect", path}, []string{"plan", path})
+	require.Equal(t, 3, ends[0].code, ends[0].stderr)
+	require.Equal(t, 4, ends[1].code, ends[1].stderr)
 }

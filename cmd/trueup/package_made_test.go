@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
 // madePackage is a package as ovftool lays it out: the OVF first, then the manifest, then disks and other files.
@@ -131,4 +132,46 @@ func unpack(t testing.TB, path string) (dir string, list []string) {
 	dir = t.TempDir()
 	disktest.Run(t, "tar", "-C", dir, "-xf", path)
 	return dir, strings.Split(strings.TrimSpace(disktest.Output(t, "tar", "--full-time", "-tvf", path)), "\n")
+}
+
+// The signatures of a machine of two disks.
+const (
+	sysSignature = 0xa1a1a1a1
+	datSignature = 0xb2b2b2b2
+)
+
+// lettersFile is where the Windows of such a machine keeps its letters.
+const lettersFile = "WINDOWS/system32/config/SYSTEM"
+
+// machine SYS DAT writes two raw disks: a Windows whose registry maps C: to its own disk and D: to the second one.
+func (s *script) machine(args []string) {
+	if len(args) != 2 {
+		s.Fatalf("usage: machine SYS DAT")
+	}
+	empty := filepath.Join(s.t.TempDir(), "empty")
+	hive := hiveforge.New(3, hiveforge.Key{Name: "SYSTEM", Keys: []hiveforge.Key{{Name: "Select"}}})
+	s.Check(os.WriteFile(empty, hive, 0o600))
+	text := reg(`\MountedDevices`, `\\DosDevices\\C:`, hexBytes(mountedValue(sysSignature, 63*sectorSize)),
+		`\\DosDevices\\D:`, hexBytes(mountedValue(datSignature, 63*sectorSize)))
+	system := windowsDisk{signature: sysSignature, sectors: 40960, volumes: []windowsVolume{
+		{
+			number: 1, kind: "fat16", typ: "6", start: 63, sectors: 32700, loads: "NTLDR",
+			files: map[string]string{lettersFile: mergeHive(s.t, empty, text)},
+		},
+	}}
+	data := windowsDisk{
+		signature: datSignature, sectors: 20480,
+		volumes: []windowsVolume{{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 16000}},
+	}
+	s.Check(os.Rename(system.make(s.t), s.place(args[0])))
+	s.Check(os.Rename(data.make(s.t), s.place(args[1])))
+}
+
+// sampleDisk copies the small disk of testdata, which starts at LBA 63, into a folder of its own and returns its path.
+func sampleDisk(t testing.TB) string {
+	t.Helper()
+	data := disktest.ReadFile(t, "../../testdata/xp-lba63.vmdk")
+	path := filepath.Join(t.TempDir(), "xp.vmdk")
+	require.NoError(t, os.WriteFile(path, data, 0o644))
+	return path
 }

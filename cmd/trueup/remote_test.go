@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -10,7 +11,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -66,4 +69,39 @@ func TestWebObjectThatChanges(t *testing.T) {
 	require.Equal(t, "changed", failed.Error.Code)
 	require.Contains(t, failed.Error.Message, "a second reading returned other bytes")
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, dir))
+}
+
+// A few bytes can stand for any number of them: a full folder and a signal end that, and leave nothing.
+func TestBombs(t *testing.T) {
+	t.Parallel()
+	dir, spool := t.TempDir(), t.TempDir()
+	bomb := filepath.Join(dir, "bomb.img.zst")
+	bombs := exec.Command("sh", "-ec", `yes 'not a zero' | head -c 300M | zstd -q --stream-size=314572800 > bomb.img.zst
+		head -c 256M /dev/zero | zstd -q > zeros
+		for i in $(seq 800); do cat zeros; done > zeros.img.zst`)
+	bombs.Dir = dir
+	said, err := bombs.CombinedOutput()
+	require.NoError(t, err, string(said))
+	r := privateMount(t, "size=160m", spool, builtPath, "inspect", "--spool", spool, bomb)
+	require.Equal(t, 1, r.code, r.stderr)
+	require.Contains(t, r.stderr, "trying anyway")
+	require.Contains(t, r.stderr, "were unpacked; choose a folder")
+	require.Empty(t, r.stdout, "names of files that are left")
+
+	cmd := exec.Command(builtPath, "convert", "--progress", "json", filepath.Join(dir, "zeros.img.zst"),
+		filepath.Join(spool, "zeros.img"))
+	out, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines, signalled := bufio.NewScanner(out), false
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), `"phase":"unpack"`) && !signalled {
+			signalled = true
+			require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+		}
+	}
+	require.Error(t, cmd.Wait())
+	require.True(t, signalled)
+	require.Equal(t, 130, cmd.ProcessState.ExitCode())
+	require.Empty(t, disktest.Names(t, spool))
 }

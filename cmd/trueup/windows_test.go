@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -422,4 +423,121 @@ func openLog(t *testing.T, raw string) {
 	page.U16(0x18, 0x30)
 	page.U64(0x30, 1000)
 	disktest.WriteAt(t, raw, 63*sectorSize+cluster*4096, append(page, page...))
+}
+
+// TestDirtyFAT aligns a Windows in a FAT that was not unmounted, and has it checked as Linux does at its start: the
+// check finds nothing but the flag. Where the two FATs differ in the clusters of a file, a check can take either.
+func TestDirtyFAT(t *testing.T) {
+	t.Parallel()
+	c := windowsOnFAT(mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), ""))
+	v, source := c.disk.volumes[1], c.disk.make(t)
+	const flag = 0x41
+	at := v.start * sectorSize
+	disktest.WriteAt(t, source, at+flag, []byte{1})
+	dest := filepath.Join(t.TempDir(), "dest.raw")
+	r := trueup(t, "align", source, dest, "--boundary", "2M")
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Contains(t, r.stdout, "the FAT is marked dirty")
+
+	moved := windowOf(t, dest, 2)
+	require.NotEqual(t, v.start, moved.start)
+	part := filepath.Join(t.TempDir(), "part")
+	want := readAt(t, dest, moved.start*sectorSize, moved.size*sectorSize)
+	require.NoError(t, os.WriteFile(part, want, 0o600))
+	// it ends with 1 if it mends anything
+	out, _ := exec.Command(disktest.Tool(t, "fsck.fat"), "-a", part).CombinedOutput()
+	require.Contains(t, string(out), "Dirty bit is set")
+	want[flag] = 0
+	got := disktest.ReadFile(t, part)
+	require.True(t, bytes.Equal(want, got), "fsck.fat changes no other byte")
+
+	boot := readAt(t, source, at, 64)
+	word := func(off int) int64 { return int64(boot[off]) | int64(boot[off+1])<<8 }
+	second := at + (word(0x0e)+word(0x24))*sectorSize
+	disktest.WriteAt(t, source, second+4*2, []byte{9, 9}) // the root folder, in cluster 2
+	r = trueup(t, "align", source, filepath.Join(t.TempDir(), "none.raw"), "--boundary", "2M")
+	require.Equal(t, 4, r.code, r.stdout)
+	require.Contains(t, r.stderr, "FAT is marked dirty, and a check may change the file: fat")
+	require.Contains(t, r.stderr, "entry of cluster 2 in FAT 2")
+}
+
+// ntDisk is a disk of Windows NT 4 with two FATs and the registry value DISK\Information. Source of the offsets:
+// ntddft.h and ntdskreg.h.
+func ntDisk(t *testing.T, kind uint32) windowsDisk {
+	t.Helper()
+	const cylinder, system = 16065, "WINNT/system32/config/SYSTEM"
+	d := windowsDisk{signature: windowsSignature, sectors: 10 * cylinder, volumes: []windowsVolume{
+		{number: 1, kind: "fat16", typ: "6", start: 63, sectors: 5*cylinder - 63, loads: "NTLDR"},
+		{number: 2, kind: "fat16", typ: "6", start: 5 * cylinder, sectors: 4 * cylinder},
+	}}
+	starts := d.starts()
+	value := make(forge.Bytes, 44+4+8+52*len(starts))
+	value.U32(0, 3)
+	value.U32(12, 44)
+	value.U32(16, uint32(len(value)-44))
+	value.U32(20, uint32(len(value)))
+	value.U16(44, 1)
+	value.U16(48, uint16(len(starts)))
+	value.U32(52, windowsSignature)
+	for number, start := range starts {
+		at := 56 + 52*int64(number-1)
+		value.U32(at, kind)
+		value.U64(at+8, uint64(start))
+		value.U8(at+40, 'C'+byte(number-1))
+		value.U8(at+41, 1)
+	}
+	hive := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"),
+		"[\\DISK]\n\"Information\"=hex:"+hexBytes(value)+"\n")
+	d.volumes[0].files = map[string]string{system: hive}
+	return d
+}
+
+// Windows NT 4 keeps its drive letters: hivex and libregf read the new places of both partitions, and nothing else new.
+func TestWindowsNT4KeepsItsDriveLetters(t *testing.T) {
+	t.Parallel()
+	d := ntDisk(t, 4)
+	// A partition as a .reg file has it: no member of a set, healthy, and its start.
+	text := func(_ uint32, start int64) string {
+		return hexBytes(binary.LittleEndian.AppendUint64([]byte{4, 0, 0, 0, 0, 0, 0, 0}, uint64(start)))
+	}
+	c := windowsCase{disk: d, stored: []storedIn{{1, "WINNT/system32/config/SYSTEM", `\`, text, 2}}}
+	now, _ := c.run(t)
+	require.ElementsMatch(t, []int{1, 2}, differing(d.starts(), now))
+}
+
+// A mirror set of Windows NT 4 is refused by its name.
+func TestWindowsNT4WithSets(t *testing.T) {
+	t.Parallel()
+	source, dest := ntDisk(t, 0).make(t), filepath.Join(t.TempDir(), "dest.raw")
+	r := trueup(t, "align", source, dest)
+	require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
+	require.Contains(t, r.stderr, "a member of a fault-tolerant set")
+	require.NoFileExists(t, dest)
+}
+
+// A place that does not fit its file costs the recovery system, and no more: Windows starts all the same, so the disk
+// is aligned, and its user is told.
+func TestWindowsWithoutRoomForItsRecoverySystem(t *testing.T) {
+	t.Parallel()
+	c := windows7(t, "ntfs")
+	was := c.disk.starts()
+	text := recoveryText(was[1], "")
+	c.disk.volumes[1].files[recoveryFile] = hostFile(t, text)
+	source, dest := c.disk.make(t), filepath.Join(t.TempDir(), "dest.raw")
+	goldenPlan(t, t.Name(), source)
+	r := trueup(t, "align", source, dest)
+	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+	require.Contains(t, r.stdout, "so the recovery system may be disabled")
+	require.Contains(t, r.stdout, "run reagentc /disable and reagentc /enable")
+	now := was
+	for _, p := range trueupJSON[jsonInspect](t, 0, "inspect", dest).Partitions {
+		now[p.Number] = p.StartBytes
+	}
+	for _, s := range c.stored {
+		c.check(t, s, dest, now)
+	}
+	after := disktest.ReadFile(t, readGuestFile(t, dest, c.disk.volume(2), now[2], recoveryFile))
+	require.Equal(t, text, string(after))
+	r = trueup(t, "verify", source, dest)
+	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 }
