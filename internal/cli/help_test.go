@@ -1,11 +1,20 @@
 package cli
 
 import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 func TestFold(t *testing.T) {
@@ -107,4 +116,156 @@ func TestCompletion(t *testing.T) {
 		require.Equal(t, 0, r.code, cmd.Name())
 		require.NotEmpty(t, r.stdout, cmd.Name())
 	}
+}
+
+// A command line that is nearly right, or right for another tool, says what was meant.
+func TestDidYouMean(t *testing.T) {
+	own(t)
+	require.NoError(t, os.Mkdir("lib", 0o700))
+	for line, want := range map[string]string{
+		"inspct src.img":                  "did you mean trueup inspect?",
+		"help inspct":                     "did you mean trueup inspect?",
+		"info src.img":                    "did you mean trueup inspect?",
+		"check src.img":                   "did you mean trueup inspect?",
+		"compare src.img b":               "did you mean trueup verify?",
+		"src.img":                         `to inspect the file: trueup inspect src.img`,
+		"frobnicate":                      `unknown command "frobnicate"; see trueup --help`,
+		"align --dry-run src.img b":       "did you mean trueup plan, which writes nothing?",
+		"convert -O vmdk src.img b":       "did you mean --to?",
+		"convert -f raw src.img b":        "did you mean --format for the image format, or -o FORMAT",
+		"inspect -f json src.img":         "did you mean --format for the image format, or -o FORMAT",
+		"inspect --output-format json x":  "did you mean -o FORMAT, such as -o json?",
+		"inspect -f csv src.img":          "did you mean --format for the image format, or -o FORMAT",
+		"scan -f csv src.img":             "did you mean -o FORMAT, such as -o json?",
+		"convert -o vmdk src.img b":       "; the format of a copy is --to vmdk",
+		"convert -o vpc src.img b":        "; the format of a copy is --to vhd",
+		"-V":                              "did you mean --version?",
+		"inspect --boundaryy 1M src.img":  "did you mean --boundary?",
+		"align --after true src.img b":    "--after, which was removed; append && COMMAND to the trueup command; see",
+		"plan --dynamic-disks src.img":    "--dynamic-disks, which was removed; convert the disk",
+		"align --resumable a b":           "--resumable, which was removed; run the copy again; trueup resume",
+		"align --replace src.img":         "--replace, which was removed; use trueup replace DISK; see",
+		"align --in-place src.img":        "--in-place, which was removed; use trueup move DISK; see",
+		"align --view src.img b.vmdk":     "--view, which was removed; use trueup view SOURCE DEST; see",
+		"convert --device src.img b":      "--device, which was removed; name the block device as DEST",
+		"inspect --bogus src.img":         "unknown flag: --bogus; see trueup inspect --help",
+		"inspect":                         "inspect takes IMAGE..., 0 given; see trueup inspect --help",
+		"inspect --with c a b":            "--with is for 1 IMAGE, 2 given; give one",
+		"plan a.img b.img":                "plan: 1 image allowed, 2 given; for several: trueup scan PATH...",
+		"inspect lib":                     "lib is a folder, not an image; for all images in it: trueup scan lib",
+		"plan lib":                        "lib is a folder, not an image; for all images in it: trueup scan lib",
+		"inspect s3://bucket/x.vmdk":      "mount it, or serve it by NBD with nbdkit",
+		"inspect [datastore1]/vm/vm.vmdk": "mount it, or serve it by NBD with nbdkit",
+		"inspect lib/*.vmdk":              "no such file or directory; if it is a pattern, give it without quotes",
+		"inspect --boundary 65 src.img":   "65 is 65 bytes; did you mean 64K?",
+		"inspect --boundary 1 src.img":    "boundary of 1 bytes: must be",
+	} {
+		r := trueup(t, strings.Fields(line)...)
+		require.NotZero(t, r.code, line)
+		require.Contains(t, r.stderr, want, line)
+		require.Equal(t, 1, strings.Count(r.stderr, "\n"), line)
+	}
+}
+
+// A flag with its default excludes no other one, and needs none.
+func TestFlagsThatDoNotGoTogether(t *testing.T) {
+	t.Parallel()
+	for line, refused := range map[string]string{
+		"plan --data-only --partition 1":       "leave out one of them",
+		"plan --data-only=false --partition 1": "",
+		"plan --partition 1":                   "",
+		"plan --with a --partition 1":          "leave out one of them",
+		"plan --with a --data-only":            "",
+		"plan --boundary 1M --data-only":       "",
+		"verify --flatten a b":                 "--flatten needs --with DISK",
+		"verify --flatten --with c a b":        "",
+		"verify --flatten=false a b":           "",
+		"finish --dry-run a":                   "--dry-run needs --below DIR",
+		"scan --changed a":                     "--changed needs --since FILE",
+		"scan --replace a":                     "--replace needs --script FILE",
+		"scan --replace --script s a":          "",
+		"scan --template t -o csv a":           "leave out one of them",
+		"scan --template t -o text a":          "",
+		"inspect --with c a b":                 "--with is for 1 IMAGE, 2 given; give one",
+		"inspect --with c a":                   "",
+		"undo --journal j a b":                 "--journal is for 1 PATH, 2 given; give one",
+		"undo --journal j --below d":           "a journal belongs to one disk",
+		"replace --by c a b":                   "--by is for 1 DISK, 2 given; give one",
+		"replace --checksums s a b":            "--checksums is for 1 DISK, 2 given; give one",
+		"align --checksums s a b":              "",
+	} {
+		words := strings.Fields(line)
+		cmd, args, err := newRoot("test", &Base{}).Find(words)
+		require.NoError(t, err, line)
+		require.NoError(t, cmd.ParseFlags(args), line)
+		err = checkFlags(cmd, cmd.Flags().Args())
+		if refused == "" {
+			require.NoError(t, err, line)
+		} else {
+			require.ErrorContains(t, err, refused, line)
+		}
+	}
+}
+
+var (
+	// joinedText matches what joins two lines of a text in Go.
+	joinedText = regexp.MustCompile(`" ?\+\n\s*"`)
+	// suggestion matches a command in a text, or in a call that builds one, up to what is another sentence or program.
+	suggestion = regexp.MustCompile(`(?:\btrueup |(?:shell|Work)\.Command\(")([a-z]+)\b([^.;:&|()\n]*)`)
+	// flagIn matches a flag behind a command.
+	flagIn = regexp.MustCompile(`[ /"'](--[a-z][a-z-]+|-[a-z])\b`)
+)
+
+// unknownIn adds the commands in a text with their flags to found, and returns those that the table of flags does not
+// have.
+func unknownIn(text string, found map[string]bool) (unknown []string) {
+	root := Commands("test")
+	for _, m := range suggestion.FindAllStringSubmatch(joinedText.ReplaceAllString(text, ""), -1) {
+		cmd, _, err := root.Find(m[1:2])
+		cmd.InitDefaultHelpFlag()
+		behind, _, _ := strings.Cut(m[2], "trueup ")
+		for _, f := range flagIn.FindAllStringSubmatch(behind, -1) {
+			line, name := m[1]+" "+f[1], strings.TrimLeft(f[1], "-")
+			found[line] = true
+			if err != nil || cmd.Flag(name) == nil && (len(name) > 1 || cmd.Flags().ShorthandLookup(name) == nil &&
+				cmd.InheritedFlags().ShorthandLookup(name) == nil) {
+				unknown = append(unknown, line)
+			}
+		}
+	}
+	return unknown
+}
+
+// Each command line in a text of the program is one of the table of flags.
+func TestSuggestionsAreOfTheTable(t *testing.T) {
+	found := map[string]bool{}
+	require.NoError(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "disktest" || d.Name() == "testdata"):
+			return fs.SkipDir
+		case d.IsDir() || strings.HasSuffix(path, "_test.go") ||
+			!slices.Contains([]string{".go", ".sh", ".tmpl", ".txt"}, filepath.Ext(path)):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		require.Empty(t, unknownIn(string(text), found), path)
+		return err
+	}))
+	flags := results.BoundaryFlags(align.Kept)
+	for _, built := range []string{
+		report.AlignCommand("a.vhd", "raw", flags), report.AlignPackageCommand("a.ovf", flags),
+		report.ReplaceCommand("a.img", flags),
+	} {
+		require.Empty(t, unknownIn(built, found))
+	}
+	for _, known := range []string{
+		"finish --force", "undo --force", "inspect --spool", "align --flatten", "scan -o", "bench --starts",
+		"align --to", "align --boundary", "replace --boundary",
+	} {
+		require.True(t, found[known], known)
+	}
+	require.Equal(t, []string{"finish --flatten", "undo --to", "mend --force", "plan -z"},
+		unknownIn("trueup finish --flatten D; trueup undo --to raw; trueup mend --force; trueup plan -z", found))
 }
