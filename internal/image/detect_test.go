@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/binary"
+	"io"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -12,9 +14,18 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/hostile"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // headers begin files of formats that have a name and no reader, as their specifications have them.
@@ -187,4 +198,107 @@ func TestNamedPacked(t *testing.T) {
 	} {
 		require.Equal(t, want, image.NamedPacked(filepath.Base(name)), name)
 	}
+}
+
+// FuzzIdentify gives a file any content: what it is found to be is bounded, names nothing outside of its folder, and
+// takes little reading.
+func FuzzIdentify(f *testing.F) {
+	disk := make([]byte, 256*units.KiB)
+	f.Add([]byte(vmdkforge.Descriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "../b" 0`)), "x.vmdk")
+	f.Add([]byte(vmdkforge.NewSparse(disk).Bytes), "x.vmdk")
+	f.Add([]byte(vhdforge.NewFixed(disk[:64<<10]).Bytes), "x.vhd")
+	f.Add([]byte(tarforge.New(tarforge.Member{Name: "x.ovf"})), "x.ova")
+	f.Add([]byte(`<?xml version="1.0"?><Envelope><References><File href="d" id="f"/></References></Envelope>`), "x.ovf")
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, content []byte, name string) {
+		if name != filepath.Base(name) || len(name) > 200 || name == "." || name == ".." || name == "/" {
+			name = "x"
+		}
+		path := filepath.Join(dir, name)
+		if os.WriteFile(path, content, 0o600) != nil {
+			t.Skip("no file has such a name")
+		}
+		defer os.Remove(path)
+		m := gate.NewMeter(64 * units.MiB)
+		id, err := image.Identify(path, m)
+		if err != nil {
+			return
+		}
+		require.LessOrEqual(t, len(id.Extents)+len(id.Parents), 2*4096)
+		for _, n := range append(append(image.FileNames{}, id.Extents...), id.Parents...) {
+			require.Equal(t, filepath.Base(n), n, "a name in the folder")
+		}
+		require.LessOrEqual(t, m.Read(), int64(len(content))+units.MiB, "bytes, to know what a file is")
+	})
+}
+
+const (
+	sector = 512
+	kib    = 1 << 10
+	mib    = 1 << 20
+)
+
+// VMware's own files. The flat one is the disk byte for byte.
+func TestCorpusImagesAreOneDisk(t *testing.T) {
+	dir := disktest.CorpusSet(t, "vmdk-rs")
+	want := disktest.ReadFile(t, filepath.Join(dir, "monolithicFlat-flat.vmdk"))
+	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(dir, "monolithicFlat.vmdk")).Disk, want)
+	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(dir, "monolithicSparse.vmdk")).Disk, want)
+	thick := disktest.ReadFile(t, filepath.Join(dir, "vmfs_thick-flat.vmdk"))
+	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(dir, "vmfs_thick.vmdk")).Disk, thick)
+}
+
+// Content that could be of more than one kind, or of another than the user thinks, is never read as raw.
+func TestHostileFiles(t *testing.T) { hostile.Check(t, hostile.Files(), imagetest.Issues) }
+
+// LUKS is content of a disk in any image, and no format of images.
+func TestLUKSInImages(t *testing.T) {
+	hostile.Check(t, hostile.LUKSInImages(), imagetest.Issues)
+	for _, r := range hostile.LUKSInImages() {
+		img := imagetest.Open(t, r.Write(t, t.TempDir()))
+		require.Equal(t, int64(hostile.Sectors*512), img.Disk.Size(), r.Name)
+		head := make([]byte, 6)
+		_, err := io.ReadFull(io.NewSectionReader(img.Disk, 0, 6), head)
+		require.NoError(t, err)
+		require.Equal(t, "LUKS\xba\xbe", string(head), r.Name)
+		l, err := layout.Read(img.Disk, table.Geometry{})
+		require.NoError(t, err)
+		require.Nil(t, l.Table, r.Name)
+		require.Equal(t, volume.LUKS, l.Volume.Kind, r.Name)
+	}
+}
+
+// An image that lacks its end says so before it says which field shows it.
+func TestTruncatedImagesSaySo(t *testing.T) {
+	t.Parallel()
+	for format, rest := range map[string]int64{"vmdk": 100_000, "vpc": 100_000, "qcow2": 400_000, "vhdx": 5_000_000} {
+		path := filepath.Join(t.TempDir(), "disk")
+		disktest.Run(t, "qemu-img", "convert", "-O", format, "../../testdata/xp-lba63.vmdk", path)
+		require.NoError(t, os.Truncate(path, rest))
+		img, err := image.Open(path, image.Options{})
+		if err == nil {
+			issues, checkErr := img.Check()
+			require.NoError(t, checkErr)
+			require.NotEmpty(t, issues, format)
+			err = issues[0].Err
+			require.NoError(t, img.Close())
+		}
+		require.ErrorIs(t, err, ondisk.ErrFormat, format)
+		require.ErrorContains(t, err, "the file is truncated or damaged, copy it again: ", format)
+	}
+}
+
+// An extent names the image that it belongs to, where that lies beside it.
+func TestAnExtentNamesItsImage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-o", "subformat=twoGbMaxExtentSparse",
+		filepath.Join(dir, "split disk.vmdk"), "4M")
+	extent := filepath.Join(dir, "split disk-s001.vmdk")
+	_, err := image.Open(extent, image.Options{})
+	require.EqualError(t, err, `it is an extent of "split disk.vmdk": name that file instead`)
+	require.NoError(t, os.Remove(filepath.Join(dir, "split disk.vmdk")))
+	_, err = image.Open(extent, image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, "open the descriptor file that names this extent")
 }

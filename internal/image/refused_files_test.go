@@ -2,11 +2,13 @@ package image_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -232,4 +234,79 @@ func TestClaimedDevice(t *testing.T) {
 	require.Len(t, issues, 1)
 	require.ErrorIs(t, issues[0].Err, ondisk.ErrBusy)
 	require.Contains(t, issues[0].Text, "is mounted, or part of another device")
+}
+
+// Each format has sizes that it cannot have. Nothing is written of them.
+func TestDisksThatAFormatCannotHold(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		format, sub  string
+		size, sector int64
+		class        error
+	}{
+		{"vhd", "", 0, 512, ondisk.ErrUnsupported},
+		{"vhd", "fixed", -512, 512, ondisk.ErrUnsupported},
+		{"vhd", "dynamic", 513, 512, ondisk.ErrUnsupported},
+		{"vhd", "dynamic", 1 << 20, 4096, ondisk.ErrUnsupported},
+		{"vhd", "dynamic", 2040<<30 + 512, 512, ondisk.ErrLimit},
+		{"vhdx", "", 0, 512, ondisk.ErrUnsupported},
+		{"vhdx", "fixed", -512, 512, ondisk.ErrUnsupported},
+		{"vhdx", "dynamic", 513, 512, ondisk.ErrUnsupported},
+		{"vhdx", "dynamic", 4096 + 512, 4096, ondisk.ErrUnsupported},
+		{"vhdx", "dynamic", 64<<40 + 512, 512, ondisk.ErrLimit},
+		{"vmdk", "monolithicSparse", 1 << 61, 512, ondisk.ErrLimit},
+		{"vmdk", "streamOptimized", 1 << 61, 512, ondisk.ErrLimit},
+		{"vmdk", "twoGbMaxExtentSparse", 1 << 41, 512, ondisk.ErrLimit},
+		{"vmdk", "twoGbMaxExtentFlat", 1 << 41, 512, ondisk.ErrLimit},
+		{"qcow2", "", 1 << 61, 512, ondisk.ErrLimit},
+	} {
+		t.Run(fmt.Sprint(tc.format, tc.sub, tc.size, "/", tc.sector), func(t *testing.T) {
+			t.Parallel()
+			all := image.Writable()
+			f := all[slices.IndexFunc(all, func(f driver.Format) bool { return f.Name == tc.format })]
+			d := newFolder(nil)
+			_, err := f.Create(blindFile{recordedFile{d, "disk"}}, tc.size, driver.Options{
+				Subformat: tc.sub, Name: "disk", SectorSize: tc.sector,
+				Beside: func(suffix string) (driver.WriteFile, string, error) {
+					return blindFile{recordedFile{d, suffix}}, suffix, nil
+				},
+			})
+			require.ErrorIs(t, err, tc.class)
+			require.Empty(t, d.steps)
+		})
+	}
+}
+
+// TestDamagedQED has the name of its backing file outside of the file, or cut off: it can name any file.
+func TestDamagedQED(t *testing.T) {
+	t.Parallel()
+	headed := func(flags byte, size uint32) []byte {
+		b := make([]byte, 64)
+		copy(b, "QED\x00")
+		b[16] = flags // 1: QED_F_BACKING_FILE
+		binary.LittleEndian.PutUint32(b[56:], 64)
+		binary.LittleEndian.PutUint32(b[60:], size)
+		return append(b, "disk"...)
+	}
+	for what, c := range map[string]struct {
+		bytes []byte
+		named bool
+		user  string
+	}{
+		"behind the end": {headed(1, 5), true, ""}, "too long": {headed(1, 1<<20), true, ""},
+		"a part of a header": {headed(1, 4)[:20], true, ""}, "complete": {headed(1, 4), true, "overlay"},
+		"without a backing file": {headed(0, 4), false, ""}, "of another": {headed(1, 3), false, ""},
+	} {
+		dir := t.TempDir()
+		imagetest.Write(t, dir, "overlay", c.bytes)
+		d, err := gate.OpenFolder(dir)
+		require.NoError(t, err)
+		named, err := image.IsNamed(d, "disk")
+		require.NoError(t, err)
+		require.Equal(t, c.named, named, what)
+		user, err := image.UserOf(d, "disk")
+		require.NoError(t, err)
+		require.Equal(t, c.user, user, what)
+		require.NoError(t, d.Close())
+	}
 }

@@ -2,10 +2,15 @@ package qcow2_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -210,4 +215,198 @@ func TestDataFileIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, text)
 		require.ErrorContains(t, err, "external data file", name)
 	}
+}
+
+// asRaw is what qemu-img reads in an image.
+func asRaw(t *testing.T, path string) []byte {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "qemu.img")
+	disktest.Run(t, "qemu-img", "convert", "-f", "qcow2", "-O", "raw", path, out)
+	b := disktest.ReadFile(t, out)
+	return b
+}
+
+// overlay makes an image on a backing file, with some data, zeros and holes of its own.
+func overlay(t *testing.T, dir, name, base, format, options, size string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	args := []string{"create", "-q", "-f", "qcow2", "-b", base, "-F", format}
+	if options != "" {
+		args = append(args, "-o", options)
+	}
+	args = append(args, path)
+	if size != "" {
+		args = append(args, size)
+	}
+	disktest.Run(t, "qemu-img", args...)
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 65 100k 3k", "-c", "write -P 66 1M 200k", "-c",
+		"write -z 1100k 64k", "-c", "write -z 2M 130k", "-c", "write -P 67 2100k 512", path)
+	return path
+}
+
+func TestQcow2Chains(t *testing.T) {
+	data := imagetest.Noise(8, 5*mib+3*sector)
+	formats := map[string]bool{}
+	for name, tc := range map[string]struct{ base, options, size string }{
+		"on raw":                      {base: "raw"},
+		"on vmdk":                     {base: "vmdk"},
+		"on qcow2":                    {base: "qcow2"},
+		"on vdi":                      {base: "vdi"},
+		"on vhd":                      {base: "vpc"},
+		"on vhdx":                     {base: "vhdx"},
+		"larger than its base":        {base: "raw", size: "9M"},
+		"smaller than its base":       {base: "raw", size: "3M"},
+		"version 2":                   {base: "raw", options: "compat=0.10"},
+		"small clusters":              {base: "qcow2", options: "cluster_size=512"},
+		"extended L2":                 {base: "raw", options: "extended_l2=on"},
+		"extended L2, 16 KiB":         {base: "raw", options: "extended_l2=on,cluster_size=16k"},
+		"extended L2, 2 MiB":          {base: "qcow2", options: "extended_l2=on,cluster_size=2M", size: "8M"},
+		"clusters of 2 MiB":           {base: "raw", options: "cluster_size=2M"},
+		"extended L2, on an odd base": {base: "vmdk", options: "extended_l2=on", size: "6M"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			imagetest.Write(t, dir, "src.img", data)
+			disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", tc.base, filepath.Join(dir, "src.img"),
+				filepath.Join(dir, "base.img"))
+			overlay(t, dir, "middle.qcow2", "base.img", tc.base, tc.options, tc.size)
+			top := overlay(t, dir, "top.qcow2", "middle.qcow2", "qcow2", "", "")
+			disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 99 1500k 600k", "-c", "discard 2M 64k", top)
+			img := imagetest.Open(t, top)
+			require.True(t, img.Child)
+			require.Len(t, img.Chain, 2)
+			require.Equal(t, image.Link{Name: "middle.qcow2", Format: "qcow2", Subformat: img.Chain[0].Subformat},
+				img.Chain[0])
+			require.Equal(t, strings.Replace(tc.base, "vpc", "vhd", 1), img.Chain[1].Format)
+			formats[img.Chain[1].Format] = true
+			disktest.CheckBytes(t, img.Disk, asRaw(t, top))
+			middle := filepath.Join(dir, "middle.qcow2")
+			disktest.CheckBytes(t, imagetest.Open(t, middle).Disk, asRaw(t, middle))
+			imagetest.NoDamage(t, imagetest.Open(t, middle))
+		})
+	}
+	require.ElementsMatch(t, image.Names(), slices.Collect(maps.Keys(formats)))
+}
+
+// The parent is found by its content where its format is not stored, as QEMU wrote it before 5.1.
+func TestQcow2ParentWithoutFormat(t *testing.T) {
+	dir := t.TempDir()
+	imagetest.Write(t, dir, "base.img", imagetest.Noise(8, mib))
+	top := imagetest.Rebase(t, dir, "top.qcow2", "base.img", "raw")
+	b := disktest.ReadFile(t, top)
+	i := bytes.Index(b, []byte{0xe2, 0x79, 0x2a, 0xca})
+	require.Positive(t, i)
+	b[i] = 0 // now it is an extension that is not known
+	imagetest.Write(t, dir, "top.qcow2", b)
+	img := imagetest.Open(t, top)
+	require.Equal(t, "raw", img.Chain[0].Format)
+	require.NotContains(t, fmt.Sprint(img.Details), "backing format")
+}
+
+func TestBrokenQcow2Chains(t *testing.T) {
+	dir := t.TempDir()
+	imagetest.Write(t, dir, "raw.img", make([]byte, mib))
+	imagetest.Rebase(t, dir, "a.qcow2", "b.qcow2", "qcow2")
+	imagetest.Rebase(t, dir, "b.qcow2", "c.qcow2", "qcow2")
+	imagetest.Rebase(t, dir, "c.qcow2", "a.qcow2", "qcow2")
+	_, err := image.Open(filepath.Join(dir, "a.qcow2"), image.Options{})
+	require.ErrorContains(t, err, "in the chain already", "a cycle of three")
+	require.NoError(t, os.Remove(filepath.Join(dir, "b.qcow2")))
+	_, err = image.Open(filepath.Join(dir, "a.qcow2"), image.Options{})
+	var refusal *ondisk.Refusal
+	require.ErrorAs(t, err, &refusal)
+	require.Equal(t, "reference", refusal.Code)
+	_, err = image.Open(imagetest.Rebase(t, dir, "lie.qcow2", "raw.img", "qcow2"), image.Options{})
+	require.ErrorContains(t, err, "want qcow2 (given by its child)", "another format of the parent")
+}
+
+// A base that has a child is found out by the child's name for it.
+func TestQcow2ChildrenAreSeen(t *testing.T) {
+	dir := t.TempDir()
+	base := filepath.Join(dir, "base.qcow2")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", base, "1M")
+	imagetest.Rebase(t, dir, "child.qcow2", "base.qcow2", "qcow2")
+	issues, err := imagetest.Open(t, base).Children()
+	require.NoError(t, err)
+	require.Len(t, issues, 1)
+	require.Contains(t, issues[0].Text, "child.qcow2")
+}
+
+// Overlays can have any extension, and the name of a base that options of QEMU hold is seen too.
+func TestQcow2ChildrenByOtherNames(t *testing.T) {
+	for _, tc := range []struct{ file, base string }{
+		{"disk.before-upgrade", "base.qcow2"},
+		{"overlay", "/var/lib/libvirt/images/base.qcow2"},
+		{"child.img", "file:base.qcow2"},
+		{"child.vmdk", "base.qcow2"},
+		{"child.qcow2", `json:{"driver":"qcow2","file":{"driver":"file","filename":"/vm/base.qcow2"}}`},
+		{"child.qcow2", `json:{"driver":"qcow2","file.driver":"file","file.filename":"base.qcow2"}`},
+	} {
+		t.Run(tc.file+" on "+tc.base, func(t *testing.T) {
+			dir := t.TempDir()
+			base := filepath.Join(dir, "base.qcow2")
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", base, "1M")
+			imagetest.Write(t, dir, "notes.txt", []byte("base.qcow2"))
+			require.NoError(t, os.Chmod(imagetest.Write(t, dir, "secret.bin", []byte("QFI")), 0))
+			imagetest.Rebase(t, dir, tc.file, tc.base, "qcow2")
+			issues, err := imagetest.Open(t, base).Children()
+			require.NoError(t, err)
+			require.Len(t, issues, 1)
+			require.Contains(t, issues[0].Text, tc.file)
+		})
+	}
+}
+
+func TestCorpusQcow2(t *testing.T) {
+	for name, sum := range map[string]string{
+		"dfvfs/ext2.qcow2.xz":      "a6c2f0e39afe6c6ab432ca5465349fcefe8dc944398e97b2d957d3f89dbb5d80",
+		"dfvfs/lvm.qcow2.xz":       "a652bd8e068d83eb74647afbe542cba40a25479a18a91c637fab2c7858f8da20",
+		"keramics/fat16.qcow2.xz":  "595dbba68a86eda08e9c4f9bd4c8716cbb579cb778df8b1bcd9b2157169a0665",
+		"dfvfs/vsstest.qcow2.xz":   "5cba558cfac0916cae697d2231dc1e17874aa262f2890f5236fb9c90b9610d0a",
+		"cdi/fs-overhead.qcow2.xz": "f2e7d09dcc87cf4a8f96989d6479bdf5545cf0c84f9d5ea4cee4c6d099cdae6d",
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := disktest.Corpus(t, name)
+			img := imagetest.Open(t, path)
+			if img.Disk.Size() > 64*mib && testing.Short() {
+				t.Skip("a gigabyte is long")
+			}
+			h := sha256.New()
+			_, err := io.Copy(h, io.NewSectionReader(img.Disk, 0, img.Disk.Size()))
+			require.NoError(t, err)
+			require.Equal(t, sum, hex.EncodeToString(h.Sum(nil)))
+			imagetest.NoDamage(t, img)
+		})
+	}
+}
+
+// The base of this chain is lost.
+func TestCorpusChainIsNotComplete(t *testing.T) {
+	dir := disktest.CorpusSet(t, "cdi")
+	for _, name := range []string{"cirros-snapshot1.qcow2", "cirros-snapshot2.qcow2"} {
+		_, err := image.Open(filepath.Join(dir, name), image.Options{})
+		require.ErrorContains(t, err, `there is no "cirros.raw" in its folder`)
+	}
+}
+
+// What is wrong with a base is wrong with what is seen through an overlay: a copy of that would be one of stale tables.
+func TestQcow2ChainTellsOfItsParents(t *testing.T) {
+	dir := t.TempDir()
+	base := filepath.Join(dir, "base.qcow2")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", base, "1M")
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 65 0 192k", base)
+	top := imagetest.Rebase(t, dir, "top.qcow2", "base.qcow2", "qcow2")
+	imagetest.NoDamage(t, imagetest.Open(t, top))
+
+	b := disktest.ReadFile(t, base)
+	b[79] |= 1 // incompatible feature bit 0: dirty
+	l1 := int64(b[46])<<8 | int64(b[45])<<16
+	l2 := int64(b[l1+6])<<8 | int64(b[l1+5])<<16
+	copy(b[l2+8:l2+16], b[l2:l2+8]) // the second cluster is the first one
+	imagetest.Write(t, dir, "base.qcow2", b)
+	img := imagetest.Open(t, top)
+	require.Equal(t, []string{"qcow2-dirty"}, imagetest.Codes(img.Issues, ondisk.Refuse))
+	issues, err := img.Check()
+	require.NoError(t, err)
+	require.Contains(t, imagetest.Codes(issues, ondisk.Broken), "qcow2-tables")
 }
