@@ -1,8 +1,11 @@
 package ntfs
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +13,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -212,4 +216,234 @@ func TestNTFSOfTheCorpus(t *testing.T) {
 			requireLikeTools(t, filetest.RawCorpus(t, tc.name, tc.lba, 0))
 		})
 	}
+}
+
+const noChild = -1
+
+// indexEntry is an entry of an index of names; the one without a name is the last.
+func indexEntry(name string, record, child int64) forge.Bytes {
+	size := 0
+	if name != "" {
+		size = keySize + len(utf16le(name))
+	}
+	e := make(forge.Bytes, entrySize+(size+7)&^7)
+	if name == "" {
+		e.U16(12, entryLast)
+	} else {
+		e.U64(0, uint64(record)|1<<48)
+		e.U16(10, uint16(size))
+		e.U8(entrySize+0x40, byte(len(utf16le(name))/2))
+		e.Text(entrySize+keySize, utf16le(name))
+	}
+	if child != noChild {
+		e = binary.LittleEndian.AppendUint64(e, uint64(child))
+		e[12] |= entrySubNode
+	}
+	e.U16(8, uint16(len(e)))
+	return e
+}
+
+// indexNode is the head of a node, and entries.
+func indexNode(from int, entries ...forge.Bytes) forge.Bytes {
+	all := slices.Concat(entries...)
+	n := make(forge.Bytes, from, from+len(all))
+	n.U32(0, uint32(from))
+	n.U32(4, uint32(from+len(all)))
+	n.U32(8, uint32(from+len(all)))
+	return append(n, all...)
+}
+
+// indexBlock is a block of 1024 bytes.
+func indexBlock(vcn int64, entries ...forge.Bytes) forge.Bytes {
+	b := make(forge.Bytes, 1024)
+	b.Text(0, "INDX")
+	b.U16(4, 0x28)
+	b.U16(6, 3)
+	b.U64(0x10, uint64(vcn))
+	b.Put(indexBlockHead, indexNode(0x18, entries...))
+	return sealNTFS(b)
+}
+
+// walkBlocks walks an index whose blocks are numbered by 512 bytes, from a root with a node below it.
+func walkBlocks(root forge.Bytes, blocks []byte, want []uint16) (names []string, err error) {
+	source := bytes.NewReader(blocks)
+	size := int64(len(blocks))
+	tree, err := guestfile.NewFile(source, "dir", size, []guestfile.Run{{Len: size}})
+	if err != nil {
+		return nil, err
+	}
+	x := &indexWalk{
+		fs: newFileSystem(guestfile.NewBudget(), nil), path: "dir", block: 1024, unit: 512,
+		visited: map[int64]bool{}, want: want,
+		blocks: tree,
+	}
+	if err := x.push(root); err != nil {
+		return nil, err
+	}
+	err = x.walk(func(n *fileName) error {
+		names = append(names, n.text())
+		return nil
+	})
+	return names, err
+}
+
+func TestNTFSIndex(t *testing.T) {
+	root := indexNode(0x10, indexEntry("D", 1, 0), indexEntry("", 0, 2))
+	blocks := slices.Concat(
+		indexBlock(0, indexEntry("B", 2, 4), indexEntry("C", 3, noChild), indexEntry("", 0, 6)),
+		indexBlock(2, indexEntry("E", 4, noChild), indexEntry("", 0, noChild)),
+		indexBlock(4, indexEntry("A", 5, noChild), indexEntry("", 0, noChild)),
+		indexBlock(6, indexEntry("", 0, noChild)),
+	)
+	names, err := walkBlocks(root, blocks, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"A", "B", "C", "D", "E"}, names)
+	for _, name := range append(names, "", "AA", "BB", "CC", "DD", "EE") {
+		found, err := walkBlocks(root, blocks, utf16Of(name))
+		require.NoError(t, err)
+		if len(name) == 1 {
+			require.Equal(t, []string{name}, found)
+		} else {
+			require.Empty(t, found)
+		}
+	}
+}
+
+func utf16Of(s string) []uint16 {
+	out := []uint16{}
+	for _, c := range []byte(s) {
+		out = append(out, uint16(c))
+	}
+	return out
+}
+
+// Blocks that name themselves or their parent, entries that do not advance, trees that are too deep.
+func TestNTFSHostileIndex(t *testing.T) {
+	last := indexEntry("", 0, noChild)
+	root := indexNode(0x10, indexEntry("", 0, 0))
+	changed := func(e forge.Bytes, change func(e forge.Bytes)) forge.Bytes {
+		change(e)
+		return e
+	}
+	name := func() forge.Bytes { return indexEntry("name", 7, noChild) }
+	for what, blocks := range map[string][]byte{
+		"block naming itself":      indexBlock(0, indexEntry("a", 1, 0), last),
+		"last entry naming itself": indexBlock(0, indexEntry("", 0, 0)),
+		"block naming its parent": append(indexBlock(0, indexEntry("", 0, 2)),
+			indexBlock(2, indexEntry("", 0, 0))...),
+		"one block under two": append(indexBlock(0, indexEntry("a", 1, 2), indexEntry("", 0, 2)),
+			indexBlock(2, last)...),
+		"block behind the end":      indexBlock(0, indexEntry("", 0, 2)),
+		"block over the end":        indexBlock(0, indexEntry("", 0, 1)),
+		"block 2^64-1":              indexBlock(0, indexEntry("", 0, -2)),
+		"block with another number": indexBlock(2, last),
+		"no block":                  make([]byte, 1024),
+		"no entries":                indexBlock(0),
+		"no last entry":             indexBlock(0, name()),
+		"entry of length 0":         indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(8, 0) }), last),
+		"entry of length 8":         indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(8, 8) }), last),
+		"entry of odd length":       indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(8, 0x51) }), last),
+		"entry of length 65535":     indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(8, 65535) }), last),
+		"key of 65535 bytes":        indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(10, 65535) }), last),
+		"key of no bytes":           indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(10, 0) }), last),
+		"name of 255 characters": indexBlock(0,
+			changed(name(), func(e forge.Bytes) { e.U8(entrySize+0x40, 255) }), last),
+		"name of no characters": indexBlock(0, changed(name(), func(e forge.Bytes) { e.U8(entrySize+0x40, 0) }),
+			last),
+		"reference without a sequence": indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(6, 0) }), last),
+		"node without a number": indexBlock(0, changed(indexEntry("", 0, noChild),
+			func(e forge.Bytes) { e.U16(12, 3) })),
+		"entries from 2^32-1 on": changed(indexBlock(0, last), func(e forge.Bytes) { e.U32(0x18, 1<<32-1) }),
+		"entries over the head":  changed(indexBlock(0, last), func(e forge.Bytes) { e.U32(0x18, 0) }),
+		"entries up to 2^32-1":   changed(indexBlock(0, last), func(e forge.Bytes) { e.U32(0x1c, 1<<32-1) }),
+		"torn block":             changed(indexBlock(0, last), func(e forge.Bytes) { e.U16(1022, 7) }),
+		"fix-ups over the head":  changed(indexBlock(0, last), func(e forge.Bytes) { e.U16(4, 0x20) }),
+	} {
+		_, err := walkBlocks(root, blocks, nil)
+		require.ErrorIs(t, err, ondisk.ErrFormat, what)
+	}
+	var deep, wide []byte
+	for i := range int64(guestfile.MaxDepth) {
+		deep = append(deep, indexBlock(2*i, indexEntry("", 0, 2*i+2))...)
+	}
+	_, err := walkBlocks(root, deep, nil)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	level := []forge.Bytes{}
+	for i := range int64(guestfile.MaxEntries/8 + 1) {
+		entries := []forge.Bytes{}
+		for k := range int64(8) {
+			entries = append(entries, indexEntry(fmt.Sprintf("%06d", 8*i+k), 9, noChild))
+		}
+		wide = append(wide, indexBlock(2*i, append(entries, last)...)...)
+		level = append(level, indexEntry(fmt.Sprintf("%06d", 8*i+8), 9, 2*i))
+	}
+	_, err = walkBlocks(indexNode(0x10, append(level, last)...), wide, nil)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	require.ErrorContains(t, err, "names")
+}
+
+// A folder that lies in itself. Every path ends.
+func TestNTFSFolderInItself(t *testing.T) {
+	m := hostileBase(t)
+	number := m.number(t, "$Extend")
+	m.change(t, number, func(r forge.Bytes) {
+		i := bytes.Index(r, []byte(utf16le("$ObjId"))) - keySize - entrySize
+		require.Positive(t, i)
+		seq := m.fs.at(t, "$Extend").rec.Sequence
+		r.U64(int64(i), uint64(number)|uint64(seq)<<48)
+	})
+	v := alone.Sound(t, m.disk())
+	entries, err := v.List("$Extend" + strings.Repeat("/$ObjId", guestfile.MaxDepth-1))
+	require.NoError(t, err)
+	require.Len(t, entries, 3)
+	_, err = v.List("$Extend" + strings.Repeat("/$ObjId", guestfile.MaxDepth))
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+}
+
+// What a volume may cost in all is bounded.
+func TestNTFSCost(t *testing.T) {
+	m := hostileBase(t)
+	v := alone.Sound(t, m.disk())
+	for range 100 {
+		_, err := v.Open("small")
+		require.NoError(t, err)
+	}
+	require.Less(t, v.(*fileSystem).own.Spent(), int64(maxStructures/50), "opening files takes little of it")
+	var err error
+	for err == nil && v.(*fileSystem).own.Spent() <= maxStructures {
+		_, err = v.List("")
+	}
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	_, err = v.Open("small")
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+}
+
+// Each character has its entry of the table, of which a block is read when the first of its characters is asked for;
+// what the table lacks stays as it is, and half an entry does not count.
+func TestUpcaseTable(t *testing.T) {
+	const entries = 5000
+	table := make([]byte, 2*entries+1)
+	for i := range entries {
+		binary.LittleEndian.PutUint16(table[2*i:], uint16(i+1))
+	}
+	n := newFileSystem(guestfile.NewBudget(), nil)
+	n.upper.file = bytes.NewReader(table)
+	for _, u := range []uint16{0, 'a', 2047, 2048, entries - 1, entries, 6143, 6144, 65535} {
+		want := u
+		if u < entries {
+			want++
+		}
+		got, err := n.upcase(u)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	require.Nil(t, newFileSystem(guestfile.NewBudget(), nil).upper.blocks[0])
+	n = newFileSystem(guestfile.NewBudget(), nil)
+	n.upper.file = disktest.NewBadDisk(filetest.Memory(table[:2*4096]), upcaseBlock) // its second block
+	_, err := n.upcase(2047)
+	require.NoError(t, err)
+	_, err = n.upcase(2048)
+	require.ErrorIs(t, err, disktest.ErrFault)
+	_, err = (&indexWalk{fs: n, want: []uint16{2048}}).compare(&fileName{name: []uint16{2048}})
+	require.ErrorIs(t, err, disktest.ErrFault)
 }
