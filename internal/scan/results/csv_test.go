@@ -195,3 +195,210 @@ func TestLabels(t *testing.T) {
 	_, err = ParseLabels(many[:maxLabels])
 	require.NoError(t, err)
 }
+
+// metricsOf are the series of each of several runs.
+func metricsOf(t *testing.T, runs ...*Summary) [][]disktest.Series {
+	t.Helper()
+	var texts []string
+	for _, s := range runs {
+		texts = append(texts, written(t, func(w io.Writer) error { return write(w, metricsFormat, s, nil) }))
+	}
+	return disktest.ReadMetrics(t, texts...)
+}
+
+func TestMetricsAreTheSums(t *testing.T) {
+	s, _ := smallLibrary()
+	s.Read = 1 << 40
+	got := map[string]float64{}
+	for _, m := range metricsOf(t, s)[0] {
+		key := m.Name
+		for _, name := range []string{"verdict", "content", "format", "code", "change", "outcome"} {
+			if v, ok := m.Labels[name]; ok {
+				key += " " + v
+			}
+		}
+		require.Equal(t, "/t", m.Labels["library"])
+		got[key] = m.Value
+	}
+	require.Equal(t, map[string]float64{
+		"trueup_images aligned": 2, "trueup_images below_boundary": 2, "trueup_images misaligned": 5,
+		"trueup_images nothing_to_judge": 2, "trueup_images packed": 1, "trueup_images_with_nothing_to_judge blank": 1,
+		"trueup_images_with_nothing_to_judge unknown_content": 1, "trueup_images failed": 1, "trueup_images orphan": 1,
+		"trueup_images original": 0, "trueup_images_by_head": 0, "trueup_images_accepted": 1, "trueup_errors format": 1,
+		"trueup_unreadable_places": 1, "trueup_skipped_files": 4, "trueup_images_by_format vmdk": 5,
+		"trueup_images_by_format ova": 2, "trueup_images_by_format raw": 3, "trueup_images_by_format gzip": 1,
+		"trueup_images_by_format qcow2": 1, "trueup_changes new": 0, "trueup_changes changed": 0,
+		"trueup_changes same": 14, "trueup_changes removed": 1, "trueup_fix_images possible": 3,
+		"trueup_fix_images copied": 0, "trueup_fix_images refused": 3, "trueup_fix_images stays": 0,
+		"trueup_fix_copy_bytes":   9 << 30,
+		"trueup_fix_growth_bytes": 3 << 20, "trueup_last_run_timestamp_seconds": 1795291290,
+		"trueup_last_run_duration_seconds": 90.3, "trueup_last_run_complete": 1, "trueup_last_run_exit_code": 1,
+		"trueup_last_run_read_bytes": 1 << 40, "trueup_scan_info": 1,
+	}, got)
+}
+
+// A library without an earlier scan and without errors has no series of them, and an interrupted run says so.
+func TestMetricsOfNothing(t *testing.T) {
+	s := NewSummary()
+	s.Started, s.Finished = "2026-11-21T20:00:00Z", "2026-11-21T20:00:00.5Z"
+	for _, m := range metricsOf(t, s)[0] {
+		require.NotContains(t, []string{"trueup_changes", "trueup_errors", "trueup_images_by_format"}, m.Name)
+		if m.Name == "trueup_last_run_complete" {
+			require.Zero(t, m.Value)
+		}
+	}
+}
+
+func TestHostileTextsInMetrics(t *testing.T) {
+	var runs []*Summary
+	for _, text := range hostile {
+		s, _ := smallLibrary()
+		s.Paths, s.Version, s.Errors = []string{text}, text, map[string]int{text: 3}
+		runs = append(runs, s)
+	}
+	for n, all := range metricsOf(t, runs...) {
+		require.Equal(t, report.Safe(hostile[n]), all[0].Labels["library"])
+		require.Equal(t, report.Safe(hostile[n]), all[len(all)-1].Labels["version"])
+	}
+}
+
+// A time that is not one is our own fault, and no metric is better than a wrong one.
+func TestMetricsNeedTimes(t *testing.T) {
+	s, _ := smallLibrary()
+	s.Finished = ""
+	require.ErrorContains(t, write(&strings.Builder{}, metricsFormat, s, nil), "end of the run")
+}
+
+// readCases is what Python's parser finds: class, name, outcome and message of each case. It checks the counts on its
+// way.
+const readCases = `
+import json, sys, xml.etree.ElementTree as tree
+root = tree.parse(sys.argv[1]).getroot()
+suite = root.find("testsuite")
+cases, counts = [], {"failure": 0, "error": 0, "skipped": 0}
+for case in suite.iter("testcase"):
+    outcome = next((c for c in case if c.tag in counts), None)
+    if outcome is not None:
+        counts[outcome.tag] += 1
+    result = ["", ""] if outcome is None else [outcome.tag, outcome.get("message")]
+    cases.append([case.get("classname"), case.get("name")] + result)
+told = {"failure": suite.get("failures"), "error": suite.get("errors"), "skipped": suite.get("skipped")}
+assert {k: str(v) for k, v in counts.items()} == told, (counts, told)
+assert suite.get("tests") == root.get("tests") == str(len(cases)), (suite.get("tests"), len(cases))
+assert (root.get("failures"), root.get("errors")) == (told["failure"], told["error"])
+json.dump(cases, sys.stdout)`
+
+// cases validates a report by the schema, then reads it with a second parser.
+func cases(t *testing.T, s *Summary, images []*Image, fail FailOn) (out [][4]string) {
+	t.Helper()
+	path := saved(t, "junit.xml", written(t, func(w io.Writer) error {
+		return junitFormat.Write(w, &Report{Summary: s, Images: slices.Values(images), Fail: fail})
+	}))
+	disktest.Run(t, "xmllint", "--noout", "--nonet", "--huge", "--schema", filepath.Join("testdata", "junit.xsd"), path)
+	require.NoError(t, json.Unmarshal([]byte(python(t, readCases, path)), &out))
+	return out
+}
+
+func TestJUnitOutcomes(t *testing.T) {
+	s, images := smallLibrary()
+	on64K := judged("on64K.raw", "raw", diskOf("", part(1, 128, "ntfs")))
+	images = append(images, on64K)
+	const ok = "passed"
+	for level, want := range map[FailOn]map[string]string{
+		Default: {
+			"data.vmdk": "failure", "two.ova": "failure", "broken.vhd": "error", "secret": "error", "on64K.raw": ok,
+			"half.ova": "failure",
+		},
+		Off4K: {
+			"data.vmdk": "failure", "two.ova": ok, "broken.vhd": "error", "secret": "error", "on64K.raw": ok,
+			"half.ova": "skipped",
+		},
+		Errors: {
+			"data.vmdk": ok, "two.ova": ok, "broken.vhd": "error", "secret": "error", "on64K.raw": ok,
+			"half.ova": "skipped",
+		},
+		Never: {
+			"data.vmdk": ok, "two.ova": ok, "broken.vhd": "skipped", "secret": "skipped", "on64K.raw": ok,
+			"half.ova": "skipped",
+		},
+	} {
+		want["fine.qcow2"], want["floppy.img"], want["lone-s002.vmdk"], want["retired.vmdk"] = ok, ok, "skipped",
+			"skipped"
+		want["lilo.vmdk"], want["many.vmdk"], want["my boot.vmdk"] = want["data.vmdk"], want["data.vmdk"],
+			want["data.vmdk"]
+		want["blank.vhd"], want["old.vmdk.gz"], want["firmware.img"] = "skipped", "error", "error"
+		if level == Never {
+			want["old.vmdk.gz"], want["firmware.img"] = "skipped", "skipped"
+		}
+		got := map[string]string{}
+		for _, c := range cases(t, s, images, level) {
+			if got[c[1]] = c[2]; c[2] == "" {
+				got[c[1]] = ok
+			}
+		}
+		require.Equal(t, want, got, "--fail-on %q; what is gone has no case", level)
+	}
+}
+
+// What a CI system shows of a case is one line that says enough.
+func TestJUnitMessages(t *testing.T) {
+	s, images := smallLibrary()
+	got := map[string]string{}
+	for _, c := range cases(t, s, images, Default) {
+		require.Equal(t, "/t", c[0])
+		got[c[1]] = c[3]
+	}
+	require.Equal(t, "partition 1 starts at byte 32256 (LBA 63), off 4K", got["data.vmdk"])
+	require.Equal(t, "a.vmdk: partition 2 starts at byte 1073745920 (LBA 2097160), off 64K", got["two.ova"])
+	require.Equal(t, "accepted until 2027-01-31: is replaced", got["retired.vmdk"])
+	require.Equal(t, "permission denied", got["secret"])
+}
+
+// A run that was interrupted is not a success, whatever it has seen.
+func TestJUnitOfAnInterruptedRun(t *testing.T) {
+	s, _ := smallLibrary()
+	s.Complete, s.Unreadable, s.Images = false, nil, 7
+	require.Equal(t, [][4]string{{
+		"trueup scan", "run", "error",
+		"the run was interrupted: 7 images were looked at, and not all",
+	}}, cases(t, s, nil, Default))
+	require.Equal(t, "skipped", cases(t, s, nil, Never)[0][2])
+	s.Complete = true
+	require.Empty(t, cases(t, s, nil, Default))
+	none := NewSummary()
+	none.Complete, none.Started = true, s.Started
+	require.Equal(t, [][4]string{{
+		"trueup scan", "run", "error",
+		"no image was judged; if that is right, give --allow-empty",
+	}}, cases(t, none, nil, Default))
+	none.AllowEmpty = true
+	require.Empty(t, cases(t, none, nil, Default))
+}
+
+// A case names the path of its image, and a disk with many partitions does not make it long.
+func TestHostileTextsInJUnit(t *testing.T) {
+	s, images := hostiles()
+	s.Unreadable = nil
+	got := cases(t, s, images, Default)
+	require.Len(t, got, len(images))
+	for n, i := range images {
+		at := newCase(i.ExactPath())
+		require.Equal(t, [2]string{report.Escape(at.Class), report.Escape(at.Name)}, [2]string(got[n][:2]))
+	}
+	var parts []report.Partition
+	for n := range 1000 {
+		parts = append(parts, part(n+1, int64(63+n*64), "ntfs"))
+	}
+	lines := judged("many", "raw", diskOf(align.DataDisk, parts...)).offLines()
+	require.Len(t, lines, maxOffLines+1)
+	require.Equal(t, "and 980 more", lines[maxOffLines])
+}
+
+func TestSplit(t *testing.T) {
+	for path, want := range map[string][2]string{
+		"a.vmdk": {".", "a.vmdk"}, "/a.vmdk": {"/", "a.vmdk"}, "/t/a.vmdk": {"/t", "a.vmdk"}, "t/u/a": {"t/u", "a"},
+	} {
+		at := newCase(path)
+		require.Equal(t, want, [2]string{at.Class, at.Name})
+	}
+}

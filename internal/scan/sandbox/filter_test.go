@@ -1,10 +1,19 @@
 package sandbox
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
+	"io"
 	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/elastic/go-seccomp-bpf/arch"
 	"github.com/stretchr/testify/require"
@@ -217,4 +226,166 @@ func TestArgumentsOfOtherFilters(t *testing.T) {
 				simulate(t, arch.X86_64, policies["parent of workers"]).call(uint32(number), c.arguments...))
 		})
 	}
+}
+
+// The words of Go's runtime are those of go1.26, seen with limits or read in malloc.go, mem_linux.go and os_linux.go.
+func TestCauseByLastWords(t *testing.T) {
+	limits := Limits{Data: 64 << 20, CPU: time.Second}
+	exit := errors.New("exit status 2")
+	for name, c := range map[string]struct {
+		said  string
+		cause Cause
+		text  string
+	}{
+		"panic": {
+			"a word before\npanic: seven is [recovered]\n\ngoroutine 1", Crash,
+			"panic: seven is [recovered]",
+		},
+		"panic of memory": {"panic: out of memory, says the file\n", Crash, "panic: out of memory, says the file"},
+		"heap": {
+			"runtime: out of memory: cannot allocate 4194304-byte block (71303168 in use)\nfatal error: " +
+				"out of memory\n", Memory,
+			"wanted more than 64 MiB of memory: runtime: out of memory: cannot allocate 4194304-byte block (71303168 " +
+				"in use)",
+		},
+		"tables of the runtime": {
+			"fatal error: runtime: cannot allocate memory\n", Memory,
+			"wanted more than 64 MiB of memory: fatal error: runtime: cannot allocate memory",
+		},
+		"thread without memory": {
+			"runtime: failed to create new OS thread (have 5 already; errno=12)\n", Memory,
+			"wanted more than 64 MiB of memory: runtime: failed to create new OS thread (have 5 already; errno=12)",
+		},
+		"no thread": {
+			"runtime: failed to create new OS thread (have 5 already; errno=11)\nruntime: may need to increase max " +
+				"user processes (ulimit -u)\nfatal error: newosproc\n", Threads,
+			"runtime: failed to create new OS thread (have 5 already; errno=11)",
+		},
+		"no thread of C, or no memory": {
+			"runtime/cgo: pthread_create failed: Resource temporarily unavailable\nSIGABRT: abort\n", Memory,
+			"wanted more than 64 MiB of memory: runtime/cgo: pthread_create failed: Resource temporarily unavailable",
+		},
+		"deadlock": {
+			"fatal error: all goroutines are asleep - deadlock!\n", Crash,
+			"fatal error: all goroutines are asleep - deadlock!",
+		},
+		"nothing":  {"", Crash, "exit status 2"},
+		"codes":    {"\x1b]0;x\x07\xff\u009b\r\n", Crash, "exit status 2: ]0;x \uFFFD"},
+		"too long": {"panic: " + strings.Repeat("x", 5000), Crash, "panic: " + strings.Repeat("x", 293) + "…"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := causeOfDeath(exit, c.said, limits)
+			require.Equal(t, c.cause, d.Cause)
+			require.Equal(t, c.text, d.Text)
+		})
+	}
+}
+
+// A fault within the runtime is one of memory where the process had used much of it, and an error of ours where it had
+// not.
+func TestFaultOfTheRuntime(t *testing.T) {
+	const said = "fatal error: unexpected signal during runtime execution\n[signal SIGSEGV: segmentation violation " +
+		"code=0x1 addr=0x0 pc=0x0]\n"
+	exit := exec.Command("sh", "-c", "exit 2").Run()
+	require.Error(t, exit)
+	require.Equal(t, Memory, causeOfDeath(exit, said, Limits{Data: 4 << 10}).Cause)
+	require.Equal(t, Crash, causeOfDeath(exit, said, Limits{Data: 1 << 40}).Cause)
+	require.Equal(t, Crash, causeOfDeath(errors.New("exit status 2"), said, Limits{Data: 4 << 10}).Cause)
+}
+
+func TestWordsAreBounded(t *testing.T) {
+	var w words
+	for range 100 {
+		n, err := w.Write([]byte(strings.Repeat("0123456789", 10)))
+		require.NoError(t, err)
+		require.Equal(t, 100, n)
+	}
+	require.Equal(t, strings.Repeat("0123456789", 410)[:4096], w.String())
+	w.forget()
+	require.Empty(t, w.String())
+}
+
+// What a kernel before 5.11 does comes to the same.
+func TestKeepEachDescriptor(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer null.Close()
+	fd, err := unix.FcntlInt(null.Fd(), unix.F_DUPFD, stdio)
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	for name, keep := range map[string]func() error{"one by one": keepEach, "all at once": keepDescriptors} {
+		t.Run(name, func(t *testing.T) {
+			_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
+			require.NoError(t, err)
+			require.NoError(t, keep())
+			flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+			require.NoError(t, err)
+			require.Equal(t, unix.FD_CLOEXEC, flags)
+		})
+	}
+}
+
+func TestFrames(t *testing.T) {
+	random := rand.NewChaCha8([32]byte{})
+	for _, size := range []int{0, 1, 64<<10 - 1, 64 << 10, 64<<10 + 1, 300_000} {
+		payload := make([]byte, size)
+		_, _ = random.Read(payload)
+		var pipe bytes.Buffer
+		require.NoError(t, writeFrame(&pipe, 7, payload))
+		require.Equal(t, size+12, pipe.Len())
+		got, err := readFrame(&pipe, 7, int64(size))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(payload, got), "%d bytes", size)
+	}
+}
+
+func TestWhatIsNoFrame(t *testing.T) {
+	header := "\x1etu\n\x00\x00\x00\x07\x00\x00\x00\x04"
+	for name, c := range map[string]struct {
+		pipe string
+		want error
+	}{
+		"nothing":                  {"", io.EOF},
+		"half a header":            {header[:6], io.ErrUnexpectedEOF},
+		"half a payload":           {header + "ab", io.ErrUnexpectedEOF},
+		"text":                     {"panic: something", errFrame},
+		"of another request":       {"\x1etu\n\x00\x00\x00\x08\x00\x00\x00\x04abcd", errFrame},
+		"one byte more than asked": {"\x1etu\n\x00\x00\x00\x07\x00\x00\x00\x05abcde", errFrame},
+		"four GiB":                 {"\x1etu\n\x00\x00\x00\x07\xff\xff\xff\xff", errFrame},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := readFrame(bytes.NewReader([]byte(c.pipe)), 7, 4)
+			require.ErrorIs(t, err, c.want)
+		})
+	}
+}
+
+// What is announced and does not come costs no memory.
+func TestAnnouncedFrameTakesNoMemory(t *testing.T) {
+	pipe := []byte("\x1etu\n\x00\x00\x00\x07\x3f\xff\xff\xff" + "begin")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := readFrame(bytes.NewReader(pipe), 7, 1<<30)
+	runtime.ReadMemStats(&after)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+}
+
+// FuzzReadFrame: what a worker that was taken over could send is refused or has the length that was allowed.
+func FuzzReadFrame(f *testing.F) {
+	f.Add([]byte("\x1etu\n\x00\x00\x00\x07\x00\x00\x00\x04abcd"), int64(4))
+	f.Add([]byte("\x1etu\n\x00\x00\x00\x07\xff\xff\xff\xffabcd"), int64(1<<40))
+	f.Fuzz(func(t *testing.T, pipe []byte, most int64) {
+		payload, err := readFrame(bytes.NewReader(pipe), 7, most)
+		if err == nil {
+			require.LessOrEqual(t, int64(len(payload)), most)
+			require.True(t, bytes.HasSuffix(pipe[:frameHeader+len(payload)], payload), "not what came")
+		}
+	})
+}
+
+// Settled gives an isolation the level that its layers amount to.
+func Settled(i Isolation) Isolation {
+	i.setLevel()
+	return i
 }
