@@ -2,7 +2,9 @@ package disktest
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 
@@ -174,4 +176,110 @@ func TestFirstDifferenceShowsTheBytes(t *testing.T) {
 	text := firstDifference(want, got, 0x1000)
 	require.Contains(t, text, "byte 0x1064 (4196) is 0x11, want 0xee")
 	require.Equal(t, 8, strings.Count(text, "|ee")+strings.Count(text, "|.."), "64 bytes of each side:\n%s", text)
+}
+
+func TestRecorderKeepsWhatItIsTold(t *testing.T) {
+	r := NewRecorder(10000, 4096)
+	require.NoError(t, r.Reserve(0, 4096))
+	require.NoError(t, r.Reserve(8192, 1808))
+	last, first := bytes.Repeat([]byte{2}, 1808), bytes.Repeat([]byte{1}, 4096)
+	_, err := r.WriteAt(last, 8192)
+	require.NoError(t, err)
+	_, err = r.WriteAt(first, 0)
+	require.NoError(t, err)
+	clear(first) // the caller's buffer is used again
+
+	require.Empty(t, r.Faults())
+	require.Equal(t, []disk.Range{{Off: 0, Len: 4096}, {Off: 8192, Len: 1808}}, r.Reserved())
+	require.Equal(t, []disk.Range{{Off: 0, Len: 4096}, {Off: 8192, Len: 1808}}, r.Written())
+	want := make([]byte, 10000)
+	copy(want, bytes.Repeat([]byte{1}, 4096))
+	copy(want[8192:], last)
+	EqualBytes(t, want, r.Bytes())
+}
+
+func TestRecorderFindsBrokenRules(t *testing.T) {
+	for _, tc := range []struct {
+		name, want string
+		breaks     func(r *Recorder) error
+	}{
+		{"descending reservations", "not in ascending order", func(r *Recorder) error {
+			return errors.Join(r.Reserve(8192, 4096), r.Reserve(0, 4096))
+		}},
+		{"half a unit", "in units of 4096", func(r *Recorder) error { return r.Reserve(0, 2048) }},
+		{"an odd place", "in units of 4096", func(r *Recorder) error { return r.Reserve(512, 4096) }},
+		{"past the end", "on a disk of 16384 bytes", func(r *Recorder) error { return r.Reserve(12288, 8192) }},
+		{"a write that was not reserved", "not reserved", func(r *Recorder) error {
+			_, err := r.WriteAt(make([]byte, 4096), 0)
+			return err
+		}},
+		{"a part of what was reserved", "not reserved", func(r *Recorder) error {
+			err := r.Reserve(0, 8192)
+			_, werr := r.WriteAt(make([]byte, 4096), 0)
+			return errors.Join(err, werr)
+		}},
+		{"a second write", "over", func(r *Recorder) error {
+			err := r.Reserve(0, 4096)
+			_, err1 := r.WriteAt(make([]byte, 4096), 0)
+			_, err2 := r.WriteAt(make([]byte, 4096), 0)
+			return errors.Join(err, err1, err2)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := NewRecorder(16384, 4096)
+			require.NoError(t, tc.breaks(r))
+			require.Len(t, r.Faults(), 1)
+			require.Contains(t, r.Faults()[0], tc.want)
+		})
+	}
+}
+
+func TestFixtureText(t *testing.T) {
+	d, err := parseFixture(`
+# a disk
+size 3s   # sectors
+@2s+0x10 01 02
+         0304 "AB" 05
+@0 eb 52 90 "NTFS    "
+`)
+	require.NoError(t, err)
+	want := make([]byte, 3*512)
+	copy(want, "\xeb\x52\x90NTFS    ")
+	copy(want[1024+16:], "\x01\x02\x03\x04AB\x05")
+	CheckBytes(t, d, want)
+	require.Equal(t, int64(512), d.SectorSize())
+
+	big, err := parseFixture("size 2T\nsector 4096\n@2199023255040 55 aa")
+	require.NoError(t, err)
+	require.Equal(t, int64(2<<40), big.Size())
+	require.Equal(t, int64(4096), big.SectorSize())
+	e, err := big.Extent(0, big.Size())
+	require.NoError(t, err)
+	require.True(t, e.Zero)
+}
+
+func TestFixtureRefusesMistakes(t *testing.T) {
+	for _, tc := range []struct{ name, text, want string }{
+		{"past the end", "size 512\n@511 01 02", "pass the size"},
+		{"overlap", "size 512\n@0 01 02\n@1 03", "overlap"},
+		{"no offset", "size 512\n01 02", "line 2: bytes without"},
+		{"no hexadecimal digits", "size 512\n@0 0x", "line 2"},
+		{"unclosed quote", "size 512\n@0 \"NTFS", "line 2: unclosed"},
+		{"bad size", "size many", "line 1"},
+		{"bad offset", "size 512\n@0x1g 00", "line 2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := parseFixture(tc.text)
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+}
+
+func TestMaterializeWritesTheDisk(t *testing.T) {
+	d, err := parseFixture("size 1M\n@0x1be 01 02 03\n@1048570 ff")
+	require.NoError(t, err)
+	got, err := os.ReadFile(Materialize(t, d))
+	require.NoError(t, err)
+	CheckBytes(t, d, got)
+	require.Equal(t, byte(0xff), got[1048570])
 }

@@ -2,10 +2,15 @@ package disktest
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,4 +76,99 @@ func TestMadeFails(t *testing.T) {
 	<-ended
 	require.Empty(t, Names(t, ".cache/testdisks"))
 	require.DirExists(t, Made(t, "disk", []string{"recipe"}, func(string) {}))
+}
+
+// ignoringEnv marks the process that TestDefaultSignals starts with signals ignored.
+const ignoringEnv = "TRUEUP_TEST_IGNORING"
+
+var ignoredMask = regexp.MustCompile(`(?m)^SigIgn:\s+([0-9a-f]{16})$`)
+
+// ignored reports whether a program that is started now has a signal ignored.
+func ignored(t *testing.T, s syscall.Signal) bool {
+	t.Helper()
+	m := ignoredMask.FindStringSubmatch(Output(t, "cat", "/proc/self/status"))
+	require.NotNil(t, m)
+	mask, err := strconv.ParseUint(m[1], 16, 64)
+	require.NoError(t, err)
+	return mask>>(s-1)&1 == 1
+}
+
+// Tests that send signals hold under nohup and in the background of a shell.
+func TestDefaultSignals(t *testing.T) {
+	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGHUP}
+	if os.Getenv(ignoringEnv) == "" {
+		again := exec.Command(Tool(t, "sh"), "-c", `trap '' INT HUP; exec "$@"`, "sh", os.Args[0],
+			"-test.run=^TestDefaultSignals$")
+		again.Env = append(os.Environ(), ignoringEnv+"=1")
+		out, err := again.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return
+	}
+	for _, s := range signals {
+		require.True(t, ignored(t, s), "%v is not ignored here, which the test needs", s)
+	}
+	DefaultSignals()
+	for _, s := range signals {
+		require.False(t, ignored(t, s), "%v", s)
+	}
+}
+
+func TestProcessorTimeIsOfTheGoroutine(t *testing.T) {
+	done := make(chan struct{})
+	var other time.Duration
+	go func() {
+		defer close(done)
+		other = ProcessorTime(func() { // uses the processor for a moment that a clock of processor time sees
+			began := threadTime()
+			for threadTime()-began < 50*time.Millisecond {
+				runtime.KeepAlive(began)
+			}
+		})
+	}()
+	mine := ProcessorTime(func() { <-done })
+	require.Less(t, mine, other, "a goroutine that waits uses no processor time")
+}
+
+func TestWaitSettled(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(dir+"/before", nil, 0o644))
+	WaitSettled(t, dir)
+	require.NoError(t, os.WriteFile(dir+"/after", nil, 0o644))
+	before, err := os.Stat(dir + "/before")
+	require.NoError(t, err)
+	after, err := os.Stat(dir + "/after")
+	require.NoError(t, err)
+	require.True(t, after.ModTime().After(before.ModTime()))
+	names, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, names, 2, "nothing is left of the wait")
+}
+
+func TestGoroutinesFindsALeak(t *testing.T) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		<-end
+	}()
+	leaks := func() int {
+		found := 0
+		for _, stack := range goroutines() {
+			if strings.Contains(stack, "TestGoroutinesFindsALeak.func1") {
+				found++
+			}
+		}
+		return found
+	}
+	require.Equal(t, 1, leaks())
+	close(end)
+	<-ended
+	WaitFor(t, "the end of the goroutine", func() bool { return leaks() == 0 })
+}
+
+func TestScaledTime(t *testing.T) {
+	require.Equal(t, time.Second, scaledBy(2*time.Second, 2*yardstickUsual), "a machine of half the speed")
+	require.Equal(t, time.Second, scaledBy(time.Second, yardstickUsual/2), "a faster machine is held to no less")
+	require.Equal(t, leastBudget-1, Scaled(leastBudget-1))
+	require.LessOrEqual(t, Scaled(time.Hour), time.Hour)
+	require.Positive(t, Scaled(time.Hour))
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -277,4 +279,120 @@ h.flush()
 assert len(h.pread(77, size - 77)) == 77
 h.shutdown()
 `)
+}
+
+// asked counts reads and their bytes.
+type asked struct {
+	io.ReaderAt
+	reads, bytes int
+	err          error
+}
+
+func (a *asked) ReadAt(p []byte, off int64) (int, error) {
+	if a.err != nil {
+		return 0, a.err
+	}
+	a.reads++
+	a.bytes += len(p)
+	return a.ReaderAt.ReadAt(p, off)
+}
+
+// Small reads give the bytes that are there, and ask for each page once until all is forgotten.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	const size = 3*pageBytes + 77
+	want := make([]byte, size)
+	for i := range want {
+		want[i] = byte(i * 7 >> 3)
+	}
+	of := &asked{ReaderAt: bytes.NewReader(want)}
+	c := &pages{of: of, size: size}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 500 {
+		off := rnd.Int64N(size)
+		p := make([]byte, rnd.IntN(pageBytes))
+		n, err := c.ReadAt(p, off)
+		require.Equal(t, min(len(p), int(size-off)), n)
+		require.Equal(t, want[off:off+int64(n)], p[:n])
+		if n < len(p) {
+			require.ErrorIs(t, err, io.EOF)
+		} else {
+			require.NoError(t, err)
+		}
+	}
+	require.Equal(t, 4, of.reads)
+	require.Equal(t, size, of.bytes)
+	c.forget()
+	_, err := c.ReadAt(make([]byte, 1), 0)
+	require.NoError(t, err)
+	require.Equal(t, 5, of.reads)
+	_, err = c.ReadAt(make([]byte, pageBytes), 0)
+	require.NoError(t, err)
+	require.Equal(t, 6, of.reads, "a large read goes to the server")
+	_, err = c.ReadAt(make([]byte, 1), size)
+	require.ErrorIs(t, err, io.EOF)
+
+	of.err = errors.New("broken")
+	n, err := c.ReadAt(make([]byte, 20), pageBytes-10)
+	require.ErrorIs(t, err, of.err)
+	require.Equal(t, 10, n)
+	require.Empty(t, c.kept[1])
+}
+
+// What is kept is bounded.
+func TestPagesAreFew(t *testing.T) {
+	t.Parallel()
+	of := &asked{ReaderAt: bytes.NewReader(make([]byte, 200*pageBytes))}
+	c := &pages{of: of, size: 200 * pageBytes}
+	for i := range int64(200) {
+		_, err := c.ReadAt(make([]byte, 1), i*pageBytes)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(c.kept), maxPages)
+	}
+	require.Equal(t, 200, of.reads)
+}
+
+// FuzzHandshake has a server say anything: what is accepted can be asked for.
+func FuzzHandshake(f *testing.F) {
+	f.Add(negotiated())
+	f.Add(slices.Concat(greets(), replies(optStructuredReply, repUnsupported), exports(5), blockSizes(1, 512, 4096),
+		replies(optGo, repAck)))
+	f.Fuzz(func(t *testing.T, said []byte) {
+		var c *Client
+		var err error
+		server := &script{options: bytes.NewReader(said)}
+		took := disktest.Allocated(func() { c, err = NewClient(t.Context(), server, "") })
+		require.Less(t, took, int64(1<<20)+2*int64(len(said)))
+		if err != nil {
+			return
+		}
+		require.GreaterOrEqual(t, c.Size(), int64(0))
+		require.Equal(t, 1, bits.OnesCount64(uint64(c.block)))
+		require.Zero(t, c.most%c.block)
+		require.Positive(t, c.most)
+		from, to := c.blocksAround(c.Size()-1, 1)
+		require.True(t, c.Size() == 0 || from >= 0 && to == c.Size(), "%d to %d", from, to)
+	})
+}
+
+// FuzzAnswers has a server answer anything to one request: a read that succeeds has come whole, and a state is a part
+// of what was asked for.
+func FuzzAnswers(f *testing.F) {
+	f.Add(dataAt(replyFlagDone, 0, 4096), false)
+	f.Add(slices.Concat(dataAt(0, 512, 3584), chunkOf(replyFlagDone, replyHole, at(0, 0, 0, 2, 0)...)), false)
+	f.Add(chunkOf(1, replyFails|1, 0, 0, 0, 5, 0, 1, 'x'), false)
+	f.Add(chunkOf(1, replyBlockStatus, 0, 0, 0, 9, 0, 0, 2, 0, 0, 0, 0, 2, 0, 16, 0, 0, 0, 0, 0, 0), true)
+	f.Fuzz(func(t *testing.T, said []byte, status bool) {
+		c := answered(t, said)
+		if status {
+			e, err := c.Extent(512, 1<<20)
+			require.True(t, err != nil || e.Off == 512 && e.Len > 0 && e.End() <= c.Size(), "%v", e)
+			return
+		}
+		one, other := make([]byte, 4096), bytes.Repeat([]byte{1}, 4096)
+		_, err := c.ReadAt(one, 0)
+		_, again := answered(t, said).ReadAt(other, 0)
+		require.Equal(t, err == nil, again == nil)
+		require.True(t, err != nil || bytes.Equal(one, other), "bytes that did not come")
+	})
 }

@@ -1,6 +1,7 @@
 package ondisk_test
 
 import (
+	"encoding/binary"
 	"os/exec"
 	"strings"
 	"testing"
@@ -75,4 +76,15 @@ func TestDecodeTextLeavesTheRest(t *testing.T) {
 	require.True(t, ondisk.KnownCharset("utf8"))
 	require.False(t, ondisk.KnownCharset("klingon"))
 	require.False(t, ondisk.KnownCharset("UTF-16"))
+}
+
+func TestEncode(t *testing.T) {
+	type pair struct {
+		A uint16
+		_ [2]byte
+		B uint32
+	}
+	b := ondisk.Encode(binary.BigEndian, pair{A: 1, B: 2}, []uint16{3})
+	require.Equal(t, []byte{0, 1, 0, 0, 0, 0, 0, 2, 0, 3}, b)
+	require.Panics(t, func() { ondisk.Encode(binary.BigEndian, "no fixed size") })
 }

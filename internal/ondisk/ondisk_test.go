@@ -2,6 +2,8 @@ package ondisk
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/trueup/trueup/internal/disk"
 )
@@ -352,4 +355,124 @@ func TestAllZero(t *testing.T) {
 	}
 	_, err := AllZero(src, disk.Range{Off: 2*zerosRead + 6, Len: zerosRead})
 	require.Error(t, err, "behind the end")
+}
+
+// The bitmap with its rules must say what a plain comparison of all pairs says. Overlaps are reported for the later
+// block of a pair, whatever came in between.
+func TestPlaceSetFindsOverlaps(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		unit := rapid.SampledFrom([]uint64{4, 8, 128}).Draw(t, "unit")
+		base := rapid.Uint64Range(0, unit-1).Draw(t, "base")
+		start := rapid.OneOf(
+			rapid.Map(rapid.Uint64Range(0, 60), func(n uint64) uint64 { return base + n*unit }), // where grains lie
+			rapid.Uint64Range(0, 61*unit), // and where they do not
+		)
+		s := NewPlaceSet(unit)
+		var seen []uint64
+		for _, at := range rapid.SliceOfN(start, 1, 40).Draw(t, "starts") {
+			want := false
+			for _, b := range seen {
+				want = want || (at < b+unit && b < at+unit)
+			}
+			if want {
+				// A damaged image has been found out; what later answers depend on is not specified.
+				require.True(t, s.Add(at), "block at %d in %v", at, seen)
+				return
+			}
+			require.False(t, s.Add(at), "block at %d in %v", at, seen)
+			seen = append(seen, at)
+		}
+	})
+}
+
+// A full disk of 2 TiB in grains of 64 KiB, in any order, stays within the bound and finds the one block that comes
+// twice.
+func TestPlaceSetOfAWholeDisk(t *testing.T) {
+	s := NewPlaceSet(128)
+	const grains = 1 << 18
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for _, i := range rnd.Perm(grains) {
+		require.False(t, s.Add(uint64(i)*128+21))
+	}
+	require.False(t, s.Full())
+	require.Empty(t, s.odd, "all grains lie alike")
+	require.True(t, s.Add(12345*128+21))
+	require.True(t, s.Add(12345*128+20))
+	require.True(t, s.Add(12345*128+22))
+}
+
+// Above its bounds it says that it did not look at everything, and grows no further.
+func TestPlaceSetIsBounded(t *testing.T) {
+	s := NewPlaceSet(1)
+	for i := range uint64(maxPages) {
+		s.Add(i * cellsPerPage)
+	}
+	require.False(t, s.Full())
+	s.Add(maxPages * cellsPerPage)
+	require.True(t, s.Full())
+	require.Len(t, s.pages, maxPages)
+}
+
+// The expected texts are those of iconv(1); half of a surrogate pair has none.
+func TestUTF16(t *testing.T) {
+	for _, tc := range []struct{ name, hex, all, cut string }{
+		{"nothing", "", "", ""},
+		{"letters, and two behind a zero", "41004200000043004400", "AB\x00CD", "AB"},
+		{"an odd byte at the end", "4100e4", "A", "A"},
+		{"zero in one half only", "00014100", "\u0100A", "\u0100A"},
+		{"a pair of surrogates", "3dd800de", "\U0001f600", "\U0001f600"},
+		{"half a pair", "3dd84100", "\ufffdA", "\ufffdA"},
+	} {
+		little, err := hex.DecodeString(tc.hex)
+		require.NoError(t, err)
+		big := append([]byte{}, little...)
+		for i := 0; i+1 < len(big); i += 2 {
+			big[i], big[i+1] = big[i+1], big[i]
+		}
+		require.Equal(t, tc.all, UTF16(little, binary.LittleEndian), tc.name)
+		require.Equal(t, tc.all, UTF16(big, binary.BigEndian), tc.name)
+		require.Equal(t, tc.cut, UTF16Z(little, binary.LittleEndian), tc.name)
+		require.Equal(t, tc.cut, UTF16Z(big, binary.BigEndian), tc.name)
+	}
+}
+
+// The bytes are those that Hyper-V writes for the GUID of the BAT region.
+func TestGUID(t *testing.T) {
+	const text = "2dc27766-f623-4200-9d64-115e9bfd4a08"
+	g, ok := ParseGUID("{2DC27766-F623-4200-9D64-115E9BFD4A08}")
+	require.True(t, ok)
+	require.Equal(t, "6677c22d23f600429d64115e9bfd4a08", hex.EncodeToString(g[:]))
+	require.Equal(t, text, g.String())
+	for _, bad := range []string{
+		"", "{", "{" + text, text + "}", text[1:], "{}", "2dc27766-f623-4200-9d64x115e9bfd4a08",
+		"2dc27766-f623-4200-9d64-115e9bfd4a0g", "2-c27766-f623-4200-9d64-115e9bfd4a08",
+	} {
+		_, ok := ParseGUID(bad)
+		require.False(t, ok, bad)
+	}
+}
+
+func TestNoChoice(t *testing.T) {
+	formats := []string{"text", "json", "csv", "html", "junit", "prometheus"}
+	for word, want := range map[string]string{
+		"jsn": "json", "JSON": "json", "ndjson": "json", "htm": "html", "prom": "prometheus", "j": "", "": "",
+		"xml": "", "yaml": "", "table": "", "x": "", "cvs": "",
+	} {
+		require.Equal(t, want, Near(word, formats...), word)
+	}
+	err := NoChoice("--output", "jsn", formats...)
+	require.ErrorIs(t, err, ErrUsage)
+	require.EqualError(t, err,
+		`--output "jsn", must be one of text, json, csv, html, junit, prometheus; did you mean json?`)
+	require.EqualError(t, NoChoice("--keep", "x", "original", "none"), `--keep "x", must be original or none`)
+}
+
+// The words of Levenshtein's distance as textbooks have it.
+func TestDistance(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{{"kitten", "sitting", 3}, {"saturday", "sunday", 3}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}} {
+		require.Equal(t, c.want, distance(c.a, c.b))
+	}
 }

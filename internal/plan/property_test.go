@@ -3,8 +3,10 @@ package plan_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -12,9 +14,11 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
@@ -201,4 +205,216 @@ func TestHiddenSectorsFollow(t *testing.T) {
 			}
 		}
 	})
+}
+
+const (
+	sector = 512
+	mib    = 1 << 20
+)
+
+// part is a partition of a random disk. Positions are in sectors.
+type part struct {
+	slot           int
+	start, sectors int64
+	ntfs           bool
+	hidden         int64 // what its boot sector says about its place
+}
+
+func (p part) end() int64 { return p.start + p.sectors }
+
+// randomDisk is a legal MBR disk. Every sector that is not zero holds its own number, so that it is known again
+// wherever it goes.
+type randomDisk struct {
+	bytes forge.Bytes
+	parts []part // in disk order
+	heads int64
+}
+
+var zeros [sector]byte
+
+// minNTFS is the smallest volume that has a place for its MFT, in sectors.
+const minNTFS = 200
+
+func drawDisk(t *rapid.T) *randomDisk {
+	d := &randomDisk{heads: rapid.SampledFrom([]int64{255, 16, 64, 240}).Draw(t, "heads")}
+	slots := rapid.Permutation([]int{0, 1, 2, 3}).Draw(t, "slots")
+	n := rapid.IntRange(1, 4).Draw(t, "partitions")
+	lba := rapid.SampledFrom([]int64{1, 63, 64, 127, 128, 2048}).Draw(t, "first")
+	for i := range n {
+		p := part{slot: slots[i], start: lba, sectors: rapid.Int64Range(1, 1500).Draw(t, "sectors")}
+		p.ntfs = p.sectors > minNTFS && rapid.Bool().Draw(t, "ntfs")
+		p.hidden = p.start
+		if rapid.IntRange(0, 4).Draw(t, "stale") == 0 {
+			p.hidden += 7 // a value that the old layout does not imply stays as it is
+		}
+		d.parts = append(d.parts, p)
+		lba = p.end() + rapid.SampledFrom([]int64{0, 0, 1, 5, 130, 1000}).Draw(t, "gap")
+	}
+	d.bytes = make(forge.Bytes, (lba+rapid.SampledFrom([]int64{0, 1, 100, 3000}).Draw(t, "tail"))*sector)
+
+	// The table, the partitions, and data in some of the gaps.
+	mbr := tableforge.NewMBR(1)
+	cylinders := rapid.Bool().Draw(t, "ends on cylinders")
+	for _, p := range d.parts {
+		tableforge.PutSlot(mbr, 0, p.slot, slot(0x83, uint32(p.start), uint32(p.sectors)))
+		at := tableforge.MBREntries + int64(p.slot)*tableforge.MBREntry
+		mbr.Put(at+1, d.chs(p.start))
+		mbr.Put(at+5, d.chs(p.end()-1))
+		if cylinders {
+			cyl := (p.end() - 1) / (d.heads * 63)
+			mbr.Put(at+5, d.chs((cyl+1)*d.heads*63-1))
+		}
+	}
+	d.bytes.Put(0, mbr)
+	at := int64(1)
+	for _, p := range append(slices.Clone(d.parts), part{start: int64(len(d.bytes)) / sector}) {
+		d.gap(t, at, p.start)
+		for s := p.start; s < p.end(); s++ {
+			d.mark(s)
+		}
+		if p.ntfs {
+			fsforge.PutNTFS(d.bytes, p.start, p.sectors)
+			d.bytes.U32(p.start*sector+fsforge.BootHidden, uint32(p.hidden))
+			d.bytes.U32((p.end()-1)*sector+fsforge.BootHidden, uint32(p.hidden))
+		}
+		at = p.end()
+	}
+	return d
+}
+
+func (d *randomDisk) mark(lba int64) {
+	d.bytes.U64(lba*sector, uint64(lba)|1<<63)
+	d.bytes.U8(lba*sector+sector-1, byte(lba))
+}
+
+// gap leaves the sectors between two partitions zero, or puts data at some place in them.
+func (d *randomDisk) gap(t *rapid.T, from, to int64) {
+	if from >= to {
+		return
+	}
+	switch rapid.IntRange(0, 3).Draw(t, "gap content") {
+	case 0:
+		for s := from; s < to; s++ {
+			d.mark(s)
+		}
+	case 1:
+		d.mark(rapid.Int64Range(from, to-1).Draw(t, "gap data"))
+	}
+}
+
+// chs encodes as UEFI 2.10, 5.2.1 says; nothing here is beyond cylinder 1023.
+func (d *randomDisk) chs(lba int64) []byte {
+	track := lba / 63
+	cyl := track / d.heads
+	return []byte{byte(track % d.heads), byte(lba%63+1) | byte(cyl>>8<<6), byte(cyl)}
+}
+
+func (d *randomDisk) disk() disk.Disk { return disktest.Memory(d.bytes) }
+
+// FuzzLayout goes the whole way from anything to the view of a result: read, judge, plan, view, read again.
+func FuzzLayout(f *testing.F) {
+	const seedBytes = 36 << 10 // the MBR, and the boot sector of a partition at LBA 63
+	for _, path := range disktest.Fixtures(f) {
+		d := disktest.Fixture(f, path)
+		f.Add(disktest.Head(f, d, seedBytes), uint32(d.Size()/512), uint8(0))
+	}
+	for _, b := range disktest.Seeds(f, seedBytes, "dfvfs/mbr.raw.gz", "imagemounter/test.mbr.xz", "mbrman/disk2.img",
+		"gptman/disk1.img", "dftt/7-ntfs-undel.dd.xz") {
+		f.Add(b, uint32(16384), uint8(12))
+	}
+	for i, put := range []func(forge.Bytes, int64, int64){
+		fsforge.PutNTFS, fsforge.PutFAT16,
+		fsforge.PutExt,
+	} {
+		const start, sectors = 3, 5000
+		disk := tableforge.NewMBR(6000,
+			tableforge.Slot{
+				Flag: 0x80, Type: 0x07, Start: start,
+				Sectors: sectors,
+			}, slot(0x83, start+sectors, 100))
+		put(disk, start, sectors)
+		f.Add([]byte(disk[:(start+4)*512]), uint32(6000), uint8(i))
+	}
+	far := tableforge.NewMBR(1, slot(0x83, 63, 1), slot(0x83, 0xfffffffe, 1))
+	f.Add([]byte(far), uint32(1<<32-1), uint8(18))
+	behind := tableforge.NewMBR(1, slot(0x83, 63, 100), slot(0x83, 10000, 64))
+	f.Add([]byte(behind), uint32(200), uint8(0)) // the gap between them leaves the disk
+	for i, n := range disk.SectorSizes {
+		large := tableforge.NewMBR(int(4*n/512), slot(0x83, 70, 9), slot(0x05, 1, 60))
+		f.Add([]byte(large[:512]), uint32(256*n/512), uint8(20*i)) // without a boot record
+		tableforge.PutEBR(large, n/512, slot(0x06, 8, 2), slot(0x05, 1, 20))
+		tableforge.PutEBR(large, 2*n/512, slot(0x83, 9, 2), tableforge.Slot{})
+		f.Add([]byte(large), uint32(256*n/512), uint8(20*i))
+		f.Add([]byte(tableforge.NewGPT(n, 64, 8, tableforge.GPTEntry{First: 7, Last: 12})), uint32(64*n/512), uint8(0))
+	}
+	empty := tableforge.NewMBR(1, tableforge.Slot{Type: 0x83, Start: 0xfffffff0})
+	f.Add([]byte(empty), uint32(1<<32-1), uint8(19))
+	f.Fuzz(func(t *testing.T, data []byte, sectors uint32, boundary uint8) {
+		n := disk.SectorSizes[int(boundary)/20%len(disk.SectorSizes)]
+		whole := int64(sectors) * 512
+		d := disk.InSectors(disktest.ShortDisk(data, whole-whole%n), n)
+		spent := disktest.Spent()
+		asked := int64(0) // auto, or one that a user may ask for: 4 KiB to 1 GiB
+		if boundary%20 > 0 {
+			asked = 4 << 10 << (boundary%20 - 1)
+		}
+		walkAll(t, d, asked)
+		require.Less(t, spent(), 10*time.Second)
+	})
+}
+
+// walkAll holds a result to the promises of a plan that nothing refused: whole partitions, no move left to do.
+func walkAll(t *testing.T, d disk.Disk, boundary int64) {
+	t.Helper()
+	l, err := layout.Read(d, table.Geometry{Heads: 16, Sectors: 63})
+	if err != nil {
+		requireFormat(t, err)
+		return
+	}
+	goal := align.GoalFor(l, align.BoundaryOf(boundary))
+	align.Check(l, goal)
+	align.Overall(l, align.DefaultBoundary)
+	require.NoError(t, l.ReadGaps(d))
+	p, err := plan.New(l, goal)
+	if err != nil {
+		requireFormat(t, err)
+		return
+	}
+	if len(p.Refusals(true)) > 0 {
+		return
+	}
+
+	require.GreaterOrEqual(t, p.Size, l.Size)
+	moved := map[int]int64{}
+	for _, m := range p.Moves {
+		moved[m.Partition] = m.To
+	}
+	bare := disk.Compose(d, p.Size, p.Pieces)
+	for _, part := range l.InDiskOrder() {
+		to, ok := moved[part.Number]
+		if !ok {
+			to = part.Off
+		}
+		n := min(part.Len, 64<<10)
+		for _, off := range []int64{0, part.Len - n} { // the first and the last 64 KiB
+			want, got := make([]byte, n), make([]byte, n)
+			require.NoError(t, ondisk.ReadFull(d, want, part.Off+off))
+			require.NoError(t, ondisk.ReadFull(bare, got, to+off))
+			disktest.EqualBytes(t, want, got)
+		}
+	}
+
+	view := p.View(d)
+	after, err := layout.Read(view, table.Geometry{Heads: 16, Sectors: 63})
+	require.NoError(t, err)
+	require.Len(t, after.Partitions, len(l.Partitions))
+	require.NoError(t, after.ReadGaps(view))
+	requireSettled(t, after, p.Goal, "a result that is planned again")
+}
+
+func requireFormat(t *testing.T, err error) {
+	t.Helper()
+	known := errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) ||
+		errors.Is(err, ondisk.ErrUnsupported)
+	require.True(t, known, "%v", err)
 }

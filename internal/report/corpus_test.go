@@ -6,10 +6,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -156,5 +159,158 @@ func TestCorpusAgreesWithBlkid(t *testing.T) {
 				require.Equal(t, want["UUID"], p.Volume.UUID, "partition %d", p.Number)
 			}
 		})
+	}
+}
+
+// TestJSONIsThatOfEncodingJSON compares the writer with the one of the library on every object, with all fields set and
+// with none.
+func TestJSONIsThatOfEncodingJSON(t *testing.T) {
+	for _, v := range []any{
+		&report.Inspect{}, &report.Plan{}, &report.Align{}, &report.Verify{}, &report.Failure{},
+		&report.PackageInspect{},
+	} {
+		t.Run(reflect.TypeOf(v).Elem().Name(), func(t *testing.T) {
+			requireLibrary(t, v)
+			n := 0
+			set(reflect.ValueOf(v).Elem(), &n)
+			requireLibrary(t, v)
+			require.Greater(t, n, 3)
+		})
+	}
+	for _, v := range []any{
+		nil, 1, "<a&b>",
+		[]string{},
+		[]string(nil),
+		map[string]string{},
+		map[string]any{"a": []int{1}},
+		struct{}{},
+		[]byte("x"),
+		[2]int{1, 2},
+	} {
+		requireLibrary(t, v)
+	}
+}
+
+func requireLibrary(t *testing.T, v any) {
+	t.Helper()
+	var got, want bytes.Buffer
+	require.NoError(t, report.JSON(&got, v))
+	enc := json.NewEncoder(&want)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	require.NoError(t, enc.Encode(v))
+	require.Equal(t, want.String(), got.String())
+}
+
+// set fills v with values that differ from each other; n counts them.
+func set(v reflect.Value, n *int) {
+	*n++
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() && v.Type().Field(i).Tag.Get("json") != "-" {
+				set(v.Field(i), n)
+			}
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		set(v.Elem(), n)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		set(v.Index(0), n)
+		set(v.Index(1), n)
+	case reflect.Map:
+		v.Set(reflect.ValueOf(map[string]string{"b": fmt.Sprint(*n), "a": "<&>"}))
+	case reflect.String:
+		v.SetString(fmt.Sprintf("text %d \"<é>", *n))
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(int64(*n))
+	case reflect.Float64:
+		v.SetFloat(float64(*n) + 0.25)
+	case reflect.Uint32:
+		v.SetUint(uint64(*n))
+	default:
+		panic(v.Type().String())
+	}
+}
+
+// Whatever the encoder writes at once, no character is cut, so that none passes the escapes; and it writes early.
+func TestJSONOfManyDangerousCharacters(t *testing.T) {
+	var texts []string
+	for n := range 3000 {
+		texts = append(texts, strings.Repeat("x", n%7)+strings.Repeat("\u202e\U000e0001\u009b", 1+n%50))
+	}
+	w := &largestWrite{}
+	require.NoError(t, report.JSON(w, texts))
+	require.NotContains(t, w.String(), "\u202e")
+	require.NotContains(t, w.String(), "\U000e0001")
+	require.NotContains(t, w.String(), "\u009b")
+	var back []string
+	require.NoError(t, json.Unmarshal(w.Bytes(), &back))
+	require.Equal(t, texts, back)
+	require.Less(t, w.largest, w.Len()/100)
+}
+
+type largestWrite struct {
+	bytes.Buffer
+	largest int
+}
+
+func (l *largestWrite) Write(p []byte) (int, error) {
+	l.largest = max(l.largest, len(p))
+	return l.Buffer.Write(p)
+}
+
+// hostile are texts that a terminal would obey.
+var hostile = []string{
+	"\x1b]0;title\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "\x1b]52;c;Y2F0\a", "a\rb", "a\nb",
+	"\x9b31m",
+	"\u009b31m",
+	"\u202eevil", "\xff\xfe", "\x00", "\x7f", "\u2028\u2029", "\u200b", strings.Repeat("x", 1<<16), "é" +
+		strings.Repeat("\u202e", 5000), "\ufffe\uffff", "\U0001fffe",
+}
+
+func TestSafeTexts(t *testing.T) {
+	for _, s := range hostile {
+		for name, got := range map[string]string{"Safe": report.Safe(s), "SafeMessage": report.SafeMessage(s)} {
+			require.True(t, utf8.ValidString(got), "%s of %.40q", name, s)
+			for _, r := range got {
+				require.False(t, unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' ||
+					r&0xfffe == 0xfffe, "%s of %.40q has %#x", name, s, r)
+			}
+		}
+		require.LessOrEqual(t, utf8.RuneCountInString(report.Safe(s)), 256*6+1)
+		require.Less(t, len(report.SafeMessage(s)), 32<<10)
+	}
+}
+
+// What people write stays readable.
+func TestSafeKeepsText(t *testing.T) {
+	for _, s := range []string{"", "XP System", "Grüße", "日本語", "it's 100 % <b>", `C:\path`, "\ufffd"} {
+		require.Equal(t, s, report.Safe(s))
+		require.Equal(t, s, report.SafeMessage(s))
+	}
+	require.Equal(t, strings.Repeat("x", 256)+"…", report.Safe(strings.Repeat("x", 300)))
+	require.Equal(t, strings.Repeat("x", 300), report.SafeMessage(strings.Repeat("x", 300)),
+		"a message is longer than a name")
+	require.Equal(t, strings.Repeat("日", 500), report.SafeMessage(strings.Repeat("日", 500)),
+		"a character is not cut in two")
+}
+
+// JSON is exact, and still shows a terminal nothing to obey.
+func TestJSONIsExact(t *testing.T) {
+	for _, s := range append(hostile, "Grüße", "<script>", "&") {
+		var out bytes.Buffer
+		require.NoError(t, report.JSON(&out, map[string]string{"label": s}))
+		for _, r := range out.String() {
+			require.False(t, r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)),
+				"%#x in the output for %.40q", r, s)
+		}
+		var back map[string]string
+		require.NoError(t, json.Unmarshal(out.Bytes(), &back))
+		require.Equal(t, string([]rune(s)), back["label"], "each byte that is no UTF-8 becomes U+FFFD")
+		require.Equal(t, byte('\n'), out.Bytes()[out.Len()-1])
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/verify"
@@ -364,4 +366,110 @@ func TestNarrowTerminals(t *testing.T) {
 	out.Reset()
 	(&report.Text{W: &out, Width: 100}).Inspect(r)
 	require.Contains(t, out.String(), "\nTo see what would change:   trueup plan /srv/templates/windows/xp.vmdk\n")
+}
+
+// Names of files stand in the steps of a boot: they must not move the cursor of a terminal. A chain is not longer than
+// a screen.
+func TestChainInText(t *testing.T) {
+	r := &report.Inspect{Disk: report.Disk{Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "empty"}}}
+	r.Chain = []report.BootLink{{Partition: 1, Text: "starts \\EFI\\\x1b]0;title\a.efi"}}
+	for i := range 40 {
+		r.Chain = append(r.Chain, report.BootLink{Text: fmt.Sprintf("step %d", i)})
+	}
+	var out bytes.Buffer
+	(&report.Text{W: &out}).Inspect(r)
+	require.NotContains(t, out.String(), "\x1b")
+	require.NotContains(t, out.String(), "\a")
+	require.Contains(t, out.String(), "\n  Boot path  starts \\EFI\\\\u001b]0;title")
+	require.Contains(t, out.String(), "\n             step 30\n             ... and 9 more\n")
+	require.Equal(t, 1, strings.Count(out.String(), "Boot path"))
+}
+
+// A step that needs more than one line must not look like two.
+func TestLongStepsInText(t *testing.T) {
+	r := &report.Inspect{Disk: report.Disk{Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "empty"}}}
+	r.Chain = []report.BootLink{{Text: strings.Repeat("word ", 12) + "end"}, {Text: "next"}}
+	var out bytes.Buffer
+	(&report.Text{W: &out, Width: 60}).Inspect(r)
+	require.Regexp(t, `\n  Boot path  (word ){8}word\n {15}word word word end\n {13}next\n`, out.String())
+}
+
+// A piece that moves can hold several partitions of the list, and bytes beside them.
+func TestGapMoves(t *testing.T) {
+	p := &plan.Plan{
+		OldSize: 1000, Size: 1100, SectorSize: 512,
+		Moves: []plan.Move{{Partition: 1, From: 100, To: 110, Len: 50}, {Partition: 2, From: 170, To: 180, Len: 30}},
+		Pieces: []disk.Shift{
+			{From: 0, To: 0, Len: 90},
+			{From: 95, To: 105, Len: 120},
+			{From: 400, To: 400, Len: 10},
+			{From: 900, To: 1000, Len: 100},
+		},
+	}
+	require.Equal(t, []report.GapMove{
+		{From: 95, To: 105, Size: 5},
+		{From: 150, To: 160, Size: 20},
+		{From: 200, To: 210, Size: 15},
+		{From: 900, To: 1000, Size: 100},
+	}, report.NewChanges(p).GapMoves)
+	p.Moves, p.Pieces = nil, []disk.Shift{{Len: 1000}}
+	require.Empty(t, report.NewChanges(p).GapMoves)
+}
+
+// longPlan returns one with positions in files of long names, and with a reason that some share.
+func longPlan() *report.Plan {
+	const system = "Windows.old/Windows/System32/config/RegBack/of/an/earlier/Windows/SYSTEM"
+	const dirty = "sequence numbers 99 and 206 differ: Windows was not shut down cleanly"
+	r := &report.Plan{References: []report.Reference{
+		{
+			Kind: "drive letter C:", Partition: 2, File: system, Off: 7635760, Points: 51232256, Target: 2,
+			To: 51232256, Stays: dirty,
+		},
+		{
+			Kind: "drive letter D:", Partition: 2, File: system, Off: 7635860, Points: 51232256, Target: 2,
+			To: 51232256, Stays: dirty,
+		},
+		{
+			Kind: "winre \x1b[31mLocation", Partition: 2, File: "a\x1b]0;b", Off: 3, Points: 1, To: 1,
+			Stays: "no partition starts at byte 1",
+		},
+		{
+			Kind: "fat32 hidden sectors, backup boot sector", Partition: 1, Off: 102399516, Points: 149812510720,
+			Target: 1, To: 149813198848,
+		},
+		{Kind: "fat32 hidden sectors", Partition: 3, Off: 28, Points: 5 << 20, Target: 3, To: 5 << 20},
+		{Kind: "grub2 core image", Off: 92, Points: 17408, Target: 1, To: 1048576},
+	}}
+	r.Moved = 1
+	r.Patches = []report.Patch{
+		{
+			Off: 0x22e3169e1c, Len: 4, Old: "c0c27011", New: "00c87011",
+			Reason: fmt.Sprintf("drive letter C: in %q of partition 2: 1 -> 2", system),
+		},
+		{
+			Off: 0x5ffbe20, Len: 24, Old: strings.Repeat("22", 24), New: strings.Repeat("23", 24),
+			Reason: "backup GPT: first and last LBA of partition 1",
+		},
+	}
+	return r
+}
+
+// TestReferencesFitTheTerminal prints a plan on terminals of usual widths.
+func TestReferencesFitTheTerminal(t *testing.T) {
+	for _, width := range []int{80, 100} {
+		var out bytes.Buffer
+		(&report.Text{W: &out, Width: width}).Plan(longPlan())
+		_, shown, _ := strings.Cut(out.String(), "Changed fields")
+		shown, _, _ = strings.Cut(shown, "\nThe result")
+		for line := range strings.Lines(shown) {
+			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), width, line)
+		}
+		require.NotContains(t, shown, "\x1b")
+		require.Equal(t, 1, strings.Count(strings.Join(strings.Fields(shown), " "),
+			"stays: sequence numbers 99 and 206 differ"), "one reason for both letters")
+		require.Regexp(t, `2{16}   (23){8}   backup GPT.*\n +2{16}…  (23){8}…`, shown, "all of 16 bytes")
+		require.Contains(t, shown, "\n partition 3:\n   fat32 hidden sectors")
+		require.Contains(t, shown, "the same\n the disk:\n   grub2 core image")
+		require.Contains(t, shown, "149812510720 (partition 1)  149813198848\n")
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/hostile"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 )
@@ -262,4 +264,97 @@ func TestRemedyOfACutGPT(t *testing.T) {
 	require.Equal(t, "cut-short", l.Issues[0].Code)
 	require.Contains(t, l.Issues[0].Text, fmt.Sprintf("the last %d bytes of the last partition", (2001-1900)*512))
 	require.Regexp(t, "^copy the whole image from its source again", l.Issues[0].Remedy)
+}
+
+// requireSgdisk has sgdisk find no fault in a GPT.
+func requireSgdisk(t *testing.T, f forge.Bytes) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk.raw")
+	f.Write(t, path)
+	require.Contains(t, disktest.Run(t, "sgdisk", "-v", path), "No problems found")
+}
+
+// A GPT of which one copy has a broken header becomes the sound one.
+func TestMendingOfBrokenHeaders(t *testing.T) {
+	want := tableforge.NewGPT(512, hostile.Sectors, 128, tableforge.GPTEntry{First: 63, Last: 1062, Name: "data"})
+	requireSgdisk(t, want)
+	for _, r := range hostile.OneGoodGPT() {
+		t.Run(r.Name, func(t *testing.T) {
+			f := forge.Bytes(disktest.ReadFile(t, r.Write(t, t.TempDir())))
+			l := readTable(t, f)
+			require.True(t, l.Damaged())
+			disktest.EqualBytes(t, want, patched(t, f, l.Relocate(table.Places{Mend: true}, table.Geometry{})))
+		})
+	}
+}
+
+// A GPT that looks odd and is allowed moves, and sgdisk finds no fault in it.
+func TestOddGPTsMove(t *testing.T) {
+	for _, r := range hostile.OddGPTs() {
+		t.Run(r.Name, func(t *testing.T) {
+			f := forge.Bytes(disktest.ReadFile(t, r.Write(t, t.TempDir())))
+			l := readTable(t, f)
+			require.False(t, l.Damaged())
+			last := l.Partitions[len(l.Partitions)-1]
+			moved := patched(t, f, l.Relocate(table.Places{Parts: map[int]disk.Range{
+				last.Number: {Off: last.Off + 4096, Len: last.Len},
+			}}, table.Geometry{}))
+			again := readTable(t, moved)
+			require.False(t, again.Damaged())
+			require.Equal(t, last.Off+4096, again.Partitions[len(l.Partitions)-1].Off)
+			if r.Name != "T51 entries of 4 KiB" { // sgdisk reads entries of 128 bytes only
+				requireSgdisk(t, moved)
+			}
+		})
+	}
+}
+
+// What a new copy of a GPT would replace is read before, and what cannot be read is not taken for free.
+func TestBadSectorsUnderANewGPT(t *testing.T) {
+	t.Parallel()
+	const sectors, firstUsable = 4096, 64
+	whole := func() forge.Bytes {
+		f := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 100, Last: 2000})
+		for _, header := range []int64{1, sectors - 1} {
+			f.U64(header*512+tableforge.GPTFirstUsable, firstUsable)
+			tableforge.SealGPT(f, header*512, 512)
+		}
+		return f
+	}
+	for name, tc := range map[string]struct {
+		change func(f forge.Bytes)
+		bad    int64
+	}{
+		"the array that was":         {func(f forge.Bytes) { f.Text(512, "gone") }, 30},
+		"the place of the array":     {func(f forge.Bytes) { clear(f[:34*512]) }, 10},
+		"the header that is damaged": {func(f forge.Bytes) { f.Text(512+tableforge.GPTDiskGUID, "damaged") }, 1},
+	} {
+		f := whole()
+		tc.change(f)
+		require.True(t, readTable(t, f).OnlyBackup(), name)
+		_, err := table.Read(disktest.NewBadDisk(disktest.Memory(f), tc.bad*512))
+		require.ErrorIs(t, err, disktest.ErrFault, name)
+	}
+}
+
+// A GPT without partitions behind an MBR that does not protect it says nothing.
+func TestEmptyGPTBesideAnMBR(t *testing.T) {
+	t.Parallel()
+	for entries, beside := range map[int]bool{0: false, 1: true} {
+		f := tableforge.NewGPT(512, 4096, 128, []tableforge.GPTEntry{{First: 100, Last: 2000}}[:entries]...)
+		clear(f[tableforge.MBREntries:tableforge.MBRMagic])
+		tableforge.PutSlot(f, 0, 0, slot(7, 63, 2000))
+		got := readTable(t, f)
+		require.Equal(t, table.MBR, got.Scheme)
+		require.Equal(t, beside, got.BesideGPT)
+		require.Equal(t, beside, len(got.Issues) > 0)
+	}
+}
+
+// The note on a hybrid MBR names each slot with its partition.
+func TestNoteOnAHybridMBR(t *testing.T) {
+	t.Parallel()
+	got := readTable(t, hybridOf(slot(0xee, 1, 2000), slot(0x07, 2001, 2000), slot(0x83, 5000, 2000)))
+	require.Len(t, got.Issues, 1)
+	require.Contains(t, got.Issues[0].Text, "slot 2 partition 2, slot 3 partition 3")
 }
