@@ -33,7 +33,6 @@ func oddChain(third tableforge.Slot) forge.Bytes {
 // Linux reads each data entry of a boot record, and takes those in the third and fourth slot for garbage when they do
 // not fit. libblkid has the same rules.
 func TestRecordsWithManyEntries(t *testing.T) {
-	t.Parallel()
 	for name, tc := range map[string]struct {
 		third tableforge.Slot
 		parts int
@@ -47,7 +46,6 @@ func TestRecordsWithManyEntries(t *testing.T) {
 		"alone in its record's slot": {slot(0x83, 1500, 1500), 10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			f := oddChain(tc.third)
 			path := filepath.Join(t.TempDir(), "disk.raw")
 			f.Write(t, path)
@@ -70,7 +68,6 @@ func TestRecordsWithManyEntries(t *testing.T) {
 
 // What lies in one record may overlap no more than what lies in two.
 func TestEntriesOfARecordOverlap(t *testing.T) {
-	t.Parallel()
 	f := oddChain(slot(0x83, 1050, 100))
 	got := readTable(t, f)
 	last := got.Issues[len(got.Issues)-1]
@@ -81,7 +78,6 @@ func TestEntriesOfARecordOverlap(t *testing.T) {
 
 // A record that lies in a partition of another record is broken, also where the chain goes back to it.
 func TestRecordInAPartition(t *testing.T) {
-	t.Parallel()
 	f := tableforge.NewMBR(4096, slot(5, 1100, 2900))
 	tableforge.PutEBR(f, 1100, slot(7, 63, 900), slot(5, 1000, 1000))
 	tableforge.PutEBR(f, 2100, slot(7, 63, 400), slot(5, 400, 1500))
@@ -93,7 +89,6 @@ func TestRecordInAPartition(t *testing.T) {
 }
 
 func TestEndlessChain(t *testing.T) {
-	t.Parallel()
 	f := tableforge.NewMBR(4096, slot(5, 100, 3900))
 	for i := range int64(maxLogical + 1) {
 		tableforge.PutEBR(f, 100+4*i, slot(7, 1, 1), slot(5, uint32(4*(i+1)), 4))
@@ -141,7 +136,6 @@ func TestCutShort(t *testing.T) {
 
 // Of a chain that leaves a disk that was cut short, what is there is read: sfdisk lists the same partitions.
 func TestChainCutShort(t *testing.T) {
-	t.Parallel()
 	path := disktest.Blank(t, "disk.raw", 64<<20)
 	disktest.RunInput(t, "label: dos\nstart=63,size=20000,type=83\nstart=20480,size=100000,type=5\n"+
 		"start=22528,size=20000,type=83\nstart=45056,size=20000,type=83\nstart=67584,size=20000,type=83\n", "sfdisk",
@@ -183,7 +177,6 @@ func TestChainCutShort(t *testing.T) {
 // The free space at the end of an extended partition holds no data: sfdisk lists all logical partitions inside of the
 // image that was cut short there.
 func TestCutShortBehindTheLastLogical(t *testing.T) {
-	t.Parallel()
 	path := disktest.Blank(t, "disk.raw", 64<<20)
 	disktest.RunInput(t, "label: dos\nstart=63,size=20000,type=83\nstart=20480,size=100000,type=5\n"+
 		"start=22528,size=20000,type=83\nstart=45056,size=20000,type=83\n", "sfdisk", "--quiet", path)

@@ -92,7 +92,6 @@ func TestHybridMBR(t *testing.T) {
 		"an entry of no size beside others": {slots{first, active, slot(0x83, 9000, 0)}, "slot 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			l := readTable(t, hybridOf(c.slots...))
 			require.Len(t, l.Partitions, 3)
 			var found []ondisk.Issue
@@ -163,7 +162,6 @@ func TestHybridMBRWithoutRoom(t *testing.T) {
 // Where a disk grows or its table is mended, slots that are not understood stay as they are: of a hybrid MBR that
 // counts other sectors than its GPT, all of it, and else all but the end of the protective entry.
 func TestSlotsThatAreNotUnderstoodStay(t *testing.T) {
-	t.Parallel()
 	odd := func(f forge.Bytes) forge.Bytes {
 		clear(f[tableforge.MBREntries:tableforge.MBRMagic])
 		tableforge.PutSlot(f, 0, 0, slot(0x83, 28_681, 7))

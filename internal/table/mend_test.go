@@ -69,7 +69,6 @@ func checkSound(t *testing.T, f forge.Bytes) {
 // What is left of a damaged copy is written anew with the bytes that are there as old values, and nothing else on the
 // disk changes. What no part of the GPT explains is not overwritten.
 func TestMendingReadsWhatItReplaces(t *testing.T) {
-	t.Parallel()
 	random := func(n int) []byte {
 		var out []byte
 		for i := 0; len(out) < n; i++ {
@@ -107,7 +106,6 @@ func TestMendingReadsWhatItReplaces(t *testing.T) {
 	} {
 		for i, header := range []int64{mendPrimary, mendBackup} {
 			t.Run(fmt.Sprint(name, i), func(t *testing.T) {
-				t.Parallel()
 				f := mendable()
 				array := int64(binary.LittleEndian.Uint64(f[header+tableforge.GPTEntriesLBA:])) * 512
 				c.damage(f, header, array)
@@ -138,7 +136,6 @@ func TestMendingReadsWhatItReplaces(t *testing.T) {
 // Bytes of a sector behind a header, and behind an array that does not fill its last sector, are not the table's: a
 // copy that is written anew leaves them as they are.
 func TestMendingLeavesSlack(t *testing.T) {
-	t.Parallel()
 	for _, header := range []int64{mendPrimary, mendBackup} {
 		f := tableforge.NewGPT(512, mendSectors, 5, tableforge.GPTEntry{First: 63, Last: 2000, Name: "one"})
 		array := int64(binary.LittleEndian.Uint64(f[header+tableforge.GPTEntriesLBA:])) * 512
@@ -156,7 +153,6 @@ func TestMendingLeavesSlack(t *testing.T) {
 // The reserved bytes of an entry and of a header are zero by UEFI 2.10, 5.3.2 and 5.3.3: others that the good copy has
 // not are somebody's, and not written over.
 func TestMendingLeavesReservedBytes(t *testing.T) {
-	t.Parallel()
 	sound := tableforge.NewGPT(512, mendSectors, 64, tableforge.GPTEntry{First: 63, Last: 2000, Name: "one"})
 	for _, h := range []int64{mendPrimary, mendBackup} {
 		sound.U32(h+tableforge.GPTHeaderSize, 512)
@@ -179,7 +175,6 @@ func TestMendingLeavesReservedBytes(t *testing.T) {
 	} {
 		for i, header := range []int64{mendPrimary, mendBackup} {
 			t.Run(fmt.Sprint(name, i), func(t *testing.T) {
-				t.Parallel()
 				f := slices.Clone(sound)
 				c.damage(f, header, int64(binary.LittleEndian.Uint64(f[header+tableforge.GPTEntriesLBA:]))*512)
 				l := readTable(t, f)
@@ -199,7 +194,6 @@ func TestMendingLeavesReservedBytes(t *testing.T) {
 // The backup of an enlarged disk overlaps its new place where the disk grew by a few sectors: then only its own bytes
 // are replaced.
 func TestEnlargedDiskKeepsForeignBytes(t *testing.T) {
-	t.Parallel()
 	const grown = mendSectors + 4
 	for name, foreign := range map[string]int64{"none": 0, "behind the header": mendBackup + 200} {
 		f := append(mendable(), make([]byte, (grown-mendSectors)*512)...)
@@ -223,7 +217,6 @@ func TestEnlargedDiskKeepsForeignBytes(t *testing.T) {
 
 // A copy whose array is larger than what is kept in memory is not written anew.
 func TestMendingIsBounded(t *testing.T) {
-	t.Parallel()
 	const sectors = 20_000
 	for size, blocked := range map[uint32]bool{128: false, 256: true} {
 		f := tableforge.NewGPT(512, sectors, 16384*int64(size)/128, tableforge.GPTEntry{First: 8400, Last: 10000})
@@ -241,7 +234,6 @@ func TestMendingIsBounded(t *testing.T) {
 // What the remedy for a GPT that was cut off behind its last partition says works: the disk that is as long as it was,
 // with zeros there, is mended to the disk that was.
 func TestRemedyOfACutGPT(t *testing.T) {
-	t.Parallel()
 	want := tableforge.NewGPT(512, mendSectors, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "one"})
 	length := regexp.MustCompile(`truncate -s (\d+) `)
 	for _, sectors := range []int64{2001, 2002, 3000, 4062, 4063, 4064, 4080, 4094, 4095} {
@@ -311,7 +303,6 @@ func TestOddGPTsMove(t *testing.T) {
 
 // What a new copy of a GPT would replace is read before, and what cannot be read is not taken for free.
 func TestBadSectorsUnderANewGPT(t *testing.T) {
-	t.Parallel()
 	const sectors, firstUsable = 4096, 64
 	whole := func() forge.Bytes {
 		f := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 100, Last: 2000})
@@ -339,7 +330,6 @@ func TestBadSectorsUnderANewGPT(t *testing.T) {
 
 // A GPT without partitions behind an MBR that does not protect it says nothing.
 func TestEmptyGPTBesideAnMBR(t *testing.T) {
-	t.Parallel()
 	for entries, beside := range map[int]bool{0: false, 1: true} {
 		f := tableforge.NewGPT(512, 4096, 128, []tableforge.GPTEntry{{First: 100, Last: 2000}}[:entries]...)
 		clear(f[tableforge.MBREntries:tableforge.MBRMagic])
@@ -353,7 +343,6 @@ func TestEmptyGPTBesideAnMBR(t *testing.T) {
 
 // The note on a hybrid MBR names each slot with its partition.
 func TestNoteOnAHybridMBR(t *testing.T) {
-	t.Parallel()
 	got := readTable(t, hybridOf(slot(0xee, 1, 2000), slot(0x07, 2001, 2000), slot(0x83, 5000, 2000)))
 	require.Len(t, got.Issues, 1)
 	require.Contains(t, got.Issues[0].Text, "slot 2 partition 2, slot 3 partition 3")

@@ -153,7 +153,6 @@ func eachRead(t *testing.T, finder boot.Finder, f forge.Bytes, change func(g *bo
 
 // No finder of firmware takes what it cannot read for anything else.
 func TestEachReadOfFirmware(t *testing.T) {
-	t.Parallel()
 	xfs := tableforge.NewMBR(16384, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 64, Sectors: 16000})
 	xfs.U8(0, 0xfa) // code that is not known
 	volumeforge.PutXFS(xfs, 64, 16000)
@@ -166,7 +165,6 @@ func TestEachReadOfFirmware(t *testing.T) {
 			firmware.BootSectors,
 		} {
 			t.Run(name+" "+finder.Name, func(t *testing.T) {
-				t.Parallel()
 				eachRead(t, finder, f, nil)
 			})
 		}
@@ -176,7 +174,6 @@ func TestEachReadOfFirmware(t *testing.T) {
 
 // BitLocker To Go keeps a copy of its boot sector where the FAT in front says. What is no copy stays as it is.
 func TestHiddenSectorsOfBitLockerToGo(t *testing.T) {
-	t.Parallel()
 	const start, copyAt = 63, 6
 	for name, tc := range map[string]struct {
 		change func(f forge.Bytes)

@@ -119,7 +119,6 @@ menuentry 'Windows' {
 
 // A character behind a backslash stands for itself.
 func TestNameWithASpace(t *testing.T) {
-	t.Parallel()
 	const menu = `linux /vmlinuz\ old root=UUID=` + rootFS + "\n"
 	r := boottest.ReadGuest(t, linuxDisk(t, map[string]string{"grub/grub.cfg": menu},
 		map[string]string{"etc/fstab": ""}))

@@ -37,7 +37,6 @@ const place = "chainloader (hd0)63+1\n" // the first sector of partition 1
 // of variables, and commands that are built into the loader. Spec: GRUB manual, "Shell-like scripting", "source",
 // "configfile", "search", "load_env"; GRUB legacy manual, "configfile"; syslinux wiki, "Config".
 func TestPlacesThatAConfigurationLeadsTo(t *testing.T) {
-	t.Parallel()
 	for name, tc := range map[string]struct {
 		onBoot, onRoot map[string]string
 		loader         *boot.Config
@@ -135,7 +134,6 @@ func TestPlacesThatAConfigurationLeadsTo(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			g := linuxDisk(t, tc.onBoot, tc.onRoot)
 			if tc.loader != nil {
 				g.Configured(*tc.loader)
@@ -166,7 +164,6 @@ func manyFiles(n int) map[string]string {
 // A configuration that a boot can go through and that cannot be looked into is said, once for the disk, with the place
 // and the reason.
 func TestConfigurationThatIsNotSeen(t *testing.T) {
-	t.Parallel()
 	grub2 := func(prefix, script string) *boot.Config {
 		return &boot.Config{Loader: "GRUB 2 in the MBR", Syntax: boot.GRUB2, Prefix: prefix, Script: script}
 	}
@@ -233,7 +230,6 @@ func TestConfigurationThatIsNotSeen(t *testing.T) {
 		"values without end":     {onRoot: onRoot("set x=a$x\nsource /$x"), says: []string{"too deeply"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			g := threeDisk(t, nil, tc.onRoot)
 			if tc.loader != nil {
 				g.Configured(*tc.loader)
@@ -255,7 +251,6 @@ func TestConfigurationThatIsNotSeen(t *testing.T) {
 // What can be read leaves nothing to say about the rest: the usual disk of a Linux whose root alone is an XFS, with the
 // lines that grub-mkconfig and the packages of distributions write.
 func TestConfigurationThatIsSeen(t *testing.T) {
-	t.Parallel()
 	const usual = debianGRUB + `
 if [ -s $prefix/grubenv ]; then
   set have_grubenv=true
@@ -309,7 +304,6 @@ fi
 
 // Hostile scripts end, within the limits: values that grow, files that name each other, words without end.
 func TestHostileScripts(t *testing.T) {
-	t.Parallel()
 	var many, vars strings.Builder
 	for i := range 2000 {
 		fmt.Fprintf(&many, "source /n/%d\n", i)
@@ -342,7 +336,6 @@ func script(text string) string {
 // A script of U-Boot that reads sectors of the disk breaks when the partition there moves. Its numbers are hexadecimal:
 // 10bf is LBA 4287, where partition 3 starts, and 900 lies in partition 2.
 func TestScriptsOfUBoot(t *testing.T) {
-	t.Parallel()
 	for name, tc := range map[string]struct {
 		path, text string
 		partition  int // that must stay; 0: none
@@ -384,7 +377,6 @@ func TestScriptsOfUBoot(t *testing.T) {
 		"a command that ends early": {"uEnv.txt", "uenvcmd=mmc read 82000000\n", 0, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := boottest.ReadGuest(t, linuxDisk(t, map[string]string{tc.path: tc.text}, nil))
 			require.Contains(t, boottest.Texts(r.Chain), `partition 1 holds the script of U-Boot: "/`+tc.path+`"`)
 			found := said(r)

@@ -352,7 +352,6 @@ func withCore(core []byte) []byte {
 
 // The commands and the prefix that are built into core.img are those that grub-mkimage was given.
 func TestConfigurationInCoreImage(t *testing.T) {
-	t.Parallel()
 	const commands = "search.fs_uuid 4a3bb3bd-6a46-4d37-8f21-0f2d2ac5c7e1 root hd0,msdos1\n" +
 		"set prefix=($root)'/boot/grub'\n"
 	for prefix, modules := range map[string][]string{
@@ -371,7 +370,6 @@ func TestConfigurationInCoreImage(t *testing.T) {
 // A core image that is cut off or damaged names no place, and takes neither memory nor time: the usual places are
 // searched.
 func TestDamagedCoreImage(t *testing.T) {
-	t.Parallel()
 	core := mkimage(t, "i386-pc", "(,msdos1)/boot/grub", "", "biosdisk")
 	for name, damage := range map[string]func(b []byte) []byte{
 		"cut off":            func(b []byte) []byte { return b[:len(b)/2] },
@@ -393,7 +391,6 @@ func TestDamagedCoreImage(t *testing.T) {
 
 // Whatever byte of a core image is another one, it ends, and something is searched for the configuration.
 func TestChangedCoreImage(t *testing.T) {
-	t.Parallel()
 	core := mkimage(t, "i386-pc", "(,msdos1)/boot/grub", "set x=y\n", "biosdisk")
 	for i := range disktest.Sample(300) {
 		dice := rand.New(rand.NewPCG(1, uint64(i)))
@@ -407,7 +404,6 @@ func TestChangedCoreImage(t *testing.T) {
 
 // Core images of other builds are read, too.
 func TestConfigurationInCoreImagesOfTheCorpus(t *testing.T) {
-	t.Parallel()
 	for _, path := range []string{"grub214.core", "lfs.core", "ubuntu1604.core"} {
 		core := disktest.ReadFile(t, disktest.Corpus(t, "loaders/grub2/"+path))
 		found := configured(t, withCore(append(core, make([]byte, 512)...)))
@@ -419,7 +415,6 @@ func TestConfigurationInCoreImagesOfTheCorpus(t *testing.T) {
 
 // A GRUB of UEFI has its modules in a section; other programs have none.
 func TestConfigurationInEFIProgram(t *testing.T) {
-	t.Parallel()
 	const commands = "search.fs_uuid 1234-ABCD root\nset prefix=($root)'/grub'\n"
 	dir := t.TempDir()
 	esp := filepath.Join(dir, "esp")
@@ -450,7 +445,6 @@ func TestConfigurationInEFIProgram(t *testing.T) {
 
 // grub-mkstandalone puts the configuration into an archive in the program.
 func TestConfigurationInMemoryDisk(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	cfg, out := filepath.Join(dir, "grub.cfg"), filepath.Join(dir, "core")
 	require.NoError(t, os.WriteFile(cfg, []byte("chainloader (hd0)2048+1\n"), 0o600))

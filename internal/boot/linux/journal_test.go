@@ -22,7 +22,6 @@ import (
 // the one that the replay of the journal brings, which it reads the next time. A journal that is not understood hides
 // nothing of the disk, and there is a warning of what it may bring.
 func TestConfigurationInAJournal(t *testing.T) {
-	t.Parallel()
 	const harmless, breaks = "menuentry 'A' {\n\tchainloader (hd0,msdos1)+1\n}\n",
 		"menuentry 'A' {\n\tchainloader (hd0)63+1\n}\n"
 	for _, tc := range []struct {
@@ -97,7 +96,6 @@ func extWithJournal(t *testing.T, block int, held ...int) []byte {
 // TestBootSectorUnderAJournal boots by loaders in an ext whose journal is to be replayed. A journal holds whole blocks:
 // in blocks of 4 KiB, boot sector and superblock are one.
 func TestBootSectorUnderAJournal(t *testing.T) {
-	t.Parallel()
 	loaders := map[string]func(f forge.Bytes){
 		"GRUB 2": func(f forge.Bytes) {
 			grubforge.PutBoot(f, journalStart, journalCore)

@@ -64,11 +64,9 @@ func inLiloTable(off int64, b ...byte) liloPut {
 
 // TestLiloRefused changes one thing of a LILO that would be rewritten.
 func TestLiloRefused(t *testing.T) {
-	t.Parallel()
 	for _, cases := range []map[string]liloRefusal{liloInstalls, liloStages, liloTables} {
 		for name, tc := range cases {
 			t.Run(name, func(t *testing.T) {
-				t.Parallel()
 				d := newLiloDisk(t)
 				i := d.install()
 				if tc.change != nil {
@@ -237,7 +235,6 @@ var liloTables = map[string]liloRefusal{
 // Spec: common.h of LILO 0.5, 21, 22 and 24: the signature after a jump of 2 or 6 bytes, then stage and version, or the
 // version alone.
 func TestLilo(t *testing.T) {
-	t.Parallel()
 	for name, tc := range map[string]struct {
 		code string
 		says string
@@ -249,7 +246,6 @@ func TestLilo(t *testing.T) {
 		"24, whenever": {"\xfa\xeb\x21\x01\xb4\x01LILO\x18\x00\x10\x00\x2f\x4d", "LILO 24"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			for _, lba := range []int64{0, 63} {
 				f := legacyDisk()
 				f.Text(lba*512, tc.code)

@@ -13,7 +13,6 @@ import (
 
 // TestLiloRows moves rows of addresses. Spec: LILO 24, src/geometry.c, geo_comp_addr; src/map.c, map_compact.
 func TestLiloRows(t *testing.T) {
-	t.Parallel()
 	for name, tc := range map[string]struct {
 		mode    liloMode
 		row     string // addresses of sector, track, flags and drive, head, count
@@ -38,7 +37,6 @@ func TestLiloRows(t *testing.T) {
 		"linear, behind it":                   {liloLinear, "0100c0fa01", 1024*63*255 - 0xfa0001, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			const size = 40 << 40
 			d := disk.New(size, liloSector, func(off int64) (disk.Run, error) { return disk.Run{Len: size - off}, nil })
 			m := &liloMap{g: &boot.Guest{Disk: d}, mode: tc.mode}
@@ -60,7 +58,6 @@ func TestLiloRows(t *testing.T) {
 
 // TestLiloLinearOnSmallDisks keeps linear addresses out of the last cylinders, which a BIOS may not report.
 func TestLiloLinearOnSmallDisks(t *testing.T) {
-	t.Parallel()
 	const size = 10 * liloCylinder * liloSector
 	d := disk.New(size, liloSector, func(off int64) (disk.Run, error) { return disk.Run{Len: size - off}, nil })
 	m := &liloMap{g: &boot.Guest{Disk: d}, mode: liloLinear}
@@ -72,6 +69,5 @@ func TestLiloLinearOnSmallDisks(t *testing.T) {
 
 // TestLiloSum compares with the check value of CRC-32/BZIP2.
 func TestLiloSum(t *testing.T) {
-	t.Parallel()
 	require.Equal(t, uint32(0xfc891918), liloSum([]byte("123456789")))
 }

@@ -126,7 +126,6 @@ func further(lbas []int64, by int64) []int64 {
 
 // TestLiloMoves compares a moved LILO with what its installer writes at the new place.
 func TestLiloMoves(t *testing.T) {
-	t.Parallel()
 	for name, tc := range map[string]struct {
 		home   int64
 		change func(i *liloforge.Install)
@@ -154,7 +153,6 @@ func TestLiloMoves(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			d := newLiloDisk(t)
 			i := d.install()
 			if tc.change != nil {
@@ -218,7 +216,6 @@ func liloGuest(t testing.TB, b []byte) *boot.Guest {
 }
 
 func TestLiloIsListed(t *testing.T) {
-	t.Parallel()
 	d := newLiloDisk(t)
 	d.install().Put(d.bytes, 0)
 	r := boottest.Read(t, d.bytes)
@@ -271,7 +268,6 @@ func requireLiloRefused(t *testing.T, g *boot.Guest, says string) {
 
 // LILO reads sectors of 512 bytes.
 func TestLiloOnLargeSectors(t *testing.T) {
-	t.Parallel()
 	d := newLiloDisk(t)
 	d.install().Put(d.bytes, 0)
 	g := liloGuest(t, d.bytes)
@@ -280,7 +276,6 @@ func TestLiloOnLargeSectors(t *testing.T) {
 }
 
 func TestLiloOfAnotherMap(t *testing.T) {
-	t.Parallel()
 	d := newLiloDisk(t, "boot/map", "boot/other")
 	d.install().Put(d.bytes, 0)
 	requireLiloRefused(t, liloGuest(t, d.bytes), fmt.Sprintf("at LBA %d, is in no file /boot/map of partition 1",
@@ -294,13 +289,11 @@ func TestLiloOfAnotherMap(t *testing.T) {
 
 // A sector of LILO, of its map or of what it boots from, that cannot be read is never taken for what is on the disk.
 func TestBadSectorsUnderLilo(t *testing.T) {
-	t.Parallel()
 	for name, change := range map[string]func(i *liloforge.Install){
 		"linear":  func(i *liloforge.Install) { i.Mode, i.Table = liloforge.Linear, 12 },
 		"compact": func(i *liloforge.Install) { i.Compact, i.Message = true, strings.Repeat("Welcome. ", 700) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			d := newLiloDisk(t)
 			i := d.install()
 			change(&i)
@@ -312,7 +305,6 @@ func TestBadSectorsUnderLilo(t *testing.T) {
 
 // TestLiloLeftOver warns of a LILO that the code in sector 0 does not start.
 func TestLiloLeftOver(t *testing.T) {
-	t.Parallel()
 	d := newLiloDisk(t)
 	i := d.install()
 	i.Mode = liloforge.Geometry
@@ -328,7 +320,6 @@ func TestLiloLeftOver(t *testing.T) {
 // TestLiloOutOfReach lets a LILO whose addresses a BIOS may not reach even now stand against a move of its partition
 // only, and where nothing boots by it against none.
 func TestLiloOutOfReach(t *testing.T) {
-	t.Parallel()
 	for home, want := range map[int64]ondisk.Effect{0: ondisk.Unbootable, liloStart: ondisk.Warn} {
 		d := newLiloDisk(t)
 		i := d.install()

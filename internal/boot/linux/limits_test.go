@@ -36,7 +36,6 @@ func swapFile(page int, signature string) string {
 // TestHibernationIntoASwapFile finds a hibernated Linux in files with usual names, and in those that an fstab names,
 // also in a file system that is mounted below the root. It refuses any move, as swap partitions do.
 func TestHibernationIntoASwapFile(t *testing.T) {
-	t.Parallel()
 	asleep := swapFile(4<<10, "S1SUSPEND")
 	for name, tc := range map[string]struct {
 		fstab    string
@@ -86,7 +85,6 @@ func TestHibernationIntoASwapFile(t *testing.T) {
 // TestUnreadableSwapFile lists a swap file that cannot be read as not seen, and goes on with the next one. No bad
 // sector is taken for a system that is awake.
 func TestUnreadableSwapFile(t *testing.T) {
-	t.Parallel()
 	img := filepath.Join(t.TempDir(), "ext")
 	require.NoError(t, os.WriteFile(img, extOf(t, "ext4", rootFS, map[string]string{
 		"etc/fstab": "", "swapfile": swapFile(4<<10, "S1SUSPEND"), "swap.img": swapFile(4<<10, "S1SUSPEND"),
@@ -129,7 +127,6 @@ const unseen = "trueup cannot read its files"
 // Files that are larger than configuration is, and more of them than a disk has, are not read; a system can lie behind
 // them.
 func TestLimitsOfConfiguration(t *testing.T) {
-	t.Parallel()
 	const position = "image=/dev/sda3\n" // a chain loader of a partition, in lilo.conf
 	names := []string{"etc/fstab", "etc/crypttab", "etc/default/grub", "etc/kernel/cmdline", "etc/dracut.conf"}
 	many := map[string]string{"etc/lilo.conf": position}
@@ -150,7 +147,6 @@ func TestLimitsOfConfiguration(t *testing.T) {
 		"65 files": {files: many},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			dir := tree(t, tc.files)
 			for name, size := range tc.sizes {
 				path := filepath.Join(dir, filepath.FromSlash(name))
@@ -169,14 +165,12 @@ func TestLimitsOfConfiguration(t *testing.T) {
 // So many names are looked up on a disk. Behind them no partition is looked into, whether it has folders to list or
 // files to open.
 func TestNamesOfADisk(t *testing.T) {
-	t.Parallel()
 	full := extOfTree(t, tree(t, map[string]string{"etc/hosts": "", "boot/x": "", "efi/x": ""}))
 	for name, put := range map[string]func(name string) error{
 		"efi":          func(name string) error { return os.Mkdir(name, 0o700) },
 		"syslinux.cfg": func(name string) error { return os.WriteFile(name, nil, 0o600) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			dir := t.TempDir()
 			require.NoError(t, put(filepath.Join(dir, name)))
 			small := extOfTree(t, dir)
@@ -204,7 +198,6 @@ func TestNamesOfADisk(t *testing.T) {
 
 // A sector of a file that cannot be read is an error, whatever is wrong with files behind it.
 func TestBadSectorInFrontOfABrokenFile(t *testing.T) {
-	t.Parallel()
 	for _, names := range [][2]string{
 		{"etc/fstab", "etc/crypttab"},
 		{"etc/dracut.conf.d/1.conf", "etc/dracut.conf.d/2.conf"},
@@ -223,7 +216,6 @@ func TestBadSectorInFrontOfABrokenFile(t *testing.T) {
 
 // A map that is empty, or in a partition that ends behind the disk, is not that of a LILO which can be followed.
 func TestLiloWithoutAMap(t *testing.T) {
-	t.Parallel()
 	d := newLiloDisk(t, "boot/map", "boot/other")
 	d.install().Put(d.bytes, 0)
 	path := filepath.Join(t.TempDir(), "ext")

@@ -387,7 +387,6 @@ func twoDisks() forge.Bytes {
 
 // The letters of Windows NT 4 follow, those of other disks are known, and nothing else of the value changes.
 func TestLettersOfWindowsNT4(t *testing.T) {
-	t.Parallel()
 	information := twoDisks()
 	for name, files := range map[string]map[string][]byte{
 		"closed": {ntSystem: ntHive(information)},
@@ -397,7 +396,6 @@ func TestLettersOfWindowsNT4(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			image := windowsDisk(t, files)
 			r := boottest.Read(t, image)
 			require.Empty(t, boottest.Issues(r, "mounted-devices"))
@@ -427,7 +425,6 @@ func TestLettersOfWindowsNT4(t *testing.T) {
 
 // What is not understood of the value is refused, with its place.
 func TestDiskInformationNotUnderstood(t *testing.T) {
-	t.Parallel()
 	for name, tc := range map[string]struct {
 		spoil func(f forge.Bytes) forge.Bytes
 		says  string
@@ -465,7 +462,6 @@ func TestDiskInformationNotUnderstood(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := boottest.Read(t, windowsDisk(t, map[string][]byte{ntSystem: ntHive(tc.spoil(twoDisks()))}))
 			got := boottest.Issues(r, "mounted-devices")
 			require.Len(t, got, 1)

@@ -56,7 +56,6 @@ func spoiled(t testing.TB, hive forge.Bytes, kind, name string, field int) forge
 
 // An element that is broken is reported, and does not hide the others.
 func TestBrokenElements(t *testing.T) {
-	t.Parallel()
 	const system = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
 	store := bootStore(
 		element{"11000001", plain(mbrDevice(signature, fatStart))},
@@ -92,7 +91,6 @@ func TestBrokenElements(t *testing.T) {
 		"the partitions of NT": {ntSystem, spoiled(t, ntHive(twoDisks()), "vk", "Information", dataOf), []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			code := map[bool]string{true: "bcd", false: "mounted-devices"}[tc.file == "Boot/BCD"]
 			text, refs := said(t, code, map[string][]byte{tc.file: tc.hive})
 			require.Contains(t, text, "cannot be read, so the positions in it are unknown")
@@ -103,7 +101,6 @@ func TestBrokenElements(t *testing.T) {
 
 // A file whose clusters lead out of its volume is there, and cannot be read.
 func TestStoresThatCannotBeRead(t *testing.T) {
-	t.Parallel()
 	for path, tc := range map[string]struct {
 		code string
 		hive forge.Bytes
@@ -152,7 +149,6 @@ func fatEntries(t testing.TB, image, content forge.Bytes) [2]int64 {
 
 // What holds more than any Windows writes is not read to the end, and refused by name.
 func TestLimitsOfWindows(t *testing.T) {
-	t.Parallel()
 	const system = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
 	const store, elements = "Boot/BCD", "limit exceeded of 4096 elements and 4194304 bytes"
 	var large, many, positions []element
@@ -204,7 +200,6 @@ func TestLimitsOfWindows(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			text, _ := said(t, tc.code, tc.files)
 			require.Contains(t, text, tc.want)
 		})
@@ -213,7 +208,6 @@ func TestLimitsOfWindows(t *testing.T) {
 
 // A position that lies at the same place in many states of a hive is one. Those of one hive at many places are bounded.
 func TestPlacesOfPositions(t *testing.T) {
-	t.Parallel()
 	const system, letters = "WINDOWS/SYSTEM32/CONFIG/SYSTEM", 1000
 	var values []hiveforge.Value
 	for i := range letters {
@@ -222,7 +216,6 @@ func TestPlacesOfPositions(t *testing.T) {
 	hive := systemHive(values...)
 	for name, changed := range map[string]int{"one name": 1, "all names": letters} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			var steps []forge.Bytes
 			for n := range 34 {
 				steps = append(steps, bytes.Replace(hive, []byte("vol"), fmt.Appendf(nil, "v%02d", n), changed))
@@ -248,7 +241,6 @@ func TestPlacesOfPositions(t *testing.T) {
 // Of two FATs that differ a check takes either. That matters to a file that they give other clusters, and to the logs
 // of an open hive as to the hive.
 func TestFATsThatDiffer(t *testing.T) {
-	t.Parallel()
 	const file = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
 	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)))
 	hive := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))

@@ -116,7 +116,6 @@ const ntfsSystem = "Windows/System32/config/SYSTEM"
 // to it: its bytes, its record, the folders on its path. For a hive that is open, its logs count as it does, and no
 // name may come or go beside it.
 func TestOpenLogOfNTFS(t *testing.T) {
-	t.Parallel()
 	const mapping, times, toRoot, clusters = 0x09, 0x0b, 0x0c, 0x08
 	hive, log := ntfsLetters(), ntfsSystem+".LOG1"
 	old := slices.Clone(hive)
@@ -130,7 +129,6 @@ func TestOpenLogOfNTFS(t *testing.T) {
 			files[log] = []byte("nothing") // which a closed hive does not need
 		}
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			d := newNTFSDisk(t, files)
 			own, beside := d.trace(t, ntfsSystem), d.trace(t, log)
 			at := int64(bytes.Index(files[ntfsSystem], mounted(signature, secondStart)))
@@ -178,7 +176,6 @@ func TestOpenLogOfNTFS(t *testing.T) {
 
 // Without a log that can be read, and on a volume that is marked, no position of an NTFS is rewritten.
 func TestNTFSWithoutItsLog(t *testing.T) {
-	t.Parallel()
 	d := newNTFSDisk(t, map[string][]byte{ntfsSystem: ntfsLetters()})
 	wide := func(s string) (b []byte) {
 		for _, c := range []byte(s) {
@@ -214,7 +211,6 @@ func TestNTFSWithoutItsLog(t *testing.T) {
 
 // Each finder returns the error of each of its reads, whichever of them another finder made before.
 func TestEachReadOfAFinder(t *testing.T) {
-	t.Parallel()
 	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)),
 		binaryValue(`\DosDevices\D:`, mounted(elsewhere, nowhere)))
 	letters := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)),
@@ -237,7 +233,6 @@ func TestEachReadOfAFinder(t *testing.T) {
 		windows.Logs,
 	} {
 		t.Run(finder.Name, func(t *testing.T) {
-			t.Parallel()
 			disktest.EveryReadCounts(t, d, func(d disk.Disk) error {
 				_, err := finder.Find(boottest.Guest(d, tab, parts))
 				return err

@@ -230,7 +230,6 @@ func TestHivesOfHybridMBRs(t *testing.T) {
 // Files that cannot be read are judged by what loads them. A volume of another kind, and one that could not be looked
 // at, hold no files of Windows.
 func TestFilesThatCannotBeRead(t *testing.T) {
-	t.Parallel()
 	made := func(loads string) forge.Bytes {
 		f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000},
 			tableforge.Slot{Type: 0x83, Start: 4096, Sectors: 3000})
@@ -255,7 +254,6 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 
 // A BitLocker volume of which the metadata do not show whether it holds a system is judged by the disk around it.
 func TestBitLockerVolumes(t *testing.T) {
-	t.Parallel()
 	g := &boot.Guest{Partitions: []boot.Partition{{Volume: &volume.Volume{Kind: volume.BitLocker}}}}
 	g.Partitions[0].Number = 3
 	for code, want := range map[*boot.Code]ondisk.Effect{boot.Unknown: ondisk.Unbootable, boot.Empty: ondisk.Note} {
@@ -271,7 +269,6 @@ func TestBitLockerVolumes(t *testing.T) {
 
 // A sector of what Windows starts with that cannot be read is never taken for what is on the disk.
 func TestBadSectorsUnderWindows(t *testing.T) {
-	t.Parallel()
 	letters := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
 	logged := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, secondStart)))
 	store := bootStore(
@@ -293,7 +290,6 @@ func TestBadSectorsUnderWindows(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			boottest.EveryBadSector(t, boottest.GuestOf(t, windowsDisk(t, files)))
 		})
 	}
@@ -321,7 +317,6 @@ func TestWindowsInOtherFolders(t *testing.T) {
 
 // How a Windows was left shows in its hives and in the file of hibernation.
 func TestStateOfWindows(t *testing.T) {
-	t.Parallel()
 	const file = "WINDOWS/system32/config/SYSTEM"
 	closed := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
 	log := hiveforge.Log(closed, 6, systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, secondStart))))
@@ -367,7 +362,6 @@ func TestStateOfWindows(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := boottest.Read(t, windowsDisk(t, tc.files))
 			require.Equal(t, tc.want, r.State, r.Signs)
 			var of []string
@@ -383,7 +377,6 @@ func TestStateOfWindows(t *testing.T) {
 
 // A file that only names the real one says nothing by itself. Without that one on the disk, it is elsewhere.
 func TestLinkToHibernation(t *testing.T) {
-	t.Parallel()
 	for name, tc := range map[string]struct {
 		second string // what the file of the other partition begins with; empty: no such file
 		want   []ondisk.Effect
@@ -395,7 +388,6 @@ func TestLinkToHibernation(t *testing.T) {
 		"to another of it": {"link", []ondisk.Effect{ondisk.Unbootable, ondisk.Unbootable}, boot.NotKnown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			disk := windowsDisk(t, map[string][]byte{"hiberfil.sys": []byte("link and a path")})
 			if tc.second != "" {
 				small := filepath.Join(t.TempDir(), "fat")
@@ -417,7 +409,6 @@ func TestLinkToHibernation(t *testing.T) {
 // A kernel that wakes up has the old places of all partitions in memory. ntfs-3g refuses the volumes that hold a
 // hibernated system too. It knows two signatures only, and refuses all short files.
 func TestHibernationAgreesWithNTFS3G(t *testing.T) {
-	t.Parallel()
 	probe := disktest.Tool(t, "ntfs-3g.probe")
 	asleep, unknown := []ondisk.Effect{ondisk.Refuse}, []ondisk.Effect{ondisk.Unbootable}
 	for name, tc := range map[string]struct {
@@ -439,7 +430,6 @@ func TestHibernationAgreesWithNTFS3G(t *testing.T) {
 		"empty":         {"", 0, nil, "ntfs-3g takes each short file for a link"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			volume, source := filepath.Join(t.TempDir(), "ntfs"), filepath.Join(t.TempDir(), "file")
 			require.NoError(t, os.WriteFile(volume, make([]byte, 10000*512), 0o600))
 			require.NoError(t, os.WriteFile(source, append([]byte(tc.head), make([]byte, tc.length)...), 0o600))

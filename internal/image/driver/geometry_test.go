@@ -66,7 +66,6 @@ func TestForATA(t *testing.T) {
 
 // TestBackingFilesOfOddNames takes no name for another one, and reports options that cannot be parsed.
 func TestBackingFilesOfOddNames(t *testing.T) {
-	t.Parallel()
 	for name, want := range map[string][]string{
 		"":                        nil,
 		"file:":                   nil,

@@ -45,7 +45,6 @@ func (f failing) Sync() error                            { return f.err }
 
 // What the file of a target does not do is the error of the target.
 func TestErrorsOfTargets(t *testing.T) {
-	t.Parallel()
 	broken := failing{errors.New("broken")}
 	_, err := NewFlat(broken, 512)
 	require.ErrorIs(t, err, broken.err)
@@ -62,7 +61,6 @@ func TestErrorsOfTargets(t *testing.T) {
 
 // A child has the issues of its parent that matter to a copy, and its check walks both.
 func TestInherit(t *testing.T) {
-	t.Parallel()
 	issues := func(text string) []ondisk.Issue {
 		return []ondisk.Issue{{Effect: ondisk.Note, Text: "note " + text}, {Effect: ondisk.Warn, Text: text}}
 	}
@@ -98,7 +96,6 @@ func TestInherit(t *testing.T) {
 
 // A unit ends as a file does.
 func TestUnpackedUnitEnds(t *testing.T) {
-	t.Parallel()
 	u := NewUnpacked(4, 4, func(b []byte, _ int64) error {
 		copy(b, "data")
 		return nil
