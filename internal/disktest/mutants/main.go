@@ -32,7 +32,7 @@ var (
 	pipeTests    = suite{"internal/realign", ""}
 	processTests = suite{
 		"cmd/trueup",
-		"^Test(CallsOfAnAlignFail|DestOn|EveryOperation|Force|Order|Partial|Places|Publication|Scripts|TwoRuns)",
+		"^Test(CallsOfAnAlignFail|DestOn|Force|Partial|Places|Scripts|TwoRuns)",
 	}
 	diskTests = []suite{{"internal/layout", ""}, planTests, pipeTests}
 	bootTests = []suite{

@@ -307,6 +307,8 @@ func TestOutputsThatAFileSystemRefuses(t *testing.T) {
 		"no names without flags": {
 			oddfs.Failing("rename2", syscall.EINVAL, "rename", syscall.EIO), "rename ", nil,
 		},
+		"no sync":            {oddfs.Failing("fsync", syscall.EIO), "sync ", nil},
+		"no sync of folders": {oddfs.Failing("fsyncdir", syscall.EIO), "sync ", nil},
 		"not to be measured": {oddfs.Failing("statfs", syscall.EIO), "free space", nil},
 		"an old one that cannot be opened": {
 			oddfs.Failing("open", syscall.EACCES), "read back ", []string{"out.vmdk", "out-flat.vmdk"},

@@ -281,20 +281,6 @@ func splitRaw(t *testing.T, size int64, at ...int64) string {
 	return path
 }
 
-// The name of a later extent appears while the copy runs: those in front of it are taken back, and it stays.
-func TestAnExtentThatAppearsMeanwhileIsKept(t *testing.T) {
-	src := imagetest.Open(t, splitRaw(t, 5<<30, 0))
-	dir := t.TempDir()
-	out := imagetest.Fill(t, src, filepath.Join(dir, "out.vmdk"),
-		store.CreateOptions{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"}, 2)
-	imagetest.Write(t, dir, "out-s002.vmdk", []byte("precious"))
-	require.ErrorIs(t, out.Publish(), ondisk.ErrOutput)
-	require.NoError(t, out.Discard())
-	require.Equal(t, []string{"out-s002.vmdk"}, disktest.Names(t, dir))
-	b := disktest.ReadFile(t, filepath.Join(dir, "out-s002.vmdk"))
-	require.Equal(t, "precious", string(b))
-}
-
 // Extents are cut where VMware cuts them, and data lies on both sides of a border.
 func TestWrittenSplitDisks(t *testing.T) {
 	const size = 5<<30 + 7*sector
