@@ -209,16 +209,6 @@ func TestDevicesRefused(t *testing.T) {
 		refuse(t, 4, source, partition, file, "its disk "+filepath.Base(
 			device)+" is shown by the loop device "+filepath.Base(over))
 	})
-	t.Run("is the source", func(t *testing.T) {
-		refuse(t, 64, device, device, file, "is SOURCE, and SOURCE is never written")
-	})
-	t.Run("too small", func(t *testing.T) {
-		small, file := destDevice(t, 7<<20)
-		refuse(t, 4, source, small, file, "the disk needs 8388608 bytes, and the device has 7340032")
-	})
-	t.Run("read-only", func(t *testing.T) {
-		refuse(t, 4, source, disktest.LoopDevice(t, alone, "--read-only"), alone, "is read-only")
-	})
 }
 
 // unfinishedDevice requires that a device with an unfinished copy is a disk for no program, and free for the next run.
