@@ -116,6 +116,21 @@ func TestSourceChangesDuringATrial(t *testing.T) {
 	require.Contains(t, said.String(), "changed")
 }
 
+// longTrial starts a trial of a disk that does not end by itself, and returns what it says and its temporary folder.
+func longTrial(t *testing.T, settle, raw string) (cmd *exec.Cmd, said *lockedBuffer, temporary string) {
+	t.Helper()
+	temporary, err := os.MkdirTemp("", "trueup-trial-") //nolint:usetesting // QEMU runs as another user
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(temporary, 0o755))
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(temporary)) })
+	cmd = exec.Command(builtPath, "boot", "--accel=tcg", "--memory=64", "--seconds=1000", settle, raw)
+	cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
+	said = &lockedBuffer{}
+	cmd.Stdout, cmd.Stderr = said, said
+	require.NoError(t, cmd.Start())
+	return cmd, said, temporary
+}
+
 // A trial that ends early leaves no process and no file, whatever ends it.
 func TestEndedTrialLeavesNothing(t *testing.T) {
 	t.Parallel()
@@ -124,15 +139,7 @@ func TestEndedTrialLeavesNothing(t *testing.T) {
 	for name, by := range map[string]os.Signal{"interrupted": sys.Interrupt, "killed": os.Kill} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			temporary, err := os.MkdirTemp("", "trueup-trial-") //nolint:usetesting // QEMU runs as another user
-			require.NoError(t, err)
-			require.NoError(t, os.Chmod(temporary, 0o755))
-			t.Cleanup(func() { require.NoError(t, os.RemoveAll(temporary)) })
-			cmd := exec.Command(builtPath, "boot", "--accel=tcg", "--memory=64", "--settle=1000", "--seconds=1000", raw)
-			cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
-			var said lockedBuffer
-			cmd.Stdout, cmd.Stderr = &said, &said
-			require.NoError(t, cmd.Start())
+			cmd, said, temporary := longTrial(t, "--settle=1000", raw)
 			var children map[string]string
 			disktest.WaitFor(t, "QEMU to run: "+said.String(), func() bool {
 				children = descendants(cmd.Process.Pid)
@@ -171,16 +178,7 @@ func TestTrialLosesAChild(t *testing.T) {
 	for _, child := range []string{"qemu-system-x86", "exe"} {
 		t.Run(child, func(t *testing.T) {
 			t.Parallel()
-			temporary, err := os.MkdirTemp("", "trueup-trial-") //nolint:usetesting // QEMU runs as another user
-			require.NoError(t, err)
-			require.NoError(t, os.Chmod(temporary, 0o755))
-			t.Cleanup(func() { require.NoError(t, os.RemoveAll(temporary)) })
-			cmd := exec.Command(builtPath, "boot", "--accel", "tcg", "--memory", "64", "--settle", "3", "--seconds",
-				"1000", raw)
-			cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
-			var said lockedBuffer
-			cmd.Stdout, cmd.Stderr = &said, &said
-			require.NoError(t, cmd.Start())
+			cmd, said, temporary := longTrial(t, "--settle=3", raw)
 			var children map[string]string
 			disktest.WaitFor(t, "QEMU to run: "+said.String(), func() bool {
 				children = descendants(cmd.Process.Pid)

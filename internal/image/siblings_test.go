@@ -37,16 +37,6 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-// Reading a source changes nothing that is compared, and neither do other readers.
-func TestReadingIsNoChange(t *testing.T) {
-	dir, img := flatDisk(t)
-	_, err := os.ReadFile(filepath.Join(dir, "disk-flat.vmdk"))
-	require.NoError(t, err)
-	_, err = img.Disk.ReadAt(make([]byte, 64*sector), 0)
-	require.NoError(t, err)
-	require.NoError(t, img.Unchanged())
-}
-
 // What the programs of VMware leave beside a disk that is in use.
 func TestBusyNeighbours(t *testing.T) {
 	for _, tc := range []struct {

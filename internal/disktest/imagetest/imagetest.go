@@ -90,7 +90,7 @@ func Unfinished(t *testing.T, src *image.Image, dir, name string, o store.Create
 	out, err := store.Create(filepath.Join(dir, name), src.Disk.Size(), src, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, out.Discard()) })
-	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
+	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Pack: out.Pack()})
 	require.NoError(t, err)
 	return disktest.ReadFile(t, filepath.Join(dir, "."+name+".partial"))
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
@@ -140,24 +139,6 @@ func TestStreamOptimizedCopyKeepsTheDescriptor(t *testing.T) {
 	disktest.Run(t, "qemu-img", "compare", "-f", "vmdk", "-F", "vmdk", src.Path, path)
 }
 
-// The file is a VMDK only when it is complete: the header comes last.
-func TestStreamOptimizedHeaderComesLast(t *testing.T) {
-	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(1, 3*mib)))
-	dir := t.TempDir()
-	out, err := store.Create(filepath.Join(dir, "x.vmdk"), src.Disk.Size(), src, streamed)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, out.Discard()) }()
-	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: 2, Pack: out.Pack()})
-	require.NoError(t, err)
-	head := func() []byte {
-		b := disktest.ReadFile(t, filepath.Join(dir, disktest.Names(t, dir)[0]))
-		return b[:sector]
-	}
-	require.Equal(t, make([]byte, sector), head())
-	require.NoError(t, out.Finish())
-	require.Equal(t, "KDMV", string(head()[:4]))
-}
-
 // A disk of nothing has an empty directory and no table.
 func TestStreamOptimizedOfAHugeDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "huge.img")
@@ -257,10 +238,12 @@ func TestCopiesKeepTheDescriptor(t *testing.T) {
 // A file that is not complete is no VMDK: a run that is killed leaves nothing that a reader would open.
 func TestUnfinishedFileIsNoImage(t *testing.T) {
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, mib)))
-	b := imagetest.Unfinished(t, src, t.TempDir(), "x.vmdk", imagetest.Kinds[1])
-	require.NotEmpty(t, b)
-	require.NotEqual(t, "KDMV", string(b[:4]))
-	require.NotContains(t, string(b), "# Disk DescriptorFile")
+	for _, kind := range []store.CreateOptions{imagetest.Kinds[1], streamed} {
+		b := imagetest.Unfinished(t, src, t.TempDir(), "x.vmdk", kind)
+		require.NotEmpty(t, b)
+		require.NotEqual(t, "KDMV", string(b[:4]))
+		require.NotContains(t, string(b), "# Disk DescriptorFile")
+	}
 }
 
 // vmwareSplit is where VMware cuts, in bytes: descriptors of its own disks say `RW 4192256 SPARSE "…-s001.vmdk"`.
