@@ -177,7 +177,7 @@ test-race:
 
 # Tests that start guests, and others of which test takes a share (disktest.Exhaustive). CI runs the whole of both.
 BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
-SHARED := ^Test(LargestGPT|ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|JudgeOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|AlignRealDisks|HugeImages|CallsOfAnAlignFail|EveryOptionOfQemu|HotWindows10|InPlaceIsTheCopy|ScanOf(Damaged|Hostile)Images)$$
+SHARED := ^Test(LargestGPT|ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|JudgeOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|AlignRealDisks|HugeImages|CallsOfAnAlignFail|EveryOptionOfQemu|HotWindows10|InPlaceIsTheCopy|ScanOfHostileImages)$$
 
 # Of calls that fail or are the last one of a process, and of what stands where a file is written, test tries a share;
 # torture kills an exchange at each of its calls.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -179,47 +178,6 @@ func TestScanSaysWhatInspectSays(t *testing.T) {
 	t.Run("the corpus", func(t *testing.T) {
 		sameAsInspect(t, unpackedCorpus(t), ".")
 	})
-}
-
-// TestScanOfDamagedImages changes bytes of headers, descriptors and tables: each image costs its own row, with what
-// inspect says about it.
-func TestScanOfDamagedImages(t *testing.T) {
-	t.Parallel()
-	each := 5
-	if disktest.Exhaustive {
-		each = 20
-	}
-	dir, raw := t.TempDir(), filepath.Join(t.TempDir(), "disk.raw")
-	offDisk().Write(t, raw)
-	random := rand.New(rand.NewPCG(37, 1))
-	for _, f := range scannedFormats {
-		sound := t.TempDir()
-		convert := append(append([]string{"convert"}, f.args...), raw, filepath.Join(sound, f.name))
-		disktest.Run(t, "qemu-img", convert...)
-		for n := range each {
-			to := filepath.Join(dir, fmt.Sprintf("%s %02d", f.name, n))
-			require.NoError(t, os.CopyFS(to, os.DirFS(sound)))
-			path := filepath.Join(to, f.name)
-			damaged := disktest.ReadFile(t, path)
-			for range 1 + n%3 {
-				reach := min(len(damaged), []int{sectorSize, 8 << 10, 1 << 20}[random.IntN(3)])
-				damaged[random.IntN(reach)] ^= byte(1 + random.IntN(255))
-			}
-			require.NoError(t, os.WriteFile(path, damaged, 0o600))
-		}
-	}
-	smallDisk(t, filepath.Join(dir, "sound.img"), trackSectors)
-	rows := sameAsInspect(t, dir, "--check", ".")
-	require.GreaterOrEqual(t, len(rows), each*len(scannedFormats))
-	require.Equal(t, "judged misaligned", wordsOf(rows["sound.img"]))
-	failed := 0
-	for path, i := range rows {
-		require.NotEqual(t, "internal", codeOf(i.Error), "%s: %v", path, i.Error)
-		if i.State == results.Failed {
-			failed++
-		}
-	}
-	require.Greater(t, failed, each)
 }
 
 // TestScanOfHostileImages has the hostile images that need no flags in one library, in make test a sixth of them, good
