@@ -173,8 +173,8 @@ func requireScanInterrupted(t *testing.T, stderr string) {
 		"trueup: interrupted: [^\n]* looked at, and the report has those[^\n]*\n$", stderr)
 }
 
-// TestScanInterruptedReports requires that the report of a scan that was interrupted takes the place of an older one, and
-// says what it is. internal/scan/results has each format say so.
+// TestScanInterruptedReports requires that the report of an interrupted scan takes the place of an older one, and says
+// what it is. internal/scan/results has each format say so.
 func TestScanInterruptedReports(t *testing.T) {
 	t.Parallel()
 	dir, out := manyDisks(t, 5*someDisks), filepath.Join(t.TempDir(), "report")
