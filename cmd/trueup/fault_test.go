@@ -280,8 +280,8 @@ func TestReplaceOnAFullFileSystem(t *testing.T) {
 				disktest.Tool(t, "strace"), builtPath)
 			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 			for _, says := range []string{
-				"no space left on device; the exchange is not complete: trueup resume x.vmdk goes on, " +
-					"trueup undo x.vmdk takes it back\nresume: 1\n",
+				"no space left on device; the exchange is not complete: trueup resume x.vmdk completes it, " +
+					"trueup undo x.vmdk reverses it\nresume: 1\n",
 				"write x-flat.vmdk: no space left on device; the copy needs ",
 			} {
 				require.Contains(t, r.stdout, says)
@@ -546,7 +546,7 @@ func TestBelowNamesOtherFileSystems(t *testing.T) {
 	require.NoError(t, os.Mkdir(other, 0o755))
 	r := privateMount(t, "size=1m", other, builtPath, "finish", "--below", lib)
 	require.Equal(t, 4, r.code, r.stderr)
-	require.Contains(t, r.stderr, "other: refused: the folder lies on another file system; name it with --below")
+	require.Contains(t, r.stderr, "other: refused: the folder is on another file system; add another --below for it")
 }
 
 // linkedFolder is hashFolder for a folder that has links to folders in it.

@@ -69,7 +69,7 @@ func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 		{64, "unknown flag: --with", append(c.args("move"), "--with", c.made)},
 		{64, "nothing to undo, resume or finish", []string{"resume", c.path}},
 		{64, "no journal " + c.journal, c.args("undo")},
-		{4, "would lie in memory", []string{"move", c.path, "--journal", "/dev/trueup-test.journal"}},
+		{4, "would be in memory", []string{"move", c.path, "--journal", "/dev/trueup-test.journal"}},
 	} {
 		c.refused(t, x.code, x.says, x.args...)
 		c.requireOld(t)
@@ -120,7 +120,7 @@ func TestFilesOnLoopDevices(t *testing.T) {
 			before := sumsOf(t, c.folder)
 			for _, command := range commands {
 				t.Run(f.name+", "+command, func(t *testing.T) {
-					c.refused(t, 4, "the loop device "+disktest.LoopDevice(t, link)+" shows it", command, c.path)
+					c.refused(t, 4, "the loop device "+disktest.LoopDevice(t, link), command, c.path)
 				})
 				require.Equal(t, before, sumsOf(t, c.folder))
 			}

@@ -167,7 +167,7 @@ func (c *moveCase) refused(t testing.TB, code int, says string, args ...string) 
 func (c *moveCase) requireAfter(t testing.TB, command string, r result) {
 	t.Helper()
 	require.Equal(t, 0, r.code, "%s: %s%s", command, r.stdout, r.stderr)
-	if command == "undo" || strings.Contains(strings.Join(strings.Fields(r.stdout), " "), "is as it was") {
+	if command == "undo" || strings.Contains(strings.Join(strings.Fields(r.stdout), " "), "is unchanged") {
 		c.requireOld(t)
 	} else {
 		c.requireMoved(t)
@@ -329,8 +329,8 @@ func TestMoveBesideMove(t *testing.T) {
 	c.kill(t, callPoint{call: "fsync", number: 4})
 	require.FileExists(t, c.path+".moving")
 	require.FileExists(t, c.journal)
-	c.refused(t, 4, fmt.Sprintf("trueup resume %s goes on", c.path), "move", c.path+".moving")
-	c.refused(t, 4, `it is a file of the disk "disk.vmdk": a move of the partitions inside of the disk was`, "move",
+	c.refused(t, 4, fmt.Sprintf("trueup resume %s completes it", c.path), "move", c.path+".moving")
+	c.refused(t, 4, `it is a file of the disk "disk.vmdk": a move inside the disk was`, "move",
 		flatName(c.path))
 	c.requireAfter(t, "undo", trueup(t, "undo", c.path))
 }
@@ -345,14 +345,14 @@ func TestDiskBroughtBack(t *testing.T) {
 			c := newMove(t, f, moveDisks["two ntfs and a hive"](t))
 			dropped := func() {
 				r := trueup(t, "undo", "--force", c.path)
-				require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "with the journal went the ")
+				require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "the journal held ")
 				c.requireAfter(t, "undo", r)
 				require.Equal(t, 3, trueup(t, "inspect", c.path).code)
 			}
 			c.middle(t)
 			c.restore(t)
 			for _, command := range []string{"resume", "undo"} {
-				c.refused(t, 4, "trueup undo "+c.path+" --force leaves it as it is and removes the journal, with the ",
+				c.refused(t, 4, "trueup undo "+c.path+" --force leaves the disk as it is and removes the journal, with ",
 					command, c.path)
 			}
 			dropped()
@@ -379,8 +379,8 @@ func TestDiskBroughtBack(t *testing.T) {
 			c.reset(t)
 			c.kill(t, ends[len(ends)-1])
 			c.restore(t)
-			c.refused(t, 4, "everything is at its new place already", "undo", c.path)
-			c.refused(t, 4, "--force leaves it as it is", "resume", c.path)
+			c.refused(t, 4, "all data are in their new places already", "undo", c.path)
+			c.refused(t, 4, "--force leaves the disk as it is", "resume", c.path)
 			c.requireAfter(t, "undo", trueup(t, "undo", "--force", c.path))
 		})
 	}
@@ -633,7 +633,7 @@ func TestInPlaceByOddNames(t *testing.T) {
 		require.NoError(t, os.Rename(path, c.path))
 		c.kill(t, callPoint{call: "fsync", number: 6})
 		r := trueup(t, "inspect", c.path)
-		require.Contains(t, r.stderr, "the partitions inside of the disk was interrupted; trueup resume", name)
+		require.Contains(t, r.stderr, "a move inside the disk was interrupted; trueup resume", name)
 		r = trueup(t, command, c.path)
 		require.NoError(t, os.Rename(c.path, path))
 		c.path = path

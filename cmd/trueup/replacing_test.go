@@ -52,7 +52,7 @@ func TestFolderCannotBeWritten(t *testing.T) {
 		}
 		r := run(t, command[0], command[1:]...)
 		require.Equal(t, 1, r.code, r.stderr)
-		require.Contains(t, r.stderr, "permission denied; nothing was changed: make it writable")
+		require.Contains(t, r.stderr, "permission denied; nothing was changed; make the folder writable")
 		requireOneLine(t, r.stderr)
 		require.Equal(t, before, hashFolder(t, dir))
 	}

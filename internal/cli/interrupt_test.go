@@ -99,7 +99,7 @@ func TestInterruptInMove(t *testing.T) {
 		code, says := run(stopped, args...)
 		require.Equal(t, 128+int(syscall.SIGINT), code, says)
 		require.Equal(t, "trueup: interrupted: disk.img: the disk is in the middle of the move: trueup resume "+
-			"disk.img goes on, trueup undo disk.img takes it back\n", says)
+			"disk.img completes it, trueup undo disk.img reverses it\n", says)
 	}
 	put(t, "sound.img", disk)
 	was := "disk.img"
@@ -109,8 +109,8 @@ func TestInterruptInMove(t *testing.T) {
 		"align --with disk.img sound.img dest.img", "scan --isolation none disk.img",
 	} {
 		for name, want := range map[string]string{
-			"disk.img": `inside of the disk was interrupted; trueup resume \S+ goes on, trueup undo \S+ ` +
-				"takes the move back",
+			"disk.img": `inside the disk was interrupted; trueup resume \S+ completes it, trueup undo \S+ ` +
+				"reverses the move",
 			"other.img": "a move of its partitions is not complete; its journal is named like the disk",
 		} {
 			require.NoError(t, os.Rename(was, name))

@@ -68,16 +68,16 @@ func (x *run) mayResume(ctx context.Context, o Options) error {
 		}
 		if f := x.d.written(x.Old); f != nil {
 			return &ondisk.Refusal{
-				Code: "changed", Reason: fmt.Sprintf("%v was written since its copy was made, by a guest or another "+
-					"program, and the copy lacks that", f.Name),
-				Remedy: x.Work.Command("undo") + " keeps what was written; align it again then",
+				Code: "changed", Reason: fmt.Sprintf("%v was written after its copy was made, by a guest or "+
+					"another program, and the copy lacks these changes", f.Name),
+				Remedy: x.Work.Command("undo") + " keeps these changes; then align the disk again",
 			}
 		}
 	}
 	if x.New[0].Disks == nil || !x.d.there(x.New[0]) {
 		return nil // an earlier version has none; for a missing file the steps return the error
 	}
-	_, err := x.judged(ctx, x.copySide(x.d), Options{Progress: o.Progress}, "", "bring the original back: "+
+	_, err := x.judged(ctx, x.copySide(x.d), Options{Progress: o.Progress}, "", "restore the original: "+
 		x.Work.Command("undo"))
 	return err
 }
@@ -109,7 +109,8 @@ func (x *run) copyIdle() error {
 				Code: "changed",
 				Reason: fmt.Sprintf("%v, a file of the copy, was written since the exchange began, or is open for "+
 					"writing", at),
-				Remedy: "end what writes it; what was written is lost if you move the file away and run trueup undo",
+				Remedy: "stop the program that writes it; to discard what it wrote, move the file away and run " +
+					"trueup undo",
 			}
 		}
 	}
@@ -126,11 +127,11 @@ func Undo(ctx context.Context, h *journal.Held, o Options) (journal.Done, error)
 		return journal.Done{}, err
 	}
 	d := journal.Done{
-		Text: "the original is back under its own names", Files: names(x.Old),
+		Text: "the original has its own names again", Files: names(x.Old),
 		Notes: slices.Concat(x.changedFiles(), x.notes),
 	}
 	if d.Removed, err = x.back(); err != nil {
-		return d, fmt.Errorf("%w; give the undo again when the cause is removed", err)
+		return d, fmt.Errorf("%w; remove the cause, then run undo again", err)
 	}
 	return d, nil
 }
@@ -145,17 +146,17 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 		return err
 	}
 	if err := x.stranger(); err != nil && x.Work.Phase != journal.Kept && !o.Force {
-		return fmt.Errorf("%w; give --force to lose it", err)
+		return fmt.Errorf("%w; add --force to discard it", err)
 	}
 	if x.Work.Phase == journal.Undoing && !x.leadsToCopy() {
 		return nil
 	}
 	mixes, loses := "", ""
 	if x.keeps(x.d) { // otherwise the copy is not, or no longer, a disk
-		x.elsewhere(o, "one in another folder that was made since the exchange would mix the new layout with the old "+
-			"one")
-		mixes = "give --force if it was made before the exchange and needs the original"
-		loses = "give --force if it is to be based on the disk at its old name (qemu-img rebase -u)"
+		x.elsewhere(o, "an overlay in another folder that was made after the exchange would mix the new layout "+
+			"with the old one")
+		mixes = "add --force if it was made before the exchange and needs the original"
+		loses = "add --force if you will rebase it onto the disk at its old name (qemu-img rebase -u)"
 	}
 	err := x.free(x.New[0].Name, names(x.New), o, mixes)
 	if err == nil && (x.Work.Phase == journal.Kept || loses != "") { // no other check covers writes of a guest
@@ -166,8 +167,8 @@ func (x *run) mayUndo(ctx context.Context, o Options) error {
 	}
 	if found := x.changedFiles(); err == nil && len(found) > 0 && x.Work.Phase == journal.Kept && !o.Force {
 		err = &ondisk.Refusal{
-			Code: "changed", Reason: found[0].Text + ", and an undo removes the aligned disk for it",
-			Remedy: "compare the two disks; give --force to bring the original back, or keep the aligned disk: " +
+			Code: "changed", Reason: found[0].Text + ", and undo would replace the aligned disk with it",
+			Remedy: "compare the two disks; add --force to restore the original, or keep the aligned disk: " +
 				x.Work.Command("finish", "--force"),
 		}
 	}
@@ -203,13 +204,13 @@ func (x *run) copyUnwritten() error {
 		if !there || x.d.same(f.Name, f) || x.Work.Phase != journal.Kept && !x.d.is(f.Name, f) {
 			continue
 		}
-		remedy := "give --force to lose it"
+		remedy := "add --force to continue anyway"
 		if x.Work.Phase == journal.Kept {
-			remedy += "; or keep the disk, with trueup finish"
+			remedy += ", or keep the disk with trueup finish"
 		}
 		return &ondisk.Refusal{
-			Code: "changed", Reason: fmt.Sprintf("%v was written since the exchange, by a guest or another program, "+
-				"and an undo loses that", f.Name),
+			Code: "changed", Reason: fmt.Sprintf("%v was written after the exchange, by a guest or another "+
+				"program, and undo would discard these changes", f.Name),
 			Remedy: remedy,
 		}
 	}
@@ -218,11 +219,12 @@ func (x *run) copyUnwritten() error {
 
 // originalStands refuses to remove the copy if the original has changed.
 func (x *run) originalStands(ctx context.Context, o Options) error {
-	remedy := "restore the bytes of the original from a backup, then give the undo again"
+	remedy := "restore the original from a backup, then run undo again"
 	if x.Work.Phase == journal.Kept {
 		remedy = "keep the aligned disk: " + x.Work.Command("finish", "--force")
 	}
-	_, err := x.judged(ctx, x.originalSide(x.d, x.Work.Phase), o, ", and the aligned disk is all there is", remedy)
+	_, err := x.judged(ctx, x.originalSide(x.d, x.Work.Phase), o, ", and the aligned disk is the only copy left",
+		remedy)
 	return err
 }
 
@@ -244,11 +246,11 @@ func (x *run) present() error {
 		switch {
 		case x.Work.Phase != journal.Kept:
 		case x.d.has(f.Other):
-			err = ondisk.In(ondisk.ErrChanged, "%v is another file than the one that was kept, as after a copy of the "+
-				"folder: rename it to %v by hand if it is the original; %s removes the journal, and no file that it "+
-				"does not know", f.Other, f.Name, x.Work.Command("finish", "--force"))
+			err = ondisk.In(ondisk.ErrChanged, "%v is not the file that was kept, perhaps because the folder was "+
+				"copied: rename it to %v by hand if it is the original; %s then removes the journal and no other "+
+				"file", f.Other, f.Name, x.Work.Command("finish", "--force"))
 		default:
-			err = fmt.Errorf("%w; if it was removed, keep the disk: %s", err, x.Work.Command("finish", "--force"))
+			err = fmt.Errorf("%w; if the file was removed, keep the disk: %s", err, x.Work.Command("finish", "--force"))
 		}
 		return err
 	}
@@ -264,15 +266,15 @@ func (x *run) present() error {
 // changedFiles returns a warning for each file of the original that is missing or was written since the exchange.
 func (x *run) changedFiles() (out []ondisk.Issue) {
 	for _, f := range x.Old {
-		text := "the original's file %v was written since the exchange"
+		text := "%v, a file of the original, was written after the exchange"
 		switch {
 		case f.text() && (x.Work.Phase != journal.Kept || x.d.holds(f.Other, f.Kept)), !f.text() && x.d.intact(f):
 			continue
 		case !f.text() && x.d.there(f):
 		case !x.d.has(f.Other):
-			text = "the original's file %v is gone"
+			text = "%v, a file of the original, is missing"
 		case !f.text():
-			text = "%v is another file than the one that was kept"
+			text = "%v is not the file that was kept"
 		}
 		out = append(out, ondisk.Issue{
 			Code: "original-changed", Effect: ondisk.Warn, Text: fmt.Sprintf(text, f.Other),
@@ -300,7 +302,7 @@ func Finish(ctx context.Context, h *journal.Held, o Options) (journal.Done, erro
 		d.Removed = x.removed
 	}
 	if len(d.Removed) == 0 && !again {
-		d.Text = "no file of the original was there any more; the journal is removed, and the aligned disk stays"
+		d.Text = "no file of the original was left; the journal is removed, and the aligned disk stays"
 	}
 	if err == nil {
 		err = x.Remove()
@@ -321,8 +323,8 @@ func (x *run) kept() (out []string) {
 func (x *run) mayFinish(ctx context.Context, o Options) error {
 	loses := ""
 	if slices.ContainsFunc(x.Old, func(f file) bool { return x.d.is(f.Other, f) }) { // otherwise nothing is removed
-		x.elsewhere(o, "one of the original in another folder has lost its base")
-		loses = "give --force to lose it"
+		x.elsewhere(o, "an overlay of the original in another folder has lost its base")
+		loses = "add --force to continue anyway"
 	}
 	if err := x.free(x.Old[0].Other, x.kept(), o, loses); err != nil {
 		return err
@@ -331,13 +333,13 @@ func (x *run) mayFinish(ctx context.Context, o Options) error {
 		return err
 	}
 	if found := x.changedFiles(); len(found) > 0 && !o.Force {
-		return &ondisk.Refusal{Code: "changed", Reason: found[0].Text, Remedy: "give --force to remove it all the same"}
+		return &ondisk.Refusal{Code: "changed", Reason: found[0].Text, Remedy: "add --force to remove it anyway"}
 	}
 	for _, s := range x.Old[0].Disks {
 		if s.Lost != "" && !o.Force {
 			return &ondisk.Refusal{
 				Code: "reference", Reason: "the original is kept: " + s.Lost,
-				Remedy: "save the snapshots first (qemu-img convert -l), or lose them: " +
+				Remedy: "save the snapshots first (qemu-img convert -l), or discard them: " +
 					x.Work.Command("finish", "--force"),
 			}
 		}
@@ -349,12 +351,12 @@ func (x *run) mayFinish(ctx context.Context, o Options) error {
 func (x *run) copyStands(ctx context.Context, o Options) error {
 	side := x.copySide(x.d)
 	side.alias = nil // all names belong to the disk
-	back := "bring the original back: " + x.Work.Command("undo", "--force")
+	back := "restore the original: " + x.Work.Command("undo", "--force")
 	remedy := back
 	if !o.Force {
-		remedy += "; or give --force, if this disk is the one that is to stay"
+		remedy += "; or add --force if this disk is the one to keep"
 	}
-	files, err := x.judged(ctx, side, o, ", and the original is all there is", remedy)
+	files, err := x.judged(ctx, side, o, ", and the original is the only copy left", remedy)
 	for _, f := range files {
 		if slices.ContainsFunc(x.Old, func(o file) bool { return o.Inode == f.Info.Inode && o.Inode != 0 }) {
 			return &ondisk.Refusal{
@@ -387,7 +389,7 @@ func (x *run) dropOriginal(d *journal.Done) error {
 		case x.d.has(f.Other):
 			d.Notes = append(d.Notes, ondisk.Issue{
 				Code: "original-changed", Effect: ondisk.Warn, Remedy: "remove it by hand if it is not needed",
-				Text: fmt.Sprintf("%v is not the file that was kept under this name, and stays", f.Other),
+				Text: fmt.Sprintf("%v is not the file that was kept under this name, and is not removed", f.Other),
 			})
 		}
 	}

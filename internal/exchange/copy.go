@@ -62,12 +62,12 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 	case err != nil:
 		return err
 	case !here.Same(there):
-		return s.refuse("unsupported", "it lies in another folder than the disk, and only names of one folder are "+
-			"exchanged", anew)
+		return s.refuse("unsupported", "it is not in the folder of the disk, and names are exchanged within one "+
+			"folder only", anew)
 	case img.Packaged() || img.MapsDevice || img.Child || len(img.Chain) > 0:
 		return s.refuse("unsupported", "it is a snapshot, a view or a disk of a package", anew)
 	case kindOf(img) != s.kind:
-		return s.refuse("unsupported", fmt.Sprintf("it is a %s, and the disk a %s", kindOf(img), s.kind), anew)
+		return s.refuse("unsupported", fmt.Sprintf("it is %s, but the disk is %s", kindOf(img), s.kind), anew)
 	}
 	newest := int64(0)
 	for _, f := range img.Handles {
@@ -76,7 +76,7 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 			return err
 		}
 		if !img.Dir.Holds(f) {
-			return s.refuse("unsupported", fmt.Sprintf("%q lies in another folder", f.Name()), anew)
+			return s.refuse("unsupported", fmt.Sprintf("%q is in another folder", f.Name()), anew)
 		}
 	}
 	for _, o := range s.plan.Old {
@@ -85,8 +85,8 @@ func (s *Source) checkCopy(img *image.Image, fresh bool) error {
 			return s.refuse("reference", fmt.Sprintf("it uses %v, a file of the disk", o.Name), anew)
 		}
 		if fresh && o.Modified > newest {
-			return s.refuse("changed", fmt.Sprintf("%v was written after it, and it lacks that", o.Name),
-				anew+"; or have all bytes compared, with --verify full")
+			return s.refuse("changed", fmt.Sprintf("%v was written after it, and it lacks these changes", o.Name),
+				anew+"; or add --verify full to compare all bytes")
 		}
 	}
 	return nil
@@ -101,7 +101,7 @@ func (s *Source) checkNames(c *Copy) error {
 	for i, n := range c.finals {
 		own := slices.Contains(names(s.plan.Old), n)
 		if taken[n] || !own && s.dir.Exists(n) || len(n) > journal.MaxName {
-			return s.refuse("output", fmt.Sprintf("its file %q would get the name %q, which another file has or gets",
+			return s.refuse("output", fmt.Sprintf("its file %q would get the name %q, which belongs to another file",
 				c.img.Handles[i].Name(), n), "write it beside the disk: trueup align DISK COPY")
 		}
 		taken[n] = true
@@ -130,7 +130,7 @@ func (s *Source) checkNeeded(img *image.Image, by image.Writers, search []string
 	below, missed, err := img.OverlaysNear(cmp.Or(home, "."), search)
 	s.notes = append(s.notes, missed...)
 	if user = cmp.Or(user, strings.Join(below[:min(len(below), 1)], "")); user != "" && err == nil {
-		err = s.refuse("reference", fmt.Sprintf("%.1024q needs it", user), "consolidate or remove that first")
+		err = s.refuse("reference", fmt.Sprintf("%.1024q needs it", user), "consolidate or remove that image first")
 	}
 	return err
 }
@@ -148,7 +148,7 @@ func (c *Copy) rename(disk string) error {
 		case !ok || stem == "":
 			return &ondisk.Refusal{
 				Code:   "unsupported",
-				Reason: fmt.Sprintf("replace: its file %q is not named after it, so that it gets no name", f.Name()),
+				Reason: fmt.Sprintf("replace: its file %q is not named after it, so it has no new name", f.Name()),
 				Remedy: "write it beside the disk: trueup align DISK COPY",
 			}
 		default:
@@ -180,7 +180,7 @@ func (c *Copy) EachFile(each func(final, partial string, f *sys.File) error) err
 		case f.Written():
 			return &ondisk.Refusal{
 				Code: "busy", Reason: fmt.Sprintf("COPY: %q is open for writing in another program", f.Name()),
-				Remedy: "end that, and run again",
+				Remedy: "end that program, then run again",
 			}
 		}
 		if i == 0 && c.open != nil {
@@ -254,7 +254,7 @@ func (c *Copy) dropStale() error {
 }
 
 func (c *Copy) atWork() error {
-	return ondisk.In(ondisk.ErrBusy, "%v is written by another run of trueup; wait for it", c.head)
+	return ondisk.In(ondisk.ErrBusy, "another run of trueup is writing %v; wait for it", c.head)
 }
 
 // Release leaves the files to the exchange. Calling Discard afterwards has no effect.

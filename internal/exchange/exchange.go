@@ -403,6 +403,6 @@ func names(files []file) (out []string) {
 
 // unfinishedError adds the commands that continue or undo the exchange to an error.
 func unfinishedError(path string, err error) error {
-	return fmt.Errorf("%w; the exchange is not complete: %s goes on, %s takes it back", err,
+	return fmt.Errorf("%w; the exchange is not complete: %s completes it, %s reverses it", err,
 		shell.Command("resume", nil, path), shell.Command("undo", nil, path))
 }

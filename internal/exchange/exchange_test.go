@@ -80,7 +80,7 @@ func TestGuestWroteSince(t *testing.T) {
 		}
 		dir, path, before := exchanged()
 		err := k.command(dir, "undo", false)
-		require.ErrorContains(t, err, "was written since the exchange")
+		require.ErrorContains(t, err, "was written after the exchange")
 		require.Equal(t, "new", shows(t, path))
 		require.NoError(t, k.command(dir, "undo", true))
 		require.Equal(t, before, sums(t, dir))
@@ -106,7 +106,7 @@ func TestCommandsRefuse(t *testing.T) {
 		}, "undo", "has the disk open"},
 		"finish without the disk": {func(dir string) error {
 			return os.Remove(filepath.Join(dir, "vm-flat.vmdk"))
-		}, "finish", "the original is all there is"},
+		}, "finish", "the original is the only copy left"},
 		"finish of a disk that uses the original": {func(dir string) error {
 			b, err := os.ReadFile(filepath.Join(dir, "vm.orig.vmdk"))
 			if err == nil {
@@ -116,7 +116,7 @@ func TestCommandsRefuse(t *testing.T) {
 		}, "finish", "a file of the original"},
 		"finish of a changed original": {func(dir string) error {
 			return os.Chtimes(filepath.Join(dir, "vm.orig-flat.vmdk"), time.Unix(1e9, 0), time.Unix(1e9, 0))
-		}, "finish", "was written since the exchange"},
+		}, "finish", "was written after the exchange"},
 		"undo without the original": {func(dir string) error {
 			return os.Remove(filepath.Join(dir, "vm.orig-flat.vmdk"))
 		}, "undo", "find it by its inode"},
@@ -154,14 +154,14 @@ func TestSourcesThatAreRefused(t *testing.T) {
 			func(dir string) error { return os.Symlink("vm.vmdk", filepath.Join(dir, "l.vmdk")) },
 			"l.vmdk", "is a link to",
 		},
-		"a second disk": {second("other.vmdk"), "", `"other.vmdk" names files of it`},
+		"a second disk": {second("other.vmdk"), "", `"other.vmdk" also refers to its files`},
 		"an old backup": {func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "vm.orig-flat.vmdk"), nil,
 				0o600)
-		}, "", "exists, and is the name"},
+		}, "", "exists, and the original would get this name"},
 		"data in another file":  {external, "q.qcow2", `"d.raw", and trueup cannot write another file name`},
-		"an external data file": {external, "d.raw", `"q.qcow2" names files of it`},
-		"an extent":             {func(string) error { return nil }, "vm-flat.vmdk", ` names files of it`},
+		"an external data file": {external, "d.raw", `"q.qcow2" also refers to its files`},
+		"an extent":             {func(string) error { return nil }, "vm-flat.vmdk", ` also refers to its files`},
 		"a name without room for that of the original": {func(dir string) error {
 			return os.Rename(filepath.Join(dir, k.main), filepath.Join(dir, longName))
 		}, longName, "would have 256 bytes, at most 255 are allowed; rename the disk"},

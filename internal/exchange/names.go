@@ -76,8 +76,8 @@ func failed(verb string, n name, err error) error {
 
 // gone returns the error of a file that has neither of its names.
 func gone(f file) error {
-	return ondisk.In(ondisk.ErrChanged, "the file that was %v has neither that name nor %v any more: find it by its "+
-		"inode %d and give it one of them", f.Name, f.Other, f.Inode)
+	return ondisk.In(ondisk.ErrChanged, "the file that was %v has neither that name nor %v: find it by its inode, "+
+		"%d, and rename it to one of them", f.Name, f.Other, f.Inode)
 }
 
 // foreign returns the error of a name that belongs to another file.

@@ -87,7 +87,7 @@ func TestOriginalIsNotExchanged(t *testing.T) {
 		if done != nil {
 			require.NoError(t, done())
 		}
-		require.ErrorContains(t, err, "it is the original of", name)
+		require.ErrorContains(t, err, "it is the kept original of", name)
 		require.Equal(t, before, sums(t, dir), name)
 	}
 }

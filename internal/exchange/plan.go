@@ -75,8 +75,7 @@ func readPlan(b []byte) (*plan, error) {
 	}
 	if len(p.Old) == 0 || len(p.New) == 0 || len(p.Old)+len(p.New)+len(p.Left) > maxFiles ||
 		!p.several() && len(p.Old)+len(p.New) > 2 || string(p.Old[0].Name) != string(p.New[0].Name) {
-		return nil, ondisk.In(ondisk.ErrFormat, "journal of an exchange: %d old and %d new files, of which "+
-			"one is no disk",
+		return nil, ondisk.In(ondisk.ErrFormat, "journal of an exchange: %d old and %d new files are not two disks",
 			len(p.Old), len(p.New))
 	}
 	slashes := "/\x00" + string(os.PathSeparator) // a backslash is a letter unless it separates folders
@@ -91,10 +90,12 @@ func readPlan(b []byte) (*plan, error) {
 			}
 		}
 		if (f.Was == nil) != (f.Kept == nil) {
-			return nil, ondisk.Field("journal of an exchange", "bytes", 0, string(f.Name), "both or none of a file")
+			return nil, ondisk.Field("journal of an exchange", "bytes", 0, string(f.Name), "both texts of a file, "+
+				"or neither")
 		}
 		if seen[string(f.Other)] || string(f.Name) == string(f.Other) {
-			return nil, ondisk.Field("journal of an exchange", "name", 0, string(f.Other), "another name for each file")
+			return nil, ondisk.Field("journal of an exchange", "name", 0, string(f.Other), "a different name for "+
+				"each file")
 		}
 		seen[string(f.Other)] = true
 		all[string(f.Name)], all[string(f.Other)] = true, true

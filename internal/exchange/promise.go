@@ -37,8 +37,8 @@ func (s side) promised(ctx context.Context, d *folder, o Options) (files []*gate
 		return nil, err // journals of earlier versions have no more data on an original
 	}
 	if f := d.written(s.files); f != nil && !s.exact && !o.Force {
-		return nil, fmt.Errorf("%s is not what it was: its file %v was written since the exchange, and no guest "+
-			"writes to a disk of this kind", s.what, f.Name)
+		return nil, fmt.Errorf("%s has changed: its file %v was written after the exchange, and guests do not "+
+			"write to disks of this kind", s.what, f.Name)
 	}
 	at, err := s.open(d.Folder)
 	if err != nil {
@@ -53,8 +53,8 @@ func (s side) promised(ctx context.Context, d *folder, o Options) (files []*gate
 		return nil, err
 	}
 	if !o.Force && !s.found(d) {
-		return nil, fmt.Errorf("%s %q is another file than the one that was written, and nothing on it identifies the "+
-			"disk", s.what, s.base)
+		return nil, fmt.Errorf("%s %q is not the file that was written, and nothing on it identifies the disk", s.what,
+			s.base)
 	}
 	if err := at.readChecked(ctx, o.Progress); err != nil {
 		return nil, fmt.Errorf("%s %q is damaged (%w)", s.what, s.base, err)
@@ -68,16 +68,16 @@ func (s side) as(is []shape, force bool) error {
 		return nil
 	}
 	if len(is) != len(s.disks) {
-		return fmt.Errorf("%s %q is not what it was: it has %d disks, and had %d", s.what, s.base, len(is),
+		return fmt.Errorf("%s %q has changed: it has %d disks, and had %d", s.what, s.base, len(is),
 			len(s.disks))
 	}
 	for i, was := range s.disks {
 		why := was.differs(is[i], s.exact, force)
 		if why != "" && len(is) > 1 {
-			why = fmt.Sprintf("of its disk %d, %s", i+1, why)
+			why = fmt.Sprintf("disk %d: %s", i+1, why)
 		}
 		if why != "" {
-			return fmt.Errorf("%s %q is not what it was: %s", s.what, s.base, why)
+			return fmt.Errorf("%s %q has changed: %s", s.what, s.base, why)
 		}
 	}
 	return nil
@@ -115,13 +115,13 @@ func (s side) whole(d *folder) error {
 		for _, n := range []name{f.Name, f.Other} {
 			st, err := d.At.Lstat(string(n))
 			if err == nil && d.is(n, f) && st.Size < f.Size {
-				return fmt.Errorf("%s is not what it was: its file %v has %d bytes, and had %d", s.what, n, st.Size,
+				return fmt.Errorf("%s has changed: its file %v has %d bytes, and had %d", s.what, n, st.Size,
 					f.Size)
 			}
 			found = found || err == nil
 		}
 		if !found {
-			return fmt.Errorf("%s is not what it was: its file %v is gone", s.what, f.Name)
+			return fmt.Errorf("%s has changed: its file %v is missing", s.what, f.Name)
 		}
 	}
 	return nil

@@ -272,7 +272,7 @@ func TestGuestsOfTheCopyAreNormal(t *testing.T) {
 	require.NoError(t, m.command(dir, "finish", false))
 	require.Equal(t, []string{m.main}, disktest.Names(t, dir))
 	dir = guest()
-	require.ErrorContains(t, m.command(dir, "undo", false), "give --force")
+	require.ErrorContains(t, m.command(dir, "undo", false), "add --force")
 	require.NoError(t, m.command(dir, "undo", true))
 	require.True(t, bytes.Equal(partitioned(t, 63)[:512], disktest.ReadFile(t, filepath.Join(dir, m.main))[:512]))
 }
@@ -288,7 +288,7 @@ func TestGuestOfTheOriginal(t *testing.T) {
 	require.NoError(t, os.Chtimes(path, time.Unix(1e9, 0), time.Unix(1e9, 0)))
 	before := look(t, dir)
 	for _, command := range []string{"finish", "undo"} {
-		require.ErrorContains(t, m.command(dir, command, false), "was written since the exchange", command)
+		require.ErrorContains(t, m.command(dir, command, false), "was written after the exchange", command)
 		require.Equal(t, before, look(t, dir), command)
 	}
 	require.NoError(t, m.command(dir, "finish", true))
@@ -392,7 +392,7 @@ func TestNoGuestWritesToAPackage(t *testing.T) {
 		path := filepath.Join(dir, c.main)
 		overwrite(t, path, disktest.ReadFile(t, path))
 		before := look(t, dir)
-		require.ErrorContains(t, c.command(dir, "finish", false), "no guest writes to a disk of this kind")
+		require.ErrorContains(t, c.command(dir, "finish", false), "guests do not write to disks of this kind")
 		require.Equal(t, before, look(t, dir))
 		require.NoError(t, c.command(dir, "finish", true))
 		require.Equal(t, []string{c.main}, disktest.Names(t, dir))

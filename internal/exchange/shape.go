@@ -214,7 +214,7 @@ func (s shape) differs(is shape, exactly, force bool) string {
 	for _, was := range s.Parts {
 		switch p := is.part(was.Number); {
 		case p == nil:
-			return fmt.Sprintf("its partition %d is gone", was.Number)
+			return fmt.Sprintf("its partition %d is missing", was.Number)
 		case p.Off != was.Off:
 			return fmt.Sprintf("its partition %d starts at byte %d, and started at %d", p.Number, p.Off, was.Off)
 		case exactly && (p.Len != was.Len || p.Type != was.Type):
@@ -238,7 +238,7 @@ func (s shape) content() string {
 	case s.Volume != "":
 		return "a volume (" + s.Volume + ") and no partition table"
 	}
-	return "nothing that is known"
+	return "no known content"
 }
 
 // sameVolume reports whether a volume is the same as before. With the same identifier its kind may have changed, for
@@ -260,15 +260,15 @@ func (s shape) lost(is shape, exactly bool) string {
 	}
 	switch {
 	case is.Packed != s.Packed:
-		return "it is another kind of file: a package, or none any more"
+		return "it is a package now and was none, or was one and is none"
 	case is.Size < s.Size:
 		return fmt.Sprintf("it has %d bytes, and had %d", is.Size, s.Size)
 	case s.known() && !is.known():
-		return "it holds neither a partition table nor a volume that is known, and did before"
+		return "it no longer holds a partition table or a known volume"
 	case s.holds() && !is.holds():
-		return "it holds no volume that is known, and did before"
+		return "it no longer holds a known volume"
 	case s.Root && is.damage != nil:
-		return fmt.Sprintf("the root folder of its volume (%s) cannot be read any more: %v", is.Volume, is.damage)
+		return fmt.Sprintf("the root folder of its volume (%s) can no longer be read: %v", is.Volume, is.damage)
 	}
 	for _, was := range s.Parts {
 		if was.Volume == "" || was.Volume == string(volume.Swap) {
@@ -276,13 +276,13 @@ func (s shape) lost(is shape, exactly bool) string {
 		}
 		switch p := is.part(was.Number); {
 		case p == nil && exactly:
-			return fmt.Sprintf("its partition %d, which held a volume (%s), is gone", was.Number, was.Volume)
+			return fmt.Sprintf("its partition %d, which held a volume (%s), is missing", was.Number, was.Volume)
 		case p == nil:
 		case p.Volume == "":
-			return fmt.Sprintf("its partition %d held a volume (%s), and holds none that is known", was.Number,
+			return fmt.Sprintf("its partition %d held a volume (%s), and no longer holds a known one", was.Number,
 				was.Volume)
 		case was.Root && p.damage != nil:
-			return fmt.Sprintf("the root folder of its partition %d (%s) cannot be read any more: %v", was.Number,
+			return fmt.Sprintf("the root folder of its partition %d (%s) can no longer be read: %v", was.Number,
 				p.Volume, p.damage)
 		}
 	}

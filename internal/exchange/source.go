@@ -43,20 +43,19 @@ func New(img *image.Image) (*Source, error) {
 		err = s.refuse("unsupported", "it is a disk of a package", "exchange the package as a whole")
 	}
 	if err == nil && (img.Child || len(img.Chain) > 0) {
-		err = s.refuse("unsupported", "it is a snapshot, of which the disk below would stay "+
-			"misaligned", "consolidate the snapshots first, or make a complete copy: trueup align "+
-			"--flatten SOURCE DEST")
+		err = s.refuse("unsupported", "it is a snapshot, and the disk below it would stay misaligned", "consolidate "+
+			"the snapshots first, or make a complete copy: trueup align --flatten SOURCE DEST")
 	}
 	if err == nil && img.MapsDevice {
-		err = s.refuse("unsupported", "it maps a device, and what is read as its file can be that device",
+		err = s.refuse("unsupported", "it maps a device, so reads of its file may come from that device",
 			"write a copy: trueup align SOURCE DEST")
 	}
 	for _, f := range img.Handles {
 		switch {
 		case err != nil:
 		case !img.Dir.Holds(f):
-			err = s.refuse("unsupported", fmt.Sprintf("%q lies in another folder than the disk, and only names of "+
-				"one folder are exchanged", f.Name()), "write a copy: trueup align SOURCE DEST")
+			err = s.refuse("unsupported", fmt.Sprintf("%q is not in the folder of the disk, and names are "+
+				"exchanged within one folder only", f.Name()), "write a copy: trueup align SOURCE DEST")
 		default:
 			err = s.add(img.Base, f)
 		}
@@ -104,9 +103,9 @@ func (s *Source) checkPath(path string) error {
 		return err
 	case st.Mode&fs.ModeSymlink != 0:
 		real, _ := filepath.EvalSymlinks(path)
-		return s.refuse("reference", fmt.Sprintf("it is a link to %q", real), "name that file itself")
+		return s.refuse("reference", fmt.Sprintf("it is a link to %q", real), "give the path of that file")
 	case !st.Mode.IsRegular():
-		return s.refuse("unsupported", "it is no regular file, and has no name to exchange",
+		return s.refuse("unsupported", "it is not a regular file",
 			"write a copy: trueup align SOURCE DEST")
 	}
 	w, err := journal.At(path)
@@ -129,16 +128,17 @@ func (s *Source) checkFile(f *gate.File) error {
 	case err != nil:
 		return err
 	case fixed != "":
-		return s.refuse("output", fmt.Sprintf("%q is immutable or append-only, and its name cannot change", fixed),
-			"take the attribute away: chattr -i -a")
+		return s.refuse("output", fmt.Sprintf("%q is immutable or append-only, and cannot be renamed", fixed),
+			"remove the attribute: chattr -i -a")
 	case f.Info.Links > 1:
-		return s.refuse("reference", fmt.Sprintf("%q has %d hard links, and the others would not change",
+		return s.refuse("reference", fmt.Sprintf("%q has %d hard links, and the others would keep the old disk",
 			f.Name(), f.Info.Links), "remove the others, or write a copy and rename it by hand")
 	case f.Info.Device != home.Device:
-		return s.refuse("unsupported", fmt.Sprintf("%q is on another file system than its folder, so that it "+
-			"cannot be renamed", f.Name()), other)
+		return s.refuse("unsupported", fmt.Sprintf("%q is on another file system than its folder, and cannot be "+
+			"renamed", f.Name()), other)
 	case f.Info.Inode == 0:
-		return s.refuse("unsupported", "files of this file system have no numbers by which they are known again", other)
+		return s.refuse("unsupported", "this file system has no inode numbers, so its files cannot be recognized "+
+			"after a rename", other)
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func (s *Source) mayTake(n name) error {
 	if !s.dir.Exists(string(n)) {
 		return nil
 	}
-	return s.refuse("output", fmt.Sprintf("%v exists, and is the name that the original gets", n),
+	return s.refuse("output", fmt.Sprintf("%v exists, and the original would get this name", n),
 		"move that file away")
 }
 
@@ -195,8 +195,8 @@ func (s *Source) addTracked(disk, tracked string) error {
 	defer f.Close()
 	s.notes = append(s.notes, ondisk.Issue{
 		Code: "replaced-tracking", Effect: ondisk.Note,
-		Text:   fmt.Sprintf("%q tracks the changed blocks of the original, and stays with that", tracked),
-		Remedy: "the first backup of the exchanged disk is a full one",
+		Text:   fmt.Sprintf("%q tracks the changed blocks of the original, and stays with it", tracked),
+		Remedy: "the first backup of the exchanged disk will be a full one",
 	})
 	return s.add(disk, f)
 }
@@ -206,8 +206,9 @@ func (s *Source) addTracked(disk, tracked string) error {
 func (s *Source) checkUsers() error {
 	user, err := s.user(s.path, names(s.plan.Old))
 	if user != "" {
-		err = s.refuse("reference", fmt.Sprintf("%q names files of it too, and would find others under their names",
-			user), "exchange that one, or remove it if it is not used any more")
+		err = s.refuse("reference", fmt.Sprintf("%q also refers to its files, and would find other files under "+
+			"their names",
+			user), "exchange that one, or remove it if it is no longer used")
 	}
 	return err
 }
@@ -258,8 +259,8 @@ func (s *Source) Prepare(o Output) error {
 	})
 	if len(lost) > 0 {
 		s.notes = append(s.notes, ondisk.Issue{
-			Code: "replaced-attributes", Effect: ondisk.Note, Remedy: "set them by hand where they are needed",
-			Text: "the file system does not keep of the original: " + strings.Join(lost, ", "),
+			Code: "replaced-attributes", Effect: ondisk.Note, Remedy: "set them by hand if needed",
+			Text: "the file system does not store these attributes of the original: " + strings.Join(lost, ", "),
 		})
 	}
 	return err
@@ -296,7 +297,7 @@ func (s *Source) Publish(o Output) (*Result, error) {
 		st, err := f.Stat()
 		n, o := fileOf(final, partial, st), s.file(final)
 		if o == nil && s.dir.Exists(final) {
-			return ondisk.In(ondisk.ErrOutput, "%q exists, and is no file of the original: move it away", final)
+			return ondisk.In(ondisk.ErrOutput, "%q exists, and is not a file of the original: move it away", final)
 		}
 		n.Seal = o != nil && o.Seal
 		s.plan.New = append(s.plan.New, n)
@@ -331,8 +332,8 @@ func (s *Source) Publish(o Output) (*Result, error) {
 	if x.d.bare {
 		s.notes = append(s.notes, ondisk.Issue{
 			Code: "replaced-no-links", Effect: ondisk.Note,
-			Text:   "the file system has no hard links: for a moment, the disk was incomplete under its name",
-			Remedy: "a guest that was started in that moment did not find its disk; start it again",
+			Text:   "the file system has no hard links, so the disk was briefly incomplete under its name",
+			Remedy: "if a guest started at that moment did not find its disk, start it again",
 		})
 	}
 	return s.result(), nil
@@ -344,7 +345,7 @@ func (s *Source) idle(d *folder) error {
 		open, err := d.writable(f.Name)
 		if err == nil && open {
 			err = &ondisk.Refusal{
-				Code: "busy", Remedy: "end that (as root, fuser or losetup -j can name it), and run again",
+				Code: "busy", Remedy: "end that program (as root, fuser or losetup -j can name it), then run again",
 				Reason: fmt.Sprintf("%v is open for writing in another program, or in the kernel", f.Name),
 			}
 		}
@@ -514,7 +515,7 @@ func (x *run) overlays(img *image.Image, base name, o Options, force string) err
 	}
 	err = errors.Join(err, bad)
 	if err == nil && len(found) > 0 && !o.Force {
-		err = needed(found[0], base, "consolidate or remove it first; or "+force)
+		err = needed(found[0], base, "consolidate or remove it first, or "+force)
 	}
 	return err
 }
@@ -529,13 +530,13 @@ func (x *run) home() string {
 
 // elsewhere adds a warning about overlays in other folders: a disk has no list of its overlays.
 func (x *run) elsewhere(o Options, harm string) {
-	seen := "its folder and below"
+	seen := "its folder and the folders below"
 	if len(o.Search) > 0 {
-		seen += ", and in those of --allow-folder,"
+		seen += ", and those of --allow-folder,"
 	}
 	x.notes = append(x.notes, ondisk.Issue{
 		Code: "overlays-elsewhere", Effect: ondisk.Warn,
-		Text:   fmt.Sprintf("overlays of it (linked clones, snapshots) were looked for in %s only: %s", seen, harm),
-		Remedy: "give --allow-folder DIR where other folders can hold some: those in DIR and below are refused",
+		Text:   fmt.Sprintf("overlays (linked clones, snapshots) were searched in %s only: %s", seen, harm),
+		Remedy: "to search DIR and the folders below too, add --allow-folder DIR",
 	})
 }

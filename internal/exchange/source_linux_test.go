@@ -60,7 +60,7 @@ func TestCopyIsLikeTheOriginal(t *testing.T) {
 	r, err = s.Publish(&copied{dir: dir, names: k.new})
 	require.NoError(t, err)
 	require.Len(t, r.Notes, 1)
-	require.Equal(t, "the file system does not keep of the original: user.note", r.Notes[0].Text)
+	require.Equal(t, "the file system does not store these attributes of the original: user.note", r.Notes[0].Text)
 }
 
 // The bytes of the original and the other files of the folder keep their times, owners and permissions.

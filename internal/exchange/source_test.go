@@ -46,13 +46,13 @@ func TestSourcesThatChange(t *testing.T) {
 			t.Helper()
 			require.NoError(t, os.Remove(at(dir, "vm.img")))
 			require.NoError(t, os.Mkdir(at(dir, "vm.img"), 0o700))
-		}, "no regular file"},
+		}, "not a regular file"},
 		"mounted from elsewhere": {"raw", func(_ *testing.T, _ string, img *image.Image) {
 			img.Handles[0].Info.Device++
 		}, "another file system"},
 		"without numbers": {"raw", func(_ *testing.T, _ string, img *image.Image) {
 			img.Handles[0].Info.Inode = 0
-		}, "no numbers"},
+		}, "no inode numbers"},
 		"a folder by the name of its tracked blocks": {"split", func(t *testing.T, dir string, _ *image.Image) {
 			t.Helper()
 			require.NoError(t, os.Remove(at(dir, "vm-ctk.vmdk")))
@@ -186,7 +186,7 @@ func TestCopyTakesNoForeignName(t *testing.T) {
 	dir, before := k.fresh(t)
 	imagetest.Write(t, dir, "vm-f002.vmdk", []byte("a file of the user's"))
 	_, err := k.publish(dir)
-	require.ErrorContains(t, err, "is no file of the original")
+	require.ErrorContains(t, err, "is not a file of the original")
 	now := sums(t, dir)
 	for n, sum := range before {
 		require.Equal(t, sum, now[n])
@@ -228,7 +228,7 @@ func TestPackagesInUse(t *testing.T) {
 	k.published(t, dir)
 	require.NoError(t, os.Remove(filepath.Join(dir, "vm-disk1.img")))
 	err := k.command(dir, "finish", false)
-	require.ErrorContains(t, err, "the original is all there is")
+	require.ErrorContains(t, err, "the original is the only copy left")
 	require.FileExists(t, filepath.Join(dir, "vm.orig-disk1.img"))
 	imagetest.Write(t, dir, "vm.cert", []byte("of the user"))
 	err = k.command(dir, "undo", false)

@@ -92,7 +92,7 @@ func TestOriginalWasRemoved(t *testing.T) {
 		err := k.command(dir, "undo", false)
 		require.ErrorContains(t, err, "trueup finish --force")
 		err = k.command(dir, "finish", false)
-		require.ErrorContains(t, err, "is gone")
+		require.ErrorContains(t, err, "is missing")
 		h, err := journal.Hold(filepath.Join(dir, k.main), "")
 		require.NoError(t, err)
 		require.Equal(t, journal.Kept, h.Work.Phase)
@@ -100,7 +100,7 @@ func TestOriginalWasRemoved(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, h.Close())
 		require.Empty(t, done.Removed)
-		require.Contains(t, done.Text, "no file of the original was there any more")
+		require.Contains(t, done.Text, "no file of the original was left")
 		require.ElementsMatch(t, k.new, disktest.Names(t, dir))
 	}
 }
@@ -116,7 +116,7 @@ func TestCopyWasRemoved(t *testing.T) {
 			require.NoError(t, os.Remove(filepath.Join(dir, n)))
 		}
 		err := k.command(dir, "finish", false)
-		require.ErrorContains(t, err, "the original is all there is", name)
+		require.ErrorContains(t, err, "the original is the only copy left", name)
 		err = k.command(dir, "undo", false)
 		require.NoError(t, err, name)
 		require.Equal(t, before, sums(t, dir), name)
@@ -131,7 +131,7 @@ func TestKeptDescriptorWasReplaced(t *testing.T) {
 	k.published(t, dir)
 	imagetest.Write(t, dir, "vm.orig.vmdk", []byte("a file of the user's"))
 	err := k.command(dir, "finish", false)
-	require.ErrorContains(t, err, "was written since the exchange")
+	require.ErrorContains(t, err, "was written after the exchange")
 	require.FileExists(t, filepath.Join(dir, "vm.orig.vmdk"))
 }
 
@@ -147,9 +147,9 @@ func TestFinishOfAnotherDisk(t *testing.T) {
 		require.NoError(t, os.CopyFS(dir, os.DirFS(from)))
 		before := sums(t, dir)
 		err := k.command(dir, "undo", false)
-		require.ErrorContains(t, err, "is another file than the one that was kept", name)
+		require.ErrorContains(t, err, "is not the file that was kept", name)
 		err = k.command(dir, "finish", false)
-		require.ErrorContains(t, err, "is another file than the one that was kept; give --force", name)
+		require.ErrorContains(t, err, "is not the file that was kept; add --force", name)
 		h, err := journal.Hold(filepath.Join(dir, k.main), "")
 		require.NoError(t, err)
 		done, err := exchange.Finish(t.Context(), h, exchange.Options{Force: true})

@@ -41,8 +41,8 @@ func (a *Again) open() (_ *work, _ *mover, err error) {
 	}
 	w := &work{a.Held, p, on}
 	if end := on.End(); end != p.OldEnd && end != p.End {
-		err = ondisk.In(ondisk.ErrChanged, "the disk ends at byte %d; it ended at %d before the move, and does at %d "+
-			"after it", end, p.OldEnd, p.End)
+		err = ondisk.In(ondisk.ErrChanged, "the disk ends at byte %d; it ended at %d before the move, and should "+
+			"end at %d after it", end, p.OldEnd, p.End)
 	}
 	var x *mover
 	if err == nil {
@@ -62,13 +62,14 @@ func (a *Again) open() (_ *work, _ *mover, err error) {
 func (a *Again) medium(p *Plan) (medium, error) {
 	switch {
 	case p.Device == "" && a.Device != nil:
-		return nil, ondisk.In(ondisk.ErrUsage, "the journal is of a disk in files, and %s is a device", a.Device.Path())
+		return nil, ondisk.In(ondisk.ErrUsage, "the journal belongs to a disk in files, but %s is a device",
+			a.Device.Path())
 	case p.Device != "" && a.Device == nil:
-		return nil, ondisk.In(ondisk.ErrUsage, "the journal is of the device %s; name that", p.Device)
+		return nil, ondisk.In(ondisk.ErrUsage, "the journal belongs to the device %s; name that device", p.Device)
 	case p.Device == "" && len(p.Files) == 0:
 		return nil, fmt.Errorf("plan of the journal: it names no file: %w", ondisk.ErrFormat)
 	case p.Base != "" && p.Base != a.Held.Base:
-		return nil, ondisk.In(ondisk.ErrUsage, "the journal is of the disk %q, and %q is another; name that", p.Base,
+		return nil, ondisk.In(ondisk.ErrUsage, "the journal belongs to the disk %q, not to %q; name that disk", p.Base,
 			a.Held.Base)
 	case p.Device == "":
 		return a.files(p)
@@ -79,8 +80,8 @@ func (a *Again) medium(p *Plan) (medium, error) {
 		same = p.Device == a.Device.Path()
 	}
 	if err == nil && !marked && !same {
-		err = ondisk.In(ondisk.ErrUsage, "the journal is of the device %s, and %s is another: its first sector is not "+
-			"the mark of the move; name the device that the journal is of", p.Device, a.Device.Path())
+		err = ondisk.In(ondisk.ErrUsage, "the journal belongs to the device %s, not to %s, whose first sector is "+
+			"not the mark of the move; name the right device", p.Device, a.Device.Path())
 	}
 	return a.Device, err
 }
@@ -124,12 +125,12 @@ func (a *Again) Resume(ctx context.Context) (d journal.Done, err error) {
 	switch x.state() {
 	case before, undone:
 		if !a.Forward {
-			return journal.Done{Text: "nothing is moved, and the disk is as it was"}, w.back()
+			return journal.Done{Text: "nothing was moved, and the disk is unchanged"}, w.back()
 		}
 		if x.state() == undone {
 			return d, a.nothing("the move was undone", "removes the journal")
 		}
-		return d, a.nothing("nothing was moved yet", "removes the journal; then start the move again")
+		return d, a.nothing("nothing was moved", "removes the journal; then start the move again")
 	case between, behind:
 		if err := w.hideAgain(); err != nil {
 			return d, err
@@ -139,14 +140,14 @@ func (a *Again) Resume(ctx context.Context) (d journal.Done, err error) {
 	if err := x.finish(ctx); err != nil {
 		return d, middle(err, &a.Held.Work, x)
 	}
-	return journal.Done{Text: "the move in place is complete, and every byte that moved was compared"}, w.complete()
+	return journal.Done{Text: "the move is complete, and every moved byte was compared"}, w.complete()
 }
 
 // nothing returns the refusal of a move that cannot continue, because the disk has its original bytes.
 func (a *Again) nothing(why, undo string) error {
 	return &ondisk.Refusal{
-		Code: "unfinished", Reason: why + ", and there is nothing to go on from",
-		Remedy: a.Held.Work.Command("undo") + " makes the disk what it was and " + undo,
+		Code: "unfinished", Reason: why + ", so there is nothing to resume",
+		Remedy: a.Held.Work.Command("undo") + " restores the disk and " + undo,
 	}
 }
 
@@ -163,13 +164,13 @@ func (a *Again) Undo(ctx context.Context) (d journal.Done, err error) {
 	err = x.undo(ctx)
 	if errors.Is(err, errCommitted) {
 		return d, &ondisk.Refusal{
-			Code: "unfinished", Reason: err.Error(), Remedy: "give " + a.Held.Work.Command("resume"),
+			Code: "unfinished", Reason: err.Error(), Remedy: "run " + a.Held.Work.Command("resume"),
 		}
 	}
 	if err != nil {
 		return d, middle(err, &a.Held.Work, x)
 	}
-	return journal.Done{Text: "the disk is what it was before the move, byte for byte"}, w.showAndRemove(nil)
+	return journal.Done{Text: "the disk is byte for byte as before the move"}, w.showAndRemove(nil)
 }
 
 // refuseMissing returns the refusal of another disk, or of a disk without the mark of the move. why is the reason. free
@@ -187,29 +188,29 @@ func (a *Again) refuseMissing(why error) (free bool, err error) {
 		return false, errors.Join(why, err)
 	case p.Journal != "" && p.Device == "" && p.Folder != folder.Inode:
 		return false, &ondisk.Refusal{
-			Code: "unfinished", Reason: fmt.Sprintf("%v; and the journal is of a disk in another folder", why),
-			Remedy: "name the disk that the move was begun with; if that one is not in the middle of the move any " +
-				"more, remove the journal by hand",
+			Code: "unfinished", Reason: fmt.Sprintf("%v, and the journal belongs to a disk in another folder", why),
+			Remedy: "name the disk on which the move began; if that disk is no longer in the middle of the move, " +
+				"remove the journal by hand",
 		}
 	case name != "":
 		return false, &ondisk.Refusal{
 			Code:   "unfinished",
-			Reason: fmt.Sprintf("%v; and %q is in the middle of a move", why, name),
-			Remedy: fmt.Sprintf("make %q what it was when the move was interrupted, then %s", name,
+			Reason: fmt.Sprintf("%v, and %q is in the middle of a move", why, name),
+			Remedy: fmt.Sprintf("restore %q to its state at the interruption, then run %s", name,
 				work.Command("resume")),
 		}
 	case p.Device == "" && !dir.Exists(a.Held.Base) && !dir.Exists(p.Files[0].Name):
 		return false, &ondisk.Refusal{
 			Code:   "unfinished",
-			Reason: fmt.Sprintf("%q is not there, and without this journal it is worth nothing", p.Files[0].Name),
-			Remedy: fmt.Sprintf("bring it back from where it was moved to, then %s; if there is no such disk any "+
-				"more, remove the journal by hand", work.Command("resume")),
+			Reason: fmt.Sprintf("%q is missing, and is unusable without this journal", p.Files[0].Name),
+			Remedy: fmt.Sprintf("move it back here, then run %s; if the disk no longer exists, remove the journal "+
+				"by hand", work.Command("resume")),
 		}
 	}
 	return true, &ondisk.Refusal{
 		Code: "unfinished", Reason: why.Error(),
-		Remedy: fmt.Sprintf("if the disk was brought back from a backup, %s --force leaves it as it is and removes "+
-			"the journal, with %s", work.Command("undo"), p.describeSaved()),
+		Remedy: fmt.Sprintf("if the disk was restored from a backup, %s --force leaves the disk as it is and "+
+			"removes the journal, with %s", work.Command("undo"), p.describeSaved()),
 	}
 }
 
@@ -217,8 +218,8 @@ func (a *Again) refuseMissing(why error) (free bool, err error) {
 func (a *Again) drop() (d journal.Done, err error) {
 	d.Text = "the disk is left as it is, and the journal is removed"
 	d.Notes = []ondisk.Issue{{
-		Code: "journal-removed", Effect: ondisk.Warn, Text: "with the journal went " + a.plan.describeSaved(),
-		Remedy: "check that the disk is the one that was brought back from a backup",
+		Code: "journal-removed", Effect: ondisk.Warn, Text: "the journal held " + a.plan.describeSaved(),
+		Remedy: "check that the disk is the one restored from a backup",
 	}}
 	if d.Removed, err = a.stale(a.plan); err == nil {
 		err = a.Held.Remove()
@@ -233,8 +234,8 @@ func (p *Plan) describeSaved() string {
 		n += int64(len(s.Bytes))
 	}
 	last := p.Saved[len(p.Saved)-1]
-	return fmt.Sprintf("the %d bytes between byte 0 and %d that it saved of the old disk, and what it saved of the "+
-		"stretch that was under way", n, last.Off+int64(len(last.Bytes)))
+	return fmt.Sprintf("%d bytes saved from the first %d of the old disk, and the saved part of the stretch in "+
+		"progress", n, last.Off+int64(len(last.Bytes)))
 }
 
 // moving returns the file in the folder, or the device, that is in the middle of the move, even if it was renamed.

@@ -37,23 +37,24 @@ func partsOf(img *image.Image, tail int64) (parts []Part, err error) {
 		f, ok := run.Src.(*gate.File)
 		switch {
 		case !ok:
-			return nil, unsuitable("bytes %d to %d of the disk lie in no file", off, off+run.Len)
+			return nil, unsuitable("bytes %d to %d of the disk are in no file", off, off+run.Len)
 		case !img.Dir.Holds(f):
 			return nil, &ondisk.Refusal{
-				Code: "unsupported", Reason: fmt.Sprintf("%q lies in another folder than the disk", f.Name()),
+				Code: "unsupported", Reason: fmt.Sprintf("%q is not in the folder of the disk", f.Name()),
 				Remedy: "write a copy: trueup align SOURCE DEST",
 			}
 		case f.Info.Links > 1:
-			return nil, unsuitable("%q has %d names (hard links), and all of them would change", f.Name(), f.Info.Links)
+			return nil, unsuitable("%q has %d hard links, and the move would change all of them", f.Name(),
+				f.Info.Links)
 		case slices.ContainsFunc(parts, func(p Part) bool { return p.Inode == f.Info.Inode }):
-			return nil, unsuitable("two stretches of the disk lie in %q", f.Name())
+			return nil, unsuitable("%q holds two stretches of the disk", f.Name())
 		case len(parts) == maxParts:
-			return nil, unsuitable("the disk lies in more than %d stretches of files", maxParts)
+			return nil, unsuitable("the disk consists of more than %d stretches of files", maxParts)
 		}
 		parts = append(parts, Part{disk.Range{Off: off, Len: run.Len}, f.Name(), run.Off, f.Info.Inode})
 		off += run.Len
 		if off == img.Disk.Size() && run.Off+run.Len+tail != f.Size() {
-			return nil, unsuitable("%q has %d bytes behind the end of the disk", f.Name(),
+			return nil, unsuitable("%q has %d bytes after the end of the disk", f.Name(),
 				f.Size()-run.Off-run.Len-tail)
 		}
 	}
@@ -120,8 +121,8 @@ func (fs *files) apart(looped map[sys.ID]string) error {
 // Shown returns the refusal of a file behind a loop device.
 func Shown(name, loop string) error {
 	return &ondisk.Refusal{
-		Code: "busy", Reason: fmt.Sprintf("%q is in use: the loop device %s shows it", name, loop),
-		Remedy: "unmount what is mounted from there, and detach it: losetup -d " + loop,
+		Code: "busy", Reason: fmt.Sprintf("%q is in use by the loop device %s", name, loop),
+		Remedy: "unmount its file systems and detach it: losetup -d " + loop,
 	}
 }
 
@@ -133,8 +134,8 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	f, err := d.At.OpenToWrite(p.Name)
 	switch {
 	case sys.NotShared(err):
-		return fmt.Errorf("%q: %w by another program, or another run of trueup; shut the virtual machine down, or end "+
-			"what has it open", p.Name, ondisk.ErrBusy)
+		return fmt.Errorf("%q: %w by another program, or another run of trueup; shut down the virtual machine, or "+
+			"end that program", p.Name, ondisk.ErrBusy)
 	case err != nil:
 		return ondisk.In(ondisk.ErrOutput, "open %q to write it: %w", p.Name, err)
 	}
@@ -146,7 +147,7 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	case !st.Mode.IsRegular():
 		return anotherFile(p.Name)
 	case p.At+p.Len > st.Size:
-		return ondisk.In(ondisk.ErrChanged, "%.256q: it has %d bytes, want %d or more", p.Name, st.Size, p.At+p.Len)
+		return ondisk.In(ondisk.ErrChanged, "%.256q has %d bytes, must have at least %d", p.Name, st.Size, p.At+p.Len)
 	case st.Inode != p.Inode:
 		fs.other = p.Name
 	}
@@ -166,17 +167,17 @@ func inUse(d *gate.Folder, name string) error {
 	if yes, _ := f.Shared(); !yes {
 		return nil
 	}
-	has := "has it open to read, and would see the bytes move"
+	has := "has it open for reading, and would read moved bytes"
 	if yes, _ := f.Written(); yes {
 		has = "has it open for writing"
 	}
-	return fmt.Errorf("%q: %w: another program, or the kernel, %s; shut the virtual machine down, or end what has it "+
-		"open (as root, fuser or losetup -j can name it)", name, ondisk.ErrBusy, has)
+	return fmt.Errorf("%q: %w: another program, or the kernel, %s; shut down the virtual machine, or end that "+
+		"program (as root, fuser or losetup -j can name it)", name, ondisk.ErrBusy, has)
 }
 
 // anotherFile returns the error of a name that now leads to another file.
 func anotherFile(name string) error {
-	return ondisk.In(ondisk.ErrChanged, "%.256q is not the file of the move: another one has its name", name)
+	return ondisk.In(ondisk.ErrChanged, "%.256q is not the file of the move, but another one of this name", name)
 }
 
 // lock locks a file against other runs and QEMU. It locks nothing if the file system has no locks.
@@ -192,7 +193,7 @@ func lock(f *sys.File, name string) error {
 	}
 	for _, b := range gate.QEMUBytes {
 		if locked, err := f.LockedByte(b); err == nil && locked {
-			return fmt.Errorf("%q: %w by QEMU (lock on byte %d); shut the virtual machine down", name, ondisk.ErrBusy,
+			return fmt.Errorf("%q: %w by QEMU (lock on byte %d); shut down the virtual machine", name, ondisk.ErrBusy,
 				b)
 		}
 	}

@@ -113,7 +113,7 @@ func TestJournalsOfOtherMedia(t *testing.T) {
 	require.NoError(t, unix.Mkfifo(filepath.Join(f.dir, pipe.Name), 0o600))
 	pipe.Inode = f.inode(pipe.Name)
 	_, err = a.medium(&Plan{Files: []Part{pipe}})
-	require.ErrorContains(t, err, "another one has its name")
+	require.ErrorContains(t, err, "another one of this name")
 	for name, p := range map[string]Part{
 		"a path":       {part.Range, "../" + filepath.Base(f.dir) + "/vm.img", 0, part.Inode},
 		"absent":       {part.Range, "absent", 0, part.Inode},

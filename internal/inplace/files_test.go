@@ -24,7 +24,7 @@ func TestPartsThatAreRefused(t *testing.T) {
 	f := newOnFiles(t, false)
 	img := imagetest.Open(t, f.path)
 	_, err := partsOf(img, sector)
-	require.ErrorContains(t, err, "-512 bytes behind the end of the disk")
+	require.ErrorContains(t, err, "-512 bytes after the end of the disk")
 	other := imagetest.Open(t, f.path)
 	files := make([]*gate.File, maxParts+1)
 	for i := range files {
@@ -36,13 +36,13 @@ func TestPartsThatAreRefused(t *testing.T) {
 	}
 	for says, run := range map[string]func(off int64) (disk.Run, error){
 		disktest.ErrFault.Error(): func(int64) (disk.Run, error) { return disk.Run{}, disktest.ErrFault },
-		"lie in no file": func(int64) (disk.Run, error) {
+		"are in no file": func(int64) (disk.Run, error) {
 			return disk.Run{Len: sector, Src: bytes.NewReader(f.old)}, nil
 		},
-		"lies in another folder": func(int64) (disk.Run, error) {
+		"is not in the folder of the disk": func(int64) (disk.Run, error) {
 			return disk.Run{Len: sector, Src: other.Handles[0]}, nil
 		},
-		"two stretches of the disk": func(off int64) (disk.Run, error) {
+		"holds two stretches of the disk": func(off int64) (disk.Run, error) {
 			return disk.Run{Len: sector, Src: img.Handles[0], Off: off}, nil
 		},
 		"more than 256 stretches": func(off int64) (disk.Run, error) {
@@ -83,7 +83,7 @@ func twoFiles(t *testing.T) (fs *files, dir string, want []byte) {
 		st, err := sys.Stat(filepath.Join(dir, name))
 		require.NoError(t, err)
 		_, err = openFiles(d, "", parts, map[sys.ID]string{st.ID: "loop7"})
-		require.ErrorContains(t, err, "the loop device loop7 shows it", "%d", i)
+		require.ErrorContains(t, err, "in use by the loop device loop7", "%d", i)
 	}
 	fs, err = openFiles(d, "", parts, nil)
 	require.NoError(t, err)

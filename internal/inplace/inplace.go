@@ -146,8 +146,8 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	switch {
 	case m.marked:
 	case m.phase == moving:
-		return nil, fmt.Errorf("the first sector of the disk is not the mark of a move, and the journal says that %d "+
-			"of %d stretches moved: another program wrote it: %w", m.step, m.steps, ondisk.ErrChanged)
+		return nil, fmt.Errorf("the first sector of the disk is not the mark of a move, although the journal lists "+
+			"%d of %d stretches as moved; another program wrote the sector: %w", m.step, m.steps, ondisk.ErrChanged)
 	case m.phase == undoing:
 		return m, m.again(p.first(false))
 	default:
@@ -175,12 +175,12 @@ func (r *record) check(m *mover) error {
 	case r.Pending == 0:
 		return nil
 	case r.Pending < 0 || r.Step == m.steps || r.Pending > m.most(r.Step, false):
-		return fmt.Errorf("record of the journal: %d stretches are saved from %d of %d on: %w", r.Pending, r.Step,
+		return fmt.Errorf("record of the journal: %d stretches are saved from number %d of %d: %w", r.Pending, r.Step,
 			m.steps, ondisk.ErrFormat)
 	}
 	c := r.chunk(m)
 	if int64(len(c.units)) != m.plan.bitmap(c.n) || c.stored() > m.plan.Chunk {
-		return fmt.Errorf("record of the journal: %d bytes of units for %d stretches from %d on: %w", len(r.Units),
+		return fmt.Errorf("record of the journal: %d bytes of units for %d stretches from number %d: %w", len(r.Units),
 			r.Pending, r.Step, ondisk.ErrFormat)
 	}
 	return nil
@@ -246,7 +246,7 @@ func (m *mover) state() state {
 }
 
 // errCommitted refuses an undo after the commit.
-var errCommitted = errors.New("everything is at its new place, and the tables are being written")
+var errCommitted = errors.New("all data are in their new places, and the tables are being written")
 
 // finish brings the disk to its new state.
 func (m *mover) finish(ctx context.Context) error {

@@ -182,7 +182,7 @@ func TestOtherDisksAreNotMoved(t *testing.T) {
 		says   string
 		free   bool
 	}{
-		"brought back": {other, "another one has its name", true},
+		"brought back": {other, "another one of this name", true},
 		"another copy of the middle": {func(f *onFiles) {
 			middle := f.disk()
 			require.NoError(f.t, os.Rename(f.path, filepath.Join(f.dir, "moved.img")))
@@ -194,13 +194,13 @@ func TestOtherDisksAreNotMoved(t *testing.T) {
 		}, `"moved.img" is in the middle of a move`, false},
 		"cut": {func(f *onFiles) {
 			require.NoError(f.t, os.Truncate(f.path, 90*sector))
-		}, "it has 46080 bytes", false},
+		}, "has 46080 bytes", false},
 		"longer": {func(f *onFiles) {
 			require.NoError(f.t, os.Truncate(f.path, 200*sector))
 		}, "ends at byte 102400", false},
 		"without its mark": {func(f *onFiles) {
 			require.NoError(f.t, os.WriteFile(f.path, append(bytes.Clone(f.old), make([]byte, 8*sector)...), 0o600))
-		}, "another program wrote it", true},
+		}, "another program wrote the sector", true},
 	} {
 		for _, command := range []string{"resume", "undo", "forced"} {
 			f := newOnFiles(t, false).middle()
@@ -237,7 +237,7 @@ func TestMovesOnOtherStorage(t *testing.T) {
 			require.NoError(t, os.Remove(c.path+journal.Suffix))
 			before := c.disk()
 			c.journal = f.path + journal.Suffix
-			require.ErrorContains(t, c.again(command, nil), "another one has its name")
+			require.ErrorContains(t, c.again(command, nil), "another one of this name")
 			require.True(t, bytes.Equal(before, c.disk()))
 		}
 	}
@@ -261,9 +261,9 @@ func TestDiskMovedAway(t *testing.T) {
 	require.NoError(t, os.Rename(f.path, away))
 	for _, command := range []string{"resume", "undo", "forced"} {
 		err := f.again(command, func(a *Again) { a.Force = command == "forced" })
-		require.ErrorContains(t, err, `"vm.img" is not there`)
+		require.ErrorContains(t, err, `"vm.img" is missing`)
 		require.ErrorContains(t, err,
-			"bring it back from where it was moved to, then trueup resume "+shell.Quote(f.path))
+			"move it back here, then run trueup resume "+shell.Quote(f.path))
 		require.FileExists(t, f.path+journal.Suffix)
 	}
 	require.NoError(t, os.Rename(away, f.path))
@@ -336,11 +336,11 @@ func TestMovesThatAreRefused(t *testing.T) {
 		"a name that is not UTF-8": {func(_ *onFiles, m *Move) { m.Image.Base = "vm\xff.img" }, "is not UTF-8"},
 		"a name without room for that of a journal": {func(_ *onFiles, m *Move) {
 			m.Image.Base = strings.Repeat("n", journal.MaxName-6)
-		}, "has 256 bytes, and 255 are allowed; rename the disk, or give --journal FILE"},
+		}, "has 256 bytes, at most 255 are allowed; rename the disk, or give --journal FILE"},
 		"another user": {func(f *onFiles, _ *Move) {
 			f.put("user.vmdk", []byte("# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\n"+
 				"createType=\"monolithicFlat\"\nRW 96 FLAT \"vm.img\" 0\n"))
-		}, "names a file of this disk"},
+		}, "refers to a file of this disk"},
 		"written meanwhile": {func(f *onFiles, _ *Move) {
 			f.put("vm.img", append(bytes.Clone(f.old), make([]byte, sector)...))
 		}, "changed"},
@@ -352,7 +352,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 		}, "hard links"},
 		"places that change": {func(_ *onFiles, m *Move) {
 			m.Plan.Pieces = []disk.Shift{shift(0, 0, 2), shift(20, 2, 10), shift(2, 20, 10)}
-		}, "change places"},
+		}, "trade places"},
 		"interrupted": {func(f *onFiles, m *Move) {
 			ctx, cancel := context.WithCancel(f.t.Context())
 			m.Begin = func(string, int64) { cancel() }

@@ -147,7 +147,7 @@ func saveData(s Storage, r disk.Range, out []Saved, left int64) ([]Saved, int64,
 		}
 		for data := range ondisk.DataRuns(b, markSize) {
 			if left -= data.Len; left < 0 {
-				return nil, 0, fmt.Errorf("data between partitions that a move would drop: %w of %d bytes",
+				return nil, 0, fmt.Errorf("data between partitions that a move would lose: %w of %d bytes",
 					ondisk.ErrLimit, maxSaved)
 			}
 			x := b[data.Off:data.End()]
@@ -195,7 +195,8 @@ func (p *Plan) compare(ctx context.Context, d disk.Disk, where []disk.Range, o O
 	}
 	for i, x := range p.Pieces {
 		if got[i] != p.Sums[i] {
-			return fmt.Errorf("%w: digest of the %d bytes from %d on, which lay at %d: %x, want %x", errDiffers, x.Len,
+			return fmt.Errorf("%w: digest of %d bytes at byte %d, before the move at %d: %x, want %x", errDiffers,
+				x.Len,
 				where[i].Off, x.From, got[i], p.Sums[i])
 		}
 	}
@@ -300,8 +301,8 @@ func (p *Plan) marks(s Storage) (bool, error) {
 	}
 	mine := string(b) == string(p.mark())
 	if !mine && strings.HasPrefix(string(b), MarkText) {
-		return false, fmt.Errorf("the first sector of the disk is the mark of another move; put the journal of that "+
-			"one beside the disk: %w", ondisk.ErrChanged)
+		return false, fmt.Errorf("the first sector of the disk is the mark of another move; put the journal of "+
+			"that move beside the disk: %w", ondisk.ErrChanged)
 	}
 	return mine, nil
 }
@@ -314,7 +315,7 @@ func (p *Plan) notOld(s Storage) error {
 		return err
 	}
 	if string(b) == string(p.first(false)) && string(b) != string(p.first(true)) {
-		return fmt.Errorf("the first sector of the disk is that of before the move, and the journal says that all was "+
+		return fmt.Errorf("the first sector of the disk is the old one, although the journal lists all data as "+
 			"moved: %w", ondisk.ErrChanged)
 	}
 	return nil
@@ -368,7 +369,7 @@ func (p *Plan) check() error {
 		p.End-p.Size != tail:
 		return bad("sizes %d, %d, %d and %d", p.OldSize, p.OldEnd, p.Size, p.End)
 	case p.Chunk < markSize || p.Chunk > maxChunk || p.Chunk%markSize != 0 || p.Direct < markSize:
-		return bad("stretches of %d bytes, direct from %d on", p.Chunk, p.Direct)
+		return bad("stretches of %d bytes, direct from byte %d", p.Chunk, p.Direct)
 	case len(p.Saved) == 0 || p.Saved[0].Off != 0 || len(p.Saved[0].Bytes) != markSize:
 		return bad("the first sector is not saved")
 	case p.Device != "" && (p.OldEnd != p.OldSize || p.Size != p.OldSize || len(p.Files) > 0 || p.Text != nil):

@@ -225,7 +225,7 @@ func ordered(pieces []disk.Shift) (out []disk.Shift, err error) {
 	for len(out) < len(moves) {
 		k := slices.Index(waits, 0)
 		if k < 0 {
-			return nil, fmt.Errorf("pieces of the disk change places with each other: %w in place",
+			return nil, fmt.Errorf("pieces of the disk trade places: %w in place",
 				ondisk.ErrUnsupported)
 		}
 		waits[k] = -1

@@ -67,19 +67,19 @@ type medium interface {
 func Suitable(img *image.Image, size int64, bios driver.Geometry) (a driver.Around, err error) {
 	switch {
 	case img.Packaged():
-		return a, unsuitable("it is a disk of a package, which has its place and its digest there")
+		return a, unsuitable("it is a disk of a package, which stores its position and its digest")
 	case img.Child || len(img.Chain) > 0:
-		return a, unsuitable("it is a snapshot, and a part of the disk lies in its parent")
+		return a, unsuitable("it is a snapshot, and part of the disk is in its parent")
 	case img.MapsDevice:
 		return a, &ondisk.Refusal{
-			Code: "unsupported", Reason: "it maps a device, and what is read as its file can be that device",
+			Code: "unsupported", Reason: "it maps a device, so reads of its file may come from that device",
 			Remedy: "write a copy: trueup align SOURCE DEST",
 		}
 	case img.Around == nil && img.Format == "raw":
-		return a, unsuitable("its file ends within a sector, and a move in place needs whole ones")
+		return a, unsuitable("its file ends within a sector, and a move in place needs whole sectors")
 	case img.Around == nil:
-		return a, unsuitable("a move in place needs files that hold the disk byte for byte (raw, flat VMDK or fixed "+
-			"VHD), and this is %s %s", img.Format, img.Subformat)
+		return a, unsuitable("a move in place needs files that hold the disk byte for byte (raw, flat VMDK or "+
+			"fixed VHD), and this disk is %s %s", img.Format, img.Subformat)
 	case !utf8.ValidString(img.Base): // the journal stores it as JSON
 		return a, unsuitable("its name %q is not UTF-8", img.Base)
 	}
@@ -95,8 +95,8 @@ func Suitable(img *image.Image, size int64, bios driver.Geometry) (a driver.Arou
 	}
 	if user != "" {
 		return a, &ondisk.Refusal{
-			Code: "reference", Reason: fmt.Sprintf("%q in the same folder names a file of this disk", user),
-			Remedy: "remove what needs the old disk first, or make a copy",
+			Code: "reference", Reason: fmt.Sprintf("%q in the same folder refers to a file of this disk", user),
+			Remedy: "remove that image first, or make a copy",
 		}
 	}
 	if a, err = img.Around(size, bios); err != nil {
@@ -122,7 +122,7 @@ func claimed(img *image.Image) error {
 func onDevice(img *image.Image, size int64) error {
 	switch have := img.Disk.Size(); {
 	case img.Format != raw.Format.Name:
-		return unsuitable("the device holds a file of %s, and not the disk itself", img.Format)
+		return unsuitable("the device holds a %s file, not the disk itself", img.Format)
 	case size > have:
 		return &ondisk.Refusal{
 			Code: "output", Reason: fmt.Sprintf("the device is too small: the moved disk needs %d bytes, and it has %d",
@@ -200,7 +200,7 @@ func (m *Move) named(descriptor bool) error {
 	}
 	return &ondisk.Refusal{
 		Code: "limit", Remedy: remedy,
-		Reason: fmt.Sprintf("the move needs a file whose name has %d bytes, and %d are allowed", len(long),
+		Reason: fmt.Sprintf("the move needs a file whose name has %d bytes, at most %d are allowed", len(long),
 			journal.MaxName),
 	}
 }
@@ -260,9 +260,9 @@ func (m *Move) end(ctx context.Context, w *work) error {
 
 // middle adds the commands that continue or undo the move to an error. x is nil if nothing has moved yet.
 func middle(err error, w *journal.Work, x *mover) error {
-	on := w.Command("resume") + " goes on"
+	on := w.Command("resume") + " completes it"
 	if x == nil || x.state() != behind {
-		on += fmt.Sprintf(", %s takes it back", w.Command("undo"))
+		on += fmt.Sprintf(", %s reverses it", w.Command("undo"))
 	}
 	if errors.Is(err, context.Canceled) {
 		return stopped{fmt.Errorf("%w: %s", ErrMiddle, on)}
@@ -282,16 +282,16 @@ func (s stopped) Unwrap() error { return s.error }
 // notBack returns the error of a move that ended with err and could not be undone.
 func notBack(err, back error) error {
 	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("the interrupted move could not be taken back: %w", back)
+		return fmt.Errorf("the interrupted move could not be reversed: %w", back)
 	}
-	return fmt.Errorf("%w; the move could not be taken back: %w", err, back)
+	return fmt.Errorf("%w; the move could not be reversed: %w", err, back)
 }
 
 // room refuses a move without room for its journal or for the growth of the disk.
 func (m *Move) room(p *Plan, blob int64) error {
 	journal, grows, beside := blob+p.area()+units.MiB, p.End-p.OldEnd, m.Image.Dir.At
 	if m.Journal == "" {
-		return hasRoom(beside, journal+grows, "for its journal and for what the disk grows", "beside the disk")
+		return hasRoom(beside, journal+grows, "for its journal and for the growth of the disk", "beside the disk")
 	}
 	dir, err := gate.OpenFolder(filepath.Dir(m.Journal))
 	if err != nil {
@@ -302,7 +302,7 @@ func (m *Move) room(p *Plan, blob int64) error {
 		err = hasRoom(dir.At, journal, "for its journal", "in the folder of "+m.Journal)
 	}
 	if err == nil && grows > 0 {
-		err = hasRoom(beside, grows, "for what the disk grows", "beside the disk")
+		err = hasRoom(beside, grows, "for the growth of the disk", "beside the disk")
 	}
 	return err
 }
@@ -330,9 +330,9 @@ func (m *Move) lasts(d *sys.Folder) error {
 		}
 	}
 	return errors.Join(err, &ondisk.Refusal{
-		Code: "output", Reason: fmt.Sprintf("the journal %s would lie in memory, and be lost with the power",
+		Code: "output", Reason: fmt.Sprintf("the journal %s would be in memory, and lost if the power fails",
 			m.Journal),
-		Remedy: "name a file on a disk",
+		Remedy: "name a file on persistent storage",
 	})
 }
 
@@ -408,7 +408,7 @@ func (w *work) show(text []byte) error {
 		err = w.Dir.At.RenameNew(name, w.Base)
 	}
 	if err != nil {
-		return ondisk.In(ondisk.ErrOutput, "give %s its name again: %w", w.Base, err)
+		return ondisk.In(ondisk.ErrOutput, "restore the name of %s: %w", w.Base, err)
 	}
 	return w.SyncFolder()
 }

@@ -141,7 +141,7 @@ func TestMovesOnADevice(t *testing.T) {
 		do    func(a *Again) error
 		says  string // empty: the journal goes
 	}{
-		"as it was":                     {string(m.c.old[:sector]), m.resume, "is that of before the move"},
+		"as it was":                     {string(m.c.old[:sector]), m.resume, "is the old one"},
 		"as it was, forced":             {string(m.c.old[:sector]), m.forced, ""},
 		"marked by another move":        {MarkText, m.resume, "is in the middle of a move"},
 		"marked by another one, forced": {MarkText, m.forced, "is in the middle of a move"},
@@ -211,7 +211,7 @@ func TestDevicesThatBreak(t *testing.T) {
 	m.dev.broken = true
 	err := m.begin(nil)
 	require.ErrorIs(t, err, ErrMiddle)
-	require.ErrorContains(t, err, "could not be taken back")
+	require.ErrorContains(t, err, "could not be reversed")
 	m.dev.broken = false
 	require.NoError(t, m.again(m.resume))
 	require.True(t, bytes.Equal(m.c.old, m.dev.Bytes()))
@@ -223,7 +223,7 @@ func TestDisksThatAreUnsuitable(t *testing.T) {
 	t.Parallel()
 	d := disk.New(96*sector, sector, nil)
 	img := &image.Image{Format: "vhd", Image: &driver.Image{Disk: d}}
-	require.ErrorContains(t, onDevice(img, 0), "holds a file of vhd")
+	require.ErrorContains(t, onDevice(img, 0), "holds a vhd file")
 	img.Format = raw.Format.Name
 	require.NoError(t, onDevice(img, 96*sector))
 	require.ErrorContains(t, onDevice(img, 97*sector), "the device is too small")
@@ -262,10 +262,10 @@ func TestKeptOriginalsAreUnsuitable(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 	_, err = Suitable(img, 96*sector, driver.Geometry{})
-	require.ErrorContains(t, err, `it is the original of "x"`)
+	require.ErrorContains(t, err, `it is the kept original of "x"`)
 }
 
-// TestRoomOfJournals refuses a journal that has no room, no folder, or would be lost with the power.
+// TestRoomOfJournals refuses a journal that has no room, no folder, or would be lost if the power fails.
 func TestRoomOfJournals(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
@@ -273,10 +273,10 @@ func TestRoomOfJournals(t *testing.T) {
 	room := func(journal string, blob int64) error {
 		return (&Move{Image: img, Journal: journal}).room(&Plan{End: 1 << 59}, blob)
 	}
-	require.ErrorContains(t, room("", 0), "for its journal and for what the disk grows")
+	require.ErrorContains(t, room("", 0), "for its journal and for the growth of the disk")
 	require.ErrorContains(t, room(filepath.Join(f.dir, "absent", "journal"), 0), "folder of the journal")
 	require.ErrorContains(t, room(filepath.Join(f.dir, "journal"), 1<<59), "for its journal")
-	require.ErrorContains(t, room(filepath.Join(f.dir, "journal"), 0), "for what the disk grows")
+	require.ErrorContains(t, room(filepath.Join(f.dir, "journal"), 0), "for the growth of the disk")
 	disktest.OnUnix(t, "closed folders")
 	closed, err := sys.OpenFolder(f.dir)
 	require.NoError(t, err)
@@ -297,7 +297,7 @@ func TestRoomOfJournals(t *testing.T) {
 	if in, err := memory.InMemory(); err != nil || !in {
 		t.Skip("no file system in memory on this machine")
 	}
-	require.ErrorContains(t, (&Move{Image: img, Device: &simDevice{}}).lasts(memory), "lost with the power")
+	require.ErrorContains(t, (&Move{Image: img, Device: &simDevice{}}).lasts(memory), "lost if the power fails")
 	require.NoError(t, (&Move{Image: img, Device: &simDevice{}}).lasts(img.Dir.At))
 }
 
@@ -430,7 +430,7 @@ func TestMovesThatAreNotTakenBack(t *testing.T) {
 	t.Parallel()
 	back := errors.New("read-only file system")
 	require.EqualError(t, notBack(context.Canceled, back),
-		"the interrupted move could not be taken back: read-only file system")
+		"the interrupted move could not be reversed: read-only file system")
 	require.NotErrorIs(t, notBack(context.Canceled, back), context.Canceled)
 	err := notBack(disktest.ErrFault, back)
 	require.ErrorIs(t, err, disktest.ErrFault)

@@ -25,9 +25,9 @@ type Claim struct {
 func (c *Claim) Text() string {
 	switch {
 	case c.Original && c.Phase == Kept:
-		return fmt.Sprintf("it is the original of %q, kept", c.Path)
+		return fmt.Sprintf("it is the kept original of %q", c.Path)
 	case c.Original:
-		return fmt.Sprintf("it is the original of %q, kept: %s", c.Path, c.Work.Text)
+		return fmt.Sprintf("it is the kept original of %q: %s", c.Path, c.Work.Text)
 	}
 	return fmt.Sprintf("it is a file of the disk %q: %s", c.Path, c.Work.Text)
 }

@@ -69,9 +69,9 @@ func TestClaiming(t *testing.T) {
 	imagetest.Write(t, dir, "torn.raw.trueup", []byte("no journal"))
 
 	for name, want := range map[string]string{
-		"a.orig.vmdk":          `it is the original of "a.vmdk", kept`,
-		"a.orig-flat.vmdk":     `it is the original of "a.vmdk", kept`,
-		"data.orig":            `it is the original of "a.vmdk", kept`,
+		"a.orig.vmdk":          `it is the kept original of "a.vmdk"`,
+		"a.orig-flat.vmdk":     `it is the kept original of "a.vmdk"`,
+		"data.orig":            `it is the kept original of "a.vmdk"`,
 		"a-f001.vmdk":          `it is a file of the disk "a.vmdk": `,
 		".a-f001.vmdk.partial": `it is a file of the disk "a.vmdk": `,
 		"b-f002.vmdk":          `it is a file of the disk "b.vmdk": `,

@@ -58,7 +58,7 @@ func TestBeginFails(t *testing.T) {
 	t.Parallel()
 	h, d, path := held(t)
 	_, err := Begin(d, "vm", path, Exchange, nil, 0)
-	require.ErrorContains(t, err, "at work")
+	require.ErrorContains(t, err, "is working on it")
 	require.FileExists(t, path+Suffix)
 	require.NoError(t, h.Close())
 
@@ -112,7 +112,7 @@ func TestCallsOnTheFolderFail(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	d, path := on("unlink")
 	_, err = Begin(d, "vm", path, Exchange, nil, 0)
-	require.ErrorContains(t, err, "of a run that had not begun")
+	require.ErrorContains(t, err, "left of a run that changed nothing")
 
 	good, path := on("none")
 	h, err := Begin(good, "vm", path, Exchange, nil, 0)
@@ -120,7 +120,7 @@ func TestCallsOnTheFolderFail(t *testing.T) {
 	require.NoError(t, h.Close())
 	_, path = on("read")
 	_, err = At(path)
-	require.ErrorContains(t, err, "cannot be known")
+	require.ErrorContains(t, err, "is unknown")
 	h, err = Hold(unsynced, "")
 	require.NoError(t, err)
 	require.ErrorContains(t, h.Remove(), "sync folder")
@@ -129,7 +129,7 @@ func TestCallsOnTheFolderFail(t *testing.T) {
 	require.Error(t, h.Close())
 	require.NoError(t, good.Close())
 	_, err = Beside(good, "vm")
-	require.ErrorContains(t, err, "cannot be known")
+	require.ErrorContains(t, err, "is unknown")
 }
 
 // Zeros are the journal of a run that had not begun only under the name of one.

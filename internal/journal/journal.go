@@ -56,7 +56,7 @@ var (
 
 var (
 	// ErrNotBegun reports a journal without a head: its run ended before it changed anything.
-	ErrNotBegun = fmt.Errorf("the journal was not complete when the run ended, so that nothing was begun: %w",
+	ErrNotBegun = fmt.Errorf("the run ended before its journal was complete, and changed nothing: %w",
 		ondisk.ErrFormat)
 	// ErrBlank is ErrNotBegun for a file that is empty or begins with a sector of zeros. A kill or a power cut can
 	// leave such a file, but it need not be a journal.
@@ -491,22 +491,22 @@ var States = map[string]map[Phase]State{
 		Begun: {
 			Text:   "an exchange of the disk for its aligned copy was interrupted",
 			Blocks: true,
-			Finish: "the exchange is not complete; resume it first",
+			Finish: "the exchange is not complete; run resume first",
 		},
 		Kept: {
 			Text:   "the disk was exchanged for its aligned copy, and the original is kept beside it",
-			Resume: "the exchange is complete; undo brings the original back, finish removes it",
+			Resume: "the exchange is complete; undo restores the original, finish removes it",
 		},
 		Undoing: {
-			Text:   "an undo of the exchange of the disk was interrupted",
+			Text:   "an undo of the exchange was interrupted",
 			Blocks: true,
-			Resume: "the original is about to come back; give the undo again",
-			Finish: "the original is about to come back; give the undo again",
+			Resume: "the original is half restored; run undo again",
+			Finish: "the original is half restored; run undo again",
 		},
 		Finishing: {
-			Text:   "the removal of the kept original was interrupted",
-			Undo:   "files of the original are removed already; finish removes the others",
-			Resume: "the exchange is complete; finish removes what is left of the original",
+			Text:   "the removal of the original was interrupted",
+			Undo:   "some files of the original are removed already; finish removes the others",
+			Resume: "the exchange is complete; finish removes the other files of the original",
 		},
 	},
 	InPlace: inPlace,
@@ -519,27 +519,27 @@ var inPlace = map[Phase]State{
 	'm':     inMove,
 	Undoing: inMove,
 	'c': {
-		Text:   "a move of the partitions inside of the disk was interrupted while the tables were written",
+		Text:   "a move inside the disk was interrupted while the tables were written",
 		Blocks: true,
-		Undo:   "everything is at its new place already; resume completes it",
-		Finish: "the move is not complete; resume it first",
+		Undo:   "all data are in their new places already; resume completes the move",
+		Finish: "the move is not complete; run resume first",
 		Drops:  true,
 	},
 	'd': {
-		Text:   "the partitions were moved inside of the disk, and the end of that was interrupted",
+		Text:   "a move inside the disk was interrupted after the last write",
 		Blocks: true,
-		Undo:   "everything is at its new place already; resume completes it",
-		Finish: "resume completes it",
+		Undo:   "all data are in their new places already; resume completes the move",
+		Finish: "resume completes the move",
 		Drops:  true,
 	},
 }
 
 // inMove is the state in the middle of a move in place.
 var inMove = State{
-	Text:   "a move of the partitions inside of the disk was interrupted",
+	Text:   "a move inside the disk was interrupted",
 	Blocks: true,
-	Finish: "the move is not complete; resume it first",
-	Undoes: "takes the move back",
+	Finish: "the move is not complete; run resume first",
+	Undoes: "reverses the move",
 	Drops:  true,
 }
 
@@ -547,16 +547,16 @@ var inMove = State{
 var (
 	notBegun = State{
 		Text:   "a run was ended before it changed anything",
-		Resume: "nothing was begun; undo removes the journal",
-		Finish: "nothing was begun; undo removes the journal",
+		Resume: "nothing was changed; undo removes the journal",
+		Finish: "nothing was changed; undo removes the journal",
 		Undoes: "removes the journal",
 	}
 	atWork = State{
-		Text: "another run of trueup is at work on it", Blocks: true,
+		Text: "another run of trueup is working on it", Blocks: true,
 		Undo: "wait for it", Resume: "wait for it", Finish: "wait for it",
 	}
 	unknown = State{
-		Text: "another version of trueup has left work open on it", Blocks: true,
+		Text: "another version of trueup left unfinished work on it", Blocks: true,
 		Undo: "use that version", Resume: "use that version", Finish: "use that version",
 	}
 )

@@ -67,8 +67,8 @@ func Incomplete(d *gate.Folder, base, path string) error {
 		return nil
 	}
 	r := &ondisk.Refusal{
-		Code: "unfinished", Reason: fmt.Sprintf("it is an unfinished copy, of which trueup makes %.256q", final),
-		Remedy: "give the command that wrote it again, or remove it by hand; if it is something else, rename it",
+		Code: "unfinished", Reason: fmt.Sprintf("it is an unfinished copy that trueup will rename to %.256q", final),
+		Remedy: "repeat the command that wrote it, or remove it by hand; if trueup did not write it, rename it",
 	}
 	if w, err := Beside(d, final); w != nil && err == nil {
 		w.Path = strings.TrimSuffix(path, base) + final
@@ -153,7 +153,7 @@ func of(d *gate.Folder, name string) (*Work, error) {
 	case errors.Is(err, fs.ErrNotExist) || sys.TooLong(err):
 		return nil, nil //nolint:nilnil // nothing is open
 	case sys.FromSystem(err):
-		return nil, fmt.Errorf("what a run has left open on the disk cannot be known: %w", err)
+		return nil, fmt.Errorf("whether a run left unfinished work on the disk is unknown: %w", err)
 	case err != nil:
 		return nil, notJournal(name, err)
 	}
@@ -170,7 +170,7 @@ func of(d *gate.Folder, name string) (*Work, error) {
 	case errors.Is(err, ondisk.ErrUnsupported):
 		w.Kind, w.State = kind, unknown
 	case sys.FromSystem(err):
-		return nil, fmt.Errorf("what a run has left open on the disk cannot be known: %w", err)
+		return nil, fmt.Errorf("whether a run left unfinished work on the disk is unknown: %w", err)
 	case err != nil:
 		return nil, notJournal(name, err)
 	default:
@@ -191,16 +191,15 @@ func notJournal(name string, err error) error {
 	if errors.Is(err, ErrBlank) {
 		return &ondisk.Refusal{
 			Code:   "unfinished",
-			Reason: fmt.Sprintf("%q should be a journal of trueup, and is empty or begins with zeros", name),
-			Remedy: "name another file; or remove it by hand, if no other program needs it: as a journal " +
-				"it has nothing",
+			Reason: fmt.Sprintf("%q should be a journal of trueup, but is empty or begins with zeros", name),
+			Remedy: "name another file, or remove this one if no other program needs it",
 		}
 	}
 	return &ondisk.Refusal{
 		Code:   "unfinished",
-		Reason: fmt.Sprintf("%q should be a journal of trueup, and cannot be read as one: %v", name, err),
-		Remedy: "rename it if it is not; otherwise the disk may be in the middle of a move: restore the journal from " +
-			"a backup",
+		Reason: fmt.Sprintf("%q should be a journal of trueup, but cannot be read as one: %v", name, err),
+		Remedy: "if trueup did not write it, rename it; otherwise the disk may be in the middle of a move: restore " +
+			"the journal from a backup",
 	}
 }
 
@@ -226,7 +225,7 @@ func (w *Work) Command(name string, flags ...string) string {
 // advice returns the command lines that apply to the work, each with its effect.
 func (w *Work) advice() string {
 	what := map[string]string{
-		"resume": "goes on", "undo": w.undoes(), "finish": "removes the original",
+		"resume": "completes it", "undo": w.undoes(), "finish": "removes the original",
 	}
 	var out []string
 	for _, c := range w.Commands() {
@@ -261,12 +260,12 @@ func (w *Work) Open() bool { return w != nil && (w.Kind != "" || w.Blocks) }
 func (w *Work) Refused(reason, remedy string) error {
 	return &ondisk.Refusal{
 		Code: "unfinished", Reason: w.Text + ", and " + reason,
-		Remedy: fmt.Sprintf("%s; or give it up: %s %s", remedy, w.Command("undo"), w.undoes()),
+		Remedy: fmt.Sprintf("%s; or give up: %s %s", remedy, w.Command("undo"), w.undoes()),
 	}
 }
 
 // undoes returns the effect of undo.
-func (w *Work) undoes() string { return cmp.Or(w.Undoes, "brings the original back") }
+func (w *Work) undoes() string { return cmp.Or(w.Undoes, "restores the original") }
 
 // Issue returns the note about the work for a report of the disk.
 func (w *Work) Issue() ondisk.Issue {
@@ -319,7 +318,8 @@ func Hold(path, file string) (*Held, error) {
 // there.
 func (h *Held) mayEnd() error {
 	if err := h.in.At.MayCreate(); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "folder of %q: %w; nothing was changed: make it writable, then go on",
+		return ondisk.In(ondisk.ErrOutput, "folder of %q: %w; nothing was changed; make the folder writable and "+
+			"run again",
 			h.name, err)
 	}
 	return nil
@@ -431,7 +431,7 @@ func (h *Held) free() error {
 		in, name = h.Dir, PathOf(h.Base)
 	}
 	if err := in.At.Remove(name); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "remove %s, of a run that had not begun: %w", name, err)
+		return ondisk.In(ondisk.ErrOutput, "remove %s, which is left of a run that changed nothing: %w", name, err)
 	}
 	return nil
 }
@@ -555,7 +555,8 @@ func (w *walk) look(d *gate.Folder, at string, deep int) error {
 		default:
 			path := filepath.Join(at, n)
 			w.unread[path] = fmt.Errorf("%s: %w", path, &ondisk.Refusal{
-				Code: "file-system", Reason: "the folder lies on another file system", Remedy: "name it with --below",
+				Code: "file-system", Reason: "the folder is on another file system", Remedy: "add another " +
+					"--below for it",
 			})
 		}
 		return err == nil && st.Mode.IsRegular() && strings.HasSuffix(n, Suffix) && n != Suffix
@@ -567,9 +568,9 @@ func (w *walk) look(d *gate.Folder, at string, deep int) error {
 	case err != nil:
 		w.unread[at] = fmt.Errorf("%s: %w", at, err)
 	case len(w.disks) > maxBelow:
-		return ondisk.In(ondisk.ErrLimit, "%s: more than %d journals so far; give a smaller folder", at, maxBelow)
+		return ondisk.In(ondisk.ErrLimit, "%s: more than %d journals; name a smaller folder", at, maxBelow)
 	case deep == maxDeep && len(inner) > 0:
-		w.unread[at] = ondisk.In(ondisk.ErrLimit, "%s: %d folders one in the other, and there are more", at, maxDeep)
+		w.unread[at] = ondisk.In(ondisk.ErrLimit, "%s: folders are nested more than %d levels deep", at, maxDeep)
 		return nil
 	}
 	slices.Sort(inner)

@@ -70,7 +70,7 @@ func TestHeldByAnother(t *testing.T) {
 	held, path := begin(t, journal.Exchange)
 	w, err := journal.At(path)
 	require.NoError(t, err)
-	require.Contains(t, w.Refusal().Error(), "at work")
+	require.Contains(t, w.Refusal().Error(), "is working on it")
 	_, err = journal.Hold(path, "")
 	require.ErrorIs(t, err, ondisk.ErrBusy)
 	require.NoError(t, held.Close())

@@ -385,7 +385,7 @@ func (s *Source) midMove() error {
 		"name of the disk"
 	switch {
 	case name != "":
-		remedy = fmt.Sprintf("%s goes on, %s takes it back", w.Command("resume"), w.Command("undo"))
+		remedy = fmt.Sprintf("%s completes it, %s reverses it", w.Command("resume"), w.Command("undo"))
 	case s.Image.OnDevice():
 		remedy = "run trueup resume or trueup undo with --journal FILE, the file given to trueup move"
 	}

@@ -98,7 +98,7 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	}
 	exchanged()
 	_, err := goOn(t, &Job{}, path, GoOn{Command: Resume})
-	require.ErrorContains(t, err, "the exchange is complete; undo brings the original back, finish removes it")
+	require.ErrorContains(t, err, "the exchange is complete; undo restores the original, finish removes it")
 	st, err := sys.Stat(path)
 	require.NoError(t, err)
 	for _, command := range []string{Undo, Finish} {
@@ -128,7 +128,7 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	_, err = goOn(t, &Job{}, path, GoOn{Command: Resume, KeepNone: true})
 	require.ErrorContains(t, err, "the exchange is not complete: trueup resume "+path)
 	_, err = goOn(t, &Job{}, path, GoOn{Command: Undo})
-	require.ErrorContains(t, err, "move it away; give --force to lose it")
+	require.ErrorContains(t, err, "move it away; add --force to discard it")
 	require.Equal(t, "another", content(t, path))
 	require.Len(t, disktest.Names(t, dir), 4)
 	_, err = goOn(t, &Job{}, path, GoOn{Command: Undo, Force: true})
@@ -283,7 +283,7 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 			var refusal *ondisk.Refusal
 			require.ErrorAs(t, err, &refusal)
 			require.Equal(t, "unfinished", refusal.Code)
-			require.ErrorContains(t, err, "another version of trueup has left work open on it")
+			require.ErrorContains(t, err, "another version of trueup left unfinished work on it")
 			require.ErrorContains(t, err, "use that version")
 		}
 		for _, command := range []string{Undo, Resume, Finish} {

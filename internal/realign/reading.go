@@ -294,12 +294,12 @@ func (s *Source) original(of image.InPackage) error {
 	}
 	s.Original, s.Written = true, w.Written
 	i := ondisk.Issue{
-		Code: "original", Effect: ondisk.Note, Text: fmt.Sprintf("it is the original of %q, kept", disk),
+		Code: "original", Effect: ondisk.Note, Text: fmt.Sprintf("it is the kept original of %q", disk),
 		Remedy: w.Issue().Remedy,
 	}
 	if w.Written {
 		i.Code, i.Effect = "original-written", ondisk.Warn
-		i.Text += ", and was written since the exchange, by a guest or another program"
+		i.Text += ", and was written after the exchange, by a guest or another program"
 		i.Remedy = fmt.Sprintf("if a machine runs from it, switch the machine to %q, or restore the disk with the "+
 			"new data: %s; %s --force discards the new data", disk, w.Command("undo"), w.Command("finish"))
 	}
