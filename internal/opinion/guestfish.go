@@ -62,10 +62,10 @@ const (
 )
 
 var (
-	errLaunch = fmt.Errorf("the appliance of libguestfs did not start within %v; where KVM does not work, "+
-		"LIBGUESTFS_BACKEND_SETTINGS=force_tcg does without it", launchTime)
+	errLaunch = fmt.Errorf("the libguestfs appliance did not start within %v; if KVM does not work here, set "+
+		"LIBGUESTFS_BACKEND_SETTINGS=force_tcg", launchTime)
 	errEnded = errors.New("guestfish ended in the middle of a command")
-	errLine  = fmt.Errorf("guestfish printed more than %d bytes without an end of the line", mostLine)
+	errLine  = fmt.Errorf("guestfish printed a line of more than %d bytes", mostLine)
 )
 
 // session is a guestfish process that waits for commands. Its errors come between its answers, in order.
@@ -155,7 +155,7 @@ func (s *session) failed(err error) error {
 		err = cause
 	}
 	if s.said.Len() > 0 {
-		return fmt.Errorf("%w; its last words: %.300q", err, s.said.String())
+		return fmt.Errorf("%w; its last output: %.300q", err, s.said.String())
 	}
 	return err
 }
@@ -219,7 +219,7 @@ func compareFiles(
 	both.Wait()
 	t, err := compared(found[0], found[1]), cmp.Or(errs[0], errs[1])
 	if len(t) == 0 && err == nil {
-		t = Table{{Asked: "file systems", Said: "found none on either disk", Verdict: NotLooked}}
+		t = Table{{Asked: "file systems", Said: "none found on either disk", Verdict: NotLooked}}
 	}
 	return t, err
 }
@@ -261,9 +261,9 @@ func look(
 	}
 	defer s.close()
 	callOff := s.limit(launchTime, errLaunch)
-	_, err = s.must("guestfish takes no such drive", d.command(), noLine)
+	_, err = s.must("guestfish rejects the drive", d.command(), noLine)
 	if err == nil {
-		_, err = s.must("the appliance of libguestfs does not start", "run", noLine)
+		_, err = s.must("the libguestfs appliance does not start", "run", noLine)
 	}
 	callOff()
 	if err != nil {
@@ -316,7 +316,7 @@ func (s *session) survey(enough *atomic.Int64) ([]answer, error) {
 	}
 	out := []answer{listed("file systems", systems), listed("partitions", partitions)}
 	if n := max(len(systems), len(partitions)); n > mostVolumes {
-		out[0].verdict, out[0].said = NotLooked, fmt.Sprintf("there are %d, which is more than %d", n, mostVolumes)
+		out[0].verdict, out[0].said = NotLooked, fmt.Sprintf("there are %d, more than the limit of %d", n, mostVolumes)
 		return out, nil
 	}
 	for _, line := range systems {
@@ -354,9 +354,9 @@ func unread(device, kind, why string) answer {
 	a := answer{asked: device, value: kind, words: fmt.Sprintf("its content is %.100s", cmp.Or(kind, "unknown"))}
 	switch {
 	case why != "":
-		a.said, a.verdict = fmt.Sprintf("its content is not known: %.200q", why), NotLooked
+		a.said, a.verdict = fmt.Sprintf("its content is unknown: %.200q", why), NotLooked
 	case kind != "":
-		a.said, a.verdict = fmt.Sprintf("its content (%.100s) has no files to read here", kind), NotLooked
+		a.said, a.verdict = fmt.Sprintf("its content (%.100s) has no readable files", kind), NotLooked
 	}
 	return a
 }
@@ -401,7 +401,7 @@ func (s *session) shell(asked, command string) (code int, text, words string, er
 	}
 	m := isOutcome().FindStringSubmatch(strings.Join(lines, "\n"))
 	if m == nil {
-		return 0, "", "", fmt.Errorf("%s gave no exit code: %.200q", asked, s.said.String())
+		return 0, "", "", fmt.Errorf("%s returned no exit code: %.200q", asked, s.said.String())
 	}
 	code, _ = strconv.Atoi(m[2]) // by the pattern
 	words = strings.TrimSpace(m[1])
@@ -419,7 +419,7 @@ func (s *session) check(device, tool string) (answer, error) {
 	a := answer{asked: asked, value: strconv.Itoa(code), words: fmt.Sprintf("exit %d (%s)", code, words)}
 	switch {
 	case code == 0:
-		a.said, a.verdict = "no error", Agrees
+		a.said, a.verdict = "no errors", Agrees
 	case code > 7: // fsck(8): 8 and above, nothing was checked; sh: 127, the program is missing
 		a.said = fmt.Sprintf("ends with exit %d on both, and checked nothing (%s)", code, words)
 		a.verdict = NotLooked
@@ -467,7 +467,7 @@ func (s *session) files(device, kind string) (answer, error) {
 		a.verdict = Agrees
 	} else {
 		a.words += ", " + errs
-		a.said, a.verdict = "equal as far as they can be read on either disk: "+errs, NotLooked
+		a.said, a.verdict = "the readable ones are equal: "+errs, NotLooked
 	}
 	_, err = s.ask("umount-all", noLine)
 	return a, err

@@ -67,7 +67,7 @@ func differs(source, dest [4]int) string {
 func TestWhatAppliancesSay(t *testing.T) {
 	t.Parallel()
 	const files, check = "/dev/sda1: files of ext4", "/dev/sda1: e2fsck -f -n"
-	clean := finding{check, "no error", Agrees}
+	clean := finding{check, "no errors", Agrees}
 	equal := finding{files, "all names (3) and the SHA-256 of all regular files (2) are equal", Agrees}
 	usual := [4]int{7, 3, 8, 2}
 	for name, c := range map[string]struct {
@@ -90,7 +90,7 @@ func TestWhatAppliancesSay(t *testing.T) {
 		"a file cannot be read, on either disk": {
 			`*" -debug sh "*sha256sum*) listing 7 3 8 2; check "two: Input/output error" "exit 0";;`,
 			[]finding{clean, {
-				files, "equal as far as they can be read on either disk: two: Input/output error", NotLooked,
+				files, "the readable ones are equal: two: Input/output error", NotLooked,
 			}},
 		},
 		"a file cannot be read in the copy": {
@@ -117,18 +117,18 @@ func TestWhatAppliancesSay(t *testing.T) {
 			}, clean, equal},
 		},
 		"no file system": {
-			`*" -list-filesystems") ;;`, []finding{{"file systems", "found none on either disk", NotLooked}},
+			`*" -list-filesystems") ;;`, []finding{{"file systems", "none found on either disk", NotLooked}},
 		},
 		"locked": {
 			`*" -list-filesystems") echo '/dev/sda1: swap'; echo '/dev/vg/a: ext4';;
 			*" -list-partitions") for i in 1 2 3 4; do echo /dev/sda$i; done;;
 			*" -vfs-type "*sda2*) echo BitLocker;; *" -vfs-type "*sda3*) echo LVM2_member;; *" -vfs-type "*sda4*) ;;`,
 			[]finding{
-				{"/dev/sda1", "its content (swap) has no files to read here", NotLooked},
-				{"/dev/vg/a: e2fsck -f -n", "no error", Agrees},
+				{"/dev/sda1", "its content (swap) has no readable files", NotLooked},
+				{"/dev/vg/a: e2fsck -f -n", "no errors", Agrees},
 				{"/dev/vg/a: files of ext4", equal.said, Agrees},
-				{"/dev/sda2", "its content (BitLocker) has no files to read here", NotLooked},
-				{"/dev/sda3", "its content (LVM2_member) has no files to read here", NotLooked},
+				{"/dev/sda2", "its content (BitLocker) has no readable files", NotLooked},
+				{"/dev/sda3", "its content (LVM2_member) has no readable files", NotLooked},
 			},
 		},
 		"another lock": {
@@ -181,14 +181,14 @@ func TestAppliancesThatFail(t *testing.T) {
 	for name, c := range map[string]struct{ answers, want string }{
 		"takes no drive": {
 			`"copy -add-drive "*) fails 'no such file';;`,
-			`takes no such drive: "no such file"`,
+			`rejects the drive: "no such file"`,
 		},
 		"does not start":      {`*" -run") fails 'no kernel';;`, `does not start: "no kernel"`},
 		"ends at once":        {`*" -add-drive "*) exit 1;;`, "guestfish"},
 		"ends in an answer":   {`"copy -debug sh "*) check one; exit 1;;`, errEnded.Error()},
 		"is killed":           {`"source -run") kill -9 $$;;`, errEnded.Error()},
 		"lists garbage":       {`"copy -list-filesystems") fails 'daemon died';;`, "daemon died"},
-		"a check without end": {`"copy -debug sh "*) echo something;;`, "gave no exit code"},
+		"a check without end": {`"copy -debug sh "*) echo something;;`, "returned no exit code"},
 		"a line without end":  {`"copy -debug sh "*) head -c 200000 /dev/zero | tr '\0' x;;`, errLine.Error()},
 		"no listing":          {`*" -debug sh "*sha256sum*) check "sh: cannot cd" "exit 2";;`, "cannot list them"},
 		"an empty listing":    {`*" -debug sh "*sha256sum*) listing 7 0 8 0; echo exit 0;;`, "cannot list them"},

@@ -75,14 +75,14 @@ func (t Table) words() string {
 func (t Table) Err() error {
 	if failed := t.of(Failed); len(failed) > 0 && !t.Differs() {
 		judge, _, _ := strings.Cut(failed[0].Judge, " ")
-		return ondisk.In(ondisk.ErrUnsupported, "no second opinion: %s; --by %s asks the other judge alone",
+		return ondisk.In(ondisk.ErrUnsupported, "no second opinion: %s; to use only the other judge, add --by %s",
 			failed.words(), other(judge))
 	}
 	looked := slices.ContainsFunc(t, func(r Row) bool {
 		return r.Judge != "trueup" && (r.Verdict == Agrees || r.Verdict == Differs)
 	})
 	if !looked && !t.Differs() {
-		return ondisk.In(ondisk.ErrUnsupported, "no second opinion, since no judge looked at anything: %s", t.words())
+		return ondisk.In(ondisk.ErrUnsupported, "no second opinion, because no judge checked anything: %s", t.words())
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func (c *Case) find() (map[string]string, error) {
 		}
 		path, err := sys.Tool(programs[judge].program, programs[judge].debian)
 		if err != nil {
-			return nil, fmt.Errorf("%w; --by %s does without it", err, other(judge))
+			return nil, fmt.Errorf("%w; to do without it, add --by %s", err, other(judge))
 		}
 		found[judge] = path
 	}
@@ -194,11 +194,11 @@ func Ask(ctx context.Context, stderr io.Writer, c Case) (t Table, err error) {
 	}
 	defer func() { err = closed(d, err) }()
 	if _, err := os.Stat(c.Dest); err != nil {
-		return nil, ondisk.In(ondisk.ErrUsage, "DEST: other programs cannot open it as a file: %w", err)
+		return nil, ondisk.In(ondisk.ErrUsage, "DEST must be a file that other programs can open: %w", err)
 	}
 	if len(dest.Image.Chain) > 0 {
-		return nil, ondisk.In(ondisk.ErrUsage, "DEST %s is a snapshot, which other programs may take for complete; "+
-			"consolidate it first", c.Dest)
+		return nil, ondisk.In(ondisk.ErrUsage, "DEST %s is a snapshot, which other programs may mistake for a "+
+			"complete disk; consolidate it first", c.Dest)
 	}
 	own, err := c.verify(ctx, stderr)
 	if err != nil {
@@ -275,7 +275,7 @@ func askLibguestfs(ctx context.Context, program string, source, dest disk, limit
 	folder := ""
 	if err == nil {
 		if folder, err = os.MkdirTemp("", "trueup-judge-"); err != nil {
-			err = fmt.Errorf("%w; TMPDIR can name another place", err)
+			err = fmt.Errorf("%w; to use another folder, set TMPDIR", err)
 		}
 	}
 	if err == nil {

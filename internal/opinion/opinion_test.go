@@ -18,9 +18,9 @@ func TestErrorOfATable(t *testing.T) {
 		want    string // in the error; empty for none
 	}{
 		"one agrees":                     {Table{own, row(Agrees), row(NotLooked)}, false, ""},
-		"none looked":                    {Table{own, row(NotLooked)}, false, "no judge looked at anything"},
-		"trueup alone":                   {Table{own}, false, "no judge looked at anything"},
-		"one failed":                     {Table{own, row(Agrees), row(Failed)}, false, "--by libguestfs asks"},
+		"none looked":                    {Table{own, row(NotLooked)}, false, "no judge checked anything"},
+		"trueup alone":                   {Table{own}, false, "no judge checked anything"},
+		"one failed":                     {Table{own, row(Agrees), row(Failed)}, false, "add --by libguestfs"},
 		"one differs, and one fails":     {Table{own, row(Failed), row(Differs)}, true, ""},
 		"trueup differs, and one agrees": {Table{{"trueup", "all", "words", Differs}, row(Agrees)}, true, ""},
 	} {

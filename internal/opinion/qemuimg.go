@@ -79,7 +79,7 @@ func askQemuImg(ctx context.Context, program string, file, read disk) (t Table) 
 	ours, errRead := read.spec()
 	theirs, errFile := file.spec()
 	if err := errors.Join(err, errRead, errFile); err != nil {
-		return Table{{QemuImg, "its version, and the names of the disks", err.Error(), Failed}}
+		return Table{{QemuImg, "its version and the names of the disks", err.Error(), Failed}}
 	}
 	for _, q := range []struct {
 		asked string
@@ -111,11 +111,11 @@ func (e ended) checked() (said string, v Verdict) {
 	leaked := found != "" && !strings.Contains(found, "errors")
 	switch {
 	case e.code == sound && found == "" && strings.Contains(e.out, "No errors were found on the image."):
-		return "no error", Agrees
+		return "no errors", Agrees
 	case e.code == corrupt && found != "" && !leaked:
 		return found, Differs
 	case e.code == leaks && leaked:
-		return found + ", which does no harm", Agrees
+		return found + ", which are harmless", Agrees
 	case e.code == unsupported:
 		return "it cannot check the format", NotLooked
 	}

@@ -62,7 +62,7 @@ func TestImagesOfQemuImg(t *testing.T) {
 	b[1<<20+1] ^= 1
 	require.NoError(t, os.WriteFile(longer, append(b, make([]byte, 512)...), 0o600))
 	for format, img := range all {
-		want := []finding{{container, "no error", Agrees}, {bytesOf, "identical", Agrees}}
+		want := []finding{{container, "no errors", Agrees}, {bytesOf, "identical", Agrees}}
 		if format == "raw" || format == "vhd" {
 			want[0] = finding{container, "it cannot check the format", NotLooked}
 		}
@@ -105,7 +105,7 @@ func TestDamageThatQemuImgFinds(t *testing.T) {
 		"leak": {func(b []byte) []byte {
 			b[2<<16+2*(len(b)>>16)+1] = 1
 			return append(b, make([]byte, 1<<16)...)
-		}, finding{container, "1 leaked clusters were found on the image, which does no harm", Agrees}},
+		}, finding{container, "1 leaked clusters were found on the image, which are harmless", Agrees}},
 		"corruption": {func(b []byte) []byte {
 			b[2<<16+1] = 0
 			return b

@@ -101,12 +101,12 @@ func machineFailed(b, a *side) (Judgement, bool) {
 		*side
 	}{{"source", b}, {"aligned view", a}} {
 		if s.slow != "" {
-			reason := fmt.Sprintf("the emulation was too slow for timers in the run on the %s: %s", s.run,
+			reason := fmt.Sprintf("emulation was too slow for the guest's timers in the run of the %s: %s", s.run,
 				quoted(s.slow))
 			return Judgement{Verdict: Unclear, Reason: reason, Slow: true}, true
 		}
 		if s.film.Ended.failed() {
-			reason := fmt.Sprintf("the run on the %s ended with a failure of its machine (%s)", s.run,
+			reason := fmt.Sprintf("the virtual machine of the %s failed (%s)", s.run,
 				s.film.Ended.words())
 			if s.film.Note != "" {
 				reason += ": " + s.film.Note
@@ -153,11 +153,11 @@ func (s *side) ended(text string) bool {
 func outOfTime(b, a *side) string {
 	switch {
 	case a == b:
-		return "time was over before it settled: it was at " + b.endState()
+		return "time ran out before it settled: it was at " + b.endState()
 	case b.endState() == a.endState():
-		return "time was over before both runs settled: they were at " + b.endState()
+		return "time ran out before both runs settled: they were at " + b.endState()
 	}
-	return fmt.Sprintf("time was over before both runs settled: the source was at %s, the aligned view at %s",
+	return fmt.Sprintf("time ran out before both runs settled: the source was at %s, the aligned view at %s",
 		b.endState(), a.endState())
 }
 
@@ -168,10 +168,11 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 	case !b.steady || !a.steady:
 		return Unclear, outOfTime(b, a)
 	case aFails != nil && bFails == nil:
-		return Differs, fmt.Sprintf("the source boots to %s, and the aligned view stops: %s", b.endState(),
+		return Differs, fmt.Sprintf("the source boots to %s, but the aligned view stops: %s", b.endState(),
 			aFails.shown)
 	case bFails != nil && aFails == nil:
-		return Differs, fmt.Sprintf("the source stops: %s; the aligned view goes on to %s", bFails.shown, a.endState())
+		return Differs, fmt.Sprintf("the source stops: %s; the aligned view continues to %s", bFails.shown,
+			a.endState())
 	case bFails != nil && stoppedAlike(b, a):
 		return alike(b, a)
 	case bFails != nil:
@@ -179,15 +180,15 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 	}
 	switch {
 	case a.partOf(b):
-		return Unclear, fmt.Sprintf("the aligned view stood at %s, from where the source went on to %s: it needs more "+
-			"time, or hangs there", a.endState(), b.endState())
+		return Unclear, fmt.Sprintf("the aligned view stopped at %s, but the source continued to %s: the aligned "+
+			"view needs more time, or hangs there", a.endState(), b.endState())
 	case b.partOf(a):
-		return Unclear, fmt.Sprintf("the source stood at %s, from where the aligned view went on to %s: it needs more "+
-			"time, or hangs there", b.endState(), a.endState())
+		return Unclear, fmt.Sprintf("the source stopped at %s, but the aligned view continued to %s: the source "+
+			"needs more time, or hangs there", b.endState(), a.endState())
 	}
-	reason := fmt.Sprintf("the source comes to %s, the aligned view to %s", b.endState(), a.endState())
+	reason := fmt.Sprintf("the source reaches %s, the aligned view %s", b.endState(), a.endState())
 	if b.endState() == a.endState() {
-		reason = "both runs come to " + a.endState() + ", and show other things before"
+		reason = "both runs reach " + a.endState() + ", but differ before it"
 	}
 	if d := all[0]; d.Where == Picture && d.Share < 1 {
 		reason = fmt.Sprintf("%.1f %% of the pixels of the last screens differ, in areas too large for a "+
@@ -195,7 +196,7 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 			100*d.Share)
 	}
 	if all[0].Where == AtEnd {
-		reason = fmt.Sprintf("the run on the source ended with %q, that on the aligned view with %q", all[0].Before,
+		reason = fmt.Sprintf("the run of the source ended with %q, the run of the aligned view with %q", all[0].Before,
 			all[0].After)
 	}
 	return Differs, reason
@@ -240,17 +241,18 @@ func alike(b, a *side) (Verdict, string) {
 		return Neither, words("no system was found in either run: ", "no system was found: ") + stop.shown
 	case !b.evidence || !a.evidence:
 		if b.cleared() || a.cleared() {
-			return Unclear, words("both runs end", "it ends") + " with an empty screen, behind others"
+			return Unclear, words("both runs end", "it ends") + " with an empty screen after others"
 		}
 		if b.steady && a.steady {
 			return Neither, words("neither run showed anything", "it showed nothing") +
-				" but what the firmware shows by itself"
+				" but output of the firmware"
 		}
-		return Unclear, "time was over before " + words("either run", "it") + " showed anything of a guest"
+		return Unclear, "time ran out before " + words("either run", "it") + " showed anything of a guest"
 	case b.onTheWay() || a.onTheWay():
-		return Unclear, words("both runs stood at ", "it stood at ") + b.endState() + ", which is not the end of a boot"
+		return Unclear, words("both runs stopped at ", "it stopped at ") + b.endState() +
+			", which is not the end of a boot"
 	}
-	return Same, words("both runs come to ", "it comes to ") + a.endState()
+	return Same, words("both runs reach ", "it reaches ") + a.endState()
 }
 
 // cleared reports whether a run ended with an empty screen after it showed more than firmware: text, or graphics that
@@ -339,7 +341,7 @@ type stop struct {
 func (s *side) stopped() *stop {
 	switch s.film.Ended {
 	case ResetLoop:
-		return &stop{"the machine is reset again and again", "", true}
+		return &stop{"the machine resets repeatedly", "", true}
 	case Panicked:
 		return &stop{"the guest reports a panic", "", true}
 	default:

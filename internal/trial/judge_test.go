@@ -110,7 +110,7 @@ var compared = sync.OnceValue(func() []comparedRuns {
 				"BIOS.\nlogin:"), want: Same,
 		}, {
 			name: "an emulation that is too slow", before: emulated(said(kernelLog)), want: Unclear,
-			says: "too slow for timers",
+			says: "too slow for the guest's timers",
 			after: emulated(said("[    0.068000] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot " +
 				"with " +
 				"apic=debug\n" + kernelLog)),
@@ -128,7 +128,7 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			before: said("[    1.100000] systemd[1]: Mounting /home...\nx\nlogin:"),
 			after: said("[    1.100000] systemd[1]: Mounting /home...\n[    1.200000] systemd[1]: Failed to mount " +
 				"/home.\nx\nlogin:"),
-			want: Differs, says: "other things",
+			want: Differs, says: "but differ before it",
 		}, {
 			name: "a timer that fails", before: shown("[    0.100000] a\nlogin:"),
 			after: shown("[    0.100000] a\n[    0.140000] ....... failed :(.\nlogin:"), want: Differs,
@@ -163,18 +163,18 @@ var compared = sync.OnceValue(func() []comparedRuns {
 		}, {
 			name: "a source that may only be slower", before: shown(bios+"a", bios+"a\nb"),
 			after: paced(9*time.Second, bios+"a", bios+"a\nb", bios+"a\nb\nlogin:"), want: Unclear,
-			says: `the source stood at the line "b", from where the aligned view went on to the line "login:"`,
+			says: `the source stopped at the line "b", but the aligned view continued to the line "login:"`,
 		}, {
 			name: "a serial port that stops early", before: said(kernelLog), after: said(kernelLog[:200]),
 			want: Unclear,
-			says: "the aligned view stood at",
+			says: "the aligned view stopped at",
 		}, {
 			name: "another way than that of the source", before: shown(bios+"a", bios+"a\nlogin:"),
 			after: shown(bios+"a", bios+"a\nstopped"), want: Differs,
 		}, {
 			name: "a source that only begins, and an error", before: cut(shown(bios)),
 			after: shown(bios + "Boot error"),
-			want:  Unclear, says: "time was over",
+			want:  Unclear, says: "time ran out",
 		}, {
 			name: "a boot that goes on only after", before: shown(bios + "Missing operating system"),
 			after: shown(bios + "host login:"), want: Differs,
@@ -204,7 +204,7 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			after: ended(shown("done"), PoweredOff), want: Same,
 		}, {
 			name: "a reset loop", before: shown("host login:"), after: ended(shown("host login:"), ResetLoop),
-			want: Differs, says: "again and again",
+			want: Differs, says: "resets repeatedly",
 		}, {
 			name: "no disk that boots", before: shown(bios + "Boot failed: not a bootable disk\n\nNo bootable device."),
 			after: shown(bios + "Boot failed: not a bootable disk\n\nNo bootable device."), want: Neither,
@@ -234,7 +234,7 @@ var compared = sync.OnceValue(func() []comparedRuns {
 		}, {
 			name:   "an empty screen behind a system, and behind a BIOS",
 			before: shown(bios, bios+"Starting Windows", ""),
-			after:  shown(bios, ""), want: Unclear, says: "both runs end with an empty screen, behind others",
+			after:  shown(bios, ""), want: Unclear, says: "both runs end with an empty screen after others",
 		}, {
 			name: "an empty screen behind a BIOS that was seen in the middle of a line", want: Unclear,
 			before: shown(bios, ""), after: shown(bios[:len(bios)-len("m Hard Disk...\n")], bios, ""),
@@ -247,17 +247,17 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			after: shown(bios, "Starting Windows", ""), want: Unclear,
 		}, {
 			name: "nothing in time", before: cut(shown(bios)), after: cut(shown(bios)), want: Unclear,
-			says: "time was over",
+			says: "time ran out",
 		}, {
 			name: "one slower than the other", before: shown(bios+"a", bios+"a\nb", bios+"a\nb\nlogin:"),
-			after: cut(shown(bios+"a", bios+"a\nb")), want: Unclear, says: "time was over",
+			after: cut(shown(bios+"a", bios+"a\nb")), want: Unclear, says: "time ran out",
 		}, {
 			name: "one is late, and fails", before: shown(bios+"a", bios+"a\nlogin:"),
 			after: cut(shown(bios+"a", bios+"a\nKernel panic - not syncing: x")),
-			want:  Unclear, says: "time was over before both runs settled",
+			want:  Unclear, says: "time ran out before both runs settled",
 		}, {
 			name: "one rests by the clock of a busy host", before: shown(bios+"a", bios+"a\nlogin:"), want: Unclear,
-			after: resting(0), says: "time was over",
+			after: resting(0), says: "time ran out",
 		}, {
 			name: "one rests for time of its processor", before: shown(bios+"a", bios+"a\nlogin:"), want: Differs,
 			after: resting(9 * time.Second),
@@ -275,13 +275,13 @@ var compared = sync.OnceValue(func() []comparedRuns {
 			after: said(kernelLog[:200] + "\nRIP: 3a4\n---[ end Kernel panic - not syncing: x"), want: Neither,
 		}, {
 			name: "a countdown when time is over", before: counting(), after: counting(), want: Unclear,
-			says: "time was over",
+			says: "time ran out",
 		}, {
 			name: "a logo with a bar that moves when time is over", before: loadingGRUB(0), after: loadingGRUB(3),
-			want: Unclear, says: "time was over",
+			want: Unclear, says: "time ran out",
 		}, {
 			name: "a serial port that still sends when time is over", before: said("Linux\nhost login:"), want: Unclear,
-			says: "time was over",
+			says: "time ran out",
 			after: func() *Film {
 				f := cut(said("Linux\nudev"))
 				f.Took, f.Work, f.Heard = 20*time.Second, 20*time.Second, 19*time.Second

@@ -101,7 +101,7 @@ var programs = []string{"qemu-system-x86_64", "/usr/libexec/qemu-kvm"}
 func (m *Machine) program() (path string, err error) {
 	if m.QEMU != "" {
 		if path, err = sys.Tool(m.QEMU, ""); err != nil {
-			err = fmt.Errorf("--qemu %w; name QEMU's program, or leave the flag out", err)
+			err = fmt.Errorf("--qemu %w; name the QEMU program, or omit the flag", err)
 		}
 		return path, err
 	}
@@ -125,7 +125,7 @@ func pflash() ([2]string, error) {
 	})
 	if i < 0 {
 		return [2]string{}, ondisk.In(ondisk.ErrUnsupported,
-			"the UEFI firmware OVMF is not installed, and the guest starts by UEFI; on Debian: apt install ovmf")
+			"the guest starts by UEFI, but the UEFI firmware OVMF is not installed; on Debian: apt install ovmf")
 	}
 	return firmwares[i], nil
 }

@@ -129,7 +129,7 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 	defer func() { err = errors.Join(err, source.Close()) }()
 	hung, err := t.runs(ctx, source)
 	if hung && err == nil {
-		t.Say("the accelerator does not work here: starts again, emulated")
+		t.Say("the accelerator does not work here; starting again with emulation")
 		t.Machine.Accel = emulation
 		_, err = t.runs(ctx, source)
 	}
@@ -144,7 +144,7 @@ func (t *Pair) runs(ctx context.Context, source *self.Server) (hung bool, err er
 		return hung, err
 	}
 	if moot(&t.Before) {
-		t.Say("the disk aligned: left out, since there is nothing to compare it with")
+		t.Say("the aligned disk: skipped, because there is nothing to compare it with")
 		return false, nil
 	}
 	view, err := self.Serve(ctx, &struct{}{}, slices.Concat(t.Reading, t.Moving, []string{"--", t.Source})...)

@@ -89,7 +89,7 @@ func (m *Machine) start(ctx context.Context, patience time.Duration) (*process, 
 		}
 		hint := ""
 		if m.Accel != emulation {
-			hint = "; --accel tcg does without KVM"
+			hint = "; to run without KVM, add --accel tcg"
 		}
 		return nil, ondisk.In(errNoQMP, "%s: %s%s", program, p.words(err), hint)
 	}
@@ -207,12 +207,12 @@ func (p *process) words(err error) string {
 	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
 		select {
 		case <-p.done:
-			err = fmt.Errorf("it ended: %v", p.cmd.ProcessState)
+			err = fmt.Errorf("QEMU ended: %v", p.cmd.ProcessState)
 		case <-time.After(endLimit):
-			err = errors.New("it closed its monitor")
+			err = errors.New("QEMU closed its monitor")
 		}
 	}
-	return strings.TrimSpace(err.Error() + "; " + cmp.Or(p.said.String(), "it said nothing"))
+	return strings.TrimSpace(err.Error() + "; " + cmp.Or(p.said.String(), "it printed nothing"))
 }
 
 // picture returns the screen as a PPM file.
@@ -229,7 +229,7 @@ func (p *process) picture(ctx context.Context) ([]byte, error) {
 	}
 	b, err := io.ReadAll(io.NewSectionReader(p.dumped, 0, maxPPM+1))
 	if err == nil && len(b) > maxPPM {
-		err = fmt.Errorf("%w: a picture above %d bytes", errNoQMP, maxPPM)
+		err = fmt.Errorf("%w: a picture of more than %d bytes", errNoQMP, maxPPM)
 	}
 	return b, err
 }
@@ -279,7 +279,7 @@ const (
 )
 
 // errNoQMP marks unexpected output of QEMU, or a missing answer.
-var errNoQMP = errors.New("QEMU does not answer as its protocol demands")
+var errNoQMP = errors.New("QEMU violates its monitor protocol")
 
 // NewQMP starts reading QEMU's output. The goroutine ends with r or with the context.
 func NewQMP(ctx context.Context, w io.Writer, r io.Reader) *QMP {

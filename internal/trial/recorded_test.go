@@ -50,7 +50,7 @@ func TestRecordedBoots(t *testing.T) {
 		{"sys-win-broken", "sys-win-broken", Neither, "Missing operating system", ""},
 		{"grub2-broken", "grub2-broken", Neither, "unknown filesystem", ""},
 		{"legacy-list-broken-list", "legacy-list-broken-list", Unclear, "GRUB Loading stage2", ""},
-		{"kernel-log", "kernel-log-aligned", Same, `both runs come to the line "trueup: the guest is up"`, ""},
+		{"kernel-log", "kernel-log-aligned", Same, `both runs reach the line "trueup: the guest is up"`, ""},
 		{"kernel-log", "kernel-panic", Differs, "aligned view stops: \"[    4.476313] Kernel panic", ""},
 		{"kernel-panic", "kernel-panic", Neither, "Kernel panic", ""},
 	} {

@@ -106,15 +106,16 @@ func (r *Boot) remedy() string {
 		return ""
 	}
 	if r.Slow {
-		return "try again when this machine has less to do"
+		return "try again when this machine is less busy"
 	}
-	remedy := "give the guest more time with --seconds N, and let its screen rest longer with --settle N"
+	remedy := "to give the guest more time, add --seconds N; to wait longer for its screen to settle, add --settle " +
+		"N"
 	for _, run := range r.runs() {
 		if run.Ended.failed() {
 			return ""
 		}
 		if run.Ended == TimeOver {
-			remedy = "give the guest more time with --seconds N"
+			remedy = "to give the guest more time, add --seconds N"
 		}
 	}
 	return remedy
@@ -159,7 +160,7 @@ func (d Difference) place() string {
 		return fmt.Sprintf("picture, %d x %d pixels at %d, %d (%s of the screen)", d.Area.Width, d.Area.Height,
 			d.Area.X, d.Area.Y, percent(d.Share))
 	case Passing:
-		return "shown on the way"
+		return "shown before the end"
 	case AtEnd:
 	}
 	return "end of the run"
@@ -214,7 +215,7 @@ func (r *Boot) Text(t *report.Text) {
 
 func orNothing(s string) string {
 	if s == "" {
-		return "(nothing there)"
+		return "(nothing)"
 	}
 	return report.Safe(s)
 }
@@ -222,9 +223,9 @@ func orNothing(s string) string {
 // facts describes the end and length of a run.
 func (r *Run) facts() string {
 	out := map[End]string{
-		Settled: "nothing changed any more", TimeOver: "time was over", PoweredOff: "it powered off",
-		ResetLoop: "it was reset again and again", Panicked: "it reported a panic",
-		DiskFailed: "its disk failed", DiskFull: "it wrote more than its overlay may hold",
+		Settled: "nothing changed any more", TimeOver: "time ran out", PoweredOff: "it powered off",
+		ResetLoop: "it was reset repeatedly", Panicked: "it reported a panic",
+		DiskFailed: "its disk failed", DiskFull: "it filled its temporary overlay",
 		Broken: "QEMU failed",
 	}[r.Ended]
 	out += fmt.Sprintf(" after %.1f s (%s), %s", r.Seconds, strings.ToUpper(report.Safe(r.Accel)),

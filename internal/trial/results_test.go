@@ -74,7 +74,7 @@ func TestTextOfABoot(t *testing.T) {
 	}
 	all := samples(t)
 	require.Equal(t,
-		`Differs: the source boots to the line "trueup: loaded", and the aligned view stops: "error: unknown
+		`Differs: the source boots to the line "trueup: loaded", but the aligned view stops: "error: unknown
 filesystem.".
   screen, line 6
     source   trueup: loaded
@@ -84,7 +84,7 @@ filesystem.".
     aligned  grub rescue>
   screen, line 8
     source   trueup: loaded
-    aligned  (nothing there)
+    aligned  (nothing)
 
 Source: nothing changed any more after 40.0 s (TCG), 3 screens.
   | SeaBIOS (version 1.16.2-debian-1.16.2-1)
@@ -109,20 +109,20 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 	require.Contains(t, shown(all["pictures"]), "--pictures DIR shows it\n")
 	require.NoError(t, all["pictures"].Pictures(func(string, []byte) error { return nil }))
 	require.Contains(t, shown(all["pictures"]), "a screen of 800 x 600 pixels: aligned-003.png\n")
-	require.Contains(t, shown(all["once"]), "Same: nothing has to move, so the source was started once: it comes to ")
+	require.Contains(t, shown(all["once"]), "Same: nothing has to move, so the source was started once: it reaches ")
 	require.NotContains(t, shown(all["once"]), "\nAligned view:")
 	require.NotContains(t, shown(all["unclear"]), "--seconds N", "time is no remedy for a QEMU that fails")
 	all["unclear"].Before.Ended = TimeOver
 	lead := func(r *Boot) string { return strings.Join(strings.Fields(strings.SplitN(shown(r), "\n\n", 2)[0]), " ") }
-	require.Regexp(t, "^Not judged: .*; give the guest more time with --seconds N[.]$", lead(all["unclear"]))
+	require.Regexp(t, "^Not judged: .*; to give the guest more time, add --seconds N[.]$", lead(all["unclear"]))
 	all["unclear"].Before.Ended = Settled
-	require.Regexp(t, "; give the guest more time with --seconds N, and let its screen rest longer with --settle N[.]$",
+	require.Regexp(t, "; to give the guest more time, add --seconds N; to wait longer for its screen to settle, add --settle N[.]$",
 		lead(all["unclear"]))
 	slow := Film{
 		Accel: "tcg", Ended: Settled,
 		Serial: "Kernel panic - not syncing: IO-APIC + timer doesn't work!",
 	}
-	require.Regexp(t, "; try again when this machine has less to do[.]$", lead(of(&slow, &slow)))
+	require.Regexp(t, "; try again when this machine is less busy[.]$", lead(of(&slow, &slow)))
 	require.Contains(t, shown(all["serial"]), "The serial port ends with:\n")
 	all["differs"].Differences = make([]Difference, maxDifferences-1)
 	require.Contains(t, shown(all["differs"]), "  and 27 more differences\n")
