@@ -41,13 +41,12 @@ func Command(name string, flags []string, paths ...string) string {
 	return strings.Join(words, " ")
 }
 
-// ForBash reports whether Quote quotes for bash on a system. system is a GOOS value.
+// ForBash reports whether Quote quotes for shells of Unix on a system. system is a GOOS value.
 func ForBash(system string) bool { return system != "windows" }
 
-// quoteUnix quotes a path for bash, ksh and zsh. The shell reads back exactly the same bytes, but "./" precedes a
-// leading dash, which would start a flag. The result is one line without terminal control characters, and it is never
-// truncated. Names contain no NUL. The result contains no semicolon, because some spreadsheets would split the line of
-// CSV there.
+// quoteUnix quotes a path for sh. The shell reads back exactly the same bytes, but "./" precedes a leading dash, which
+// would start a flag. The result is one line without terminal control characters, and it is never truncated. Names
+// contain no NUL. The result contains no semicolon, because some spreadsheets would split the line of CSV there.
 func quoteUnix(s string) string {
 	if strings.HasPrefix(s, "-") {
 		s = "./" + s
@@ -59,8 +58,10 @@ func quoteUnix(s string) string {
 	switch {
 	case s == "":
 		return "''"
+	case strings.HasSuffix(s, "\n"): // a command substitution would drop it; only bash, ksh and zsh read this form
+		return "$'" + octal(s) + "'"
 	case strings.ContainsFunc(s, escaped) || !utf8.ValidString(s):
-		return ansiQuote(s)
+		return `"$(printf '` + strings.ReplaceAll(octal(s), "%", "%%") + `')"`
 	// zsh expands =name to the path of a command
 	case s[0] != '=' && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }):
 		return s
@@ -71,27 +72,22 @@ func quoteUnix(s string) string {
 // escaped reports whether a character must be escaped, because plain quotes cannot hold it.
 func escaped(r rune) bool { return Dangerous(r) || r == ';' }
 
-// ansiQuote quotes names that need $'…', where \xHH is a byte in every locale. It escapes exclamation marks, because
-// older shells expand their history there.
-func ansiQuote(s string) string {
+// octal writes bytes that plain quotes cannot hold as \ooo, for printf and for $'…'. It includes exclamation marks,
+// because older shells expand their history there.
+func octal(s string) string {
 	var b strings.Builder
-	b.WriteString("$'")
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == '\'' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case escaped(r) || r == '!' || (r == utf8.RuneError && n == 1):
+		if escaped(r) || strings.ContainsRune(`'\!`, r) || (r == utf8.RuneError && n == 1) {
 			for _, c := range []byte(s[i : i+n]) {
-				fmt.Fprintf(&b, `\x%02x`, c)
+				fmt.Fprintf(&b, `\%03o`, c)
 			}
-		default:
+		} else {
 			b.WriteString(s[i : i+n])
 		}
 		i += n
 	}
-	return b.String() + "'"
+	return b.String()
 }
 
 // Dangerous reports whether r is a control or format character, such as one that reverses the direction of text. It

@@ -270,7 +270,7 @@ func TestReportsSayWhenTheyAreCut(t *testing.T) {
 func TestExactPath(t *testing.T) {
 	i := judged("/t/\xff.vmdk", "vmdk", diskOf(align.DataDisk, part(1, 63, "ntfs")))
 	command := i.Priority.Command
-	require.Equal(t, `trueup align $'/t/\xff.vmdk' $'/t/\xff-aligned.vmdk'`, command)
+	require.Equal(t, `trueup align "$(printf '/t/\377.vmdk')" "$(printf '/t/\377-aligned.vmdk')"`, command)
 	i.Path = "/t/\ufffd.vmdk"
 	require.Equal(t, "/t/\xff.vmdk", i.ExactPath())
 	i.Assess(nil)
