@@ -92,7 +92,7 @@ func (c *Base) Check() error {
 	if !slices.Contains(outputs(), c.Output) {
 		return Usage("%w%s", ondisk.NoChoice("--output", c.Output, outputs()...), notTarget(c.Output))
 	}
-	return c.SettleOut()
+	return c.ResolveOut()
 }
 
 // notTarget returns a hint at --to, for users of tools that set the format of a copy with -o or -O.

@@ -144,8 +144,8 @@ func (f *formatFlags) add(cmd *cobra.Command, c *Base) {
 	addFlags(cmd, "output", &c.Output, "template", &f.template)
 }
 
-// settle resolves the format and reads its template.
-func (f *formatFlags) settle(c *Base) (err error) {
+// resolve resolves the format and reads its template.
+func (f *formatFlags) resolve(c *Base) (err error) {
 	formats := results.FormatNames()
 	switch {
 	case !slices.Contains(formats, c.Output):

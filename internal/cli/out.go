@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// SettleOut resolves the output of the report before any reading.
-func (c *Base) SettleOut() (err error) {
+// ResolveOut resolves the output of the report before any reading.
+func (c *Base) ResolveOut() (err error) {
 	switch {
 	case c.Out == "":
 		return nil

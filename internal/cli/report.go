@@ -39,9 +39,9 @@ func newReport(c *Base) *cobra.Command {
 	return cmd
 }
 
-// settle checks the command line.
-func (f *reportFlags) settle(args []string) (err error) {
-	if err := f.formatFlags.settle(f.Base); err != nil {
+// resolve checks the command line.
+func (f *reportFlags) resolve(args []string) (err error) {
+	if err := f.formatFlags.resolve(f.Base); err != nil {
 		return err
 	}
 	if f.Fail, err = results.ParseFailOn(f.failOn); err != nil {
@@ -51,7 +51,7 @@ func (f *reportFlags) settle(args []string) (err error) {
 		return err
 	}
 	f.MergeTask.Version = f.Base.Version
-	if err := f.SettleOut(); err != nil {
+	if err := f.ResolveOut(); err != nil {
 		return err
 	}
 	return f.apart()
@@ -80,7 +80,7 @@ func (f *reportFlags) apart() error {
 }
 
 func runReport(ctx context.Context, out, errOut io.Writer, f reportFlags, args []string) (err error) {
-	if err := f.settle(args); err != nil {
+	if err := f.resolve(args); err != nil {
 		return err
 	}
 	read := []string{}

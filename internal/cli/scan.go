@@ -73,13 +73,13 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 
 // checkFlags refuses invalid combinations of flags.
 func (f *scanFlags) checkFlags() error {
-	if err := f.settle(f.Base); err != nil {
+	if err := f.resolve(f.Base); err != nil {
 		return err
 	}
 	if err := f.Consistent(f.RequireSandbox); err != nil {
 		return err
 	}
-	if err := f.SettleOut(); err != nil {
+	if err := f.ResolveOut(); err != nil {
 		return err
 	}
 	if err := f.Prepare(f.Out, f.Output == "json"); err != nil {

@@ -184,10 +184,10 @@ func (x *run) stranger() error {
 	for _, f := range slices.Concat(x.Old, x.New) {
 		ours := func(o file) bool { return string(o.Name) == string(f.Name) && x.d.holdsName(o) }
 		if x.d.has(f.Name) && !slices.ContainsFunc(slices.Concat(x.Old, x.New), ours) {
-			return foreign(f.Name)
+			return foreignError(f.Name)
 		}
 		if f.text() && x.d.has(f.Other) && !x.d.holds(f.Other, f.Kept) {
-			return foreign(f.Other)
+			return foreignError(f.Other)
 		}
 	}
 	return nil
@@ -242,7 +242,7 @@ func (x *run) present() error {
 		if f.text() || x.d.there(f) || x.d.is(x.New[0].Other, f) {
 			continue
 		}
-		err := gone(f)
+		err := missingError(f)
 		switch {
 		case x.Work.Phase != journal.Kept:
 		case x.d.has(f.Other):
@@ -257,7 +257,7 @@ func (x *run) present() error {
 	for _, f := range x.Old[1:] {
 		ours := slices.Contains(names(x.New), string(f.Name)) || x.d.named(f)
 		if !ours && x.d.has(f.Name) {
-			return foreign(f.Name)
+			return foreignError(f.Name)
 		}
 	}
 	return nil
@@ -373,7 +373,7 @@ func (x *run) dropOriginal(d *journal.Done) error {
 	another := false
 	for _, f := range x.Old {
 		if !f.text() {
-			if err := x.drop(f.Other, f); err != nil {
+			if err := x.removeFile(f.Other, f); err != nil {
 				return err
 			}
 			another = another || x.d.has(f.Other)

@@ -63,7 +63,7 @@ var steps = []step{
 	{name: "second texts", files: texts, do: (*run).writeSecond, undo: (*run).dropSecond},
 	{name: "seals of the source", files: seals, do: (*run).breakSeal, undo: (*run).sealBack},
 	{name: "path to the second names", files: firstText, do: (*run).showSecond, undo: (*run).headBack},
-	{name: "other files of the copy", files: copiedOthers, do: (*run).take},
+	{name: "other files of the copy", files: copiedOthers, do: (*run).finalName},
 	{name: "other files of the source", files: others, undo: (*run).nameBack},
 	{name: "path to the copy", files: first, done: (*run).shown, do: (*run).showCopy, undo: (*run).firstBack},
 	{name: "seals of the copy", files: copiedSeals, do: (*run).takeSeal, undo: (*run).sealOff},
@@ -148,7 +148,7 @@ func (x *run) back() (removed []string, err error) {
 // find returns an error if a file of the copy is missing.
 func (x *run) find(f file) error {
 	if !x.d.there(f) {
-		return gone(f)
+		return missingError(f)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (x *run) look(o file) error {
 		ours = !x.d.has(o.Name) || x.d.is(o.Name, o) || x.d.is(o.Name, x.New[0])
 	}
 	if !ours {
-		return foreign(o.Name)
+		return foreignError(o.Name)
 	}
 	return nil
 }
@@ -173,11 +173,11 @@ func (x *run) keep(f file) error {
 	case x.d.is(f.Other, f):
 		return nil
 	case x.d.has(f.Other):
-		return foreign(f.Other)
+		return foreignError(f.Other)
 	case x.d.is(partial, f):
 		return failed("rename to", f.Other, x.d.At.Rename(string(partial), string(f.Other)))
 	case !x.d.is(f.Name, f):
-		return gone(f)
+		return missingError(f)
 	}
 	err := x.d.At.Link(string(f.Name), string(f.Other))
 	if sys.Unsupported(err) && !x.several() {
@@ -198,7 +198,7 @@ func (x *run) keep(f file) error {
 // writeSecond writes the second text of a source file, which names the other files by their second names.
 func (x *run) writeSecond(f file) error {
 	if x.d.has(f.Other) && !x.d.holds(f.Other, f.Kept) {
-		return foreign(f.Other)
+		return foreignError(f.Other)
 	}
 	return x.d.write(f.Other, f.Kept, f.Name)
 }
@@ -224,7 +224,7 @@ func (x *run) unname(n name, ours bool) error {
 	case err != nil || !exists:
 		return err
 	case !ours:
-		return foreign(n)
+		return foreignError(n)
 	}
 	return x.d.remove(n)
 }
@@ -254,13 +254,13 @@ func (x *run) untouched() bool {
 	return x.d.holds(x.Old[0].Name, x.Old[0].Was) && !x.d.is(x.New[0].Name, x.New[0])
 }
 
-// take gives a file of the copy its final name, and replaces any file of that name.
-func (x *run) take(f file) error {
+// finalName gives a file of the copy its final name, and replaces any file of that name.
+func (x *run) finalName(f file) error {
 	switch {
 	case x.d.is(f.Name, f):
 		return nil
 	case !x.d.is(f.Other, f):
-		return gone(f)
+		return missingError(f)
 	}
 	return failed("rename to", f.Name, x.d.At.Rename(string(f.Other), string(f.Name)))
 }
@@ -286,7 +286,7 @@ func (x *run) nameBack(f file) error {
 	case x.d.is(partial, f): // names were exchanged, on a file system without links
 		from = partial
 	case !x.d.is(from, f):
-		return gone(f)
+		return missingError(f)
 	}
 	return failed("rename to", f.Name, x.d.At.Rename(string(from), string(f.Name)))
 }
@@ -298,7 +298,7 @@ func (x *run) shown() bool {
 }
 
 // showCopy makes the path of the disk lead to the copy.
-func (x *run) showCopy(file) error { return x.take(x.New[0]) }
+func (x *run) showCopy(file) error { return x.finalName(x.New[0]) }
 
 // firstBack makes the path of the disk lead to the source by its second names, unless it leads to the source already.
 // For a source in one file it restores the name.
@@ -308,7 +308,7 @@ func (x *run) firstBack(o file) error {
 	}
 	for _, f := range data(x) {
 		if !x.d.there(f) {
-			return gone(f)
+			return missingError(f)
 		}
 	}
 	if x.untouched() {
@@ -325,9 +325,9 @@ func (x *run) firstBack(o file) error {
 // takeSeal gives a manifest of the copy its name, after the files in it have theirs.
 func (x *run) takeSeal(f file) error {
 	if x.d.has(f.Name) && !x.d.is(f.Name, f) {
-		return foreign(f.Name)
+		return foreignError(f.Name)
 	}
-	return x.take(f)
+	return x.finalName(f)
 }
 
 // sealOff removes a manifest of the copy, because its digests will not match the next disk at the path.
@@ -358,7 +358,7 @@ func (x *run) dropName(f file) error {
 	if !x.d.is(f.Other, f) {
 		return nil
 	}
-	return x.drop(f.Name, f)
+	return x.removeFile(f.Name, f)
 }
 
 // dropLeft removes a file of the copy without a final name.
@@ -366,23 +366,23 @@ func (x *run) dropLeft(f file) error {
 	if !x.d.same(f.Name, f) {
 		return nil // it was removed, and another file can have its inode
 	}
-	return x.drop(f.Name, f)
+	return x.removeFile(f.Name, f)
 }
 
 // dropCopy removes the remaining names of a file of the copy. It keeps the final name if the source has a file of that
 // name.
 func (x *run) dropCopy(f file) (err error) {
 	if f.unnamed() || x.d.same(f.Other, f) { // otherwise another file can have both name and inode
-		err = x.drop(f.Other, f)
+		err = x.removeFile(f.Other, f)
 	}
 	if !slices.Contains(names(x.Old), string(f.Name)) {
-		err = errors.Join(err, x.drop(f.Name, f))
+		err = errors.Join(err, x.removeFile(f.Name, f))
 	}
 	return err
 }
 
-// drop removes a name and records it, if the name leads to the file.
-func (x *run) drop(n name, f file) error {
+// removeFile removes a name and records it, if the name leads to the file.
+func (x *run) removeFile(n name, f file) error {
 	if !x.d.is(n, f) {
 		return nil
 	}

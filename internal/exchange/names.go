@@ -74,14 +74,14 @@ func failed(verb string, n name, err error) error {
 	return ondisk.In(ondisk.ErrOutput, "%s %v: %w", verb, n, err)
 }
 
-// gone returns the error of a file that has neither of its names.
-func gone(f file) error {
+// missingError returns the error of a file that has neither of its names.
+func missingError(f file) error {
 	return ondisk.In(ondisk.ErrChanged, "the file that was %v has neither that name nor %v: find it by its inode, "+
 		"%d, and rename it to one of them", f.Name, f.Other, f.Inode)
 }
 
-// foreign returns the error of a name that belongs to another file.
-func foreign(n name) error {
+// foreignError returns the error of a name that belongs to another file.
+func foreignError(n name) error {
 	return ondisk.In(ondisk.ErrChanged, "%v is not a file of the exchange: move it away", n)
 }
 
@@ -126,7 +126,7 @@ func (d *folder) write(n name, b []byte, like ...name) (err error) {
 	}
 	_, err = f.WriteAt(b, 0)
 	if err == nil {
-		err = d.adopt(sys.FromOS(f), like)
+		err = d.copyAttributes(sys.FromOS(f), like)
 	}
 	if err == nil {
 		err = f.Sync()
@@ -141,12 +141,12 @@ func (d *folder) write(n name, b []byte, like ...name) (err error) {
 	return nil
 }
 
-// adopt gives a file the owner and attributes of the first existing file of like. Attributes that the file system does
-// not support were reported with the copy.
-func (d *folder) adopt(f *sys.File, like []name) error {
+// copyAttributes gives a file the owner and attributes of the first existing file of like. Attributes that the file system
+// does not support were reported with the copy.
+func (d *folder) copyAttributes(f *sys.File, like []name) error {
 	from, err := d.At.Open(string(like[0]))
 	if errors.Is(err, fs.ErrNotExist) && len(like) > 1 {
-		return d.adopt(f, like[1:])
+		return d.copyAttributes(f, like[1:])
 	}
 	if err != nil {
 		return fmt.Errorf("attributes of %v: %w", like[0], err)

@@ -76,7 +76,7 @@ func (s *stepped) put(name, text string) {
 }
 
 // foreign puts another file in place of one.
-func (s *stepped) foreign(name string) {
+func (s *stepped) foreignError(name string) {
 	s.t.Helper()
 	s.put("tmp", "foreign")
 	require.NoError(s.t, os.Rename(filepath.Join(s.dir, "tmp"), filepath.Join(s.dir, name)))
@@ -152,7 +152,7 @@ func TestStepsRefuse(t *testing.T) {
 		moves   bool // steps before the one that is refused change names
 	}{
 		"another disk has the path": {
-			true, func(s *stepped) { s.foreign("vm") },
+			true, func(s *stepped) { s.foreignError("vm") },
 			(*stepped).forward, `"vm" ` + isForeign, false,
 		},
 		"the copy is gone": {
@@ -160,38 +160,38 @@ func TestStepsRefuse(t *testing.T) {
 			(*stepped).forward, isGone, false,
 		},
 		"a kept name is taken": {
-			true, func(s *stepped) { s.foreign("vm.orig") }, does("second texts"), isForeign,
+			true, func(s *stepped) { s.foreignError("vm.orig") }, does("second texts"), isForeign,
 			false,
 		},
 		"a kept name cannot be written": {
 			true, func(s *stepped) { s.mkdir(".vm.orig.exchange") }, does("second texts"), "remove", false,
 		},
 		"another manifest": {
-			true, func(s *stepped) { s.foreign("mf") },
+			true, func(s *stepped) { s.foreignError("mf") },
 			does("seals of the source"), isForeign, false,
 		},
 		"a name that cannot be looked at": {true, func(*stepped) {}, func(s *stepped) error {
 			return s.breakSeal(file{Seal: true, Name: []byte("a\x00")})
 		}, "look at", false},
 		"another manifest at the end": {
-			true, func(s *stepped) { s.foreign("mf") }, does("seals of the copy"), isForeign, false,
+			true, func(s *stepped) { s.foreignError("mf") }, does("seals of the copy"), isForeign, false,
 		},
 		"keep: a taken name": {
-			true, func(s *stepped) { s.foreign("data.orig") },
+			true, func(s *stepped) { s.foreignError("data.orig") },
 			does("second names"), isForeign, false,
 		},
 		"keep: another file": {
-			true, func(s *stepped) { s.foreign("data") },
+			true, func(s *stepped) { s.foreignError("data") },
 			does("second names"), isGone, false,
 		},
 		"take: another file": {
-			true, func(s *stepped) { s.foreign(".data.partial") },
+			true, func(s *stepped) { s.foreignError(".data.partial") },
 			does("other files of the copy"), isGone, false,
 		},
-		"swap: another disk": {false, func(s *stepped) { s.foreign("vm") }, (*stepped).forward, isForeign, false},
+		"swap: another disk": {false, func(s *stepped) { s.foreignError("vm") }, (*stepped).forward, isForeign, false},
 		"swap: no copy":      {false, func(s *stepped) { s.remove(".vm.partial") }, (*stepped).forward, isGone, false},
 		"swap: a taken name": {
-			false, func(s *stepped) { s.foreign("vm.orig") },
+			false, func(s *stepped) { s.foreignError("vm.orig") },
 			(*stepped).forward, `"vm.orig" ` + isForeign, false,
 		},
 		"swap: no original": {false, func(s *stepped) { s.remove("vm") }, (*stepped).forward, isGone, false},
@@ -226,7 +226,7 @@ func TestStepsRefuse(t *testing.T) {
 			undoes("other files of the source"), "link or rename to", false,
 		},
 		"back: another manifest": {
-			true, func(s *stepped) { s.exchanged(); s.foreign("mf") },
+			true, func(s *stepped) { s.exchanged(); s.foreignError("mf") },
 			undoes("seals of the copy"), isForeign, false,
 		},
 		"back: a manifest unwritten": {
@@ -244,7 +244,7 @@ func TestStepsRefuse(t *testing.T) {
 			}, isGone, true,
 		},
 		"back: a taken name": {
-			true, func(s *stepped) { require.NoError(s.t, s.showSecond(s.Old[0])); s.foreign("data.orig") },
+			true, func(s *stepped) { require.NoError(s.t, s.showSecond(s.Old[0])); s.foreignError("data.orig") },
 			undoes("path to the copy"), isForeign, false,
 		},
 		"back: a name of a step stays": {
@@ -474,7 +474,7 @@ func TestStrangers(t *testing.T) {
 				}
 				require.NoError(t, os.RemoveAll(path+".aside"))
 				_ = os.Rename(path, path+".aside") // it need not be there
-				s.foreign(at)
+				s.foreignError(at)
 				require.ErrorContains(t, s.stranger(), fmt.Sprintf("%q %s", at, isForeign), "after %d steps", n+1)
 				s.remove(at)
 				_ = os.Rename(path+".aside", path)
